@@ -67,9 +67,10 @@ def world(traced: ProfiledRank, num_nodes: int | None, ranks_per_node: int | Non
     """
     known = traced.about.distributed
     gpus = len(traced.about.devices) if traced.on_gpu else None
-    return process_groups.world_shape(
-        num_nodes, ranks_per_node, known.world_size if known else None, gpus, traced.where
-    )
+    sends = any(kineto_events.is_communication(event, on_gpu=traced.on_gpu) for event in traced.events)
+    alone = None if sends else 1
+    world_size = known.world_size if known else alone
+    return process_groups.world_shape(num_nodes, ranks_per_node, world_size, gpus, traced.where)
 
 
 def layout_of(traced: ProfiledRank, shape: WorldShape, step: int | None) -> RecordedLayout:

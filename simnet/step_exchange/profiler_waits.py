@@ -7,8 +7,9 @@ hands out values, and that had ended; and where it is the first of the optimizer
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from simnet.calibrate.kineto_events import TraceEvent
 from simnet.step_exchange.profiler_work import GLOO, TracedSpan
@@ -80,20 +81,39 @@ def likely_waits(spans: Sequence[TracedSpan], main: str) -> list[set[int]]:
         main: the stream that computes most.
     """
     found: list[set[int]] = [set() for _ in spans]
-    for at, one in enumerate(spans):
-        if one.message is not None:
-            found[at] |= set(_launched_before(spans, at))
+    launched = sorted((at for at, one in enumerate(spans) if one.message is None), key=lambda at: _launch(spans[at]))
+    times = [_launch(spans[at]) for at in launched]
     computed = [at for at, one in enumerate(spans) if one.stream == main and one.message is None]
-    for place, one in enumerate(spans):
+    optimizer = [at for at in computed if spans[at].part == "optimizer"]
+    computed_s, optimizer_s = ([spans[at].start_s for at in places] for places in (computed, optimizer))
+    for at, one in enumerate(spans):
         if one.message is None:
             continue
-        later = [at for at in computed if spans[at].launched_s >= one.launched_s and _follows(spans[at], one)]
-        if later and (one.message.kind in HANDS_OUT or _stood_still(spans, computed, later[0], one)):
-            found[later[0]].add(place)
-        optimizer = [at for at in later if spans[at].part == "optimizer"]
-        if optimizer:
-            found[optimizer[0]].add(place)
+        before = launched[: bisect_left(times, _launch(one))]
+        # What is last of these has nearly always ended.
+        found[at] |= set(islice((place for place in reversed(before) if _follows(one, spans[place])), 1))
+        first = _first_after(spans, computed, computed_s, one)
+        if first is not None and (one.message.kind in HANDS_OUT or _stood_still(spans, computed, first, one)):
+            found[computed[first]].add(at)
+        first = _first_after(spans, optimizer, optimizer_s, one)
+        if first is not None:
+            found[optimizer[first]].add(at)
     return found
+
+
+def _launch(span: TracedSpan) -> tuple[float, int]:
+    return span.launched_s, span.launch
+
+
+def _first_after(
+    spans: Sequence[TracedSpan], places: Sequence[int], starts: Sequence[float], one: TracedSpan
+) -> int | None:
+    """Return which of some places, in the order of their start, is the first that follows a collective."""
+    for number in range(bisect_left(starts, _ended_s(one)), len(places)):
+        span = spans[places[number]]
+        if span.launched_s >= one.launched_s and _follows(span, one):
+            return number
+    return None
 
 
 def _follows(span: TracedSpan, other: TracedSpan) -> bool:
@@ -106,20 +126,7 @@ def _ended_s(span: TracedSpan) -> float:
     return span.end_s - (GLOO_TOLERANCE * (span.end_s - span.start_s) if is_gloo else TOLERANCE_S)
 
 
-def _launched_before(spans: Sequence[TracedSpan], at: int) -> Iterator[int]:
-    """Yield the last compute that was launched before a collective, and had ended when that began."""
-    one = spans[at]
-    earlier = [
-        place
-        for place, other in enumerate(spans[:at])
-        if other.message is None and other.launched_s <= one.launched_s and _follows(one, other)
-    ]
-    if earlier:
-        yield max(earlier, key=lambda place: (spans[place].launched_s, spans[place].launch, place))
-
-
-def _stood_still(spans: Sequence[TracedSpan], computed: Sequence[int], at: int, collective: TracedSpan) -> bool:
-    """Tell whether a stream did nothing from before the end of a collective until a span began."""
-    place = computed.index(at)
-    before_s = spans[computed[place - 1]].end_s if place else 0.0
+def _stood_still(spans: Sequence[TracedSpan], computed: Sequence[int], number: int, collective: TracedSpan) -> bool:
+    """Tell whether a stream did nothing from before the end of a collective until one of its spans began."""
+    before_s = spans[computed[number - 1]].end_s if number else 0.0
     return before_s < _ended_s(collective)

@@ -189,6 +189,13 @@ def test_ranks_of_a_group_are_read_from_the_kernel_where_nothing_else_tells_them
     assert layout.groups[0].size == 4
 
 
+def test_a_process_that_sends_nothing_is_a_world_of_one_rank(tmp_path: Path) -> None:
+    data = traces.trace(kernel("a", 1, 0, 0, 9))
+    del data["distributedInfo"]
+    (layout,) = imported(data, tmp_path).recordings
+    assert (layout.world_size, told(layout)) == (1, [[("forward", 9)]])
+
+
 def test_what_a_collective_carries_is_read_from_its_operator_too(tmp_path: Path) -> None:
     data = traces.trace(sent("allreduce", 1, 0, 0, 9), kernel("a", 2, 0, 0, 9))
     run = data["traceEvents"][2]
