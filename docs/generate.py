@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import get_args
 
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
@@ -23,6 +24,7 @@ from msgspec import Struct
 from docs import commands, keys
 from simnet import (
     files,
+    gpu_models,
     hardware,
     network_costs,
     parsing,
@@ -43,7 +45,8 @@ from simnet.lab import campaign
 from simnet.nccl_costs import NcclCosts
 from simnet.registry import tag_of
 from simnet.show import card_page
-from simnet.workload import training_step, workload
+from simnet.values import Precision
+from simnet.workload import roofline, training_step, workload
 from simnet.workload.kernel_cost import KernelCost
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -59,6 +62,9 @@ STRUCTS: dict[type[Struct], str] = {
     workload.Workload: "workload.md",
     workload.Gradient: "workload.md#tensors",
     workload.ComputeTime: "workload.md#compute",
+    workload.Work: "workload.md#work",
+    workload.StepMemory: "workload.md#memory",
+    gpu_models.GpuModel: "gpus.md",
     training_step.GradientsFile: "workload.md#gradients-files",
     hardware.Calibration: "calibration.md",
     hardware.LinkCalibration: "calibration.md#links",
@@ -211,6 +217,31 @@ def algorithm_rows() -> str:
     return "\n".join(rows)
 
 
+def gpu_rows() -> str:
+    """Return the shipped GPUs as a table, and where their numbers come from."""
+    formats = get_args(Precision)
+    rows = [f"| name | {' | '.join(formats)} | bandwidth | memory | title |", "|---" * (len(formats) + 4) + "|"]
+    gpus = [gpu_models.find(name) for name in files.names("gpus")]
+    for gpu in gpus:
+        peaks = (f"{gpu.peak_flops[one] / 1e12:,.5g}" if one in gpu.peak_flops else "-" for one in formats)
+        sizes = f"{gpu.memory_bytes_per_s / 1e9:,.5g}", f"{gpu.memory_bytes / 1e9:g}"
+        rows.append(f"| `{gpu.name}` | {' | '.join([*peaks, *sizes])} | {gpu.title} |")
+    return "\n".join([*rows, "", *(f"- `{gpu.name}`: {gpu.source}" for gpu in gpus)])
+
+
+def share_rows() -> str:
+    """Return the shares of rooflines that published trainings attain as a table."""
+    every = roofline.attainments()
+    rows = ["| work | share | 90 % interval | from |", "|---|---|---|---|"]
+    for kind in every.__struct_fields__:
+        found = getattr(every, kind)
+        what = keys.meaning(roofline.Attainments, kind).rstrip(".")
+        rows.append(
+            f"| {what} | {found.share:.2f} | {found.interval[0]:.2f} to {found.interval[1]:.2f} | {found.source} |"
+        )
+    return "\n".join(rows)
+
+
 def rendered(name: str) -> str:
     """Return a page of keys from its template."""
     structs = {struct.__name__: struct for struct in STRUCTS}
@@ -227,6 +258,8 @@ def rendered(name: str) -> str:
         "strategy_sections": strategy_sections,
         "algorithms": algorithm_rows,
         "kernels": kernel_rows,
+        "gpus": gpu_rows,
+        "shares": share_rows,
         "mebibytes": {
             "any": files.MAX_BYTES >> 20,
             "toml": files.MAX_TOML_BYTES >> 20,
@@ -296,6 +329,7 @@ def pages() -> dict[Path, Callable[[], str]]:
         "scenario.md",
         "cluster.md",
         "workload.md",
+        "gpus.md",
         "calibration.md",
         "strategies.md",
         "campaign.md",

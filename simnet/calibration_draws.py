@@ -79,7 +79,9 @@ def draw_calibration(given: Calibration, draw: Draw) -> Calibration:
 
 
 def draw_workload(given: Workload, draw: Draw) -> Workload:
-    """Return one drawn workload, as `draw_calibration`; "compute" stands for forward and backward, or for all rows.
+    """Return one drawn workload, as `draw_calibration`.
+
+    "compute" stands for forward and backward, or for all rows and work.
 
     Raises:
         SimnetError: an interval of a key that the workload does not have, or that has no number.
@@ -167,8 +169,10 @@ def changed_calibration(plain: Calibration, key: str, factor: float) -> Calibrat
 
 
 def _changed_workload(given: Workload, key: str, factor: float) -> Workload:
-    if key == "compute" and given.compute:
-        return msgspec.structs.replace(given, compute=tuple(row.slower_by(factor) for row in given.compute))
+    if key == "compute" and given.forward_s is None and (given.compute or given.work):
+        rows = tuple(row.slower_by(factor) for row in given.compute)
+        work = given.work and given.work.slower_by(factor)
+        return msgspec.structs.replace(given, compute=rows, work=work)
     changed = given
     for path in COMPUTE if key == "compute" else (key,):
         changed = _changed(changed, path.split("."), factor, f"{given.label}: intervals: {key!r}")

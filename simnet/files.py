@@ -22,6 +22,7 @@ KINDS: dict[str, str] = {
     "experiments": "experiment",
     "gradients": "gradients",
     "convergence": "convergence",
+    "gpus": "GPU",
 }
 _SUFFIX = {"gradients": ".json", "convergence": ".json"}
 # A larger file is a mistake or an attack: a profiler's trace has some hundred megabytes, a file by hand some hundred

@@ -171,7 +171,7 @@ class Cluster(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
         intra_node: links between the GPUs of a node, such as NVLink; bandwidth per GPU.
         inter_node: links between nodes; bandwidth per NIC.
         nics_per_node: NICs of a node, which its ranks share.
-        gpu: name of the GPU, which chooses the rows of `workload.compute`.
+        gpu: name of the GPU, which chooses the rows of `workload.compute` and prices `workload.work`.
         fabric: switches between the nodes; without it the fabric is never the limit.
         slow_nodes: stragglers, each node once; a short way to write faults of kind "slow_node".
         faults: what makes some ranks or links slower than the rest; their factors multiply.

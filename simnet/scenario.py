@@ -12,6 +12,7 @@ from simnet import files, nested, schema, step_file
 from simnet.axes import Axis, Override, PointList, check_apart, read_sweep
 from simnet.errors import SimnetError, did_you_mean
 from simnet.global_batch import MAX_MICRO_BATCHES, micro_batches
+from simnet.gpu_models import GpuModel
 from simnet.hardware import INLINE, Calibration, Cluster, NamedPart
 from simnet.nested import KeyPath
 from simnet.strategies import AnyStrategy
@@ -23,7 +24,12 @@ from simnet.workload.workload import Workload
 
 T = TypeVar("T", bound=msgspec.Struct)
 PARTS = {"cluster": "clusters", "workload": "workloads", "calibration": "calibrations"}
-PART_TYPES: dict[str, type[NamedPart]] = {"clusters": Cluster, "workloads": Workload, "calibrations": Calibration}
+PART_TYPES: dict[str, type[NamedPart]] = {
+    "clusters": Cluster,
+    "workloads": Workload,
+    "calibrations": Calibration,
+    "gpus": GpuModel,
+}
 
 
 class RunSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

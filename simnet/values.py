@@ -10,6 +10,8 @@ Factor = Annotated[float, Meta(ge=1.0, le=1000.0)]
 Fraction = Annotated[float, Meta(ge=1e-6, le=1.0)]
 MAX_SPREAD = 1000.0
 Spread = Annotated[float, Meta(gt=0.0, le=MAX_SPREAD)]
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
+"""Number formats in which GPUs multiply matrices."""
 Dtype = Literal["fp32", "fp16", "bf16"]
 Intervals = dict[str, tuple[Spread, Spread]]
 """90 % intervals as factors on a value, by its dotted key."""

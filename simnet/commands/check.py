@@ -19,7 +19,7 @@ from simnet.strategies import kernel_table
 @click.command(
     "check",
     help="Check FILES or shipped names without simulating: experiments (every point of the sweep), clusters, "
-    "workloads, calibrations, convergence, recorded steps.",
+    "workloads, calibrations, GPUs, convergence, recorded steps.",
     epilog="\b\nExample:\n  simnet check my_cluster.toml my_experiment.toml",
 )
 @click.argument("files", nargs=-1, required=True)

@@ -8,8 +8,8 @@ from simnet.commands.terminal import say
 
 @click.command(
     "list",
-    help="List the shipped files, or only those of KIND: clusters, workloads, calibrations, experiments, gradients or "
-    "convergence.",
+    help="List the shipped files, or only those of KIND: clusters, workloads, calibrations, experiments, gradients, "
+    "convergence or gpus.",
     epilog="\b\nExample:\n  simnet list workloads",
 )
 @click.argument("kind", required=False)

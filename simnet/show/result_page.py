@@ -20,6 +20,7 @@ from simnet.show.text import (
     workload_title,
 )
 from simnet.units import format_bytes, format_seconds
+from simnet.workload import priced_work
 
 LABEL_WIDTH = 28
 VALUE_WIDTH = 22
@@ -110,6 +111,8 @@ def _factor(factor: float) -> str:
 def _compute_kind(scenario: Scenario) -> str:
     """Say where the compute times come from: the kinds of the rows that fit, or the scenario's own text."""
     workload, gpu = scenario.workload, scenario.cluster.gpu
+    if priced_work.work_to_price(workload, scenario.cluster) is not None:
+        return "roofline estimate"
     fitting = {
         row.kind
         for row in workload.compute

@@ -12,6 +12,7 @@ from simnet import files, schema
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, Cluster
 from simnet.values import BYTES_PER_ELEMENT, MAX_SPREAD, Shape
+from simnet.workload import priced_work, roofline
 from simnet.workload.kernel_cost import optimizer_s
 from simnet.workload.workload import ComputeTime, Gradient, Workload
 
@@ -80,7 +81,7 @@ def resolve(workload: Workload, cluster: Cluster, calibration: Calibration) -> S
     tensors, flops = _gradients(workload)
     width = BYTES_PER_ELEMENT[workload.dtype]
     total = _num_elements(workload, tensors)
-    forward_s, backward_s, update_s, notes = _compute(workload, cluster, calibration, total, flops)
+    forward_s, backward_s, update_s, notes = _compute(workload, cluster, calibration, tensors, flops)
     factor = workload.compute_factor
     return Step(
         tensors=tensors,
@@ -90,7 +91,7 @@ def resolve(workload: Workload, cluster: Cluster, calibration: Calibration) -> S
         backward_s=backward_s * factor,
         optimizer_s=update_s * factor,
         samples=workload.batch_per_rank,
-        notes=(*notes, *_notes_of_factor(workload)),
+        notes=(*notes, *_notes_of_factor(workload), *priced_work.notes_of_memory(workload, cluster)),
         hook_slowdown=calibration.hook_slowdown if cluster.world_size > 1 else 1.0,
     )
 
@@ -210,7 +211,7 @@ def _compute(
     workload: Workload,
     cluster: Cluster,
     calibration: Calibration,
-    num_elements: float,
+    tensors: tuple[Tensor, ...],
     flops: tuple[float, float] | None,
 ) -> tuple[float, float, float, tuple[str, ...]]:
     """Return forward, backward and optimizer seconds, and how they came about."""
@@ -219,10 +220,13 @@ def _compute(
         raise SimnetError(
             f"{workload.label}: times (forward, backward, optimizer) and compute rows; give one of the two"
         )
+    num_elements = _num_elements(workload, tensors)
+    if priced_work.work_to_price(workload, cluster) is not None:
+        return priced_work.price(workload, cluster, calibration, convolutions_in(tensors), num_elements)
     if not workload.compute:
         if workload.forward_s is None or workload.backward_s is None:
             raise SimnetError(
-                f"{workload.label}: no compute time; give forward, backward and optimizer, or compute rows"
+                f"{workload.label}: no compute time; give forward, backward and optimizer, or compute rows, or work"
             )
         return float(workload.forward_s), float(workload.backward_s), float(workload.optimizer_s or 0.0), ()
     rows = _matching_rows(workload, cluster)
@@ -240,6 +244,13 @@ def _compute(
         )
     forward_part = flops[0] / sum(flops) if flops else 1 / 3
     return compute_s * forward_part, compute_s * (1 - forward_part), update_s, (note,)
+
+
+def convolutions_in(tensors: tuple[Tensor, ...]) -> float | None:
+    """Return the fraction of backward until gradients with more than two dimensions; None where shapes are missing."""
+    if not tensors or any(tensor.shape is None for tensor in tensors):
+        return None
+    return sum(one.backward_fraction for one in tensors if one.shape is not None and len(one.shape) > 2)
 
 
 def _matching_rows(workload: Workload, cluster: Cluster) -> tuple[ComputeTime, ...]:
@@ -285,13 +296,17 @@ def scaling_range(measured: int, batch: int) -> tuple[float, float]:
 
 
 def compute_interval(workload: Workload, cluster: Cluster) -> tuple[float, float] | None:
-    """Return the 90 % interval of the step of a workload with compute rows, as factors; None if it has none.
+    """Return the 90 % interval of the step of a workload with rows or work, as factors; None if it has none.
 
-    It is that of the nearest row and, below the smallest measured batch, what scaling may be off.
+    It is that of the nearest row and, below the smallest measured batch, what scaling may be off; of work that is
+    priced by a roofline, that of the share of it which published trainings attain.
 
     Raises:
         SimnetError: there is no row for the cluster's GPU.
     """
+    if (work := priced_work.work_to_price(workload, cluster)) is not None:
+        tensors, _ = _gradients(workload)
+        return roofline.attained(work.precision, convolutions_in(tensors)).factors
     if not workload.compute:
         return None
     rows = _matching_rows(workload, cluster)

@@ -8,7 +8,10 @@ from msgspec.structs import replace
 from simnet.hardware import FittedTo, NamedPart
 from simnet.network_costs import check_intervals
 from simnet.units import Duration, Size
-from simnet.values import MAX_SPREAD, Count, Dtype, Intervals, Kind, Shape, Spread
+from simnet.values import MAX_SPREAD, Count, Dtype, Intervals, Kind, Precision, Shape, Spread
+
+Optimizer = Literal["adam", "sgd_momentum"]
+Amount = Annotated[float, Meta(ge=0.0, le=1e24)]
 
 
 class Gradient(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,7 +67,7 @@ class ComputeTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     batch: Count
     step_s: Duration | None = field(name="step", default=None)
     samples_per_s: Annotated[float, Meta(gt=0.0)] | None = None
-    optimizer: Literal["adam", "sgd_momentum"]
+    optimizer: Optimizer
     includes_optimizer: bool = True
     interval: tuple[Spread, Spread] | None = None
     kind: Kind = "published"
@@ -86,12 +89,62 @@ class ComputeTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return replace(self, step_s=Duration(self.step_s * factor))
 
 
+class Work(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What forward and backward compute and move for one sample, from which a roofline estimates their time.
+
+    Attributes:
+        forward_flops: FLOPs of matrix products, convolutions and attention in forward.
+        backward_flops: the same in backward.
+        forward_bytes: bytes that all other operators read and write in forward.
+        backward_bytes: the same in backward.
+        optimizer: the optimizer, whose time is estimated by the bytes that it moves.
+        precision: number format of the products, which the GPU must have; the bytes are those of a step in it.
+    """
+
+    forward_flops: Amount
+    backward_flops: Amount
+    forward_bytes: Amount
+    backward_bytes: Amount
+    optimizer: Optimizer
+    precision: Precision
+
+    def __post_init__(self) -> None:
+        for key in ("forward", "backward"):
+            if getattr(self, f"{key}_flops") + getattr(self, f"{key}_bytes") == 0:
+                raise ValueError(f"{key}_flops: 0, with no {key}_bytes: must be above 0; give what {key} computes")
+
+    def slower_by(self, factor: float) -> "Work":
+        """Return the work that takes so many times as long."""
+        amounts = ("forward_flops", "backward_flops", "forward_bytes", "backward_bytes")
+        return replace(self, **{key: getattr(self, key) * factor for key in amounts})
+
+
+class StepMemory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Memory of a GPU that a training step takes.
+
+    Attributes:
+        parameters: of all parameters.
+        gradients: of all gradients.
+        optimizer: of the optimizer's state.
+        activations_per_sample: kept from forward for the backward of one sample.
+    """
+
+    parameters: Size
+    gradients: Size
+    optimizer: Size
+    activations_per_sample: Size
+
+    def num_bytes(self, batch: int) -> float:
+        """Return the bytes of a step with so many samples."""
+        return self.parameters + self.gradients + self.optimizer + self.activations_per_sample * batch
+
+
 class Workload(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A model with its gradients and the compute time of one micro-batch on one rank.
 
     Gradients are given once, as `gradients`, `tensors`, `gradient` or `num_elements`. With only a total, backward is
     cut into equal pieces, one a bucket. Compute is given once, as `forward`, `backward` and `optimizer`, or as
-    `compute`.
+    `compute`; where there is neither for the cluster's GPU, `work` is priced by a roofline.
 
     Attributes:
         gradients: gradients of a model: the name of a shipped file (`simnet list gradients`) or the path of one.
@@ -105,11 +158,13 @@ class Workload(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True)
         compute: times of whole steps; `precision` and `cluster.gpu` choose rows, which are scaled to `batch_per_rank`.
         compute_factor: factor on the time of forward, backward and optimizer: 1.4 for a GPU 1.4 times as slow as that
             which was measured. Kernels that compress are those of the calibration, which it leaves alone.
+        work: FLOPs and bytes of one sample, for GPUs of which no time is known.
+        memory: what a step takes of a GPU's memory; a result says so where that is more than the GPU has.
         precision: number format of the step to take from `compute`; empty takes that of the GPU's first row.
         batch_per_rank: samples of one micro-batch on one rank.
         intervals: 90 % intervals of fitted values by key, as factors on the value; the key "compute" stands for forward
-            and backward together, or for all compute rows, whose own intervals it replaces; "compute_factor" tells
-            how sure that factor is.
+            and backward together, or for all compute rows and `work`, whose own intervals it replaces; "compute_factor"
+            tells how sure that factor is.
         fitted_to: measurement files that the times were fitted to, written by `simnet calibrate`.
     """
 
@@ -123,6 +178,8 @@ class Workload(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True)
     optimizer_s: Duration | None = field(name="optimizer", default=None)
     compute: tuple[ComputeTime, ...] = ()
     compute_factor: Annotated[float, Meta(gt=0.0, le=MAX_SPREAD)] = 1.0
+    work: Work | None = None
+    memory: StepMemory | None = None
     precision: str = ""
     batch_per_rank: Count = 1
     intervals: Intervals = field(default_factory=dict)

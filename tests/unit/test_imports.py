@@ -38,7 +38,7 @@ ORDER = (
         "templates",
         "version",
     ),
-    ("network_costs", "timed_work", "nccl_costs", "nccl_model", "hardware"),
+    ("network_costs", "timed_work", "nccl_costs", "nccl_model", "hardware", "gpu_models"),
     ("collectives.schedule",),
     ("network",),
     ("collectives",),

@@ -1,0 +1,82 @@
+"""The work of a workload, priced for a GPU of which no time is known."""
+
+from msgspec.structs import replace
+
+from simnet import gpu_models
+from simnet.errors import SimnetError
+from simnet.gpu_models import GpuModel
+from simnet.hardware import Calibration, Cluster
+from simnet.units import format_bytes
+from simnet.workload import roofline
+from simnet.workload.kernel_cost import optimizer_s
+from simnet.workload.workload import Work, Workload
+
+
+def work_to_price(workload: Workload, cluster: Cluster) -> Work | None:
+    """Return the work of a workload whose time on the cluster's GPU a roofline estimates; None if it has a time."""
+    times = workload.forward_s, workload.backward_s, workload.optimizer_s
+    has_time = any(value is not None for value in times) or any(row.gpu == cluster.gpu for row in workload.compute)
+    return None if has_time else workload.work
+
+
+def price(
+    workload: Workload, cluster: Cluster, calibration: Calibration, convolutions: float | None, num_elements: float
+) -> tuple[float, float, float, tuple[str, ...]]:
+    """Return the seconds of forward, backward and optimizer, and how they came about.
+
+    Args:
+        workload: that has work.
+        cluster: names the GPU.
+        calibration: has the optimizer's time or the memory's bandwidth; else that of the data sheet counts.
+        convolutions: see `roofline.attained`.
+        num_elements: of all parameters.
+
+    Raises:
+        SimnetError: the cluster names no GPU of the table, or this has not the number format.
+    """
+    work, batch = workload.work, workload.batch_per_rank
+    assert work is not None
+    gpu = _gpu(work, workload, cluster)
+    forward, backward = (
+        roofline.estimate(flops * batch, num_bytes * batch, gpu, work.precision, convolutions)
+        for flops, num_bytes in ((work.forward_flops, work.forward_bytes), (work.backward_flops, work.backward_bytes))
+    )
+    if calibration.memory_bytes_per_s is None:
+        calibration = replace(calibration, memory_bytes_per_s=gpu.memory_bytes_per_s)
+    update_s = optimizer_s(calibration, work.optimizer, num_elements)
+    return forward.seconds, backward.seconds, update_s, (_note(work, gpu, batch, forward.attained),)
+
+
+def _note(work: Work, gpu: GpuModel, batch: int, attained: roofline.Attained) -> str:
+    low, high = attained.interval
+    where = f"compute time at batch {batch} is a roofline estimate for {gpu.name} in {work.precision}"
+    share = f"{attained.share:.2f} of its peaks ({low:.2f} to {high:.2f}, 90 %)"
+    return f"{where}: {share}, as {attained.source} attain; small batches take longer"
+
+
+def _gpu(work: Work, workload: Workload, cluster: Cluster) -> GpuModel:
+    if not cluster.gpu:
+        raise SimnetError(
+            f"cluster.gpu: '': {workload.label} has work, which is priced for a GPU; name one of: simnet list gpus"
+        )
+    try:
+        gpu = gpu_models.find(cluster.gpu)
+    except SimnetError as error:
+        raise SimnetError(f"cluster.gpu: {error}") from error
+    try:
+        gpu.peak_in(work.precision)
+    except SimnetError as error:
+        raise SimnetError(f"workload.work.precision: {error}") from error
+    return gpu
+
+
+def notes_of_memory(workload: Workload, cluster: Cluster) -> tuple[str, ...]:
+    """Say that a step takes more memory than the cluster's GPU has."""
+    gpu = gpu_models.known(cluster.gpu)
+    if workload.memory is None or gpu is None:
+        return ()
+    wanted = workload.memory.num_bytes(workload.batch_per_rank)
+    if wanted <= gpu.memory_bytes:
+        return ()
+    batch, sizes = workload.batch_per_rank, f"{format_bytes(wanted)} of {format_bytes(gpu.memory_bytes)}"
+    return (f"does not fit: batch {batch} takes {sizes} on {gpu.name}; take a smaller batch_per_rank",)

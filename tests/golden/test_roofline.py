@@ -1,0 +1,34 @@
+"""The shipped shares of rooflines are those of the published trainings, and the page tells how far off they are."""
+
+from simnet.files import data_path
+from simnet.workload import roofline
+from studies import roofline as study
+
+
+def test_the_shipped_shares_are_those_of_the_published_trainings() -> None:
+    shipped = data_path(*roofline.FILE).read_text(encoding="utf-8")
+    assert shipped == study.text(), "python -m studies.roofline --write"
+
+
+def test_every_training_is_of_two_kinds_or_plain() -> None:
+    for row in study.rows():
+        kinds = [kind for kind in study.KINDS if row.is_of(kind)]
+        assert kinds == ["plain"] if row.precision == "fp32" else (len(kinds) == 2 and "either" in kinds)
+        assert 0.1 < row.share < 2, "share of a roofline"
+        assert row.model_utilization < row.share
+
+
+def test_nine_in_ten_trainings_are_inside_the_interval_of_the_other_publications() -> None:
+    found = []
+    for row in study.rows():
+        kind = next(kind for kind in study.KINDS if row.is_of(kind))
+        rule = study.of_kind(kind, without=row.source)
+        assert rule is not None
+        found.append(rule.interval[0] <= row.share <= rule.interval[1])
+    assert 0.85 <= sum(found) / len(found) < 1
+
+
+def test_the_page_on_compute_tells_how_far_off_the_roofline_is() -> None:
+    page = study.PAGE.read_text(encoding="utf-8")
+    assert page.count(study.TABLE_HEAD) == 1
+    assert study.with_table(page) == page, "python -m studies.roofline --write"

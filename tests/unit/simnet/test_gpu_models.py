@@ -1,0 +1,76 @@
+"""GPUs by name: their peaks as data sheets have them, and what is refused."""
+
+import pytest
+
+from simnet import files, gpu_models, schema
+from simnet.calibrate.card_folder import card_label
+from simnet.errors import SimnetError
+
+BUILT = {"name": "mine", "memory": "80 GB", "bandwidth": "2 TB/s", "peak_flops": {"fp32": 2e13}}
+
+
+@pytest.mark.parametrize("name", files.names("gpus"))
+def test_peaks_grow_as_formats_shrink_and_have_a_source(name: str) -> None:
+    gpu = gpu_models.find(name)
+    peaks = [gpu.peak_flops[key] for key in ("fp32", "tf32", "fp16", "fp8") if key in gpu.peak_flops]
+    assert peaks == sorted(peaks)
+    assert gpu.peak_flops.get("bf16", peaks[-1]) in (gpu.peak_flops["fp16"], peaks[-1])
+    assert 8e12 <= gpu.peak_flops["fp32"] < gpu.peak_flops["fp16"] <= 2.25e15, "dense, without sparsity"
+    assert 3e11 <= gpu.memory_bytes_per_s <= 8e12
+    assert "data sheet" in gpu.source or "white paper" in gpu.source
+    assert f"{gpu.memory_bytes / 1e9:.0f} GB" in gpu.title
+
+
+def test_a_die_of_two_has_half_of_the_card() -> None:
+    whole, die = gpu_models.find("MI250X"), gpu_models.find("MI250X-die")
+    assert die.memory_bytes * 2 == whole.memory_bytes
+    assert die.memory_bytes_per_s * 2 == whole.memory_bytes_per_s
+    assert {key: peak * 2 for key, peak in die.peak_flops.items()} == whole.peak_flops
+
+
+def test_shipped_clusters_calibrations_and_compute_rows_name_gpus_of_the_table() -> None:
+    parts = [files.read(kind, name) for kind in ("clusters", "calibrations") for name in files.names(kind)]
+    rows = [row for name in files.names("workloads") for row in files.read("workloads", name).get("compute", [])]
+    named = {str(part["gpu"]) for part in [*parts, *rows] if part.get("gpu")}
+    assert len(named) >= 4
+    assert named <= set(files.names("gpus"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA H100 PCIe", "Tesla T4", "NVIDIA B200"],
+)
+def test_a_card_that_names_itself_is_in_the_table(name: str) -> None:
+    assert gpu_models.known(card_label(name)) is not None
+
+
+def test_an_unknown_gpu_is_told_its_nearest_name() -> None:
+    with pytest.raises(SimnetError, match=r"^'H100-80GBs': unknown GPU\. Did you mean 'H100-80GB'\?$"):
+        gpu_models.find("H100-80GBs")
+    assert gpu_models.known("") is None
+    assert gpu_models.known("../gpus/H200.toml") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"), [("V100-32GB", "bf16"), ("T4", "bf16"), ("T4", "tf32"), ("A100-80GB", "fp8")]
+)
+def test_a_format_that_a_gpu_has_not_is_refused_with_those_that_it_has(name: str, precision: str) -> None:
+    with pytest.raises(
+        SimnetError, match=rf"^'{precision}': {name} has no peak in it: it has fp32, .*take one of them$"
+    ):
+        gpu_models.find(name).peak_in(precision)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"bandwidth": "1 kB/s"}, "bandwidth: .*must be at least 1 MB/s"),
+        ({"peak_flops": {"fp32": 0.0}}, "peak_flops.fp32: 0.0: must be a number"),
+        ({"peak_flops": {"int8": 1e12}}, "peak_flops"),
+        ({"memory": 80}, "memory: 80: write a number and a unit"),
+    ],
+)
+def test_a_wrong_data_sheet_is_refused(change: dict[str, object], said: str) -> None:
+    assert schema.build(gpu_models.GpuModel, BUILT, "mine").peak_in("fp32") == 2e13
+    with pytest.raises(SimnetError, match=said):
+        schema.build(gpu_models.GpuModel, {**BUILT, **change}, "mine")

@@ -1,0 +1,144 @@
+"""Work without a time: priced by the cluster's GPU, with its interval, beside memory that does not fit."""
+
+import math
+
+import pytest
+from msgspec.structs import replace
+
+from simnet import calibration_draws, gpu_models, scenario
+from simnet.errors import SimnetError
+from simnet.hardware import Calibration
+from simnet.timed_work import KernelTime
+from simnet.units import Bandwidth, Duration, Size
+from simnet.workload import priced_work, roofline, training_step
+from simnet.workload.workload import ComputeTime, Gradient, StepMemory, Work, Workload
+from tests.helpers.topologies import cluster
+
+WORK = Work(
+    forward_flops=1e12, backward_flops=2e12, forward_bytes=3e9, backward_bytes=6e9, optimizer="adam", precision="bf16"
+)
+TENSORS = (Gradient(shape=(1000, 1000), count=10),)
+CONVOLVED = (Gradient(shape=(1000, 100, 3, 3), backward_share=3.0), Gradient(shape=(1000, 1000)))
+
+
+def resolve(given: Workload, gpu: str = "A100-80GB", calibration: Calibration | None = None) -> training_step.Step:
+    return training_step.resolve(given, cluster(2, 2, gpu=gpu), calibration or Calibration())
+
+
+def workload(**changes) -> Workload:
+    return Workload(**{"tensors": TENSORS, "work": WORK, "batch_per_rank": 4, **changes})
+
+
+def test_work_is_priced_by_the_peaks_of_the_clusters_gpu() -> None:
+    step = resolve(workload())
+    share = roofline.attainments().products.share
+    assert step.forward_s == pytest.approx(4 * (1e12 / 312e12 + 3e9 / 2039e9) / share)
+    assert step.backward_s == pytest.approx(2 * step.forward_s)
+    assert step.notes[0].startswith("compute time at batch 4 is a roofline estimate for A100-80GB in bf16: 0.")
+    assert resolve(workload(), "H100-80GB").forward_s < step.forward_s / 1.5
+
+
+def test_convolutions_are_known_by_the_shapes_of_gradients() -> None:
+    times = [resolve(workload(tensors=tensors)).forward_s for tensors in (TENSORS, CONVOLVED)]
+    every = roofline.attainments()
+    assert times[1] / times[0] == pytest.approx(every.products.share / every.convolutions.share)
+    unknown = resolve(workload(tensors=(Gradient(num_elements=100),))).forward_s
+    assert unknown / times[0] == pytest.approx(every.products.share / every.either.share)
+
+
+def test_the_optimizer_takes_the_memory_of_the_calibration_or_else_of_the_gpu() -> None:
+    assert resolve(workload()).optimizer_s == pytest.approx(28 * 1e7 / 2039e9)
+    slower = Calibration(memory_bytes_per_s=Bandwidth(1e12))
+    assert resolve(workload(), calibration=slower).optimizer_s == pytest.approx(28 * 1e7 / 1e12)
+    timed = Calibration(kernels={"adamw": KernelTime(launch_s=Duration(0.5), s_per_element=Duration(0))})
+    assert resolve(workload(), calibration=timed).optimizer_s == pytest.approx(0.5)
+
+
+def test_a_time_counts_before_work() -> None:
+    timed = workload(forward_s=Duration(1.0), backward_s=Duration(2.0))
+    assert resolve(timed).forward_s == 1.0
+    row = ComputeTime(gpu="A100-80GB", precision="tf32", batch=4, step_s=Duration(3.0), optimizer="adam", source="test")
+    step = resolve(workload(compute=(row,)))
+    assert step.forward_s + step.backward_s == pytest.approx(3.0)
+    elsewhere = resolve(workload(compute=(row,)), "H200")
+    assert elsewhere.forward_s == resolve(workload(), "H200").forward_s
+
+
+@pytest.mark.parametrize(
+    ("given", "gpu", "said"),
+    [
+        (
+            workload(),
+            "",
+            "^cluster.gpu: '': workload has work, which is priced for a GPU; name one of: simnet list gpus$",
+        ),
+        (workload(), "H10-80GB", r"^cluster.gpu: 'H10-80GB': unknown GPU. Did you mean 'H100-80GB'\?$"),
+        (workload(), "V100-32GB", "^workload.work.precision: 'bf16': V100-32GB has no peak in it: it has fp32, fp16; "),
+        (
+            workload(work=None),
+            "H200",
+            "no compute time; give forward, backward and optimizer, or compute rows, or work$",
+        ),
+    ],
+)
+def test_what_cannot_be_priced_is_refused_in_a_sentence(given: Workload, gpu: str, said: str) -> None:
+    with pytest.raises(SimnetError, match=said):
+        resolve(given, gpu)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"forward_flops": 0.0, "forward_bytes": 0.0}, "forward_flops: 0, with no forward_bytes: must be above 0"),
+        ({"forward_flops": math.nan}, "work.forward_flops: nan: must be finite"),
+        ({"backward_bytes": 1e30}, "work.backward_bytes: 1e[+]30: must be a number of at least 0, at most"),
+        ({"backward_flops": -1.0}, "work.backward_flops: -1.0: must be a number of at least 0"),
+        ({"precision": "fp7"}, "work.precision: 'fp7': unknown. Did you mean"),
+        ({"optimizer": "lion"}, "work.optimizer: 'lion': unknown"),
+    ],
+)
+def test_wrong_work_is_refused_where_it_stands(change: dict[str, object], said: str) -> None:
+    table = {key: getattr(WORK, key) for key in WORK.__struct_fields__}
+    whole = {"workload": {"num_elements": 10, "work": {**table, **change}}, "strategy": "all_reduce"}
+    whole |= {"cluster": "generic_10gbit", "calibration": "ideal"}
+    with pytest.raises(SimnetError, match=said):
+        scenario.build(whole)
+
+
+def test_the_interval_is_that_of_the_share_which_trainings_attain() -> None:
+    own = cluster(2, 2, gpu="H200")
+    assert training_step.compute_interval(workload(), own) == roofline.attainments().products.factors
+    assert (
+        training_step.compute_interval(workload(tensors=CONVOLVED), own) == roofline.attainments().convolutions.factors
+    )
+
+
+def test_drawn_times_fill_the_interval() -> None:
+    whole = scenario.build(
+        {
+            "cluster": {"use": "generic_10gbit", "gpu": "H200"},
+            "calibration": "ideal",
+            "strategy": "all_reduce",
+            "workload": {"num_elements": 1000, "work": {key: getattr(WORK, key) for key in WORK.__struct_fields__}},
+        }
+    )
+    drawn = [calibration_draws.draw_scenario(whole, draw) for draw in calibration_draws.draws(200)]
+    times = sorted(training_step.resolve(one.workload, one.cluster, one.calibration).forward_s for one in drawn)
+    usual = training_step.resolve(whole.workload, whole.cluster, whole.calibration).forward_s
+    low, high = roofline.attainments().either.factors
+    assert times[10] / usual == pytest.approx(low, rel=0.05)
+    assert times[-11] / usual == pytest.approx(high, rel=0.05)
+
+
+def test_memory_that_does_not_fit_is_noted_and_no_more_than_that() -> None:
+    memory = StepMemory(
+        parameters=Size(10e9), gradients=Size(10e9), optimizer=Size(20e9), activations_per_sample=Size(20e9)
+    )
+    fits, too_large = (workload(memory=memory, batch_per_rank=batch) for batch in (2, 3))
+    assert memory.num_bytes(2) == gpu_models.find("A100-80GB").memory_bytes
+    assert len(resolve(fits).notes) == 1
+    note = resolve(too_large).notes[1]
+    assert note == "does not fit: batch 3 takes 100 GB of 80 GB on A100-80GB; take a smaller batch_per_rank"
+    assert len(resolve(too_large, "H200").notes) == 1
+    times = {"work": None, "forward_s": Duration(1.0), "backward_s": Duration(2.0)}
+    assert priced_work.notes_of_memory(replace(too_large, **times), cluster(2, 2, gpu="no card of the table")) == ()
