@@ -9,6 +9,7 @@ from simnet import step_file
 from tests.helpers import chakra_traces, step_files
 from tests.helpers.chakra_traces import GOLDEN
 from tests.helpers.cli import assert_refused, run
+from tests.helpers.golden import GLOO
 
 STEP = GOLDEN / "step.json"
 WORLD = ("--nodes", "1", "--ranks-per-node", "2")
@@ -35,6 +36,14 @@ def test_an_imported_step_is_simulated(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.stderr
     # What the compute alone takes is the least; its three all-reduces of 14 MB come on top.
     assert 20.2e-3 <= json.loads(result.stdout)["result"]["iterations_s"][0] < 0.1
+
+
+def test_a_trace_of_the_profiler_is_imported(tmp_path: Path) -> None:
+    out = tmp_path / "step.json"
+    result = run("step", "import", str(GLOO), "--ranks-per-node", "2", "--step", "4", "-o", str(out))
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "which streams wait for which is not in the trace" in result.stderr
+    assert [one.message_bytes for one in step_file.read(out).recordings[0].streams[1].operations] == [657664]
 
 
 def test_notes_are_told(tmp_path: Path) -> None:

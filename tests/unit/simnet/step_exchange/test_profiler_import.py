@@ -232,6 +232,12 @@ def test_what_is_no_step_of_symmetric_ranks_is_refused(
     assert rule in refused(data, tmp_path, **options)
 
 
+def test_a_group_whose_ranks_nothing_says_is_refused(tmp_path: Path) -> None:
+    data = without(traces.trace(sent("allreduce", 1, 0, 0, 9, group="7")), "Process Group Ranks")
+    data["traceEvents"][-1]["args"]["Group size"] = 2
+    assert "process group '7': the trace does not tell the ranks of it" in refused(data, tmp_path)
+
+
 def test_one_trace_stands_for_all_ranks(tmp_path: Path) -> None:
     both = [traces.write(tmp_path / f"{rank}.json", traces.ddp(told=True)) for rank in (0, 1)]
     with pytest.raises(SimnetError, match="one rank stands for all; give its trace alone"):
