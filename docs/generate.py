@@ -64,7 +64,6 @@ STRUCTS: dict[type[Struct], str] = {
     workload.ComputeTime: "workload.md#compute",
     workload.Work: "workload.md#work",
     workload.StepMemory: "workload.md#memory",
-    gpu_models.GpuModel: "gpus.md",
     training_step.GradientsFile: "workload.md#gradients-files",
     hardware.Calibration: "calibration.md",
     hardware.LinkCalibration: "calibration.md#links",
@@ -220,13 +219,16 @@ def algorithm_rows() -> str:
 def gpu_rows() -> str:
     """Return the shipped GPUs as a table, and where their numbers come from."""
     formats = get_args(Precision)
-    rows = [f"| name | {' | '.join(formats)} | bandwidth | memory | title |", "|---" * (len(formats) + 4) + "|"]
+    rows = [f"| name | {' | '.join(formats)} | bandwidth | memory |", "|---" * (len(formats) + 3) + "|"]
     gpus = [gpu_models.find(name) for name in files.names("gpus")]
     for gpu in gpus:
         peaks = (f"{gpu.peak_flops[one] / 1e12:,.5g}" if one in gpu.peak_flops else "-" for one in formats)
         sizes = f"{gpu.memory_bytes_per_s / 1e9:,.5g}", f"{gpu.memory_bytes / 1e9:g}"
-        rows.append(f"| `{gpu.name}` | {' | '.join([*peaks, *sizes])} | {gpu.title} |")
-    return "\n".join([*rows, "", *(f"- `{gpu.name}`: {gpu.source}" for gpu in gpus)])
+        rows.append(f"| `{gpu.name}` | {' | '.join([*peaks, *sizes])} |")
+    by_source: dict[str, list[str]] = {}
+    for gpu in gpus:
+        by_source.setdefault(gpu.source, []).append(gpu.name)
+    return "\n".join([*rows, "", *(f"- {', '.join(named)}: {source}" for source, named in by_source.items())])
 
 
 def share_rows() -> str:

@@ -18,6 +18,7 @@ from simnet.workload.workload import ComputeTime, Gradient, Workload
 
 MAX_TENSORS = 100_000
 SCALING_EXPONENT = 0.5
+MAX_KERNEL_SIDE = 64
 
 
 class Tensor(Struct, frozen=True, kw_only=True, cache_hash=True):
@@ -247,10 +248,15 @@ def _compute(
 
 
 def convolutions_in(tensors: tuple[Tensor, ...]) -> float | None:
-    """Return the fraction of backward until gradients with more than two dimensions; None where shapes are missing."""
+    """Return the fraction of backward until gradients of kernels of convolutions; None where shapes are missing."""
     if not tensors or any(tensor.shape is None for tensor in tensors):
         return None
-    return sum(one.backward_fraction for one in tensors if one.shape is not None and len(one.shape) > 2)
+    return sum(one.backward_fraction for one in tensors if _is_of_convolution(one.shape or ()))
+
+
+def _is_of_convolution(shape: Shape) -> bool:
+    """Tell a kernel (out, in, sides) from matrices that are stacked, such as those of experts."""
+    return len(shape) > 2 and max(shape[2:]) <= MAX_KERNEL_SIDE
 
 
 def _matching_rows(workload: Workload, cluster: Cluster) -> tuple[ComputeTime, ...]:

@@ -28,7 +28,7 @@ def test_nine_in_ten_trainings_are_inside_the_interval_of_the_other_publications
     assert 0.85 <= sum(found) / len(found) < 1
 
 
-def test_the_page_on_compute_tells_how_far_off_the_roofline_is() -> None:
+def test_the_page_tells_how_far_off_the_roofline_is() -> None:
     page = study.PAGE.read_text(encoding="utf-8")
     assert page.count(study.TABLE_HEAD) == 1
     assert study.with_table(page) == page, "python -m studies.roofline --write"

@@ -42,6 +42,8 @@ def test_convolutions_are_known_by_the_shapes_of_gradients() -> None:
     times = [resolve(workload(tensors=tensors)).forward_s for tensors in (TENSORS, CONVOLVED)]
     every = roofline.attainments()
     assert times[1] / times[0] == pytest.approx(every.products.share / every.convolutions.share)
+    experts = resolve(workload(tensors=(Gradient(shape=(8, 1000, 4000)),))).forward_s
+    assert experts == times[0], "matrices of experts, stacked"
     unknown = resolve(workload(tensors=(Gradient(num_elements=100),))).forward_s
     assert unknown / times[0] == pytest.approx(every.products.share / every.either.share)
 
