@@ -8,6 +8,29 @@ from simnet.errors import SimnetError
 
 BUILT = {"name": "mine", "memory": "80 GB", "bandwidth": "2 TB/s", "peak_flops": {"fp32": 2e13}}
 
+MULTIPROCESSORS = {
+    "V100-32GB": (80, 1024, 1.53),
+    "A100-80GB": (108, 2048, 1.41),
+    "H100-80GB": (132, 4096, 1.83),
+    "H100-PCIe": (114, 4096, 1.62),
+    "H200": (132, 4096, 1.83),
+    "L40S": (142, 1024, 2.49),
+    "A10": (72, 1024, 1.695),
+    "T4": (40, 1024, 1.59),
+    "RTX-3090": (82, 512, 1.695),
+    "RTX-4090": (128, 512, 2.52),
+    "MI250X": (220, 1024, 1.7),
+    "MI300X": (304, 2048, 2.1),
+}
+"""Multiprocessors, FLOPs of each in a cycle in fp16 (dense, fp32 accumulated), and boost clock in GHz."""
+
+
+@pytest.mark.parametrize("name", MULTIPROCESSORS)
+def test_peaks_are_those_of_the_multiprocessors_at_their_clock(name: str) -> None:
+    processors, flops_per_cycle, clock_ghz = MULTIPROCESSORS[name]
+    wanted = processors * flops_per_cycle * clock_ghz * 1e9
+    assert gpu_models.find(name).peak_flops["fp16"] == pytest.approx(wanted, rel=0.005)
+
 
 @pytest.mark.parametrize("name", files.names("gpus"))
 def test_peaks_grow_as_formats_shrink_and_have_a_source(name: str) -> None:
