@@ -1,7 +1,10 @@
 """Values that are read of tensors without memory: zeros, so that a script which logs its loss can go on."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -19,19 +22,31 @@ _READS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 @contextmanager
-def zeros_for_values() -> Iterator[None]:
-    """Let what reads the value of a fake tensor return zero, or False, where the value is not known."""
-    with replaced(torch.Tensor, **{name: _known(name, zero) for name, zero in _READS.items()}):
-        yield
+def zeros_for_values() -> Iterator[list[str]]:
+    """Let what reads the value of a fake tensor return zero, or False, where the value is not known.
+
+    Yields:
+        Where that was, "model.py:12", each place once.
+    """
+    places: list[str] = []
+    with replaced(torch.Tensor, **{name: _known(name, zero, places) for name, zero in _READS.items()}):
+        yield places
 
 
-def _known(name: str, zero: Callable[[torch.Tensor], Any]) -> Callable[..., Any]:
+def _known(name: str, zero: Callable[[torch.Tensor], Any], places: list[str]) -> Callable[..., Any]:
     read = getattr(torch.Tensor, name)
 
     def value(self: torch.Tensor) -> Any:
         try:
             return read(self)
         except (DataDependentOutputException, NotImplementedError):
+            _note(sys._getframe(1), places)
             return zero(self)
 
     return value
+
+
+def _note(reader: FrameType, places: list[str]) -> None:
+    place = f"{Path(reader.f_code.co_filename).name}:{reader.f_lineno}"
+    if place not in places:
+        places.append(place)

@@ -1,18 +1,24 @@
 """Run forward and backward of a model on tensors without memory: its gradients in ready order, FLOPs, bytes, memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from binsgdm.describe.checkpointed import checkpoint_blocks
 from binsgdm.errors import BinsgdmError
 from binsgdm.fake_values import zeros_for_values
 from binsgdm.measure.model_zoo import Task
 from binsgdm.operator_work import OperatorWork, work_of
+from binsgdm.replaced import replaced
+
+_ATTENTION = functional.scaled_dot_product_attention
 
 
 class ReadyGradient(NamedTuple):
@@ -96,10 +102,17 @@ def _storage(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def describe(task: Task) -> ModelDescription:
+def describe(
+    task: Task, *, forward_in: AbstractContextManager[Any] | None = None, checkpoint: bool = False
+) -> ModelDescription:
     """Run one forward and one backward of a model, whose tensors may be fake.
 
     Fills the `grad` of every parameter. A parameter that is used several times has one gradient, ready at the last.
+
+    Args:
+        task: the model with its batch.
+        forward_in: context of forward, such as autocast.
+        checkpoint: keep only the inputs of repeated blocks; changes the module.
 
     Raises:
         BinsgdmError: the loss is no scalar, or some parameter that is trained gets no gradient.
@@ -113,10 +126,13 @@ def describe(task: Task) -> ModelDescription:
         return lambda parameter: ready.update({name: (tuple(parameter.shape), work.flops)})
 
     handles = [one.register_post_accumulate_grad_hook(note(name)) for name, one in trained]  # type: ignore[no-untyped-call]
+    if checkpoint:
+        checkpoint_blocks(task.module, saved.keep)
     try:
         with work, saved_tensors_hooks(saved.keep, lambda tensor: tensor):
-            loss = task.loss_of(task.module)
-            forward = work.now
+            with forward_in or nullcontext():
+                loss = task.loss_of(task.module)
+            forward, activation_bytes = work.now, saved.num_bytes
             _check_loss(loss)
             loss.backward()  # type: ignore[no-untyped-call]
     finally:
@@ -127,7 +143,7 @@ def describe(task: Task) -> ModelDescription:
         gradients=_since_the_one_before(ready, forward.flops),
         forward=forward,
         backward=work.since(forward),
-        activation_bytes=saved.num_bytes,
+        activation_bytes=activation_bytes,
         dtype=trained[0][1].dtype,
     )
 
@@ -168,6 +184,36 @@ def without_memory(build: Callable[[], Task]) -> tuple[ModelDescription, int]:
     Returns:
         What it takes, and the bytes of all its parameters, those that are not trained included.
     """
-    with FakeTensorMode(allow_non_fake_inputs=True), zeros_for_values():
+    with fake_tensors():
         task = build()
-        return describe(task), sum(one.numel() * one.element_size() for one in task.module.parameters())
+        return describe(task), parameter_bytes(task)
+
+
+def parameter_bytes(task: Task) -> int:
+    """Return the bytes of all parameters of a model, those that are not trained included."""
+    return sum(one.numel() * one.element_size() for one in task.module.parameters())
+
+
+@contextmanager
+def fake_tensors() -> Iterator[list[str]]:
+    """Make tensors without memory inside, and compute on them as a GPU does.
+
+    Yields:
+        Where a value was read, as of `zeros_for_values`.
+    """
+    fused = replaced(functional, scaled_dot_product_attention=_with_dropout_inside)
+    with FakeTensorMode(allow_non_fake_inputs=True), fused, zeros_for_values() as places:
+        yield places
+
+
+def _with_dropout_inside(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    *settings: Any,
+    **named: Any,
+) -> Tensor:
+    """Return fused attention: a CPU has none with dropout, and a GPU's drops scores without writing them down."""
+    return _ATTENTION(query, key, value, attn_mask, 0.0 * dropout_p, *settings, **named)

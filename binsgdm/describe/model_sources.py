@@ -3,17 +3,17 @@
 import importlib
 import importlib.util
 import inspect
-import json
 import sys
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from binsgdm.describe import unet
+from binsgdm.describe import transformers_models, unet
 from binsgdm.describe.llama import LLAMAS
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.measure.model_zoo import NAMES, Task
@@ -61,11 +61,12 @@ def find(source: str, options: ModelOptions) -> FoundModel:
         BinsgdmError: there is none, or its library is not installed.
     """
     home, _, name = source.partition(":")
-    if source.endswith(".json") and home not in LIBRARIES:
+    if home not in LIBRARIES and (source.endswith(".json") or Path(source, "config.json").is_file()):
         home, name = "transformers", source
     if home in LIBRARIES and name:
         _need(home)
-        return {"torchvision": _torchvision, "timm": _timm, "transformers": _transformers}[home](name, options)
+        builders = {"torchvision": _torchvision, "timm": _timm, "transformers": _transformers}
+        return builders[home](name, options)
     if name:
         return FoundModel(source, lambda: _own(source, home, name, options))
     return _shipped(source, options)
@@ -84,8 +85,10 @@ def _shipped(name: str, options: ModelOptions) -> FoundModel:
         return FoundModel(name, lambda: as_task(NAMES[name](options.batch)))
     if name in LLAMAS:
         return FoundModel(LLAMAS[name].title, lambda: LLAMAS[name].task(options.batch, options.length))
+    if name not in of_libraries and (of_images := _of_image_library(name, options)):
+        return of_images
     if name not in of_libraries:
-        known = [*of_libraries, *LLAMAS, "unet", *NAMES]
+        known = [*of_libraries, *LLAMAS, "unet", *NAMES, *_image_names()]
         near = get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}" if near else f"such as {', '.join(sorted(known)[:6])}"
         raise BinsgdmError(
@@ -96,6 +99,24 @@ def _shipped(name: str, options: ModelOptions) -> FoundModel:
     if missing := what_is_missing(definition):
         raise BinsgdmError(f"{name}: needs {definition.library}: {missing}")
     return FoundModel(definition.title, lambda: definition.build(options.batch))
+
+
+def _image_names() -> list[str]:
+    """Return the names of models of the image libraries that are installed."""
+    listings = {"torchvision": "torchvision.models", "timm": "timm"}
+    found = [one for library, one in listings.items() if importlib.util.find_spec(library) is not None]
+    return [name for one in found for name in importlib.import_module(one).list_models()]
+
+
+def _of_image_library(name: str, options: ModelOptions) -> FoundModel | None:
+    """Return the model of this name of torchvision, or else of timm, if either is installed and has it."""
+    for library, listing, make in (("torchvision", "torchvision.models", _torchvision), ("timm", "timm", _timm)):
+        if importlib.util.find_spec(library) is None:
+            continue
+        declare_torchvision_operators()
+        if name in importlib.import_module(listing).list_models():
+            return make(name, options)
+    return None
 
 
 def _torchvision(name: str, options: ModelOptions) -> FoundModel:
@@ -137,59 +158,45 @@ def _of_images(module: nn.Module, batch: int, side: int) -> Task:
 
 
 def _transformers(name: str, options: ModelOptions) -> FoundModel:
-    """Return the model of a config, `config.json`, or `LlamaConfig:config.json` if the file does not say its type."""
-    given_class, _, path = name.rpartition(":")
-    config = _read_config(Path(path))
     declare_torchvision_operators()
-    library = importlib.import_module("transformers")
-    kind = config.pop("model_type", "")
-    architectures = config.pop("architectures", None) or []
-    try:
-        config_class = getattr(library, given_class) if given_class else library.AutoConfig.for_model(kind).__class__
-    except (AttributeError, ValueError) as error:
-        raise BinsgdmError(
-            f"{name}: {given_class or kind or 'no model_type'}: no config class of transformers: write "
-            "transformers:LlamaConfig:config.json with the class of yours"
-        ) from error
-    model_class = getattr(library, architectures[0], None) if architectures else None
-
-    def build() -> Task:
-        made = config_class(**config)
-        made.use_cache = False
-        module = model_class(made) if model_class else library.AutoModelForCausalLM.from_config(made)
-        longest = getattr(made, "max_position_embeddings", 1024)
-        tokens = torch.randint(made.vocab_size, (options.batch, options.length or min(1024, longest)))
-        return as_task((module.train(), {"input_ids": tokens, "labels": tokens}))
-
-    title = architectures[0] if architectures else (given_class or kind)
-    return FoundModel(f"{title} of {Path(path).name}", build)
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BinsgdmError(f"{path}: cannot be read as JSON ({error}): give the config.json of a model") from error
-    if not isinstance(found, dict):
-        raise BinsgdmError(f"{path}: a {type(found).__name__}: must be the config.json of a model")
-    return found
+    title, build = transformers_models.of_config(name, options.batch, options.length, options.side)
+    return FoundModel(title, lambda: as_task(build()))
 
 
 def _own(source: str, home: str, function: str, options: ModelOptions) -> Task:
     """Build by a function of the user, which takes the batch or nothing."""
     sys.path.insert(0, str(Path.cwd()))
     try:
-        found = getattr(importlib.import_module(home), function)
-    except (ImportError, AttributeError) as error:
-        if isinstance(error, ModuleNotFoundError) and error.name not in home.split("."):
+        module = importlib.import_module(home)
+    except ModuleNotFoundError as error:
+        if error.name not in _with_parents(home):
             raise  # of the user's own module
-        raise BinsgdmError(f"{source}: cannot be imported ({error}): run where {home} can be imported") from error
+        raise BinsgdmError(f"{source}: no module {home!r}: run where it can be imported, or set PYTHONPATH") from error
     finally:
         sys.path.pop(0)
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise BinsgdmError(f"{source}: {home} has no function {function!r}{_near(function, module)}")
     try:
         return as_task(found(options.batch) if _takes_batch(found) else found())
     except BinsgdmError as error:
         raise BinsgdmError(f"{source}: {error}") from error
+
+
+def _with_parents(home: str) -> list[str]:
+    parts = home.split(".")
+    return [".".join(parts[: number + 1]) for number in range(len(parts))]
+
+
+def _near(function: str, module: ModuleType) -> str:
+    """Return the function of a module that is meant, or some that it has."""
+    known = [
+        name for name, one in vars(module).items() if inspect.isfunction(one) and one.__module__ == module.__name__
+    ]
+    near = get_close_matches(function, known, n=1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; it has {', '.join(sorted(known)[:5])}" if known else "; name one that returns (module, inputs)"
 
 
 def _takes_batch(function: Callable[..., Any]) -> bool:

@@ -202,6 +202,7 @@ def test_only_those_that_measure_reach_binsgdm_by_name() -> None:
     assert reached == {
         "simnet/commands/measure.py",
         "simnet/commands/of_binsgdm.py",
+        "simnet/commands/model.py",
         "simnet/commands/record.py",
         "simnet/lab/campaign.py",
     }

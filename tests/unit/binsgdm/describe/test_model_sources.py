@@ -34,8 +34,8 @@ def test_a_function_may_take_the_batch_or_nothing(tmp_path, monkeypatch):
     ("source", "sentence"),
     [
         ("lama_7b", "did you mean 'llama_7b'"),
-        ("no_such_module:build", "cannot be imported"),
-        ("json:no_function", "cannot be imported"),
+        ("no_such_module:build", "no module 'no_such_module'"),
+        ("json:no_function", "json has no function 'no_function'"),
         ("json:dumps", "returned str|missing"),
         ("config.json", "cannot be read as JSON|transformers: is not installed"),
     ],

@@ -1,0 +1,174 @@
+"""A training step of a model that a text names, described as plain data."""
+
+import importlib.metadata
+import logging
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from binsgdm.describe.model_description import ModelDescription, describe, fake_tensors, parameter_bytes
+from binsgdm.describe.model_sources import LIBRARIES, ModelOptions, find
+from binsgdm.describe.number_formats import DTYPES, Format, autocast, in_dtype
+from binsgdm.errors import BinsgdmError
+from binsgdm.measure.model_zoo import SEED, Task
+
+STATE_ELEMENTS = {"adam": 2, "sgd_momentum": 1}
+"""Elements of the optimizer's state for each element of a gradient."""
+_NO_VALUES = ("DynamicOutputShapeException", "DataDependentOutputException", "UnsupportedOperatorException")
+
+
+class FailedModelError(BinsgdmError):
+    """The model's own code has raised; the cause has its traceback."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions:
+    """What of a training step can be chosen.
+
+    Attributes:
+        of_batch: batch, length and side.
+        number_format: of parameters, gradients and products.
+        autocast: forward and backward compute in `number_format`, and parameters and gradients stay fp32.
+        optimizer: whose state is counted.
+        checkpoint: keep only the inputs of repeated blocks, and run each again in backward.
+        real: compute with values, in the memory of this machine.
+    """
+
+    of_batch: ModelOptions = field(default_factory=ModelOptions)
+    number_format: Format = "fp32"
+    autocast: bool = False
+    optimizer: Literal["adam", "sgd_momentum"] = "adam"
+    checkpoint: bool = False
+    real: bool = False
+
+    @property
+    def kept(self) -> torch.dtype:
+        """The dtype of parameters and gradients."""
+        return torch.float32 if self.autocast else DTYPES[self.number_format]
+
+
+def describe_step(source: str, options: StepOptions) -> dict[str, Any]:
+    """Return what a training step of a model takes, as numbers and text.
+
+    Args:
+        source: of the model, as of `model_sources.find`.
+        options: of the step.
+
+    Raises:
+        BinsgdmError: the source names no model, or one that cannot be described so.
+        FailedModelError: the model's own code raises.
+    """
+    with _failures_explained(source, "finding the model"):
+        found = find(source, options.of_batch)
+    places: list[str] = []
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # it logs what it raises
+    if options.real:
+        task = _made(found.build, options, source)
+        description = _described(task, options, source)
+    else:
+        with fake_tensors() as places:
+            task = _made(found.build, options, source)
+            places.clear()  # of values that the model is made of, such as rates of dropout, none changes a shape
+            description = _described(task, options, source)
+    return _plain(found.title, source, task, description, options) | {"notes": _notes(places)}
+
+
+def _made(build: Callable[[], Task], options: StepOptions, source: str) -> Task:
+    torch.manual_seed(SEED)
+    with _failures_explained(source, "making the model"):
+        task = in_dtype(build(), options.kept)
+        task.module.train()
+    _check_inputs(task, source)
+    return task
+
+
+def _described(task: Task, options: StepOptions, source: str) -> ModelDescription:
+    in_format = autocast(options.number_format, is_on=options.autocast)
+    with _failures_explained(source, "a step of the model"):
+        return describe(task, forward_in=in_format, checkpoint=options.checkpoint)
+
+
+def _check_inputs(task: Task, source: str) -> None:
+    if not any(isinstance(one, Tensor) for one in (*task.inputs, *task.keywords.values())):
+        raise BinsgdmError(f"{source}: inputs without a tensor: must be a tensor, a tuple of them, or a dict by name")
+
+
+@contextmanager
+def _failures_explained(source: str, what: str) -> Iterator[None]:
+    """Turn what the model's own code raises into a sentence.
+
+    Raises:
+        FailedModelError: something was raised.
+    """
+    try:
+        yield
+    except BinsgdmError as error:
+        if source in str(error):
+            raise
+        raise BinsgdmError(f"{source}: {error}") from error.__cause__
+    except Exception as error:
+        text = str(error).strip().partition("\n")[0][:200]
+        if type(error).__name__ in _NO_VALUES:
+            raise FailedModelError(
+                f"{source}: {what} needs values of tensors, and they have shapes alone ({text}); count it with --real, "
+                "which takes the model's memory"
+            ) from error
+        raise FailedModelError(f"{source}: {what} failed with {type(error).__name__}: {text}; correct it") from error
+
+
+def _plain(title: str, source: str, task: Task, description: ModelDescription, options: StepOptions) -> dict[str, Any]:
+    batch = options.of_batch.batch
+    num_elements = sum(math.prod(one.shape) for one in description.gradients)
+    gradient_bytes = num_elements * description.dtype.itemsize
+    products = [("forward", description.forward), ("backward", description.backward)]
+    return {
+        "title": title,
+        "source": source,
+        "versions": _versions(source),
+        "sample": _sample(task),
+        "batch": batch,
+        "dtype": {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(description.dtype, "fp32"),
+        "num_elements": num_elements,
+        "tensors": [(one.name, list(one.shape), one.flops / batch) for one in description.gradients],
+        "work": {
+            **{f"{name}_flops": one.flops / batch for name, one in products},
+            **{f"{name}_bytes": one.num_bytes / batch for name, one in products},
+            "optimizer": options.optimizer,
+            "precision": options.number_format,
+        },
+        "memory": {
+            "parameters": parameter_bytes(task),
+            "gradients": gradient_bytes,
+            "optimizer": STATE_ELEMENTS[options.optimizer] * gradient_bytes,
+            "activations_per_sample": description.activation_bytes / batch,
+        },
+    }
+
+
+def _versions(source: str) -> str:
+    """Return the versions of torch and of the library that a source names: "torch 2.13.0, timm 1.0.31"."""
+    home = source.partition(":")[0]
+    names = ["torch", *([home] if home in LIBRARIES else [])]
+    return ", ".join(f"{name} {importlib.metadata.version(name).partition('+')[0]}" for name in names)
+
+
+def _sample(task: Task) -> str:
+    """Return the shape of the first input of one sample: "3x224x224"."""
+    tensors = [one for one in (*task.inputs, *task.keywords.values()) if isinstance(one, Tensor) and one.dim() > 1]
+    return "x".join(map(str, tensors[0].shape[1:])) if tensors else ""
+
+
+def _notes(places: list[str]) -> list[str]:
+    """Say that values were read."""
+    if not places:
+        return []
+    more = f" and {len(places) - 3} more places" if len(places) > 3 else ""
+    return [
+        f"values of tensors are read at {', '.join(places[:3])}{more}, and taken as zero: where the step depends on "
+        "them, count it with --real"
+    ]

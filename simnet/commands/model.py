@@ -1,0 +1,125 @@
+"""`simnet model`: a workload of any model, counted without its memory."""
+
+import importlib
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from simnet.commands import options
+from simnet.commands.output import check_file
+from simnet.commands.terminal import tell
+from simnet.errors import SimnetError
+
+
+@click.command(
+    "model",
+    help="Count a training step of a model from its shapes alone, and write a workload.\n\n"
+    "SOURCE is module:function, which returns (model, inputs) or (model, inputs, loss) and may take the batch size; "
+    "torchvision:NAME or timm:NAME; the config.json of a model of transformers, or "
+    "transformers:LlamaConfig:config.json; or a shipped name, such as llama_7b or unet. Nothing is downloaded, and "
+    "neither the model's memory nor a GPU is needed.",
+    epilog="\b\nExamples:\n"
+    "  simnet model my_package.train:build --batch 16 --dtype bf16 --autocast -o my_model.toml\n"
+    "  simnet model timm:vit_base_patch16_224 --batch 64 -o vit.toml\n"
+    "  simnet model config.json --length 2048 --dtype bf16 -o llama.toml\n"
+    "  simnet model torchvision:resnet50 --trace trace.json --batch 32 -o resnet50.toml",
+)
+@click.argument("source")
+@click.option("-o", "--output", type=options.OUTPUT_PATH, required=True, help="Write the workload to this file.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+@click.option("--batch", type=click.IntRange(1, 10**6), default=8, show_default=True, help="Samples of a step.")
+@click.option("--length", type=click.IntRange(1, 10**7), help="Tokens of a sequence.  [default: the model's]")
+@click.option("--side", type=click.IntRange(1, 10**5), help="Pixels of a side of an image.  [default: the model's]")
+@click.option(
+    "--dtype",
+    "number_format",
+    type=click.Choice(["fp32", "tf32", "bf16", "fp16"]),
+    default="fp32",
+    show_default=True,
+    help="Number format of parameters, gradients and products; tf32 rounds the factors of products of fp32.",
+)
+@click.option("--autocast", is_flag=True, help="Keep parameters and gradients in fp32, and compute in --dtype.")
+@click.option(
+    "--optimizer",
+    type=click.Choice(["adam", "sgd_momentum"]),
+    default="adam",
+    show_default=True,
+    help="Optimizer, for its time and its memory.",
+)
+@click.option(
+    "--checkpoint", is_flag=True, help="Keep only the inputs of repeated blocks, and run each again in backward."
+)
+@click.option("--real", is_flag=True, help="Compute with values, in this machine's memory, where shapes hang on them.")
+@click.option(
+    "--measurement",
+    "--trace",
+    "timed",
+    multiple=True,
+    type=options.INPUT_PATH,
+    help="Times of this step: a file of simnet measure model or a trace of torch.profiler; repeatable.",
+)
+def command(source: str, output: Path, force: bool, timed: tuple[Path, ...], **chosen: Any) -> None:
+    """Run `simnet model`."""
+    from simnet.calibrate import model_workload
+    from simnet.files import write_file
+
+    check_file(output)
+    if output.exists() and not force:
+        raise SimnetError(f"{output}: exists: name another file with -o, or replace it with --force")
+    found = _counted(source, chosen)
+    data = model_workload.data_of_count(found)
+    if timed:
+        data = model_workload.with_times(data, timed)
+    write_file(output, model_workload.text(data).encode())
+    for note in found["notes"]:
+        tell(f"note: {note}")
+    tell(f"wrote {output}: {_summary(found)}")
+
+
+def _counted(source: str, chosen: dict[str, Any]) -> dict[str, Any]:
+    """Count a step by the package that knows torch.
+
+    Raises:
+        SimnetError: torch is not installed, or the step cannot be counted.
+    """
+    mistake = importlib.import_module("binsgdm.errors").BinsgdmError
+    try:
+        counting = importlib.import_module("binsgdm.describe.step_description")
+    except ImportError as error:
+        raise SimnetError(f"model: needs torch ({error}): pip install 'binsgdm[torch]'") from error
+    of_batch = counting.ModelOptions(**{key: chosen.pop(key) for key in ("batch", "length", "side")})
+    try:
+        found: dict[str, Any] = counting.describe_step(source, counting.StepOptions(of_batch=of_batch, **chosen))
+    except counting.FailedModelError as error:
+        tell(_own_traceback(error.__cause__))
+        raise SimnetError(str(error)) from error
+    except mistake as error:
+        raise SimnetError(str(error)) from error
+    return found
+
+
+def _own_traceback(error: BaseException) -> str:
+    """Return the traceback of the user's own code, without what called it and what of torch it called."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not {"binsgdm", "torch"} & set(Path(frame.filename).parts[-4:])
+    ]
+    head = ["Traceback (most recent call last):\n"] if frames else []
+    return "".join([*head, *traceback.format_list(frames), *traceback.format_exception_only(error)]).rstrip()
+
+
+def _summary(found: Mapping[str, Any]) -> str:
+    """Return the size of a model in a line."""
+    from simnet.units import format_bytes
+
+    memory, work = found["memory"], found["work"]
+    held = sum(memory[key] for key in ("parameters", "gradients", "optimizer"))
+    return (
+        f"{found['num_elements']:,} elements in {len(found['tensors'])} gradients; a sample takes "
+        f"{(work['forward_flops'] + work['backward_flops']) / 1e9:,.4g} GFLOP; {format_bytes(held)} of parameters, "
+        f"gradients and optimizer, and {format_bytes(memory['activations_per_sample'])} of activations a sample"
+    )

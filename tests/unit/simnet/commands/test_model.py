@@ -1,0 +1,187 @@
+"""`simnet model`: what is counted becomes a workload, and mistakes one line."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+pytest.importorskip("torch")
+
+from simnet.scenario import check_part
+from simnet.workload.workload import Workload
+from tests.helpers.cli import assert_refused, run
+
+OF_USER = """
+import torch
+from torch import nn
+
+def build(batch):
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), torch.randn(batch, 8)
+
+def fails():
+    raise KeyError("no weights")
+
+def fails_in_forward():
+    return nn.Linear(8, 4), torch.randn(2, 9)
+
+def nothing():
+    return 3
+
+def untrained():
+    return nn.ReLU(), torch.randn(2, 9)
+
+class Chosen(nn.Linear):
+    def forward(self, given):
+        return super().forward(given[given[:, 0] > 0])
+
+def by_value(batch):
+    return Chosen(8, 4), torch.randn(batch, 8)
+
+class Reads(nn.Linear):
+    def forward(self, given):
+        return super().forward(given) * (2.0 if given.sum().item() > 0 else 1.0)
+
+def reads(batch):
+    return Reads(8, 4), torch.randn(batch, 8)
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    # One name for each test: a module that was imported once is not read again.
+    (tmp_path / f"of_{tmp_path.name}.py").write_text(OF_USER, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def model(source: str, *args: object, folder: Path) -> Result:
+    return run("model", source.replace("mine:", f"of_{folder.name}:"), *map(str, args))
+
+
+def counted(folder: Path, *args: object) -> Workload:
+    result = model("mine:build", "-o", "mine.toml", *args, folder=folder)
+    assert result.exit_code == 0, result.output
+    found = check_part("workloads", str(folder / "mine.toml"))
+    assert isinstance(found, Workload)
+    return found
+
+
+def test_a_function_of_the_user_becomes_a_workload(folder: Path) -> None:
+    found = counted(folder, "--batch", 4)
+    assert [(row.name, row.shape) for row in found.tensors] == [
+        ("2.bias", (4,)), ("2.weight", (4, 16)), ("0.bias", (16,)), ("0.weight", (16, 8))
+    ]  # fmt: skip
+    assert found.work is not None
+    assert found.work.forward_flops == 2 * (8 * 16 + 16 * 4)
+    # The input needs no gradient: of the first layer only that of the weight is a product.
+    assert found.work.backward_flops == 2 * (8 * 16 + 2 * 16 * 4)
+    assert found.batch_per_rank == 4
+    assert found.memory is not None
+    assert [float(one) for one in (found.memory.parameters, found.memory.gradients, found.memory.optimizer)] == [
+        848, 848, 1696
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "dtype", "precision", "bytes_of_each"),
+    [
+        (["--dtype", "bf16"], "bf16", "bf16", 2),
+        (["--dtype", "tf32"], "fp32", "tf32", 4),
+        (["--dtype", "fp16", "--autocast"], "fp32", "fp16", 4),
+    ],
+)
+def test_number_formats(arguments: list[str], dtype: str, precision: str, bytes_of_each: int, folder: Path) -> None:
+    found = counted(folder, *arguments)
+    assert found.work is not None
+    assert found.memory is not None
+    assert (found.dtype, found.work.precision) == (dtype, precision)
+    assert found.memory.parameters == 212 * bytes_of_each
+
+
+def test_a_counted_workload_is_simulated_on_any_gpu_of_the_table(folder: Path) -> None:
+    counted(folder, "--dtype", "fp16")
+    (folder / "e.toml").write_text(
+        'calibration = "a100_tcp_estimate"\ncluster = "generic_25gbit"\nworkload = "mine.toml"\n'
+        'strategy = "binsgdm"\nbaseline = "all_reduce"\n',
+        encoding="utf-8",
+    )
+    for gpu in ("A100-80GB", "V100-32GB"):
+        result = run("simulate", "e.toml", "--set", f"cluster.gpu={gpu}")
+        assert result.exit_code == 0, result.output
+        assert f"roofline estimate for {gpu} in fp16" in " ".join(result.stdout.split())
+
+
+def test_a_file_is_replaced_only_where_that_is_asked(folder: Path) -> None:
+    counted(folder)
+    before = (folder / "mine.toml").read_text()
+    assert_refused(model("mine:build", "-o", "mine.toml", folder=folder), "mine.toml: exists: name another file")
+    assert (folder / "mine.toml").read_text() == before
+    assert model("mine:build", "-o", "mine.toml", "--batch", "2", "--force", folder=folder).exit_code == 0
+    assert tomllib.loads((folder / "mine.toml").read_text())["batch_per_rank"] == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("no_such_module:build", "no module 'no_such_module': run where it can be imported"),
+        ("mine:bild", "has no function 'bild'; did you mean 'build'?"),
+        ("mine:nothing", "returned int: must return (module, inputs) or (module, inputs, loss)"),
+        ("mine:untrained", "no parameter requires a gradient"),
+        ("lama_7b", "'lama_7b': no shipped model (did you mean 'llama_7b')"),
+        ("missing/config.json", "missing/config.json"),
+    ],
+)
+def test_a_source_that_names_no_model_is_refused(source: str, sentence: str, folder: Path) -> None:
+    assert_refused(model(source, "-o", "x.toml", folder=folder), sentence)
+    assert not (folder / "x.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence", "line"),
+    [
+        (
+            "mine:fails",
+            "making the model failed with KeyError: 'no weights'; correct it",
+            'raise KeyError("no weights")',
+        ),
+        ("mine:fails_in_forward", "a step of the model failed with RuntimeError: a and b must have", "RuntimeError"),
+        (
+            "mine:by_value",
+            "needs values of tensors, and they have shapes alone",
+            "super().forward(given[given[:, 0] > 0])",
+        ),
+    ],
+)
+def test_code_that_fails_shows_its_own_traceback_and_one_sentence(
+    source: str, sentence: str, line: str, folder: Path
+) -> None:
+    result = model(source, "-o", "x.toml", folder=folder)
+    assert result.exit_code == 2
+    *shown, last = result.stderr.splitlines()
+    assert last.startswith("simnet: ")
+    assert sentence in last
+    assert line in "\n".join(shown)
+    assert "binsgdm" not in "\n".join(shown)
+    assert not (folder / "x.toml").exists()
+
+
+def test_what_depends_on_values_is_counted_with_them(folder: Path) -> None:
+    assert model("mine:by_value", "-o", "x.toml", "--real", folder=folder).exit_code == 0
+    assert 0 < tomllib.loads((folder / "x.toml").read_text())["work"]["forward_flops"] <= 2 * 8 * 4
+
+
+def test_a_value_that_is_taken_as_zero_is_noted(folder: Path) -> None:
+    result = model("mine:reads", "-o", "x.toml", folder=folder)
+    assert result.exit_code == 0
+    assert f"note: values of tensors are read at of_{folder.name}.py:" in result.stderr
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_counted(folder: Path) -> None:
+    assert_refused(model("mine:fails", "-o", "no/such/x.toml", folder=folder), "no such directory")
+    assert_refused(model("mine:fails", "-o", "x.toml", "--dtype", "fp64", folder=folder), "'fp64' is not one of")
+
+
+def test_help_has_examples() -> None:
+    result = run("model", "--help")
+    assert "simnet model torchvision:resnet50 --trace trace.json" in result.stdout
