@@ -29,7 +29,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 AFTER_LAB := nice -n 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-short torch lab lab-short lab-systems lab-topologies test test-all test-most test-lab check format-check format lint types gpu gpu-commit bench chaos clean
+.PHONY: help demo demo-short torch lab lab-short lab-systems lab-topologies lab-recorded test test-all test-most test-lab check format-check format lint types gpu gpu-commit bench chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,6 +90,9 @@ lab-systems: torch ## real steps of seven compressing systems on four nodes, pre
 lab-topologies: torch ## real steps of three systems in three topologies on four nodes of two ranks: eighteen minutes
 	$(BIN)/simnet lab run scenarios/lab/topologies.toml -o out/lab-topologies
 	$(BIN)/simnet lab report out/lab-topologies -o out/lab-topologies-report
+
+lab-recorded: torch ## recorded steps of four scripts on four nodes of two ranks, predicted before they run: twelve minutes
+	$(BIN)/python -m studies.recorded run --folder out/lab-recorded
 
 # Finds or installs a torch with CUDA by itself: what .venv has stays as it is.
 gpu: ## measure the GPUs of this machine in ten minutes, and write their page: out/gpu, out/gpu-card (GPU_ARGS=--only=kernels)

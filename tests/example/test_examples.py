@@ -107,8 +107,19 @@ def test_a_sharded_model_learns_on_two_nodes_of_two_ranks(tmp_path: Path) -> Non
     assert "2 nodes of 2" in done.stdout
 
 
-@pytest.mark.parametrize("script", ["compress_gradients.py", "train_fsdp.py"])
+@pytest.mark.parametrize("way", [("int8",), ("zero",), ("local", "--inner-steps", "2")], ids=lambda way: way[0])
+def test_a_model_learns_in_a_way_of_ones_own(way: tuple[str, ...], tmp_path: Path) -> None:
+    done = run("train_own_ways.py", *way, folder=tmp_path, ranks=2)
+    assert printed(done) > 0.4
+
+
+def test_a_model_learns_sharded_in_nodes_and_copied_between(tmp_path: Path) -> None:
+    done = run("train_own_ways.py", "hybrid", "--ranks-per-node", "2", "--steps", "100", folder=tmp_path, ranks=4)
+    assert printed(done) > 0.5
+
+
+@pytest.mark.parametrize("script", ["compress_gradients.py", "train_fsdp.py", "train_own_ways.py"])
 def test_an_example_of_several_ranks_says_how_to_start_it(script: str, tmp_path: Path) -> None:
-    done = run(script, folder=tmp_path)
+    done = run(script, *(["zero"] if script == "train_own_ways.py" else []), folder=tmp_path)
     assert done.code == 1
     assert "torchrun --nproc-per-node" in done.stderr

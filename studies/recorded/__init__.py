@@ -1,0 +1,1 @@
+"""Recorded steps that no strategy describes: predicted, then run by real ranks in the lab."""
