@@ -24,7 +24,7 @@ REPAIR = "record the step again with simnet record"
 Amount = Annotated[float, Meta(ge=0.0, le=1e30)]
 Number = Annotated[int, Meta(ge=0)]
 OperationKind = Literal[
-    "compute", "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "barrier"
+    "compute", "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "send_recv", "barrier"
 ]
 TimedBy = Literal["counted", "timed", "none"]
 

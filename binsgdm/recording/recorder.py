@@ -115,13 +115,12 @@ class Recorder:
         """Part that this thread computes for."""
         if self._of_thread.part is not None:
             return self._of_thread.part
+        is_main = threading.get_ident() == self._main
+        if not is_main and not in_graph_task():  # whatever the main thread is in meanwhile
+            return "decode" if self._of_thread.has_sent else "encode"
         if self._in_optimizer:
             return "optimizer"
-        if in_graph_task():
-            return "backward"
-        if threading.get_ident() == self._main:
-            return "forward"
-        return "decode" if self._of_thread.has_sent else "encode"
+        return "backward" if in_graph_task() else "forward"
 
     def count(self, flops: float, num_bytes: float) -> None:
         """Add counted work."""
@@ -240,6 +239,7 @@ class Recorder:
     def end_step(self) -> None:
         """End a step."""
         self.lap()
+        self.tape.end(COMPUTE, "optimizer")
         self.cuts.append(self.tape.lengths)
         self.backwards.append(self._num_backwards)
         self._num_backwards = 0

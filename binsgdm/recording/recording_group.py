@@ -30,6 +30,8 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
         self._recorder, self._number, self._rank, self._size = recorder, number, rank, size
         self._label = name
         self._callbacks: int | None = None
+        self._half: tuple[tuple[str, int, float, int], Tensor, RecordedWork] | None = None
+        self._torch_name = ""
 
     def rank(self) -> int:
         """Return the rank of this process in the group."""
@@ -46,7 +48,9 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
     @property
     def pg_name(self) -> str:
         """Name under which torch knows the group."""
-        return str(dist.distributed_c10d._world.pg_names[self])
+        # Torch asks once more when it has forgotten the group.
+        self._torch_name = dist.distributed_c10d._world.pg_names.get(self, self._torch_name)
+        return self._torch_name
 
     @property
     def group_name(self) -> str:
@@ -56,13 +60,16 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
     def _note(
         self, kind: str, tensors: list[Tensor], num_bytes: float, answer: Callable[[], object], result: list[Tensor]
     ) -> RecordedWork:
-        if self._callbacks is None:
-            self._callbacks = self._recorder.tape.add_stream(f"callbacks {self._label}")
         mark = self._recorder.collective(kind, self._number, self._label, tensors, num_bytes)
         with torch.no_grad(), self._recorder.unnoticed():
             answer()
         self._recorder.forget_time()
-        return RecordedWork(self._recorder, mark, self._callbacks, result)
+        return RecordedWork(self._recorder, mark, self._callback_stream(), result)
+
+    def _callback_stream(self) -> int:
+        if self._callbacks is None:
+            self._callbacks = self._recorder.tape.add_stream(f"callbacks {self._label}")
+        return self._callbacks
 
     # Reductions
 
@@ -219,20 +226,43 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
 
     # What has no place in a step that all ranks do alike
 
-    def send(self, tensors: list[Tensor], destination: int, tag: int = 0) -> RecordedWork:
-        """Refuse."""
-        del tensors, destination, tag
-        self._refuse("send", "one rank alone sends")
+    def send(self, tensors: list[Tensor], destination: int, tag: int = 0) -> RecordedWork:  # noqa: ARG002
+        """Note a hop, if this rank receives as much from the rank as far before it."""
+        return self._half_of_hop("send", tensors[0], (destination - self._rank) % self._size)
 
-    def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> RecordedWork:
-        """Refuse."""
-        del tensors, source, tag
-        self._refuse("recv", "one rank alone receives")
+    def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> RecordedWork:  # noqa: ARG002
+        """Note a hop, if this rank sends as much to the rank as far after it."""
+        return self._half_of_hop("recv", tensors[0], (self._rank - source) % self._size)
 
-    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> RecordedWork:
+    def recv_anysource(self, tensors: list[Tensor], tag: int) -> RecordedWork:
         """Refuse."""
         del tensors, tag
         self._refuse("recv", "one rank alone receives")
+
+    def _half_of_hop(self, kind: str, tensor: Tensor, distance: int) -> RecordedWork:
+        """Note the second half of a hop that all ranks do alike; the first half waits for it.
+
+        The halves follow each other at once: a stage of a pipeline, which sends now and receives later, is no hop.
+        """
+        half, self._half = self._half, None
+        wanted = (
+            {"send": "recv", "recv": "send"}[kind],
+            distance,
+            _bytes([tensor]),
+            self._recorder.tape.num_operations,
+        )
+        if half is None or half[0] != wanted:
+            work = RecordedWork(self._recorder, None, self._callback_stream(), [tensor])
+            work.refuse = lambda: self._refuse(kind, f"one rank alone {'sends' if kind == 'send' else 'receives'}")
+            self._half = ((kind, *wanted[1:]), tensor, work)
+            return work
+        if distance != 1:
+            self._refuse(kind, f"a hop of {distance} ranks: only neighbours are simulated")
+        _, other, first = half
+        sent, received = (tensor, other) if kind == "send" else (other, tensor)
+        work = self._note("send_recv", [sent], _bytes([sent]), lambda: received.copy_(sent), [tensor])
+        first.mark = work.mark
+        return work
 
     def barrier(self, opts: Any = None) -> RecordedWork:
         """Wait for all ranks."""

@@ -109,6 +109,11 @@ class Tape:
             stream.is_open = False
         return tuple(len(stream.operations) for stream in self._streams)
 
+    @property
+    def num_operations(self) -> int:
+        """Number of operations of all streams."""
+        return sum(len(stream.operations) for stream in self._streams)
+
     def operations(self, stream: int) -> tuple[Recorded, ...]:
         """Return the operations of a stream."""
         return tuple(self._streams[stream].operations)
@@ -136,6 +141,14 @@ class Tape:
             if not isinstance(last, Computed) or last.part != part or on.waits:
                 self._append(on, stream, Computed(part=part))
             return Position(stream, len(on.operations) - 1)
+
+    def end(self, stream: int, part: Part) -> None:
+        """Let what a stream waits for be waited for by the end of its part, where no work follows."""
+        with self._lock:
+            on = self._streams[stream]
+            if on.waits:
+                self._append(on, stream, Computed(part=part))
+                on.is_open = False
 
     def add_seconds(self, place: Position, seconds: float) -> None:
         """Add time to work."""

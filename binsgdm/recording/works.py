@@ -1,7 +1,7 @@
 """Handles of recorded collectives: they are over at once, and note who waits for them."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -55,18 +55,19 @@ class RecordedWork(dist.Work):
 
     Args:
         recorder: takes notes.
-        mark: at which it has ended.
+        mark: at which it has ended; None for half of a hop, until the other half is there.
         callbacks: stream on which callbacks run.
         result: tensors that it gives.
     """
 
-    def __init__(self, recorder: Recorder, mark: Mark, callbacks: int, result: list[torch.Tensor]) -> None:
+    def __init__(self, recorder: Recorder, mark: Mark | None, callbacks: int, result: list[torch.Tensor]) -> None:
         super().__init__()
-        self._recorder, self._mark, self._callbacks, self._result = recorder, mark, callbacks, result
+        self._recorder, self.mark, self._callbacks, self._result = recorder, mark, callbacks, result
+        self.refuse: Callable[[], NoReturn] | None = None
 
     def wait(self, timeout: object = None) -> bool:  # noqa: ARG002
         """Let the stream of this thread wait for it."""
-        self._recorder.wait(self._mark)
+        self._recorder.wait(self._known_mark())
         return True
 
     def synchronize(self) -> None:
@@ -91,7 +92,13 @@ class RecordedWork(dist.Work):
 
     def get_future(self) -> RecordedFuture:
         """Return its future, for which DDP waits at the end of backward."""
-        found = RecordedFuture(self._recorder, self._mark, self._callbacks)
+        found = RecordedFuture(self._recorder, self._known_mark(), self._callbacks)
         found.set_result(self._result)
-        self._recorder.wait_after_backward(self._mark)
+        self._recorder.wait_after_backward(found.mark)
         return found
+
+    def _known_mark(self) -> Mark:
+        if self.mark is None and self.refuse is not None:
+            self.refuse()
+        assert self.mark is not None
+        return self.mark

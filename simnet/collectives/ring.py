@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from simnet.collectives.schedule import CollectiveName, Group, Round, Schedule, Send
 
@@ -95,6 +96,27 @@ def reduce_scatter(group: Group) -> Schedule:
 def all_gather(group: Group) -> Schedule:
     """Return the ring all-gather of a message to which each rank adds 1/n; (n-1)/n of it leaves each rank."""
     return _schedule("all_gather", group, all_gather_rounds(group))
+
+
+class WholeSends(Struct, frozen=True):
+    """The whole message to the next neighbour."""
+
+    group: Group
+
+    def __call__(self, rank: int, index: int) -> tuple[Send, ...]:  # noqa: ARG002 - the one repetition
+        """Return the one send of a rank."""
+        return (Send(self.group.rank_at(rank, self.group.position(rank) + 1), 0, 1, False),)
+
+
+@lru_cache(maxsize=16_384)
+def hop(group: Group) -> Schedule:
+    """Return one hop: every rank sends its message to the next one and receives that of the one before."""
+    if group.size == 1:
+        return _schedule("send_recv", group, ())
+    crossing = 1 / group.members_per_node if group.nodes > 1 else None
+    inter_node = None if group.is_mixed else group.nodes > 1
+    one = Round(repeat=1, sends=WholeSends(group), crossing_fraction=crossing, inter_node=inter_node)
+    return replace(_schedule("send_recv", group, (one,)), num_chunks=1)
 
 
 def _schedule(collective: CollectiveName, group: Group, rounds: tuple[Round, ...]) -> Schedule:

@@ -145,6 +145,8 @@ class RecordedStep(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if kind in ("broadcast", "reduce"):
             way: Way = "reduce" if kind == "reduce" else "broadcast"
             return algorithms.choose_broadcast(self.broadcast, topology, message_bytes, group, way)
+        if kind == "send_recv":
+            return ring.hop(group)
         if kind == "all_to_all":
             return direct.all_to_all(group)
         choose = nccl.choose_all_gather if kind == "all_gather" else nccl.choose_reduce_scatter
