@@ -160,7 +160,8 @@ class Workload(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True)
             which was measured. Kernels that compress are those of the calibration, which it leaves alone.
         work: FLOPs and bytes of one sample, for GPUs of which no time is known.
         memory: what a step takes of a GPU's memory; a result says so where that is more than the GPU has.
-        precision: number format of the step to take from `compute`; empty takes that of the GPU's first row.
+        precision: number format of the step to take from `compute`; empty takes that of the GPU's first row. Of `work`
+            it replaces the own one: bytes are then four a value in fp32 and tf32, two in others.
         batch_per_rank: samples of one micro-batch on one rank.
         intervals: 90 % intervals of fitted values by key, as factors on the value; the key "compute" stands for forward
             and backward together, or for all compute rows and `work`, whose own intervals it replaces; "compute_factor"

@@ -56,6 +56,20 @@ def test_the_optimizer_takes_the_memory_of_the_calibration_or_else_of_the_gpu() 
     assert resolve(workload(), calibration=timed).optimizer_s == pytest.approx(0.5)
 
 
+def test_the_format_of_the_workload_replaces_that_of_the_work() -> None:
+    own, cast, wide = (resolve(workload(precision=precision)) for precision in ("", "amp", "tf32"))
+    assert cast.forward_s == own.forward_s
+    assert " in fp16: " in cast.notes[0]
+    share = roofline.attainments().products.share
+    assert wide.forward_s == pytest.approx(4 * (1e12 / 156e12 + 2 * 3e9 / 2039e9) / share)
+    plain = training_step.compute_interval(workload(precision="fp32"), cluster(2, 2, gpu="T4"))
+    assert plain == roofline.attainments().plain.factors
+    with pytest.raises(SimnetError, match=r"^workload.precision: 'tf32': T4 has no peak in it: it has fp32, fp16; "):
+        resolve(workload(precision="tf32"), "T4")
+    with pytest.raises(SimnetError, match=r"^workload.precision: 'int8': no roofline knows it; give one of fp32, "):
+        resolve(workload(precision="int8"))
+
+
 def test_a_time_counts_before_work() -> None:
     timed = workload(forward_s=Duration(1.0), backward_s=Duration(2.0))
     assert resolve(timed).forward_s == 1.0

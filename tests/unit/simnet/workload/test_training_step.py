@@ -68,6 +68,25 @@ def test_every_shipped_workload_resolves_on_a_gpu_that_it_knows():
         assert len(step.tensors) > 10
 
 
+@pytest.mark.parametrize("name", ["bert_base", "bert_large", "gpt2_small", "resnet50", "vgg16", "vit_b_16"])
+def test_a_shipped_workload_has_work_for_every_gpu_of_the_table(name):
+    workload = load("bert_base_10gbit", {"workload": name, "workload.precision": ""}).workload
+    for gpu in files.names("gpus"):
+        step = training_step.resolve(workload, cluster(2, 2, gpu=gpu), Calibration())
+        assert 1.2 < step.backward_s / step.forward_s < 2.6, "backward costs about twice forward"
+        has_row = any(row.gpu == gpu for row in workload.compute)
+        assert ("roofline estimate" in step.notes[0]) is not has_row
+
+
+def test_work_of_a_shipped_workload_goes_with_its_gradients_file():
+    for name in files.names("workloads"):
+        workload = load("bert_base_10gbit", {"workload": name}).workload
+        if workload.work is not None:
+            file = json.loads(files.gradients_path(workload.gradients).read_text())
+            assert workload.work.forward_flops == pytest.approx(file["forward_flops_per_sample"], rel=1e-3)
+            assert workload.work.backward_flops == pytest.approx(file["backward_flops_per_sample"], rel=0.05)
+
+
 def test_a_compute_row_gives_the_whole_step_and_the_optimizer_is_taken_off():
     fast = Calibration(memory_bytes_per_s=Bandwidth(1e12))
     step = resolve(Workload(num_elements=10_000_000, batch_per_rank=100, compute=(row(),)), fast)
