@@ -120,7 +120,7 @@ class Recorder:
             return "decode" if self._of_thread.has_sent else "encode"
         if self._in_optimizer:
             return "optimizer"
-        return "backward" if in_graph_task() else "forward"
+        return "backward" if in_graph_task() or self._in_backward else "forward"
 
     def count(self, flops: float, num_bytes: float) -> None:
         """Add counted work."""

@@ -266,6 +266,15 @@ def test_time_is_taken_instead_of_counted():
     assert {one["part"] for one in compute} == {"forward", "backward", "optimizer"}
 
 
+def test_backward_is_timed_as_such_where_nothing_is_sent_in_it():
+    def script() -> None:
+        module = model()
+        train(module, adam(module), after_step=lambda _: dist.all_reduce(next(module.parameters()).data))
+
+    compute = stream_of(recorded(script, compute="timed"), "compute")
+    assert [one["part"] for one in compute if one["part"] in ("backward", "optimizer")] == ["backward", "optimizer"]
+
+
 @pytest.mark.parametrize(
     ("script", "sentence"),
     [
