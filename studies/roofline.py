@@ -121,12 +121,12 @@ def attained(found: Sequence[PublishedTraining]) -> Attained | None:
     variance = sum((log - mean) ** 2 * weight for log, weight in logs) * len(counts) / (len(counts) - 1)
     width = float(t.ppf(0.95, len(counts) - 1)) * math.sqrt(variance * (1 + 1 / len(counts)))
     low, middle, high = (round(math.exp(mean + sign * width), 3) for sign in (-1, 0, 1))
-    return Attained(share=middle, interval=(low, high), source=_told(found, len(counts)))
+    return Attained(share=middle, interval=(low, high), source=_told(found))
 
 
-def _told(found: Sequence[PublishedTraining], groups: int) -> str:
+def _told(found: Sequence[PublishedTraining]) -> str:
     publications = {row.source for row in found}
-    return f"{len(found)} trainings of {len(publications)} publications, in {groups} groups (roofline.csv)"
+    return f"{len(found)} trainings of {len(publications)} publications"
 
 
 def of_kind(kind: str, without: str = "") -> Attained | None:

@@ -27,7 +27,7 @@ class Attained(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         share: the middle one.
         interval: 90 % of them.
-        source: how many trainings of whom.
+        source: how many trainings of how many publications.
     """
 
     share: Share
