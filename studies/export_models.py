@@ -4,10 +4,11 @@ Each file `scenarios/workloads/gradients/NAME.json` holds one row per parameter 
 and the backward FLOPs of one sample spent since the gradient of the row before became ready. The cumulative
 sum over the total is therefore the fraction of backward that is done when that gradient can be sent.
 
-The order comes from the autograd engine, in one real forward and backward on the CPU with one sample of full size and
-random weights. A tied parameter (BERT's decoder, GPT-2's `wte`) has one row, at the moment at which its last
-contribution has been accumulated, which is when DistributedDataParallel sees it. With more samples the order and the
-totals per sample stay; only where a weight and its own bias share one product can the split between the two move.
+The order comes from the autograd engine, in one forward and backward of one sample of full size on tensors without
+memory (`binsgdm.describe`, as `simnet model` counts). A tied parameter (BERT's decoder, GPT-2's `wte`) has one row, at
+the moment at which its last contribution has been accumulated, which is when DistributedDataParallel sees it. With more
+samples the order and the totals per sample stay; only where a weight and its own bias share one product can the split
+between the two move.
 
 Counted are the multiplications and additions of matrix products and convolutions (1 multiply-add = 2 FLOPs), as
 `torch.utils.flop_counter` counts them; element-wise work is not. Attention is computed without a fused kernel, so no
@@ -18,7 +19,7 @@ The environment (CPU; torchvision without dependencies, since its wheel would re
     python3.11 -m venv .venv-models
     .venv-models/bin/pip install torch==2.13.0 numpy pillow transformers==5.23.0
     .venv-models/bin/pip install --no-deps torchvision==0.28.0
-    .venv-models/bin/python -m studies.export_models            # a minute, 5 GB of memory
+    .venv-models/bin/python -m studies.export_models            # half a minute
     .venv-models/bin/python -m studies.export_models --check    # exit 1 where a committed file differs
 """
 
@@ -29,94 +30,23 @@ import importlib.metadata
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from binsgdm.measure.shipped_models import WITH_GRADIENTS, Definition
-
-if TYPE_CHECKING:
-    import torch
-
-    from binsgdm.measure.model_zoo import Task
 
 GRADIENTS_DIR = Path(__file__).resolve().parents[1] / "scenarios" / "workloads" / "gradients"
 FORMAT = 2
 
-Row = tuple[str, tuple[int, ...], int]
-
-
-def convolution_backward_flops(
-    grad_out_shape: Sequence[int],
-    input_shape: Sequence[int],
-    weight_shape: Sequence[int],
-    *settings: Any,
-    **_: object,
-) -> int:
-    """Count the backward of a convolution: each gradient that is asked for costs what forward did.
-
-    torch 2.13's own formula counts the gradient of a grouped convolution's weight as if it had one group, 32 times too
-    much in a ResNeXt; without groups the two agree. `settings` ends with (of input, of weight, of bias) asked for.
-    """
-    from torch.utils.flop_counter import conv_flop_count
-
-    forward_flops: int = conv_flop_count(list(input_shape), list(weight_shape), list(grad_out_shape))
-    num_products: int = sum(settings[-1][:2])
-    return num_products * forward_flops
-
-
-def run_backward(task: Task) -> tuple[list[Row], int, int]:
-    """Run one forward and one backward and record when each gradient becomes ready.
-
-    Fills the `grad` of every parameter.
-
-    Returns:
-        One (name, shape, backward FLOPs since the row before) per parameter, in gradient-ready order;
-        the FLOPs of forward; the FLOPs of backward.
-    """
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.utils.flop_counter import FlopCounterMode
-
-    corrections = {torch.ops.aten.convolution_backward: convolution_backward_flops}
-    counter = FlopCounterMode(display=False, custom_mapping=corrections)
-    ready: list[Row] = []
-
-    def record(name: str) -> Callable[[torch.Tensor], None]:
-        return lambda parameter: ready.append((name, tuple(parameter.shape), counter.get_total_flops()))
-
-    for name, parameter in task.module.named_parameters():
-        parameter.register_post_accumulate_grad_hook(record(name))
-    with sdpa_kernel(SDPBackend.MATH), counter:
-        value = task.loss_of(task.module)
-        forward_flops = counter.get_total_flops()
-        value.backward()
-    backward_flops = counter.get_total_flops() - forward_flops
-    return split_at_ready(ready, forward_flops), forward_flops, backward_flops
-
-
-def split_at_ready(ready: Iterable[Row], start_flops: int) -> list[Row]:
-    """Turn the running FLOP count at each gradient into the FLOPs spent since the gradient before.
-
-    Example:
-        >>> split_at_ready([("head", (4,), 130), ("stem", (2, 1), 150)], 100)
-        [('head', (4,), 30), ('stem', (2, 1), 20)]
-    """
-    rows = []
-    for name, shape, running_flops in ready:
-        rows.append((name, shape, running_flops - start_flops))
-        start_flops = running_flops
-    return rows
-
 
 def describe(definition: Definition) -> dict[str, Any]:
-    """Build the model and return the contents of its file."""
-    task = definition.build(1, "eager")
-    task.module.train()
-    tensors, forward_flops, backward_flops = run_backward(task)
-    missing = {name for name, _ in task.module.named_parameters()} - {name for name, *_ in tensors}
-    if missing:
-        raise SystemExit(f"{definition.name}: parameters without a gradient: {sorted(missing)}")
+    """Build the model without its memory and return the contents of its file."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    from binsgdm.describe.model_description import without_memory
+
+    with sdpa_kernel(SDPBackend.MATH):
+        found, _ = without_memory(lambda: definition.build(1, "eager"))
     return {
         "format": FORMAT,
         "name": definition.name,
@@ -124,10 +54,10 @@ def describe(definition: Definition) -> dict[str, Any]:
         "definition": definition.expression,
         "versions": {library: public_version(library) for library in ("torch", definition.library)},
         "input": definition.input,
-        "num_elements": sum(math.prod(shape) for _, shape, _ in tensors),
-        "forward_flops_per_sample": forward_flops,
-        "backward_flops_per_sample": backward_flops,
-        "tensors": tensors,
+        "num_elements": sum(math.prod(one.shape) for one in found.gradients),
+        "forward_flops_per_sample": int(found.forward.flops),
+        "backward_flops_per_sample": int(found.backward.flops),
+        "tensors": [(one.name, one.shape, int(one.flops)) for one in found.gradients],
     }
 
 

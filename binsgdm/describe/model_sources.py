@@ -17,7 +17,13 @@ from binsgdm.describe import transformers_models, unet
 from binsgdm.describe.llama import LLAMAS
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.measure.model_zoo import NAMES, Task
-from binsgdm.measure.shipped_models import SHIPPED, WITH_GRADIENTS, declare_torchvision_operators, what_is_missing
+from binsgdm.measure.shipped_models import (
+    COUNTED,
+    SHIPPED,
+    WITH_GRADIENTS,
+    declare_torchvision_operators,
+    what_is_missing,
+)
 
 LIBRARIES = ("torchvision", "timm", "transformers")
 Built = Callable[[], Any]
@@ -43,10 +49,14 @@ class FoundModel(NamedTuple):
     Attributes:
         title: for people.
         build: makes the module with its batch, on the current default device.
+        library: that defines it, if it is not torch alone.
+        origin: what is built, as code, or where its sizes come from.
     """
 
     title: str
     build: Callable[[], Task]
+    library: str = ""
+    origin: str = ""
 
 
 def find(source: str, options: ModelOptions) -> FoundModel:
@@ -78,13 +88,16 @@ def _need(library: str) -> None:
 
 
 def _shipped(name: str, options: ModelOptions) -> FoundModel:
-    of_libraries = {one.name: one for one in WITH_GRADIENTS} | {one.workload: one.definition for one in SHIPPED}
+    of_libraries = {one.name: one for one in (*WITH_GRADIENTS, *COUNTED)} | {
+        one.workload: one.definition for one in SHIPPED
+    }
     if name == "unet":
-        return FoundModel("U-Net", lambda: unet.task(options.batch, options.side))
+        return FoundModel("U-Net", lambda: unet.task(options.batch, options.side), origin=unet.ORIGIN)
     if name in NAMES:
         return FoundModel(name, lambda: as_task(NAMES[name](options.batch)))
     if name in LLAMAS:
-        return FoundModel(LLAMAS[name].title, lambda: LLAMAS[name].task(options.batch, options.length))
+        size = LLAMAS[name]
+        return FoundModel(size.title, lambda: size.task(options.batch, options.length), origin=size.source)
     if name not in of_libraries and (of_images := _of_image_library(name, options)):
         return of_images
     if name not in of_libraries:
@@ -98,7 +111,9 @@ def _shipped(name: str, options: ModelOptions) -> FoundModel:
     definition = of_libraries[name]
     if missing := what_is_missing(definition):
         raise BinsgdmError(f"{name}: needs {definition.library}: {missing}")
-    return FoundModel(definition.title, lambda: definition.build(options.batch))
+    return FoundModel(
+        definition.title, lambda: definition.build(options.batch), definition.library, definition.expression
+    )
 
 
 def _image_names() -> list[str]:
@@ -129,7 +144,7 @@ def _torchvision(name: str, options: ModelOptions) -> FoundModel:
         module = models.get_model(name, weights=None, **keywords)
         return _of_images(module, options.batch, options.side or 224)
 
-    return FoundModel(f"{name} (torchvision)", build)
+    return FoundModel(f"{name} (torchvision)", build, "torchvision")
 
 
 def _timm(name: str, options: ModelOptions) -> FoundModel:
@@ -141,7 +156,7 @@ def _timm(name: str, options: ModelOptions) -> FoundModel:
         module = timm.create_model(name, pretrained=False)
         return _of_images(module, options.batch, options.side or module.default_cfg["input_size"][-1])
 
-    return FoundModel(f"{name} (timm)", build)
+    return FoundModel(f"{name} (timm)", build, "timm")
 
 
 def _check_known(library: str, name: str, known: list[str]) -> None:
@@ -160,7 +175,7 @@ def _of_images(module: nn.Module, batch: int, side: int) -> Task:
 def _transformers(name: str, options: ModelOptions) -> FoundModel:
     declare_torchvision_operators()
     title, build = transformers_models.of_config(name, options.batch, options.length, options.side)
-    return FoundModel(title, lambda: as_task(build()))
+    return FoundModel(title, lambda: as_task(build()), "transformers")
 
 
 def _own(source: str, home: str, function: str, options: ModelOptions) -> Task:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from binsgdm.describe.model_description import ModelDescription, describe, fake_tensors, parameter_bytes
-from binsgdm.describe.model_sources import LIBRARIES, ModelOptions, find
+from binsgdm.describe.model_sources import FoundModel, ModelOptions, find
 from binsgdm.describe.number_formats import DTYPES, Format, autocast, in_dtype
 from binsgdm.errors import BinsgdmError
 from binsgdm.measure.model_zoo import SEED, Task
@@ -75,7 +75,7 @@ def describe_step(source: str, options: StepOptions) -> dict[str, Any]:
             task = _made(found.build, options, source)
             places.clear()  # of values that the model is made of, such as rates of dropout, none changes a shape
             description = _described(task, options, source)
-    return _plain(found.title, source, task, description, options) | {"notes": _notes(places)}
+    return _plain(found, task, description, options) | {"notes": _notes(places)}
 
 
 def _made(build: Callable[[], Task], options: StepOptions, source: str) -> Task:
@@ -121,15 +121,15 @@ def _failures_explained(source: str, what: str) -> Iterator[None]:
         raise FailedModelError(f"{source}: {what} failed with {type(error).__name__}: {text}; correct it") from error
 
 
-def _plain(title: str, source: str, task: Task, description: ModelDescription, options: StepOptions) -> dict[str, Any]:
+def _plain(found: FoundModel, task: Task, description: ModelDescription, options: StepOptions) -> dict[str, Any]:
     batch = options.of_batch.batch
     num_elements = sum(math.prod(one.shape) for one in description.gradients)
     gradient_bytes = num_elements * description.dtype.itemsize
     products = [("forward", description.forward), ("backward", description.backward)]
     return {
-        "title": title,
-        "source": source,
-        "versions": _versions(source),
+        "title": found.title,
+        "origin": found.origin,
+        "versions": _versions(found.library),
         "sample": _sample(task),
         "batch": batch,
         "dtype": {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(description.dtype, "fp32"),
@@ -150,10 +150,9 @@ def _plain(title: str, source: str, task: Task, description: ModelDescription, o
     }
 
 
-def _versions(source: str) -> str:
-    """Return the versions of torch and of the library that a source names: "torch 2.13.0, timm 1.0.31"."""
-    home = source.partition(":")[0]
-    names = ["torch", *([home] if home in LIBRARIES else [])]
+def _versions(library: str) -> str:
+    """Return the versions of torch and of a library: "torch 2.13.0, timm 1.0.31"."""
+    names = ["torch", *([library] if library else [])]
     return ", ".join(f"{name} {importlib.metadata.version(name).partition('+')[0]}" for name in names)
 
 

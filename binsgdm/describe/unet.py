@@ -8,6 +8,7 @@ from binsgdm.measure.model_zoo import Task
 
 SIDE = 572
 """Pixels of a side of its input; the output has 388."""
+ORIGIN = "Ronneberger, Fischer and Brox, U-Net, 2015, Figure 1"
 _WIDTHS = (64, 128, 256, 512, 1024)
 
 

@@ -22,11 +22,12 @@ TIMES = ("forward", "backward", "optimizer")
 Data = dict[str, Any]
 
 
-def data_of_count(found: Mapping[str, Any]) -> Data:
+def data_of_count(found: Mapping[str, Any], command: str) -> Data:
     """Return a workload in file form: gradients in ready order, work and memory of a step.
 
     Args:
         found: what `binsgdm.describe` has counted.
+        command: that counts it again.
 
     Raises:
         SimnetError: the model has more tensors than a workload can have.
@@ -34,8 +35,7 @@ def data_of_count(found: Mapping[str, Any]) -> Data:
     work = {key: _digits(one) if isinstance(one, float) else one for key, one in found["work"].items()}
     data = {
         "title": f"{found['title']}, {found['batch']} samples a rank",
-        "source": f"simnet model {found['source']} ({found['versions']})"
-        + (f", a sample of {found['sample']}" if found["sample"] else ""),
+        "source": _source(found, command),
         "dtype": found["dtype"],
         "batch_per_rank": found["batch"],
         "tensors": _rows(found["tensors"]),
@@ -44,6 +44,13 @@ def data_of_count(found: Mapping[str, Any]) -> Data:
     }
     workload(data)
     return data
+
+
+def _source(found: Mapping[str, Any], command: str) -> str:
+    """Return how a workload was made: its command stands first, so that it can be run again."""
+    origin = f": {found['origin']}" if found["origin"] else ""
+    sample = f"; a sample is {found['sample']}" if found["sample"] else ""
+    return f"{command} ({found['versions']}){origin}{sample}"
 
 
 def workload(data: Data) -> Workload:

@@ -1,6 +1,7 @@
 """`simnet model`: a workload of any model, counted without its memory."""
 
 import importlib
+import shlex
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,9 @@ from simnet.commands import options
 from simnet.commands.output import check_file
 from simnet.commands.terminal import tell
 from simnet.errors import SimnetError
+
+LEFT_OUT = ("source", "output", "force", "timed")
+"""Parameters that change nothing of what is counted."""
 
 
 @click.command(
@@ -61,7 +65,10 @@ from simnet.errors import SimnetError
     type=options.INPUT_PATH,
     help="Times of this step: a file of simnet measure model or a trace of torch.profiler; repeatable.",
 )
-def command(source: str, output: Path, force: bool, timed: tuple[Path, ...], **chosen: Any) -> None:
+@click.pass_context
+def command(
+    ctx: click.Context, /, source: str, output: Path, force: bool, timed: tuple[Path, ...], **chosen: Any
+) -> None:
     """Run `simnet model`."""
     from simnet.calibrate import model_workload
     from simnet.files import write_file
@@ -70,13 +77,25 @@ def command(source: str, output: Path, force: bool, timed: tuple[Path, ...], **c
     if output.exists() and not force:
         raise SimnetError(f"{output}: exists: name another file with -o, or replace it with --force")
     found = _counted(source, chosen)
-    data = model_workload.data_of_count(found)
+    data = model_workload.data_of_count(found, _command_text(ctx, source))
     if timed:
         data = model_workload.with_times(data, timed)
     write_file(output, model_workload.text(data).encode())
     for note in found["notes"]:
         tell(f"note: {note}")
     tell(f"wrote {output}: {_summary(found)}")
+
+
+def _command_text(ctx: click.Context, source: str) -> str:
+    """Return the command that counts the same: "simnet model llama_7b --batch 4"."""
+    words = ["simnet", "model", source]
+    for param in ctx.command.params:
+        assert param.name is not None
+        is_given = ctx.get_parameter_source(param.name) == click.core.ParameterSource.COMMANDLINE
+        if param.name not in LEFT_OUT and is_given:
+            value = ctx.params[param.name]
+            words += [param.opts[0]] if value is True else [param.opts[0], str(value)]
+    return shlex.join(words)
 
 
 def _counted(source: str, chosen: dict[str, Any]) -> dict[str, Any]:
