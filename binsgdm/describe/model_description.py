@@ -127,7 +127,7 @@ def describe(
 
     handles = [one.register_post_accumulate_grad_hook(note(name)) for name, one in trained]  # type: ignore[no-untyped-call]
     if checkpoint:
-        checkpoint_blocks(task.module, saved.keep)
+        checkpoint_blocks(task.module)
     try:
         with work, saved_tensors_hooks(saved.keep, lambda tensor: tensor):
             with forward_in or nullcontext():
