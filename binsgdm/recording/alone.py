@@ -15,6 +15,7 @@ from torch.optim import optimizer as optimizers
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.recording.alone_store import AloneStore
+from binsgdm.recording.fake_ddp import FakeDdp
 from binsgdm.recording.recorder import Recorder, in_graph_task
 from binsgdm.recording.recording_group import BACKEND, RecordingGroup
 from binsgdm.replaced import replaced
@@ -131,7 +132,8 @@ def alone(
         init_process_group, new_group = _init_alone(world), _new_group(c10d.new_group)
         for home in (dist, c10d):
             stack.enter_context(replaced(home, init_process_group=init_process_group, new_group=new_group))
-        stack.enter_context(_noted_hooks(recorder))
+        for module in (DistributedDataParallel, FakeDdp):
+            stack.enter_context(_noted_hooks(recorder, module))
         stack.enter_context(_noted_backward(recorder))
         stack.enter_context(_noted_optimizers(recorder, on_step_end, on_gradients))
         try:
@@ -184,9 +186,9 @@ def _new_group(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def _noted_hooks(recorder: Recorder) -> Iterator[None]:
+def _noted_hooks(recorder: Recorder, module: Any) -> Iterator[None]:
     """Note what communication hooks of DDP compute, and wait for their futures at the end of backward."""
-    original = DistributedDataParallel.register_comm_hook
+    original = module.register_comm_hook
 
     def register_comm_hook(self: Any, state: object, hook: Callable[[Any, Any], Any]) -> None:
         @functools.wraps(hook)
@@ -198,7 +200,7 @@ def _noted_hooks(recorder: Recorder) -> Iterator[None]:
 
         original(self, state, noted)
 
-    with replaced(DistributedDataParallel, register_comm_hook=register_comm_hook):
+    with replaced(module, register_comm_hook=register_comm_hook):
         yield
 
 

@@ -22,7 +22,7 @@ def main(settings: dict[str, Any]) -> int:
     """
     world = World(num_nodes=settings["num_nodes"], ranks_per_node=settings["ranks_per_node"])
     script = LaunchedScript(settings["script"], settings["is_module"], tuple(settings["arguments"]))
-    chosen = {key: settings[key] for key in ("steps", "warm_up", "runs_on", "compute", "device")}
+    chosen = {key: settings[key] for key in ("steps", "warm_up", "runs_on", "compute", "device", "fake")}
     recording = Recording(world, usual_settings(**chosen, stops_script=True))
     found = Path(settings["found"])
     try:

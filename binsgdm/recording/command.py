@@ -75,6 +75,9 @@ class _Counts(click.ParamType[tuple[int, ...]]):
     help="Count work, or time it on this machine.  [default: timed on a GPU, else counted]",
 )
 @click.option(
+    "--fake", is_flag=True, help="Give tensors shapes and no memory, for a model that does not fit on this machine."
+)
+@click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), help="Where the script computes.  [default: cuda if there]"
 )
 @click.option(
@@ -83,13 +86,28 @@ class _Counts(click.ParamType[tuple[int, ...]]):
 )  # fmt: skip
 def record(  # noqa: PLR0913, PLR0917 - one argument an option
     words: tuple[str, ...], output: Path, force: bool, nodes: tuple[int, ...], ranks_per_node: int, steps: int,
-    warm_up: int, compute: str | None, device: str | None, runs_on: str,
+    warm_up: int, compute: str | None, device: str | None, fake: bool,
+    runs_on: str,
 ) -> None:  # fmt: skip
     """Run `simnet record`."""
     if output.exists() and not force:
         raise BinsgdmError(f"{output}: exists: name another file with -o, or replace it with --force")
+    if not output.parent.is_dir():
+        raise BinsgdmError(f"{output}: no folder {str(output.parent)!r}: make it, or name another file with -o")
+    if max(nodes) * ranks_per_node > MOST_RANKS:
+        raise BinsgdmError(
+            f"--nodes {max(nodes)} --ranks-per-node {ranks_per_node}: at most {MOST_RANKS} ranks: record fewer nodes, "
+            "and simulate more"
+        )
     script = from_words(words)
-    chosen = {"steps": steps, "warm_up": warm_up, "runs_on": runs_on, "compute": compute, "device": device}
+    chosen = {
+        "steps": steps,
+        "warm_up": warm_up,
+        "runs_on": runs_on,
+        "compute": compute,
+        "device": device,
+        "fake": fake,
+    }
     found = [
         _recorded(script, {**chosen, "num_nodes": number, "ranks_per_node": ranks_per_node})
         for number in _announced(nodes)

@@ -6,6 +6,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from binsgdm.errors import BinsgdmError
 from binsgdm.operator_work import work_of
 from binsgdm.recording.recorder import Recorder
 
@@ -25,6 +26,11 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run an operator and count it; one of a DTensor comes again as what it does on this rank."""
         if any(_is_made_of_others(one) for one in types):
             return NotImplemented
+        if func.namespace == "_c10d_functional" and any(issubclass(one, FakeTensor) for one in types):
+            raise BinsgdmError(
+                f"--fake: {func}: torch answers collectives of tensor parallel itself where tensors have no memory: "
+                "record without --fake, with fewer layers"
+            )
         found = func(*args, **(kwargs or {}))
         self._recorder.count(*work_of(func, args, kwargs or {}, found))
         return found

@@ -13,6 +13,7 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.recording import side_streams, step_file
 from binsgdm.recording.alone import MeshGroups, World, alone
 from binsgdm.recording.cuda_streams import noted_cuda_streams
+from binsgdm.recording.fake_tensors import fake_tensors
 from binsgdm.recording.gradient_order import GradientOrder
 from binsgdm.recording.noted_threads import counting, noted_threads
 from binsgdm.recording.periods import Period, find_period
@@ -46,6 +47,7 @@ class RecordingSettings:
         compute: whether work is counted, or timed on this machine.
         runs_on: whether work of side streams overlaps.
         device: on which the script computes.
+        fake: whether tensors have shapes and no memory, for models that this machine cannot hold.
         stops_script: whether to end the script, by RecordingIsDone, when enough steps are recorded.
     """
 
@@ -55,6 +57,11 @@ class RecordingSettings:
     runs_on: Runs = "gpu"
     device: Device = "cpu"
     stops_script: bool = False
+    fake: bool = False
+
+    def __post_init__(self) -> None:
+        if self.fake and self.compute == "timed":
+            raise BinsgdmError("--fake: tensors without memory take no time: count work, with --compute counted")
 
 
 class Recording:
@@ -87,6 +94,8 @@ class Recording:
                 stack.enter_context(side_streams.in_place_of_stand_ins(self.recorder))
             stack.enter_context(noted_threads(self.recorder))
             stack.enter_context(counting(self.recorder))
+            if self._settings.fake:
+                stack.enter_context(fake_tensors())
             self.recorder.forget_time()
             yield
 
@@ -97,11 +106,18 @@ class Recording:
         if settings.stops_script and len(self.recorder.cuts) == settings.warm_up + settings.steps:
             raise RecordingIsDone
 
+    def _early_end(self) -> list[str]:
+        settings, found = self._settings, len(self.recorder.cuts)
+        if not settings.stops_script or found >= settings.warm_up + settings.steps:
+            return []
+        return [f"the script ended after {found} steps: {found - settings.warm_up} of {settings.steps} are recorded"]
+
     def source(self) -> dict[str, str]:
         """Return what work was counted or timed with, as the step file holds it."""
         device = self._settings.device
         gpu = torch.cuda.get_device_name() if device == "cuda" else ""
-        return {"torch": torch.__version__, "device": device, "gpu": gpu, "compute": self._settings.compute}
+        kind = "fake" if self._settings.fake else device
+        return {"torch": torch.__version__, "device": kind, "gpu": gpu, "compute": self._settings.compute}
 
     def _note_gradients(self, optimizer: Any) -> None:
         if self._settings.compute == "counted":
@@ -145,7 +161,7 @@ class Recording:
             "gradients": self._order.gradients(),
             "groups": [{"name": one.name, "size": one.size, "stride": one.stride} for one in groups.found],
             "streams": _used_streams(recorder.tape.names, period),
-            "notes": _notes(period),
+            "notes": [*self._early_end(), *_notes(period)],
         }
 
 
@@ -155,7 +171,8 @@ def usual_settings(**given: Any) -> RecordingSettings:
     Args:
         given: those that are chosen; None for what is usual.
     """
-    device = given.get("device") or ("cuda" if torch.cuda.is_available() else "cpu")
+    has_gpu = torch.cuda.is_available() and not given.get("fake")
+    device = given.get("device") or ("cuda" if has_gpu else "cpu")
     compute = given.get("compute") or ("timed" if device == "cuda" else "counted")
     return RecordingSettings(**{**given, "device": device, "compute": compute})
 

@@ -1,0 +1,131 @@
+"""A step recorded without memory is the one recorded with it."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.recording.recording import RecordingSettings
+from tests.helpers.recorded_steps import LAYER_BYTES, LAYERS, collectives, model, recorded, train
+
+
+def mesh(*sizes: int) -> DeviceMesh:
+    return dist.device_mesh.init_device_mesh("cpu", sizes, mesh_dim_names=("first", "second"))
+
+
+def data_parallel(hook: object = None, micro_batches: int = 1) -> None:
+    # By its name in torch, as a script that starts inside the recording imports it.
+    module = torch.nn.parallel.DistributedDataParallel(model(), bucket_cap_mb=2 * LAYER_BYTES / 2**20)
+    if hook is not None:
+        module.register_comm_hook(None, hook)
+    train(module, torch.optim.AdamW(module.parameters()), micro_batches=micro_batches)
+
+
+def power_sgd() -> None:
+    module = torch.nn.parallel.DistributedDataParallel(model())
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+    module.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    train(module, torch.optim.AdamW(module.parameters()))
+
+
+def accumulated() -> None:
+    module = torch.nn.parallel.DistributedDataParallel(model())
+    optimizer = torch.optim.AdamW(module.parameters())
+    for _ in range(6):
+        with module.no_sync():
+            module(torch.ones(2, 64)).mean().backward()
+        module(torch.ones(2, 64)).mean().backward()
+        optimizer.step()
+
+
+def sharded(hybrid: bool) -> None:
+    module = model()
+    given = {"mesh": mesh(2, 4)} if hybrid else {}
+    for layer in module:
+        fully_shard(layer, **given)
+    fully_shard(module, **given)
+    train(module, torch.optim.AdamW(module.parameters()))
+
+
+def tensor_parallel() -> None:
+    module = model()
+    plan = {str(index): (ColwiseParallel, RowwiseParallel)[index % 2]() for index in range(LAYERS)}
+    parallelize_module(module, mesh(4, 2)["second"], plan)
+    train(module, torch.optim.AdamW(module.parameters()))
+
+
+SCRIPTS = {
+    "ddp": data_parallel,
+    "fp16 hook": lambda: data_parallel(default_hooks.fp16_compress_hook),
+    "PowerSGD hook": power_sgd,
+    "accumulated": accumulated,
+    "fsdp": lambda: sharded(hybrid=False),
+    "hybrid": lambda: sharded(hybrid=True),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_without_memory_the_same_is_recorded(name):
+    fake, real = recorded(SCRIPTS[name], fake=True), recorded(SCRIPTS[name])
+    assert collectives(fake) == collectives(real)
+    assert (fake["num_steps"], fake["micro_batches"]) == (real["num_steps"], real["micro_batches"])
+    assert fake["gradient_bytes"] == real["gradient_bytes"]
+    assert fake["groups"] == real["groups"]
+    for part in ("forward", "backward", "optimizer"):
+        assert flops_of(fake, part) == flops_of(real, part)
+    assert waits_of(fake) == waits_of(real)
+
+
+def flops_of(recording: dict, part: str) -> float:
+    operations = [one for stream in recording["streams"] for one in stream["operations"]]
+    return sum(one.get("flops", 0.0) for one in operations if one.get("part") == part)
+
+
+def waits_of(recording: dict) -> list[bool]:
+    """Return, collective by collective, whether it waits for something."""
+    operations = [one for stream in recording["streams"] for one in stream["operations"]]
+    return [bool(one.get("after")) for one in operations if one["kind"] != "compute"]
+
+
+def test_a_script_may_convert_its_model_and_log_its_loss():
+    def script() -> None:
+        module = model().to(torch.bfloat16)
+        assert next(module.parameters()).dtype == torch.bfloat16
+        module = torch.nn.parallel.DistributedDataParallel(module)
+        optimizer = torch.optim.SGD(module.parameters())
+        for _ in range(6):
+            loss = module(torch.ones(2, 64, dtype=torch.bfloat16)).mean()
+            loss.backward()
+            optimizer.step()
+            assert loss.item() == float(loss) == 0.0
+
+    assert {size for _, _, size in collectives(recorded(script, fake=True))} == {LAYERS * LAYER_BYTES / 2}
+
+
+def test_tied_weights_stay_tied_when_a_model_is_converted():
+    def script() -> None:
+        module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        module[1].weight = module[0].weight
+        module.double()
+        assert module[1].weight is module[0].weight
+        data_parallel()
+
+    recorded(script, fake=True)
+
+
+def test_what_torch_answers_itself_is_refused():
+    recorded(tensor_parallel)
+    with pytest.raises(BinsgdmError, match="torch answers collectives of tensor parallel itself"):
+        recorded(tensor_parallel, fake=True)
+
+
+def test_time_of_what_has_no_memory_is_refused():
+    with pytest.raises(BinsgdmError, match="--fake: tensors without memory take no time"):
+        RecordingSettings(fake=True, compute="timed")
