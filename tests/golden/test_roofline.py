@@ -1,5 +1,7 @@
 """The shipped shares of rooflines are those of the published trainings, and the page tells how far off they are."""
 
+import pytest
+
 from simnet.files import data_path
 from simnet.workload import roofline
 from studies import roofline as study
@@ -25,7 +27,7 @@ def test_nine_in_ten_trainings_are_inside_the_interval_of_the_other_publications
         rule = study.of_kind(kind, without=row.source)
         assert rule is not None
         found.append(rule.interval[0] <= row.share <= rule.interval[1])
-    assert 0.85 <= sum(found) / len(found) < 1
+    assert 0.9 <= sum(found) / len(found) < 1
     for page in (study.PAGE, study.PAGE.parents[1] / "explanation" / "compute.md"):
         assert f"{sum(found)} of {len(found)} trainings" in page.read_text(encoding="utf-8")
 
@@ -34,3 +36,18 @@ def test_the_page_tells_how_far_off_the_roofline_is() -> None:
     page = study.PAGE.read_text(encoding="utf-8")
     assert page.count(study.TABLE_HEAD) == 1
     assert study.with_table(page) == page, "python -m studies.roofline --write"
+
+
+@pytest.mark.slow
+def test_work_is_what_the_model_of_a_row_computes_and_moves() -> None:
+    from studies import roofline_work
+
+    row = next(row for row in study.rows() if row.model == "MPT-125m")
+    found = roofline_work.work_of(row)
+    assert {key: float(value) for key, value in found.items()} == {key: getattr(row, key) for key in found}
+    # Source: mosaicml/llm-foundry @061f2c7, scripts/train/benchmarking/README.md: 6 N + 12 l w T a token. Positions,
+    # which N holds, are only added; fused attention computes its scores once more in backward, 14 in place of 12.
+    width, layers, _ = roofline_work.MPT[row.model]
+    multiplied = 125_311_488 - width * roofline_work.TOKENS
+    wanted = roofline_work.TOKENS * (6 * multiplied + 14 * layers * width * roofline_work.TOKENS)
+    assert row.forward_flops + row.backward_flops == pytest.approx(wanted, rel=0.002)
