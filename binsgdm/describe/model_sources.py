@@ -26,6 +26,8 @@ from binsgdm.measure.shipped_models import (
 )
 
 LIBRARIES = ("torchvision", "timm", "transformers")
+_FIXED_SIDES = ("vit_", "deit", "beit", "swin", "mixer")
+"""Models of timm that are made for one size of images."""
 Built = Callable[[], Any]
 
 
@@ -51,12 +53,16 @@ class FoundModel(NamedTuple):
         build: makes the module with its batch, on the current default device.
         library: that defines it, if it is not torch alone.
         origin: what is built, as code, or where its sizes come from.
+        takes: which of "length" and "side" change it.
+        has_own_batch: it is the user's function, which takes no batch.
     """
 
     title: str
     build: Callable[[], Task]
     library: str = ""
     origin: str = ""
+    takes: tuple[str, ...] = ()
+    has_own_batch: bool = False
 
 
 def find(source: str, options: ModelOptions) -> FoundModel:
@@ -78,7 +84,7 @@ def find(source: str, options: ModelOptions) -> FoundModel:
         builders = {"torchvision": _torchvision, "timm": _timm, "transformers": _transformers}
         return builders[home](name, options)
     if name:
-        return FoundModel(source, lambda: _own(source, home, name, options))
+        return _own(source, home, name, options)
     return _shipped(source, options)
 
 
@@ -92,12 +98,14 @@ def _shipped(name: str, options: ModelOptions) -> FoundModel:
         one.workload: one.definition for one in SHIPPED
     }
     if name == "unet":
-        return FoundModel("U-Net", lambda: unet.task(options.batch, options.side), origin=unet.ORIGIN)
+        return FoundModel("U-Net", lambda: unet.task(options.batch, options.side), origin=unet.ORIGIN, takes=("side",))
     if name in NAMES:
         return FoundModel(name, lambda: as_task(NAMES[name](options.batch)))
     if name in LLAMAS:
         size = LLAMAS[name]
-        return FoundModel(size.title, lambda: size.task(options.batch, options.length), origin=size.source)
+        return FoundModel(
+            size.title, lambda: size.task(options.batch, options.length), origin=size.source, takes=("length",)
+        )
     if name not in of_libraries and (of_images := _of_image_library(name, options)):
         return of_images
     if name not in of_libraries:
@@ -139,12 +147,23 @@ def _torchvision(name: str, options: ModelOptions) -> FoundModel:
     models = importlib.import_module("torchvision").models
     _check_known("torchvision", name, models.list_models())
 
-    def build() -> Task:
-        keywords = {"image_size": options.side} if options.side and name.startswith("vit_") else {}
-        module = models.get_model(name, weights=None, **keywords)
-        return _of_images(module, options.batch, options.side or 224)
+    side = options.side or _side_of(models, name)
 
-    return FoundModel(f"{name} (torchvision)", build, "torchvision")
+    def build() -> Task:
+        known = inspect.signature(models.get_model_builder(name)).parameters
+        settings: dict[str, Any] = {"weights_backbone": None} if "weights_backbone" in known else {}
+        if options.side and name.startswith("vit_"):
+            settings["image_size"] = side
+        return _of_images(models.get_model(name, weights=None, **settings), options.batch, side)
+
+    return FoundModel(f"{name} (torchvision)", build, "torchvision", takes=("side",))
+
+
+def _side_of(models: Any, name: str) -> int:
+    """Return the pixels of a side of the images that the weights of a model of torchvision were trained with."""
+    transforms = next(iter(models.get_model_weights(name))).transforms
+    crop = getattr(transforms, "keywords", {}).get("crop_size", 224)
+    return int(crop if isinstance(crop, int) else crop[0])
 
 
 def _timm(name: str, options: ModelOptions) -> FoundModel:
@@ -153,10 +172,11 @@ def _timm(name: str, options: ModelOptions) -> FoundModel:
     _check_known("timm", name, timm.list_models())
 
     def build() -> Task:
-        module = timm.create_model(name, pretrained=False)
+        settings = {"img_size": options.side} if options.side and name.startswith(_FIXED_SIDES) else {}
+        module = timm.create_model(name, pretrained=False, **settings)
         return _of_images(module, options.batch, options.side or module.default_cfg["input_size"][-1])
 
-    return FoundModel(f"{name} (timm)", build, "timm")
+    return FoundModel(f"{name} (timm)", build, "timm", takes=("side",))
 
 
 def _check_known(library: str, name: str, known: list[str]) -> None:
@@ -174,12 +194,26 @@ def _of_images(module: nn.Module, batch: int, side: int) -> Task:
 
 def _transformers(name: str, options: ModelOptions) -> FoundModel:
     declare_torchvision_operators()
-    title, build = transformers_models.of_config(name, options.batch, options.length, options.side)
-    return FoundModel(title, lambda: as_task(build()), "transformers")
+    title, build, takes = transformers_models.of_config(name, options.batch, options.length, options.side)
+    return FoundModel(title, lambda: as_task(build()), "transformers", takes=takes)
 
 
-def _own(source: str, home: str, function: str, options: ModelOptions) -> Task:
-    """Build by a function of the user, which takes the batch or nothing."""
+def _own(source: str, home: str, name: str, options: ModelOptions) -> FoundModel:
+    """Return the model of a function of the user, which takes the batch or nothing."""
+    function = _function(source, home, name)
+    takes_batch = _takes_batch(function)
+
+    def build() -> Task:
+        made = function(options.batch) if takes_batch else function()
+        try:
+            return as_task(made)
+        except BinsgdmError as error:
+            raise BinsgdmError(f"{source}: {error}") from error
+
+    return FoundModel(source, build, has_own_batch=not takes_batch)
+
+
+def _function(source: str, home: str, name: str) -> Callable[..., Any]:
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(home)
@@ -189,13 +223,10 @@ def _own(source: str, home: str, function: str, options: ModelOptions) -> Task:
         raise BinsgdmError(f"{source}: no module {home!r}: run where it can be imported, or set PYTHONPATH") from error
     finally:
         sys.path.pop(0)
-    found = getattr(module, function, None)
+    found = getattr(module, name, None)
     if not callable(found):
-        raise BinsgdmError(f"{source}: {home} has no function {function!r}{_near(function, module)}")
-    try:
-        return as_task(found(options.batch) if _takes_batch(found) else found())
-    except BinsgdmError as error:
-        raise BinsgdmError(f"{source}: {error}") from error
+        raise BinsgdmError(f"{source}: {home} has no function {name!r}{_near(name, module)}")
+    return found  # type: ignore[no-any-return]
 
 
 def _with_parents(home: str) -> list[str]:

@@ -4,8 +4,8 @@ import importlib.metadata
 import logging
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -17,6 +17,7 @@ from binsgdm.describe.number_formats import DTYPES, Format, autocast, in_dtype
 from binsgdm.errors import BinsgdmError
 from binsgdm.measure.model_zoo import SEED, Task
 
+DEFAULT_BATCH = 8
 STATE_ELEMENTS = {"adam": 2, "sgd_momentum": 1}
 """Elements of the optimizer's state for each element of a gradient."""
 _NO_VALUES = ("DynamicOutputShapeException", "DataDependentOutputException", "UnsupportedOperatorException")
@@ -31,7 +32,9 @@ class StepOptions:
     """What of a training step can be chosen.
 
     Attributes:
-        of_batch: batch, length and side.
+        batch: samples; None takes `DEFAULT_BATCH`, or those that the user's function returns by itself.
+        length: tokens of a sequence; None takes the model's own.
+        side: pixels of a side of an image; None takes the model's own.
         number_format: of parameters, gradients and products.
         autocast: forward and backward compute in `number_format`, and parameters and gradients stay fp32.
         optimizer: whose state is counted.
@@ -39,7 +42,9 @@ class StepOptions:
         real: compute with values, in the memory of this machine.
     """
 
-    of_batch: ModelOptions = field(default_factory=ModelOptions)
+    batch: int | None = None
+    length: int | None = None
+    side: int | None = None
     number_format: Format = "fp32"
     autocast: bool = False
     optimizer: Literal["adam", "sgd_momentum"] = "adam"
@@ -63,19 +68,46 @@ def describe_step(source: str, options: StepOptions) -> dict[str, Any]:
         BinsgdmError: the source names no model, or one that cannot be described so.
         FailedModelError: the model's own code raises.
     """
-    with _failures_explained(source, "finding the model"):
-        found = find(source, options.of_batch)
-    places: list[str] = []
-    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # it logs what it raises
-    if options.real:
+    _check_autocast(options)
+    logging.getLogger("torch._subclasses.fake_tensor").disabled = True  # it logs what it raises
+    with _tensors(real=options.real) as places:
+        found = _found(source, options)
         task = _made(found.build, options, source)
+        places.clear()  # of values that the model is made of, such as rates of dropout, none changes a shape
         description = _described(task, options, source)
-    else:
-        with fake_tensors() as places:
-            task = _made(found.build, options, source)
-            places.clear()  # of values that the model is made of, such as rates of dropout, none changes a shape
-            description = _described(task, options, source)
-    return _plain(found, task, description, options) | {"notes": _notes(places)}
+    batch = _own_batch(task, source) if found.has_own_batch else options.batch or DEFAULT_BATCH
+    return _plain(found, task, description, options, batch) | {"notes": _notes(places)}
+
+
+def _tensors(*, real: bool) -> AbstractContextManager[list[str]]:
+    """Return the context in which tensors are made, and where values that they lack were read."""
+    return nullcontext([]) if real else fake_tensors()
+
+
+def _check_autocast(options: StepOptions) -> None:
+    if options.autocast and DTYPES[options.number_format] == torch.float32:
+        raise BinsgdmError(f"--autocast: no effect with --dtype {options.number_format}; add --dtype bf16, or drop it")
+
+
+def _found(source: str, options: StepOptions) -> FoundModel:
+    """Find the model, and refuse options that change nothing of it."""
+    asked = ModelOptions(options.batch or DEFAULT_BATCH, options.length, options.side)
+    with _failures_explained(source, "finding the model"):
+        found = find(source, asked)
+    if found.has_own_batch and options.batch is not None:
+        raise BinsgdmError(f"--batch: no effect: {source} takes no batch size; let it take one, or drop the option")
+    for name in ("length", "side"):
+        if getattr(options, name) is not None and name not in found.takes:
+            raise BinsgdmError(f"--{name}: no effect on {source}; drop it")
+    return found
+
+
+def _own_batch(task: Task, source: str) -> int:
+    """Return the samples of a batch that the user's function has chosen."""
+    first = next(one for one in (*task.inputs, *task.keywords.values()) if isinstance(one, Tensor))
+    if not first.dim():
+        raise BinsgdmError(f"{source}: its first input is one number: let the function take the batch size")
+    return first.shape[0]
 
 
 def _made(build: Callable[[], Task], options: StepOptions, source: str) -> Task:
@@ -118,11 +150,15 @@ def _failures_explained(source: str, what: str) -> Iterator[None]:
                 f"{source}: {what} needs values of tensors, and they have shapes alone ({text}); count it with --real, "
                 "which takes the model's memory"
             ) from error
-        raise FailedModelError(f"{source}: {what} failed with {type(error).__name__}: {text}; correct it") from error
+        raise FailedModelError(
+            f"{source}: {what} failed with {type(error).__name__}: {text}; correct it, or give "
+            "model and inputs by module:function"
+        ) from error
 
 
-def _plain(found: FoundModel, task: Task, description: ModelDescription, options: StepOptions) -> dict[str, Any]:
-    batch = options.of_batch.batch
+def _plain(
+    found: FoundModel, task: Task, description: ModelDescription, options: StepOptions, batch: int
+) -> dict[str, Any]:
     num_elements = sum(math.prod(one.shape) for one in description.gradients)
     gradient_bytes = num_elements * description.dtype.itemsize
     products = [("forward", description.forward), ("backward", description.backward)]

@@ -22,8 +22,10 @@ _PAIR = "ForConditionalGeneration"
 Made = tuple[nn.Module, Mapping[str, Tensor]]
 
 
-def of_config(name: str, batch: int, length: int | None, side: int | None) -> tuple[str, Callable[[], Made]]:
-    """Return the title of the model of a config, and what makes it with its inputs.
+def of_config(
+    name: str, batch: int, length: int | None, side: int | None
+) -> tuple[str, Callable[[], Made], tuple[str, ...]]:
+    """Return the title of the model of a config, what makes it with its inputs, and which of length and side it takes.
 
     Args:
         name: `config.json`, a folder that holds one, or `LlamaConfig:config.json` if the file does not name its type.
@@ -49,7 +51,8 @@ def of_config(name: str, batch: int, length: int | None, side: int | None) -> tu
         module = model_class(config)
         return module, _inputs(module, batch, length, side)
 
-    return f"{model_class.__name__} of {path.name}", build
+    takes = ("side",) if model_class.main_input_name == "pixel_values" else ("length",)
+    return f"{model_class.__name__} of {path.name}", build, takes
 
 
 def _read(path: Path) -> dict[str, Any]:

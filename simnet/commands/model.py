@@ -34,7 +34,7 @@ LEFT_OUT = ("source", "output", "force", "timed")
 @click.argument("source")
 @click.option("-o", "--output", type=options.OUTPUT_PATH, required=True, help="Write the workload to this file.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
-@click.option("--batch", type=click.IntRange(1, 10**6), default=8, show_default=True, help="Samples of a step.")
+@click.option("--batch", type=click.IntRange(1, 10**6), help="Samples of a step.  [default: 8]")
 @click.option("--length", type=click.IntRange(1, 10**7), help="Tokens of a sequence.  [default: the model's]")
 @click.option("--side", type=click.IntRange(1, 10**5), help="Pixels of a side of an image.  [default: the model's]")
 @click.option(
@@ -109,9 +109,8 @@ def _counted(source: str, chosen: dict[str, Any]) -> dict[str, Any]:
         counting = importlib.import_module("binsgdm.describe.step_description")
     except ImportError as error:
         raise SimnetError(f"model: needs torch ({error}): pip install 'binsgdm[torch]'") from error
-    of_batch = counting.ModelOptions(**{key: chosen.pop(key) for key in ("batch", "length", "side")})
     try:
-        found: dict[str, Any] = counting.describe_step(source, counting.StepOptions(of_batch=of_batch, **chosen))
+        found: dict[str, Any] = counting.describe_step(source, counting.StepOptions(**chosen))
     except counting.FailedModelError as error:
         tell(_own_traceback(error.__cause__))
         raise SimnetError(str(error)) from error

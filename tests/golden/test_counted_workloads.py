@@ -32,10 +32,9 @@ OF_TORCH_ALONE = ["unet", pytest.param("llama_1b", marks=pytest.mark.slow)]
 MAX_RSS = """
 import json, resource
 import torch
-from binsgdm.describe.model_sources import ModelOptions
 from binsgdm.describe.step_description import StepOptions, describe_step
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-found = describe_step("llama_70b", StepOptions(of_batch=ModelOptions(batch=1), number_format="bf16"))
+found = describe_step("llama_70b", StepOptions(batch=1, number_format="bf16"))
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(json.dumps({"grown_kib": after - before, "parameter_bytes": found["memory"]["parameters"]}))
 """

@@ -21,7 +21,7 @@ BATCH = 8
 
 
 def described(name: str, **options):
-    return describe_step(name, StepOptions(of_batch=ModelOptions(batch=BATCH), **options))
+    return describe_step(name, StepOptions(batch=BATCH, **options))
 
 
 def allocated_by_forward(name: str) -> int:

@@ -28,6 +28,9 @@ def fails_in_forward():
 def nothing():
     return 3
 
+def of_three():
+    return nn.Linear(8, 4), torch.randn(3, 8)
+
 def untrained():
     return nn.ReLU(), torch.randn(2, 9)
 
@@ -119,6 +122,28 @@ def test_a_file_is_replaced_only_where_that_is_asked(folder: Path) -> None:
     assert (folder / "mine.toml").read_text() == before
     assert model("mine:build", "-o", "mine.toml", "--batch", "2", "--force", folder=folder).exit_code == 0
     assert tomllib.loads((folder / "mine.toml").read_text())["batch_per_rank"] == 2
+
+
+def test_a_function_without_a_batch_has_its_own(folder: Path) -> None:
+    assert model("mine:of_three", "-o", "x.toml", folder=folder).exit_code == 0
+    found = tomllib.loads((folder / "x.toml").read_text())
+    assert found["batch_per_rank"] == 3
+    assert found["work"]["forward_flops"] == 2 * 8 * 4
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments", "sentence"),
+    [
+        ("mine:of_three", ["--batch", "3"], "--batch: no effect: of_"),
+        ("mine:build", ["--length", "3"], "--length: no effect on of_"),
+        ("llama_7b", ["--side", "3"], "--side: no effect on llama_7b; drop it"),
+        ("mine:build", ["--autocast"], "--autocast: no effect with --dtype fp32; add --dtype bf16, or drop it"),
+        ("mine:build", ["--checkpoint"], "--checkpoint: the model has no list of modules of one class"),
+    ],
+)
+def test_options_without_an_effect_are_refused(source: str, arguments: list[str], sentence: str, folder: Path) -> None:
+    assert_refused(model(source, "-o", "x.toml", *arguments, folder=folder), sentence)
+    assert not (folder / "x.toml").exists()
 
 
 @pytest.mark.parametrize(
