@@ -107,4 +107,6 @@ def notes_of_memory(workload: Workload, cluster: Cluster) -> tuple[str, ...]:
     if wanted <= gpu.memory_bytes:
         return ()
     batch, sizes = workload.batch_per_rank, f"{format_bytes(wanted)} of {format_bytes(gpu.memory_bytes)}"
-    return (f"does not fit: batch {batch} takes {sizes} on {gpu.name}; take a smaller batch_per_rank",)
+    fits_at_all = workload.memory.num_bytes(1) <= gpu.memory_bytes
+    repair = "take a smaller batch_per_rank" if fits_at_all else "nor does one sample: here every rank holds the model"
+    return (f"does not fit: batch {batch} takes {sizes} on {gpu.name}; {repair}",)

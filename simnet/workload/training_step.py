@@ -269,7 +269,7 @@ def _matching_rows(workload: Workload, cluster: Cluster) -> tuple[ComputeTime, .
         known = sorted({row.gpu for row in workload.compute})
         raise SimnetError(
             f"{workload.label}: no compute time for GPU {cluster.gpu!r}: it has {', '.join(known)}; set "
-            "cluster.gpu to one of them, or give forward, backward and optimizer"
+            "cluster.gpu to one of them, or give forward, backward and optimizer, or work"
         )
     precision = workload.precision or of_gpu[0].precision
     rows = [row for row in of_gpu if row.precision == precision]

@@ -156,5 +156,9 @@ def test_memory_that_does_not_fit_is_noted_and_no_more_than_that() -> None:
     note = resolve(too_large).notes[1]
     assert note == "does not fit: batch 3 takes 100 GB of 80 GB on A100-80GB; take a smaller batch_per_rank"
     assert len(resolve(too_large, "H200").notes) == 1
+    note = resolve(fits, "A100-40GB").notes[1]
+    assert note.endswith(
+        "batch 2 takes 80 GB of 40 GB on A100-40GB; nor does one sample: here every rank holds the model"
+    )
     times = {"work": None, "forward_s": Duration(1.0), "backward_s": Duration(2.0)}
     assert priced_work.notes_of_memory(replace(too_large, **times), cluster(2, 2, gpu="no card of the table")) == ()
