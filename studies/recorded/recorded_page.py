@@ -110,10 +110,9 @@ def _point(way: Way, prediction: dict[str, Any], predicted_s: float, times_s: Se
 def outcome(found: Sequence[RecordedPoint]) -> str:
     """Return what was asked and what was reached."""
     rows = [
-        ("mean error of the step time", "8 %", percent(mean_error(found))),
+        (f"mean error of the step time, {len(found)} points", "8 %", percent(mean_error(found))),
         ("worst error", "15 %", percent(worst_error(found))),
-        ("points", "12", str(len(found))),
-        *((f"mean error: {name}", "", percent(mean_error(mine))) for name, mine in by_series(found).items()),
+        *((f"mean error of {name}", "", percent(mean_error(mine))) for name, mine in by_series(found).items()),
     ]
     return Table(["", "asked", "reached"], rows).markdown()
 
