@@ -1,9 +1,10 @@
-"""The tutorial: every command is run, in order (tests/example/test_shown_output.py), and every answer is shown."""
+"""The tutorials: every command is run, in order (tests/example/test_shown_output.py), and every answer is shown."""
 
 import re
 
 from docs import shown
 
+TUTORIALS = sorted((shown.ROOT / "docs" / "tutorial").glob("*.md"))
 PAGE = (shown.ROOT / "docs" / "tutorial" / "first-answer.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
@@ -33,3 +34,11 @@ def test_one_answer_pays_and_another_does_not() -> None:
     answers = "".join(body for kind, body in BLOCKS if kind == "text")
     assert re.search(r"^\S+ pays: ", answers, flags=re.MULTILINE)
     assert re.search(r"^None pays: ", answers, flags=re.MULTILINE)
+
+
+def test_scripts_of_tutorials_are_files_that_their_commands_run() -> None:
+    (page,) = (path for path in TUTORIALS if path.name == "your-model.md")
+    text = page.read_text(encoding="utf-8")
+    names = re.findall(r"^```(?:python|toml)\n# (\w+\.\w+)$", text, flags=re.MULTILINE)
+    assert names == ["my_model.py", "ours.toml", "train.py", "own.toml"]
+    assert all(text.count(name) + text.count(f"{name.removesuffix('.py')}:") > 1 for name in names)
