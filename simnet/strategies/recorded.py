@@ -103,7 +103,7 @@ class RecordedStep(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.compute == "recorded" and timed_by != "timed":
             raise SimnetError(
                 f"strategy.compute: 'recorded': {self.file} has no seconds, its compute is {timed_by!r}; record it on "
-                "the GPU with --timed, or use 'workload'"
+                "the GPU with --compute timed, or use 'workload'"
             )
         return timed_by
 

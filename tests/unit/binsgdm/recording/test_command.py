@@ -105,3 +105,49 @@ def test_what_cannot_be_meant_is_refused_before_anything_runs(tmp_path, words, s
     assert done.returncode == 2
     assert sentence in done.stderr
     assert "a line of the script" not in done.stderr
+
+
+BILLION = """
+import os, sys, torch, torch.distributed as dist
+from binsgdm.describe.llama import LLAMAS
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group("gloo")
+task = LLAMAS["llama_1b"].task(1, 128)
+module = task.module
+if sys.argv[1] == "hybrid":
+    mesh = dist.device_mesh.init_device_mesh("cpu", (8, 8), mesh_dim_names=("replicate", "shard"))
+    for layer in module.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(module, mesh=mesh)
+else:
+    module = torch.nn.parallel.DistributedDataParallel(module)
+    module.register_comm_hook(None, fp16_compress_hook)
+optimizer = torch.optim.AdamW(module.parameters())
+while True:
+    optimizer.zero_grad()
+    loss = task.loss_of(module)
+    loss.backward()
+    optimizer.step()
+    print(loss.item())
+"""
+
+
+PEAK = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)  # KiB
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["hook", "hybrid"])
+def test_a_step_of_a_billion_parameters_needs_none_of_their_memory(tmp_path, way):
+    (tmp_path / "train.py").write_text(BILLION, encoding="utf-8")
+    words = ["--fake", "--nodes", "8", "--warm-up", "1", "--steps", "1", "--", "train.py", way]
+    command = [sys.executable, "-c", PEAK, sys.executable, "-m", "simnet", "record", *words]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert int(done.stdout.splitlines()[-1]) < 2 * 2**20
+    (recording,) = json.loads((tmp_path / "step.json").read_text(encoding="utf-8"))["recordings"]
+    assert recording["gradient_bytes"] == 4 * 1_345_423_360
