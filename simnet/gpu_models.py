@@ -53,7 +53,10 @@ def find(name: str) -> GpuModel:
     """
     found = known(name)
     if found is None:
-        raise SimnetError(f"{name!r}: unknown GPU.{did_you_mean(name, files.names('gpus'))}")
+        known_names = files.names("gpus")
+        longer = [one for one in known_names if name and one.lower().startswith(name.lower())]
+        hint = f" Did you mean {' or '.join(map(repr, longer))}?" if longer else did_you_mean(name, known_names)
+        raise SimnetError(f"{name!r}: unknown GPU.{hint}")
     return found
 
 

@@ -1,5 +1,6 @@
 """Run forward and backward of a model on tensors without memory: its gradients in ready order, FLOPs, bytes, memory."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -202,7 +203,9 @@ def fake_tensors() -> Iterator[list[str]]:
         Where a value was read, as of `zeros_for_values`.
     """
     fused = replaced(functional, scaled_dot_product_attention=_with_dropout_inside)
-    with FakeTensorMode(allow_non_fake_inputs=True), fused, zeros_for_values() as places:
+    with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True), fused, zeros_for_values() as places:
+        # Who copies a module looks whether its tensors have a place in memory.
+        warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
         yield places
 
 

@@ -70,6 +70,8 @@ def test_a_card_that_names_itself_is_in_the_table(name: str) -> None:
 def test_an_unknown_gpu_is_told_its_nearest_name() -> None:
     with pytest.raises(SimnetError, match=r"^'H100-80GBs': unknown GPU\. Did you mean 'H100-80GB'\?$"):
         gpu_models.find("H100-80GBs")
+    with pytest.raises(SimnetError, match=r"^'h100': unknown GPU\. Did you mean 'H100-80GB' or 'H100-PCIe'\?$"):
+        gpu_models.find("h100")
     assert gpu_models.known("") is None
     assert gpu_models.known("../gpus/H200.toml") is None
 
