@@ -211,7 +211,8 @@ def step_estimates(
 def _step(one: MeasuredPass, estimate: ShippedEstimate, label: str, given: Mapping[str, object]) -> StepEstimate | None:
     settings = {"name": one.model, **given, "precision": one.precision, "batch_per_rank": one.batch}
     workload = build(Workload, settings, one.model)
-    workload = replace(workload, compute=tuple(row for row in workload.compute if row.kind != "measured"))
+    # Judged are published rows, and not what a roofline makes of FLOPs.
+    workload = replace(workload, compute=tuple(row for row in workload.compute if row.kind != "measured"), work=None)
     for gpu in dict.fromkeys((label, REFERENCE_GPU)):
         try:
             step = training_step.resolve(workload, _alone(gpu), estimate.shipped)
