@@ -91,7 +91,7 @@ lab-topologies: torch ## real steps of three systems in three topologies on four
 	$(BIN)/simnet lab run scenarios/lab/topologies.toml -o out/lab-topologies
 	$(BIN)/simnet lab report out/lab-topologies -o out/lab-topologies-report
 
-lab-recorded: torch ## recorded steps of four scripts on four nodes of two ranks, predicted before they run: twelve minutes
+lab-recorded: torch ## recorded steps of four scripts on four nodes of two ranks, predicted before they run: a quarter of an hour
 	$(BIN)/python -m studies.recorded run --folder out/lab-recorded
 
 # Finds or installs a torch with CUDA by itself: what .venv has stays as it is.

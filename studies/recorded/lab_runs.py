@@ -38,14 +38,14 @@ Job = dict[str, Any]
 
 
 def everything(folder: Path, scratch: Path, tell: Callable[[str], object]) -> None:
-    """Calibrate, record, predict, and only then run.
+    """Calibrate, record, predict, and only then run; links that are measured already stay.
 
     Args:
         folder: of the results.
         scratch: for what ranks hand over.
         tell: receives a line for each launch.
     """
-    for rate in LINK_BANDWIDTHS:
+    for rate in (one for one in LINK_BANDWIDTHS if not _links_path(folder, one).exists()):
         tell(f"links at {rate.text()}: {_links(folder, rate):.0f} s")
     found: dict[str, list[list[Any]]] = {way.name: [] for way in WAYS}
     for start in range(STARTS):
@@ -71,8 +71,12 @@ def gloo(folder: Path) -> None:
     _launch(NUM_NODES, GLOO_BANDWIDTH, "studies.recorded.gloo_on_the_wire", folder / "gloo.json")
 
 
+def _links_path(folder: Path, rate: Bandwidth) -> Path:
+    return folder / f"links_{rate * 8 / 1e6:g}mbit.json"
+
+
 def _links(folder: Path, rate: Bandwidth) -> float:
-    path = folder / f"links_{rate * 8 / 1e6:g}mbit.json"
+    path = _links_path(folder, rate)
     sizes = ("--min-size", LINK_BYTES, "--max-size", LINK_BYTES, "--max-seconds", 1.5)
     nic = ("--nic-gbit-per-s", f"{rate * 8 / 1e9:g}")
     return _launch(LINK_NODES, rate, "binsgdm.measure", "collectives", *sizes, *nic, "--threads", 1, "-o", path)
@@ -101,6 +105,7 @@ def _recording(scratch: Path, way: Way) -> Job:
         "num_nodes": NUM_NODES, "ranks_per_node": RANKS_PER_NODE, "script": str(SCRIPT), "is_module": False,
         "arguments": [*way.arguments, "--steps", "100000"], "steps": STEPS * way.period,
         "warm_up": WARM_UP * way.period, "runs_on": "cpu", "compute": "timed", "device": "cpu",
+        "fake": False,
     }  # fmt: skip
     return {"folder": str(folder), "settings": settings}
 

@@ -159,7 +159,9 @@ def recordings_table(folder: Path) -> Table:
         ]
         (alone,) = _read(folder, f"alone_{way.name}")["recordings"]
         rows.append((way.title, *(format_seconds(time_s) for time_s in (forecast.own_s(alone), *launches))))
-    return Table(["way", "one process alone", *(f"all ranks, launch {n + 1}" for n in range(len(launches)))], rows)
+    return Table(
+        ["way", "one process alone", *(f"all ranks at once, launch {n + 1}" for n in range(len(launches)))], rows
+    )
 
 
 def fit_text(folder: Path) -> str:

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -95,6 +96,8 @@ def _do_and_exit(work: Callable[[], None]) -> NoReturn:
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
