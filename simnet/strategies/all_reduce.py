@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from simnet.collectives import algorithms
 from simnet.network.topology import Topology
 from simnet.program import Kernel, Operation
-from simnet.strategies.base import Exchange, Strategy, choose_all_reduce, register
+from simnet.strategies.base import Exchange, Mathematics, Strategy, choose_all_reduce, register
 from simnet.values import BYTES_PER_ELEMENT, Dtype
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernel_cost import ADAMW, KernelCost
@@ -44,6 +44,11 @@ class DenseAllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=
     def __post_init__(self) -> None:
         super().__post_init__()
         check_algorithm("algorithm", self.algorithm)
+
+    @property
+    def mathematics(self) -> Mathematics:
+        """Rounding, where gradients are cast."""
+        return "same" if self.wire_dtype is None else "rounding"
 
     @property
     def form(self) -> str:

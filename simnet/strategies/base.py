@@ -25,6 +25,9 @@ from simnet.workload.kernel_cost import KernelCost
 from simnet.workload.training_step import Step
 
 BITS_PER_BYTE = 8
+Mathematics = Literal["same", "rounding", "compression", "local_steps"]
+"""What a strategy does to the mathematics of data-parallel training: nothing, values rounded to fewer bits
+(8 as a rule), a system that compresses further, or steps that each rank takes alone."""
 # Streams of a data-parallel iteration.
 COMPUTE, COMMUNICATION = 0, 1
 
@@ -119,6 +122,11 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     def kind(self) -> str:
         """Name in scenario files."""
         return tag_of(self)
+
+    @property
+    def mathematics(self) -> Mathematics:
+        """What it does to the mathematics of data-parallel training."""
+        return "compression" if self.compresses else "same"
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:
         """Return what one bucket goes through on every rank.

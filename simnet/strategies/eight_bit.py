@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from simnet.strategies.base import register
+from simnet.strategies.base import Mathematics, register
 from simnet.strategies.compressing import (
     SCALE_BYTES,
     GatheredPayload,
@@ -37,6 +37,11 @@ class ByteGrad(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown_fiel
 
     dtype: Literal["int8", "fp8_e4m3", "fp8_e5m2"] = "int8"
     block_size: Annotated[int, Meta(ge=1, le=1_048_576)] = 256
+
+    @property
+    def mathematics(self) -> Mathematics:
+        """Rounding to a byte."""
+        return "rounding"
 
     def payload(self, bucket: Bucket) -> GatheredPayload:
         """Return bytes and scales."""
