@@ -8,6 +8,8 @@ Those that compress gradients carry the names and options of `binsgdm.compressor
 # isort: off
 from simnet.strategies.base import STRATEGIES, AnyStrategy, DenseStage, Exchange, Planner, Strategy, register
 from simnet.strategies.all_reduce import DenseAllReduce
+from simnet.strategies.fsdp import FullShard
+from simnet.strategies.hsdp import HybridShard
 from simnet.strategies.binsgdm import BinSGDM
 from simnet.strategies.compressing import CompressingStrategy
 from simnet.strategies.one_bit_adam import OneBitAdam
@@ -33,7 +35,9 @@ __all__ = [
     "DenseStage",
     "EFSignSGD",
     "Exchange",
+    "FullShard",
     "GradZip",
+    "HybridShard",
     "MSTopK",
     "Marsit",
     "OneBitAdam",

@@ -16,7 +16,7 @@ from typing import ClassVar, Literal, NamedTuple, get_args
 from msgspec.structs import replace
 
 from simnet.collectives import algorithms, direct
-from simnet.collectives.schedule import Group
+from simnet.collectives.schedule import Group, GroupKind
 from simnet.network.topology import Topology
 from simnet.program import Communicate, Kernel, Operation
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
@@ -131,14 +131,18 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
         """Return all up to the signs that all ranks agree on."""
         num_elements, kernels = bucket.num_elements, _KERNELS[self.rounding]
         if self.topology == "flat":
-            operations = _flat(kernels, num_elements, topology)
-        else:
-            in_node = _average_gradients if self.average == "gradients" else _reduce_in_node
-            operations = (
-                *in_node(kernels, self.intra_node_dtype or "fp32", num_elements, topology),
-                *_between_nodes(kernels, num_elements, topology),
-            )
+            return self.exchange_flat("world", bucket, topology)
+        in_node = _average_gradients if self.average == "gradients" else _reduce_in_node
+        operations = (
+            *in_node(kernels, self.intra_node_dtype or "fp32", num_elements, topology),
+            *_between_nodes(kernels, num_elements, topology),
+        )
         return Exchange(operations, num_elements / BITS_PER_BYTE, self.topology)
+
+    def exchange_flat(self, group: GroupKind, bucket: Bucket, topology: Topology) -> Exchange:
+        """Return all up to the signs that the ranks of a group agree on, each as one among equals."""
+        operations = _flat(_KERNELS[self.rounding], bucket.num_elements, topology.group(group), topology)
+        return Exchange(operations, bucket.num_elements / BITS_PER_BYTE, "flat")
 
     def epilogue(self, buckets: Sequence[Bucket], topology: Topology) -> tuple[Operation, ...]:
         """Return what follows the last bucket: all ranks agree whether the step counts, then parameters move.
@@ -173,16 +177,15 @@ _KERNELS: dict[Rounding, _RoundingKernels] = {
 }
 
 
-def _flat(kernels: _RoundingKernels, num_elements: float, topology: Topology) -> tuple[Operation, ...]:
-    """Quantize, swap pieces among all ranks, average and quantize again, gather."""
-    world = topology.group("world")
+def _flat(kernels: _RoundingKernels, num_elements: float, group: Group, topology: Topology) -> tuple[Operation, ...]:
+    """Quantize, swap pieces among all ranks of a group, average and quantize again, gather."""
     # The all-to-all of signs is a reduce-scatter whose owner merges them; the merged signs are then gathered.
     signs_bytes = num_elements / BITS_PER_BYTE
     return (
         Kernel(name=kernels.update_and_round, part="encode", num_elements=num_elements),
-        Communicate(schedule=direct.all_to_all(world), message_bytes=signs_bytes),
-        kernels.merging(num_elements, world),
-        all_gather(world, topology, signs_bytes),
+        Communicate(schedule=direct.all_to_all(group), message_bytes=signs_bytes),
+        kernels.merging(num_elements, group),
+        all_gather(group, topology, signs_bytes),
     )
 
 

@@ -28,11 +28,13 @@ class Tensor(Struct, frozen=True, kw_only=True, cache_hash=True):
         num_elements: its elements.
         backward_fraction: fraction of backward between the previous gradient and this one, 0 to 1.
         shape: its dimensions; None where they are not known.
+        name: of the parameter, such as "layers.0.up.weight"; empty where it is not known.
     """
 
     num_elements: float
     backward_fraction: float
     shape: tuple[int, ...] | None = None
+    name: str = ""
 
 
 class Step(Struct, frozen=True, kw_only=True):
@@ -161,7 +163,12 @@ def _from_rows(rows: tuple[Gradient, ...], width: int) -> tuple[Tensor, ...]:
     if rows and total <= 0:
         raise SimnetError("workload.tensors: every backward_share is 0; give one tensor a share above 0")
     return tuple(
-        Tensor(num_elements=_elements(row, width), backward_fraction=row.backward_share / total, shape=row.shape)
+        Tensor(
+            num_elements=_elements(row, width),
+            backward_fraction=row.backward_share / total,
+            shape=row.shape,
+            name=row.name,
+        )
         for row in rows
         for _ in range(row.count)
     )
@@ -202,8 +209,8 @@ def _from_file(name: str, _: tuple[int, ...]) -> tuple[tuple[Tensor, ...], tuple
     if not 0 < total < math.inf:
         raise SimnetError(f"{path}: tensors: FLOPs of {total!r} in all: must be above 0 and finite")
     tensors = tuple(
-        Tensor(num_elements=float(math.prod(shape)), backward_fraction=flops / total, shape=shape)
-        for _, shape, flops in data.tensors
+        Tensor(num_elements=float(math.prod(shape)), backward_fraction=flops / total, shape=shape, name=name)
+        for name, shape, flops in data.tensors
     )
     return tensors, (data.forward_flops_per_sample, data.backward_flops_per_sample)
 

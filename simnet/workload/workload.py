@@ -26,7 +26,7 @@ class Gradient(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         count: how many such tensors follow each other.
         backward_share: part of backward that is done between the previous gradient and this one, for each of the
             `count` tensors, in any unit.
-        name: for people.
+        name: of the parameter, such as "layers.0.up.weight", by which sharding finds the blocks of the model.
     """
 
     num_elements: Count | None = None

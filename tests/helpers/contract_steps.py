@@ -113,7 +113,7 @@ def strategy(kind: str, **options: Any) -> Strategy:
 
 def program(simulated: Strategy, recording: dict[str, Any]) -> Program:
     """Return the simulated step of the recorded model on the recorded layout."""
-    return simulated.program(_step(recording), _topology(recording["num_nodes"], recording["ranks_per_node"]))
+    return simulated.program(_step(recording), topology(recording["num_nodes"], recording["ranks_per_node"]))
 
 
 def _step(recording: dict[str, Any]) -> Step:
@@ -137,7 +137,7 @@ def _step(recording: dict[str, Any]) -> Step:
     )
 
 
-def _topology(num_nodes: int, ranks_per_node: int) -> Topology:
+def topology(num_nodes: int, ranks_per_node: int) -> Topology:
     link = Link(bytes_per_s=Bandwidth(1e9), alpha_s=Duration(1e-6))
     cluster = Cluster(num_nodes=num_nodes, ranks_per_node=ranks_per_node, intra_node=link, inter_node=link)
     return build_topology(cluster, Calibration())

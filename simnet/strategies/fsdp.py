@@ -1,0 +1,34 @@
+"""Full sharding: every rank holds a shard of the model."""
+
+from typing import ClassVar
+
+from simnet.collectives.schedule import Group
+from simnet.network.topology import Topology
+from simnet.program import Program
+from simnet.strategies.base import register
+from simnet.strategies.sharded import ShardedStep, ShardedStrategy
+from simnet.workload.training_step import Step
+
+
+@register
+class FullShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="fsdp"):
+    """Shard the model over all ranks, as torch's FSDP2 does on a mesh of one dimension; the same as ZeRO-3.
+
+    Source: Zhao et al., PyTorch FSDP, VLDB 2023, https://arxiv.org/abs/2304.11277; Rajbhandari et al., ZeRO, SC 2020,
+    https://arxiv.org/abs/1910.02054; torch.distributed.fsdp.fully_shard of PyTorch 2.13.
+    """
+
+    title: ClassVar[str] = "FSDP"
+
+    def program(self, step: Step, topology: Topology) -> Program:
+        """Return one iteration.
+
+        Raises:
+            SimnetError: the workload has no tensors with shapes, or no blocks among them.
+        """
+        world = topology.group("world")
+        alone = Group(0, 1, world.size, topology.num_nodes, topology.ranks_per_node)
+        number = step.micro_batches
+        return ShardedStep(self, step, topology, self.wire(step, world, alone)).program(
+            reduced_in=self.reduced_in(number), all_reduced_in=[False] * number
+        )

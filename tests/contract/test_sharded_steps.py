@@ -1,0 +1,133 @@
+"""A step recorded from FSDP2 is the simulated one of `fsdp` or `hsdp`: messages, groups, bytes, waits."""
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from simnet.strategies import Strategy
+from simnet.workload.training_step import Step, Tensor
+from tests.helpers import contract_steps as steps
+from tests.helpers.contract_steps import Layout
+from tests.helpers.recorded_steps import recorded
+from tests.helpers.step_forms import StepForm, form_of_program, form_of_recording
+
+LAYOUTS = [(2, 1), (2, 2), (3, 2), pytest.param((4, 8), marks=pytest.mark.slow)]
+WIDTH, BLOCKS = 33, 4
+
+
+class ShardedModel(nn.Module):
+    """Blocks whose sizes no number of ranks divides, between two layers of the root."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.head = nn.Linear(64, WIDTH), nn.Linear(WIDTH, 5)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH, bias=False))
+            for _ in range(BLOCKS)
+        )
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Go through all layers."""
+        values = self.first(inputs)
+        for block in self.blocks:
+            values = block(values)
+        return self.head(values)
+
+
+def simulated_step(micro_batches: int) -> Step:
+    """Return the model's tensors in the order of backward."""
+    model = ShardedModel()
+    layers = [("head", model.head), ("blocks", model.blocks), ("first", model.first)]
+    named = [
+        (f"{prefix}.{name}", one) for prefix, layer in layers for name, one in list(layer.named_parameters())[::-1]
+    ]
+    tensors = tuple(
+        Tensor(num_elements=float(one.numel()), backward_fraction=1 / len(named), shape=tuple(one.shape), name=name)
+        for name, one in named
+    )
+    return Step(
+        tensors=tensors,
+        num_elements=sum(one.num_elements for one in tensors),
+        bytes_per_element=4,
+        forward_s=1.0,
+        backward_s=1.0,
+        optimizer_s=1.0,
+        samples=1,
+        micro_batches=micro_batches,
+    )
+
+
+def record(layout: Layout, *, is_hybrid: bool, reshard: bool = True, accumulate: str = "micro_batch", **settings):
+    """Return the third step of FSDP2, with three micro-batches if `accumulate` says how."""
+
+    def script() -> None:
+        shape = layout if is_hybrid else (math.prod(layout),)
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("node", "local")[-len(shape) :])
+        model = ShardedModel()
+        for part in (*model.blocks, model):
+            # The root keeps torch's default.
+            fully_shard(part, mesh=mesh, reshard_after_forward=reshard if part is not model or not reshard else None)
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(3):
+            optimizer.zero_grad()
+            for index in range(settings.get("micro_batches", 1)):
+                is_last = index == settings.get("micro_batches", 1) - 1
+                if accumulate == "step":
+                    model.set_requires_gradient_sync(is_last)
+                elif is_hybrid:
+                    model.set_requires_all_reduce(is_last)
+                model(torch.ones(2, 64)).square().mean().backward()
+            optimizer.step()
+
+    return recorded(script, *layout, steps=1, **{key: one for key, one in settings.items() if key != "micro_batches"})
+
+
+def forms(simulated: Strategy, recording) -> tuple[StepForm, StepForm]:
+    """Return the recorded and the simulated step."""
+    topology = steps.topology(recording["num_nodes"], recording["ranks_per_node"])
+    program = simulated.program(simulated_step(recording["micro_batches"]), topology)
+    return form_of_recording(recording), form_of_program(program)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("reshard", [True, False])
+@pytest.mark.parametrize("kind", ["fsdp", "hsdp"])
+def test_a_sharded_step_is_the_simulated_one(kind, reshard, layout):
+    recording = record(layout, is_hybrid=kind == "hsdp", reshard=reshard)
+    real, simulated = forms(steps.strategy(kind, reshard_after_forward=reshard), recording)
+    assert real == simulated
+    assert len({one.ready for one in real.sent}) >= BLOCKS
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("kind", ["fsdp", "hsdp"])
+def test_on_a_cpu_every_message_blocks(kind, layout):
+    recording = record(layout, is_hybrid=kind == "hsdp", runs_on="cpu")
+    real, simulated = forms(steps.strategy(kind, overlap=False), recording)
+    assert real == simulated
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "hsdp"])
+@pytest.mark.parametrize("reduce_every", ["micro_batch", "step"])
+def test_micro_batches_are_the_simulated_ones(kind, reduce_every):
+    recording = record((2, 2), is_hybrid=kind == "hsdp", accumulate=reduce_every, micro_batches=3)
+    assert recording["micro_batches"] == 3
+    real, simulated = forms(steps.strategy(kind, reduce_every=reduce_every), recording)
+    assert real == simulated
+
+
+@pytest.mark.parametrize("mistake", ["bytes", "reshard", "overlap", "all_reduce_every"])
+def test_a_planted_mistake_is_found(mistake):
+    recording = record((2, 2), is_hybrid=True, micro_batches=2)
+    options = {"bytes": {"reduce_dtype": "bf16"}, "reshard": {"reshard_after_forward": False}}
+    options |= {"overlap": {"overlap": False}, "all_reduce_every": {"all_reduce_every": "micro_batch"}}
+    real, simulated = forms(steps.strategy("hsdp"), recording)
+    assert real == simulated
+    assert forms(steps.strategy("hsdp", **options[mistake]), recording)[1] != real
