@@ -1,0 +1,141 @@
+"""Sharded steps: what they take, send and refuse."""
+
+import pytest
+from msgspec.structs import replace
+
+from simnet import scenario
+from simnet.errors import SimnetError
+from simnet.scenario import Scenario
+from simnet.simulate import simulate
+from simnet.strategies.named import strategy_from_text
+from tests.helpers import scenario_samples
+
+BLOCKS, SIDE = 8, 1024
+TENSORS = [
+    {"name": "head.weight", "shape": [1000, SIDE]},
+    *({"name": f"blocks.{index}.weight", "shape": [SIDE, SIDE]} for index in reversed(range(BLOCKS))),
+    {"name": "first.weight", "shape": [1000, SIDE]},
+]
+BLOCK_BYTES, ROOT_BYTES = 4 * SIDE * SIDE, 2 * 4 * 1000 * SIDE
+
+
+def loaded(tmp_path, strategy, **changes) -> Scenario:
+    workload = {"tensors": TENSORS, "forward": "40 ms", "backward": "80 ms", "optimizer": "8 ms"}
+    data = scenario_samples.pod(strategy=strategy, workload=workload, **changes)
+    return scenario.load(str(scenario_samples.write(tmp_path / "pod.toml", data)))
+
+
+def found(tmp_path, text, **changes):
+    scene = loaded(tmp_path, {"kind": "all_reduce"}, **changes)
+    return simulate(replace(scene, strategy=strategy_from_text(text, "strategy"), baseline=None)).result
+
+
+def test_full_sharding_sends_parameters_twice_and_gradients_once(tmp_path):
+    part = 15 / 16 / 8 * 16  # of 16 ranks' ring, what leaves each of two nodes of 8 once, in 8ths of the ring
+    once = (BLOCKS * BLOCK_BYTES + ROOT_BYTES) * part / 2
+    blocks_again = BLOCKS * BLOCK_BYTES * part / 2
+    assert found(tmp_path, "fsdp").nic_bytes_per_node == pytest.approx(2 * once + blocks_again, rel=0.01)
+    assert found(tmp_path, "fsdp:reshard_after_forward=false").nic_bytes_per_node == pytest.approx(2 * once, rel=0.01)
+
+
+def test_hybrid_sharding_sends_what_a_hierarchical_all_reduce_sends(tmp_path):
+    ddp = found(tmp_path, "all_reduce:algorithm=hierarchical")
+    assert found(tmp_path, "hsdp").nic_bytes_per_node == pytest.approx(ddp.nic_bytes_per_node, rel=0.01)
+
+
+def test_the_optimizer_moves_its_shard_alone(tmp_path):
+    assert found(tmp_path, "fsdp").breakdown.optimizer_s == pytest.approx(0.008 / 16)
+    assert found(tmp_path, "hsdp").breakdown.optimizer_s == pytest.approx(0.008 / 8)
+
+
+@pytest.mark.parametrize("text", ["fsdp", "hsdp", "hsdp:replicas=binsgdm", "hsdp:replicas=byte_grad"])
+def test_one_rank_sends_nothing(tmp_path, text):
+    result = found(tmp_path, text, cluster__num_nodes=1, cluster__ranks_per_node=1)
+    assert result.nic_bytes_per_node == result.comm_s == 0
+    assert result.iteration_s == pytest.approx(0.128)
+
+
+@pytest.mark.parametrize("text", ["fsdp", "hsdp"])
+def test_without_overlap_every_message_is_exposed(tmp_path, text):
+    hidden, exposed = found(tmp_path, text), found(tmp_path, f"{text}:overlap=false")
+    assert exposed.iteration_s > hidden.iteration_s
+    assert exposed.breakdown.exposed_comm_s == pytest.approx(exposed.comm_s)
+    assert exposed.nic_bytes_per_node == hidden.nic_bytes_per_node
+
+
+def test_an_infinitely_fast_network_leaves_compute_alone(tmp_path):
+    links = {"bandwidth": "1000000 GB/s", "latency": "0 s"}
+    free = {"cluster__intra_node": links, "cluster__inter_node": links, "calibration__memory_bandwidth": "1e9 GB/s"}
+    assert found(tmp_path, "fsdp", **free).iteration_s == pytest.approx(0.12 + 0.008 / 16, rel=1e-3)
+
+
+def test_micro_batches_are_reduced_each_or_once(tmp_path):
+    accumulated = {"run": {"grad_accumulation": 4}}
+    each, once = (found(tmp_path, f"fsdp:reduce_every={which}", **accumulated) for which in ("micro_batch", "step"))
+    assert each.nic_bytes_per_node / once.nic_bytes_per_node == pytest.approx((4 * 3) / (4 * 2 + 1), rel=0.1)
+    in_nodes = found(tmp_path, "hsdp", **accumulated)
+    assert in_nodes.nic_bytes_per_node == pytest.approx(found(tmp_path, "hsdp").nic_bytes_per_node)
+
+
+def test_one_bit_between_copies_sends_a_32nd(tmp_path):
+    dense, one_bit = found(tmp_path, "hsdp"), found(tmp_path, "hsdp:replicas=binsgdm")
+    assert dense.nic_bytes_per_node / one_bit.nic_bytes_per_node == pytest.approx(32, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "text", ["fsdp", "hsdp", "hsdp:shard_ranks=2", "hsdp:replicas=byte_grad", "hsdp:overlap=false"]
+)
+def test_both_executors_agree(tmp_path, text):
+    scene = loaded(tmp_path, {"kind": "all_reduce"}, cluster__num_nodes=3, cluster__ranks_per_node=4)
+    scene = replace(scene, strategy=strategy_from_text(text, "strategy"), baseline=None)
+    exact = simulate(replace(scene, run=replace(scene.run, fidelity="exact"))).result
+    assert exact.iteration_s == pytest.approx(simulate(scene).result.iteration_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("text", "mathematics"),
+    [
+        ("fsdp", "same"),
+        ("fsdp:gather_dtype=bf16", "rounding"),
+        ("hsdp:replicas=byte_grad", "rounding"),
+        ("hsdp:replicas=binsgdm", "compression"),
+    ],
+)
+def test_what_copies_do_counts(text, mathematics):
+    assert strategy_from_text(text, "strategy").mathematics == mathematics
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("fsdp:bucketing=fused", "sharding has parts, not buckets"),
+        ("fsdp:unit_cap=0 B", "must be at least 1 B"),
+        ("hsdp:replicas=all_reduce", "must be BinSGDM or a system that compresses"),
+        ("hsdp:replicas=binsgd", "unknown strategy"),
+        ("hsdp:replicas=byte_grad:topology=hierarchical", "not hierarchical"),
+        ("hsdp:bucket_cap=1 MiB", "no effect without replicas"),
+        ("hsdp:shard_ranks=0", "shard_ranks"),
+    ],
+)
+def test_options_that_do_not_hold_together_are_refused(text, sentence):
+    with pytest.raises(SimnetError, match=sentence):
+        strategy_from_text(text, "strategy")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("hsdp:shard_ranks=32", "the cluster has 16 ranks; give at most 16"),
+        ("hsdp:shard_ranks=3", "must be a part of a node of 8 ranks"),
+        ("hsdp:shard_ranks=4,replicas=binsgdm", "a node holds one copy"),
+    ],
+)
+def test_shards_that_do_not_fit_the_cluster_are_refused(tmp_path, text, sentence):
+    with pytest.raises(SimnetError, match=sentence):
+        found(tmp_path, text)
+
+
+def test_a_model_without_shapes_is_refused(tmp_path):
+    scene = scenario.load(str(scenario_samples.write(tmp_path / "pod.toml", scenario_samples.pod(strategy="fsdp"))))
+    with pytest.raises(SimnetError, match="needs the shapes of the model's tensors"):
+        simulate(scene)
