@@ -2,19 +2,23 @@
 
 from collections.abc import Iterable
 
-# Up to this number all known names are listed where none is near: the 17 strategies are.
-MAX_LISTED_NAMES = 20
+# Up to this number all known names are listed where none is near: the 25 strategies are.
+MAX_LISTED_NAMES = 30
 # Similarity (difflib's ratio) from which a name counts as a misspelling of another.
 MISSPELLING_RATIO = 0.55
 # Characters of a value that a message shows.
 MAX_SHOWN = 120
 # Names of the field for what is not modelled: the answer is "Not modelled yet", not a misspelling.
 NOT_MODELLED = frozenset({
-    "ad_psgd", "byteps", "deep_gradient_compression", "deepspeed", "dgc", "diloco", "easgd", "fsdp", "fsdp2",
-    "fully_shard", "fully_sharded", "gossip", "horovod", "hsdp", "local_sgd", "natural_compression", "ok_topk",
-    "one_bit_lamb", "parameter_server", "pipeline_parallel", "post_local_sgd", "tensor_parallel", "zero", "zero1",
-    "zero2", "zero3", "zero_1", "zero_2", "zero_3", "zero_one_adam",
+    "ad_psgd", "byteps", "deep_gradient_compression", "dgc", "easgd", "gossip", "horovod", "natural_compression",
+    "ok_topk", "one_bit_lamb", "parameter_server", "pipeline_parallel", "tensor_parallel", "zero_one_adam",
 })  # fmt: skip
+# Names of the field for what has another name here.
+OTHER_NAMES = {
+    "deepspeed": "zero2", "fsdp2": "fsdp", "fully_shard": "fsdp", "fully_sharded": "fsdp", "hybrid_shard": "hsdp",
+    "post_local_sgd": "local_sgd", "zero": "zero1", "zero_1": "zero1", "zero_2": "zero2", "zero3": "fsdp",
+    "zero_3": "fsdp",
+}  # fmt: skip
 
 NOT_YET = "Not modelled yet, but simnet record takes the collectives of your own script."
 
@@ -45,7 +49,10 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     import difflib  # takes a millisecond, which most runs need not spend
 
     names = sorted(known)
-    is_known_elsewhere = given.lower().replace("-", "_") in NOT_MODELLED
+    usual = given.lower().replace("-", "_")
+    if OTHER_NAMES.get(usual) in names:
+        return f" Did you mean {OTHER_NAMES[usual]!r}?"
+    is_known_elsewhere = usual in NOT_MODELLED
     close = [] if is_known_elsewhere else difflib.get_close_matches(given, names, n=1, cutoff=MISSPELLING_RATIO)
     if close:
         return f" Did you mean {close[0]!r}?"

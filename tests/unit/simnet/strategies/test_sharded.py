@@ -139,3 +139,9 @@ def test_a_model_without_shapes_is_refused(tmp_path):
     scene = scenario.load(str(scenario_samples.write(tmp_path / "pod.toml", scenario_samples.pod(strategy="fsdp"))))
     with pytest.raises(SimnetError, match="needs the shapes of the model's tensors"):
         simulate(scene)
+
+
+@pytest.mark.parametrize(("given", "meant"), [("fsdp2", "fsdp"), ("fully-shard", "fsdp"), ("hybrid_shard", "hsdp")])
+def test_other_names_are_known(given, meant):
+    with pytest.raises(SimnetError, match=f"Did you mean '{meant}'"):
+        strategy_from_text(given, "strategy")
