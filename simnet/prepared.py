@@ -6,7 +6,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from simnet import folded_runner
+from simnet import folded_runner, gpu_models
 from simnet.collectives import loads
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration
@@ -42,8 +42,18 @@ class PreparedScenario:
     def plan(self, strategy: Strategy) -> "TimedProgram":
         """Return the program of a strategy, made once."""
         if strategy not in self._plans:
+            self.check(strategy)
             self._plans[strategy] = TimedProgram(strategy, self)
         return self._plans[strategy]
+
+    def check(self, strategy: Strategy) -> None:
+        """Refuse a strategy that the cluster's GPU cannot run, where its data sheet is known.
+
+        Raises:
+            SimnetError: it cannot.
+        """
+        if (gpu := gpu_models.known(self.scenario.cluster.gpu)) is not None:
+            strategy.check_gpu(gpu)
 
     def topology_of(self, strategy: Strategy) -> Topology:
         """Return the links as a strategy's exchange finds them: a library of its own may carry it."""

@@ -144,6 +144,7 @@ class StepTimer:
         kept = self._shared if self._shared is not None and is_shared else self._exchanges
         if strategy not in kept:
             prepared = self._prepared
+            prepared.check(strategy)
             topology = prepared.topology_of(strategy)
             is_folded = prepared.fidelity == "folded"
             kept[strategy] = bucket_recurrence.exchanges_of(strategy, prepared.step, topology) if is_folded else None

@@ -15,7 +15,7 @@ from simnet.strategies.compressing import CompressingStrategy
 from simnet.strategies.one_bit_adam import OneBitAdam
 from simnet.strategies.signs import EFSignSGD, OneBitSGD, SignSGD, TernGrad
 from simnet.strategies.quantizing import NUQSGD, QSGD, QSGDInf
-from simnet.strategies.eight_bit import ByteGrad
+from simnet.strategies.eight_bit import ByteGrad, Fp8AllReduce, Int8AllReduce
 from simnet.strategies.marsit import Marsit
 from simnet.strategies.low_rank import Atomo, GradZip, PowerSGD
 from simnet.strategies.sparse import MSTopK, RandomK, TopK
@@ -35,9 +35,11 @@ __all__ = [
     "DenseStage",
     "EFSignSGD",
     "Exchange",
+    "Fp8AllReduce",
     "FullShard",
     "GradZip",
     "HybridShard",
+    "Int8AllReduce",
     "MSTopK",
     "Marsit",
     "OneBitAdam",

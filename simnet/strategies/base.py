@@ -14,6 +14,7 @@ from msgspec.structs import asdict, replace
 from simnet.collectives import algorithms, loads, nccl
 from simnet.collectives.schedule import Group, GroupKind
 from simnet.errors import SimnetError
+from simnet.gpu_models import GpuModel
 from simnet.network.topology import Topology
 from simnet.program import Communicate, Compute, Operation, OperationId, Program
 from simnet.registry import StructRegistry, tag_of
@@ -180,6 +181,13 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
 
         Raises:
             ValueError: "key: given: rule".
+        """
+
+    def check_gpu(self, gpu: GpuModel) -> None:
+        """Refuse a GPU that cannot do what it asks for.
+
+        Raises:
+            SimnetError: it is one.
         """
 
     @classmethod

@@ -48,6 +48,7 @@ class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes:
         topologies: those that it can have, its own first.
         cut: along what pieces of a matrix are cut.
+        runs_kernels_of: the kind whose kernels it runs; empty for its own.
         topology: among whom payloads travel: "gather": every rank gathers and decodes every rank's payload;
             "scatter_reduce": every rank averages what all send of its piece of the bucket and encodes it once more;
             "hierarchical": the ranks of a node first average, each a piece, which then goes between nodes in the
@@ -58,6 +59,7 @@ class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fi
 
     topologies: ClassVar[tuple[Topology, ...]] = ()
     cut: ClassVar[Cut] = "elements"
+    runs_kernels_of: ClassVar[str] = ""
 
     topology: Topology | None = None
     intra_node_dtype: Literal["fp32", "bf16"] | None = None
@@ -118,7 +120,16 @@ class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fi
         A mean in the node before encoding, and a second encoding, change what is lost. A mean in bf16 instead of fp32
         counts as alike.
         """
-        return isinstance(other, type(self)) and other._arithmetic == self._arithmetic
+        return isinstance(other, type(self)) and self.has_arithmetic_of(other)
+
+    def has_arithmetic_of(self, other: "CompressingStrategy") -> bool:
+        """Tell whether another one averages as many times, among the same ranks, before and after encoding."""
+        return other._arithmetic == self._arithmetic
+
+    @property
+    def system(self) -> str:
+        """The system whose kernels it runs: itself, or another one that does the same."""
+        return self.runs_kernels_of or self.kind
 
     @property
     def _arithmetic(self) -> tuple[bool, str]:
@@ -322,18 +333,18 @@ class GatheringStrategy(CompressingStrategy, frozen=True, kw_only=True, forbid_u
 
 def encode_kernels(strategy: CompressingStrategy, bucket: Bucket) -> tuple[Kernel, ...]:
     """Return the kernels before the first message: the momentum where there is one, and the encoding."""
-    names = ("momentum",) * strategy.has_momentum + (f"{strategy.kind}_encode",)
+    names = ("momentum",) * strategy.has_momentum + (f"{strategy.system}_encode",)
     return tuple(Kernel(name=name, part="encode", num_elements=bucket.num_elements) for name in names)
 
 
-def merge_kernel(strategy: Strategy, bucket: Bucket) -> Kernel:
+def merge_kernel(strategy: CompressingStrategy, bucket: Bucket) -> Kernel:
     """Return the kernel between messages."""
-    return Kernel(name=f"{strategy.kind}_merge", part="encode", num_elements=bucket.num_elements)
+    return Kernel(name=f"{strategy.system}_merge", part="encode", num_elements=bucket.num_elements)
 
 
-def decode_kernel(strategy: Strategy, num_elements: float) -> Kernel:
+def decode_kernel(strategy: CompressingStrategy, num_elements: float) -> Kernel:
     """Return the kernel after the last message."""
-    return Kernel(name=f"{strategy.kind}_decode", part="decode", num_elements=num_elements)
+    return Kernel(name=f"{strategy.system}_decode", part="decode", num_elements=num_elements)
 
 
 def bytes_of_bits(bits: float) -> float:

@@ -11,6 +11,8 @@ from simnet.strategies.named import strategy_from_text
         ("all_reduce", "same"),
         ("all_reduce:wire_dtype=bf16", "rounding"),
         ("byte_grad", "rounding"),
+        ("int8", "rounding"),
+        ("fp8", "rounding"),
         ("binsgdm", "compression"),
         ("power_sgd", "compression"),
     ],

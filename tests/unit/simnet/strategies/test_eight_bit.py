@@ -1,0 +1,90 @@
+"""Eight bits an element: the same exchange by several names, each ranked once, on GPUs that can do it."""
+
+import pytest
+from msgspec.structs import replace
+
+from simnet.compare import tune
+from simnet.compare.rank import advise
+from simnet.errors import SimnetError
+from simnet.prepared import PreparedScenario
+from simnet.simulate import simulate
+from simnet.step_timer import StepTimer
+from simnet.strategies import ByteGrad, DenseAllReduce, Fp8AllReduce, Int8AllReduce
+from simnet.strategies.named import strategy_from_text
+from tests.helpers.advise_samples import scenario
+from tests.helpers.cli import assert_refused, run
+from tests.helpers.scenario_samples import pod, write
+
+SAME = [
+    (Int8AllReduce(), ByteGrad()),
+    (Int8AllReduce(block_size=64), ByteGrad(block_size=64)),
+    (Fp8AllReduce(), ByteGrad(dtype="fp8_e4m3")),
+    (Fp8AllReduce(dtype="fp8_e5m2", bucketing="fused"), ByteGrad(dtype="fp8_e5m2", bucketing="fused")),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME, ids=str)
+def test_an_all_reduce_of_bytes_is_the_scatter_reduce_of_byte_grad(one, other):
+    prepared = PreparedScenario(scenario(num_nodes=3))
+    assert prepared.plan(one).program == prepared.plan(other).program
+    assert prepared.plan(one).streams == prepared.plan(other).streams
+
+
+def test_trainings_of_the_same_bytes_in_the_same_topology_count():
+    assert Int8AllReduce().trains_as(ByteGrad(block_size=64))
+    assert ByteGrad().trains_as(Int8AllReduce())
+    assert not Int8AllReduce().trains_as(ByteGrad(topology="hierarchical"))
+    assert not Fp8AllReduce().trains_as(ByteGrad())
+    assert not Int8AllReduce().trains_as(strategy_from_text("qsgd", "here"))
+
+
+def test_no_exchange_is_ranked_twice():
+    systems = tune.systems()
+    forms = [
+        {(one.byte_dtype, one.used_topology) for one in systems[name]}
+        for name in ("ByteGrad", "int8 all-reduce", "fp8 all-reduce")
+    ]
+    assert forms == [
+        {("int8", "gather"), ("int8", "hierarchical")},
+        {("int8", "scatter_reduce")},
+        {("fp8_e4m3", "scatter_reduce")},
+    ]
+    assert {one.used_topology for one in tune.trained_variants(ByteGrad(), "fp32")} == {"scatter_reduce"}
+
+
+REFUSED = "strategy.kind: 'fp8': A100-80GB has no 8-bit floats: it has fp32, tf32, bf16, fp16; use 'int8', or set "
+
+
+def on(gpu, strategy):
+    given = scenario()
+    return replace(given, cluster=replace(given.cluster, gpu=gpu), strategy=strategy)
+
+
+@pytest.mark.parametrize("ask", [simulate, lambda given: StepTimer(given).of(given.strategy)], ids=["run", "timer"])
+def test_fp8_is_refused_on_a_gpu_without_it_alone(ask):
+    with pytest.raises(SimnetError) as caught:
+        ask(on("A100-80GB", Fp8AllReduce()))
+    assert str(caught.value).startswith(REFUSED)
+    for gpu, strategy in (("H100-80GB", Fp8AllReduce()), ("", Fp8AllReduce()), ("A100-80GB", Int8AllReduce())):
+        ask(on(gpu, strategy))
+    ask(on("a card of one's own", Fp8AllReduce()))
+
+
+def test_advice_leaves_it_out_with_the_reason():
+    advice = advise(on("A100-80GB", DenseAllReduce()), names=["int8 all-reduce", "fp8 all-reduce"])
+    assert [name for name, _ in advice.left_out] == ["fp8 all-reduce"]
+    assert advice.left_out[0][1].startswith(REFUSED)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cluster__gpu": "A100-80GB"}, REFUSED),
+        ({"strategy": {"kind": "fp8", "dtype": "int8"}}, "strategy.dtype: 'int8'"),
+        ({"strategy": {"kind": "int8", "dtype": "int8"}}, "key 'dtype' belongs to kind 'byte_grad', not to 'int8'"),
+        ({"strategy": {"kind": "int8", "topology": "gather"}}, "int8 cannot have it; its topologies are"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_sentence(changes, message, tmp_path):
+    given = write(tmp_path / "pod.toml", pod(**{"strategy": {"kind": "fp8"}, **changes}))
+    assert_refused(run("simulate", str(given)), message)
