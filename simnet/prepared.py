@@ -43,7 +43,8 @@ class PreparedScenario:
         """Return the program of a strategy, made once."""
         if strategy not in self._plans:
             self.check(strategy)
-            self._plans[strategy] = TimedProgram(strategy, self)
+            program = _program(strategy, self.step, self.topology_of(strategy))
+            self._plans[strategy] = TimedProgram(strategy, program, self.scenario.calibration)
         return self._plans[strategy]
 
     def check(self, strategy: Strategy) -> None:
@@ -65,14 +66,25 @@ class PreparedScenario:
         return self._topologies[kind]
 
     def run(self, plan: "TimedProgram") -> Timeline:
-        """Run one iteration.
+        """Run one iteration, the mean one of a period where steps are not all alike.
 
         Raises:
             SimnetError: it takes no time or never ends, or it is too much for the exact executor.
         """
-        timeline = self._timeline(plan).of_one_step(plan.program.num_steps)
+        timeline = self.run_period(plan).of_one_step(plan.program.period)
         self.checked_s(timeline.iteration_s)
         return timeline
+
+    def run_period(self, plan: "TimedProgram") -> Timeline:
+        """Run all steps of a period; spans are those of the streams, without the steps that are alike.
+
+        Raises:
+            SimnetError: as `run`.
+        """
+        timeline, inner = self._timeline(plan), plan.program.inner
+        if inner is None or plan.inner is None:
+            return timeline
+        return timeline.with_steps(inner.number, self._timeline(plan.inner))
 
     def checked_s(self, iteration_s: float) -> float:
         """Return the time of an iteration [s].
@@ -124,12 +136,12 @@ class TimedProgram:
         kernels_timed_by_others: a sentence for each kernel that takes the time of another one.
         streams: those of the program with the time of every kernel. The dense optimizer takes no time where a kernel
             with a known time updates the parameters in its place.
+        inner: the same for further steps of the period that are all alike; None if there are none.
     """
 
-    def __init__(self, strategy: Strategy, prepared: PreparedScenario) -> None:
-        calibration = prepared.scenario.calibration
+    def __init__(self, strategy: Strategy, program: Program, calibration: Calibration) -> None:
         self.strategy = strategy
-        self.program = _program(strategy, prepared.step, prepared.topology_of(strategy))
+        self.program = program
         costs = kernel_table.costs_of(self.program.kernels)
         self.kernels_without_time = tuple(
             sorted(name for name, cost in costs.items() if not cost.is_known(calibration))
@@ -147,11 +159,16 @@ class TimedProgram:
         without_optimizer = updates_parameters(costs, calibration)
         timed = partial(_timed, costs=costs, calibration=calibration, without_optimizer=without_optimizer)
         self.streams: Streams = tuple(tuple(map(timed, stream)) for stream in self.program.streams)
+        self.inner = TimedProgram(strategy, program.inner.program, calibration) if program.inner else None
 
     def nic_bytes_per_node(self, topology: Topology) -> float:
-        """Return the bytes that leave the busiest node in one iteration."""
+        """Return the bytes that leave the busiest node in one iteration, the mean one of a period."""
+        return self._nic_bytes_of_period(topology) / self.program.period
+
+    def _nic_bytes_of_period(self, topology: Topology) -> float:
         sent = (loads.nic_bytes_per_node(topology, one.schedule, one.message_bytes) for one in self.program.collectives)
-        return sum(sent) / self.program.num_steps
+        inner = self.inner.nic_bytes_per_node(topology) if self.inner else 0.0
+        return sum(sent) + (self.program.inner.number if self.program.inner else 0) * inner
 
 
 def updates_parameters(costs: Mapping[str, KernelCost], calibration: Calibration) -> bool:

@@ -58,6 +58,18 @@ class Communicate(Struct, frozen=True, kw_only=True):
 Operation = Compute | Kernel | Communicate
 
 
+class InnerSteps(Struct, frozen=True, kw_only=True):
+    """Optimizer steps that are all alike and wait for no other: each takes what one of them takes alone.
+
+    Attributes:
+        program: of one of them.
+        number: of them.
+    """
+
+    program: "Program"
+    number: int
+
+
 class Program(Struct, frozen=True, kw_only=True):
     """One iteration of one rank, or as many as its operations repeat after; all ranks do the same.
 
@@ -67,6 +79,7 @@ class Program(Struct, frozen=True, kw_only=True):
         payload_bytes: size of all gradients of an iteration in the form in which they are sent.
         algorithm: of the collectives, for people.
         num_steps: optimizer steps that the streams hold; an iteration is one of them.
+        inner: further steps of the period, before the streams begin.
         notes: sentences that a reader of the result must know.
     """
 
@@ -75,7 +88,13 @@ class Program(Struct, frozen=True, kw_only=True):
     payload_bytes: float
     algorithm: str
     num_steps: int = 1
+    inner: InnerSteps | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def period(self) -> int:
+        """Optimizer steps after which everything repeats."""
+        return self.num_steps + (self.inner.number if self.inner else 0)
 
     @property
     def operations(self) -> Iterator[Operation]:
@@ -90,12 +109,14 @@ class Program(Struct, frozen=True, kw_only=True):
     @property
     def kernels(self) -> frozenset[str]:
         """Names of all kernels of the iteration."""
-        return frozenset(one.name for one in self.operations if isinstance(one, Kernel))
+        inner = self.inner.program.kernels if self.inner else frozenset()
+        return inner | {one.name for one in self.operations if isinstance(one, Kernel)}
 
     @property
     def num_rounds(self) -> int:
-        """Rounds of all collectives, those posted at once counted one by one."""
-        return sum(one.schedule.num_rounds for one in self.collectives)
+        """Rounds of all collectives that are simulated, those posted at once counted one by one."""
+        inner = self.inner.program.num_rounds if self.inner else 0
+        return inner + sum(one.schedule.num_rounds for one in self.collectives)
 
 
 def check_program(program: object) -> Program:
@@ -114,6 +135,10 @@ def check_program(program: object) -> Program:
         )
     if program.num_steps < 1:
         raise ValueError(f"num_steps: {program.num_steps}: must be at least 1; fix the strategy")
+    if program.inner is not None:
+        if program.inner.number < 1:
+            raise ValueError(f"inner: {program.inner.number} steps: must be at least 1; fix the strategy")
+        check_program(program.inner.program)
     if not _terminates(program):
         raise ValueError("an operation waits for one that never ends; fix its `after`")
     return program

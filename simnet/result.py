@@ -83,6 +83,8 @@ class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
         nic_bytes_per_node: bytes that leave one node in one iteration.
         compression_ratio: bytes of the gradients / bytes that this strategy puts on the wire where it compresses.
         num_buckets: buckets of one iteration.
+        longest_pause_s: longest time in which a GPU waits for messages; left out where all steps are alike, else
+            `iteration_s`, `breakdown`, `comm_s` and `nic_bytes_per_node` are means over the steps of a period.
         dense_iteration_s: time of an iteration of the dense stage; left out without one.
         total_s: time of `run.steps` steps; left out without `run.steps`.
         spans: what ran when; only in a trace, never in JSON.
@@ -99,6 +101,7 @@ class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
     nic_bytes_per_node: float
     compression_ratio: float
     num_buckets: int
+    longest_pause_s: float | None = None
     dense_iteration_s: float | None = None
     total_s: Positive | None = None
     spans: tuple[Span, ...] = ()

@@ -145,6 +145,7 @@ def _strategy_result(prepared: PreparedScenario, strategy: Strategy) -> Strategy
         nic_bytes_per_node=plan.nic_bytes_per_node(prepared.topology_of(strategy)),
         compression_ratio=step.gradient_bytes / program.payload_bytes,
         num_buckets=program.num_buckets,
+        longest_pause_s=timeline.longest_pause_s if program.period > 1 else None,
         dense_iteration_s=dense_s,
         total_s=total_s,
         spans=timeline.spans,

@@ -1,5 +1,6 @@
 """The input of a runner, a program with the time of every kernel, and its output, the timeline of one iteration."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
@@ -15,12 +16,13 @@ ITERATION_PARTS = get_args(IterationPart)
 
 
 class Timeline(Struct, frozen=True, kw_only=True):
-    """The time of an iteration on its slowest rank [s], and what ran there."""
+    """The time of an iteration on its slowest rank [s], and what ran there; `inner` is one of further steps, if any."""
 
     iteration_s: float
     breakdown: Breakdown
     comm_s: float
     spans: tuple[Span, ...]
+    inner: "Timeline | None" = None
 
     @property
     def overlap(self) -> float:
@@ -28,6 +30,29 @@ class Timeline(Struct, frozen=True, kw_only=True):
         if self.comm_s <= 0:
             return 0.0
         return min(max(1 - self.breakdown.exposed_comm_s / self.comm_s, 0.0), 1.0)
+
+    @property
+    def longest_pause_s(self) -> float:
+        """The longest time in which the GPU of a rank does nothing [s]."""
+        of_ranks: dict[int, list[Span]] = defaultdict(list)
+        for span in self.spans:
+            of_ranks[span.rank].append(span)
+        of_alike_s = self.inner.longest_pause_s if self.inner else 0.0
+        return max(of_alike_s, *map(_longest_gap, of_ranks.values()))
+
+    def with_steps(self, number: int, inner: "Timeline") -> "Timeline":
+        """Return the time of these steps and of so many others that are alike; spans stay those of the former."""
+        parts = {
+            name: getattr(self.breakdown, name) + number * getattr(inner.breakdown, name)
+            for name in Breakdown.__struct_fields__
+        }
+        return replace(
+            self,
+            iteration_s=self.iteration_s + number * inner.iteration_s,
+            breakdown=Breakdown(**parts),
+            comm_s=self.comm_s + number * inner.comm_s,
+            inner=inner,
+        )
 
     def of_one_step(self, num_steps: int) -> "Timeline":
         """Return the mean of so many steps; spans stay those of all of them."""
@@ -40,6 +65,15 @@ class Timeline(Struct, frozen=True, kw_only=True):
             breakdown=Breakdown(**parts),
             comm_s=self.comm_s / num_steps,
         )
+
+
+def _longest_gap(spans: list[Span]) -> float:
+    """Return the longest time without work of the GPU between the first and the last end of what ran on a rank [s]."""
+    longest_s, busy_until_s = 0.0, 0.0
+    for span in sorted((one for one in spans if one.stream == "compute"), key=lambda one: one.start_s):
+        longest_s = max(longest_s, span.start_s - busy_until_s)
+        busy_until_s = max(busy_until_s, span.end_s)
+    return max(longest_s, max(one.end_s for one in spans) - busy_until_s)
 
 
 def make_timeline(end_s: float, busy_s: Mapping[str, float], spans: Sequence[Span]) -> Timeline:

@@ -165,6 +165,7 @@ def _metric_cells(steps: int | None) -> dict[str, Callable[[StrategyResult], str
         "compression ratio": lambda result: f"{result.compression_ratio:.4g}x",
         "algorithm": lambda result: result.algorithm,
         "buckets": lambda result: str(result.num_buckets),
+        "longest wait": lambda result: _optional_seconds(result.longest_pause_s),
         "dense iteration time": lambda result: _optional_seconds(result.dense_iteration_s),
         f"time of {steps:,} steps" if steps else "end-to-end time": lambda result: _optional_seconds(result.total_s),
     }

@@ -18,6 +18,7 @@ METRICS = (
     "num_buckets",
     "algorithm",
     "fidelity",
+    "longest_pause_s",
     "dense_iteration_s",
     "total_s",
 )

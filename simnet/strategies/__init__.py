@@ -19,6 +19,8 @@ from simnet.strategies.eight_bit import ByteGrad, Fp8AllReduce, Int8AllReduce
 from simnet.strategies.marsit import Marsit
 from simnet.strategies.low_rank import Atomo, GradZip, PowerSGD
 from simnet.strategies.sparse import MSTopK, RandomK, TopK
+from simnet.strategies.local_sgd import LocalSGD
+from simnet.strategies.diloco import DiLoCo
 from simnet.strategies.recorded import RecordedStep
 # isort: on
 
@@ -33,6 +35,7 @@ __all__ = [
     "CompressingStrategy",
     "DenseAllReduce",
     "DenseStage",
+    "DiLoCo",
     "EFSignSGD",
     "Exchange",
     "Fp8AllReduce",
@@ -40,6 +43,7 @@ __all__ = [
     "GradZip",
     "HybridShard",
     "Int8AllReduce",
+    "LocalSGD",
     "MSTopK",
     "Marsit",
     "OneBitAdam",

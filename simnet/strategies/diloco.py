@@ -1,0 +1,155 @@
+"""DiLoCo: workers train apart for many steps, and an outer optimizer takes what they moved for a gradient."""
+
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+from msgspec.structs import replace
+
+from simnet.collectives import algorithms
+from simnet.collectives.schedule import GroupKind
+from simnet.network.topology import Topology
+from simnet.program import Communicate, Kernel, Operation, Program
+from simnet.strategies.all_reduce import HIERARCHICAL
+from simnet.strategies.base import Exchange, Strategy, all_gather, register
+from simnet.strategies.compressing import BETWEEN_NODES, CompressingStrategy
+from simnet.strategies.local_steps import LocalStepsStrategy, OuterExchange, check_fits, fragment
+from simnet.strategies.named import strategy_from_text
+from simnet.values import BYTES_PER_ELEMENT, Count, Dtype
+from simnet.workload.buckets import Bucket
+from simnet.workload.kernel_cost import KernelCost
+from simnet.workload.training_step import Step
+
+PSEUDO_GRADIENT = KernelCost(name="pseudo_gradient", bytes_per_element=12.0, is_streaming=True)
+"""Read outer and local parameters, write their difference."""
+OUTER_UPDATE = KernelCost(name="outer_update", bytes_per_element=24.0, is_streaming=True)
+"""Nesterov: read the mean difference, the momentum and outer parameters; write the latter two and local parameters."""
+
+
+@register
+class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="diloco"):
+    """Train workers apart for many steps, then let an outer Nesterov step follow the mean of what they moved.
+
+    With workers of several ranks each rank exchanges its slice of the parameters between nodes, takes the outer step on
+    it, and gathers the slices of the others in the node.
+
+    Source: Douillard et al., DiLoCo, 2023, https://arxiv.org/abs/2311.08105; fragments and overlap: Douillard et al.,
+    Streaming DiLoCo, 2025, https://arxiv.org/abs/2501.18512. Fragments are equal parts of all parameters; in the paper
+    they are groups of layers.
+
+    Attributes:
+        outer_dtype: number format in which the difference travels.
+        exchange_by: a system that compresses the difference, with options after a colon, such as
+            "byte_grad:topology=scatter_reduce" or "ef_sign_sgd:scale_per=bucket"; by default it is all-reduced in
+            `outer_dtype`.
+        fragments: parts of the parameters that are exchanged at different steps of a period.
+        overlap_steps: steps that hide an exchange, after which its result is applied.
+    """
+
+    title: ClassVar[str] = "DiLoCo"
+    kernels: ClassVar[tuple[KernelCost, ...]] = (PSEUDO_GRADIENT, OUTER_UPDATE)
+
+    inner_steps: Count = 50
+    workers: Literal["rank", "node"] = "node"
+    outer_dtype: Dtype | None = None
+    exchange_by: str = ""
+    fragments: Count = 1
+    overlap_steps: Annotated[int, Meta(ge=0)] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        system = self._system
+        if self.inner_steps % self.fragments:
+            raise ValueError(
+                f"fragments: {self.fragments}: must divide inner_steps ({self.inner_steps}); change one of them"
+            )
+        if self.overlap_steps >= self.inner_steps // self.fragments:
+            raise ValueError(
+                f"overlap_steps: {self.overlap_steps}: must be below inner_steps / fragments "
+                f"({self.inner_steps // self.fragments}), so that one exchange ends before the next; lower it"
+            )
+        if system is not None and (self.outer_dtype is not None or self.algorithm is not None):
+            raise ValueError(
+                "exchange_by: a system brings its own numbers; drop outer_dtype and algorithm, or exchange_by"
+            )
+
+    @property
+    def _system(self) -> CompressingStrategy | None:
+        if not self.exchange_by:
+            return None
+        found = strategy_from_text(self.exchange_by, "exchange_by")
+        if isinstance(found, CompressingStrategy) and found.used_topology not in BETWEEN_NODES:
+            return found
+        raise ValueError(
+            f"exchange_by: {self.exchange_by!r}: must be a system that compresses gradients, in a topology that is not "
+            "hierarchical; give such as 'ef_sign_sgd:scale_per=bucket' or 'byte_grad:topology=scatter_reduce'"
+        )
+
+    @property
+    def form(self) -> str:
+        """What a worker is."""
+        return f"a worker a {self.workers}"
+
+    def trains_as(self, other: Strategy) -> bool:
+        """Tell whether a training with another strategy says how one with this goes: the same, but for workers."""
+        return isinstance(other, DiLoCo) and other._arithmetic == self._arithmetic
+
+    @property
+    def _arithmetic(self) -> tuple[object, ...]:
+        return self.inner_steps, self.fragments, self.overlap_steps, self.outer_dtype or "fp32", self.exchange_by
+
+    @classmethod
+    def presets(cls) -> dict[str, tuple[Strategy, ...]]:
+        """Return the paper's numbers of steps, one byte and one bit in its exchange, and its streaming form."""
+        auto, title = algorithms.AUTO, cls.title
+        return {
+            f"{title}, 50 steps": (cls(algorithm=auto),),
+            f"{title}, 50 steps, int8": (cls(exchange_by="byte_grad:topology=scatter_reduce"),),
+            f"{title}, 50 steps, 1 bit": (cls(exchange_by="ef_sign_sgd:topology=scatter_reduce,scale_per=bucket"),),
+            f"{title}, 500 steps": (cls(inner_steps=500, algorithm=auto),),
+            f"streaming {title}, 100 steps": (cls(inner_steps=100, fragments=4, overlap_steps=5, algorithm=auto),),
+        }
+
+    def topology_variants(self) -> tuple[Strategy, ...]:
+        """Return it with the all-reduces worth a try."""
+        if self.workers == "node" or self.algorithm != algorithms.AUTO:
+            return (self,)
+        return (self, replace(self, algorithm=HIERARCHICAL))
+
+    def program(self, step: Step, topology: Topology) -> Program:
+        """Return the steps from one exchange of a fragment to that of the next.
+
+        Raises:
+            SimnetError: there are more fragments than tensors, or the exchange does not fit the workload or cluster.
+        """
+        if step.tensors:
+            rule = f"the model has {len(step.tensors)} tensors"
+            check_fits("fragments", self.fragments, len(step.tensors), rule)
+        steps = self.inner_steps // self.fragments
+        outer = self._outer(fragment(step, self.fragments), topology)
+        return self.period(step, topology, outer, steps=steps, overlapped=self.overlap_steps)
+
+    def _outer(self, part: Bucket, topology: Topology) -> OuterExchange:
+        ranks = topology.ranks_per_node if self.workers == "node" else 1
+        own = replace(part, num_elements=part.num_elements / ranks, shapes=part.shapes if ranks == 1 else None)
+        update = Kernel(name=OUTER_UPDATE.name, part="decode", num_elements=own.num_elements)
+        return OuterExchange(
+            (Kernel(name=PSEUDO_GRADIENT.name, part="encode", num_elements=own.num_elements),),
+            self._exchange(own, topology),
+            (update, *self._gathered(part, topology)),
+        )
+
+    def _exchange(self, own: Bucket, topology: Topology) -> Exchange:
+        """Return the mean of a rank's slice over workers."""
+        kind: GroupKind = "inter_node" if self.workers == "node" else "world"
+        system = self._system
+        if system is not None:
+            return system.exchange_among(kind, system.used_topology, own, topology)
+        message_bytes = own.num_elements * BYTES_PER_ELEMENT[self.outer_dtype or "fp32"]
+        schedule = algorithms.choose_on(self.algorithm, topology, message_bytes, topology.group(kind))
+        return Exchange((Communicate(schedule=schedule, message_bytes=message_bytes),), message_bytes, schedule.label)
+
+    def _gathered(self, part: Bucket, topology: Topology) -> tuple[Operation, ...]:
+        """Return the gather of new parameters in the node, where each rank has a slice."""
+        if self.workers == "rank" or topology.ranks_per_node == 1:
+            return ()
+        return (all_gather(topology.group("intra_node"), topology, part.num_elements * BYTES_PER_ELEMENT["fp32"]),)
