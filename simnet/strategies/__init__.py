@@ -8,6 +8,8 @@ Those that compress gradients carry the names and options of `binsgdm.compressor
 # isort: off
 from simnet.strategies.base import STRATEGIES, AnyStrategy, DenseStage, Exchange, Planner, Strategy, register
 from simnet.strategies.all_reduce import DenseAllReduce
+from simnet.strategies.zero1 import Zero1
+from simnet.strategies.zero2 import Zero2
 from simnet.strategies.fsdp import FullShard
 from simnet.strategies.hsdp import HybridShard
 from simnet.strategies.binsgdm import BinSGDM
@@ -57,5 +59,7 @@ __all__ = [
     "Strategy",
     "TernGrad",
     "TopK",
+    "Zero1",
+    "Zero2",
     "register",
 ]

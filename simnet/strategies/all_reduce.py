@@ -16,6 +16,8 @@ from simnet.workload.training_step import Step
 HIERARCHICAL = "hierarchical"
 Algorithm = str
 """The name of an all-reduce algorithm, "auto" or "any"."""
+CAST = KernelCost(name="cast", bytes_per_element=6.0, is_streaming=True)
+"""Read 4, write 2, or the reverse."""
 
 
 @register
@@ -31,10 +33,7 @@ class DenseAllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     title: ClassVar[str] = "DDP"
-    kernels: ClassVar[tuple[KernelCost, ...]] = (
-        KernelCost(name="cast", bytes_per_element=6.0, is_streaming=True),  # read 4, write 2 (or the reverse)
-        ADAMW,
-    )
+    kernels: ClassVar[tuple[KernelCost, ...]] = (CAST, ADAMW)
     compresses: ClassVar[bool] = False
     former_keys: ClassVar[dict[str, str]] = {"payload": "wire_dtype"}
 
@@ -65,8 +64,8 @@ class DenseAllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=
         collective, algorithm = choose_all_reduce(self.algorithm, topology, bucket.num_elements * width)
         operations: tuple[Operation, ...] = (collective,)
         if width != step.bytes_per_element:
-            down = Kernel(name="cast", part="encode", num_elements=bucket.num_elements)
-            up = Kernel(name="cast", part="decode", num_elements=bucket.num_elements)
+            down = Kernel(name=CAST.name, part="encode", num_elements=bucket.num_elements)
+            up = Kernel(name=CAST.name, part="decode", num_elements=bucket.num_elements)
             operations = (down, collective, up)
         return Exchange(operations, collective.message_bytes, algorithm)
 

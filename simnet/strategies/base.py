@@ -141,13 +141,21 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         """Return what follows the exchange of the last bucket."""
         return ()
 
+    def buckets(self, step: Step, topology: Topology) -> tuple[Bucket, ...]:
+        """Return the buckets in the order in which backward makes them ready.
+
+        Raises:
+            SimnetError: as `program`.
+        """
+        return bucketing.build(self, step, _exchange_cost(self, step, topology))
+
     def program(self, step: Step, topology: Topology) -> Program:
         """Return one iteration: buckets exchanged during backward or after it.
 
         Raises:
             SimnetError: as `exchange`, or buckets cannot be cut as asked for.
         """
-        buckets = bucketing.build(self, step, _exchange_cost(self, step, topology))
+        buckets = self.buckets(step, topology)
         exchanges = tuple(self.exchange(bucket, step, topology) for bucket in buckets)
         return data_parallel(self, step, buckets, exchanges, self.epilogue(buckets, topology))
 
@@ -252,22 +260,12 @@ def data_parallel(
     stream does. Earlier micro-batches only compute. The dense optimizer follows the last exchange.
     """
     compute: list[Operation] = []
+    communication: list[Operation] = []
     for _ in range(step.micro_batches - 1):
         compute.append(Compute(part="forward", seconds=step.forward_s))
         compute.append(Compute(part="backward", seconds=step.backward_s))
     compute.append(Compute(part="forward", seconds=step.forward_s))
-    first = len(compute)
-    compute += [
-        Compute(part="backward", seconds=step.exchanged_backward_s * bucket.backward_fraction, bucket=bucket.index)
-        for bucket in buckets
-    ]
-    communication: list[Operation] = []
-    for bucket, found in zip(buckets, exchanges, strict=True):
-        ready = OperationId(COMPUTE, first + bucket.index if strategy.overlap else len(compute) - 1)
-        # Only the first operation waits for backward: a stream runs the others of a bucket, and the buckets, in order.
-        for operation in found.operations:
-            after = () if operation is not found.operations[0] else (ready,)
-            communication.append(_of_bucket(operation, bucket.index, after))
+    add_exchanged_backward(compute, communication, step, buckets, exchanges, overlap=strategy.overlap)
     communication += epilogue
     last = (OperationId(COMMUNICATION, len(communication) - 1),) if communication else ()
     compute.append(Compute(part="optimizer", seconds=step.optimizer_s, after=last))
@@ -277,6 +275,38 @@ def data_parallel(
         payload_bytes=sum(found.payload_bytes for found in exchanges),
         algorithm="+".join(sorted({found.algorithm for found in exchanges})),
     )
+
+
+def add_exchanged_backward(  # noqa: PLR0913 - two streams, and what they get
+    compute: list[Operation],
+    communication: list[Operation],
+    step: Step,
+    buckets: Sequence[Bucket],
+    exchanges: Sequence[Exchange],
+    *,
+    overlap: bool,
+) -> None:
+    """Add to both streams a backward, and the exchange of each bucket once it is ready, or of all once backward ends.
+
+    Args:
+        compute: stream of the GPU.
+        communication: stream of the exchanges.
+        step: says how long backward takes.
+        buckets: in the order in which they become ready.
+        exchanges: of these buckets.
+        overlap: whether buckets are exchanged while backward still runs.
+    """
+    first = len(compute)
+    compute += [
+        Compute(part="backward", seconds=step.exchanged_backward_s * bucket.backward_fraction, bucket=bucket.index)
+        for bucket in buckets
+    ]
+    for bucket, found in zip(buckets, exchanges, strict=True):
+        ready = OperationId(COMPUTE, first + bucket.index if overlap else len(compute) - 1)
+        # Only the first operation waits for backward: a stream runs the others of a bucket, and the buckets, in order.
+        for operation in found.operations:
+            after = () if operation is not found.operations[0] else (ready,)
+            communication.append(_of_bucket(operation, bucket.index, after))
 
 
 def _of_bucket(operation: Operation, bucket: int, after: tuple[OperationId, ...]) -> Operation:

@@ -1,0 +1,167 @@
+"""ZeRO-1: the state of the optimizer is sharded, gradients and parameters are not."""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import ClassVar, Literal
+
+from msgspec.structs import replace
+
+from simnet.collectives import algorithms
+from simnet.collectives.broadcast import Form
+from simnet.errors import SimnetError
+from simnet.network.topology import Topology
+from simnet.program import Communicate, Program
+from simnet.strategies.all_reduce import Algorithm, DenseAllReduce, check_algorithm
+from simnet.strategies.base import Exchange, Strategy, register
+from simnet.strategies.sharded_update import ShardedUpdate, UpdateStreams
+from simnet.units import Size
+from simnet.workload.buckets import Bucket
+from simnet.workload.training_step import Step, Tensor
+
+# What a rank without parameters broadcasts as its bucket: one number in fp32.
+EMPTY_BUCKET_BYTES = 4.0
+OF_BROADCAST = ("algorithm", "broadcast", "param_groups", "parameters_as_bucket_view")
+OF_ALL_GATHER = ("overlap_param_gather", "reduce_scatter_as")
+ParamGroups = Literal["one", "by_dimensions"]
+
+Owned = tuple[tuple[tuple[float, ...], ...], ...]
+"""Elements of each tensor, by rank and parameter group."""
+
+
+@register
+class Zero1(ShardedUpdate, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="zero1"):
+    """Shard the optimizer's state over all ranks (ZeRO-1): each updates its part of the parameters and hands it out.
+
+    Source: Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC 2020,
+    https://arxiv.org/abs/1910.02054, section 5; Megatron-LM's distributed optimizer; for "broadcast"
+    torch.distributed.optim.ZeroRedundancyOptimizer of PyTorch 2.13, whose step is recorded and compared by
+    tests/contract/test_zero_steps.py. Differs: every broadcast starts at the first rank.
+
+    Attributes:
+        update: "all_gather" scatters sums of gradients during backward and gathers parameters after the update, as
+            Megatron does; "broadcast" all-reduces as DDP does, and every rank broadcasts the tensors that it has
+            updated, as torch's ZeroRedundancyOptimizer does.
+        parameters_as_bucket_view: with "broadcast", whether a rank's tensors are one message; torch's default, false,
+            broadcasts each tensor by itself.
+        param_groups: with "broadcast", how the optimizer's parameters are grouped, which decides who gets which
+            tensor: all in "one" group, or "by_dimensions" first matrices and then vectors, which take no weight decay.
+        algorithm: with "broadcast", the all-reduce algorithm, as of `all_reduce`.
+        broadcast: with "broadcast", "tree" as gloo does, or "pipeline" as NCCL does; by default the faster of both.
+    """
+
+    title: ClassVar[str] = "ZeRO-1"
+
+    update: Literal["all_gather", "broadcast"] = "all_gather"
+    parameters_as_bucket_view: bool = False
+    param_groups: ParamGroups = "one"
+    algorithm: Algorithm | None = None
+    broadcast: Form | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_algorithm("algorithm", self.algorithm)
+        defaults = type(self).__struct_defaults__
+        without_effect = OF_ALL_GATHER if self.update == "broadcast" else OF_BROADCAST
+        for key, default in zip(type(self).__struct_fields__, defaults, strict=True):
+            if key in without_effect and getattr(self, key) != default:
+                raise ValueError(f"{key}: has no effect with update {self.update!r}; drop one of them")
+
+    @property
+    def form(self) -> str:
+        """How parameters are handed out."""
+        return self.update.replace("_", "-")
+
+    def topology_variants(self) -> tuple[Strategy, ...]:
+        """Return it with an all-gather, and with one broadcast a rank, which is never slower than one a tensor."""
+        if self.update == "broadcast":
+            return (self,)
+        others = {"parameters_as_bucket_view": True, "overlap_param_gather": False, "reduce_scatter_as": "ring"}
+        return (self, replace(self, update="broadcast", algorithm=algorithms.AUTO, **others))
+
+    def bucketing_variants(self, caps: Sequence[Size | None]) -> tuple[Strategy, ...]:
+        """Return it with each way to cut buckets."""
+        if self.update == "broadcast":
+            return Strategy.bucketing_variants(self, caps)
+        return super().bucketing_variants(caps)
+
+    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:
+        """Return what reduces the gradients of a bucket: DDP's all-reduce, or a reduce-scatter."""
+        if self.update == "all_gather":
+            return super().exchange(bucket, step, topology)
+        dense = DenseAllReduce(wire_dtype=self.wire_dtype, algorithm=self.algorithm)
+        found = dense.exchange(bucket, step, topology)
+        return found._replace(algorithm=f"{found.algorithm}+broadcast")
+
+    def program(self, step: Step, topology: Topology) -> Program:
+        """Return one iteration.
+
+        Raises:
+            SimnetError: as of all strategies, or broadcasts need tensors that the workload does not have.
+        """
+        if self.update == "all_gather":
+            return super().program(step, topology)
+        buckets = self.buckets(step, topology)
+        exchanges = tuple(self.exchange(bucket, step, topology) for bucket in buckets)
+        owned = self._owned(step, topology.world_size)
+        share = max(sum(map(sum, of_rank)) for of_rank in owned) / step.num_elements
+        messages = tuple(self._broadcasts(owned, step, topology))
+        return UpdateStreams(self, step, buckets, exchanges).program(share, messages, in_forward=False)
+
+    def _owned(self, step: Step, world_size: int) -> Owned:
+        """Return the elements of the tensors that each rank updates."""
+        if step.tensors:
+            return partition(step.tensors, world_size, self.param_groups)
+        if self.param_groups != "one" or not self.parameters_as_bucket_view:
+            key = "param_groups" if self.param_groups != "one" else "parameters_as_bucket_view"
+            raise SimnetError(
+                f"strategy.{key}: {getattr(self, key)!r}: needs the model's tensors; give workload.tensors or "
+                "workload.gradients, or parameters_as_bucket_view = true alone"
+            )
+        return (((step.num_elements / world_size,),),) * world_size
+
+    def _broadcasts(self, owned: Owned, step: Step, topology: Topology) -> Iterator[Communicate]:
+        """Yield what each rank broadcasts, rank by rank; nothing where there is one rank."""
+        world, width = topology.group("world"), self.gather_width(step)
+        if world.size == 1:
+            return
+        for of_rank in owned:
+            tensors = [float(elements * width) for group in of_rank for elements in group]
+            for size in [sum(tensors) or EMPTY_BUCKET_BYTES] if self.parameters_as_bucket_view else tensors:
+                schedule = algorithms.choose_broadcast(self.broadcast, topology, size, world)
+                yield Communicate(schedule=schedule, message_bytes=size)
+
+
+@lru_cache(maxsize=64)
+def partition(tensors: tuple[Tensor, ...], world_size: int, param_groups: ParamGroups) -> Owned:
+    """Give each tensor, the largest of its group first, to the rank with the fewest elements so far.
+
+    Source: ZeroRedundancyOptimizer._partition_parameters of PyTorch 2.13.
+    """
+    ranks = [(0.0, rank) for rank in range(world_size)]
+    owned: list[list[tuple[float, ...]]] = [[] for _ in ranks]
+    for group in _grouped(tensors, param_groups):
+        found: list[list[float]] = [[] for _ in range(world_size)]
+        for elements in sorted(group, reverse=True):
+            fewest, rank = ranks[0]
+            heapq.heapreplace(ranks, (fewest + elements, rank))
+            found[rank].append(elements)
+        for rank, of_group in enumerate(found):
+            owned[rank].append(tuple(of_group))
+    return tuple(map(tuple, owned))
+
+
+def _grouped(tensors: tuple[Tensor, ...], param_groups: ParamGroups) -> list[list[float]]:
+    """Return the sizes of the tensors in each parameter group.
+
+    Raises:
+        SimnetError: groups go by shapes that are not known.
+    """
+    if param_groups == "one":
+        return [[one.num_elements for one in tensors]]
+    if any(one.shape is None for one in tensors):
+        raise SimnetError(
+            "strategy.param_groups: 'by_dimensions': needs the shapes of the tensors; give workload.gradients, or a "
+            "shape with each of workload.tensors"
+        )
+    return [[one.num_elements for one in tensors if (len(one.shape or ()) > 1) == wide] for wide in (True, False)]

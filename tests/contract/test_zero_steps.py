@@ -1,0 +1,187 @@
+"""Real ZeRO steps and 8-bit all-reduces are the simulated ones: messages, groups, bytes, order, waits.
+
+torch has ZeRO as `ZeroRedundancyOptimizer`, which all-reduces and broadcasts. That which scatters gradients and gathers
+parameters, as DeepSpeed and Megatron do, is a short script on torch.distributed, `tests.helpers.sharded_sgd`, which is
+checked to train as plain SGD does; those two themselves are not run.
+"""
+
+import math
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.helpers import contract_steps as steps
+from tests.helpers.contract_steps import CAP_MB, Layout
+from tests.helpers.launch import join, launch
+from tests.helpers.sharded_sgd import ShardedSgd
+
+with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of what torch itself does
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+LAYOUTS = [(2, 1), (2, 2), (3, 2), pytest.param((4, 8), marks=pytest.mark.slow)]
+CAP = f"{steps.CAP_BYTES} B"
+NARROW_CAP_BYTES = 300  # closes the first of two buckets of `narrow_model`
+BROADCAST = {"update": "broadcast", "bucket_cap": f"{NARROW_CAP_BYTES} B"}
+
+
+def narrow_model() -> nn.Module:
+    """Return layers of which a vector is larger than a matrix, so that parameter groups change who has what."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, 60), nn.Linear(60, 1), nn.Linear(1, 30))
+
+
+def grouped(module: nn.Module, param_groups: str) -> list:
+    """Return the parameters of a module, or first its matrices and then its vectors."""
+    if param_groups == "one":
+        return list(module.parameters())
+    return [{"params": [one for one in module.parameters() if (one.ndim > 1) == wide]} for wide in (True, False)]
+
+
+def of_zero_redundancy(
+    layout: Layout, *, param_groups: str = "one", parameters_as_bucket_view: bool = False, micro_batches: int = 1
+) -> dict:
+    """Return a recorded step of torch's sharded optimizer over DDP."""
+
+    def script() -> None:
+        module = DistributedDataParallel(narrow_model(), bucket_cap_mb=NARROW_CAP_BYTES / 2**20)
+        optimizer = ZeroRedundancyOptimizer(
+            grouped(module, param_groups), torch.optim.Adam, parameters_as_bucket_view=parameters_as_bucket_view
+        )
+        steps.train(module, optimizer, 2, micro_batches)
+
+    return steps.record(script, layout)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("param_groups", ["one", "by_dimensions"])
+@pytest.mark.parametrize("parameters_as_bucket_view", [False, True])
+def test_torchs_sharded_optimizer_does_what_is_simulated(parameters_as_bucket_view, param_groups, layout):
+    options = {"param_groups": param_groups, "parameters_as_bucket_view": parameters_as_bucket_view}
+    real, simulated = steps.forms(
+        steps.strategy("zero1", **BROADCAST, **options), of_zero_redundancy(layout, **options)
+    )
+    assert real == simulated
+    assert [one.kind for one in real.sent].count("broadcast") == (math.prod(layout) if parameters_as_bucket_view else 6)
+
+
+def test_parameter_groups_change_who_has_what():
+    one, two = (of_zero_redundancy((2, 2), param_groups=groups) for groups in ("one", "by_dimensions"))
+    simulated = steps.strategy("zero1", **BROADCAST)
+    assert steps.forms(simulated, one)[0] != steps.forms(simulated, two)[0]
+
+
+def test_micro_batches_but_the_last_are_not_reduced():
+    recording = of_zero_redundancy((2, 2), micro_batches=3)
+    real, simulated = steps.forms(steps.strategy("zero1", **BROADCAST), recording)
+    assert (real, recording["micro_batches"]) == (simulated, 3)
+
+
+def inputs(rank: int, micro_batch: int) -> torch.Tensor:
+    """Return samples of one rank."""
+    return torch.randn(2, 64, generator=torch.Generator().manual_seed(100 * rank + micro_batch))
+
+
+def train_sharded(kind: str, *, rank: int = 0, micro_batches: int = 1, in_forward: bool = False) -> nn.Module:
+    """Train by hand: ZeRO-1 accumulates whole gradients, ZeRO-2 scatters those of every micro-batch."""
+    module = DistributedDataParallel(steps.small_model(), bucket_cap_mb=CAP_MB)
+    optimizer = ShardedSgd(module, lr=0.1, in_forward=in_forward)
+    module(inputs(rank, 0)).square().mean().backward()
+    optimizer.forget()
+    for _ in range(3):
+        optimizer.zero_grad()
+        for index in range(micro_batches):
+            module.require_backward_grad_sync = kind == "zero2" or index == micro_batches - 1
+            module(inputs(rank, index)).square().mean().backward()
+            if kind == "zero2":
+                optimizer.zero_grad()
+        optimizer.step()
+    optimizer.finish()
+    return module.module
+
+
+def train_alone(world_size: int, micro_batches: int) -> nn.Module:
+    """Train by SGD on the samples of all ranks."""
+    model = steps.small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        for rank in range(world_size):
+            for index in range(micro_batches):
+                (model(inputs(rank, index)).square().mean() / world_size).backward()
+        optimizer.step()
+    return model
+
+
+FORMS = [(kind, micro_batches, early) for kind in ("zero1", "zero2") for micro_batches in (1, 3) for early in (0, 1)]
+
+
+def check_training(rank: int, folder: str) -> None:
+    join(rank, 3, folder)
+    for kind, micro_batches, in_forward in FORMS:
+        found = train_sharded(kind, rank=rank, micro_batches=micro_batches, in_forward=bool(in_forward))
+        for one, other in zip(found.parameters(), train_alone(3, micro_batches).parameters(), strict=True):
+            torch.testing.assert_close(one, other)
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_the_step_by_hand_trains_as_sgd_does(tmp_path):
+    launch(check_training, str(tmp_path), nprocs=3)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize(("kind", "micro_batches", "in_forward"), FORMS)
+def test_scattered_gradients_and_gathered_parameters_are_the_simulated_ones(kind, micro_batches, in_forward, layout):
+    options = {"micro_batches": micro_batches, "in_forward": bool(in_forward)}
+    recording = steps.record(lambda: train_sharded(kind, **options), layout)
+    simulated = steps.strategy(kind, bucket_cap=CAP, overlap_param_gather=bool(in_forward))
+    real, wanted = steps.forms(simulated, recording)
+    assert real == wanted
+    reduced = micro_batches if kind == "zero2" else 1
+    assert [one.kind for one in real.sent].count("reduce_scatter") == 2 * reduced
+    assert [one.kind for one in real.sent].count("all_gather") == 2
+
+
+BYTES = [("int8", {}, {}), ("fp8", {}, {"dtype": "fp8_e4m3"}), ("fp8", {"dtype": "fp8_e5m2"}, {"dtype": "fp8_e5m2"})]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize(("kind", "options", "of_system"), BYTES)
+def test_an_all_reduce_of_bytes_is_the_systems_scatter_reduce(kind, options, of_system, layout):
+    recording = steps.of_system("byte_grad", {"topology": "scatter_reduce", **of_system}, layout)
+    real, simulated = steps.forms(steps.strategy(kind, bucket_cap=CAP, **options), recording)
+    assert real == simulated
+    assert [one.kind for one in real.sent] == ["all_to_all", "all_gather"] * 2
+
+
+PLANTED = {
+    "bytes": {"gather_dtype": "bf16"},
+    "order of broadcasts": {"param_groups": "by_dimensions"},
+    "number of broadcasts": {"parameters_as_bucket_view": True},
+    "waits": {"overlap": False},
+    "kinds": {"update": "all_gather"},
+}
+
+
+@pytest.mark.parametrize("mistake", PLANTED)
+def test_a_planted_mistake_is_found(mistake):
+    recording = of_zero_redundancy((2, 2))
+    real, simulated = steps.forms(steps.strategy("zero1", **BROADCAST), recording)
+    assert real == simulated
+    assert steps.forms(steps.strategy("zero1", **{**BROADCAST, **PLANTED[mistake]}), recording)[1] != real
+
+
+@pytest.mark.parametrize("mistake", ["zero1", "overlap_param_gather", "reduce_scatter_as"])
+def test_a_planted_mistake_in_what_is_scattered_is_found(mistake):
+    recording = steps.record(lambda: train_sharded("zero2", micro_batches=3), (2, 2))
+    options = {"overlap_param_gather": {"overlap_param_gather": True}}
+    options |= {"reduce_scatter_as": {"reduce_scatter_as": "all_reduce"}}
+    kind = "zero1" if mistake == "zero1" else "zero2"
+    planted = steps.strategy(kind, bucket_cap=CAP, **options.get(mistake, {}))
+    real, found = steps.forms(planted, recording)
+    assert real != found

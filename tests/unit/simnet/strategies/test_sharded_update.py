@@ -1,0 +1,161 @@
+"""Sharded updates: what they send, take and refuse, on both executors."""
+
+import pytest
+from msgspec.structs import replace
+
+from simnet import scenario
+from simnet.errors import SimnetError
+from simnet.scenario import Scenario
+from simnet.simulate import simulate
+from simnet.step_timer import StepTimer
+from simnet.strategies.named import strategy_from_text
+from tests.helpers import scenario_samples
+from tests.helpers.cli import assert_refused, run
+
+SIDE, LAYERS = 1024, 12
+TENSORS = [{"shape": [SIDE, SIDE], "count": LAYERS}, {"shape": [SIDE], "count": LAYERS, "backward_share": 0.0}]
+TIMES = {"forward": "40 ms", "backward": "80 ms", "optimizer": "8 ms"}
+FORMS = [
+    "zero1",
+    "zero2",
+    "zero2:overlap_param_gather=true",
+    "zero1:overlap_param_gather=true,bucket_cap=5 MiB",
+    "zero1:update=broadcast",
+    "zero1:update=broadcast,parameters_as_bucket_view=true,algorithm=hierarchical",
+    "zero1:update=broadcast,param_groups=by_dimensions,broadcast=tree",
+    "zero2:wire_dtype=bf16,gather_dtype=bf16",
+    "zero2:reduce_scatter_as=all_reduce,overlap=false",
+]
+
+
+def loaded(tmp_path, text, **changes) -> Scenario:
+    changes = {"workload": {"tensors": TENSORS, **TIMES}, **changes}
+    data = scenario_samples.pod(strategy="all_reduce", **changes)
+    scene = scenario.load(str(scenario_samples.write(tmp_path / "pod.toml", data)))
+    return replace(scene, strategy=strategy_from_text(text, "strategy"), baseline=None)
+
+
+def found(tmp_path, text, **changes):
+    return simulate(loaded(tmp_path, text, **changes)).result
+
+
+@pytest.mark.parametrize("text", FORMS)
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_both_executors_and_the_timer_agree(tmp_path, text, micro_batches):
+    changes = {"cluster__num_nodes": 3, "cluster__ranks_per_node": 4, "run": {"grad_accumulation": micro_batches}}
+    scene = loaded(tmp_path, text, **changes)
+    folded = simulate(scene).result
+    assert StepTimer(scene).of(scene.strategy) == pytest.approx(folded.iteration_s, rel=1e-9)
+    exact = simulate(replace(scene, run=replace(scene.run, fidelity="exact"))).result
+    if "broadcast" in text and "tree" in text:  # whose rounds wait for their busiest node
+        assert exact.iteration_s == pytest.approx(folded.iteration_s, rel=0.2)
+    else:
+        assert exact.iteration_s == pytest.approx(folded.iteration_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("text", FORMS)
+def test_one_rank_sends_nothing_and_updates_all(tmp_path, text):
+    result = found(tmp_path, text, cluster__num_nodes=1, cluster__ranks_per_node=1)
+    assert result.nic_bytes_per_node == result.comm_s == 0
+    cast_s = 2 * 6.0 * (LAYERS * SIDE * (SIDE + 1)) / 100e9 if "wire_dtype" in text else 0.0
+    assert result.iteration_s == pytest.approx(0.128 + cast_s, rel=1e-3)
+    assert result.breakdown.optimizer_s == pytest.approx(0.008)
+
+
+def test_what_is_scattered_and_gathered_is_what_a_ring_all_reduces(tmp_path):
+    ddp = found(tmp_path, "all_reduce:algorithm=ring")
+    for text in ("zero1", "zero2", "zero2:overlap_param_gather=true"):
+        assert found(tmp_path, text).nic_bytes_per_node == pytest.approx(ddp.nic_bytes_per_node)
+    halved = found(tmp_path, "zero1:wire_dtype=bf16,gather_dtype=bf16")
+    assert halved.nic_bytes_per_node == pytest.approx(ddp.nic_bytes_per_node / 2)
+    assert (ddp.compression_ratio, halved.compression_ratio) == (1, 2)
+
+
+def test_sharded_gradients_are_reduced_in_every_micro_batch(tmp_path):
+    once = found(tmp_path, "zero2").nic_bytes_per_node
+    accumulated = {"run": {"grad_accumulation": 4}}
+    assert found(tmp_path, "zero1", **accumulated).nic_bytes_per_node == pytest.approx(once)
+    assert found(tmp_path, "zero2", **accumulated).nic_bytes_per_node == pytest.approx(once * (4 + 1) / 2)
+
+
+def test_each_rank_updates_its_share(tmp_path):
+    assert found(tmp_path, "zero1").breakdown.optimizer_s == pytest.approx(0.008 / 16)
+    # Of 12 equal matrices on 16 ranks one has a whole one; the vectors go to those without.
+    share = SIDE / (LAYERS * (SIDE + 1))
+    assert found(tmp_path, "zero1:update=broadcast").breakdown.optimizer_s == pytest.approx(0.008 * share)
+
+
+def test_an_infinitely_fast_network_leaves_compute_alone(tmp_path):
+    links = {"bandwidth": "1000000 GB/s", "latency": "0 s"}
+    free = {"cluster__intra_node": links, "cluster__inter_node": links}
+    for text in ("zero1", "zero2", "zero2:overlap_param_gather=true"):
+        assert found(tmp_path, text, **free).iteration_s == pytest.approx(0.12 + 0.008 / 16, rel=1e-3)
+
+
+def test_gathers_hide_behind_the_next_forward(tmp_path):
+    before, during = (found(tmp_path, f"zero1:overlap_param_gather={early}") for early in ("false", "true"))
+    assert 0.01 < before.iteration_s - during.iteration_s < 0.04
+    assert during.breakdown.forward_s == pytest.approx(before.breakdown.forward_s)
+
+
+def test_a_micro_batch_waits_for_what_the_one_before_has_scattered(tmp_path):
+    """A second micro-batch of ZeRO-2 costs another reduction, which nothing hides; one of ZeRO-1 costs compute."""
+    for kind, reduced_more in (("zero1", 0), ("zero2", 1)):
+        one, two = (found(tmp_path, f"{kind}:overlap=false", run={"grad_accumulation": number}) for number in (1, 2))
+        more_s = reduced_more * one.comm_s / 2
+        assert two.comm_s - one.comm_s == pytest.approx(more_s)
+        assert two.iteration_s - one.iteration_s == pytest.approx(0.12 + more_s)
+
+
+@pytest.mark.parametrize(
+    ("text", "mathematics"),
+    [
+        ("zero1", "same"),
+        ("zero2", "same"),
+        ("zero1:wire_dtype=bf16", "rounding"),
+        ("zero2:gather_dtype=fp16", "rounding"),
+    ],
+)
+def test_casts_alone_change_the_mathematics(text, mathematics):
+    assert strategy_from_text(text, "strategy").mathematics == mathematics
+
+
+def test_a_model_without_tensors_is_shared_out_evenly_or_refused(tmp_path):
+    workload = {"num_elements": 110_000_000, **TIMES}
+    for text in ("zero1", "zero2", "zero1:update=broadcast,parameters_as_bucket_view=true"):
+        result = found(tmp_path, text, workload=workload)
+        assert result.breakdown.optimizer_s == pytest.approx(0.008 / 16)
+    with pytest.raises(SimnetError, match=r"^strategy.parameters_as_bucket_view: False: needs the model's tensors; "):
+        found(tmp_path, "zero1:update=broadcast", workload=workload)
+    with pytest.raises(SimnetError, match=r"^strategy.param_groups: 'by_dimensions': needs the model's tensors; "):
+        found(tmp_path, "zero1:update=broadcast,param_groups=by_dimensions", workload=workload)
+    sizes = {"tensors": [{"bytes": "4 MB", "count": 3}], **TIMES}
+    with pytest.raises(
+        SimnetError, match=r"^strategy.param_groups: 'by_dimensions': needs the shapes of the tensors; "
+    ):
+        found(tmp_path, "zero1:update=broadcast,param_groups=by_dimensions", workload=sizes)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        (
+            {"kind": "zero1", "algorithm": "tree"},
+            "strategy.algorithm: has no effect with update 'all_gather'; drop one",
+        ),
+        ({"kind": "zero1", "param_groups": "by_dimensions"}, "param_groups: has no effect with update 'all_gather'"),
+        ({"kind": "zero1", "broadcast": "tree"}, "broadcast: has no effect with update 'all_gather'"),
+        (
+            {"kind": "zero1", "update": "broadcast", "overlap_param_gather": True},
+            "has no effect with update 'broadcast'",
+        ),
+        ({"kind": "zero1", "update": "broadcast", "algorithm": "rnig"}, "Did you mean 'ring'?"),
+        ({"kind": "zero1", "update": "gather"}, "strategy.update: 'gather': "),
+        ({"kind": "zero2", "update": "broadcast"}, "'update' belongs to kind 'zero1', not to 'zero2'"),
+        ({"kind": "zero2", "wire_dtype": "fp8"}, "strategy.wire_dtype: 'fp8': "),
+        ({"kind": "zero2", "bucketing": "per_tensor"}, "strategy.bucketing: 'per_tensor': needs the model's tensors"),
+    ],
+)
+def test_what_does_not_hold_together_is_refused_in_one_sentence(tmp_path, strategy, message):
+    given = scenario_samples.write(tmp_path / "pod.toml", scenario_samples.pod(strategy=strategy))
+    assert_refused(run("simulate", str(given)), message)
