@@ -1,14 +1,17 @@
 """The result of `advise`: each system on one cluster, and the systems that pay."""
 
-from typing import Literal
+import math
+from collections.abc import Sequence
+from typing import Literal, get_args
 
 from msgspec import Struct
 
 from simnet.compare.crossing import Range
 from simnet.compare.training_record import TrainingRecord
-from simnet.compare.verdict import MISSED, PAYS, Speedup, Verdict, verdict_of
+from simnet.compare.verdict import MISSED, PAYS, UNTRAINED, Speedup, Verdict, verdict_of
 from simnet.scenario import Scenario
 from simnet.strategies import AnyStrategy
+from simnet.strategies.base import Mathematics
 from simnet.units import Bandwidth
 
 Bound = Literal["compute", "wire", "latency", "codec"]
@@ -26,6 +29,8 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
         missed_otherwise: by task where it was trained, but in no such form: whether it missed the target in all others.
         speedup_vs_plain: speedup over `tune.PLAIN`.
         headroom_s: time that a step may gain before the system no longer pays; below 0 if it does not pay [s].
+        longest_pause_s: longest time in which a GPU waits in a period of steps that are not all alike [s]; None where
+            they are.
         nic_bytes_per_node: sent out of a node in an iteration.
         saved: fraction of a step that goes away if compute, wire, latency or codec takes no time.
         faster_in: NIC bandwidths at which the system is faster than DDP tuned there.
@@ -42,6 +47,7 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
     missed_otherwise: dict[str, bool] = {}
     speedup_vs_plain: float
     headroom_s: float
+    longest_pause_s: float | None = None
     nic_bytes_per_node: float
     saved: dict[Bound, float]
     faster_in: tuple[Range, ...] = ()
@@ -55,9 +61,26 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
         return f"{self.name}, {form}" if (form := self.strategy.form) else self.name
 
     @property
+    def mathematics(self) -> Mathematics:
+        """What it does to the mathematics of data-parallel training."""
+        return self.strategy.mathematics
+
+    @property
+    def is_untrained(self) -> bool:
+        """Whether only trainings could say what its steps are worth, and there are none."""
+        return self.mathematics == "local_steps" and not self.records
+
+    @property
     def verdict(self) -> Verdict:
         """Whether it pays, by the time of its step and by its trainings."""
-        return verdict_of(self.speedup, [record.judged for record in self.records])
+        found = verdict_of(self.speedup, [record.judged for record in self.records])
+        return UNTRAINED if self.is_untrained and found != "does not pay" else found
+
+    @property
+    def to_target(self) -> float:
+        """Geometric mean of the speedups of the time to targets; 0 where one was missed, that of a step without any."""
+        found = [record.speedup.value if record.speedup else 0.0 for record in self.records]
+        return math.prod(found) ** (1 / len(found)) if found else self.speedup.value
 
     @property
     def bound(self) -> Bound:
@@ -68,6 +91,20 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
     def crossovers(self) -> tuple[Bandwidth, ...]:
         """The NIC bandwidths at which the system is as fast as the baseline, ascending."""
         return tuple(end for range_ in self.faster_in for end in range_ if end is not None)
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """What to use where training may change so much, and no more.
+
+    Attributes:
+        mathematics: the most that may change.
+        system: the best of those that change so much.
+        gain: speedup over the best that changes less; 1 for that which changes nothing.
+    """
+
+    mathematics: Mathematics
+    system: RankedSystem
+    gain: float
 
 
 class Accumulated(Struct, frozen=True, kw_only=True):
@@ -104,13 +141,31 @@ class Advice(Struct, frozen=True, kw_only=True):
         return next(row for row in self.systems if row.name == self.baseline)
 
     @property
-    def compressing(self) -> tuple[RankedSystem, ...]:
-        """The systems that compress."""
+    def others(self) -> tuple[RankedSystem, ...]:
+        """Everything but DDP."""
         return tuple(row for row in self.systems if not row.is_dense)
 
     def with_verdict(self, *verdicts: Verdict) -> tuple[RankedSystem, ...]:
-        """Return the compressing systems with these verdicts, the fastest first."""
-        return tuple(row for row in self.compressing if row.verdict in verdicts)
+        """Return what has these verdicts and is not DDP, the fastest first."""
+        return tuple(row for row in self.others if row.verdict in verdicts)
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The best that changes nothing in training, and the best of what rounds, compresses and trains apart."""
+        found: list[Choice] = []
+        for mathematics in get_args(Mathematics):
+            rows = [row for row in self.systems if row.mathematics == mathematics]
+            if rows:
+                system = self._chosen(rows)
+                least_s = min((one.system.iteration_s for one in found), default=system.iteration_s)
+                found.append(Choice(mathematics=mathematics, system=system, gain=least_s / system.iteration_s))
+        return tuple(found)
+
+    def _chosen(self, rows: Sequence[RankedSystem]) -> RankedSystem:
+        """Return the best of some: the first that pays, else DDP if it is about as fast, else the fastest."""
+        paying = [row for row in self.paying if row in rows]
+        ddp = [row for row in rows if row.is_dense and row.iteration_s < PAYS * rows[0].iteration_s]
+        return next(iter([*paying, *ddp, *rows]))
 
     @property
     def best(self) -> RankedSystem | None:
@@ -124,11 +179,14 @@ class Advice(Struct, frozen=True, kw_only=True):
     def paying(self) -> tuple[RankedSystem, ...]:
         """The systems that pay, the one to use first, then the fastest first."""
         pay = [*self.with_verdict("pays"), *self.with_verdict(MISSED)]
-        # A step that is faster by less than counts is no reason to prefer what nobody has trained.
-        trained = [row for row in pay if row.records and row.iteration_s < PAYS * pay[0].iteration_s]
-        return tuple(sorted(pay, key=lambda row: row is not (*trained, *pay)[0]))
+        # A step that is faster by less than counts is no reason to prefer what nobody has trained, or what takes longer
+        # to a target.
+        known = [row for row in pay if row.records or row.mathematics == "same"]
+        near = [row for row in known if row.iteration_s < PAYS * pay[0].iteration_s]
+        first = max(near, key=lambda row: row.to_target, default=pay[0] if pay else None)
+        return tuple(sorted(pay, key=lambda row: row is not first))
 
     @property
     def answer(self) -> RankedSystem | None:
-        """The system that the advice is about: the best, else the fastest that compresses; None if there is none."""
-        return self.best or next(iter(self.compressing), None)
+        """The system that the advice is about: the best, else the fastest that is not DDP; None if there is none."""
+        return self.best or next(iter(self.others), None)

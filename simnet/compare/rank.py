@@ -152,14 +152,14 @@ class _Ranking:
         return self._row(name, self._versus(self.dense[name]), is_dense=True)
 
     def row_or_reason(self, name: str) -> RankedSystem | str:
-        """Return a compressing system, ranked, or the reason why it cannot be predicted."""
+        """Return a system, ranked, or the reason why it cannot be predicted."""
         try:
             return self.row(name)
         except SimnetError as error:
             return str(error)
 
     def row(self, name: str) -> RankedSystem:
-        """Return a compressing system, ranked."""
+        """Return a system, ranked."""
         versus = self._versus(self._known(self._systems[name]))
         row = self._row(name, versus, is_dense=False)
         return replace(
@@ -199,6 +199,7 @@ class _Ranking:
         step_s = self._times.here.simulated(strategy)
         result = simulate(replace(self._scenario, strategy=strategy))
         own = [steps.stages(strategy) for steps in self._drawn]
+        trains_otherwise = not is_dense and strategy.mathematics != "same"
         speedup = self._speedup(strategy, own, step_s, versus)
         return RankedSystem(
             name=name,
@@ -206,10 +207,11 @@ class _Ranking:
             strategy=strategy,
             iteration_s=step_s,
             speedup=speedup,
-            records=() if is_dense else tuple(self._records(strategy)),
-            missed_otherwise={} if is_dense else self._missed_otherwise(strategy),
+            records=tuple(self._records(strategy)) if trains_otherwise else (),
+            missed_otherwise=self._missed_otherwise(strategy) if trains_otherwise else {},
             speedup_vs_plain=self.plain_iteration_s / step_s,
             headroom_s=self._baseline_s / PAYS - step_s,
+            longest_pause_s=result.result.longest_pause_s,
             nic_bytes_per_node=result.result.nic_bytes_per_node,
             saved={bound: 1 - steps.of(strategy) / step_s for bound, steps in self._freed.items()},
             notes=result.notes,
@@ -278,7 +280,7 @@ class _Ranking:
         proportion elsewhere: drawing at each step of the search would take a hundred times as long.
         """
         here, reached = row.speedup, [found for record in row.records if (found := record.judged)]
-        if here.unmeasured or (row.records and not reached):
+        if here.unmeasured or row.is_untrained or (row.records and not reached):
             return ()
         margin = min((one.interval[0] if one.interval else one.value) / here.value for one in (here, *reached))
         slow_here = here.if_kernels_slow

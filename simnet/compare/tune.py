@@ -24,8 +24,8 @@ PLAIN = DenseAllReduce()
 
 
 def systems() -> dict[str, Variants]:
-    """Return the systems that compress, by title, each with all its variants."""
-    by_kind = (kind.presets() for kind in STRATEGIES if kind.compresses)
+    """Return everything that may stand in the place of DDP, by title, each with all its variants."""
+    by_kind = (kind.presets() for kind in STRATEGIES if not issubclass(kind, DenseAllReduce))
     return {title: _tuned(variants) for systems_ in by_kind for title, variants in systems_.items()}
 
 
@@ -54,7 +54,7 @@ def recorded_systems(paths: Iterable[str]) -> dict[str, Variants]:
 
 def trained_variants(strategy: AnyStrategy, dtype: Dtype) -> Variants:
     """Return the settings of a strategy whose training goes as its own; of DDP all that stand for the baseline."""
-    if not strategy.compresses:
+    if isinstance(strategy, DenseAllReduce):
         return tuple(variant for variants in dense_systems(dtype).values() for variant in variants)
     return tuple(one for one in _tuned([strategy]) if one.trains_as(strategy))
 

@@ -14,6 +14,7 @@ Verdict = Literal[
     "may pay: measure kernels first",
     "may pay: within its uncertainty",
     "may pay: by fewer steps",
+    "may pay: nobody trained it",
     "does not pay: missed its target",
     "does not pay",
 ]
@@ -23,6 +24,8 @@ NO_SOONER: Verdict = "may pay: no sooner at a target"
 MEASURE_FIRST: Verdict = "may pay: measure kernels first"
 UNCERTAIN: Verdict = "may pay: within its uncertainty"
 FEWER_STEPS: Verdict = "may pay: by fewer steps"
+UNTRAINED: Verdict = "may pay: nobody trained it"
+"""Of workers that train apart: one of their steps is no step of DDP."""
 
 
 class Speedup(Struct, frozen=True, kw_only=True):

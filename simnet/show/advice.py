@@ -20,20 +20,30 @@ from simnet.show.text import (
     workload_title,
 )
 from simnet.strategies import RecordedStep
+from simnet.strategies.base import Mathematics
 from simnet.units import format_bytes, format_seconds
 
 COLUMNS = (
     "system",
+    "changes",
     "step",
     "speedup",
     "verdict",
     "to target",
     "slow kernels",
-    "vs plain DDP",
     "bound by",
     "NIC bytes",
     "faster with NICs",
 )
+
+
+CHANGES: dict[Mathematics, str] = {
+    "same": "nothing",
+    "rounding": "rounding",
+    "compression": "compression",
+    "local_steps": "local steps",
+}
+"""What a strategy changes in training."""
 
 
 def advice_page(advice: Advice) -> Page:
@@ -74,12 +84,12 @@ def _cells(row: RankedSystem, advice: Advice) -> tuple[str, ...]:
     interval = " ({:.2f}-{:.2f})".format(*row.speedup.interval) if row.speedup.interval else ""
     return (
         row.label,
+        CHANGES[row.mathematics],
         format_seconds(row.iteration_s),
         speedup_text(row.speedup.value) + interval,
         "baseline" if row.name == advice.baseline else "-" if row.is_dense else row.verdict,
         _to_target(row),
         speedup_text(row.speedup.if_kernels_slow),
-        speedup_text(row.speedup_vs_plain),
         f"{row.bound} {100 * row.saved[row.bound]:.0f} %",
         format_bytes(row.nic_bytes_per_node),
         ranges_text(row.faster_in) if row.curve else "-",
@@ -89,7 +99,7 @@ def _cells(row: RankedSystem, advice: Advice) -> tuple[str, ...]:
 def _to_target(row: RankedSystem) -> str:
     """Return the lowest and the highest speedup of the time to a target, over the trainings."""
     if not row.records:
-        return "-"
+        return "as DDP" if row.mathematics == "same" else "-"
     found = [record.speedup.value for record in row.records if record.speedup]
     never = ["never"] if len(found) < len(row.records) else []
     lowest = [] if never else [f"{min(found):.2f}-"] if len(found) > 1 else [""]
@@ -109,6 +119,9 @@ def to_object(advice: Advice) -> dict[str, object]:
         "plain_iteration_s": advice.plain_iteration_s,
         "speedup_without_comm": advice.speedup_without_comm,
         "best": advice.best.name if advice.best else None,
+        "choices": [
+            {"mathematics": one.mathematics, "name": one.system.name, "gain": one.gain} for one in advice.choices
+        ],
         "advice": sentences(advice),
         "published": published(),
         "micro_batches": scenario.grad_accumulation,
@@ -122,7 +135,8 @@ def to_object(advice: Advice) -> dict[str, object]:
 def _row_object(row: RankedSystem) -> dict[str, object]:
     return {
         "name": row.name,
-        "compresses": not row.is_dense,
+        "is_ddp": row.is_dense,
+        "mathematics": row.mathematics,
         "strategy": to_dict(row.strategy),
         "iteration_s": row.iteration_s,
         "speedup": row.speedup.value,
@@ -138,6 +152,7 @@ def _row_object(row: RankedSystem) -> dict[str, object]:
         "records": [_record_object(record) for record in row.records],
         "bound": row.bound,
         "saved": row.saved,
+        "longest_pause_s": row.longest_pause_s,
         "nic_bytes_per_node": row.nic_bytes_per_node,
         "unmeasured_kernels": list(row.speedup.unmeasured),
         "faster_in_bytes_per_s": [list(ends) for ends in row.faster_in],

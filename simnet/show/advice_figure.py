@@ -29,12 +29,12 @@ def advice_figure(advice: Advice) -> Figure:
     Raises:
         SimnetError: there is nothing to draw.
     """
-    if not advice.compressing:
+    if not advice.others:
         name, reason = advice.left_out[0]
-        raise SimnetError(f"--plot: no system that compresses could be predicted: {name}: {reason}")
+        raise SimnetError(f"--plot: nothing but DDP could be predicted: {name}: {reason}")
     figure = new(PAGE_IN, 4.6)
     axes = figure.subplots()
-    rows = advice.compressing
+    rows = advice.others
     named = rows[: len(COLOURS)]
     highest = HEADROOM * max([2.0, *(speedup for row in rows for _, speedup in row.curve)])
     axes.axhspan(PAYS, highest, color=PAYING, linewidth=0, zorder=0, label=f"predicted {PAYS:g} times as fast or more")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from simnet import files, templates
 from simnet.compare.advice import Advice
 from simnet.compare.crossing import Range
-from simnet.compare.verdict import FEWER_STEPS, MEASURE_FIRST, MISSED_ALL, NO_SOONER, PAYS, UNCERTAIN
+from simnet.compare.verdict import FEWER_STEPS, MEASURE_FIRST, MISSED_ALL, NO_SOONER, PAYS, UNCERTAIN, UNTRAINED
 from simnet.compare.whatif import SLOW_KERNEL_FACTOR
 from simnet.show.text import clipped, printable
 
@@ -24,12 +24,14 @@ def sentences(advice: Advice) -> list[str]:
     measured_on = scenario.calibration.inter_node.measured_on
     given = {
         "baseline": advice.baseline_system,
+        "choices": advice.choices,
         "best": advice.best,
         "also_pay": pay[1:],
         "may_pay": advice.with_verdict(UNCERTAIN),
         "missed": advice.with_verdict(MISSED_ALL),
         "no_sooner": advice.with_verdict(NO_SOONER),
         "by_fewer_steps": advice.with_verdict(FEWER_STEPS),
+        "untrained": advice.with_verdict(UNTRAINED),
         "answer": advice.answer,
         "accumulated": advice.accumulated,
         "micro_batches": scenario.grad_accumulation,
@@ -38,13 +40,13 @@ def sentences(advice: Advice) -> list[str]:
         "to_measure": to_measure,
         "estimated": [one for one in to_measure if not one.speedup.unmeasured],
         "unmeasured": [one for one in to_measure if one.speedup.unmeasured],
-        "fastest": next(iter(advice.compressing), None),
+        "fastest": next(iter(advice.others), None),
         "world_size": scenario.cluster.world_size,
         "gpu": clipped(printable(scenario.cluster.gpu or scenario.calibration.gpu), MAX_GPU),
         "speedup_without_comm": advice.speedup_without_comm,
         "pays_from": PAYS,
         "gain_over_plain": advice.plain_iteration_s / advice.baseline_system.iteration_s,
-        "measured_on": measured_on if any(one.curve for one in advice.compressing) else None,
+        "measured_on": measured_on if any(one.curve for one in advice.others) else None,
         "slow_kernel_factor": SLOW_KERNEL_FACTOR,
         "max_named": MAX_NAMED,
         "ranges": ranges_text,

@@ -66,7 +66,7 @@ def test_an_advice_and_a_time_to_target_say_the_same_of_a_system() -> None:
     for task, convergence in trainings.items():
         rate = given.cluster.inter_node.bytes_per_s
         (there,) = times_to_target(given, convergence, simulate, bandwidths=[rate]).bandwidths
-        for one in advice.compressing:
+        for one in advice.others:
             for record in one.records:
                 found = there.find(one.strategy.kind)
                 assert found is not None
