@@ -6,7 +6,7 @@ from simnet.compare.advice import Advice, RankedSystem
 from simnet.compare.training_record import TrainingRecord
 from simnet.compare.tune import systems
 from simnet.scenario import to_dict
-from simnet.show.advice_sentences import published, ranges_text, sentences
+from simnet.show.advice_sentences import choices, published, ranges_text, sentences
 from simnet.show.notes import notes_lines
 from simnet.show.page import Page
 from simnet.show.table import Table
@@ -48,11 +48,12 @@ CHANGES: dict[Mathematics, str] = {
 
 def advice_page(advice: Advice) -> Page:
     """Return the table of all systems, the advice in sentences, and the notes."""
+    chosen = [line for sentence in choices(advice) for line in hanging("- ", sentence)]
     advice_lines = [line for sentence in sentences(advice) for line in hanging("", sentence)]
     left_out = [line for text in _left_out(advice) for line in hanging("not predicted: ", text)]
     notes = notes_lines([row.notes for row in advice.systems])
     table = Table(COLUMNS, (_cells(row, advice) for row in advice.systems))
-    return Page([*heading(advice), "", table, "", *advice_lines, "", *left_out, *notes])
+    return Page([*heading(advice), "", table, "", *chosen, "", *advice_lines, "", *left_out, *notes])
 
 
 def _left_out(advice: Advice) -> Iterator[str]:
@@ -122,6 +123,7 @@ def to_object(advice: Advice) -> dict[str, object]:
         "choices": [
             {"mathematics": one.mathematics, "name": one.system.name, "gain": one.gain} for one in advice.choices
         ],
+        "what_to_use": choices(advice),
         "advice": sentences(advice),
         "published": published(),
         "micro_batches": scenario.grad_accumulation,

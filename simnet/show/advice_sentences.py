@@ -24,7 +24,6 @@ def sentences(advice: Advice) -> list[str]:
     measured_on = scenario.calibration.inter_node.measured_on
     given = {
         "baseline": advice.baseline_system,
-        "choices": advice.choices,
         "best": advice.best,
         "also_pay": pay[1:],
         "may_pay": advice.with_verdict(UNCERTAIN),
@@ -52,6 +51,14 @@ def sentences(advice: Advice) -> list[str]:
         "ranges": ranges_text,
     }
     return templates.paragraphs("advice.txt", "sentences", given).split("\n\n")
+
+
+def choices(advice: Advice) -> list[str]:
+    """Return what to use, by what may change in training, a sentence each; none where there is nothing but DDP."""
+    if not advice.others:
+        return []
+    given = {"choices": advice.choices, "baseline": advice.baseline_system}
+    return templates.paragraphs("advice.txt", "choices", given).split("\n\n")
 
 
 def published() -> str:

@@ -102,11 +102,11 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
         """Return the paper's numbers of steps, one byte and one bit in its exchange, and its streaming form."""
         auto, title = algorithms.AUTO, cls.title
         return {
-            f"{title}, 50 steps": (cls(algorithm=auto),),
-            f"{title}, 50 steps, int8": (cls(exchange_by="byte_grad:topology=scatter_reduce"),),
-            f"{title}, 50 steps, 1 bit": (cls(exchange_by="ef_sign_sgd:topology=scatter_reduce,scale_per=bucket"),),
-            f"{title}, 500 steps": (cls(inner_steps=500, algorithm=auto),),
-            f"streaming {title}, 100 steps": (cls(inner_steps=100, fragments=4, overlap_steps=5, algorithm=auto),),
+            f"{title} 50": (cls(algorithm=auto),),
+            f"{title} 50 int8": (cls(exchange_by="byte_grad:topology=scatter_reduce"),),
+            f"{title} 50 1-bit": (cls(exchange_by="ef_sign_sgd:topology=scatter_reduce,scale_per=bucket"),),
+            f"{title} 500": (cls(inner_steps=500, algorithm=auto),),
+            f"streaming {title} 100": (cls(inner_steps=100, fragments=4, overlap_steps=5, algorithm=auto),),
         }
 
     def topology_variants(self) -> tuple[Strategy, ...]:

@@ -81,8 +81,8 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
         """Return it with torch's all-reduce between the copies, with BinSGDM and with one byte an element."""
         return {
             cls.title: (cls(algorithm=algorithms.AUTO),),
-            f"{cls.title}, BinSGDM between copies": (cls(replicas="binsgdm"),),
-            f"{cls.title}, int8 between copies": (cls(replicas="byte_grad:topology=scatter_reduce"),),
+            f"{cls.title} + BinSGDM": (cls(replicas="binsgdm"),),
+            f"{cls.title} + int8": (cls(replicas="byte_grad:topology=scatter_reduce"),),
         }
 
     def bucketing_variants(self, caps: Sequence[Size | None]) -> tuple[Strategy, ...]:

@@ -36,7 +36,7 @@ class LocalSGD(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_fie
     @classmethod
     def presets(cls) -> dict[str, tuple[Strategy, ...]]:
         """Return it with the numbers of steps that papers keep the quality of."""
-        return {f"{cls.title}, {steps} steps": (cls(inner_steps=steps, algorithm=algorithms.AUTO),) for steps in (4, 8)}
+        return {f"{cls.title} {steps}": (cls(inner_steps=steps, algorithm=algorithms.AUTO),) for steps in (4, 8)}
 
     def topology_variants(self) -> tuple[Strategy, ...]:
         """Return it with the fastest all-reduce that NCCL has, and with the one that sums inside the node first."""

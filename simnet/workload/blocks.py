@@ -70,7 +70,7 @@ def parts_of(tensors: tuple[Tensor, ...], cap_bytes: Size | None, bytes_per_elem
     """
     if not tensors or any(one.shape is None for one in tensors):
         raise SimnetError(
-            "workload: needs the shapes of the model's tensors, since sharding cuts each of them; give "
+            "workload: needs the shapes of the tensors, since sharding cuts each of them; give "
             "workload.gradients, or a shape with each of workload.tensors"
         )
     names = _by_size(tensors, cap_bytes, bytes_per_element) if cap_bytes else [block_of(one.name) for one in tensors]

@@ -60,14 +60,14 @@ class TestFigure:
     def test_it_names_the_fastest_systems_and_what_is_to_be_measured(self, advice: Advice) -> None:
         axes = advice_figure(advice).axes[0]
         labels = axes.get_legend_handles_labels()[1]
-        named = [found.label for found in advice.compressing[:6]]
+        named = [found.label for found in advice.others[:6]]
         assert [
             label.removesuffix(MARK) for label in labels if label.removesuffix(MARK).split(", ")[0] in systems()
         ] == named
         assert f"{row(advice, 'Top-k 1 %').label}{MARK}" in labels
         assert {"this cluster", "others", f"predicted {PAYS:g} times as fast or more"} <= set(labels)
         lines = {line.get_label(): line for line in axes.get_lines()}
-        ((rate, speedup),) = (point for point in advice.compressing[0].curve if point[0] == GBIT)
+        ((rate, speedup),) = (point for point in advice.others[0].curve if point[0] == GBIT)
         assert (rate / GBIT, speedup) in zip(*lines[labels[1]].get_data(), strict=True)
 
 
@@ -115,13 +115,13 @@ class TestCommand:
     def test_what_cannot_be_drawn_is_refused_after_all(self, tmp_path: Path) -> None:
         result = run("reference_ddp_step", "--systems", "power_sgd", "--plot", tmp_path / "a.svg")
         assert (result.exit_code, result.stdout) == (2, "")
-        assert "--plot: no system that compresses could be predicted: PowerSGD rank 4: strategy.kind" in result.stderr
+        assert "--plot: nothing but DDP could be predicted: PowerSGD rank 4: strategy.kind" in result.stderr
 
     @pytest.mark.parametrize(
         ("args", "message"),
         [
             (["--systems", "BinSGM"], "--systems: 'BinSGM': unknown system. Did you mean 'BinSGDM'?"),
-            (["--systems", ""], "--systems: '': unknown system. Known: BinSGDM, BinSGDM random, 1-bit Adam, "),
+            (["--systems", ""], "--systems: '': unknown system. Known: FSDP, "),
             (["--plot", "x.jpg"], "x.jpg: '.jpg': a figure is a .png, .pdf or .svg file; name one"),
             (["--plot", "no/x.png"], "no such directory; make it, or name another file with --plot"),
             (["--plot", "x.png", "-o", "x.png"], "x.png: is named by -o and by --plot; name two files"),
@@ -177,7 +177,7 @@ class TestRecordedSteps:
         found = json.loads(run(file, *args).output)
         ours = next(one for one in found["systems"] if one["name"] == "recorded ours")
         assert ours["strategy"]["kind"] == "recorded"
-        assert ours["compresses"]
+        assert not ours["is_ddp"]
         assert ours["pays"] == "pays"
         assert {"BinSGDM", "DDP fp32"} < {one["name"] for one in found["systems"]}
 
