@@ -24,6 +24,7 @@ from msgspec import Struct
 from docs import commands, keys
 from simnet import (
     files,
+    gpu_memory,
     gpu_models,
     hardware,
     network_costs,
@@ -82,6 +83,7 @@ STRUCTS: dict[type[Struct], str] = {
     result.RunResult: "results.md#one-result",
     result.StrategyResult: "results.md#result-and-baseline",
     result.Breakdown: "results.md#breakdown",
+    gpu_memory.GpuMemory: "results.md#memory",
     result.SweepResult: "results.md#a-sweep",
     result.SweptAxis: "results.md#a-sweep",
     result.PointResult: "results.md#a-sweep",

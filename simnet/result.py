@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from simnet.gpu_memory import GpuMemory
 from simnet.scenario import Scenario, encode
 
 FORMAT = 4
@@ -87,6 +88,7 @@ class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
             `iteration_s`, `breakdown`, `comm_s` and `nic_bytes_per_node` are means over the steps of a period.
         dense_iteration_s: time of an iteration of the dense stage; left out without one.
         total_s: time of `run.steps` steps; left out without `run.steps`.
+        memory: what a GPU holds when that is most; left out of a recorded step, of which it is not known.
         spans: what ran when; only in a trace, never in JSON.
     """
 
@@ -104,6 +106,7 @@ class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
     longest_pause_s: float | None = None
     dense_iteration_s: float | None = None
     total_s: Positive | None = None
+    memory: GpuMemory | None = None
     spans: tuple[Span, ...] = ()
 
     def __post_init__(self) -> None:

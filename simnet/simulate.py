@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from simnet import calibration_draws, uncertainty
+from simnet import calibration_draws, memory_fit, uncertainty
 from simnet.collectives import algorithms
 from simnet.hardware import Calibration
 from simnet.prepared import PreparedScenario
@@ -81,7 +81,7 @@ def _simulate_once(scenario: Scenario, on_round: Callable[[], None] | None = Non
         end_to_end_speedup=_ratio(baseline.total_s, result.total_s) if baseline else None,
         gradient_bytes=prepared.step.gradient_bytes,
         version=VERSION,
-        notes=_notes(prepared),
+        notes=(*_notes(prepared), *_notes_of_memory(scenario, result, baseline)),
     )
 
 
@@ -148,6 +148,7 @@ def _strategy_result(prepared: PreparedScenario, strategy: Strategy) -> Strategy
         longest_pause_s=timeline.longest_pause_s if program.period > 1 else None,
         dense_iteration_s=dense_s,
         total_s=total_s,
+        memory=memory_fit.memory_in(prepared, strategy),
         spans=timeline.spans,
     )
 
@@ -225,6 +226,14 @@ def _notes(prepared: PreparedScenario) -> tuple[str, ...]:
             "long; run.fidelity = 'exact' gives the time itself"
         )
     return tuple(notes)
+
+
+def _notes_of_memory(scenario: Scenario, result: StrategyResult, baseline: StrategyResult | None) -> Iterator[str]:
+    """Say which of the two takes more memory than the GPU has, and what would fit."""
+    for strategy, found in ((scenario.strategy, result), (scenario.baseline, baseline)):
+        memory = found.memory if found else None
+        if strategy is not None and memory is not None and memory.fits is False:
+            yield memory_fit.sentence(scenario, strategy, memory)
 
 
 def _beyond_measured_nodes(num_nodes: int, calibration: Calibration) -> Iterator[str]:

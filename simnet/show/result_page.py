@@ -144,6 +144,8 @@ def _rows(run_result: RunResult, results: list[StrategyResult]) -> Iterator[tupl
     yield "iteration time", [(format_seconds(result.iteration_s), "") for result in results]
     for key, label in PARTS.items():
         yield f"  {label}", [_share(result, key) for result in results]
+    if any(result.memory for result in results):
+        yield "memory of a GPU", [_memory(result) for result in results]
     for label, cell in _metric_cells(run_result.scenario.run.steps).items():
         texts = [cell(result) for result in results]
         if any(texts):
@@ -153,6 +155,17 @@ def _rows(run_result: RunResult, results: list[StrategyResult]) -> Iterator[tupl
 def _share(result: StrategyResult, key: str) -> Cell:
     seconds: float = getattr(result.breakdown, key)
     return format_seconds(seconds), f"{seconds / result.iteration_s:.1%}".replace("%", " %")
+
+
+def _memory(result: StrategyResult) -> Cell:
+    """Return what a GPU holds, and the share of its memory."""
+    memory = result.memory
+    if memory is None:
+        return "unknown", ""
+    size = format_bytes(memory.total_bytes) + (" or more" if memory.unknown else "")
+    if memory.gpu_bytes is None:
+        return size, ""
+    return size, f"{memory.total_bytes / memory.gpu_bytes:.0%}".replace("%", " %")
 
 
 def _metric_cells(steps: int | None) -> dict[str, Callable[[StrategyResult], str]]:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
+from simnet import gpu_memory
 from simnet.collectives import algorithms, loads, nccl
 from simnet.collectives.schedule import Group, GroupKind
 from simnet.errors import SimnetError
+from simnet.gpu_memory import ModelMemory, RankMemory
 from simnet.gpu_models import GpuModel
 from simnet.network.topology import Topology
 from simnet.program import Communicate, Compute, Operation, OperationId, Program
@@ -158,6 +160,19 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         buckets = self.buckets(step, topology)
         exchanges = tuple(self.exchange(bucket, step, topology) for bucket in buckets)
         return data_parallel(self, step, buckets, exchanges, self.epilogue(buckets, topology))
+
+    def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory | None:  # noqa: ARG002
+        """Return what one rank holds, without activations; None if that is not known.
+
+        Raises:
+            SimnetError: as `program`.
+        """
+        return gpu_memory.in_buckets(model)
+
+    def largest_bucket(self, step: Step, topology: Topology) -> Bucket:
+        """Return the bucket of most elements."""
+        buckets = bucketing.build(self, step, _exchange_cost(self, step, topology))
+        return max(buckets, key=lambda one: one.num_elements)
 
     def dense_stage(self, steps: int | None) -> DenseStage | None:  # noqa: ARG002
         """Return the steps without compression in a training of `steps` steps; None if the strategy has none."""

@@ -15,8 +15,10 @@ from typing import ClassVar, Literal, NamedTuple, get_args
 
 from msgspec.structs import replace
 
+from simnet import gpu_memory
 from simnet.collectives import algorithms, direct
 from simnet.collectives.schedule import Group, GroupKind
+from simnet.gpu_memory import ModelMemory, RankMemory
 from simnet.network.topology import Topology
 from simnet.program import Communicate, Kernel, Operation
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
@@ -32,6 +34,7 @@ Rounding = Literal["random", "shaped"]
 ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
 DEFAULT_ROUNDING: Rounding = "shaped"
 
+FP32_BYTES, ROUNDING_BYTES = 4, 2
 UPDATE = KernelCost(name="binsgdm_update", bytes_per_element=24.0)  # read g, m, b; write m, b and u = m / b
 MERGE = KernelCost(name="merge", bytes_per_element=0.25)  # per sign received: read one bit, write at most one bit
 # Stand-ins are those that came nearest on a CPU (docs/explanation/compute.md): the update streams memory as these do, a
@@ -126,6 +129,36 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     @property
     def _arithmetic(self) -> tuple[str, str, str]:
         return self.rounding, self.topology, "signs" if self.intra_node_dtype == "one_bit" else self.average
+
+    def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
+        """Return what a rank holds: m and b in the place of an optimizer's state, and what rounding lost.
+
+        DDP keeps its buckets, in which nothing is exchanged.
+        """
+        sends_values = self.topology == "hierarchical" and self.intra_node_dtype != "one_bit"
+        # One bucket of updates, and one that is received of them, in fp32 as they are added up.
+        copies = 2 * FP32_BYTES * self.largest_bucket(step, topology).num_elements if sends_values else 0.0
+        signs = step.num_elements / BITS_PER_BYTE
+        held = gpu_memory.in_buckets(model)
+        return replace(
+            held,
+            optimizer=0.0,
+            update=0.0,
+            residuals=self.residual_bytes(step.num_elements, topology),
+            buckets=held.buckets + copies + signs,
+        )
+
+    def residual_bytes(self, num_elements: float, topology: Topology) -> float:
+        """Return m and b, and at each place that rounds two bytes an element."""
+        averages = 2 * FP32_BYTES * num_elements
+        if self.rounding != "shaped":
+            return averages
+        in_node, world = topology.ranks_per_node, topology.world_size
+        merged = world if self.topology == "flat" else topology.num_nodes
+        rounded = 1.0 if self.topology == "flat" or self.intra_node_dtype == "one_bit" else 1 / in_node
+        if self.intra_node_dtype == "one_bit" and in_node > 1:
+            rounded += 1 / in_node
+        return averages + ROUNDING_BYTES * num_elements * (rounded + (1 / world if merged > 1 else 0.0))
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
         """Return all up to the signs that all ranks agree on."""

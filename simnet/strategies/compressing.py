@@ -13,9 +13,11 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 from msgspec import Meta
 from msgspec.structs import replace
 
+from simnet import gpu_memory
 from simnet.collectives import direct
 from simnet.collectives.schedule import Group, GroupKind
 from simnet.errors import SimnetError
+from simnet.gpu_memory import ModelMemory, RankMemory
 from simnet.network.topology import Topology as NetworkTopology
 from simnet.program import Communicate, Kernel, Operation
 from simnet.strategies.base import BITS_PER_BYTE, Exchange, Strategy, all_gather, choose_all_reduce
@@ -26,17 +28,15 @@ from simnet.workload.kernel_cost import KernelCost, StandIn
 from simnet.workload.pieces import Cut, longest_piece
 from simnet.workload.training_step import Step
 
+COPIES_IN_EXCHANGE = 3
+"""Of the largest bucket, in fp32, that the thread of the exchange keeps: what it was given, what it made, the mean."""
 # The length of a payload, sent as one int64 where it depends on the values.
 LENGTH_BYTES = 8
 SCALE_BYTES = INDEX_BYTES = VALUE_BYTES = 4
-
-
 # Cut a bucket into pieces, or put pieces together: read and write each element.
 COPY = KernelCost(name="gather_gradients", bytes_per_element=8.0)
 MOMENTUM = KernelCost(name="momentum", bytes_per_element=12.0)  # read g, m; write m
 Momentum = Annotated[float, Meta(ge=0.0, lt=1.0)]
-
-
 Topology = Literal["all_reduce", "gather", "scatter_reduce", "ring", "hierarchical", "hierarchical_scatter_reduce"]
 # Topologies that average in the node first, with what they do between nodes; None: the system's own.
 BETWEEN_NODES: Mapping[str, str | None] = {"hierarchical": None, "hierarchical_scatter_reduce": "scatter_reduce"}
@@ -46,6 +46,7 @@ class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fi
     """A system that compresses gradients.
 
     Attributes:
+        has_feedback: whether each rank keeps what its payloads lost, an fp32 value an element.
         topologies: those that it can have, its own first.
         cut: along what pieces of a matrix are cut.
         runs_kernels_of: the kind whose kernels it runs; empty for its own.
@@ -57,6 +58,7 @@ class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fi
         intra_node_dtype: what travels inside a node with a hierarchical topology; by default "fp32".
     """
 
+    has_feedback: ClassVar[bool] = False
     topologies: ClassVar[tuple[Topology, ...]] = ()
     cut: ClassVar[Cut] = "elements"
     runs_kernels_of: ClassVar[str] = ""
@@ -137,6 +139,32 @@ class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fi
         own = self.topologies[0] if self.topologies else ""
         used = self.topology or own
         return used in BETWEEN_NODES, BETWEEN_NODES.get(used, used) or own
+
+    def memory(self, model: ModelMemory, step: Step, topology: NetworkTopology) -> RankMemory:
+        """Return what a rank holds: DDP's buckets, what the largest of them goes through, and what the system keeps."""
+        bucket = self.largest_bucket(step, topology)
+        operations = self.exchange(bucket, step, topology).operations
+        received = max(one.message_bytes for one in operations if isinstance(one, Communicate))
+        held = gpu_memory.in_buckets(model)
+        shared = topology.ranks_per_node if self.used_topology in BETWEEN_NODES else 1
+        return replace(
+            held,
+            residuals=self.residual_bytes(step.num_elements / shared, topology),
+            buckets=held.buckets + COPIES_IN_EXCHANGE * VALUE_BYTES * bucket.num_elements + received,
+        )
+
+    def residual_bytes(self, num_elements: float, topology: NetworkTopology) -> float:
+        """Return what a rank keeps from step to step of so many elements that it compresses."""
+        averages_in_node, form = self._arithmetic
+        ranks = topology.num_nodes if averages_in_node else topology.world_size
+        # Who averages a piece, and encodes the mean, keeps what that loses.
+        lost = 1 + 1 / ranks if form == "scatter_reduce" else 1
+        return VALUE_BYTES * num_elements * (lost * self.keeps_feedback + self.has_momentum)
+
+    @property
+    def keeps_feedback(self) -> bool:
+        """Whether it has error feedback with these options."""
+        return self.has_feedback
 
     def exchange(self, bucket: Bucket, step: Step, topology: NetworkTopology) -> Exchange:  # noqa: ARG002
         """Return what one bucket goes through in the topology."""

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from simnet.collectives import algorithms
 from simnet.collectives.schedule import GroupKind
+from simnet.gpu_memory import ModelMemory, RankMemory
 from simnet.network.topology import Topology
 from simnet.program import Communicate, Kernel, Operation, Program
 from simnet.strategies.all_reduce import HIERARCHICAL
@@ -21,6 +22,8 @@ from simnet.workload.training_step import Step
 
 PSEUDO_GRADIENT = KernelCost(name="pseudo_gradient", bytes_per_element=12.0, is_streaming=True)
 """Read outer and local parameters, write their difference."""
+OUTER_COPIES = 2
+"""Outer parameters and their momentum, which stay beside those of the worker."""
 OUTER_UPDATE = KernelCost(name="outer_update", bytes_per_element=24.0, is_streaming=True)
 """Nesterov: read the mean difference, the momentum and outer parameters; write the latter two and local parameters."""
 
@@ -114,6 +117,21 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
         if self.workers == "node" or self.algorithm != algorithms.AUTO:
             return (self,)
         return (self, replace(self, algorithm=HIERARCHICAL))
+
+    def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
+        """Return what a rank holds: its slice of the outer parameters and their momentum, and what it sends of them."""
+        held = self.held_by_worker(model, topology)
+        ranks = topology.ranks_per_node if self.workers == "node" else 1
+        own = step.num_elements / ranks * BYTES_PER_ELEMENT["fp32"]
+        system = self._system
+        lost = system.residual_bytes(step.num_elements / ranks, topology) if system is not None else 0.0
+        sent = own / self.fragments
+        return replace(
+            held,
+            residuals=OUTER_COPIES * own + lost,
+            buckets=held.buckets + (sent if self.overlap_steps else 0.0),
+            update=max(held.update, sent),
+        )
 
     def program(self, step: Step, topology: Topology) -> Program:
         """Return the steps from one exchange of a fragment to that of the next.

@@ -3,9 +3,11 @@
 from typing import ClassVar
 
 from simnet.collectives.schedule import Group
+from simnet.gpu_memory import ModelMemory, RankMemory
 from simnet.network.topology import Topology
 from simnet.program import Program
 from simnet.strategies.base import register
+from simnet.strategies.shard_memory import sharded_memory
 from simnet.strategies.sharded import ShardedStep, ShardedStrategy
 from simnet.workload.training_step import Step
 
@@ -19,6 +21,10 @@ class FullShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_field
     """
 
     title: ClassVar[str] = "FSDP"
+
+    def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
+        """Return what a rank holds: its shards, and parts that are whole."""
+        return sharded_memory(self, model, step, topology.world_size)
 
     def program(self, step: Step, topology: Topology) -> Program:
         """Return one iteration.

@@ -9,12 +9,14 @@ from msgspec.structs import replace
 from simnet.collectives import algorithms
 from simnet.collectives.schedule import Group
 from simnet.errors import SimnetError
+from simnet.gpu_memory import ModelMemory, RankMemory
 from simnet.network.topology import Topology
 from simnet.program import Operation, Program
 from simnet.strategies.base import Mathematics, Strategy, register
 from simnet.strategies.binsgdm import BinSGDM
 from simnet.strategies.compressing import BETWEEN_NODES, CompressingStrategy
 from simnet.strategies.named import strategy_from_text
+from simnet.strategies.shard_memory import sharded_memory
 from simnet.strategies.sharded import ShardedStep, ShardedStrategy, check_groups
 from simnet.units import Size
 from simnet.values import Count
@@ -88,6 +90,15 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
     def bucketing_variants(self, caps: Sequence[Size | None]) -> tuple[Strategy, ...]:
         """Return it with each size of messages between copies, where it has a choice."""
         return tuple(replace(self, bucket_cap=cap) for cap in caps) if self.replicas else (self,)
+
+    def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
+        """Return what a rank holds: its shards, parts that are whole, and what the system between copies keeps."""
+        shards, _ = self._groups(topology)
+        held = sharded_memory(self, model, step, shards.size)
+        system = self._system
+        if system is None:
+            return held
+        return replace(held, residuals=system.residual_bytes(step.num_elements / shards.size, topology))
 
     def program(self, step: Step, topology: Topology) -> Program:
         """Return one iteration.

@@ -5,6 +5,7 @@ from typing import ClassVar
 from msgspec.structs import replace
 
 from simnet.collectives import algorithms
+from simnet.gpu_memory import ModelMemory, RankMemory
 from simnet.network.topology import Topology
 from simnet.program import Kernel, Program
 from simnet.strategies.all_reduce import HIERARCHICAL
@@ -41,6 +42,11 @@ class LocalSGD(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_fie
     def topology_variants(self) -> tuple[Strategy, ...]:
         """Return it with the fastest all-reduce that NCCL has, and with the one that sums inside the node first."""
         return (self, replace(self, algorithm=HIERARCHICAL)) if self.algorithm == algorithms.AUTO else (self,)
+
+    def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
+        """Return what a rank holds: after the optimizer's step, all parameters in one message."""
+        held = self.held_by_worker(model, topology)
+        return replace(held, update=max(held.update, step.num_elements * BYTES_PER_ELEMENT[self.wire_dtype]))
 
     def program(self, step: Step, topology: Topology) -> Program:
         """Return a period of steps.

@@ -9,7 +9,9 @@ from typing import ClassVar, Literal, NamedTuple
 
 from msgspec.structs import replace
 
+from simnet import gpu_memory
 from simnet.errors import SimnetError
+from simnet.gpu_memory import ModelMemory, RankMemory
 from simnet.network.topology import Topology
 from simnet.program import Communicate, Compute, InnerSteps, Kernel, Operation, OperationId, Program
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
@@ -70,6 +72,12 @@ class LocalStepsStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fie
     def mathematics(self) -> Mathematics:
         """Steps that each worker takes alone; with one step between exchanges too, since parameters are averaged."""
         return "local_steps"
+
+    def held_by_worker(self, model: ModelMemory, topology: Topology) -> RankMemory:
+        """Return what a rank holds but for the exchange between workers: DDP's buckets where a worker has several."""
+        held = gpu_memory.in_buckets(model)
+        is_alone = self.workers == "rank" or topology.ranks_per_node == 1
+        return replace(held, gradients=model.gradients, buckets=0.0) if is_alone else held
 
     def bucketing_variants(self, caps: Sequence[Size | None]) -> tuple[Strategy, ...]:  # noqa: ARG002
         """Return it alone: buckets inside a node hide behind backward as a rule."""

@@ -37,6 +37,7 @@ class LowRank(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fie
         algorithm: the all-reduce algorithm, as that of `all_reduce`.
     """
 
+    has_feedback: ClassVar[bool] = True
     topologies: ClassVar[tuple[Topology, ...]] = ("all_reduce", "hierarchical")
     cut: ClassVar[Cut] = "rows"
 

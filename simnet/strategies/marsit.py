@@ -41,6 +41,7 @@ class Marsit(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fiel
         momentum: decay of the momentum that each rank sends in place of its gradients; 0 for none.
     """
 
+    has_feedback: ClassVar[bool] = True
     title: ClassVar[str] = "Marsit"
     topologies: ClassVar[tuple[Topology, ...]] = ("ring", "hierarchical")
     is_rate_independent: ClassVar[bool] = True

@@ -12,8 +12,10 @@ from typing import Annotated, ClassVar, Literal, get_args
 from msgspec import Meta
 from msgspec.structs import replace
 
+from simnet import gpu_memory
 from simnet.collectives import direct
 from simnet.collectives.schedule import Group
+from simnet.gpu_memory import ModelMemory, RankMemory
 from simnet.network.topology import Topology
 from simnet.program import Communicate, Kernel, Operation
 from simnet.strategies.all_reduce import DenseAllReduce
@@ -125,6 +127,17 @@ class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True
     def bucketing_variants(self, caps: Sequence[Size | None]) -> tuple[Strategy, ...]:
         """Return it with each way to cut the buckets of its dense stage; the momentum travels as a whole."""
         return tuple(replace(self, dense=dense) for dense in self.dense.bucketing_variants(caps))
+
+    def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
+        """Return what a rank holds: momentum and variance in fp32, residuals, and one flat copy of all gradients."""
+        num_elements, held = step.num_elements, gpu_memory.in_buckets(model)
+        sent = num_elements / (topology.ranks_per_node if self.topology == "hierarchical" else 1)
+        return replace(
+            held,
+            optimizer=2.0 * VALUE_BYTES * num_elements,
+            residuals=VALUE_BYTES * (sent + num_elements / topology.world_size),
+            update=VALUE_BYTES * num_elements,
+        )
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
         """Return what the fused momentum goes through, which has the `bucket`'s elements on every rank."""

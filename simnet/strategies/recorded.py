@@ -11,6 +11,7 @@ from simnet.collectives import algorithms, direct, nccl, ring
 from simnet.collectives.broadcast import Form, Way
 from simnet.collectives.schedule import Group, Schedule
 from simnet.errors import SimnetError
+from simnet.gpu_memory import ModelMemory
 from simnet.network.topology import Topology
 from simnet.program import Communicate, Compute, IterationPart, Kernel, Operation, OperationId, Program
 from simnet.step_file import RecordedLayout, RecordedOperation, TimedBy
@@ -73,6 +74,9 @@ class RecordedStep(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def bucketing_variants(self, caps: object) -> tuple[Strategy, ...]:  # noqa: ARG002
         """Return it alone: its buckets are as recorded."""
         return (self,)
+
+    def memory(self, model: ModelMemory, step: Step, topology: Topology) -> None:
+        """Return none: a step file does not hold what its script kept in memory."""
 
     def program(self, step: Step, topology: Topology) -> Program:
         """Return the recorded streams on the cluster's nodes and ranks.

@@ -40,6 +40,7 @@ class OneBitSGD(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown_fie
         momentum: decay of the momentum that each rank sends in place of its gradients; 0 for none.
     """
 
+    has_feedback: ClassVar[bool] = True
     title: ClassVar[str] = "1-bit SGD"
     cut: ClassVar[Cut] = "columns"
     is_rate_independent: ClassVar[bool] = True
@@ -105,6 +106,7 @@ class EFSignSGD(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown_fie
         momentum: decay of the momentum that each rank sends in place of its gradients; 0 for none.
     """
 
+    has_feedback: ClassVar[bool] = True
     title: ClassVar[str] = "EF-SignSGD"
     is_rate_independent: ClassVar[bool] = True
     kernels: ClassVar[tuple[KernelCost, ...]] = (

@@ -40,6 +40,7 @@ class Sparsifying(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown_f
             `run.steps`. Each is counted as one with their mean ratio.
     """
 
+    has_feedback: ClassVar[bool] = True
     ratio: Ratio | None = None
     k: Count | None = None
     momentum: Momentum = 0.0
@@ -144,6 +145,11 @@ class RandomK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True
     def __post_init__(self) -> None:
         super().__post_init__()
         check_algorithm("algorithm", self.algorithm)
+
+    @property
+    def keeps_feedback(self) -> bool:
+        """Whether it is not unbiased."""
+        return not self.unbiased
 
     @classmethod
     def presets(cls) -> dict[str, tuple[Strategy, ...]]:

@@ -43,10 +43,12 @@ class ModelParts(NamedTuple):
     Attributes:
         parts: in the order in which backward first needs them.
         segments: of backward, in order.
+        owners: for each tensor in the order of backward, the number of its part.
     """
 
     parts: tuple[ModelPart, ...]
     segments: tuple[BackwardSegment, ...]
+    owners: tuple[int, ...]
 
     @property
     def root(self) -> int | None:
@@ -124,6 +126,7 @@ def _grouped(tensors: Sequence[Tensor], names: Sequence[str]) -> ModelParts:
     return ModelParts(
         parts=tuple(ModelPart(name, tuple(found)) for name, found in members.items()),
         segments=tuple(BackwardSegment(numbers[name], fraction) for name, fraction in segments),
+        owners=tuple(numbers[name] for name in names),
     )
 
 

@@ -6,7 +6,6 @@ from simnet import gpu_models
 from simnet.errors import SimnetError
 from simnet.gpu_models import GpuModel
 from simnet.hardware import Calibration, Cluster
-from simnet.units import format_bytes
 from simnet.workload import roofline
 from simnet.workload.kernel_cost import optimizer_s
 from simnet.workload.workload import Work, Workload
@@ -96,17 +95,3 @@ def _gpu(precision: str, workload: Workload, cluster: Cluster) -> GpuModel:
         key = "workload.precision" if workload.precision else "workload.work.precision"
         raise SimnetError(f"{key}: {error}") from error
     return gpu
-
-
-def notes_of_memory(workload: Workload, cluster: Cluster) -> tuple[str, ...]:
-    """Say that a step takes more memory than the cluster's GPU has."""
-    gpu = gpu_models.known(cluster.gpu)
-    if workload.memory is None or gpu is None:
-        return ()
-    wanted = workload.memory.num_bytes(workload.batch_per_rank)
-    if wanted <= gpu.memory_bytes:
-        return ()
-    batch, sizes = workload.batch_per_rank, f"{format_bytes(wanted)} of {format_bytes(gpu.memory_bytes)}"
-    fits_at_all = workload.memory.num_bytes(1) <= gpu.memory_bytes
-    repair = "take a smaller batch_per_rank" if fits_at_all else "nor does one sample: here every rank holds the model"
-    return (f"does not fit: batch {batch} takes {sizes} on {gpu.name}; {repair}",)

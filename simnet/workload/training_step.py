@@ -94,7 +94,7 @@ def resolve(workload: Workload, cluster: Cluster, calibration: Calibration) -> S
         backward_s=backward_s * factor,
         optimizer_s=update_s * factor,
         samples=workload.batch_per_rank,
-        notes=(*notes, *_notes_of_factor(workload), *priced_work.notes_of_memory(workload, cluster)),
+        notes=(*notes, *_notes_of_factor(workload)),
         hook_slowdown=calibration.hook_slowdown if cluster.world_size > 1 else 1.0,
     )
 

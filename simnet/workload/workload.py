@@ -120,23 +120,22 @@ class Work(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class StepMemory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Memory of a GPU that a training step takes.
+    """Memory of a GPU that a training step takes where it holds the whole model.
 
     Attributes:
         parameters: of all parameters.
         gradients: of all gradients.
         optimizer: of the optimizer's state.
         activations_per_sample: kept from forward for the backward of one sample.
+        gradient_as_bucket_view: whether DDP makes gradients views of its buckets, as its argument of this name says;
+            else it holds them twice.
     """
 
     parameters: Size
     gradients: Size
     optimizer: Size
     activations_per_sample: Size
-
-    def num_bytes(self, batch: int) -> float:
-        """Return the bytes of a step with so many samples."""
-        return self.parameters + self.gradients + self.optimizer + self.activations_per_sample * batch
+    gradient_as_bucket_view: bool = False
 
 
 class Workload(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -159,7 +158,7 @@ class Workload(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True)
         compute_factor: factor on the time of forward, backward and optimizer: 1.4 for a GPU 1.4 times as slow as that
             which was measured. Kernels that compress are those of the calibration, which it leaves alone.
         work: FLOPs and bytes of one sample, for GPUs of which no time is known.
-        memory: what a step takes of a GPU's memory; a result says so where that is more than the GPU has.
+        memory: what a GPU that holds the whole model takes; a result says so where a step takes more than the GPU has.
         precision: number format of the step to take from `compute`; empty takes that of the GPU's first row. Of `work`
             it replaces the own one: bytes are then four a value in fp32 and tf32, two in others.
         batch_per_rank: samples of one micro-batch on one rank.

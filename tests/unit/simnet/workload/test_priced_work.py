@@ -1,17 +1,16 @@
-"""Work without a time: priced by the cluster's GPU, with its interval, beside memory that does not fit."""
+"""Work without a time: priced by the cluster's GPU, with its interval."""
 
 import math
 
 import pytest
-from msgspec.structs import replace
 
-from simnet import calibration_draws, gpu_models, scenario
+from simnet import calibration_draws, scenario
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration
 from simnet.timed_work import KernelTime
-from simnet.units import Bandwidth, Duration, Size
-from simnet.workload import priced_work, roofline, training_step
-from simnet.workload.workload import ComputeTime, Gradient, StepMemory, Work, Workload
+from simnet.units import Bandwidth, Duration
+from simnet.workload import roofline, training_step
+from simnet.workload.workload import ComputeTime, Gradient, Work, Workload
 from tests.helpers.topologies import cluster
 
 WORK = Work(
@@ -144,21 +143,3 @@ def test_drawn_times_fill_the_interval() -> None:
     low, high = roofline.attainments().either.factors
     assert times[10] / usual == pytest.approx(low, rel=0.05)
     assert times[-11] / usual == pytest.approx(high, rel=0.05)
-
-
-def test_memory_that_does_not_fit_is_noted_and_no_more_than_that() -> None:
-    memory = StepMemory(
-        parameters=Size(10e9), gradients=Size(10e9), optimizer=Size(20e9), activations_per_sample=Size(20e9)
-    )
-    fits, too_large = (workload(memory=memory, batch_per_rank=batch) for batch in (2, 3))
-    assert memory.num_bytes(2) == gpu_models.find("A100-80GB").memory_bytes
-    assert len(resolve(fits).notes) == 1
-    note = resolve(too_large).notes[1]
-    assert note == "does not fit: batch 3 takes 100 GB of 80 GB on A100-80GB; take a smaller batch_per_rank"
-    assert len(resolve(too_large, "H200").notes) == 1
-    note = resolve(fits, "A100-40GB").notes[1]
-    assert note.endswith(
-        "batch 2 takes 80 GB of 40 GB on A100-40GB; nor does one sample: here every rank holds the model"
-    )
-    times = {"work": None, "forward_s": Duration(1.0), "backward_s": Duration(2.0)}
-    assert priced_work.notes_of_memory(replace(too_large, **times), cluster(2, 2, gpu="no card of the table")) == ()

@@ -1,0 +1,217 @@
+"""Memory of one GPU during a training step: what a rank holds by strategy, and the moment at which that is most."""
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+from simnet.hardware import Cluster
+from simnet.workload.training_step import Step
+from simnet.workload.workload import Optimizer, Workload
+
+STATE_COPIES: dict[Optimizer, int] = {"adam": 2, "sgd_momentum": 1}
+"""What an optimizer keeps of each element, in the number format of the parameters, as torch's do."""
+UPDATE_COPIES: dict[Optimizer, int] = {"adam": 1, "sgd_momentum": 0}
+"""What torch's optimizers over lists of tensors, the default on GPUs, hold of each element while they step."""
+PIECES = 100
+"""Into which a total without tensors is cut."""
+Moment = Literal["backward", "optimizer"]
+
+
+class ModelMemory(Struct, frozen=True, kw_only=True):
+    """What a whole model takes, on a GPU that holds all of it [B].
+
+    Attributes:
+        parameters: of all parameters.
+        gradients: of all gradients.
+        optimizer: of the optimizer's state; None where it is not known.
+        update: what the optimizer holds besides while it steps.
+        activations: kept from forward for the backward of one micro-batch; None where they are not counted.
+        gradient_as_bucket_view: whether gradients are views of DDP's buckets, and no copies.
+    """
+
+    parameters: float
+    gradients: float
+    optimizer: float | None
+    update: float
+    activations: float | None
+    gradient_as_bucket_view: bool = False
+
+
+class RankMemory(Struct, frozen=True, kw_only=True):
+    """What one rank holds under a strategy, without activations [B].
+
+    Attributes:
+        parameters: that stay.
+        optimizer: state of the optimizer that stays; None where it is not known.
+        gradients: apart from those in buckets, once backward has made all; the optimizer's step then frees them.
+        residuals: what a system keeps from step to step: what it lost, momenta of its own.
+        buckets: in which gradients or updates travel, which stay.
+        gathered: for each tensor in the order of backward, the parameters and gradients that a sharded step holds
+            whole besides its shards when the gradient of this tensor is ready; empty where it never does.
+        update: what the optimizer holds besides while it steps.
+    """
+
+    parameters: float
+    optimizer: float | None
+    gradients: float
+    residuals: float = 0.0
+    buckets: float = 0.0
+    gathered: tuple[float, ...] = ()
+    update: float = 0.0
+
+
+class GpuMemory(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """What a GPU holds at the moment of a step at which that is most, part by part [B]; the parts add up.
+
+    Attributes:
+        moment: "backward", or "optimizer" while it steps.
+        parameters: of the model, or this rank's shard of them.
+        gradients: outside of buckets.
+        optimizer: state of the optimizer.
+        residuals: what a system keeps from step to step: what it lost, momenta of its own.
+        buckets: in which gradients or updates travel.
+        gathered: parameters and gradients of which a sharded step holds more than its shard.
+        activations: kept from forward.
+        update: what the optimizer holds while it steps.
+        unknown: parts that are not counted, since the workload does not say: the sum is then less than what is held.
+        gpu_bytes: memory of the GPU; None where the GPU is not in the table.
+    """
+
+    moment: Moment
+    parameters: float
+    gradients: float
+    optimizer: float
+    residuals: float = 0.0
+    buckets: float = 0.0
+    gathered: float = 0.0
+    activations: float = 0.0
+    update: float = 0.0
+    unknown: tuple[str, ...] = ()
+    gpu_bytes: float | None = None
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The bytes by part."""
+        return {name: getattr(self, name) for name in PARTS}
+
+    @property
+    def total_bytes(self) -> float:
+        """Sum of the parts [B]."""
+        return sum(self.parts.values())
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the GPU has as much; None where that is not known."""
+        if self.gpu_bytes is None:
+            return None
+        if self.total_bytes > self.gpu_bytes:
+            return False
+        return None if self.unknown else True
+
+
+PARTS = ("parameters", "gradients", "optimizer", "residuals", "buckets", "gathered", "activations", "update")
+"""The parts of `GpuMemory`, in the order in which tables have them."""
+
+
+def of_model(workload: Workload, cluster: Cluster, step: Step) -> ModelMemory:
+    """Return what the model of a workload takes.
+
+    A workload without `memory` has parameters in the number format of its gradients, and the state of the optimizer
+    that its compute rows or its work name; its activations are not known.
+    """
+    optimizer, given = _optimizer(workload, cluster), workload.memory
+    update = UPDATE_COPIES[optimizer] if optimizer else 0
+    if given is None:
+        state = None if optimizer is None else STATE_COPIES[optimizer] * step.gradient_bytes
+        return ModelMemory(
+            parameters=step.gradient_bytes,
+            gradients=step.gradient_bytes,
+            optimizer=state,
+            update=update * step.gradient_bytes,
+            activations=None,
+        )
+    return ModelMemory(
+        parameters=float(given.parameters),
+        gradients=float(given.gradients),
+        optimizer=float(given.optimizer),
+        update=update * given.gradients,
+        activations=given.activations_per_sample * step.samples,
+        gradient_as_bucket_view=given.gradient_as_bucket_view,
+    )
+
+
+def _optimizer(workload: Workload, cluster: Cluster) -> Optimizer | None:
+    """Return the optimizer that a workload names for the cluster's GPU; None if it names none."""
+    if workload.work is not None:
+        return workload.work.optimizer
+    named = {row.optimizer for row in workload.compute if row.gpu == (cluster.gpu or row.gpu)}
+    return named.pop() if len(named) == 1 else None
+
+
+def in_buckets(model: ModelMemory) -> RankMemory:
+    """Return what a rank holds under DDP: all of the model, and buckets of all gradients beside the gradients."""
+    return RankMemory(
+        parameters=model.parameters,
+        optimizer=model.optimizer,
+        gradients=0.0 if model.gradient_as_bucket_view else model.gradients,
+        buckets=model.gradients,
+        update=model.update,
+    )
+
+
+def at_peak(rank: RankMemory, model: ModelMemory, step: Step, gpu_bytes: float | None = None) -> GpuMemory:
+    """Return what a rank holds when that is most.
+
+    Args:
+        rank: what the strategy holds.
+        model: has the activations.
+        step: has the order in which gradients become ready, and micro-batches: with several of them gradients are
+            there from the first one on, else backward makes them while it frees activations.
+        gpu_bytes: memory of the GPU, if it is known.
+    """
+    most = max(_moments(rank, model, step), key=lambda one: one.gradients + one.activations + one.gathered + one.update)
+    unknown = {"optimizer state": rank.optimizer is None, "activations": model.activations is None}
+    return GpuMemory(
+        parameters=rank.parameters,
+        optimizer=rank.optimizer or 0.0,
+        residuals=rank.residuals,
+        buckets=rank.buckets,
+        unknown=tuple(name for name, is_unknown in unknown.items() if is_unknown),
+        gpu_bytes=gpu_bytes,
+        **most._asdict(),
+    )
+
+
+class _HeldAt(NamedTuple):
+    """What a rank holds at one moment, apart from what stays."""
+
+    moment: Moment
+    gradients: float
+    activations: float
+    gathered: float
+    update: float
+
+
+def _moments(rank: RankMemory, model: ModelMemory, step: Step) -> Iterator[_HeldAt]:
+    """Yield the moments of a step at which it may hold most.
+
+    Backward frees activations in proportion to its time, and makes gradients as the tensors say: a gradient is there
+    before the activations that it was made of are freed.
+    """
+    yield _HeldAt("optimizer", rank.gradients, 0.0, 0.0, rank.update)
+    left, made, accumulates = 1.0, 0.0, step.micro_batches > 1
+    for number, (elements, fraction) in enumerate(_made_in_backward(step)):
+        made += elements / step.num_elements
+        gradients = rank.gradients * (1.0 if accumulates else made)
+        gathered = rank.gathered[number] if rank.gathered else 0.0
+        yield _HeldAt("backward", gradients, max(left, 0.0) * (model.activations or 0.0), gathered, 0.0)
+        left -= fraction
+
+
+def _made_in_backward(step: Step) -> Iterator[tuple[float, float]]:
+    """Yield elements and fraction of backward of each tensor; of a total, of many equal pieces."""
+    if step.tensors:
+        yield from ((one.num_elements, one.backward_fraction) for one in step.tensors)
+    else:
+        yield from [(step.num_elements / PIECES, 1 / PIECES)] * PIECES

@@ -1,0 +1,112 @@
+"""What a GPU holds: parts of the model by strategy, and the moment at which they are most."""
+
+import pytest
+from msgspec.structs import replace
+
+from simnet import gpu_memory
+from simnet.gpu_memory import ModelMemory, RankMemory
+from simnet.hardware import Calibration
+from simnet.units import Size
+from simnet.workload.training_step import Step, Tensor, resolve
+from simnet.workload.workload import ComputeTime, StepMemory, Work, Workload
+from tests.helpers.topologies import cluster
+
+MODEL = ModelMemory(parameters=100.0, gradients=100.0, optimizer=200.0, update=100.0, activations=60.0)
+STEP = Step(
+    tensors=tuple(Tensor(num_elements=elements, backward_fraction=0.5) for elements in (10.0, 15.0)),
+    num_elements=25.0,
+    bytes_per_element=4,
+    forward_s=1.0,
+    backward_s=2.0,
+    optimizer_s=0.0,
+    samples=1,
+)
+WORK = Work(
+    forward_flops=1e9, backward_flops=2e9, forward_bytes=1e6, backward_bytes=1e6, optimizer="adam", precision="bf16"
+)
+
+
+def held(rank: RankMemory, model: ModelMemory = MODEL, **changes: object) -> gpu_memory.GpuMemory:
+    found = gpu_memory.at_peak(rank, model, replace(STEP, **changes))
+    assert found.total_bytes == pytest.approx(sum(found.parts.values()))
+    return found
+
+
+def test_buckets_of_ddp_hold_gradients_a_second_time_unless_these_are_views() -> None:
+    twice, once = (gpu_memory.in_buckets(replace(MODEL, gradient_as_bucket_view=is_view)) for is_view in (False, True))
+    assert (twice.gradients, twice.buckets) == (100.0, 100.0)
+    assert (once.gradients, once.buckets) == (0.0, 100.0)
+    assert held(twice).total_bytes == 100 + 200 + 100 + 100 + 100
+    assert held(once).total_bytes == 100 + 200 + 100 + 100
+
+
+def test_backward_frees_activations_while_it_makes_gradients() -> None:
+    rank = RankMemory(parameters=100.0, optimizer=0.0, gradients=100.0)
+    # All activations with the first gradients; half of them with all gradients.
+    assert held(rank).parts | {"parameters": 0.0} == dict.fromkeys(gpu_memory.PARTS, 0.0) | {
+        "gradients": 100.0,
+        "activations": 30.0,
+    }
+    larger = held(rank, replace(MODEL, activations=200.0))
+    assert (larger.moment, larger.gradients, larger.activations) == ("backward", 40.0, 200.0)
+
+
+def test_gradients_of_earlier_micro_batches_stay() -> None:
+    found = held(RankMemory(parameters=0.0, optimizer=0.0, gradients=100.0), micro_batches=2)
+    assert (found.gradients, found.activations) == (100.0, 60.0)
+
+
+def test_the_optimizer_may_hold_most() -> None:
+    found = held(RankMemory(parameters=0.0, optimizer=0.0, gradients=100.0, update=100.0))
+    assert (found.moment, found.total_bytes, found.activations) == ("optimizer", 200.0, 0.0)
+
+
+def test_what_is_gathered_counts_when_it_is_there() -> None:
+    rank = RankMemory(parameters=10.0, optimizer=0.0, gradients=10.0, gathered=(5.0, 80.0))
+    found = held(rank)
+    assert (found.gathered, found.activations, found.gradients) == (80.0, 30.0, 10.0)
+
+
+def test_a_total_without_tensors_is_cut_into_equal_pieces() -> None:
+    rank = RankMemory(parameters=0.0, optimizer=0.0, gradients=100.0)
+    assert held(rank, tensors=()).total_bytes == pytest.approx(100.0, rel=0.02)
+    assert held(rank, replace(MODEL, activations=500.0), tensors=()).total_bytes == pytest.approx(500.0, rel=0.02)
+
+
+def workload(**keys: object) -> Workload:
+    return Workload(**{"num_elements": 1000, "work": WORK, "batch_per_rank": 3, **keys})
+
+
+def of_model(given: Workload) -> ModelMemory:
+    ranks = cluster(1, 2, gpu="A100-80GB")
+    return gpu_memory.of_model(given, ranks, resolve(given, ranks, Calibration()))
+
+
+def test_a_workload_says_what_its_model_takes() -> None:
+    sizes = {"parameters": 8000, "gradients": 4000, "optimizer": 9000, "activations_per_sample": 500}
+    found = of_model(workload(memory=StepMemory(**{name: Size(size) for name, size in sizes.items()})))
+    assert (found.parameters, found.gradients, found.optimizer) == (8000, 4000, 9000)
+    assert (found.activations, found.update) == (1500, 4000)
+
+
+def test_without_that_elements_number_format_and_optimizer_say_it_and_activations_are_unknown() -> None:
+    found = of_model(workload(dtype="bf16"))
+    assert (found.parameters, found.gradients, found.optimizer, found.activations) == (2000, 2000, 4000, None)
+    row = ComputeTime(gpu="A100-80GB", precision="bf16", batch=3, step_s=1.0, optimizer="sgd_momentum", source="test")
+    assert of_model(workload(work=None, compute=(row,))).optimizer == 4000
+    times = {"work": None, "forward_s": 1.0, "backward_s": 1.0}
+    assert of_model(workload(**times)).optimizer is None
+    rank = gpu_memory.in_buckets(of_model(workload(**times)))
+    unknown = gpu_memory.at_peak(rank, of_model(workload(**times)), STEP, gpu_bytes=1e9)
+    assert unknown.unknown == ("optimizer state", "activations")
+    assert unknown.fits is None
+
+
+def test_it_fits_where_the_gpu_has_as_much() -> None:
+    rank = RankMemory(parameters=100.0, optimizer=0.0, gradients=0.0)
+    model = replace(MODEL, activations=60.0)
+    assert gpu_memory.at_peak(rank, model, STEP).fits is None
+    assert gpu_memory.at_peak(rank, model, STEP, gpu_bytes=160.0).fits is True
+    assert gpu_memory.at_peak(rank, model, STEP, gpu_bytes=159.0).fits is False
+    # What is known does not fit: no more need be known.
+    assert gpu_memory.at_peak(rank, replace(model, activations=None), STEP, gpu_bytes=99.0).fits is False

@@ -1,0 +1,165 @@
+"""Does a step fit the GPU, and what would: what a rank holds by strategy, and changes that hold less."""
+
+import pytest
+from msgspec.structs import replace
+
+from simnet import memory_fit
+from simnet.errors import SimnetError
+from simnet.scenario import Scenario, build
+from simnet.simulate import simulate
+from simnet.strategies import STRATEGIES, BinSGDM, DenseAllReduce, FullShard, HybridShard
+from simnet.strategies.named import strategy_from_text
+
+GB = 1e9
+
+
+def scenario(workload: object = "llama_7b", batch: int = 2, num_nodes: int = 8, **keys: object) -> Scenario:
+    return build(
+        {
+            "cluster": {"use": "generic_25gbit", "num_nodes": num_nodes},
+            "calibration": "a100_tcp_estimate",
+            "workload": {"use": workload, "batch_per_rank": batch},
+            "strategy": "all_reduce",
+            **keys,
+        }
+    )
+
+
+def held(text: str, given: Scenario) -> dict[str, float]:
+    found = memory_fit.memory_of(given, strategy_from_text(text, "test"))
+    assert found is not None
+    return found.parts
+
+
+def test_a_result_has_the_memory_of_both_strategies() -> None:
+    result = simulate(scenario("llama_1b", 1, baseline="binsgdm"))
+    assert result.result.memory == memory_fit.memory_of(result.scenario, DenseAllReduce())
+    assert result.baseline is not None
+    assert result.baseline.memory == memory_fit.memory_of(result.scenario, BinSGDM())
+    assert not any("does not fit" in note for note in result.notes)
+
+
+def test_full_sharding_divides_by_all_ranks_and_hybrid_sharding_by_those_of_a_node() -> None:
+    whole = held("all_reduce", scenario())
+    for text, ranks in (("fsdp", 64), ("hsdp", 8), ("hsdp:shard_ranks=16", 16)):
+        found = held(text, scenario())
+        for part in ("parameters", "optimizer"):
+            assert found[part] == pytest.approx(whole[part] / ranks, rel=1e-3)
+        assert found["buckets"] == 0
+        assert 0 < found["gathered"] < 0.25 * whole["parameters"]
+
+
+def test_blocks_that_are_kept_after_forward_are_whole_together() -> None:
+    kept, freed = (held(f"fsdp:reshard_after_forward={keeps}", scenario()) for keeps in ("false", "true"))
+    assert kept["gathered"] > 0.99 * held("all_reduce", scenario())["parameters"] > 5 * freed["gathered"]
+
+
+def test_gradients_that_are_reduced_once_a_step_are_whole_until_then() -> None:
+    run = {"grad_accumulation": 4}
+    sharded, whole = (held(f"fsdp:reduce_every={when}", scenario(run=run)) for when in ("micro_batch", "step"))
+    assert whole["gradients"] == pytest.approx(64 * sharded["gradients"], rel=1e-2)
+
+
+def test_binsgdm_keeps_two_averages_and_what_rounding_lost() -> None:
+    given = scenario("llama_1b", 1)
+    elements = simulate(given).gradient_bytes / 2
+    random, shaped = (held(f"binsgdm:rounding={one}", given) for one in ("random", "shaped"))
+    assert random["residuals"] == pytest.approx(8 * elements)
+    assert shaped["residuals"] == pytest.approx((8 + 2 / 8 + 2 / 64) * elements)
+    assert held("binsgdm:topology=flat", given)["residuals"] == pytest.approx((8 + 2 + 2 / 64) * elements)
+    in_one_bit = held("binsgdm:intra_node_dtype=one_bit", given)
+    assert in_one_bit["residuals"] == pytest.approx((8 + 2 + 2 / 8 + 2 / 64) * elements)
+    assert random["optimizer"] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "copies"),
+    [
+        ("byte_grad", 0),
+        ("ef_sign_sgd", 1),
+        ("ef_sign_sgd:topology=scatter_reduce", 1 + 1 / 64),
+        ("ef_sign_sgd:topology=hierarchical", 1 / 8),
+        ("ef_sign_sgd:topology=hierarchical_scatter_reduce", 1 / 8 * (1 + 1 / 8)),
+        ("ef_sign_sgd:momentum=0.9", 2),
+        ("sign_sgd:momentum=0.9", 1),
+        ("random_k:ratio=0.01,unbiased=true", 0),
+        ("random_k:ratio=0.01", 1),
+        ("power_sgd", 1),
+        ("diloco", 2 / 8),
+        ("diloco:workers=rank", 2),
+        ("local_sgd", 0),
+        ("one_bit_adam", 1 + 1 / 64),
+    ],
+)
+def test_residuals_are_fp32_values_of_what_a_rank_compresses(text: str, copies: float) -> None:
+    given = scenario("llama_1b", 1)
+    elements = simulate(given).gradient_bytes / 2
+    assert held(text, given)["residuals"] == pytest.approx(4 * elements * copies)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES.built_in(), ids=lambda one: one.__name__)
+def test_every_strategy_that_advise_tries_has_a_memory(strategy: type) -> None:
+    for variants in strategy.presets().values():
+        for one in variants:
+            found = memory_fit.memory_of(scenario("llama_1b", 1), one)
+            assert found is not None
+            assert found.fits is True
+            assert min(found.parts.values()) >= 0
+
+
+def test_what_does_not_fit_is_noted_with_the_first_change_that_fits() -> None:
+    given = scenario("llama_1b", 16)
+    memory = memory_fit.memory_of(given, DenseAllReduce())
+    repair = memory_fit.what_fits(given, DenseAllReduce())
+    assert memory is not None
+    assert memory.fits is False
+    assert repair is not None
+    assert repair.text == "workload.batch_per_rank = 8 with run.grad_accumulation = 2"
+    assert repair.scenario.workload.batch_per_rank * repair.scenario.grad_accumulation == 16
+    assert repair.memory == memory_fit.memory_of(repair.scenario, repair.scenario.strategy)
+    assert repair.memory.total_bytes <= 80 * GB < memory.total_bytes
+    (note,) = (note for note in simulate(given).notes if "does not fit" in note)
+    assert note.startswith("does not fit: DDP takes 96.67 GB of 80 GB on A100-80GB (activations 85.77 GB, ")
+    assert repair.text in note
+
+
+def test_a_model_too_large_for_one_sample_is_sharded() -> None:
+    repair = memory_fit.what_fits(scenario("llama_7b", 1), DenseAllReduce())
+    assert repair is None or repair.memory.fits
+    given = scenario("llama_13b", 1)
+    repair = memory_fit.what_fits(given, DenseAllReduce())
+    assert repair is not None
+    assert repair.text == "full sharding (strategy = 'fsdp')"
+    assert isinstance(repair.scenario.strategy, FullShard)
+
+
+def test_a_sharded_model_that_is_too_large_takes_more_nodes() -> None:
+    repair = memory_fit.what_fits(scenario("llama_70b", 1, num_nodes=1), FullShard())
+    assert repair is None or "nodes" in repair.text
+
+
+def test_longer_shards_are_tried_where_full_sharding_is_what_does_not_fit() -> None:
+    texts = [text for text, _ in memory_fit._changes(replace(scenario("llama_13b", 1), strategy=HybridShard()))]
+    full, longer = "full sharding (strategy = 'fsdp')", "hybrid sharding with strategy.shard_ranks = 16"
+    assert texts.index(full) < texts.index(longer)
+
+
+def test_a_global_batch_stays() -> None:
+    given = scenario("llama_1b", 16, run={"global_batch": 2048})
+    repair = memory_fit.what_fits(given, DenseAllReduce())
+    assert repair is not None
+    assert repair.scenario.run.global_batch == 2048
+    assert repair.scenario.grad_accumulation == 4
+
+
+def test_fits_needs_a_gpu_of_the_table() -> None:
+    given = scenario("llama_1b", 1)
+    assert memory_fit.fits(given, DenseAllReduce()) is True
+    unknown = replace(
+        given,
+        cluster=replace(given.cluster, gpu="H900"),
+        workload=replace(given.workload, work=None, forward_s=1.0, backward_s=1.0),
+    )
+    assert memory_fit.memory_of(unknown, DenseAllReduce()).gpu_bytes is None
+    with pytest.raises(SimnetError, match=r"^cluster\.gpu: 'H900': unknown GPU\."):
+        memory_fit.fits(unknown, DenseAllReduce())
