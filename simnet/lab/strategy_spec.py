@@ -8,8 +8,9 @@ from msgspec.structs import fields, replace
 
 from simnet import schema
 from simnet.errors import SimnetError
-from simnet.strategies import STRATEGIES, BinSGDM, DenseAllReduce, OneBitAdam, Strategy
+from simnet.strategies import STRATEGIES, BinSGDM, ByteGrad, CompressingStrategy, DenseAllReduce, OneBitAdam, Strategy
 from simnet.strategies.binsgdm import DEFAULT_ROUNDING, ROUNDINGS
+from simnet.strategies.eight_bit import EightBitStrategy
 from simnet.system_options import NONE, SystemOptions, value_text
 from simnet.units import Size
 
@@ -19,6 +20,7 @@ SIMULATED_ONLY = {field.name for field in fields(Strategy)} | {"algorithm", "cod
 ALWAYS_SHOWN = {"bits", "matrix_rank"}
 """Options that a label shows even at their default, since the name of the system says little without them."""
 DENSE, BINSGDM, ONE_BIT_ADAM = "all_reduce", "binsgdm", "one_bit_adam"
+EIGHT_BIT = ("int8", "fp8")
 
 
 class StrategySpec(Struct, frozen=True, kw_only=True):
@@ -40,8 +42,9 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
         Raises:
             ValueError: no real system runs like this strategy.
         """
-        system = str(strategy.__struct_config__.tag)
-        return cls(system=system, options=SystemOptions.parse(_OPTIONS.get(system, _of_compressing)(strategy)))
+        kind = str(strategy.__struct_config__.tag)
+        system = strategy.system if isinstance(strategy, CompressingStrategy) else kind
+        return cls(system=system, options=SystemOptions.parse(_OPTIONS.get(kind, _of_compressing)(strategy)))
 
     @classmethod
     def of_labels(cls, labels: Mapping[str, Any]) -> "StrategySpec":
@@ -156,8 +159,10 @@ def _is_ring(strategy: Strategy) -> bool:
 
 
 def _of_compressing(strategy: Strategy) -> dict[str, object]:
-    _check_bucketing(strategy)
     kind = strategy.__struct_config__.tag
+    if not isinstance(strategy, CompressingStrategy):
+        raise ValueError(f"strategies: {kind} is no system of binsgdm; name one, or record a script that does it")
+    _check_bucketing(strategy)
     if not strategy.overlap:
         raise ValueError(f"strategies: {kind} runs in DDP's hook, overlapped with backward; drop overlap")
     if not _is_ring(strategy) or getattr(strategy, "coded_bits", None) is not None:
@@ -170,10 +175,17 @@ def _of_compressing(strategy: Strategy) -> dict[str, object]:
     }
 
 
+def _of_eight_bit(strategy: EightBitStrategy) -> dict[str, object]:
+    """Return the options of ByteGrad, which it is."""
+    dtype = {} if strategy.byte_dtype == ByteGrad().byte_dtype else {"dtype": strategy.byte_dtype}
+    return _of_compressing(strategy) | dtype
+
+
 _OPTIONS: dict[str, Callable[[Any], dict[str, object]]] = {
     DENSE: _of_all_reduce,
     BINSGDM: _of_binsgdm,
     ONE_BIT_ADAM: _of_one_bit_adam,
+    **dict.fromkeys(EIGHT_BIT, _of_eight_bit),
 }
 
 

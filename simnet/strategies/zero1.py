@@ -1,7 +1,7 @@
 """ZeRO-1: the state of the optimizer is sharded, gradients and parameters are not."""
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import ClassVar, Literal
 
@@ -105,7 +105,7 @@ class Zero1(ShardedUpdate, frozen=True, kw_only=True, forbid_unknown_fields=True
         exchanges = tuple(self.exchange(bucket, step, topology) for bucket in buckets)
         owned = self._owned(step, topology.world_size)
         share = max(sum(map(sum, of_rank)) for of_rank in owned) / step.num_elements
-        messages = tuple(self._broadcasts(owned, step, topology))
+        messages = self._broadcasts(owned, step, topology)
         return UpdateStreams(self, step, buckets, exchanges).program(share, messages, in_forward=False)
 
     def _owned(self, step: Step, world_size: int) -> Owned:
@@ -120,16 +120,25 @@ class Zero1(ShardedUpdate, frozen=True, kw_only=True, forbid_unknown_fields=True
             )
         return (((step.num_elements / world_size,),),) * world_size
 
-    def _broadcasts(self, owned: Owned, step: Step, topology: Topology) -> Iterator[Communicate]:
-        """Yield what each rank broadcasts, rank by rank; nothing where there is one rank."""
-        world, width = topology.group("world"), self.gather_width(step)
-        if world.size == 1:
-            return
-        for of_rank in owned:
-            tensors = [float(elements * width) for group in of_rank for elements in group]
-            for size in [sum(tensors) or EMPTY_BUCKET_BYTES] if self.parameters_as_bucket_view else tensors:
-                schedule = algorithms.choose_broadcast(self.broadcast, topology, size, world)
-                yield Communicate(schedule=schedule, message_bytes=size)
+    def _broadcasts(self, owned: Owned, step: Step, topology: Topology) -> tuple[Communicate, ...]:
+        """Return what each rank broadcasts, rank by rank; nothing where there is one rank."""
+        if topology.world_size == 1:
+            return ()
+        width = self.gather_width(step)
+        tensors = [[float(elements * width) for group in of_rank for elements in group] for of_rank in owned]
+        if self.parameters_as_bucket_view:
+            return broadcasts(
+                tuple(sum(of_rank) or EMPTY_BUCKET_BYTES for of_rank in tensors), self.broadcast, topology
+            )
+        return broadcasts(tuple(size for of_rank in tensors for size in of_rank), self.broadcast, topology)
+
+
+@lru_cache(maxsize=256)
+def broadcasts(sizes: tuple[float, ...], form: Form | None, topology: Topology) -> tuple[Communicate, ...]:
+    """Return a broadcast to all ranks of a message of each size, made once for all ways to cut buckets."""
+    world = topology.group("world")
+    chosen = {size: algorithms.choose_broadcast(form, topology, size, world) for size in dict.fromkeys(sizes)}
+    return tuple(Communicate(schedule=chosen[size], message_bytes=size) for size in sizes)
 
 
 @lru_cache(maxsize=64)

@@ -23,7 +23,7 @@ from tests.helpers.sharded_sgd import ShardedSgd
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of what torch itself does
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-LAYOUTS = [(2, 1), (2, 2), (3, 2), pytest.param((4, 8), marks=pytest.mark.slow)]
+LAYOUTS = [(2, 1), (2, 2), (3, 2), (4, 2), pytest.param((4, 8), marks=pytest.mark.slow)]
 CAP = f"{steps.CAP_BYTES} B"
 NARROW_CAP_BYTES = 300  # closes the first of two buckets of `narrow_model`
 BROADCAST = {"update": "broadcast", "bucket_cap": f"{NARROW_CAP_BYTES} B"}

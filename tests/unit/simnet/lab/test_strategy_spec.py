@@ -11,8 +11,12 @@ from simnet.strategies import (
     AnyStrategy,
     Atomo,
     BinSGDM,
+    ByteGrad,
     DenseAllReduce,
     EFSignSGD,
+    Fp8AllReduce,
+    FullShard,
+    Int8AllReduce,
     Marsit,
     MSTopK,
     OneBitAdam,
@@ -20,6 +24,8 @@ from simnet.strategies import (
     QSGDInf,
     SignSGD,
     TopK,
+    Zero1,
+    Zero2,
 )
 from simnet.units import Size
 
@@ -47,6 +53,28 @@ def test_what_is_trained_with_comes_back_from_its_labels(strategy: AnyStrategy) 
         strategy, bucket_cap=None if isinstance(strategy, OneBitAdam) else cap
     )
     assert found.label.startswith(str(strategy.__struct_config__.tag))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "argument", "run"),
+    [
+        (Int8AllReduce(), "byte_grad", ByteGrad()),
+        (Fp8AllReduce(), "byte_grad:dtype=fp8_e4m3", ByteGrad(dtype="fp8_e4m3")),
+        (Fp8AllReduce(dtype="fp8_e5m2", block_size=64), None, ByteGrad(dtype="fp8_e5m2", block_size=64)),
+    ],
+    ids=str,
+)
+def test_an_all_reduce_of_bytes_is_run_as_byte_grad(strategy, argument, run) -> None:
+    found = StrategySpec.of_strategy(strategy)
+    assert argument in (None, found.argument)
+    cap = Size(8 * 2**20)
+    assert found.strategy(cap, is_ring=True) == structs.replace(run, bucket_cap=cap)
+
+
+@pytest.mark.parametrize("strategy", [Zero1(), Zero2(), FullShard()], ids=str)
+def test_what_is_no_system_is_not_run(strategy) -> None:
+    with pytest.raises(ValueError, match=f"^strategies: {strategy.kind} is no system of binsgdm; name one, or record"):
+        StrategySpec.of_strategy(strategy)
 
 
 def test_labels_of_a_system_that_is_not_known_are_refused() -> None:

@@ -6,11 +6,15 @@ from msgspec.structs import replace
 from simnet.compare import tune
 from simnet.compare.rank import advise
 from simnet.errors import SimnetError
+from simnet.hardware import Calibration
 from simnet.prepared import PreparedScenario
 from simnet.simulate import simulate
 from simnet.step_timer import StepTimer
 from simnet.strategies import ByteGrad, DenseAllReduce, Fp8AllReduce, Int8AllReduce
 from simnet.strategies.named import strategy_from_text
+from simnet.system_options import SystemOptions
+from simnet.timed_work import KernelTime
+from simnet.units import Duration
 from tests.helpers.advise_samples import scenario
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.scenario_samples import pod, write
@@ -28,6 +32,21 @@ def test_an_all_reduce_of_bytes_is_the_scatter_reduce_of_byte_grad(one, other):
     prepared = PreparedScenario(scenario(num_nodes=3))
     assert prepared.plan(one).program == prepared.plan(other).program
     assert prepared.plan(one).streams == prepared.plan(other).streams
+
+
+def test_kernels_that_were_timed_with_other_bytes_are_named():
+    options = SystemOptions({"dtype": "fp8_e4m3"})
+    timed = KernelTime(s_per_element=Duration(1e-12), launch_s=Duration(1e-6), options=options)
+    given_ = scenario(calibration=Calibration(kernels={"byte_grad_encode": timed}))
+    said = {
+        one: PreparedScenario(given_).plan(one).kernels_timed_otherwise
+        for one in (Int8AllReduce(), Fp8AllReduce(), Fp8AllReduce(dtype="fp8_e5m2"))
+    }
+    assert list(said.values()) == [
+        ("byte_grad_encode was timed with dtype=fp8_e4m3, not dtype=int8",),
+        (),
+        ("byte_grad_encode was timed with dtype=fp8_e4m3, not dtype=fp8_e5m2",),
+    ]
 
 
 def test_trainings_of_the_same_bytes_in_the_same_topology_count():

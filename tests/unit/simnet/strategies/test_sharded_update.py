@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from simnet import scenario
 from simnet.errors import SimnetError
+from simnet.prepared import PreparedScenario
 from simnet.scenario import Scenario
 from simnet.simulate import simulate
 from simnet.step_timer import StepTimer
@@ -68,6 +69,8 @@ def test_what_is_scattered_and_gathered_is_what_a_ring_all_reduces(tmp_path):
         assert found(tmp_path, text).nic_bytes_per_node == pytest.approx(ddp.nic_bytes_per_node)
     halved = found(tmp_path, "zero1:wire_dtype=bf16,gather_dtype=bf16")
     assert halved.nic_bytes_per_node == pytest.approx(ddp.nic_bytes_per_node / 2)
+    apart = found(tmp_path, "zero1:wire_dtype=bf16")
+    assert apart.nic_bytes_per_node == pytest.approx(ddp.nic_bytes_per_node * (1 / 2 + 1) / 2)
     assert (ddp.compression_ratio, halved.compression_ratio) == (1, 2)
 
 
@@ -96,6 +99,17 @@ def test_gathers_hide_behind_the_next_forward(tmp_path):
     before, during = (found(tmp_path, f"zero1:overlap_param_gather={early}") for early in ("false", "true"))
     assert 0.01 < before.iteration_s - during.iteration_s < 0.04
     assert during.breakdown.forward_s == pytest.approx(before.breakdown.forward_s)
+
+
+def test_one_bucket_is_gathered_ahead_of_forward(tmp_path):
+    scene = loaded(tmp_path, "zero2:overlap_param_gather=true,bucket_cap=5 MiB")
+    compute, communication = PreparedScenario(scene).plan(scene.strategy).program.streams
+    number = sum(one.part == "forward" for one in compute)
+    assert number == LAYERS / 2 + 1  # vectors come last
+    assert [one.after for one in compute[:number]] == [((1, place),) for place in range(number)]
+    assert [one.after for one in communication[:number]] == [(), (), *(((0, place),) for place in range(number - 2))]
+    buckets = [one.bucket for one in communication[:number]]
+    assert buckets == [one.bucket for one in compute[:number]] == list(reversed(range(number)))
 
 
 def test_a_micro_batch_waits_for_what_the_one_before_has_scattered(tmp_path):
