@@ -171,8 +171,7 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
 
     def largest_bucket(self, step: Step, topology: Topology) -> Bucket:
         """Return the bucket of most elements."""
-        buckets = bucketing.build(self, step, _exchange_cost(self, step, topology))
-        return max(buckets, key=lambda one: one.num_elements)
+        return max(self.buckets(step, topology), key=lambda one: one.num_elements)
 
     def dense_stage(self, steps: int | None) -> DenseStage | None:  # noqa: ARG002
         """Return the steps without compression in a training of `steps` steps; None if the strategy has none."""

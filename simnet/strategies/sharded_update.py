@@ -10,7 +10,9 @@ from typing import ClassVar, Literal
 
 from msgspec.structs import replace
 
+from simnet import gpu_memory
 from simnet.collectives import algorithms, nccl
+from simnet.gpu_memory import ModelMemory, RankMemory
 from simnet.network.topology import Topology
 from simnet.program import Communicate, Compute, Kernel, Operation, OperationId, Program
 from simnet.strategies.all_reduce import CAST
@@ -20,6 +22,9 @@ from simnet.values import BYTES_PER_ELEMENT, Dtype
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernel_cost import KernelCost
 from simnet.workload.training_step import Step
+
+BUCKETS_AT_ONCE = 2
+"""Buffers of DeepSpeed's `overlap_comm`: gradients of one bucket are made while those of another travel."""
 
 
 class ShardedUpdate(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -84,6 +89,21 @@ class ShardedUpdate(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=T
         streams = UpdateStreams(self, step, buckets, exchanges)
         return streams.program(1 / topology.world_size, gathers, in_forward=self.overlap_param_gather)
 
+    def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
+        """Return what a rank holds, as counted and not measured: gradients are those of one flat buffer.
+
+        Where each micro-batch reduces its own, a shard of them stays, and two buckets: that which backward fills and
+        that which travels.
+        """
+        share = 1 / topology.world_size
+        held = with_shared_state(gpu_memory.in_buckets(replace(model, gradient_as_bucket_view=True)), share)
+        if not self.reduces_every_micro_batch:
+            return held
+        bucket_bytes = self.largest_bucket(step, topology).num_elements * step.bytes_per_element
+        return replace(
+            held, gradients=model.gradients * share, buckets=min(BUCKETS_AT_ONCE * bucket_bytes, model.gradients)
+        )
+
     def gather_width(self, step: Step) -> int:
         """Return the bytes of an element of the parameters that are handed out."""
         return BYTES_PER_ELEMENT[self.gather_dtype] if self.gather_dtype else step.bytes_per_element
@@ -96,6 +116,12 @@ class ShardedUpdate(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=T
         message_bytes = _padded(bucket, world.size) * self.gather_width(step)
         schedule = nccl.choose_all_gather(topology, world, message_bytes)
         return Communicate(schedule=schedule, message_bytes=message_bytes, bucket=bucket.index)
+
+
+def with_shared_state(held: RankMemory, share: float) -> RankMemory:
+    """Return what a rank holds whose optimizer updates a share of the parameters."""
+    optimizer = None if held.optimizer is None else held.optimizer * share
+    return replace(held, optimizer=optimizer, update=held.update * share)
 
 
 def _padded(bucket: Bucket, num_shards: int) -> float:

@@ -7,14 +7,16 @@ from typing import ClassVar, Literal
 
 from msgspec.structs import replace
 
+from simnet import gpu_memory
 from simnet.collectives import algorithms
 from simnet.collectives.broadcast import Form
 from simnet.errors import SimnetError
+from simnet.gpu_memory import ModelMemory, RankMemory
 from simnet.network.topology import Topology
 from simnet.program import Communicate, Program
 from simnet.strategies.all_reduce import Algorithm, DenseAllReduce, check_algorithm
 from simnet.strategies.base import Exchange, Strategy, register
-from simnet.strategies.sharded_update import ShardedUpdate, UpdateStreams
+from simnet.strategies.sharded_update import ShardedUpdate, UpdateStreams, with_shared_state
 from simnet.units import Size
 from simnet.workload.buckets import Bucket
 from simnet.workload.training_step import Step, Tensor
@@ -104,9 +106,15 @@ class Zero1(ShardedUpdate, frozen=True, kw_only=True, forbid_unknown_fields=True
         buckets = self.buckets(step, topology)
         exchanges = tuple(self.exchange(bucket, step, topology) for bucket in buckets)
         owned = self._owned(step, topology.world_size)
-        share = max(sum(map(sum, of_rank)) for of_rank in owned) / step.num_elements
         messages = self._broadcasts(owned, step, topology)
-        return UpdateStreams(self, step, buckets, exchanges).program(share, messages, in_forward=False)
+        return UpdateStreams(self, step, buckets, exchanges).program(_largest_share(owned), messages, in_forward=False)
+
+    def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
+        """Return what the rank with the most parameters to update holds, with "broadcast" beside DDP's buckets."""
+        if self.update == "all_gather":
+            return super().memory(model, step, topology)
+        share = _largest_share(self._owned(step, topology.world_size))
+        return with_shared_state(gpu_memory.in_buckets(model), share)
 
     def _owned(self, step: Step, world_size: int) -> Owned:
         """Return the elements of the tensors that each rank updates."""
@@ -131,6 +139,12 @@ class Zero1(ShardedUpdate, frozen=True, kw_only=True, forbid_unknown_fields=True
                 tuple(sum(of_rank) or EMPTY_BUCKET_BYTES for of_rank in tensors), self.broadcast, topology
             )
         return broadcasts(tuple(size for of_rank in tensors for size in of_rank), self.broadcast, topology)
+
+
+def _largest_share(owned: Owned) -> float:
+    """Return the part of all elements that the rank with the most of them updates."""
+    totals = [sum(map(sum, of_rank)) for of_rank in owned]
+    return max(totals) / sum(totals)
 
 
 @lru_cache(maxsize=256)

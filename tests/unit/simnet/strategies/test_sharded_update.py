@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from simnet import scenario
 from simnet.errors import SimnetError
+from simnet.gpu_memory import ModelMemory
 from simnet.prepared import PreparedScenario
 from simnet.scenario import Scenario
 from simnet.simulate import simulate
@@ -119,6 +120,30 @@ def test_a_micro_batch_waits_for_what_the_one_before_has_scattered(tmp_path):
         more_s = reduced_more * one.comm_s / 2
         assert two.comm_s - one.comm_s == pytest.approx(more_s)
         assert two.iteration_s - one.iteration_s == pytest.approx(0.12 + more_s)
+
+
+MODEL = ModelMemory(parameters=1e9, gradients=1e9, optimizer=2e9, update=1e9, activations=0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "optimizer_share", "gradients", "buckets"),
+    [
+        ("zero1", 1 / 16, 0, 1e9),  # one flat buffer of gradients
+        ("zero2", 1 / 16, 1e9 / 16, 2 * 7 * 4 * SIDE * (SIDE + 1)),  # seven layers reach 25 MiB
+        ("zero2:bucketing=fused,overlap=false", 1 / 16, 1e9 / 16, 4 * LAYERS * SIDE * (SIDE + 1) * 2),
+        ("zero1:update=broadcast", SIDE / (LAYERS * (SIDE + 1)), 1e9, 1e9),  # beside DDP's buckets
+    ],
+)
+def test_a_rank_holds_its_share_of_the_optimizers_state(tmp_path, text, optimizer_share, gradients, buckets):
+    scene = loaded(tmp_path, text)
+    prepared = PreparedScenario(scene)
+    held = scene.strategy.memory(MODEL, prepared.step, prepared.topology)
+    assert (held.parameters, held.gradients) == (1e9, pytest.approx(gradients))
+    assert held.optimizer == pytest.approx(2e9 * optimizer_share)
+    assert held.update == pytest.approx(1e9 * optimizer_share)
+    assert held.buckets == pytest.approx(buckets, rel=1e-3)
+    unknown = scene.strategy.memory(replace(MODEL, optimizer=None), prepared.step, prepared.topology)
+    assert unknown.optimizer is None
 
 
 @pytest.mark.parametrize(
