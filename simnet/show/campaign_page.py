@@ -174,7 +174,7 @@ def _errors(points: Sequence[TrainedPoint]) -> str:
     return f"{text}, {inside} of {judged} inside the interval ({percent(inside / judged)})" if judged else text
 
 
-def _ranking(pairs: Sequence[StrategyPair]) -> str:
+def _ranking(pairs: Sequence[StrategyPair[TrainedPoint]]) -> str:
     """Return the pairs with disjoint measured intervals that were predicted the other way round; "" if none."""
     rows = [
         (

@@ -3,18 +3,44 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-
-from simnet.validate.training_steps import TrainedPoint
+from typing import Generic, Protocol, TypeVar
 
 Interval = tuple[float, float]
 
 
+class RankedPoint(Protocol):
+    """A step of a strategy, measured and predicted."""
+
+    @property
+    def setting(self) -> object:
+        """What strategies are compared in."""
+
+    @property
+    def measured(self) -> float:
+        """Measured time of a step [s]."""
+
+    @property
+    def predicted(self) -> float:
+        """Predicted time of a step [s]."""
+
+    @property
+    def measured_interval_s(self) -> Interval | None:
+        """95 % interval of the measured median [s]."""
+
+    @property
+    def interval(self) -> Interval | None:
+        """Predicted 90 % interval [s]."""
+
+
+Point = TypeVar("Point", bound=RankedPoint)
+
+
 @dataclass(frozen=True, kw_only=True)
-class StrategyPair:
+class StrategyPair(Generic[Point]):
     """Two strategies in one setting; `faster` has the smaller measured step."""
 
-    faster: TrainedPoint
-    slower: TrainedPoint
+    faster: Point
+    slower: Point
 
     @property
     def measured_intervals_are_disjoint(self) -> bool:
@@ -38,7 +64,7 @@ class StrategyPair:
         return self.slower.measured / self.faster.measured - 1
 
 
-def pairs(points: Sequence[TrainedPoint]) -> list[StrategyPair]:
+def pairs(points: Sequence[Point]) -> list[StrategyPair[Point]]:
     """Return all pairs of strategies in every setting."""
     found = []
     for setting in dict.fromkeys(point.setting for point in points):

@@ -10,7 +10,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from studies.recorded.rows import GOLDEN
+from studies.recorded.rows import GOLDEN, SCRIPT, WAYS, LabStudy
 
 
 def parse() -> argparse.Namespace:
@@ -37,8 +37,11 @@ def main() -> None:
         lab_runs.gloo(options.folder)
         return
     options.folder.mkdir(parents=True, exist_ok=True)
+    from studies.recorded import forecast
+
+    study = LabStudy(script=SCRIPT, ways=WAYS, predict=forecast.predict)
     with tempfile.TemporaryDirectory() as scratch:
-        lab_runs.everything(options.folder, Path(scratch), print)
+        lab_runs.everything(study, options.folder, Path(scratch), print)
 
 
 if __name__ == "__main__":

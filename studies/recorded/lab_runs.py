@@ -24,12 +24,11 @@ from studies.recorded.rows import (
     NUM_NODES,
     RANKS_PER_NODE,
     RUN_WARM_UP,
-    SCRIPT,
     STARTS,
     STEPS,
     WARM_UP,
-    WAYS,
     WORLD_SIZE,
+    LabStudy,
     Way,
 )
 
@@ -37,32 +36,34 @@ TIMEOUT_S = 900.0
 Job = dict[str, Any]
 
 
-def everything(folder: Path, scratch: Path, tell: Callable[[str], object]) -> None:
+def everything(study: LabStudy, folder: Path, scratch: Path, tell: Callable[[str], object]) -> None:
     """Calibrate, record, predict, and only then run; links that are measured already stay.
 
     Args:
+        study: what is recorded, predicted and run.
         folder: of the results.
         scratch: for what ranks hand over.
         tell: receives a line for each launch.
     """
     for rate in (one for one in LINK_BANDWIDTHS if not _links_path(folder, one).exists()):
         tell(f"links at {rate.text()}: {_links(folder, rate):.0f} s")
-    found: dict[str, list[list[Any]]] = {way.name: [] for way in WAYS}
+    found: dict[str, list[list[Any]]] = {way.name: [] for way in study.ways}
     for start in range(STARTS):
         tell(f"messages in place: {_messages(folder, start):.0f} s")
-        tell(f"recordings in place: {_record(scratch / str(start), WORLD_SIZE, found):.0f} s")
-    tell(f"recordings alone: {_record(scratch / 'alone', 1, alone := {way.name: [] for way in WAYS}):.0f} s")
-    for way in WAYS:
+        tell(f"recordings in place: {_record(study, scratch / str(start), WORLD_SIZE, found):.0f} s")
+    alone: dict[str, list[list[Any]]] = {way.name: [] for way in study.ways}
+    tell(f"recordings alone: {_record(study, scratch / 'alone', 1, alone):.0f} s")
+    for way in study.ways:
         _write(folder / f"recordings_{way.name}.json", found[way.name])
         every = [one for launch in found[way.name] for one in launch]
         _write(folder / f"step_{way.name}.json", forecast.mean_recording(every))
         _write(folder / f"alone_{way.name}.json", forecast.mean_recording(alone[way.name][0]))
-    predictions = forecast.predict(folder, BANDWIDTHS)
+    predictions = study.predict(folder, BANDWIDTHS)
     _write(folder / "predictions.json", {"written_s": time.time(), "rows": predictions})
     runs: list[Job] = []
     for rate in BANDWIDTHS:
         mine = [one for one in predictions if one["mbit_per_s"] == round(rate * 8 / 1e6)]
-        tell(f"steps at {rate.text()}: {_run(scratch, rate, mine, runs):.0f} s")
+        tell(f"steps at {rate.text()}: {_run(study, scratch, rate, mine, runs):.0f} s")
         _write(folder / "runs.json", runs)
 
 
@@ -88,21 +89,21 @@ def _messages(folder: Path, start: int) -> float:
     return _launch(NUM_NODES, None, "binsgdm.measure", "collectives", *sizes, "--threads", 1, "-o", path)
 
 
-def _record(scratch: Path, num_ranks: int, found: dict[str, list[list[Any]]]) -> float:
+def _record(study: LabStudy, scratch: Path, num_ranks: int, found: dict[str, list[list[Any]]]) -> float:
     """Record every way by some ranks at once, each alone in its world; add what they found, and return the time [s]."""
-    jobs = [_recording(scratch, way) for way in WAYS]
+    jobs = [_recording(study, scratch, way) for way in study.ways]
     elapsed_s = _launch_jobs("record", scratch, jobs, None, 1 if num_ranks == 1 else NUM_NODES, num_ranks)
-    for way, job in zip(WAYS, jobs, strict=True):
+    for way, job in zip(study.ways, jobs, strict=True):
         paths = [Path(job["folder"]) / f"rank_{rank}.json" for rank in range(num_ranks)]
         found[way.name].append([json.loads(path.read_text(encoding="utf-8")) for path in paths])
     return elapsed_s
 
 
-def _recording(scratch: Path, way: Way) -> Job:
+def _recording(study: LabStudy, scratch: Path, way: Way) -> Job:
     folder = scratch / way.name
     folder.mkdir(parents=True)
     settings = {
-        "num_nodes": NUM_NODES, "ranks_per_node": RANKS_PER_NODE, "script": str(SCRIPT), "is_module": False,
+        "num_nodes": NUM_NODES, "ranks_per_node": RANKS_PER_NODE, "script": str(study.script), "is_module": False,
         "arguments": [*way.arguments, "--steps", "100000"], "steps": STEPS * way.period,
         "warm_up": WARM_UP * way.period, "runs_on": "cpu", "compute": "timed", "device": "cpu",
         "fake": False,
@@ -110,9 +111,9 @@ def _recording(scratch: Path, way: Way) -> Job:
     return {"folder": str(folder), "settings": settings}
 
 
-def _run(scratch: Path, rate: Bandwidth, predictions: Sequence[Job], runs: list[Job]) -> float:
+def _run(study: LabStudy, scratch: Path, rate: Bandwidth, predictions: Sequence[Job], runs: list[Job]) -> float:
     """Run every way at a bandwidth; add when its steps ended, and return the time [s]."""
-    jobs = [_training(scratch, one) for one in predictions]
+    jobs = [_training(study, scratch, one) for one in predictions]
     begun_s = time.time()
     elapsed_s = _launch_jobs("train", scratch, jobs, rate, NUM_NODES)
     for one, job in zip(predictions, jobs, strict=True):
@@ -122,13 +123,13 @@ def _run(scratch: Path, rate: Bandwidth, predictions: Sequence[Job], runs: list[
     return elapsed_s
 
 
-def _training(scratch: Path, prediction: Job) -> Job:
-    (way,) = [one for one in WAYS if one.name == prediction["way"]]
+def _training(study: LabStudy, scratch: Path, prediction: Job) -> Job:
+    (way,) = [one for one in study.ways if one.name == prediction["way"]]
     periods = round(AIM_S / (prediction["predicted_s"] * way.period))
     # The first end of a step begins the first period.
     steps = (RUN_WARM_UP + min(max(periods, LEAST_PERIODS), MOST_PERIODS)) * way.period + 1
     found = scratch / f"{way.name}_{prediction['mbit_per_s']}.json"
-    return {"script": str(SCRIPT), "arguments": [*way.arguments, "--steps", str(steps)], "found": str(found)}
+    return {"script": str(study.script), "arguments": [*way.arguments, "--steps", str(steps)], "found": str(found)}
 
 
 def _launch_jobs(  # noqa: PLR0913, PLR0917

@@ -54,6 +54,11 @@ class RecordedPoint(Comparison):
     measured_interval_s: tuple[float, float] | None
 
     @property
+    def setting(self) -> int:
+        """What ways are compared in: a bandwidth."""
+        return self.mbit_per_s
+
+    @property
     def message_share(self) -> float:
         """Fraction of the measured step that is no compute of its own."""
         return 1 - self.own_s / self.measured
@@ -77,13 +82,13 @@ def regions(folder: Path) -> dict[str, str]:
     }
 
 
-def points(folder: Path, form: str = "predicted_s") -> list[RecordedPoint]:
+def points(folder: Path, form: str = "predicted_s", ways: Sequence[Way] = WAYS) -> list[RecordedPoint]:
     """Return every way at every bandwidth, in a form of the prediction."""
-    runs = {(one["way"], one["mbit_per_s"]): one["step_ends_s"] for one in _read(folder, "runs")}
+    runs = {(one["way"], one["mbit_per_s"]): one["step_ends_s"] for one in read(folder, "runs")}
     return [
         _point(way, one, one[form], period_times_s(runs[way.name, one["mbit_per_s"]], way))
-        for one in _read(folder, "predictions")["rows"]
-        for way in WAYS
+        for one in read(folder, "predictions")["rows"]
+        for way in ways
         if way.name == one["way"]
     ]
 
@@ -157,7 +162,7 @@ def recordings_table(folder: Path) -> Table:
         launches = [
             statistics.fmean(forecast.own_s(one["recording"]) for one in launch) for launch in _of_way(folder, way)
         ]
-        (alone,) = _read(folder, f"alone_{way.name}")["recordings"]
+        (alone,) = read(folder, f"alone_{way.name}")["recordings"]
         rows.append((way.title, *(format_seconds(time_s) for time_s in (forecast.own_s(alone), *launches))))
     return Table(
         ["way", "one process alone", *(f"all ranks at once, launch {n + 1}" for n in range(len(launches)))], rows
@@ -177,7 +182,7 @@ def fit_text(folder: Path) -> str:
 
 def gloo_table(folder: Path) -> Table:
     """Return what gloo sends for each collective beside what the schedules of the strategy send."""
-    measured = _read(folder, "gloo")
+    measured = read(folder, "gloo")
     message_bytes, topology = measured["message_bytes"], _wire_alone(forecast.calibrated(folder))
     rate = topology.inter_node.bytes_per_s * topology.inter_node.efficiency(message_bytes)
     rows = []
@@ -210,9 +215,10 @@ def _schedule(name: str, topology: Topology) -> tuple[int, Schedule]:
 
 
 def _of_way(folder: Path, way: Way) -> list[list[dict[str, Any]]]:
-    found: list[list[dict[str, Any]]] = _read(folder, f"recordings_{way.name}")
+    found: list[list[dict[str, Any]]] = read(folder, f"recordings_{way.name}")
     return found
 
 
-def _read(folder: Path, name: str) -> Any:
+def read(folder: Path, name: str) -> Any:
+    """Return a file of a folder of results."""
     return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))

@@ -1,7 +1,9 @@
 """What is recorded, predicted and run: four ways of training, three bandwidths, and what is calibrated on."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from simnet.units import Bandwidth
 
@@ -49,6 +51,22 @@ class Way:
     def arguments(self) -> tuple[str, ...]:
         """Of the script."""
         return (self.name, *MODEL, "--batch", str(self.batch))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabStudy:
+    """Ways of training that are predicted, and only then run in the lab.
+
+    Attributes:
+        script: that trains in each way.
+        ways: of training.
+        predict: from the folder of what was measured, returns a row for each way at each bandwidth, with the keys
+            "way", "mbit_per_s", "predicted_s" and "own_s".
+    """
+
+    script: Path
+    ways: tuple[Way, ...]
+    predict: Callable[[Path, Sequence[Bandwidth]], list[dict[str, Any]]]
 
 
 WAYS = (
