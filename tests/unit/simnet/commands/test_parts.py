@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from simnet import files
+from simnet.registry import tag_of
 from simnet.scenario import load_experiment
+from simnet.strategies import STRATEGIES
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.scenario_samples import SWEEP, pod, write
 
@@ -14,6 +16,13 @@ def test_every_kind_is_listed_with_its_parts() -> None:
     listed = run("list").stdout
     assert all(f"{kind}:\n" in listed for kind in files.KINDS)
     assert "BERT-Base" in run("list", "gradients").stdout
+
+
+def test_every_strategy_is_listed_with_its_title() -> None:
+    lines = run("list", "strategies").stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:] if line] == [tag_of(one) for one in STRATEGIES]
+    assert all(one.title in line for one, line in zip(STRATEGIES, lines[1:], strict=False))
+    assert "\n".join(lines) in run("list").stdout
 
 
 def test_an_unknown_kind_is_refused() -> None:
