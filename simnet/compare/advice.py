@@ -8,7 +8,8 @@ from msgspec import Struct
 
 from simnet.compare.crossing import Range
 from simnet.compare.training_record import TrainingRecord
-from simnet.compare.verdict import MISSED, PAYS, UNTRAINED, Speedup, Verdict, verdict_of
+from simnet.compare.verdict import MISSED, NO_FIT, PAYS, UNTRAINED, Speedup, Verdict, verdict_of
+from simnet.gpu_memory import GpuMemory
 from simnet.scenario import Scenario
 from simnet.strategies import AnyStrategy
 from simnet.strategies.base import Mathematics
@@ -31,6 +32,7 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
         headroom_s: time that a step may gain before the system no longer pays; below 0 if it does not pay [s].
         longest_pause_s: longest time in which a GPU waits in a period of steps that are not all alike [s]; None where
             they are.
+        memory: what a GPU holds in a step; None where that is not known.
         nic_bytes_per_node: sent out of a node in an iteration.
         saved: fraction of a step that goes away if compute, wire, latency or codec takes no time.
         faster_in: NIC bandwidths at which the system is faster than DDP tuned there.
@@ -48,6 +50,7 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
     speedup_vs_plain: float
     headroom_s: float
     longest_pause_s: float | None = None
+    memory: GpuMemory | None = None
     nic_bytes_per_node: float
     saved: dict[Bound, float]
     faster_in: tuple[Range, ...] = ()
@@ -66,6 +69,11 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
         return self.strategy.mathematics
 
     @property
+    def may_fit(self) -> bool:
+        """Whether nothing says that the GPU has too little memory."""
+        return self.memory is None or self.memory.fits is not False
+
+    @property
     def is_untrained(self) -> bool:
         """Whether only trainings could say what its steps are worth, and there are none."""
         return self.mathematics == "local_steps" and not self.records
@@ -73,6 +81,8 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
     @property
     def verdict(self) -> Verdict:
         """Whether it pays, by the time of its step and by its trainings."""
+        if not self.may_fit:
+            return NO_FIT
         found = verdict_of(self.speedup, [record.judged for record in self.records])
         return UNTRAINED if self.is_untrained and found != "does not pay" else found
 
@@ -154,7 +164,7 @@ class Advice(Struct, frozen=True, kw_only=True):
         """The best that changes nothing in training, and the best of what rounds, compresses and trains apart."""
         found: list[Choice] = []
         for mathematics in get_args(Mathematics):
-            rows = [row for row in self.systems if row.mathematics == mathematics]
+            rows = [row for row in self.systems if row.mathematics == mathematics and row.may_fit]
             if rows:
                 system = self._chosen(rows)
                 least_s = min((one.system.iteration_s for one in found), default=system.iteration_s)
@@ -189,4 +199,5 @@ class Advice(Struct, frozen=True, kw_only=True):
     @property
     def answer(self) -> RankedSystem | None:
         """The system that the advice is about: the best, else the fastest that is not DDP; None if there is none."""
-        return self.best or next(iter(self.others), None)
+        may_fit = (row for row in self.others if row.may_fit)
+        return self.best or next(may_fit, None)

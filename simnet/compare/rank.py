@@ -6,7 +6,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from simnet import calibration_draws, model_error
+from simnet import calibration_draws, memory_fit, model_error
 from simnet.compare import whatif
 from simnet.compare.advice import Accumulated, Advice, Bound, RankedSystem
 from simnet.compare.convergence import Convergence
@@ -20,7 +20,7 @@ from simnet.result import RunResult
 from simnet.scenario import Scenario
 from simnet.simulate import simulate
 from simnet.step_timer import StageTimes
-from simnet.strategies import AnyStrategy
+from simnet.strategies import AnyStrategy, RecordedStep
 from simnet.workers import run_in_workers
 
 FREED: dict[Bound, Callable[[Scenario, RunResult], Scenario]] = {
@@ -52,7 +52,8 @@ def advise(  # noqa: PLR0913 - the arguments of one command
 
     Args:
         scenario: cluster, workload and calibration; `run.draws` drawn calibrations make the intervals.
-        names: which of `tune.systems`, by default all; DDP is always among them.
+        names: which of `tune.systems`, by default all; DDP is always among them, and what stands for it where it does
+            not fit the GPU.
         recorded: further systems, as `tune.recorded_systems` gives them.
         trainings: measured ones by name of the task, so that systems are judged by the time to the target, too.
         are_of_user: whether these are trainings of the workload, as the user says; those of other models only warn.
@@ -67,6 +68,8 @@ def advise(  # noqa: PLR0913 - the arguments of one command
     names = (*(systems() if names is None else names), *(recorded or {}))
     num_draws = DRAWS if scenario.run.draws is None else scenario.run.draws
     ranking = _Ranking(plain, known, trainings or {}, are_of_user=are_of_user, num_draws=num_draws)
+    if ranking.baseline_name not in (*ranking.dense, *names):
+        names = (ranking.baseline_name, *names)
     found: dict[str, RankedSystem | str] = {}
     for name, row in _rows(ranking, names, jobs):
         found[name] = row
@@ -127,12 +130,13 @@ class _Ranking:
         self._times = TunedSteps(scenario)
         self._systems = known
         self.dense: dict[str, Variants] = dense_systems(scenario.workload.dtype)
-        self._every_dense = tuple(strategy for variants in self.dense.values() for strategy in variants)
+        compared = self._baseline_systems()
+        self._every_dense = tuple(strategy for variants in compared.values() for strategy in variants)
         here = self._times.here
         self.plain_iteration_s = here.simulated(PLAIN)
         self._baseline = self._times.best(self._every_dense, self._times.cluster_rate).strategy
         self._baseline_s = here.simulated(self._baseline)
-        self.baseline_name = next(name for name, found in self.dense.items() if self._baseline in found)
+        self.baseline_name = next(name for name, found in compared.items() if self._baseline in found)
         result = simulate(replace(scenario, strategy=self._baseline))
         freed = [free(scenario, result) for free in (whatif.free_communication, *FREED.values())]
         without_comm, *of_bounds = self._times.timers_of(freed)
@@ -147,9 +151,34 @@ class _Ranking:
         self._errors = [calibration_draws.model_error_factor(error, draw) for draw in draws]
         self._drawn_baseline_s = [steps.of(self._baseline) for steps in self._drawn]
 
+    def _baseline_systems(self) -> dict[str, Variants]:
+        """Return what others are compared with: DDP, or where it does not fit what trains alike and does."""
+        alike = {
+            name: variants
+            for name, variants in self._systems.items()
+            if all(one.mathematics == "same" and not isinstance(one, RecordedStep) for one in variants)
+        }
+        for systems_ in (self.dense, alike):
+            fitting = {name: kept for name, variants in systems_.items() if (kept := self._fitting(variants))}
+            if fitting:
+                return fitting
+        return self.dense
+
+    def _fitting(self, variants: Variants) -> Variants:
+        """Return the variants that are not known to need more memory than the GPU has, and can be predicted."""
+        kept = []
+        for one in variants:
+            try:
+                memory = memory_fit.memory_of(self._scenario, one)
+            except SimnetError:
+                continue
+            if memory is None or memory.fits is not False:
+                kept.append(one)
+        return tuple(kept)
+
     def dense_row(self, name: str) -> RankedSystem:
         """Return DDP in one precision, ranked."""
-        return self._row(name, self._versus(self.dense[name]), is_dense=True)
+        return self._row(name, self._versus(self._fitting(self.dense[name]) or self.dense[name]), is_dense=True)
 
     def row_or_reason(self, name: str) -> RankedSystem | str:
         """Return a system, ranked, or the reason why it cannot be predicted."""
@@ -192,7 +221,7 @@ class _Ranking:
         return SystemVsBaseline(self._times, variants, self._every_dense)
 
     def _known(self, variants: Variants) -> Variants:
-        return with_known_kernels(variants, self._times.here, self._scenario.calibration)
+        return with_known_kernels(self._fitting(variants) or variants, self._times.here, self._scenario.calibration)
 
     def _row(self, name: str, versus: SystemVsBaseline, *, is_dense: bool) -> RankedSystem:
         strategy = versus.best(self._times.cluster_rate).strategy
@@ -212,6 +241,7 @@ class _Ranking:
             speedup_vs_plain=self.plain_iteration_s / step_s,
             headroom_s=self._baseline_s / PAYS - step_s,
             longest_pause_s=result.result.longest_pause_s,
+            memory=result.result.memory,
             nic_bytes_per_node=result.result.nic_bytes_per_node,
             saved={bound: 1 - steps.of(strategy) / step_s for bound, steps in self._freed.items()},
             notes=result.notes,

@@ -17,6 +17,7 @@ Verdict = Literal[
     "may pay: nobody trained it",
     "does not pay: missed its target",
     "does not pay",
+    "does not fit",
 ]
 MISSED: Verdict = "pays, but missed a target"
 MISSED_ALL: Verdict = "does not pay: missed its target"
@@ -24,6 +25,8 @@ NO_SOONER: Verdict = "may pay: no sooner at a target"
 MEASURE_FIRST: Verdict = "may pay: measure kernels first"
 UNCERTAIN: Verdict = "may pay: within its uncertainty"
 FEWER_STEPS: Verdict = "may pay: by fewer steps"
+NO_FIT: Verdict = "does not fit"
+"""The GPU has less memory than a step takes."""
 UNTRAINED: Verdict = "may pay: nobody trained it"
 """Of workers that train apart: one of their steps is no step of DDP."""
 

@@ -31,6 +31,7 @@ COLUMNS = (
     "verdict",
     "to target",
     "slow kernels",
+    "memory",
     "bound by",
     "NIC bytes",
     "faster with NICs",
@@ -73,11 +74,12 @@ def heading(advice: Advice) -> list[str]:
     nics = count_text(cluster.nics_per_node, "NIC")
     network = f"{nics} of {cluster.inter_node.bytes_per_s.text()} a node"
     form = advice.baseline_system.strategy.form
+    no_ddp = "" if advice.baseline_system.is_dense else ", since DDP does not fit"
     where = f"{nodes_text(cluster.num_nodes)} x {gpus_text(cluster.ranks_per_node)}"
     return [
         f"{workload_title(scenario)} on {where}, {network if cluster.num_nodes > 1 else 'one node'}; calibration "
         f"{part_title(scenario.calibration.name, scenario.name)} ({scenario.calibration.kind})",
-        f"speedup over {advice.baseline} at its best{f' ({form})' if form else ''}",
+        f"speedup over {advice.baseline} at its best{f' ({form})' if form else ''}{no_ddp}",
     ]
 
 
@@ -88,13 +90,27 @@ def _cells(row: RankedSystem, advice: Advice) -> tuple[str, ...]:
         CHANGES[row.mathematics],
         format_seconds(row.iteration_s),
         speedup_text(row.speedup.value) + interval,
-        "baseline" if row.name == advice.baseline else "-" if row.is_dense else row.verdict,
+        _verdict(row, advice),
         _to_target(row),
         speedup_text(row.speedup.if_kernels_slow),
+        _memory(row),
         f"{row.bound} {100 * row.saved[row.bound]:.0f} %",
         format_bytes(row.nic_bytes_per_node),
         ranges_text(row.faster_in) if row.curve else "-",
     )
+
+
+def _verdict(row: RankedSystem, advice: Advice) -> str:
+    if row.name == advice.baseline:
+        return "baseline"
+    return "-" if row.is_dense and row.may_fit else row.verdict
+
+
+def _memory(row: RankedSystem) -> str:
+    """Return what a GPU holds, a least size where parts are not known."""
+    if row.memory is None:
+        return "-"
+    return format_bytes(row.memory.total_bytes) + ("+" if row.memory.unknown else "")
 
 
 def _to_target(row: RankedSystem) -> str:
@@ -155,6 +171,8 @@ def _row_object(row: RankedSystem) -> dict[str, object]:
         "bound": row.bound,
         "saved": row.saved,
         "longest_pause_s": row.longest_pause_s,
+        "memory_bytes": row.memory.total_bytes if row.memory else None,
+        "fits": row.memory.fits if row.memory else None,
         "nic_bytes_per_node": row.nic_bytes_per_node,
         "unmeasured_kernels": list(row.speedup.unmeasured),
         "faster_in_bytes_per_s": [list(ends) for ends in row.faster_in],
