@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from simnet.collectives import algorithms
 from simnet.collectives.schedule import GroupKind
 from simnet.gpu_memory import ModelMemory, RankMemory
+from simnet.gpu_models import GpuModel
 from simnet.network.topology import Topology
 from simnet.program import Communicate, Kernel, Operation, Program
 from simnet.strategies.all_reduce import HIERARCHICAL
@@ -99,6 +100,15 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def _arithmetic(self) -> tuple[object, ...]:
         return self.inner_steps, self.fragments, self.overlap_steps, self.outer_dtype or "fp32", self.exchange_by
+
+    def check_gpu(self, gpu: GpuModel) -> None:
+        """Refuse a GPU on which the system inside cannot run.
+
+        Raises:
+            SimnetError: it is one.
+        """
+        if self._system is not None:
+            self._system.check_gpu(gpu)
 
     @classmethod
     def presets(cls) -> dict[str, tuple[Strategy, ...]]:

@@ -145,6 +145,6 @@ class Fp8AllReduce(EightBitStrategy, frozen=True, kw_only=True, forbid_unknown_f
         if "fp8" not in gpu.peak_flops:
             known = ", ".join(gpu.peak_flops)
             raise SimnetError(
-                f"strategy.kind: 'fp8': {gpu.name} has no 8-bit floats: it has {known}; use 'int8', or set cluster.gpu "
-                "to a GPU with fp8"
+                f"cluster.gpu: {gpu.name!r}: has no 8-bit floats for an all-reduce in fp8: it has {known}; use 'int8', "
+                "or a GPU with fp8"
             )

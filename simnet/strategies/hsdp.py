@@ -10,6 +10,7 @@ from simnet.collectives import algorithms
 from simnet.collectives.schedule import Group
 from simnet.errors import SimnetError
 from simnet.gpu_memory import ModelMemory, RankMemory
+from simnet.gpu_models import GpuModel
 from simnet.network.topology import Topology
 from simnet.program import Operation, Program
 from simnet.strategies.base import Mathematics, Strategy, register
@@ -77,6 +78,15 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
         """That of the system between copies, if there is one."""
         system = self._system
         return super().mathematics if system is None else system.mathematics
+
+    def check_gpu(self, gpu: GpuModel) -> None:
+        """Refuse a GPU on which the system inside cannot run.
+
+        Raises:
+            SimnetError: it is one.
+        """
+        if self._system is not None:
+            self._system.check_gpu(gpu)
 
     @classmethod
     def presets(cls) -> dict[str, tuple[Strategy, ...]]:

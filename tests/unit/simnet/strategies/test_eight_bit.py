@@ -10,11 +10,11 @@ from simnet.hardware import Calibration
 from simnet.prepared import PreparedScenario
 from simnet.simulate import simulate
 from simnet.step_timer import StepTimer
-from simnet.strategies import ByteGrad, DenseAllReduce, Fp8AllReduce, Int8AllReduce
+from simnet.strategies import ByteGrad, DenseAllReduce, DiLoCo, Fp8AllReduce, HybridShard, Int8AllReduce
 from simnet.strategies.named import strategy_from_text
 from simnet.system_options import SystemOptions
 from simnet.timed_work import KernelTime
-from simnet.units import Duration
+from simnet.units import Duration, Size
 from tests.helpers.advise_samples import scenario
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.scenario_samples import pod, write
@@ -71,7 +71,9 @@ def test_no_exchange_is_ranked_twice():
     assert {one.used_topology for one in tune.trained_variants(ByteGrad(), "fp32")} == {"scatter_reduce"}
 
 
-REFUSED = "strategy.kind: 'fp8': A100-80GB has no 8-bit floats: it has fp32, tf32, bf16, fp16; use 'int8', or set "
+REFUSED = (
+    "cluster.gpu: 'A100-80GB': has no 8-bit floats for an all-reduce in fp8: it has fp32, tf32, bf16, fp16; use 'int8'"
+)
 
 
 def on(gpu, strategy):
@@ -79,14 +81,22 @@ def on(gpu, strategy):
     return replace(given, cluster=replace(given.cluster, gpu=gpu), strategy=strategy)
 
 
+WITHIN = [
+    Fp8AllReduce(),
+    HybridShard(replicas="fp8", unit_cap=Size.parse("20 MB")),
+    DiLoCo(exchange_by="fp8", inner_steps=4),
+]
+
+
+@pytest.mark.parametrize("strategy", WITHIN, ids=str)
 @pytest.mark.parametrize("ask", [simulate, lambda given: StepTimer(given).of(given.strategy)], ids=["run", "timer"])
-def test_fp8_is_refused_on_a_gpu_without_it_alone(ask):
+def test_fp8_is_refused_on_a_gpu_without_it_alone(ask, strategy):
     with pytest.raises(SimnetError) as caught:
-        ask(on("A100-80GB", Fp8AllReduce()))
+        ask(on("A100-80GB", strategy))
     assert str(caught.value).startswith(REFUSED)
-    for gpu, strategy in (("H100-80GB", Fp8AllReduce()), ("", Fp8AllReduce()), ("A100-80GB", Int8AllReduce())):
+    for gpu in ("H100-80GB", "", "a card of one's own"):
         ask(on(gpu, strategy))
-    ask(on("a card of one's own", Fp8AllReduce()))
+    ask(on("A100-80GB", Int8AllReduce()))
 
 
 def test_advice_leaves_it_out_with_the_reason():
