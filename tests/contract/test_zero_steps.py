@@ -5,6 +5,7 @@ parameters, as DeepSpeed and Megatron do, is a short script on torch.distributed
 checked to train as plain SGD does; those two themselves are not run.
 """
 
+import json
 import math
 import warnings
 
@@ -67,6 +68,22 @@ def test_torchs_sharded_optimizer_does_what_is_simulated(parameters_as_bucket_vi
     )
     assert real == simulated
     assert [one.kind for one in real.sent].count("broadcast") == (math.prod(layout) if parameters_as_bucket_view else 6)
+
+
+@pytest.mark.parametrize("parameters_as_bucket_view", [False, True])
+def test_a_recorded_step_is_sent_by_the_same_schedules(parameters_as_bucket_view, tmp_path):
+    """So that messages take the same time."""
+    recording = of_zero_redundancy((2, 2), parameters_as_bucket_view=parameters_as_bucket_view)
+    source = {"how": "record", "compute": "counted"}
+    data = {"format": "simnet-step", "version": 1, "source": source, "recordings": [recording]}
+    (tmp_path / "step.json").write_text(json.dumps(data))
+    strategies = (
+        steps.strategy("recorded", file=str(tmp_path / "step.json")),
+        steps.strategy("zero1", **BROADCAST, parameters_as_bucket_view=parameters_as_bucket_view),
+    )
+    recorded, built_in = (steps.program(one, recording).collectives for one in strategies)
+    assert [one.schedule for one in recorded] == [one.schedule for one in built_in]
+    assert [one.message_bytes for one in recorded] == [one.message_bytes for one in built_in]
 
 
 def test_parameter_groups_change_who_has_what():
