@@ -14,8 +14,10 @@ from simnet.program import Communicate, Kernel, Operation, Program
 from simnet.strategies.all_reduce import HIERARCHICAL
 from simnet.strategies.base import Exchange, Strategy, all_gather, register
 from simnet.strategies.compressing import BETWEEN_NODES, CompressingStrategy
+from simnet.strategies.fsdp import FullShard
 from simnet.strategies.local_steps import LocalStepsStrategy, OuterExchange, check_fits, fragment
 from simnet.strategies.named import strategy_from_text
+from simnet.strategies.shard_memory import sharded_memory
 from simnet.values import BYTES_PER_ELEMENT, Count, Dtype
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernel_cost import KernelCost
@@ -45,6 +47,8 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
         exchange_by: a system that compresses the difference, with options after a colon, such as
             "byte_grad:topology=scatter_reduce" or "ef_sign_sgd:scale_per=bucket"; by default it is all-reduced in
             `outer_dtype`.
+        in_node: how the ranks of a worker train together: with "ddp" each holds all parameters, with "fsdp" a shard,
+            whose outer step it takes.
         fragments: parts of the parameters that are exchanged at different steps of a period.
         overlap_steps: steps that hide an exchange, after which its result is applied.
     """
@@ -56,6 +60,7 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
     workers: Literal["rank", "node"] = "node"
     outer_dtype: Dtype | None = None
     exchange_by: str = ""
+    in_node: Literal["ddp", "fsdp"] = "ddp"
     fragments: Count = 1
     overlap_steps: Annotated[int, Meta(ge=0)] = 0
 
@@ -76,6 +81,12 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
                 "exchange_by: a system brings its own numbers; drop outer_dtype and algorithm, or exchange_by"
             )
 
+        if self.in_node == "fsdp" and (self.workers, self.bucketing, self.bucket_cap) != ("node", "ddp", None):
+            raise ValueError(
+                "in_node: 'fsdp': needs workers of several ranks, which then have no buckets; set workers = 'node', "
+                "and drop bucketing and bucket_cap"
+            )
+
     @property
     def _system(self) -> CompressingStrategy | None:
         if not self.exchange_by:
@@ -91,7 +102,7 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def form(self) -> str:
         """What a worker is."""
-        return f"a worker a {self.workers}"
+        return f"FSDP in a node, a worker a {self.workers}" if self.in_node == "fsdp" else f"a worker a {self.workers}"
 
     def trains_as(self, other: Strategy) -> bool:
         """Tell whether a training with another strategy says how one with this goes: the same, but for workers."""
@@ -123,14 +134,14 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
         }
 
     def topology_variants(self) -> tuple[Strategy, ...]:
-        """Return it with the all-reduces worth a try."""
-        if self.workers == "node" or self.algorithm != algorithms.AUTO:
-            return (self,)
-        return (self, replace(self, algorithm=HIERARCHICAL))
+        """Return it with the all-reduces worth a try, or with workers that hold all parameters and that shard them."""
+        if self.workers == "node":
+            return tuple(replace(self, in_node=in_node) for in_node in ("ddp", "fsdp"))
+        return (self, replace(self, algorithm=HIERARCHICAL)) if self.algorithm == algorithms.AUTO else (self,)
 
     def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
         """Return what a rank holds: its slice of the outer parameters and their momentum, and what it sends of them."""
-        held = self.held_by_worker(model, topology)
+        held = self._held(model, step, topology)
         ranks = topology.ranks_per_node if self.workers == "node" else 1
         own = step.num_elements / ranks * BYTES_PER_ELEMENT["fp32"]
         system = self._system
@@ -142,6 +153,22 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
             buckets=held.buckets + (sent if self.overlap_steps else 0.0),
             update=max(held.update, sent),
         )
+
+    def _held(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
+        """Return what a rank holds of its worker."""
+        if self.in_node == "fsdp":
+            return sharded_memory(FullShard(), model, step, topology.ranks_per_node)
+        return self.held_by_worker(model, topology)
+
+    def inner_step(self, step: Step, topology: Topology) -> Program:
+        """Return a step of a worker.
+
+        Raises:
+            SimnetError: shards need what the workload does not have.
+        """
+        if self.in_node == "ddp":
+            return super().inner_step(step, topology)
+        return FullShard().program_among(topology.group("intra_node"), step, topology)
 
     def program(self, step: Step, topology: Topology) -> Program:
         """Return the steps from one exchange of a fragment to that of the next.
@@ -177,7 +204,7 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
         return Exchange((Communicate(schedule=schedule, message_bytes=message_bytes),), message_bytes, schedule.label)
 
     def _gathered(self, part: Bucket, topology: Topology) -> tuple[Operation, ...]:
-        """Return the gather of new parameters in the node, where each rank has a slice."""
-        if self.workers == "rank" or topology.ranks_per_node == 1:
+        """Return the gather of new parameters in the node, where each rank has taken the step on a slice alone."""
+        if self.workers == "rank" or self.in_node == "fsdp" or topology.ranks_per_node == 1:
             return ()
         return (all_gather(topology.group("intra_node"), topology, part.num_elements * BYTES_PER_ELEMENT["fp32"]),)

@@ -32,9 +32,15 @@ class FullShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_field
         Raises:
             SimnetError: the workload has no tensors with shapes, or no blocks among them.
         """
-        world = topology.group("world")
-        alone = Group(0, 1, world.size, topology.num_nodes, topology.ranks_per_node)
-        number = step.micro_batches
-        return ShardedStep(self, step, topology, self.wire(step, world, alone)).program(
+        return self.program_among(topology.group("world"), step, topology)
+
+    def program_among(self, shards: Group, step: Step, topology: Topology) -> Program:
+        """Return one iteration of ranks that share the model with their group alone.
+
+        Raises:
+            SimnetError: as `program`.
+        """
+        alone, number = shards._replace(size=1), step.micro_batches
+        return ShardedStep(self, step, topology, self.wire(step, shards, alone)).program(
             reduced_in=self.reduced_in(number), all_reduced_in=[False] * number
         )

@@ -95,7 +95,7 @@ class LocalStepsStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fie
             steps: of the period.
             overlapped: steps that hide the exchange.
         """
-        inner = self._inner(step, topology)
+        inner = self.inner_step(step, topology)
         # What no step hides runs on the stream of the inner exchange, idle by then: two streams are simulated several
         # times as fast as three.
         made = _Streams(OUTER if overlapped else INNER)
@@ -114,8 +114,12 @@ class LocalStepsStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fie
             inner=InnerSteps(program=inner, number=left) if left else None,
         )
 
-    def _inner(self, step: Step, topology: Topology) -> Program:
-        """Return a step of a worker."""
+    def inner_step(self, step: Step, topology: Topology) -> Program:
+        """Return a step of a worker.
+
+        Raises:
+            SimnetError: it does not fit the workload.
+        """
         if self.workers == "rank" or topology.ranks_per_node == 1:
             return _compute_alone(step)
         # mg_wfbp is refused, so that no cost is asked for.

@@ -121,7 +121,7 @@ class TestCommand:
         ("args", "message"),
         [
             (["--systems", "BinSGM"], "--systems: 'BinSGM': unknown system. Did you mean 'BinSGDM'?"),
-            (["--systems", ""], "--systems: '': unknown system. Known: FSDP, "),
+            (["--systems", ""], "--systems: '': unknown system. Known: ZeRO-1, "),
             (["--plot", "x.jpg"], "x.jpg: '.jpg': a figure is a .png, .pdf or .svg file; name one"),
             (["--plot", "no/x.png"], "no such directory; make it, or name another file with --plot"),
             (["--plot", "x.png", "-o", "x.png"], "x.png: is named by -o and by --plot; name two files"),

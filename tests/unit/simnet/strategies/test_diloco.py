@@ -1,0 +1,134 @@
+"""Steps that workers take alone: what a period takes, sends and refuses."""
+
+import pytest
+from msgspec.structs import replace
+
+from simnet import scenario
+from simnet.errors import SimnetError
+from simnet.scenario import Scenario
+from simnet.simulate import simulate
+from simnet.strategies.named import strategy_from_text
+from tests.helpers import scenario_samples
+
+SIDE, BLOCKS = 1024, 8
+TENSORS = [
+    {"name": "head.weight", "shape": [1000, SIDE]},
+    *({"name": f"blocks.{index}.weight", "shape": [SIDE, SIDE]} for index in reversed(range(BLOCKS))),
+]
+MODEL_BYTES = 4 * (1000 * SIDE + BLOCKS * SIDE * SIDE)
+FREE = {"bandwidth": "1000000 GB/s", "latency": "0 s"}
+
+
+def loaded(tmp_path, **changes) -> Scenario:
+    workload = {"tensors": TENSORS, "forward": "40 ms", "backward": "80 ms", "optimizer": "8 ms"}
+    calibration = {"memory_bandwidth": "1e9 GB/s"}
+    data = scenario_samples.pod(strategy="all_reduce", workload=workload, calibration=calibration, **changes)
+    return scenario.load(str(scenario_samples.write(tmp_path / "pod.toml", data)))
+
+
+def found(tmp_path, text, **changes):
+    strategy = strategy_from_text(text, "strategy")
+    return simulate(replace(loaded(tmp_path, **changes), strategy=strategy, baseline=None)).result
+
+
+@pytest.mark.parametrize("inner_steps", [1, 2, 50, 500])
+def test_an_exchange_is_shared_out_over_its_period(tmp_path, inner_steps):
+    every = found(tmp_path, "local_sgd:inner_steps=1")
+    result = found(tmp_path, f"local_sgd:inner_steps={inner_steps}")
+    exchange_s = every.iteration_s - 0.128
+    assert result.iteration_s == pytest.approx(0.128 + exchange_s / inner_steps)
+    assert result.nic_bytes_per_node == pytest.approx(every.nic_bytes_per_node / inner_steps)
+    assert result.compression_ratio == pytest.approx(inner_steps)
+    pause = None if inner_steps == 1 else pytest.approx(every.comm_s, rel=1e-6)
+    assert result.longest_pause_s == pause
+
+
+def test_workers_of_a_node_send_a_slice_a_rank(tmp_path):
+    result = found(tmp_path, "diloco:inner_steps=10")
+    # Of two nodes each sends half of the message twice, slice by slice.
+    assert result.nic_bytes_per_node == pytest.approx(MODEL_BYTES / 10)
+
+
+@pytest.mark.parametrize(
+    ("by", "ratio"), [("outer_dtype=bf16", 2), ("exchange_by=int8", 4), ("exchange_by=sign_sgd", 32)]
+)
+def test_fewer_bits_leave_a_node(tmp_path, by, ratio):
+    dense, small = found(tmp_path, "diloco:inner_steps=10"), found(tmp_path, f"diloco:inner_steps=10,{by}")
+    assert dense.nic_bytes_per_node / small.nic_bytes_per_node == pytest.approx(ratio, rel=0.05)
+
+
+def test_overlapped_steps_hide_the_exchange(tmp_path):
+    blocking, hidden = (found(tmp_path, f"diloco:inner_steps=10,overlap_steps={steps}") for steps in (0, 5))
+    compute_s = found(tmp_path, "diloco:inner_steps=10", cluster__inter_node=FREE).iteration_s
+    assert blocking.iteration_s > hidden.iteration_s == pytest.approx(compute_s, rel=0.01)
+    assert hidden.nic_bytes_per_node == blocking.nic_bytes_per_node
+    assert hidden.longest_pause_s < blocking.longest_pause_s / 10
+
+
+def test_fragments_shorten_the_longest_wait_alone(tmp_path):
+    whole, parts = (found(tmp_path, f"diloco:inner_steps=12,fragments={number}") for number in (1, 4))
+    assert parts.iteration_s == pytest.approx(whole.iteration_s, rel=0.01)
+    assert parts.longest_pause_s == pytest.approx(whole.longest_pause_s / 4, rel=0.01)
+
+
+def test_sharded_workers_gather_and_scatter_in_the_node_and_send_as_much(tmp_path):
+    ddp, fsdp = (found(tmp_path, f"diloco:inner_steps=10,in_node={how}") for how in ("ddp", "fsdp"))
+    assert fsdp.nic_bytes_per_node == pytest.approx(ddp.nic_bytes_per_node)
+    assert fsdp.breakdown.optimizer_s == pytest.approx(ddp.breakdown.optimizer_s / 8, rel=1e-3)
+
+
+@pytest.mark.parametrize("text", ["local_sgd", "diloco", "diloco:workers=rank", "diloco:in_node=fsdp"])
+def test_one_rank_sends_nothing(tmp_path, text):
+    result = found(tmp_path, text, cluster__num_nodes=1, cluster__ranks_per_node=1)
+    assert result.nic_bytes_per_node == result.comm_s == 0
+    assert result.iteration_s == pytest.approx(0.128, rel=1e-3)
+
+
+EXECUTED = [
+    "local_sgd",
+    "local_sgd:workers=node",
+    "diloco:inner_steps=4",
+    "diloco:inner_steps=6,fragments=2,overlap_steps=2",
+    "diloco:inner_steps=4,in_node=fsdp",
+    "diloco:inner_steps=4,exchange_by=byte_grad",
+]
+
+
+@pytest.mark.parametrize("text", EXECUTED)
+def test_both_executors_agree(tmp_path, text):
+    scene = loaded(tmp_path, cluster__num_nodes=3, cluster__ranks_per_node=4)
+    scene = replace(scene, strategy=strategy_from_text(text, "strategy"), baseline=None)
+    exact = simulate(replace(scene, run=replace(scene.run, fidelity="exact"))).result
+    folded = simulate(scene).result
+    assert exact.iteration_s == pytest.approx(folded.iteration_s, rel=1e-9)
+    assert exact.longest_pause_s == pytest.approx(folded.longest_pause_s, rel=1e-6)
+
+
+def test_micro_batches_lengthen_every_step(tmp_path):
+    one, four = (found(tmp_path, "diloco", run={"grad_accumulation": number}) for number in (1, 4))
+    assert four.iteration_s - one.iteration_s == pytest.approx(3 * 0.12, rel=0.01)
+    assert four.nic_bytes_per_node == one.nic_bytes_per_node
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("local_sgd:inner_steps=0", "inner_steps"),
+        ("local_sgd:bucket_cap=1 MiB", "nothing is exchanged during backward"),
+        ("diloco:bucketing=mg_wfbp", "weighs exchanges of every step"),
+        ("diloco:inner_steps=50,fragments=7", "must divide inner_steps"),
+        ("diloco:inner_steps=50,overlap_steps=50", "must be below inner_steps / fragments"),
+        ("diloco:exchange_by=all_reduce", "must be a system that compresses gradients"),
+        ("diloco:exchange_by=byte_grad,outer_dtype=bf16", "a system brings its own numbers"),
+        ("diloco:in_node=fsdp,workers=rank", "needs workers of several ranks"),
+        ("diloco:overlap_steps=-1", "overlap_steps"),
+    ],
+)
+def test_options_that_do_not_hold_together_are_refused(text, sentence):
+    with pytest.raises(SimnetError, match=sentence):
+        strategy_from_text(text, "strategy")
+
+
+def test_more_fragments_than_tensors_are_refused(tmp_path):
+    with pytest.raises(SimnetError, match="the model has 9 tensors; give at most 9"):
+        found(tmp_path, "diloco:inner_steps=50,fragments=10")
