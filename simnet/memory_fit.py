@@ -7,11 +7,11 @@ from msgspec.structs import replace
 
 from simnet import gpu_memory, gpu_models, strategies
 from simnet.errors import SimnetError
-from simnet.gpu_memory import GpuMemory
+from simnet.gpu_memory import GpuMemory, ModelMemory, RankMemory
 from simnet.network import topology as topologies
 from simnet.network.topology import Topology
 from simnet.prepared import PreparedScenario
-from simnet.registry import tag_of
+from simnet.registry import is_foreign, tag_of
 from simnet.scenario import Scenario
 from simnet.strategies import Strategy
 from simnet.units import format_bytes
@@ -59,8 +59,25 @@ def memory_in(prepared: PreparedScenario, strategy: Strategy) -> GpuMemory | Non
 
 def _at_peak(scenario: Scenario, strategy: Strategy, step: Step, topology: Topology) -> GpuMemory | None:
     model = gpu_memory.of_model(scenario.workload, scenario.cluster, step)
-    rank, gpu = strategy.memory(model, step, topology), gpu_models.known(scenario.cluster.gpu)
+    rank, gpu = _held(strategy, model, step, topology), gpu_models.known(scenario.cluster.gpu)
     return None if rank is None else gpu_memory.at_peak(rank, model, step, float(gpu.memory_bytes) if gpu else None)
+
+
+def _held(strategy: Strategy, model: ModelMemory, step: Step, topology: Topology) -> RankMemory | None:
+    """Return what one rank holds.
+
+    Raises:
+        SimnetError: as `Strategy.memory`, or that of another package fails.
+    """
+    if not is_foreign(type(strategy)):
+        return strategy.memory(model, step, topology)
+    try:
+        return strategy.memory(model, step, topology)
+    except SimnetError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise SimnetError(f"strategy {strategy.kind!r}: memory: {why}; fix the package that provides it") from error
 
 
 def fits(scenario: Scenario, strategy: Strategy) -> bool | None:

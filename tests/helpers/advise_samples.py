@@ -18,7 +18,7 @@ from tests.helpers.topologies import link
 GBIT = 1e9 / 8
 FAST_CODEC = Calibration(memory_bytes_per_s=Bandwidth(1e12))
 WORKLOAD = Workload(
-    tensors=(Gradient(shape=(1024, 4096), count=4),),
+    tensors=tuple(Gradient(shape=(1024, 4096), name=f"layers.{index}.weight") for index in range(4)),
     forward_s=Duration(0.01),
     backward_s=Duration(0.02),
     optimizer_s=Duration(0.0002),
