@@ -29,7 +29,7 @@ from simnet.workload.pieces import Cut, longest_piece
 from simnet.workload.training_step import Step
 
 COPIES_IN_EXCHANGE = 3
-"""Of the largest bucket, in fp32, that the thread of the exchange keeps: what it was given, what it made, the mean."""
+"""Of a bucket, in fp32: what is compressed, what is delivered of it, and the mean."""
 # The length of a payload, sent as one int64 where it depends on the values.
 LENGTH_BYTES = 8
 SCALE_BYTES = INDEX_BYTES = VALUE_BYTES = 4
@@ -141,16 +141,16 @@ class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fi
         return used in BETWEEN_NODES, BETWEEN_NODES.get(used, used) or own
 
     def memory(self, model: ModelMemory, step: Step, topology: NetworkTopology) -> RankMemory:
-        """Return what a rank holds: DDP's buckets, what the largest of them goes through, and what the system keeps."""
+        """Return what a rank holds: DDP's buckets, their means up to the next backward, and what the system keeps."""
         bucket = self.largest_bucket(step, topology)
         operations = self.exchange(bucket, step, topology).operations
         received = max(one.message_bytes for one in operations if isinstance(one, Communicate))
-        held = gpu_memory.in_buckets(model)
+        held, copies = gpu_memory.in_buckets(model), step.num_elements + COPIES_IN_EXCHANGE * bucket.num_elements
         shared = topology.ranks_per_node if self.used_topology in BETWEEN_NODES else 1
         return replace(
             held,
             residuals=self.residual_bytes(step.num_elements / shared, topology),
-            buckets=held.buckets + COPIES_IN_EXCHANGE * VALUE_BYTES * bucket.num_elements + received,
+            buckets=held.buckets + VALUE_BYTES * copies + received,
         )
 
     def residual_bytes(self, num_elements: float, topology: NetworkTopology) -> float:

@@ -1,0 +1,271 @@
+"""Real training steps of a process that believes itself rank 0 of several, with the bytes that torch's allocator gave.
+
+The process groups of `simnet record` send nothing, and allocate what a rank's would. The allocator is that of a CPU,
+whose every allocation and release torch's profiler notes, on the thread that trains.
+"""
+
+import gc
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import AdamW, Optimizer
+from torch.profiler import ProfilerActivity, profile, record_function
+
+import binsgdm
+from binsgdm import kernels
+from binsgdm.describe.llama import LlamaSize
+from binsgdm.describe.model_description import ModelDescription, describe, fake_tensors
+from binsgdm.measure.model_zoo import Task
+from binsgdm.recording.alone import World
+from binsgdm.recording.recording import Recording, RecordingSettings
+from binsgdm.replaced import replaced
+from simnet import memory_fit
+from simnet.gpu_memory import GpuMemory
+from simnet.hardware import Calibration, Cluster, Link
+from simnet.scenario import RunSettings, Scenario
+from simnet.strategies.named import strategy_from_text
+from simnet.units import Bandwidth, Duration, Size
+from simnet.workload.workload import Gradient, StepMemory, Work, Workload
+
+NODES, RANKS_PER_NODE = 2, 4
+BATCH, STEPS = 4, 4
+SIZE = LlamaSize(
+    title="small Llama",
+    width=256,
+    layers=6,
+    heads=4,
+    key_heads=4,
+    hidden=688,
+    length=128,
+    vocabulary=2000,
+    source="made for this measurement",
+)
+STEP_MARK, FORWARD_MARK = "one step", "one forward"
+
+
+class MeasuredMemory(NamedTuple):
+    """Bytes of the last step.
+
+    Attributes:
+        parameters: of the rank's parameters, or of its shards.
+        state: of everything that the optimizer keeps of them.
+        between_steps: allocated when the step begins.
+        forward: more than that when forward has ended.
+        peak: the most in the step.
+    """
+
+    parameters: float
+    state: float
+    between_steps: float
+    forward: float
+    peak: float
+
+
+Wrapped = tuple[nn.Module, Optimizer]
+
+
+class MemoryCase(NamedTuple):
+    """One way to train.
+
+    Attributes:
+        title: for people.
+        strategy: that predicts it, as text.
+        wrap: makes what trains of a model, after process groups exist.
+        micro_batches: of a step.
+        gradient_as_bucket_view: as DDP's argument.
+    """
+
+    title: str
+    strategy: str
+    wrap: Callable[[nn.Module], Wrapped]
+    micro_batches: int = 1
+    gradient_as_bucket_view: bool = False
+
+
+def _adam(parameters: Any) -> AdamW:
+    return AdamW(parameters, lr=1e-3, foreach=True)  # as by default on a GPU
+
+
+def _ddp(module: nn.Module) -> Wrapped:
+    return DistributedDataParallel(module), _adam(module.parameters())
+
+
+def _ddp_of_views(module: nn.Module) -> Wrapped:
+    return DistributedDataParallel(module, gradient_as_bucket_view=True), _adam(module.parameters())
+
+
+def _sharded(shape: Sequence[int], *, frees: bool = True) -> Callable[[nn.Module], Wrapped]:
+    def wrap(module: nn.Module) -> Wrapped:
+        mesh = init_device_mesh("cpu", tuple(shape), mesh_dim_names=("nodes", "ranks")[-len(shape) :])
+        for block in module.layers:
+            fully_shard(block, mesh=mesh, reshard_after_forward=frees)
+        fully_shard(module, mesh=mesh)
+        return module, _adam(module.parameters())
+
+    return wrap
+
+
+def _zero1(module: nn.Module) -> Wrapped:
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of what torch itself does
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+    wrapped = DistributedDataParallel(module)
+    return wrapped, ZeroRedundancyOptimizer(module.parameters(), AdamW, lr=1e-3, foreach=True)
+
+
+def _binsgdm(**options: Any) -> Callable[[nn.Module], Wrapped]:
+    def wrap(module: nn.Module) -> Wrapped:
+        wrapped, optimizer = DistributedDataParallel(module), binsgdm.BinSGDM(module.parameters(), lr=1e-3)
+        binsgdm.attach(optimizer, wrapped, **options)
+        return wrapped, optimizer
+
+    return wrap
+
+
+CASES = (
+    MemoryCase("DDP", "all_reduce", _ddp),
+    MemoryCase("DDP, gradients as views", "all_reduce", _ddp_of_views, gradient_as_bucket_view=True),
+    MemoryCase("DDP, 2 micro-batches", "all_reduce", _ddp, micro_batches=2),
+    MemoryCase("FSDP2", "fsdp", _sharded([NODES * RANKS_PER_NODE])),
+    MemoryCase(
+        "FSDP2, blocks kept", "fsdp:reshard_after_forward=false", _sharded([NODES * RANKS_PER_NODE], frees=False)
+    ),
+    MemoryCase("HSDP", "hsdp", _sharded([NODES, RANKS_PER_NODE])),
+    MemoryCase("ZeRO-1 of torch", "zero1:update=broadcast", _zero1),
+    MemoryCase("BinSGDM", "binsgdm", _binsgdm()),
+    MemoryCase("BinSGDM, flat", "binsgdm:topology=flat", _binsgdm(topology="flat")),
+)
+
+
+def measure(case: MemoryCase) -> MeasuredMemory:
+    """Train some steps, and return what the last one takes."""
+    gc.collect()
+    settings = RecordingSettings(steps=2, warm_up=1)
+    recording = Recording(World(num_nodes=NODES, ranks_per_node=RANKS_PER_NODE), settings)
+    with ExitStack() as stack:
+        profiler = stack.enter_context(profile(activities=[ProfilerActivity.CPU], profile_memory=True))
+        stack.enter_context(_counted_momenta())
+        stack.enter_context(recording.running())
+        dist.init_process_group("gloo")
+        task = SIZE.task(BATCH)
+        module, optimizer = case.wrap(task.module)
+        for _ in range(STEPS):
+            with record_function(STEP_MARK):
+                _step(case, task, module, optimizer)
+        parameters = _bytes_of(module.parameters())
+        state = _bytes_of(_tensors(optimizer))
+    return _levels(profiler, parameters, state)
+
+
+@contextmanager
+def _counted_momenta() -> Iterator[None]:
+    """Let BinSGDM take its momenta from torch's allocator, as on a GPU, in place of huge pages."""
+
+    def zeros(numel: int, device: torch.device | str = "cpu") -> torch.Tensor:
+        return torch.zeros(numel, device=device)
+
+    users = [one for one in list(sys.modules.values()) if vars(one).get("zeros") is kernels.zeros]
+    with ExitStack() as stack:
+        for module in users:
+            stack.enter_context(replaced(module, zeros=zeros))
+        yield
+
+
+def _step(case: MemoryCase, task: Task, module: nn.Module, optimizer: Optimizer) -> None:
+    for number in range(1, case.micro_batches + 1):
+        if isinstance(module, DistributedDataParallel):
+            module.require_backward_grad_sync = number == case.micro_batches
+        with record_function(FORWARD_MARK):
+            loss = task.loss_of(module)
+        loss.backward()
+        del loss
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def _tensors(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    inner = getattr(optimizer, "optim", optimizer)
+    for state in inner.state.values():
+        yield from (one for one in state.values() if isinstance(one, torch.Tensor))
+
+
+def _bytes_of(tensors: Any) -> float:
+    """Return the bytes of the memory that tensors lie in, each counted once."""
+    local = [one.to_local() if hasattr(one, "to_local") else one for one in tensors]
+    return float(sum({one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in local}.values()))
+
+
+def _levels(profiler: Any, parameters: float, state: float) -> MeasuredMemory:
+    """Return what was allocated at the marks of the last step."""
+    events = profiler.profiler.kineto_results.events()
+    changes = sorted((one.start_ns(), one.nbytes()) for one in events if one.name() == "[memory]")
+
+    def last(name: str) -> tuple[int, int]:
+        return max((one.start_ns(), one.start_ns() + one.duration_ns()) for one in events if one.name() == name)
+
+    def level(at: int) -> float:
+        return float(sum(size for when, size in changes if when <= at))
+
+    begin, end = last(STEP_MARK)
+    between = now = level(begin)
+    peak = between
+    for when, size in changes:
+        if begin < when <= end:
+            now += size
+            peak = max(peak, now)
+    forward = level(last(FORWARD_MARK)[1]) - level(last(FORWARD_MARK)[0])
+    return MeasuredMemory(parameters, state, between, forward, peak)
+
+
+def predict(case: MemoryCase) -> GpuMemory:
+    """Return what simnet predicts of a case, whose model is counted on tensors without memory."""
+    with fake_tensors():
+        task = SIZE.task(BATCH)
+        description = describe(task)
+    strategy = strategy_from_text(case.strategy, "case")
+    link = Link(bytes_per_s=Bandwidth(1e9), alpha_s=Duration(1e-6))
+    cluster = Cluster(num_nodes=NODES, ranks_per_node=RANKS_PER_NODE, intra_node=link, inter_node=link)
+    scenario = Scenario(
+        cluster=cluster,
+        workload=_workload(description, is_view=case.gradient_as_bucket_view),
+        strategy=strategy,
+        calibration=Calibration(),
+        run=RunSettings(grad_accumulation=case.micro_batches),
+    )
+    found = memory_fit.memory_of(scenario, strategy)
+    assert found is not None
+    return found
+
+
+def _workload(description: ModelDescription, *, is_view: bool) -> Workload:
+    num_bytes = 4.0 * sum(math.prod(one.shape) for one in description.gradients)
+    return Workload(
+        tensors=tuple(
+            Gradient(shape=tuple(one.shape), backward_share=one.flops, name=one.name) for one in description.gradients
+        ),
+        forward_s=Duration(1.0),
+        backward_s=Duration(2.0),
+        work=_ADAM_IN_FP32,
+        memory=StepMemory(
+            parameters=Size(num_bytes),
+            gradients=Size(num_bytes),
+            optimizer=Size(2 * num_bytes),
+            activations_per_sample=Size(description.activation_bytes / BATCH),
+            gradient_as_bucket_view=is_view,
+        ),
+        batch_per_rank=BATCH,
+    )
+
+
+_ADAM_IN_FP32 = Work(
+    forward_flops=1.0, backward_flops=1.0, forward_bytes=0.0, backward_bytes=0.0, optimizer="adam", precision="fp32"
+)

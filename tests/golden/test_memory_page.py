@@ -1,0 +1,23 @@
+"""Memory of a GPU: the page says what the file says, and predictions made now are within the bounds that it names."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+from benchmarks.regions import filled
+from studies import memory_page
+from studies.measured_memory import CASES, predict
+
+MOST_ERROR = 0.1
+
+
+def test_the_page_says_what_the_file_and_todays_predictions_say() -> None:
+    text = memory_page.PAGE.read_text(encoding="utf-8")
+    assert filled(text, memory_page.regions()) == text
+
+
+def test_every_case_was_measured_and_is_predicted_within_10_percent() -> None:
+    measured = memory_page.measured()
+    assert set(measured) == {case.title for case in CASES}
+    errors = {case.title: memory_page.error(predict(case), measured[case.title]) for case in CASES}
+    assert {title: error for title, error in errors.items() if abs(error) > MOST_ERROR} == {}
