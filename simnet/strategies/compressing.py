@@ -83,8 +83,8 @@ class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def used_topology(self) -> Topology:
-        """The topology given, or the system's own."""
-        return self.topology or self.topologies[0]
+        """The topology given, or the system's own; "gather" of one that names none."""
+        return self.topology or (self.topologies[0] if self.topologies else "gather")
 
     def kernel_options(self) -> dict[str, object]:
         """Return the options, the topology as that among equals: kernels are the same with a mean in the node first."""
