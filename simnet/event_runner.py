@@ -1,7 +1,7 @@
 """Run any program on the discrete-event clock: every stream of every rank is a process.
 
 Streams of one rank share its GPU; collectives of all ranks share the links. `simnet.folded_runner` runs the same
-programs in a plain loop, to the same bits, where one rank stands for all and one stream communicates.
+programs in a plain loop, to the same bits, where one rank stands for all and no two collectives share a link.
 """
 
 from collections.abc import Callable, Generator

@@ -1,10 +1,11 @@
 """Run a program whose ranks are all alike in a plain loop, to the bits of `event_runner` on the folded executor.
 
-One rank stands for all. At most one stream communicates, so that no two collectives share a link: a collective takes a
-time that depends on its start only through rounding, and only the kernels of one GPU are left to interleave. Sums and
-differences of times are taken in the order in which the clock takes them: a time that differs in its last digit would
-change every stored result. Where links are slower while the GPU computes, a collective is followed from one change to
-the next instead (`_SlowedCollective`), and its times are those of the clock but for rounding.
+One rank stands for all. No two collectives share a link: a collective takes a time that depends on its start only
+through rounding, and only the kernels of one GPU are left to interleave. Sums and differences of times are taken in the
+order in which the clock takes them: a time that differs in its last digit would change every stored result. Where links
+are slower while the GPU computes, a collective is followed from one change to the next instead (`_SlowedCollective`),
+and its times are those of the clock but for rounding; so they are where one stream communicates inside nodes while
+another does between them.
 """
 
 import heapq
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 from simnet.collectives import loads
 from simnet.collectives.loads import LevelLoad
-from simnet.collectives.schedule import Schedule
+from simnet.collectives.schedule import Group, Schedule
 from simnet.hardware import LinkId
 from simnet.network.gpu_sharing import SharedGpu
 from simnet.network.topology import Topology
@@ -26,15 +27,21 @@ _SAME_TIME = 1e-12
 _NEVER = float("inf")
 
 
-def can_run(streams: Streams) -> bool:
-    """Tell whether a program is simple enough: one stream at most communicates."""
-    return sum(any(isinstance(one, Communicate) for one in stream) for stream in streams) <= 1
+class _LinksAreSharedError(Exception):
+    """Two collectives that run at one time would share links."""
 
 
-def run(streams: Streams, topology: Topology, comm_slowdown: float) -> Timeline:
-    """Simulate one iteration of the rank that stands for all; arguments as `event_runner.run`."""
+def run(streams: Streams, topology: Topology, comm_slowdown: float) -> Timeline | None:
+    """Simulate one iteration of the rank that stands for all; arguments as `event_runner.run`.
+
+    Returns:
+        None where two collectives would share links, which only the clock can tell.
+    """
     rank = _RepresentativeRank(streams, topology, comm_slowdown)
-    rank.run()
+    try:
+        rank.run()
+    except _LinksAreSharedError:
+        return None
     return make_timeline(rank.now, rank.gpu.busy_s, rank.spans)
 
 
@@ -46,8 +53,9 @@ class _RepresentativeRank:
         self._topology = topology
         self._ended = [0] * len(streams)  # number of ended operations of each stream
         self._began_s = [_NEVER] * len(streams)  # start of the running operation of each stream
-        self._arrival: tuple[float, int] = (_NEVER, -1)  # end of the running collective, and its stream
-        self._slowed: _SlowedCollective | None = None  # the running collective where the GPU slows its links
+        self._ends_s: dict[int, float] = {}  # end of the running collective of each stream that has one
+        self._arrival: tuple[float, int] = (_NEVER, -1)  # the first of these ends, and its stream
+        self._slowed: dict[int, _SlowedCollective] = {}  # the running collectives where the GPU slows their links
         self.gpu: SharedGpu[int] = SharedGpu(topology.compute_factor(0), comm_slowdown)
         self.spans: list[Span] = []
         self.now = 0.0
@@ -67,11 +75,11 @@ class _RepresentativeRank:
                     self._end(ended)
             else:
                 self.now = collective_end_s
-                if self._slowed is not None and not self._slowed.end_phase(collective_end_s):
-                    self._arrival = self._slowed.next_s, stream
+                if stream in self._slowed and not self._slowed[stream].end_phase(collective_end_s):
+                    self._arrives(stream, self._slowed[stream].next_s)
                     continue
-                self._slowed = None
-                self._arrival = (_NEVER, -1)
+                self._slowed.pop(stream, None)
+                self._arrives(stream, None)
                 self.gpu.communication_ends(collective_end_s)
                 self._end(stream)
             self._start_all()
@@ -89,9 +97,9 @@ class _RepresentativeRank:
                     if not self._start(stream, operation):
                         break
                     moved = True
-        if self._slowed is not None:
-            self._slowed.set_computing(self.now, self.gpu.is_computing)
-            self._arrival = self._slowed.next_s, self._arrival[1]
+        for stream, slowed in self._slowed.items():
+            slowed.set_computing(self.now, self.gpu.is_computing)
+            self._arrives(stream, slowed.next_s)
 
     def _start(self, stream: int, operation: TimedOperation) -> bool:
         """Start an operation; tell whether it has ended already."""
@@ -105,15 +113,35 @@ class _RepresentativeRank:
         if not operation.schedule.rounds:
             self._ended[stream] += 1
             return True
+        self._check_links(operation)
         self._began_s[stream] = self.now
         self.gpu.communication_starts(self.now)
         if self._topology.compute_slows_links:
-            self._slowed = _SlowedCollective(self._topology, operation, self.now)
-            self._arrival = self._slowed.next_s, stream
+            self._slowed[stream] = _SlowedCollective(self._topology, operation, self.now)
+            self._arrives(stream, self._slowed[stream].next_s)
         else:
             end_s = collective_end_s(self._topology, operation.schedule, operation.message_bytes, self.now)
-            self._arrival = end_s, stream
+            self._arrives(stream, end_s)
         return False
+
+    def _arrives(self, stream: int, end_s: float | None) -> None:
+        """Note when the running collective of a stream ends; None when it has."""
+        if end_s is None:
+            del self._ends_s[stream]
+        else:
+            self._ends_s[stream] = end_s
+        self._arrival = min(((end_s, one) for one, end_s in self._ends_s.items()), default=(_NEVER, -1))
+
+    def _check_links(self, operation: Communicate) -> None:
+        """Refuse a collective on links of one that runs.
+
+        Raises:
+            _LinksAreSharedError: it is one.
+        """
+        for stream in self._ends_s:
+            running = self._streams[stream][self._ended[stream]]
+            if isinstance(running, Communicate) and _share_links(running.schedule.group, operation.schedule.group):
+                raise _LinksAreSharedError
 
     def _end(self, stream: int) -> None:
         operation, start_s = self._streams[stream][self._ended[stream]], self._began_s[stream]
@@ -121,6 +149,11 @@ class _RepresentativeRank:
         self._ended[stream] += 1
         if self.now > start_s:
             self.spans.append(make_span(operation, start_s, self.now))
+
+
+def _share_links(one: Group, other: Group) -> bool:
+    """Tell whether both send inside nodes, or both between them."""
+    return (one.nodes > 1 < other.nodes) or (one.members_per_node > 1 < other.members_per_node)
 
 
 class Leg(NamedTuple):

@@ -102,9 +102,8 @@ class PreparedScenario:
     def _timeline(self, plan: "TimedProgram") -> Timeline:
         comm_slowdown = float(self.scenario.calibration.backward_slowdown)
         topology = self.topology_of(plan.strategy)
-        if self.fidelity == "folded" and folded_runner.can_run(plan.streams):
-            return folded_runner.run(plan.streams, topology, comm_slowdown)
-        return self._on_the_clock(plan, topology, comm_slowdown)
+        looped = folded_runner.run(plan.streams, topology, comm_slowdown) if self.fidelity == "folded" else None
+        return self._on_the_clock(plan, topology, comm_slowdown) if looped is None else looped
 
     def forget_plans(self) -> None:
         """Free what plans take, which is much where many strategies are tried."""

@@ -42,8 +42,9 @@ sizes = st.floats(0.0, 1e9) | st.sampled_from([0.0, 1.0, 1e6])
 
 
 def both(streams: Streams, network, slowdown: float) -> tuple[Timeline, Timeline]:
-    assert folded_runner.can_run(streams)
-    return folded_runner.run(streams, network, slowdown), event_runner.run(streams, network, slowdown, Folded)
+    loop = folded_runner.run(streams, network, slowdown)
+    assert loop is not None
+    return loop, event_runner.run(streams, network, slowdown, Folded)
 
 
 @st.composite
@@ -94,9 +95,46 @@ def test_shipped_experiments_take_the_same_times_to_the_bit(name):
         assert loop == clock
 
 
-def test_programs_of_two_streams_that_communicate_run_on_the_clock():
+@st.composite
+def programs_on_two_levels(draw) -> tuple[Streams, object, float]:
+    """Return streams of which one communicates inside nodes while another does between them."""
+    calibration = draw(st.sampled_from([*CALIBRATIONS, *SLOWED]))
+    network = topology(draw(st.integers(2, 9)), draw(st.integers(2, 5)), calibration)
+    compute, inside, between = [], [], []
+    for index in range(draw(st.integers(1, 6))):
+        before = (OperationId(1, draw(st.integers(0, index - 1))),) if index and draw(st.booleans()) else ()
+        compute.append(Compute(part="backward", seconds=draw(seconds), after=before))
+        shards = draw(st.sampled_from([ring.all_gather, direct.all_to_all, ring.reduce_scatter]))(
+            network.group("intra_node")
+        )
+        after = (OperationId(0, index),)
+        inside.append(Communicate(schedule=shards, message_bytes=draw(sizes), bucket=index, after=after))
+        replicas = ring.all_reduce(network.group("inter_node"))
+        after = (OperationId(1, index),) if draw(st.booleans()) else ()
+        between.append(Communicate(schedule=replicas, message_bytes=draw(sizes), bucket=index, after=after))
+    last = OperationId(1, len(inside) - 1), OperationId(2, len(between) - 1)
+    compute.append(Compute(part="optimizer", seconds=draw(seconds), after=last))
+    return (tuple(compute), tuple(inside), tuple(between)), network, draw(st.sampled_from([1.0, 1.3, 2.0]))
+
+
+@given(programs_on_two_levels())
+def test_one_stream_inside_nodes_and_one_between_them_take_the_same_times(given_program):
+    streams, network, slowdown = given_program
+    loop, clock = both(streams, network, slowdown)
+    assert loop.iteration_s == pytest.approx(clock.iteration_s, rel=1e-9)
+    assert loop.comm_s == pytest.approx(clock.comm_s, rel=1e-9)
+    assert loop.breakdown.exposed_comm_s == pytest.approx(clock.breakdown.exposed_comm_s, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("groups", [("world", "intra_node"), ("inter_node", "world"), ("intra_node", "intra_node")])
+def test_collectives_of_two_streams_on_the_same_links_run_on_the_clock(groups):
+    network = topology(2, 2)
+    sent = (Communicate(schedule=ring.all_reduce(network.group(kind)), message_bytes=1e6) for kind in groups)
+    assert folded_runner.run(tuple((one,) for one in sent), network, 1.0) is None
+
+
+def test_collectives_of_two_streams_share_the_nics_on_the_clock():
     network = topology(2, 2)
     sent = Communicate(schedule=ring.all_reduce(network.group("world")), message_bytes=1e6)
-    assert not folded_runner.can_run(((sent,), (sent,)))
     alone_s = event_runner.run(((sent,), ()), network, 1.0, Folded).iteration_s
     assert event_runner.run(((sent,), (sent,)), network, 1.0, Folded).iteration_s > 1.5 * alone_s, "they share the NICs"
