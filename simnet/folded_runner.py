@@ -18,7 +18,7 @@ from simnet.collectives.schedule import Group, Schedule
 from simnet.hardware import LinkId
 from simnet.network.gpu_sharing import SharedGpu
 from simnet.network.topology import Topology
-from simnet.program import Communicate, Compute
+from simnet.program import Communicate, Compute, OperationId
 from simnet.result import Span
 from simnet.timeline import Streams, TimedOperation, Timeline, make_span, make_timeline
 
@@ -86,13 +86,13 @@ class _RepresentativeRank:
 
     def _start_all(self) -> None:
         """Start every operation that can start; an operation without duration ends at once and may release others."""
-        moved = True
+        moved, ended, began_s = True, self._ended, self._began_s
         while moved:
             moved = False
             for stream, operations in enumerate(self._streams):
-                while self._began_s[stream] == _NEVER and self._ended[stream] < len(operations):
-                    operation = operations[self._ended[stream]]
-                    if operation.after and any(self._ended[other] <= number for other, number in operation.after):
+                while began_s[stream] == _NEVER and ended[stream] < len(operations):
+                    operation = operations[ended[stream]]
+                    if operation.after and not self._have_ended(operation.after):
                         break
                     if not self._start(stream, operation):
                         break
@@ -100,6 +100,12 @@ class _RepresentativeRank:
         for stream, slowed in self._slowed.items():
             slowed.set_computing(self.now, self.gpu.is_computing)
             self._arrives(stream, slowed.next_s)
+
+    def _have_ended(self, operations: tuple[OperationId, ...]) -> bool:
+        for stream, number in operations:  # noqa: SIM110 - `all` over a generator takes twice as long here
+            if self._ended[stream] <= number:
+                return False
+        return True
 
     def _start(self, stream: int, operation: TimedOperation) -> bool:
         """Start an operation; tell whether it has ended already."""
@@ -130,7 +136,10 @@ class _RepresentativeRank:
             del self._ends_s[stream]
         else:
             self._ends_s[stream] = end_s
-        self._arrival = min(((end_s, one) for one, end_s in self._ends_s.items()), default=(_NEVER, -1))
+        if len(self._ends_s) > 1:
+            self._arrival = min((end_s, one) for one, end_s in self._ends_s.items())
+        else:
+            self._arrival = next(((end_s, one) for one, end_s in self._ends_s.items()), (_NEVER, -1))
 
     def _check_links(self, operation: Communicate) -> None:
         """Refuse a collective on links of one that runs.

@@ -67,8 +67,9 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     from simnet.compare.rank import advise
     from simnet.compare.tune import chosen, recorded_systems
     from simnet.show.advice import advice_page, to_object
-    from simnet.workers import num_cores
+    from simnet.workers import look_rarely_for_circles, num_cores
 
+    look_rarely_for_circles()
     names = chosen(name.strip() for name in systems.split(",")) if systems is not None else chosen(())
     recorded = recorded_systems(steps)
     fixed = read_settings(settings)

@@ -54,7 +54,7 @@ class SharedGpu(Generic[Key]):
     def end_first(self, now: float) -> list[Key]:
         """End the kernels that are due, and return their keys."""
         self._advance(now)
-        limit = min(kernel[0] for kernel in self._kernels) + _SAME_TIME * now
+        limit = self._least_s() + _SAME_TIME * now
         over = [key for remaining_s, _, key in self._kernels if remaining_s <= limit]
         self._kernels = [kernel for kernel in self._kernels if kernel[0] > limit]
         self._plan(now)
@@ -74,7 +74,11 @@ class SharedGpu(Generic[Key]):
         """Bring what remains of each kernel, and the seconds by part, up to now."""
         passed = now - self._updated_s
         self._updated_s = now
-        if passed > 0 and self._kernels:
+        if passed > 0 and len(self._kernels) == 1:  # nearly always, and to the same bits
+            remaining_s, part, key = self._kernels[0]
+            self._kernels = [(remaining_s - passed * self._rate, part, key)]
+            self.busy_s[part] += passed
+        elif passed > 0 and self._kernels:
             done, count = passed * self._rate, len(self._kernels)
             self._kernels = [(remaining_s - done, part, key) for remaining_s, part, key in self._kernels]
             # Each of n kernels held 1/n of the GPU, whatever part of the iteration it belongs to.
@@ -83,7 +87,11 @@ class SharedGpu(Generic[Key]):
 
     def _plan(self, now: float) -> None:
         if self._kernels:
-            self.wake_in_s = max(min(kernel[0] for kernel in self._kernels) / self._rate, 0.0)
+            self.wake_in_s = max(self._least_s() / self._rate, 0.0)
         else:
             self.wake_in_s = NEVER
         self.wake_s = now + self.wake_in_s
+
+    def _least_s(self) -> float:
+        """Return what remains of the kernel that ends first."""
+        return self._kernels[0][0] if len(self._kernels) == 1 else min(kernel[0] for kernel in self._kernels)

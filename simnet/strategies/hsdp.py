@@ -157,11 +157,15 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
         """Return a rank's shards of all tensors, in messages that end where they reach the cap."""
         cap = (self.bucket_cap or DDP_BUCKET_BYTES) / FP32_BYTES
         found: list[list[tuple[int, ...]]] = [[]]
+        num_elements = 0
         for tensor in step.tensors:
             rows, *others = tensor.shape or (1,)
-            if sum(map(math.prod, found[-1])) >= cap:
+            if num_elements >= cap:
                 found.append([])
-            found[-1].append((math.ceil(rows / num_shards), *others))
+                num_elements = 0
+            shape = (math.ceil(rows / num_shards), *others)
+            found[-1].append(shape)
+            num_elements += math.prod(shape)
         return tuple(
             Bucket(
                 index=index,

@@ -315,5 +315,7 @@ class ShardedStep:
     def _ended(self, stream: int, kind: type[Kernel] | None = None) -> tuple[OperationId, ...]:
         """Return the last operation of a stream, of a kind, as what another waits for; none at the beginning."""
         found = self._streams[stream]
-        places = (place for place in reversed(range(len(found))) if kind is None or isinstance(found[place], kind))
+        if kind is None:
+            return (OperationId(stream, len(found) - 1),) if found else ()
+        places = (place for place in reversed(range(len(found))) if isinstance(found[place], kind))
         return tuple(OperationId(stream, place) for place in islice(places, 1))

@@ -27,7 +27,7 @@ class ModelPart(NamedTuple):
 
     def padded_elements(self, num_shards: int) -> float:
         """Return the elements of all shards: each tensor is cut along its first dimension, in equal whole rows."""
-        return sum(map(float, (_padded(one, num_shards) for one in self.tensors)))
+        return _padded_elements(self.tensors, num_shards)
 
 
 class BackwardSegment(NamedTuple):
@@ -128,6 +128,11 @@ def _grouped(tensors: Sequence[Tensor], names: Sequence[str]) -> ModelParts:
         segments=tuple(BackwardSegment(numbers[name], fraction) for name, fraction in segments),
         owners=tuple(numbers[name] for name in names),
     )
+
+
+@lru_cache(maxsize=4096)
+def _padded_elements(tensors: tuple[Tensor, ...], num_shards: int) -> float:
+    return sum(map(float, (_padded(one, num_shards) for one in tensors)))
 
 
 def _padded(tensor: Tensor, num_shards: int) -> int:

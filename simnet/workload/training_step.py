@@ -156,6 +156,8 @@ def _gradients(workload: Workload) -> tuple[tuple[Tensor, ...], tuple[float, flo
     return _from_rows(workload.tensors, BYTES_PER_ELEMENT[workload.dtype]), None
 
 
+# One tuple for all scenarios of a search: what is cached by the tensors then finds them by identity.
+@lru_cache(maxsize=16)
 def _from_rows(rows: tuple[Gradient, ...], width: int) -> tuple[Tensor, ...]:
     if sum(row.count for row in rows) > MAX_TENSORS:
         raise SimnetError(f"workload.tensors: more than {MAX_TENSORS} tensors; give fewer, or workload.gradient")
