@@ -4,8 +4,9 @@ optimizer = binsgdm.BinSGDM(model.parameters(), lr=7e-4, weight_decay=0.01)  # 0
 binsgdm.attach(optimizer, model)
 
 BinSGDM: the optimizer. attach: lets it exchange signs with all ranks. attach_fsdp: the same for parameters that FSDP2
-shards. detach: undoes both. check_replicas: compares all ranks. BinsgdmError: what they raise. PAPER: settings of the
-paper's form. record: notes what training steps send, for simnet.
+shards. detach: undoes both. LocalSGD, DiLoCo: any optimizer, with an exchange after some steps. check_replicas:
+compares all ranks. BinsgdmError: what they raise. PAPER: settings of the paper's form. record: notes what training
+steps send, for simnet.
 help(binsgdm.attach) and so on says more.
 """
 
@@ -16,16 +17,23 @@ if TYPE_CHECKING:
     from binsgdm.errors import BinsgdmError
     from binsgdm.exchange.replicas import check_replicas
     from binsgdm.fsdp import attach_fsdp
+    from binsgdm.local_steps.diloco import DiLoCo
+    from binsgdm.local_steps.local_sgd import LocalSGD
     from binsgdm.optimizers.binsgdm import BinSGDM
     from binsgdm.optimizers.settings import PAPER
     from binsgdm.recording.recording import record
 
-__all__ = ["PAPER", "BinSGDM", "BinsgdmError", "attach", "attach_fsdp", "check_replicas", "detach", "record"]
+__all__ = [
+    "PAPER", "BinSGDM", "BinsgdmError", "DiLoCo", "LocalSGD", "attach", "attach_fsdp", "check_replicas", "detach",
+    "record",
+]  # fmt: skip
 
 _HOMES = {
     "PAPER": "binsgdm.optimizers.settings",
     "BinSGDM": "binsgdm.optimizers.binsgdm",
     "BinsgdmError": "binsgdm.errors",
+    "DiLoCo": "binsgdm.local_steps.diloco",
+    "LocalSGD": "binsgdm.local_steps.local_sgd",
     "attach": "binsgdm.ddp",
     "attach_fsdp": "binsgdm.fsdp",
     "check_replicas": "binsgdm.exchange.replicas",

@@ -131,7 +131,7 @@ class Hierarchical(Averager):
         check_values("hierarchical", bucket.values, bucket.shapes)
         local, count = context.local_rank, context.ranks_per_node
         if count == 1:  # nothing is sent inside a node, nor rounded for it
-            return (yield from _among_nodes(self.between.mean(bucket, _node_context(context))))
+            return (yield from among_nodes(self.between.mean(bucket, node_context(context))))
         pieces = Pieces(bucket.shapes, count, self._cut)
         rows = pieces.padded(bucket.values)
         # Every piece tells of a value that is not finite: residuals are kept or dropped for the bucket as a whole.
@@ -140,7 +140,7 @@ class Hierarchical(Averager):
         # A rank without elements: so are those of the other nodes that it would exchange with.
         if mean.numel():
             piece = GradientBucket(values=mean, parameters=bucket.parameters, shapes=pieces.shapes(local))
-            mean = yield from _among_nodes(self.between.mean(piece, _node_context(context)))
+            mean = yield from among_nodes(self.between.mean(piece, node_context(context)))
         gathered = yield AllGather(group="intra_node", sent=pad(mean, pieces.numels[0]).to(self._dtype))
         return pieces.join(list(gathered.to(torch.float32)))
 
@@ -196,7 +196,7 @@ class Hierarchical(Averager):
         self.between.load_state_dict(state["between_nodes"])
 
 
-def _node_context(context: RankContext) -> RankContext:
+def node_context(context: RankContext) -> RankContext:
     """Return the context of a node among the nodes, for one local rank's piece."""
     return RankContext(
         rank=context.node,
@@ -209,7 +209,7 @@ def _node_context(context: RankContext) -> RankContext:
     )
 
 
-def _among_nodes(protocol: Protocol) -> Protocol:
+def among_nodes(protocol: Protocol) -> Protocol:
     """Run a protocol of all ranks among the ranks with this local rank."""
     answer: torch.Tensor | None = None
     while True:

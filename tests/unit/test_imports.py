@@ -91,7 +91,7 @@ BINSGDM_ORDER = (
     ("systems",),
     ("optimizers",),
     ("agreement",),
-    ("overlapped", "ddp", "fsdp"),
+    ("overlapped", "ddp", "fsdp", "local_steps"),
     ("measure",),
     ("recording",),
     ("describe",),

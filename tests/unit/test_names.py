@@ -71,7 +71,7 @@ def simulated_and_real() -> set[str]:
     pytest.importorskip("torch")
     from binsgdm.systems.registry import SYSTEMS
 
-    optimizers = {"BinSGDM", "OneBitAdam"}
+    optimizers = {"BinSGDM", "OneBitAdam", "LocalSGD", "DiLoCo"}
     simulated = {type_.__name__ for type_ in STRATEGIES.built_in()}
     return simulated & ({type_.__name__ for type_ in SYSTEMS.values()} | optimizers)
 

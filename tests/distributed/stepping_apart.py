@@ -1,0 +1,236 @@
+"""What a gloo rank does with local SGD and DiLoCo, and the one-process control."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model, process_group
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import binsgdm
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import run_in_lockstep
+from binsgdm.local_steps.outer_settings import OuterSettings
+from binsgdm.local_steps.outer_steps import OuterSteps
+from tests.helpers.launch import of_all
+
+STEPS, LR = 12, 0.05
+CASES: dict[str, dict[str, Any]] = {
+    "fp32": {},
+    "bf16": {"exchange": "bf16"},
+    "int8": {"exchange": "int8"},
+    "one_bit": {"exchange": "one_bit"},
+    "one_bit_node": {"exchange": "one_bit", "workers": "node"},
+    "node": {"workers": "node"},
+    "power_sgd": {"exchange": "power_sgd", "matrix_rank": 1},
+    "fragments": {"exchange": "one_bit", "inner_steps": 4, "fragments": 2},
+    "overlapped": {"exchange": "one_bit", "inner_steps": 6, "fragments": 2, "overlap_steps": 2, "local_share": 0.25},
+    "overlapped_node": {"exchange": "int8", "inner_steps": 4, "fragments": 2, "overlap_steps": 1, "workers": "node"},
+}
+RESUMED = ["one_bit", "overlapped", "overlapped_node"]
+
+
+def settings_of(case: str) -> dict[str, Any]:
+    return {"inner_steps": 3, "outer_lr": 0.7} | CASES[case]
+
+
+def work(rank: int, folder: str) -> None:
+    """Train in every way; rank 0 leaves what all ranks have in a file."""
+    with process_group(rank, folder):
+        node, _ = dist.new_subgroups(group_size=RANKS_PER_NODE)
+        results: dict[str, Any] = {case: of_all(trained(rank, case, node)) for case in CASES}
+        results["controls"] = {case: control(case) for case in CASES}
+        results["resumed"] = {case: of_all(resumed(rank, case, node)) for case in RESUMED}
+        results["local_sgd"] = {steps: of_all(averaged(rank, steps)) for steps in (1, 3)}
+        results["averaged_gradients"] = averaged_gradients()
+        results["refused"] = of_all(refused(rank))
+        results["not_finite"] = of_all(not_finite(rank))
+        results["scaled"] = of_all(scaled(rank))
+        results["scheduled"] = of_all(scheduled(rank))
+        if rank == 0:
+            torch.save(results, Path(folder) / "results.pt")
+
+
+def flat(module: nn.Module) -> torch.Tensor:
+    return torch.cat([one.detach().reshape(-1) for one in module.parameters()]).clone()
+
+
+def wrapped(case: str, node: Any) -> tuple[nn.Module, binsgdm.DiLoCo]:
+    module = model()
+    trained: nn.Module = module
+    if CASES[case].get("workers") == "node":
+        trained = DistributedDataParallel(module, process_group=node)
+    inner = torch.optim.Adam(module.parameters(), lr=LR)
+    return trained, binsgdm.DiLoCo(inner, **settings_of(case))
+
+
+def steps(trained: nn.Module, optimizer: torch.optim.Optimizer, rank: int, numbers: range) -> list[torch.Tensor]:
+    found = []
+    for step in numbers:
+        optimizer.zero_grad()
+        loss(trained, rank, step).backward()
+        optimizer.step()
+        found.append(flat(trained))
+    return found
+
+
+def trained(rank: int, case: str, node: Any) -> list[torch.Tensor]:
+    module, optimizer = wrapped(case, node)
+    found = steps(module, optimizer, rank, range(STEPS))
+    optimizer.close()
+    return found
+
+
+def resumed(rank: int, case: str, node: Any) -> list[torch.Tensor]:
+    """Train, and go on from the state of step 5, in the middle of a period, in another model and optimizer."""
+    module, optimizer = wrapped(case, node)
+    found = steps(module, optimizer, rank, range(5))
+    state, parameters = optimizer.state_dict(), flat(module)
+    steps(module, optimizer, rank, range(5, 7))  # the state is a copy
+    other, continued = wrapped(case, node)
+    torch.nn.utils.vector_to_parameters(parameters, other.parameters())
+    continued.load_state_dict(state)
+    return found + steps(other, continued, rank, range(5, STEPS))
+
+
+def control(case: str) -> list[list[torch.Tensor]]:
+    """Train all ranks in one process."""
+    settings = settings_of(case)
+    ranks_per_worker = RANKS_PER_NODE if settings.get("workers") == "node" else 1
+    options = {name: settings.pop(name) for name in ("matrix_rank",) if name in settings}
+    models = [model() for _ in range(WORLD_SIZE)]
+    inner = [torch.optim.Adam(one.parameters(), lr=LR) for one in models]
+    outer = [
+        OuterSteps(
+            list(one.parameters()),
+            OuterSettings(**settings, options=options),
+            rank=rank,
+            world_size=WORLD_SIZE,
+            ranks_per_worker=ranks_per_worker,
+        )
+        for rank, one in enumerate(models)
+    ]
+    means: list[torch.Tensor] = []
+    found: list[list[torch.Tensor]] = [[] for _ in models]
+    for step in range(STEPS):
+        step_of_workers(models, inner, step, ranks_per_worker)
+        parts = [one.starting(step + 1) for one in outer]
+        if parts[0] is not None:
+            buckets = [part.pseudo_gradient() for part in parts]
+            protocols = [one.mean(*pair, step + 1) for one, *pair in zip(outer, parts, buckets, strict=True)]
+            with torch.no_grad():
+                means = run_in_lockstep(protocols, ranks_per_worker)
+        ends = [one.ending(step + 1) for one in outer]
+        if ends[0] is not None:
+            run_in_lockstep(
+                [one.finish(part, mean) for one, part, mean in zip(outer, ends, means, strict=True)], ranks_per_worker
+            )
+        for one, module in zip(found, models, strict=True):
+            one.append(flat(module))
+    return found
+
+
+def step_of_workers(models: list[nn.Module], inner: list[Any], step: int, ranks_per_worker: int) -> None:
+    for rank, (module, optimizer) in enumerate(zip(models, inner, strict=True)):
+        optimizer.zero_grad()
+        loss(module, rank, step).backward()
+        if rank % ranks_per_worker == ranks_per_worker - 1:
+            worker = models[rank - ranks_per_worker + 1 : rank + 1]
+            for parameters in zip(*(one.parameters() for one in worker), strict=True):
+                mean = sum(one.grad for one in parameters) / ranks_per_worker
+                for one in parameters:
+                    one.grad = mean.clone()
+    for optimizer in inner:
+        optimizer.step()
+
+
+def averaged(rank: int, inner_steps: int) -> list[torch.Tensor]:
+    module = model()
+    optimizer = binsgdm.LocalSGD(torch.optim.SGD(module.parameters(), lr=LR), inner_steps=inner_steps)
+    return steps(module, optimizer, rank, range(STEPS))
+
+
+def averaged_gradients() -> list[torch.Tensor]:
+    module = model()
+    optimizer = torch.optim.SGD(module.parameters(), lr=LR)
+    found = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        (sum(loss(module, rank, step) for rank in range(WORLD_SIZE)) / WORLD_SIZE).backward()
+        optimizer.step()
+        found.append(flat(module))
+    return found
+
+
+def sentence(call: Any) -> str:
+    try:
+        call()
+    except BinsgdmError as error:
+        return str(error)
+    return ""
+
+
+def refused(rank: int) -> dict[str, str]:
+    """Return what a rank hears where ranks were given differing or wrong things."""
+    module = model()
+    inner = torch.optim.SGD(module.parameters(), lr=LR)
+    other = model()
+    with torch.no_grad():
+        next(other.parameters()).add_(float(rank == 2))
+    apart = torch.optim.SGD(other.parameters(), lr=LR)
+    return {
+        "outer_lr": sentence(lambda: binsgdm.DiLoCo(inner, 4, outer_lr=0.7 if rank else 0.5)),
+        "inner_steps": sentence(lambda: binsgdm.LocalSGD(inner, 4 + (rank == 3))),
+        "one": sentence(lambda: binsgdm.DiLoCo(inner, 4, fragments=3 if rank == 1 else 2)),
+        "parameters": sentence(lambda: binsgdm.LocalSGD(apart)),
+        "optimizer": sentence(lambda: binsgdm.LocalSGD(module)),
+    }
+
+
+def not_finite(rank: int) -> tuple[str, bool]:
+    """Return what a rank hears when another one's parameters are NaN, and whether its own are as they were."""
+    module = model()
+    optimizer = binsgdm.DiLoCo(torch.optim.SGD(module.parameters(), lr=LR), 1, exchange="one_bit", workers="node")
+    if rank == 3:  # in the half of the parameters whose outer state it has
+        with torch.no_grad():
+            list(module.parameters())[-1].view(-1)[-1] = torch.nan
+    for one in module.parameters():
+        one.grad = torch.zeros_like(one)
+    before = flat(module)
+    heard = sentence(optimizer.step)
+    return heard, rank == 3 or torch.equal(flat(module), before)
+
+
+def scaled(rank: int) -> tuple[torch.Tensor, int]:
+    """Train with a GradScaler; rank 1 has a gradient that is not finite in a step that all count."""
+    module = model()
+    optimizer = binsgdm.LocalSGD(torch.optim.SGD(module.parameters(), lr=LR), inner_steps=2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for step in range(4):
+        optimizer.zero_grad()
+        scaler.scale(loss(module, rank, step)).backward()
+        if (rank, step) == (1, 1):
+            next(module.parameters()).grad.fill_(torch.inf)
+        scaler.step(optimizer)
+        scaler.update()
+    return flat(module), optimizer.num_steps
+
+
+def scheduled(rank: int) -> tuple[float, float]:
+    """Return the lr of the inner optimizer after a schedule of the wrapper, and what a closure gave."""
+    module = model()
+    inner = torch.optim.SGD(module.parameters(), lr=1.0)
+    optimizer = binsgdm.LocalSGD(inner, inner_steps=2)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        value = loss(module, rank, 0)
+        value.backward()
+        return value
+
+    given = float(optimizer.step(closure))
+    scheduler.step()
+    return inner.param_groups[0]["lr"], given
