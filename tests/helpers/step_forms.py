@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from simnet.program import Communicate, Compute, Kernel, Program
+from msgspec.structs import replace
+
+from simnet.program import Communicate, Compute, Kernel, Operation, OperationId, Program
 
 Place = tuple[int, int]
 
@@ -77,6 +79,23 @@ def form_of_program(program: Program, is_hops: Callable[[Communicate], bool] = l
     return _form(
         [[one._replace(after=tuple(places[each] for each in one.after)) for one in nodes] for nodes in streams]
     )
+
+
+def unrolled(program: Program, steps: int) -> Program:
+    """Return a program of so many steps, each of which begins when compute of the one before it has ended.
+
+    The streams of its period are repeated, with those steps of it written out that are all alike.
+    """
+    assert steps % program.period == 0
+    inner = [program.inner.program] * program.inner.number if program.inner else []
+    streams: list[list[Operation]] = [[] for _ in program.streams]
+    for part in (*inner, program) * (steps // program.period):
+        ends = [len(stream) for stream in streams]
+        for stream, added in zip(streams, part.streams, strict=False):
+            for one in added:
+                after = tuple(OperationId(each.stream, each.position + ends[each.stream]) for each in one.after)
+                stream.append(replace(one, after=after))
+    return replace(program, streams=tuple(map(tuple, streams)), num_steps=steps, inner=None)
 
 
 def _hops(one: Communicate) -> list[_Node]:

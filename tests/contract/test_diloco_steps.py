@@ -1,0 +1,116 @@
+"""Steps recorded from binsgdm's LocalSGD and DiLoCo are the simulated ones: messages, groups, bytes, waits."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import binsgdm
+from simnet.program import Program
+from tests.helpers import contract_steps as steps
+from tests.helpers.contract_steps import Layout
+from tests.helpers.recorded_steps import recorded
+from tests.helpers.step_forms import StepForm, form_of_program, form_of_recording, unrolled
+
+LAYOUTS = [(2, 1), (2, 2), (3, 2), pytest.param((4, 8), marks=pytest.mark.slow)]
+EXCHANGES = {
+    "fp32": {},
+    "bf16": {"outer_dtype": "bf16"},
+    "int8": {"exchange_by": "byte_grad:topology=scatter_reduce"},
+    "fp8": {"exchange_by": "byte_grad:topology=scatter_reduce,dtype=fp8_e4m3"},
+    "one_bit": {"exchange_by": "ef_sign_sgd:topology=scatter_reduce,scale_per=bucket"},
+}
+SCHEDULES = [
+    {"inner_steps": 1},
+    {"inner_steps": 3},
+    {"inner_steps": 3, "overlap_steps": 1},
+    {"inner_steps": 4, "fragments": 2},
+    {"inner_steps": 6, "fragments": 2, "overlap_steps": 2},
+]
+
+
+def even_fragments() -> nn.Module:
+    """Return two tensors of as many elements, which a slice of each rank of any layout divides."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 96, bias=False), nn.Linear(96, 64, bias=False))
+
+
+def record(layout: Layout, made, inner_steps: int, *, workers: str, overlap_steps: int = 0) -> dict[str, Any]:
+    """Return a period at whose end no exchange is under way."""
+    warm_up = 2 * inner_steps + overlap_steps
+
+    def script() -> None:
+        module = trained = even_fragments()
+        if workers == "node":
+            node, _ = dist.new_subgroups(group_size=layout[1])
+            trained = DistributedDataParallel(module, process_group=node)
+        optimizer = made(torch.optim.SGD(module.parameters(), lr=1e-3))
+        for _ in range(warm_up + 2 * inner_steps):
+            optimizer.zero_grad()
+            trained(torch.ones(2, 64)).square().mean().backward()
+            optimizer.step()
+
+    return recorded(script, *layout, steps=inner_steps, warm_up=warm_up)
+
+
+def forms(program: Program, recording: dict[str, Any]) -> tuple[StepForm, StepForm]:
+    """Return the recorded and the simulated period."""
+    return form_of_recording(recording), form_of_program(unrolled(program, recording["num_steps"]))
+
+
+def of_diloco(layout: Layout, exchange: str, schedule: dict[str, int], workers: str) -> tuple[StepForm, StepForm]:
+    def made(inner: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        return binsgdm.DiLoCo(inner, exchange=exchange, workers=workers, **schedule)
+
+    recording = record(
+        layout, made, schedule["inner_steps"], workers=workers, overlap_steps=schedule.get("overlap_steps", 0)
+    )
+    simulated = steps.strategy("diloco", workers=workers, **schedule, **EXCHANGES[exchange])
+    return forms(steps.program(simulated, recording), recording)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("workers", ["rank", "node"])
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_diloco_sends_what_is_simulated(exchange, workers, layout):
+    real, simulated = of_diloco(layout, exchange, {"inner_steps": 2}, workers)
+    assert real == simulated
+    assert real.sent
+
+
+@pytest.mark.parametrize("workers", ["rank", "node"])
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_an_exchange_begins_and_ends_after_the_simulated_steps(schedule, workers):
+    real, simulated = of_diloco((2, 2), "fp32", schedule, workers)
+    assert real == simulated
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("workers", ["rank", "node"])
+@pytest.mark.parametrize("wire_dtype", ["fp32", "bf16"])
+def test_local_sgd_sends_what_is_simulated(wire_dtype, workers, layout):
+    def made(inner: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        return binsgdm.LocalSGD(inner, inner_steps=3, wire_dtype=wire_dtype)
+
+    recording = record(layout, made, 3, workers=workers)
+    simulated = steps.strategy("local_sgd", inner_steps=3, workers=workers, wire_dtype=wire_dtype)
+    real, wanted = forms(steps.program(simulated, recording), recording)
+    assert real == wanted
+    assert real.sent
+
+
+@pytest.mark.parametrize(
+    "other", [{"outer_dtype": "bf16"}, {"inner_steps": 3}, {"overlap_steps": 1}, {"workers": "rank"}], ids=str
+)
+def test_a_planted_mistake_is_found(other):
+    schedule = {"inner_steps": 6}
+    recording = record((2, 2), lambda inner: binsgdm.DiLoCo(inner, workers="node", **schedule), 6, workers="node")
+    real, simulated = forms(steps.program(steps.strategy("diloco", **schedule), recording), recording)
+    assert real == simulated
+    wrong = steps.program(steps.strategy("diloco", **schedule | other), recording)
+    assert forms(wrong, recording)[1] != real
