@@ -194,19 +194,24 @@ class _HeldAt(NamedTuple):
 
 
 def _moments(rank: RankMemory, model: ModelMemory, step: Step) -> Iterator[_HeldAt]:
-    """Yield the moments of a step at which it may hold most.
+    """Yield the moments of a step at which it may hold most: one of the optimizer, one of backward.
 
     Backward frees activations in proportion to its time, and makes gradients as the tensors say: a gradient is there
     before the activations that it was made of are freed.
     """
     yield _HeldAt("optimizer", rank.gradients, 0.0, 0.0, rank.update)
-    left, made, accumulates = 1.0, 0.0, step.micro_batches > 1
+    activations, accumulates = model.activations or 0.0, step.micro_batches > 1
+    left, made, most = 1.0, 0.0, -1.0
+    held = _HeldAt("backward", 0.0, activations, 0.0, 0.0)
     for number, (elements, fraction) in enumerate(_made_in_backward(step)):
         made += elements / step.num_elements
-        gradients = rank.gradients * (1.0 if accumulates else made)
+        gradients = rank.gradients if accumulates else rank.gradients * made
         gathered = rank.gathered[number] if rank.gathered else 0.0
-        yield _HeldAt("backward", gradients, max(left, 0.0) * (model.activations or 0.0), gathered, 0.0)
-        left -= fraction
+        kept = left * activations
+        if (total := gradients + gathered + kept) > most:
+            most, held = total, _HeldAt("backward", gradients, kept, gathered, 0.0)
+        left = max(left - fraction, 0.0)
+    yield held
 
 
 def _made_in_backward(step: Step) -> Iterator[tuple[float, float]]:

@@ -117,6 +117,11 @@ class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
                 raise ValueError(f"breakdown: {name} {part_s!r}: must be a time of 0 or more")
 
     @property
+    def memory_bytes(self) -> float | None:
+        """What a GPU holds when that is most, as far as it is known [B]."""
+        return None if self.memory is None else self.memory.total_bytes
+
+    @property
     def iteration_s(self) -> float:
         """Mean time of an iteration [s]."""
         return sum(self.iterations_s) / len(self.iterations_s)

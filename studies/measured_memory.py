@@ -131,6 +131,15 @@ def _binsgdm(**options: Any) -> Callable[[nn.Module], Wrapped]:
     return wrap
 
 
+def _between_copies(module: nn.Module) -> Wrapped:
+    mesh = init_device_mesh("cpu", (NODES, RANKS_PER_NODE), mesh_dim_names=("nodes", "ranks"))
+    for part in (*module.layers, module):
+        fully_shard(part, mesh=mesh["ranks"])
+    optimizer = binsgdm.BinSGDM(module.parameters(), lr=1e-3)
+    binsgdm.attach_fsdp(optimizer, mesh)
+    return module, optimizer
+
+
 CASES = (
     MemoryCase("DDP", "all_reduce", _ddp),
     MemoryCase("DDP, gradients as views", "all_reduce", _ddp_of_views, gradient_as_bucket_view=True),
@@ -140,6 +149,7 @@ CASES = (
         "FSDP2, blocks kept", "fsdp:reshard_after_forward=false", _sharded([NODES * RANKS_PER_NODE], frees=False)
     ),
     MemoryCase("HSDP", "hsdp", _sharded([NODES, RANKS_PER_NODE])),
+    MemoryCase("HSDP, BinSGDM between copies", "hsdp:replicas=binsgdm", _between_copies),
     MemoryCase("ZeRO-1 of torch", "zero1:update=broadcast", _zero1),
     MemoryCase("BinSGDM", "binsgdm", _binsgdm()),
     MemoryCase("BinSGDM, flat", "binsgdm:topology=flat", _binsgdm(topology="flat")),

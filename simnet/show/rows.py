@@ -18,6 +18,7 @@ METRICS = (
     "num_buckets",
     "algorithm",
     "fidelity",
+    "memory_bytes",
     "longest_pause_s",
     "dense_iteration_s",
     "total_s",

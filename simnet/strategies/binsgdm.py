@@ -144,21 +144,26 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
             held,
             optimizer=0.0,
             update=0.0,
-            residuals=self.residual_bytes(step.num_elements, topology),
+            residuals=self._residual_bytes(step.num_elements, topology),
             buckets=held.buckets + copies + signs,
         )
 
-    def residual_bytes(self, num_elements: float, topology: Topology) -> float:
-        """Return m and b, and at each place that rounds two bytes an element."""
-        averages = 2 * FP32_BYTES * num_elements
-        if self.rounding != "shaped":
-            return averages
-        in_node, world = topology.ranks_per_node, topology.world_size
-        merged = world if self.topology == "flat" else topology.num_nodes
-        rounded = 1.0 if self.topology == "flat" or self.intra_node_dtype == "one_bit" else 1 / in_node
-        if self.intra_node_dtype == "one_bit" and in_node > 1:
-            rounded += 1 / in_node
-        return averages + ROUNDING_BYTES * num_elements * (rounded + (1 / world if merged > 1 else 0.0))
+    def _residual_bytes(self, num_elements: float, topology: Topology) -> float:
+        in_node, num_nodes = topology.ranks_per_node, topology.num_nodes
+        if self.topology == "flat":
+            return self.flat_residual_bytes(num_elements, topology.world_size)
+        slices = 1 / in_node
+        own = 1 + (slices if in_node > 1 else 0.0) if self.intra_node_dtype == "one_bit" else slices
+        return self._kept(num_elements, own + (slices / num_nodes if num_nodes > 1 else 0.0))
+
+    def flat_residual_bytes(self, num_elements: float, num_ranks: int) -> float:
+        """Return what a rank keeps from step to step of elements whose signs as many ranks exchange as equals."""
+        return self._kept(num_elements, 1 + (1 / num_ranks if num_ranks > 1 else 0.0))
+
+    def _kept(self, num_elements: float, rounded: float) -> float:
+        """Return the bytes of m and b, and of what rounding lost of so much of each element."""
+        lost = ROUNDING_BYTES * rounded if self.rounding == "shaped" else 0.0
+        return (2 * FP32_BYTES + lost) * num_elements
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
         """Return all up to the signs that all ranks agree on."""

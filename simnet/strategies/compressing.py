@@ -144,21 +144,20 @@ class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fi
         """Return what a rank holds: DDP's buckets, their means up to the next backward, and what the system keeps."""
         bucket = self.largest_bucket(step, topology)
         operations = self.exchange(bucket, step, topology).operations
-        received = max(one.message_bytes for one in operations if isinstance(one, Communicate))
+        received = max((one.message_bytes for one in operations if isinstance(one, Communicate)), default=0.0)
         held, copies = gpu_memory.in_buckets(model), step.num_elements + COPIES_IN_EXCHANGE * bucket.num_elements
-        shared = topology.ranks_per_node if self.used_topology in BETWEEN_NODES else 1
+        shared = topology.ranks_per_node if self._arithmetic[0] else 1
+        num_ranks = topology.world_size // shared
         return replace(
             held,
-            residuals=self.residual_bytes(step.num_elements / shared, topology),
+            residuals=self.residual_bytes(step.num_elements / shared, num_ranks),
             buckets=held.buckets + VALUE_BYTES * copies + received,
         )
 
-    def residual_bytes(self, num_elements: float, topology: NetworkTopology) -> float:
-        """Return what a rank keeps from step to step of so many elements that it compresses."""
-        averages_in_node, form = self._arithmetic
-        ranks = topology.num_nodes if averages_in_node else topology.world_size
+    def residual_bytes(self, num_elements: float, num_ranks: int) -> float:
+        """Return what a rank keeps from step to step of so many elements that as many ranks compress and exchange."""
         # Who averages a piece, and encodes the mean, keeps what that loses.
-        lost = 1 + 1 / ranks if form == "scatter_reduce" else 1
+        lost = 1 + 1 / num_ranks if self._arithmetic[1] == "scatter_reduce" else 1
         return VALUE_BYTES * num_elements * (lost * self.keeps_feedback + self.has_momentum)
 
     @property

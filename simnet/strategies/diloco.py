@@ -145,7 +145,8 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
         ranks = topology.ranks_per_node if self.workers == "node" else 1
         own = step.num_elements / ranks * BYTES_PER_ELEMENT["fp32"]
         system = self._system
-        lost = system.residual_bytes(step.num_elements / ranks, topology) if system is not None else 0.0
+        workers = topology.world_size // ranks
+        lost = 0.0 if system is None else system.residual_bytes(step.num_elements / ranks, workers)
         sent = own / self.fragments
         return replace(
             held,

@@ -13,7 +13,7 @@ from simnet.gpu_memory import ModelMemory, RankMemory
 from simnet.gpu_models import GpuModel
 from simnet.network.topology import Topology
 from simnet.program import Operation, Program
-from simnet.strategies.base import Mathematics, Strategy, register
+from simnet.strategies.base import BITS_PER_BYTE, Mathematics, Strategy, register
 from simnet.strategies.binsgdm import BinSGDM
 from simnet.strategies.compressing import BETWEEN_NODES, CompressingStrategy
 from simnet.strategies.named import strategy_from_text
@@ -103,12 +103,16 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
 
     def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
         """Return what a rank holds: its shards, parts that are whole, and what the system between copies keeps."""
-        shards, _ = self._groups(topology)
+        shards, replicas = self._groups(topology)
         held = sharded_memory(self, model, step, shards.size)
         system = self._system
         if system is None:
             return held
-        return replace(held, residuals=system.residual_bytes(step.num_elements / shards.size, topology))
+        own = step.num_elements / shards.size
+        if isinstance(system, BinSGDM):
+            kept, signs = system.flat_residual_bytes(own, replicas.size), own / BITS_PER_BYTE
+            return replace(held, optimizer=0.0, update=0.0, residuals=kept, buckets=signs)
+        return replace(held, residuals=system.residual_bytes(own, replicas.size))
 
     def program(self, step: Step, topology: Topology) -> Program:
         """Return one iteration.

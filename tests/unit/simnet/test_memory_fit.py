@@ -72,6 +72,16 @@ def test_binsgdm_keeps_two_averages_and_what_rounding_lost() -> None:
     assert random["optimizer"] == 0
 
 
+def test_between_copies_a_system_keeps_what_it_loses_of_a_shard() -> None:
+    given = scenario("llama_1b", 1)
+    shard = simulate(given).gradient_bytes / 2 / 8
+    binsgdm, signs = (held(f"hsdp:replicas={one}", given) for one in ("binsgdm", "ef_sign_sgd"))
+    assert binsgdm["residuals"] == pytest.approx((8 + 2 + 2 / 8) * shard, rel=1e-3)
+    assert binsgdm["optimizer"] == 0
+    assert signs["residuals"] == pytest.approx(4 * shard, rel=1e-3)
+    assert signs["optimizer"] == held("hsdp", given)["optimizer"]
+
+
 @pytest.mark.parametrize(
     ("text", "copies"),
     [

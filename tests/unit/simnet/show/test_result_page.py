@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from simnet.errors import SimnetError
+from simnet.gpu_memory import GpuMemory
 from simnet.result import RunResult
 from simnet.show.notes import notes_lines
 from simnet.show.result_page import result_page
@@ -319,3 +320,16 @@ def test_a_wrong_document_is_told_in_one_line(document: dict[str, Any], message:
     with pytest.raises(SimnetError, match=message) as caught:
         sweep_table(document)
     assert "\n" not in str(caught.value)
+
+
+def test_memory_is_shown_with_its_share_and_says_what_it_does_not_know() -> None:
+    run = run_result()
+    held = {"moment": "backward", "parameters": 30e9, "gradients": 2e9, "optimizer": 8e9}
+    known = GpuMemory(**held, gpu_bytes=80e9)
+    partly = GpuMemory(**held, unknown=("activations",))
+    assert run.baseline is not None
+    replace = msgspec.structs.replace
+    shown = replace(run, result=replace(run.result, memory=known), baseline=replace(run.baseline, memory=partly))
+    assert re.search(r"^memory of a GPU +40 GB +50 % +40 GB or more *$", result_table(shown), re.MULTILINE)
+    without = replace(run, result=replace(run.result, memory=None), baseline=replace(run.baseline, memory=None))
+    assert "memory of a GPU" not in result_table(without)
