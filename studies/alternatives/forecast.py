@@ -23,7 +23,7 @@ FEATURES, CLASSES = 64, 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alternative(Way):
+class AlternativeWay(Way):
     """A way of training, with the strategy that predicts it.
 
     Attributes:
@@ -44,19 +44,19 @@ class Alternative(Way):
 
 SHARDED = "algorithm=ring,reduce_scatter_as=all_reduce,overlap=false"
 WAYS = (
-    Alternative(name="ddp", title="DDP", strategy="all_reduce:algorithm=ring"),
-    Alternative(name="fsdp", title="FSDP2, full shard", strategy=f"fsdp:{SHARDED}", optimizer_shards=WORLD_SIZE),
-    Alternative(name="hsdp", title="FSDP2, hybrid shard", strategy=f"hsdp:{SHARDED}", optimizer_shards=2),
-    Alternative(
+    AlternativeWay(name="ddp", title="DDP", strategy="all_reduce:algorithm=ring"),
+    AlternativeWay(name="fsdp", title="FSDP2, full shard", strategy=f"fsdp:{SHARDED}", optimizer_shards=WORLD_SIZE),
+    AlternativeWay(name="hsdp", title="FSDP2, hybrid shard", strategy=f"hsdp:{SHARDED}", optimizer_shards=2),
+    AlternativeWay(
         name="zero1",
         title="DDP with ZeRO-1",
         strategy="zero1:update=broadcast,algorithm=ring,broadcast=tree",
         optimizer_shards=WORLD_SIZE,
     ),
-    Alternative(
+    AlternativeWay(
         name="local_sgd", title="local SGD, 4 steps", strategy="local_sgd:inner_steps=4,algorithm=ring", period=4
     ),
-    Alternative(name="int8", title="int8 all-reduce", strategy="int8"),
+    AlternativeWay(name="int8", title="int8 all-reduce", strategy="int8"),
 )
 
 
@@ -71,7 +71,7 @@ def predict(folder: Path, rates: Sequence[Bandwidth]) -> list[dict[str, Any]]:
     return [_row(way, rate, folder, calibration) for rate in rates for way in WAYS]
 
 
-def _row(way: Alternative, rate: Bandwidth, folder: Path, calibration: Calibration) -> dict[str, Any]:
+def _row(way: AlternativeWay, rate: Bandwidth, folder: Path, calibration: Calibration) -> dict[str, Any]:
     there = scenario(way, rate, folder, calibration)
     (recording,) = json.loads((folder / f"step_{way.name}.json").read_text(encoding="utf-8"))["recordings"]
     return {
@@ -83,7 +83,7 @@ def _row(way: Alternative, rate: Bandwidth, folder: Path, calibration: Calibrati
     }
 
 
-def scenario(way: Alternative, rate: Bandwidth, folder: Path, calibration: Calibration) -> Scenario:
+def scenario(way: AlternativeWay, rate: Bandwidth, folder: Path, calibration: Calibration) -> Scenario:
     """Return the scenario of a way at a bandwidth: of its recording nothing counts but the seconds of compute."""
     (recording,) = json.loads((folder / f"step_{way.name}.json").read_text(encoding="utf-8"))["recordings"]
     return Scenario(

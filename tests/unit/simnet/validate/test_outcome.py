@@ -89,7 +89,7 @@ def test_least_squares_of_a_met_problem_stays_where_it_is() -> None:
 
 def test_every_row_has_a_source_a_unit_and_a_value_above_zero() -> None:
     rows = published_rows.load().rows
-    assert len(rows) == 286
+    assert len(rows) == 294
     assert all(row.source and row.unit and row.value > 0 for row in rows)
     assert len({row.key for row in rows}) == len(rows)
 
