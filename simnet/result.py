@@ -84,8 +84,9 @@ class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
         nic_bytes_per_node: bytes that leave one node in one iteration.
         compression_ratio: bytes of the gradients / bytes that this strategy puts on the wire where it compresses.
         num_buckets: buckets of one iteration.
-        longest_pause_s: longest time in which a GPU waits for messages; left out where all steps are alike, else
-            `iteration_s`, `breakdown`, `comm_s` and `nic_bytes_per_node` are means over the steps of a period.
+        longest_pause_s: longest time in which a GPU waits for messages, on the slowest rank, for which others may wait
+            longer; left out where all steps are alike, else `iteration_s`, `breakdown`, `comm_s` and
+            `nic_bytes_per_node` are means over the steps of a period.
         dense_iteration_s: time of an iteration of the dense stage; left out without one.
         total_s: time of `run.steps` steps; left out without `run.steps`.
         memory: what a GPU holds when that is most; left out of a recorded step, of which it is not known.

@@ -33,7 +33,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
 
     @property
     def longest_pause_s(self) -> float:
-        """The longest time in which the GPU of a rank does nothing [s]."""
+        """The longest time in which the GPU of the slowest rank does nothing [s]."""
         of_ranks: dict[int, list[Span]] = defaultdict(list)
         for span in self.spans:
             of_ranks[span.rank].append(span)

@@ -188,9 +188,10 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
         ranks = topology.ranks_per_node if self.workers == "node" else 1
         own = replace(part, num_elements=part.num_elements / ranks, shapes=part.shapes if ranks == 1 else None)
         update = Kernel(name=OUTER_UPDATE.name, part="decode", num_elements=own.num_elements)
+        exchange = self._exchange(own, topology)
         return OuterExchange(
             (Kernel(name=PSEUDO_GRADIENT.name, part="encode", num_elements=own.num_elements),),
-            self._exchange(own, topology),
+            exchange._replace(payload_bytes=exchange.payload_bytes * ranks),
             (update, *self._gathered(part, topology)),
         )
 

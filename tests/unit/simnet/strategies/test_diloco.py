@@ -49,6 +49,12 @@ def test_workers_of_a_node_send_a_slice_a_rank(tmp_path):
     assert result.nic_bytes_per_node == pytest.approx(MODEL_BYTES / 10)
 
 
+@pytest.mark.parametrize("options", ["workers=node", "workers=rank", "in_node=fsdp", "fragments=2"])
+def test_the_ratio_counts_the_slices_of_all_ranks_of_a_worker(tmp_path, options):
+    result = found(tmp_path, f"diloco:inner_steps=10,outer_dtype=bf16,{options}")
+    assert result.compression_ratio == pytest.approx(10 * 2)
+
+
 @pytest.mark.parametrize(
     ("by", "ratio"), [("outer_dtype=bf16", 2), ("exchange_by=int8", 4), ("exchange_by=sign_sgd", 32)]
 )
@@ -102,6 +108,16 @@ def test_both_executors_agree(tmp_path, text):
     folded = simulate(scene).result
     assert exact.iteration_s == pytest.approx(folded.iteration_s, rel=1e-9)
     assert exact.longest_pause_s == pytest.approx(folded.longest_pause_s, rel=1e-6)
+
+
+def test_a_slow_node_slows_every_step_of_the_period(tmp_path):
+    alike = found(tmp_path, "diloco:inner_steps=10", cluster__num_nodes=3, cluster__ranks_per_node=2)
+    slow = {"node": 1, "compute_slowdown": 1.5}
+    late = found(
+        tmp_path, "diloco:inner_steps=10", cluster__num_nodes=3, cluster__ranks_per_node=2, cluster__slow_nodes=[slow]
+    )
+    assert late.iteration_s - alike.iteration_s == pytest.approx(0.5 * 0.128, rel=0.01)
+    assert late.longest_pause_s == pytest.approx(alike.longest_pause_s, rel=0.01)
 
 
 def test_micro_batches_lengthen_every_step(tmp_path):
