@@ -20,6 +20,8 @@ from simnet.workload.training_step import Step
 
 SHARDING = (("fsdp", "full sharding"), ("hsdp", "hybrid sharding"), ("zero1", "ZeRO-1"), ("zero2", "ZeRO-2"))
 """Strategies that hold less of a model, by kind, in the order in which they are tried."""
+DOES_NOT_FIT = "does not fit: "
+"""How a `sentence` begins."""
 MORE_NODES = (2, 4, 8, 16, 32, 64)
 """How many times as many nodes are tried where nothing else fits."""
 
@@ -124,7 +126,12 @@ def sentence(scenario: Scenario, strategy: Strategy, memory: GpuMemory) -> str:
         repair = "nothing that was tried fits: smaller batches, sharding, more nodes; take a GPU with more memory"
     else:
         repair = f"{found.text} takes {size_text(found.memory)}"
-    return f"does not fit: {strategy.title} takes {sizes}; {repair}"
+    return f"{DOES_NOT_FIT}{strategy.title} takes {sizes}; {repair}"
+
+
+def repair_in(note: str) -> str | None:
+    """Return what would fit, as a `sentence` says; None of any other note."""
+    return note.partition("); ")[2] if note.startswith(DOES_NOT_FIT) else None
 
 
 def size_text(memory: GpuMemory) -> str:

@@ -152,8 +152,8 @@ class Advice(Struct, frozen=True, kw_only=True):
 
     @property
     def others(self) -> tuple[RankedSystem, ...]:
-        """Everything but DDP."""
-        return tuple(row for row in self.systems if not row.is_dense)
+        """Everything but DDP, and but the baseline where that is another."""
+        return tuple(row for row in self.systems if not row.is_dense and row.name != self.baseline)
 
     def with_verdict(self, *verdicts: Verdict) -> tuple[RankedSystem, ...]:
         """Return what has these verdicts and is not DDP, the fastest first."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from simnet.compare.advice import Advice, RankedSystem
 from simnet.compare.training_record import TrainingRecord
 from simnet.compare.tune import systems
+from simnet.memory_fit import repair_in
 from simnet.scenario import to_dict
 from simnet.show.advice_sentences import choices, published, ranges_text, sentences
 from simnet.show.notes import notes_lines
@@ -52,9 +53,10 @@ def advice_page(advice: Advice) -> Page:
     chosen = [line for sentence in choices(advice) for line in hanging("- ", sentence)]
     advice_lines = [line for sentence in sentences(advice) for line in hanging("", sentence)]
     left_out = [line for text in _left_out(advice) for line in hanging("not predicted: ", text)]
-    notes = notes_lines([row.notes for row in advice.systems])
+    too_large = [line for text in _too_large(advice) for line in hanging("does not fit: ", text)]
+    notes = notes_lines([[one for one in row.notes if repair_in(one) is None] for row in advice.systems])
     table = Table(COLUMNS, (_cells(row, advice) for row in advice.systems))
-    return Page([*heading(advice), "", table, "", *chosen, "", *advice_lines, "", *left_out, *notes])
+    return Page([*heading(advice), "", table, "", *chosen, "", *advice_lines, "", *left_out, *too_large, *notes])
 
 
 def _left_out(advice: Advice) -> Iterator[str]:
@@ -66,6 +68,15 @@ def _left_out(advice: Advice) -> Iterator[str]:
         text = reason.removeprefix(f"strategy.kind: {kind!r}: ")
         groups.setdefault(text, []).append(name)
     yield from (f"{', '.join(names)}: {text}" for text, names in groups.items())
+
+
+def _too_large(advice: Advice) -> Iterator[str]:
+    """Yield what would fit, each once, after all systems that need more memory than the GPU has."""
+    groups: dict[str, list[str]] = {}
+    for row in advice.systems:
+        for repair in filter(None, map(repair_in, row.notes)):
+            groups.setdefault(repair, []).append(f"{row.name} ({_memory(row)})")
+    yield from (f"{', '.join(names)}: {repair}" for repair, names in groups.items())
 
 
 def heading(advice: Advice) -> list[str]:

@@ -29,12 +29,14 @@ def advice_figure(advice: Advice) -> Figure:
     Raises:
         SimnetError: there is nothing to draw.
     """
-    if not advice.others:
-        name, reason = advice.left_out[0]
-        raise SimnetError(f"--plot: nothing but DDP could be predicted: {name}: {reason}")
+    rows = [row for row in advice.others if row.may_fit]
+    if not rows:
+        raise SimnetError(f"--plot: {_why_nothing(advice)}")
     figure = new(PAGE_IN, 4.6)
     axes = figure.subplots()
-    rows = advice.others
+    # What to use comes first, by what may change in training, then the fastest.
+    chosen = [one.system for one in advice.choices if one.system in rows]
+    rows = [*chosen, *(row for row in rows if row not in chosen)]
     named = rows[: len(COLOURS)]
     highest = HEADROOM * max([2.0, *(speedup for row in rows for _, speedup in row.curve)])
     axes.axhspan(PAYS, highest, color=PAYING, linewidth=0, zorder=0, label=f"predicted {PAYS:g} times as fast or more")
@@ -44,11 +46,20 @@ def advice_figure(advice: Advice) -> Figure:
     axes.axvline(here / GBIT, color="black", linewidth=0.8, linestyle="--", label="this cluster")
     least = min([1.0, *(speedup for row in rows for _, speedup in row.curve)])
     _axes(axes, rows, max(LOWEST, 2.0 ** math.floor(math.log2(least / HEADROOM))), highest)
+    baseline = "DDP" if advice.baseline_system.is_dense else "the fastest that fits and changes nothing"
+    axes.set_ylabel(f"speedup over {baseline}")
     where, _ = heading(advice)
-    title = textwrap.fill(f"{where}; system and DDP tuned at each bandwidth", TITLE_CHARACTERS)
+    title = textwrap.fill(f"{where}; system and {baseline} tuned at each bandwidth", TITLE_CHARACTERS)
     figure.suptitle(title, x=0.01, ha="left")
     figure.legend(loc="outside lower center", ncols=2)
     return figure
+
+
+def _why_nothing(advice: Advice) -> str:
+    if advice.left_out:
+        name, reason = advice.left_out[0]
+        return f"nothing but DDP could be predicted: {name}: {reason}"
+    return "nothing fits the GPU but what others are compared with; drop --plot, or give more of --systems"
 
 
 def _lines(axes: Axes, named: Sequence[RankedSystem], others: Sequence[RankedSystem]) -> None:
@@ -78,4 +89,3 @@ def _axes(axes: Axes, rows: Sequence[RankedSystem], lowest: float, highest: floa
     axes.yaxis.set_major_locator(LogLocator(base=2))
     plain_numbers(axes.yaxis)
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_ylabel("speedup over DDP (tuned at each bandwidth)")

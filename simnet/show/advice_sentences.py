@@ -24,6 +24,7 @@ def sentences(advice: Advice) -> list[str]:
     measured_on = scenario.calibration.inter_node.measured_on
     given = {
         "baseline": advice.baseline_system,
+        "others": advice.others,
         "best": advice.best,
         "also_pay": pay[1:],
         "may_pay": advice.with_verdict(UNCERTAIN),
@@ -39,7 +40,7 @@ def sentences(advice: Advice) -> list[str]:
         "to_measure": to_measure,
         "estimated": [one for one in to_measure if not one.speedup.unmeasured],
         "unmeasured": [one for one in to_measure if one.speedup.unmeasured],
-        "fastest": next(iter(advice.others), None),
+        "fastest": next((one for one in advice.others if one.may_fit), None),
         "world_size": scenario.cluster.world_size,
         "gpu": clipped(printable(scenario.cluster.gpu or scenario.calibration.gpu), MAX_GPU),
         "speedup_without_comm": advice.speedup_without_comm,

@@ -5,20 +5,26 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from simnet.commands.main import cli
 from simnet.compare.advice import Advice
-from simnet.compare.tune import systems
+from simnet.compare.rank import advise
+from simnet.compare.tune import chosen, systems
 from simnet.compare.verdict import PAYS
+from simnet.errors import SimnetError
 from simnet.show import figure
 from simnet.show.advice import advice_page, to_object
 from simnet.show.advice_figure import advice_figure
 from simnet.show.advice_sentences import sentences
+from simnet.units import Size
+from simnet.workload.workload import StepMemory
 from tests.helpers import step_files
-from tests.helpers.advise_samples import GBIT, advised, row
+from tests.helpers.advise_samples import GBIT, WORKLOAD, advised, row, scenario
 from tests.helpers.scenario_samples import pod, write
 from tests.helpers.time_to_target_samples import write_trainings
 
+LARGE = {"TernGrad", "ByteGrad"}
 MARK = " (kernels not measured)"
 
 
@@ -57,17 +63,19 @@ class TestFigure:
         assert first.read_bytes() == second.read_bytes()
         assert first.read_bytes().startswith(start)
 
-    def test_it_names_the_fastest_systems_and_what_is_to_be_measured(self, advice: Advice) -> None:
+    def test_it_names_what_to_use_then_the_fastest_and_what_is_to_be_measured(self, advice: Advice) -> None:
         axes = advice_figure(advice).axes[0]
         labels = axes.get_legend_handles_labels()[1]
-        named = [found.label for found in advice.others[:6]]
+        chosen_ = [one.system for one in advice.choices if not one.system.is_dense]
+        first = [*chosen_, *(found for found in advice.others if found not in chosen_)]
+        named = [found.label for found in first[:6]]
         assert [
             label.removesuffix(MARK) for label in labels if label.removesuffix(MARK).split(", ")[0] in systems()
         ] == named
         assert f"{row(advice, 'Top-k 1 %').label}{MARK}" in labels
         assert {"this cluster", "others", f"predicted {PAYS:g} times as fast or more"} <= set(labels)
         lines = {line.get_label(): line for line in axes.get_lines()}
-        ((rate, speedup),) = (point for point in advice.others[0].curve if point[0] == GBIT)
+        ((rate, speedup),) = (point for point in first[0].curve if point[0] == GBIT)
         assert (rate / GBIT, speedup) in zip(*lines[labels[1]].get_data(), strict=True)
 
 
@@ -201,3 +209,37 @@ class TestRecordedSteps:
             found = run(file, "--step", given)
             assert found.exit_code == 2
             assert found.output.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def too_large() -> Advice:
+    """Return the advice where DDP does not fit, and what shards the optimizer's state does."""
+    memory = StepMemory(
+        parameters=Size(4e9), gradients=Size(4e9), optimizer=Size(100e9), activations_per_sample=Size(1e9)
+    )
+    given = scenario(workload=replace(WORKLOAD, memory=memory))
+    given = replace(given, cluster=replace(given.cluster, gpu="A100-80GB"))
+    return advise(given, names=chosen(["TernGrad", "ByteGrad"]))
+
+
+class TestWhatDoesNotFit:
+    def test_the_baseline_is_no_alternative_to_itself(self, too_large: Advice) -> None:
+        assert too_large.baseline == "HSDP"
+        assert [one.name for one in too_large.others] == [one.name for one in too_large.systems if one.name in LARGE]
+        assert too_large.answer is None
+        assert not too_large.accumulated
+
+    def test_it_is_no_reason_against_what_fits(self, too_large: Advice) -> None:
+        assert not any(one.may_fit for one in too_large.others)
+        assert sentences(too_large)[0].endswith("times as fast, but nothing else fits the GPU.")
+
+    def test_each_repair_is_told_once(self, too_large: Advice) -> None:
+        page = str(advice_page(too_large))
+        told = [one for one in page.split("does not fit: ")[1:] if "takes" in one]
+        assert len({one.partition("): ")[2] for one in told}) == len(told)
+        assert all(f"{name} (" in "".join(told) for name in (*LARGE, "DDP fp32"))
+        assert "note: does not fit" not in page
+
+    def test_it_is_not_drawn(self, too_large: Advice) -> None:
+        with pytest.raises(SimnetError, match="nothing fits the GPU but what others are compared with"):
+            advice_figure(too_large)
