@@ -1,5 +1,7 @@
-"""Steps recorded from binsgdm's LocalSGD and DiLoCo are the simulated ones: messages, groups, bytes, waits."""
+"""Steps recorded from LocalSGD and DiLoCo of binsgdm are the simulated ones: messages, groups, bytes, waits."""
 
+import runpy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from tests.helpers.recorded_steps import recorded
 from tests.helpers.step_forms import StepForm, form_of_program, form_of_recording, unrolled
 
 LAYOUTS = [(2, 1), (2, 2), (3, 2), pytest.param((4, 8), marks=pytest.mark.slow)]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_own_ways.py"
 EXCHANGES = {
     "fp32": {},
     "bf16": {"outer_dtype": "bf16"},
@@ -102,6 +105,21 @@ def test_local_sgd_sends_what_is_simulated(wire_dtype, workers, layout):
     real, wanted = forms(steps.program(simulated, recording), recording)
     assert real == wanted
     assert real.sent
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("layout", LAYOUTS[:3], ids=str)
+def test_local_sgd_of_a_script_of_ones_own_sends_what_is_simulated(layout):
+    own = runpy.run_path(str(EXAMPLE))["LocalSGD"]
+
+    def made(inner: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        return own(inner.param_groups[0]["params"], inner_steps=4, lr=0.1, momentum=0.9)
+
+    recording = record(layout, made, 4, workers="rank")
+    assert recording["num_steps"] == 4
+    real, wanted = forms(steps.program(steps.strategy("local_sgd", inner_steps=4), recording), recording)
+    assert real == wanted
+    assert [one.kind for one in real.sent] == ["all_reduce"]
 
 
 @pytest.mark.parametrize(
