@@ -66,6 +66,12 @@ WAYS: dict[str, Way] = {
         for steps in (10, 30)
         for exchange, label in (("fp32", "fp32"), ("int8", "int8"), ("one_bit", "1 bit"))
     },
+    "diloco_10_one_bit_tensor": Way(
+        title="DiLoCo 10, 1 bit, a scale a tensor",
+        inner_steps=10,
+        outer={"exchange": "one_bit", "options": {"scale_per": "tensor"}},
+        tuned_as="diloco_10_one_bit",
+    ),
 }
 
 

@@ -48,6 +48,7 @@ def work(rank: int, folder: str) -> None:
         results["refused"] = of_all(refused(rank))
         results["not_finite"] = of_all(not_finite(rank))
         results["scaled"] = of_all(scaled(rank))
+        results["all_finite"] = [scaled(rank, bad_step=None, enabled=enabled)[0] for enabled in (True, False)]
         results["scheduled"] = of_all(scheduled(rank))
         if rank == 0:
             torch.save(results, Path(folder) / "results.pt")
@@ -84,15 +85,15 @@ def trained(rank: int, case: str, node: Any) -> list[torch.Tensor]:
 
 
 def resumed(rank: int, case: str, node: Any) -> list[torch.Tensor]:
-    """Train, and go on from the state of step 5, in the middle of a period, in another model and optimizer."""
+    """Train, and go on from step 4, amid a period and an exchange, in another model and optimizer."""
     module, optimizer = wrapped(case, node)
-    found = steps(module, optimizer, rank, range(5))
+    found = steps(module, optimizer, rank, range(4))
     state, parameters = optimizer.state_dict(), flat(module)
-    steps(module, optimizer, rank, range(5, 7))  # the state is a copy
+    steps(module, optimizer, rank, range(4, 5))  # the state is a copy
     other, continued = wrapped(case, node)
     torch.nn.utils.vector_to_parameters(parameters, other.parameters())
     continued.load_state_dict(state)
-    return found + steps(other, continued, rank, range(5, STEPS))
+    return found + steps(other, continued, rank, range(4, STEPS))
 
 
 def control(case: str) -> list[list[torch.Tensor]]:
@@ -203,16 +204,19 @@ def not_finite(rank: int) -> tuple[str, bool]:
     return heard, rank == 3 or torch.equal(flat(module), before)
 
 
-def scaled(rank: int) -> tuple[torch.Tensor, int]:
-    """Train with a GradScaler; rank 1 has a gradient that is not finite in a step that all count."""
+def scaled(rank: int, *, bad_step: int | None = 1, enabled: bool = True) -> tuple[torch.Tensor, int]:
+    """Train with a GradScaler; rank 1 may have a gradient that is not finite in a step that all count."""
     module = model()
     optimizer = binsgdm.LocalSGD(torch.optim.SGD(module.parameters(), lr=LR), inner_steps=2)
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled=enabled)
     for step in range(4):
         optimizer.zero_grad()
         scaler.scale(loss(module, rank, step)).backward()
-        if (rank, step) == (1, 1):
+        if (rank, step) == (1, bad_step):
             next(module.parameters()).grad.fill_(torch.inf)
+        if step == 2:
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(module.parameters(), 0.1)
         scaler.step(optimizer)
         scaler.update()
     return flat(module), optimizer.num_steps

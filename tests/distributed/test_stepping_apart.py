@@ -45,6 +45,14 @@ def test_workers_are_alike_after_an_exchange_and_apart_before(results, case):
     assert not torch.equal(by_rank[0][1], by_rank[2][1])
 
 
+def test_workers_keep_a_share_of_their_own_parameters_after_an_overlapped_exchange(results):
+    """Of the first tensor, whose exchange ends after step 5."""
+    first, third = (results["overlapped"][rank][4][:100] for rank in (0, 2))
+    own = results["overlapped"][0][3][:100]
+    assert not torch.equal(first, third)
+    assert (first - third).abs().mean() < 0.5 * (own - results["overlapped"][2][3][:100]).abs().mean()
+
+
 @pytest.mark.parametrize("case", stepping_apart.RESUMED)
 def test_a_run_goes_on_from_the_middle_of_a_period_bit_for_bit(results, case):
     for found, wanted in zip(results["resumed"][case], results[case], strict=True):
@@ -79,6 +87,11 @@ def test_a_step_that_one_workers_grad_scaler_skips_counts(results):
     assert [steps for _, steps in results["scaled"]] == [4] * 4
     assert all(torch.equal(one, parameters[0]) for one in parameters)
     assert parameters[0].isfinite().all()
+
+
+def test_a_grad_scaler_of_a_power_of_two_changes_no_bit(results):
+    with_scaler, without = results["all_finite"]
+    assert torch.equal(with_scaler, without)
 
 
 def test_schedulers_and_closures_reach_the_inner_optimizer(results):

@@ -113,12 +113,18 @@ def test_a_model_learns_in_a_way_of_ones_own(way: tuple[str, ...], tmp_path: Pat
     assert printed(done) > 0.4
 
 
+@pytest.mark.parametrize("way", [("--exchange", "one_bit"), ("--local-sgd",)], ids=lambda way: way[-1])
+def test_a_model_learns_with_local_steps(way: tuple[str, ...], tmp_path: Path) -> None:
+    done = run("train_diloco.py", *way, "--steps", "100", folder=tmp_path, ranks=2)
+    assert printed(done) > 0.5
+
+
 def test_a_model_learns_sharded_in_nodes_and_copied_between(tmp_path: Path) -> None:
     done = run("train_own_ways.py", "hybrid", "--ranks-per-node", "2", "--steps", "100", folder=tmp_path, ranks=4)
     assert printed(done) > 0.5
 
 
-@pytest.mark.parametrize("script", ["compress_gradients.py", "train_fsdp.py", "train_own_ways.py"])
+@pytest.mark.parametrize("script", ["compress_gradients.py", "train_fsdp.py", "train_own_ways.py", "train_diloco.py"])
 def test_an_example_of_several_ranks_says_how_to_start_it(script: str, tmp_path: Path) -> None:
     done = run(script, *(["zero"] if script == "train_own_ways.py" else []), folder=tmp_path)
     assert done.code == 1
