@@ -39,6 +39,8 @@ from simnet.workload.workload import Gradient, StepMemory, Work, Workload
 
 NODES, RANKS_PER_NODE = 2, 4
 BATCH, STEPS = 4, 4
+LOCAL_STEPS = 2
+"""Of local SGD and DiLoCo: the last step exchanges."""
 SIZE = LlamaSize(
     title="small Llama",
     width=256,
@@ -131,6 +133,14 @@ def _binsgdm(**options: Any) -> Callable[[nn.Module], Wrapped]:
     return wrap
 
 
+def _local_sgd(module: nn.Module) -> Wrapped:
+    return module, binsgdm.LocalSGD(_adam(module.parameters()), inner_steps=LOCAL_STEPS)
+
+
+def _diloco(module: nn.Module) -> Wrapped:
+    return module, binsgdm.DiLoCo(_adam(module.parameters()), inner_steps=LOCAL_STEPS)
+
+
 def _between_copies(module: nn.Module) -> Wrapped:
     mesh = init_device_mesh("cpu", (NODES, RANKS_PER_NODE), mesh_dim_names=("nodes", "ranks"))
     for part in (*module.layers, module):
@@ -151,6 +161,8 @@ CASES = (
     MemoryCase("HSDP", "hsdp", _sharded([NODES, RANKS_PER_NODE])),
     MemoryCase("HSDP, BinSGDM between copies", "hsdp:replicas=binsgdm", _between_copies),
     MemoryCase("ZeRO-1 of torch", "zero1:update=broadcast", _zero1),
+    MemoryCase("local SGD", f"local_sgd:inner_steps={LOCAL_STEPS}", _local_sgd),
+    MemoryCase("DiLoCo", f"diloco:workers=rank,inner_steps={LOCAL_STEPS}", _diloco),
     MemoryCase("BinSGDM", "binsgdm", _binsgdm()),
     MemoryCase("BinSGDM, flat", "binsgdm:topology=flat", _binsgdm(topology="flat")),
 )
@@ -206,6 +218,9 @@ def _tensors(optimizer: Optimizer) -> Iterator[torch.Tensor]:
     inner = getattr(optimizer, "optim", optimizer)
     for state in inner.state.values():
         yield from (one for one in state.values() if isinstance(one, torch.Tensor))
+    if isinstance(optimizer, binsgdm.DiLoCo):
+        for fragment in optimizer.outer.fragments:
+            yield from (fragment.outer, fragment.momentum)
 
 
 def _bytes_of(tensors: Any) -> float:

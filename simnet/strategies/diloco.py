@@ -27,6 +27,9 @@ PSEUDO_GRADIENT = KernelCost(name="pseudo_gradient", bytes_per_element=12.0, is_
 """Read outer and local parameters, write their difference."""
 OUTER_COPIES = 2
 """Outer parameters and their momentum, which stay beside those of the worker."""
+STEPPED_COPIES = 5
+"""Of what is exchanged, that binsgdm.DiLoCo holds at once: the mean, a new momentum, the way along both, new outer
+parameters, and the check that they are finite."""
 OUTER_UPDATE = KernelCost(name="outer_update", bytes_per_element=24.0, is_streaming=True)
 """Nesterov: read the mean difference, the momentum and outer parameters; write the latter two and local parameters."""
 
@@ -148,11 +151,12 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
         workers = topology.world_size // ranks
         lost = 0.0 if system is None else system.residual_bytes(step.num_elements / ranks, workers)
         sent = own / self.fragments
+        gathered = sent * ranks if ranks > 1 else 0.0
         return replace(
             held,
             residuals=OUTER_COPIES * own + lost,
             buckets=held.buckets + (sent if self.overlap_steps else 0.0),
-            update=max(held.update, sent),
+            update=max(held.update, STEPPED_COPIES * sent + gathered),
         )
 
     def _held(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:

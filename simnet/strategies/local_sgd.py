@@ -16,6 +16,9 @@ from simnet.values import BYTES_PER_ELEMENT, Dtype
 from simnet.workload.kernel_cost import KernelCost
 from simnet.workload.training_step import Step
 
+AVERAGED_COPIES = 4
+"""Of all parameters, that binsgdm.LocalSGD holds at once: flat, their sum, the mean, the check that it is finite."""
+
 
 @register
 class LocalSGD(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="local_sgd"):
@@ -44,9 +47,10 @@ class LocalSGD(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_fie
         return (self, replace(self, algorithm=HIERARCHICAL)) if self.algorithm == algorithms.AUTO else (self,)
 
     def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
-        """Return what a rank holds: after the optimizer's step, all parameters in one message."""
+        """Return what a rank holds: after the optimizer's step, copies of all parameters while they are averaged."""
         held = self.held_by_worker(model, topology)
-        return replace(held, update=max(held.update, step.num_elements * BYTES_PER_ELEMENT[self.wire_dtype]))
+        averaged = AVERAGED_COPIES * step.num_elements * BYTES_PER_ELEMENT[self.wire_dtype]
+        return replace(held, update=max(held.update, averaged))
 
     def program(self, step: Step, topology: Topology) -> Program:
         """Return a period of steps.
