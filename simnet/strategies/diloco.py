@@ -151,7 +151,7 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
         workers = topology.world_size // ranks
         lost = 0.0 if system is None else system.residual_bytes(step.num_elements / ranks, workers)
         sent = own / self.fragments
-        gathered = sent * ranks if ranks > 1 else 0.0
+        gathered = sent * ranks if ranks > 1 and self.in_node == "ddp" else 0.0
         return replace(
             held,
             residuals=OUTER_COPIES * own + lost,
