@@ -22,7 +22,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "what-to-use.md"
 BY_BANDWIDTH, BY_SIZE = FIGURES / "what_to_use_bandwidth.png", FIGURES / "what_to_use_limits.png"
 SHOWN_NODES = 16
 TITLES = {
-    "same": "nothing changes",
     "rounding": "8 bits",
     "compression": "compression (BinSGDM)",
     "local_steps": "local steps (DiLoCo)",
@@ -44,7 +43,7 @@ def write(folder: Path = what_to_use.RESULTS) -> None:
 
 def regions(found: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Return the generated parts of the page, by region."""
-    return {"choices": choices_table(found).markdown(), "limits": limits_table(found).markdown()}
+    return {"choices": choices_table(found).markdown()}
 
 
 def choices_table(found: Sequence[dict[str, Any]]) -> Table:
@@ -57,34 +56,12 @@ def choices_table(found: Sequence[dict[str, Any]]) -> Table:
             speedup = f"{one['speedup']:.2f}"
             cells = (one["label"], format_seconds(one["step_s"]), speedup, interval, one["verdict"], memory)
             rows.append((MODELS[row["model"]], CHANGES[group], *cells))
-    heads = ["model", "changes", "best", "step", "speedup", "90 % interval", "verdict", "memory of a GPU"]
+    heads = ["model", "changes", "best", "step", "speedup", "90 % interval", "verdict", "memory"]
     return Table(heads, rows)
-
-
-def limits_table(found: Sequence[dict[str, Any]]) -> Table:
-    """Return the bandwidth up to which each group is faster by what counts, over nodes and micro-batches."""
-    rows = [
-        (
-            MODELS[row["model"]],
-            str(row["nodes"]),
-            str(row["micro_batches"]),
-            format_seconds(row["choices"]["same"]["step_s"]),
-            *(_limit_text(_limit(row, group)) for group in GROUPS[1:]),
-        )
-        for row in found
-    ]
-    heads = ["model", "nodes", "micro-batches a step", "step of the best that changes nothing, 25 Gbit/s"]
-    return Table([*heads, *(f"{TITLES[group]} up to" for group in GROUPS[1:])], rows)
 
 
 def _limit(row: dict[str, Any], group: Any) -> float | None:
     return what_to_use.pays_up_to(row["gbit_per_s"], what_to_use.gains(row, group), PAYS)
-
-
-def _limit_text(limit: float | None) -> str:
-    if limit is None:
-        return "nowhere"
-    return "all tried" if math.isinf(limit) else f"{limit:.0f} Gbit/s"
 
 
 def _at(found: Sequence[dict[str, Any]], nodes: int, micro_batches: int) -> list[dict[str, Any]]:
@@ -96,7 +73,7 @@ def _over_bandwidth(found: Sequence[dict[str, Any]]) -> Any:
     figure = figures.new(figures.PAGE_IN, 3.4)
     panels = figure.subplots(1, len(MODELS), sharey=True)
     for axes, row in zip(panels, _at(found, SHOWN_NODES, 1), strict=True):
-        axes.axhline(1.0, color=COLOURS["same"], linewidth=1.2)
+        axes.axhline(1.0, color=COLOURS["same"], linewidth=1.2, label="the best that changes nothing")
         for group in GROUPS[1:]:
             look = {"color": COLOURS[group], "marker": MARKS[group], "label": TITLES[group]}
             axes.plot(row["gbit_per_s"], what_to_use.gains(row, group), **look)
@@ -104,7 +81,7 @@ def _over_bandwidth(found: Sequence[dict[str, Any]]) -> Any:
         axes.set_xlabel("NIC of a node [Gbit/s]")
         axes.set_yscale("log", base=2)
         figures.plain_numbers(axes.yaxis)
-        axes.set_title(MODELS[row["model"]])
+        axes.set_title(f"{MODELS[row['model']]} parameters")
     panels[0].set_ylabel("speedup over the best that\nchanges nothing in training")
     panels[0].legend()
     figure.suptitle(f"{SHOWN_NODES} nodes of 8 A100-80GB, one micro-batch a step", x=0.01, ha="left")
@@ -136,13 +113,14 @@ def _limits(found: Sequence[dict[str, Any]]) -> Any:
                 axes.plot(MICRO_BATCHES, limits, color=COLOURS[group], marker=MARKS[group], label=TITLES[group])
             axes.set_xscale("log", base=4)
             axes.xaxis.set_major_locator(_fixed(MICRO_BATCHES))
+            axes.xaxis.set_minor_locator(_fixed(()))
             figures.plain_numbers(axes.xaxis)
             axes.set_yscale("log")
-            axes.set_ylim(0.9, 1000)
-            axes.yaxis.set_major_locator(_fixed((1, 10, 25, 100, 400)))
+            axes.set_ylim(9, 250)
+            axes.yaxis.set_major_locator(_fixed((10, 25, 50, 100, 200)))
             axes.yaxis.set_minor_locator(_fixed(()))
             figures.plain_numbers(axes.yaxis)
-            axes.set_title(f"{MODELS[model]}, {nodes} nodes")
+            axes.set_title(f"{MODELS[model]} parameters, {nodes} nodes")
     for axes in panels[-1]:
         axes.set_xlabel("micro-batches a step")
     for axes in panels[:, 0]:

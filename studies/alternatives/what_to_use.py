@@ -12,7 +12,7 @@ from simnet.scenario import load_experiment
 from simnet.strategies.base import Mathematics
 
 EXPERIMENT = "what_to_use"
-MODELS = {"llama_1b": "1.3 B parameters", "llama_7b": "6.7 B parameters"}
+MODELS = {"llama_1b": "1.3 B", "llama_7b": "6.7 B"}
 NODES, MICRO_BATCHES = (4, 16, 64), (1, 4, 16)
 NAMES = (
     "FSDP", "HSDP", "ZeRO-2", "ByteGrad", "HSDP + int8", "BinSGDM", "HSDP + BinSGDM", "DiLoCo 50",
@@ -36,9 +36,9 @@ def _rows() -> Iterator[dict[str, Any]]:
                 yield row(model, nodes, micro_batches)
 
 
-def row(model: str, nodes: int, micro_batches: int) -> dict[str, Any]:
+def row(model: str, nodes: int, micro_batches: int, **settings: Any) -> dict[str, Any]:
     """Return the best of each group over the bandwidth of a NIC, and how sure that is at the cluster's own."""
-    settings = {"workload": model, "cluster.num_nodes": nodes, "run.grad_accumulation": micro_batches}
+    settings |= {"workload": model, "cluster.num_nodes": nodes, "run.grad_accumulation": micro_batches}
     found = advise(load_experiment(EXPERIMENT, settings).at({}), names=chosen(NAMES))
     rates = [rate for rate, _ in found.others[0].curve]
     return {
