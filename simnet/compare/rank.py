@@ -12,7 +12,15 @@ from simnet.compare.advice import Accumulated, Advice, Bound, RankedSystem
 from simnet.compare.convergence import Convergence
 from simnet.compare.crossing import Range
 from simnet.compare.training_record import TimedStages, TimedSystem, TrainingRecord, missed_otherwise, trained_as
-from simnet.compare.tune import PLAIN, Variants, dense_systems, systems, trained_variants, with_known_kernels
+from simnet.compare.tune import (
+    PLAIN,
+    Variants,
+    dense_systems,
+    systems,
+    trained_variants,
+    with_known_kernels,
+    without_repeats,
+)
 from simnet.compare.tuned_steps import SystemVsBaseline, TunedSteps
 from simnet.compare.verdict import PAYS, Speedup
 from simnet.errors import SimnetError
@@ -65,7 +73,8 @@ def advise(  # noqa: PLR0913 - the arguments of one command
     """
     plain = replace(scenario, baseline=None, run=replace(scenario.run, draws=0, steps=None), strategy=PLAIN)
     known = {**systems(), **(recorded or {})}
-    names = (*(systems() if names is None else names), *(recorded or {}))
+    wanted = without_repeats(systems() if names is None else names, known, scenario.workload.dtype)
+    names = (*wanted, *(recorded or {}))
     num_draws = DRAWS if scenario.run.draws is None else scenario.run.draws
     ranking = _Ranking(plain, known, trainings or {}, are_of_user=are_of_user, num_draws=num_draws)
     if ranking.baseline_name not in (*ranking.dense, *names):

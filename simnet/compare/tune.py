@@ -1,6 +1,6 @@
 """The systems that are compared, each with the variants over which it is tuned."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from simnet import step_file
@@ -11,7 +11,7 @@ from simnet.registry import tag_of
 from simnet.step_timer import StepTimer
 from simnet.strategies import STRATEGIES, AnyStrategy, DenseAllReduce, RecordedStep
 from simnet.units import Size
-from simnet.values import Dtype
+from simnet.values import BYTES_PER_ELEMENT, Dtype
 
 # One system with different options, such as bucket sizes; the fastest stands for the system.
 Variants = tuple[AnyStrategy, ...]
@@ -27,6 +27,23 @@ def systems() -> dict[str, Variants]:
     """Return everything that may stand in the place of DDP, by title, each with all its variants."""
     by_kind = (kind.presets() for kind in STRATEGIES if not issubclass(kind, DenseAllReduce))
     return {title: _tuned(variants) for systems_ in by_kind for title, variants in systems_.items()}
+
+
+def without_repeats(names: Iterable[str], known: Mapping[str, Variants], dtype: Dtype) -> tuple[str, ...]:
+    """Return the names of what sends other numbers than gradients of a format; "FSDP bf16" is FSDP where they are bf16.
+
+    Args:
+        names: of systems.
+        known: their variants.
+        dtype: number format of the gradients.
+    """
+    return tuple(name for name in names if not all(_casts_to_nothing_less(one, dtype) for one in known[name]))
+
+
+def _casts_to_nothing_less(strategy: AnyStrategy, dtype: Dtype) -> bool:
+    given = (getattr(strategy, key, None) for key in ("wire_dtype", "gather_dtype", "reduce_dtype"))
+    wire = [BYTES_PER_ELEMENT[one] for one in given if one is not None]
+    return strategy.mathematics == "rounding" and bool(wire) and min(wire) >= BYTES_PER_ELEMENT[dtype]
 
 
 def dense_systems(dtype: Dtype) -> dict[str, Variants]:

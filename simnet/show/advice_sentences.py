@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from simnet import files, templates
+from simnet.compare import published_convergence
 from simnet.compare.advice import Advice
 from simnet.compare.crossing import Range
 from simnet.compare.verdict import FEWER_STEPS, MEASURE_FIRST, MISSED_ALL, NO_SOONER, PAYS, UNCERTAIN, UNTRAINED
@@ -31,7 +32,8 @@ def sentences(advice: Advice) -> list[str]:
         "missed": advice.with_verdict(MISSED_ALL),
         "no_sooner": advice.with_verdict(NO_SOONER),
         "by_fewer_steps": advice.with_verdict(FEWER_STEPS),
-        "untrained": advice.with_verdict(UNTRAINED),
+        "untrained": (untrained := advice.with_verdict(UNTRAINED)),
+        "published_records": published_convergence.of({one.strategy.kind for one in untrained}),
         "answer": advice.answer,
         "accumulated": advice.accumulated,
         "micro_batches": scenario.grad_accumulation,

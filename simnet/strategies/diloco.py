@@ -113,7 +113,7 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def _arithmetic(self) -> tuple[object, ...]:
-        return self.inner_steps, self.fragments, self.overlap_steps, self.outer_dtype or "fp32", self.exchange_by
+        return self.inner_steps, self.fragments, self.overlap_steps, self.outer_dtype or "fp32", self._system
 
     def check_gpu(self, gpu: GpuModel) -> None:
         """Refuse a GPU on which the system inside cannot run.
@@ -126,12 +126,14 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
 
     @classmethod
     def presets(cls) -> dict[str, tuple[Strategy, ...]]:
-        """Return the paper's numbers of steps, one byte and one bit in its exchange, and its streaming form."""
+        """Return as many steps as this project has trained, in 8 bits and one bit too, and those of papers."""
         auto, title = algorithms.AUTO, cls.title
+        one_bit = "ef_sign_sgd:topology=scatter_reduce,scale_per=bucket"
         return {
+            f"{title} 30": (cls(inner_steps=30, algorithm=auto),),
+            f"{title} 30 int8": (cls(inner_steps=30, exchange_by="byte_grad:topology=scatter_reduce"),),
+            f"{title} 30 1-bit": (cls(inner_steps=30, exchange_by=one_bit),),
             f"{title} 50": (cls(algorithm=auto),),
-            f"{title} 50 int8": (cls(exchange_by="byte_grad:topology=scatter_reduce"),),
-            f"{title} 50 1-bit": (cls(exchange_by="ef_sign_sgd:topology=scatter_reduce,scale_per=bucket"),),
             f"{title} 500": (cls(inner_steps=500, algorithm=auto),),
             f"streaming {title} 100": (cls(inner_steps=100, fragments=4, overlap_steps=5, algorithm=auto),),
         }

@@ -6,7 +6,7 @@ from simnet.collectives.schedule import Group
 from simnet.gpu_memory import ModelMemory, RankMemory
 from simnet.network.topology import Topology
 from simnet.program import Program
-from simnet.strategies.base import register
+from simnet.strategies.base import Strategy, register
 from simnet.strategies.shard_memory import sharded_memory
 from simnet.strategies.sharded import ShardedStep, ShardedStrategy
 from simnet.workload.training_step import Step
@@ -21,6 +21,11 @@ class FullShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_field
     """
 
     title: ClassVar[str] = "FSDP"
+
+    @classmethod
+    def presets(cls) -> dict[str, tuple[Strategy, ...]]:
+        """Return it in the numbers of the gradients, and in bf16 as mixed precision has it."""
+        return {cls.title: (cls(),), f"{cls.title} bf16": (cls(gather_dtype="bf16", reduce_dtype="bf16"),)}
 
     def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
         """Return what a rank holds: its shards, and parts that are whole."""

@@ -90,9 +90,10 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
 
     @classmethod
     def presets(cls) -> dict[str, tuple[Strategy, ...]]:
-        """Return it with torch's all-reduce between the copies, with BinSGDM and with one byte an element."""
+        """Return it with torch's all-reduce between the copies, in bf16 too, with BinSGDM and with 8 bits."""
         return {
             cls.title: (cls(algorithm=algorithms.AUTO),),
+            f"{cls.title} bf16": (cls(algorithm=algorithms.AUTO, gather_dtype="bf16", reduce_dtype="bf16"),),
             f"{cls.title} + BinSGDM": (cls(replicas="binsgdm"),),
             f"{cls.title} + int8": (cls(replicas="byte_grad:topology=scatter_reduce"),),
         }

@@ -42,6 +42,10 @@ class LocalSGD(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_fie
         """Return it with the numbers of steps that papers keep the quality of."""
         return {f"{cls.title} {steps}": (cls(inner_steps=steps, algorithm=algorithms.AUTO),) for steps in (4, 8)}
 
+    def trains_as(self, other: Strategy) -> bool:
+        """Tell whether a training with another strategy says how one with this goes: with as many steps."""
+        return isinstance(other, LocalSGD) and other.inner_steps == self.inner_steps
+
     def topology_variants(self) -> tuple[Strategy, ...]:
         """Return it with the fastest all-reduce that NCCL has, and with the one that sums inside the node first."""
         return (self, replace(self, algorithm=HIERARCHICAL)) if self.algorithm == algorithms.AUTO else (self,)

@@ -56,6 +56,11 @@ class ShardedUpdate(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Rounding, where gradients or parameters are cast."""
         return "same" if self.wire_dtype is None and self.gather_dtype is None else "rounding"
 
+    @classmethod
+    def presets(cls) -> dict[str, tuple[Strategy, ...]]:
+        """Return it in the numbers of the gradients, and in bf16."""
+        return {cls.title: (cls(),), f"{cls.title} bf16": (cls(wire_dtype="bf16", gather_dtype="bf16"),)}
+
     def bucketing_variants(self, caps: Sequence[Size | None]) -> tuple[Strategy, ...]:
         """Return it with each way to cut buckets; gathered before and during forward, where there are several."""
         *capped, fused = super().bucketing_variants(caps)

@@ -145,7 +145,7 @@ class TestRanking:
         left_out = dict(advice.left_out)
         assert set(left_out) == {
             "1-bit SGD", "EF-SignSGD", "TernGrad", "PowerSGD rank 4", "GradZip rank 4", "ATOMO budget 3",
-            "FSDP", "HSDP", "HSDP + BinSGDM", "HSDP + int8",
+            "FSDP", "FSDP bf16", "HSDP", "HSDP bf16", "HSDP + BinSGDM", "HSDP + int8",
         }  # fmt: skip
         assert all("needs the shapes of the tensors" in reason for reason in left_out.values())
         assert {found.name for found in advice.systems} == {*SYSTEMS, "DDP fp32", "DDP bf16"} - set(left_out)
@@ -392,3 +392,9 @@ class TestCertainty:
         assert found.speedup.value > PAYS
         assert found.speedup.verdict == MEASURE_FIRST
         assert found.speedup.if_kernels_slow is None
+
+
+def test_what_casts_to_the_format_of_the_gradients_is_not_ranked_twice() -> None:
+    names = {one.name for one in advised("FSDP", "FSDP bf16", workload=replace(WORKLOAD, dtype="bf16")).others}
+    assert names == {"FSDP"}
+    assert {one.name for one in advised("FSDP", "FSDP bf16").others} == {"FSDP", "FSDP bf16"}
