@@ -4,15 +4,16 @@ optimizer = binsgdm.BinSGDM(model.parameters(), lr=7e-4, weight_decay=0.01)  # 0
 binsgdm.attach(optimizer, model)
 
 BinSGDM: the optimizer. attach: lets it exchange signs with all ranks. attach_fsdp: the same for parameters that FSDP2
-shards. detach: undoes both. LocalSGD, DiLoCo: any optimizer, with an exchange after some steps. check_replicas:
-compares all ranks. BinsgdmError: what they raise. PAPER: settings of the paper's form. record: notes what training
-steps send, for simnet.
+shards. detach: undoes both. compress_replicas: any optimizer of such parameters, with a system between nodes. LocalSGD,
+DiLoCo: any optimizer, with an exchange after some steps. check_replicas: compares all ranks. BinsgdmError: what they
+raise. PAPER: settings of the paper's form. record: notes what training steps send, for simnet.
 help(binsgdm.attach) and so on says more.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from binsgdm.compressed_replicas import compress_replicas
     from binsgdm.ddp import attach, detach
     from binsgdm.errors import BinsgdmError
     from binsgdm.exchange.replicas import check_replicas
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from binsgdm.recording.recording import record
 
 __all__ = [
-    "PAPER", "BinSGDM", "BinsgdmError", "DiLoCo", "LocalSGD", "attach", "attach_fsdp", "check_replicas", "detach",
-    "record",
+    "PAPER", "BinSGDM", "BinsgdmError", "DiLoCo", "LocalSGD", "attach", "attach_fsdp", "check_replicas",
+    "compress_replicas", "detach", "record",
 ]  # fmt: skip
 
 _HOMES = {
@@ -37,6 +38,7 @@ _HOMES = {
     "attach": "binsgdm.ddp",
     "attach_fsdp": "binsgdm.fsdp",
     "check_replicas": "binsgdm.exchange.replicas",
+    "compress_replicas": "binsgdm.compressed_replicas",
     "detach": "binsgdm.ddp",
     "record": "binsgdm.recording.recording",
 }

@@ -17,17 +17,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from binsgdm import shards
 from binsgdm.agreement import bucket_elements, check_optimizer, settings_to_compare
 from binsgdm.arguments import check_arguments
 from binsgdm.ddp import is_attached, join_together, take_over
-from binsgdm.errors import BinsgdmError, shown
+from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Member, Protocol, RankContext
-from binsgdm.exchange import groups as grouping
 from binsgdm.exchange.groups import Groups
 from binsgdm.exchange.replicas import check_same_settings
 from binsgdm.exchange.transport import Sent, Transport
@@ -38,6 +37,8 @@ from binsgdm.optimizers.residuals import NAMES
 from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.session import Session
 from binsgdm.random import Key, RandomStream
+
+_WHERE = "attach_fsdp"
 
 
 def attach_fsdp(
@@ -66,21 +67,21 @@ def attach_fsdp(
     """
     refused, groups, elements, settings, device = None, None, 0, {}, None
     try:
-        groups = _groups_of(mesh)
+        groups = shards.groups_of(_WHERE, mesh)
         check_optimizer("attach_fsdp", optimizer, BinSGDM)
         check_arguments("attach_fsdp", on_sent=on_sent)
         elements = bucket_elements("attach_fsdp", bucket_cap_mb)
         device = optimizer.param_groups[0]["params"][0].device
-        _check_placements(optimizer, groups)
+        shards.check_placements(_WHERE, _parameters(optimizer), groups)
         settings = {"bucket_cap_mb": bucket_cap_mb, **settings_to_compare(optimizer)}
     except BinsgdmError as error:  # which all ranks are to raise, so that none waits
         refused = error
     check_same_settings("attach_fsdp", settings, refused, None if groups is None else groups.world, device)
     if groups is None:
         raise AssertionError("check_same_settings raises what this rank refused")
-    _copy_first_node(optimizer, groups)
+    shards.copy_first_node(_parameters(optimizer), groups)
     # To its flat exchange each node is one rank: FSDP2 has averaged the gradients inside the node already.
-    transport = Transport(_of_same_shard(groups), _as_inter_node(on_sent), "BinSGDM")
+    transport = Transport(shards.of_same_shard(groups), shards.as_inter_node(on_sent), "BinSGDM")
     join_together("attach_fsdp", optimizer, ShardedSession(groups, elements, transport), "", groups)
     take_over(optimizer, transport, [])
     _refuse_other_optimizers(optimizer)
@@ -107,16 +108,6 @@ def _refuse_other_optimizers(optimizer: BinSGDM) -> None:
     handle = register_optimizer_step_pre_hook(check)
     # Not with the optimizer, whose name a script may give to the next one.
     weakref.finalize(optimizer.param_groups[0]["params"][0], handle.remove)
-
-
-def _groups_of(mesh: DeviceMesh) -> Groups:
-    """Return the groups of a mesh, which must be one of two dimensions."""
-    if not isinstance(mesh, DeviceMesh):
-        raise BinsgdmError(
-            f"attach_fsdp: mesh={shown(mesh)}: must be a DeviceMesh; give init_device_mesh(device, (nodes, ranks of a "
-            "node))"
-        )
-    return grouping.from_mesh(mesh)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,82 +175,18 @@ class ShardedSession(Session):
         return ()
 
 
-def _of_same_shard(groups: Groups) -> Groups:
-    """Return the groups of a flat exchange among the ranks that hold the same shard; all ranks step together."""
-    between, local = groups.inter_node, groups.ranks_per_node
-    return Groups(
-        world=between,
-        intra_node=between,
-        inter_node=between,
-        rank=groups.rank // local,
-        world_size=groups.world_size // local,
-        ranks_per_node=1,
-        ranks=groups.ranks[groups.rank % local :: local],
-        made=groups.made,
-        uses_nccl=groups.uses_nccl,
-        timeout=groups.timeout,
-        # A step counts on all ranks or on none, also on those that hold other shards.
-        finite_check=groups.world,
-    )
-
-
-def _as_inter_node(on_sent: Callable[[Sent], None] | None) -> Callable[[Sent], None] | None:
-    """Name the group by what it is for the cluster."""
-    return on_sent and (lambda sent: on_sent(sent._replace(group="inter_node")))
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return this rank's shard of a DTensor, which shares its memory."""
-    assert isinstance(tensor, DTensor)  # attach_fsdp has refused anything else
-    with torch.no_grad():
-        local: torch.Tensor = tensor.to_local()
-    return local
-
-
 def _local_state(param_state: ParamState) -> ParamState:
     # Averages are sharded as their parameter; residuals are this rank's own, plain tensors.
-    state = {name: _local(v) if isinstance(v, DTensor) else v for name, v in param_state.state.items()}
-    return ParamState(parameter=_local(param_state.parameter).detach(), group=param_state.group, state=state)
+    state = {name: shards.local(v) if isinstance(v, DTensor) else v for name, v in param_state.state.items()}
+    return ParamState(parameter=shards.local(param_state.parameter).detach(), group=param_state.group, state=state)
+
+
+def _parameters(optimizer: BinSGDM) -> list[torch.Tensor]:
+    return [param_state.parameter for param_state in optimizer.param_states()]
 
 
 def _point_to_shard(local: torch.Tensor, parameter: torch.Tensor) -> None:
     """Give a plain tensor the values and the gradient of a parameter's shard; FSDP may have moved either."""
-    local.data = _local(parameter)
+    local.data = shards.local(parameter)
     local.requires_grad_(parameter.requires_grad)
-    local.grad = None if parameter.grad is None else _local(parameter.grad)
-
-
-def _check_placements(optimizer: BinSGDM, groups: Groups) -> None:
-    """Refuse parameters that are not sharded over the ranks of this node and nothing else."""
-    first = groups.rank - groups.rank % groups.ranks_per_node
-    node = list(groups.ranks[first : first + groups.ranks_per_node])
-    for number, param_state in enumerate(optimizer.param_states()):
-        if _ranks_of_shards(param_state.parameter) != node:
-            raise BinsgdmError(
-                f"attach_fsdp: parameter {number} has {_placed(param_state.parameter)}: must be sharded over ranks "
-                f"{node}, the ranks of the node, and only there; give fully_shard the second dimension of the mesh, "
-                "and make the optimizer after it"
-            )
-
-
-def _ranks_of_shards(parameter: torch.Tensor) -> list[int]:
-    """Return the ranks that hold the shards of a parameter; none if it is not sharded, or replicated as well."""
-    if not isinstance(parameter, DTensor) or not all(isinstance(placed, Shard) for placed in parameter.placements):
-        return []
-    ranks: list[int] = parameter.device_mesh.mesh.tolist()
-    return ranks
-
-
-def _placed(parameter: torch.Tensor) -> str:
-    if not isinstance(parameter, DTensor):
-        return "no placements"
-    return f"placements {parameter.placements} on ranks {parameter.device_mesh.mesh.tolist()}"
-
-
-def _copy_first_node(optimizer: BinSGDM, groups: Groups) -> None:
-    """Give every node the shards of the first."""
-    for param_state in optimizer.param_states():
-        local = _local(param_state.parameter)
-        # A rank has an empty shard of a tensor with fewer rows than ranks, and so have the other ranks of its group.
-        if local.numel():
-            dist.broadcast(local, group=groups.inter_node, group_src=0)
+    local.grad = None if parameter.grad is None else shards.local(parameter.grad)

@@ -1,0 +1,244 @@
+"""Let a system of the field average the gradients of copies of a model that FSDP2 shards inside a node.
+
+FSDP2 averages gradients inside a node and leaves each rank with those of its shard. Before the optimizer steps, each
+rank exchanges them with the ranks that hold the same shard on other nodes.
+
+mesh = init_device_mesh("cuda", (nodes, ranks_per_node), mesh_dim_names=("node", "local"))
+fully_shard(model, mesh=mesh["local"])
+optimizer = torch.optim.AdamW(model.parameters())
+replicas = compress_replicas(optimizer, mesh, "byte_grad", topology="scatter_reduce")
+"""
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from binsgdm import shards
+from binsgdm.agreement import bucket_elements
+from binsgdm.arguments import check_arguments
+from binsgdm.errors import BinsgdmError, shown
+from binsgdm.exchange import RankContext
+from binsgdm.exchange.groups import Groups
+from binsgdm.exchange.replicas import check_same_settings
+from binsgdm.exchange.transport import Sent, Transport
+from binsgdm.optimizers.base import OneBitOptimizer
+from binsgdm.random import Key, RandomStream
+from binsgdm.systems.base import REPAIR, Averager, GradientBucket, Topology, check_state, check_whole
+from binsgdm.systems.registry import SYSTEMS, check_options, make
+
+_WHERE = "compress_replicas"
+_ATTRIBUTE = "_binsgdm_replicas"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaContext(RankContext):
+    """A rank among those that hold the same shard; no two shards share draws.
+
+    Attributes:
+        shard: which shard it holds.
+        num_shards: of a copy of the model.
+    """
+
+    shard: int
+    num_shards: int
+
+    def key_of(self, rank: int, stream: RandomStream) -> Key:
+        """Return the key of another rank's draws."""
+        return super().key_of(rank * self.num_shards + self.shard, stream)
+
+
+def compress_replicas(  # noqa: PLR0913
+    optimizer: torch.optim.Optimizer,
+    mesh: DeviceMesh,
+    system: str,
+    *,
+    seed: int = 0,
+    topology: Topology | None = None,
+    bucket_cap_mb: float = 25.0,
+    on_sent: Callable[[Sent], None] | None = None,
+    **options: Any,
+) -> "ReplicaExchange":
+    """Let a system average gradients between nodes before each step; every rank must call it.
+
+    The parameters of the first node are broadcast to the others, which FSDP2 does not do. Gradients are exchanged in
+    fp32 and given back in their own dtype. Those that are not finite become so on all ranks that hold the shard.
+
+    Args:
+        optimizer: of torch, made after fully_shard, with all its parameters.
+        mesh: two dimensions, (nodes, ranks of a node); fully_shard was given its second dimension.
+        system: a name in `binsgdm.systems.registry.SYSTEMS`.
+        seed: of the draws, the same on all ranks.
+        topology: among whom payloads travel: one of the system's `topologies` that is not hierarchical.
+        bucket_cap_mb: size of a shard's gradients that ends a message, in MiB of fp32.
+        on_sent: called with every collective between nodes that this rank takes part in.
+        options: of the system, such as bits=4.
+
+    Returns:
+        The exchange, whose state belongs into the checkpoint of its rank.
+
+    Raises:
+        BinsgdmError: a mesh of another form, a parameter that is not sharded over its second dimension alone, an
+            unknown system or option, or ranks that differ in any of it; on all ranks.
+    """
+    refused, groups, end, cap, parameters = None, None, None, 0, []
+    try:
+        groups = shards.groups_of(_WHERE, mesh)
+        parameters = _parameters_of(optimizer)
+        check_arguments(_WHERE, on_sent=on_sent)
+        check_whole(f"{_WHERE}: seed", seed, low=0, high=2**64 - 1)
+        cap = bucket_elements(_WHERE, bucket_cap_mb)
+        shards.check_placements(_WHERE, parameters, groups)
+        end = _made(system, topology, options, groups)
+    except BinsgdmError as error:  # which all ranks are to raise, so that none waits
+        refused = error
+    chosen = {"system": system, "seed": seed, "topology": topology, "bucket_cap_mb": bucket_cap_mb, **options}
+    compared = {**chosen, "optimizer": type(optimizer).__name__, "parameters": [tuple(one.shape) for one in parameters]}
+    if end is not None and SYSTEMS[system].needs_equal_threads:
+        compared["torch.get_num_threads()"] = torch.get_num_threads()
+    device = parameters[0].device if parameters else None
+    check_same_settings(_WHERE, compared, refused, None if groups is None else groups.world, device)
+    if groups is None or end is None:
+        raise AssertionError("check_same_settings raises what this rank refused")
+    shards.copy_first_node(parameters, groups)
+    kind = SYSTEMS[system]
+    saved = {**chosen, "topology": topology or kind.topologies[0], **kind.options, **options}
+    exchange = ReplicaExchange(optimizer, parameters, end, groups, cap=cap, settings=saved, on_sent=on_sent)
+    setattr(optimizer, _ATTRIBUTE, exchange)
+    return exchange
+
+
+def _made(system: str, topology: Topology | None, options: Mapping[str, Any], groups: Groups) -> Averager:
+    """Return this rank's end of a system among the ranks that hold its shard."""
+    check_options(system, options)
+    if topology is not None and "hierarchical" in str(topology):
+        raise BinsgdmError(
+            f"{_WHERE}: topology: {shown(topology)}: must not be hierarchical, as FSDP2 averages inside the node; "
+            f"give one of {[one for one in SYSTEMS[system].topologies if 'hierarchical' not in one]}"
+        )
+    alike = shards.of_same_shard(groups)
+    return make(system, rank=alike.rank, world_size=alike.world_size, ranks_per_node=1, topology=topology, **options)
+
+
+def _parameters_of(optimizer: object) -> list[torch.Tensor]:
+    """Return the parameters of an optimizer of torch.
+
+    Raises:
+        BinsgdmError: it is none, or exchanges by itself already.
+    """
+    if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, OneBitOptimizer):
+        raise BinsgdmError(
+            f"{_WHERE}: optimizer: a {type(optimizer).__name__}: must be an optimizer of torch that exchanges nothing; "
+            "give such as torch.optim.AdamW(model.parameters()), and BinSGDM to attach_fsdp"
+        )
+    if hasattr(optimizer, _ATTRIBUTE):
+        raise BinsgdmError(f"{_WHERE}: an optimizer with a system: must have none; make the optimizer anew")
+    return [one for group in optimizer.param_groups for one in group["params"]]
+
+
+class ReplicaExchange:
+    """One rank's end of a system between the copies of a sharded model.
+
+    Attributes:
+        system: with its state.
+        step: of the coming exchange, from 1; draws and periods count by it.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Sequence[torch.Tensor],
+        system: Averager,
+        groups: Groups,
+        *,
+        cap: int,
+        settings: Mapping[str, Any],
+        on_sent: Callable[[Sent], None] | None,
+    ) -> None:
+        self.system, self.step = system, 1
+        self._parameters, self._cap, self._seed = parameters, cap, settings["seed"]
+        self._settings = {name: shown(value) for name, value in settings.items()}
+        self._world, self._position = groups.world, (groups.rank % groups.ranks_per_node, groups.ranks_per_node)
+        self._transport = Transport(shards.of_same_shard(groups), shards.as_inter_node(on_sent), _WHERE)
+        self._member = self._transport.member()
+        self._buckets: list[list[int]] | None = None
+        # torch's GradScaler then steps on every rank or says so: alone, each would decide by its own shard.
+        optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+        known = weakref.ref(self)
+        optimizer.register_step_pre_hook(lambda stepping, *_: _before_step(known(), stepping))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return step, settings and state of the system; each rank saves its own, between two steps."""
+        return {"step": self.step, "settings": dict(self._settings), "system": self.system.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take a copy of what `state_dict` returned on this rank; every rank must, between the same steps.
+
+        Raises:
+            BinsgdmError: it is no such state, or one of other settings; then nothing is taken.
+        """
+        check_state(_WHERE, state, ("step", "settings", "system"))
+        check_whole(f"{_WHERE}: step of the state", state["step"], low=1, high=2**32 - 1)
+        if state["settings"] != self._settings:
+            raise BinsgdmError(f"{_WHERE}: a state of other settings: must be of {self._settings}; {REPAIR}")
+        self.system.load_state_dict(state["system"])
+        self.step, self._buckets = state["step"], None
+
+    @torch.no_grad()
+    def average(self) -> None:
+        """Exchange the gradients of this rank's shards, and put the means in their place."""
+        having = [number for number, one in enumerate(self._parameters) if one.grad is not None]
+        if self._buckets is None:
+            self._begin(having)
+        assert self._buckets is not None
+        if sorted(number for bucket in self._buckets for number in bucket) != having:
+            self._fail(f"{_WHERE}: other parameters have gradients than in the first step: must be the same in all")
+        for index, numbers in enumerate(self._buckets):
+            self._average(index, numbers)
+        self.step += 1
+
+    def _begin(self, having: Sequence[int]) -> None:
+        """Form messages, and check that all ranks form the same, in the same step."""
+        refused = None if having else BinsgdmError(f"{_WHERE}: a step without gradients; call backward before")
+        check_same_settings(f"{_WHERE}: state", {"step": self.step, "gradients of": list(having)}, refused, self._world)
+        self._buckets, num_elements = [[]], 0
+        for number in reversed(having):  # as backward makes them
+            if num_elements >= self._cap:
+                self._buckets.append([])
+                num_elements = 0
+            self._buckets[-1].append(number)
+            num_elements += shards.local(self._parameters[number]).numel()
+
+    def _average(self, index: int, numbers: Sequence[int]) -> None:
+        gradients = [shards.local(self._parameters[number].grad) for number in numbers]  # type: ignore[arg-type]
+        bucket = GradientBucket(
+            values=torch.cat([one.reshape(-1).to(torch.float32) for one in gradients]),
+            parameters=tuple(numbers),
+            shapes=tuple(tuple(one.shape) for one in gradients),
+        )
+        if not bucket.values.numel():
+            return
+        context = self._member.context(seed=self._seed, step=self.step)
+        shard, num_shards = self._position
+        own = ReplicaContext(**vars(replace(context, bucket=index)), shard=shard, num_shards=num_shards)
+        mean = self._transport.run(self.system.mean(bucket, own))
+        for gradient, part in zip(gradients, torch.split(mean, bucket.numels), strict=True):
+            gradient.copy_(part.view(gradient.shape))
+
+    def _fail(self, sentence: str) -> None:
+        self._transport.abort(sentence)
+        raise BinsgdmError(sentence)
+
+
+def _before_step(exchange: ReplicaExchange | None, optimizer: torch.optim.Optimizer) -> None:
+    if exchange is None:
+        raise BinsgdmError(f"{_WHERE}: the exchange is gone; keep what it returned as long as you train")
+    if hasattr(optimizer, "found_inf"):
+        raise BinsgdmError(
+            f"{_WHERE}: a GradScaler: each rank would skip steps by its own shard; train in bf16 with "
+            "MixedPrecisionPolicy, which needs none"
+        )
+    exchange.average()
