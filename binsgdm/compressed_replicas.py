@@ -168,7 +168,9 @@ class ReplicaExchange:
         # torch's GradScaler then steps on every rank or says so: alone, each would decide by its own shard.
         optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
         known = weakref.ref(self)
-        optimizer.register_step_pre_hook(lambda stepping, *_: _before_step(known(), stepping))
+        optimizer.register_step_pre_hook(
+            lambda stepping, args, given: _before_step(known(), stepping, (*args[1:], *given.values()))
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return step, settings and state of the system; each rank saves its own, between two steps."""
@@ -188,8 +190,27 @@ class ReplicaExchange:
         self.step, self._buckets = state["step"], None
 
     @torch.no_grad()
-    def average(self) -> None:
-        """Exchange the gradients of this rank's shards, and put the means in their place."""
+    def before_step(self, optimizer: torch.optim.Optimizer, given: Sequence[object]) -> None:
+        """Exchange the gradients of this rank's shards, and put the means in their place; the optimizer's step calls it.
+
+        Args:
+            optimizer: that is about to step.
+            given: what its step was given.
+
+        Raises:
+            BinsgdmError: a closure, which would make gradients after the exchange; a GradScaler; other gradients than
+                in the first step.
+        """
+        if any(one is not None for one in given):
+            raise BinsgdmError(
+                f"{_WHERE}: step(closure): gradients would be made after the exchange; call backward, and step() without "
+                "a closure"
+            )
+        if hasattr(optimizer, "found_inf"):
+            raise BinsgdmError(
+                f"{_WHERE}: a GradScaler: each rank would skip steps by its own shard; train in bf16 with "
+                "MixedPrecisionPolicy, which needs none"
+            )
         having = [number for number, one in enumerate(self._parameters) if one.grad is not None]
         if self._buckets is None:
             self._begin(having)
@@ -233,12 +254,9 @@ class ReplicaExchange:
         raise BinsgdmError(sentence)
 
 
-def _before_step(exchange: ReplicaExchange | None, optimizer: torch.optim.Optimizer) -> None:
+def _before_step(
+    exchange: ReplicaExchange | None, optimizer: torch.optim.Optimizer, given: Sequence[object]
+) -> None:
     if exchange is None:
         raise BinsgdmError(f"{_WHERE}: the exchange is gone; keep what it returned as long as you train")
-    if hasattr(optimizer, "found_inf"):
-        raise BinsgdmError(
-            f"{_WHERE}: a GradScaler: each rank would skip steps by its own shard; train in bf16 with "
-            "MixedPrecisionPolicy, which needs none"
-        )
-    exchange.average()
+    exchange.before_step(optimizer, given)

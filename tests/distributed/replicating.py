@@ -89,6 +89,7 @@ def _mistakes(mesh: Any, rank: int) -> dict[str, str]:
     told["no gradients"] = _raised(sharded.step)
     told["state"] = _raised(lambda: exchange.load_state_dict({"step": 1}))
     model(torch.ones(1, 4)).sum().backward()
+    told["closure"] = _raised(lambda: sharded.step(lambda: 0.0))
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
     scaler.scale(torch.ones(1))
     told["scaler"] = _raised(lambda: scaler.step(sharded))

@@ -51,6 +51,7 @@ def test_only_the_ranks_that_hold_the_same_shard_exchange(results):
         ("twice", "an optimizer with a system: must have none"),
         ("no gradients", "a step without gradients"),
         ("state", "must be ['settings', 'step', 'system']"),
+        ("closure", "gradients would be made after the exchange"),
         ("scaler", "a GradScaler: each rank would skip steps by its own shard"),
     ],
 )
