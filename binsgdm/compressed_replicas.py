@@ -191,7 +191,7 @@ class ReplicaExchange:
 
     @torch.no_grad()
     def before_step(self, optimizer: torch.optim.Optimizer, given: Sequence[object]) -> None:
-        """Exchange the gradients of this rank's shards, and put the means in their place; the optimizer's step calls it.
+        """Exchange the gradients of this rank's shards, and put the means in their place.
 
         Args:
             optimizer: that is about to step.
@@ -203,8 +203,8 @@ class ReplicaExchange:
         """
         if any(one is not None for one in given):
             raise BinsgdmError(
-                f"{_WHERE}: step(closure): gradients would be made after the exchange; call backward, and step() without "
-                "a closure"
+                f"{_WHERE}: step(closure): gradients would be made after the exchange; call backward, and step() "
+                "without a closure"
             )
         if hasattr(optimizer, "found_inf"):
             raise BinsgdmError(
@@ -254,9 +254,7 @@ class ReplicaExchange:
         raise BinsgdmError(sentence)
 
 
-def _before_step(
-    exchange: ReplicaExchange | None, optimizer: torch.optim.Optimizer, given: Sequence[object]
-) -> None:
+def _before_step(exchange: ReplicaExchange | None, optimizer: torch.optim.Optimizer, given: Sequence[object]) -> None:
     if exchange is None:
         raise BinsgdmError(f"{_WHERE}: the exchange is gone; keep what it returned as long as you train")
     exchange.before_step(optimizer, given)
