@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 from benchmarks.regions import filled, region
 from simnet.comparison import mean_error, worst_error
-from studies.alternatives import alternatives_page, forecast
+from studies.alternatives import alternatives_page, forecast, waits
 from studies.alternatives.forecast import GOLDEN, WAYS
 from studies.recorded import forecast as recorded
 from studies.recorded.rows import BANDWIDTHS, STARTS, WORLD_SIZE
@@ -76,3 +76,23 @@ def test_the_errors_are_those_of_the_page() -> None:
     shown = region(PAGE, "outcome")
     assert f"| 8 % | {100 * mean_error(found):.1f} % |" in shown
     assert f"| 15 % | {100 * worst_error(found):.1f} % |" in shown
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_the_tensors_that_are_predicted_are_those_of_the_model_that_runs() -> None:
+    from studies.alternatives.ways import Blocks
+
+    real = {name: tuple(one.shape) for name, one in Blocks(forecast.WIDTH, forecast.BLOCKS).named_parameters()}
+    assert {one.name: one.shape for one in forecast.gradients()} == real
+
+
+def test_without_the_waits_of_its_threads_backward_of_int8_is_as_long_as_that_of_ddp() -> None:
+    for file in ("step", "alone"):
+        (int8,), (ddp,) = (document(f"{file}_{name}")["recordings"] for name in ("int8", "ddp"))
+        assert waits.backward_s(waits.without(int8)) == pytest.approx(waits.backward_s(ddp), rel=0.05)
+        assert waits.backward_s(int8) > 1.3 * waits.backward_s(ddp)
+
+
+def test_what_threads_waited_for_is_taken_off_once() -> None:
+    (int8,) = document("step_int8")["recordings"]
+    assert recorded.own_s(waits.without(int8)) == pytest.approx(recorded.own_s(int8) - sum(waits.of(int8)))
