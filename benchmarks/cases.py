@@ -42,6 +42,9 @@ def groups() -> list[Group]:
         Group("Buckets, folded", [buckets(cap) for cap in (25, 5, 1)]),
         Group("Tensors, folded", [tensors(count) for count in (100, 1_000, 10_000)]),
         Group("Recorded steps, folded", list(recorded_steps())),
+        Group("Sharding and local steps, 1.3 B parameters on 128 GPUs, folded", list(alternatives())),
+        Group("Micro-batches of FSDP, folded", [micro_batches(count) for count in (1, 8, 64)]),
+        Group("Steps of a period of DiLoCo, folded", [diloco(steps) for steps in (5, 50, 5_000)]),
         Group("Ranks, every send an event", list(exact())),
         Group("Start-up", list(start_up())),
         Group("Draws for the intervals of a speedup", [draws(number) for number in (0, 10, 50, 200)]),
@@ -88,6 +91,35 @@ def recorded_steps() -> Iterator[Case]:
     for layers, nodes in ((10, 8), (100, 8), (334, 8), (334, 64), (334, 512)):
         title = f"{3 * layers:,} collectives, {8 * nodes:,} ranks"
         yield program(title, setup.format(layers, nodes), "simulate(given)", runs=5)
+
+
+def alternatives() -> Iterator[Case]:
+    """Yield a step of each way to train, the simplest first."""
+    streaming = {"kind": "diloco", "inner_steps": 100, "fragments": 4, "overlap_steps": 5}
+    for title, strategy in (
+        ("DDP", {"kind": "all_reduce"}),
+        ("ZeRO-2", {"kind": "zero2"}),
+        ("FSDP", {"kind": "fsdp"}),
+        ("HSDP", {"kind": "hsdp"}),
+        ("HSDP, BinSGDM between copies", {"kind": "hsdp", "replicas": "binsgdm"}),
+        ("local SGD", {"kind": "local_sgd"}),
+        ("DiLoCo", {"kind": "diloco"}),
+        ("DiLoCo, FSDP in a node", {"kind": "diloco", "in_node": "fsdp"}),
+        ("streaming DiLoCo", streaming),
+    ):
+        yield step(title, {"strategy": strategy, "baseline": None}, "what_to_use", runs=7)
+
+
+def micro_batches(count: int) -> Case:
+    """Return FSDP with so many micro-batches a step."""
+    settings = {"strategy": {"kind": "fsdp"}, "baseline": None, "run.grad_accumulation": count}
+    return step(f"{count} micro-batches", settings, "what_to_use", runs=3)
+
+
+def diloco(steps: int) -> Case:
+    """Return DiLoCo with so many steps between two exchanges."""
+    strategy = {"kind": "diloco", "inner_steps": steps}
+    return step(f"{steps:,} steps", {"strategy": strategy, "baseline": None}, "what_to_use", runs=5)
 
 
 def exact() -> Iterator[Case]:
