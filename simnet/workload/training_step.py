@@ -153,14 +153,14 @@ def _gradients(workload: Workload) -> tuple[tuple[Tensor, ...], tuple[float, flo
         name = workload.gradients
         # The stamp is part of the key of the cache: a file that has changed is read again.
         return _from_file(name, files.file_stamp(Path(name)) if files.is_path(name) else ())
+    if sum(row.count for row in workload.tensors) > MAX_TENSORS:
+        raise SimnetError(f"workload.tensors: more than {MAX_TENSORS} tensors; give fewer, or workload.gradient")
     return _from_rows(workload.tensors, BYTES_PER_ELEMENT[workload.dtype]), None
 
 
 # One tuple for all scenarios of a search: what is cached by the tensors then finds them by identity.
 @lru_cache(maxsize=16)
 def _from_rows(rows: tuple[Gradient, ...], width: int) -> tuple[Tensor, ...]:
-    if sum(row.count for row in rows) > MAX_TENSORS:
-        raise SimnetError(f"workload.tensors: more than {MAX_TENSORS} tensors; give fewer, or workload.gradient")
     total = sum(row.count * row.backward_share for row in rows)
     if rows and total <= 0:
         raise SimnetError("workload.tensors: every backward_share is 0; give one tensor a share above 0")
