@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 SELF_TIMED = """
 import time
 from simnet.scenario import load
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 {setup}
 def best(times):
     for _ in range({repeat}):

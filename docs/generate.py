@@ -37,11 +37,11 @@ from simnet import (
     timed_work,
     units,
 )
-from simnet.calibrate import measurement_file, series_labels
 from simnet.collectives import algorithms
 from simnet.commands import terminal
 from simnet.commands.main import COMMANDS, cli
 from simnet.compare import convergence
+from simnet.fitting import measurement_file, series_labels
 from simnet.lab import campaign
 from simnet.nccl_costs import NcclCosts
 from simnet.registry import tag_of

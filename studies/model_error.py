@@ -14,10 +14,10 @@ from pathlib import Path
 from simnet.files import data_path, write_file
 from simnet.lab import campaign
 from simnet.model_error import FILE, ModelErrors, known
-from simnet.validate import campaign_prediction, coverage, sets
-from simnet.validate.campaign_prediction import CampaignResult
-from simnet.validate.coverage import Quantity, Residual
-from simnet.validate.training_steps import TrainedPoint
+from simnet.validation import campaign_prediction, coverage, sets
+from simnet.validation.campaign_prediction import CampaignResult
+from simnet.validation.coverage import Quantity, Residual
+from simnet.validation.training_steps import TrainedPoint
 
 ROOT = Path(__file__).parents[1]
 CAMPAIGNS = ROOT / "tests" / "golden"

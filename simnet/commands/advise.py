@@ -113,7 +113,7 @@ def _check_folded(scenario: Scenario) -> None:
     Raises:
         SimnetError: the scenario runs on the exact executor.
     """
-    from simnet.simulate import num_exact_rounds
+    from simnet.simulation import num_exact_rounds
 
     if num_exact_rounds(scenario):
         raise SimnetError(

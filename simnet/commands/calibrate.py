@@ -12,10 +12,10 @@ from simnet.commands.terminal import say, tell
 from simnet.errors import SimnetError
 
 if TYPE_CHECKING:
-    from simnet.calibrate.fitted_part import FittedPart
-    from simnet.calibrate.sources import Sources
-    from simnet.calibrate.was_trained import WasTrained
     from simnet.comparison import Comparison
+    from simnet.fitting.fitted_part import FittedPart
+    from simnet.fitting.sources import Sources
+    from simnet.fitting.was_trained import WasTrained
     from simnet.hardware import Cluster
     from simnet.scenario import Scenario
 
@@ -93,10 +93,10 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     form: str,
 ) -> None:
     """Run `simnet calibrate`."""
-    from simnet.calibrate import calibration_file, fit_files, over_base, sources
-    from simnet.calibrate.fitted_part import check_errors, checked_residuals
-    from simnet.calibrate.step_model import Trained
-    from simnet.calibrate.was_trained import WasTrained
+    from simnet.fitting import calibration_file, fit_files, over_base, sources
+    from simnet.fitting.fitted_part import check_errors, checked_residuals
+    from simnet.fitting.step_model import Trained
+    from simnet.fitting.was_trained import WasTrained
     from simnet.show import calibration as shown
 
     train, held_out, in_place = map(sources.read, (files, held_out_paths, in_place_paths))
@@ -140,7 +140,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
 
 
 def _simulate_s(scenario: "Scenario") -> float:
-    from simnet.simulate import simulate
+    from simnet.simulation import simulate
 
     return simulate(scenario).result.iteration_s
 
@@ -148,8 +148,8 @@ def _simulate_s(scenario: "Scenario") -> float:
 def _workload_text(
     train: "Sources", parts: "list[FittedPart]", known: "WasTrained", batch: int | None, draws: int
 ) -> str:
-    from simnet.calibrate import trained_workload, workload_file
-    from simnet.calibrate.step_part import FittedSteps
+    from simnet.fitting import trained_workload, workload_file
+    from simnet.fitting.step_part import FittedSteps
 
     models = [pair for pair in train.files if workload_file.has_model(pair[1])]
     if models:
@@ -208,7 +208,7 @@ def _check_effect(
 
 def _check_asked(train: "Sources", parts: "list[FittedPart]", output: Path | None, workload: Path | None) -> None:
     """Refuse outputs that the files cannot fill, and files that fill no output."""
-    from simnet.calibrate.workload_file import has_model
+    from simnet.fitting.workload_file import has_model
 
     has_fit = any(part.table for part in parts)
     if output is not None and not has_fit:

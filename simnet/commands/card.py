@@ -12,7 +12,7 @@ from simnet.commands.terminal import say, tell
 from simnet.errors import SimnetError
 
 if TYPE_CHECKING:
-    from simnet.calibrate.card_folder import CardFolder
+    from simnet.fitting.card_folder import CardFolder
 
 INDEX = PurePosixPath("docs/README.md")
 CARDS = PurePosixPath("docs/evidence/gpu.md")
@@ -44,10 +44,10 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     folder: Path, output: Path | None, into: Path | None, base: str | None, force: bool, accept_cpu: bool, draws: int
 ) -> None:  # fmt: skip
     """Run `simnet card`."""
-    from simnet.calibrate import card_folder
     from simnet.files import watch_inputs
+    from simnet.fitting import card_folder
     from simnet.show import card_page
-    from simnet.validate import card_result
+    from simnet.validation import card_result
 
     _check_options(output, into, force=force)
     given = card_folder.read(folder, accepts_cpu=accept_cpu)

@@ -56,8 +56,8 @@ def _checked(name: str) -> str:
 
 
 def _checked_experiment(name: str) -> str:
-    from simnet.simulate import check
-    from simnet.sweep import expand
+    from simnet.simulation import check
+    from simnet.sweeps import expand
 
     experiment = load_experiment(name)
     if not experiment.swept_keys:

@@ -51,7 +51,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
 ) -> None:
     """Run `simnet crossover`."""
     from simnet.scenario import load_experiment
-    from simnet.simulate import simulate
+    from simnet.simulation import simulate
 
     fixed = read_settings(settings)
     add_draws(fixed, draws)

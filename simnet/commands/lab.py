@@ -139,7 +139,7 @@ def report(  # noqa: PLR0913, PLR0917 - one argument an option
     from simnet.comparison import within
     from simnet.lab import campaign as campaigns
     from simnet.show import campaign_page
-    from simnet.validate import campaign_prediction
+    from simnet.validation import campaign_prediction
 
     found = campaign_prediction.evaluate(campaigns.load(folder / CAMPAIGN), folder, draws, watched)
     say(campaign_page.summary(found))

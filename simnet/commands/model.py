@@ -70,8 +70,8 @@ def command(
     ctx: click.Context, /, source: str, output: Path, force: bool, timed: tuple[Path, ...], **chosen: Any
 ) -> None:
     """Run `simnet model`."""
-    from simnet.calibrate import model_workload
     from simnet.files import write_file
+    from simnet.fitting import model_workload
 
     check_file(output)
     if output.exists() and not force:

@@ -33,7 +33,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
 ) -> None:
     """Run `simnet simulate`."""
     from simnet.scenario import load_experiment
-    from simnet.simulate import num_exact_rounds, simulate, with_influences
+    from simnet.simulation import num_exact_rounds, simulate, with_influences
     from simnet.uncertainty import with_default_draws
 
     fixed = read_settings(settings)

@@ -20,7 +20,7 @@ from simnet.result import RefusedPoint, SweepResult, to_json
 if TYPE_CHECKING:
     from simnet.axes import PointList
     from simnet.show.page import Page
-    from simnet.sweep import SweepPoint
+    from simnet.sweeps import SweepPoint
 
 MOST_POINTS = 200
 """Points of a sweep up to which each gets an interval by default; beyond, it would take minutes."""
@@ -83,7 +83,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     strict: bool,
 ) -> None:
     """Run `simnet sweep`."""
-    from simnet import sweep
+    from simnet import sweeps
     from simnet.scenario import load_experiment
     from simnet.workers import num_cores
 
@@ -91,15 +91,15 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     add_draws(fixed, draws)
     experiment = load_experiment(scenario, fixed, axes, _listed(point_texts, points_file))
     start = time.perf_counter()
-    points = _with_draws(sweep.points_of(experiment))
-    sweep.check_any(points)
+    points = _with_draws(sweeps.points_of(experiment))
+    sweeps.check_any(points)
     files = [output / name for name in RESULTS] if output else []
     for file in files:
         check_replaceable(file, output)
     done: list[int] = []  # its first entry counts the points of an earlier, stopped sweep
     with _explain_resume(output), _progress(len(points), done) as progress:
-        results = sweep.run(points, output, jobs or num_cores(), progress)
-    whole = sweep.collect_results(experiment, points, results)
+        results = sweeps.run(points, output, jobs or num_cores(), progress)
+    whole = sweeps.collect_results(experiment, points, results)
     shown = _text(whole, form)  # before anything is written: it may be refused
     for file in files:
         emit(_text(whole, file.suffix.removeprefix(".")), file, output)

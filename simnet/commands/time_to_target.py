@@ -90,7 +90,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     output: Path | None,
 ) -> None:
     """Run `simnet time-to-target`."""
-    from simnet.simulate import simulate
+    from simnet.simulation import simulate
 
     fixed = read_settings(settings)
     add_draws(fixed, draws)

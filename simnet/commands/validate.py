@@ -13,9 +13,9 @@ from simnet.commands.terminal import say, tell
 from simnet.errors import SimnetError
 
 if TYPE_CHECKING:
-    from simnet.validate.coverage import Evidence
-    from simnet.validate.outcome import Outcome
-    from simnet.validate.training_steps import TrainedPoint
+    from simnet.validation.coverage import Evidence
+    from simnet.validation.outcome import Outcome
+    from simnet.validation.training_steps import TrainedPoint
 
 PAGE = "validation.md"
 
@@ -109,7 +109,7 @@ def _check_published(figure: Path | None, nic_bytes_per_s: float | None, *, publ
 def _published(names: tuple[str, ...], form: str, output: Path | None) -> bool:
     """Compare published sets, and return whether each is within its bound."""
     from simnet.show import validation
-    from simnet.validate import coverage, sets
+    from simnet.validation import coverage, sets
 
     wanted = tuple(dict.fromkeys(names)) or sets.names()
     _check(output, names)
@@ -130,7 +130,7 @@ def _plan(experiment: str | None, nic_bytes_per_s: float | None, others: list[st
     """Print what must be measured."""
     from simnet.scenario import load_experiment
     from simnet.show.plan_page import plan_page
-    from simnet.validate import measurement_plan
+    from simnet.validation import measurement_plan
 
     if experiment is None or others:
         raise SimnetError(
@@ -143,10 +143,10 @@ def _points(
     experiment: str, files: tuple[Path, ...], model: str | None, draws: int | None, nic_bytes_per_s: float | None
 ) -> "list[TrainedPoint]":
     """Predict measured steps with an experiment, and print both."""
-    from simnet.calibrate.measurement_file import read
+    from simnet.fitting.measurement_file import read
     from simnet.scenario import load_experiment
     from simnet.show import measured_steps
-    from simnet.validate import disjoint, training_steps
+    from simnet.validation import disjoint, training_steps
 
     if not files:
         raise SimnetError("validate: MEASUREMENTS: missing; name files of simnet measure training")
@@ -177,7 +177,7 @@ def _check(output: Path | None, names: tuple[str, ...]) -> None:
     Raises:
         SimnetError: an unknown set, a page of a part of the sets, or a directory that cannot be written.
     """
-    from simnet.validate import sets
+    from simnet.validation import sets
 
     for name in names:
         sets.check(name)
@@ -194,7 +194,7 @@ def _write(outcomes: "list[Outcome]", evidence: "Evidence", output: Path) -> Non
     """Write the page and its figures."""
     from simnet.files import write_file
     from simnet.show import comparison_figure, validation_page
-    from simnet.validate import published_rows
+    from simnet.validation import published_rows
 
     for outcome in outcomes:
         write_file(output / "figures" / validation_page.figure_name(outcome), comparison_figure.png(outcome), output)

@@ -26,7 +26,7 @@ from simnet.compare.verdict import PAYS, Speedup
 from simnet.errors import SimnetError
 from simnet.result import RunResult
 from simnet.scenario import Scenario
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.step_timer import StageTimes
 from simnet.strategies import AnyStrategy, RecordedStep
 from simnet.workers import run_in_workers

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from simnet.hardware import Calibration
 from simnet.result import RunResult
 from simnet.scenario import Scenario
-from simnet.simulate import kernel_names
+from simnet.simulation import kernel_names
 from simnet.strategies import AnyStrategy, kernel_table
 from simnet.timed_work import HostCost, KernelTime
 from simnet.units import Bandwidth, Duration

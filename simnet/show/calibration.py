@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from simnet.calibrate.fitted_part import FittedPart
-from simnet.calibrate.kineto import Trace
 from simnet.comparison import Comparison, mean_error, worst_row
+from simnet.fitting.fitted_part import FittedPart
+from simnet.fitting.kineto import Trace
 from simnet.show.page import Page
 from simnet.show.table import Table
 from simnet.show.text import hanging

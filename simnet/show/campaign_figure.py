@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from simnet.show import figure as looks
 from simnet.show.comparison_figure import STYLES
-from simnet.validate.training_steps import TrainedPoint
+from simnet.validation.training_steps import TrainedPoint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

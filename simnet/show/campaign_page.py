@@ -15,11 +15,11 @@ from simnet.show.page import Page
 from simnet.show.table import Table
 from simnet.show.validation import percent
 from simnet.units import format_seconds
-from simnet.validate import ranking, winners
-from simnet.validate.campaign_prediction import BOUND, CampaignResult, LayoutFit
-from simnet.validate.ranking import StrategyPair
-from simnet.validate.training_steps import Setting, TrainedPoint
-from simnet.validate.winners import BandwidthSweep, Speedups, Winner
+from simnet.validation import ranking, winners
+from simnet.validation.campaign_prediction import BOUND, CampaignResult, LayoutFit
+from simnet.validation.ranking import StrategyPair
+from simnet.validation.training_steps import Setting, TrainedPoint
+from simnet.validation.winners import BandwidthSweep, Speedups, Winner
 
 LEAST_SHARE = 0.1
 """Least share of the network in a predicted step; a step with less says nothing about the network."""

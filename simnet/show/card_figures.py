@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simnet.calibrate import interference_fit
-from simnet.calibrate.compute_rows import MeasuredPass
-from simnet.calibrate.interference_fit import BackwardPair
-from simnet.calibrate.optimizer_steps import OptimizerStep, optimizer_steps
+from simnet.fitting import interference_fit
+from simnet.fitting.compute_rows import MeasuredPass
+from simnet.fitting.interference_fit import BackwardPair
+from simnet.fitting.optimizer_steps import OptimizerStep, optimizer_steps
 from simnet.show import comparison_figure
 from simnet.show import figure as looks
 from simnet.show.figure import COLOURS, MARKERS
-from simnet.validate.card_estimates import GROUPS, SYSTEMS, TARGET, KernelEstimate, StepEstimate
-from simnet.validate.card_result import CardResult
+from simnet.validation.card_estimates import GROUPS, SYSTEMS, TARGET, KernelEstimate, StepEstimate
+from simnet.validation.card_result import CardResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from simnet import templates
-from simnet.calibrate.card_folder import PARTS, CardFolder, archive, versions_text
-from simnet.calibrate.optimizer_steps import DENSE, optimizer_steps
 from simnet.comparison import coverage
 from simnet.files import read_text
+from simnet.fitting.card_folder import PARTS, CardFolder, archive, versions_text
+from simnet.fitting.optimizer_steps import DENSE, optimizer_steps
 from simnet.show import card_figures, card_tables
 from simnet.show.page import Page
 from simnet.show.table import Table
 from simnet.show.text import hanging, printable
 from simnet.units import format_bytes, format_seconds
-from simnet.validate.card_estimates import TARGET, TARGET_FROM
-from simnet.validate.card_result import CardResult
+from simnet.validation.card_estimates import TARGET, TARGET_FROM
+from simnet.validation.card_result import CardResult
 
 CALIBRATIONS = PurePosixPath("scenarios/calibrations")
 WORKLOADS = PurePosixPath("scenarios/workloads")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from simnet.comparison import Comparison, by_series
 from simnet.show import figure as looks
 from simnet.show.figure import COLOURS, MARKERS
-from simnet.validate.outcome import SCALE, FigureLine, Outcome, Unit
+from simnet.validation.outcome import SCALE, FigureLine, Outcome, Unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,8 +9,8 @@ from simnet.show.table import Table
 from simnet.show.text import bandwidth_text
 from simnet.show.validation import percent
 from simnet.units import format_seconds
-from simnet.validate.disjoint import Disjointness
-from simnet.validate.training_steps import TrainedPoint
+from simnet.validation.disjoint import Disjointness
+from simnet.validation.training_steps import TrainedPoint
 
 HEADS = ("nodes x ranks", "NIC", "strategy", "measured", "predicted", "error", "90 % interval", "")
 

@@ -6,8 +6,8 @@ from simnet.show.page import Page
 from simnet.show.table import Table
 from simnet.show.text import bandwidth_text, count_text, hanging, workload_title
 from simnet.units import format_seconds
-from simnet.validate.measurement_plan import MeasurementPlan
-from simnet.validate.training_steps import MIN_VALUES
+from simnet.validation.measurement_plan import MeasurementPlan
+from simnet.validation.training_steps import MIN_VALUES
 
 LEAST_SHARE = 0.1
 """Share of the network in a step below which a point says little of the network."""

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from simnet.comparison import coverage
 from simnet.show.page import Page
 from simnet.show.table import Column, Table
-from simnet.validate.outcome import SCALE, Limit, Outcome, Prediction, Unit
-from simnet.validate.published_rows import PublishedRow
+from simnet.validation.outcome import SCALE, Limit, Outcome, Prediction, Unit
+from simnet.validation.published_rows import PublishedRow
 
 DIGITS: dict[Unit, int] = {"ms": 1, "s": 3, "h": 1, "x": 2}
 SUMMARY = (

@@ -16,10 +16,10 @@ from simnet.show.validation import (
     speedup_sentences,
     summary_cells,
 )
-from simnet.validate import coverage, row_usage
-from simnet.validate.coverage import Evidence
-from simnet.validate.outcome import Outcome
-from simnet.validate.published_rows import PublishedRow
+from simnet.validation import coverage, row_usage
+from simnet.validation.coverage import Evidence
+from simnet.validation.outcome import Outcome
+from simnet.validation.published_rows import PublishedRow
 
 SUMMARY = (
     "set",

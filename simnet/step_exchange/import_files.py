@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from simnet import files
-from simnet.calibrate import kineto_events
 from simnet.errors import SimnetError
+from simnet.fitting import kineto_events
 from simnet.step_exchange import (
     chakra_import,
     chakra_json,

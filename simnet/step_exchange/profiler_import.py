@@ -7,9 +7,9 @@ from statistics import median_low
 from typing import Any, Literal
 
 from simnet import files
-from simnet.calibrate import kineto_events
-from simnet.calibrate.kineto_events import Span, TracedRank, TraceEvent, TraceHeader
 from simnet.errors import SimnetError, cut
+from simnet.fitting import kineto_events
+from simnet.fitting.kineto_events import Span, TracedRank, TraceEvent, TraceHeader
 from simnet.step_exchange import process_groups, profiler_waits, profiler_work, trace_graph
 from simnet.step_exchange.process_groups import Ranks, WorldShape
 from simnet.step_exchange.profiler_work import TracedMessage, TracedSpan

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from simnet.calibrate.kineto_events import TraceEvent
+from simnet.fitting.kineto_events import TraceEvent
 from simnet.step_exchange.profiler_work import GLOO, TracedSpan
 
 SYNC, STREAM_WAIT = "cuda_sync", "Stream Wait Event"

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from simnet.calibrate import kineto_events
-from simnet.calibrate.kineto_events import Span, TraceEvent
 from simnet.errors import SimnetError, shown
+from simnet.fitting import kineto_events
+from simnet.fitting.kineto_events import Span, TraceEvent
 from simnet.parsing import parse_json
 from simnet.program import IterationPart
 from simnet.step_file import OperationKind

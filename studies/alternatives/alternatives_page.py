@@ -9,8 +9,8 @@ from simnet.show import comparison_figure
 from simnet.show.table import Table
 from simnet.show.validation import percent
 from simnet.units import format_seconds
-from simnet.validate import ranking
-from simnet.validate.ranking import StrategyPair
+from simnet.validation import ranking
+from simnet.validation.ranking import StrategyPair
 from studies import page
 from studies.alternatives import forecast, waits
 from studies.page import EVIDENCE, FIGURES

@@ -9,7 +9,7 @@ from typing import Any
 
 from simnet.hardware import Calibration
 from simnet.scenario import Scenario
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.strategies.named import strategy_from_text
 from simnet.units import Bandwidth, Duration
 from simnet.workload.workload import Gradient, Workload

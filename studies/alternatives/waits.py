@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.units import Bandwidth
 from studies.alternatives import forecast
 from studies.alternatives.forecast import AlternativeWay

@@ -8,15 +8,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from simnet.calibrate import calibration_file, fit_files, sources
-from simnet.calibrate.fit_files import FitOptions
-from simnet.calibrate.fitted_part import FittedPart
-from simnet.calibrate.sources import Sources
+from simnet.fitting import calibration_file, fit_files, sources
+from simnet.fitting.fit_files import FitOptions
+from simnet.fitting.fitted_part import FittedPart
+from simnet.fitting.sources import Sources
 from simnet.hardware import Calibration, Cluster, Link
 from simnet.prepared import PreparedScenario
 from simnet.program import Communicate, Compute
 from simnet.scenario import Scenario
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.strategies.recorded import RecordedStep
 from simnet.timeline import Streams
 from simnet.units import Bandwidth, Duration

@@ -21,7 +21,7 @@ from simnet.show.table import Table
 from simnet.show.validation import percent
 from simnet.timed_work import HostCost
 from simnet.units import format_seconds
-from simnet.validate.training_steps import median_interval
+from simnet.validation.training_steps import median_interval
 from studies import page
 from studies.page import EVIDENCE, FIGURES
 from studies.recorded import forecast

@@ -15,8 +15,8 @@ from binsgdm.optimizers.binsgdm import BinSGDM as RealBinSGDM
 from binsgdm.optimizers.scheme import SCHEMES, Scheme
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.settings import Rounding
-from simnet.calibrate.kernel_fit import SIMULATED_NAMES
 from simnet.collectives.schedule import group_of
+from simnet.fitting.kernel_fit import SIMULATED_NAMES
 from simnet.hardware import Calibration
 from simnet.network.topology import build
 from simnet.program import Communicate, Kernel

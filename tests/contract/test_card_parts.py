@@ -9,8 +9,8 @@ from binsgdm.measure.gpu import card_file
 from binsgdm.measure.gpu.kernels import TARGET, TARGET_NUMEL
 from binsgdm.measure.gpu.parts import PARTS
 from binsgdm.measure.gpu.preflight import Preflight
-from simnet.calibrate import card_folder, kernel_fit
-from simnet.validate import card_estimates
+from simnet.fitting import card_folder, kernel_fit
+from simnet.validation import card_estimates
 from tests.helpers import card_samples
 
 

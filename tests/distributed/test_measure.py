@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from simnet.calibrate.measurement_file import read
+from simnet.fitting.measurement_file import read
 from tests.helpers.launch import exit_code, free_port, launch, output_to
 
 WORLD_SIZE, RANKS_PER_NODE = 4, 2

@@ -25,7 +25,7 @@ from simnet.errors import SimnetError
 from simnet.hardware import FAULTS, Cluster, Fault, LinkId
 from simnet.network.topology import Topology
 from simnet.scenario import Scenario, build, to_dict
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.strategies import STRATEGIES, Exchange
 from simnet.strategies.compressing import CompressingStrategy, GatheredPayload, gather_payloads, kernel_costs
 from simnet.workload.buckets import Bucket
@@ -237,7 +237,7 @@ class TestFault:
 ASKED = """
 import json
 from simnet.scenario import build
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.compare.tune import systems
 
 link = {"bandwidth": "10 Gbit/s", "latency": "5 us"}

@@ -9,13 +9,13 @@ import pytest
 from msgspec import Struct
 
 from docs import commands, generate, keys
-from simnet import sweep
-from simnet.calibrate import measurement_file
+from simnet import sweeps
 from simnet.commands.main import cli
 from simnet.compare import convergence
+from simnet.fitting import measurement_file
 from simnet.lab import campaign
 from simnet.scenario import load, load_experiment
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 
 
 @pytest.mark.parametrize("path", generate.pages(), ids=lambda path: path.name)
@@ -93,7 +93,7 @@ def test_the_examples_of_files_are_files(tmp_path: Path) -> None:
     for page, name in (("cluster.md", "our_cluster.toml"), ("workload.md", "model.toml"), ("scenario.md", "ours.toml")):
         (tmp_path / name).write_text(example(page), encoding="utf-8")
     chosen = {**tomllib.loads(example("strategies.md")), "workload": str(tmp_path / "model.toml")}
-    assert len(sweep.expand(load_experiment(str(tmp_path / "ours.toml")))) == 3
+    assert len(sweeps.expand(load_experiment(str(tmp_path / "ours.toml")))) == 3
     result = simulate(load(str(tmp_path / "ours.toml"), chosen))
     assert result.speedup is not None
 

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("add-a-system.md", "add-an-all-reduce.md", "add-a-fault.md")
 SIMULATE = """
 from simnet.scenario import load
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 
 SWAP = {"kind": "all_reduce", "algorithm": "swap_gather"}
 flapping = {"kind": "flapping", "node": 1, "to_s": 0.2}

@@ -3,7 +3,7 @@
 import pytest
 
 from simnet.lab import campaign
-from simnet.validate.campaign_prediction import CampaignResult
+from simnet.validation.campaign_prediction import CampaignResult
 from tests.helpers.lab_pages import ROOT, errors_line, evaluate, found_points, page, told_points
 
 FOLDER = ROOT / "tests/golden/lab_campaign"

@@ -6,8 +6,8 @@ import pytest
 
 from simnet.comparison import mean_error
 from simnet.show.validation import percent
-from simnet.validate import ranking
-from simnet.validate.campaign_prediction import CampaignResult
+from simnet.validation import ranking
+from simnet.validation.campaign_prediction import CampaignResult
 from tests.helpers.lab_pages import ROOT, errors_line, evaluate, found_points, page, told_points
 
 SYSTEMS = {

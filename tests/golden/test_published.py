@@ -20,12 +20,12 @@ from simnet.comparison import mean_error
 from simnet.hardware import Calibration
 from simnet.scenario import Scenario
 from simnet.show import validation_page
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.strategies import OneBitAdam
 from simnet.units import Duration
-from simnet.validate import coverage, published_rows, row_usage, sets, shipped
-from simnet.validate.outcome import Limit, Outcome
-from simnet.validate.sets import hipress, hkbu, one_bit_adam, one_bit_models
+from simnet.validation import coverage, published_rows, row_usage, sets, shipped
+from simnet.validation.outcome import Limit, Outcome
+from simnet.validation.sets import hipress, hkbu, one_bit_adam, one_bit_models
 from simnet.workload.workload import Workload
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from simnet.compare.rank import advise
 from simnet.compare.tune import chosen, dense_systems
 from simnet.hardware import Calibration, Cluster
 from simnet.scenario import RunSettings, Scenario
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.strategies import AnyStrategy, DenseAllReduce
 from simnet.units import Bandwidth, Duration
 from simnet.workload.workload import Gradient, Workload

@@ -8,9 +8,9 @@ from simnet.comparison import mean_error, worst_error
 from simnet.lab import campaign
 from simnet.show.validation import percent
 from simnet.units import format_seconds
-from simnet.validate import campaign_prediction
-from simnet.validate.campaign_prediction import CampaignResult
-from simnet.validate.training_steps import TrainedPoint
+from simnet.validation import campaign_prediction
+from simnet.validation.campaign_prediction import CampaignResult
+from simnet.validation.training_steps import TrainedPoint
 
 ROOT = Path(__file__).parents[2]
 

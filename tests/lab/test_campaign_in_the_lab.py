@@ -7,9 +7,9 @@ import pytest
 from simnet.errors import SimnetError
 from simnet.lab import campaign, run_campaign
 from simnet.show import campaign_page
-from simnet.validate import campaign_prediction
-from simnet.validate.campaign_prediction import CampaignResult, evaluate
-from simnet.validate.training_steps import TrainedPoint
+from simnet.validation import campaign_prediction
+from simnet.validation.campaign_prediction import CampaignResult, evaluate
+from simnet.validation.training_steps import TrainedPoint
 
 pytest.importorskip("torch")
 pytest.importorskip("numba")

@@ -19,7 +19,7 @@ SIMPY_ROOMS = (
     "simnet/collectives/execute.py",
     "simnet/event_runner.py",
 )
-SIMULATOR = ("simpy", "simnet.simulate", "simnet.network", "simnet.event_runner", "simnet.folded_runner")
+SIMULATOR = ("simpy", "simnet.simulation", "simnet.network", "simnet.event_runner", "simnet.folded_runner")
 MACHINE = ("os", "pathlib", "shutil", "signal", "socket", "subprocess", "sys", "tempfile", "simnet.lab.machine")
 PACKAGES = ("simnet", "binsgdm", "benchmarks", "studies", "examples")
 ORDER = (
@@ -56,12 +56,12 @@ ORDER = (
         "bucket_recurrence",
         "step_timer",
         "uncertainty",
-        "simulate",
+        "simulation",
         "workers",
     ),
     ("training_logs",),
     ("compare",),
-    ("sweep", "journal", "results_file", "lab", "comparison", "calibrate", "step_exchange", "validate"),
+    ("sweeps", "journal", "results_file", "lab", "comparison", "fitting", "step_exchange", "validation"),
     ("show",),
     ("commands",),
     ("__init__", "__main__"),
@@ -104,7 +104,7 @@ SLOW_TO_START = {"simpy", "importlib.metadata", "multiprocessing", "concurrent.f
 SIMULATE_INLINE = """
 import json, sys
 import simnet.commands.main
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.hardware import Cluster, Link
 from simnet.scenario import Scenario
 from simnet.workload.workload import Workload
@@ -238,7 +238,7 @@ def test_reports_never_import_the_simulator() -> None:
 
 def test_the_lab_never_imports_the_simulator() -> None:
     assert sources("simnet/lab")
-    assert offences(sources("simnet/lab"), (*SIMULATOR, "simnet.calibrate", "simnet.validate", "simnet.show")) == []
+    assert offences(sources("simnet/lab"), (*SIMULATOR, "simnet.fitting", "simnet.validation", "simnet.show")) == []
 
 
 def test_the_plan_of_a_lab_touches_no_machine() -> None:
@@ -246,9 +246,9 @@ def test_the_plan_of_a_lab_touches_no_machine() -> None:
 
 
 def test_fits_never_import_the_simulator_they_are_made_for() -> None:
-    assert sources("simnet/calibrate")
-    above = ("simnet.collectives", "simnet.validate", "simnet.lab", "simnet.show", "simnet.commands")
-    assert offences(sources("simnet/calibrate"), (*SIMULATOR, *above)) == []
+    assert sources("simnet/fitting")
+    above = ("simnet.collectives", "simnet.validation", "simnet.lab", "simnet.show", "simnet.commands")
+    assert offences(sources("simnet/fitting"), (*SIMULATOR, *above)) == []
 
 
 def test_every_module_has_its_place_in_the_order_of_dependence() -> None:
@@ -345,8 +345,8 @@ def plant(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) 
         "import simpy",
         "import simpy.events as e",
         "def f():\n    from simpy import Environment",
-        "from simnet import simulate",
-        "from .. import simulate",
+        "from simnet import simulation",
+        "from .. import simulation",
         "from ..network.links import Network",
     ],
 )
@@ -363,7 +363,7 @@ def test_the_command_that_simulates_loads_nothing_that_it_does_not_use() -> None
     code += "from simnet.commands.main import main; main(['simulate', 'bert_base_10gbit'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     modules = set(json.loads(done.stderr))
-    assert "simnet.simulate" in modules
+    assert "simnet.simulation" in modules
     assert modules & {*HEAVY, *SLOW_TO_START} == set()
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from simnet.commands.settings import load_with_any_strategy, read_settings
 from simnet.compare.tune import dense_systems, systems
 from simnet.scenario import Scenario
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.step_timer import StepTimer
 from simnet.strategies import FullShard
 from simnet.units import Duration

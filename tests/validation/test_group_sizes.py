@@ -11,10 +11,10 @@ import pytest
 
 from simnet.comparison import mean_error, worst_error
 from simnet.network_costs import DOUBLING_FACTOR
-from simnet.validate.outcome import Prediction
-from simnet.validate.sets import hkbu, one_bit_models
-from simnet.validate.sets.one_bit_adam import NETWORKS
-from simnet.validate.study import Fit, Study
+from simnet.validation.outcome import Prediction
+from simnet.validation.sets import hkbu, one_bit_models
+from simnet.validation.sets.one_bit_adam import NETWORKS
+from simnet.validation.study import Fit, Study
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "network.md"
 SIGMAS = 1.645

@@ -16,7 +16,7 @@ from simnet.scenario import RunSettings
 from simnet.schema import build
 from simnet.show.result_page import result_page
 from simnet.show.rows import row
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.strategies import BinSGDM, DenseAllReduce
 from simnet.timed_work import KernelTime
 from simnet.units import Bandwidth, Duration, Size

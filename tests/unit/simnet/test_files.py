@@ -175,8 +175,8 @@ OPENERS = {
     "simnet/files.py",
     "simnet/journal.py",
     "simnet/lab/owner.py",
-    "simnet/sweep.py",
-    "simnet/validate/published_rows.py",
+    "simnet/sweeps.py",
+    "simnet/validation/published_rows.py",
     "simnet/commands/output.py",
     "simnet/commands/terminal.py",
 }
@@ -186,7 +186,7 @@ PARSERS = {
     "simnet/journal.py",
     "simnet/results_file.py",
     "simnet/commands/settings.py",
-    "simnet/validate/published_rows.py",
+    "simnet/validation/published_rows.py",
 }
 
 

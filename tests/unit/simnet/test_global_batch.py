@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from simnet.errors import SimnetError
 from simnet.scenario import RunSettings, build
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from tests.helpers.scenario_samples import pod
 
 PER_RANK = 16

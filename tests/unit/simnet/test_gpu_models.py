@@ -3,8 +3,8 @@
 import pytest
 
 from simnet import files, gpu_models, schema
-from simnet.calibrate.card_folder import card_label
 from simnet.errors import SimnetError
+from simnet.fitting.card_folder import card_label
 
 BUILT = {"name": "mine", "memory": "80 GB", "bandwidth": "2 TB/s", "peak_flops": {"fp32": 2e13}}
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from simnet import memory_fit
 from simnet.errors import SimnetError
 from simnet.scenario import Scenario, build
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.strategies import STRATEGIES, BinSGDM, DenseAllReduce, FullShard, HybridShard
 from simnet.strategies.named import strategy_from_text
 

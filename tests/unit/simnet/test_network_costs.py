@@ -12,7 +12,7 @@ from simnet.errors import SimnetError
 from simnet.hardware import Calibration, LinkCalibration
 from simnet.network import topology
 from simnet.network_costs import DOUBLING_FACTOR, LibraryCosts, NodesPoint
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.units import Duration, Size
 
 TWO = NodesPoint(nodes=2, efficiency=0.8, alpha_s=Duration(1e-5), intervals={"efficiency": (0.9, 1.1)})

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from simnet import sweep
+from simnet import sweeps
 from simnet.collectives import algorithms, ring
 from simnet.collectives.algorithms import Algorithm
 from simnet.compare.rank import advise
@@ -17,7 +17,7 @@ from simnet.errors import SimnetError
 from simnet.hardware import FAULTS, Fault, LinkId
 from simnet.program import Communicate, Compute, Kernel, OperationId, Program
 from simnet.scenario import Scenario, build
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.strategies import QSGD, STRATEGIES, Exchange, Strategy
 from simnet.strategies.compressing import CompressingStrategy, kernel_costs
 from simnet.workload.buckets import Bucket
@@ -188,9 +188,9 @@ def test_marks_that_never_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_points_of_a_sweep_are_told_apart_by_the_code_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     point = scenario("all_reduce")
-    before = sweep.SweepPoint(values={}, scenario=point).key
+    before = sweeps.SweepPoint(values={}, scenario=point).key
     monkeypatch.setattr(STRATEGIES, "_known", {**STRATEGIES._known, "odd_of_test": Odd})
-    assert sweep.SweepPoint(values={}, scenario=point).key != before
+    assert sweeps.SweepPoint(values={}, scenario=point).key != before
 
 
 BROKEN = "[simnet.strategies]\nraises = broken_of_test:X\nexits = exits_of_test:X\nloud = loud_of_test:loud\n"

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from simnet.compare.tune import dense_systems, systems
 from simnet.hardware import Calibration, LinkCalibration
 from simnet.scenario import RunSettings
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.step_timer import StepTimer
 from simnet.strategies import BinSGDM, DenseAllReduce, OneBitAdam, SignSGD
 from simnet.timed_work import HostCost

@@ -10,7 +10,7 @@ from simnet import uncertainty
 from simnet.commands.main import cli
 from simnet.hardware import Calibration, LinkCalibration, SlowNode
 from simnet.scenario import RunSettings, load
-from simnet.simulate import simulate, with_influences
+from simnet.simulation import simulate, with_influences
 from simnet.strategies import DenseAllReduce, OneBitAdam
 from simnet.timed_work import KernelTime
 from simnet.uncertainty import default_draws, with_default_draws

@@ -3,7 +3,7 @@
 import pytest
 
 from binsgdm.measure.kernel_bytes import NAMES, bytes_per_element
-from simnet.calibrate.kernel_fit import COPY, COPY_BYTES, SIMULATED_NAMES
+from simnet.fitting.kernel_fit import COPY, COPY_BYTES, SIMULATED_NAMES
 from simnet.strategies.kernel_table import every
 from simnet.strategies.recorded import MEMORY_TRAFFIC
 from simnet.workload.kernel_cost import OPTIMIZER_BYTES

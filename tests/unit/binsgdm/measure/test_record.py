@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simnet.calibrate.measurement_file import FORMAT, read
+from simnet.fitting.measurement_file import FORMAT, read
 
 pytest.importorskip("torch")
 

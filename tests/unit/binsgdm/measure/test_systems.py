@@ -20,10 +20,10 @@ from binsgdm.measure.choices import choice
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.systems.pieces import Pieces
 from binsgdm.systems.registry import SYSTEMS, make
-from simnet.calibrate import calibration_file, fit_files, sources
-from simnet.calibrate.measurement_file import MeasurementFile, Series, read
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
+from simnet.fitting import calibration_file, fit_files, sources
+from simnet.fitting.measurement_file import MeasurementFile, Series, read
 from simnet.strategies import STRATEGIES, CompressingStrategy
 
 CPU = torch.device("cpu")

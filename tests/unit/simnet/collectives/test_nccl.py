@@ -18,7 +18,7 @@ from simnet.network_costs import DOUBLING_FACTOR, LibraryCosts, NodesPoint
 from simnet.prepared import TimedProgram
 from simnet.scenario import RunSettings
 from simnet.show import labels
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.step_timer import StepTimer
 from simnet.strategies import BinSGDM, DenseAllReduce, Strategy, TopK
 from tests.helpers.step_samples import scenario

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from simnet import simulate
+from simnet import simulation
 from simnet.result import RunResult
 from simnet.scenario import Scenario
 from tests.helpers.scenario_samples import SWEEP, pod, write
@@ -20,4 +20,4 @@ def never_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: Scenario) -> RunResult:
         raise AssertionError("simulated before the output was checked")
 
-    monkeypatch.setattr(simulate, "simulate", refuse)
+    monkeypatch.setattr(simulation, "simulate", refuse)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from simnet import files
-from simnet.calibrate.card_folder import PARTS
+from simnet.fitting.card_folder import PARTS
 from simnet.scenario import check_part
 from tests.helpers import card_samples, markdown
 from tests.helpers.cli import assert_refused, run

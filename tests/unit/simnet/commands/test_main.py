@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from simnet import simulate
+from simnet import simulation
 from simnet.commands.main import COMMANDS
 from simnet.result import RunResult
 from tests.helpers.cli import assert_refused, run
@@ -44,6 +44,6 @@ def test_an_interrupt_exits_130_with_one_sentence(file: str, monkeypatch: pytest
     def interrupted(*_: object) -> RunResult:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(simulate, "simulate", interrupted)
+    monkeypatch.setattr(simulation, "simulate", interrupted)
     result = run("simulate", file)
     assert (result.exit_code, result.stderr) == (130, "simnet: interrupted; nothing was written\n")

@@ -3,8 +3,8 @@
 import pytest
 from click.testing import CliRunner, Result
 
-from simnet.calibrate.measurement_file import read
 from simnet.commands.main import cli
+from simnet.fitting.measurement_file import read
 
 pytest.importorskip("torch")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from simnet import files, simulate
+from simnet import files, simulation
 from simnet.commands.main import cli
 from simnet.result import RunResult
 from simnet.scenario import Scenario
@@ -78,7 +78,7 @@ def test_an_output_that_is_an_input_is_refused_before_anything_is_computed(
         raise AssertionError("computed before the output was checked")
 
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(simulate, "simulate", computed)
+    monkeypatch.setattr(simulation, "simulate", computed)
     *args, output = COMMANDS[name]
     refused(run(*args, EQUAL[equal](folder / output)), "is an input")
 

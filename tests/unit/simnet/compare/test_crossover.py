@@ -11,7 +11,7 @@ from simnet.compare.crossover import Crossover, search
 from simnet.errors import SimnetError
 from simnet.result import Breakdown, RunResult, StrategyResult
 from simnet.scenario import Scenario, load_experiment
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from tests.helpers.scenario_samples import pod, write
 
 BANDWIDTH = "cluster.inter_node.bandwidth"

@@ -17,7 +17,7 @@ from simnet.hardware import Calibration
 from simnet.scenario import RunSettings, Scenario
 from simnet.show.advice import advice_page
 from simnet.show.advice_sentences import sentences
-from simnet.simulate import kernel_names, simulate
+from simnet.simulation import kernel_names, simulate
 from simnet.step_timer import StepTimer
 from simnet.strategies import STRATEGIES, AnyStrategy, BinSGDM, DenseAllReduce, OneBitAdam, TopK
 from simnet.strategies.kernel_table import every

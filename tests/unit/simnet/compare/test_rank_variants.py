@@ -10,7 +10,7 @@ from simnet.compare.tune import BUCKET_CAPS, chosen
 from simnet.compare.verdict import UNCERTAIN
 from simnet.scenario import RunSettings, load
 from simnet.show.advice_sentences import sentences
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.strategies import QSGD
 from tests.helpers.advise_samples import least_s, row, scenario
 

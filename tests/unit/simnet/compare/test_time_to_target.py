@@ -13,7 +13,7 @@ from simnet.errors import SimnetError
 from simnet.hardware import Calibration, LinkCalibration
 from simnet.show.time_to_target import time_to_target_object, time_to_target_page, verdict
 from simnet.show.time_to_target_figure import time_to_target_figure
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.strategies import QSGD, Marsit, OneBitAdam, kernel_table
 from simnet.timed_work import KernelTime
 from simnet.units import Bandwidth, Duration

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from simnet.calibrate.measurement_file import Setup
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
+from simnet.fitting.measurement_file import Setup
 from simnet.lab import campaign, run_campaign
 from simnet.lab.campaign import Launch
 from simnet.lab.idle_probe import IdleProbe, probe_s
 from simnet.lab.ranks import LaunchResult
 from simnet.units import Bandwidth
-from simnet.validate import ranking, training_steps, winners
-from simnet.validate.training_steps import TrainedPoint
+from simnet.validation import ranking, training_steps, winners
+from simnet.validation.training_steps import TrainedPoint
 from tests.helpers.training_samples import SETUP
 
 ROOT = Path(__file__).parents[4]

@@ -6,7 +6,7 @@ from simnet.errors import SimnetError
 from simnet.result import to_json
 from simnet.scenario import load_experiment
 from simnet.show.frame import read_frame
-from simnet.sweep import collect_results, expand, run
+from simnet.sweeps import collect_results, expand, run
 
 
 def test_a_sweep_becomes_one_row_a_point_with_units_in_the_names(tmp_path):

@@ -7,7 +7,7 @@ from simnet.result import Influence, RunResult
 from simnet.scenario import load
 from simnet.show import influences
 from simnet.show.figure import styled
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 
 
 @pytest.fixture(scope="module")

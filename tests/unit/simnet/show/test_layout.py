@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from simnet import files, sweep
+from simnet import files, sweeps
 from simnet.errors import SimnetError
 from simnet.result import SweepResult
 from simnet.scenario import load_experiment
@@ -102,8 +102,8 @@ SWEPT = [name for name in files.names("experiments") if load_experiment(name).ax
 @pytest.mark.parametrize("name", SWEPT)
 def test_every_shipped_experiment_that_sweeps_can_be_plotted(name: str) -> None:
     experiment = load_experiment(name)
-    points = sweep.expand(experiment)
-    drawn = drawn_from(sweep.collect_results(experiment, points, sweep.run(points)))
+    points = sweeps.expand(experiment)
+    drawn = drawn_from(sweeps.collect_results(experiment, points, sweeps.run(points)))
     assert "breakdown" in drawn
     assert {"speedup", "speedup_over_nodes", "speedup_over_bandwidth"} & set(drawn)
     with figure.styled():

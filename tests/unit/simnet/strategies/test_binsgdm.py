@@ -10,7 +10,7 @@ from simnet.errors import SimnetError
 from simnet.hardware import Calibration
 from simnet.network.topology import build
 from simnet.program import Communicate, Kernel
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.strategies import QSGD, BinSGDM
 from simnet.strategies.binsgdm import DEFAULT_ROUNDING, ROUNDINGS
 from simnet.strategies.former_keys import with_present_keys

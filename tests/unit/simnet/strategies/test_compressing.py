@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration
 from simnet.scenario import RunSettings, Scenario
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.strategies import (
     NUQSGD,
     QSGD,

@@ -8,7 +8,7 @@ from simnet.compare.rank import advise
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration
 from simnet.prepared import PreparedScenario
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.step_timer import StepTimer
 from simnet.strategies import ByteGrad, DenseAllReduce, DiLoCo, Fp8AllReduce, HybridShard, Int8AllReduce
 from simnet.strategies.named import strategy_from_text

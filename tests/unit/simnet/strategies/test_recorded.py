@@ -6,9 +6,9 @@ from msgspec.structs import replace
 from simnet import scenario
 from simnet.errors import SimnetError
 from simnet.result import to_json
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.strategies import DenseAllReduce, RecordedStep
-from simnet.sweep import SweepPoint
+from simnet.sweeps import SweepPoint
 from simnet.units import Size
 from tests.helpers import scenario_samples, step_files
 from tests.helpers.step_files import collective, compute

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from simnet import scenario
 from simnet.errors import SimnetError
 from simnet.scenario import Scenario
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.strategies.named import strategy_from_text
 from tests.helpers import scenario_samples
 

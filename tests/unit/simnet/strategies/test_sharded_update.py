@@ -8,7 +8,7 @@ from simnet.errors import SimnetError
 from simnet.gpu_memory import ModelMemory
 from simnet.prepared import PreparedScenario
 from simnet.scenario import Scenario
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.step_timer import StepTimer
 from simnet.strategies.named import strategy_from_text
 from tests.helpers import scenario_samples

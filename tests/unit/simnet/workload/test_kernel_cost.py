@@ -5,7 +5,7 @@ import pytest
 from simnet.hardware import Calibration
 from simnet.result import RunResult
 from simnet.scenario import RunSettings, Scenario
-from simnet.simulate import simulate
+from simnet.simulation import simulate
 from simnet.strategies import QSGD, ByteGrad, CompressingStrategy, TopK
 from simnet.timed_work import KernelTime
 from simnet.units import Bandwidth, Duration, Size

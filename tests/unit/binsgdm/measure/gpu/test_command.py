@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from binsgdm.measure.gpu import preflight, run
-from simnet.calibrate.measurement_file import read
 from simnet.commands.main import cli
+from simnet.fitting.measurement_file import read
 
 pytest.importorskip("torch")
 

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 from binsgdm.measure.gpu import worker
 from binsgdm.measure.gpu.parts import NotMeasurableError
-from simnet.calibrate.measurement_file import read
+from simnet.fitting.measurement_file import read
 
 LABELS = {"num_elements": 8, "dtype": "float32", "kernels": "torch"}
 

@@ -1,0 +1,154 @@
+"""A calibration from the measurements of one card; the network, which one card cannot show, may come from another."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from simnet.comparison import mean_error
+from simnet.errors import SimnetError
+from simnet.fitting import calibration_file, interference_fit, kernel_fit, over_base, provenance
+from simnet.fitting.card_folder import CardFolder, versions_text
+from simnet.fitting.fitted_part import FittedPart
+from simnet.units import Bandwidth, Duration
+
+BOUND = 0.1
+"""Largest mean error of a fit that goes unmentioned; kernels above it are kept: their intervals hold their scatter."""
+FITTED = ("kernels", "interference")
+"""Parts that a calibration is fitted to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardFit:
+    """What was fitted to a card's measurements.
+
+    Attributes:
+        parts: one a kernel, and one of backward beside communication.
+        left_out: why kernels were not fitted, a sentence each.
+    """
+
+    parts: tuple[FittedPart, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def table(self) -> dict[str, object]:
+        """Keys and values as in a calibration file."""
+        return calibration_file.merge(self.parts, {}) if self.parts else {}
+
+    @property
+    def copy_bytes_per_s(self) -> float | None:
+        """Bandwidth of copies; None if none were measured."""
+        text = self.table.get("memory_bandwidth")
+        return float(Bandwidth.parse(text)) if text else None
+
+    @property
+    def launch_s(self) -> float | None:
+        """Launch of a kernel [s]; None if none was measured."""
+        text = self.table.get("kernel_launch")
+        return float(Duration.parse(text)) if text else None
+
+    @property
+    def slowdown(self) -> tuple[float, tuple[float, float]] | None:
+        """Backward beside communication over backward alone, with its interval; None if it was not measured."""
+        for part in self.parts:
+            value = part.table.get("backward_slowdown")
+            if isinstance(value, float):
+                low, high = part.intervals.get("backward_slowdown", (1.0, 1.0))
+                return value, (max(1.0, value * low), value * high)
+        return None
+
+    @property
+    def poor(self) -> list[str]:
+        """Kernels whose times no line explains within `BOUND`, the worst first, each with its mean error."""
+        errors = {part.residuals[0].series: mean_error(part.residuals) for part in self.parts if part.is_checked}
+        return [
+            f"{name} ({error:.0%})"
+            for name, error in sorted(errors.items(), key=lambda pair: -pair[1])
+            if error > BOUND
+        ]
+
+
+def fit(folder: CardFolder, draws: int) -> CardFit:
+    """Fit every kernel by itself, so that one that has no fit costs the others nothing.
+
+    Args:
+        folder: of one card.
+        draws: bootstrap resamples.
+
+    Raises:
+        SimnetError: a time of backward during communication has none without it.
+    """
+    parts: list[FittedPart] = []
+    left_out: list[str] = []
+    rows = kernel_fit.select_kernels(folder.measurements)
+    for name in dict.fromkeys(row.kernel for row in rows):
+        try:
+            parts += kernel_fit.fit_kernels([row for row in rows if row.kernel == name], BOUND, draws)
+        except SimnetError as error:
+            left_out.append(str(error))
+    if launch := kernel_fit.fit_launch(folder.measurements):
+        parts.append(launch)
+    if pairs := interference_fit.select_pairs(folder.measurements):
+        parts.append(interference_fit.fit_slowdown(pairs, draws))
+    return CardFit(parts=tuple(parts), left_out=tuple(left_out))
+
+
+def whole(folder: CardFolder, fitted: CardFit, base: str | None) -> dict[str, object]:
+    """Return the calibration in file form.
+
+    Args:
+        folder: of one card.
+        fitted: to its measurements.
+        base: name or path of a calibration that gives what was not measured; None leaves that neutral.
+
+    Raises:
+        SimnetError: nothing was fitted, or there is no such base.
+    """
+    if not fitted.parts:
+        raise SimnetError(f"{folder.path}: holds neither kernels nor interference to fit; measure one of these parts")
+    head: dict[str, object] = {
+        "title": f"{folder.label}: {_fitted_text(fitted)} measured on it" + (f", all else as {base}" if base else ""),
+        # Not "measured": one card tells nothing of the network, on which a verdict depends.
+        "kind": "estimate",
+        "gpu": folder.label,
+        "source": _source(folder, fitted, base),
+        "fitted_to": provenance.fitted_to([folder.files[part] for part in FITTED if part in folder.files]),
+    }
+    measured = calibration_file.merge(fitted.parts, head)
+    return _on_base(measured, base) if base else measured
+
+
+def _fitted_text(fitted: CardFit) -> str:
+    """Return what was fitted: "kernels", "backward", both, or copies and launches alone."""
+    found = {"kernels": bool(fitted.table.get("kernels")), "backward": fitted.slowdown is not None}
+    return " and ".join(name for name, is_fitted in found.items() if is_fitted) or "copies and launches"
+
+
+def text(folder: CardFolder, fitted: CardFit, base: str | None) -> str:
+    """Return the calibration as TOML; see `whole`."""
+    comments = [
+        f"Made by simnet card from measurements of {folder.label}",
+        *([f"{folder.label.upper()}: to try the command; nothing here describes a GPU"] if not folder.is_card else []),
+        *(f"failed check: {name}: do not trust the times" for name in folder.failed_checks),
+        *(f"left out: {sentence}" for sentence in fitted.left_out),
+    ]
+    return calibration_file.text(whole(folder, fitted, base), comments)
+
+
+def _source(folder: CardFolder, fitted: CardFit, base: str | None) -> str:
+    machine = f"{folder.num_cards} x {folder.about.card.name}"
+    others = (
+        f"everything else, the network included, is that of {base} with its intervals"
+        if base
+        else "everything else, the network included, was not measured and is left at its neutral value"
+    )
+    return (
+        f"simnet measure gpu, {folder.about.created[:10]}: {machine} ({versions_text(folder)}). "
+        + ("memory_bandwidth is that of copies; " if fitted.copy_bytes_per_s is not None else "")
+        + f"{others}."
+    )
+
+
+def _on_base(measured: Mapping[str, object], base: str) -> dict[str, object]:
+    """Return the measured calibration with the rest of another one, whose intervals of measured values are dropped."""
+    found = over_base.lay_over(measured, over_base.read(base).table)
+    calibration_file.as_calibration(found)
+    return found

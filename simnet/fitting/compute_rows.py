@@ -1,0 +1,251 @@
+"""Compute rows of workloads from the models that a card measured, put into the workload files as they stand."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+import numpy as np
+import tomli_w
+
+from simnet.errors import SimnetError
+from simnet.fitting.card_folder import CardFolder, versions_text
+from simnet.fitting.fitted_part import Floats
+from simnet.fitting.measurement_file import Series
+from simnet.parsing import parse_toml
+from simnet.schema import build
+from simnet.workload.workload import ComputeTime, Workload
+
+PRECISIONS = {"fp16": "amp"}
+"""Names in workloads of measured precisions, where the two differ: autocast to fp16 is NVIDIA's "amp"."""
+REPLACED = ("derived", "measured")
+"""Kinds of rows that a measurement of the same card and precision replaces; published rows stay as they are."""
+# A table's head at the begin of a line: "[[compute]]", "[run]", '["a.b"]'.
+_HEAD = re.compile(r"""\[\[?[\w\-."' ]+\]\]?\s*(#.*)?""")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredPass:
+    """Forward and backward of a model at one batch, in one precision.
+
+    Attributes:
+        model: name of a workload.
+        precision: as workloads name it.
+        batch: samples.
+        forward_s: every repetition [s].
+        backward_s: every repetition [s].
+        half_ready: share of backward after which half of all elements have their gradients; None if not measured.
+        layout: of the tensors, where it is not PyTorch's default: "channels_last".
+    """
+
+    model: str
+    precision: str
+    batch: int
+    forward_s: Floats
+    backward_s: Floats
+    half_ready: float | None = None
+    layout: str = ""
+
+    @property
+    def compute_s(self) -> float:
+        """Median of forward and backward together [s]."""
+        return float(np.median(self.forward_s + self.backward_s))
+
+    @property
+    def forward_share(self) -> float:
+        """Median of forward / (forward and backward)."""
+        return float(np.median(self.forward_s / (self.forward_s + self.backward_s)))
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples per second, without an optimizer."""
+        return self.batch / self.compute_s
+
+
+def measured_passes(folder: CardFolder) -> list[MeasuredPass]:
+    """Return the models that were measured, in the order of the file, each in its fastest layout.
+
+    Raises:
+        SimnetError: forward and backward of a model do not belong together.
+    """
+    forward, backward = (_by_labels(folder.series("models", "model", name)) for name in ("forward", "backward"))
+    ready = _ready(folder.series("models", "model", "gradient_ready"))
+    found: dict[tuple[str, str, int], MeasuredPass] = {}
+    for labels, values in forward.items():
+        others = backward.get(labels)
+        model, precision, batch, layout = labels
+        if others is None or len(others) != len(values):
+            raise SimnetError(
+                f"{folder.path / 'models.json'}: {model} in {precision} at {batch} samples: must have as many times of "
+                "backward as of forward; measure again with --only models"
+            )
+        one = MeasuredPass(
+            model=model,
+            precision=PRECISIONS.get(precision, precision),
+            batch=batch,
+            forward_s=values,
+            backward_s=others,
+            layout=layout,
+            half_ready=half_ready(ready.get(labels, []), float(np.median(others))),
+        )
+        known = found.setdefault((model, precision, batch), one)
+        if one.compute_s < known.compute_s:
+            found[model, precision, batch] = one
+    return list(found.values())
+
+
+Case = tuple[str, str, int, str]  # model, precision, batch and layout
+
+
+def _case(series: Series) -> Case:
+    model, precision, layout = (str(series.labels.get(label, "")) for label in ("model", "precision", "layout"))
+    return model, precision or "fp32", series.count("batch"), layout
+
+
+def _by_labels(series: Sequence[Series]) -> dict[Case, Floats]:
+    return {_case(one): np.array(one.values, dtype=np.float64) for one in series}
+
+
+def _ready(series: Sequence[Series]) -> dict[Case, list[tuple[float, float]]]:
+    """Return when each gradient was ready [s], and its elements."""
+    found: dict[Case, list[tuple[float, float]]] = {}
+    for one in series:
+        found.setdefault(_case(one), []).append((median(one.values), one.number("num_elements")))
+    return found
+
+
+def half_ready(gradients: Sequence[tuple[float, float]], backward_s: float) -> float | None:
+    """Return the share of backward after which half of the elements are ready; None without gradients.
+
+    Args:
+        gradients: when each was ready since backward began [s], and its elements.
+        backward_s: of the whole backward.
+
+    Example:
+        >>> half_ready([(1.0, 10), (3.0, 30), (4.0, 10)], 4.0)
+        0.75
+    """
+    half, done = sum(elements for _, elements in gradients) / 2, 0.0
+    for at_s, elements in sorted(gradients):
+        done += elements
+        if done >= half:
+            return at_s / backward_s
+    return None
+
+
+def with_rows(text: str, passes: Sequence[MeasuredPass], folder: CardFolder, where: str) -> str:
+    """Return a workload file with the rows of measured passes in place of those that they replace.
+
+    Comments, and the order of everything else, stay. The precision that stood first of the card's rows stays first.
+
+    Args:
+        text: of the workload file.
+        passes: of this workload, at least one.
+        folder: of the card.
+        where: how messages call the file.
+
+    Raises:
+        SimnetError: the file has no compute rows, or cannot be changed without loss.
+    """
+    before = parse_toml(text, where)
+    old = build(Workload, {"name": where, **before}, where).compute
+    if not old:
+        raise SimnetError(f"{where}: compute: has no rows to add to; give a workload with compute rows")
+    measured = {one.precision for one in passes}
+    is_gone = [row.gpu == folder.label and row.kind in REPLACED and row.precision in measured for row in old]
+    rows = _rows(passes, folder, old)
+    changed = _replaced(text, is_gone, rows, where)
+    _check(changed, before, is_gone, rows, where)
+    return changed
+
+
+def _rows(passes: Sequence[MeasuredPass], folder: CardFolder, old: Sequence[ComputeTime]) -> list[dict[str, object]]:
+    """Return the rows, the precisions in the order of the card's old rows, else of all old ones, and fp32 at the end.
+
+    A workload that names no precision takes that of the card's first row.
+    """
+    mine = [row.precision for row in old if row.gpu == folder.label]
+    others = [*(row.precision for row in old), *(one.precision for one in passes)]
+    order = list(dict.fromkeys([*mine, *(name for name in others if name != "fp32"), "fp32"]))
+    date = folder.about.created[:10]
+    what = f"forward and backward of one {folder.label}, {versions_text(folder)}"
+    source = f"models.json of simnet measure gpu, {date}: {what}"
+    return [
+        {
+            "gpu": folder.label,
+            "precision": one.precision,
+            "batch": one.batch,
+            "samples_per_s": float(f"{one.samples_per_s:.4g}"),
+            "optimizer": old[0].optimizer,
+            "includes_optimizer": False,
+            "kind": "measured",
+            "source": source + (f", {one.layout}" if one.layout else ""),
+        }
+        for one in sorted(passes, key=lambda one: (order.index(one.precision), one.batch))
+    ]
+
+
+def _replaced(text: str, is_gone: Sequence[bool], rows: Sequence[object], where: str) -> str:
+    """Return a file with rows in place of the first of those that are gone, or after its last row.
+
+    Raises:
+        SimnetError: its rows are not one table each.
+    """
+    parts = _segments(text)
+    places = [place for place, part in enumerate(parts) if _head_of(part) == "[[compute]]"]
+    if len(places) != len(is_gone):
+        raise _unchangeable(where)
+    gone = {place for place, is_one in zip(places, is_gone, strict=True) if is_one}
+    place = min(gone) if gone else places[-1] + 1
+    kept = [_without_table(part) if number in gone else part for number, part in enumerate(parts)]
+    pieces = ("".join(kept[:place]), tomli_w.dumps({"compute": rows}), "".join(kept[place:]))
+    return "\n\n".join(piece.strip("\n") for piece in pieces if piece.strip("\n")) + "\n"
+
+
+def _segments(text: str) -> list[str]:
+    """Return a TOML file cut before each head of a table; text of several lines is not looked into."""
+    starts, place, quotes = [0], 0, ""
+    for line in text.splitlines(keepends=True):
+        if not quotes and _HEAD.fullmatch(line.rstrip()) and place:
+            starts.append(place)
+        for mark in ('"""', "'''"):
+            if quotes in ("", mark) and line.count(mark) % 2:
+                quotes = "" if quotes else mark
+        place += len(line)
+    return [text[start:end] for start, end in pairwise([*starts, len(text)])]
+
+
+def _head_of(part: str) -> str:
+    return part.partition("\n")[0].partition("#")[0].replace(" ", "").strip()
+
+
+def _without_table(part: str) -> str:
+    """Return what of a segment follows its last key: comments that belong to the next table."""
+    lines = part.splitlines(keepends=True)
+    last = max(place for place, line in enumerate(lines) if line.strip() and not line.startswith("#"))
+    return "".join(lines[last + 1 :])
+
+
+def _check(
+    changed: str, before: Mapping[str, object], is_gone: Sequence[bool], rows: Sequence[object], where: str
+) -> None:
+    """Refuse a change that would lose or alter anything else of the file."""
+    try:
+        after = parse_toml(changed, where)
+    except SimnetError as error:
+        raise _unchangeable(where) from error
+    old, new = before["compute"], after["compute"]
+    assert isinstance(old, list)
+    assert isinstance(new, list)
+    kept = [row for row, is_one in zip(old, is_gone, strict=True) if not is_one]
+    others = [{key: value for key, value in whole.items() if key != "compute"} for whole in (before, after)]
+    if others[0] != others[1] or [row for row in new if row not in rows] != kept or len(new) != len(kept) + len(rows):
+        raise _unchangeable(where)
+    build(Workload, {"name": where, **after}, where)
+
+
+def _unchangeable(where: str) -> SimnetError:
+    return SimnetError(
+        f"{where}: compute: the rows cannot be changed in place: write each as a [[compute]] table of its own lines"
+    )

@@ -1,0 +1,177 @@
+"""Write a model whose training step was counted as a workload file."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from simnet.errors import SimnetError
+from simnet.fitting import sources, trained_workload, workload_file
+from simnet.fitting.card_folder import card_label
+from simnet.parsing import parse_toml
+from simnet.schema import build
+from simnet.units import Duration, Size
+from simnet.workload import training_step
+from simnet.workload.workload import Workload
+
+DIGITS = 5
+"""Of counts: they hold for fewer."""
+TIMES = ("forward", "backward", "optimizer")
+Data = dict[str, Any]
+
+
+def data_of_count(found: Mapping[str, Any], command: str) -> Data:
+    """Return a workload in file form: gradients in ready order, work and memory of a step.
+
+    Args:
+        found: what `binsgdm.describe` has counted.
+        command: that counts it again.
+
+    Raises:
+        SimnetError: the model has more tensors than a workload can have.
+    """
+    work = {key: _digits(one) if isinstance(one, float) else one for key, one in found["work"].items()}
+    data = {
+        "title": f"{found['title']}, {found['batch']} samples a rank",
+        "source": _source(found, command),
+        "dtype": found["dtype"],
+        "batch_per_rank": found["batch"],
+        "tensors": _rows(found["tensors"]),
+        "work": work,
+        "memory": {key: Size(_digits(one)).text() for key, one in found["memory"].items()},
+    }
+    workload(data)
+    return data
+
+
+def _source(found: Mapping[str, Any], command: str) -> str:
+    """Return how a workload was made: its command stands first, so that it can be run again."""
+    origin = f": {found['origin']}" if found["origin"] else ""
+    sample = f"; a sample is {found['sample']}" if found["sample"] else ""
+    return f"{command} ({found['versions']}){origin}{sample}"
+
+
+def workload(data: Data) -> Workload:
+    """Return the workload of data in file form.
+
+    Raises:
+        SimnetError: it is none.
+    """
+    found = build(Workload, {"name": "counted", **data}, "the counted workload")
+    training_step.num_elements(found)
+    return found
+
+
+def with_times(data: Data, paths: Sequence[Path]) -> Data:
+    """Return a workload with the times of files of `simnet measure model`, or of traces of torch.profiler.
+
+    Times of a GPU become a compute row of it, so that others are still estimated; times of a CPU hold as they are.
+
+    Args:
+        data: the workload, in file form.
+        paths: of files of one kind.
+
+    Raises:
+        SimnetError: the files hold no step, or that of another model or batch.
+    """
+    read = sources.read(paths)
+    if read.traces:
+        gpu = read.traces[0][0].gpu
+        text = trained_workload.text_of_traces(read.traces, data["batch_per_rank"], workload(data))
+    elif any(map(workload_file.has_model, read.measurements)):
+        gpu = read.gpu
+        text = workload_file.text_of_model(read.files)
+    else:
+        raise SimnetError(
+            f"{paths[0]}: neither a model of simnet measure model nor a trace of torch.profiler; give one of these"
+        )
+    times = parse_toml(text, str(paths[0]))
+    _check_same_model(data, times, paths[0])
+    found = data | ({"tensors": times["tensors"]} if "tensors" in times else {})
+    found |= {key: times[key] for key in ("fitted_to",) if key in times}
+    found |= _row(data, times, card_label(gpu)) if gpu else _plain_times(times)
+    workload(found)
+    return found
+
+
+def _check_same_model(data: Data, times: Data, path: Path) -> None:
+    if times["batch_per_rank"] != data["batch_per_rank"]:
+        raise SimnetError(
+            f"{path}: {times['batch_per_rank']} samples: the model was counted with {data['batch_per_rank']}; count it "
+            f"with --batch {times['batch_per_rank']}"
+        )
+    timed, counted = (training_step.num_elements(workload(one)) for one in ({**data, **_gradients(times)}, data))
+    if abs(timed / counted - 1) > trained_workload.BYTES_TOLERANCE:
+        raise SimnetError(
+            f"{path}: {timed:.4g} elements of gradients: the model has {counted:.4g}; give times of this model"
+        )
+
+
+def _gradients(times: Data) -> Data:
+    return {"tensors": times["tensors"]} if "tensors" in times else {}
+
+
+def _row(data: Data, times: Data, gpu: str) -> Data:
+    """Return the compute row of a GPU."""
+    step_s = sum(Duration.parse(times[key]) for key in ("forward", "backward"))
+    interval = times.get("intervals", {}).get("compute")
+    row = {
+        "gpu": gpu,
+        "precision": data["work"]["precision"],
+        "batch": data["batch_per_rank"],
+        "step": Duration(step_s).text(),
+        "optimizer": data["work"]["optimizer"],
+        "includes_optimizer": False,
+        **({"interval": interval} if interval else {}),
+        "kind": "measured",
+        "source": times["source"],
+    }
+    return {"compute": [row]}
+
+
+def _plain_times(times: Data) -> Data:
+    found = {key: times[key] for key in (*TIMES, "intervals") if key in times}
+    return found | {"source": times["source"]}
+
+
+def text(data: Data) -> str:
+    """Return a workload as TOML, one tensor a line, so that a change is a readable diff."""
+    plain = {key: value for key, value in data.items() if not isinstance(value, list | dict)}
+    tables = {key: value for key, value in data.items() if isinstance(value, dict)}
+    lists = {key: value for key, value in data.items() if isinstance(value, list) and key != "tensors"}
+    listed = ["tensors = [", *(f"    {_inline(row)}," for row in data["tensors"]), "]", ""]
+    return tomli_w.dumps(plain) + "\n".join(listed) + "\n" + tomli_w.dumps(tables | lists)
+
+
+def _rows(tensors: Iterable[tuple[str, Sequence[int], float]]) -> list[Data]:
+    """Return a row for each tensor, or for several in a row that are alike."""
+    rows: list[Data] = []
+    shares = [(name, list(shape) or [1], _digits(flops)) for name, shape, flops in tensors]
+    has_none = not any(flops for *_, flops in shares)
+    for name, shape, flops in shares:
+        share = 1.0 if has_none else flops
+        last = rows[-1] if rows else {}
+        if (last.get("shape"), last.get("backward_share")) == (shape, share):
+            last["count"] = last.get("count", 1) + 1
+        else:
+            rows.append({"name": name, "shape": shape, "backward_share": share})
+    return rows
+
+
+def _inline(row: Data) -> str:
+    """Return a table in one line."""
+    return "{ " + ", ".join(f"{key} = {_value(value)}" for key, value in row.items()) + " }"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, str):
+        return tomli_w.dumps({"x": value}).strip().removeprefix("x = ")
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
+
+
+def _digits(value: float) -> float:
+    if not math.isfinite(value):
+        raise SimnetError(f"the counted workload: {value}: must be finite; give a smaller batch")
+    return float(f"{value:.{DIGITS}g}")

@@ -1,0 +1,58 @@
+"""The measurements behind a calibration or a workload, named by hash, so that a validation can prove to use others."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from simnet.fitting.measurement_file import MeasurementFile, with_former_labels
+from simnet.fitting.step_rows import StepTable
+from simnet.units import Bandwidth
+
+
+def digest(whole: MeasurementFile) -> str:
+    """Return a hash of the content of a file, the same for every order of keys and every version of the labels."""
+    # Calibrations of former versions hold digests of the former labels: these stay comparable.
+    content = msgspec.json.encode(with_former_labels(whole), order="deterministic")
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+def fitted_to(files: Sequence[tuple[Path, MeasurementFile]]) -> list[dict[str, object]]:
+    """Return the key `fitted_to` in file form: an entry for every file and setup."""
+    return [_row(path, whole, number) for path, whole in files for number in range(len(whole.setups))]
+
+
+def fitted_to_tables(tables: Sequence[StepTable], nic_bytes_per_s: float) -> list[dict[str, object]]:
+    """Return the key `fitted_to` of tables of step times: an entry for every number of nodes and ranks.
+
+    Args:
+        tables: that were fitted.
+        nic_bytes_per_s: bandwidth of all NICs of a node.
+    """
+    return [
+        {
+            "file": table.path.name,
+            "digest": table.digest,
+            "measured": ["training"],
+            "num_nodes": nodes,
+            "ranks_per_node": ranks,
+            **({"nic": Bandwidth(nic_bytes_per_s).text()} if nodes > 1 else {}),
+        }
+        for table in tables
+        for nodes, ranks in dict.fromkeys((row.num_nodes, row.ranks_per_node) for row in table.rows)
+    ]
+
+
+def _row(path: Path, whole: MeasurementFile, number: int) -> dict[str, object]:
+    setup = whole.setups[number]
+    kinds = dict.fromkeys(series.kind for series in whole.series if series.setup == number)
+    nic = {"nic": Bandwidth(setup.nic_bytes_per_s).text()} if setup.nic_bytes_per_s is not None else {}
+    return {
+        "file": path.name,
+        "digest": digest(whole),
+        "measured": list(kinds),
+        "num_nodes": setup.num_nodes,
+        "ranks_per_node": setup.ranks_per_node,
+        **nic,
+    }

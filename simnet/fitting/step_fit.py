@@ -1,0 +1,329 @@
+"""Fit compute, links and codec to step times, one number after another, each to the rows that tell it.
+
+1. Compute: a factor on forward and backward for each workload and batch, from steps of one rank; without such, and
+   without times of its own in the workload, from dense steps of one node.
+2. The links inside a node: one efficiency, from the dense steps of one node that compute has not used.
+3. The network: one efficiency of the NICs for each number of nodes, from the dense steps there.
+4. The codec: `codec_efficiency`, from the compressed steps of the fewest nodes, where the network weighs least.
+5. The exchange of each compressing strategy: one efficiency of the NICs for each further number of nodes, since its
+   messages, all-to-alls among them, do not fill a NIC as a dense all-reduce does.
+
+Links that other files measure are not fitted. All other rows are predicted. Each number meets its rows in the mean of
+their logarithms.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+
+import numpy as np
+from msgspec.structs import replace
+
+from simnet.errors import SimnetError
+from simnet.fitting.fitted_part import Interval, counted
+from simnet.fitting.step_model import Batch, StepModel, Trained
+from simnet.fitting.step_rows import TimedStep
+from simnet.hardware import Calibration
+from simnet.network_costs import LibraryCosts
+from simnet.numeric import find_root
+from simnet.units import format_seconds
+from simnet.values import MAX_SPREAD
+
+LINKS = {"intra_node": "the links inside a node", "inter_node": "the NICs"}
+FACTORS, EFFICIENCIES, CODEC_EFFICIENCIES = (1e-4, 1e4), (1e-5, 1.0), (1e-4, 1.0)
+"""Bounds of factors on compute, and of fractions of the nominal and of the memory bandwidth."""
+ROUNDING = 1e-6
+RUN_SPREAD = 0.05
+"""Of a step from one run to the next, 5 % and 95 % points, where a table repeats no setting: rows of one setting in
+Table 1 of 1-bit Adam (64 GPUs, with and without accumulation, two networks) differ by 1 to 7 %."""
+LEAST_SPREAD = 0.005
+"""Where a table repeats its settings all but exactly."""
+NORMAL_90 = 1.645
+"""The 95 % point of the standard normal distribution."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedNumber:
+    """A fitted number, its 90 % interval as factors on it, and the rows that it was fitted to."""
+
+    value: float
+    factors: Interval
+    rows: tuple[TimedStep, ...]
+
+    @property
+    def text(self) -> str:
+        """The number with its interval."""
+        low, high = (self.value * factor for factor in self.factors)
+        return f"{self.value:.4g} (90 %: {low:.4g} to {high:.4g})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepFit:
+    """All that was fitted to step times.
+
+    Attributes:
+        model: with the fitted compute times.
+        compute: factor on the workload's compute, by workload and batch.
+        intra_node: efficiency of the links inside a node.
+        by_nodes: efficiency of the NICs by number of nodes, ascending.
+        codec: fraction of the memory bandwidth that encode and decode reach.
+        exchanges: efficiency of the NICs in the exchange of a compressing strategy, by number of nodes, ascending.
+        spread: of a step from one run to the next, 5 % and 95 % points.
+        notes: sentences for the reader.
+    """
+
+    model: StepModel
+    compute: dict[Batch, FittedNumber]
+    intra_node: FittedNumber | None
+    by_nodes: dict[int, FittedNumber]
+    codec: FittedNumber | None
+    exchanges: dict[str, dict[int, FittedNumber]]
+    spread: float
+    notes: tuple[str, ...]
+
+    @property
+    def fitted_rows(self) -> set[TimedStep]:
+        """Rows that some number was fitted to."""
+        exchanges = [one for by_nodes in self.exchanges.values() for one in by_nodes.values()]
+        found = [*self.compute.values(), *self.by_nodes.values(), self.intra_node, self.codec, *exchanges]
+        return {row for one in found if one is not None for row in one.rows}
+
+
+def fit(rows: Sequence[TimedStep], trained: Trained, start: Calibration, known_links: Collection[str] = ()) -> StepFit:
+    """Fit to rows of one or more tables.
+
+    Args:
+        rows: to fit.
+        trained: what was trained.
+        start: calibration that gives all that is not fitted.
+        known_links: links of `LINKS` that other files measure.
+
+    Raises:
+        SimnetError: a step is shorter than its compute or than its bytes take, or nothing tells the compute.
+    """
+    if "inter_node" not in known_links:
+        # Points of the start were measured with other efficiencies: the new ones take their place as a whole.
+        start = replace(start, by_nodes=())
+    model = StepModel(trained=trained, start=start)
+    fits = _Fits(model=model, spread=_run_spread(rows))
+    compute = fits.compute(rows)
+    fits = _Fits(model=model.with_factors({batch: one.value for batch, one in compute.items()}), spread=fits.spread)
+    for row in rows:
+        _check_compute(row, fits.model)
+    used = {row for one in compute.values() for row in one.rows}
+    dense = [row for row in rows if not fits.model.strategy(row).compresses]
+    found, intra_node = fits.model.start, None
+    inside = [row for row in dense if row.num_nodes == 1 and row.ranks_per_node > 1 and row not in used]
+    if inside and "intra_node" not in known_links:
+        intra_node = fits.link(inside, found, "intra_node")
+        found = with_efficiency(found, "intra_node", intra_node.value)
+    by_nodes: dict[int, FittedNumber] = {}
+    for nodes in sorted({row.num_nodes for row in dense if "inter_node" not in known_links} - {1}):
+        by_nodes[nodes] = fits.link([row for row in dense if row.num_nodes == nodes], found, "inter_node")
+    known_nodes = {row.num_nodes for row in rows} if "inter_node" in known_links else {1, *by_nodes}
+    compressed = [row for row in rows if row not in dense and row.num_nodes in known_nodes]
+    codec, notes = fits.codec(compressed, found, by_nodes)
+    if codec is not None:
+        found = replace(found, codec_efficiency=codec.value)
+    used = set(codec.rows) if codec is not None else set()
+    exchanges, more_notes = fits.exchanges([row for row in compressed if row not in used], found)
+    return StepFit(
+        model=fits.model,
+        compute=compute,
+        intra_node=intra_node,
+        by_nodes=by_nodes,
+        codec=codec,
+        exchanges=exchanges,
+        spread=fits.spread,
+        notes=(*notes, *more_notes),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fits:
+    """The fits of single numbers: each returns the number that meets some rows, and its interval."""
+
+    model: StepModel
+    spread: float
+
+    def compute(self, rows: Sequence[TimedStep]) -> dict[Batch, FittedNumber]:
+        """Return the factors on compute, where rows tell them."""
+        dense = [row for row in rows if row.num_nodes == 1 and not self.model.strategy(row).compresses]
+        alone = [row for row in dense if row.world_size == 1]
+        of_one_rank = {row.workload for row in alone}
+        # A published compute row says less of this cluster than a step of one of its nodes; times of the workload do.
+        others = [row for row in dense if row.workload not in of_one_rank and not self.model.has_own_compute(row)]
+        groups: dict[Batch, list[TimedStep]] = {}
+        for row in [*alone, *others]:
+            groups.setdefault((row.workload, row.batch), []).append(row)
+        return {batch: self._factor(group) for batch, group in groups.items()}
+
+    def _factor(self, rows: Sequence[TimedStep]) -> FittedNumber:
+        model = self.model
+
+        def error(factor: float) -> float:
+            return _mean_log_error(rows, lambda row: model.step_s(row, model.start, factor))
+
+        if error(FACTORS[0]) > 0:
+            least_s = model.step_s(rows[0], model.start, FACTORS[0])
+            raise SimnetError(
+                f"{rows[0].where}: a step of {format_seconds(rows[0].step_s)}: is shorter than the "
+                f"{format_seconds(least_s)} of its optimizer and links; check the unit, the batch and the cluster"
+            )
+        return self._number(error, FACTORS, rows, self.spread)
+
+    def link(self, rows: Sequence[TimedStep], start: Calibration, link: str) -> FittedNumber:
+        """Return the efficiency of a link.
+
+        Raises:
+            SimnetError: a step is shorter than its bytes take at the nominal rate.
+        """
+
+        def step_s(row: TimedStep, efficiency: float) -> float:
+            return self.model.step_s(row, with_efficiency(start, link, efficiency))
+
+        def error(efficiency: float) -> float:
+            return _mean_log_error(rows, lambda row: step_s(row, efficiency))
+
+        if error(1.0) > max(self.spread, RUN_SPREAD):
+            row = max(rows, key=lambda one: step_s(one, 1.0) / one.step_s)
+            raise SimnetError(
+                f"{row.where}: a step of {format_seconds(row.step_s)}: is shorter than the "
+                f"{format_seconds(step_s(row, 1.0))} that compute and bytes take at the nominal rate of {LINKS[link]}; "
+                "check the unit, the batch and the cluster"
+            )
+        value = _root(error, EFFICIENCIES)
+        scatter = _scatter([math.log(step_s(row, value) / row.step_s) for row in rows])
+        return self._number(error, EFFICIENCIES, rows, math.hypot(self.spread, scatter))
+
+    def codec(
+        self, compressed: Sequence[TimedStep], links: Calibration, by_nodes: Mapping[int, FittedNumber]
+    ) -> tuple[FittedNumber | None, tuple[str, ...]]:
+        """Return the efficiency of the codec, from the rows of the fewest nodes, or why there is none."""
+        if not compressed:
+            return None, ()
+        fewest = min(row.num_nodes for row in compressed)
+        used = [row for row in compressed if row.num_nodes == fewest]
+        what = f"steps of {', '.join(sorted({row.strategy for row in used}))} are predicted, not fitted"
+        if self.model.start.memory_bytes_per_s is None:
+            return None, (f"{what}: no memory bandwidth is known; give --base",)
+        found = with_efficiency(links, "inter_node", by_nodes[fewest].value) if fewest in by_nodes else links
+
+        def error(efficiency: float) -> float:
+            return _mean_log_error(
+                used, lambda row: self.model.step_s(row, replace(found, codec_efficiency=efficiency))
+            )
+
+        slowest, fastest = (error(bound) for bound in CODEC_EFFICIENCIES)
+        if slowest - fastest < ROUNDING:
+            return None, (f"{what}: the calibration holds the times of their kernels",)
+        if fastest > 0 or slowest < 0:
+            than = "shorter than without kernels" if fastest > 0 else "longer than any codec explains"
+            return None, (f"{what}: on {counted(fewest, 'node')} they are {than}",)
+        return self._number(error, CODEC_EFFICIENCIES, used, self.spread), ()
+
+    def exchanges(
+        self, compressed: Sequence[TimedStep], links: Calibration
+    ) -> tuple[dict[str, dict[int, FittedNumber]], tuple[str, ...]]:
+        """Return the efficiency of the NICs by strategy and number of nodes, and what explains the rows it cannot."""
+        found: dict[str, dict[int, FittedNumber]] = {}
+        notes = []
+        groups: dict[tuple[str, int], list[TimedStep]] = {}
+        for row in compressed:
+            # Without a time of kernels, the exchange would have to explain that of the codec, too.
+            if row.num_nodes > 1 and links.memory_bytes_per_s is not None:
+                groups.setdefault((self.model.strategy(row).kind, row.num_nodes), []).append(row)
+        for (kind, nodes), rows in sorted(groups.items()):
+            error = partial(self._exchange_error, rows, kind, links)
+            at_most, at_least = error(EFFICIENCIES[0]), error(EFFICIENCIES[1])
+            if at_least > 0 or at_most < 0:
+                than = (
+                    "shorter than its bytes take at the nominal rate"
+                    if at_least > 0
+                    else "longer than any rate explains"
+                )
+                notes.append(f"steps of {kind} on {nodes} nodes are predicted, not fitted: they are {than}")
+                continue
+            found.setdefault(kind, {})[nodes] = self._number(error, EFFICIENCIES, rows, self.spread)
+        return found, tuple(notes)
+
+    def _exchange_error(self, rows: Sequence[TimedStep], kind: str, links: Calibration, efficiency: float) -> float:
+        library = LibraryCosts(carries=(kind,), efficiency=efficiency)
+        others = {name: one for name, one in links.libraries.items() if kind not in one.carries}
+        calibration = replace(links, libraries={**others, kind: library})
+        return _mean_log_error(rows, lambda row: self.model.step_s(row, calibration))
+
+    @staticmethod
+    def _number(
+        error: Callable[[float], float], bounds: Interval, rows: Sequence[TimedStep], spread: float
+    ) -> FittedNumber:
+        """Return where the error is 0, with what longer and shorter steps would give as its interval."""
+        value = _root(error, bounds)
+        low, high = sorted(_root(partial(_shifted, error, by), bounds) for by in (spread, -spread))
+        factors = max(min(low / value, 1.0), 1 / MAX_SPREAD), min(max(high / value, 1.0), MAX_SPREAD)
+        return FittedNumber(value=value, factors=factors, rows=tuple(rows))
+
+
+def _run_spread(rows: Sequence[TimedStep]) -> float:
+    """Return the spread of a step from one run to the next: pooled from repeated settings, else `RUN_SPREAD`."""
+    # Equal times are copies of one measurement, or so rounded that they tell no spread.
+    groups: dict[tuple[object, ...], set[float]] = {}
+    for row in rows:
+        groups.setdefault(row.setting, set()).add(math.log(row.step_s))
+    repeated = [np.array(sorted(group)) for group in groups.values() if len(group) > 1]
+    freedom = sum(len(group) - 1 for group in repeated)
+    if not freedom:
+        return RUN_SPREAD
+    variance = sum(float(np.sum((group - group.mean()) ** 2)) for group in repeated) / freedom
+    return max(NORMAL_90 * math.sqrt(variance), LEAST_SPREAD)
+
+
+def _check_compute(row: TimedStep, model: StepModel) -> None:
+    """Refuse a step of unknown compute, or one that compute alone exceeds by more than steps differ between runs."""
+    if not model.knows_compute(row):
+        raise SimnetError(
+            f"{row.where}: no compute time: give the workload times or rows for this GPU, or add a step of one rank"
+        )
+    compute_s = model.compute_s(row)
+    if row.step_s < compute_s * (1 - RUN_SPREAD):
+        raise SimnetError(
+            f"{row.where}: a step of {format_seconds(row.step_s)}: is shorter than its compute of "
+            f"{format_seconds(compute_s)}; check the unit, the batch and the workload"
+        )
+
+
+def _mean_log_error(rows: Iterable[TimedStep], predict: Callable[[TimedStep], float]) -> float:
+    """Return the mean of log(predicted / measured); rows of one setting are predicted once."""
+    predicted: dict[tuple[object, ...], float] = {}
+    errors = []
+    for row in rows:
+        if row.setting not in predicted:
+            predicted[row.setting] = predict(row)
+        errors.append(math.log(predicted[row.setting] / row.step_s))
+    return fmean(errors)
+
+
+def _shifted(error: Callable[[float], float], by: float, value: float) -> float:
+    return error(value) - by
+
+
+def _scatter(log_errors: Sequence[float]) -> float:
+    """Return how far single rows lie about a fit: half the width between their 5 % and 95 % points."""
+    low, high = np.percentile(log_errors, [5.0, 95.0])
+    return float(high - low) / 2
+
+
+def _root(error: Callable[[float], float], bounds: Interval) -> float:
+    """Return where an error is 0, on a logarithmic scale; the nearer bound if it is nowhere."""
+    at_low, at_high = (error(bound) for bound in bounds)
+    if at_low * at_high >= 0:
+        return bounds[0] if abs(at_low) < abs(at_high) else bounds[1]
+    low, high = map(math.log, bounds)
+    return math.exp(find_root(lambda tried: error(math.exp(tried)), low, high))
+
+
+def with_efficiency(calibration: Calibration, link: str, efficiency: float) -> Calibration:
+    """Return a calibration with one number as the efficiency of "intra_node" or "inter_node"."""
+    return replace(calibration, **{link: replace(getattr(calibration, link), efficiency=efficiency)})

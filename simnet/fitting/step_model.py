@@ -1,0 +1,167 @@
+"""The predicted time of a row of a table of step times, under a calibration and the compute times found so far."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from simnet.errors import SimnetError
+from simnet.fitting.step_rows import TimedStep
+from simnet.hardware import Calibration
+from simnet.scenario import Scenario
+from simnet.strategies import Strategy
+from simnet.strategies.named import strategy_from_text
+from simnet.units import Duration, Size
+from simnet.workload import training_step
+from simnet.workload.workload import Workload
+
+MIB = 2**20
+FORWARD_SHARE = 1 / 3
+"""Of compute, where nothing is known: backward computes two products for each one of forward."""
+Batch = tuple[str, int]
+"""Name of a workload and samples of a micro-batch: what compute times belong to."""
+
+
+class Trained(NamedTuple):
+    """What was trained, and what simulates it: fits do not import the simulator.
+
+    Attributes:
+        scenario: the scenario by the name of its workload; with its own workload for an empty name.
+        simulate_s: time of an iteration of a scenario [s].
+    """
+
+    scenario: Callable[[str], Scenario]
+    simulate_s: Callable[[Scenario], float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepModel:
+    """What was trained.
+
+    Attributes:
+        trained: gives cluster, workload and strategies, and simulates them.
+        start: the calibration that is fitted further.
+        compute_factors: factors on the workload's forward and backward, where they were fitted.
+    """
+
+    trained: Trained
+    start: Calibration
+    compute_factors: Mapping[Batch, float] = field(default_factory=dict)
+
+    @cached_property
+    def _scenarios(self) -> dict[tuple[object, ...], Scenario]:
+        return {}
+
+    def with_factors(self, factors: Mapping[Batch, float]) -> "StepModel":
+        """Return the model with other compute times."""
+        return StepModel(trained=self.trained, start=self.start, compute_factors=factors)
+
+    def strategy(self, row: TimedStep) -> Strategy:
+        """Return the strategy of a row."""
+        return self._scenario(row).strategy
+
+    def workload(self, row: TimedStep, factor: float | None = None) -> Workload:
+        """Return the workload of a row with its compute times, a factor on them or those found."""
+        found = self._scenario(row).workload
+        factor = self._factor(row) if factor is None else factor
+        assert found.forward_s is not None
+        assert found.backward_s is not None
+        return replace(
+            found, forward_s=Duration(found.forward_s * factor), backward_s=Duration(found.backward_s * factor)
+        )
+
+    def compute_s(self, row: TimedStep) -> float:
+        """Return forward and backward of all micro-batches, and the optimizer: the least that a step takes [s]."""
+        found = self.workload(row)
+        passes_s = float(found.forward_s or 0.0) + float(found.backward_s or 0.0)
+        return row.grad_accumulation * passes_s + float(found.optimizer_s or 0.0)
+
+    def step_s(self, row: TimedStep, calibration: Calibration, factor: float | None = None) -> float:
+        """Return the predicted step [s]; `factor` replaces the one that was found for the compute."""
+        there = replace(self._scenario(row), calibration=calibration, workload=self.workload(row, factor))
+        try:
+            return self.trained.simulate_s(there)
+        except SimnetError as error:
+            raise SimnetError(f"{row.where}: {error}") from error
+
+    def has_own_compute(self, row: TimedStep) -> bool:
+        """Tell whether the workload gives compute as times, measured on what was trained."""
+        return self._whole(row).workload.forward_s is not None
+
+    def gives_compute(self, row: TimedStep) -> bool:
+        """Tell whether the workload gives compute times for the cluster's GPU."""
+        return self._given_compute(row) is not None
+
+    def knows_compute(self, row: TimedStep) -> bool:
+        """Tell whether the workload or a fit gives compute times."""
+        return self.gives_compute(row) or bool(self._fitted_factors(row))
+
+    def _factor(self, row: TimedStep) -> float:
+        """Return the factor of the batch, or else of the nearest batch of the workload, or else 1."""
+        found = self._fitted_factors(row)
+        return found[min(found, key=lambda batch: abs(batch - row.batch))] if found else 1.0
+
+    def _fitted_factors(self, row: TimedStep) -> dict[int, float]:
+        return {batch: factor for (name, batch), factor in self.compute_factors.items() if name == row.workload}
+
+    def _scenario(self, row: TimedStep) -> Scenario:
+        """Return the scenario of a row with its compute as times; without any, those of a second in all."""
+        key = row.setting
+        if key not in self._scenarios:
+            there = self._at_nodes(row)
+            forward_s, backward_s, optimizer_s = self._given_compute(row) or (FORWARD_SHARE, 1 - FORWARD_SHARE, 0.0)
+            workload = replace(
+                there.workload,
+                forward_s=Duration(forward_s),
+                backward_s=Duration(backward_s),
+                optimizer_s=Duration(optimizer_s),
+                compute=(),
+                compute_factor=1.0,
+                batch_per_rank=row.batch,
+            )
+            self._scenarios[key] = replace(there, workload=workload, strategy=_strategy_of(row, self._whole(row)))
+        return self._scenarios[key]
+
+    def _at_nodes(self, row: TimedStep) -> Scenario:
+        whole = self._whole(row)
+        try:
+            cluster = replace(whole.cluster, num_nodes=row.num_nodes, ranks_per_node=row.ranks_per_node)
+            run = replace(whole.run, grad_accumulation=row.grad_accumulation, global_batch=None, draws=0)
+        except ValueError as error:  # such as a slow node that is not among so few
+            raise SimnetError(f"{row.where}: cluster: {error}") from error
+        return replace(whole, cluster=cluster, run=run, baseline=None)
+
+    def _whole(self, row: TimedStep) -> Scenario:
+        """Return what was trained, with the workload that the row names."""
+        try:
+            return self.trained.scenario(row.workload)
+        except SimnetError as error:
+            where = f"{row.where}: workload" if row.workload else row.where
+            raise SimnetError(f"{where}: {str(error).removeprefix('--set: workload: ')}") from error
+
+    def _given_compute(self, row: TimedStep) -> tuple[float, float, float] | None:
+        """Return forward, backward and optimizer of a micro-batch [s]; None if the workload has none for this GPU."""
+        there = self._at_nodes(row)
+        workload = there.workload
+        has_times = workload.forward_s is not None and workload.backward_s is not None
+        scaled = replace(workload, batch_per_rank=row.batch)
+        try:
+            found = training_step.resolve(scaled, there.cluster, self.start)
+        except SimnetError:  # what else does not fit, the simulation refuses
+            return None
+        # Times belong to the workload's own batch; rows of `compute` are scaled already.
+        ratio = row.batch / workload.batch_per_rank if has_times else 1.0
+        return found.forward_s * ratio, found.backward_s * ratio, found.optimizer_s
+
+
+def _strategy_of(row: TimedStep, scenario: Scenario) -> Strategy:
+    """Return the strategy that a row names: the scenario's own of this kind, else with its options or defaults."""
+    where = f"{row.where}: strategy"
+    found = strategy_from_text(row.strategy, where, (scenario.strategy, scenario.baseline))
+    cap = row.bucket_cap_mb
+    try:
+        return found if cap is None else replace(found, bucket_cap=Size(round(cap * MIB)))
+    except ValueError as error:
+        raise SimnetError(f"{where}: {error}") from error

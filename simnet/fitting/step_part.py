@@ -1,0 +1,211 @@
+"""What step times give a calibration: the network by nodes, links inside a node, the codec; and all rows compared."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simnet.comparison import Comparison
+from simnet.fitting import agreement, over_base, step_fit
+from simnet.fitting.calibration_file import as_calibration
+from simnet.fitting.fitted_part import FittedPart, Interval, counted, text_with_interval
+from simnet.fitting.step_fit import FittedNumber, StepFit
+from simnet.fitting.step_model import Batch, Trained
+from simnet.fitting.step_rows import StepTable, TimedStep
+from simnet.hardware import Calibration, Cluster
+from simnet.strategies import DenseAllReduce
+from simnet.units import format_seconds
+
+CODEC = "codec_efficiency"
+AT_THE_NOMINAL_RATE = 0.995
+MAX_NAMES = 8
+"""Columns that a note names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedSteps(FittedPart):
+    """What step times give a calibration, and all that was fitted to them."""
+
+    found: StepFit
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherFiles:
+    """What other files and a base give: a calibration in file form, and the links that the files measure."""
+
+    table: Mapping[str, Any]
+    links: Collection[str] = ()
+
+
+def fit_tables(
+    tables: Sequence[StepTable],
+    held_out: Sequence[StepTable],
+    trained: Trained,
+    others: OtherFiles,
+) -> FittedSteps:
+    """Fit tables of step times.
+
+    Args:
+        tables: to fit.
+        held_out: to predict.
+        trained: what was trained.
+        others: what step times need not tell.
+
+    Raises:
+        SimnetError: a step is shorter than its compute, or nothing tells the compute.
+    """
+    rows = [row for table in tables for row in table.rows]
+    others_rows = [row for table in held_out for row in table.rows]
+    start = as_calibration(others.table)
+    found = step_fit.fit(rows, trained, start, others.links)
+    cluster = trained.scenario(rows[0].workload).cluster
+    part = _table(found, cluster, [table.path.name for table in tables])
+    intervals = _intervals(found)
+    whole = as_calibration(over_base.lay_over({**part, "intervals": intervals}, others.table))
+    compared = [_comparison(row, found, whole) for row in [*rows, *others_rows]]
+    return FittedSteps(
+        found=found,
+        table=part,
+        shown=_shown(found) | _speedups(compared, [*rows, *others_rows], found),
+        intervals=intervals,
+        residuals=tuple(compared),
+        notes=(*_notes(found, tables), *found.notes, *agreement.note(found, rows, trained, start, others.links)),
+    )
+
+
+def _table(found: StepFit, cluster: Cluster, names: Iterable[str]) -> dict[str, Any]:
+    source = f"step times: {', '.join(names)}"
+    table: dict[str, Any] = {}
+    if found.codec:
+        table[CODEC] = _rounded(found.codec.value)
+    if found.intra_node:
+        table["intra_node"] = {
+            "measured_on": cluster.intra_node.bytes_per_s.text(),
+            "efficiency": _rounded(found.intra_node.value),
+            "source": source,
+        }
+    if found.by_nodes:
+        largest = found.by_nodes[max(found.by_nodes)]
+        table["inter_node"] = {
+            "measured_on": cluster.inter_node.bytes_per_s.text(),
+            "efficiency": _rounded(largest.value),
+            "source": source,
+        }
+        table["by_nodes"] = _points(found.by_nodes)
+        if algorithm := _algorithm(found):
+            table["all_reduce"] = algorithm
+    if found.exchanges:
+        table["libraries"] = {
+            kind: {"carries": [kind], "by_nodes": _points(by_nodes), "source": source}
+            for kind, by_nodes in found.exchanges.items()
+        }
+    return table
+
+
+def _algorithm(found: StepFit) -> str | None:
+    """Return the all-reduce that the experiment names, which the bandwidths go with."""
+    strategies = {found.model.strategy(row) for one in found.by_nodes.values() for row in one.rows}
+    named = {one.algorithm for one in strategies if isinstance(one, DenseAllReduce)}
+    return named.pop() if len(named) == 1 else None
+
+
+def _points(by_nodes: Mapping[int, FittedNumber]) -> list[dict[str, Any]]:
+    return [
+        {
+            "nodes": nodes,
+            "efficiency": _rounded(one.value),
+            "intervals": {"efficiency": [_rounded(factor) for factor in one.factors]},
+        }
+        for nodes, one in by_nodes.items()
+    ]
+
+
+def _intervals(found: StepFit) -> dict[str, Interval]:
+    intervals: dict[str, Interval] = {}
+    if found.codec:
+        intervals[CODEC] = found.codec.factors
+    if found.intra_node:
+        intervals["intra_node.efficiency"] = found.intra_node.factors
+    if found.by_nodes:
+        intervals["inter_node.efficiency"] = found.by_nodes[max(found.by_nodes)].factors
+    return intervals
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _shown(found: StepFit) -> dict[str, str]:
+    shown = {_compute_name(batch): _compute_text(one, found) for batch, one in found.compute.items()}
+    if found.intra_node:
+        shown["intra_node.efficiency"] = found.intra_node.text
+    for nodes, one in found.by_nodes.items():
+        shown[f"inter_node.efficiency, {nodes} nodes"] = one.text
+    if found.codec:
+        shown[CODEC] = found.codec.text
+    for kind, by_nodes in found.exchanges.items():
+        shown |= {f"{kind}, efficiency, {nodes} nodes": one.text for nodes, one in by_nodes.items()}
+    return shown
+
+
+def _compute_name(batch: Batch) -> str:
+    return ", ".join(filter(None, ["compute", batch[0], f"batch {batch[1]}"]))
+
+
+def _compute_text(fitted: FittedNumber, found: StepFit) -> str:
+    """Return forward and backward of a micro-batch, and what factor on the workload's own compute this is."""
+    row = fitted.rows[0]
+    workload = found.model.workload(row)
+    seconds = float(workload.forward_s or 0.0) + float(workload.backward_s or 0.0)
+    of_own = f", {fitted.value:.3g} of the workload's" if found.model.gives_compute(row) else ""
+    return text_with_interval(seconds, fitted.factors, format_seconds) + of_own
+
+
+def _comparison(row: TimedStep, found: StepFit, calibration: Calibration) -> Comparison:
+    accumulated = f" x {row.grad_accumulation}" if row.grad_accumulation > 1 else ""
+    return Comparison(
+        series=f"steps, {row.strategy}",
+        label=f"{counted(row.num_nodes, 'node')} x {row.ranks_per_node}, batch {row.batch}{accumulated} ({row.where})",
+        measured=row.step_s,
+        # Beyond these digits there is only the tolerance of the solver.
+        predicted=float(f"{found.model.step_s(row, calibration):.6g}"),
+        role="fitted" if row in found.fitted_rows else "held out",
+    )
+
+
+def _speedups(compared: Sequence[Comparison], rows: Sequence[TimedStep], found: StepFit) -> dict[str, str]:
+    """Return measured and predicted speedups over the dense steps of the same setting, where not both are fitted."""
+    dense = {
+        (*row.curve[:-1], row.num_nodes): one
+        for row, one in zip(rows, compared, strict=True)
+        if not found.model.strategy(row).compresses
+    }
+    shown = {}
+    for row, one in zip(rows, compared, strict=True):
+        of_dense = dense.get((*row.curve[:-1], row.num_nodes))
+        if of_dense is None or not found.model.strategy(row).compresses or of_dense.role == one.role == "fitted":
+            continue
+        measured, predicted = of_dense.measured / one.measured, of_dense.predicted / one.predicted
+        shown[f"{row.strategy}, {counted(row.num_nodes, 'node')}"] = (
+            f"speedup {predicted:.2f}x, measured {measured:.2f}x ({predicted / measured - 1:+.1%})"
+        )
+    return shown
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more
+
+
+def _notes(found: StepFit, tables: Iterable[StepTable]) -> list[str]:
+    notes = [f"{table.path.name}: not read: {_names(table.unread)}" for table in tables if table.unread]
+    if found.spread == step_fit.RUN_SPREAD:
+        notes.append(
+            f"no setting is repeated with another time: steps are taken to differ by {step_fit.RUN_SPREAD:.0%} from "
+            "run to run, as the intervals say; give repetitions"
+        )
+    notes += [
+        f"steps on {counted(nodes, 'node')} are as short as the nominal rate of the NICs allows: check these rows"
+        for nodes, one in found.by_nodes.items()
+        if one.value > AT_THE_NOMINAL_RATE
+    ]
+    return notes

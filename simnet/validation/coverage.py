@@ -1,0 +1,284 @@
+"""90 % intervals of predicted published rows, and how many of the published values they hold.
+
+Two errors are added up, as logarithms of factors and in squares:
+
+- The *values* were fitted to rows that another run would have given otherwise. Every calibrated row is varied by the
+  spread of values that a publication prints more than once (`run_to_run`), and all sets are fitted again.
+- The *model* leaves something out. How much, is read off the rows of the other publications alone, so that a
+  publication says nothing about the width of its own intervals: the width under which 90 % of the rows of each of them
+  are inside.
+
+Rows of one publication have errors in common, so that the share of rows inside is less sure than their number suggests.
+"""
+
+import math
+import statistics
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from simnet.calibration_draws import CONFIDENCE, SIGMAS, quantile
+from simnet.comparison import coverage
+from simnet.validation import published_rows, sets
+from simnet.validation.outcome import Outcome, Prediction, Unit
+from simnet.validation.published_rows import PublishedRow
+from simnet.validation.sets import one_bit_adam
+
+Quantity = Literal["time", "speedup"]
+TARGET = (0.80, 0.97)
+"""Least and largest share of published values inside their 90 % intervals."""
+NUM_REFITS = 8
+"""Fits with varied rows: a power of two, of which one less rows can be told apart."""
+SAME_SET_UP = (
+    "source",
+    "hardware",
+    "network",
+    "gpus_per_node",
+    "gpus",
+    "model",
+    "batch_per_gpu",
+    "precision",
+    "metric",
+)
+"""Columns in which two rows agree whose quotient is a speedup, or that are one value printed twice."""
+RowKey = tuple[str, str]
+"""Name of a set, and key of a row."""
+_TimeError = tuple[PublishedRow, float, tuple[float, float]]
+"""A predicted row of a time, the logarithm of measured / predicted, and by how much it may be off for known reasons."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Residual:
+    """How far a published value is from a prediction.
+
+    Attributes:
+        source: the publication.
+        quantity: "time" or "speedup".
+        log_error: logarithm of measured / predicted.
+        own_log: logarithms, below and above, by which the prediction may be off for known reasons, at 90 %.
+    """
+
+    source: str
+    quantity: Quantity
+    log_error: float
+    own_log: tuple[float, float]
+
+    @property
+    def unexplained(self) -> float:
+        """The half width, as a logarithm, that the model needs beside the known reasons to hold the value."""
+        known = self.own_log[1] if self.log_error > 0 else self.own_log[0]
+        return math.sqrt(max(self.log_error**2 - known**2, 0.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What the intervals are made of.
+
+    Attributes:
+        own: logarithms, below and above, by which each predicted row may be off since its calibration is.
+        residuals: how far published values are off.
+        rows_alike: whether the rows of all publications count alike, not each publication.
+    """
+
+    own: Mapping[RowKey, tuple[float, float]]
+    residuals: tuple[Residual, ...]
+    rows_alike: bool = False
+
+    def width(self, of: Quantity, without: str = "") -> float:
+        """Return the half width, as a logarithm, that the model's own error needs, found without one publication.
+
+        It is 0 where no other row tells.
+        """
+        known = [one for one in self.residuals if one.quantity == of and one.source != without]
+        return model_width(replace(one, source="") if self.rows_alike else one for one in known)
+
+
+def model_width(residuals: Iterable[Residual]) -> float:
+    """Return the half width, as a logarithm, under which 90 % of each source's rows are inside; 0 of none.
+
+    Sources, not rows, are what the next cluster is one more of: the many rows of one that is predicted well would hide
+    another that is not.
+    """
+    widths: dict[str, list[float]] = {}
+    for one in residuals:
+        widths.setdefault(one.source, []).append(one.unexplained)
+    return max((quantile(sorted(known), CONFIDENCE) for known in widths.values()), default=0.0)
+
+
+def find_evidence(outcomes: Sequence[Outcome]) -> Evidence:
+    """Fit all sets again and again with varied rows, and compare all predictions with what was published.
+
+    Args:
+        outcomes: of all sets.
+    """
+    own = _own_widths(outcomes)
+    return Evidence(own=own, residuals=_residuals(outcomes, own))
+
+
+def with_intervals(outcomes: Sequence[Outcome], evidence: Evidence) -> list[Outcome]:
+    """Return sets whose predictions have 90 % intervals."""
+
+    def interval(outcome: Outcome, one: Prediction) -> tuple[float, float]:
+        width = evidence.width(quantity(outcome.unit), without=one.row.source)
+        return _interval(one, evidence.own[outcome.name, one.row.key], width)
+
+    return [
+        replace(
+            outcome, predictions=tuple(replace(one, interval=interval(outcome, one)) for one in outcome.predictions)
+        )
+        for outcome in outcomes
+    ]
+
+
+def share_inside(outcomes: Sequence[Outcome]) -> tuple[int, int]:
+    """Return how many published values are inside their intervals, and how many have one."""
+    return coverage([one for outcome in outcomes for one in outcome.predictions])
+
+
+def by_source(outcomes: Sequence[Outcome]) -> dict[str, tuple[int, int]]:
+    """Return the same by publication."""
+    found: dict[str, list[Prediction]] = {}
+    for outcome in outcomes:
+        for one in outcome.predictions:
+            found.setdefault(one.row.source, []).append(one)
+    return {source: coverage(predictions) for source, predictions in found.items()}
+
+
+def meets_target(outcomes: Sequence[Outcome]) -> bool:
+    """Tell whether as many published values are inside as should be."""
+    inside, rows = share_inside(outcomes)
+    return TARGET[0] <= inside / rows <= TARGET[1]
+
+
+def alternatives(outcomes: Sequence[Outcome], evidence: Evidence) -> dict[str, tuple[int, int]]:
+    """Return how many published values other intervals would hold, and of how many."""
+    exact = replace(evidence, own=dict.fromkeys(evidence.own, (0.0, 0.0)))
+    certain = replace(evidence, residuals=tuple(replace(one, log_error=0.0) for one in evidence.residuals))
+    seen = replace(evidence, residuals=tuple(replace(one, source=f"{one.source}, seen") for one in evidence.residuals))
+    shipped = replace(evidence, own=dict(_with_shipped_ranges(outcomes, evidence)))
+    named = {
+        "calibrated rows varied, no model error": certain,
+        "model error alone": exact,
+        "the shipped calibrations' own intervals, too (some were set by people who had seen all rows)": shipped,
+        "90 % of the rows of all other publications together, not of each": replace(evidence, rows_alike=True),
+        "model error of all publications, the predicted one among them (no test)": seen,
+    }
+    return {name: share_inside(with_intervals(outcomes, one)) for name, one in named.items()}
+
+
+def _with_shipped_ranges(
+    outcomes: Sequence[Outcome], evidence: Evidence
+) -> Iterator[tuple[RowKey, tuple[float, float]]]:
+    for outcome in outcomes:
+        for one in outcome.predictions:
+            own = evidence.own[outcome.name, one.row.key]
+            # A larger cluster than those measured has its growing interval in both ranges: it counts once.
+            more = [
+                max(math.log(end) ** 2 - math.log(known) ** 2, 0.0)
+                for end, known in zip(one.shipped_range(), one.known_range, strict=True)
+            ]
+            below, above = (math.sqrt(width**2 + added) for width, added in zip(own, more, strict=True))
+            yield (outcome.name, one.row.key), (below, above)
+
+
+def _interval(one: Prediction, own_log: tuple[float, float], width: float) -> tuple[float, float]:
+    low, high = one.band or (one.predicted, one.predicted)
+    below, above = (math.hypot(side, width) for side in own_log)
+    return low * math.exp(-below), high * math.exp(above)
+
+
+def quantity(unit: Unit) -> Quantity:
+    """Return what a set of this unit predicts."""
+    return "speedup" if unit == "x" else "time"
+
+
+def _residuals(outcomes: Sequence[Outcome], own: Mapping[RowKey, tuple[float, float]]) -> tuple[Residual, ...]:
+    """Return how far every published value is off, and every speedup of two methods in one set-up.
+
+    A band over what a publication leaves open has no residual, and sets that tell nothing of others are left out.
+    """
+    found: list[Residual] = []
+    times: list[_TimeError] = []
+    published = {one.row.key for outcome in outcomes if outcome.unit == "x" for one in outcome.predictions}
+    for outcome in (one for one in outcomes if one.tells_of_others):
+        for one in outcome.predictions:
+            if one.band is not None:
+                continue
+            mine = own[outcome.name, one.row.key]
+            error = math.log(one.measured / one.predicted)
+            found.append(
+                Residual(source=one.row.source, quantity=quantity(outcome.unit), log_error=error, own_log=mine)
+            )
+            if quantity(outcome.unit) == "time":
+                times.append((one.row, error, mine))
+    return (*found, *_speedups(times, published))
+
+
+def _speedups(times: Sequence[_TimeError], published: Collection[str]) -> Iterator[Residual]:
+    """Yield the residuals of quotients of two predicted times that differ in the method alone.
+
+    Quotients that are rows of a set are left out: they have a residual already.
+    """
+    for number, (row, error, own) in enumerate(times):
+        for other, other_error, other_own in times[number + 1 :]:
+            if row.method == other.method or _set_up(row) != _set_up(other):
+                continue
+            if (
+                f"{other.key}, {row.key.partition(':')[2]}" in published
+                or f"{row.key}, {other.key.partition(':')[2]}" in published
+            ):
+                continue
+            below, above = (math.hypot(a, b) for a, b in zip(own, reversed(other_own), strict=True))
+            yield Residual(source=row.source, quantity="speedup", log_error=error - other_error, own_log=(below, above))
+
+
+def _set_up(row: PublishedRow) -> tuple[object, ...]:
+    return tuple(getattr(row, column) for column in SAME_SET_UP)
+
+
+def _own_widths(outcomes: Sequence[Outcome]) -> dict[RowKey, tuple[float, float]]:
+    """Return, for every predicted row, the logarithms by which it may be off since its calibration is, at 90 %."""
+    spread = run_to_run()
+    squares: dict[RowKey, float] = {}
+    names = [outcome.name for outcome in outcomes if any(one.band is None for one in outcome.predictions)]
+    before = {(outcome.name, one.row.key): one.predicted for outcome in outcomes for one in outcome.predictions}
+    rows = sorted({row.key for outcome in outcomes for row in outcome.calibration_rows})
+    for refit in range(NUM_REFITS):
+        factors = {key: math.exp(spread * _sign(refit, place)) for place, key in enumerate(rows)}
+        with published_rows.varied(factors):
+            for name in names:
+                for one in sets.run(name).predictions:
+                    moved = math.log(one.predicted / before[name, one.row.key])
+                    squares[name, one.row.key] = squares.get((name, one.row.key), 0.0) + moved**2 / NUM_REFITS
+    return {
+        (outcome.name, one.row.key): _with_range(SIGMAS * math.sqrt(squares.get((outcome.name, one.row.key), 0.0)), one)
+        for outcome in outcomes
+        for one in outcome.predictions
+    }
+
+
+def _with_range(width: float, one: Prediction) -> tuple[float, float]:
+    low, high = one.known_range
+    return math.hypot(width, math.log(low)), math.hypot(width, math.log(high))
+
+
+def _sign(refit: int, place: int) -> int:
+    """Return 1 or -1: a row of a Hadamard matrix, so that the effects of rows with other signs do not mix."""
+    return 1 - 2 * ((refit & (1 + place % (NUM_REFITS - 1))).bit_count() % 2)
+
+
+def run_to_run() -> float:
+    """Return the standard deviation, as a logarithm, of what a publication measured more than once.
+
+    These are forward, backward without its all-reduce and the step of 1-bit Adam's Table 1, the same on every number of
+    GPUs. HKBU prints every time of one GPU once, copied to all of its tables.
+    """
+    squares, freedom = 0.0, 0
+    for network in one_bit_adam.NETWORKS:
+        by_metric: dict[str, list[float]] = {}
+        for row in one_bit_adam.compute_times(network).rows:
+            by_metric.setdefault(row.metric, []).append(math.log(row.value))
+        for values in by_metric.values():
+            squares += statistics.variance(values) * (len(values) - 1)
+            freedom += len(values) - 1
+    return math.sqrt(squares / freedom)

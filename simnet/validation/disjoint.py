@@ -1,0 +1,96 @@
+"""Prove from the files that the predicted measurements were not used to calibrate.
+
+A file is named by a hash of its content, so a copy under another name is still recognized. A network setting is named
+by nodes, ranks per node and NIC bandwidth: a second measurement of a fitted setting would be no independent test.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from simnet.errors import SimnetError
+from simnet.fitting import provenance
+from simnet.fitting.measurement_file import MeasurementFile, Setup
+from simnet.hardware import FittedTo
+from simnet.scenario import Scenario
+
+OVER_THE_NETWORK = {"collective", "training"}
+"""Kinds of series that depend on the network; the others may be fitted in the setting that is predicted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disjointness:
+    """The predicted files and the fitted ones, which have nothing in common.
+
+    Attributes:
+        num_predicted: predicted files.
+        num_fitted: files that calibration and workload were fitted to.
+        network_settings: settings at which the network was fitted, such as "2 x 1 ranks at 0.1 Gbit/s".
+    """
+
+    num_predicted: int
+    num_fitted: int
+    network_settings: tuple[str, ...]
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether calibration or workload name the files that they were fitted to."""
+        return self.num_fitted > 0
+
+
+def check(scenario: Scenario, files: Sequence[tuple[Path, MeasurementFile]]) -> Disjointness:
+    """Check that calibration and workload of a scenario were fitted to none of these files or their settings.
+
+    Args:
+        scenario: with its calibration and workload.
+        files: measured training, to be predicted.
+
+    Raises:
+        SimnetError: a file or a network setting was fitted.
+    """
+    digests = {one.digest: one.file for one in _fitted(scenario)}
+    over_network = _fitted_over_network(scenario)
+    for path, whole in files:
+        if name := digests.get(provenance.digest(whole)):
+            raise SimnetError(f"{path}: was fitted by the calibration or the workload (as {name}): predict another")
+        for setup in whole.setups:
+            _check_setting(path, setup, scenario)
+    settings = dict.fromkeys(_setting(one.num_nodes, one.ranks_per_node, one.nic_bytes_per_s) for one in over_network)
+    return Disjointness(num_predicted=len(files), num_fitted=len(digests), network_settings=tuple(settings))
+
+
+def file_fitted_at(
+    scenario: Scenario, num_nodes: int, ranks_per_node: int, nic_bytes_per_s: float | None
+) -> str | None:
+    """Return the file by which the network was fitted at a setting; None if it was not."""
+    for one in _fitted_over_network(scenario):
+        is_same = (one.num_nodes, one.ranks_per_node) == (num_nodes, ranks_per_node)
+        rates = one.nic_bytes_per_s, nic_bytes_per_s
+        # A calibration file holds a bandwidth as text with few digits.
+        if is_same and rates[0] and rates[1] and math.isclose(rates[0], rates[1], rel_tol=1e-3):
+            return one.file
+    return None
+
+
+def _fitted(scenario: Scenario) -> tuple[FittedTo, ...]:
+    return (*scenario.calibration.fitted_to, *scenario.workload.fitted_to)
+
+
+def _fitted_over_network(scenario: Scenario) -> list[FittedTo]:
+    return [
+        one for one in _fitted(scenario) if OVER_THE_NETWORK & set(one.measured) and one.nic_bytes_per_s is not None
+    ]
+
+
+def _check_setting(path: Path, setup: Setup, scenario: Scenario) -> None:
+    setting = setup.num_nodes, setup.ranks_per_node, setup.nic_bytes_per_s
+    if file := file_fitted_at(scenario, *setting):
+        raise SimnetError(
+            f"{path}: {_setting(*setting)}: the network was fitted at this setting ({file}): predict others"
+        )
+
+
+def _setting(num_nodes: int, ranks_per_node: int, nic_bytes_per_s: float | None) -> str:
+    rate = f"{nic_bytes_per_s * 8 / 1e9:g} Gbit/s" if nic_bytes_per_s else "an unknown NIC"
+    return f"{num_nodes} x {ranks_per_node} ranks at {rate}"

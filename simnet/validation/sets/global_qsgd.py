@@ -1,0 +1,179 @@
+"""Global-QSGD: all-reduces of 32, 8 and 4 bits an element, and a gather of 8, among four A100 of one node."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from msgspec import Struct
+
+from simnet import numeric
+from simnet.hardware import Calibration, Cluster, Link
+from simnet.scenario import Scenario
+from simnet.simulation import simulate
+from simnet.strategies import AnyStrategy, DenseAllReduce, QSGDInf
+from simnet.timed_work import KernelTime
+from simnet.units import Bandwidth, Duration
+from simnet.validation import published_rows
+from simnet.validation.outcome import Alternative, Limit, Outcome, Parameter
+from simnet.validation.published_rows import PublishedRow
+from simnet.validation.shipped import cached
+from simnet.validation.study import Study
+from simnet.workload.workload import Workload
+
+ORDER = 15
+SOURCE = "sands-lab/global-qsgd"
+DENSE, EIGHT, FOUR, GATHERED = "fp32 all-reduce", "8-bit all-reduce", "4-bit all-reduce", "8-bit all-gather"
+WIDE_RESNET, TRANSFORMER = "Wide ResNet-101-2", "Transformer-XL base"
+NUM_ELEMENTS: Mapping[str, int] = {WIDE_RESNET: 126_886_696, TRANSFORMER: 191_950_298}
+"""Parameters: `num_params` of the weights' metadata in torchvision; "#params" in the logs."""
+NVLINK_BYTES_PER_S = 300e9
+"""One direction of an A100's NVLinks, data sheet: what the fitted rates are shown against."""
+MEMORY_BYTES_PER_S = 0.84 * 2039e9
+"""Memory of an A100-80GB: the part of the data sheet that copies reach (calibrations/v100_tcp_estimate)."""
+LAUNCH_S, HOP_S = 5e-6, 3.4e-6
+"""A kernel's launch (order of magnitude), and a hop over NVLink in NCCL's table (ring, Simple)."""
+HOOK_BYTES: Mapping[str, tuple[float, float, float]] = {
+    EIGHT: (33.0, 12.0, 13.0),
+    FOUR: (48.0, 77.0, 35.5),
+    GATHERED: (33.0, 0.0, 35.0),
+}
+"""Bytes an element that PyTorch's operators move in a hook before, between and after its messages.
+
+Counted in gqsgd/ddphook.py and gqsgd/allreduce.py, one operator after the other. 8 bits: abs 8, max 4, div_ 8, rounding
+8, to(int8) 5; two clones 4, two sums 6, a copy 2; to(float32) 5, mul_ 8. A sum of 4 bits unpacks, rounds at random and
+packs again on every level of the tree. A gather is decoded once a rank, and its last number is per element of a rank.
+"""
+DENSE_BYTES = 56.0
+"""The same for fp32: div_ 8, two clones 16, two sums 24, a copy 8."""
+FIRST_GUESS = (0.08, 0.6, 5.0, 100.0)
+"""Both steps [s], and the inverse of both parts of NVLink's rate."""
+
+
+class Numbers(Struct, frozen=True, kw_only=True):
+    """What is fitted.
+
+    Attributes:
+        wide_resnet_s: step of one GPU without exchange, of the wide ResNet.
+        transformer_s: the same, of the Transformer-XL.
+        p2p: part of NVLink's rate that an all-reduce reaches, by its bus bandwidth.
+        shm: the same through memory of the host.
+    """
+
+    wide_resnet_s: float
+    transformer_s: float
+    p2p: float
+    shm: float
+
+
+def evaluate() -> Outcome:
+    """Calibrate on four rows of both models and links, predict the other eight."""
+    study = _study()
+    return Outcome(
+        title="Global-QSGD: 8-bit and 4-bit all-reduce",
+        unit="ms",
+        bound=Limit(mean=0.05, worst=0.15),
+        parameters=tuple(_parameters()),
+        predictions=study.predictions,
+        facts={"eight": EIGHT, "four": FOUR, "gathered": GATHERED, "resnet": WIDE_RESNET, "transformer": TRANSFORMER},
+        make_alternatives=_alternatives,
+    )
+
+
+def _row(network: str, model: str, method: str) -> PublishedRow:
+    return published_rows.load().one(SOURCE, network=network, model=model, method=method)
+
+
+def _known() -> dict[str, PublishedRow]:
+    """Return the row that most shows each number."""
+    return {
+        "wide_resnet_s": _row("P2P", WIDE_RESNET, EIGHT),
+        "transformer_s": _row("P2P", TRANSFORMER, EIGHT),
+        "p2p": _row("P2P", WIDE_RESNET, DENSE),
+        "shm": _row("SHM", WIDE_RESNET, DENSE),
+    }
+
+
+@cached
+def _study(*, has_hooks: bool = True) -> Study:
+    """Return the study whose four numbers meet four rows, all at once: each row shows more than one of them."""
+    known = tuple(_known().values())
+    plain = Study(
+        initial=_numbers(FIRST_GUESS),
+        predict=partial(_iteration_s, has_hooks),
+        measured=lambda row: row.value / 1e3,
+        series=lambda row: row.network,
+        label=lambda row: f"{row.model}, {row.method}, {row.network}",
+        held_out=tuple(row for row in published_rows.load().select(SOURCE) if row not in known),
+    )
+
+    def residuals(found: Sequence[float]) -> list[float]:
+        return [one.error for one in replace(plain, initial=_numbers(found)).compare(known)]
+
+    return replace(plain, initial=_numbers(numeric.least_squares(residuals, FIRST_GUESS)))
+
+
+def _numbers(found: Sequence[float]) -> Numbers:
+    """Return the numbers from both steps [s] and the inverse of both parts, in which a time is linear."""
+    wide_resnet_s, transformer_s, per_p2p, per_shm = found
+    return Numbers(wide_resnet_s=wide_resnet_s, transformer_s=transformer_s, p2p=1 / per_p2p, shm=1 / per_shm)
+
+
+def _parameters() -> Iterator[Parameter]:
+    study, known = _study(), _known()
+    for key, model in (("wide_resnet_s", WIDE_RESNET), ("transformer_s", TRANSFORMER)):
+        value = study.value(key)
+        yield _parameter(known[key], "workload", f"a step without exchange, {model}", value, f"{1e3 * value:.1f} ms")
+    for key in ("p2p", "shm"):
+        value = study.value(key)
+        text = f"{value:.4f} ({value * NVLINK_BYTES_PER_S / 1e9:.2f} GB/s)"
+        yield _parameter(known[key], "this set only", f"bus bandwidth of an all-reduce, {key.upper()}", value, text)
+
+
+def _parameter(row: PublishedRow, part: str, key: str, value: float, text: str) -> Parameter:
+    return Parameter(part=part, key=key, value=value, text=text, how="all four meet four rows at once", rows=(row,))
+
+
+def _strategy(method: str) -> AnyStrategy:
+    """Return what a method is here: levels of the largest element, averaged by pieces or gathered; no overlap."""
+    if method == DENSE:
+        return DenseAllReduce(algorithm="ring", overlap=False)
+    bits = 4 if method == FOUR else 8
+    return QSGDInf(bits=bits, topology="gather" if method == GATHERED else "scatter_reduce", overlap=False)
+
+
+def _iteration_s(has_hooks: bool, numbers: Numbers, row: PublishedRow) -> float:
+    step_s = numbers.wide_resnet_s if row.model == WIDE_RESNET else numbers.transformer_s
+    part = numbers.p2p if row.network == "P2P" else numbers.shm
+    link = Link(bytes_per_s=Bandwidth(NVLINK_BYTES_PER_S * part), alpha_s=Duration(HOP_S))
+    dense_bytes = DENSE_BYTES * NUM_ELEMENTS[row.model] if has_hooks and row.method == DENSE else 0.0
+    scenario = Scenario(
+        cluster=Cluster(num_nodes=1, ranks_per_node=4, intra_node=link, inter_node=link),
+        workload=Workload(
+            num_elements=NUM_ELEMENTS[row.model],
+            forward_s=Duration(step_s / 3),
+            backward_s=Duration(2 * step_s / 3),
+            optimizer_s=Duration(dense_bytes / MEMORY_BYTES_PER_S),
+        ),
+        strategy=_strategy(row.method),
+        calibration=Calibration(
+            memory_bytes_per_s=Bandwidth(MEMORY_BYTES_PER_S),
+            kernel_launch_s=Duration(LAUNCH_S),
+            kernels=_hook_kernels(row.method) if has_hooks else {},
+        ),
+    )
+    return simulate(scenario).result.iteration_s
+
+
+def _hook_kernels(method: str) -> dict[str, KernelTime]:
+    """Return the times of a hook's operators; it cuts no bucket into pieces."""
+    if method == DENSE:
+        return {}
+    moved = dict(zip(("encode", "merge", "decode"), HOOK_BYTES[method], strict=True))
+    times = {f"qsgd_inf_{part}": each / MEMORY_BYTES_PER_S for part, each in moved.items()} | {"gather_gradients": 0.0}
+    return {name: KernelTime(s_per_element=Duration(seconds)) for name, seconds in times.items()}
+
+
+def _alternatives() -> Iterator[Alternative]:
+    yield Alternative(
+        "fused kernels, as those of the systems here", "the same rows", _study(has_hooks=False).predictions
+    )

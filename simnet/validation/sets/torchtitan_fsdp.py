@@ -1,0 +1,135 @@
+"""torchtitan: Llama 3.1 8B under FSDP2, from one node to sixteen, and from four to eight."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from msgspec import Struct
+
+from simnet.hardware import Cluster, Link
+from simnet.scenario import Scenario
+from simnet.simulation import simulate
+from simnet.strategies import FullShard
+from simnet.units import Bandwidth, Duration
+from simnet.validation import published_rows, shipped
+from simnet.validation.outcome import Alternative, Limit, Outcome
+from simnet.validation.published_rows import PublishedRow
+from simnet.validation.study import Fit, Study
+from simnet.workload.workload import Gradient, Workload
+
+ORDER = 16
+SOURCE = "torchtitan"
+METHODS = {
+    "FSDP": "plain_s",
+    "FSDP + torch.compile": "compiled_s",
+    "FSDP + torch.compile + Float8": "float8_s",
+    "FSDP + torch.compile + Float8, H200": "h200_s",
+}
+"""Methods, and the number that is fitted to the fewest nodes of each."""
+CALIBRATION = "azure_nd_a100_v4"
+"""NCCL's costs over RDMA, fitted to other nodes: A100, 200 Gbit/s a GPU."""
+NVLINK_BYTES_PER_S, NIC_BYTES_PER_S = 450e9, 400e9 / 8
+TOKENS = 2 * 8192
+"""Of a GPU in a step: two samples of Llama 3's sequence."""
+FORWARD = 1 / 3
+BOUNDS_S = (0.5, 4.0)
+WIDTH, INNER, KEYS, VOCABULARY, LAYERS = 4096, 14336, 1024, 128256, 32
+
+
+class StepSeconds(Struct, frozen=True, kw_only=True):
+    """Seconds of forward and backward of a step, by method."""
+
+    plain_s: float = 2.0
+    compiled_s: float = 2.0
+    float8_s: float = 2.0
+    h200_s: float = 2.0
+
+
+def evaluate() -> Outcome:
+    """Take compute from the fewest nodes of each method, predict the most."""
+    study = _study()
+    return Outcome(
+        title="torchtitan: FSDP2 on more nodes",
+        unit="ms",
+        bound=Limit(mean=0.03, worst=0.05),
+        parameters=study.parameters,
+        predictions=study.predictions,
+        make_alternatives=lambda: _alternatives(study),
+    )
+
+
+def _rows(method: str) -> list[PublishedRow]:
+    return sorted(published_rows.load().select(SOURCE, method=method), key=lambda row: row.nodes)
+
+
+def _study(*, overlap: bool = True) -> Study:
+    known = {method: _rows(method)[0] for method in METHODS}
+    return Study(
+        initial=StepSeconds(),
+        fits=tuple(
+            Fit(
+                key=key,
+                bounds=BOUNDS_S,
+                rows=(known[method],),
+                name=f"forward + backward, {method}",
+                text=_milliseconds,
+            )
+            for method, key in METHODS.items()
+        ),
+        predict=lambda numbers, row: _iteration_s(numbers, row, overlap=overlap),
+        measured=lambda row: TOKENS / row.value,
+        series=lambda row: row.method,
+        label=lambda row: f"{row.method}, {row.gpus} GPUs",
+        held_out=tuple(_rows(method)[-1] for method in METHODS),
+    )
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.0f} ms"
+
+
+def _iteration_s(numbers: StepSeconds, row: PublishedRow, *, overlap: bool) -> float:
+    compute_s = getattr(numbers, METHODS[row.method])
+    calibration = shipped.calibration(CALIBRATION)
+    cluster = Cluster(
+        num_nodes=row.nodes,
+        ranks_per_node=row.gpus_per_node,
+        nics_per_node=row.gpus_per_node,
+        intra_node=Link(bytes_per_s=Bandwidth(NVLINK_BYTES_PER_S), alpha_s=Duration(1.63e-6)),
+        inter_node=Link(bytes_per_s=Bandwidth(NIC_BYTES_PER_S), alpha_s=Duration(4e-6)),
+    )
+    workload = Workload(
+        tensors=_tensors(),
+        forward_s=Duration(FORWARD * compute_s),
+        backward_s=Duration((1 - FORWARD) * compute_s),
+    )
+    strategy = FullShard(gather_dtype="bf16", reduce_dtype="fp32", overlap=overlap)
+    scenario = Scenario(cluster=cluster, workload=workload, calibration=calibration, strategy=strategy)
+    return simulate(scenario).result.iteration_s
+
+
+def _tensors() -> tuple[Gradient, ...]:
+    """Return the tensors of Llama 3.1 8B in the order of backward, which spends its time on matrices."""
+    inner = (
+        (WIDTH, INNER),
+        (INNER, WIDTH),
+        (INNER, WIDTH),
+        (WIDTH, WIDTH),
+        (KEYS, WIDTH),
+        (KEYS, WIDTH),
+        (WIDTH, WIDTH),
+    )
+    blocks = tuple(
+        Gradient(name=f"layers.{layer}.weight", shape=shape, backward_share=float(shape[0] * shape[1]))
+        for layer in reversed(range(LAYERS))
+        for shape in inner
+    )
+    head = Gradient(name="output.weight", shape=(VOCABULARY, WIDTH), backward_share=float(VOCABULARY * WIDTH))
+    embedding = Gradient(name="tok_embeddings.weight", shape=(VOCABULARY, WIDTH), backward_share=0.0)
+    return (head, *blocks, embedding)
+
+
+def _alternatives(study: Study) -> Iterator[Alternative]:
+    blocking = _study(overlap=False)
+    yield Alternative("every message blocks", "the fewest nodes of each method", blocking.predictions)
+    unfitted = replace(blocking, initial=study.fitted, fits=())
+    yield Alternative("every message blocks, with compute as fitted above", "as above", unfitted.predictions)

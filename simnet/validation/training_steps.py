@@ -1,0 +1,161 @@
+"""Measured training steps against predictions for the same nodes, network and strategy."""
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from simnet.comparison import Comparison
+from simnet.errors import SimnetError
+from simnet.fitting.measurement_file import MeasurementFile, Series, Setup
+from simnet.lab.strategy_spec import MIB, StrategySpec
+from simnet.scenario import Scenario
+from simnet.simulation import simulate
+from simnet.units import Bandwidth, Size
+
+OUTSIDE, MIN_VALUES = 0.05, 6
+"""Error probability of the interval of a median, and the fewest values that have such an interval."""
+INFINITE_BANDWIDTH = Bandwidth(1e15)
+MeasuredStep = tuple[Series, Setup]
+Setting = tuple[str, int, int, float]
+"""Model, nodes, ranks on each, NIC bandwidth [B/s]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedPoint(Comparison):
+    """The median of measured steps and its prediction; the series is the strategy.
+
+    Attributes:
+        setup: nodes, ranks and NIC of the measurement.
+        model: trained model.
+        without_network_s: predicted step with NICs of infinite bandwidth.
+        measured_interval_s: 95 % interval of the median; None for fewer than 6 steps.
+        slowness: time of the probes of the machine's speed in this launch over that in the launches that it was
+            predicted from; None where none were taken.
+    """
+
+    setup: Setup
+    model: str
+    without_network_s: float
+    measured_interval_s: tuple[float, float] | None = None
+    slowness: float | None = None
+
+    @property
+    def network_share(self) -> float:
+        """Fraction of the predicted step that NICs of infinite bandwidth would save."""
+        return 1 - self.without_network_s / self.predicted
+
+    @property
+    def setting(self) -> Setting:
+        """Model, nodes, ranks per node and NIC bandwidth [B/s]."""
+        setup = self.setup
+        return self.model, setup.num_nodes, setup.ranks_per_node, setup.nic_bytes_per_s or 0.0
+
+
+def predict_points(
+    scenario: Scenario,
+    files: Sequence[MeasurementFile],
+    model: str | None,
+    watched: Callable[[list[MeasuredStep]], Iterable[MeasuredStep]] = iter,
+) -> list[TrainedPoint]:
+    """Predict every measured step of a model.
+
+    Args:
+        scenario: gives workload and calibration; nodes, NIC and strategy come from the measurement.
+        files: measurement files with training series.
+        model: name of the model, needed if the files hold several.
+        watched: iterates over the steps, and may show progress.
+
+    Raises:
+        SimnetError: there is no such step, several models and no choice, or a NIC of unknown bandwidth.
+    """
+    steps = measured_steps(files)
+    models = sorted({str(one.labels.get("model")) for one, _ in steps})
+    chosen = model or (models[0] if len(models) == 1 else None)
+    if chosen not in models:
+        raise SimnetError(f"validate: --model {model}: the measured models are {', '.join(models) or 'none'}; name one")
+    mine = [(series, setup) for series, setup in steps if series.labels.get("model") == chosen]
+    return [predict_point(scenario, series, setup) for series, setup in watched(mine)]
+
+
+def with_nic(whole: MeasurementFile, nic_bytes_per_s: float | None) -> MeasurementFile:
+    """Return a file with the bandwidth of a node's NICs where it does not say it."""
+    if nic_bytes_per_s is None or all(setup.nic_bytes_per_s is not None for setup in whole.setups):
+        return whole
+    setups = [one if one.nic_bytes_per_s else replace(one, nic_bytes_per_s=nic_bytes_per_s) for one in whole.setups]
+    return replace(whole, setups=tuple(setups))
+
+
+def measured_steps(files: Sequence[MeasurementFile]) -> list[MeasuredStep]:
+    """Return the measured steps of training, each with its setup."""
+    return [(one, file.setups[one.setup]) for file in files for one in file.series if _is_step(one)]
+
+
+def _is_step(series: Series) -> bool:
+    return series.kind == "training" and series.name == "step"
+
+
+def predict_point(scenario: Scenario, series: Series, setup: Setup, *, with_model_error: bool = True) -> TrainedPoint:
+    """Predict one measured step.
+
+    Args:
+        scenario: gives workload and calibration.
+        series: the measured step.
+        setup: nodes, ranks and NIC of the measurement.
+        with_model_error: whether the interval holds the model's own error.
+
+    Raises:
+        SimnetError: a NIC of unknown bandwidth, or a strategy that the simulator does not know.
+    """
+    there = scenario_of_step(scenario, series, setup)
+    result = simulate(there, with_model_error=with_model_error)
+    endless = replace(there.cluster, inter_node=replace(there.cluster.inter_node, bytes_per_s=INFINITE_BANDWIDTH))
+    without = simulate(replace(there, cluster=endless, run=replace(there.run, draws=0)))
+    return TrainedPoint(
+        setup=setup,
+        model=str(series.labels["model"]),
+        series=StrategySpec.of_labels(series.labels).label,
+        label=str(series.labels["model"]),
+        measured=statistics.median(series.values),
+        predicted=result.result.iteration_s,
+        interval=result.intervals.get("iteration_s"),
+        without_network_s=without.result.iteration_s,
+        measured_interval_s=median_interval(series.values),
+    )
+
+
+def scenario_of_step(scenario: Scenario, series: Series, setup: Setup) -> Scenario:
+    """Return the scenario with the nodes, network and strategy of a measured series."""
+    cluster = replace(scenario.cluster, num_nodes=setup.num_nodes, ranks_per_node=setup.ranks_per_node)
+    if setup.nic_bytes_per_s is not None:
+        link = replace(cluster.inter_node, bytes_per_s=Bandwidth(setup.nic_bytes_per_s))
+        cluster = replace(cluster, inter_node=link)
+    elif setup.num_nodes > 1:
+        raise SimnetError(
+            f"validate: {setup.num_nodes} nodes with NICs of unknown bandwidth: give that of a node with "
+            "--nic-gbit-per-s, as simnet validate --plan says"
+        )
+    cap = Size(round(series.number("bucket_cap_mb") * MIB))
+    strategy = StrategySpec.of_labels(series.labels).strategy(cap, is_ring=setup.backend == "gloo")
+    return replace(scenario.without_global_batch(), cluster=cluster, strategy=strategy, baseline=None)
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % interval of a median for any distribution; None for fewer than 6 values.
+
+    Source: order statistics and the sign test; David and Nagaraja, "Order Statistics", 2003, section 7.1.
+
+    Example:
+        >>> median_interval([5.0, 1.0, 2.0, 4.0, 3.0, 6.0])
+        (1.0, 6.0)
+    """
+    count, left_out, tail = len(values), 0, 0.0
+    if count < MIN_VALUES:
+        return None
+    # Each value lies below the median with probability 1/2: drop as many at both ends as the binomial tail allows.
+    while (tail := tail + math.comb(count, left_out) / 2.0**count) <= OUTSIDE / 2:
+        left_out += 1
+    ordered = sorted(values)
+    return ordered[left_out - 1], ordered[count - left_out]

@@ -1,0 +1,109 @@
+"""A calibration of one card: what is measured, what stays neutral, and what comes from another calibration."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simnet import files
+from simnet.fitting import card_calibration, card_folder, kernel_fit, measurement_file
+from simnet.fitting.card_calibration import CardFit
+from simnet.fitting.card_folder import CardFolder
+from tests.helpers import card_samples
+
+SIZES = (18, 22, 26)
+BASE = "a100_tcp_estimate"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> CardFolder:
+    path = card_samples.write(tmp_path_factory.mktemp("gpu"), parts=("kernels", "interference"), sizes=SIZES)
+    return card_folder.read(path, accepts_cpu=False)
+
+
+@pytest.fixture(scope="module")
+def fitted(folder: CardFolder) -> CardFit:
+    return card_calibration.fit(folder, draws=20)
+
+
+def toml(folder: CardFolder, fitted: CardFit, base: str | None) -> dict[str, Any]:
+    return tomllib.loads(card_calibration.text(folder, fitted, base))
+
+
+def test_what_is_measured_is_what_the_sample_was_made_of(folder: CardFolder, fitted: CardFit) -> None:
+    whole = toml(folder, fitted, None)
+    assert fitted.copy_bytes_per_s == pytest.approx(card_samples.COPY_BYTES_PER_S, rel=0.02)
+    # The median of three kernels; that of the reference, which launches many, is none of them.
+    assert fitted.launch_s == pytest.approx(1.2 * card_samples.IDLE_LAUNCH_S, rel=0.05)
+    assert whole["intervals"]["kernel_launch"] == [pytest.approx(0.85, abs=0.03), pytest.approx(3.8, abs=0.2)]
+    assert fitted.slowdown is not None
+    slowdown, (low, high) = fitted.slowdown
+    assert slowdown == pytest.approx(1.16, rel=0.02)
+    assert low <= slowdown <= high
+    assert {"adamw", "cast", "binsgdm_update", "merge", "top_k_encode"} <= set(whole["kernels"])
+    assert {"memory_bandwidth", "kernel_launch", "backward_slowdown"} <= set(whole["intervals"])
+    assert {"intra_node", "inter_node", "codec_efficiency", "collective_launch"}.isdisjoint(whole)
+    assert whole["kind"] == "estimate", "the network was not measured"
+    assert [row["file"] for row in whole["fitted_to"]] == ["kernels.json", "interference.json"]
+
+
+def test_a_base_gives_what_was_not_measured_with_its_intervals(folder: CardFolder, fitted: CardFit) -> None:
+    alone, based, base = toml(folder, fitted, None), toml(folder, fitted, BASE), files.read("calibrations", BASE)
+    for key in ("intra_node", "inter_node", "codec_efficiency", "collective_launch", "flat_ring_latency"):
+        assert based[key] == base[key]
+    for key in ("memory_bandwidth", "kernel_launch", "backward_slowdown", "kernels", "gpu", "fitted_to"):
+        assert based[key] == alone[key]
+    measured = {"memory_bandwidth", "kernel_launch", "backward_slowdown"}
+    kept = {key: factors for key, factors in base["intervals"].items() if key not in measured}
+    assert kept["codec_efficiency"] == [0.26, 4.1]
+    assert based["intervals"] == alone["intervals"] | kept
+    assert f"is that of {BASE} with its intervals" in based["source"]
+
+
+def test_without_interference_the_slowdown_and_its_interval_are_those_of_the_base(tmp_path: Path) -> None:
+    given = card_folder.read(card_samples.write(tmp_path, parts=("kernels",), sizes=(18, 20, 22)), accepts_cpu=False)
+    rows = [row for row in kernel_fit.select_kernels(given.measurements) if row.kernel in {"copy", "cast"}]
+    parts = tuple(kernel_fit.fit_kernels(rows, 0.1, 20))
+    whole = toml(given, CardFit(parts=parts, left_out=("kernel x: reason",)), BASE)
+    assert "backward_slowdown" not in whole
+    assert whole["intervals"]["backward_slowdown"] == [1.0, 1.4]
+    assert "# left out: kernel x: reason" in card_calibration.text(
+        given, CardFit(parts=parts, left_out=("kernel x: reason",)), BASE
+    )
+
+
+def test_copies_without_a_fit_are_not_named_as_the_source_of_the_bandwidth(tmp_path: Path) -> None:
+    path = card_samples.write(tmp_path / "gpu", parts=("kernels", "interference"), sizes=SIZES[:2])
+    given = card_folder.read(path, accepts_cpu=False)
+    found = toml(given, card_calibration.fit(given, draws=20), BASE)
+    assert found["memory_bandwidth"] == files.read("calibrations", BASE)["memory_bandwidth"]
+    assert "copies" not in found["source"]
+    assert f"is that of {BASE}" in found["source"]
+
+
+def test_a_kernel_without_a_fit_costs_the_others_nothing(tmp_path: Path) -> None:
+    content = card_samples.kernels((18, 20, 22))
+    series = [one for one in content["series"] if one["name"] in {"copy", "merge", "adamw"}]
+    for one in series:
+        if one["name"] == "merge":
+            one["values"] = [1e-6]  # as long at every size
+    card_samples.write(tmp_path, parts=("checks",))
+    card_samples.save(tmp_path / "kernels.json", content | {"series": series})
+    found = card_calibration.fit(card_folder.read(tmp_path, accepts_cpu=False), draws=20)
+    assert found.left_out == (
+        "kernel merge: time must grow with the number of elements; measure larger sizes on an idle machine",
+    )
+    assert set(found.table) == {"memory_bandwidth", "kernels", "intervals"}
+
+
+def test_on_a_cpu_neither_launches_nor_adamw_are_calibrated(tmp_path: Path) -> None:
+    content = card_samples.kernels((18, 20, 22))
+    content["setups"][0]["device"] = "cpu"
+    card_samples.save(tmp_path / "kernels.json", content)
+    rows = kernel_fit.select_kernels([measurement_file.read(tmp_path / "kernels.json")])
+    assert "cast" in {row.kernel for row in rows}
+    assert "adamw" not in {row.kernel for row in rows}
+    (copies,) = kernel_fit.fit_kernels([row for row in rows if row.kernel == "copy"], 0.1, 20)
+    assert set(copies.table) == {"memory_bandwidth"}
+    assert kernel_fit.fit_launch([measurement_file.read(tmp_path / "kernels.json")]) is None

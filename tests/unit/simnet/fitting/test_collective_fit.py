@@ -1,0 +1,248 @@
+"""Fits to measured collectives: what the simulator would take is what the fit finds again."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from simnet.collectives import direct, loads, ring
+from simnet.collectives.schedule import GroupKind, Schedule
+from simnet.comparison import Comparison
+from simnet.errors import SimnetError
+from simnet.fitting import bootstrap, calibration_file, collective_fit, nodes_fit
+from simnet.fitting.fitted_part import check_errors, widen
+from simnet.fitting.measurement_file import MeasurementFile, Series
+from simnet.fitting.nodes_fit import TimedBytes
+from simnet.hardware import Calibration, Cluster, Link, LinkCalibration
+from simnet.network import topology
+from simnet.network.topology import Topology
+from simnet.network_costs import NodesPoint
+from simnet.numeric import non_negative_least_squares
+from simnet.units import Bandwidth, Duration
+from simnet.values import MAX_SPREAD
+from tests.helpers.measurement_samples import measurements, setup
+
+SHAPES = ((2, 1, 1.25e8), (3, 1, 1.25e8), (4, 1, 2.5e7), (2, 2, 1.25e8), (8, 1, 2.5e7))
+SIZES = (1e3, 3e4, 1e6, 2.5e7)
+INTRA_BYTES_PER_S = 2e9
+TRUE = Calibration(
+    kind="measured",
+    collective_launch_s=Duration(30e-6),
+    message_s=Duration(40e-6),
+    poll_s=Duration(15e-6),
+    all_to_all_efficiency=0.65,
+    intra_node=LinkCalibration(efficiency=0.8, alpha_s=Duration(20e-6)),
+    inter_node=LinkCalibration(efficiency=0.95, alpha_s=Duration(200e-6)),
+)
+
+
+def cluster(nodes: int, per_node: int, nic_bytes_per_s: float) -> Cluster:
+    intra = Link(bytes_per_s=Bandwidth(INTRA_BYTES_PER_S), alpha_s=Duration(0))
+    inter = Link(bytes_per_s=Bandwidth(nic_bytes_per_s), alpha_s=Duration(0))
+    return Cluster(num_nodes=nodes, ranks_per_node=per_node, intra_node=intra, inter_node=inter)
+
+
+def schedules(nodes: Topology) -> Iterator[tuple[GroupKind, str, Schedule]]:
+    kinds: tuple[GroupKind, ...] = ("world", "inter_node", "intra_node")
+    for kind in kinds:
+        group = nodes.group(kind)
+        if group.size > 1:
+            yield kind, "all_reduce", ring.all_reduce(group)
+            yield kind, "all_gather", ring.all_gather(group)
+            yield kind, "all_to_all", direct.all_to_all(group)
+
+
+def simulated(calibration: Calibration, noise: float = 0.0, *, knows_nic: bool = True) -> MeasurementFile:
+    """Return a measurement file in which every time is that of the simulator, with noise."""
+    rng = np.random.default_rng(1)
+    series = []
+    for place, shape in enumerate(SHAPES):
+        nodes = topology.build(cluster(*shape), calibration)
+        for kind, name, schedule in schedules(nodes):
+            for size in SIZES:
+                time_s = loads.duration_s(nodes, schedule, size)
+                lanes = {"world": 1, "inter_node": shape[1], "intra_node": shape[0]}[kind]
+                labels = {
+                    "group": kind, "group_size": nodes.group(kind).size, "message_bytes": int(size), "dtype": "uint8",
+                    "lanes": lanes,
+                }  # fmt: skip
+                values = tuple((time_s * np.exp(rng.normal(0, noise, 9))).tolist())
+                series.append(
+                    Series(kind="collective", name=name, setup=place, unit="s", labels=dict(labels), values=values)
+                )
+    return measurements(tuple(series), tuple(setup(*shape[:2], shape[2] if knows_nic else None) for shape in SHAPES))
+
+
+def test_what_the_simulator_takes_is_fitted_exactly_and_read_back() -> None:
+    """Holds the terms of the fit and the simulator's schedules together, for every collective and group."""
+    shape = cluster(2, 2, 1.25e8)
+    fitted = collective_fit.fit_collectives(collective_fit.select_collectives([simulated(TRUE)], shape), [], draws=20)
+    assert max(abs(residual.error) for residual in fitted.residuals) < 1e-3
+    found = calibration_file.as_calibration(calibration_file.merge([fitted], {"kind": "measured"}))
+    assert found.inter_node.alpha_s == pytest.approx(200e-6, rel=0.01)
+    assert found.intra_node.alpha_s == pytest.approx(20e-6, rel=0.02)
+    assert found.inter_node.efficiency == pytest.approx(0.95, rel=0.001)
+    assert found.intra_node.efficiency == pytest.approx(0.8, rel=0.001)
+    assert found.all_to_all_efficiency == pytest.approx(0.65, rel=0.001)
+    assert [found.collective_launch_s, found.message_s, found.poll_s] == pytest.approx([30e-6, 40e-6, 15e-6], rel=0.02)
+    assert found.inter_node.measured_on is None  # two bandwidths were measured
+
+
+def test_a_bandwidth_that_changes_with_the_number_of_nodes_is_fitted_by_points() -> None:
+    points = (
+        NodesPoint(nodes=2, efficiency=0.9),
+        NodesPoint(nodes=4, efficiency=0.6),
+        NodesPoint(nodes=8, efficiency=0.5),
+    )
+    true = structs.replace(TRUE, by_nodes=points)
+    rows = collective_fit.select_collectives([simulated(true)], cluster(2, 2, 1.25e8))
+    rows = [row for row in rows if row.send_bytes > 1e4]
+    fitted = collective_fit.fit_collectives(rows, [], draws=20)
+    found = calibration_file.as_calibration(calibration_file.merge([fitted], {"kind": "measured"}))
+    wanted = {nodes: true.at_nodes(nodes).inter_node.efficiency for nodes in (2, 3, 4, 8)}
+    assert {point.nodes: point.efficiency for point in found.by_nodes} == pytest.approx(wanted, rel=0.06)
+    # One number for all, which the fit without points finds, is off by as much as the bandwidths differ.
+    assert max(abs(residual.error) for residual in fitted.residuals) < 0.15
+    assert all("efficiency" in point.intervals for point in found.by_nodes)
+
+
+def test_one_measured_number_of_nodes_is_one_point_and_larger_clusters_are_beyond_it() -> None:
+    rows = collective_fit.select_collectives([simulated(TRUE)], cluster(2, 2, 1.25e8))
+    fitted = collective_fit.fit_collectives([row for row in rows if row.num_nodes == 4], [], draws=20)
+    found = calibration_file.as_calibration(calibration_file.merge([fitted], {"kind": "measured"}))
+    assert [(point.nodes, point.efficiency) for point in found.by_nodes] == [(4, found.inter_node.efficiency)]
+    at = [found.at_nodes(nodes).intervals["inter_node.efficiency"] for nodes in (4, 8)]
+    assert at[1][0] < at[0][0]
+
+
+def test_nodes_that_no_bandwidth_explains_are_refused() -> None:
+    slow = [TimedBytes(num_nodes=2, measured_s=1e-3, bytes_s=1e-4, rest_s=2e-3)]
+    fine = [TimedBytes(num_nodes=4, measured_s=1e-3, bytes_s=1e-3, rest_s=0.0)]
+    with pytest.raises(SimnetError, match="collectives on 2 nodes: no bandwidth explains them"):
+        nodes_fit.fit_factors([*slow, *fine])
+
+
+def test_intervals_of_noisy_times_hold_the_truth() -> None:
+    fitted = collective_fit.fit_collectives(
+        collective_fit.select_collectives([simulated(TRUE, noise=0.05)], cluster(2, 2, 1.25e8)), [], draws=30
+    )
+    found = calibration_file.as_calibration(calibration_file.merge([fitted], {"kind": "measured"}))
+    for key, value, true in (
+        ("inter_node.latency", found.inter_node.alpha_s, 200e-6),
+        ("inter_node.efficiency", found.inter_node.efficiency, 0.95),
+    ):
+        low, high = found.intervals[key]
+        # doubled: one 90 % interval in ten misses
+        assert isinstance(value, float)
+        assert abs(true / value - 1) < 2 * max(1 - low, high - 1), (key, value, low, high)
+        assert high - low < 0.3, key
+
+
+def test_costs_that_no_collective_tells_apart_are_not_made_up() -> None:
+    whole = simulated(Calibration(inter_node=LinkCalibration(efficiency=0.9, alpha_s=Duration(1e-4))))
+    rows = [
+        row
+        for row in collective_fit.select_collectives([whole], cluster(2, 2, 1.25e8))
+        if row.label.startswith("all_reduce")
+    ]
+    fitted = collective_fit.fit_collectives(rows, [], draws=20)
+    assert "message_cost" not in fitted.table
+    assert any("message_cost" in note for note in fitted.notes)
+
+
+def test_an_efficiency_by_size_is_fitted_where_one_number_explains_badly() -> None:
+    curve = ((1e3, 0.02), (1e4, 0.05), (3e5, 0.4), (1e7, 0.95))
+    bent = Calibration(inter_node=LinkCalibration(efficiency=tuple((b, e) for b, e in curve), alpha_s=Duration(1e-5)))  # type: ignore[misc]
+    rows = [row for row in collective_fit.select_collectives([simulated(bent)], None) if row.level == "inter_node"]
+    fitted = collective_fit.fit_collectives([row for row in rows if not row.at_once], [], draws=20)
+    link = fitted.table["inter_node"]
+    assert isinstance(link, dict)
+    assert isinstance(link["efficiency"], list)
+    assert link["efficiency"][-1][1] == pytest.approx(0.95, rel=0.1)
+
+
+def test_without_a_nominal_rate_the_fastest_measured_stands_for_it() -> None:
+    rows = [
+        row
+        for row in collective_fit.select_collectives([simulated(TRUE, knows_nic=False)], None)
+        if row.level == "intra_node"
+    ]
+    fitted = collective_fit.fit_collectives(rows, [], draws=20)
+    assert fitted.table["intra_node"] == {
+        "latency": fitted.table["intra_node"]["latency"],  # type: ignore[index]
+        "measured_on": "12.8 Gbit/s",
+        "efficiency": 1.0,
+        "source": "12 series of collectives",
+    }
+    assert any("no nominal bandwidth" in note for note in fitted.notes)
+
+
+def test_rows_that_are_held_out_are_predicted_and_not_fitted() -> None:
+    rows = collective_fit.select_collectives([simulated(TRUE)], cluster(2, 2, 1.25e8))
+    fitted = collective_fit.fit_collectives(rows[::2], rows[1::2], draws=20)
+    unseen = [residual for residual in fitted.residuals if residual.role == "held out"]
+    assert len(unseen) == len(rows[1::2])
+    assert max(abs(residual.error) for residual in unseen) < 0.01
+
+
+def test_too_few_collectives_and_no_bandwidth_are_refused() -> None:
+    rows = collective_fit.select_collectives([simulated(TRUE)], None)
+    with pytest.raises(SimnetError, match="2 collectives: at least 3"):
+        collective_fit.fit_collectives(rows[:2], [], draws=20)
+    at_once = [row for row in rows if row.at_once and row.level == "inter_node"]
+    with pytest.raises(SimnetError, match="measure all_reduce or all_gather"):
+        collective_fit.fit_collectives(at_once, [], draws=20)
+
+
+def test_a_bandwidth_known_for_a_part_of_the_files_is_refused() -> None:
+    mixed = collective_fit.select_collectives([simulated(TRUE), simulated(TRUE, knows_nic=False)], None)
+    with pytest.raises(SimnetError, match="only some of the files name the nominal bandwidth"):
+        collective_fit.fit_collectives([row for row in mixed if row.level == "inter_node"], [], draws=20)
+
+
+def test_coefficients_are_never_negative_and_one_wild_time_does_not_bend_them() -> None:
+    sizes = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
+    columns = np.stack([np.ones(6), sizes], axis=1)
+    times = columns @ np.array([3.0, 2.0])
+    assert (non_negative_least_squares(columns, sizes * 2.0 - 0.5) >= 0).all()
+    times[3] *= 10
+    assert non_negative_least_squares(columns, times) == pytest.approx([3.0, 2.0], rel=0.05)
+
+
+def test_a_poor_fit_is_refused_and_held_out_rows_do_not_count() -> None:
+    good = Comparison(series="a", label="", measured=1.0, predicted=1.05, role="fitted")
+    poor = Comparison(series="b", label="", measured=1.0, predicted=1.3, role="fitted")
+    check_errors([good, replace(poor, role="held out")], 0.1)
+    with pytest.raises(SimnetError, match=r"b: a mean error of 30.0%: at most 10%"):
+        check_errors([good, poor], 0.1)
+
+
+def test_a_value_that_some_draws_do_without_has_an_interval_above_zero() -> None:
+    found = bootstrap.interval_factors({"x": 1.0}, lambda rng: {"x": float(rng.integers(2))}, draws=50)
+    assert found == {"x": (bootstrap.MIN_FACTOR, 1.0)}
+
+
+def test_a_value_of_nearly_zero_has_the_widest_interval_that_a_calibration_can_hold() -> None:
+    found = bootstrap.interval_factors({"launch": 1e-9}, lambda rng: {"launch": 1e-5 * rng.random()}, draws=50)
+    assert found["launch"][1] == MAX_SPREAD
+    scattered = Comparison(series="a", label="", measured=10.0, predicted=1.0, role="fitted")
+    assert widen((0.5, 900.0), [scattered])[1] == MAX_SPREAD
+
+
+def test_a_bootstrap_without_fits_is_refused() -> None:
+    def fails(_: np.random.Generator) -> dict[str, float]:
+        raise SimnetError("no")
+
+    with pytest.raises(SimnetError, match="fewer than one resample in twenty has a fit"):
+        bootstrap.interval_factors({"x": 1.0}, fails, draws=20)
+
+
+def test_rows_of_which_few_draws_can_be_fitted_are_drawn_more_often() -> None:
+    def one_in_four(rng: np.random.Generator) -> dict[str, float]:
+        if rng.random() > 0.25:
+            raise SimnetError("no")
+        return {"x": 1.0}
+
+    assert bootstrap.interval_factors({"x": 1.0}, one_in_four, draws=20) == {"x": (1.0, 1.0)}

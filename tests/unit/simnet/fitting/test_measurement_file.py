@@ -1,0 +1,230 @@
+"""The measurement file: what reads it needs no torch, and refuses what is wrong in one sentence with file and place."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simnet.errors import SimnetError
+from simnet.fitting.measurement_file import FORMAT, read
+
+ROOT = Path(__file__).parents[4]
+PAGE = ROOT / "docs" / "reference" / "measurement-file.md"
+LABELS: dict[str, dict[str, Any]] = {
+    "kernel merge": {"num_elements": 1024, "dtype": "uint8", "kernels": "cpu", "num_vectors": 2},
+    "model optimizer": {"model": "mlp_4m", "batch": 8, "dtype": "float32", "optimizer": "adamw"},
+    "model gradient_ready": {
+        "model": "mlp_4m", "batch": 8, "dtype": "float32", "tensor": "0.weight", "num_elements": 5, "order": 0,
+    },
+    "training step": {
+        "model": "mlp_4m", "batch": 8, "strategy": "all_reduce", "topology": "", "intra_node_dtype": "", "overlap": 1,
+        "bucket_cap_mb": 25,
+    },
+    "interference backward_alone": {"model": "mlp_4m", "batch": 8, "collective": "all_reduce"},
+    "optimizer_step step": {"optimizer": "adamw", "num_elements": 1024, "num_tensors": 2},
+    "memory peak": {"optimizer": "adamw", "num_elements": 1024, "num_tensors": 2},
+}  # fmt: skip
+
+
+def example() -> dict[str, Any]:
+    """Return the example of the page."""
+    text = PAGE.read_text(encoding="utf-8")
+    return json.loads(text.split("```json")[1].split("```")[0])
+
+
+def whole() -> dict[str, Any]:
+    """Return a document with every kind."""
+    document = example()
+    for both, labels in LABELS.items():
+        kind, _, name = both.partition(" ")
+        document["series"].append(
+            {"kind": kind, "name": name, "setup": 0, "unit": "s", "labels": dict(labels), "values": [0.5, 1]}
+        )
+    return document
+
+
+def written(folder: Path, document: object) -> Path:
+    path = folder / "m.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+def refusal(path: Path) -> str:
+    """Return what `read` says of a file."""
+    with pytest.raises(SimnetError) as caught:
+        read(path)
+    said = str(caught.value)
+    assert said.startswith(f"{path}: ")
+    assert "\n" not in said
+    return said.removeprefix(f"{path}: ")
+
+
+def test_the_example_of_the_page_and_every_kind_are_read(tmp_path):
+    found = read(written(tmp_path, whole()))
+    assert found.series[0].values == (0.0259, 0.0261)
+    assert found.setups[found.series[0].setup].world_size == 4
+    assert [f"{series.kind} {series.name}" for series in found.series[1:]] == list(LABELS)
+
+
+def put(*path: Any) -> Callable[[dict[str, Any]], None]:
+    """Return what puts the last of `path` in the place that the others lead to."""
+    *places, last, value = path
+
+    def change(document: Any) -> None:
+        for place in places:
+            document = document[place]
+        document[last] = value
+
+    return change
+
+
+def drop(*path: Any) -> Callable[[dict[str, Any]], None]:
+    *places, last = path
+
+    def change(document: Any) -> None:
+        for place in places:
+            document = document[place]
+        del document[last]
+
+    return change
+
+
+VALUES = ("series", 0, "values")
+SERIES = ("series", 0)
+LABEL = ("series", 0, "labels")
+SETUP = ("setups", 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (put("what", "shopping list"), "what: 'shopping list': must be 'simnet measurements'"),
+        (drop("what"), "what: None: must be"),
+        (put("format", FORMAT + 1), f"format: {FORMAT + 1}: this version reads up to {FORMAT}; update simnet"),
+        (put("format", 0), "format: 0: must be a number from 1 on"),
+        (put("format", "1"), "format: '1': write a whole number without quotes"),
+        (drop("format"), "format: None: must be"),
+        (put("created", "yesterday"), "created: 'yesterday': must be a date in ISO 8601"),
+        (drop("command"), "command: missing; add command = "),
+        (put("extra", 1), "unknown key 'extra'."),
+        (put("hardware", "cores", 0), "hardware.cores: 0: must be a whole number of at least 1"),
+        (put("hardware", "memory_bytes", -1), "hardware.memory_bytes: -1: must be a whole number of at least 1"),
+        (put("hardware", "num_gpus", -1), "hardware.num_gpus: -1: must be a whole number of at least 0"),
+        (put("software", None), "software: None: write a table with the keys "),
+        (put("setups", []), "series.0.setup: 0: there are 0 setups"),
+        (put(*SETUP, "num_nodes", 0), "setups.0.num_nodes: 0: must be a whole number of at least 1"),
+        (put(*SETUP, "ranks_on_machine", 5), "setups.0.ranks_on_machine: 5: there are 4 ranks"),
+        (put(*SETUP, "nic_bytes_per_s", 0), "setups.0.nic_bytes_per_s: 0: must be a number above 0"),
+        (put("series", []), "series: is empty"),
+        (put(*SERIES, "setup", 1), "series.0.setup: 1: there are 1 setups"),
+        (put(*SERIES, "setup", -1), "series.0.setup: -1: there are 1 setups"),
+        (put(*SERIES, "kind", "collectives"), "series.0.kind: 'collectives': unknown. Did you mean 'collective'?"),
+        (put(*SERIES, "unit", "ms"), "series.0.unit: 'ms': unknown. "),
+        (put(*SERIES, "name", "alltoall"), "series.0.name: 'alltoall': unknown collective. Did you mean 'all"),
+        (put(*SERIES, "name", ""), "series.0.name: '': unknown collective."),
+        (put("series", 1, "name", ""), "series.1.name: '': unknown kernel."),
+        (drop(*LABEL, "num_groups"), "series.0.labels.num_groups: missing") ,
+        (put(*LABEL, "group", 4), "series.0.labels.group: 4: write a name in quotes"),
+        (put(*LABEL, "group", "node"), "series.0.labels.group: 'node': unknown. Did you mean 'intra_node'"),
+        (put(*LABEL, "group_size", "4"), "series.0.labels.group_size: '4': write a whole number"),
+        (put(*LABEL, "group_size", 4.5), "series.0.labels.group_size: 4.5: write a whole number"),
+        (put(*LABEL, "message_bytes", -8), "series.0.labels.message_bytes: -8: must be a whole number of at least 1"),
+        (put(*LABEL, "more", [1]), "series.0.labels.more: [1]: write "),
+        (put(*LABEL, "group_size", True), "series.0.labels.group_size: True: write "),
+        (put(*LABEL, "options", "bits4"), "series.0.labels.options: 'bits4': write a table of options, such as"),
+        (put(*LABEL, "options", 4), "series.0.labels.options: 4: write a table of options, such as"),
+        (drop("series", 1, "labels", "num_vectors"), "series.1.labels.num_vectors: missing"),
+        (put("series", 4, "labels", "bucket_cap_mb", "25"), "series.4.labels.bucket_cap_mb: '25': write a number"),
+        (put(*VALUES, []), "series.0.values: is empty"),
+        (put(*VALUES, 3.0), "series.0.values: 3.0: write a list in brackets"),
+        (put(*VALUES, 1, "fast"), "series.0.values.1: 'fast': write a number without quotes"),
+        (put(*VALUES, 1, None), "series.0.values.1: None: write a number without quotes"),
+        (put(*VALUES, 1, -0.5), "series.0.values.1: -0.5: must be above 0"),
+        (put(*VALUES, 0, 0.0), "series.0.values.0: 0.0: must be above 0"),
+        (put(*VALUES, 0, 1e-300), "series.0.values.0: 1e-300: must be above 0"),
+        (put(*VALUES, 0, 1e300), "series.0.values.0: 1e+300: must be at most 1e+09 s"),
+        (put(*VALUES, 0, float("nan")), "series.0.values.0: nan: must be finite"),
+        (put(*VALUES, 0, float("inf")), "series.0.values.0: inf: must be finite"),
+    ],
+)  # fmt: skip
+def test_a_file_that_makes_no_sense_is_refused_with_the_place(change, said, tmp_path):
+    document = whole()
+    change(document)
+    assert refusal(written(tmp_path, document)).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "not JSON: Expecting value"),
+        (b"[]", "[]: write a table with the keys what, format"),
+        (b"\x1f\x8b\x08", "not JSON: not UTF-8 text (byte 1)"),
+        (b'{"what": "\xff"}', "not JSON: not UTF-8 text (byte 10)"),
+        (b'{"other": ' + b"[" * 100_000, "nested deeper than 50 levels"),
+        (json.dumps(example()).replace("0.0259", "1e999").encode(), "series.0.values.0: inf: must be finite"),
+        (json.dumps(example()).encode() + b"}", "not JSON: Extra data"),
+    ],
+)
+def test_bytes_that_are_no_measurement_file_are_refused(data, said, tmp_path):
+    path = tmp_path / "m.json"
+    path.write_bytes(data)
+    assert refusal(path).startswith(said)
+
+
+def test_a_file_that_was_cut_off_anywhere_is_refused(tmp_path):
+    data = json.dumps(whole()).encode()
+    path = tmp_path / "m.json"
+    for end in range(len(data)):
+        path.write_bytes(data[:end])
+        assert refusal(path).startswith("not JSON: "), end
+
+
+def test_a_place_that_holds_no_file_is_refused(tmp_path):
+    assert "Is a directory" in refusal(tmp_path)
+    assert "No such file" in refusal(tmp_path / "none.json")
+    assert "null byte" in refusal(Path("m\0.json"))
+
+
+def test_labels_of_former_versions_are_read_as_the_present_ones(tmp_path):
+    text = json.dumps(whole())
+    assert '"num_groups"' in text
+    assert '"intra_node_dtype"' in text
+    (tmp_path / "new.json").write_text(text)
+    (tmp_path / "old.json").write_text(text.replace("num_groups", "lanes").replace("intra_node_dtype", "intra"))
+    assert read(tmp_path / "old.json") == read(tmp_path / "new.json")
+
+
+@given(place=st.integers(0, len(json.dumps(whole())) - 1), byte=st.integers(0, 255))
+def test_a_file_with_one_other_byte_is_read_or_refused(place, byte, tmp_path_factory):
+    data = bytearray(json.dumps(whole()).encode())
+    data[place] = byte
+    path = tmp_path_factory.getbasetemp() / "flipped.json"
+    path.write_bytes(data)
+    with suppress(SimnetError):
+        read(path)
+
+
+def test_notes_and_checks_are_read_and_are_enough(tmp_path):
+    check = {"name": "merge", "passed": False, "count": 3, "detail": "byte 5"}
+    found = read(written(tmp_path, whole() | {"series": [], "notes": ["no card"], "checks": [check]}))
+    assert (found.series, found.notes) == ((), ("no card",))
+    assert (found.checks[0].name, found.checks[0].passed, found.checks[0].count) == ("merge", False, 3)
+    assert read(written(tmp_path, whole() | {"series": [], "notes": ["no card"]})).checks == ()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"notes": [3]}, "notes.0: 3: write text in quotes"),
+        ({"checks": [{"name": "merge"}]}, "checks.0.passed: missing"),
+        ({"checks": [{"name": "merge", "passed": 1}]}, "checks.0.passed: 1: write true or false"),
+        ({"checks": [{"name": "merge", "passed": True, "count": -1}]}, "checks.0.count: -1: must be a whole number"),
+    ],
+)
+def test_notes_and_checks_that_make_no_sense_are_refused(changed, said, tmp_path):
+    assert refusal(written(tmp_path, whole() | changed)).startswith(said)

@@ -1,0 +1,338 @@
+"""Files of others: kernels as measured, iperf3 and torch.profiler."""
+
+import gzip
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simnet.errors import SimnetError
+from simnet.files import gunzipped
+from simnet.fitting import calibration_file, iperf3, kernel_fit, kineto, sources, trained_workload
+from simnet.fitting.kernel_fit import TimedKernel
+from simnet.fitting.measurement_file import Series
+from simnet.strategies.kernel_table import every
+from simnet.units import Bandwidth, Duration
+from simnet.validation import shipped
+from tests.helpers.golden import GLOO, IPERF3
+from tests.helpers.measurement_samples import measurements, setup
+
+HERE = Path("x.json")
+END = {"sum_received": {"bits_per_second": 2e10}}
+
+
+def event(name: str, cat: str, start_us: float, us: float, **args: object) -> dict[str, object]:
+    return {"ph": "X", "name": name, "cat": cat, "ts": start_us, "dur": us, "pid": 0, "tid": 0, "args": args}
+
+
+# Made by the format that PyTorch documents for NCCL, not recorded: no GPU was at hand.
+NCCL: dict[str, Any] = {
+    "deviceProperties": [{"name": "NVIDIA H200"}],
+    "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 8},
+    "traceEvents": [
+        event("ProfilerStep#3", "user_annotation", 0, 1000),
+        event("DistributedDataParallel.forward", "gpu_user_annotation", 100, 200),
+        event("Optimizer.step#AdamW.step", "gpu_user_annotation", 850, 100),
+        event("gemm_forward", "kernel", 100, 200),
+        event("gemm_backward", "kernel", 300, 400),
+        event("multi_tensor_adam", "kernel", 850, 100),
+        event(
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "kernel", 600, 200,
+            **{"Collective name": "allreduce", "In msg nelems": 1000, "dtype": "BFloat16", "Group size": 8},
+        ),
+        {"ph": "M", "name": "process_name"},
+    ],
+}  # fmt: skip
+
+
+def times(kernel: str, time_s: Callable[[float], float], vectors: int = 1) -> list[TimedKernel]:
+    rng = np.random.default_rng(2)
+    return [
+        TimedKernel(
+            kernel=kernel,
+            num_elements=float(size),
+            num_vectors=vectors,
+            samples_s=time_s(float(size)) * np.exp(rng.normal(0, 0.02, 9)),
+        )
+        for size in 2 ** np.arange(10, 24)
+    ]
+
+
+def test_launch_and_time_per_element_of_a_kernel_are_found() -> None:
+    (fitted,) = kernel_fit.fit_kernels(times("quantize", lambda size: 2e-5 + 1e-9 * size), 0.1, draws=40)
+    found = fitted.table["kernels"]
+    assert isinstance(found, dict)
+    assert float(found["quantize"]["launch"].split()[0]) == pytest.approx(20, rel=0.05)  # us
+    low, high = fitted.intervals["kernels.quantize.time_per_element"]
+    assert 0.95 < low < 1 < high < 1.05
+
+
+def test_copies_tell_the_memory_bandwidth() -> None:
+    (fitted,) = kernel_fit.fit_kernels(times("copy", lambda size: 1e-6 + 8 * size / 2e10), 0.1, draws=20)
+    assert Bandwidth.parse(fitted.table["memory_bandwidth"]) == pytest.approx(2e10, rel=0.03)
+    assert "kernels" not in fitted.table
+
+
+def test_the_end_of_a_cache_is_found_where_a_straight_line_explains_badly() -> None:
+    rows = times("quantize", lambda size: 1e-6 + (2e-10 if size <= 2**18 else 2e-9) * size)
+    (fitted,) = kernel_fit.fit_kernels(rows, 0.1, draws=20)
+    table = fitted.table["kernels"]
+    assert isinstance(table, dict)
+    found = calibration_file.as_calibration({"kernels": table}).kernels["quantize"]
+    assert found.cached_elements == 2**18
+    assert float(found.s_per_element) == pytest.approx(2e-10, rel=0.05)
+    assert float(found.beyond_s_per_element or 0) == pytest.approx(2e-9, rel=0.05)
+    assert found.seconds(2**22) == pytest.approx(1e-6 + 2e-9 * 2**22, rel=0.05)
+    assert "kernels.quantize.time_per_element_beyond" in fitted.intervals
+
+
+@pytest.mark.parametrize(("wanted", "nanoseconds"), [(None, 0.2), (2, 0.5), (3, 0.5), (7, 0.2)])
+def test_vectors_are_those_that_the_layout_gives(wanted: int | None, nanoseconds: float) -> None:
+    rows = times("merge", lambda size: 5e-10 * size, 2) + times("merge", lambda size: 2e-10 * size, 8)
+    (fitted,) = kernel_fit.fit_kernels([replace(row, layout_vectors=wanted) for row in rows], 0.1, draws=20)
+    table = fitted.table["kernels"]
+    assert isinstance(table, dict)
+    assert Duration.parse(table["merge"]["time_per_element"]) == pytest.approx(nanoseconds * 1e-9, rel=0.05)
+
+
+def test_intervals_hold_what_a_further_row_would_take() -> None:
+    rng = np.random.default_rng(4)
+    rows = [
+        replace(row, samples_s=row.samples_s * np.exp(rng.normal(0, 0.2)))
+        for row in times("quantize", lambda size: 1e-9 * size)
+    ]
+    low, high = kernel_fit.fit_kernels(rows, 0.1, draws=40)[0].intervals["kernels.quantize.time_per_element"]
+    assert low < 0.85
+    assert high > 1.15
+
+
+def test_the_most_vectors_are_fitted_and_said() -> None:
+    rows = times("merge", lambda size: 5e-10 * size, 2) + times("merge", lambda size: 2e-10 * size, 8)
+    (fitted,) = kernel_fit.fit_kernels(rows, 0.1, draws=20)
+    assert fitted.notes == ("kernel merge: fitted to 8 vectors at once; fewer take longer per element",)
+    assert "0.2" in fitted.shown["merge"]
+
+
+def test_a_shaped_merge_is_fitted_to_all_numbers_of_vectors() -> None:
+    rows = times("merge_shaped", lambda size: 1e-6 + (2e-10 + 8e-10 / 2) * size, 2)
+    rows += times("merge_shaped", lambda size: 1e-6 + (2e-10 + 8e-10 / 8) * size, 8)
+    (fitted,) = kernel_fit.fit_kernels(rows, 0.1, draws=20)
+    assert fitted.notes == ()
+    found = calibration_file.as_calibration(fitted.table).kernels["merge_shaped"]
+    assert found.s_per_element == pytest.approx(2e-10, rel=0.05)
+    assert found.s_per_result == pytest.approx(8e-10, rel=0.05)
+    assert {"kernels.merge_shaped.time_per_element", "kernels.merge_shaped.time_per_result"} <= fitted.intervals.keys()
+    assert "ns per element of the result" in fitted.shown["merge_shaped"]
+
+
+def test_a_shaped_merge_of_one_number_of_vectors_has_a_time_of_each_sign_alone() -> None:
+    (fitted,) = kernel_fit.fit_kernels(times("merge_shaped", lambda size: 3e-10 * size, 8), 0.1, draws=20)
+    found = calibration_file.as_calibration(fitted.table).kernels["merge_shaped"]
+    assert (found.s_per_element, found.s_per_result) == (pytest.approx(3e-10, rel=0.05), None)
+
+
+def test_kernels_that_cannot_be_fitted_are_refused() -> None:
+    with pytest.raises(SimnetError, match="kernel quantize: at least 3 sizes"):
+        kernel_fit.fit_kernels(times("quantize", lambda size: size)[:2], 0.1, draws=20)
+    with pytest.raises(SimnetError, match="time must grow with the number of elements"):
+        kernel_fit.fit_kernels(times("quantize", lambda size: 1 / size), 0.1, draws=20)
+
+
+def test_measured_kernels_are_taken_by_the_names_of_the_simulator_in_one_implementation() -> None:
+    def series(name: str, implementation: str, **labels: int) -> Series:
+        given: dict[str, str | int | float] = {
+            "num_elements": 1024,
+            "dtype": "float32",
+            "kernels": implementation,
+            **labels,
+        }
+        return Series(kind="kernel", name=name, setup=0, unit="s", labels=given, values=(1e-3,))
+
+    whole = measurements(
+        (
+            series("update_", "reference"),
+            series("update_", "cpu"),
+            series("merge", "cpu", num_vectors=8),
+            series("odd", "x"),
+        ),
+        (setup(1, 1, None),),
+    )
+    found = kernel_fit.select_kernels([whole])
+    assert [(one.kernel, one.num_elements) for one in found] == [("binsgdm_update", 1024.0), ("merge", 8192.0)]
+    assert set(kernel_fit.SIMULATED_NAMES.values()) <= every().keys()
+
+
+def read(path: Path) -> dict[str, Any]:
+    return sources.json_object(gunzipped(path.read_bytes(), path), path)
+
+
+def test_iperf3_gives_the_efficiency_and_its_spread() -> None:
+    slow = shipped.cluster("generic_25gbit")
+    fitted = iperf3.fit_goodput(read(IPERF3), IPERF3, slow)
+    link = fitted.table["inter_node"]
+    assert isinstance(link, dict)
+    assert link["efficiency"] == pytest.approx(20.776 / 25, abs=1e-4)
+    low, high = fitted.intervals["inter_node.efficiency"]
+    assert 0.9 < low <= 1 <= high < 1.1
+    assert fitted.shown["round trip under load"] == "62 us"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"error": "unable to connect"}, "iperf3 failed with 'unable to connect'"),
+        ({"end": {}}, "end.sum_received: missing.*: give the whole output of iperf3 -J over TCP"),
+        ({"end": []}, "end: .*: write a table"),
+        ({"end": {"sum_received": {"bits_per_second": 0}}}, "must be a number above 0"),
+        ({"end": {**END, "streams": {"a": 1}}}, "end.streams: .*: write a list"),
+        ({"end": {**END, "streams": [5]}}, "end.streams.0: 5: write a table"),
+        ({"end": {**END, "streams": [{"sender": {"mean_rtt": "62"}}]}}, "mean_rtt: '62': write a number"),
+        ({"intervals": [{}]}, "intervals.0.sum: missing"),
+        ({"intervals": 5}, "intervals: 5: write a list"),
+        ({"end": {"sum_received": {"bits_per_second": 9e10}}}, "exceeds the NICs of the cluster"),
+        ({"start": {"test_start": {"target_bitrate": 5e8}}}, "-b 0.5 Gbit/s: a set rate says nothing of the link"),
+        ({"start": {"target_bitrate": 5e8}}, "-b 0.5 Gbit/s: a set rate"),
+        ({"start": {"test_start": {"fqrate": 1e9}}}, "--fq-rate 1 Gbit/s: a set rate"),
+        ({"start": {"test_start": {"protocol": "UDP"}}, "end": {"sum": {}}}, "over UDP sends at a set rate"),
+        ({"start": {"test_start": {"target_bitrate": "x"}}}, "target_bitrate: 'x': write a number"),
+    ],
+)
+def test_what_iperf3_has_not_measured_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(SimnetError, match=message):
+        iperf3.fit_goodput({**read(IPERF3), **change}, HERE, shipped.cluster("generic_25gbit"))
+
+
+def test_a_trace_of_gloo_tells_steps_phases_and_messages() -> None:
+    trace = kineto.parse(read(GLOO), GLOO)
+    assert (trace.backend, trace.world_size, trace.gpu, len(trace.steps)) == ("gloo", 2, "", 3)
+    assert trace.reduced_bytes == 4 * (256 * 512 + 512 + 512 * 64 + 64)
+    assert trace.median_s("step_s") == pytest.approx(16.148e-3, rel=1e-3)
+    for step in trace.steps:
+        assert step.forward_s + step.backward_s + step.optimizer_s < step.step_s
+        assert 0 <= step.overlapped_s <= min(step.communication_s, step.compute_s)
+
+
+def test_a_trace_of_nccl_is_read_on_the_clock_of_the_gpu() -> None:
+    trace = kineto.parse(NCCL, HERE)
+    (step,) = trace.steps
+    assert (trace.gpu, trace.backend, trace.world_size) == ("NVIDIA H200", "nccl", 8)
+    found = (step.step_s, step.forward_s, step.backward_s, step.optimizer_s, step.compute_s, step.communication_s)
+    assert found == pytest.approx((1e-3, 2e-4, 4e-4, 1e-4, 7e-4, 2e-4))
+    assert step.overlapped_s == pytest.approx(1e-4)
+    assert [(one.name, one.num_bytes) for one in step.collectives] == [("allreduce", 2000)]
+
+
+def test_a_trace_becomes_a_workload() -> None:
+    text = trained_workload.text_of_traces([(kineto.parse(NCCL, HERE), HERE)], 4, None)
+    assert 'gradient = "2000 B"' in text
+    assert 'backward = "0.4 ms"' in text
+
+
+@pytest.mark.parametrize(
+    ("drop", "message"), [("Optimizer", "no optimizer in the trace"), ("nccl", "no all-reduce of known size, so no")]
+)
+def test_a_trace_without_a_phase_or_messages_is_no_workload(drop: str, message: str) -> None:
+    kept = [one for one in NCCL["traceEvents"] if not one["name"].startswith(drop)]
+    with pytest.raises(SimnetError, match=message):
+        trained_workload.text_of_traces([(kineto.parse({**NCCL, "traceEvents": kept}, HERE), HERE)], 4, None)
+
+
+@pytest.mark.parametrize(
+    ("events", "message"), [([], "no ProfilerStep"), ([{"ph": "X", "name": "a"}], "without name, ts or dur")]
+)
+def test_a_trace_without_steps_is_refused(events: list[object], message: str) -> None:
+    with pytest.raises(SimnetError, match=message):
+        kineto.parse({"traceEvents": events}, HERE)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": 5}, r"traceEvents\[0\].name: 5: must be text"),
+        ({"cat": ["kernel"]}, r"traceEvents\[0\].cat: .*: must be text"),
+        ({"ts": "12"}, r"traceEvents\[0\].ts: '12': must be a number of microseconds"),
+        ({"ts": True}, "ts: True: must be a number"),
+        ({"ts": None}, "ts: None: must be a number"),
+        ({"ts": float("nan")}, "ts: nan: must be a number"),
+        ({"ts": 10**400}, "ts: 1000.*: must be a number"),
+        ({"dur": -1}, "dur: -1: must be a number"),
+        ({"dur": [1]}, r"dur: \[1\]: must be a number"),
+        ({"args": "x"}, "args: 'x': must be an object"),
+        ({"args": None}, "args: None: must be an object"),
+    ],
+)
+def test_an_event_of_another_form_is_refused_with_its_place(change: dict[str, object], message: str) -> None:
+    first, *others = NCCL["traceEvents"]
+    with pytest.raises(SimnetError, match=message):
+        kineto.parse({**NCCL, "traceEvents": [{**first, **change}, *others]}, HERE)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"distributedInfo": 5},
+        {"distributedInfo": {"world_size": "8"}},
+        {"deviceProperties": [5]},
+        {"deviceProperties": {}},
+    ],
+)
+def test_what_stands_beside_the_events_must_be_of_its_form(change: dict[str, object]) -> None:
+    with pytest.raises(SimnetError, match=f"{next(iter(change))}.*: (write|must)"):
+        kineto.parse({**NCCL, **change}, HERE)
+
+
+@pytest.mark.parametrize(
+    "args", [{"Input Dims": 5}, {"Input Dims": [[2, "x"]], "Input type": [["float"]]}, {"In msg nelems": "9"}]
+)
+def test_a_message_whose_size_is_of_another_form_is_of_unknown_size(args: dict[str, object]) -> None:
+    talks = [{**one, "args": args} if one["name"].startswith("nccl") else one for one in NCCL["traceEvents"]]
+    trace = kineto.parse({**NCCL, "traceEvents": talks}, HERE)
+    assert {one.num_bytes for one in trace.steps[0].collectives} == {0}
+
+
+def test_a_pipe_a_device_and_a_bomb_are_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(SimnetError, match="not a regular file"):
+            sources.read([name])
+    (tmp_path / "bomb.json.gz").write_bytes(gzip.compress(bytes(2**24)) * (2**29 // 2**24 + 1))
+    with pytest.raises(SimnetError, match="larger than 512 MiB"):
+        sources.read([tmp_path / "bomb.json.gz"])
+
+
+def test_lists_in_lists_without_end_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "deep.json").write_text('{"a": ' + "[" * 100_000)
+    with pytest.raises(SimnetError, match="nested deeper than"):
+        sources.read([tmp_path / "deep.json"])
+    (tmp_path / "deep.json").write_text('{"a": ' + "[" * 400 + "]" * 400 + "}")
+    with pytest.raises(SimnetError, match="nested deeper than"):
+        sources.read([tmp_path / "deep.json"])
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.json", b"hello", "not JSON: Expecting"),
+        ("a.json", b"{", "not JSON: Expecting"),
+        ("a.json.gz", gzip.compress(b"{}", mtime=0)[:-4], "damaged or incomplete gzip"),
+        ("a.json.gz", gzip.compress(b"{}", mtime=0)[:10] + b"\xff\xff\xff\xff", "damaged or incomplete gzip"),
+        ("a.json", b"[1]", "must hold one JSON object"),
+        ("a.json", json.dumps({"a": 1}).encode(), "what: None"),
+        ("a.log", b"hello", "unknown kind of file"),
+    ],
+)
+def test_files_of_no_known_kind_are_refused(name: str, data: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(SimnetError, match=message):
+        sources.read([tmp_path / name])
+
+
+@pytest.mark.parametrize("name", ["none.json", "none.log"])
+def test_files_that_are_not_there_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(SimnetError, match="cannot be read"):
+        sources.read([tmp_path / name])

@@ -1,0 +1,358 @@
+"""Step times: what they determine is found again, and published ones are predicted through the command."""
+
+import json
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace as changed
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from simnet import scenario
+from simnet.comparison import Comparison, mean_error
+from simnet.errors import SimnetError
+from simnet.files import data_path
+from simnet.fitting import agreement, over_base, step_fit, step_part, step_rows
+from simnet.fitting.step_fit import StepFit
+from simnet.fitting.step_model import StepModel, Trained
+from simnet.fitting.step_part import OtherFiles
+from simnet.fitting.step_rows import StepTable, TimedStep
+from simnet.hardware import Calibration
+from simnet.network_costs import LibraryCosts, NodesPoint
+from simnet.scenario import Scenario
+from simnet.simulation import simulate
+from simnet.strategies import DenseAllReduce
+from simnet.units import Duration
+from simnet.validation import shipped
+from simnet.validation.published_rows import PublishedRow
+from simnet.validation.sets import hkbu
+from simnet.validation.sets import one_bit_adam as paper
+from simnet.workload.workload import Workload
+from tests.helpers.cli import assert_refused, run
+
+HEAD = "nodes,ranks_per_node,batch,strategy,step_ms"
+WHERE = Path("steps.csv")
+TRAINED = scenario.build({"cluster": "generic_10gbit", "workload": "resnet50", "strategy": "qsgd"})
+TRAINED = replace(
+    TRAINED,
+    cluster=replace(TRAINED.cluster, gpu="V100-32GB"),
+    workload=Workload(gradients="resnet50", forward_s=Duration(0.03), backward_s=Duration(0.06), batch_per_rank=32),
+)
+
+
+def simulate_s(given: Scenario) -> float:
+    return simulate(given).result.iteration_s
+
+
+def fit(rows: Sequence[TimedStep], start: Calibration | None = None, trained: Scenario = TRAINED) -> StepFit:
+    return step_fit.fit(rows, Trained(lambda _: trained, simulate_s), start or Calibration())
+
+
+def row(nodes: int, ranks: int = 4, strategy: str = "all_reduce", step_s: float = 1.0, batch: int = 32) -> TimedStep:
+    where = f"{nodes} x {ranks}"
+    return TimedStep(where=where, num_nodes=nodes, ranks_per_node=ranks, batch=batch, strategy=strategy, step_s=step_s)
+
+
+def timed(
+    rows: Iterable[TimedStep], calibration: Calibration, factors: dict[tuple[str, int], float]
+) -> list[TimedStep]:
+    """Return rows with the times of a calibration."""
+    model = StepModel(trained=Trained(lambda _: TRAINED, simulate_s), start=calibration, compute_factors=factors)
+    return [changed(one, step_s=model.step_s(one, calibration)) for one in rows]
+
+
+def test_compute_links_and_codec_are_found_again() -> None:
+    true = replace(shipped.calibration("v100_tcp_estimate"), codec_efficiency=0.1)
+    true = step_fit.with_efficiency(step_fit.with_efficiency(true, "intra_node", 0.3), "inter_node", 0.4)
+    rows = timed([row(1, 1), row(1), row(1, strategy="qsgd"), row(2), row(4)], true, {("", 32): 1.3})
+    start = replace(true, codec_efficiency=0.9)
+    found = fit(rows, step_fit.with_efficiency(start, "inter_node", 1.0))
+    assert found.compute["", 32].value == pytest.approx(1.3, rel=1e-3)
+    assert found.intra_node is not None
+    assert found.intra_node.value == pytest.approx(0.3, rel=0.01)
+    assert {nodes: one.value for nodes, one in found.by_nodes.items()} == pytest.approx({2: 0.4, 4: 0.4}, rel=0.01)
+    assert found.codec is not None
+    assert found.codec.value == pytest.approx(0.1, rel=0.01)
+    for one in (*found.by_nodes.values(), found.codec):
+        assert one.factors[0] < 0.96
+        assert one.factors[1] > 1.04
+
+
+def test_the_exchange_of_a_compressing_strategy_gets_rates_of_its_own_by_nodes() -> None:
+    true = replace(shipped.calibration("v100_tcp_estimate"), codec_efficiency=0.1)
+    true = step_fit.with_efficiency(true, "inter_node", 0.4)
+    points = (NodesPoint(nodes=2, efficiency=0.2), NodesPoint(nodes=4, efficiency=0.5))
+    true = replace(true, libraries={"other": LibraryCosts(carries=("qsgd",), by_nodes=points)})
+    rows = timed([row(n, strategy=s) for n in (1, 2, 4) for s in ("all_reduce", "qsgd")], true, {})
+    found = fit(rows, replace(true, codec_efficiency=0.9, libraries={}))
+    rates = {nodes: one.value for nodes, one in found.exchanges["qsgd"].items()}
+    assert rates == pytest.approx({2: 0.2, 4: 0.5}, rel=0.03)
+    assert set(rows) == found.fitted_rows
+    assert {nodes: one.value for nodes, one in found.by_nodes.items()} == pytest.approx({2: 0.4, 4: 0.4}, rel=0.01)
+
+
+def test_an_exchange_that_no_rate_explains_is_predicted_with_a_reason() -> None:
+    true = replace(shipped.calibration("v100_tcp_estimate"), codec_efficiency=0.1)
+    rows = timed([row(1), row(2), row(1, strategy="qsgd"), row(2, strategy="qsgd")], true, {})
+    rows[-1] = changed(rows[-1], step_s=0.0901)
+    found = fit(rows, replace(true, codec_efficiency=0.9))
+    assert not found.exchanges
+    assert "steps of qsgd on 2 nodes are predicted, not fitted" in " ".join(found.notes)
+
+
+def test_a_library_of_the_base_no_longer_carries_what_was_measured() -> None:
+    base = {"libraries": {"mpi": {"carries": ["one_bit_adam", "qsgd"]}, "gloo": {"carries": ["top_k"]}}}
+    found = over_base.lay_over({"libraries": {"qsgd": {"carries": ["qsgd", "top_k"]}}}, base)
+    assert found["libraries"] == {"mpi": {"carries": ["one_bit_adam"]}, "qsgd": {"carries": ["qsgd", "top_k"]}}
+
+
+def test_the_algorithm_that_ran_is_named_where_another_makes_two_bandwidths_of_one() -> None:
+    ran = replace(TRAINED, baseline=DenseAllReduce(algorithm="hierarchical"))
+    true = step_fit.with_efficiency(Calibration(), "inter_node", 0.4)
+    model = StepModel(trained=Trained(lambda _: ran, simulate_s), start=true)
+    rows = [changed(one, step_s=model.step_s(one, true)) for one in (row(2), row(4), row(8))]
+    as_ring = Trained(lambda _: TRAINED, simulate_s)
+    (told,) = agreement.note(step_fit.fit(rows, as_ring, true), rows, as_ring, true)
+    assert "under algorithm = 'hierarchical' they differ 1.00 times" in told
+    right = Trained(lambda _: ran, simulate_s)
+    assert agreement.note(step_fit.fit(rows, right, true), rows, right, true) == ()
+    table = StepTable(path=WHERE, rows=tuple(rows), unread=(), digest="")
+    part = step_part.fit_tables([table], [], right, OtherFiles(table={}))
+    assert part.table["all_reduce"] == "hierarchical"
+
+
+def test_a_row_takes_the_options_of_the_baseline_of_its_kind() -> None:
+    tree = DenseAllReduce(algorithm="tree", bucketing="fused", overlap=False)
+    trained = replace(TRAINED, baseline=tree)
+    model = StepModel(trained=Trained(lambda _: trained, simulate_s), start=Calibration())
+    assert model.strategy(row(2)) == tree
+
+
+def test_links_that_other_files_measure_stay_as_they_are() -> None:
+    points = (NodesPoint(nodes=2, efficiency=0.2),)
+    true = replace(shipped.calibration("v100_tcp_estimate"), codec_efficiency=0.1, by_nodes=points)
+    rows = timed([row(2), row(2, strategy="qsgd")], true, {})
+    model = Trained(lambda _: TRAINED, simulate_s)
+    found = step_fit.fit(rows, model, replace(true, codec_efficiency=0.9), ("inter_node",))
+    assert not found.by_nodes
+    assert found.codec is not None
+    assert found.codec.value == pytest.approx(0.1, rel=0.01)
+
+
+def test_compute_goes_with_the_batch() -> None:
+    model = StepModel(trained=Trained(lambda _: TRAINED, simulate_s), start=Calibration())
+    assert model.compute_s(row(1, 1, batch=64)) == pytest.approx(0.18)
+    fitted = model.with_factors({("", 32): 2.0, ("", 128): 3.0})
+    assert fitted.compute_s(row(1, 1, batch=64)) == pytest.approx(0.36), "of the nearest batch"
+
+
+def test_repetitions_tell_how_steps_differ() -> None:
+    (once,) = timed([row(2)], step_fit.with_efficiency(Calibration(), "inter_node", 0.4), {})
+    repeated = [changed(once, step_s=once.step_s * factor) for factor in (0.8, 1.0, 1.25)]
+    assert fit(repeated).spread == pytest.approx(1.645 * 0.223, rel=0.01)
+    assert fit([once, once, once]).spread == step_fit.RUN_SPREAD, "copies tell nothing"
+    assert fit(repeated).by_nodes[2].factors[0] < fit([once]).by_nodes[2].factors[0] < 0.96
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([row(2, step_s=0.05)], "2 x 4: a step of 50 ms: is shorter than its compute of 90 ms"),
+        ([row(2, step_s=0.1)], "that compute and bytes take at the nominal rate of the NICs"),
+        ([row(2, strategy="qsgd:bit=4")], "2 x 4: strategy: unknown key 'bit'"),
+        ([row(2, strategy="qsgd:bits")], "'bits': write options as key=value"),
+        ([row(2, strategy="qsgd:bits=nan")], "2 x 4: strategy: bits: 'nan': write a whole number"),
+        ([row(2, strategy="ddp")], "2 x 4: strategy: 'ddp': unknown strategy"),
+        ([row(2, strategy="all_reduce:algorithm=nccl")], "2 x 4: strategy.algorithm: 'nccl': needs calibration.nccl"),
+    ],
+)
+def test_what_cannot_be_is_refused(rows: list[TimedStep], message: str) -> None:
+    with pytest.raises(SimnetError, match=message):
+        fit(rows)
+
+
+def test_a_workload_without_compute_needs_a_step_that_tells_it() -> None:
+    bare = replace(TRAINED, workload=Workload(gradients="resnet50"))
+    with pytest.raises(SimnetError, match="no compute time: give the workload times"):
+        fit([row(2)], trained=bare)
+    found = fit([row(1, 1, step_s=0.09), row(2)], trained=bare)
+    assert found.compute["", 32].value == pytest.approx(0.09, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no column 'nodes': needs"),
+        (HEAD, "no row below the head"),
+        (HEAD.replace("step_ms", "step"), "step: a time without a unit: name it with its unit"),
+        (HEAD.replace("step_ms", "loss"), "no column of times"),
+        (HEAD.replace("batch,", ""), "no column 'batch'"),
+        (f"{HEAD},bach", "'bach': unknown column. Did you mean 'batch'"),
+        (f"{HEAD},seconds\n", "seconds: two columns for time"),
+        (f"{HEAD}\n2,4,16,all_reduce", ":2: 4 cells: the head has 5 columns"),
+        (f"{HEAD}\n2,4,16,all_reduce,nan", ":2: time: 'nan': must be a number"),
+        (f"{HEAD}\n2,4,16,all_reduce,-1", "a step of -0.001 s: must be from"),
+        (f"{HEAD}\n2,4,16,all_reduce,{'9' * 400}", "must be a number"),
+        (f"{HEAD}\n2.5,4,16,all_reduce,1", "nodes: '2.5': must be a whole number"),
+        (f"{HEAD}\n2,4,16,,1", "strategy: is empty"),
+        (f"{HEAD}\n4,4,16,all_reduce,1\n2,4,16,all_reduce,1", ":3: 2 nodes after 4: must not decrease"),
+        (f"{HEAD}\n999999999,999999999,16,all_reduce,1", "at most 1000000"),
+        (f"{HEAD}\n" + "2,4,16,all_reduce,1\n" * 3000, "more than 2000 rows"),
+        (f'{HEAD}\n2,4,16,"all_reduce,1', "2: .* cells"),
+    ],
+)
+def test_a_table_that_does_not_hold_together_is_refused(text: str, message: str) -> None:
+    with pytest.raises(SimnetError, match=message):
+        step_rows.parse(text, WHERE)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "seconds"),
+    [("seconds", "1.5", 1.5), ("Step [ms]", "1500", 1.5), ("step_us", "1.5e6", 1.5), ("Iteration time (s)", ".5", 0.5)],
+)
+def test_the_head_gives_the_unit(name: str, value: str, seconds: float) -> None:
+    text = f"\ufeff# mine\nNum nodes;GPUs per node;batch per GPU;Strategy;{name};date\n2; 4;16;all_reduce;{value};x\n"
+    table = step_rows.parse(text, WHERE)
+    assert (table.rows[0].step_s, table.unread) == (seconds, ("date",))
+
+
+# Published steps through the command.
+
+
+def write(path: Path, rows: Iterable[tuple[PublishedRow, str, float]], batch: int) -> str:
+    """Write rows as a table: published row, strategy and step [s] of each."""
+    lines = [f"{one.nodes},{min(one.gpus, one.gpus_per_node)},{batch},{name},{1e3 * s}" for one, name, s in rows]
+    path.write_text("\n".join([HEAD, *lines]), encoding="utf-8")
+    return str(path)
+
+
+def fig5a(method: str, *gpus: int) -> list[tuple[PublishedRow, str, float]]:
+    name = {"Adam": "all_reduce", "1-bit Adam": "one_bit_adam"}[method]
+    rows = paper.figure_rows(paper.ETHERNET, method)
+    return [(one, name, paper.figure_s(one)) for one in rows if one.gpus in gpus]
+
+
+def rows_of(stdout: str) -> list[Comparison]:
+    return [
+        Comparison(
+            series=one["group"], label=one["row"], measured=one["measured_s"], predicted=one["predicted_s"],
+            role=one["role"],
+        )
+        for one in json.loads(stdout)["rows"]
+    ]  # fmt: skip
+
+
+def test_dense_steps_of_1_bit_adam_on_8_and_16_gpus_predict_32_to_256(tmp_path: Path) -> None:
+    known = write(tmp_path / "steps.csv", fig5a("Adam", 4, 8, 16) + fig5a("1-bit Adam", 4), 16)
+    others = write(tmp_path / "rest.csv", fig5a("Adam", 32, 64, 128, 256), 16)
+    trained = ("--experiment", "one_bit_adam_end_to_end", "--base", "v100_tcp_estimate")
+    mine = tmp_path / "mine.toml"
+    done = run("calibrate", known, "--hold-out", others, *trained, "--format", "json", "-o", str(mine))
+    assert done.exit_code == 0, done.output
+    rows = rows_of(done.stdout)
+    predicted = [one for one in rows if one.role == "held out"]
+    assert len(predicted) == 4
+    assert mean_error(predicted) < 0.10
+    assert mean_error([one for one in rows if one.role == "fitted"]) < 1e-3
+    written = tomllib.loads(mine.read_text())
+    assert [point["nodes"] for point in written["by_nodes"]] == [2, 4]
+    assert written["kind"] == "estimate"
+    assert written["memory_bandwidth"] == "900 GB/s"
+    assert written["intervals"]["memory_bandwidth"] == [0.75, 1.0]
+    assert written["intervals"]["codec_efficiency"][0] > 0.8
+    told = [(one["num_nodes"], one.get("nic"), one["measured"]) for one in written["fitted_to"]]
+    assert told == [(1, None, ["training"]), (2, "40 Gbit/s", ["training"]), (4, "40 Gbit/s", ["training"])]
+    told = run("simulate", "one_bit_adam_end_to_end", "--set", f"calibration={mine}", "--draws", "50")
+    assert "measured on 2, 4 nodes, not on 16" in " ".join(told.stdout.split())
+
+
+def test_steps_of_few_nodes_and_of_the_most_predict_the_speedups_between(tmp_path: Path) -> None:
+    # Without the most, 32 to 256 GPUs err by 26 % on average: polling of MPI cannot be seen on few ranks.
+    few, more = (4, 8, 16, 256), (32, 64, 128)
+    known = write(tmp_path / "steps.csv", fig5a("Adam", *few) + fig5a("1-bit Adam", *few), 16)
+    others = write(tmp_path / "rest.csv", fig5a("Adam", *more) + fig5a("1-bit Adam", *more), 16)
+    trained = ("--experiment", "one_bit_adam_end_to_end", "--base", "v100_tcp_estimate")
+    mine = tmp_path / "mine.toml"
+    done = run("calibrate", known, "--hold-out", others, *trained, "--format", "json", "-o", str(mine))
+    assert done.exit_code == 0, done.output
+    predicted = [one for one in rows_of(done.stdout) if one.role == "held out"]
+    dense, one_bit = predicted[:3], predicted[3:]
+    speedups = [
+        (slow.predicted / fast.predicted) / (slow.measured / fast.measured) - 1
+        for slow, fast in zip(dense, one_bit, strict=True)
+    ]
+    assert max(map(abs, speedups)) < 0.13
+    assert sum(map(abs, speedups)) / 3 < 0.10
+    (library,) = tomllib.loads(mine.read_text())["libraries"].values()
+    assert library["carries"] == ["one_bit_adam"]
+    assert [point["nodes"] for point in library["by_nodes"]] == [2, 4, 64]
+
+
+@pytest.mark.parametrize("model", ["ResNet-50", "BERT-Base"])
+def test_bsp_rows_of_hkbu_on_8_gpus_predict_16_and_32(model: str, tmp_path: Path) -> None:
+    rows = [one for one in hkbu.rows(hkbu.ETHERNET, method=hkbu.BSP) if one.model == model]
+    batch = int(rows[0].batch_per_gpu)
+    options = ":bucketing=fused,overlap=false"
+    table = [(one, f'"all_reduce{options}"', hkbu.iteration_s(one)) for one in rows]
+    known = write(tmp_path / "steps.csv", [one for one in table if one[0].gpus <= 8], batch)
+    others = write(tmp_path / "rest.csv", [one for one in table if one[0].gpus > 8], batch)
+    trained = ("--trained", hkbu.MODELS[model], "--cluster", "hkbu_10gbe")
+    done = run(
+        "calibrate", known, "--hold-out", others, *trained, "--format", "json",
+        "--workload", str(tmp_path / "model.toml"), "-o", str(tmp_path / "mine.toml"),
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    predicted = [one for one in rows_of(done.stdout) if one.role == "held out"]
+    assert len(predicted) == 2
+    assert mean_error(predicted) < 0.04
+    (single,) = (one for one in rows if one.gpus == 1)
+    step_s = sum(
+        Duration.parse(tomllib.loads((tmp_path / "model.toml").read_text())[key]) for key in ("forward", "backward")
+    )
+    assert step_s == pytest.approx(hkbu.iteration_s(single), rel=1e-3)
+
+
+def test_logs_beside_step_times_give_the_links_and_steps_the_rest(tmp_path: Path) -> None:
+    logs = [data_path("published", "nccl-tests", f"a100_azure_nd_v4_{gpus}gpus.log") for gpus in (8, 16)]
+    options = ("--cluster", "azure_nd_a100_v4", "--base", "a100_tcp_estimate", "--draws", "20", "--accept-poor-fit")
+    links, both, table = (tmp_path / name for name in ("links.toml", "both.toml", "steps.csv"))
+    assert run("calibrate", *logs, *options, "-o", links).exit_code == 0
+    (tmp_path / "mine.toml").write_text(
+        'cluster = "azure_nd_a100_v4"\nstrategy = "qsgd"\n[workload]\ngradients = "resnet50"\n'
+        'forward = "30 ms"\nbackward = "60 ms"\nbatch_per_rank = 32\n'
+    )
+    trained = scenario.load(str(tmp_path / "mine.toml"), {"calibration": str(links)})
+    true = replace(trained.calibration, codec_efficiency=0.02)
+    rows = [row(1, 1), row(1, 1, "qsgd"), row(2, 8), row(2, 8, "qsgd")]
+    model = StepModel(trained=Trained(lambda _: trained, simulate_s), start=true, compute_factors={("", 32): 1.3})
+    lines = [f"{r.num_nodes},{r.ranks_per_node},32,{r.strategy},{1e3 * model.step_s(r, true)}" for r in rows]
+    table.write_text("\n".join([HEAD, *lines]))
+    done = run("calibrate", *logs, table, "--experiment", tmp_path / "mine.toml", *options[2:], "-o", both)
+    assert done.exit_code == 0, done.output
+    assert "1.3 of the workload's" in done.stdout
+    found, before = (tomllib.loads(path.read_text()) for path in (both, links))
+    assert {key: found[key] for key in ("by_nodes", "inter_node", "nccl")} == {
+        key: before[key] for key in ("by_nodes", "inter_node", "nccl")
+    }
+    assert found["codec_efficiency"] == pytest.approx(0.02, rel=0.01)
+
+
+def test_step_times_that_are_there_twice_are_refused(tmp_path: Path) -> None:
+    known, copy = (write(tmp_path / name, fig5a("Adam", 8, 16), 16) for name in ("steps.csv", "copy.csv"))
+    trained = ("--experiment", "one_bit_adam_end_to_end")
+    assert_refused(run("calibrate", known, copy, *trained), "copy.csv: holds the same as")
+    assert_refused(run("calibrate", known, "--hold-out", copy, *trained), "copy.csv: holds the same as")
+
+
+def test_a_row_names_the_workload_that_cannot_be_found(tmp_path: Path) -> None:
+    (tmp_path / "steps.csv").write_text(f"{HEAD},workload\n2,4,16,all_reduce,900,nope\n")
+    told = run("calibrate", tmp_path / "steps.csv", "--experiment", "one_bit_adam_end_to_end")
+    assert_refused(told, "steps.csv:2: workload: 'nope': unknown workload")
+
+
+def test_step_times_without_what_was_trained_are_refused(tmp_path: Path) -> None:
+    known = write(tmp_path / "steps.csv", fig5a("Adam", 8, 16), 16)
+    assert_refused(run("calibrate", known), "steps.csv: step times: say what was trained with --experiment")
+    both = ("--experiment", "overlap", "--trained", "resnet50")
+    assert_refused(run("calibrate", known, *both), "--trained: an experiment names its workload")

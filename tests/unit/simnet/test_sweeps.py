@@ -1,0 +1,348 @@
+"""One experiment to many results."""
+
+import csv
+import io
+import itertools
+import json
+import os
+import resource
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from simnet import files, scenario, simulation, sweeps
+from simnet.errors import SimnetError
+from simnet.journal import NAME, Journal
+from simnet.result import RefusedPoint, RunResult, to_json
+from simnet.scenario import Experiment, Scenario, load_experiment
+from simnet.show import rows
+from simnet.sweeps import SweepPoint, expand
+from tests.helpers.scenario_samples import SWEEP, pod, write
+
+ROOT = Path(__file__).parents[3]
+STRANGE = [
+    b'{"key": ["a"], "result": {}}',
+    b'{"key": "a", "result": {"speedup": NaN}}',
+    b'{"key": "a", "result": {"speedup": 1e999}}',
+    b'{"key": "a", "result": {"x": ' + b"[" * 100_000,
+]
+MANY = {"cluster.num_nodes": list(range(1, 41)), "workload.batch_per_rank": [1, 2, 3, 4]}
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    return load_experiment(str(write(tmp_path / "pod.toml", pod(sweep=SWEEP))))
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Scenario]:
+    """The scenarios that were simulated in this process."""
+    seen: list[Scenario] = []
+    real = simulation.simulate
+
+    def noted(scenario: Scenario) -> RunResult:
+        seen.append(scenario)
+        return real(scenario)
+
+    monkeypatch.setattr(simulation, "simulate", noted)
+    return seen
+
+
+class TestExpand:
+    def test_the_grid_is_full_and_the_last_axis_runs_fastest(self, experiment: Experiment) -> None:
+        points = expand(experiment)
+        assert [point.values["cluster.num_nodes"] for point in points] == [1, 2, 4, 1, 2, 4]
+        assert [point.scenario.cluster.num_nodes for point in points] == [1, 2, 4, 1, 2, 4]
+        assert points[3].scenario.cluster.inter_node.bytes_per_s == 12.5e9
+
+    def test_nothing_to_sweep_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(SimnetError, match=r"pod.toml: nothing to sweep; add a \[sweep\] table"):
+            expand(load_experiment(str(write(tmp_path / "pod.toml", pod()))))
+
+    def test_too_many_points_are_refused_before_any_is_made(self, tmp_path: Path) -> None:
+        axes = {key: list(range(1, 1002)) for key in ("cluster.num_nodes", "workload.batch_per_rank")}
+        path = str(write(tmp_path / "pod.toml", pod(sweep=axes)))
+        with pytest.raises(SimnetError, match=r"sweep: 1002001 points: at most 100000; split it into several sweeps"):
+            expand(load_experiment(path))
+
+    def test_a_point_that_does_not_hold_together_is_refused(self, tmp_path: Path) -> None:
+        path = str(write(tmp_path / "pod.toml", pod(sweep={"cluster.num_nodes": [1, 0]})))
+        with pytest.raises(SimnetError, match=r"pod.toml: sweep: cluster.num_nodes: 0: must be"):
+            expand(load_experiment(path))
+
+    def test_parts_that_stay_the_same_are_read_and_checked_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        read, checked = [], []
+        real_read, real_check = files.read_file, scenario.RawScenario.converted
+        monkeypatch.setattr(files, "read_file", lambda path: read.append(path.stem) or real_read(path))
+        monkeypatch.setattr(
+            scenario.RawScenario, "converted", lambda *given: checked.append(given[1].__name__) or real_check(*given)
+        )
+        scenario._read_part.cache_clear()
+        points = expand(load_experiment("speedup"))
+        assert (len(points), sorted(read)) == (
+            56,
+            ["a100_8x8_10gbit", "a100_tcp_estimate", "bert_base", "resnet50", "speedup"],
+        )
+        assert Counter(checked) == {"Scenario": 1, "Cluster": 55, "Workload": 1}
+
+    @pytest.mark.parametrize("name", files.names("experiments"))
+    def test_every_point_is_the_scenario_that_the_experiment_has_there(self, name: str) -> None:
+        experiment = load_experiment(name)
+        points = [point.values for point in expand(experiment)] if experiment.axes else [{}, {}]
+        assert list(experiment.each(points)) == [experiment.at(values) for values in points]
+
+    def test_a_part_that_has_changed_meanwhile_is_read_again(self, tmp_path: Path) -> None:
+        part = write(tmp_path / "part.toml", pod()["cluster"])
+        experiment = load_experiment(str(write(tmp_path / "pod.toml", pod(sweep={"cluster": ["part.toml"]}))))
+        assert experiment.at({"cluster": "part.toml"}).cluster.num_nodes == 2
+        write(part, pod(cluster__num_nodes=16)["cluster"])
+        assert experiment.at({"cluster": "part.toml"}).cluster.num_nodes == 16
+
+    def test_a_part_that_was_read_before_is_an_input_all_the_same(self, tmp_path: Path) -> None:
+        part = write(tmp_path / "part.toml", pod()["cluster"])
+        path = str(write(tmp_path / "pod.toml", pod(cluster="part.toml")))
+        load_experiment(path)
+        with files.watch_inputs():
+            load_experiment(path)
+            with pytest.raises(SimnetError, match="is an input"):
+                files.refuse_input(part)
+
+
+class TestTasks:
+    def test_they_hold_every_point_once_and_the_largest_clusters_first(self, experiment: Experiment) -> None:
+        points = sorted(expand(experiment), key=sweeps._shape)
+        tasks = sweeps._tasks(points, jobs=1, point_s=0.01)
+        assert sorted(map(id, itertools.chain(*tasks))) == sorted(map(id, points))
+        assert [[point.scenario.cluster.num_nodes for point in task] for task in tasks] == [[4, 4], [2, 2], [1, 1]]
+
+    def test_long_points_go_one_by_one_and_short_ones_together(self, experiment: Experiment) -> None:
+        points = sorted(expand(experiment), key=sweeps._shape)
+        assert [len(task) for task in sweeps._tasks(points, jobs=1, point_s=10)] == [1] * 6
+        many = points * 20
+        assert min(len(task) for task in sweeps._tasks(many, jobs=1, point_s=0.001)[:-1]) >= 20
+
+
+class TestRun:
+    def test_results_come_in_the_order_of_the_points(self, experiment: Experiment) -> None:
+        results = sweeps.run(expand(experiment))
+        assert [result.world_size for result in results] == [8, 16, 32, 8, 16, 32]
+
+    def test_workers_give_the_same_as_this_process(
+        self, experiment: Experiment, simulated: list[Scenario], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        points = expand(experiment)
+        expected = sweeps.run(points)
+        simulated.clear()
+        monkeypatch.setattr(sweeps, "PROBE_S", 0)
+        monkeypatch.setattr(sweeps, "WORKERS_PAY_S", 0)
+        assert sweeps.run(points, jobs=2) == expected
+        assert len(simulated) == 1  # the probe
+
+    def test_the_same_scenario_is_simulated_once(self, tmp_path: Path, simulated: list[Scenario]) -> None:
+        axes = {"cluster": [pod()["cluster"], pod()["cluster"]]}
+        base = load_experiment(str(write(tmp_path / "pod.toml", pod())), axes=axes)
+        results = sweeps.run(expand(base))
+        assert len(simulated) == 1
+        assert results[0] == results[1]
+
+    def test_progress_tells_first_what_needs_no_simulation(self, experiment: Experiment, tmp_path: Path) -> None:
+        points = expand(experiment)
+        sweeps.run(points[:2], tmp_path / "out")
+        told: list[int] = []
+        sweeps.run(points, tmp_path / "out", progress=told.append)
+        assert told == [2, 1, 1, 1, 1]
+
+    def test_progress_counts_the_same_scenario_as_often_as_it_is_asked_for(self, tmp_path: Path) -> None:
+        axes = {"cluster.num_nodes": [2, 2, 4]}
+        points = expand(load_experiment(str(write(tmp_path / "pod.toml", pod())), axes=axes))
+        told: list[int] = []
+        sweeps.run(points, tmp_path / "out", progress=told.append)
+        assert told == [0, 2, 1]
+        told.clear()
+        sweeps.run(points, tmp_path / "out", progress=told.append)
+        assert told == [3]
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            ('"breakdown":{', '"breakdown":null,"more":{'),
+            ('"scenario":{', '"scenaro":{'),
+            ('"baseline":{"strategy"', '"baseline":3,"more":{"strategy"'),
+            ('"iterations_s":', '"iterations_s":"","more":'),
+            ('"10 Gbit/s"', '"10"'),
+        ],
+    )
+    def test_a_result_that_the_simulator_did_not_write_is_refused(
+        self, experiment: Experiment, tmp_path: Path, old: str, new: str
+    ) -> None:
+        points = expand(experiment)[:1]
+        sweeps.run(points, tmp_path)
+        damaged = (tmp_path / NAME).read_text().replace(old, new, 1)
+        (tmp_path / NAME).write_text(damaged)
+        with pytest.raises(SimnetError, match=rf"^{tmp_path / NAME}: line 1: .*: is damaged; delete this line to"):
+            sweeps.run(points, tmp_path)
+        assert (tmp_path / NAME).read_text() == damaged
+
+    def test_a_result_of_a_strategy_that_is_not_installed_is_told_with_its_place(
+        self, experiment: Experiment, tmp_path: Path
+    ) -> None:
+        points = expand(experiment)[:1]
+        sweeps.run(points, tmp_path)
+        (tmp_path / NAME).write_text((tmp_path / NAME).read_text().replace('"kind":"binsgdm"', '"kind":"elsewhere"', 1))
+        with pytest.raises(SimnetError) as refused:
+            sweeps.run(points, tmp_path)
+        assert str(refused.value) == (
+            f"{tmp_path / NAME}: line 1: result.scenario.strategy.kind: 'elsewhere': unknown strategy; install the "
+            "package that provides it"
+        )
+
+    def test_finished_points_are_not_simulated_again(
+        self, experiment: Experiment, tmp_path: Path, simulated: list[Scenario]
+    ) -> None:
+        points = expand(experiment)
+        first = sweeps.run(points, tmp_path)
+        simulated.clear()
+        assert sweeps.run(points, tmp_path) == first
+        assert not simulated
+
+    def test_a_torn_last_line_is_done_again(
+        self, experiment: Experiment, tmp_path: Path, simulated: list[Scenario]
+    ) -> None:
+        points = expand(experiment)
+        first = sweeps.run(points, tmp_path)
+        journal = tmp_path / NAME
+        journal.write_bytes(journal.read_bytes()[:-20])
+        simulated.clear()
+        assert sweeps.run(points, tmp_path) == first
+        assert len(simulated) == 1
+        simulated.clear()
+        assert sweeps.run(points, tmp_path) == first
+        assert not simulated
+
+    def test_a_point_that_fails_says_why_and_the_others_are_kept(self, tmp_path: Path) -> None:
+        changed = pod(sweep={"workload.gradients": ["bert_base", "./nonesuch.json"]})
+        del changed["workload"]["num_elements"]
+        path = write(tmp_path / "pod.toml", changed)
+        point, other = expand(load_experiment(str(path)))
+        broken = SweepPoint(values={"workload.gradients": "both"}, scenario=_contradicting(point.scenario))
+        result, contradiction, missing = sweeps.run([point, broken, other], tmp_path)
+        assert isinstance(result, RunResult)
+        assert contradiction == RefusedPoint(
+            set={"workload.gradients": "both"},
+            reason="workload: gradients and num_elements: must be given once; give one of gradients, tensors, "
+            "gradient, num_elements",
+        )
+        assert "nonesuch.json': no such file" in missing.reason
+        assert len((tmp_path / NAME).read_bytes().splitlines()) == 3
+
+    def test_another_gradients_file_is_another_point(self, tmp_path: Path) -> None:
+        gradients = tmp_path / "mine.json"
+        workload = {"gradients": "./mine.json", "forward": "1 s", "backward": "1 s"}
+        path = write(tmp_path / "pod.toml", pod(workload=workload, sweep={"cluster.num_nodes": [2]}))
+        keys = []
+        for content in ("1", "2"):
+            gradients.write_text(content)
+            keys.append(expand(load_experiment(str(path)))[0].key)
+        assert keys[0] != keys[1]
+
+
+def test_other_code_is_another_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "pod.toml", pod(sweep={"cluster.num_nodes": [2]}))
+    (tmp_path / "training").mkdir()
+    monkeypatch.setattr(sweeps, "__file__", str(tmp_path / "sweeps.py"))
+    keys = []
+    for code in ("1", "2"):
+        (tmp_path / "training" / "code.py").write_text(code)
+        sweeps._code_hash.cache_clear()
+        keys.append(expand(load_experiment(str(path)))[0].key)
+    sweeps._code_hash.cache_clear()
+    assert keys[0] != keys[1]
+
+
+def _contradicting(scenario: Scenario) -> Scenario:
+    """Return the scenario with gradients given twice."""
+    import msgspec
+
+    workload = msgspec.structs.replace(scenario.workload, num_elements=5)
+    return msgspec.structs.replace(scenario, workload=workload)
+
+
+class TestJournal:
+    def test_a_second_sweep_in_the_same_directory_is_refused(self, tmp_path: Path) -> None:
+        with Journal(tmp_path), pytest.raises(SimnetError, match=f"^{tmp_path}: another sweep is writing here; wait"):
+            Journal(tmp_path)
+        with Journal(tmp_path) as journal:
+            assert journal.lines == {}
+
+    @pytest.mark.parametrize(
+        "line", [b"{", b"[]", b'{"key": "a"}', b'{"key": "a", "result": 3}', b"\xff", b"", *STRANGE]
+    )
+    def test_a_damaged_line_is_refused_with_its_number(self, tmp_path: Path, line: bytes) -> None:
+        content = b'{"key": "a", "result": {}}\n' + line + b'\n{"key": "b'
+        (tmp_path / NAME).write_bytes(content)
+        with pytest.raises(SimnetError, match=rf"^{tmp_path / NAME}: line 2: .* is damaged; delete this line to"):
+            Journal(tmp_path)
+        assert (tmp_path / NAME).read_bytes() == content
+
+    @pytest.mark.parametrize(
+        "content", [b"notes", b"x,y\n1,2", b'{"key": "a", "result": {}}\nnotes', b'{"points": []}']
+    )
+    def test_a_file_of_something_else_is_left_as_it_is(self, tmp_path: Path, content: bytes) -> None:
+        (tmp_path / NAME).write_bytes(content)
+        with pytest.raises(SimnetError, match=rf"^{tmp_path / NAME}: line .: .* or name another directory with -o"):
+            Journal(tmp_path)
+        assert (tmp_path / NAME).read_bytes() == content
+
+    @pytest.mark.parametrize("torn", [b"{", b'{"key": ', b'{"key": "a', b'{"key": "b", "result": {"a": 1'])
+    def test_what_a_kill_has_left_of_a_line_is_cut_off(self, tmp_path: Path, torn: bytes) -> None:
+        (tmp_path / NAME).write_bytes(b'{"key": "a", "result": {}}\n' + torn)
+        with Journal(tmp_path) as journal:
+            assert list(journal.lines) == ["a"]
+        assert (tmp_path / NAME).read_bytes() == b'{"key": "a", "result": {}}\n'
+
+    def test_a_pipe_or_a_device_is_no_journal(self, tmp_path: Path) -> None:
+        for name in ("pipe", "device"):
+            (tmp_path / name).mkdir()
+        os.mkfifo(tmp_path / "pipe" / NAME)
+        (tmp_path / "device" / NAME).symlink_to("/dev/full")
+        for name in ("pipe", "device"):
+            with pytest.raises(SimnetError, match="not a regular file; remove it, or name another with -o"):
+                Journal(tmp_path / name)
+
+    def test_a_place_that_is_no_directory_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(SimnetError, match=r"file: cannot be written \(File exists\); name another with -o"):
+            Journal(tmp_path / "file")
+
+    def test_a_line_that_does_not_fit_on_the_disk_is_told_and_done_again(self, tmp_path: Path) -> None:
+        with Journal(tmp_path) as journal:
+            journal.append("a", b"{}")
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        message = rf"^{tmp_path / NAME}: cannot be written \(File too large\); name another with -o"
+        with Journal(tmp_path) as journal:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (40, limits[1]))
+            try:
+                with pytest.raises(SimnetError, match=message):
+                    journal.append("b", b"{}")
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        with Journal(tmp_path) as journal:
+            assert "a" in journal.lines
+
+
+class TestDocument:
+    def test_it_has_what_the_reports_read(self, experiment: Experiment) -> None:
+        points = expand(experiment)
+        whole = sweeps.collect_results(experiment, points, sweeps.run(points))
+        document = json.loads(to_json(whole, indent=1))
+        assert document["axes"][1] == {"key": "cluster.num_nodes", "values": [1, 2, 4]}
+        assert document["points"][1]["set"] == {"cluster.inter_node.bandwidth": "10 Gbit/s", "cluster.num_nodes": 2}
+        assert document["question"] == "From which bandwidth on?"
+        assert whole.name == "pod"
+
+    def test_csv_has_the_columns_of_all_rows_and_tables_as_json(self) -> None:
+        given: Sequence[dict[str, object]] = [{"a": 1, "part": {"use": "x"}}, {"a": None, "b": [1, 2]}]
+        read = list(csv.DictReader(io.StringIO(rows.table(given).csv())))
+        assert read == [{"a": "1", "part": '{"use": "x"}', "b": ""}, {"a": "", "part": "", "b": "[1, 2]"}]

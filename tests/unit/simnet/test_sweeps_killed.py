@@ -1,0 +1,100 @@
+"""Sweeps as processes with workers: killed, interrupted, resumed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simnet.journal import NAME
+from tests.helpers.scenario_samples import pod, write
+
+ROOT = Path(__file__).parents[3]
+IN_WORKERS_AT_ONCE = """
+from simnet import sweeps
+sweeps.PROBE_S = sweeps.WORKERS_PAY_S = 0
+from simnet.commands.main import main
+main()
+"""
+# No nodes are refused: the four points without any are skipped, and stand in the journal as well.
+MANY = {"cluster.num_nodes": list(range(41)), "workload.batch_per_rank": [1, 2, 3, 4]}
+
+
+def _started(command: list[str], out: Path) -> subprocess.Popen[str]:
+    """Start a sweep in a process group of its own, and return once workers have finished some points."""
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    while not (out / NAME).exists() or (out / NAME).read_bytes().count(b"\n") < 9:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.002)
+    return process
+
+
+def _descendants(pid: int) -> list[int]:
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in path.read_text().split()] if path.exists() else []
+
+
+def _ignores_interrupts(pid: int) -> bool:
+    """Tell whether Ctrl-C in the terminal leaves a process to its parent to end."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    ignored = next(line for line in status.splitlines() if line.startswith("SigIgn:"))
+    return bool(int(ignored.split()[1], 16) >> (signal.SIGINT - 1) & 1)
+
+
+def _all_end(pids: list[int]) -> bool:
+    """Wait until none of the processes runs; the test's own time limit ends a wait in vain."""
+    while any(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids):
+        time.sleep(0.01)
+    return True
+
+
+def _results(out: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((out / "results.json").read_text())
+    return result
+
+
+def _uninterrupted(command: list[str], out: Path) -> dict[str, Any]:
+    subprocess.run([*command[:-1], str(out)], cwd=ROOT, capture_output=True, check=True)
+    return _results(out)
+
+
+"""Real processes, with workers from the second point on."""
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    path = write(tmp_path / "pod.toml", pod(sweep=MANY))
+    options = ["--jobs", "2", "-o", str(tmp_path / "out")]
+    return [sys.executable, "-c", IN_WORKERS_AT_ONCE, "sweep", str(path), *options]
+
+
+def test_a_killed_sweep_resumes_and_loses_nothing(command: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = _started(command, out)
+    workers = _descendants(process.pid)
+    process.kill()
+    process.communicate()
+    assert not (out / "results.json").exists()
+    finished = (out / NAME).read_bytes().count(b"\n")
+    assert _all_end(workers)
+    resumed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "164 points in " in resumed.stderr
+    assert f", 4 of them refused, {finished} of them finished before" in resumed.stderr
+    assert _results(out) == _uninterrupted(command, tmp_path / "fresh")
+    assert [point["set"]["cluster.num_nodes"] for point in _results(out)["refused"]] == [0] * 4
+
+
+def test_an_interrupt_says_how_to_resume_and_exits_130(command: list[str], tmp_path: Path) -> None:
+    process = _started(command, tmp_path / "out")
+    assert all(map(_ignores_interrupts, _descendants(process.pid)))
+    os.killpg(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert told.strip() == "simnet: sweep: interrupted; the same command resumes from the finished points"

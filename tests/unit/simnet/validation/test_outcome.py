@@ -1,0 +1,272 @@
+"""The parts of a validation: fits, rows, verdicts, text, and the command."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from simnet import files
+from simnet.commands.main import cli
+from simnet.errors import SimnetError
+from simnet.numeric import find_root, least_squares
+from simnet.show import validation, validation_page
+from simnet.validation import published_rows, row_usage, sets, shipped
+from simnet.validation.outcome import Limit, Outcome, Parameter, Prediction, Status
+from simnet.validation.published_rows import PublishedRow
+
+
+def validate(*args: str) -> Result:
+    return CliRunner().invoke(cli, ["validate", *args], prog_name="simnet")
+
+
+def row(line: int) -> PublishedRow:
+    return replace_row(published_rows.load().rows[0], key=f"measurements.csv:{line}")
+
+
+def replace_row(old: PublishedRow, **changes: object) -> PublishedRow:
+    return PublishedRow(**{name: getattr(old, name) for name in PublishedRow.__struct_fields__} | changes)  # type: ignore[arg-type]
+
+
+def prediction(predicted: float, measured: float = 1.0, *, band: bool = False) -> Prediction:
+    return Prediction(
+        series="series",
+        label="label",
+        row=row(3),
+        predicted=predicted,
+        measured=measured,
+        band=(0.5, 2.0) if band else None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithText(Outcome):
+    """A set with its text at hand."""
+
+    blocks: dict[str, str]
+
+    def text(self, block: str) -> str:
+        return self.blocks.get(block, "")
+
+
+def outcome(*errors: float, target: Limit | None = None, bound: Limit | None = None, band: bool = False) -> Outcome:
+    parameter = Parameter(part="part", key="key", value=1.0, text="1", how="how", rows=(row(2),))
+    return WithText(
+        name="hkbu_bsp",
+        title="A set",
+        unit="ms",
+        parameters=(parameter,),
+        predictions=tuple(prediction(1 + error, band=band) for error in errors),
+        bound=bound or Limit(mean=1.0),
+        target=target,
+        blocks={"about": "About.", "misses": "Misses."},
+    )
+
+
+def test_root_finds_where_a_monotonic_function_is_zero() -> None:
+    assert find_root(lambda x: 3.0 - x**3, 0.0, 5.0) == pytest.approx(3 ** (1 / 3), rel=1e-8)
+
+
+def test_root_refuses_an_interval_without_one() -> None:
+    with pytest.raises(SimnetError, match="no value between 0 and 1 meets the rows"):
+        find_root(lambda x: x + 1, 0.0, 1.0)
+
+
+def test_least_squares_is_exact_on_a_linear_problem_and_weighs_both_residuals() -> None:
+    (found,) = least_squares(lambda p: [2 * p[0] - 1, 2 * p[0] - 2], [1.0])
+    assert found == pytest.approx(0.75, rel=1e-9)
+
+
+def test_least_squares_fits_two_parameters_of_a_nonlinear_problem() -> None:
+    found = least_squares(lambda p: [p[0] * p[1] - 6, p[0] - 2, p[0] ** 2 - 4], [1.0, 1.0])
+    assert found == pytest.approx((2.0, 3.0), rel=1e-6)
+
+
+def test_least_squares_of_a_met_problem_stays_where_it_is() -> None:
+    assert least_squares(lambda p: [p[0] - 1], [1.0]) == (1.0,)
+
+
+def test_every_row_has_a_source_a_unit_and_a_value_above_zero() -> None:
+    rows = published_rows.load().rows
+    assert len(rows) == 294
+    assert all(row.source and row.unit and row.value > 0 for row in rows)
+    assert len({row.key for row in rows}) == len(rows)
+
+
+def test_a_key_names_the_line_of_the_file() -> None:
+    lines = files.data_path("published", "measurements.csv").read_text(encoding="utf-8").splitlines()
+    for found in published_rows.load().rows[::40]:
+        assert f",{found.method}," in lines[int(found.key.split(":")[1]) - 1]
+
+
+def test_one_row_is_refused_where_there_are_several() -> None:
+    with pytest.raises(SimnetError, match="need one"):
+        published_rows.load().one("HKBU")
+
+
+@pytest.mark.parametrize("content", ["", "source,value\nx,1\n", None])
+def test_damaged_measurements_are_told_in_one_sentence(
+    content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "measurements.csv"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    monkeypatch.setattr(files, "data_path", lambda *_: path)
+    try:
+        published_rows.read.cache_clear()
+        with pytest.raises(SimnetError, match="restore the"):
+            published_rows.load().one("HKBU")
+    finally:
+        published_rows.read.cache_clear()
+
+
+def test_a_missing_log_is_told_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from simnet.validation.sets import nccl_tests
+
+    monkeypatch.setattr(files, "data_path", lambda *_: tmp_path / "none.log")
+    with pytest.raises(SimnetError, match="restore the shipped file"):
+        nccl_tests.log_rows(16)
+
+
+def test_a_log_row_holds_message_and_time() -> None:
+    from simnet.validation.sets import nccl_tests
+
+    found = nccl_tests.log_rows(16)[0]
+    assert (found.batch_per_gpu, found.value) == ("1024", 34.66)
+
+
+@pytest.mark.parametrize(
+    ("errors", "target", "status"),
+    [
+        ((0.01, -0.029), Limit(mean=0.02), "met"),
+        ((0.01, -0.031), Limit(mean=0.02), "MISSED"),
+        ((0.01, -0.03), Limit(mean=0.02, worst=0.02), "MISSED"),
+        ((0.5,), None, "no target"),
+    ],
+)
+def test_a_set_is_judged_by_absolute_errors(errors: tuple[float, ...], target: Limit | None, status: Status) -> None:
+    assert outcome(*errors, target=target).status == status
+
+
+def test_a_missed_target_holds_while_it_stays_within_its_bound() -> None:
+    missed = outcome(-0.35, target=Limit(worst=0.1), bound=Limit(worst=0.37))
+    assert missed.holds
+    assert "MISSED (held to worst ≤ 37 %)" in str(validation.validation_page([missed]))
+    worse = replace(missed, predictions=(prediction(0.6),))
+    assert not worse.holds
+    assert "WORSE than the bound" in str(validation.validation_page([worse]))
+
+
+def test_a_band_has_no_error_inside_and_the_distance_outside() -> None:
+    inside, outside = outcome(0.0, band=True), outcome(0.2, band=True)
+    assert validation.error_texts(inside, inside.mean, inside.worst) == ("inside", "inside")
+    assert validation.error_texts(outside, outside.mean, outside.worst) == ("20.0 %", "20.0 %")
+    assert validation.error_text(outside.predictions[0]) == "+20.0 %"
+    assert validation.predicted_text(inside.predictions[0], "x") == "0.50 to 2.00"
+
+
+def test_rows_are_named_by_ranges_of_lines() -> None:
+    assert validation.rows_text([row(4), row(19), row(20), row(21)]) == "measurements.csv lines 4, 19-21"
+    assert validation.rows_text([row(7)]) == "measurements.csv line 7"
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "shown"), [(0.4198, "ms", "419.8"), (0.00126, "ms", "1.26"), (7200, "h", "2.0")]
+)
+def test_values_are_shown_in_the_unit_of_the_set(value: float, unit: str, shown: str) -> None:
+    assert validation.value_text(value, unit) == shown  # type: ignore[arg-type]
+
+
+def test_the_page_says_which_sets_miss_their_target() -> None:
+    made = validation_page.page([outcome(-0.35, target=Limit(worst=0.1), bound=Limit(worst=0.37))], ())
+    assert "**MISSED**" in made
+    assert "by up to 35.0 % (held to worst ≤ 37 %)" in " ".join(made.split())
+    assert "[A set](#a-set)" in made
+
+
+def test_the_summary_numbers_its_notes_and_tells_speedups() -> None:
+    plain = outcome(0.01, target=Limit(mean=0.02))
+    told = {"caveat": "luck", "speedups": "twice too small"}
+    lucky = replace(plain, title="B", name="hkbu_overlap", blocks=told)
+    made = validation_page.page([plain, lucky], ())
+    assert "| met |" in made
+    assert "| met, but see note 1 |" in made
+    assert "1. *B*: luck." in made
+    assert "seldom cancel: twice too small." in " ".join(made.split())
+    assert str(validation.validation_page([plain, lucky])).endswith("speedups:\n  twice too small")
+    assert "speedups" not in str(validation.validation_page([plain]))
+
+
+def test_the_page_lists_the_rows_that_no_set_uses() -> None:
+    made = " ".join(validation_page.page([outcome(0.01)], (row(2), row(3), row(7))).split())
+    assert (
+        "2 of the 3 rows of `measurements.csv` are used by some set: 1 are calibrated on and 1 predicted, 0 of" in made
+    )
+    assert "No set uses measurements.csv line 7" in made
+    assert "All 2 rows of `measurements.csv` are used by some set" in validation_page.page(
+        [outcome(0.01)], (row(2), row(3))
+    )
+
+
+def test_a_quotient_uses_both_of_its_rows() -> None:
+    made = replace(prediction(1.0), row=replace_row(row(3), key="measurements.csv:3, 5"))
+    found = row_usage.usage_of([replace(outcome(), predictions=(made,))], tuple(row(line) for line in (2, 3, 4, 5)))
+    assert [left.key for left in found.unused] == ["measurements.csv:4"]
+
+
+def test_the_links_of_the_summary_lead_to_its_sections() -> None:
+    assert validation_page._slug("BinSGDM / Birder: headline speedups") == "binsgdm--birder-headline-speedups"
+
+
+def test_a_value_is_set_under_the_key_that_is_named() -> None:
+    changed = shipped.with_value(shipped.calibration("hkbu_10gbe"), "intra_node.efficiency", 0.5)
+    assert changed.intra_node.efficiency == 0.5
+    assert changed.inter_node == shipped.calibration("hkbu_10gbe").inter_node
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((), "validate: no measurements: name EXPERIMENT"),
+        (("--published", "--set", "hkbu"), "--set: 'hkbu': unknown set. Did you mean 'hkbu_bsp'?"),
+        (("--published", "--set", "hkbu_bsp", "-o", "docs"), "the page must hold every set; drop one of them"),
+        (("--published", "--format", "yaml"), "'yaml'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(args: tuple[str, ...], message: str) -> None:
+    result = validate(*args)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert len(result.output.strip().splitlines()) == 1
+
+
+def test_a_file_is_no_directory_for_the_page(tmp_path: Path) -> None:
+    path = tmp_path / "page"
+    path.write_text("kept", encoding="utf-8")
+    result = validate("--published", "-o", str(path))
+    assert (result.exit_code, path.read_text(encoding="utf-8")) == (2, "kept")
+    assert "is a file; name a directory with -o" in result.output
+
+
+def test_a_set_within_its_bound_exits_0_as_table_and_as_json() -> None:
+    assert validate("--published", "--set", "nccl_tests").exit_code == 0
+    result = validate("--published", "--set", "nccl_tests", "--set", "nccl_tests", "--format", "json")
+    found = json.loads(result.output)
+    assert found["holds"] is True
+    assert [(one["name"], len(one["rows"])) for one in found["sets"]] == [("nccl_tests", 18)]
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_set_past_its_bound_exits_1_and_writes_the_page_all_the_same(
+    holds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(name: str) -> Outcome:
+        made = outcome(0.05, -0.02, target=Limit(mean=0.03), bound=Limit(mean=0.5 if holds else 0.01))
+        return replace(made, name=name, title=name)
+
+    monkeypatch.setattr(sets, "run", run)
+    result = validate("--published", "-o", str(tmp_path / "docs"))
+    assert result.exit_code == (0 if holds else 1)
+    assert (tmp_path / "docs" / "validation.md").is_file()
+    assert len(list((tmp_path / "docs" / "figures").glob("validation_*.png"))) == len(sets.names())

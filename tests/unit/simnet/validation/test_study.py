@@ -1,0 +1,163 @@
+"""The engine of published sets: fits one after another, rows predicted, alternatives by replacement; and their text."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from simnet import templates
+from simnet.errors import SimnetError
+from simnet.hardware import Calibration
+from simnet.network_costs import DOUBLING_FACTOR, NodesPoint
+from simnet.timed_work import KernelTime
+from simnet.units import Duration
+from simnet.validation import published_rows, sets
+from simnet.validation.published_rows import PublishedRow
+from simnet.validation.shipped import value_of, with_value
+from simnet.validation.study import Fit, Study, all_predictions
+
+FIRST = published_rows.load().rows[0]
+
+
+def row(number: int, seconds: float) -> PublishedRow:
+    """Return a row of so many GPUs that was measured to take so long."""
+    return msgspec.structs.replace(FIRST, key=f"toy.csv:{number}", gpus=number, value=seconds)
+
+
+def toy_s(calibration: Calibration, of: PublishedRow) -> float:
+    """Return a time that falls with the efficiency and grows linearly with two costs, and with both by GPUs."""
+    costs_s = of.gpus**2 * calibration.poll_s + 100 * value_of(calibration, "kernels.compress")
+    efficiency = calibration.inter_node.efficiency
+    assert isinstance(efficiency, float)
+    return of.gpus / efficiency + costs_s
+
+
+START = Calibration(kernels={"compress": KernelTime(s_per_element=Duration(0))})
+BANDWIDTH = Fit(key="inter_node.efficiency", how="least squares", rows=(row(2, 4.0), row(4, 8.0)))
+POLL = Fit(key="poll_cost", rows=(row(4, 24.0),), bounds=(0.0, 10.0))
+STUDY = Study(
+    initial=START,
+    fits=(BANDWIDTH,),
+    predict=toy_s,
+    measured=lambda of: of.value,
+    series=lambda of: of.model,
+    label=lambda of: f"{of.gpus} GPUs",
+    held_out=(row(8, 20.0), row(16, 32.0)),
+)
+
+
+def test_a_rate_is_fitted_to_its_rows_and_others_are_predicted() -> None:
+    assert STUDY.value("inter_node.efficiency") == pytest.approx(0.5, rel=1e-7)
+    assert [one.label for one in STUDY.predictions] == ["8 GPUs", "16 GPUs"]
+    assert [one.error for one in STUDY.predictions] == pytest.approx([-0.2, 0.0], abs=1e-7)
+    (parameter,) = STUDY.parameters
+    assert (parameter.key, parameter.text, parameter.rows) == ("inter_node.efficiency", "0.5000", BANDWIDTH.rows)
+
+
+def test_the_intervals_of_the_shipped_calibration_say_how_far_a_prediction_may_be_off() -> None:
+    known = {"inter_node.efficiency": (0.5, 1.25), "kernels.other.launch": (0.1, 9.0)}
+    study = replace(STUDY, initial=msgspec.structs.replace(START, intervals=known))
+    assert study.predictions[0].shipped_range() == pytest.approx((0.8, 2.0))
+    assert STUDY.predictions[0].shipped_range() == (1.0, 1.0)
+    points = (NodesPoint(nodes=1, efficiency=0.5),)
+    beyond = replace(STUDY, initial=msgspec.structs.replace(START, by_nodes=points), fits=())
+    (one,) = beyond.compare([msgspec.structs.replace(row(8, 20.0), nodes=2)])
+    low, high = one.shipped_range()
+    assert (low, high) == pytest.approx((1 / DOUBLING_FACTOR, DOUBLING_FACTOR))
+
+
+def test_a_later_fit_starts_from_what_the_earlier_ones_found() -> None:
+    both = replace(STUDY, fits=(BANDWIDTH, POLL))
+    assert both.value("inter_node.efficiency") == pytest.approx(0.5, rel=1e-7)
+    assert both.value("poll_cost") == pytest.approx((24 - 4 / 0.5) / 16, rel=1e-6)
+    assert both.train == (*BANDWIDTH.rows, *POLL.rows)
+
+
+def test_the_mean_signed_error_of_rows_that_disagree_is_made_zero() -> None:
+    fit = replace(POLL, how="mean signed error zero", rows=(row(4, 24.0), row(8, 20.0)))
+    study = replace(STUDY, initial=with_value(START, "inter_node.efficiency", 0.5), fits=(fit,))
+    errors = [one.error for one in study.compare(fit.rows)]
+    assert sum(errors) == pytest.approx(0, abs=1e-7)
+    assert abs(errors[0]) > 0.1
+
+
+def test_a_row_that_no_value_meets_is_refused() -> None:
+    with pytest.raises(SimnetError, match="no value between 0 and 10 meets the rows"):
+        _ = replace(STUDY, fits=(replace(POLL, rows=(row(4, 1.0),)),)).fitted
+
+
+def test_an_alternative_is_a_replacement_and_leaves_the_study_alone() -> None:
+    other = STUDY.refitted([row(2, 8.0)])
+    assert other.value("inter_node.efficiency") == pytest.approx(0.25, rel=1e-7)
+    assert STUDY.value("inter_node.efficiency") == pytest.approx(0.5, rel=1e-7)
+    assert len(all_predictions([STUDY, replace(STUDY, held_out=())])) == 2
+
+
+def test_fits_are_made_once_however_often_they_are_asked_for() -> None:
+    calls: list[PublishedRow] = []
+
+    def counted(calibration: Calibration, of: PublishedRow) -> float:
+        calls.append(of)
+        return toy_s(calibration, of)
+
+    study = replace(STUDY, predict=counted)
+    assert study.predictions == study.predictions
+    made = len(calls)
+    assert study.parameters
+    assert study.predictions
+    assert len(calls) == made
+
+
+@pytest.mark.parametrize(
+    "key", ["collective_launch", "poll_cost", "backward_slowdown", "intra_node.efficiency", "kernels.compress"]
+)
+def test_a_value_is_set_and_read_under_its_key_in_a_file(key: str) -> None:
+    assert value_of(with_value(START, key, 0.25), key) == 0.25
+    assert isinstance(with_value(START, "poll_cost", 0.25).poll_s, Duration)
+
+
+def test_a_key_that_a_calibration_does_not_have_is_no_parameter() -> None:
+    with pytest.raises(KeyError):
+        with_value(START, "poll_costs", 1.0)
+
+
+FOLDER = templates.root() / "sets"
+
+
+@pytest.mark.parametrize("name", sets.names())
+def test_every_set_has_a_template(name: str) -> None:
+    text = (FOLDER / f"{name}.md.jinja").read_text(encoding="utf-8")
+    assert "{% block about %}" in text
+    assert "{% block misses %}" in text
+
+
+def test_every_template_is_that_of_a_set() -> None:
+    assert {path.name for path in FOLDER.iterdir()} == {f"{name}.md.jinja" for name in sets.names()}
+
+
+SET = """
+from simnet.validation.outcome import Limit, Outcome
+from tests.unit.simnet.validation.test_study import STUDY
+
+ORDER = 99
+
+
+def evaluate() -> Outcome:
+    numbers = dict(parameters=STUDY.parameters, predictions=STUDY.predictions)
+    return Outcome(title="Mine", unit="s", bound=Limit(mean=0.2), **numbers)
+"""
+
+
+def test_a_file_is_all_that_a_further_set_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(SET, encoding="utf-8")
+    monkeypatch.setattr(sets, "__path__", [*sets.__path__, str(tmp_path)])
+    sets._makers.cache_clear()
+    try:
+        assert sets.names()[-1] == "mine"
+        found = sets.run("mine")
+    finally:
+        monkeypatch.undo()
+        sets._makers.cache_clear()
+    assert (found.name, found.status, found.holds) == ("mine", "no target", True)
+    assert found.mean == pytest.approx(0.1, abs=1e-6)

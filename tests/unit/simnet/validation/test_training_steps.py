@@ -1,0 +1,210 @@
+"""The loop: a measured model becomes a workload, an experiment predicts, and measured steps judge it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from simnet.commands.main import cli
+from simnet.errors import SimnetError
+from simnet.fitting.measurement_file import read
+from simnet.fitting.workload_file import text_of_model
+from simnet.scenario import load_experiment
+from simnet.simulation import simulate
+from simnet.strategies import BinSGDM, DenseAllReduce, EFSignSGD, OneBitAdam
+from simnet.units import Size
+from simnet.validation import training_steps
+from tests.helpers.cli import assert_refused, run
+from tests.helpers.training_samples import DENSE, series, step, write
+
+FLAT: dict[str, Any] = {"strategy": "binsgdm", "topology": "flat", "intra_node_dtype": "fp32", "overlap": 0}
+NODES: dict[str, Any] = {
+    "strategy": "binsgdm",
+    "topology": "hierarchical",
+    "intra_node_dtype": "bf16",
+    "average": "gradients",
+    "overlap": 1,
+}
+ADAM: dict[str, Any] = DENSE | {"strategy": "one_bit_adam", "options": "", "overlap": 0}
+SIGNS: dict[str, Any] = DENSE | {"strategy": "ef_sign_sgd", "options": "scale_per=bucket"}
+EXPERIMENT = """question = "?"
+workload = "model.toml"
+strategy = "binsgdm"
+[calibration.inter_node]
+efficiency = 0.9
+[calibration.intervals]
+"inter_node.efficiency" = [0.9, 1.1]
+[cluster]
+num_nodes = 2
+ranks_per_node = 1
+[cluster.intra_node]
+bandwidth = "20 Gbit/s"
+latency = "50 us"
+[cluster.inter_node]
+bandwidth = "1 Gbit/s"
+latency = "50 us"
+"""
+
+
+def model_rows(name: str = "m") -> list[dict[str, Any]]:
+    ready = [("c", 1000, 0.010), ("b", 2_000_000, 0.030), ("a", 500, 0.029)]
+    common = {"model": name, "batch": 8, "dtype": "float32"}
+    return [
+        series("model", "forward", 0.02, **common),
+        series("model", "backward", 0.04, **common),
+        series("model", "optimizer", 0.003, **common, optimizer="binsgdm"),
+        series("model", "optimizer", 0.005, **common, optimizer="adamw"),
+        *(
+            series("model", "gradient_ready", at, **common, tensor=tensor, num_elements=number, order=order)
+            for order, (tensor, number, at) in enumerate(ready)
+        ),
+    ]
+
+
+READY = {"model": "m", "batch": 8, "dtype": "float32", "tensor": "a", "num_elements": 6, "order": 0}
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    model = write(tmp_path / "model.json", model_rows())
+    (tmp_path / "model.toml").write_text(text_of_model([(model, read(model))]))
+    path = tmp_path / "experiment.toml"
+    path.write_text(EXPERIMENT)
+    return path
+
+
+def test_a_model_becomes_a_workload_with_its_gradients_in_time(experiment: Path) -> None:
+    workload = load_experiment(str(experiment)).at({}).workload
+    assert (workload.forward_s, workload.backward_s, workload.optimizer_s) == (0.02, 0.04, 0.005)
+    assert [tensor.name for tensor in workload.tensors] == ["c", "b", "a"]
+    assert [tensor.backward_share for tensor in workload.tensors] == [10_000, 20_000, 0], "a comes with b, not before"
+
+
+def test_gradients_have_the_shapes_that_the_file_tells(tmp_path: Path) -> None:
+    rows = model_rows()
+    for row, shape in zip(rows[4:], ("10x100", "2000x1000", ""), strict=True):
+        row["labels"]["shape"] = shape
+    path = write(tmp_path / "model.json", rows)
+    (tmp_path / "model.toml").write_text(text_of_model([(path, read(path))]))
+    (tmp_path / "experiment.toml").write_text(EXPERIMENT)
+    tensors = load_experiment(str(tmp_path / "experiment.toml")).at({}).workload.tensors
+    assert [(tensor.shape, tensor.num_elements) for tensor in tensors] == [
+        ((10, 100), None), ((2000, 1000), None), (None, 500)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "0 models: give files of simnet measure model with one"),
+        (model_rows() + model_rows("other"), "2 models"),
+        (model_rows()[1:], "no forward in the file"),
+        (model_rows()[:3] + model_rows()[4:], "no optimizer of adamw in the file"),
+        (model_rows()[:4], "no gradient_ready in the file"),
+        ([{**model_rows()[0], "values": [0.1]}, *model_rows()[1:]], "1 times of forward and 3 of backward"),
+        (
+            [*model_rows()[:4], series("model", "gradient_ready", 0.1, **READY, shape="2by3")],
+            "shape '2by3': must look like '256x512'",
+        ),
+    ],
+)
+def test_a_part_of_a_model_is_no_workload(rows: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "m.json", rows or [step(1.0, DENSE)])
+    with pytest.raises(SimnetError, match=message):
+        text_of_model([(path, read(path))])
+
+
+def test_files_of_one_model_have_the_same_gradients(tmp_path: Path) -> None:
+    paths = [write(tmp_path / "a.json", model_rows()), write(tmp_path / "b.json", model_rows()[:-1])]
+    with pytest.raises(SimnetError, match="the gradients of the model differ between files"):
+        text_of_model([(path, read(path)) for path in paths])
+
+
+@pytest.mark.parametrize(
+    ("labels", "strategy"),
+    [
+        (DENSE, DenseAllReduce(bucket_cap=Size(25 * 2**20))),
+        (
+            FLAT,
+            BinSGDM(
+                topology="flat", rounding="random", overlap=False, bucket_cap=Size(25 * 2**20), finite_check="ring"
+            ),
+        ),
+        (ADAM, OneBitAdam(finite_check=True)),
+        (SIGNS, EFSignSGD(scale_per="bucket", bucket_cap=Size(25 * 2**20))),
+        (
+            NODES,
+            BinSGDM(
+                intra_node_dtype="bf16",
+                average="gradients",
+                rounding="random",
+                bucket_cap=Size(25 * 2**20),
+                finite_check="ring",
+            ),
+        ),
+    ],
+)
+def test_a_step_is_predicted_on_its_own_nodes_network_and_strategy(
+    labels: dict[str, Any], strategy: Any, experiment: Path, tmp_path: Path
+) -> None:
+    scenario = load_experiment(str(experiment)).at({})
+    file = read(write(tmp_path / "t.json", [step(1.0, labels)], num_nodes=3, ranks_per_node=2))
+    asked = training_steps.scenario_of_step(scenario, file.series[0], file.setups[0])
+    assert asked.strategy == strategy
+    assert (asked.cluster.num_nodes, asked.cluster.ranks_per_node) == (3, 2)
+    assert asked.cluster.inter_node.bytes_per_s == 25e6
+    (point,) = training_steps.predict_points(scenario, [file], None)
+    assert point.predicted == simulate(asked).result.iteration_s
+    assert point.error == pytest.approx(point.predicted - 1)
+    assert point.measured_interval_s is None, "of three steps"
+    assert point.is_inside is None
+
+
+def test_the_command_judges_by_median_interval_and_limits(experiment: Path, tmp_path: Path) -> None:
+    scenario = load_experiment(str(experiment)).at({})
+    blank = read(write(tmp_path / "blank.json", [step(1.0, DENSE), step(1.0, FLAT)]))
+    truth = [training_steps.predict_points(scenario, [blank], None)[number].predicted for number in (0, 1)]
+    rows = [step(truth[0], DENSE), step(truth[1] / 1.5, FLAT), step(9.0, DENSE, model="other")]
+    asked = ["validate", str(experiment), str(write(tmp_path / "t.json", rows)), "--model", "m", "--draws", "50"]
+    done = CliRunner().invoke(cli, asked)
+    assert done.exit_code == 0
+    assert "2 points: mean error 25.0 %, worst 50.0 %; 1 of 2 measured values inside the interval" in done.stdout
+    assert CliRunner().invoke(cli, [*asked, "--mean", "26", "--worst", "51"]).exit_code == 0
+    assert CliRunner().invoke(cli, [*asked, "--mean", "24"]).exit_code == 1
+    assert CliRunner().invoke(cli, [*asked, "--worst", "49"]).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "setup", "options", "message"),
+    [
+        ([step(1.0, DENSE)], {}, {"model": "x"}, "--model x: the measured models are m; name one"),
+        ([step(1.0, DENSE), step(1.0, DENSE, model="n")], {}, {}, "the measured models are m, n; name one"),
+        (model_rows(), {}, {}, "the measured models are none"),
+        ([step(1.0, DENSE)], {"nic_bytes_per_s": None}, {}, "4 nodes with NICs of unknown bandwidth: give that of a"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    rows: list[dict[str, Any]],
+    setup: dict[str, Any],
+    options: dict[str, Any],
+    message: str,
+    experiment: Path,
+    tmp_path: Path,
+) -> None:
+    scenario = load_experiment(str(experiment)).at({})
+    with pytest.raises(SimnetError, match=message):
+        training_steps.predict_points(scenario, [read(write(tmp_path / "t.json", rows, **setup))], options.get("model"))
+
+
+def test_a_bandwidth_that_the_file_lacks_is_asked_for_on_several_nodes_alone(experiment: Path, tmp_path: Path) -> None:
+    many = write(tmp_path / "many.json", [step(1.0, DENSE)], nic_bytes_per_s=None)
+    one = write(tmp_path / "one.json", [step(1.0, DENSE)], num_nodes=1, ranks_on_machine=1, nic_bytes_per_s=None)
+    assert_refused(run("validate", experiment, many), "give that of a node with --nic-gbit-per-s")
+    told = run("validate", experiment, one)
+    assert told.exit_code == 0, told.output
+    known = write(tmp_path / "known.json", [step(1.0, DENSE)])
+    given = run("validate", experiment, many, "--nic-gbit-per-s", "0.2")
+    assert given.exit_code == 0, given.output
+    assert given.stdout == run("validate", experiment, known).stdout
+    assert_refused(run("validate", "--published", "--nic-gbit-per-s", "1"), "--nic-gbit-per-s: needs EXPERIMENT")
