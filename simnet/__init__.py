@@ -1,1 +1,87 @@
-"""A discrete-event model of distributed training: what 1-bit communication gains, where, and from what on."""
+"""A discrete-event model of distributed training: what 1-bit communication gains, where, and from what on.
+
+Example:
+    >>> import simnet
+    >>> run = simnet.simulate("bert_base_10gbit", {"cluster.num_nodes": 4})
+    >>> f"{run.speedup:.1f} times as fast"
+    '10.3 times as fast'
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from simnet.api.answer import Answer
+    from simnet.api.answers import (
+        AdviceAnswer,
+        CalibrationAnswer,
+        CrossoverAnswer,
+        RunAnswer,
+        SweepAnswer,
+        TimeToTargetAnswer,
+        ValidationAnswer,
+    )
+    from simnet.api.measurements import calibrate, validate
+    from simnet.api.questions import advise, crossover, load, simulate, sweep
+    from simnet.api.trainings import time_to_target
+    from simnet.errors import SimnetError
+    from simnet.scenario import Scenario
+    from simnet.version import VERSION
+
+    __version__ = VERSION
+
+# Loaded on first use: `import simnet` takes a millisecond, and the command loads nothing that it does not use.
+_HOMES = {
+    "AdviceAnswer": "simnet.api.answers",
+    "Answer": "simnet.api.answer",
+    "CalibrationAnswer": "simnet.api.answers",
+    "CrossoverAnswer": "simnet.api.answers",
+    "RunAnswer": "simnet.api.answers",
+    "Scenario": "simnet.scenario",
+    "SimnetError": "simnet.errors",
+    "SweepAnswer": "simnet.api.answers",
+    "TimeToTargetAnswer": "simnet.api.answers",
+    "ValidationAnswer": "simnet.api.answers",
+    "advise": "simnet.api.questions",
+    "calibrate": "simnet.api.measurements",
+    "crossover": "simnet.api.questions",
+    "load": "simnet.api.questions",
+    "simulate": "simnet.api.questions",
+    "sweep": "simnet.api.questions",
+    "time_to_target": "simnet.api.trainings",
+    "validate": "simnet.api.measurements",
+}
+
+__all__ = [
+    "AdviceAnswer",
+    "Answer",
+    "CalibrationAnswer",
+    "CrossoverAnswer",
+    "RunAnswer",
+    "Scenario",
+    "SimnetError",
+    "SweepAnswer",
+    "TimeToTargetAnswer",
+    "ValidationAnswer",
+    "__version__",
+    "advise",
+    "calibrate",
+    "crossover",
+    "load",
+    "simulate",
+    "sweep",
+    "time_to_target",
+    "validate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("simnet.version").VERSION
+    if name not in _HOMES:
+        raise AttributeError(f"module 'simnet' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

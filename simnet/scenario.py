@@ -98,6 +98,23 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return self.run.grad_accumulation or 1
         return micro_batches(self.run.global_batch, self.cluster.world_size, self.workload.batch_per_rank)
 
+    def replace(self, **changes: object) -> "Scenario":
+        """Return the same scenario with other values, each checked as in a file.
+
+        Args:
+            changes: values by dotted key, as a file gives them; a part by its name.
+
+        Raises:
+            SimnetError: a key or a value does not fit.
+
+        Example:
+            >>> scenario = load("bert_base_10gbit")
+            >>> larger = scenario.replace(**{"cluster.num_nodes": 16, "cluster.inter_node.bandwidth": "25 Gbit/s"})
+            >>> scenario.cluster.world_size, larger.cluster.world_size
+            (64, 128)
+        """
+        return experiment_of(self, changes, origin="replace").at({})
+
     def without_global_batch(self) -> "Scenario":
         """Return the same scenario whose accumulation stays when its cluster changes."""
         run = msgspec.structs.replace(self.run, global_batch=None, grad_accumulation=self.grad_accumulation)
@@ -279,6 +296,39 @@ def load_experiment(
         overrides=tuple(Override(key=key, value=value) for key, value in (overrides or {}).items()),
         axes=tuple(axis for key, axis in swept.items() if key not in (overrides or {})),
         listed=points and points.without(given),
+    )
+
+
+def experiment_of(
+    scenario: Scenario,
+    overrides: Mapping[str, object] | None = None,
+    axes: Mapping[str, Sequence[object]] | None = None,
+    listed: PointList | None = None,
+    *,
+    origin: str = "settings",
+) -> Experiment:
+    """Return an experiment around a resolved scenario.
+
+    Args:
+        scenario: where all values start from.
+        overrides: dotted keys with the values to use instead.
+        axes: values of keys that vary.
+        listed: points that vary.
+        origin: what messages name where a value does not fit.
+
+    Raises:
+        SimnetError: a key is given twice, or an axis has no values.
+    """
+    given = {**(overrides or {}), **(axes or {})}
+    check_apart(given, listed, origin)
+    return Experiment(
+        name=scenario.name,
+        question=scenario.question,
+        where=scenario.name,
+        base=RawScenario(data=to_dict(scenario), origins={(): scenario.name}),
+        overrides=tuple(Override(key=key, value=value, origin=origin) for key, value in (overrides or {}).items()),
+        axes=tuple(Axis(key=key, values=tuple(values)) for key, values in (axes or {}).items()),
+        listed=listed,
     )
 
 

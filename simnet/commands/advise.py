@@ -8,7 +8,7 @@ import click
 
 from simnet.commands import options
 from simnet.commands.output import check_figure, check_file, emit, tell_of_axes
-from simnet.commands.settings import add_draws, load_with_any_strategy, read_settings
+from simnet.commands.settings import add_draws, read_settings
 from simnet.commands.terminal import progress
 from simnet.errors import SimnetError
 from simnet.scenario import Scenario
@@ -63,9 +63,10 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     jobs: int | None,
 ) -> None:
     """Run `simnet advise`."""
+    from simnet.api.questions import check_folded
     from simnet.compare import convergence
     from simnet.compare.rank import advise
-    from simnet.compare.tune import chosen, recorded_systems
+    from simnet.compare.tune import chosen, load_with_any_strategy, recorded_systems
     from simnet.show.advice import advice_page, to_object
     from simnet.workers import look_rarely_for_circles, num_cores
 
@@ -76,7 +77,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     add_draws(fixed, draws)
     experiment = load_with_any_strategy(scenario, fixed)
     resolved = experiment.at({})
-    _check_folded(resolved)
+    check_folded(resolved)
     check_file(output)
     check_figure(plot, output)
     if plot is not None:
@@ -105,21 +106,6 @@ def _draw(found: "Advice", path: Path) -> None:
         from simnet.show.advice_figure import advice_figure
 
         figure.write(advice_figure(found), path)
-
-
-def _check_folded(scenario: Scenario) -> None:
-    """Refuse a scenario that takes seconds per iteration, since thousands of iterations are simulated.
-
-    Raises:
-        SimnetError: the scenario runs on the exact executor.
-    """
-    from simnet.simulation import num_exact_rounds
-
-    if num_exact_rounds(scenario):
-        raise SimnetError(
-            f"{scenario.name}: needs the exact executor: the ranking needs the folded one; drop "
-            "slow_nodes, faults and run.fidelity, and fill every leaf"
-        )
 
 
 def _check_nodes(scenario: Scenario) -> None:

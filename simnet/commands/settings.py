@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from simnet.files import MAX_TOML_BYTES, label, read_text
 from simnet.parsing import LONG_NUMBER, check_plain, csv_rows
 
 if TYPE_CHECKING:
-    from simnet.scenario import Experiment
+    pass
 
 # A quoted text, a bracketed list or table (nested once), or any other character but a comma.
 _PIECE = re.compile(r"""(?:"[^"]*"|'[^']*'|\[(?:[^][]|\[[^][]*\])*\]|\{(?:[^{}]|\{[^{}]*\})*\}|[^,])+""")
@@ -129,16 +129,3 @@ def _split(texts: Iterable[str], option: str = "--set") -> dict[str, str]:
             raise SimnetError(f"{option}: {shown(text)}: {shown(key)} set twice; drop one")
         pairs[key] = value
     return pairs
-
-
-def load_with_any_strategy(scenario: str, settings: Mapping[str, object]) -> "Experiment":
-    """Return an experiment whose strategy does not matter, so that it need not have one, as others must.
-
-    Raises:
-        SimnetError: as `simnet.scenario.load_experiment`.
-    """
-    from simnet.compare.tune import PLAIN
-    from simnet.scenario import load_experiment
-
-    found = load_experiment(scenario, settings)
-    return found if "strategy" in found.resolved else load_experiment(scenario, {"strategy": PLAIN.kind, **settings})

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,15 +14,12 @@ from simnet.commands.output import check_replaceable, emit
 from simnet.commands.settings import add_draws, read_axes, read_points, read_points_file
 from simnet.commands.terminal import progress, tell
 from simnet.errors import SimnetError
-from simnet.result import RefusedPoint, SweepResult, to_json
+from simnet.result import SweepResult, to_json
 
 if TYPE_CHECKING:
     from simnet.axes import PointList
     from simnet.show.page import Page
-    from simnet.sweeps import SweepPoint
 
-MOST_POINTS = 200
-"""Points of a sweep up to which each gets an interval by default; beyond, it would take minutes."""
 RESULTS = ("results.csv", "results.json")
 REFUSED = 1
 """Exit code of --strict where points are refused."""
@@ -84,6 +80,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
 ) -> None:
     """Run `simnet sweep`."""
     from simnet import sweeps
+    from simnet.api.questions import MOST_POINTS, points_with_draws
     from simnet.scenario import load_experiment
     from simnet.workers import num_cores
 
@@ -91,7 +88,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     add_draws(fixed, draws)
     experiment = load_experiment(scenario, fixed, axes, _listed(point_texts, points_file))
     start = time.perf_counter()
-    points = _with_draws(sweeps.points_of(experiment))
+    points = points_with_draws(sweeps.points_of(experiment))
     sweeps.check_any(points)
     files = [output / name for name in RESULTS] if output else []
     for file in files:
@@ -124,24 +121,6 @@ def _listed(texts: Sequence[str], file: Path | None) -> "PointList | None":
     if file is not None:
         return read_points_file(file)
     return read_points(texts) if texts else None
-
-
-def _with_draws(points: "Sequence[SweepPoint | RefusedPoint]") -> "tuple[SweepPoint | RefusedPoint, ...]":
-    """Return the points with draws for their intervals, fewer the more points there are; of very many, without."""
-    if len(points) > MOST_POINTS:
-        return tuple(points)
-    return tuple(_drawn(point, len(points)) for point in points)
-
-
-def _drawn(point: "SweepPoint | RefusedPoint", num_points: int) -> "SweepPoint | RefusedPoint":
-    from simnet.uncertainty import with_default_draws
-
-    if isinstance(point, RefusedPoint):
-        return point
-    try:
-        return replace(point, scenario=with_default_draws(point.scenario, num_points))
-    except SimnetError as error:  # a cluster whose links do not hold together
-        return RefusedPoint(set=point.values, reason=str(error))
 
 
 def _tell_refused(whole: SweepResult) -> None:

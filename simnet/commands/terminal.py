@@ -75,11 +75,6 @@ def one_line(text: str) -> str:
     return cut(_LONG_WORD.sub(lambda word: cut(word[0], WORD), line), LINE)
 
 
-def is_watched() -> bool:
-    """Return whether a person sees stderr."""
-    return sys.stderr is not None and sys.stderr.isatty()
-
-
 @contextmanager
 def progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
     """Show a bar on stderr, if a person sees that.
@@ -91,18 +86,14 @@ def progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
     Yields:
         A function of the number of further items that are done.
     """
+    from simnet.show.progress_bar import is_watched, progress_bar
+
     if not total or not is_watched():
         yield lambda _: None
         return
-    from rich.console import Console  # only here: a command in a pipe does not pay for it
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(file=sys.stderr)
-    # The commands print their own output meanwhile: rich must not catch it.
-    with Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
-        task = bar.add_task(label, total=total)
-        yield lambda count: bar.advance(task, count)
+    with progress_bar(total, label) as advance:
+        yield advance
 
 
 def silence(stream: IO[str] | None) -> None:

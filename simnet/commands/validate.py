@@ -1,6 +1,5 @@
 """`simnet validate`: predictions against published measurements, with a verdict."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,14 +7,15 @@ import click
 
 from simnet.commands import options
 from simnet.commands.output import check_file, check_writable, watched
-from simnet.commands.settings import add_draws
 from simnet.commands.terminal import say, tell
 from simnet.errors import SimnetError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simnet.comparison import Comparison
     from simnet.validation.coverage import Evidence
     from simnet.validation.outcome import Outcome
-    from simnet.validation.training_steps import TrainedPoint
 
 PAGE = "validation.md"
 
@@ -70,6 +70,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     output: Path | None,
 ) -> None:
     """Run `simnet validate`."""
+    from simnet.api.measurements import validate_steps
     from simnet.comparison import within
 
     nic_bytes_per_s = nic_gbit_per_s * 1e9 / 8 if nic_gbit_per_s is not None else None
@@ -86,10 +87,11 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
                 "validate: --published, --set, --format and -o: need no EXPERIMENT; drop them, or drop EXPERIMENT"
             )
         check_file(figure, "--figure")
-        points = _points(experiment, files, model, draws, nic_bytes_per_s)
+        found = validate_steps(experiment, files, model, draws, nic_bytes_per_s, watched)
+        say(found.page())
         if figure is not None:
-            _draw(points, figure)
-        holds = within(points, mean, worst)
+            _draw(found.comparisons, figure)
+        holds = within(found.comparisons, mean, worst)
     if not holds:
         context.exit(1)
 
@@ -108,22 +110,14 @@ def _check_published(figure: Path | None, nic_bytes_per_s: float | None, *, publ
 
 def _published(names: tuple[str, ...], form: str, output: Path | None) -> bool:
     """Compare published sets, and return whether each is within its bound."""
-    from simnet.show import validation
-    from simnet.validation import coverage, sets
+    from simnet.api.measurements import validate_published
 
-    wanted = tuple(dict.fromkeys(names)) or sets.names()
     _check(output, names)
-    outcomes = [sets.run(name) for name in wanted]
-    evidence = None
-    if set(wanted) == set(sets.names()):
-        evidence = coverage.find_evidence(outcomes)
-        outcomes = coverage.with_intervals(outcomes, evidence)
-    say(
-        json.dumps(validation.to_object(outcomes), indent=2) if form == "json" else validation.validation_page(outcomes)
-    )
-    if output is not None and evidence is not None:
-        _write(outcomes, evidence, output)
-    return all(outcome.holds for outcome in outcomes)
+    found = validate_published(names)
+    say(found.to_json() if form == "json" else found.page())
+    if output is not None and found.evidence is not None:
+        _write(found.outcomes, found.evidence, output)
+    return all(outcome.holds for outcome in found.outcomes)
 
 
 def _plan(experiment: str | None, nic_bytes_per_s: float | None, others: list[str]) -> None:
@@ -139,31 +133,7 @@ def _plan(experiment: str | None, nic_bytes_per_s: float | None, others: list[st
     say(plan_page(measurement_plan.plan(load_experiment(experiment), nic_bytes_per_s), experiment))
 
 
-def _points(
-    experiment: str, files: tuple[Path, ...], model: str | None, draws: int | None, nic_bytes_per_s: float | None
-) -> "list[TrainedPoint]":
-    """Predict measured steps with an experiment, and print both."""
-    from simnet.fitting.measurement_file import read
-    from simnet.scenario import load_experiment
-    from simnet.show import measured_steps
-    from simnet.validation import disjoint, training_steps
-
-    if not files:
-        raise SimnetError("validate: MEASUREMENTS: missing; name files of simnet measure training")
-    settings: dict[str, object] = {}
-    add_draws(settings, draws)
-    scenario = load_experiment(experiment, settings).at({})
-    as_they_are = [(path, read(path)) for path in files]
-    known = [(path, training_steps.with_nic(whole, nic_bytes_per_s)) for path, whole in as_they_are]
-    # Files are recognized as they are, settings with the bandwidth that is now known.
-    disjoint.check(scenario, as_they_are)
-    proof = disjoint.check(scenario, known)
-    found = training_steps.predict_points(scenario, [whole for _, whole in known], model, watched)
-    say(measured_steps.steps_page(found, [measured_steps.proof_text(proof)]))
-    return found
-
-
-def _draw(points: "list[TrainedPoint]", path: Path) -> None:
+def _draw(points: "Sequence[Comparison]", path: Path) -> None:
     from simnet.files import write_file
     from simnet.show import comparison_figure
 
@@ -190,7 +160,7 @@ def _check(output: Path | None, names: tuple[str, ...]) -> None:
     check_writable(output / PAGE, inside=output)
 
 
-def _write(outcomes: "list[Outcome]", evidence: "Evidence", output: Path) -> None:
+def _write(outcomes: "Sequence[Outcome]", evidence: "Evidence", output: Path) -> None:
     """Write the page and its figures."""
     from simnet.files import write_file
     from simnet.show import comparison_figure, validation_page

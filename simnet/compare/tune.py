@@ -8,6 +8,7 @@ from simnet.compare import whatif
 from simnet.errors import SimnetError, did_you_mean
 from simnet.hardware import Calibration
 from simnet.registry import tag_of
+from simnet.scenario import Experiment, load_experiment
 from simnet.step_timer import StepTimer
 from simnet.strategies import STRATEGIES, AnyStrategy, DenseAllReduce, RecordedStep
 from simnet.units import Size
@@ -91,6 +92,16 @@ def with_known_kernels(variants: Variants, steps: StepTimer, calibration: Calibr
 def _tuned(variants: Iterable[AnyStrategy]) -> Variants:
     formed = (one for variant in variants for one in variant.topology_variants())
     return tuple(dict.fromkeys(bucketed for one in formed for bucketed in one.bucketing_variants(BUCKET_CAPS)))
+
+
+def load_with_any_strategy(scenario: str, settings: Mapping[str, object]) -> Experiment:
+    """Return an experiment whose strategy does not matter, so that it need not have one, as others must.
+
+    Raises:
+        SimnetError: as `simnet.scenario.load_experiment`.
+    """
+    found = load_experiment(scenario, settings)
+    return found if "strategy" in found.resolved else load_experiment(scenario, {"strategy": PLAIN.kind, **settings})
 
 
 def chosen(names: Iterable[str]) -> tuple[str, ...]:

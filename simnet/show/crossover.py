@@ -16,10 +16,15 @@ def crossover_page(found: Crossover) -> Page:
 
 
 def _sentence(found: Crossover, crossing: Crossing) -> str:
+    return f"{found.key}: {crossing_text(found, crossing)}."
+
+
+def crossing_text(found: Crossover, crossing: Crossing) -> str:
+    """Return which side is faster up to a crossing, and which from there on."""
     below, above = _verdict(found, crossing.low), _verdict(found, crossing.high)
     if isinstance(crossing.low.value, int):
-        return f"{found.key}: {below} up to {crossing.low.text}, {above} from {crossing.high.text} on."
-    return f"{found.key}: {below} up to {_rounded(crossing.high.text)}, {above} from there on."
+        return f"{below} up to {crossing.low.text}, {above} from {crossing.high.text} on"
+    return f"{below} up to {_rounded(crossing.high.text)}, {above} from there on"
 
 
 def _rounded(text: str) -> str:

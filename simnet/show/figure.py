@@ -25,6 +25,15 @@ BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, YELLOW = "#E69F00", "#56B4E9", "#F0E442"
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 MARKERS = "osD^vP"
+# Parts of a step in the order of time, each with what tables and figures call it and its colour.
+STEP_PARTS = {
+    "forward_s": ("forward", SKY),
+    "backward_s": ("backward", BLUE),
+    "encode_s": ("encode", YELLOW),
+    "decode_s": ("decode", GREEN),
+    "exposed_comm_s": ("exposed communication", VERMILION),
+    "optimizer_s": ("optimizer", "#999999"),
+}
 BAND_COLOUR = "#DDDDDD"
 # A figure is as wide as it is printed, one or two columns of a page, so that 8 pt stay 8 pt.
 COLUMN_IN, PAGE_IN = 3.5, 7.16

@@ -16,18 +16,10 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 from numpy.typing import NDArray
 
 from simnet.result import PointResult, StrategyResult
-from simnet.show.figure import BLUE, GREEN, SKY, VERMILION, YELLOW, plain_numbers
+from simnet.show.figure import SKY, STEP_PARTS, VERMILION, plain_numbers
 from simnet.show.labels import PART_KEYS, ROLES, WORKLOAD_KEYS, grouped, label, numbers, titles, value_label
 from simnet.show.text import bandwidth_text, clipped, gpus_text, key_text, nodes_text, speedup_text
 
-PARTS = {
-    "forward_s": ("forward", SKY),
-    "backward_s": ("backward", BLUE),
-    "encode_s": ("encode", YELLOW),
-    "decode_s": ("decode", GREEN),
-    "exposed_comm_s": ("exposed communication", VERMILION),
-    "optimizer_s": ("optimizer", "#999999"),
-}
 STRATEGY_COLOUR, BASELINE_COLOUR = SKY, VERMILION
 MARKERS = "osD^vP*X<>"
 DASHES = ("-", "--", "-.", ":")
@@ -304,7 +296,7 @@ def _pieces(
     """Yield each part of the breakdown: its lengths and starts at the points in the shown unit, and its style."""
     start = np.zeros(len(result))
     hatch = BASELINE_HATCH if index else ""
-    for key, (_, colour) in PARTS.items():
+    for key, (_, colour) in STEP_PARTS.items():
         lengths = np.array([getattr(metrics.breakdown, key) * scale for metrics in result])
         yield lengths, start, {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
         start = start + lengths

@@ -15,7 +15,7 @@ from msgspec import structs
 from simnet.errors import SimnetError
 from simnet.result import PointResult, SweepResult
 from simnet.show import figures, labels
-from simnet.show.figure import COLUMN_IN, PAGE_IN
+from simnet.show.figure import COLUMN_IN, PAGE_IN, STEP_PARTS
 from simnet.show.labels import BANDWIDTH_KEYS, NODES_KEYS, Panels
 from simnet.show.text import bandwidth_text, clipped, nodes_text, printable
 
@@ -245,7 +245,7 @@ def _line_handles(grid: Iterable[Axes], role_names: Sequence[str]) -> list[Artis
 
 def _breakdown_handles(role_names: Sequence[str], drawing: Drawing) -> list[Artist]:
     """Return a legend entry for each part, top of the stack first, and for the bars of strategy and baseline."""
-    handles: list[Artist] = [Patch(color=colour, label=label) for label, colour in reversed(figures.PARTS.values())]
+    handles: list[Artist] = [Patch(color=colour, label=label) for label, colour in reversed(STEP_PARTS.values())]
     if len(role_names) > 1:
         first, second = ("upper", "lower") if drawing.rows else ("left", "right")
         bar: dict[str, Any] = {"facecolor": "#aaaaaa", "edgecolor": "white", "linewidth": 0}

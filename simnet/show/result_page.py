@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from simnet.hardware import Cluster
 from simnet.result import RunResult, StrategyResult
 from simnet.scenario import Scenario
+from simnet.show.figure import STEP_PARTS
 from simnet.show.labels import names
 from simnet.show.page import Page
 from simnet.show.table import Column, Table
@@ -25,14 +26,6 @@ from simnet.workload import priced_work
 LABEL_WIDTH = 28
 VALUE_WIDTH = 22
 SHARE_WIDTH = 9
-PARTS = {
-    "forward_s": "forward",
-    "backward_s": "backward",
-    "encode_s": "encode",
-    "decode_s": "decode",
-    "exposed_comm_s": "exposed communication",
-    "optimizer_s": "optimizer",
-}
 Cell = tuple[str, str]
 
 
@@ -41,13 +34,11 @@ def result_page(run_result: RunResult) -> Page:
     return Page(
         [
             *_paragraph(run_result.scenario.question),
-            *_parts(run_result),
+            *assumed_lines(run_result),
             "",
-            _comparison(run_result),
+            comparison(run_result),
             "",
-            *_uncertainty(run_result),
-            *_verdict(run_result),
-            *_influences(run_result),
+            *verdict(run_result),
             *(line for note in run_result.notes for line in hanging("note: ", note)),
         ]
     )
@@ -57,20 +48,24 @@ def _paragraph(text: str) -> list[str]:
     return [*textwrap.wrap(text, WIDTH), ""] if text else []
 
 
-def _parts(run_result: RunResult) -> Iterator[str]:
+def assumed_lines(run_result: RunResult) -> Iterator[str]:
     """Yield one line for each part, with the kind of its numbers in brackets."""
+    for label, text in assumptions(run_result).items():
+        yield from hanging(f"{label:<13}", text)
+
+
+def assumptions(run_result: RunResult) -> dict[str, str]:
+    """Return what a run assumes: its parts, with the kind of their numbers, and the executor."""
     scenario = run_result.scenario
     simulated = f"{count_text(run_result.world_size, 'rank')}, {run_result.result.fidelity} executor"
     if run_result.version:
         simulated += f", simnet {run_result.version}"
-    described = {
+    return {
         "cluster": _cluster(scenario),
         "workload": _workload(run_result),
         "calibration": f"{part_title(scenario.calibration.name, scenario.name)} ({scenario.calibration.kind})",
         "simulated": simulated,
     }
-    for label, text in described.items():
-        yield from hanging(f"{label:<13}", text)
 
 
 def _cluster(scenario: Scenario) -> str:
@@ -121,7 +116,7 @@ def _compute_kind(scenario: Scenario) -> str:
     return " or ".join(sorted(fitting)) or "given"
 
 
-def _comparison(run_result: RunResult) -> Table:
+def comparison(run_result: RunResult) -> Table:
     """Return a line for each metric, and for each strategy two cells: a value and its share."""
     results = [run_result.result, *([run_result.baseline] if run_result.baseline else [])]
     columns = [Column("", width=LABEL_WIDTH)]
@@ -142,7 +137,7 @@ def _title(name: str) -> str:
 def _rows(run_result: RunResult, results: list[StrategyResult]) -> Iterator[tuple[str, list[Cell]]]:
     """Yield the label of each line and a cell for each strategy."""
     yield "iteration time", [(format_seconds(result.iteration_s), "") for result in results]
-    for key, label in PARTS.items():
+    for key, (label, _) in STEP_PARTS.items():
         yield f"  {label}", [_share(result, key) for result in results]
     if any(result.memory for result in results):
         yield "memory of a GPU", [_memory(result) for result in results]
@@ -188,6 +183,13 @@ def _optional_seconds(seconds: float | None) -> str:
     return "" if seconds is None else format_seconds(seconds)
 
 
+def verdict(run_result: RunResult) -> Iterator[str]:
+    """Yield intervals, speedups, and what they hang on."""
+    yield from _uncertainty(run_result)
+    yield from _speedups(run_result)
+    yield from _influences(run_result)
+
+
 def _uncertainty(run_result: RunResult) -> Iterator[str]:
     """Yield the intervals of the iteration times."""
     for key, name in zip(("iteration_s", "baseline_iteration_s"), names([run_result]), strict=False):
@@ -211,7 +213,7 @@ def _between(run_result: RunResult, name: str, written: Callable[[float], str]) 
     return f" (90 % interval {written(low)} to {written(high)})"
 
 
-def _verdict(run_result: RunResult) -> Iterator[str]:
+def _speedups(run_result: RunResult) -> Iterator[str]:
     """Yield the speedups, saying against what."""
     if run_result.baseline is None:
         return

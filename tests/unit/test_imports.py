@@ -63,6 +63,7 @@ ORDER = (
     ("compare",),
     ("sweeps", "journal", "results_file", "lab", "comparison", "fitting", "step_exchange", "validation"),
     ("show",),
+    ("api",),
     ("commands",),
     ("__init__", "__main__"),
 )
@@ -385,7 +386,7 @@ def test_starting_and_simulating_import_no_heavy_library() -> None:
         ("csv.writer(", {"simnet/show/table.py"}),
         ("DictWriter(", set()),
         ("from rich.table", {"simnet/show/table.py"}),
-        ("from rich.progress", {"simnet/commands/terminal.py"}),
+        ("from rich.progress", {"simnet/show/progress_bar.py"}),
         ("progressbar(", set()),
     ],
 )

@@ -9,8 +9,8 @@ from functools import cache
 import pytest
 from msgspec.structs import replace
 
-from simnet.commands.settings import load_with_any_strategy, read_settings
-from simnet.compare.tune import dense_systems, systems
+from simnet.commands.settings import read_settings
+from simnet.compare.tune import dense_systems, load_with_any_strategy, systems
 from simnet.scenario import Scenario
 from simnet.simulation import simulate
 from simnet.step_timer import StepTimer

@@ -1,0 +1,452 @@
+"""The answers: what the simulator found, with what every answer can do."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from simnet.api.answer import Answer
+from simnet.compare.advice import Advice
+from simnet.compare.crossover import Crossover
+from simnet.compare.time_to_target import TimesToTarget
+from simnet.errors import SimnetError
+from simnet.result import RunResult, SweepResult, to_json
+from simnet.show.page import Page
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+
+    from simnet.comparison import Comparison
+    from simnet.fitting.fitted_part import FittedPart
+    from simnet.fitting.kineto import Trace
+    from simnet.validation.coverage import Evidence
+    from simnet.validation.outcome import Outcome
+
+Interval = tuple[float, float]
+
+
+class RunAnswer(Answer, RunResult, frozen=True, kw_only=True):
+    """What one iteration takes, with what `RunResult` holds.
+
+    Example:
+        >>> import simnet
+        >>> run = simnet.simulate("bert_base_10gbit")
+        >>> run
+        RunAnswer(bert_base_10gbit: 10.4x (5.88x to 16.7x), binsgdm 76.05 ms a step against all_reduce)
+        >>> f"{run.result.iteration_s * 1e3:.1f} ms, {run.result.overlap:.0%} of its communication hidden"
+        '76.0 ms, 73% of its communication hidden'
+    """
+
+    @property
+    def iteration_s(self) -> float:
+        """Mean time of an iteration of the strategy [s]."""
+        return self.result.iteration_s
+
+    @property
+    def speedup_interval(self) -> Interval | None:
+        """90 % interval of the speedup; None without a baseline or without draws."""
+        return self.intervals.get("speedup")
+
+    def page(self) -> Page:
+        """Return what `simnet simulate` prints."""
+        from simnet.show.result_page import result_page
+
+        return result_page(self)
+
+    def to_json(self) -> str:
+        """Return what `simnet simulate --format json` prints."""
+        return to_json(self.without_spans(), indent=2).decode()
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return one row: scenario and metrics, each with its unit in the column's name."""
+        from simnet.show.frame import frame_of
+        from simnet.show.rows import row
+
+        return frame_of([row(self)])
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw where the time of a step goes, a bar for the strategy and one for the baseline."""
+        from simnet.api.drawing import draw_run
+
+        return draw_run(self, ax)
+
+    def trace(self, path: Path | str) -> None:
+        """Write a timeline for ui.perfetto.dev and Holistic Trace Analysis.
+
+        Raises:
+            SimnetError: it cannot be written.
+        """
+        from simnet.show.trace import write_trace
+
+        write_trace(self, Path(path))
+
+    def __repr__(self) -> str:
+        """Return speedup, interval and step in one line."""
+        from simnet.show.answer_line import run_line
+
+        return f"RunAnswer({run_line(self)})"
+
+    def _repr_html_(self) -> str:
+        from simnet.show.answer_html import run_html
+
+        return run_html(self)
+
+
+class SweepAnswer(Answer, SweepResult, frozen=True, kw_only=True):
+    """All points of a sweep, with what `SweepResult` holds; iterating yields one `RunAnswer` a point.
+
+    Example:
+        >>> import simnet
+        >>> found = simnet.sweep("bert_base_10gbit", {"cluster.num_nodes": [2, 8]}, draws=0)
+        >>> [f"{run.num_nodes} nodes: {run.speedup:.1f}x" for run in found]
+        ['2 nodes: 10.2x', '8 nodes: 10.4x']
+        >>> found.to_frame().loc[:, ["cluster.num_nodes", "speedup"]].round(1)
+           cluster.num_nodes  speedup
+        0                  2     10.2
+        1                  8     10.4
+    """
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __iter__(self) -> Iterator[RunAnswer]:
+        return (_run_answer(point) for point in self.points)
+
+    @overload
+    def __getitem__(self, index: int) -> RunAnswer: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[RunAnswer]: ...
+    def __getitem__(self, index: int | slice) -> RunAnswer | list[RunAnswer]:
+        """Return the run at a place."""
+        found = self.points[index]
+        return [_run_answer(point) for point in found] if isinstance(found, tuple) else _run_answer(found)
+
+    def page(self) -> Page:
+        """Return what `simnet sweep` prints."""
+        from simnet.show.sweep_page import sweep_page
+
+        return sweep_page(self)
+
+    def to_json(self) -> str:
+        """Return what `simnet sweep --format json` prints."""
+        return to_json(self, indent=1).decode()
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return one row a point: the swept keys, then scenario and metrics with units in the columns' names."""
+        from simnet.show.frame import frame_of
+        from simnet.show.rows import row
+
+        return frame_of([row(point, point.set) for point in self.points])
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw the speedup over the last key that varies, a line for each value of the others."""
+        from simnet.api.drawing import draw_sweep
+
+        return draw_sweep(self, ax)
+
+    def __repr__(self) -> str:
+        """Return points and range of speedups in one line."""
+        from simnet.show.answer_line import sweep_line
+
+        return f"SweepAnswer({sweep_line(self)})"
+
+
+def _run_answer(result: RunResult) -> RunAnswer:
+    return RunAnswer(**{name: getattr(result, name) for name in RunResult.__struct_fields__})
+
+
+class CrossoverAnswer(Answer, Crossover, frozen=True, kw_only=True):
+    """Where the faster of two strategies changes, with what `Crossover` holds.
+
+    Example:
+        >>> import simnet
+        >>> found = simnet.crossover(
+        ...     "bert_base_10gbit", over="cluster.inter_node.bandwidth", start="1 Gbit/s", end="400 Gbit/s", draws=0
+        ... )
+        >>> found  # doctest: +ELLIPSIS
+        CrossoverAnswer(cluster.inter_node.bandwidth: binsgdm is faster than all_reduce up to 247 Gbit/s, ...)
+    """
+
+    def page(self) -> Page:
+        """Return what `simnet crossover` prints."""
+        from simnet.show.crossover import crossover_page
+
+        return crossover_page(self)
+
+    def to_json(self) -> str:
+        """Return what `simnet crossover --format json` prints."""
+        from simnet.show.crossover import crossover_object
+
+        return json.dumps(crossover_object(self), indent=2)
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return one row a value tried."""
+        from simnet.show.crossover import crossover_object
+        from simnet.show.frame import frame_of
+
+        trials: Any = crossover_object(self)["trials"]
+        return frame_of(trials)
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw the speedup over the key, with intervals and crossings."""
+        from simnet.api.drawing import draw_crossover
+
+        return draw_crossover(self, ax)
+
+    def __repr__(self) -> str:
+        """Return the crossings in one line."""
+        from simnet.show.answer_line import crossover_line
+
+        return f"CrossoverAnswer({crossover_line(self)})"
+
+
+class AdviceAnswer(Answer, Advice, frozen=True, kw_only=True):
+    """What to use, with what `Advice` holds: every system ranked against the fastest that changes nothing.
+
+    Example:
+        >>> import simnet
+        >>> found = simnet.advise("bert_base_10gbit", systems=["BinSGDM", "local_sgd"], draws=0)
+        >>> [system.name for system in found.systems][:2]
+        ['BinSGDM', 'local SGD 8']
+    """
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What to use and why, a sentence each."""
+        from simnet.show.advice_sentences import choices, sentences
+
+        return (*choices(self), *sentences(self))
+
+    def page(self) -> Page:
+        """Return what `simnet advise` prints."""
+        from simnet.show.advice import advice_page
+
+        return advice_page(self)
+
+    def to_json(self) -> str:
+        """Return what `simnet advise --format json` prints."""
+        from simnet.show.advice import to_object
+
+        return json.dumps(to_object(self), indent=2, allow_nan=False)
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return one row a system, the fastest first."""
+        from simnet.show.advice import to_object
+        from simnet.show.frame import frame_of
+
+        systems: Any = to_object(self)["systems"]
+        return frame_of(systems)
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw the speedup of every system over NIC bandwidth."""
+        from simnet.api.drawing import draw_advice
+
+        return draw_advice(self, ax)
+
+    def __repr__(self) -> str:
+        """Return the first choice in one line."""
+        from simnet.show.answer_line import advice_line
+
+        return f"AdviceAnswer({advice_line(self)})"
+
+
+class TimeToTargetAnswer(Answer, TimesToTarget, frozen=True, kw_only=True):
+    """Which training is first at its target, with what `TimesToTarget` holds."""
+
+    def page(self) -> Page:
+        """Return what `simnet time-to-target` prints."""
+        from simnet.show.time_to_target import time_to_target_page
+
+        return time_to_target_page(self)
+
+    def to_json(self) -> str:
+        """Return what `simnet time-to-target --format json` prints."""
+        from simnet.show.time_to_target import time_to_target_object
+
+        return json.dumps(time_to_target_object(self), indent=2)
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return one row a system and bandwidth."""
+        from simnet.show.frame import frame_of
+        from simnet.show.time_to_target import time_to_target_object
+
+        bandwidths: Any = time_to_target_object(self)["bandwidths"]
+        key = "bandwidth_bytes_per_s"
+        return frame_of([{key: there[key]} | system for there in bandwidths for system in there["systems"]])
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw the metric over simulated time at the first bandwidth."""
+        from simnet.api.drawing import draw_time_to_target
+
+        return draw_time_to_target(self, ax)
+
+    def __repr__(self) -> str:
+        """Return the first system at each bandwidth in one line."""
+        from simnet.show.answer_line import time_to_target_line
+
+        return f"TimeToTargetAnswer({time_to_target_line(self)})"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CalibrationAnswer(Answer):
+    """A calibration fitted to measurements.
+
+    Attributes:
+        parts: what was fitted, with residuals.
+        traces: traces of torch.profiler, each with the name of its file.
+        notes: sentences on the whole.
+        toml: the calibration as a file; None where the files tell neither links nor kernels.
+        workload_toml: compute times of a workload as a file; None if they were not asked for.
+    """
+
+    parts: "tuple[FittedPart, ...]"
+    traces: "tuple[tuple[Trace, str], ...]" = ()
+    notes: tuple[str, ...] = ()
+    toml: str | None = None
+    workload_toml: str | None = None
+
+    @property
+    def residuals(self) -> "tuple[Comparison, ...]":
+        """Measured and fitted value of every row."""
+        return tuple(residual for part in self.parts for residual in part.residuals)
+
+    def write(self, path: Path | str) -> None:
+        """Write the calibration to a TOML file.
+
+        Raises:
+            SimnetError: there is none, or it cannot be written.
+        """
+        _write(self.toml, path, "the files tell neither links nor kernels")
+
+    def write_workload(self, path: Path | str) -> None:
+        """Write the compute times to a TOML file.
+
+        Raises:
+            SimnetError: they were not asked for, or the file cannot be written.
+        """
+        _write(self.workload_toml, path, "no compute times; give calibrate(..., workload=True)")
+
+    def page(self, *, all_rows: bool = False) -> Page:
+        """Return what `simnet calibrate` prints, with `all_rows` every residual."""
+        from simnet.show.calibration import calibration_page
+
+        listed = [one for one in self.residuals if all_rows or one.role == "held out"]
+        return calibration_page(self.traces, self.parts, listed, self.notes)
+
+    def to_json(self) -> str:
+        """Return what `simnet calibrate --format json` prints."""
+        from simnet.show.calibration import to_object
+
+        return json.dumps(to_object(self.traces, self.parts, self.notes), indent=2)
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return one row a residual."""
+        return _comparisons_frame(self.residuals)
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw the residuals over measured time."""
+        from simnet.api.drawing import draw_residuals
+
+        return draw_residuals(self.residuals, ax)
+
+    def __repr__(self) -> str:
+        """Return the number of rows and their errors in one line."""
+        from simnet.show.answer_line import errors_line
+
+        return f"CalibrationAnswer({len(self.parts)} parts, {errors_line(self.residuals)})"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ValidationAnswer(Answer):
+    """Predictions beside measurements.
+
+    Attributes:
+        comparisons: each measured value with its prediction and interval.
+        outcomes: published sets, each with the verdict on its bound; none for measurements of one's own.
+        evidence: what the intervals of all published sets rest on; None for some sets, or measurements of one's own.
+        proof: why own measurements are held out; "" for published sets.
+    """
+
+    comparisons: "tuple[Comparison, ...]"
+    outcomes: "tuple[Outcome, ...]" = ()
+    evidence: "Evidence | None" = None
+    proof: str = ""
+
+    @property
+    def mean_error(self) -> float:
+        """Mean of the absolute relative errors."""
+        from simnet.comparison import mean_error
+
+        return mean_error(self.comparisons)
+
+    @property
+    def worst_error(self) -> float:
+        """Largest absolute relative error."""
+        from simnet.comparison import worst_error
+
+        return worst_error(self.comparisons)
+
+    def page(self) -> Page:
+        """Return what `simnet validate` prints."""
+        if self.outcomes:
+            from simnet.show.validation import validation_page
+
+            return validation_page(self.outcomes)
+        from simnet.show.measured_steps import steps_page
+
+        return steps_page(self.comparisons, [self.proof])  # type: ignore[arg-type]  # points, where no set is
+
+    def to_json(self) -> str:
+        """Return the comparisons, of published sets what `simnet validate --published --format json` prints."""
+        if self.outcomes:
+            from simnet.show.validation import to_object
+
+            return json.dumps(to_object(self.outcomes), indent=2)
+        return str(self.to_frame().to_json(orient="records", indent=2))
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return one row a measured value."""
+        return _comparisons_frame(self.comparisons)
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw predicted over measured values with their intervals."""
+        from simnet.api.drawing import draw_comparisons
+
+        return draw_comparisons(self.comparisons, ax)
+
+    def __repr__(self) -> str:
+        """Return the number of values and their errors in one line."""
+        from simnet.show.answer_line import errors_line
+
+        return f"ValidationAnswer({errors_line(self.comparisons)})"
+
+
+def _write(text: str | None, path: Path | str, reason: str) -> None:
+    from simnet.files import write_file
+
+    if text is None:
+        raise SimnetError(f"{path}: nothing to write: {reason}")
+    write_file(Path(path), text.encode())
+
+
+def _comparisons_frame(comparisons: "Sequence[Comparison]") -> "pandas.DataFrame":
+    from simnet.show.frame import frame_of
+
+    return frame_of(
+        [
+            {
+                "series": one.series,
+                "label": one.label,
+                "role": one.role,
+                "measured": one.measured,
+                "predicted": one.predicted,
+                "predicted_low": one.interval and one.interval[0],
+                "predicted_high": one.interval and one.interval[1],
+                "error": one.error,
+                "is_inside": one.is_inside,
+            }
+            for one in comparisons
+        ]
+    )

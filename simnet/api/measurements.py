@@ -1,0 +1,352 @@
+"""Questions to measurements: a calibration fitted to them, and predictions beside them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from simnet.api.answers import CalibrationAnswer, ValidationAnswer
+from simnet.errors import SimnetError
+
+if TYPE_CHECKING:
+    from simnet.fitting.fit_files import FitOptions
+    from simnet.fitting.fitted_part import FittedPart
+    from simnet.fitting.sources import Sources
+    from simnet.fitting.was_trained import WasTrained
+    from simnet.hardware import Cluster
+    from simnet.scenario import Scenario
+    from simnet.validation.training_steps import MeasuredStep
+
+BOUND_PERCENT = 10.0
+DRAWS = 200
+Files = Iterable[str | Path] | str | Path
+
+
+def calibrate(  # noqa: PLR0913 - the options of the command
+    files: Files,
+    *,
+    base: str | None = None,
+    experiment: str | None = None,
+    trained: str | None = None,
+    cluster: str | None = None,
+    hold_out: Files = (),
+    in_place: Files = (),
+    workload: bool = False,
+    batch: int | None = None,
+    bound_percent: float = BOUND_PERCENT,
+    accept_poor_fit: bool = False,
+    bootstrap_draws: int = DRAWS,
+) -> CalibrationAnswer:
+    """Fit a calibration to measurements.
+
+    Args:
+        files: of simnet measure and simnet lab, logs of nccl-tests, iperf3 -J, step times as CSV, traces of
+            torch.profiler.
+        base: calibration that gives what the files do not measure, with its intervals.
+        experiment: experiment that the step times trained: cluster, workload, strategies.
+        trained: workload that was timed or traced, in place of `experiment`.
+        cluster: whose nominal bandwidths the fitted efficiencies refer to.
+        hold_out: files that are predicted instead of fitted.
+        in_place: collectives of simnet lab without a NIC limit and with as many ranks as in training.
+        workload: whether the answer shall hold the compute times of a workload, too.
+        batch: samples of a traced rank, which no trace holds.
+        bound_percent: largest mean residual of a fit [%].
+        accept_poor_fit: whether a fit above `bound_percent` is returned, not refused.
+        bootstrap_draws: refits for the intervals.
+
+    Raises:
+        SimnetError: a file cannot be read, nothing is there to fit, an argument has no effect, or the fit is poor.
+
+    Example:
+        >>> import simnet
+        >>> found = simnet.calibrate("tests/golden/calibrate/nccl_all_reduce_2x8.log")  # doctest: +SKIP
+        >>> found.write("mine.toml")  # doctest: +SKIP
+    """
+    from simnet.fitting.fitted_part import check_errors, checked_residuals
+
+    asked = ask(
+        _paths(files),
+        base=base,
+        experiment=experiment,
+        trained=trained,
+        cluster=cluster,
+        held_out_paths=_paths(hold_out),
+        in_place_paths=_paths(in_place),
+        wants_workload=workload,
+        batch=batch,
+        bound=bound_percent / 100,
+        draws=bootstrap_draws,
+    )
+    found = fit(asked, wants_calibration=False)
+    if not accept_poor_fit:
+        check_errors(checked_residuals(found.parts), bound_percent / 100)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitRequest:
+    """Files that were read and found to fit together, with what shall become of them."""
+
+    train: "Sources"
+    held_out: "Sources"
+    in_place: "Sources"
+    known: "WasTrained"
+    options: "FitOptions"
+    wants_workload: bool
+    batch: int | None
+
+
+def ask(  # noqa: PLR0913 - the options of the command
+    files: Sequence[Path],
+    *,
+    base: str | None,
+    experiment: str | None,
+    trained: str | None,
+    cluster: str | None,
+    held_out_paths: Sequence[Path],
+    in_place_paths: Sequence[Path],
+    wants_workload: bool,
+    batch: int | None,
+    bound: float,
+    draws: int,
+) -> FitRequest:
+    """Read the files and check that they and the options go together; nothing is fitted yet.
+
+    Raises:
+        SimnetError: they do not.
+    """
+    from simnet.fitting import fit_files, over_base, sources
+    from simnet.fitting.step_model import Trained
+    from simnet.fitting.was_trained import WasTrained
+
+    if not files:
+        raise SimnetError("calibrate: no files: name files of measurements")
+    train, held_out, in_place = map(sources.read, (files, held_out_paths, in_place_paths))
+    _check_disjoint(files, held_out_paths, "--hold-out")
+    _check_disjoint(files, in_place_paths, "--in-place")
+    _check_effect(train, held_out, experiment or trained, batch, wants_workload=wants_workload)
+    known = WasTrained.of(experiment, trained, cluster)
+    options = fit_files.FitOptions(
+        cluster=_cluster(cluster) or known.cluster,
+        bound=bound,
+        draws=draws,
+        base=over_base.read(base) if base is not None else None,
+        trained=Trained(known.scenario, _simulate_s) if known.cluster else None,
+    )
+    return FitRequest(
+        train=train,
+        held_out=held_out,
+        in_place=in_place,
+        known=known,
+        options=options,
+        wants_workload=wants_workload,
+        batch=batch,
+    )
+
+
+def fit(asked: FitRequest, *, wants_calibration: bool) -> CalibrationAnswer:
+    """Fit, without a look at how well that went.
+
+    Args:
+        asked: what to fit.
+        wants_calibration: refuse files that give none.
+
+    Raises:
+        SimnetError: the files hold nothing to fit, or not what is wanted.
+    """
+    from simnet.fitting import calibration_file, fit_files, over_base
+
+    train = asked.train
+    parts = fit_files.fit_parts(train, asked.held_out, asked.in_place, asked.options)
+    has_fit = any(part.table for part in parts)
+    _check_asked(train, has_fit=has_fit, wants_calibration=wants_calibration, wants_workload=asked.wants_workload)
+    residuals = [residual for part in parts for residual in part.residuals]
+    if _num_files(asked.held_out) and not any(residual.role == "held out" for residual in residuals):
+        raise SimnetError("--hold-out: the fitted files predict nothing in these files; drop it")
+    whole = calibration_file.merge(parts, calibration_file.header(train, asked.in_place, asked.known.nic_bytes_per_s))
+    notes = over_base.notes(whole, asked.options.base) if has_fit else ()
+    if asked.options.base is not None:
+        whole = over_base.fitted_over(whole, asked.options.base)
+    comments = [calibration_file.comment(train, asked.in_place)]
+    return CalibrationAnswer(
+        parts=tuple(parts),
+        traces=tuple((trace, str(path)) for trace, path in train.traces),
+        notes=tuple(notes),
+        toml=calibration_file.text(whole, comments) if has_fit else None,
+        workload_toml=_workload_text(asked, parts) if asked.wants_workload else None,
+    )
+
+
+def _num_files(one: "Sources") -> int:
+    return len(one.files) + len(one.logs) + len(one.iperf3) + len(one.tables) + len(one.traces)
+
+
+def _simulate_s(scenario: "Scenario") -> float:
+    from simnet.simulation import simulate
+
+    return simulate(scenario).result.iteration_s
+
+
+def _workload_text(asked: FitRequest, parts: "Sequence[FittedPart]") -> str:
+    from simnet.fitting import trained_workload, workload_file
+    from simnet.fitting.step_part import FittedSteps
+
+    train, known = asked.train, asked.known
+    models = [pair for pair in train.files if workload_file.has_model(pair[1])]
+    if models:
+        return workload_file.text_of_model(models, draws=asked.options.draws)
+    if train.traces:
+        return trained_workload.text_of_traces(train.traces, asked.batch, known.workload)
+    found = next(part.found for part in parts if isinstance(part, FittedSteps))
+    return trained_workload.text_of_steps(found, train.tables, known.nic_bytes_per_s)
+
+
+def _cluster(name: str | None) -> "Cluster | None":
+    from simnet import files
+    from simnet.hardware import Cluster
+    from simnet.schema import build
+
+    if name is None:
+        return None
+    label = files.label(files.locate("clusters", name))
+    return build(Cluster, {"name": name, **files.read("clusters", name)}, label)
+
+
+def _check_disjoint(files: Sequence[Path], others: Sequence[Path], option: str) -> None:
+    both = {path.resolve() for path in files} & {path.resolve() for path in others}
+    for path in others:
+        if path.resolve() in both:
+            raise SimnetError(f"{option} {path}: is also a file to fit; name it once")
+
+
+def _check_effect(
+    train: "Sources", held_out: "Sources", trained: str | None, batch: int | None, *, wants_workload: bool
+) -> None:
+    """Refuse options without an effect on these files."""
+    if trained is not None and not (train.tables or (train.traces and wants_workload)):
+        raise SimnetError("--experiment, --trained: no effect without step times, or traces with --workload; drop it")
+    if batch is not None and not (train.traces and wants_workload):
+        raise SimnetError("--batch: no effect without a trace and --workload; drop it")
+    for table in held_out.tables:
+        if same := [one for one in train.tables if one.digest == table.digest]:
+            raise SimnetError(f"--hold-out {table.path}: holds the same as {same[0].path}; fit one or predict it")
+    if held_out.tables and not train.tables:
+        raise SimnetError(
+            f"--hold-out {held_out.tables[0].path}: step times are predicted by step times; give some to fit"
+        )
+
+
+def _check_asked(train: "Sources", *, has_fit: bool, wants_calibration: bool, wants_workload: bool) -> None:
+    """Refuse outputs that the files cannot fill, and files that fill no output."""
+    from simnet.fitting.workload_file import has_model
+
+    if wants_calibration and not has_fit:
+        raise SimnetError(
+            "-o: the files tell neither links nor kernels; give --workload FILE for traces or steps of one rank"
+        )
+    num_models = sum(map(has_model, train.measurements))
+    kinds = min(len(train.traces), 1) + min(num_models, 1) + min(len(train.tables), 1)
+    if wants_workload and kinds != 1:
+        raise SimnetError(
+            f"--workload: {len(train.traces)} traces, {num_models} files of simnet measure model and "
+            f"{len(train.tables)} tables of step times: give files of one of these kinds"
+        )
+    if not has_fit and not train.traces and not num_models and not train.tables:
+        raise SimnetError(
+            "calibrate: the files hold no collective and no kernel of the simulator; measure some with simnet measure"
+        )
+
+
+def validate(  # noqa: PLR0913 - the options of the command
+    experiment: str | None = None,
+    measurements: Files = (),
+    *,
+    published: bool = False,
+    sets: Iterable[str] = (),
+    model: str | None = None,
+    nic_gbit_per_s: float | None = None,
+    draws: int | None = None,
+) -> ValidationAnswer:
+    """Compare predicted times with measured ones.
+
+    Args:
+        experiment: gives workload and calibration of measurements of one's own.
+        measurements: files of simnet measure training; those that the calibration was fitted to are refused.
+        published: compare the shipped published measurements instead.
+        sets: only these published sets; by default all, with intervals.
+        model: only the steps of this model.
+        nic_gbit_per_s: bandwidth of all NICs of a node [Gbit/s], where the measurements do not say it.
+        draws: as in `simulate`.
+
+    Raises:
+        SimnetError: nothing to compare, unknown names, or measurements that the calibration was fitted to.
+
+    Example:
+        >>> import simnet
+        >>> found = simnet.validate(published=True, sets=["hkbu_bsp"])
+        >>> len(found.comparisons), f"{found.mean_error:.0%}"
+        (12, '2%')
+    """
+    if published:
+        if experiment is not None or _paths(measurements):
+            raise SimnetError("validate: published: needs no experiment and no measurements; drop them")
+        return validate_published(tuple(sets))
+    if experiment is None:
+        raise SimnetError("validate: no measurements: name an experiment and measurements, or give published=True")
+    nic_bytes_per_s = nic_gbit_per_s * 1e9 / 8 if nic_gbit_per_s is not None else None
+    return validate_steps(experiment, _paths(measurements), model, draws, nic_bytes_per_s)
+
+
+def validate_published(names: Sequence[str]) -> ValidationAnswer:
+    """Compare published sets; all of them, with intervals, where none is named.
+
+    Raises:
+        SimnetError: a set is unknown.
+    """
+    from simnet.validation import coverage, sets
+
+    for name in names:
+        sets.check(name)
+    wanted = tuple(dict.fromkeys(names)) or sets.names()
+    outcomes = [sets.run(name) for name in wanted]
+    evidence = None
+    if set(wanted) == set(sets.names()):
+        evidence = coverage.find_evidence(outcomes)
+        outcomes = coverage.with_intervals(outcomes, evidence)
+    comparisons = tuple(one for outcome in outcomes for one in outcome.predictions)
+    return ValidationAnswer(comparisons=comparisons, outcomes=tuple(outcomes), evidence=evidence)
+
+
+def validate_steps(  # noqa: PLR0913, PLR0917 - the options of the command
+    experiment: str,
+    paths: Sequence[Path],
+    model: str | None,
+    draws: int | None,
+    nic_bytes_per_s: float | None,
+    watched: "Callable[[list[MeasuredStep]], Iterable[MeasuredStep]]" = iter,
+) -> ValidationAnswer:
+    """Predict measured steps with an experiment.
+
+    Raises:
+        SimnetError: no files, no such model, a NIC of unknown bandwidth, or files that the calibration was fitted to.
+    """
+    from simnet.fitting.measurement_file import read
+    from simnet.scenario import load_experiment
+    from simnet.show import measured_steps
+    from simnet.validation import disjoint, training_steps
+
+    if not paths:
+        raise SimnetError("validate: MEASUREMENTS: missing; name files of simnet measure training")
+    settings: dict[str, object] = {} if draws is None else {"run.draws": draws}
+    scenario = load_experiment(experiment, settings).at({})
+    as_they_are = [(path, read(path)) for path in paths]
+    known = [(path, training_steps.with_nic(whole, nic_bytes_per_s)) for path, whole in as_they_are]
+    # Files are recognized as they are, settings with the bandwidth that is now known.
+    disjoint.check(scenario, as_they_are)
+    proof = disjoint.check(scenario, known)
+    found = training_steps.predict_points(scenario, [whole for _, whole in known], model, watched)
+    return ValidationAnswer(comparisons=tuple(found), proof=measured_steps.proof_text(proof))
+
+
+def _paths(files: Files) -> tuple[Path, ...]:
+    return (Path(files),) if isinstance(files, str | Path) else tuple(map(Path, files))

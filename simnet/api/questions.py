@@ -1,0 +1,274 @@
+"""What-if questions: one scenario, a sweep, where the faster side changes, what to use."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from simnet import scenario as scenarios
+from simnet.api.answers import AdviceAnswer, CrossoverAnswer, RunAnswer, SweepAnswer
+from simnet.axes import point_list
+from simnet.errors import SimnetError, shown
+from simnet.result import RefusedPoint
+from simnet.scenario import Experiment, Scenario
+from simnet.sweeps import SweepPoint
+
+Asked = Scenario | str | Path
+"""A scenario, the name of a shipped experiment, or the path of a scenario file."""
+Settings = Mapping[str, object]
+"""Values by dotted key, as a scenario file gives them: `{"cluster.num_nodes": 16}`."""
+Progress = bool | Callable[[int], object]
+"""True: a bar on a terminal or in a notebook; a function: called with the number of items done; False: nothing."""
+MOST_POINTS = 200
+"""Points of a sweep up to which each gets an interval by default; beyond, it would take minutes."""
+Item = TypeVar("Item", bound=msgspec.Struct)
+
+
+def load(scenario: str | Path, settings: Settings | None = None) -> Scenario:
+    """Load a scenario; a sweep in its file is left out.
+
+    Args:
+        scenario: name of a shipped experiment, or path of a `.toml` or `.json` file.
+        settings: values to use instead, by dotted key.
+
+    Raises:
+        SimnetError: the file cannot be found or read, or something in it does not fit.
+
+    Example:
+        >>> import simnet
+        >>> scenario = simnet.load("bert_base_10gbit", {"cluster.num_nodes": 4})
+        >>> scenario.cluster.num_nodes, scenario.strategy.kind, scenario.workload.batch_per_rank
+        (4, 'binsgdm', 64)
+    """
+    return scenarios.load(str(scenario), settings)
+
+
+def simulate(scenario: Asked, settings: Settings | None = None, *, draws: int | None = None) -> RunAnswer:
+    """Simulate one iteration of a scenario's strategy, and of its baseline if it names one.
+
+    Args:
+        scenario: what to simulate.
+        settings: values to use instead, by dotted key.
+        draws: drawn calibrations for intervals; 0 for none, else at least 20; by default as many as take little time.
+
+    Raises:
+        SimnetError: the parts do not fit together.
+
+    Example:
+        >>> import simnet
+        >>> run = simnet.simulate("bert_base_10gbit", {"cluster.inter_node.bandwidth": "100 Gbit/s"})
+        >>> f"{run.speedup:.2f}x, 90 % interval {run.speedup_interval[0]:.2f} to {run.speedup_interval[1]:.2f}"
+        '1.59x, 90 % interval 0.96 to 2.59'
+    """
+    from simnet import simulation
+    from simnet.uncertainty import with_default_draws
+
+    result = simulation.simulate(with_default_draws(experiment_of(scenario, settings, draws).at({})))
+    return as_answer(RunAnswer, simulation.with_influences(result) if result.intervals else result)
+
+
+def sweep(  # noqa: PLR0913 - the options of the command
+    scenario: Asked,
+    axes: Mapping[str, Sequence[object]] | None = None,
+    *,
+    points: Sequence[Settings] | None = None,
+    settings: Settings | None = None,
+    draws: int | None = None,
+    jobs: int = 1,
+    output: str | Path | None = None,
+    progress: Progress = True,
+) -> SweepAnswer:
+    """Simulate every point of a grid, or of a list of points.
+
+    Args:
+        scenario: where all values start from; a sweep in its file is swept, unless `axes` or `points` say otherwise.
+        axes: values of keys that vary; every combination is simulated.
+        points: values by key, point by point, each at every combination of `axes`.
+        settings: values to use instead, by dotted key.
+        draws: as in `simulate`; by default fewer the more points there are, and none beyond 200 points.
+        jobs: processes at most; more than 1 needs a script with `if __name__ == "__main__"`.
+        output: folder of a journal, from which the same sweep goes on after it was stopped.
+        progress: a bar, a function that is called with the number of points done, or nothing.
+
+    Raises:
+        SimnetError: there is nothing to sweep, too much of it, or no point holds together.
+
+    Example:
+        >>> import simnet
+        >>> found = simnet.sweep("bert_base_10gbit", {"strategy": ["binsgdm", "one_bit_adam"]}, draws=0)
+        >>> [(run.result.strategy, round(run.speedup, 1)) for run in found]
+        [('binsgdm', 10.4), ('one_bit_adam', 4.7)]
+    """
+    from simnet import sweeps
+
+    for key, values in (axes or {}).items():
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise SimnetError(f"axes: {shown(key)}: {values!r}: give a list of at least one value")
+    listed = points and point_list(points, [f"points[{i}]" for i in range(len(points))], "points", Path())
+    experiment = experiment_of(scenario, settings, draws, axes, listed or None)
+    asked = points_with_draws(sweeps.points_of(experiment))
+    sweeps.check_any(asked)
+    with advancing(progress, len(asked), "simulating") as advance:
+        results = sweeps.run(asked, Path(output) if output is not None else None, jobs, advance)
+    return as_answer(SweepAnswer, sweeps.collect_results(experiment, asked, results))
+
+
+def crossover(  # noqa: PLR0913 - the options of the command
+    scenario: Asked,
+    *,
+    over: str,
+    start: object,
+    end: object,
+    settings: Settings | None = None,
+    draws: int | None = None,
+    tolerance: float = 1e-4,
+) -> CrossoverAnswer:
+    """Find the values of a key at which strategy and baseline take the same time.
+
+    Args:
+        scenario: with a baseline.
+        over: dotted key of a number or a quantity, such as "cluster.inter_node.bandwidth".
+        start: value at one end of the search.
+        end: value at the other end.
+        settings: values to use instead, by dotted key.
+        draws: as in `simulate`.
+        tolerance: relative width of a crossing; integers are found exactly.
+
+    Raises:
+        SimnetError: no baseline, a key that is no number or has no effect, two equal ends, or a wrong tolerance.
+    """
+    from simnet.compare.crossover import search
+    from simnet.simulation import simulate as simulated
+
+    experiment = experiment_of(scenario, settings, draws)
+    return as_answer(
+        CrossoverAnswer,
+        search(experiment, key=over, start=start, end=end, tolerance=tolerance, simulate=simulated),
+    )
+
+
+def advise(  # noqa: PLR0913 - the options of the command
+    scenario: Asked,
+    settings: Settings | None = None,
+    *,
+    systems: Iterable[str] = (),
+    steps: Iterable[str | Path] = (),
+    convergence: Iterable[str | Path] = (),
+    draws: int | None = None,
+    jobs: int = 1,
+    progress: Progress = True,
+) -> AdviceAnswer:
+    """Rank everything that may train this model on this cluster: what to use, and does it pay?
+
+    Args:
+        scenario: gives cluster, workload and calibration; its strategies are not used.
+        settings: values to use instead, by dotted key.
+        systems: titles or kinds, such as "BinSGDM" or "power_sgd"; by default all.
+        steps: files of recorded steps (`simnet record`) to rank with them.
+        convergence: trainings of this workload, by which systems are judged, too; by default all shipped, which only
+            warn.
+        draws: as in `simulate`.
+        jobs: processes at most, as in `sweep`.
+        progress: as in `sweep`, by system.
+
+    Raises:
+        SimnetError: an unknown system, a file that cannot be read, or a cluster that needs the exact executor.
+    """
+    from simnet.compare import convergence as trainings
+    from simnet.compare.rank import advise as ranked
+    from simnet.compare.tune import chosen, recorded_systems
+
+    names, recorded, judges = chosen(systems), recorded_systems(map(str, steps)), [*map(str, convergence)]
+    resolved = experiment_of(scenario, settings, draws, needs_strategy=False).at({})
+    check_folded(resolved)
+    records = {Path(name).stem: trainings.load(name) for name in judges} or trainings.shipped()
+    with advancing(progress, len(names) + len(recorded), "predicting") as advance:
+        found = ranked(
+            resolved,
+            names=names,
+            recorded=recorded,
+            trainings=records,
+            are_of_user=bool(judges),
+            jobs=jobs,
+            progress=advance,
+        )
+    return as_answer(AdviceAnswer, found)
+
+
+def check_folded(scenario: Scenario) -> None:
+    """Refuse a scenario that takes seconds per iteration, since thousands of iterations are simulated.
+
+    Raises:
+        SimnetError: the scenario runs on the exact executor.
+    """
+    from simnet.simulation import num_exact_rounds
+
+    if num_exact_rounds(scenario):
+        raise SimnetError(
+            f"{scenario.name}: needs the exact executor: the ranking needs the folded one; drop "
+            "slow_nodes, faults and run.fidelity, and fill every leaf"
+        )
+
+
+def points_with_draws(points: Sequence[SweepPoint | RefusedPoint]) -> tuple[SweepPoint | RefusedPoint, ...]:
+    """Return the points with draws for their intervals, fewer the more points there are; of very many, without."""
+    if len(points) > MOST_POINTS:
+        return tuple(points)
+    return tuple(_drawn(point, len(points)) for point in points)
+
+
+def _drawn(point: SweepPoint | RefusedPoint, num_points: int) -> SweepPoint | RefusedPoint:
+    from simnet import uncertainty
+
+    if isinstance(point, RefusedPoint):
+        return point
+    try:
+        return replace(point, scenario=uncertainty.with_default_draws(point.scenario, num_points))
+    except SimnetError as error:  # a cluster whose links do not hold together
+        return RefusedPoint(set=point.values, reason=str(error))
+
+
+def experiment_of(  # noqa: PLR0913 - what each question may set
+    scenario: Asked,
+    settings: Settings | None,
+    draws: int | None,
+    axes: Mapping[str, Sequence[object]] | None = None,
+    listed: Any = None,
+    *,
+    needs_strategy: bool = True,
+) -> Experiment:
+    """Return what was asked as an experiment."""
+    fixed = {**(settings or {}), **({} if draws is None else {"run.draws": draws})}
+    if draws is not None and settings and "run.draws" in settings:
+        raise SimnetError(f"draws: {draws}: has no effect with run.draws; drop one of the two")
+    if isinstance(scenario, Scenario):
+        return scenarios.experiment_of(scenario, fixed, axes, listed)
+    if not isinstance(scenario, str | Path):
+        raise SimnetError(f"scenario: {type(scenario).__name__}: give a Scenario, the name of an experiment or a path")
+    if needs_strategy:
+        return scenarios.load_experiment(str(scenario), fixed, axes, listed)
+    from simnet.compare.tune import load_with_any_strategy
+
+    return load_with_any_strategy(str(scenario), fixed)
+
+
+def as_answer(kind: type[Item], found: msgspec.Struct) -> Item:
+    """Return a result as the answer that holds the same."""
+    return kind(**{name: getattr(found, name) for name in kind.__struct_fields__})
+
+
+@contextmanager
+def advancing(progress: Progress, total: int, label: str) -> Iterator[Callable[[int], object]]:
+    """Yield the function that is called with the number of further items done."""
+    from simnet.show.progress_bar import in_notebook, is_watched, progress_bar
+
+    if callable(progress):
+        yield progress
+    elif progress and (in_notebook() or is_watched()):
+        with progress_bar(total, label) as advance:
+            yield advance
+    else:
+        yield lambda _: None

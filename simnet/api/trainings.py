@@ -1,0 +1,186 @@
+"""Which training is first at its target."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from simnet.api.answers import TimeToTargetAnswer
+from simnet.api.questions import Asked, Progress, Settings, advancing, as_answer, experiment_of
+from simnet.compare.convergence import Convergence, load
+from simnet.compare.same_task import check_same_task
+from simnet.compare.time_to_target import TimesToTarget, num_simulations, times_to_target
+from simnet.errors import SimnetError
+from simnet.result import RunResult
+from simnet.scenario import Scenario
+from simnet.units import Bandwidth
+
+RATES = ("10 Gbit/s", "25 Gbit/s", "40 Gbit/s", "100 Gbit/s")
+
+
+def time_to_target(  # noqa: PLR0913 - the options of the command
+    scenario: Asked,
+    curves: Iterable[str | Path] | str | Path,
+    *,
+    at: Iterable[str] = RATES,
+    target: float | None = None,
+    ranks: int | None = None,
+    steps: int | None = None,
+    metric: str | None = None,
+    same_task: bool = False,
+    price_per_gpu_hour: float | None = None,
+    settings: Settings | None = None,
+    draws: int | None = None,
+    progress: Progress = True,
+) -> TimeToTargetAnswer:
+    """Find the system that reaches a target metric first: measured steps to it, times the simulated time of a step.
+
+    Args:
+        scenario: gives cluster, workload and calibration; its strategies are not used.
+        curves: a shipped name, a convergence file, or logs, each as "[SYSTEM=]LOG[::RUN]".
+        at: bandwidths of a NIC.
+        target: value of the metric; by default that of `curves`, if it has one.
+        ranks: ranks of the trainings to use; by default the largest number, of logs those of the cluster.
+        steps: of the whole training, to which measured curves are stretched; by default as measured.
+        metric: column or tag of the loss in logs.
+        same_task: take the curves for those of the simulated model, though their parameters differ or are unknown.
+        price_per_gpu_hour: what a GPU costs an hour, in any currency.
+        settings: values to use instead, by dotted key.
+        draws: as in `simulate`.
+        progress: as in `sweep`, by simulation.
+
+    Raises:
+        SimnetError: curves that cannot be read or are of another task, no target, or a wrong bandwidth.
+
+    Example:
+        >>> import simnet
+        >>> found = simnet.time_to_target(
+        ...     "bert_base_10gbit", "characters", same_task=True, at=["10 Gbit/s"], draws=0
+        ... )
+        >>> found.bandwidths[0].systems[0].title, found.target
+        ('BinSGDM', 2.4468)
+    """
+    texts = (curves,) if isinstance(curves, str | Path) else tuple(curves)
+    asked = TargetQuestion.of(
+        experiment_of(scenario, settings, draws, needs_strategy=False).at({}),
+        tuple(map(str, texts)),
+        bandwidths(at),
+        metric=metric,
+        ranks=ranks,
+        same_task=same_task,
+    )
+    with advancing(progress, asked.num_simulations, "simulating") as advance:
+        found = asked.answer(advance, target=target, steps=steps, price_per_gpu_hour=price_per_gpu_hour)
+    return as_answer(TimeToTargetAnswer, found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetQuestion:
+    """Trainings that go with a scenario, before anything is simulated."""
+
+    scenario: Scenario
+    trainings: Convergence
+    bandwidths: tuple[Bandwidth, ...]
+    ranks: int | None
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(  # noqa: PLR0913 - the options of the command
+        cls,
+        scenario: Scenario,
+        curves: tuple[str, ...],
+        rates: tuple[Bandwidth, ...],
+        *,
+        metric: str | None,
+        ranks: int | None,
+        same_task: bool,
+    ) -> "TargetQuestion":
+        """Read the trainings, and check that they are of the simulated model.
+
+        Raises:
+            SimnetError: they cannot be read, or are of another task.
+        """
+        trainings, notes = _trainings(curves, scenario, metric, ranks)
+        if not same_task:
+            check_same_task(trainings, scenario)
+        drawn = _with_draws(scenario, num_simulations(trainings, len(rates), 0))
+        return cls(scenario=drawn, trainings=trainings, bandwidths=rates, ranks=ranks, notes=notes)
+
+    @property
+    def num_simulations(self) -> int:
+        """How many simulations the answer takes."""
+        return num_simulations(self.trainings, len(self.bandwidths), self.scenario.run.draws or 0)
+
+    def answer(
+        self,
+        advance: Callable[[int], object],
+        *,
+        target: float | None,
+        steps: int | None,
+        price_per_gpu_hour: float | None,
+    ) -> TimesToTarget:
+        """Simulate; `advance` is called for every simulation.
+
+        Raises:
+            SimnetError: no target, or one that no training has a value for.
+        """
+        from simnet.simulation import simulate
+
+        def counted(scenario: Scenario) -> RunResult:
+            result = simulate(scenario)
+            advance(1)
+            return result
+
+        found = times_to_target(
+            self.scenario,
+            self.trainings,
+            counted,
+            bandwidths=self.bandwidths,
+            ranks=self.ranks,
+            target=target,
+            steps=steps,
+            price_per_gpu_hour=price_per_gpu_hour,
+        )
+        return replace(found, notes=(*self.notes, *found.notes))
+
+
+def bandwidths(rates: Iterable[object], text: str = "[]") -> tuple[Bandwidth, ...]:
+    """Return bandwidths, each once; `text` is what was given, for a message.
+
+    Raises:
+        SimnetError: there is none, or one is no bandwidth of at least 1 B/s.
+    """
+    try:
+        found = [Bandwidth.parse(str(value)) for value in rates]
+    except ValueError as error:
+        raise SimnetError(f"--at: {error}") from error
+    if not found:
+        raise SimnetError(f"--at: {text!r}: must hold a bandwidth; write '10 Gbit/s,25 Gbit/s'")
+    if slow := [rate for rate in found if rate < 1]:
+        raise SimnetError(f"--at: {slow[0].text()!r}: must be at least 1 B/s; name a NIC's bandwidth")
+    return tuple(dict.fromkeys(found))
+
+
+def _trainings(
+    curves: tuple[str, ...], scenario: Scenario, metric: str | None, ranks: int | None
+) -> tuple[Convergence, tuple[str, ...]]:
+    """Return the trainings of a convergence file, or those of logs with notes on how they were read."""
+    from simnet.compare.logged_trainings import load_logs, names_a_log
+
+    of_files = [text for text in curves if not names_a_log(text)]
+    if not of_files:
+        logged = load_logs(curves, scenario, metric=metric, ranks=ranks)
+        return logged.convergence, logged.notes
+    if len(curves) > 1:
+        raise SimnetError(f"{of_files[0]}: among other curves: no log of a training; give it alone, or give logs only")
+    if metric is not None:
+        raise SimnetError(f"--metric: has no effect with the convergence of {of_files[0]}; drop it")
+    return load(of_files[0]), ()
+
+
+def _with_draws(scenario: Scenario, num_simulations: int) -> Scenario:
+    from simnet.uncertainty import default_draws
+
+    draws = default_draws(num_simulations) if scenario.run.draws is None else scenario.run.draws
+    return replace(scenario, run=replace(scenario.run, draws=draws))

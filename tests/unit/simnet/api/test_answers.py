@@ -1,0 +1,96 @@
+"""Answers show themselves: as a line, as text, as HTML, as a data frame, as a figure."""
+
+import html.parser
+from pathlib import Path
+
+import pytest
+
+import simnet
+
+BERT = "bert_base_10gbit"
+NODES = "cluster.num_nodes"
+HOSTILE = '<script>alert("x")</script> & \x1b[31m'
+
+
+class Tags(html.parser.HTMLParser):
+    """The tags of a page, and whether all that are opened are closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.seen.add(tag)
+        if tag != "br":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, simnet.Answer]:
+    over = "cluster.inter_node.bandwidth"
+    return {
+        "run": simnet.simulate(BERT),
+        "sweep": simnet.sweep(BERT, {NODES: [2, 4], over: ["10 Gbit/s", "100 Gbit/s"]}, draws=0),
+        "crossover": simnet.crossover(BERT, over=over, start="10 Gbit/s", end="400 Gbit/s", draws=0),
+        "advice": simnet.advise(BERT, systems=["BinSGDM", "PowerSGD rank 4"], draws=0),
+        "targets": simnet.time_to_target(BERT, "characters", same_task=True, draws=0),
+        "fit": simnet.calibrate("tests/golden/calibrate/iperf3_loopback.json", accept_poor_fit=True),
+        "published": simnet.validate(published=True, sets=["hkbu_bsp"]),
+    }
+
+
+NAMES = ("run", "sweep", "crossover", "advice", "targets", "fit", "published")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_answer_is_a_short_line_well_formed_html_and_a_frame(
+    answers: dict[str, simnet.Answer], name: str
+) -> None:
+    answer = answers[name]
+    line = repr(answer)
+    assert "\n" not in line
+    assert len(line) < 200
+    assert line.startswith(type(answer).__name__ + "(")
+    assert {"table", "p"} & Tags(answer._repr_html_()).seen
+    assert not answer.to_frame().empty or name == "fit"
+    assert str(answer) == str(answer.page())
+
+
+def test_the_html_of_a_run_has_verdict_bars_and_assumptions(answers: dict[str, simnet.Answer]) -> None:
+    text = answers["run"]._repr_html_()
+    assert text.index("10.4x") < text.index("<summary>Assumptions")
+    assert text.count('role="img"') == 2
+    assert "a100_tcp_estimate" in text
+    assert "exposed communication" in text
+
+
+def test_names_of_files_are_escaped() -> None:
+    scenario = simnet.load(BERT).replace(**{"name": HOSTILE, "question": HOSTILE, "workload.title": HOSTILE})
+    run = simnet.simulate(scenario, draws=0)
+    for text in (run._repr_html_(), simnet.sweep(scenario, {NODES: [2, 4]}, draws=0)._repr_html_()):
+        assert "<script" not in text
+        assert "\x1b" not in text
+        assert "&lt;script&gt;" in text
+    assert "\x1b" not in repr(run)
+    assert "\x1b" not in str(run)
+
+
+def test_an_answer_is_written_as_the_command_prints_it(answers: dict[str, simnet.Answer], tmp_path: Path) -> None:
+    answers["run"].write_json(tmp_path / "run.json")
+    again = simnet.simulate(str(tmp_path / "run.json"))
+    assert again.speedup == pytest.approx(answers["run"].speedup)  # type: ignore[attr-defined]
+
+
+def test_a_calibration_without_links_is_not_written(answers: dict[str, simnet.Answer], tmp_path: Path) -> None:
+    fit = answers["fit"]
+    assert isinstance(fit, simnet.CalibrationAnswer)
+    fit.write(tmp_path / "mine.toml")
+    assert simnet.load(BERT, {"calibration": str(tmp_path / "mine.toml")}).calibration.name == "mine"
+    with pytest.raises(simnet.SimnetError, match="nothing to write"):
+        fit.write_workload(tmp_path / "workload.toml")
