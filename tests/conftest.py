@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -27,6 +28,16 @@ if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+
+@pytest.fixture(autouse=True, scope="module")
+def _signals() -> Iterator[None]:
+    """Refuse tests that leave another handler of a signal: it would act in the tests that follow."""
+    before = {number: signal.getsignal(number) for number in ENDING}
+    yield
+    assert {number: signal.getsignal(number) for number in ENDING} == before
+
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM)
 HERE = Path(__file__).parent
 collect_ignore = ["helpers"]
 # Folders whose tests are all of one kind.

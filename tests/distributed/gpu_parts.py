@@ -15,12 +15,11 @@ from binsgdm.measure.timing import StopRule
 WORLD_SIZE = 2
 
 
-def work(rank: int, port: int, folder: str) -> None:
+def work(rank: int, where: dict[str, str], folder: str) -> None:
     """Compare everything, then with a planted error; rank 0 leaves the outcomes in a file."""
     torch.set_num_threads(1)
-    os.environ |= {
+    os.environ |= where | {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(WORLD_SIZE), "LOCAL_WORLD_SIZE": str(WORLD_SIZE),
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
     }  # fmt: skip
     with joined(device="cpu") as ranks:
         good = Record(ranks)

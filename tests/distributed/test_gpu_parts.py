@@ -13,13 +13,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 import gpu_parts
 
 from binsgdm.systems.registry import SYSTEMS
-from tests.helpers.launch import free_port, launch
+from tests.helpers.launch import launch, meeting_point
 
 
 @pytest.fixture(scope="module")
 def checks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("checks")
-    launch(gpu_parts.work, free_port(), str(folder), nprocs=gpu_parts.WORLD_SIZE)
+    with meeting_point() as where:
+        launch(gpu_parts.work, where, str(folder), nprocs=gpu_parts.WORLD_SIZE)
     return json.loads((folder / "checks.json").read_text())
 
 

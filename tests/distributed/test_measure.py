@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from simnet.fitting.measurement_file import read
-from tests.helpers.launch import exit_code, free_port, launch, output_to
+from tests.helpers.launch import exit_code, launch, meeting_point, output_to
 
 WORLD_SIZE, RANKS_PER_NODE = 4, 2
 QUICK = ["--max-repetitions", "8", "--threads", "1", "--ranks-per-node", str(RANKS_PER_NODE)]
@@ -56,7 +57,7 @@ COMMANDS = {
 }
 
 
-def measure(rank: int, work: dict[str, tuple[int, list[str]]], folder: str) -> None:
+def measure(rank: int, work: dict[str, tuple[dict[str, str], list[str]]], folder: str) -> None:
     """Run every command in one rank, and leave what each has printed and its exit code."""
     from binsgdm.measure import __main__ as alone
     from binsgdm.measure import kernels
@@ -67,12 +68,12 @@ def measure(rank: int, work: dict[str, tuple[int, list[str]]], folder: str) -> N
     os.chdir(folder)
     os.environ |= {
         "RANK": str(rank), "LOCAL_RANK": str(rank % RANKS_PER_NODE), "WORLD_SIZE": str(WORLD_SIZE),
-        "LOCAL_WORLD_SIZE": str(RANKS_PER_NODE), "MASTER_ADDR": "127.0.0.1",
+        "LOCAL_WORLD_SIZE": str(RANKS_PER_NODE),
     }  # fmt: skip
     codes = {}
     with output_to(Path(folder) / "outputs" / str(rank)):
-        for name, (port, args) in work.items():
-            os.environ["MASTER_PORT"] = str(port)
+        for name, (where, args) in work.items():
+            os.environ |= where
             output = [] if "-o" in args else ["-o", f"{name}.json"]
             codes[name] = exit_code(alone.main, ["measure", args[0], *output, *args[1:]])
     (Path(folder) / "outputs" / f"{rank}.json").write_text(json.dumps(codes))
@@ -84,7 +85,9 @@ def measured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("measured")
     outputs = folder / "outputs"
     outputs.mkdir()
-    launch(measure, {name: (free_port(), args) for name, args in COMMANDS.items()}, str(folder), nprocs=WORLD_SIZE)
+    with ExitStack() as stores:
+        work = {name: (stores.enter_context(meeting_point()), args) for name, args in COMMANDS.items()}
+        launch(measure, work, str(folder), nprocs=WORLD_SIZE)
     read_codes = [json.loads((outputs / f"{rank}.json").read_text()) for rank in range(WORLD_SIZE)]
     printed = [(outputs / f"{rank}.stderr").read_text() for rank in range(WORLD_SIZE)]
     shutil.rmtree(outputs)

@@ -1,11 +1,10 @@
 """Start ranks fast: torch is imported once, in a server that every rank is forked from."""
 
+import faulthandler
 import fcntl
 import multiprocessing
 import os
 import runpy
-import shutil
-import socket
 import sys
 import time
 import traceback
@@ -23,12 +22,24 @@ PRELOAD = [
     "torch", "torch.distributed", "torch.distributed.fsdp", "torch._dynamo", "sklearn.datasets", "numba", "binsgdm.ddp",
     "tests.helpers.warm",
 ]  # fmt: skip
+LONGEST_S = 240.0
+"""Of a rank; the tests that it is for are ended a minute later."""
 
 
-def launch(work: Callable[..., None], *args: Any, nprocs: int) -> None:
-    """Run `work(rank, *args)` in as many processes and wait for all."""
+def launch(work: Callable[..., None], *args: Any, nprocs: int, longest_s: float = LONGEST_S) -> None:
+    """Run `work(rank, *args)` in as many processes and wait for all; one that takes too long fails, as do all then."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOAD)
-    torch.multiprocessing.start_processes(work, args, nprocs=nprocs, start_method="forkserver")
+    torch.multiprocessing.start_processes(_in_time, (longest_s, work, args), nprocs=nprocs, start_method="forkserver")
+
+
+def _in_time(rank: int, longest_s: float, work: Callable[..., None], args: tuple[Any, ...]) -> None:
+    end_after(longest_s)
+    work(rank, *args)
+
+
+def end_after(longest_s: float) -> None:
+    """Let this process end with exit code 1 after so many seconds, and say where it stands, if it still runs then."""
+    faulthandler.dump_traceback_later(longest_s, exit=True)
 
 
 def join(rank: int, world_size: int, folder: str | Path, timeout: timedelta = timedelta(seconds=60)) -> None:
@@ -43,10 +54,17 @@ def join(rank: int, world_size: int, folder: str | Path, timeout: timedelta = ti
         partial.write_text(str(store.port), encoding="ascii")
         partial.rename(port)
     else:
-        while not port.exists():
-            time.sleep(0.002)
+        _wait_for(port, timeout)
         store = dist.TCPStore("127.0.0.1", int(port.read_text(encoding="ascii")), world_size, timeout=timeout)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
+
+
+def _wait_for(path: Path, timeout: timedelta) -> None:
+    deadline = time.monotonic() + timeout.total_seconds()
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{path}: rank 0 has not come in {timeout.total_seconds():g} s")
+        time.sleep(0.002)
 
 
 def of_all(mine: Any) -> list[Any]:
@@ -68,7 +86,8 @@ def run_script(script: Path, *flags: str, folder: Path, ranks: int = 1) -> Ended
     """Run a Python script in a folder as torchrun does with these ranks, or as Python does with one."""
     outputs = folder / "outputs"
     outputs.mkdir()
-    launch(_as_rank, str(script), flags, str(folder), ranks, free_port(), nprocs=ranks)
+    with meeting_point() as where:
+        launch(_as_rank, str(script), flags, str(folder), where | {"WORLD_SIZE": str(ranks)}, nprocs=ranks)
     found = [
         [(outputs / f"{rank}.{name}").read_text() for name in ("code", "stdout", "stderr")] for rank in range(ranks)
     ]
@@ -76,10 +95,9 @@ def run_script(script: Path, *flags: str, folder: Path, ranks: int = 1) -> Ended
     return Ended(next((int(code) for code in codes if code != "0"), 0), "".join(stdouts), "".join(stderrs))
 
 
-def _as_rank(rank: int, script: str, flags: Sequence[str], folder: str, ranks: int, port: int) -> None:
-    if ranks > 1:
-        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
-        os.environ |= {"LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+def _as_rank(rank: int, script: str, flags: Sequence[str], folder: str, where: dict[str, str]) -> None:
+    if where["WORLD_SIZE"] != "1":
+        os.environ |= where | {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": where["WORLD_SIZE"]}
     os.chdir(folder)
     with output_to(Path(folder) / "outputs" / str(rank)):
         code = exit_code(lambda: runpy.run_path(script, run_name="__main__"), [script, *flags])
@@ -112,23 +130,34 @@ def output_to(path: Path) -> Iterator[None]:
     sys.stderr.flush()
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
+@contextmanager
+def meeting_point() -> Iterator[dict[str, str]]:
+    """Keep the store that ranks meet in, and yield the variables that lead them there, as torchrun's agent does.
+
+    A port that is only found, and left for rank 0 to bind, may be a stranger's by then: rank 0 fails, and the others
+    wait for an answer of the stranger, for which torch has no timeout.
+    """
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    yield {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
 
 
 def once(tmp_path_factory: Any, name: str, make: Callable[[Path], None]) -> Path:
-    """Return a folder that `make` has filled, once for all workers of pytest-xdist."""
+    """Return a folder that `make` has filled, once for all workers of pytest-xdist; where it failed, fail at once."""
     base: Path = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     folder = shared / name
     with (shared / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        failed = folder / "failed"
+        if failed.exists():
+            raise RuntimeError(f"{name}: failed in another test: {failed.read_text(encoding='utf-8')}")
         if not (folder / "done").exists():
-            shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
-            make(folder)
-            (folder / "done").touch()
+            failed.write_text("its process was ended", encoding="utf-8")
+            try:
+                make(folder)
+            except BaseException as error:
+                failed.write_text(str(error), encoding="utf-8")
+                raise
+            failed.rename(folder / "done")
     return folder

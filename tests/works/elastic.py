@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tests.helpers.launch import LONGEST_S, end_after
 from tests.works.rows_of_states import resume, saved
 from tests.works.table import WAYS, Way
 from tests.works.training import STEPS, Training, check_equal, plain
@@ -18,6 +19,7 @@ LOST_STEP = STEPS - 1
 
 def work(folder: str) -> dict[str, str]:
     """Train in every way, a step of each at a time; return what is not as in a run that nothing interrupted."""
+    end_after(LONGEST_S)
     torch.set_num_threads(1)
     os.environ["LOCAL_WORLD_SIZE"] = "1"
     dist.init_process_group("gloo")

@@ -151,13 +151,13 @@ LIBRARIES: dict[str, Callable[[Way, str], None]] = {
 }
 
 
-def work(rank: int, library: str, folder: str, port: int) -> None:
+def work(rank: int, library: str, folder: str, where: dict[str, str]) -> None:
     """Train with a library in every way; rank 0 leaves what all ranks found in a file."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # the libraries' own
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "NODE_RANK": "0", "WORLD_SIZE": "2"}
     # Two nodes, to binsgdm: one bit travels.
-    os.environ |= {"LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= where | {"LOCAL_WORLD_SIZE": "1"}
     training.FOLDER[:] = [Path(folder)]
     results: dict[str, list[Any]] = {}
     for way in WAYS:

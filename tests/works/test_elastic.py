@@ -1,6 +1,8 @@
 """Two ranks under torchrun's agent: one is killed, both are started again, and end where they would have ended."""
 
 import multiprocessing
+import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,6 +15,17 @@ from tests.works import elastic
 from tests.works.table import WAYS
 
 
+@pytest.fixture
+def _handlers() -> Iterator[None]:
+    """The agent leaves its own for all signals that end a process."""
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_handlers")
 def test_a_run_that_torchrun_restarts_ends_where_it_would_have_ended(tmp_path, monkeypatch) -> None:
     # Else restarted ranks share the store of those before them, with the addresses of the dead (pytorch issue 135712).
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")

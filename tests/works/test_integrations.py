@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.helpers.launch import free_port, launch
+from tests.helpers.launch import launch, meeting_point
 from tests.works import integrations
 
 
@@ -14,6 +14,7 @@ from tests.works import integrations
 def test_a_training_by_a_library_ends_where_the_plain_loop_ends(library, tmp_path):
     if find_spec(library) is None:
         pytest.skip(f"{library} is not installed: pip install '.[integrations]'")
-    launch(integrations.work, library, str(tmp_path), free_port(), nprocs=2)
+    with meeting_point() as where:
+        launch(integrations.work, library, str(tmp_path), where, nprocs=2)
     for name, theirs in torch.load(tmp_path / "results.pt", weights_only=False).items():
         assert [(one.kind, one.said) for one in theirs] == [("", ""), ("", "")], f"{library}, {name}"

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +20,7 @@ from binsgdm.optimizers import rehearsal
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.scheme import SCHEMES, Scheme
 from binsgdm.optimizers.session import Session
-from tests.helpers.launch import free_port
+from tests.helpers.launch import meeting_point
 
 RANKS, RANKS_PER_NODE = 4, 2
 Variants = list[tuple[str, str]]
@@ -114,19 +114,26 @@ dist.destroy_process_group()
 def test_ranks_of_a_machine_compile_each_kernel_once_at_attach(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT, encoding="utf-8")
-    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
-    rendezvous |= {"LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, script],
-            env={**os.environ, **rendezvous, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    ended = [rank.communicate(timeout=120) for rank in ranks]
+    settings = {
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "OMP_NUM_THREADS": "1",
+        "NUMBA_CACHE_DIR": str(tmp_path / "c"),
+    }
+    with meeting_point() as where, ExitStack() as started:
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, script],
+                env={**os.environ, **where, **settings, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        for rank in ranks:
+            started.callback(rank.kill)
+        ended = [rank.communicate(timeout=120) for rank in ranks]
     found = [tuple(map(int, out.split()[1:])) for out, _ in ended]
     assert sorted(attached > 0 for attached, _ in found) == [False, True]
     assert [stepped for _, stepped in found] == [0, 0]
