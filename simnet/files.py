@@ -279,6 +279,11 @@ def _note_input(about: os.stat_result, path: Path) -> None:
         known[about.st_dev, about.st_ino] = path
 
 
+def inputs() -> tuple[Path, ...]:
+    """Return the files that were read within `watch_inputs`, in order."""
+    return tuple((_inputs.get() or {}).values())
+
+
 def refuse_input(path: Path) -> None:
     """Check that a place to write to is none of the files that were read within `watch_inputs`, under whatever name.
 

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from simnet.registry import is_foreign
 from simnet.result import RefusedPoint, RunResult, SweepResult, SweptAxis, point_result, to_json
 from simnet.scenario import Experiment, Scenario
 from simnet.strategies import STRATEGIES
+from simnet.uncertainty import with_default_draws
 from simnet.workers import run_in_workers
 
 MAX_POINTS = 100_000
@@ -35,6 +36,8 @@ LONGEST_TASK_S = 0.5
 PROBE_S = 0.3
 # Least remaining time for which workers are started: starting them takes about 0.2 s.
 WORKERS_PAY_S = 1.0
+MOST_DRAWN = 200
+"""Points of a sweep up to which each gets an interval by default; beyond, it would take minutes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +121,22 @@ def check_any(points: Sequence[SweepPoint | RunResult | RefusedPoint]) -> None:
     is_common = all(point.reason == first.reason for point in refused)
     others = "" if is_common else f" (at {at_text(first.set)}; all {len(refused)} points are refused)"
     raise SimnetError(f"{first.reason}{others}")
+
+
+def with_draws(points: Sequence[SweepPoint | RefusedPoint]) -> tuple[SweepPoint | RefusedPoint, ...]:
+    """Return the points with draws for their intervals, fewer the more points there are; of very many, without."""
+    if len(points) > MOST_DRAWN:
+        return tuple(points)
+    return tuple(_drawn(point, len(points)) for point in points)
+
+
+def _drawn(point: SweepPoint | RefusedPoint, num_points: int) -> SweepPoint | RefusedPoint:
+    if isinstance(point, RefusedPoint):
+        return point
+    try:
+        return replace(point, scenario=with_default_draws(point.scenario, num_points))
+    except SimnetError as error:  # a cluster whose links do not hold together
+        return RefusedPoint(set=point.values, reason=str(error))
 
 
 def at_text(values: Mapping[str, object]) -> str:

@@ -37,6 +37,16 @@ def page(name: str, given: Mapping[str, object]) -> str:
     return _template(name).render(given)
 
 
+def html(name: str, given: Mapping[str, object]) -> str:
+    """Return a template as HTML; what is given is escaped, unless it is `markupsafe.Markup`.
+
+    Args:
+        name: of the template, as in `page`; its name ends in ".html".
+        given: as in `page`.
+    """
+    return _environment(root()).overlay(autoescape=True).get_template(name + SUFFIX).render(given)
+
+
 def paragraphs(name: str, block: str, given: Mapping[str, object]) -> str:
     """Return a block of a template, each paragraph on one line; "" if the template has no such block.
 

@@ -1,7 +1,7 @@
 """The answers: what the simulator found, with what every answer can do."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -82,6 +82,20 @@ class RunAnswer(Answer, RunResult, frozen=True, kw_only=True):
 
         write_trace(self, Path(path))
 
+    def report(self, path: Path | str, *, systems: Iterable[str] | None = ()) -> None:
+        """Write what `simnet report` writes: one HTML file of this run, what is around it, and what else could be used.
+
+        Args:
+            path: of the file.
+            systems: alternatives to rank, which takes seconds; by default all, with None none.
+
+        Raises:
+            SimnetError: the run has no baseline, plotly is missing, or the file cannot be written.
+        """
+        from simnet.api.sharing import write_run
+
+        write_run(self, Path(path), systems)
+
     def __repr__(self) -> str:
         """Return speedup, interval and step in one line."""
         from simnet.show.answer_line import run_line
@@ -145,6 +159,16 @@ class SweepAnswer(Answer, SweepResult, frozen=True, kw_only=True):
         from simnet.api.drawing import draw_sweep
 
         return draw_sweep(self, ax)
+
+    def report(self, path: Path | str) -> None:
+        """Write what `simnet report` writes of a sweep: one HTML file of all its points.
+
+        Raises:
+            SimnetError: no point has a baseline, plotly is missing, or the file cannot be written.
+        """
+        from simnet.api.sharing import write_sweep
+
+        write_sweep(self, Path(path))
 
     def __repr__(self) -> str:
         """Return points and range of speedups in one line."""

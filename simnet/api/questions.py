@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,9 +11,7 @@ from simnet import scenario as scenarios
 from simnet.api.answers import AdviceAnswer, CrossoverAnswer, RunAnswer, SweepAnswer
 from simnet.axes import point_list
 from simnet.errors import SimnetError, shown
-from simnet.result import RefusedPoint
 from simnet.scenario import Experiment, Scenario
-from simnet.sweeps import SweepPoint
 
 Asked = Scenario | str | Path
 """A scenario, the name of a shipped experiment, or the path of a scenario file."""
@@ -22,8 +19,6 @@ Settings = Mapping[str, object]
 """Values by dotted key, as a scenario file gives them: `{"cluster.num_nodes": 16}`."""
 Progress = bool | Callable[[int], object]
 """True: a bar on a terminal or in a notebook; a function: called with the number of items done; False: nothing."""
-MOST_POINTS = 200
-"""Points of a sweep up to which each gets an interval by default; beyond, it would take minutes."""
 Item = TypeVar("Item", bound=msgspec.Struct)
 
 
@@ -109,7 +104,7 @@ def sweep(  # noqa: PLR0913 - the options of the command
             raise SimnetError(f"axes: {shown(key)}: {values!r}: give a list of at least one value")
     listed = points and point_list(points, [f"points[{i}]" for i in range(len(points))], "points", Path())
     experiment = experiment_of(scenario, settings, draws, axes, listed or None)
-    asked = points_with_draws(sweeps.points_of(experiment))
+    asked = sweeps.with_draws(sweeps.points_of(experiment))
     sweeps.check_any(asked)
     with advancing(progress, len(asked), "simulating") as advance:
         results = sweeps.run(asked, Path(output) if output is not None else None, jobs, advance)
@@ -179,6 +174,7 @@ def advise(  # noqa: PLR0913 - the options of the command
     """
     from simnet.compare import convergence as trainings
     from simnet.compare.rank import advise as ranked
+    from simnet.compare.rank import check_folded
     from simnet.compare.tune import chosen, recorded_systems
 
     names, recorded, judges = chosen(systems), recorded_systems(map(str, steps)), [*map(str, convergence)]
@@ -196,39 +192,6 @@ def advise(  # noqa: PLR0913 - the options of the command
             progress=advance,
         )
     return as_answer(AdviceAnswer, found)
-
-
-def check_folded(scenario: Scenario) -> None:
-    """Refuse a scenario that takes seconds per iteration, since thousands of iterations are simulated.
-
-    Raises:
-        SimnetError: the scenario runs on the exact executor.
-    """
-    from simnet.simulation import num_exact_rounds
-
-    if num_exact_rounds(scenario):
-        raise SimnetError(
-            f"{scenario.name}: needs the exact executor: the ranking needs the folded one; drop "
-            "slow_nodes, faults and run.fidelity, and fill every leaf"
-        )
-
-
-def points_with_draws(points: Sequence[SweepPoint | RefusedPoint]) -> tuple[SweepPoint | RefusedPoint, ...]:
-    """Return the points with draws for their intervals, fewer the more points there are; of very many, without."""
-    if len(points) > MOST_POINTS:
-        return tuple(points)
-    return tuple(_drawn(point, len(points)) for point in points)
-
-
-def _drawn(point: SweepPoint | RefusedPoint, num_points: int) -> SweepPoint | RefusedPoint:
-    from simnet import uncertainty
-
-    if isinstance(point, RefusedPoint):
-        return point
-    try:
-        return replace(point, scenario=uncertainty.with_default_draws(point.scenario, num_points))
-    except SimnetError as error:  # a cluster whose links do not hold together
-        return RefusedPoint(set=point.values, reason=str(error))
 
 
 def experiment_of(  # noqa: PLR0913 - what each question may set

@@ -63,9 +63,8 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     jobs: int | None,
 ) -> None:
     """Run `simnet advise`."""
-    from simnet.api.questions import check_folded
     from simnet.compare import convergence
-    from simnet.compare.rank import advise
+    from simnet.compare.rank import advise, check_folded
     from simnet.compare.tune import chosen, load_with_any_strategy, recorded_systems
     from simnet.show.advice import advice_page, to_object
     from simnet.workers import look_rarely_for_circles, num_cores

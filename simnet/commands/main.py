@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "advise": "Rank all systems on a cluster, and say whether any pays.",
     "time-to-target": "Find the system that reaches a target metric first.",
     "plot": "Draw the figures of a sweep.",
+    "report": "Write an answer as one HTML file to share.",
     "model": "Count a training step of any model, and make a workload of it.",
     "record": "Record the training steps of a script, as rank 0 of any cluster.",
     "measure": "Time kernels, models, collectives and training on this machine or cluster.",

@@ -80,7 +80,6 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
 ) -> None:
     """Run `simnet sweep`."""
     from simnet import sweeps
-    from simnet.api.questions import MOST_POINTS, points_with_draws
     from simnet.scenario import load_experiment
     from simnet.workers import num_cores
 
@@ -88,7 +87,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     add_draws(fixed, draws)
     experiment = load_experiment(scenario, fixed, axes, _listed(point_texts, points_file))
     start = time.perf_counter()
-    points = points_with_draws(sweeps.points_of(experiment))
+    points = sweeps.with_draws(sweeps.points_of(experiment))
     sweeps.check_any(points)
     files = [output / name for name in RESULTS] if output else []
     for file in files:
@@ -104,8 +103,8 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     if form != "table":  # whose end has them
         _tell_refused(whole)
     tell(_summary(whole, done[0], time.perf_counter() - start, files))
-    if len(points) > MOST_POINTS and draws is None and any(point.baseline for point in whole.points):
-        tell(f"note: more than {MOST_POINTS} points get no intervals of their own accord; --draws 20 makes them")
+    if len(points) > sweeps.MOST_DRAWN and draws is None and any(point.baseline for point in whole.points):
+        tell(f"note: more than {sweeps.MOST_DRAWN} points get no intervals of their own accord; --draws 20 makes them")
     if strict and whole.refused:
         ctx.exit(REFUSED)
 

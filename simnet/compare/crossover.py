@@ -166,13 +166,15 @@ def _trial(value: Number, scenario: Scenario, simulate: Callable[[Scenario], Run
         text=_text(value, digits=6),
         iteration_s=result.result.iteration_s,
         baseline_iteration_s=baseline_s,
-        speedup=_speedup(result, scenario, simulate),
+        speedup=speedup_of(result, simulate),
         notes=result.notes,
     )
 
 
-def _speedup(result: RunResult, scenario: Scenario, simulate: Callable[[Scenario], RunResult]) -> Speedup:
+def speedup_of(result: RunResult, simulate: Callable[[Scenario], RunResult]) -> Speedup:
+    """Return the speedup of a run with a baseline, as verdicts judge it: its interval, and what slow kernels change."""
     assert result.baseline is not None
+    scenario = result.scenario
     baseline_s = result.baseline.iteration_s
     value, interval = baseline_s / result.result.iteration_s, result.intervals.get("speedup")
     if value < PAYS:

@@ -98,6 +98,21 @@ def advise(  # noqa: PLR0913 - the arguments of one command
     return replace(advice, accumulated=ranking.accumulated(answer.name)) if answer else advice
 
 
+def check_folded(scenario: Scenario) -> None:
+    """Refuse a scenario that takes seconds per iteration, since thousands of iterations are simulated.
+
+    Raises:
+        SimnetError: the scenario runs on the exact executor.
+    """
+    from simnet.simulation import num_exact_rounds
+
+    if num_exact_rounds(scenario):
+        raise SimnetError(
+            f"{scenario.name}: needs the exact executor: the ranking needs the folded one; drop "
+            "slow_nodes, faults and run.fidelity, and fill every leaf"
+        )
+
+
 def _rows(ranking: "_Ranking", names: Sequence[str], jobs: int) -> Iterator[tuple[str, RankedSystem | str]]:
     """Yield each name with its ranked system or the reason why it has none; from workers if that pays."""
     start_s = time.process_time()

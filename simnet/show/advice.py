@@ -55,8 +55,14 @@ def advice_page(advice: Advice) -> Page:
     left_out = [line for text in _left_out(advice) for line in hanging("not predicted: ", text)]
     too_large = [line for text in _too_large(advice) for line in hanging("does not fit: ", text)]
     notes = notes_lines([[one for one in row.notes if repair_in(one) is None] for row in advice.systems])
-    table = Table(COLUMNS, (_cells(row, advice) for row in advice.systems))
-    return Page([*heading(advice), "", table, "", *chosen, "", *advice_lines, "", *left_out, *too_large, *notes])
+    return Page(
+        [*heading(advice), "", advice_table(advice), "", *chosen, "", *advice_lines, "", *left_out, *too_large, *notes]
+    )
+
+
+def advice_table(advice: Advice) -> Table:
+    """Return all systems, the fastest first."""
+    return Table(COLUMNS, (_cells(row, advice) for row in advice.systems))
 
 
 def _left_out(advice: Advice) -> Iterator[str]:
@@ -101,7 +107,7 @@ def _cells(row: RankedSystem, advice: Advice) -> tuple[str, ...]:
         CHANGES[row.mathematics],
         format_seconds(row.iteration_s),
         speedup_text(row.speedup.value) + interval,
-        _verdict(row, advice),
+        verdict_text(row, advice),
         _to_target(row),
         speedup_text(row.speedup.if_kernels_slow),
         _memory(row),
@@ -111,7 +117,8 @@ def _cells(row: RankedSystem, advice: Advice) -> tuple[str, ...]:
     )
 
 
-def _verdict(row: RankedSystem, advice: Advice) -> str:
+def verdict_text(row: RankedSystem, advice: Advice) -> str:
+    """Return the verdict on a system, of the baseline that it is."""
     if row.name == advice.baseline:
         return "baseline"
     return "-" if row.is_dense and row.may_fit else row.verdict

@@ -9,10 +9,13 @@ from simnet.units import format_seconds
 
 def crossover_page(found: Crossover) -> Page:
     """Return what `simnet crossover` prints."""
-    sentences = [_sentence(found, crossing) for crossing in found.crossings] or [_no_crossing(found)]
     notes = notes_lines([trial.notes for trial in found.trials])
-    sentences += _paying(found)
-    return Page([*sentences, "", _table(found), *([""] if notes else []), *notes])
+    return Page([*crossover_sentences(found), "", _table(found), *([""] if notes else []), *notes])
+
+
+def crossover_sentences(found: Crossover) -> list[str]:
+    """Return where the faster side changes, and where the strategy pays."""
+    return [*([_sentence(found, one) for one in found.crossings] or [_no_crossing(found)]), *_paying(found)]
 
 
 def _sentence(found: Crossover, crossing: Crossing) -> str:

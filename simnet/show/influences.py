@@ -52,18 +52,19 @@ def sentence(result: RunResult) -> str:
 
 def _worst(result: RunResult, one: Influence) -> tuple[float, float]:
     """Return the end that changes the result more: the factor on the value, and the result there."""
-    usual = _usual(result)
-    return max(zip(one.interval, one.values, strict=True), key=lambda end: abs(end[1] / usual - 1))
+    middle = usual(result)
+    return max(zip(one.interval, one.values, strict=True), key=lambda end: abs(end[1] / middle - 1))
 
 
 def _clause(result: RunResult, one: Influence, factor: float, value: float) -> str:
-    return f"if {_change(one.key, factor)}: {_value_text(result, value)}"
+    return f"if {change_text(one.key, factor)}: {value_text(result, value)}"
 
 
-def _change(key: str, factor: float) -> str:
-    noun = _noun(key)
-    verb = "takes" if not key.endswith(RATES) else "are" if noun.startswith(PLURAL) else "is"
-    return f"{noun} {verb} {_factor_text(key, factor)}"
+def change_text(key: str, factor: float) -> str:
+    """Return what a factor on a value means: "the codec is 3.8 times slower"."""
+    called = noun(key)
+    verb = "takes" if not key.endswith(RATES) else "are" if called.startswith(PLURAL) else "is"
+    return f"{called} {verb} {_factor_text(key, factor)}"
 
 
 def _factor_text(key: str, factor: float) -> str:
@@ -72,12 +73,21 @@ def _factor_text(key: str, factor: float) -> str:
     return f"{_number(max(factor, 1 / factor))} times {'slower' if factor < 1 else 'faster'}"
 
 
+def interval_text(key: str, interval: tuple[float, float]) -> str:
+    """Return what the ends of an interval mean: "1.9 times slower to 1.1 times faster", "0.5 to 2 times as long"."""
+    low, high = interval
+    if key.endswith(RATES):
+        return f"{_factor_text(key, low)} to {_factor_text(key, high)}"
+    return f"{_number(low)} to {_factor_text(key, high)}"
+
+
 def _number(factor: float) -> str:
     """Return two digits, but of 1.04 not "1"."""
     return f"{factor:.{2 + (1 <= factor < NEAR_ONE)}g}"
 
 
-def _noun(key: str) -> str:
+def noun(key: str) -> str:
+    """Return what people call the value of a dotted key: "links between nodes"."""
     if key in NOUNS:
         return NOUNS[key]
     _, _, rest = key.partition(".")
@@ -90,11 +100,13 @@ def _noun(key: str) -> str:
     return printable(rest.replace("_", " "))
 
 
-def _usual(result: RunResult) -> float:
+def usual(result: RunResult) -> float:
+    """Return what influences change: the speedup, without a baseline the time of an iteration [s]."""
     return result.result.iteration_s if result.speedup is None else result.speedup
 
 
-def _value_text(result: RunResult, value: float) -> str:
+def value_text(result: RunResult, value: float) -> str:
+    """Return another value of what influences change, as people write it."""
     return format_seconds(value) if result.speedup is None else speedup_text(value)
 
 
@@ -106,8 +118,8 @@ def tornado(result: RunResult) -> "Figure":
     for place, one in enumerate(shown):
         _bars(axes, result, one, -place)
     _interval(axes, result, -len(shown))
-    axes.axvline(_usual(result), color="black", linewidth=0.8)
-    axes.set_yticks(range(0, -len(shown) - 1, -1), [*(_noun(one.key) for one in shown), "all, and the model's error"])
+    axes.axvline(usual(result), color="black", linewidth=0.8)
+    axes.set_yticks(range(0, -len(shown) - 1, -1), [*(noun(one.key) for one in shown), "all, and the model's error"])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.set_xscale("log")
@@ -118,14 +130,14 @@ def tornado(result: RunResult) -> "Figure":
 
 
 def _bars(axes: "Axes", result: RunResult, one: Influence, place: int) -> None:
-    usual = _usual(result)
+    middle = usual(result)
     for factor, value in zip(one.interval, one.values, strict=True):
-        if abs(value / usual - 1) < 1e-3:
+        if abs(value / middle - 1) < 1e-3:
             continue
-        colour = VERMILION if value < usual else BLUE
-        axes.barh(place, value - usual, left=usual, height=0.6, color=colour, hatch="" if value < usual else "///",
+        colour = VERMILION if value < middle else BLUE
+        axes.barh(place, value - middle, left=middle, height=0.6, color=colour, hatch="" if value < middle else "///",
                   edgecolor="white", linewidth=0)  # fmt: skip
-        side = -1 if value < usual else 1
+        side = -1 if value < middle else 1
         axes.annotate(
             _factor_text(one.key, factor), (value, place), (4 * side, 0), textcoords="offset points",
             ha="right" if side < 0 else "left", va="center", fontsize=7,
@@ -143,7 +155,7 @@ def _ticks(axes: "Axes", result: RunResult) -> None:
     """Write the axis so that a reader finds the ends, with a margin for the factors beside the bars."""
     metric = "iteration_s" if result.speedup is None else "speedup"
     ends = [*result.intervals.get(metric, ()), *(value for one in result.hangs_on for value in one.values)]
-    low, high = min([*ends, _usual(result)]), max([*ends, _usual(result)])
+    low, high = min([*ends, usual(result)]), max([*ends, usual(result)])
     margin = (high / low) ** 0.2
     axes.set_xlim(low / margin, high * margin)
     subs = (1.0, 2.0, 5.0) if high / low > 20 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)

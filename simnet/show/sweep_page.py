@@ -36,7 +36,7 @@ def sweep_page(sweep: SweepResult) -> Page:
     notes += notes_lines([point.notes for point in sweep.points])
     refused = refused_lines(sweep)
     ends = [line for lines in (notes, refused) if lines for line in ("", *lines)]
-    return Page([*heading, *tables, *_headlines(sweep), *ends])
+    return Page([*heading, *tables, *headlines(sweep), *ends])
 
 
 def refused_lines(sweep: SweepResult) -> list[str]:
@@ -174,7 +174,7 @@ def _close(one: StrategyResult, other: StrategyResult) -> bool:
     return math.isclose(one.iteration_s, other.iteration_s, rel_tol=1e-9)
 
 
-def _headlines(sweep: SweepResult) -> Iterator[str]:
+def headlines(sweep: SweepResult) -> Iterator[str]:
     """Yield the largest speedup and where the strategy is slower, of each panel, or of all at once if they are many."""
     yield from _fastest(sweep)
     by_panel = panels(sweep.points)

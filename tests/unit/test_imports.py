@@ -63,6 +63,7 @@ ORDER = (
     ("compare",),
     ("sweeps", "journal", "results_file", "lab", "comparison", "fitting", "step_exchange", "validation"),
     ("show",),
+    ("report",),
     ("api",),
     ("commands",),
     ("__init__", "__main__"),

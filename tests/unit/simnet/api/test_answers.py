@@ -87,6 +87,14 @@ def test_an_answer_is_written_as_the_command_prints_it(answers: dict[str, simnet
     assert again.speedup == pytest.approx(answers["run"].speedup)  # type: ignore[attr-defined]
 
 
+def test_a_sweep_is_reported_as_one_page(answers: dict[str, simnet.Answer], tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    sweep = answers["sweep"]
+    assert isinstance(sweep, simnet.SweepAnswer)
+    sweep.report(tmp_path / "sweep.html")
+    assert "At best, on 4 nodes at 10 Gbit/s" in (tmp_path / "sweep.html").read_text(encoding="utf-8")
+
+
 def test_a_calibration_without_links_is_not_written(answers: dict[str, simnet.Answer], tmp_path: Path) -> None:
     fit = answers["fit"]
     assert isinstance(fit, simnet.CalibrationAnswer)

@@ -1,0 +1,113 @@
+"""A figure of a page: what plotly draws, what a screen reader says, and the numbers as a table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simnet.show.figure import BLUE, COLOURS, STEP_PARTS, VERMILION
+from simnet.show.table import Table
+from simnet.show.text import clipped, printable
+
+Trace = dict[str, Any]
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+SYMBOLS = ("circle", "square", "diamond", "triangle-down", "triangle-up", "cross")
+"""Of lines, besides colours: also who sees no colours tells them from each other."""
+HATCHES = ("", "/", "\\", "x", "-", "+")
+BAND_OPACITY = "22"
+"""Two hexadecimal digits behind a colour."""
+NAME_CHARACTERS = 60
+HEIGHT = 420
+"""Of a figure on a screen [pixels]."""
+DIVERGING = ((0.0, VERMILION), (0.5, "#F7F7F7"), (1.0, BLUE))
+"""Slower, the same, faster."""
+
+__all__ = [
+    "BLUE",
+    "COLOURS",
+    "STEP_PARTS",
+    "VERMILION",
+    "Chart",
+    "Trace",
+    "axis",
+    "band",
+    "fill",
+    "layout",
+    "line",
+    "name",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """One figure.
+
+    Attributes:
+        key: its place in the page, such as "speedup-over-bandwidth".
+        title: what it shows, in a few words.
+        sentence: what a reader shall see in it.
+        traces: of plotly.
+        layout: of plotly; colours of text and grid come from the page's theme.
+        table: the numbers.
+    """
+
+    key: str
+    title: str
+    sentence: str
+    traces: tuple[Trace, ...]
+    layout: dict[str, Any]
+    table: Table
+
+    @property
+    def figure(self) -> dict[str, Any]:
+        """What `Plotly.newPlot` takes."""
+        return {"data": list(self.traces), "layout": self.layout}
+
+
+def name(text: str) -> str:
+    """Return text of a file as a name in a figure: short, and without plotly's markup."""
+    # Plotly reads tags and entities in its texts, as HTML does.
+    shown = clipped(printable(text), NAME_CHARACTERS)
+    return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def layout(x: dict[str, Any], y: dict[str, Any], *, height: int = HEIGHT, **more: Any) -> dict[str, Any]:
+    """Return the layout of a figure with two axes."""
+    legend = {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0}
+    margin = {"l": 70, "r": 20, "t": 30, "b": 60}
+    return {"xaxis": x, "yaxis": y, "height": height, "margin": margin, "legend": legend, "hovermode": "closest"} | more
+
+
+def fill(colour: str, index: int) -> dict[str, Any]:
+    """Return what a bar is filled with: a colour, and a hatch for who sees no colours."""
+    return {"color": colour, "pattern": {"shape": HATCHES[index % len(HATCHES)], "fillmode": "overlay", "size": 8}}
+
+
+def axis(title: str, *, log: bool = False, ticks: Sequence[float] = (), texts: Sequence[str] = ()) -> dict[str, Any]:
+    """Return an axis, with the ticks that are given."""
+    found: dict[str, Any] = {"title": {"text": title}, "automargin": True, "zeroline": False}
+    if log:
+        found["type"] = "log"
+    if ticks:
+        found |= {"tickvals": list(ticks), "ticktext": list(texts or map(str, ticks))}
+    return found
+
+
+def line(index: int, label: str, x: Sequence[Any], y: Sequence[float], hover: str) -> Trace:
+    """Return a line with markers; index chooses colour, dash and symbol."""
+    colour = COLOURS[index % len(COLOURS)]
+    style = {"color": colour, "dash": DASHES[index // len(COLOURS) % len(DASHES)], "width": 2}
+    marker = {"symbol": SYMBOLS[index % len(SYMBOLS)], "size": 8, "color": colour}
+    return {
+        "type": "scatter", "mode": "lines+markers", "name": name(label), "x": list(x), "y": list(y), "line": style,
+        "marker": marker, "legendgroup": str(index), "hovertemplate": f"{hover}<extra>{name(label)}</extra>",
+    }  # fmt: skip
+
+
+def band(index: int, x: Sequence[Any], low: Sequence[float], high: Sequence[float]) -> Trace:
+    """Return the interval around a line."""
+    colour = COLOURS[index % len(COLOURS)]
+    return {
+        "type": "scatter", "mode": "lines", "x": [*x, *reversed(x)], "y": [*high, *reversed(low)], "fill": "toself",
+        "fillcolor": f"{colour}{BAND_OPACITY}", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False,
+        "legendgroup": str(index),
+    }  # fmt: skip

@@ -1,0 +1,314 @@
+"""What a report holds: the question, the verdict, figures, and what they rest on."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from msgspec import structs
+
+from simnet import calibration_draws, sweeps
+from simnet.compare import convergence
+from simnet.compare.advice import Advice
+from simnet.compare.crossover import search, speedup_of
+from simnet.compare.rank import advise, check_folded
+from simnet.compare.tune import chosen
+from simnet.comparison import Comparison
+from simnet.errors import SimnetError
+from simnet.report import charts
+from simnet.report.chart import Chart
+from simnet.result import PointResult, RunResult, SweepResult
+from simnet.scenario import Scenario, experiment_of
+from simnet.show.advice_sentences import choices, sentences
+from simnet.show.crossover import crossover_sentences
+from simnet.show.influences import interval_text, noun
+from simnet.show.labels import panels, titles, workload_name
+from simnet.show.result_page import assumptions
+from simnet.show.sweep_page import headlines
+from simnet.show.table import Table
+from simnet.show.text import bandwidth_text, nodes_text, printable, speedup_text
+from simnet.simulation import simulate, with_influences
+from simnet.uncertainty import with_default_draws
+from simnet.units import Bandwidth, format_seconds
+
+BANDWIDTH = "cluster.inter_node.bandwidth"
+NODES = "cluster.num_nodes"
+RATES = ("1 Gbit/s", "5 Gbit/s", "10 Gbit/s", "25 Gbit/s", "50 Gbit/s", "100 Gbit/s", "200 Gbit/s", "400 Gbit/s")
+"""NIC bandwidths around which a scenario is looked at; its own is among them."""
+ENDS = ("0.5 Gbit/s", "800 Gbit/s")
+"""Of the search for a crossover."""
+MOST_NODES = 4
+"""Times the scenario's nodes, up to which it is looked at."""
+MOST_PANELS = 6
+Tick = Callable[[int], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A part of the page.
+
+    Attributes:
+        key: its place, such as "speedup".
+        title: its heading.
+        paragraphs: sentences before the figures.
+        more: further sentences, which a reader opens.
+        charts: its figures.
+        tables: further tables, each with a caption.
+    """
+
+    key: str
+    title: str
+    paragraphs: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+    charts: tuple[Chart, ...] = ()
+    tables: tuple[tuple[str, Table], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """A report before it is a page.
+
+    Attributes:
+        title: of the page.
+        question: what was asked; "" if nobody has written it down.
+        verdict: the answer in one sentence, with its interval.
+        judgement: the verdict in a word or two, such as "pays"; "" if there is none.
+        sections: in order.
+        notes: what a reader must know to trust the numbers.
+    """
+
+    title: str
+    question: str
+    verdict: str
+    judgement: str
+    sections: tuple[Section, ...]
+    notes: tuple[str, ...] = ()
+
+
+def num_ticks(scenario: Scenario, systems: Iterable[str] | None = ()) -> int:
+    """Return how many simulations `of_scenario` reports."""
+    num_systems = 0 if systems is None else len(chosen(systems))
+    return len(_nodes_around(scenario)) * len(_rates_around(scenario)) + num_systems + 1
+
+
+def of_scenario(
+    scenario: Scenario,
+    tick: Tick,
+    *,
+    systems: Iterable[str] | None = (),
+    measured: Sequence[Comparison] = (),
+    jobs: int = 1,
+) -> Contents:
+    """Return the report on a scenario: its own point, what is around it, and what else could be used.
+
+    Args:
+        scenario: with a baseline.
+        tick: called with the number of further simulations done.
+        systems: titles or kinds of alternatives to rank, which takes the longest; by default all, with None none.
+        measured: measured values with their predictions.
+        jobs: processes at most.
+
+    Raises:
+        SimnetError: the parts do not fit together, or there is no baseline.
+    """
+    if scenario.baseline is None:
+        raise SimnetError(f"{scenario.name}: baseline: missing; add --set baseline=all_reduce")
+    result = with_influences(simulate(with_default_draws(scenario)))
+    tick(1)
+    around = _around(scenario, tick)
+    advice = None if systems is None else _advice(scenario, systems, tick, jobs)
+    sections = [
+        _speedup_section(around.points, "", result),
+        *_crossover_section(result),
+        Section(key="step", title="Where the time goes", charts=_of_run(result)),
+        *([_advice_section(advice)] if advice is not None else []),
+        *_measured_section(measured),
+        _assumed_section(result),
+    ]
+    return Contents(
+        title=f"{workload_name(result)} on {nodes_text(result.num_nodes)} at {bandwidth_text(result.nic_gbit_per_s)}",
+        question=scenario.question,
+        verdict=capitalized(verdict_sentence(result)),
+        judgement=speedup_of(result, simulate).verdict,
+        sections=tuple(sections),
+        notes=tuple(dict.fromkeys(printable(note) for note in result.notes)),
+    )
+
+
+def of_sweep(sweep: SweepResult, measured: Sequence[Comparison] = ()) -> Contents:
+    """Return the report on the results of a sweep.
+
+    Raises:
+        SimnetError: no point has a baseline.
+    """
+    points = [point for point in sweep.points if point.speedup is not None]
+    if not points:
+        raise SimnetError(f"{sweep.name}: no point has a baseline: sweep with --set baseline=all_reduce")
+    by_panel = list(panels(points).items())
+    best = max(points, key=lambda point: point.speedup or 0.0)
+    sections = [_speedup_section(mine, label) for label, mine in by_panel[:MOST_PANELS]]
+    return Contents(
+        title=printable(sweep.name),
+        question=sweep.question,
+        verdict=f"{_where(best, many=len(by_panel) > 1)} {verdict_sentence(best)}",
+        judgement="",
+        sections=(
+            Section(key="points", title="Over all points", paragraphs=tuple(headlines(sweep))),
+            *sections,
+            *_left_out(len(by_panel) - MOST_PANELS),
+            Section(
+                key="step",
+                title="Where the time goes",
+                paragraphs=(f"At the largest speedup, {speedup_text(best.speedup)}.",),
+                charts=_of_run(best),
+            ),
+            *_measured_section(measured),
+            _assumed_section(best),
+        ),
+        notes=tuple(dict.fromkeys(printable(note) for point in sweep.points for note in point.notes)),
+    )  # fmt: skip
+
+
+def _where(best: PointResult, *, many: bool) -> str:
+    """Return where the largest speedup of a sweep is, before its verdict."""
+    workload = f"of {workload_name(best)} " if many else ""
+    return f"At best, {workload}on {nodes_text(best.num_nodes)} at {bandwidth_text(best.nic_gbit_per_s)}:"
+
+
+def _left_out(count: int) -> list[Section]:
+    """Say how many panels are not drawn."""
+    if count <= 0:
+        return []
+    return [Section(key="more", title=f"{count} more panels", paragraphs=("They are in the files of the sweep.",))]
+
+
+def capitalized(sentence: str) -> str:
+    """Return a sentence with a capital at its start."""
+    return sentence[:1].upper() + sentence[1:]
+
+
+def verdict_sentence(result: RunResult) -> str:
+    """Return the speedup of a run with its interval in one sentence."""
+    assert result.baseline is not None
+    strategy, baseline = titles([result])
+    ends = result.intervals.get("speedup")
+    between = f" (90 % interval {' to '.join(map(speedup_text, ends))})" if ends else ""
+    times = [format_seconds(one.iteration_s) for one in (result.result, result.baseline)]
+    return (
+        f"a step takes {times[0]} with {strategy} and {times[1]} with {baseline}: "
+        f"{speedup_text(result.speedup)}{between}."
+    )
+
+
+def _advice(scenario: Scenario, systems: Iterable[str], tick: Tick, jobs: int) -> Advice | None:
+    """Return the ranking of alternatives; None for a cluster that needs the exact executor."""
+    try:
+        check_folded(scenario)
+    except SimnetError:
+        return None
+    return advise(
+        scenario,
+        names=chosen(systems),
+        recorded={},
+        trainings=convergence.shipped(),
+        are_of_user=False,
+        jobs=jobs,
+        progress=tick,
+    )
+
+
+def _around(scenario: Scenario, tick: Tick) -> SweepResult:
+    """Return the scenario at other nodes and bandwidths."""
+    axes: dict[str, Sequence[object]] = {NODES: _nodes_around(scenario), BANDWIDTH: _rates_around(scenario)}
+    experiment = experiment_of(scenario, axes=axes)
+    points = sweeps.points_of(experiment)
+    drawn = sweeps.with_draws(points)
+    return sweeps.collect_results(experiment, drawn, sweeps.run(drawn, progress=tick))
+
+
+def _nodes_around(scenario: Scenario) -> list[int]:
+    own = scenario.cluster.num_nodes
+    return sorted({own, *(2**power for power in range(12) if 2**power <= max(8, MOST_NODES * own))})
+
+
+def _rates_around(scenario: Scenario) -> list[str]:
+    own = scenario.cluster.inter_node.bytes_per_s
+    return [rate.text() for rate in sorted({own, *map(Bandwidth.parse, RATES)})]
+
+
+def _speedup_section(points: Sequence[PointResult], label: str, own: RunResult | None = None) -> Section:
+    """Return curves and map of one panel, as far as its axes vary."""
+    has_nodes = len({point.num_nodes for point in points}) > 1
+    has_rates = len({point.nic_gbit_per_s for point in points}) > 1
+    places = [(point.num_nodes, point.nic_gbit_per_s) for point in points]
+    found: list[Chart] = []
+    if len(set(places)) == len(places):
+        found += [charts.speedups(points, "bandwidth", own)] if has_rates else []
+        found += [charts.speedups(points, "nodes", own)] if has_nodes else []
+        found += [charts.heat_map(points)] if has_nodes and has_rates else []
+    if not found:
+        found.append(charts.breakdown(points, [_place(point) for point in points]))
+    title = f"How much faster: {label}" if label else "How much faster, and where"
+    return Section(key="speedup", title=title, charts=tuple(found))
+
+
+def _place(point: PointResult) -> str:
+    return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in point.set.items())
+
+
+def _crossover_section(result: RunResult) -> Iterator[Section]:
+    try:
+        found = search(experiment_of(result.scenario), key=BANDWIDTH, start=ENDS[0], end=ENDS[1], simulate=simulate)
+    except SimnetError:  # on one node, say, where no NIC matters
+        return
+    strategy, baseline = titles([result])
+    found = structs.replace(found, key="NIC bandwidth", strategy=strategy, baseline=baseline)
+    said = tuple(crossover_sentences(found))
+    chart = charts.crossover(found, said[0])
+    yield Section(key="crossover", title="From which bandwidth on", paragraphs=said[1:], charts=(chart,))
+
+
+def _of_run(result: RunResult) -> tuple[Chart, ...]:
+    found = [charts.breakdown([result])]
+    if len(result.result.iterations_s) > 1:
+        found.append(charts.distribution(result))
+    if result.hangs_on:
+        found.append(charts.tornado(result))
+    return tuple(found)
+
+
+def _advice_section(advice: Advice) -> Section:
+    return Section(
+        key="alternatives",
+        title="What else could be used",
+        paragraphs=tuple(choices(advice)),
+        more=tuple(sentences(advice)),
+        charts=(charts.ranking(advice),),
+    )
+
+
+def _measured_section(measured: Sequence[Comparison]) -> Iterator[Section]:
+    if measured:
+        chart = charts.predicted_over_measured(measured)
+        yield Section(key="measured", title="Predicted and measured", charts=(chart,))
+
+
+def _assumed_section(result: RunResult) -> Section:
+    """Return every assumption with its source, and the interval of every uncertain value."""
+    scenario = result.scenario
+    sources = {
+        "cluster": ("nominal rates", scenario.cluster.source),
+        "workload": ("gradients", scenario.workload.source),
+        "calibration": (scenario.calibration.kind, scenario.calibration.source),
+    }
+    rows = [(label, text, *sources.get(label, ("", ""))) for label, text in assumptions(result).items()]
+    rows += [
+        (f"compute, {one.gpu} {one.precision}", f"batch {one.batch}", one.kind, one.source)
+        for one in scenario.workload.compute
+        if one.gpu == (scenario.cluster.gpu or one.gpu)
+    ]
+    known = calibration_draws.intervals(calibration_draws.plain_scenario(scenario))
+    uncertain = Table(
+        ("value", "90 % interval"), [(noun(key), interval_text(key, ends)) for key, ends in known.items()]
+    )
+    tables = [("What was assumed, and where it comes from", Table(("part", "as simulated", "kind", "source"), rows))]
+    tables += [("Values that are not sure, as factors on them", uncertain)] if known else []
+    return Section(key="assumptions", title="What this rests on", tables=tuple(tables))

@@ -1,0 +1,100 @@
+"""A report as one HTML file that needs nothing else."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from simnet import files, templates
+from simnet.errors import SimnetError
+from simnet.report.contents import Contents
+from simnet.show.table import Table
+from simnet.show.text import clipped, printable
+from simnet.version import VERSION
+
+_REPAIR = "it draws the figures; pip install 'binsgdm[report]'"
+TITLE_CHARACTERS, TEXT_CHARACTERS = 200, 2000
+"""Of a title, and of any other text of a file: a megabyte of it would hide the answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """How to make a report again.
+
+    Attributes:
+        commands: shell lines.
+        inputs: files that were read, each with its SHA-256.
+    """
+
+    commands: tuple[str, ...]
+    inputs: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, commands: Iterable[str], paths: Iterable[Path]) -> "Origin":
+        """Return commands, and the files by their names with their hashes."""
+        hashes = {files.label(path): hashlib.sha256(files.read_bytes(path)).hexdigest() for path in paths}
+        return cls(commands=tuple(commands), inputs=tuple(hashes.items()))
+
+
+def report_page(contents: Contents, origin: Origin) -> str:
+    """Return the page.
+
+    Raises:
+        SimnetError: plotly is missing.
+    """
+    from markupsafe import Markup
+
+    given = {
+        "title": clipped(contents.title, TITLE_CHARACTERS),
+        "question": clipped(printable(contents.question), TEXT_CHARACTERS),
+        "verdict": clipped(contents.verdict, TEXT_CHARACTERS),
+        "judgement": contents.judgement,
+        "sections": contents.sections,
+        "notes": [clipped(note, TEXT_CHARACTERS) for note in contents.notes],
+        "origin": origin,
+        "version": VERSION,
+        "plotly": Markup(_plotly()),
+        "figures": Markup(_json(contents)),
+        "table": lambda table: Markup(_clipped(table).html()),
+        "text": lambda text: clipped(text, TEXT_CHARACTERS),
+    }
+    return templates.html("report.html", given)
+
+
+def _clipped(table: Table) -> Table:
+    return Table(table.columns, [[clipped(cell, TEXT_CHARACTERS) for cell in row] for row in table.rows])
+
+
+def _json(contents: Contents) -> str:
+    """Return the figures as JSON that ends no script, by number of section and key."""
+    charts = {
+        f"{number}-{chart.key}": chart.figure
+        for number, section in enumerate(contents.sections, start=1)
+        for chart in section.charts
+    }
+    whole = json.dumps(charts, allow_nan=False, separators=(",", ":"))
+    return whole.replace("<", "\\u003c")
+
+
+def check_plotly() -> None:
+    """Check that a page can be written, before anything is computed.
+
+    Raises:
+        SimnetError: plotly is missing.
+    """
+    from importlib.util import find_spec
+
+    if find_spec("plotly") is None:
+        raise SimnetError(f"report: plotly is missing: {_REPAIR}")
+
+
+def _plotly() -> str:
+    """Return plotly.js, from the package of plotly."""
+    from importlib.resources import files as package_files
+
+    try:
+        whole = package_files("plotly").joinpath("package_data/plotly.min.js").read_text(encoding="utf-8")
+    except (ImportError, OSError) as error:
+        raise SimnetError(f"report: plotly is missing: {_REPAIR}") from error
+    return whole.replace("</script", "<\\/script")

@@ -1,0 +1,120 @@
+"""Figures of a report: what is drawn is what was simulated, and what their tables say."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+import simnet
+from simnet.comparison import Comparison
+from simnet.report import chart, charts
+from simnet.result import RunResult
+from simnet.units import format_seconds
+
+BERT = "bert_base_10gbit"
+RATE = "cluster.inter_node.bandwidth"
+
+
+@pytest.fixture(scope="module")
+def sweep() -> simnet.SweepAnswer:
+    axes = {"cluster.num_nodes": [1, 2, 4, 8], RATE: ["10 Gbit/s", "100 Gbit/s", "400 Gbit/s"]}
+    return simnet.sweep(BERT, axes, draws=20)
+
+
+@pytest.fixture(scope="module")
+def run() -> simnet.RunAnswer:
+    return simnet.simulate(BERT)
+
+
+def lines(found: chart.Chart) -> dict[str, dict[str, Any]]:
+    return {trace["name"]: trace for trace in found.traces if trace.get("mode") == "lines+markers"}
+
+
+def test_a_line_is_the_speedups_of_its_points_in_order(sweep: simnet.SweepAnswer) -> None:
+    drawn = lines(charts.speedups(sweep.points, "nodes"))
+    for rate in (10.0, 100.0, 400.0):
+        mine = [point for point in sweep.points if point.nic_gbit_per_s == rate]
+        assert drawn[f"{rate:g} Gbit/s"]["x"] == [1, 2, 4, 8]
+        assert drawn[f"{rate:g} Gbit/s"]["y"] == [point.speedup for point in mine]
+
+
+def test_up_to_three_lines_have_their_intervals_of_more_only_the_one_asked_about(sweep: simnet.SweepAnswer) -> None:
+    bands = [trace for trace in charts.speedups(sweep.points, "nodes").traces if trace.get("fill")]
+    assert len(bands) == 3
+    own = sweep.points[4]  # two nodes
+    (one,) = [trace for trace in charts.speedups(sweep.points, "bandwidth", own).traces if trace.get("fill")]
+    mine = [point for point in sweep.points if point.num_nodes == own.num_nodes]
+    high = [point.intervals["speedup"][1] for point in mine]
+    low = [point.intervals["speedup"][0] for point in mine]
+    assert one["y"] == [*high, *reversed(low)]
+
+
+def test_the_map_is_apart_at_one(sweep: simnet.SweepAnswer) -> None:
+    found = charts.heat_map(sweep.points)
+    (trace,) = found.traces
+    assert trace["zmin"] == -trace["zmax"]
+    cells = {
+        (rate, nodes): z
+        for rate, row in zip(trace["y"], trace["z"], strict=True)
+        for nodes, z in zip(trace["x"], row, strict=True)
+    }
+    for point in sweep.points:
+        assert cells[f"{point.nic_gbit_per_s:g}", str(point.num_nodes)] == pytest.approx(math.log(point.speedup or 0))
+    assert f"slower, at {sum((point.speedup or 0) < 1 for point in sweep.points)} of 12" in found.sentence
+
+
+def test_a_missing_point_leaves_its_cell_empty(sweep: simnet.SweepAnswer) -> None:
+    (trace,) = charts.heat_map(sweep.points[1:]).traces
+    assert [row.count(None) for row in trace["z"]] == [1, 0, 0]
+
+
+def test_the_parts_of_a_bar_add_up_to_the_step(run: RunResult) -> None:
+    found = charts.breakdown([run])
+    assert run.baseline is not None
+    for index, step in enumerate((run.result, run.baseline)):
+        assert sum(trace["x"][index] for trace in found.traces) * 1e-3 == pytest.approx(step.iteration_s)
+        assert found.table.rows[-1][1 + index] == format_seconds(step.iteration_s)
+
+
+def test_every_bar_of_the_tornado_starts_at_the_prediction(run: RunResult) -> None:
+    worse, better = charts.tornado(run).traces
+    for one, low, high in zip(run.hangs_on, worse["x"], better["x"], strict=True):
+        assert low <= 0 <= high
+        ends = sorted([*one.values, run.speedup or 0.0])
+        assert (run.speedup or 0) + low == pytest.approx(ends[0])
+        assert (run.speedup or 0) + high == pytest.approx(ends[-1])
+
+
+def test_the_ranking_holds_the_baseline_and_every_choice() -> None:
+    advice = simnet.advise(BERT, draws=0, systems=["BinSGDM", "int8", "local_sgd", "PowerSGD rank 4"])
+    drawn = {label for trace in charts.ranking(advice).traces for label in trace["y"]}
+    assert {advice.baseline_system.label, *(one.system.label for one in advice.choices)} <= drawn
+
+
+def test_what_is_predicted_lies_over_what_was_measured() -> None:
+    rows = [
+        Comparison(series="a", label="1", measured=1.0, predicted=1.1, interval=(0.9, 1.3)),
+        Comparison(series="b", label="2", measured=2.0, predicted=1.8),
+    ]
+    first, second = charts.predicted_over_measured(rows).traces
+    assert (first["x"], first["y"], first["error_y"]["array"]) == ([1.0], [1.1], [pytest.approx(0.2)])
+    assert (second["x"], second["y"], second["error_y"]["array"]) == ([2.0], [1.8], [0.0])
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.5, 50.0), (0.98, 1.02), (3.0, 3.1), (0.02, 4000.0)])
+def test_ticks_hold_both_ends_and_are_few(low: float, high: float) -> None:
+    ticks = charts.tick_values(low, high)["ticks"]
+    assert min(ticks) <= low
+    assert max(ticks) >= high
+    assert 2 <= len(ticks) <= 25
+
+
+def test_text_of_a_file_is_no_markup_of_plotly() -> None:
+    assert chart.name("<b>a</b> & \x1b[31m") == "&lt;b&gt;a&lt;/b&gt; &amp; ?[31m"
+    assert len(chart.name("x" * 10_000)) < 100
+
+
+def test_a_figure_is_plain_json(sweep: simnet.SweepAnswer, run: RunResult) -> None:
+    for found in (charts.speedups(sweep.points, "nodes"), charts.heat_map(sweep.points), charts.tornado(run)):
+        assert json.loads(json.dumps(found.figure, allow_nan=False)) == found.figure

@@ -1,0 +1,125 @@
+"""A report in Chromium: drawn, without an error, on a desktop, a phone and paper; whatever its titles hold."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+import simnet
+from simnet.report import contents
+from simnet.report.report_page import Origin, report_page
+from tests.helpers.browser import Watched, chromium, num_colours
+
+pytest.importorskip("plotly")
+BERT = "bert_base_10gbit"
+MOST_BYTES = 6_000_000
+HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)> \"'&\u2028 表 \x1b[31m"
+ORIGIN = Origin(commands=("simnet report x.toml -o r.html", f"echo {HOSTILE}"), inputs=((HOSTILE, "0" * 64),))
+
+
+def page_of(scenario: simnet.Scenario, **more: Any) -> str:
+    return report_page(contents.of_scenario(scenario, lambda _: None, **more), ORIGIN)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    path.write_text(page_of(simnet.load(BERT), systems=["BinSGDM", "int8", "local_sgd"]), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("hostile") / "report.html"
+    changes = {"name": HOSTILE, "question": HOSTILE * 10_000, "workload.title": HOSTILE, "cluster.source": HOSTILE}
+    scenario = simnet.load(BERT).replace(**changes)
+    path.write_text(page_of(scenario, systems=None), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+def test_one_file_below_six_megabytes_that_loads_nothing(report: Path, hostile: Path) -> None:
+    for path in (report, hostile):
+        text = path.read_text(encoding="utf-8")
+        assert len(text.encode()) < MOST_BYTES
+        own = text[: text.index("<script>")] + text[text.rindex("<script>") :]
+        assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", own)
+
+
+def test_the_same_question_gives_the_same_bytes() -> None:
+    scenario = simnet.load(BERT, {"run.draws": 20})
+    assert page_of(scenario, systems=None) == page_of(scenario, systems=None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1200, "dark")])
+def test_every_figure_is_drawn_without_an_error(browser: Any, report: Path, width: int, scheme: str) -> None:
+    watched = Watched(browser, width=width, color_scheme=scheme)
+    page = watched.open(report)
+    plots = page.locator(".plot").all()
+    assert len(plots) >= 6
+    for plot in plots:
+        assert num_colours(plot.screenshot()) > 20
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("document.documentElement.dataset.theme") == scheme
+    assert watched.errors == []
+    assert [url for url in watched.requests if not url.startswith(("file:", "blob:", "data:"))] == []
+
+
+@pytest.mark.slow
+def test_links_keyboard_tables_theme_and_paper(browser: Any, report: Path) -> None:
+    watched = Watched(browser, color_scheme="light")
+    page = watched.open(report)
+    links = "links => links.map(link => link.getAttribute('href').slice(1))"
+    targets = page.eval_on_selector_all("a[href^='#']", links)
+    assert len(targets) >= 6
+    assert page.evaluate("ids => ids.filter(id => !document.getElementById(id))", targets) == []
+
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    reached = set()
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.tagName"))
+    assert {"A", "BUTTON", "SUMMARY"} <= reached
+
+    drawn = page.evaluate("document.querySelector('[data-figure$=heat-map]').data[0].text.flat()")
+    table = page.locator("figure:has([data-figure$=heat-map]) table").text_content()
+    assert len(drawn) > 20
+    assert all(value in table for value in drawn)
+
+    colour = "getComputedStyle(document.querySelector('.plot .xtick text')).fill"
+    before = page.evaluate(colour)
+    page.get_by_role("button", name="Dark").press("Enter")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert page.evaluate(colour) != before
+
+    printed = page.pdf(format="A4")
+    assert 3 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 20
+    assert watched.errors == []
+
+
+@pytest.mark.slow
+def test_hostile_titles_are_text(browser: Any, hostile: Path) -> None:
+    watched = Watched(browser)
+    page = watched.open(hostile)
+    assert "taken" not in page.title().split("<")[0]
+    assert page.locator("h1").text_content().startswith("</script><script>")
+    assert page.evaluate("document.querySelectorAll('img').length") == 0
+    assert watched.errors == []
+    for plot in page.locator(".plot").all():
+        assert num_colours(plot.screenshot()) > 20
+
+
+def test_without_a_baseline_there_is_nothing_to_report() -> None:
+    scenario = structs.replace(simnet.load(BERT), baseline=None)
+    with pytest.raises(simnet.SimnetError, match="baseline: missing"):
+        contents.of_scenario(scenario, lambda _: None)
