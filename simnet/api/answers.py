@@ -435,10 +435,18 @@ class ValidationAnswer(Answer):
         return _comparisons_frame(self.comparisons)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw predicted over measured values with their intervals."""
+        """Draw predicted over measured values with their intervals.
+
+        Raises:
+            SimnetError: there are none, or published sets of several units.
+        """
         from simnet.api.drawing import draw_comparisons
 
-        return draw_comparisons(self.comparisons, ax)
+        units = {outcome.unit for outcome in self.outcomes} or {"ms"}
+        if len(units) > 1:
+            rule = "one figure holds one; validate sets of one unit"
+            raise SimnetError(f"plot: published sets in {', '.join(sorted(units))}: {rule}")
+        return draw_comparisons(self.comparisons, units.pop(), ax)
 
     def __repr__(self) -> str:
         """Return the number of values and their errors in one line."""

@@ -1,10 +1,9 @@
-"""Draw answers into axes that the user gives, or into new ones."""
+"""Draw answers into axes that the user gives, or into new ones of the project's look."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from simnet.errors import SimnetError
-from simnet.result import RunResult, SweepResult, point_result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -13,58 +12,109 @@ if TYPE_CHECKING:
     from simnet.compare.crossover import Crossover
     from simnet.compare.time_to_target import TimesToTarget
     from simnet.comparison import Comparison
+    from simnet.result import RunResult, SweepResult
+    from simnet.validation.outcome import Unit
+
+SIZE_IN = (6.4, 3.6)
+"""Of a figure that nobody has given axes for."""
 
 
-def draw_run(result: RunResult, ax: "Axes | None") -> "Axes":
+def draw_run(result: "RunResult", ax: "Axes | None") -> "Axes":
     """Draw where the time of a step goes."""
-    axes = _axes(ax)
-    from simnet.show.figures import breakdown
 
-    breakdown(axes, [point_result({}, result)])
-    return axes
+    def draw(axes: "Axes") -> None:
+        from simnet.show import figures
+
+        figures.draw_breakdown(axes, result)
+
+    return _drawn(ax, draw)
 
 
-def draw_sweep(sweep: SweepResult, ax: "Axes | None") -> "Axes":
+def draw_sweep(sweep: "SweepResult", ax: "Axes | None") -> "Axes":
     """Draw the speedup over the last key that varies."""
-    axes = _axes(ax)
-    from simnet.show.figures import speedup_over
-    from simnet.show.labels import main_key
 
-    key = main_key(sweep)
-    speedup_over(axes, sweep.points, key=key, others=[one for one in sweep.varied if one != key])
-    return axes
+    def draw(axes: "Axes") -> None:
+        from simnet.show import figures
+
+        figures.draw_speedups(axes, sweep)
+
+    return _drawn(ax, draw)
 
 
 def draw_crossover(found: "Crossover", ax: "Axes | None") -> "Axes":
     """Draw the speedup over the key."""
-    raise NotImplementedError
+
+    def draw(axes: "Axes") -> None:
+        from simnet.show import crossover_figure
+
+        crossover_figure.draw_crossover(axes, found)
+
+    return _drawn(ax, draw)
 
 
 def draw_advice(advice: "Advice", ax: "Axes | None") -> "Axes":
     """Draw the speedup of every system over NIC bandwidth."""
-    raise NotImplementedError
+
+    def draw(axes: "Axes") -> None:
+        from simnet.show import advice_figure
+
+        advice_figure.draw_advice(axes, advice)
+        axes.legend(fontsize="small")
+
+    return _drawn(ax, draw)
 
 
 def draw_time_to_target(found: "TimesToTarget", ax: "Axes | None") -> "Axes":
-    """Draw the metric over simulated time."""
-    raise NotImplementedError
+    """Draw the metric over simulated time at the first bandwidth."""
+
+    def draw(axes: "Axes") -> None:
+        from simnet.show import time_to_target_figure
+
+        time_to_target_figure.draw_time_to_target(axes, found)
+
+    return _drawn(ax, draw)
 
 
 def draw_residuals(residuals: "Sequence[Comparison]", ax: "Axes | None") -> "Axes":
-    """Draw residuals over measured times."""
-    raise NotImplementedError
+    """Draw relative errors over measured times."""
+
+    def draw(axes: "Axes") -> None:
+        from simnet.show import calibration_figure
+
+        calibration_figure.draw_residuals(axes, _some(residuals))
+        axes.legend()
+
+    return _drawn(ax, draw)
 
 
-def draw_comparisons(comparisons: "Sequence[Comparison]", ax: "Axes | None") -> "Axes":
-    """Draw predicted over measured values."""
-    raise NotImplementedError
+def draw_comparisons(comparisons: "Sequence[Comparison]", unit: "Unit", ax: "Axes | None") -> "Axes":
+    """Draw predicted over measured values in a unit."""
+
+    def draw(axes: "Axes") -> None:
+        from simnet.show import comparison_figure
+        from simnet.validation.outcome import SCALE
+
+        comparison_figure.draw_comparisons(axes, _some(comparisons), comparison_figure.NOUNS[unit], SCALE[unit])
+        axes.legend()
+
+    return _drawn(ax, draw)
 
 
-def _axes(ax: "Axes | None") -> "Axes":
-    if ax is not None:
-        return ax
+def _some(comparisons: "Sequence[Comparison]") -> "Sequence[Comparison]":
+    if not comparisons:
+        raise SimnetError("plot: there is nothing to draw: the answer holds no measured values")
+    return comparisons
+
+
+def _drawn(ax: "Axes | None", draw: "Callable[[Axes], None]") -> "Axes":
+    """Draw into axes, which are made in the project's look where none are given."""
     try:
         from matplotlib import pyplot
     except ImportError as error:
         raise SimnetError("plot: matplotlib is missing: a figure needs it; pip install matplotlib") from error
-    return pyplot.subplots(layout="constrained")[1]
+    from simnet.show.figure import styled
+
+    with styled():
+        axes = pyplot.subplots(figsize=SIZE_IN, layout="constrained")[1] if ax is None else ax
+        draw(axes)
+    return axes

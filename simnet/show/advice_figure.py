@@ -29,11 +29,28 @@ def advice_figure(advice: Advice) -> Figure:
     Raises:
         SimnetError: there is nothing to draw.
     """
-    rows = [row for row in advice.others if row.may_fit]
-    if not rows:
-        raise SimnetError(f"--plot: {_why_nothing(advice)}")
     figure = new(PAGE_IN, 4.6)
-    axes = figure.subplots()
+    draw_advice(figure.subplots(), advice)
+    where, _ = heading(advice)
+    title = textwrap.fill(f"{where}; system and {_baseline(advice)} tuned at each bandwidth", TITLE_CHARACTERS)
+    figure.suptitle(title, x=0.01, ha="left")
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+def _baseline(advice: Advice) -> str:
+    return "DDP" if advice.baseline_system.is_dense else "the fastest that fits and changes nothing"
+
+
+def draw_advice(axes: Axes, advice: Advice) -> None:
+    """Draw the speedup of every system that fits over NIC bandwidth.
+
+    Raises:
+        SimnetError: there is nothing to draw.
+    """
+    rows = [row for row in advice.others if row.may_fit]
+    if not rows or not any(row.curve for row in rows):
+        raise SimnetError(f"--plot: {_why_nothing(advice)}")
     # What to use comes first, by what may change in training, then the fastest.
     chosen = [one.system for one in advice.choices if one.system in rows]
     rows = [*chosen, *(row for row in rows if row not in chosen)]
@@ -46,16 +63,12 @@ def advice_figure(advice: Advice) -> Figure:
     axes.axvline(here / GBIT, color="black", linewidth=0.8, linestyle="--", label="this cluster")
     least = min([1.0, *(speedup for row in rows for _, speedup in row.curve)])
     _axes(axes, rows, max(LOWEST, 2.0 ** math.floor(math.log2(least / HEADROOM))), highest)
-    baseline = "DDP" if advice.baseline_system.is_dense else "the fastest that fits and changes nothing"
-    axes.set_ylabel(f"speedup over {baseline}")
-    where, _ = heading(advice)
-    title = textwrap.fill(f"{where}; system and {baseline} tuned at each bandwidth", TITLE_CHARACTERS)
-    figure.suptitle(title, x=0.01, ha="left")
-    figure.legend(loc="outside lower center", ncols=2)
-    return figure
+    axes.set_ylabel(f"speedup over {_baseline(advice)}")
 
 
 def _why_nothing(advice: Advice) -> str:
+    if advice.scenario.cluster.num_nodes == 1:
+        return "cluster.num_nodes is 1: one node sends nothing over its NIC; set cluster.num_nodes"
     if advice.left_out:
         name, reason = advice.left_out[0]
         return f"nothing but DDP could be predicted: {name}: {reason}"

@@ -18,15 +18,19 @@ def png(residuals: Sequence[Comparison]) -> bytes:
     """Return relative errors over measured times as PNG; groups that were held out are filled."""
     with figure.styled():
         drawn = figure.new(figure.PAGE_IN, 3.4)
-        axes = drawn.subplots()
-        axes.axhspan(-BAND, BAND, color=figure.BAND_COLOUR, linewidth=0, label=f"±{BAND:.0%}", zorder=0)
-        axes.axhline(0, color="black", linewidth=0.8, zorder=1)
-        groups = dict.fromkeys((one.series, one.role) for one in residuals)
-        for group, colour, marker in zip(groups, cycle(figure.COLOURS), cycle(figure.MARKERS), strict=False):
-            _draw(axes, [one for one in residuals if (one.series, one.role) == group], colour, marker)
-        _lay_out(axes, 1.1 * max(LEAST_SHOWN, *(abs(one.error) for one in residuals)))
+        draw_residuals(drawn.subplots(), residuals)
         drawn.legend(loc="outside lower center", ncols=2)
         return figure.image(drawn)
+
+
+def draw_residuals(axes: "Axes", residuals: Sequence[Comparison]) -> None:
+    """Draw relative errors over measured times; groups that were held out are filled."""
+    axes.axhspan(-BAND, BAND, color=figure.BAND_COLOUR, linewidth=0, label=f"±{BAND:.0%}", zorder=0)
+    axes.axhline(0, color="black", linewidth=0.8, zorder=1)
+    groups = dict.fromkeys((one.series, one.role) for one in residuals)
+    for group, colour, marker in zip(groups, cycle(figure.COLOURS), cycle(figure.MARKERS), strict=False):
+        _draw(axes, [one for one in residuals if (one.series, one.role) == group], colour, marker)
+    _lay_out(axes, 1.1 * max(LEAST_SHOWN, *(abs(one.error) for one in residuals)))
 
 
 def _draw(axes: "Axes", rows: Sequence[Comparison], colour: str, marker: str) -> None:

@@ -53,24 +53,35 @@ def scatter(  # noqa: PLR0913 - one argument an aspect
         size_in: width and height [inches].
         has_long_legend: a line a series, for more series than there are colours.
     """
-    values = [value * scale for one in comparisons for value in (one.predicted, one.measured)]
-    is_log = max(values) / min(values) > LOG_FROM
-    low, high = _limits(values, is_log=is_log)
     with looks.styled():
         figure = looks.new(*size_in)
         axes = figure.subplots()
-        looks.diagonal(axes, low, high)
-        styles = MORE_STYLES if has_long_legend else STYLES
-        for (name, mine), style in zip(by_series(comparisons).items(), cycle(styles), strict=False):
-            _points(axes, mine, scale, looks.label(name, LEGEND_CHARACTERS), style)
-        _scales(axes, high / low if is_log else None)
-        axes.set_xlim(low, high)
-        axes.set_ylim(low, high)
+        draw_comparisons(axes, comparisons, noun, scale, styles=MORE_STYLES if has_long_legend else STYLES)
         axes.set_title(title)
-        axes.set_xlabel(f"measured {noun}")
-        axes.set_ylabel(f"predicted {noun}")
         figure.legend(loc="outside lower center", ncols=1 if has_long_legend else 2)
         return looks.image(figure)
+
+
+def draw_comparisons(
+    axes: "Axes",
+    comparisons: Sequence[Comparison],
+    noun: str,
+    scale: float,
+    *,
+    styles: Sequence[tuple[str, str]] = STYLES,
+) -> None:
+    """Draw predicted over measured values with their intervals, a colour a series; arguments as of `scatter`."""
+    values = [value * scale for one in comparisons for value in (one.predicted, one.measured)]
+    is_log = max(values) / min(values) > LOG_FROM
+    low, high = _limits(values, is_log=is_log)
+    looks.diagonal(axes, low, high)
+    for (name, mine), style in zip(by_series(comparisons).items(), cycle(styles), strict=False):
+        _points(axes, mine, scale, looks.label(name, LEGEND_CHARACTERS), style)
+    _scales(axes, high / low if is_log else None)
+    axes.set_xlim(low, high)
+    axes.set_ylim(low, high)
+    axes.set_xlabel(f"measured {noun}")
+    axes.set_ylabel(f"predicted {noun}")
 
 
 def steps(points: Sequence[Comparison]) -> bytes:

@@ -12,12 +12,14 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
-from simnet.result import PointResult, StrategyResult
+from simnet.errors import SimnetError
+from simnet.result import PointResult, RunResult, StrategyResult, SweepResult, point_result
 from simnet.show.figure import SKY, STEP_PARTS, VERMILION, plain_numbers
-from simnet.show.labels import PART_KEYS, ROLES, WORKLOAD_KEYS, grouped, label, numbers, titles, value_label
+from simnet.show.labels import PART_KEYS, ROLES, WORKLOAD_KEYS, grouped, label, main_key, numbers, titles, value_label
 from simnet.show.text import bandwidth_text, clipped, gpus_text, key_text, nodes_text, speedup_text
 
 STRATEGY_COLOUR, BASELINE_COLOUR = SKY, VERMILION
@@ -137,6 +139,40 @@ def speedup_over(axes: Axes, points: Sequence[PointResult], *, key: str, others:
     _numbers_axis(axes, dict(sorted(values.items())))
     axes.set_xlabel(key_text(key))
     _speedup_axis(axes, points)
+
+
+def draw_speedups(axes: Axes, sweep: SweepResult) -> None:
+    """Draw the speedup over the last key that varies, by bars where its values are no numbers.
+
+    Raises:
+        SimnetError: nothing varies, or no point has a baseline.
+    """
+    points = [point for point in sweep.points if point.speedup is not None]
+    if not points or not sweep.varied:
+        raise SimnetError("plot: no speedups to draw: give a baseline, and two values of some key")
+    key = main_key(sweep)
+    others = [one for one in sweep.varied if one != key]
+    if numbers(points, key) is None:
+        speedup_of_each(axes, points, keys=sweep.varied)
+    else:
+        speedup_over(axes, points, key=key, others=others)
+        if others:
+            axes.legend()
+
+
+def draw_breakdown(axes: Axes, result: RunResult) -> None:
+    """Draw where the time of a step goes: stacked bars of strategy and baseline."""
+    point = point_result({}, result)
+    scale, unit = _time_unit(_slowest(point))
+    names = titles([point])
+    for index, (metrics, _, _, _) in enumerate(_strategies([point])):
+        for lengths, left, style in _pieces(metrics, index=index, scale=scale):
+            axes.barh([index], lengths, 0.6, left=left, **style)
+    axes.set_yticks(range(len(names)), [textwrap.fill(name, LABEL_CHARACTERS) for name in names])
+    axes.invert_yaxis()
+    axes.set_xlabel(f"time of a step [{unit}]")
+    patches = [Patch(color=colour, label=part) for part, colour in STEP_PARTS.values()]
+    axes.legend(handles=patches, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
 
 
 def speedup_of_each(axes: Axes, points: Sequence[PointResult], *, keys: Sequence[str]) -> None:

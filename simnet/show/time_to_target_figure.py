@@ -4,6 +4,7 @@ import math
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from simnet.compare.convergence import median_values
 from simnet.compare.time_to_target import AtBandwidth, TargetTime, TimesToTarget
@@ -40,8 +41,15 @@ def time_to_target_figure(found: TimesToTarget) -> Figure:
         _panel(axes, found, there, colours)
     for axes in panels[len(found.bandwidths) :]:
         axes.remove()
-    _legend(figure, found, colours)
+    figure.legend(handles=_handles(panels[0], found, colours), loc="outside lower center", ncols=LEGEND_COLUMNS)
     return figure
+
+
+def draw_time_to_target(axes: Axes, found: TimesToTarget) -> None:
+    """Draw the metric over simulated time at the first bandwidth."""
+    colours = _colours(found)
+    _panel(axes, found, found.bandwidths[0], colours)
+    axes.legend(handles=_handles(axes, found, colours))
 
 
 def _colours(found: TimesToTarget) -> dict[str, str]:
@@ -63,7 +71,8 @@ def _panel(axes: Axes, found: TimesToTarget, there: AtBandwidth, colours: dict[s
     axes.set_ylim(*_shown(found))
     axes.set_title(f"NIC {there.bandwidth.text()}")
     axes.set_xlabel(f"simulated time [{unit}]")
-    if axes.get_subplotspec().is_first_col():  # type: ignore[union-attr]
+    place = axes.get_subplotspec()
+    if place is None or place.is_first_col():
         measured = found.convergence
         axes.set_ylabel(label(f"{measured.metric} [{measured.unit}]" if measured.unit else measured.metric))
 
@@ -97,7 +106,7 @@ def _shown(found: TimesToTarget) -> tuple[float, float]:
     return (best - margin, start + margin) if best < start else (start - margin, best + margin)
 
 
-def _legend(figure: Figure, found: TimesToTarget, colours: dict[str, str]) -> None:
+def _handles(axes: Axes, found: TimesToTarget, colours: dict[str, str]) -> list[Line2D]:
     systems = {system.name: system for there in reversed(found.bandwidths) for system in there.systems}
     entries = {
         _entry(found, systems[name]): (colour, 1.4, STYLES[kernels_of(systems[name])])
@@ -106,12 +115,10 @@ def _legend(figure: Figure, found: TimesToTarget, colours: dict[str, str]) -> No
     others = dict.fromkeys(kernels_of(system) for name, system in systems.items() if name not in colours)
     entries |= {f"others{KERNELS_TEXT[kernels]}": (OTHERS_COLOUR, 0.8, STYLES[kernels]) for kernels in others}
     entries[f"target {found.target:g}"] = ("black", 0.7, ":")
-    axes = figure.axes[0]
-    lines = [
+    return [
         axes.plot([], [], color=colour, linewidth=width, linestyle=style, label=title)[0]
         for title, (colour, width, style) in entries.items()
     ]
-    figure.legend(handles=lines, loc="outside lower center", ncols=LEGEND_COLUMNS)
 
 
 def _entry(found: TimesToTarget, system: TargetTime) -> str:

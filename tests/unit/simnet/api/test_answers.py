@@ -3,10 +3,14 @@
 import html.parser
 from pathlib import Path
 
+import matplotlib as mpl
 import pytest
+from matplotlib import pyplot
+from matplotlib.figure import Figure
 
 import simnet
 
+mpl.use("agg")
 BERT = "bert_base_10gbit"
 NODES = "cluster.num_nodes"
 HOSTILE = '<script>alert("x")</script> & \x1b[31m'
@@ -40,7 +44,7 @@ def answers() -> dict[str, simnet.Answer]:
         "crossover": simnet.crossover(BERT, over=over, start="10 Gbit/s", end="400 Gbit/s", draws=0),
         "advice": simnet.advise(BERT, systems=["BinSGDM", "PowerSGD rank 4"], draws=0),
         "targets": simnet.time_to_target(BERT, "characters", same_task=True, draws=0),
-        "fit": simnet.calibrate("tests/golden/calibrate/iperf3_loopback.json", accept_poor_fit=True),
+        "fit": simnet.calibrate("tests/golden/lab_alternatives/links_600mbit.json", accept_poor_fit=True),
         "published": simnet.validate(published=True, sets=["hkbu_bsp"]),
     }
 
@@ -58,7 +62,7 @@ def test_every_answer_is_a_short_line_well_formed_html_and_a_frame(
     assert len(line) < 200
     assert line.startswith(type(answer).__name__ + "(")
     assert {"table", "p"} & Tags(answer._repr_html_()).seen
-    assert not answer.to_frame().empty or name == "fit"
+    assert not answer.to_frame().empty
     assert str(answer) == str(answer.page())
 
 
@@ -93,6 +97,22 @@ def test_a_sweep_is_reported_as_one_page(answers: dict[str, simnet.Answer], tmp_
     assert isinstance(sweep, simnet.SweepAnswer)
     sweep.report(tmp_path / "sweep.html")
     assert "At best, on 4 nodes at 10 Gbit/s" in (tmp_path / "sweep.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_answer_is_drawn_into_axes_that_are_given_or_new(answers: dict[str, simnet.Answer], name: str) -> None:
+    given = Figure().subplots()
+    assert answers[name].plot(ax=given) is given
+    for axes in (given, answers[name].plot()):
+        assert axes.has_data()
+        assert axes.get_xlabel()
+    pyplot.close("all")
+
+
+def test_published_sets_of_several_units_are_no_one_figure() -> None:
+    found = simnet.validate(published=True, sets=["hkbu_bsp", "one_bit_speedup"])
+    with pytest.raises(simnet.SimnetError, match="published sets in"):
+        found.plot()
 
 
 def test_a_calibration_without_links_is_not_written(answers: dict[str, simnet.Answer], tmp_path: Path) -> None:
