@@ -44,7 +44,7 @@ def answers() -> dict[str, simnet.Answer]:
         "crossover": simnet.crossover(BERT, over=over, start="10 Gbit/s", end="400 Gbit/s", draws=0),
         "advice": simnet.advise(BERT, systems=["BinSGDM", "PowerSGD rank 4"], draws=0),
         "targets": simnet.time_to_target(BERT, "characters", same_task=True, draws=0),
-        "fit": simnet.calibrate("tests/golden/lab_alternatives/links_600mbit.json", accept_poor_fit=True),
+        "fit": simnet.calibrate("tests/golden/card_cpu/kernels.json", accept_poor_fit=True, bootstrap_draws=20),
         "published": simnet.validate(published=True, sets=["hkbu_bsp"]),
     }
 
