@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -171,7 +172,9 @@ CASES = (
 def measure(case: MemoryCase) -> MeasuredMemory:
     """Train some steps, and return what the last one takes."""
     gc.collect()
-    settings = RecordingSettings(steps=2, warm_up=1)
+    settings = RecordingSettings(
+        steps=2, warm_up=1, compute="timed"
+    )  # nobody asks for the work, which costs time to count
     recording = Recording(World(num_nodes=NODES, ranks_per_node=RANKS_PER_NODE), settings)
     with ExitStack() as stack:
         profiler = stack.enter_context(profile(activities=[ProfilerActivity.CPU], profile_memory=True))
@@ -231,11 +234,13 @@ def _bytes_of(tensors: Any) -> float:
 
 def _levels(profiler: Any, parameters: float, state: float) -> MeasuredMemory:
     """Return what was allocated at the marks of the last step."""
-    events = profiler.profiler.kineto_results.events()
-    changes = sorted((one.start_ns(), one.nbytes()) for one in events if one.name() == "[memory]")
+    marked: dict[str, list[Any]] = {"[memory]": [], STEP_MARK: [], FORWARD_MARK: []}
+    for one in profiler.profiler.kineto_results.events():
+        marked.get(one.name(), []).append(one)
+    changes = sorted((one.start_ns(), one.nbytes()) for one in marked["[memory]"])
 
     def last(name: str) -> tuple[int, int]:
-        return max((one.start_ns(), one.start_ns() + one.duration_ns()) for one in events if one.name() == name)
+        return max((one.start_ns(), one.start_ns() + one.duration_ns()) for one in marked[name])
 
     def level(at: int) -> float:
         return float(sum(size for when, size in changes if when <= at))
@@ -253,15 +258,12 @@ def _levels(profiler: Any, parameters: float, state: float) -> MeasuredMemory:
 
 def predict(case: MemoryCase) -> GpuMemory:
     """Return what simnet predicts of a case, whose model is counted on tensors without memory."""
-    with fake_tensors():
-        task = SIZE.task(BATCH)
-        description = describe(task)
     strategy = strategy_from_text(case.strategy, "case")
     link = Link(bytes_per_s=Bandwidth(1e9), alpha_s=Duration(1e-6))
     cluster = Cluster(num_nodes=NODES, ranks_per_node=RANKS_PER_NODE, intra_node=link, inter_node=link)
     scenario = Scenario(
         cluster=cluster,
-        workload=_workload(description, is_view=case.gradient_as_bucket_view),
+        workload=_workload(_description(), is_view=case.gradient_as_bucket_view),
         strategy=strategy,
         calibration=Calibration(),
         run=RunSettings(grad_accumulation=case.micro_batches),
@@ -269,6 +271,12 @@ def predict(case: MemoryCase) -> GpuMemory:
     found = memory_fit.memory_of(scenario, strategy)
     assert found is not None
     return found
+
+
+@cache
+def _description() -> ModelDescription:
+    with fake_tensors():
+        return describe(SIZE.task(BATCH))
 
 
 def _workload(description: ModelDescription, *, is_view: bool) -> Workload:

@@ -6,7 +6,7 @@ from functools import cache
 from typing import ParamSpec, TypeVar
 
 import msgspec
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from simnet import files
 from simnet.hardware import Calibration, Cluster
@@ -137,4 +137,5 @@ def _attribute(whole: msgspec.Struct, name: str) -> str:
     Raises:
         KeyError: the struct has no such key.
     """
-    return {field.encode_name: field.name for field in fields(whole)}[name]
+    # msgspec.structs.fields would evaluate every annotation anew, 25,000 times for the page of published values.
+    return dict(zip(whole.__struct_encode_fields__, whole.__struct_fields__, strict=True))[name]

@@ -149,29 +149,31 @@ def _merged(step: Step, exchange_cost: LinearCost) -> list[list[Tensor]]:
     """
     groups: list[list[Tensor]] = []
     current: list[Tensor] = []
+    elements = 0.0  # of `current`
     wire_free_s = 0.0
     ready_s = step.forward_s
     for tensor in step.tensors:
         next_ready_s = ready_s + tensor.backward_fraction * step.exchanged_backward_s
-        if current and not _waits(current, step, exchange_cost, max(wire_free_s, ready_s), next_ready_s):
-            wire_free_s = _end_s(current, step, exchange_cost, max(wire_free_s, ready_s))
+        if current and not _waits(elements, step, exchange_cost, max(wire_free_s, ready_s), next_ready_s):
+            wire_free_s = _end_s(elements, step, exchange_cost, max(wire_free_s, ready_s))
             groups.append(current)
-            current = []
+            current, elements = [], 0.0
         current.append(tensor)
+        elements += tensor.num_elements
         ready_s = next_ready_s
     return [*groups, current]
 
 
-def _end_s(group: list[Tensor], step: Step, exchange_cost: LinearCost, begin_s: float) -> float:
-    size = sum(tensor.num_elements for tensor in group) * step.bytes_per_element
+def _end_s(elements: float, step: Step, exchange_cost: LinearCost, begin_s: float) -> float:
+    size = elements * step.bytes_per_element
     return begin_s + exchange_cost.start_up_s + exchange_cost.s_per_byte * size
 
 
-def _waits(group: list[Tensor], step: Step, exchange_cost: LinearCost, begin_s: float, next_ready_s: float) -> bool:
+def _waits(elements: float, step: Step, exchange_cost: LinearCost, begin_s: float, next_ready_s: float) -> bool:
     """Tell whether a group that could begin at `begin_s` should take the next gradient along."""
     # Waiting is free while the wire is busy with earlier groups, and worth it while it is shorter than a start-up; but
     # a group that would be through before the next gradient is ready gains nothing by waiting.
-    if sum(tensor.num_elements for tensor in group) < MERGE_BELOW_ELEMENTS:
+    if elements < MERGE_BELOW_ELEMENTS:
         return True
     still_waiting = begin_s > next_ready_s or next_ready_s - begin_s < exchange_cost.start_up_s
-    return still_waiting and next_ready_s < _end_s(group, step, exchange_cost, begin_s)
+    return still_waiting and next_ready_s < _end_s(elements, step, exchange_cost, begin_s)

@@ -1,5 +1,7 @@
 """What a real rank allocates in a step is what its strategy predicts: DDP, FSDP2, HSDP, ZeRO-1, BinSGDM."""
 
+from functools import cache
+
 import pytest
 
 pytest.importorskip("torch")
@@ -10,6 +12,11 @@ from studies.measured_memory import CASES, MeasuredMemory, MemoryCase, measure, 
 pytestmark = pytest.mark.slow
 MOST_ERROR = 0.1
 BY_TITLE = {case.title: case for case in CASES}
+
+
+@cache
+def measured(title: str) -> MeasuredMemory:
+    return measure(BY_TITLE[title])
 
 
 def checked(case: MemoryCase, real: MeasuredMemory) -> None:
@@ -24,10 +31,10 @@ def checked(case: MemoryCase, real: MeasuredMemory) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
 def test_a_step_allocates_what_is_predicted(case: MemoryCase) -> None:
-    checked(case, measure(case))
+    checked(case, measured(case.title))
 
 
 @pytest.mark.parametrize(("real", "mistake"), [("DDP", "FSDP2"), ("FSDP2", "HSDP"), ("DDP", "ZeRO-1 of torch")])
 def test_the_memory_of_another_strategy_is_not_taken_for_its_own(real: str, mistake: str) -> None:
     with pytest.raises(AssertionError):
-        checked(BY_TITLE[mistake], measure(BY_TITLE[real]))
+        checked(BY_TITLE[mistake], measured(real))
