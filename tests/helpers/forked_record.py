@@ -1,0 +1,29 @@
+"""`simnet record` as a script, whose own processes are forked from it: torch is there already."""
+
+import os
+import runpy
+import subprocess
+import sys
+
+from simnet.commands.main import main
+from tests.helpers.launch import exit_code
+
+
+def forked(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+    """Do what a Python would do with this command, its output among the errors."""
+    assert command[1:3] == ["-m", "binsgdm.recording.alone_process"]
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        code = exit_code(lambda: runpy.run_module(command[2], run_name="__main__"), command[2:])
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return subprocess.CompletedProcess(command, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+if __name__ == "__main__":
+    subprocess.run = forked  # type: ignore[assignment]
+    sys.argv.insert(1, "record")
+    main()
