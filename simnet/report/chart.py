@@ -1,10 +1,11 @@
 """A figure of a page: what plotly draws, what a screen reader says, and the numbers as a table."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simnet.show.figure import BLUE, COLOURS, STEP_PARTS, VERMILION
+from simnet.show.figure import BLUE, COLOURS, VERMILION
 from simnet.show.table import Table
 from simnet.show.text import clipped, printable
 
@@ -18,23 +19,13 @@ BAND_OPACITY = "22"
 NAME_CHARACTERS = 60
 HEIGHT = 420
 """Of a figure on a screen [pixels]."""
+ROW_PIXELS = 34
+"""Of a bar."""
+FINE_TICKS = (1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0)
+"""Of a decade, where the ends of an axis are near."""
+X_TEXT = "%{y:.3g}x"
 DIVERGING = ((0.0, VERMILION), (0.5, "#F7F7F7"), (1.0, BLUE))
 """Slower, the same, faster."""
-
-__all__ = [
-    "BLUE",
-    "COLOURS",
-    "STEP_PARTS",
-    "VERMILION",
-    "Chart",
-    "Trace",
-    "axis",
-    "band",
-    "fill",
-    "layout",
-    "line",
-    "name",
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +65,8 @@ def layout(x: dict[str, Any], y: dict[str, Any], *, height: int = HEIGHT, **more
     """Return the layout of a figure with two axes."""
     legend = {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0}
     margin = {"l": 70, "r": 20, "t": 30, "b": 60}
-    return {"xaxis": x, "yaxis": y, "height": height, "margin": margin, "legend": legend, "hovermode": "closest"} | more
+    whole = {"xaxis": x, "yaxis": y, "height": height, "margin": margin, "hovermode": "closest"} | more
+    return whole | {"legend": legend | more.get("legend", {})}
 
 
 def fill(colour: str, index: int) -> dict[str, Any]:
@@ -111,3 +103,17 @@ def band(index: int, x: Sequence[Any], low: Sequence[float], high: Sequence[floa
         "fillcolor": f"{colour}{BAND_OPACITY}", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False,
         "legendgroup": str(index),
     }  # fmt: skip
+
+
+def tick_values(low: float, high: float) -> dict[str, Any]:
+    """Return the ticks of a logarithmic axis from one value to another, as arguments of `axis`."""
+    subs = (1.0, 2.0, 5.0) if high / low > 4 else FINE_TICKS
+    decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    ticks = [sub * 10.0**decade for decade in decades for sub in subs]
+    ticks = [tick for tick in ticks if low / 2 <= tick <= high * 2]
+    return {"ticks": ticks, "texts": [f"{tick:g}x" for tick in ticks]}
+
+
+def time_unit(seconds: float) -> tuple[float, str]:
+    """Return the unit in which a time is drawn, in seconds and by name."""
+    return (1.0, "s") if seconds >= 1 else (1e-3, "ms") if seconds >= 1e-3 else (1e-6, "µs")

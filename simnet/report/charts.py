@@ -4,29 +4,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from simnet.compare.advice import Advice
 from simnet.compare.crossover import Crossover
 from simnet.compare.verdict import PAYS
-from simnet.comparison import Comparison, by_series, mean_error, worst_error
-from simnet.report.chart import (
-    BLUE,
-    COLOURS,
-    DIVERGING,
-    STEP_PARTS,
-    SYMBOLS,
-    VERMILION,
-    Chart,
-    Trace,
-    axis,
-    band,
-    fill,
-    layout,
-    line,
-    name,
-)
-from simnet.result import PointResult, RunResult, StrategyResult
-from simnet.show.advice import CHANGES, advice_table, verdict_text
-from simnet.show.influences import change_text, noun, usual, value_text
+from simnet.report.chart import DIVERGING, X_TEXT, Chart, Trace, axis, band, layout, line, name, tick_values
+from simnet.result import PointResult, RunResult
+from simnet.show.figure import VERMILION
 from simnet.show.labels import titles
 from simnet.show.table import Column, Table
 from simnet.show.text import bandwidth_text, nodes_text, speedup_text
@@ -37,13 +19,11 @@ LEAST_COLOURED = 1.5
 """Factor on the time at which a speedup has the deepest colour, if no point is further from 1."""
 MOST_SHADED = 3
 """Lines that have an interval each; more bands hide each other."""
-FINE_TICKS = (1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0)
-"""Of a decade, where the ends of an axis are near."""
-MOST_BARS = 12
-MOST_SYSTEMS = 14
+MOST_WRITTEN = 12
+"""Columns of a map whose cells hold their numbers; more hide each other."""
+DARK, LIGHT = "#000000", "#FFFFFF"
+"""Of the numbers in a map."""
 GBIT = 1e9 / 8
-ROW_PIXELS = 34
-X_TEXT = "%{y:.3g}x"
 
 
 def speedups(points: Sequence[PointResult], over: Over, own: RunResult | None = None) -> Chart:
@@ -123,15 +103,6 @@ def _speedup_ticks(points: Sequence[RunResult]) -> dict[str, Any]:
     return tick_values(min([1.0, *values]), max([1.0, *values]))
 
 
-def tick_values(low: float, high: float) -> dict[str, Any]:
-    """Return the ticks of a logarithmic axis from one value to another, as arguments of `axis`."""
-    subs = (1.0, 2.0, 5.0) if high / low > 4 else FINE_TICKS
-    decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
-    ticks = [sub * 10.0**decade for decade in decades for sub in subs]
-    ticks = [tick for tick in ticks if low / 2 <= tick <= high * 2]
-    return {"ticks": ticks, "texts": [f"{tick:g}x" for tick in ticks]}
-
-
 def _level(value: float) -> dict[str, Any]:
     """Return a line across at a value."""
     return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": value, "y1": value, "line": {"width": 1}}
@@ -176,7 +147,6 @@ def heat_map(points: Sequence[PointResult]) -> Chart:
         "y": [f"{rate:g}" for rate in rates],
         "z": [[None if value is None else math.log(value) for value in row] for row in cells],
         "text": [["" if value is None else speedup_text(value) for value in row] for row in cells],
-        "texttemplate": "%{text}",
         "zmin": -deepest,
         "zmax": deepest,
         "colorscale": [list(stop) for stop in DIVERGING],
@@ -194,144 +164,51 @@ def heat_map(points: Sequence[PointResult]) -> Chart:
         key="heat-map",
         title="Where it is faster",
         sentence=f"Blue: {strategy} is faster than {baseline}; orange: slower, at {slower} of {len(known)} points.",
-        traces=(trace,),
+        traces=(trace, *([_written(trace)] if len(nodes) <= MOST_WRITTEN else [])),
         layout=layout(axis("nodes") | {"type": "category"}, axis("NIC bandwidth [Gbit/s]") | {"type": "category"}),
         table=_heat_table(rates, nodes, cells),
     )
+
+
+def _written(cells: Trace) -> Trace:
+    """Return the numbers in the cells of a map, dark on light ones and light on dark ones."""
+    places = [
+        (x, y, text, LIGHT if _is_dark(z / cells["zmax"]) else DARK)
+        for y, texts, row in zip(cells["y"], cells["text"], cells["z"], strict=True)
+        for x, text, z in zip(cells["x"], texts, row, strict=True)
+        if z is not None
+    ]
+    x, y, text, colours = (list(column) for column in zip(*places, strict=True))
+    return {
+        "type": "scatter", "mode": "text", "x": x, "y": y, "text": text, "textfont": {"color": colours},
+        "hoverinfo": "skip", "showlegend": False,
+    }  # fmt: skip
+
+
+def _is_dark(share: float) -> bool:
+    """Return whether light text is easier to read on a colour between the middle (0) and an end (-1, 1)."""
+    middle, end = DIVERGING[1][1], DIVERGING[2 if share > 0 else 0][1]
+    mixed = [(1 - abs(share)) * low + abs(share) * high for low, high in zip(_rgb(middle), _rgb(end), strict=True)]
+    return 1.05 / (_luminance(mixed) + 0.05) > (_luminance(mixed) + 0.05) / (_luminance(_rgb(DARK)) + 0.05)
+
+
+def _rgb(colour: str) -> list[float]:
+    return [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+
+
+def _luminance(rgb: Sequence[float]) -> float:
+    """Return the relative luminance of a colour.
+
+    Source: Web Content Accessibility Guidelines 2.2, "relative luminance".
+    """
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in rgb]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def _heat_table(rates: Sequence[float], nodes: Sequence[int], cells: Sequence[Sequence[float | None]]) -> Table:
     columns = [Column("NIC", "right"), *(Column(nodes_text(count), "right") for count in nodes)]
     rows = [[bandwidth_text(rate), *map(speedup_text, row)] for rate, row in zip(rates, cells, strict=True)]
     return Table(columns, rows)
-
-
-def breakdown(results: Sequence[RunResult], labels: Sequence[str] = ("",)) -> Chart:
-    """Return where the time of a step goes, a bar for the strategy and one for the baseline of each result.
-
-    Args:
-        results: drawn from top to bottom.
-        labels: of the results.
-    """
-    kept = list(zip(results, labels, strict=True))[:MOST_BARS]
-    bars: list[tuple[str, StrategyResult]] = []
-    for result, label in kept:
-        steps = [result.result, *([result.baseline] if result.baseline else [])]
-        bars += [(", ".join(filter(None, (label, one))), s) for one, s in zip(titles([result]), steps, strict=True)]
-    names = [name(label) for label, _ in bars]
-    unit_s, unit = _time_unit(max(step.iteration_s for _, step in bars))
-    traces = []
-    for index, (key, (part, colour)) in enumerate(STEP_PARTS.items()):
-        values = [getattr(step.breakdown, key) / unit_s for _, step in bars]
-        if any(values):
-            traces.append({
-                "type": "bar", "orientation": "h", "name": part, "y": names, "x": values, "marker": fill(colour, index),
-                "hovertemplate": f"%{{y}}<br>{part}: %{{x:.3g}} {unit}<extra></extra>",
-            })  # fmt: skip
-    first = results[0]
-    hidden = f"{first.result.overlap:.0%} of its communication is hidden by compute"
-    return Chart(
-        key="breakdown",
-        title="Where the time of a step goes",
-        sentence=f"{titles([first])[0]}: {hidden}; what compute does not hide is drawn as exposed communication.",
-        traces=tuple(traces),
-        layout=layout(
-            axis(f"time of a step [{unit}]"),
-            axis("") | {"autorange": "reversed"},
-            height=150 + ROW_PIXELS * len(bars),
-            barmode="stack",
-        ),
-        table=_breakdown_table(bars),
-    )
-
-
-def _time_unit(seconds: float) -> tuple[float, str]:
-    return (1.0, "s") if seconds >= 1 else (1e-3, "ms") if seconds >= 1e-3 else (1e-6, "µs")
-
-
-def _breakdown_table(bars: Sequence[tuple[str, StrategyResult]]) -> Table:
-    columns = [Column("part of a step"), *(Column(label, "right") for label, _ in bars)]
-    rows = [
-        [part, *(format_seconds(getattr(step.breakdown, key)) for _, step in bars)]
-        for key, (part, _) in STEP_PARTS.items()
-    ]
-    return Table(columns, [*rows, ["step", *(format_seconds(step.iteration_s) for _, step in bars)]])
-
-
-def tornado(result: RunResult) -> Chart:
-    """Return what the result would be at both ends of each uncertain value, the largest effect on top."""
-    shown = list(result.hangs_on[:MOST_BARS])
-    middle = usual(result)
-    low_x, low_text = [], []
-    high_x, high_text = [], []
-    for one in shown:
-        (low, low_factor), (high, high_factor) = sorted(zip(one.values, one.interval, strict=True))
-        low_x.append(min(low, middle))
-        high_x.append(max(high, middle))
-        low_text.append(f"if {change_text(one.key, low_factor)}: {value_text(result, low)}")
-        high_text.append(f"if {change_text(one.key, high_factor)}: {value_text(result, high)}")
-    nouns = [noun(one.key) for one in shown]
-    traces = tuple(
-        {
-            "type": "bar", "orientation": "h", "name": side, "y": nouns, "base": [middle] * len(shown),
-            "x": [value - middle for value in values], "marker": fill(colour, hatch),
-            "customdata": texts, "hovertemplate": "%{customdata}<extra></extra>",
-        }
-        for side, values, colour, hatch, texts in (
-            ("at the worse end", low_x, VERMILION, 0, low_text), ("at the better end", high_x, BLUE, 1, high_text),
-        )
-    )  # fmt: skip
-    metric = "speedup" if result.speedup is not None else "time of a step"
-    ends = [*low_x, *high_x, middle]
-    span = tick_values(min(ends), max(ends))
-    span["texts"] = [value_text(result, tick) for tick in span["ticks"]]
-    return Chart(
-        key="tornado",
-        title="What the answer hangs on",
-        sentence=f"The {metric} if one value alone were at either end of its 90 % interval; the prediction is "
-        f"{value_text(result, middle)}.",
-        traces=traces,
-        layout=layout(
-            axis(metric, log=True, **span),
-            axis("") | {"autorange": "reversed"},
-            height=140 + ROW_PIXELS * len(shown),
-            barmode="overlay",
-        ),
-        table=Table(("value", "at the worse end", "at the better end"), zip(nouns, low_text, high_text, strict=True)),
-    )
-
-
-def ranking(advice: Advice) -> Chart:
-    """Return the time of a step with every system that fits, the fastest on top, and whether it pays."""
-    fitting = [row for row in advice.systems if row.may_fit]
-    chosen = [*fitting[:MOST_SYSTEMS], *(one.system for one in advice.choices), advice.baseline_system]
-    rows = [row for row in fitting if row in chosen]
-    unit_s, unit = _time_unit(max(row.iteration_s for row in rows))
-    traces = tuple(
-        {
-            "type": "bar", "orientation": "h", "name": f"changes: {kind}", "y": [name(row.label) for row in mine],
-            "x": [row.iteration_s / unit_s for row in mine],
-            "marker": fill(colour, index),
-            "customdata": [f"{row.speedup.value:.3g}x; {verdict_text(row, advice)}" for row in mine],
-            "hovertemplate": f"%{{y}}: %{{x:.4g}} {unit}<br>%{{customdata}}<extra></extra>",
-        }
-        for index, ((mathematics, kind), colour) in enumerate(zip(CHANGES.items(), COLOURS, strict=False))
-        if (mine := [row for row in rows if row.mathematics == mathematics])
-    )  # fmt: skip
-    order = [name(row.label) for row in rows]
-    return Chart(
-        key="ranking",
-        title="What else could be used",
-        sentence="The fastest alternatives, each tuned; colours say what they change in training. Speedups are over "
-        f"{advice.baseline} at its best.",
-        traces=traces,
-        layout=layout(
-            axis(f"time of a step [{unit}]"),
-            axis("") | {"categoryorder": "array", "categoryarray": order[::-1]},
-            height=150 + 26 * len(rows),
-        ),
-        table=advice_table(advice),
-    )
 
 
 def crossover(found: Crossover, sentence: str) -> Chart:
@@ -353,7 +230,7 @@ def crossover(found: Crossover, sentence: str) -> Chart:
     texts = [f"{value:.3g}" for value in values]
     return Chart(
         key="crossover",
-        title="From where on it pays",
+        title="Where the faster side changes",
         sentence=sentence,
         traces=tuple(traces),
         layout=layout(
@@ -378,72 +255,3 @@ def crossover(found: Crossover, sentence: str) -> Chart:
 
 def _scale(found: Crossover) -> float:
     return GBIT if found.key.endswith("bandwidth") else 1.0
-
-
-def distribution(result: RunResult) -> Chart:
-    """Return how the times of iterations are distributed; of a result with several."""
-    sides = [result.result, *([result.baseline] if result.baseline else [])]
-    unit_s, unit = _time_unit(max(side.iteration_s for side in sides))
-    labels = titles([result])
-    traces = tuple(
-        {"type": "violin", "name": name(label), "x": [one / unit_s for one in side.iterations_s], "orientation": "h",
-         "box": {"visible": True}, "line": {"color": colour}, "points": False}
-        for label, side, colour in zip(labels, sides, COLOURS, strict=False)
-    )  # fmt: skip
-    return Chart(
-        key="distribution",
-        title="How iterations differ",
-        sentence=f"Times of {len(result.result.iterations_s)} iterations; the box holds the middle half.",
-        traces=traces,
-        layout=layout(axis(f"time of an iteration [{unit}]"), axis("")),
-        table=Table(
-            ("", Column("p50", "right"), Column("p95", "right"), Column("worst", "right")),
-            [
-                (label, *(format_seconds(_quantile(side.iterations_s, share)) for share in (0.5, 0.95, 1.0)))
-                for label, side in zip(labels, sides, strict=True)
-            ],
-        ),
-    )
-
-
-def _quantile(values: Sequence[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]
-
-
-def predicted_over_measured(comparisons: Sequence[Comparison]) -> Chart:
-    """Return predicted over measured times with their intervals, a colour a series."""
-    traces: list[Trace] = []
-    for index, (label, mine) in enumerate(by_series(comparisons).items()):
-        ends = [one.interval or (one.predicted, one.predicted) for one in mine]
-        colour = COLOURS[index % len(COLOURS)]
-        traces.append({
-            "type": "scatter", "mode": "markers", "name": name(label), "x": [one.measured for one in mine],
-            "y": [one.predicted for one in mine], "text": [name(one.label) for one in mine],
-            "marker": {"color": colour, "symbol": f"{SYMBOLS[index % len(SYMBOLS)]}-open", "size": 9},
-            "error_y": {
-                "type": "data", "symmetric": False, "color": colour,
-                "array": [high - one.predicted for one, (_, high) in zip(mine, ends, strict=True)],
-                "arrayminus": [one.predicted - low for one, (low, _) in zip(mine, ends, strict=True)],
-            },
-            "hovertemplate": f"%{{text}}: measured %{{x:.4g}}, predicted %{{y:.4g}}<extra>{name(label)}</extra>",
-        })  # fmt: skip
-    values = [value for one in comparisons for value in (one.measured, one.predicted)]
-    diagonal = {"type": "line", "x0": min(values), "y0": min(values), "x1": max(values), "y1": max(values)}
-    return Chart(
-        key="predicted-over-measured",
-        title="Predicted and measured",
-        sentence=f"{len(comparisons)} measured values; mean error {mean_error(comparisons):.1%}, worst "
-        f"{worst_error(comparisons):.1%}. On the line, prediction and measurement are equal.",
-        traces=tuple(traces),
-        layout=layout(
-            axis("measured [s]", log=True), axis("predicted [s]", log=True), shapes=[diagonal | {"line": {"width": 1}}]
-        ),
-        table=Table(
-            ("series", "what", Column("measured", "right"), Column("predicted", "right"), Column("error", "right")),
-            [
-                (one.series, one.label, f"{one.measured:.4g}", f"{one.predicted:.4g}", f"{one.error:+.1%}")
-                for one in comparisons
-            ],
-        ),
-    )

@@ -5,23 +5,21 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from simnet import calibration_draws, sweeps
+from simnet import sweeps
 from simnet.compare import convergence
 from simnet.compare.advice import Advice
 from simnet.compare.crossover import search, speedup_of
 from simnet.compare.rank import advise, check_folded
 from simnet.compare.tune import chosen
-from simnet.comparison import Comparison
+from simnet.comparison import Comparison, coverage, mean_error, worst_error
 from simnet.errors import SimnetError
-from simnet.report import charts
+from simnet.report import assumed, charts, comparison_charts, step_charts
 from simnet.report.chart import Chart
 from simnet.result import PointResult, RunResult, SweepResult
 from simnet.scenario import Scenario, experiment_of
 from simnet.show.advice_sentences import choices, sentences
 from simnet.show.crossover import crossover_sentences
-from simnet.show.influences import interval_text, noun
 from simnet.show.labels import panels, titles, workload_name
-from simnet.show.result_page import assumptions
 from simnet.show.sweep_page import headlines
 from simnet.show.table import Table
 from simnet.show.text import bandwidth_text, nodes_text, printable, speedup_text
@@ -71,6 +69,7 @@ class Contents:
         question: what was asked; "" if nobody has written it down.
         verdict: the answer in one sentence, with its interval.
         judgement: the verdict in a word or two, such as "pays"; "" if there is none.
+        against_best: the same against the best that a reader could use instead; "" if that is not known.
         sections: in order.
         notes: what a reader must know to trust the numbers.
     """
@@ -79,6 +78,7 @@ class Contents:
     question: str
     verdict: str
     judgement: str
+    against_best: str = ""
     sections: tuple[Section, ...]
     notes: tuple[str, ...] = ()
 
@@ -89,13 +89,14 @@ def num_ticks(scenario: Scenario, systems: Iterable[str] | None = ()) -> int:
     return len(_nodes_around(scenario)) * len(_rates_around(scenario)) + num_systems + 1
 
 
-def of_scenario(
+def of_scenario(  # noqa: PLR0913 - what a report may hold
     scenario: Scenario,
     tick: Tick,
     *,
     systems: Iterable[str] | None = (),
     measured: Sequence[Comparison] = (),
     jobs: int = 1,
+    known: RunResult | None = None,
 ) -> Contents:
     """Return the report on a scenario: its own point, what is around it, and what else could be used.
 
@@ -105,13 +106,14 @@ def of_scenario(
         systems: titles or kinds of alternatives to rank, which takes the longest; by default all, with None none.
         measured: measured values with their predictions.
         jobs: processes at most.
+        known: the result of the scenario's own point, where somebody has it; else it is simulated.
 
     Raises:
         SimnetError: the parts do not fit together, or there is no baseline.
     """
     if scenario.baseline is None:
         raise SimnetError(f"{scenario.name}: baseline: missing; add --set baseline=all_reduce")
-    result = with_influences(simulate(with_default_draws(scenario)))
+    result = known or with_influences(simulate(with_default_draws(scenario)))
     tick(1)
     around = _around(scenario, tick)
     advice = None if systems is None else _advice(scenario, systems, tick, jobs)
@@ -128,6 +130,7 @@ def of_scenario(
         question=scenario.question,
         verdict=capitalized(verdict_sentence(result)),
         judgement=speedup_of(result, simulate).verdict,
+        against_best=_against_best(titles([result])[0], advice),
         sections=tuple(sections),
         notes=tuple(dict.fromkeys(printable(note) for note in result.notes)),
     )
@@ -215,6 +218,42 @@ def _advice(scenario: Scenario, systems: Iterable[str], tick: Tick, jobs: int) -
     )
 
 
+def _against_best(strategy: str, advice: Advice | None) -> str:
+    """Return how a strategy at its best compares with the best dense baseline, in one sentence."""
+    if advice is None:
+        return ""
+    mine = [row for row in advice.others if row.name == strategy]
+    if not mine:
+        return ""
+    ends = mine[0].speedup.interval
+    between = f" (90 % interval {' to '.join(map(speedup_text, ends))})" if ends else ""
+    return (
+        f"With both sides tuned to this cluster, {mine[0].label} against {advice.baseline_system.label}: "
+        f"{speedup_text(mine[0].speedup.value)}{between}."
+    )
+
+
+def of_measurements(title: str, measured: Sequence[Comparison], proofs: Sequence[str] = ()) -> Contents:
+    """Return the report on predictions of what was measured.
+
+    Args:
+        title: of the page.
+        measured: each value with its prediction; at least one.
+        proofs: why the measured values are held out.
+    """
+    inside, with_interval = coverage(measured)
+    held = f"; {inside} of {with_interval} lie in their 90 % intervals" if with_interval else ""
+    return Contents(
+        title=printable(title),
+        question="How near to what was measured are the predictions?",
+        verdict=f"{len(measured)} measured values are predicted with a mean error of {mean_error(measured):.1%}, at "
+        f"worst {worst_error(measured):.1%}{held}.",
+        judgement="",
+        sections=tuple(_measured_section(measured)),
+        notes=tuple(map(printable, proofs)),
+    )
+
+
 def _around(scenario: Scenario, tick: Tick) -> SweepResult:
     """Return the scenario at other nodes and bandwidths."""
     axes: dict[str, Sequence[object]] = {NODES: _nodes_around(scenario), BANDWIDTH: _rates_around(scenario)}
@@ -245,7 +284,7 @@ def _speedup_section(points: Sequence[PointResult], label: str, own: RunResult |
         found += [charts.speedups(points, "nodes", own)] if has_nodes else []
         found += [charts.heat_map(points)] if has_nodes and has_rates else []
     if not found:
-        found.append(charts.breakdown(points, [_place(point) for point in points]))
+        found.append(step_charts.breakdown(points, [_place(point) for point in points]))
     title = f"How much faster: {label}" if label else "How much faster, and where"
     return Section(key="speedup", title=title, charts=tuple(found))
 
@@ -263,15 +302,15 @@ def _crossover_section(result: RunResult) -> Iterator[Section]:
     found = structs.replace(found, key="NIC bandwidth", strategy=strategy, baseline=baseline)
     said = tuple(crossover_sentences(found))
     chart = charts.crossover(found, said[0])
-    yield Section(key="crossover", title="From which bandwidth on", paragraphs=said[1:], charts=(chart,))
+    yield Section(key="crossover", title="At which bandwidth it pays", paragraphs=said[1:], charts=(chart,))
 
 
 def _of_run(result: RunResult) -> tuple[Chart, ...]:
-    found = [charts.breakdown([result])]
+    found = [step_charts.breakdown([result])]
     if len(result.result.iterations_s) > 1:
-        found.append(charts.distribution(result))
+        found.append(step_charts.distribution(result))
     if result.hangs_on:
-        found.append(charts.tornado(result))
+        found.append(step_charts.tornado(result))
     return tuple(found)
 
 
@@ -281,34 +320,20 @@ def _advice_section(advice: Advice) -> Section:
         title="What else could be used",
         paragraphs=tuple(choices(advice)),
         more=tuple(sentences(advice)),
-        charts=(charts.ranking(advice),),
+        charts=(comparison_charts.ranking(advice),),
     )
 
 
 def _measured_section(measured: Sequence[Comparison]) -> Iterator[Section]:
     if measured:
-        chart = charts.predicted_over_measured(measured)
+        chart = comparison_charts.predicted_over_measured(measured)
         yield Section(key="measured", title="Predicted and measured", charts=(chart,))
 
 
 def _assumed_section(result: RunResult) -> Section:
     """Return every assumption with its source, and the interval of every uncertain value."""
-    scenario = result.scenario
-    sources = {
-        "cluster": ("nominal rates", scenario.cluster.source),
-        "workload": ("gradients", scenario.workload.source),
-        "calibration": (scenario.calibration.kind, scenario.calibration.source),
-    }
-    rows = [(label, text, *sources.get(label, ("", ""))) for label, text in assumptions(result).items()]
-    rows += [
-        (f"compute, {one.gpu} {one.precision}", f"batch {one.batch}", one.kind, one.source)
-        for one in scenario.workload.compute
-        if one.gpu == (scenario.cluster.gpu or one.gpu)
-    ]
-    known = calibration_draws.intervals(calibration_draws.plain_scenario(scenario))
-    uncertain = Table(
-        ("value", "90 % interval"), [(noun(key), interval_text(key, ends)) for key, ends in known.items()]
+    tables = (
+        ("What was assumed, where it comes from, and whether it was measured", assumed.parts_table(result)),
+        ("Values that are not sure", assumed.uncertain_table(result)),
     )
-    tables = [("What was assumed, and where it comes from", Table(("part", "as simulated", "kind", "source"), rows))]
-    tables += [("Values that are not sure, as factors on them", uncertain)] if known else []
-    return Section(key="assumptions", title="What this rests on", tables=tuple(tables))
+    return Section(key="assumptions", title="What this rests on", tables=tables)

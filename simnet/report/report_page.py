@@ -50,6 +50,7 @@ def report_page(contents: Contents, origin: Origin) -> str:
         "question": clipped(printable(contents.question), TEXT_CHARACTERS),
         "verdict": clipped(contents.verdict, TEXT_CHARACTERS),
         "judgement": contents.judgement,
+        "against_best": clipped(contents.against_best, TEXT_CHARACTERS),
         "sections": contents.sections,
         "notes": [clipped(note, TEXT_CHARACTERS) for note in contents.notes],
         "origin": origin,

@@ -76,7 +76,11 @@ def _factor_text(key: str, factor: float) -> str:
 def interval_text(key: str, interval: tuple[float, float]) -> str:
     """Return what the ends of an interval mean: "1.9 times slower to 1.1 times faster", "0.5 to 2 times as long"."""
     low, high = interval
+    if low == 1:
+        return f"up to {_factor_text(key, high)}"
     if key.endswith(RATES):
+        if high == 1:
+            return f"up to {_factor_text(key, low)}"
         return f"{_factor_text(key, low)} to {_factor_text(key, high)}"
     return f"{_number(low)} to {_factor_text(key, high)}"
 

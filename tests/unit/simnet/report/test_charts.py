@@ -8,7 +8,7 @@ import pytest
 
 import simnet
 from simnet.comparison import Comparison
-from simnet.report import chart, charts
+from simnet.report import chart, charts, comparison_charts, step_charts
 from simnet.result import RunResult
 from simnet.units import format_seconds
 
@@ -52,7 +52,7 @@ def test_up_to_three_lines_have_their_intervals_of_more_only_the_one_asked_about
 
 def test_the_map_is_apart_at_one(sweep: simnet.SweepAnswer) -> None:
     found = charts.heat_map(sweep.points)
-    (trace,) = found.traces
+    trace = found.traces[0]
     assert trace["zmin"] == -trace["zmax"]
     cells = {
         (rate, nodes): z
@@ -64,13 +64,22 @@ def test_the_map_is_apart_at_one(sweep: simnet.SweepAnswer) -> None:
     assert f"slower, at {sum((point.speedup or 0) < 1 for point in sweep.points)} of 12" in found.sentence
 
 
+@pytest.mark.parametrize("share", [value / 20 for value in range(-20, 21)])
+def test_numbers_in_a_map_are_readable_on_every_colour(share: float) -> None:
+    ends = [charts._rgb(colour) for colour in (chart.DIVERGING[1][1], chart.DIVERGING[2 if share > 0 else 0][1])]
+    ground = charts._luminance([(1 - abs(share)) * low + abs(share) * high for low, high in zip(*ends, strict=True)])
+    text = charts._luminance(charts._rgb(charts.LIGHT if charts._is_dark(share) else charts.DARK))
+    low, high = sorted((ground, text))
+    assert (high + 0.05) / (low + 0.05) >= 4.5  # Web Content Accessibility Guidelines, level AA
+
+
 def test_a_missing_point_leaves_its_cell_empty(sweep: simnet.SweepAnswer) -> None:
-    (trace,) = charts.heat_map(sweep.points[1:]).traces
+    trace = charts.heat_map(sweep.points[1:]).traces[0]
     assert [row.count(None) for row in trace["z"]] == [1, 0, 0]
 
 
 def test_the_parts_of_a_bar_add_up_to_the_step(run: RunResult) -> None:
-    found = charts.breakdown([run])
+    found = step_charts.breakdown([run])
     assert run.baseline is not None
     for index, step in enumerate((run.result, run.baseline)):
         assert sum(trace["x"][index] for trace in found.traces) * 1e-3 == pytest.approx(step.iteration_s)
@@ -78,7 +87,7 @@ def test_the_parts_of_a_bar_add_up_to_the_step(run: RunResult) -> None:
 
 
 def test_every_bar_of_the_tornado_starts_at_the_prediction(run: RunResult) -> None:
-    worse, better = charts.tornado(run).traces
+    worse, better = step_charts.tornado(run).traces
     for one, low, high in zip(run.hangs_on, worse["x"], better["x"], strict=True):
         assert low <= 0 <= high
         ends = sorted([*one.values, run.speedup or 0.0])
@@ -88,7 +97,7 @@ def test_every_bar_of_the_tornado_starts_at_the_prediction(run: RunResult) -> No
 
 def test_the_ranking_holds_the_baseline_and_every_choice() -> None:
     advice = simnet.advise(BERT, draws=0, systems=["BinSGDM", "int8", "local_sgd", "PowerSGD rank 4"])
-    drawn = {label for trace in charts.ranking(advice).traces for label in trace["y"]}
+    drawn = {label for trace in comparison_charts.ranking(advice).traces for label in trace["y"]}
     assert {advice.baseline_system.label, *(one.system.label for one in advice.choices)} <= drawn
 
 
@@ -97,14 +106,14 @@ def test_what_is_predicted_lies_over_what_was_measured() -> None:
         Comparison(series="a", label="1", measured=1.0, predicted=1.1, interval=(0.9, 1.3)),
         Comparison(series="b", label="2", measured=2.0, predicted=1.8),
     ]
-    first, second = charts.predicted_over_measured(rows).traces
+    first, second = comparison_charts.predicted_over_measured(rows).traces
     assert (first["x"], first["y"], first["error_y"]["array"]) == ([1.0], [1.1], [pytest.approx(0.2)])
     assert (second["x"], second["y"], second["error_y"]["array"]) == ([2.0], [1.8], [0.0])
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.5, 50.0), (0.98, 1.02), (3.0, 3.1), (0.02, 4000.0)])
 def test_ticks_hold_both_ends_and_are_few(low: float, high: float) -> None:
-    ticks = charts.tick_values(low, high)["ticks"]
+    ticks = chart.tick_values(low, high)["ticks"]
     assert min(ticks) <= low
     assert max(ticks) >= high
     assert 2 <= len(ticks) <= 25
@@ -116,5 +125,5 @@ def test_text_of_a_file_is_no_markup_of_plotly() -> None:
 
 
 def test_a_figure_is_plain_json(sweep: simnet.SweepAnswer, run: RunResult) -> None:
-    for found in (charts.speedups(sweep.points, "nodes"), charts.heat_map(sweep.points), charts.tornado(run)):
+    for found in (charts.speedups(sweep.points, "nodes"), charts.heat_map(sweep.points), step_charts.tornado(run)):
         assert json.loads(json.dumps(found.figure, allow_nan=False)) == found.figure

@@ -1,0 +1,37 @@
+"""What a result rests on: each part with its source, and whether it was measured."""
+
+import simnet
+from simnet.report import assumed
+from simnet.result import RunResult
+
+BERT = "bert_base_10gbit"
+
+
+def rows(result: RunResult) -> dict[str, tuple[str, ...]]:
+    return {row[0]: tuple(row) for row in assumed.parts_table(result).rows}
+
+
+def test_every_part_says_where_it_comes_from_and_whether_it_was_measured() -> None:
+    result = simnet.simulate(BERT, draws=0)
+    found = rows(result)
+    for part in ("cluster", "workload", "calibration", "links inside nodes", "links between nodes"):
+        assert found[part][3], part
+        assert found[part][2], part
+    assert found["calibration"][2] == "no, an estimate"
+    assert found["links between nodes"][1:3] == ("91.9 % of the nominal rate", "yes, by others, on 10 Gbit/s")
+    assert found["links between nodes"][3] == result.scenario.calibration.inter_node.source
+    timed = {f"compute, {one.gpu} {one.precision}" for one in result.scenario.workload.compute}
+    assert {name for name in found if name.startswith("compute,")} == {
+        "compute, A100-80GB tf32",
+        "compute, A100-80GB amp",
+    }
+    assert len(timed) > 2  # those of other GPUs say nothing here
+
+
+def test_every_value_with_an_interval_is_named() -> None:
+    result = simnet.simulate(BERT, draws=20)
+    table = assumed.uncertain_table(result)
+    named = [row[0] for row in table.rows]
+    assert {"the codec", "links between nodes", "compute", "the model itself, of a time"} <= set(named)
+    assert dict(table.rows)["the GPU's memory"] == "up to 1.3 times slower"  # [0.75, 1]
+    assert dict(table.rows)["compute during communication"] == "up to 1.4 times as long"  # [1, 1.4]
