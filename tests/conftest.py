@@ -1,5 +1,6 @@
 """What all tests start from: Hypothesis, Triton without a GPU, and signals."""
 
+import gc
 import os
 import signal
 import threading
@@ -56,6 +57,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @cache
 def _folder_of_tests(path: Path) -> str:
     return path.relative_to(HERE).parts[0] if path.is_relative_to(HERE) else ""
+
+
+def pytest_collection_finish() -> None:
+    """Let Python's looks for circles leave out what all tests share, two million objects."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """Let it be freed again: libraries tell of what they never saw freed."""
+    gc.unfreeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -15,6 +15,7 @@ from simnet.journal import NAME
 from tests.helpers.scenario_samples import pod, write
 
 ROOT = Path(__file__).parents[3]
+LONGEST_S = 60.0
 IN_WORKERS_AT_ONCE = """
 from simnet import sweeps
 sweeps.PROBE_S = sweeps.WORKERS_PAY_S = 0
@@ -30,8 +31,10 @@ def _started(command: list[str], out: Path) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
+    deadline = time.monotonic() + LONGEST_S
     while not (out / NAME).exists() or (out / NAME).read_bytes().count(b"\n") < 9:
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, process.communicate(timeout=LONGEST_S)
+        assert time.monotonic() < deadline, "no points are finished"
         time.sleep(0.002)
     return process
 
@@ -49,8 +52,11 @@ def _ignores_interrupts(pid: int) -> bool:
 
 
 def _all_end(pids: list[int]) -> bool:
-    """Wait until none of the processes runs; the test's own time limit ends a wait in vain."""
+    """Wait until none of the processes runs."""
+    deadline = time.monotonic() + LONGEST_S
     while any(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids):
+        if time.monotonic() > deadline:
+            return False
         time.sleep(0.01)
     return True
 
@@ -80,7 +86,7 @@ def test_a_killed_sweep_resumes_and_loses_nothing(command: list[str], tmp_path: 
     process = _started(command, out)
     workers = _descendants(process.pid)
     process.kill()
-    process.communicate()
+    process.communicate(timeout=LONGEST_S)  # workers have its output, too
     assert not (out / "results.json").exists()
     finished = (out / NAME).read_bytes().count(b"\n")
     assert _all_end(workers)
@@ -95,6 +101,6 @@ def test_an_interrupt_says_how_to_resume_and_exits_130(command: list[str], tmp_p
     process = _started(command, tmp_path / "out")
     assert all(map(_ignores_interrupts, _descendants(process.pid)))
     os.killpg(process.pid, signal.SIGINT)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 130
     assert told.strip() == "simnet: sweep: interrupted; the same command resumes from the finished points"
