@@ -114,6 +114,9 @@ def _drawn(ax: "Axes | None", draw: "Callable[[Axes], None]") -> "Axes":
         raise SimnetError("plot: matplotlib is missing: a figure needs it; pip install matplotlib") from error
     from simnet.show.figure import styled
 
+    # Loads the backend, which in a notebook turns interactive on: inside of `styled` that would be undone at its end,
+    # and no further figure would be shown.
+    pyplot.draw_if_interactive()  # type: ignore[no-untyped-call]
     with styled():
         axes = pyplot.subplots(figsize=SIZE_IN, layout="constrained")[1] if ax is None else ax
         draw(axes)

@@ -45,23 +45,11 @@ def run_html(result: RunResult) -> str:
         [
             f"<p><strong>{_text(run_line(result))}</strong></p>",
             *_bars(result),
-            "".join(f"<p>{_text(line)}</p>" for line in _sentences(verdict(result))),
+            "".join(f"<p>{_text(line)}</p>" for line in verdict(result)),
             f"<details><summary>Numbers</summary>{comparison(result).html()}</details>",
             f"<details><summary>Assumptions</summary>{assumed.html()}<ul>{notes}</ul></details>",
         ]
     )
-
-
-def _sentences(lines: Iterable[str]) -> Iterator[str]:
-    """Yield sentences that were broken into lines for a terminal as one line each."""
-    sentence = ""
-    for line in lines:
-        if sentence and not line.startswith(" "):
-            yield sentence
-            sentence = ""
-        sentence = f"{sentence} {line.strip()}".strip()
-    if sentence:
-        yield sentence
 
 
 def _bars(result: RunResult) -> Iterator[str]:

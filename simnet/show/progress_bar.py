@@ -33,6 +33,8 @@ def is_watched() -> bool:
 
 
 def in_notebook() -> bool:
-    """Return whether a notebook runs this code."""
+    """Return whether a notebook runs this code that can show a bar, which takes ipywidgets."""
+    from importlib.util import find_spec
+
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    return type(shell).__name__ == "ZMQInteractiveShell"
+    return type(shell).__name__ == "ZMQInteractiveShell" and find_spec("ipywidgets") is not None

@@ -38,7 +38,7 @@ def result_page(run_result: RunResult) -> Page:
             "",
             comparison(run_result),
             "",
-            *verdict(run_result),
+            *(line for sentence in verdict(run_result) for line in hanging("", sentence)),
             *(line for note in run_result.notes for line in hanging("note: ", note)),
         ]
     )
@@ -184,7 +184,7 @@ def _optional_seconds(seconds: float | None) -> str:
 
 
 def verdict(run_result: RunResult) -> Iterator[str]:
-    """Yield intervals, speedups, and what they hang on."""
+    """Yield intervals, speedups, and what they hang on, a sentence each."""
     yield from _uncertainty(run_result)
     yield from _speedups(run_result)
     yield from _influences(run_result)
@@ -194,7 +194,7 @@ def _uncertainty(run_result: RunResult) -> Iterator[str]:
     """Yield the intervals of the iteration times."""
     for key, name in zip(("iteration_s", "baseline_iteration_s"), names([run_result]), strict=False):
         if between := _between(run_result, key, format_seconds):
-            yield from hanging("", f"iteration time of {name}{between}")
+            yield f"iteration time of {name}{between}"
 
 
 def _influences(run_result: RunResult) -> Iterator[str]:
@@ -202,7 +202,7 @@ def _influences(run_result: RunResult) -> Iterator[str]:
     if run_result.hangs_on:
         from simnet.show.influences import sentence  # with the figures, which most runs need not load
 
-        yield from hanging("", f"it hangs on: {sentence(run_result)}")
+        yield f"it hangs on: {sentence(run_result)}"
 
 
 def _between(run_result: RunResult, name: str, written: Callable[[float], str]) -> str:
@@ -220,9 +220,9 @@ def _speedups(run_result: RunResult) -> Iterator[str]:
     pair = " against ".join(names([run_result]))
     if run_result.speedup is not None:
         text = f"{speedup_text(run_result.speedup)}{_between(run_result, 'speedup', speedup_text)}"
-        yield from hanging("", f"speedup {text} per iteration, {pair}")
+        yield f"speedup {text} per iteration, {pair}"
     if run_result.end_to_end_speedup is not None:
         text = (
             f"{speedup_text(run_result.end_to_end_speedup)}{_between(run_result, 'end_to_end_speedup', speedup_text)}"
         )
-        yield from hanging("", f"speedup {text} end to end, {pair}")
+        yield f"speedup {text} end to end, {pair}"
