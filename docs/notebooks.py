@@ -1,7 +1,7 @@
-"""Run the notebooks of `examples/notebooks` and compare what they show.
+"""Run the notebooks of `examples/notebooks` and compare what they show: `python docs/notebooks.py [--write]`.
 
-`python docs/notebooks.py [--write] [NOTEBOOKS...]`. Each runs in an empty folder, as a user's would. Text must be equal; figures must be there, since their last pixels
-differ between versions of matplotlib.
+Each runs in an empty folder, as a user's would. Text must be equal; figures must be there, since their last pixels
+differ between versions of matplotlib. Notebooks may be named; else all run.
 """
 
 import os

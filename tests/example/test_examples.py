@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -47,7 +48,21 @@ def test_an_example_is_short_and_explains_its_options(script: Path, tmp_path: Pa
 def test_an_example_needs_no_other_file_of_the_project(script: Path) -> None:
     text = script.read_text(encoding="utf-8")
     modules = set(re.findall(r"^\s*(?:from|import) (\w+)", text, re.MULTILINE))
-    assert modules <= {*sys.stdlib_module_names, "torch", "numpy", "sklearn", "binsgdm"}
+    assert modules <= {*sys.stdlib_module_names, "torch", "numpy", "sklearn", "binsgdm", "simnet"}
+
+
+def test_the_python_api_answers_as_its_example_shows(tmp_path: Path) -> None:
+    done = run("ask_from_python.py", folder=tmp_path)
+    assert done.code == 0, done.stderr
+    assert "CrossoverAnswer(cluster.inter_node.bandwidth: binsgdm is faster than all_reduce" in done.stdout
+
+
+@pytest.mark.parametrize("checker", [("mypy", "--strict"), ("pyright", "--pythonpath", sys.executable)])
+def test_checkers_of_types_find_nothing_in_a_script_that_uses_the_api(checker: tuple[str, ...]) -> None:
+    pytest.importorskip(checker[0])
+    command = [sys.executable, "-m", *checker, "examples/ask_from_python.py"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("optimizer", ["binsgdm", "adam"])

@@ -19,7 +19,7 @@ def test_a_notebook_shows_what_it_shows_now(path: Path) -> None:
     assert list(notebooks.shown(found)) == list(notebooks.shown(nbformat.read(path, as_version=4)))
     figures = [kind for _, kind, _ in notebooks.shown(found) if kind == "image/png"]
     plots = [cell for cell in found.cells if cell.cell_type == "code" and ".plot()" in cell.source]
-    assert len(figures) == len(plots) >= 2
+    assert len(figures) == len(plots) >= 1
 
 
 def test_there_are_three() -> None:
