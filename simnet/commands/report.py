@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from simnet.commands import options
-from simnet.commands.output import check_file, emit
+from simnet.commands.output import check_file, emit, watched
 from simnet.commands.settings import add_draws, read_settings
 from simnet.commands.terminal import progress, tell
 from simnet.errors import SimnetError
@@ -15,13 +15,18 @@ from simnet.errors import SimnetError
 if TYPE_CHECKING:
     from simnet.report.contents import Contents
 
+SWEEP, CAMPAIGN = "a sweep", "a campaign"
+CAMPAIGN_DRAWS = 20
+"""Bootstrap fits for the intervals of a campaign; more take a minute."""
+
 
 @click.command(
     "report",
-    help="Write what RESULTS of a sweep show, or the answer to SCENARIO and what is around it, as one HTML file.\n\n"
-    "RESULTS is the folder or the results.json that simnet sweep -o has written; SCENARIO the name of a shipped "
-    "experiment or a file. The page needs no network: verdict with its interval, interactive figures, what else could "
-    "be used, every assumption with its source, and how to repeat it.",
+    help="Write what RESULTS show, or the answer to SCENARIO and what is around it, as one HTML file.\n\n"
+    "RESULTS is the folder or the results.json that simnet sweep -o has written, the JSON of simnet simulate, or the "
+    "folder of a campaign of simnet lab; SCENARIO the name of a shipped experiment or a file. The page needs no "
+    "network: verdict with its interval, interactive figures, what else could be used, every assumption with its "
+    "source, and how to repeat it.",
     epilog="\b\nExamples:\n  simnet report bert_base_10gbit -o report.html\n"
     "  simnet sweep speedup -o out/speedup && simnet report out/speedup -o speedup.html\n"
     "  simnet report mine.toml --measured training.json -o report.html",
@@ -55,16 +60,20 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     """Run `simnet report`."""
     from simnet import files
     from simnet.report.report_page import Origin, check_plotly, report_page
+    from simnet.scenario import load
 
     check_plotly()
     fixed = read_settings(settings)
     add_draws(fixed, draws)
     check_file(output)
-    if _holds_results(Path(source)):
+    commands: list[str] = []
+    if (what := _results_in(Path(source))) is not None:
         if fixed or measurements or systems is not None:
-            raise SimnetError(f"{source}: results of a sweep: -o alone has an effect; drop the other options")
-        contents, commands = _of_results(Path(source)), []
+            raise SimnetError(f"{source}: results of {what}: -o alone has an effect; drop the other options")
+        contents = _of_campaign(Path(source)) if what == CAMPAIGN else _of_sweep(Path(source))
     else:
+        load(source, fixed)
+        check_file(output)  # again, now that it is known which files the scenario is made of
         contents = _of_scenario(source, fixed, measurements, _names(systems), jobs)
         commands = _commands(source, settings, draws)
     again = shlex.join(["simnet", "report", source, *_given(settings, draws, measurements, systems), "-o", str(output)])
@@ -72,23 +81,41 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     tell(f"wrote {output}")
 
 
-def _holds_results(source: Path) -> bool:
-    """Return whether a sweep has written a file or a folder."""
+def _results_in(source: Path) -> str | None:
+    """Return what has left results in a folder or a file; None of a scenario, or of a run, which is one point."""
+    from simnet import files, results_file
+    from simnet.commands.lab import CAMPAIGN as CAMPAIGN_FILE
+
     if source.is_dir():
-        return True
-    return source.suffix == ".json" and source.is_file() and b'"points"' in source.read_bytes()
+        return CAMPAIGN if (source / CAMPAIGN_FILE).exists() else SWEEP
+    if source.suffix != ".json" or not source.is_file():
+        return None
+    return SWEEP if b'"points"' in files.read_bytes(source, results_file.MAX_BYTES) else None
 
 
-def _of_results(source: Path) -> "Contents":
+def _of_sweep(source: Path) -> "Contents":
     from simnet import results_file
     from simnet.report.contents import of_sweep
 
     return of_sweep(results_file.read(source))
 
 
+def _of_campaign(source: Path) -> "Contents":
+    from simnet.commands.lab import CAMPAIGN as CAMPAIGN_FILE
+    from simnet.lab import campaign as campaigns
+    from simnet.report.contents import of_measurements
+    from simnet.show.measured_steps import proof_text
+    from simnet.validation import campaign_prediction
+
+    found = campaign_prediction.evaluate(campaigns.load(source / CAMPAIGN_FILE), source, CAMPAIGN_DRAWS, watched)
+    proofs = [f"{layout.text()}, {proof_text(proof)}" for layout, proof in found.proofs]
+    return of_measurements(f"Training steps of {source.name}, predicted and measured", found.points, proofs)
+
+
 def _of_scenario(
     source: str, fixed: dict[str, object], paths: tuple[Path, ...], systems: list[str] | None, jobs: int | None
 ) -> "Contents":
+    from simnet import results_file
     from simnet.api.measurements import validate_steps
     from simnet.report import contents
     from simnet.scenario import load
@@ -97,8 +124,11 @@ def _of_scenario(
     look_rarely_for_circles()
     scenario = load(source, fixed)
     measured = validate_steps(source, paths, None, None, None).comparisons if paths else ()
+    known = None if fixed or not source.endswith(".json") else results_file.read_run(Path(source))
     with progress(contents.num_ticks(scenario, systems), "simulating") as tick:
-        return contents.of_scenario(scenario, tick, systems=systems, measured=measured, jobs=jobs or num_cores())
+        return contents.of_scenario(
+            scenario, tick, systems=systems, measured=measured, jobs=jobs or num_cores(), known=known
+        )
 
 
 def _names(systems: str | None) -> list[str] | None:

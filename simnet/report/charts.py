@@ -10,6 +10,7 @@ from simnet.report.chart import DIVERGING, X_TEXT, Chart, Trace, axis, band, lay
 from simnet.result import PointResult, RunResult
 from simnet.show.figure import VERMILION
 from simnet.show.labels import titles
+from simnet.show.sweep_page import is_slower
 from simnet.show.table import Column, Table
 from simnet.show.text import bandwidth_text, nodes_text, speedup_text
 from simnet.units import format_seconds
@@ -23,6 +24,9 @@ MOST_WRITTEN = 12
 """Columns of a map whose cells hold their numbers; more hide each other."""
 DARK, LIGHT = "#000000", "#FFFFFF"
 """Of the numbers in a map."""
+NEAR_TICKS = (0.4, 0.5, 0.6, 0.8, 1, 1.25, 1.5, 2, 2.5)
+FAR_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
+"""Of the colours of a map."""
 GBIT = 1e9 / 8
 
 
@@ -62,7 +66,7 @@ def speedups(points: Sequence[PointResult], over: Over, own: RunResult | None = 
         traces=tuple(traces),
         layout=layout(
             axis(where, log=True, ticks=ticks, texts=[text(value) for value in ticks]),
-            axis("speedup", log=True, **_speedup_ticks(points)),
+            axis("speedup", log=True, **_speedup_ticks(points, [one for one in points if _other(one, over) in shaded])),
             shapes=[_level(1.0)],
         ),
         table=_speedup_table(points),
@@ -96,10 +100,10 @@ def _intervals(points: Sequence[RunResult]) -> tuple[list[float], list[float]] |
     return [low for low, _ in known], [high for _, high in known]
 
 
-def _speedup_ticks(points: Sequence[RunResult]) -> dict[str, Any]:
-    """Return ticks that hold 1 and every value, as a reader knows them."""
+def _speedup_ticks(points: Sequence[RunResult], shaded: Sequence[RunResult]) -> dict[str, Any]:
+    """Return ticks that hold 1, every value and every interval that is drawn, as a reader knows them."""
     values = [point.speedup or 1.0 for point in points]
-    values += [end for point in points for end in point.intervals.get("speedup", ())]
+    values += [end for point in shaded for end in point.intervals.get("speedup", ())]
     return tick_values(min([1.0, *values]), max([1.0, *values]))
 
 
@@ -140,7 +144,8 @@ def heat_map(points: Sequence[PointResult]) -> Chart:
     deepest = math.log(max([LEAST_COLOURED, *(max(value, 1 / value) for value in known.values() if value)]))
     cells = [[known.get((rate, count)) for count in nodes] for rate in rates]
     strategy, baseline = titles(list(points))
-    ticks = [tick for tick in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if abs(math.log(tick)) <= deepest * 1.001]
+    known_ticks = NEAR_TICKS if deepest < math.log(NEAR_TICKS[-1]) else FAR_TICKS
+    ticks = [tick for tick in known_ticks if abs(math.log(tick)) <= deepest * 1.001]
     trace: Trace = {
         "type": "heatmap",
         "x": [str(count) for count in nodes],
@@ -159,7 +164,7 @@ def heat_map(points: Sequence[PointResult]) -> Chart:
         },
         "hovertemplate": "%{x} nodes, %{y} Gbit/s: %{text}<extra></extra>",
     }
-    slower = sum(value < 1 for value in known.values() if value is not None)
+    slower = sum(map(is_slower, points))
     return Chart(
         key="heat-map",
         title="Where it is faster",

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from simnet.compare.advice import Advice
 from simnet.comparison import Comparison, by_series, mean_error, worst_error
-from simnet.report.chart import SYMBOLS, Chart, Trace, axis, fill, layout, name, time_unit
+from simnet.report.chart import SYMBOLS, Chart, Trace, axis, fill, layout, name, tick_values, time_unit
 from simnet.show.advice import CHANGES, advice_table, verdict_text
 from simnet.show.figure import COLOURS
 from simnet.show.table import Column, Table
+from simnet.show.validation import percent
 
 MOST_SYSTEMS = 14
 
@@ -63,15 +64,19 @@ def predicted_over_measured(comparisons: Sequence[Comparison]) -> Chart:
             "hovertemplate": f"%{{text}}: measured %{{x:.4g}}, predicted %{{y:.4g}}<extra>{name(label)}</extra>",
         })  # fmt: skip
     values = [value for one in comparisons for value in (one.measured, one.predicted)]
+    ticks = tick_values(min(values), max(values))
+    ticks["texts"] = [f"{tick:g}" for tick in ticks["ticks"]]
     diagonal = {"type": "line", "x0": min(values), "y0": min(values), "x1": max(values), "y1": max(values)}
     return Chart(
         key="predicted-over-measured",
         title="Predicted and measured",
-        sentence=f"{len(comparisons)} measured values; mean error {mean_error(comparisons):.1%}, worst "
-        f"{worst_error(comparisons):.1%}. On the line, prediction and measurement are equal.",
+        sentence=f"{len(comparisons)} measured values; mean error {percent(mean_error(comparisons))}, worst "
+        f"{percent(worst_error(comparisons))}. On the line, prediction and measurement are equal.",
         traces=tuple(traces),
         layout=layout(
-            axis("measured [s]", log=True), axis("predicted [s]", log=True), shapes=[diagonal | {"line": {"width": 1}}]
+            axis("measured [s]", log=True, **ticks),
+            axis("predicted [s]", log=True, **ticks),
+            shapes=[diagonal | {"line": {"width": 1}}],
         ),
         table=Table(
             ("series", "what", Column("measured", "right"), Column("predicted", "right"), Column("error", "right")),

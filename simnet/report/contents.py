@@ -19,10 +19,12 @@ from simnet.result import PointResult, RunResult, SweepResult
 from simnet.scenario import Scenario, experiment_of
 from simnet.show.advice_sentences import choices, sentences
 from simnet.show.crossover import crossover_sentences
+from simnet.show.labels import label as label_of
 from simnet.show.labels import panels, titles, workload_name
-from simnet.show.sweep_page import headlines
+from simnet.show.sweep_page import headlines, is_slower
 from simnet.show.table import Table
 from simnet.show.text import bandwidth_text, nodes_text, printable, speedup_text
+from simnet.show.validation import percent
 from simnet.simulation import simulate, with_influences
 from simnet.uncertainty import with_default_draws
 from simnet.units import Bandwidth, format_seconds
@@ -69,7 +71,7 @@ class Contents:
         question: what was asked; "" if nobody has written it down.
         verdict: the answer in one sentence, with its interval.
         judgement: the verdict in a word or two, such as "pays"; "" if there is none.
-        against_best: the same against the best that a reader could use instead; "" if that is not known.
+        against_best: the same against the best that could be used instead, or the worst point; "" if not known.
         sections: in order.
         notes: what a reader must know to trust the numbers.
     """
@@ -147,12 +149,15 @@ def of_sweep(sweep: SweepResult, measured: Sequence[Comparison] = ()) -> Content
         raise SimnetError(f"{sweep.name}: no point has a baseline: sweep with --set baseline=all_reduce")
     by_panel = list(panels(points).items())
     best = max(points, key=lambda point: point.speedup or 0.0)
+    if all(len(mine) == 1 for _, mine in by_panel):
+        by_panel = [("", points)]
     sections = [_speedup_section(mine, label) for label, mine in by_panel[:MOST_PANELS]]
     return Contents(
-        title=printable(sweep.name),
-        question=sweep.question,
-        verdict=f"{_where(best, many=len(by_panel) > 1)} {verdict_sentence(best)}",
+        title=printable(sweep.question or sweep.name),
+        question=f"Sweep {sweep.name}, {len(sweep.points)} points." if sweep.question else "",
+        verdict=f"At best, {_where(best, many=len(by_panel) > 1)}: {verdict_sentence(best)}",
         judgement="",
+        against_best=_worst_sentence(points, many=len(by_panel) > 1),
         sections=(
             Section(key="points", title="Over all points", paragraphs=tuple(headlines(sweep))),
             *sections,
@@ -161,7 +166,7 @@ def of_sweep(sweep: SweepResult, measured: Sequence[Comparison] = ()) -> Content
                 key="step",
                 title="Where the time goes",
                 paragraphs=(f"At the largest speedup, {speedup_text(best.speedup)}.",),
-                charts=_of_run(best),
+                charts=_of_run(best if best.hangs_on else with_influences(best)),
             ),
             *_measured_section(measured),
             _assumed_section(best),
@@ -170,10 +175,22 @@ def of_sweep(sweep: SweepResult, measured: Sequence[Comparison] = ()) -> Content
     )  # fmt: skip
 
 
-def _where(best: PointResult, *, many: bool) -> str:
-    """Return where the largest speedup of a sweep is, before its verdict."""
-    workload = f"of {workload_name(best)} " if many else ""
-    return f"At best, {workload}on {nodes_text(best.num_nodes)} at {bandwidth_text(best.nic_gbit_per_s)}:"
+def _where(point: PointResult, *, many: bool) -> str:
+    """Return where a point of a sweep is, of which workload where there are many."""
+    workload = f"of {workload_name(point)} " if many else ""
+    return f"{workload}on {nodes_text(point.num_nodes)} at {bandwidth_text(point.nic_gbit_per_s)}"
+
+
+def _worst_sentence(points: Sequence[PointResult], *, many: bool) -> str:
+    """Return the least speedup, and at how many points it is below 1; "" of one point."""
+    if len(points) == 1:
+        return ""
+    worst = min(points, key=lambda point: point.speedup or 0.0)
+    slower = sum(map(is_slower, points))
+    return (
+        f"At worst, {_where(worst, many=many)}: {speedup_text(worst.speedup)}. It is slower at {slower} of "
+        f"{len(points)} points."
+    )
 
 
 def _left_out(count: int) -> list[Section]:
@@ -246,8 +263,8 @@ def of_measurements(title: str, measured: Sequence[Comparison], proofs: Sequence
     return Contents(
         title=printable(title),
         question="How near to what was measured are the predictions?",
-        verdict=f"{len(measured)} measured values are predicted with a mean error of {mean_error(measured):.1%}, at "
-        f"worst {worst_error(measured):.1%}{held}.",
+        verdict=f"{len(measured)} measured values are predicted with a mean error of {percent(mean_error(measured))}, "
+        f"at worst {percent(worst_error(measured))}{held}.",
         judgement="",
         sections=tuple(_measured_section(measured)),
         notes=tuple(map(printable, proofs)),
@@ -284,13 +301,9 @@ def _speedup_section(points: Sequence[PointResult], label: str, own: RunResult |
         found += [charts.speedups(points, "nodes", own)] if has_nodes else []
         found += [charts.heat_map(points)] if has_nodes and has_rates else []
     if not found:
-        found.append(step_charts.breakdown(points, [_place(point) for point in points]))
+        found.append(step_charts.breakdown(points, [label_of(point, list(point.set)) for point in points]))
     title = f"How much faster: {label}" if label else "How much faster, and where"
     return Section(key="speedup", title=title, charts=tuple(found))
-
-
-def _place(point: PointResult) -> str:
-    return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in point.set.items())
 
 
 def _crossover_section(result: RunResult) -> Iterator[Section]:

@@ -17,6 +17,9 @@ _REPAIR = "it draws the figures; pip install 'binsgdm[report]'"
 TITLE_CHARACTERS, TEXT_CHARACTERS = 200, 2000
 """Of a title, and of any other text of a file: a megabyte of it would hide the answer."""
 
+MOST_ROWS = 500
+"""Of a table; the files of a sweep have all."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
@@ -64,7 +67,11 @@ def report_page(contents: Contents, origin: Origin) -> str:
 
 
 def _clipped(table: Table) -> Table:
-    return Table(table.columns, [[clipped(cell, TEXT_CHARACTERS) for cell in row] for row in table.rows])
+    """Return a table without what would hide the answer: the megabyte of a cell, the thousands of rows."""
+    rows = [[clipped(cell, TEXT_CHARACTERS) for cell in row] for row in table.rows[:MOST_ROWS]]
+    if len(table.rows) > MOST_ROWS:
+        rows.append([f"and {len(table.rows) - MOST_ROWS} more", *[""] * (len(table.columns) - 1)])
+    return Table(table.columns, rows)
 
 
 def _json(contents: Contents) -> str:
@@ -92,10 +99,10 @@ def check_plotly() -> None:
 
 def _plotly() -> str:
     """Return plotly.js, from the package of plotly."""
-    from importlib.resources import files as package_files
+    from importlib.util import find_spec
 
-    try:
-        whole = package_files("plotly").joinpath("package_data/plotly.min.js").read_text(encoding="utf-8")
-    except (ImportError, OSError) as error:
-        raise SimnetError(f"report: plotly is missing: {_REPAIR}") from error
+    found = find_spec("plotly")
+    if found is None or found.origin is None:
+        raise SimnetError(f"report: plotly is missing: {_REPAIR}")
+    whole = files.read_text(Path(found.origin).parent / "package_data" / "plotly.min.js")
     return whole.replace("</script", "<\\/script")

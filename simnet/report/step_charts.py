@@ -37,11 +37,13 @@ def breakdown(results: Sequence[RunResult], labels: Sequence[str] = ("",)) -> Ch
                 "hovertemplate": f"%{{y}}<br>{part}: %{{x:.3g}} {unit}<extra></extra>",
             })  # fmt: skip
     first = results[0]
-    hidden = f"{first.result.overlap:.0%} of its communication is hidden by compute"
+    hidden = f"{first.result.overlap:.0%} of its communication is hidden by compute".replace("%", " %")
+    left_out = f" Drawn are the first {len(kept)} of {len(results)} points." if len(results) > len(kept) else ""
     return Chart(
         key="breakdown",
         title="Where the time of a step goes",
-        sentence=f"{titles([first])[0]}: {hidden}; what compute does not hide is drawn as exposed communication.",
+        sentence=f"{titles([first])[0]}: {hidden}; what compute does not hide is drawn as exposed communication."
+        + left_out,
         traces=tuple(traces),
         layout=layout(
             axis(f"time of a step [{unit}]"),

@@ -223,7 +223,7 @@ def _place(point: PointResult) -> str:
     return f"on {nodes_text(point.num_nodes)} at {bandwidth_text(point.nic_gbit_per_s)}"
 
 
-def _is_slower(point: PointResult) -> bool:
+def is_slower(point: PointResult) -> bool:
     """Return whether the speedup, as it is shown, is below 1."""
     return round(_speedup(point), 2) < 1
 
@@ -233,7 +233,7 @@ def _slower(points: list[PointResult], keys: Sequence[str]) -> str:
     least = min(points, key=_speedup)
     at = f", {_swept_text(least, keys)}" if keys else ""
     least_text = f"least {speedup_text(least.speedup)}{at}, {_place(least)}"
-    slower = [point for point in points if _is_slower(point)]
+    slower = [point for point in points if is_slower(point)]
     if not slower:
         return f"never slower at the points simulated; {least_text}"
     places = [f"{since}, on {nodes_text(*counts)}" for since, counts in _slower_since(points).items()]
@@ -245,7 +245,7 @@ def _slower_since(points: list[PointResult]) -> dict[str, list[int]]:
     counts: dict[str, list[int]] = defaultdict(list)
     for num_nodes in sorted({point.num_nodes for point in points}):
         row = sorted((p for p in points if p.num_nodes == num_nodes), key=lambda p: p.nic_gbit_per_s, reverse=True)
-        tail = list(takewhile(_is_slower, row))
+        tail = list(takewhile(is_slower, row))
         if tail and len(row) > 1:
             every = len(tail) == len(row)
             since = "at every bandwidth" if every else f"from {bandwidth_text(tail[-1].nic_gbit_per_s)} on"

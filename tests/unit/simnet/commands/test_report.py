@@ -1,6 +1,7 @@
 """`simnet report`: what it writes, and what it refuses."""
 
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,10 @@ BERT = "bert_base_10gbit"
 
 def test_the_page_of_a_scenario_says_how_to_repeat_it(tmp_path: Path) -> None:
     output = tmp_path / "report.html"
-    result = run("report", BERT, "--set", "cluster.num_nodes=2", "--systems", "", "-o", str(output))
+    result = run("report", BERT, "--set", "cluster.num_nodes=2", "--draws", "20", "--systems", "", "-o", str(output))
     assert (result.exit_code, result.stderr) == (0, f"wrote {output}\n")
     text = output.read_text(encoding="utf-8")
-    assert "simnet simulate bert_base_10gbit --set cluster.num_nodes=2" in text
+    assert "simnet simulate bert_base_10gbit --set cluster.num_nodes=2 --draws 20" in text
     path = files.locate("experiments", BERT)
     assert hashlib.sha256(path.read_bytes()).hexdigest() in text
 
@@ -37,6 +38,25 @@ def test_the_page_of_a_sweep_is_made_of_its_files_alone(tmp_path: Path) -> None:
         )
     assert pages[0] == pages[1]
     assert "How much faster: ResNet-50" in pages[0]
+
+
+def test_the_json_of_a_run_is_reported_as_it_was_simulated(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    assert run("simulate", BERT, "--draws", "20", "--format", "json", "-o", str(path)).exit_code == 0
+    assert run("report", str(path), "--systems", "", "-o", str(tmp_path / "r.html")).exit_code == 0
+    written = json.loads(path.read_text(encoding="utf-8"))
+    assert f"{written['speedup']:.1f}x (90 % interval" in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_folder_of_a_campaign_is_reported_as_predicted_and_measured(tmp_path: Path) -> None:
+    folder = Path(__file__).parents[3] / "golden" / "lab_systems"
+    result = run("report", str(folder), "-o", str(tmp_path / "r.html"))
+    assert result.exit_code == 0, result.stderr
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "measured values are predicted with a mean error of" in text
+    assert "held out" in text
+    assert_refused(run("report", str(folder), "--draws", "20", "-o", str(tmp_path / "r2.html")), "-o alone")
 
 
 def shipped(name: str) -> str:

@@ -9,8 +9,10 @@ import pytest
 from msgspec import structs
 
 import simnet
+from simnet import templates
 from simnet.report import contents
 from simnet.report.report_page import Origin, report_page
+from simnet.show.table import Table
 from tests.helpers.browser import Watched, chromium, num_colours
 
 pytest.importorskip("plotly")
@@ -19,6 +21,11 @@ DRAWS = {"run.draws": 20}
 MOST_BYTES = 6_000_000
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)> \"'&\u2028 表 \x1b[31m"
 ORIGIN = Origin(commands=("simnet report x.toml -o r.html", f"echo {HOSTILE}"), inputs=((HOSTILE, "0" * 64),))
+
+
+NAMED = """() => Array.from(document.querySelectorAll('a[href], button, summary, [tabindex="0"]'))
+    .filter(one => one.checkVisibility()).map((one, index) => one.dataset.test = String(index))"""
+"""Number what the keyboard shall reach, in the order of the page."""
 
 
 def page_of(scenario: simnet.Scenario, **more: Any) -> str:
@@ -55,6 +62,37 @@ def test_one_file_below_six_megabytes_that_loads_nothing(report: Path, hostile: 
         assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", own)
 
 
+def luminance(colour: str) -> float:
+    """Return the relative luminance of a colour, as the Web Content Accessibility Guidelines define it."""
+    values = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in values]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize(
+    ("text", "ground"),
+    [
+        *((text, ground) for text in ("ink", "quiet", "accent") for ground in ("paper", "raised")),
+        *((text, f"{judged}-paper") for judged in ("pays", "not", "maybe") for text in ("ink", judged)),
+    ],
+)
+def test_text_has_contrast(theme: int, text: str, ground: str) -> None:
+    style = (templates.root() / "report.html.jinja").read_text(encoding="utf-8")
+    colours = {key: re.findall(rf"--{key}: (#[0-9a-f]{{6}})", style)[theme] for key in (text, ground)}
+    low, high = sorted(map(luminance, colours.values()))
+    assert (high + 0.05) / (low + 0.05) >= 4.5
+
+
+def test_a_table_of_thousands_of_rows_is_cut_and_says_so() -> None:
+    rows = Table(("a", "b"), [(str(number), "x" * 10_000) for number in range(3000)])
+    section = contents.Section(key="one", title="One", tables=(("Rows", rows),))
+    whole = contents.Contents(title="t", question="", verdict="v", judgement="", sections=(section,))
+    text = report_page(whole, ORIGIN)
+    assert "and 2500 more" in text
+    assert len(text.encode()) < MOST_BYTES
+
+
 def test_the_same_question_gives_the_same_bytes() -> None:
     scenario = simnet.load(BERT, DRAWS)
     assert page_of(scenario, systems=None) == page_of(scenario, systems=None)
@@ -77,25 +115,34 @@ def test_every_figure_is_drawn_without_an_error(browser: Any, report: Path, widt
 
 @pytest.mark.slow
 def test_links_keyboard_tables_theme_and_paper(browser: Any, report: Path) -> None:
-    watched = Watched(browser, color_scheme="light")
+    watched = Watched(browser, color_scheme="light", permissions=["clipboard-read", "clipboard-write"])
     page = watched.open(report)
     links = "links => links.map(link => link.getAttribute('href').slice(1))"
     targets = page.eval_on_selector_all("a[href^='#']", links)
     assert len(targets) >= 6
     assert page.evaluate("ids => ids.filter(id => !document.getElementById(id))", targets) == []
 
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.className") == "skip"
-    reached = set()
-    for _ in range(20):
+    wanted = page.evaluate(NAMED)
+    assert len(wanted) > 15
+    reached = []
+    for _ in wanted:
         page.keyboard.press("Tab")
-        reached.add(page.evaluate("document.activeElement.tagName"))
-    assert {"A", "BUTTON", "SUMMARY"} <= reached
+        reached.append(page.evaluate("document.activeElement.dataset.test"))
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+    assert reached == wanted
+    assert page.evaluate("document.querySelector('[data-test=\"0\"]').className") == "skip"
 
     drawn = page.evaluate("document.querySelector('[data-figure$=heat-map]').data[0].text.flat()")
     table = page.locator("figure:has([data-figure$=heat-map]) table").text_content()
     assert len(drawn) > 20
     assert all(value in table for value in drawn)
+
+    page.get_by_text("The numbers: Where it is faster").press("Enter")
+    page.get_by_role("button", name="Copy for a spreadsheet").press("Enter")
+    page.get_by_text("Copied.").wait_for()
+    copied = page.evaluate("navigator.clipboard.readText()").splitlines()
+    assert copied[0].split("\t")[:2] == ["NIC", "1 node"]
+    assert len(copied) == 1 + page.locator("figure:has([data-figure$=heat-map]) tbody tr").count()
 
     colour = "getComputedStyle(document.querySelector('.plot .xtick text')).fill"
     before = page.evaluate(colour)

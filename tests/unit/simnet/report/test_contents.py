@@ -1,0 +1,122 @@
+"""What a report holds, of a scenario, of a sweep and of measurements."""
+
+import dataclasses
+
+import pytest
+from msgspec import structs
+
+import simnet
+from simnet.comparison import Comparison
+from simnet.report import contents
+from simnet.show.text import speedup_text
+from simnet.show.validation import percent
+
+BERT = "bert_base_10gbit"
+DRAWS = {"run.draws": 20}
+
+
+def quiet(_: int) -> None:
+    """Take no notice of progress."""
+
+
+def keys(found: contents.Contents) -> list[str]:
+    return [section.key for section in found.sections]
+
+
+@pytest.fixture(scope="module")
+def report() -> contents.Contents:
+    return contents.of_scenario(simnet.load(BERT, DRAWS), quiet, systems=["BinSGDM", "int8"])
+
+
+def test_a_report_answers_what_where_why_what_else_and_on_what_it_rests(report: contents.Contents) -> None:
+    assert keys(report) == ["speedup", "crossover", "step", "alternatives", "assumptions"]
+    drawn = [chart.key for section in report.sections for chart in section.charts]
+    assert drawn == [
+        "speedup-over-bandwidth",
+        "speedup-over-nodes",
+        "heat-map",
+        "crossover",
+        "breakdown",
+        "tornado",
+        "ranking",
+    ]
+    assert report.judgement == "pays"
+
+
+def test_the_verdict_is_the_result_with_its_interval(report: contents.Contents) -> None:
+    result = simnet.simulate(BERT, draws=20)
+    low, high = result.intervals["speedup"]
+    shown = f"{speedup_text(result.speedup)} (90 % interval {speedup_text(low)} to {speedup_text(high)})"
+    assert shown in report.verdict
+
+
+def test_beside_the_given_baseline_stands_the_best_one(report: contents.Contents) -> None:
+    advice = simnet.advise(BERT, draws=20, systems=["BinSGDM", "int8"])
+    mine = next(row for row in advice.others if row.name == "BinSGDM")
+    assert speedup_text(mine.speedup.value) in report.against_best
+    assert advice.baseline_system.label in report.against_best
+
+
+def test_a_result_that_is_known_is_not_simulated_again() -> None:
+    known = simnet.simulate(BERT, draws=0)
+    changed = structs.replace(known, result=structs.replace(known.result, iterations_s=(1.2345,)))
+    found = contents.of_scenario(simnet.load(BERT, DRAWS), quiet, systems=None, known=changed)
+    assert "1.234 s" in found.verdict or "1.235 s" in found.verdict
+
+
+def test_every_figure_has_a_sentence_and_a_table(report: contents.Contents) -> None:
+    for section in report.sections:
+        for chart in section.charts:
+            assert chart.sentence.endswith("."), chart.key
+            assert chart.table.rows, chart.key
+
+
+def test_iterations_that_differ_are_drawn_as_a_distribution() -> None:
+    known = simnet.simulate(BERT, draws=0)
+    steps = structs.replace(known.result, iterations_s=(0.07, 0.08, 0.09))
+    found = contents.of_scenario(
+        simnet.load(BERT, DRAWS), quiet, systems=None, known=structs.replace(known, result=steps)
+    )
+    charts = {chart.key: chart for section in found.sections for chart in section.charts}
+    assert charts["distribution"].table.rows[0][1:] == ("80 ms", "90 ms", "90 ms")
+
+
+def test_a_sweep_names_its_best_and_its_worst_point_and_counts_as_its_map_does() -> None:
+    sweep = simnet.sweep(
+        BERT, {"cluster.num_nodes": [1, 4], "cluster.inter_node.bandwidth": ["10 Gbit/s", "400 Gbit/s"]}, draws=0
+    )
+    found = contents.of_sweep(sweep)
+    speedups = [point.speedup or 0.0 for point in sweep.points]
+    assert speedup_text(max(speedups)) in found.verdict
+    assert speedup_text(min(speedups)) in found.against_best
+    slower = sum(round(value, 2) < 1 for value in speedups)
+    assert f"slower at {slower} of 4 points" in found.against_best
+    charts = {chart.key: chart for section in found.sections for chart in section.charts}
+    assert f"slower, at {slower} of 4 points" in charts["heat-map"].sentence
+    assert "tornado" in charts
+
+
+def test_points_that_no_axis_joins_stand_in_one_figure() -> None:
+    sweep = simnet.sweep(BERT, {"workload.batch_per_rank": [32, 64, 128]}, draws=0)
+    (section,) = [one for one in contents.of_sweep(sweep).sections if one.key == "speedup"]
+    (chart,) = section.charts
+    assert len({label for trace in chart.traces for label in trace["y"]}) == 6
+
+
+def test_a_sweep_without_a_baseline_is_refused() -> None:
+    sweep = simnet.sweep(BERT, {"cluster.num_nodes": [1, 2]}, draws=0)
+    points = tuple(structs.replace(point, speedup=None, baseline=None) for point in sweep.points)
+    with pytest.raises(simnet.SimnetError, match="no point has a baseline: sweep with --set"):
+        contents.of_sweep(structs.replace(sweep, points=points))
+
+
+def test_measurements_say_their_errors_and_why_they_are_held_out() -> None:
+    rows = [
+        Comparison(series="a", label="1", measured=1.0, predicted=1.1, interval=(0.9, 1.3)),
+        Comparison(series="a", label="2", measured=2.0, predicted=2.1, interval=(2.05, 2.2)),
+    ]
+    found = contents.of_measurements("Title", rows, ["held out: yes"])
+    assert f"mean error of {percent(0.075)}" in found.verdict
+    assert "1 of 2 lie in their 90 % intervals" in found.verdict
+    assert found.notes == ("held out: yes",)
+    assert dataclasses.asdict(found)["judgement"] == ""
