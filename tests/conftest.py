@@ -60,7 +60,7 @@ def _folder_of_tests(path: Path) -> str:
 
 
 def pytest_collection_finish() -> None:
-    """Let Python's looks for circles leave out what all tests share, two million objects."""
+    """Let Python's looks for circles leave out what all tests share, most of a million objects."""
     gc.collect()
     gc.freeze()
 

@@ -12,18 +12,19 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
-from tests.helpers.launch import join, launch, meeting_point, once
+from tests.helpers.launch import join, launch, meeting_point, once, output_to
 
 
-def wait_for_ever(rank: int) -> None:
-    while rank:
-        time.sleep(0.01)
+def wait_for_ever(rank: int, folder: str) -> None:
+    with output_to(Path(folder) / str(rank)):
+        while rank:
+            time.sleep(0.01)
 
 
-def test_a_rank_that_waits_for_ever_says_where_and_fails(capfd) -> None:
+def test_a_rank_that_waits_for_ever_says_where_and_fails(tmp_path) -> None:
     with pytest.raises(ProcessExitedException, match="process 1 terminated with exit code 1"):
-        launch(wait_for_ever, nprocs=2, longest_s=0.5)
-    assert "in wait_for_ever" in capfd.readouterr().err
+        launch(wait_for_ever, str(tmp_path), nprocs=2, longest_s=1.0)
+    assert "in wait_for_ever" in (tmp_path / "1.stderr").read_text()
 
 
 def come_alone(rank: int, folder: str) -> None:

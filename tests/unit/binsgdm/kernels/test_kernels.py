@@ -38,7 +38,7 @@ from tests.helpers.kernel_samples import (
 )
 
 # Of the interpreter of Triton, which takes a tenth of a second for each.
-MAX_EXAMPLES = min(30, settings.default.max_examples)
+MAX_EXAMPLES = min(20, settings.default.max_examples)
 SIZES = (0, 1, 7, 8, 9, 31, 32, 33, 63, 64, 100, 1000, 1024, 1056, 2047)
 STARTS = (0, 8, 24, 1024, 2**34 - 4096)
 
@@ -56,7 +56,8 @@ def fast(request: pytest.FixtureRequest) -> Kernels:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("numel", SIZES)
 def test_a_kernel_equals_the_reference_bit_for_bit(fast: Kernels, numel: int, dtype: torch.dtype) -> None:
-    for start in STARTS[:: 1 if fast.name == "cpu" else 3]:
+    first = SIZES.index(numel) % len(STARTS)  # the interpreter of Triton takes its time: each size has one, in turn
+    for start in STARTS if fast.name == "cpu" else STARTS[first : first + 1]:
         grad, m, b = state(numel, seed=numel + start % 1000)
         assert_equal(fast, grad.to(dtype), m, b, start)
 

@@ -33,7 +33,18 @@ OWN = ("momentum", "compress", "server_mean", "server_residual", "decompress", "
 
 def measured(folder: Path, *args: str) -> MeasurementFile:
     path = folder / "k.json"
-    sizes = ("--min-size", "2^12", "--max-size", "2^14", "--max-repetitions", "8", "--kernels", "cpu")
+    sizes = (
+        "--min-size",
+        "2^12",
+        "--max-size",
+        "2^14",
+        "--max-repetitions",
+        "8",
+        "--max-seconds",
+        "0.01",
+        "--kernels",
+        "cpu",
+    )
     done = CliRunner().invoke(cli, ["measure", "kernels", *sizes, *args, "-o", str(path), "--force"])
     assert done.exit_code == 0, done.output
     return read(path)
