@@ -117,9 +117,9 @@ class LazyGroup(click.Group):
 
 def _print_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
     if is_asked:
-        from simnet.version import VERSION
+        from simnet import version
 
-        say(f"simnet {VERSION}")
+        say(f"simnet {version.text()}")
         ctx.exit()
 
 
@@ -129,7 +129,12 @@ def _print_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> No
     epilog="\b\nExample:\n  simnet simulate bert_base_10gbit --set cluster.num_nodes=16",
 )
 @click.option(
-    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version."
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Print version and commit.",
 )
 def cli() -> None:
     """Run `simnet`."""

@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from simnet import files, templates
+from simnet import files, templates, version
 from simnet.errors import SimnetError
 from simnet.report.contents import Contents
 from simnet.show.table import Table
 from simnet.show.text import clipped, printable
-from simnet.version import VERSION
 
 _REPAIR = "it draws the figures; pip install 'binsgdm[report]'"
 TITLE_CHARACTERS, TEXT_CHARACTERS = 200, 2000
@@ -57,7 +56,7 @@ def report_page(contents: Contents, origin: Origin) -> str:
         "sections": contents.sections,
         "notes": [clipped(note, TEXT_CHARACTERS) for note in contents.notes],
         "origin": origin,
-        "version": VERSION,
+        "version": version.text(),
         "plotly": Markup(_plotly()),
         "figures": Markup(_json(contents)),
         "table": lambda table: Markup(_clipped(table).html()),

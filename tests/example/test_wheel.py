@@ -47,3 +47,16 @@ def test_an_installed_wheel_uses_its_own_data(site: Path, tmp_path: Path) -> Non
         str(site / "simnet" / "_templates"),
         "Published:",
     ]
+
+
+def test_an_installed_wheel_knows_the_commit_that_it_was_built_from(site: Path, tmp_path: Path) -> None:
+    from simnet.version import commit_of_checkout
+
+    if not (commit := commit_of_checkout(ROOT)):
+        pytest.skip("no git repository")
+    environment = {**os.environ, "PYTHONPATH": str(site), "PATH": ""}
+    code = "from simnet import version; print(version.commit())"
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.strip() == commit

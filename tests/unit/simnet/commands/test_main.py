@@ -37,7 +37,7 @@ def test_an_unknown_option_is_one_line(file: str) -> None:
 
 
 def test_the_version_is_printed() -> None:
-    assert re.fullmatch(r"simnet \S+\n", run("--version").stdout)
+    assert re.fullmatch(r"simnet \d+\.\d+\.\d+( \(commit [0-9a-f]{12}(-dirty)?\))?\n", run("--version").stdout)
 
 
 def test_an_interrupt_exits_130_with_one_sentence(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
