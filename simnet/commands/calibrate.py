@@ -7,7 +7,7 @@ import click
 
 from simnet.api.measurements import BOUND_PERCENT
 from simnet.commands import options
-from simnet.commands.output import check_files, emit
+from simnet.commands.output import check_files, check_format, emit
 from simnet.commands.terminal import say, tell
 from simnet.errors import SimnetError
 
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 )
 @click.option("--accept-poor-fit", is_flag=True, help="Write a fit that is above --bound.")
 @options.BOOTSTRAP_DRAWS
-@click.option("--figure", type=options.OUTPUT_PATH, help="Draw the residuals to this PNG file.")
+@click.option("--figure", type=options.OUTPUT_PATH, help="Draw the residuals to this .png, .pdf or .svg file.")
 @click.option("--all-rows", is_flag=True, help="Print every residual.")
 @options.form("table", "json")
 def command(  # noqa: PLR0913, PLR0917 - one argument an option
@@ -106,6 +106,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     )
     # Last, since no output may replace any file that was read.
     check_files(output=output, workload=workload, figure=figure)
+    check_format(figure)
     found = measurements.fit(asked, wants_calibration=output is not None)
     say(found.to_json() if form == "json" else found.page(all_rows=all_rows))
     if figure is not None:
@@ -121,9 +122,10 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
 def _draw(residuals: "Sequence[Comparison]", path: Path) -> None:
     """Write the figure, also of a fit that is then refused."""
     from simnet.files import write_file
-    from simnet.show.calibration_figure import png
+    from simnet.show.calibration_figure import image
+    from simnet.show.figure import format_of
 
     if not residuals:
         raise SimnetError("--figure: there are no residuals to draw; drop it")
-    write_file(path, png(residuals))
+    write_file(path, image(residuals, format_of(path)))
     tell(f"wrote {path}")

@@ -47,6 +47,13 @@ DRAWS = click.option(
     help="Draws from the intervals of calibration and workload and from the model's own error, for 90 % intervals of "
     "the results; 0 for none, else at least 20.  [default: 200 for one speedup, fewer for each of many]",
 )
+STYLE = click.option(
+    "--style",
+    default="screen",
+    show_default=True,
+    metavar="[screen|paper|slides|dark]",
+    help="Look of the figures: for pages, for a paper's columns of 3.3 and 7 inches, for slides, for dark slides.",
+)
 JOBS = click.option(
     "--jobs", type=click.IntRange(1, 1024), help="Largest number of processes.  [default: one per core]"
 )

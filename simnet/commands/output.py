@@ -120,13 +120,23 @@ def check_figure(path: Path | None, output: Path | None) -> None:
     Raises:
         SimnetError: it cannot, or is no figure by its ending.
     """
-    from simnet.show.figure import format_of
-
     if path is None:
         return
-    format_of(path)
+    check_format(path)
     check_file(path, "--plot")
     check_different(output, path, "-o", "--plot")
+
+
+def check_format(path: Path | None) -> None:
+    """Check that a path ends as a figure does.
+
+    Raises:
+        SimnetError: it has another ending.
+    """
+    from simnet.show.figure import format_of
+
+    if path is not None:
+        format_of(path)
 
 
 def emit(text: "str | Page", path: Path | None, inside: Path | None = None) -> None:

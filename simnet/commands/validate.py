@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from simnet.commands import options
-from simnet.commands.output import check_file, check_writable, watched
+from simnet.commands.output import check_file, check_format, check_writable, watched
 from simnet.commands.terminal import say, tell
 from simnet.errors import SimnetError
 
@@ -42,7 +42,9 @@ PAGE = "validation.md"
     help="Bandwidth of all NICs of a node [Gbit/s], where the measurements do not say it.  [default for --plan: that "
     "of EXPERIMENT]",
 )
-@click.option("--figure", type=options.OUTPUT_PATH, help="Draw predicted over measured times to this PNG file.")
+@click.option(
+    "--figure", type=options.OUTPUT_PATH, help="Draw predicted over measured times to this .png, .pdf or .svg file."
+)
 @options.MEAN
 @options.WORST
 @options.DRAWS
@@ -87,10 +89,11 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
                 "validate: --published, --set, --format and -o: need no EXPERIMENT; drop them, or drop EXPERIMENT"
             )
         check_file(figure, "--figure")
+        check_format(figure)
         found = validate_steps(experiment, files, model, draws, nic_bytes_per_s, watched)
         say(found.page())
         if figure is not None:
-            _draw(found.comparisons, figure)
+            _draw(found.comparisons, figure, experiment)
         holds = within(found.comparisons, mean, worst)
     if not holds:
         context.exit(1)
@@ -133,11 +136,13 @@ def _plan(experiment: str | None, nic_bytes_per_s: float | None, others: list[st
     say(plan_page(measurement_plan.plan(load_experiment(experiment), nic_bytes_per_s), experiment))
 
 
-def _draw(points: "Sequence[Comparison]", path: Path) -> None:
+def _draw(points: "Sequence[Comparison]", path: Path, experiment: str) -> None:
     from simnet.files import write_file
     from simnet.show import comparison_figure
+    from simnet.show.figure import format_of
 
-    write_file(path, comparison_figure.steps(points))
+    title = f"{Path(experiment).stem}: predicted and measured"
+    write_file(path, comparison_figure.steps(points, title, format_of(path)))
     tell(f"wrote {path}")
 
 

@@ -13,9 +13,8 @@ from simnet.compare.advice import Advice, RankedSystem
 from simnet.compare.verdict import PAYS
 from simnet.errors import SimnetError
 from simnet.show.advice import heading
-from simnet.show.figure import COLOURS, MARKERS, PAGE_IN, new, plain_numbers
+from simnet.show.figure import COLOURS, MARKERS, PAGE_IN, current, new, plain_numbers, thin
 
-OTHERS, PAYING = "#BBBBBB", "#E5F3EC"
 # A system that takes more than four times as long is out of the question, and is not drawn.
 LOWEST = 0.25
 HEADROOM, EDGE = 1.2, 1.12
@@ -29,11 +28,12 @@ def advice_figure(advice: Advice) -> Figure:
     Raises:
         SimnetError: there is nothing to draw.
     """
-    figure = new(PAGE_IN, 4.6)
+    figure = new(current().page_in, 4.6)
     draw_advice(figure.subplots(), advice)
-    where, _ = heading(advice)
-    title = textwrap.fill(f"{where}; system and {_baseline(advice)} tuned at each bandwidth", TITLE_CHARACTERS)
-    figure.suptitle(title, x=0.01, ha="left")
+    if current().has_titles:
+        where, _ = heading(advice)
+        title = f"{where}; system and {_baseline(advice)} tuned at each bandwidth"
+        figure.suptitle(textwrap.fill(title, int(TITLE_CHARACTERS * current().page_in / PAGE_IN)), x=0.01, ha="left")
     figure.legend(loc="outside lower center", ncols=2)
     return figure
 
@@ -56,11 +56,13 @@ def draw_advice(axes: Axes, advice: Advice) -> None:
     rows = [*chosen, *(row for row in rows if row not in chosen)]
     named = rows[: len(COLOURS)]
     highest = HEADROOM * max([2.0, *(speedup for row in rows for _, speedup in row.curve)])
-    axes.axhspan(PAYS, highest, color=PAYING, linewidth=0, zorder=0, label=f"predicted {PAYS:g} times as fast or more")
-    axes.axhline(1.0, color="black", linewidth=0.8, zorder=1)
+    axes.axhspan(
+        PAYS, highest, color=current().paying, linewidth=0, zorder=0, label=f"predicted {PAYS:g} times as fast or more"
+    )
+    axes.axhline(1.0, color=current().ink, linewidth=thin(), zorder=1)
     _lines(axes, named, rows[len(named) :])
     here = advice.scenario.cluster.inter_node.bytes_per_s
-    axes.axvline(here / GBIT, color="black", linewidth=0.8, linestyle="--", label="this cluster")
+    axes.axvline(here / GBIT, color=current().ink, linewidth=thin(), linestyle="--", label="this cluster")
     least = min([1.0, *(speedup for row in rows for _, speedup in row.curve)])
     _axes(axes, rows, max(LOWEST, 2.0 ** math.floor(math.log2(least / HEADROOM))), highest)
     axes.set_ylabel(f"speedup over {_baseline(advice)}")
@@ -77,12 +79,18 @@ def _why_nothing(advice: Advice) -> str:
 
 def _lines(axes: Axes, named: Sequence[RankedSystem], others: Sequence[RankedSystem]) -> None:
     """Draw the fastest systems of this cluster in colour, a broken line where kernels must be measured first."""
-    for row, colour, marker in zip(named, cycle(COLOURS), cycle(MARKERS), strict=False):
+    for row, colour, marker in zip(named, cycle(current().colours), cycle(MARKERS), strict=False):
         label = row.label + (" (kernels not measured)" if row.speedup.unmeasured else "")
         dash = ":" if row.speedup.unmeasured else "-"
         axes.plot(*_points(row), color=colour, marker=marker, linestyle=dash, label=label, zorder=3)
     for number, row in enumerate(others):
-        axes.plot(*_points(row), color=OTHERS, linewidth=0.9, zorder=2, label="others" if number == 0 else "_nolegend_")
+        axes.plot(
+            *_points(row),
+            color=current().others,
+            linewidth=thin(0.9),
+            zorder=2,
+            label="others" if number == 0 else "_nolegend_",
+        )
 
 
 def _points(row: RankedSystem) -> tuple[list[float], list[float]]:

@@ -14,21 +14,21 @@ BAND = 0.05
 LEAST_SHOWN = 0.1
 
 
-def png(residuals: Sequence[Comparison]) -> bytes:
-    """Return relative errors over measured times as PNG; groups that were held out are filled."""
+def image(residuals: Sequence[Comparison], file_format: figure.Format = "png") -> bytes:
+    """Return relative errors over measured times as a figure's file; groups that were held out are filled."""
     with figure.styled():
-        drawn = figure.new(figure.PAGE_IN, 3.4)
+        drawn = figure.new(figure.current().page_in, 3.4)
         draw_residuals(drawn.subplots(), residuals)
         drawn.legend(loc="outside lower center", ncols=2)
-        return figure.image(drawn)
+        return figure.image(drawn, file_format)
 
 
 def draw_residuals(axes: "Axes", residuals: Sequence[Comparison]) -> None:
     """Draw relative errors over measured times; groups that were held out are filled."""
-    axes.axhspan(-BAND, BAND, color=figure.BAND_COLOUR, linewidth=0, label=f"±{BAND:.0%}", zorder=0)
-    axes.axhline(0, color="black", linewidth=0.8, zorder=1)
+    axes.axhspan(-BAND, BAND, color=figure.current().band, linewidth=0, label=f"±{BAND:.0%}", zorder=0)
+    axes.axhline(0, color=figure.current().ink, linewidth=figure.thin(), zorder=1)
     groups = dict.fromkeys((one.series, one.role) for one in residuals)
-    for group, colour, marker in zip(groups, cycle(figure.COLOURS), cycle(figure.MARKERS), strict=False):
+    for group, colour, marker in zip(groups, cycle(figure.current().colours), cycle(figure.MARKERS), strict=False):
         _draw(axes, [one for one in residuals if (one.series, one.role) == group], colour, marker)
     _lay_out(axes, 1.1 * max(LEAST_SHOWN, *(abs(one.error) for one in residuals)))
 
@@ -43,7 +43,7 @@ def _draw(axes: "Axes", rows: Sequence[Comparison], colour: str, marker: str) ->
         marker=marker,
         color=colour,
         markerfacecolor=colour if role == "held out" else "none",
-        markeredgewidth=1.1,
+        markeredgewidth=figure.thin(1.1),
         label=f"{series}, {role}",
     )
 

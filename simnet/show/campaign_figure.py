@@ -1,6 +1,7 @@
 """Draw a campaign: the time of a step over bandwidth, measured and predicted."""
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from simnet.show import figure as looks
@@ -19,7 +20,7 @@ def curves(points: Sequence[TrainedPoint], model: str) -> bytes:
     layouts = list(dict.fromkeys(point.setting[1:3] for point in points))
     rows = -(-len(layouts) // COLUMNS)
     rates = sorted({point.setting[3] * MBIT for point in points})
-    styles = dict(zip(sorted({point.series for point in points}), STYLES, strict=False))
+    styles = dict(zip(sorted({point.series for point in points}), cycle(STYLES), strict=False))
     with looks.styled():
         figure = looks.new(looks.PAGE_IN, 2.4 * rows + 0.8)
         figure.suptitle(f"{model}: measured (markers) and predicted (lines, 90 % intervals)")
@@ -63,7 +64,7 @@ def variants(points: Sequence[TrainedPoint], model: str, systems: Mapping[str, S
             row[0].set_ylabel("time of a step [ms]")
             for axes, (title, names) in zip(row, systems.items(), strict=True):
                 there = [point for point in points if point.setting[1:3] == (nodes, ranks)]
-                _panel(axes, there, dict(zip(names, STYLES, strict=False)))
+                _panel(axes, there, dict(zip(names, cycle(STYLES), strict=False)))
                 axes.set_title(f"{title}, {nodes} nodes x {ranks}", fontweight="normal")
                 axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
                 axes.set_xlabel("NIC of a node [Mbit/s]")
@@ -84,10 +85,10 @@ def _panel(axes: "Axes", points: Sequence[TrainedPoint], styles: dict[str, tuple
 
 
 def _curve(axes: "Axes", mine: Sequence[TrainedPoint], name: str, style: tuple[str, str]) -> None:
-    colour, marker = style
+    colour, marker = looks.shown(style[0]), style[1]
     rates = [point.setting[3] * MBIT for point in mine]
     ends = [point.interval or (point.predicted, point.predicted) for point in mine]
-    axes.plot(rates, [point.predicted * 1e3 for point in mine], color=colour, linewidth=1.0)
+    axes.plot(rates, [point.predicted * 1e3 for point in mine], color=colour, linewidth=looks.thin(1.0))
     axes.fill_between(
         rates, [low * 1e3 for low, _ in ends], [high * 1e3 for _, high in ends], color=colour, alpha=0.2, linewidth=0
     )

@@ -66,8 +66,10 @@ def _kernels(rows: Sequence[KernelEstimate]) -> bytes:
 def _kernel_panel(axes: "Axes", rows: Sequence[KernelEstimate]) -> None:
     names = sorted(dict.fromkeys(row.kernel for row in rows), key=lambda name: -_at_the_end(rows, name))
     is_crowded = len(names) > len(COLOURS) + MAX_NAMED
-    axes.axhline(TARGET, color="black", linewidth=0.8, linestyle="--", label=f"{TARGET:g}: asked for")
-    axes.axhline(1.0, color="black", linewidth=0.8, label="1: its bytes at the speed of copies")
+    axes.axhline(
+        TARGET, color=looks.current().ink, linewidth=looks.thin(), linestyle="--", label=f"{TARGET:g}: asked for"
+    )
+    axes.axhline(1.0, color=looks.current().ink, linewidth=looks.thin(), label="1: its bytes at the speed of copies")
     styles = [(colour, marker, dash) for dash in ("-", ":") for colour, marker in zip(COLOURS, MARKERS, strict=True)]
     if is_crowded:
         styles = styles[:MAX_NAMED]
@@ -199,7 +201,9 @@ def _model_panel(axes: "Axes", passes: Sequence[MeasuredPass], shipped: Sequence
             estimated = [batch / one.predicted for batch, one in rows]
             axes.plot([batch for batch, _ in rows], estimated, color=colour, linestyle=":", linewidth=1.1, marker="_")
     for gpu in dict.fromkeys(one.gpu for one in shipped):
-        axes.plot([], [], color="black", linestyle=":", linewidth=1.1, label=f"shipped rows, {gpu}")
+        axes.plot(
+            [], [], color=looks.current().ink, linestyle=":", linewidth=looks.thin(1.1), label=f"shipped rows, {gpu}"
+        )
     axes.set_xscale("log", base=2)
     batches = sorted({one.batch for one in passes})
     axes.set_xticks(batches, [str(batch) for batch in batches])
@@ -218,7 +222,7 @@ def _backward(pairs: Sequence[BackwardPair], found: CardResult) -> bytes:
         figure = looks.new(looks.PAGE_IN, 1.3 + 0.28 * len(pairs))
         axes = figure.subplots()
         low, high = found.estimate.shipped.intervals.get("backward_slowdown", (1.0, 1.0))
-        axes.axvspan(low, high, color=looks.BAND_COLOUR, linewidth=0, label=f"{found.estimate.name}, 90 %", zorder=0)
+        axes.axvspan(low, high, color=looks.current().band, linewidth=0, label=f"{found.estimate.name}, 90 %", zorder=0)
         if found.fitted.slowdown is not None:
             slowdown, interval = found.fitted.slowdown
             axes.axvspan(*interval, color=looks.SKY, alpha=0.4, linewidth=0, label="calibrated, 90 %", zorder=1)

@@ -1,5 +1,6 @@
 """Draw predicted against measured: the one scatter of published sets, measured steps and campaigns; and bands."""
 
+import textwrap
 from collections.abc import Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ FINE_TO, COARSE_FROM = 20.0, 5000.0
 SMALL_IN = (looks.COLUMN_IN, 3.6)
 LARGE_IN = (4.6, 5.2)
 """For more than some twenty points."""
+TITLE_CHARACTERS = 48
 LEGEND_CHARACTERS = 40
 """Of two columns; "binsgdm hierarchical, shaped, overlap" has 37."""
 STYLES = tuple(zip((*COLOURS, "black"), (*MARKERS, "X"), strict=True))
@@ -39,11 +41,12 @@ def scatter(  # noqa: PLR0913 - one argument an aspect
     noun: str,
     scale: float,
     title: str = "",
-    size_in: tuple[float, float] = SMALL_IN,
     *,
+    size_in: tuple[float, float] = SMALL_IN,
+    file_format: looks.Format = "png",
     has_long_legend: bool = False,
 ) -> bytes:
-    """Return predicted over measured values with their intervals as PNG, a colour a series.
+    """Return predicted over measured values with their intervals as a figure's file, a colour a series.
 
     Args:
         comparisons: at least one.
@@ -51,15 +54,16 @@ def scatter(  # noqa: PLR0913 - one argument an aspect
         scale: from SI to that unit.
         title: none in a page that has its own.
         size_in: width and height [inches].
+        file_format: of the file.
         has_long_legend: a line a series, for more series than there are colours.
     """
     with looks.styled():
         figure = looks.new(*size_in)
         axes = figure.subplots()
         draw_comparisons(axes, comparisons, noun, scale, styles=MORE_STYLES if has_long_legend else STYLES)
-        axes.set_title(title)
+        axes.set_title(textwrap.fill(looks.label(title, 4 * TITLE_CHARACTERS), TITLE_CHARACTERS))
         figure.legend(loc="outside lower center", ncols=1 if has_long_legend else 2)
-        return looks.image(figure)
+        return looks.image(figure, file_format)
 
 
 def draw_comparisons(
@@ -84,23 +88,26 @@ def draw_comparisons(
     axes.set_ylabel(f"predicted {noun}")
 
 
-def steps(points: Sequence[Comparison]) -> bytes:
-    """Return times of steps, predicted over measured, as PNG; series by name."""
+def steps(points: Sequence[Comparison], title: str = "", file_format: looks.Format = "png") -> bytes:
+    """Return times of steps, predicted over measured, as a figure's file; series by name."""
     by_name = sorted(points, key=lambda point: point.series)
     has_many = len(by_series(by_name)) > len(STYLES)
-    return scatter(by_name, "time of a step [ms]", 1e3, size_in=LARGE_IN, has_long_legend=has_many)
+    return scatter(
+        by_name, "time of a step [ms]", 1e3, title, size_in=LARGE_IN, file_format=file_format, has_long_legend=has_many
+    )
 
 
 def _points(axes: "Axes", mine: Sequence[Comparison], scale: float, name: str, style: tuple[str, str]) -> None:
     """Draw one series; `scale` is the factor from SI to the shown unit, `style` a colour and a marker."""
-    colour, marker = style
+    colour, marker = looks.shown(style[0]), style[1]
     ends = [one.interval or (one.predicted, one.predicted) for one in mine]
     below = [max(0.0, one.predicted - low) * scale for one, (low, _) in zip(mine, ends, strict=True)]
     above = [max(0.0, high - one.predicted) * scale for one, (_, high) in zip(mine, ends, strict=True)]
     axes.errorbar(
         [one.measured * scale for one in mine], [one.predicted * scale for one in mine],
         yerr=[below, above] if any(one.interval for one in mine) else None,
-        linestyle="none", marker=marker, color=colour, markerfacecolor="none", markeredgewidth=1.1, elinewidth=0.8,
+        linestyle="none", marker=marker, color=colour, markerfacecolor="none", markeredgewidth=looks.thin(1.1),
+        elinewidth=looks.thin(),
         label=name,
     )  # fmt: skip
 
@@ -150,10 +157,12 @@ def bands(title: str, curves: Sequence[FigureLine]) -> bytes:
 def _band(axes: "Axes", curves: Sequence[FigureLine]) -> None:
     from matplotlib.ticker import NullFormatter
 
-    for curve, (colour, marker) in zip(curves, STYLES, strict=False):
+    for curve, (colour, marker) in zip(curves, cycle(STYLES), strict=False):
         batches, speedups = zip(*curve.points, strict=True)
-        axes.plot(batches, speedups, color=colour, marker=marker, label=f"predicted, {curve.label}")
-    axes.axhline(curves[0].level, color="black", linewidth=1.0, linestyle="--", label="published")
+        axes.plot(batches, speedups, color=looks.shown(colour), marker=marker, label=f"predicted, {curve.label}")
+    axes.axhline(
+        curves[0].level, color=looks.current().ink, linewidth=looks.thin(1.0), linestyle="--", label="published"
+    )
     axes.set_xscale("log", base=2)
     axes.set_xticks([16, 32, 64, 128], ["16", "32", "64", "128"])
     axes.xaxis.set_minor_formatter(NullFormatter())

@@ -4,22 +4,23 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter
 
 from simnet.compare.crossover import Crossover
-from simnet.show.figure import BLUE, VERMILION, label, plain_numbers
+from simnet.show.figure import current, label, plain_numbers, thin
 
 GBIT = 1e9 / 8
 
 
 def draw_crossover(axes: Axes, found: Crossover) -> None:
     """Draw the speedup over the key, with its interval and the values at which both take the same time."""
+    own, crossed = current().colours[:2]
     scale, unit = (GBIT, " [Gbit/s]") if found.key.endswith("bandwidth") else (1.0, "")
     values = [trial.value / scale for trial in found.trials]
     ends = [trial.speedup.interval for trial in found.trials if trial.speedup.interval]
     if len(ends) == len(values):
-        axes.fill_between(values, [low for low, _ in ends], [high for _, high in ends], color=BLUE, alpha=0.15, lw=0)
-    axes.plot(values, [trial.speedup.value for trial in found.trials], color=BLUE, marker="o")
-    axes.axhline(1.0, color="black", linewidth=0.8)
+        axes.fill_between(values, [low for low, _ in ends], [high for _, high in ends], color=own, alpha=0.15, lw=0)
+    axes.plot(values, [trial.speedup.value for trial in found.trials], color=own, marker="o")
+    axes.axhline(1.0, color=current().ink, linewidth=thin())
     crossings = [crossing.high.value / scale for crossing in found.crossings]
-    axes.plot(crossings, [1.0] * len(crossings), color=VERMILION, marker="X", linestyle="none", label="same time")
+    axes.plot(crossings, [1.0] * len(crossings), color=crossed, marker="X", linestyle="none", label="same time")
     axes.set_xscale("log")
     axes.set_yscale("log", base=2)
     for axis in (axes.xaxis, axes.yaxis):

@@ -6,10 +6,12 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from simnet.errors import SimnetError
+from simnet.errors import SimnetError, did_you_mean
 from simnet.files import write_file
 from simnet.show.text import clipped, printable
 
@@ -24,6 +26,11 @@ Format = Literal["png", "pdf", "svg"]
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, YELLOW = "#E69F00", "#56B4E9", "#F0E442"
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
+ON_DARK = (SKY, ORANGE, "#2FC79A", "#E59BC5", YELLOW, "#FF8A3D")
+"""The same hues, light enough for a dark ground."""
+TEXT_PT = 8
+# Of a page's two columns, as IEEE prints them.
+COLUMN_IN, PAGE_IN = 3.5, 7.16
 MARKERS = "osD^vP"
 # Parts of a step in the order of time, each with what tables and figures call it and its colour.
 STEP_PARTS = {
@@ -34,39 +41,133 @@ STEP_PARTS = {
     "exposed_comm_s": ("exposed communication", VERMILION),
     "optimizer_s": ("optimizer", "#999999"),
 }
-BAND_COLOUR = "#DDDDDD"
-# A figure is as wide as it is printed, one or two columns of a page, so that 8 pt stay 8 pt.
-COLUMN_IN, PAGE_IN = 3.5, 7.16
 BAND = 0.1
 LABEL_CHARACTERS = 36
-STYLE: dict[Any, Any] = {
-    "font.size": 8,
-    "axes.titlesize": 9,
-    "axes.titleweight": "bold",
-    "axes.labelsize": 8,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "legend.fontsize": 8,
-    "legend.title_fontsize": 8,
-    "legend.frameon": False,
-    "figure.titlesize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "lines.linewidth": 1.4,
-    "lines.markersize": 4.5,
-    "hatch.linewidth": 0.6,
-    "savefig.dpi": 200,
-    "pdf.fonttype": 42,
-    # Text of users may hold a dollar sign.
-    "text.parse_math": False,
-    "svg.hashsalt": "simnet",
-}
 # No dates and no versions in the files: the same data give the same bytes, up to the last digits of the layout solver.
 METADATA: dict[Format, dict[str, None]] = {
     "png": {"Software": None},
     "pdf": {"CreationDate": None},
     "svg": {"Date": None},
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureStyle:
+    """How figures look.
+
+    Attributes:
+        name: as users write it.
+        column_in: width of a figure of one panel, before `zoom` [inches].
+        page_in: width of a figure of several panels, before `zoom` [inches].
+        zoom: factor on all sizes: of the figure, its text and its lines.
+        has_titles: whether the title and the source stand in the figure; a paper has a caption for them.
+        ink: colour of text, axes and lines that are no data.
+        ground: colour behind everything.
+        band: colour of a tolerance behind the data.
+        others: colour of curves without a name.
+        paying: colour behind the speedups that pay.
+        edge_pt: width of the line between the parts of a bar [pt].
+        colours: of curves, in order.
+        shades: the part of viridis that ordered curves have, from 0 to 1.
+    """
+
+    name: str
+    column_in: float = COLUMN_IN
+    page_in: float = PAGE_IN
+    zoom: float = 1.0
+    has_titles: bool = True
+    ink: str = "black"
+    ground: str = "white"
+    band: str = "#DDDDDD"
+    others: str = "#BBBBBB"
+    paying: str = "#E5F3EC"
+    edge_pt: float = 0.0
+    colours: tuple[str, ...] = COLOURS
+    shades: tuple[float, float] = (0.0, 0.85)
+
+    def settings(self) -> dict[Any, Any]:
+        """Return matplotlib's settings."""
+        text = TEXT_PT * self.zoom
+        return {
+            "font.size": text,
+            "axes.titlesize": text * 9 / 8,
+            "axes.titleweight": "bold",
+            "axes.labelsize": text,
+            "xtick.labelsize": text,
+            "ytick.labelsize": text,
+            "legend.fontsize": text,
+            "legend.title_fontsize": text,
+            "legend.frameon": False,
+            "figure.titlesize": text * 9 / 8,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.linewidth": 0.8 * self.zoom,
+            "lines.linewidth": 1.4 * self.zoom,
+            "lines.markersize": 4.5 * self.zoom,
+            "hatch.linewidth": 0.6 * self.zoom,
+            "savefig.dpi": 200 if self.zoom == 1 else 120,
+            # Text stays text of an embedded font; journals refuse fonts of type 3.
+            "pdf.fonttype": 42,
+            # Text of users may hold a dollar sign.
+            "text.parse_math": False,
+            "svg.hashsalt": "simnet",
+        } | self._ticks() | self._inks()  # fmt: skip
+
+    def _ticks(self) -> dict[Any, Any]:
+        sizes = {"major.size": 3.5, "major.width": 0.8, "major.pad": 3.5, "minor.size": 2.0, "minor.width": 0.6}
+        return {f"{axis}tick.{key}": size * self.zoom for axis in "xy" for key, size in sizes.items()}
+
+    def _inks(self) -> dict[Any, Any]:
+        inks = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+        grounds = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
+        return dict.fromkeys(inks, self.ink) | dict.fromkeys(grounds, self.ground)
+
+
+SCREEN = FigureStyle(name="screen")
+PAPER = FigureStyle(name="paper", column_in=3.3, page_in=7.0, edge_pt=0.5, has_titles=False)
+# A figure of several panels fills a slide of 16 by 9, with text of 18 pt.
+SLIDES = FigureStyle(name="slides", column_in=4.0, page_in=6.0, zoom=13.33 / 6.0)
+DARK = FigureStyle(
+    name="dark",
+    column_in=SLIDES.column_in,
+    page_in=SLIDES.page_in,
+    zoom=SLIDES.zoom,
+    ink="#E8E8E8",
+    ground="#15191F",
+    band="#3A414B",
+    others="#6B7380",
+    paying="#1D3A33",
+    colours=ON_DARK,
+    shades=(0.35, 1.0),
+)
+STYLES = {style.name: style for style in (SCREEN, PAPER, SLIDES, DARK)}
+_CURRENT: ContextVar[FigureStyle] = ContextVar("figure style", default=SCREEN)
+
+
+def style_named(name: str) -> FigureStyle:
+    """Return a style by its name.
+
+    Raises:
+        SimnetError: there is none of this name.
+    """
+    if name not in STYLES:
+        raise SimnetError(f"--style: {name!r}: must be one of {', '.join(STYLES)}.{did_you_mean(name, STYLES)}")
+    return STYLES[name]
+
+
+def current() -> FigureStyle:
+    """Return the style in which figures are drawn here."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def _using(style: FigureStyle) -> Iterator[None]:
+    """Draw in a style."""
+    token = _CURRENT.set(style)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
 
 
 def format_of(path: Path) -> Format:
@@ -81,13 +182,25 @@ def format_of(path: Path) -> Format:
     return found
 
 
-@contextmanager
-def styled() -> Iterator[None]:
-    """Draw in the style of this project; modules that import matplotlib are best imported in here, too."""
-    with _quiet_matplotlib():
-        import matplotlib as mpl
+def shown(colour: str) -> str:
+    """Return what a colour of the palette, or black, is in the present style."""
+    style = current()
+    return dict(zip((*COLOURS, "black"), (*style.colours, style.ink), strict=True)).get(colour, colour)
 
-        with mpl.rc_context(STYLE):
+
+@contextmanager
+def styled(style: FigureStyle = SCREEN) -> Iterator[None]:
+    """Draw in a style of this project; modules that import matplotlib are best imported in here, too.
+
+    Raises:
+        SimnetError: matplotlib is not installed.
+    """
+    with _quiet_matplotlib(), _using(style):
+        try:
+            import matplotlib as mpl
+        except ImportError as error:
+            raise SimnetError("figures: matplotlib is missing: figures need it; pip install matplotlib") from error
+        with mpl.rc_context(style.settings()):
             yield
 
 
@@ -106,10 +219,16 @@ def _quiet_matplotlib() -> Iterator[None]:
 
 
 def new(width_in: float, height_in: float) -> "Figure":
-    """Return an empty figure whose parts make room for each other [inches]."""
+    """Return an empty figure whose parts make room for each other [inches, before the style's zoom]."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width_in, height_in), layout="constrained")
+    zoom = current().zoom
+    return Figure(figsize=(width_in * zoom, height_in * zoom), layout="constrained")
+
+
+def thin(points: float = 0.8) -> float:
+    """Return the width of a line that is no data [pt]."""
+    return points * current().zoom
 
 
 def image(figure: "Figure", file_format: Format = "png") -> bytes:
@@ -160,8 +279,8 @@ def diagonal(axes: "Axes", low: float, high: float, band: float = BAND) -> None:
     """Draw the line on which predicted equals measured, with a band on both sides, and end both axes at its ends."""
     ends = [low, high]
     below, above = [end * (1 - band) for end in ends], [end * (1 + band) for end in ends]
-    axes.fill_between(ends, below, above, color=BAND_COLOUR, linewidth=0, label=f"±{band * 100:g} %", zorder=0)
-    axes.plot(ends, ends, color="black", linewidth=0.8, label="predicted = measured", zorder=1)
+    axes.fill_between(ends, below, above, color=current().band, linewidth=0, label=f"±{band * 100:g} %", zorder=0)
+    axes.plot(ends, ends, color=current().ink, linewidth=thin(), label="predicted = measured", zorder=1)
     axes.set_xlim(low, high)
     axes.set_ylim(low, high)
     axes.set_aspect("equal")

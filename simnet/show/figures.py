@@ -1,6 +1,5 @@
-"""Draw the figures of a sweep; every function draws the points of one panel on the axes it is given."""
+"""Draw the lines and bars of a sweep; every function draws the points of one panel on the axes it is given."""
 
-import math
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -8,17 +7,13 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
-from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from simnet.errors import SimnetError
 from simnet.result import PointResult, RunResult, StrategyResult, SweepResult, point_result
-from simnet.show.figure import SKY, STEP_PARTS, VERMILION, plain_numbers
+from simnet.show.figure import SKY, STEP_PARTS, VERMILION, current, plain_numbers, thin
 from simnet.show.labels import PART_KEYS, ROLES, WORKLOAD_KEYS, grouped, label, main_key, numbers, titles, value_label
 from simnet.show.text import bandwidth_text, clipped, gpus_text, key_text, nodes_text, speedup_text
 
@@ -33,15 +28,6 @@ MAX_TICKS = 12
 MAX_LINEAR_SPAN = 4
 LABEL_CHARACTERS = 26
 BASELINE_HATCH = "////"
-GREY = "#555555"
-# Factor on the time at which a speedup has the deepest colour, if no point is further from 1.
-LEAST_COLOURED = 1.5
-# Speedups that a colour bar names where there is room, the most wanted ones first, and the room of one in its length.
-SPEEDUP_TICKS = (1, 10, 100, 0.1, 0.01, 2, 0.5, 5, 0.2, 20, 50, 0.05, 0.02, 1.4, 0.7, 1.1, 0.9)
-TICK_ROOM = 0.1
-# Weights of red, green and blue in how bright a colour is (Rec. 709), and the brightness below which text is white.
-LUMINANCE = (0.2126, 0.7152, 0.0722)
-HALF_BRIGHT = 0.45
 FloatArray = NDArray[np.float64]
 
 
@@ -86,13 +72,15 @@ def throughput(axes: Axes, points: Sequence[PointResult]) -> None:
             heights = [metrics.samples_per_s for metrics in result]
             look: dict[str, Any] = {"color": own if count > 1 else colour, "marker": marker, "linestyle": dash}
             axes.plot([point.num_nodes for point in line], heights, **look)
+            if result[0] is line[0].result:
+                _throughput_band(axes, line, look["color"])
         if count > 1:
             axes.plot([], [], color=own, label=bandwidth_text(rate))
     # Entries of the legend alone: colours say the bandwidth, or where there is one only, the role.
     for role, (_, colour, marker, dash) in zip(ROLES, _strategies(points), strict=False):
-        axes.plot([], [], color=colour if count == 1 else GREY, marker=marker, linestyle=dash, label=role)
+        axes.plot([], [], color=colour if count == 1 else current().others, marker=marker, linestyle=dash, label=role)
     if ideal := _ideal_samples_per_s(points):
-        axes.plot(list(ideal), list(ideal.values()), color="black", linestyle=":", label="linear (compute alone)")
+        axes.plot(list(ideal), list(ideal.values()), color=current().ink, linestyle=":", label="linear (compute alone)")
     _nodes_axis(axes, points)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
@@ -106,7 +94,7 @@ def breakdown(axes: Axes, points: Sequence[PointResult]) -> None:
     over_bandwidth = len(rates(points)) > 1
     shown = sorted(points, key=lambda point: point.nic_gbit_per_s if over_bandwidth else point.num_nodes)
     _columns(axes, shown, [f"{point.nic_gbit_per_s:g}" if over_bandwidth else str(point.num_nodes) for point in shown])
-    axes.set_xlabel("NIC bandwidth of a node [Gbit/s]" if over_bandwidth else _nodes_label(shown))
+    axes.set_xlabel("NIC bandwidth of a node [Gbit/s]" if over_bandwidth else nodes_label(shown))
 
 
 def breakdown_over(axes: Axes, points: Sequence[PointResult], *, key: str) -> None:
@@ -178,61 +166,18 @@ def draw_breakdown(axes: Axes, result: RunResult) -> None:
 def speedup_of_each(axes: Axes, points: Sequence[PointResult], *, keys: Sequence[str]) -> None:
     """Draw speedup as a bar to the right of the values of keys."""
     speedups = [point.speedup or 0.0 for point in points]
-    bars = axes.barh(range(len(points)), speedups, 0.6, color=STRATEGY_COLOUR)
-    axes.bar_label(bars, [speedup_text(speedup) for speedup in speedups], padding=2)
-    axes.axvline(1.0, color="black", linewidth=0.8, label=SAME_TIME)
+    axes.barh(range(len(points)), speedups, 0.6, color=STRATEGY_COLOUR)
+    tops = [point.intervals.get("speedup", (speedup, speedup)) for point, speedup in zip(points, speedups, strict=True)]
+    for row, (speedup, (low, high)) in enumerate(zip(speedups, tops, strict=True)):
+        if high > low:
+            axes.plot([low, high], [row, row], color=current().ink, linewidth=thin(1.0), marker="|")
+        axes.annotate(
+            speedup_text(speedup), (max(speedup, high), row), (thin(4), 0), textcoords="offset points", va="center"
+        )
+    axes.axvline(1.0, color=current().ink, linewidth=thin(), label=SAME_TIME)
     _rows(axes, points, keys)
-    axes.set_xlim(0, max(1.25 * max(speedups), 1.5))
-    axes.set_xlabel(_speedup_label(points))
-
-
-def heat_map(axes: Axes, points: Sequence[PointResult]) -> None:
-    """Draw speedup by bandwidth and nodes: the value in each cell, blue above 1.0, red below, a line between them."""
-    rows, columns = rates(points), node_counts(points)
-    speedups = np.full((len(rows), len(columns)), np.nan)
-    for point in points:
-        speedups[rows.index(point.nic_gbit_per_s), columns.index(point.num_nodes)] = point.speedup
-    lowest, highest = min(1.0, float(np.nanmin(speedups))), max(1.0, float(np.nanmax(speedups)))
-    # Twice as fast is as deep a blue as half as fast is a red.
-    end = max(highest, 1 / lowest, LEAST_COLOURED)
-    image = axes.imshow(speedups, origin="lower", aspect="auto", cmap="RdBu", norm=LogNorm(vmin=1 / end, vmax=end))
-    _colour_bar(axes, image, lowest, highest)
-    _border(axes, speedups)
-    for (row, column), speedup in np.ndenumerate(speedups):
-        dark = np.isnan(speedup) or _is_dark(image.to_rgba(np.array([speedup]))[0])
-        text = speedup_text(None if np.isnan(speedup) else float(speedup)).rstrip("x")
-        axes.text(column, row, text, ha="center", va="center", color="white" if dark else "black")
-    axes.set_facecolor("#777777")
-    axes.set_xticks(range(len(columns)), [str(count) for count in columns])
-    axes.set_yticks(range(len(rows)), [f"{rate:g}" for rate in rows])
-    axes.set_xlabel(_nodes_label(points))
-    axes.set_ylabel("NIC bandwidth of a node [Gbit/s]")
-
-
-def _colour_bar(axes: Axes, image: AxesImage, lowest: float, highest: float) -> None:
-    """Draw what the colours of speedups mean, from the lowest to the highest."""
-    figure = axes.figure
-    assert isinstance(figure, Figure)
-    bar = figure.colorbar(image, ax=axes, label="speedup")
-    bar.ax.set_ylim(lowest, highest)
-    bar.ax.yaxis.set_minor_locator(NullLocator())
-    bar.ax.yaxis.set_major_locator(FixedLocator(_ticks(lowest, highest)))
-    plain_numbers(bar.ax.yaxis)
-
-
-def _ticks(lowest: float, highest: float) -> list[float]:
-    """Return the speedups that a logarithmic axis can name without one of them on another."""
-    found: list[float] = []
-    room = TICK_ROOM * math.log(highest / lowest)
-    for tick in SPEEDUP_TICKS:
-        if lowest <= tick <= highest and all(abs(math.log(tick / other)) >= room for other in found):
-            found.append(tick)
-    return found
-
-
-def _is_dark(colour: FloatArray) -> bool:
-    """Return whether white text is easier to read on a colour than black text."""
-    return bool(sum(weight * part for weight, part in zip(LUMINANCE, colour, strict=False)) < HALF_BRIGHT)
+    axes.set_xlim(0, max(1.25 * max(speedups), *(1.25 * high for _, high in tops), 1.5))
+    axes.set_xlabel(speedup_label(points))
 
 
 def _strategies(points: Sequence[PointResult]) -> Iterable[tuple[Sequence[StrategyResult], str, str, str]]:
@@ -334,7 +279,11 @@ def _pieces(
     hatch = BASELINE_HATCH if index else ""
     for key, (_, colour) in STEP_PARTS.items():
         lengths = np.array([getattr(metrics.breakdown, key) * scale for metrics in result])
-        yield lengths, start, {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
+        yield (
+            lengths,
+            start,
+            {"color": colour, "hatch": hatch, "edgecolor": current().ground, "linewidth": thin(current().edge_pt)},
+        )
         start = start + lengths
 
 
@@ -351,18 +300,33 @@ def _speedups(
         axes.fill_between(places, low, high, color=style["color"], alpha=0.2, linewidth=0)
 
 
+def _throughput_band(axes: Axes, line: Sequence[PointResult], colour: str) -> None:
+    """Draw the 90 % intervals of the strategy's throughput, from those of its time, where every point has one."""
+    times = [point.intervals.get("iteration_s") for point in line]
+    ends = [
+        [point.result.samples_per_s * point.result.iteration_s / end_s for end_s in interval]
+        for point, interval in zip(line, times, strict=True)
+        if interval is not None
+    ]
+    if len(ends) == len(line):
+        low, high = [min(pair) for pair in ends], [max(pair) for pair in ends]
+        axes.fill_between([point.num_nodes for point in line], low, high, color=colour, alpha=0.2, linewidth=0)
+
+
 def _line_style(index: int, count: int) -> dict[str, Any]:
     """Return colour, marker and dash of one of `count` lines in order, distinct also in black and white."""
-    colour = colormaps["viridis"](0.85 * index / max(1, count - 1))
+    first, last = current().shades
+    colour = colormaps["viridis"](first + (last - first) * index / max(1, count - 1))
     return {"color": colour, "marker": MARKERS[index % len(MARKERS)], "linestyle": DASHES[index % len(DASHES)]}
 
 
 def _nodes_axis(axes: Axes, points: Sequence[PointResult]) -> None:
     _log_axis(axes, node_counts(points), base=2)
-    axes.set_xlabel(_nodes_label(points))
+    axes.set_xlabel(nodes_label(points))
 
 
-def _nodes_label(points: Sequence[PointResult]) -> str:
+def nodes_label(points: Sequence[PointResult]) -> str:
+    """Return the label of an axis of nodes."""
     return f"nodes (of {gpus_text(*(point.ranks_per_node for point in points))})"
 
 
@@ -374,14 +338,14 @@ def _log_axis(axes: Axes, values: Sequence[float], *, base: int) -> None:
     plain_numbers(axes.xaxis)
 
 
-def _speedup_label(points: Sequence[PointResult]) -> str:
+def speedup_label(points: Sequence[PointResult]) -> str:
     """Return the label of an axis of speedups, such as "speedup over DDP (fp32, ring)"."""
     return f"speedup over {titles(points)[-1]}"
 
 
 def _speedup_axis(axes: Axes, points: Sequence[PointResult]) -> None:
     """Make the y axis logarithmic, so that twice as fast and half as fast are as far from 1.0."""
-    axes.axhline(1.0, color="black", linewidth=0.8, label=SAME_TIME)
+    axes.axhline(1.0, color=current().ink, linewidth=thin(), label=SAME_TIME)
     axes.set_yscale("log", base=2)
     # Not `set_ylim`, which would end the fitting of an axis that panels share.
     axes.update_datalim([(1.0, speedup) for speedup in LEAST_SPEEDUPS_SHOWN], updatex=False)
@@ -389,19 +353,10 @@ def _speedup_axis(axes: Axes, points: Sequence[PointResult]) -> None:
     plain_numbers(axes.yaxis)
     axes.yaxis.set_minor_locator(LogLocator(base=2, subs=(1.25, 1.5, 1.75)))
     axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if _is_narrow(axes) else ""))
-    axes.set_ylabel(_speedup_label(points))
+    axes.set_ylabel(speedup_label(points))
 
 
 def _is_narrow(axes: Axes) -> bool:
     """Return whether an axis of speedups has too few powers of two to be read by them."""
     lowest, highest = axes.get_ylim()
     return bool(highest / lowest < 5)
-
-
-def _border(axes: Axes, speedups: FloatArray) -> None:
-    """Draw the line between the cells that are faster and those that are slower, as the rounded values say."""
-    faster = np.round(speedups, 2) >= 1
-    upright = [[(c + 0.5, r - 0.5), (c + 0.5, r + 0.5)] for r, c in np.argwhere(faster[:, 1:] != faster[:, :-1])]
-    level = [[(c - 0.5, r + 0.5), (c + 0.5, r + 0.5)] for r, c in np.argwhere(faster[1:, :] != faster[:-1, :])]
-    for width, colour in ((4.0, "white"), (2.0, "black")):
-        axes.add_collection(LineCollection(upright + level, linewidths=width, colors=colour, capstyle="projecting"))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from simnet.result import Influence, RunResult
 from simnet.show import figure as looks
 from simnet.show.figure import BLUE, VERMILION
-from simnet.show.labels import names
+from simnet.show.labels import titles
 from simnet.show.text import printable, speedup_text
 from simnet.units import format_seconds
 
@@ -117,19 +117,20 @@ def value_text(result: RunResult, value: float) -> str:
 def tornado(result: RunResult) -> "Figure":
     """Draw the result at both ends of the interval of each value that it hangs on, the largest effect on top."""
     shown = result.hangs_on[:MOST_DRAWN]
-    figure = looks.new(looks.PAGE_IN, MARGIN_IN + ROW_IN * (len(shown) + 1))
+    figure = looks.new(looks.current().page_in, MARGIN_IN + ROW_IN * (len(shown) + 1))
     axes = figure.subplots()
     for place, one in enumerate(shown):
         _bars(axes, result, one, -place)
     _interval(axes, result, -len(shown))
-    axes.axvline(usual(result), color="black", linewidth=0.8)
+    axes.axvline(usual(result), color=looks.current().ink, linewidth=looks.thin())
     axes.set_yticks(range(0, -len(shown) - 1, -1), [*(noun(one.key) for one in shown), "all, and the model's error"])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.set_xscale("log")
     _ticks(axes, result)
-    pair = " over ".join(map(looks.label, names([result])))
+    pair = " over ".join(map(looks.label, titles([result])))
     axes.set_xlabel(f"speedup, {pair}" if result.speedup is not None else f"time of an iteration [s], {pair}")
+    figure.set_label(f"What the result hangs on: {axes.get_xlabel()} at both ends of each value's interval.")
     return figure
 
 
@@ -140,11 +141,11 @@ def _bars(axes: "Axes", result: RunResult, one: Influence, place: int) -> None:
             continue
         colour = VERMILION if value < middle else BLUE
         axes.barh(place, value - middle, left=middle, height=0.6, color=colour, hatch="" if value < middle else "///",
-                  edgecolor="white", linewidth=0)  # fmt: skip
+                  edgecolor=looks.current().ground, linewidth=0)  # fmt: skip
         side = -1 if value < middle else 1
         axes.annotate(
-            _factor_text(one.key, factor), (value, place), (4 * side, 0), textcoords="offset points",
-            ha="right" if side < 0 else "left", va="center", fontsize=7,
+            _factor_text(one.key, factor), (value, place), (looks.thin(4) * side, 0), textcoords="offset points",
+            ha="right" if side < 0 else "left", va="center", fontsize=looks.thin(7),
         )  # fmt: skip
 
 
@@ -152,7 +153,14 @@ def _interval(axes: "Axes", result: RunResult, place: int) -> None:
     metric = "iteration_s" if result.speedup is None else "speedup"
     if metric in result.intervals:
         low, high = result.intervals[metric]
-        axes.plot([low, high], [place, place], color="black", linewidth=1.4, marker="|", markersize=7)
+        axes.plot(
+            [low, high],
+            [place, place],
+            color=looks.current().ink,
+            linewidth=looks.thin(1.4),
+            marker="|",
+            markersize=looks.thin(7),
+        )
 
 
 def _ticks(axes: "Axes", result: RunResult) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from simnet.collectives.algorithms import default_name
+from simnet.collectives.algorithms import ANY, AUTO, NCCL, default_name
 from simnet.result import PointResult, RunResult, SweepResult
 from simnet.scenario import Scenario, to_dict
 from simnet.show.text import bandwidth_text, key_text, nodes_text, part_title, printable, value_text, workload_title
@@ -21,6 +21,8 @@ MOST = 1e30
 MOST_ALTERNATIVES = 3
 # Names of strategy and baseline where no name fits all points.
 ROLES = ("strategy", "baseline")
+# Of algorithms whose name says little.
+IN_WORDS = {NCCL: "NCCL's choice", AUTO: "NCCL's fastest", ANY: "the fastest of all"}
 QUANTITIES: tuple[type[Quantity], ...] = (Bandwidth, Size, Duration)
 Panels = dict[str, list[PointResult]]
 
@@ -92,7 +94,7 @@ def _words(scenario: Scenario, strategy: AnyStrategy) -> tuple[str, ...]:
         return (strategy.title,)
     calibration, num_nodes = scenario.calibration, scenario.cluster.num_nodes
     algorithm = strategy.algorithm or default_name(calibration.nccl, num_nodes, fitted_with=calibration.all_reduce)
-    return strategy.title, strategy.wire_dtype or scenario.workload.dtype, algorithm
+    return strategy.title, strategy.wire_dtype or scenario.workload.dtype, IN_WORDS.get(algorithm, algorithm)
 
 
 def _joined(words: Iterable[tuple[str, ...]]) -> str:

@@ -1,79 +1,63 @@
 """Lay the figures of a sweep out for print."""
 
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
-from msgspec import structs
 
 from simnet.errors import SimnetError
 from simnet.result import PointResult, SweepResult
-from simnet.show import figures, labels
-from simnet.show.figure import COLUMN_IN, PAGE_IN, STEP_PARTS
-from simnet.show.labels import BANDWIDTH_KEYS, NODES_KEYS, Panels
-from simnet.show.text import bandwidth_text, clipped, nodes_text, printable
-
-Draw = Callable[[Axes, Sequence[PointResult]], None]
+from simnet.show import figures, heat_map_figure, labels
+from simnet.show.drawings import Drawing, left_out, possible
+from simnet.show.figure import PAGE_IN, STEP_PARTS, current, new, thin
+from simnet.show.labels import Panels
+from simnet.show.text import clipped, printable
 
 MAX_PANELS, MAX_ROWS = 12, 40
-COLUMN_WIDTH_IN = {1: COLUMN_IN, 2: PAGE_IN}
-PANEL_HEIGHT_IN = 2.2
+# Curves that one panel holds; more get a panel each, as far as that many panels fit one figure.
+MOST_CURVES, MOST_MULTIPLES, MULTIPLES_IN_ROW = 4, 24, 4
+# Columns of a heat map from which on it is as wide as the page.
+MANY_COLUMNS = 7
+PANEL_HEIGHT_IN, MULTIPLE_HEIGHT_IN = 2.2, 1.3
+OWN_CURVE, OTHER_CURVES = "this panel", "the other panels"
 # Height of a row of bars, and of the title and axis of a panel of rows.
 ROW_HEIGHT_IN, ROWS_FRAME_IN = 0.36, 0.75
-# How many times as tall the baseline's bars must be for the strategy's to be drawn once more alone.
-MUCH_TALLER = 2.0
-ALONE = "without the baseline"
 # An average character of a title and of a legend, a legend's marker, and a line.
 CHARACTER_IN, LEGEND_CHARACTER_IN, LEGEND_HANDLE_IN, LINE_IN = 0.07, 0.058, 0.42, 0.17
-TITLE_CHARACTERS = 38
+TITLE_CHARACTERS, MULTIPLE_CHARACTERS = 38, 21
 LEGEND_CHARACTERS = 60
 # Of one text.
 MAX_LINES = 6
 
 
-class Drawing(NamedTuple):
-    """One figure: its title, its needs, and how a panel of it is drawn.
+def draw(sweep: SweepResult, *, where: str, names: Sequence[str] = ()) -> dict[str, Figure]:
+    """Return every figure for which the results have the axes, by name, or those that are named.
 
-    Attributes:
-        title: with fields for the names of strategy and baseline, and for what stays fixed over nodes.
-        draw: draws the points of one panel.
-        drawn: swept keys that a panel has an axis for; every value of the other keys makes a panel.
-        rows: whether each point is a row of bars.
-        bars: whether the legend explains the parts of bars instead of lines.
-        needs_nodes: whether the results must have several numbers of nodes.
-        needs_bandwidth: whether the results must have several bandwidths.
-        needs_baseline: whether every point must have a baseline.
-        share_y: whether panels share the y axis, all of them or those of a row.
-        split: makes the panels that are drawn from those of the results.
-    """
-
-    title: str
-    draw: Draw
-    drawn: tuple[str, ...] = (*BANDWIDTH_KEYS, *NODES_KEYS)
-    rows: bool = False
-    bars: bool = False
-    needs_nodes: bool = False
-    needs_bandwidth: bool = False
-    needs_baseline: bool = False
-    share_y: bool | Literal["row"] = False
-    split: Callable[[Panels], Panels] = lambda panels: panels
-
-
-def draw(sweep: SweepResult, *, where: str) -> dict[str, Figure]:
-    """Return every figure for which the results have the axes, by name.
+    Each figure's label is its caption: the title, the calibration and the version that it rests on.
 
     Raises:
-        SimnetError: there are more panels or rows of bars than fit one figure.
+        SimnetError: there are more panels or rows of bars than fit one figure, or a named one cannot be drawn.
     """
-    drawings = _possible(sweep)
+    drawings = possible(sweep)
+    if names:
+        _check_names(names, drawings, left_out(sweep), where=where)
+        drawings = {name: drawings[name] for name in drawings if name in names}
     _check_size(sweep, drawings.values(), where=where)
     return {name: _figure(sweep, drawing) for name, drawing in drawings.items()}
+
+
+def _check_names(
+    names: Iterable[str], drawings: Mapping[str, Drawing], reasons: Mapping[str, str], *, where: str
+) -> None:
+    for name in names:
+        if name not in drawings:
+            reason = reasons.get(name, "no figure of these results")
+            raise SimnetError(f"{where}: --figure: {name!r}: {reason}; there are {', '.join(drawings)}")
 
 
 def _check_size(sweep: SweepResult, drawings: Iterable[Drawing], *, where: str) -> None:
@@ -90,89 +74,91 @@ def _check_size(sweep: SweepResult, drawings: Iterable[Drawing], *, where: str) 
                 raise SimnetError(f"{where}: {number} {noun}: at most {most} fit one figure; sweep fewer values")
 
 
-def _possible(sweep: SweepResult) -> dict[str, Drawing]:
-    """Return the figures whose axes vary in these results."""
-    panels = labels.panels(sweep.points).values()
-    num_nodes = max(len(figures.node_counts(points)) for points in panels)
-    num_rates = max(len(figures.rates(points)) for points in panels)
-    drawings = NETWORK_DRAWINGS if num_nodes > 1 or num_rates > 1 else _key_drawings(sweep)
-    compared = all(point.speedup is not None and point.baseline is not None for point in sweep.points)
-    return {
-        name: drawing
-        for name, drawing in drawings.items()
-        if num_nodes >= 2 or not drawing.needs_nodes
-        if num_rates >= 2 or not drawing.needs_bandwidth
-        if compared or not drawing.needs_baseline
-    }
-
-
-def _key_drawings(sweep: SweepResult) -> dict[str, Drawing]:
-    """Return the figures of a sweep over neither nodes nor bandwidth: lines over numbers, else bars."""
-    key = labels.main_key(sweep)
-    others = [other for other in sweep.varied if other != key]
-    title, breakdown_title = "Speedup of {strategy} over {baseline}", NETWORK_DRAWINGS["breakdown"].title
-    # A line needs two points that differ in its key alone, which listed points often have not.
-    is_scattered = bool(others) and all(len(line) == 1 for line in labels.grouped(sweep.points, others).values())
-    if is_scattered or labels.numbers(sweep.points, key) is None:
-        keys = tuple(sweep.varied) if is_scattered else (key,)
-        bars, stacks = partial(figures.speedup_of_each, keys=keys), partial(figures.breakdown_of_each, keys=keys)
-        return {
-            "speedup": Drawing(title, bars, keys, rows=True, needs_baseline=True, share_y="row"),
-            "breakdown": Drawing(breakdown_title, stacks, keys, rows=True, bars=True, share_y="row", split=_with_alone),
-        }
-    lines = partial(figures.speedup_over, key=key, others=others)
-    columns = partial(figures.breakdown_over, key=key)
-    return {
-        "speedup": Drawing(title, lines, tuple(sweep.varied), needs_baseline=True),
-        "breakdown": Drawing(breakdown_title, columns, (key,), bars=True, split=_with_alone),
-    }
-
-
-def _with_alone(panels: Panels) -> Panels:
-    """Add to each panel one without the baseline, if its bars make those of the strategy too short to read."""
-    if all(_tallest(points) < MUCH_TALLER * max(p.result.iteration_s for p in points) for points in panels.values()):
-        return panels
-    doubled: Panels = {}
-    for label, points in panels.items():
-        join = ", " if "\n" in label else "\n"
-        doubled[label] = points
-        doubled[f"{label}{join}{ALONE}"] = [structs.replace(point, baseline=None) for point in points]
-    return doubled
-
-
-def _tallest(points: Sequence[PointResult]) -> float:
-    return max(one.iteration_s for point in points for one in (point.result, point.baseline or point.result))
-
-
-def _largest_cluster(panels: Panels) -> Panels:
-    """Keep of each panel the points that differ in bandwidth alone, or else in nodes alone."""
-    return _with_alone(dict(_one_dimension(label, points) for label, points in panels.items()))
-
-
-def _one_dimension(label: str, points: list[PointResult]) -> tuple[str, list[PointResult]]:
-    if len(figures.rates(points)) < 2:
-        return f"{label}\n{bandwidth_text(points[0].nic_gbit_per_s)}", points
-    most = max(figures.node_counts(points))
-    return f"{label}\n{nodes_text(most)}", [point for point in points if point.num_nodes == most]
-
-
 def _figure(sweep: SweepResult, drawing: Drawing) -> Figure:
     panels = drawing.split(_panels(sweep, drawing))
+    if multiples := _multiples(panels, drawing):
+        return _small_multiples(sweep, drawing, multiples)
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     tallest = max(len(points) for points in panels.values())
     height = tallest * ROW_HEIGHT_IN + ROWS_FRAME_IN if drawing.rows else PANEL_HEIGHT_IN
-    figure = Figure(figsize=(COLUMN_WIDTH_IN[columns], rows * height), layout="constrained")
+    figure = new(_width_in(columns, drawing, panels), rows * height)
     grid = list(figure.subplots(rows, columns, squeeze=False, sharey=drawing.share_y).flat)
     for axes, (label, points) in zip(grid, panels.items(), strict=False):
         drawing.draw(axes, points)
-        axes.set_title(_wrapped(label, TITLE_CHARACTERS))
+        axes.set_title(_wrapped(label, int(TITLE_CHARACTERS * current().page_in / PAGE_IN)))
         if drawing.share_y and grid.index(axes) % columns:
             axes.set_ylabel("")
     for axes in grid[len(panels) :]:
         axes.remove()
     _frame(figure, drawing, sweep)
     return figure
+
+
+def _width_in(columns: int, drawing: Drawing, panels: Panels) -> float:
+    """Return the width of a figure: a page's where it has several panels, or more cells than fit a column."""
+    is_map = drawing.draw is heat_map_figure.heat_map
+    cells = max(len(figures.node_counts(points)) for points in panels.values()) if is_map else 0
+    return current().page_in if columns > 1 or cells > MANY_COLUMNS else current().column_in
+
+
+def _multiples(panels: Panels, drawing: Drawing) -> dict[str, Panels]:
+    """Return the curves of each panel, where one panel would hold too many of them; nothing where it would not."""
+    if drawing.curves is None:
+        return {}
+    curves = {label: drawing.curves(points) for label, points in panels.items()}
+    numbers = [len(lines) for lines in curves.values()]
+    return curves if max(numbers) > MOST_CURVES and sum(numbers) <= MOST_MULTIPLES else {}
+
+
+def _small_multiples(sweep: SweepResult, drawing: Drawing, multiples: dict[str, Panels]) -> Figure:
+    """Draw each curve in a panel of its own, the other ones faintly behind it; rows of panels by what they share."""
+    columns = min(MULTIPLES_IN_ROW, max(map(len, multiples.values())))
+    rows = [-(-len(lines) // columns) for lines in multiples.values()]
+    figure = new(current().page_in, sum(rows) * MULTIPLE_HEIGHT_IN + len(rows) * LINE_IN)
+    parts = figure.subfigures(len(rows), 1, squeeze=False, height_ratios=rows)[:, 0]
+    for part, (label, lines), num_rows in zip(parts, multiples.items(), rows, strict=True):
+        grid = list(part.subplots(num_rows, columns, squeeze=False, sharex=True, sharey=True).flat)
+        _curve_panels(grid, lines, drawing, columns)
+        if label:
+            part.suptitle(_wrapped(label, int(current().page_in / CHARACTER_IN)), fontweight="bold")
+    _share_names(figure.axes, parts)
+    _frame(figure, drawing, sweep)
+    return figure
+
+
+def _curve_panels(grid: Sequence[Axes], lines: Panels, drawing: Drawing, columns: int) -> None:
+    for place, (axes, (name, points)) in enumerate(zip(grid, lines.items(), strict=False)):
+        _faintly(axes, [line for other, line in lines.items() if other != name], drawing)
+        drawing.draw(axes, points)
+        axes.set_title(_wrapped(name, MULTIPLE_CHARACTERS), fontweight="normal")
+        axes.tick_params(axis="x", labelbottom=place + columns >= len(lines))
+        for line in axes.get_lines():
+            if line.get_label() == name:
+                line.set_label(OWN_CURVE)
+    for axes in grid[len(lines) :]:
+        axes.remove()
+
+
+def _share_names(panels: Sequence[Axes], parts: Sequence[SubFigure]) -> None:
+    """Name the axes of all panels of a part once, and let all panels have the same range."""
+    ends = [axes.get_ylim() for axes in panels]
+    parts[-1].supxlabel(panels[0].get_xlabel(), fontsize="medium")
+    for part in parts:
+        part.supylabel(panels[0].get_ylabel(), fontsize="medium")
+    for axes in panels:
+        axes.set(xlabel="", ylabel="", ylim=(min(low for low, _ in ends), max(high for _, high in ends)))
+
+
+def _faintly(axes: Axes, lines: Sequence[Sequence[PointResult]], drawing: Drawing) -> None:
+    """Draw all curves of a panel without markers, to compare one with."""
+    if drawing.at is None:
+        return
+    for line in lines:
+        ordered = sorted(line, key=drawing.at)
+        speedups = [point.speedup or 0.0 for point in ordered]
+        places = [drawing.at(point) for point in ordered]
+        axes.plot(places, speedups, color=current().others, linewidth=thin(), zorder=1, label=OTHER_CURVES)
 
 
 def _panels(sweep: SweepResult, drawing: Drawing) -> Panels:
@@ -183,26 +169,36 @@ def _panels(sweep: SweepResult, drawing: Drawing) -> Panels:
 
 def _frame(figure: Figure, drawing: Drawing, sweep: SweepResult) -> None:
     """Write the title on top, and the legend of all panels and their sources below; the figure grows by these."""
-    width, panels_height = figure.get_size_inches()
-    title = _wrapped(_title(sweep, drawing), int(width / CHARACTER_IN))
-    footer = _wrapped(_footer(sweep), int(width / CHARACTER_IN))
+    zoom = current().zoom
+    width, panels_height = figure.get_size_inches() / zoom
+    figure.set_label(_caption(_title(sweep, drawing), _footer(sweep)))
+    has_titles = current().has_titles
+    title = _wrapped(_title(sweep, drawing), int(width / CHARACTER_IN)) if has_titles else ""
+    footer = _wrapped(_footer(sweep), int(width / CHARACTER_IN)) if has_titles else ""
     role_names = labels.titles(sweep.points)
     handles = _breakdown_handles(role_names, drawing) if drawing.bars else _line_handles(figure.axes, role_names)
     for handle in handles:
         handle.set_label(clipped(str(handle.get_label()), LEGEND_CHARACTERS))
     legend_rows = _legend_rows(handles, width)
-    footer_in = LINE_IN * (footer.count("\n") + 1) + 0.05
+    footer_in = LINE_IN * (footer.count("\n") + 1) + 0.05 if footer else 0.0
     strip_in = footer_in + LINE_IN * legend_rows + 0.1
-    height = panels_height + strip_in + LINE_IN * (title.count("\n") + 1)
-    figure.set_size_inches(width, height)
-    figure.suptitle(title, x=0.01, ha="left")
-    figure.text(0.01, footer_in / height / 2, footer, ha="left", va="center", color="#333333")
+    height = panels_height + strip_in + (LINE_IN * (title.count("\n") + 1) if title else 0.0)
+    figure.set_size_inches(width * zoom, height * zoom)
+    if has_titles:
+        figure.suptitle(title, x=0.01, ha="left")
+        figure.text(0.01, footer_in / height / 2, footer, ha="left", va="center", alpha=0.8)
     if handles:
         columns = -(-len(handles) // legend_rows)
         figure.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, footer_in / height), ncols=columns)
     engine = figure.get_layout_engine()
     assert isinstance(engine, ConstrainedLayoutEngine)
     engine.set(rect=(0, strip_in / height, 1, 1 - strip_in / height))
+
+
+def _caption(title: str, footer: str) -> str:
+    """Return the lines of a title as sentences, and the source."""
+    lines = [line if line.endswith("?") else f"{line}." for line in title.splitlines() if line]
+    return " ".join([*lines, footer])
 
 
 def _wrapped(text: str, characters: int) -> str:
@@ -248,44 +244,7 @@ def _breakdown_handles(role_names: Sequence[str], drawing: Drawing) -> list[Arti
     handles: list[Artist] = [Patch(color=colour, label=label) for label, colour in reversed(STEP_PARTS.values())]
     if len(role_names) > 1:
         first, second = ("upper", "lower") if drawing.rows else ("left", "right")
-        bar: dict[str, Any] = {"facecolor": "#aaaaaa", "edgecolor": "white", "linewidth": 0}
+        bar: dict[str, Any] = {"facecolor": "#aaaaaa", "edgecolor": current().ground, "linewidth": 0}
         handles.append(Patch(label=f"{first}: {role_names[0]}", **bar))
         handles.append(Patch(label=f"{second}: {role_names[1]}", hatch=figures.BASELINE_HATCH, **bar))
     return handles
-
-
-NETWORK_DRAWINGS = {
-    "speedup_over_nodes": Drawing(
-        "Speedup of {strategy} over {baseline}, by nodes",
-        figures.speedup_over_nodes,
-        needs_nodes=True,
-        needs_baseline=True,
-        share_y=True,
-    ),
-    "speedup_over_bandwidth": Drawing(
-        "Speedup of {strategy} over {baseline}, by NIC bandwidth",
-        figures.speedup_over_bandwidth,
-        needs_bandwidth=True,
-        needs_baseline=True,
-        share_y=True,
-    ),
-    "throughput": Drawing(
-        "Throughput against linear scaling, {scaling}",
-        figures.throughput,
-        needs_nodes=True,
-        share_y="row",
-    ),
-    "breakdown": Drawing(
-        "Time of one iteration by part, on the slowest rank",
-        figures.breakdown,
-        bars=True,
-        split=_largest_cluster,
-    ),
-    "heat_map": Drawing(
-        "Speedup of {strategy} over {baseline}; the line separates faster from slower",
-        figures.heat_map,
-        needs_nodes=True,
-        needs_bandwidth=True,
-        needs_baseline=True,
-    ),
-}

@@ -1,43 +1,89 @@
-"""Draw the results of a sweep and write the figures to files."""
+"""Draw the results of a sweep, or of one run, and write the figures to files."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from simnet import results_file
 from simnet.errors import SimnetError
 from simnet.files import write_file
-from simnet.show.figure import Format, image, styled
+from simnet.result import RunResult, SweepResult
+from simnet.show.figure import SCREEN, FigureStyle, Format, image, styled
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+OF_ONE_RUN = ("breakdown", "hangs_on")
 
 
-def plot(results: Path, directory: Path, file_format: Format = "png") -> list[Path]:
-    """Draw every figure for which the results have the axes, of one run what it hangs on.
+def plot(
+    results: Path,
+    directory: Path,
+    file_format: Format = "png",
+    style: FigureStyle = SCREEN,
+    names: Sequence[str] = (),
+) -> dict[Path, str]:
+    """Draw every figure for which the results have the axes; of one run its breakdown and what it hangs on.
 
     Args:
         results: The `results.json` of a sweep, or the sweep's folder, or the JSON of one run.
         directory: Where the figures go; made if it is not there.
         file_format: What the figures are written as.
+        style: How they look.
+        names: The figures to draw; all that are possible where none is named.
 
     Returns:
-        The files written.
+        The caption of each file written.
 
     Raises:
-        SimnetError: the results are damaged, empty, of another format, or of one point; or a figure cannot be
-            written.
+        SimnetError: the results are damaged, empty, of another format, or of one point; or a named figure cannot be
+            drawn; or a figure cannot be written.
     """
     run = results_file.read_run(results)
     sweep = None if run else results_file.read(results)
-    if run is not None and not run.hangs_on:
-        raise SimnetError(
-            f"{results}: one run without intervals: nothing to draw; simulate it with a baseline, or with --draws 200"
-        )
     if sweep is not None and not sweep.varied:
         raise SimnetError(f"{results}: {len(sweep.points)} point: figures need at least two values of some key")
-    with styled():
-        from simnet.show.influences import tornado
-        from simnet.show.layout import draw
-
-        drawn = {"hangs_on": tornado(run)} if run is not None else {}
-        drawn |= draw(sweep, where=str(results)) if sweep is not None else {}
+    with styled(style):
+        drawn = _of_run(run, str(results), names) if run else _of_sweep(sweep, str(results), names) if sweep else {}
         images = {directory / f"{name}.{file_format}": image(figure, file_format) for name, figure in drawn.items()}
     for path, contents in images.items():
         write_file(path, contents, inside=directory)
-    return list(images)
+    return dict(zip(images, (str(figure.get_label()) for figure in drawn.values()), strict=True))
+
+
+def left_out(results: Path) -> dict[str, str]:
+    """Return why a figure cannot be drawn from results, by its name.
+
+    Raises:
+        SimnetError: the results cannot be read.
+    """
+    run = results_file.read_run(results)
+    if run is not None:
+        return {} if run.hangs_on else {"hangs_on": NO_INTERVALS}
+    with styled():
+        from simnet.show import drawings
+
+        return drawings.left_out(results_file.read(results))
+
+
+NO_INTERVALS = "needs intervals; simulate with a baseline, or with --draws 200"
+
+
+def _of_sweep(sweep: SweepResult, where: str, names: Sequence[str]) -> "dict[str, Figure]":
+    from simnet.show.layout import draw
+
+    return draw(sweep, where=where, names=names)
+
+
+def _of_run(run: RunResult, where: str, names: Sequence[str]) -> "dict[str, Figure]":
+    """Draw where the time of a step goes and, where there are intervals, what the result hangs on."""
+    from simnet.show.influences import tornado
+    from simnet.show.run_figure import breakdown
+
+    for name in names:
+        if name not in OF_ONE_RUN:
+            raise SimnetError(f"{where}: --figure: {name!r}: no figure of one run; there are {', '.join(OF_ONE_RUN)}")
+        if name == "hangs_on" and not run.hangs_on:
+            raise SimnetError(f"{where}: --figure: 'hangs_on': {NO_INTERVALS}; there is breakdown")
+    drawn = {"breakdown": breakdown} | ({"hangs_on": tornado} if run.hangs_on else {})
+    return {name: make(run) for name, make in drawn.items() if not names or name in names}

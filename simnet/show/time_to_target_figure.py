@@ -8,12 +8,9 @@ from matplotlib.lines import Line2D
 
 from simnet.compare.convergence import median_values
 from simnet.compare.time_to_target import AtBandwidth, TargetTime, TimesToTarget
-from simnet.show.figure import BLUE, GREEN, ORANGE, PAGE_IN, PURPLE, SKY, VERMILION, label, new
+from simnet.show.figure import current, label, new, thin
 from simnet.show.time_to_target import Kernels, kernels_of, time_unit
 
-# The baseline is black.
-COLOURS = (BLUE, VERMILION, GREEN, PURPLE, SKY, ORANGE, "#882255")
-BASELINE_COLOUR, OTHERS_COLOUR = "black", "#CCCCCC"
 # Systems of each panel that are drawn in colour: the first ones to the target.
 NUM_NAMED = 3
 PANEL_HEIGHT_IN, LEGEND_HEIGHT_IN = 2.3, 0.9
@@ -34,7 +31,7 @@ def time_to_target_figure(found: TimesToTarget) -> Figure:
     num_rows = math.ceil(len(found.bandwidths) / 2)
     num_columns = min(2, len(found.bandwidths))
     height_in = PANEL_HEIGHT_IN * num_rows + LEGEND_HEIGHT_IN
-    figure = new(PAGE_IN, height_in)
+    figure = new(current().page_in, height_in)
     panels = list(figure.subplots(num_rows, num_columns, squeeze=False, sharey=True).flat)
     colours = _colours(found)
     for axes, there in zip(panels, found.bandwidths, strict=False):
@@ -58,15 +55,15 @@ def _colours(found: TimesToTarget) -> dict[str, str]:
     for there in found.bandwidths:
         reached = [one.name for one in there.systems if one.time_s is not None and one.name != found.baseline]
         named.update(dict.fromkeys(reached[:NUM_NAMED]))
-    return {found.baseline: BASELINE_COLOUR} | dict(zip(named, COLOURS, strict=False))
+    return {found.baseline: current().ink} | dict(zip(named, current().colours, strict=False))
 
 
 def _panel(axes: Axes, found: TimesToTarget, there: AtBandwidth, colours: dict[str, str]) -> None:
     end_s = MARGIN * found.baseline_training_s(there)
     unit_s, unit = time_unit(found, there)
     for system in sorted(there.systems, key=lambda one: one.name in colours):
-        _line(axes, found, system, colours.get(system.name, OTHERS_COLOUR), unit_s)
-    axes.axhline(found.target, color="black", linewidth=0.7, linestyle=":")
+        _line(axes, found, system, colours.get(system.name, current().others), unit_s)
+    axes.axhline(found.target, color=current().ink, linewidth=thin(0.7), linestyle=":")
     axes.set_xlim(0, end_s / unit_s)
     axes.set_ylim(*_shown(found))
     axes.set_title(f"NIC {there.bandwidth.text()}")
@@ -81,9 +78,9 @@ def _line(axes: Axes, found: TimesToTarget, system: TargetTime, colour: str, uni
     rows = median_values(found.convergence.of(system.name, found.ranks))
     times = [system.cost.elapsed_s(step * found.scale) / unit_s for step, *_ in rows]
     style = STYLES[kernels_of(system)]
-    is_named = colour != OTHERS_COLOUR
+    is_named = colour != current().others
     marker = "o" if len(rows) == 1 else None  # a line of one point is not seen
-    width = 1.4 if is_named else 0.8
+    width = thin(1.4 if is_named else 0.8)
     axes.plot(times, [row[1] for row in rows], color=colour, linewidth=width, linestyle=style, marker=marker)
     if is_named:
         lows, highs = [row[2] for row in rows], [row[3] for row in rows]
@@ -113,10 +110,10 @@ def _handles(axes: Axes, found: TimesToTarget, colours: dict[str, str]) -> list[
         for name, colour in colours.items()
     }
     others = dict.fromkeys(kernels_of(system) for name, system in systems.items() if name not in colours)
-    entries |= {f"others{KERNELS_TEXT[kernels]}": (OTHERS_COLOUR, 0.8, STYLES[kernels]) for kernels in others}
-    entries[f"target {found.target:g}"] = ("black", 0.7, ":")
+    entries |= {f"others{KERNELS_TEXT[kernels]}": (current().others, 0.8, STYLES[kernels]) for kernels in others}
+    entries[f"target {found.target:g}"] = (current().ink, 0.7, ":")
     return [
-        axes.plot([], [], color=colour, linewidth=width, linestyle=style, label=title)[0]
+        axes.plot([], [], color=colour, linewidth=thin(width), linestyle=style, label=title)[0]
         for title, (colour, width, style) in entries.items()
     ]
 

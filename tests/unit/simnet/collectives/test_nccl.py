@@ -215,6 +215,6 @@ def test_the_bandwidth_is_less_sure_on_more_nodes_than_were_measured() -> None:
 
 def test_figures_name_the_default() -> None:
     run = simulate(scenario(BinSGDM(), 2, calibration=FITTED, baseline=DenseAllReduce()))
-    assert labels.titles([run]) == ["BinSGDM", "DDP (fp32, nccl)"]
+    assert labels.titles([run]) == ["BinSGDM", "DDP (fp32, NCCL's choice)"]
     assert run.baseline is not None
     assert run.baseline.algorithm == "tree Simple"

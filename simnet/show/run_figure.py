@@ -1,0 +1,23 @@
+"""Lay out the figure of one run: where the time of a step goes."""
+
+from matplotlib.figure import Figure
+
+from simnet.result import RunResult, point_result
+from simnet.show.figure import current, new
+from simnet.show.figures import draw_breakdown
+from simnet.show.labels import calibration_name, context
+from simnet.show.text import printable
+
+HEIGHT_IN = 2.0
+
+
+def breakdown(run: RunResult) -> Figure:
+    """Return the figure, with its caption as label."""
+    figure = new(current().page_in, HEIGHT_IN)
+    draw_breakdown(figure.subplots(), run)
+    where = f"Time of a step by part, on the slowest rank: {context([point_result({}, run)])}"
+    source = f"Simulated by simnet {printable(run.version)}. Calibration: {calibration_name(run)}."
+    figure.set_label(f"{where}. {source}")
+    if current().has_titles:
+        figure.suptitle(where, x=0.01, ha="left")
+    return figure
