@@ -122,7 +122,7 @@ def _small_multiples(sweep: SweepResult, drawing: Drawing, multiples: dict[str, 
         _curve_panels(grid, lines, drawing, columns)
         if label:
             part.suptitle(_wrapped(label, int(current().page_in / CHARACTER_IN)), fontweight="bold")
-    _share_names(figure.axes, parts)
+    _share_names(figure.axes, list(parts))
     _frame(figure, drawing, sweep)
     return figure
 
