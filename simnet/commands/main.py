@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "time-to-target": "Find the system that reaches a target metric first.",
     "plot": "Draw the figures of a sweep.",
     "report": "Write an answer as one HTML file to share.",
+    "explore": "Turn knobs on a scenario in a browser.",
     "model": "Count a training step of any model, and make a workload of it.",
     "record": "Record the training steps of a script, as rank 0 of any cluster.",
     "measure": "Time kernels, models, collectives and training on this machine or cluster.",

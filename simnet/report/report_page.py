@@ -57,7 +57,7 @@ def report_page(contents: Contents, origin: Origin) -> str:
         "notes": [clipped(note, TEXT_CHARACTERS) for note in contents.notes],
         "origin": origin,
         "version": version.text(),
-        "plotly": Markup(_plotly()),
+        "plotly": Markup(plotly_js()),
         "figures": Markup(_json(contents)),
         "table": lambda table: Markup(_clipped(table).html()),
         "text": lambda text: clipped(text, TEXT_CHARACTERS),
@@ -96,8 +96,12 @@ def check_plotly() -> None:
         raise SimnetError(f"report: plotly is missing: {_REPAIR}")
 
 
-def _plotly() -> str:
-    """Return plotly.js, from the package of plotly."""
+def plotly_js() -> str:
+    """Return plotly.js, from the package of plotly.
+
+    Raises:
+        SimnetError: plotly is missing.
+    """
     from importlib.util import find_spec
 
     found = find_spec("plotly")

@@ -64,6 +64,7 @@ ORDER = (
     ("sweeps", "journal", "results_file", "lab", "comparison", "fitting", "step_exchange", "validation"),
     ("show",),
     ("report",),
+    ("explore",),
     ("api",),
     ("commands",),
     ("__init__", "__main__"),

@@ -1,0 +1,118 @@
+"""What the explorer shows at one place of its knobs, fast enough to follow a slider."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from simnet.compare import whatif
+from simnet.errors import SimnetError
+from simnet.explore.knobs import Knobs, Places
+from simnet.report.chart import axis, layout, line, tick_values
+from simnet.report.contents import capitalized, verdict_sentence
+from simnet.report.step_charts import breakdown
+from simnet.result import RunResult
+from simnet.scenario import Scenario
+from simnet.show.text import printable
+from simnet.simulation import simulate
+from simnet.step_timer import StepTimer
+
+MOST_NODES = 256
+"""Up to which the curve over nodes goes."""
+RATES = (1, 2, 5, 10, 25, 50, 100, 200, 400, 800)
+HEIGHT = 320
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """What stands beside the knobs.
+
+    Attributes:
+        verdict: the answer in one sentence, or why there is none.
+        is_error: whether the knobs mean no scenario.
+        figures: of plotly: speedup over bandwidth, over nodes, where a step goes; none where there is no answer.
+        notes: what a reader must know to trust the numbers.
+        command: that prints the same numbers.
+        toml: a scenario file that gives them.
+    """
+
+    verdict: str
+    is_error: bool
+    figures: tuple[dict[str, Any], ...]
+    notes: tuple[str, ...]
+    command: str
+    toml: str
+
+
+def view(knobs: Knobs, places: Places) -> View:
+    """Return what the knobs show."""
+    try:
+        scenario = knobs.scenario_at(places)
+        result = simulate(replace(scenario, run=replace(scenario.run, draws=0)))
+        figures = _figures(result)
+    except SimnetError as error:
+        return View(verdict=printable(str(error)), is_error=True, figures=(), notes=(), command="", toml="")
+    return View(
+        verdict=capitalized(verdict_sentence(result)),
+        is_error=False,
+        figures=figures,
+        notes=tuple(map(printable, result.notes)),
+        command=knobs.command_at(places),
+        toml=knobs.toml_at(places),
+    )
+
+
+def _figures(result: RunResult) -> tuple[dict[str, Any], ...]:
+    scenario, cluster = result.scenario, result.scenario.cluster
+    own_rate = cluster.inter_node.bytes_per_s * 8 / 1e9
+    rates = sorted({*map(float, RATES), own_rate})
+    nodes = sorted(
+        {2**power for power in range(MOST_NODES.bit_length()) if 2**power <= MOST_NODES} | {cluster.num_nodes}
+    )
+    over_rate = _curve(rates, lambda rate: whatif.at_bandwidth(scenario, rate * 1e9 / 8), scenario)
+    over_nodes = _curve(
+        nodes, lambda count: replace(scenario, cluster=replace(cluster, num_nodes=int(count))), scenario
+    )
+    step = breakdown([result])
+    return (
+        _figure("NIC bandwidth [Gbit/s]", over_rate, own_rate),
+        _figure("nodes", over_nodes, float(cluster.num_nodes)),
+        {"data": list(step.traces), "layout": step.layout},
+    )
+
+
+def _curve(values: Sequence[float], at: Callable[[float], Scenario], scenario: Scenario) -> list[tuple[float, float]]:
+    """Return the speedup at each value at which the scenario holds together."""
+    found = []
+    for value in values:
+        try:
+            timer = StepTimer(at(value))
+            assert scenario.baseline is not None
+            found.append((value, timer.iteration_s(scenario.baseline) / timer.iteration_s(scenario.strategy)))
+        except SimnetError:  # a fabric, say, that has not so many nodes
+            continue
+    return found
+
+
+def _figure(title: str, points: Sequence[tuple[float, float]], own: float) -> dict[str, Any]:
+    """Return a curve, with the place of the knob as a ring on it."""
+    x, y = zip(*points, strict=True)
+    curve = line(0, "speedup", x, y, "%{x:.4g}: %{y:.3g}x") | {"showlegend": False}
+    here = [(value, speedup) for value, speedup in points if abs(value / own - 1) < 1e-9]
+    ring = {
+        "type": "scatter", "mode": "markers", "x": [one for one, _ in here], "y": [one for _, one in here],
+        "marker": {"size": 16, "color": "rgba(0,0,0,0)", "line": {"width": 3, "color": "#D55E00"}},
+        "hoverinfo": "skip", "showlegend": False,
+    }  # fmt: skip
+    ticks = [f"{value:g}" for value in x]
+    return {
+        "data": [curve, ring],
+        "layout": layout(
+            axis(title, log=True, ticks=x, texts=ticks),
+            axis("speedup", log=True, **tick_values(min([1.0, *y]), max([1.0, *y]))),
+            height=HEIGHT,
+            shapes=[{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": {"width": 1}}],
+            margin={"l": 60, "r": 15, "t": 15, "b": 50},
+        ),
+    }

@@ -1,0 +1,164 @@
+"""The explorer: to whom it answers, and in Chromium, how it follows the knobs."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simnet.errors import SimnetError
+from simnet.explore.explorer_server import COOKIE, HOST, free_socket, guard
+from simnet.explore.knobs import Knobs
+from simnet.explore.static_page import static_page
+from simnet.scenario import load
+from tests.helpers.browser import Watched, chromium, num_colours
+from tests.helpers.cli import assert_refused, run
+
+pytest.importorskip("dash")
+BERT = "bert_base_10gbit"
+PORT, TOKEN = 8123, "secret"
+HERE = {"Host": f"{HOST}:{PORT}"}
+ROOT = Path(__file__).parents[4]
+SECONDS = 30
+
+
+@pytest.fixture(scope="module")
+def app() -> Any:
+    from simnet.explore.explorer_app import make_app
+
+    found = make_app(Knobs(load(BERT), BERT))
+    guard(found.server, TOKEN, PORT)
+    return found
+
+
+@pytest.fixture
+def client(app: Any) -> Any:
+    return app.server.test_client()
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/_dash-layout", "/_dash-dependencies", "/?token=wrong", "/?token=", "/?token=é"]
+)
+def test_who_has_not_the_token_gets_nothing(client: Any, path: str) -> None:
+    assert client.get(path, headers=HERE).status_code == 403
+    assert client.post("/_dash-update-component", headers=HERE, json={}).status_code == 403
+
+
+@pytest.mark.parametrize("host", ["evil.example", f"evil.example:{PORT}", f"{HOST}:1", "0.0.0.0"])
+def test_under_another_name_nobody_gets_anything(client: Any, host: str) -> None:
+    assert client.get(f"/?token={TOKEN}", headers={"Host": host}).status_code == 403
+
+
+def test_the_token_becomes_a_cookie_that_scripts_and_other_sites_do_not_get(client: Any) -> None:
+    first = client.get(f"/?token={TOKEN}", headers=HERE)
+    assert (first.status_code, first.headers["Location"]) == (302, "/")
+    cookie = first.headers["Set-Cookie"]
+    assert cookie.startswith(f"{COOKIE}={TOKEN};")
+    assert {"HttpOnly", "SameSite=Strict"} <= {part.strip() for part in cookie.split(";")}
+    page = client.get("/", headers=HERE)
+    assert page.status_code == 200
+    assert page.headers["X-Frame-Options"] == "DENY"
+    assert b"http://" not in page.data.replace(b"http://www.w3.org", b"")
+
+
+def test_a_port_in_use_is_refused_in_one_line() -> None:
+    with socket.socket() as other:
+        other.bind((HOST, 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(SimnetError, match=f"--port: {port}: address already in use"):
+            free_socket(port)
+        assert_refused(run("explore", BERT, "--no-browser", "--port", str(port)), "name another with --port")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "'nothing'"),
+        ([BERT, "--set", "run.fidelity=exact"], "needs the exact executor"),
+        ([BERT, "--static", "page.html", "--port", "8000"], "drop them"),
+        ([BERT, "--set", "cluster.num_nodes=0"], "cluster.num_nodes: 0"),
+    ],
+)
+def test_what_cannot_be_explored_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.setattr("simnet.explore.explorer_server.serve", _refuse_to_serve)  # it would not end
+    assert_refused(run("explore", *arguments), message)
+
+
+def _refuse_to_serve(*_: object) -> None:
+    raise AssertionError("a server was started")
+
+
+@contextmanager
+def served() -> Iterator[str]:
+    """Yield the address of an explorer that was started as a user does."""
+    command = [sys.executable, str(ROOT / "cli.py"), "explore", BERT, "--no-browser"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.send_signal(2)
+        assert process.wait(SECONDS) == 0
+        process.stdout.close()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+@pytest.mark.slow
+def test_two_tabs_follow_their_own_knobs() -> None:
+    with served() as address, chromium() as browser:
+        tabs = [Watched(browser), Watched(browser, width=390, height=844, color_scheme="dark")]
+        for tab in tabs:
+            tab.page.goto(address)
+            tab.page.wait_for_selector("#figure-2 .bars")
+            assert "token" not in tab.page.url
+        first, second = (tab.page for tab in tabs)
+        before = first.inner_text("#verdict")
+        assert second.inner_text("#verdict") == before
+
+        first.locator("#nodes [role=slider]").first.focus()
+        first.keyboard.press("ArrowRight")
+        first.wait_for_function("before => document.querySelector('#verdict').innerText !== before", arg=before)
+        assert "--set cluster.num_nodes=16" in first.inner_text("#command")
+        assert first.inner_text("#nodes-value") == "16"
+        assert second.inner_text("#verdict") == before
+
+        assert second.evaluate("document.documentElement.scrollWidth") <= 390
+        for place in range(3):
+            assert num_colours(first.locator(f"#figure-{place}").screenshot()) > 20
+        assert [tab.errors for tab in tabs] == [[], []]
+        outside = [
+            url for tab in tabs for url in tab.requests if not url.startswith((f"http://{HOST}:", "data:", "blob:"))
+        ]
+        assert outside == []
+
+
+@pytest.mark.slow
+def test_the_static_page_follows_its_knobs_without_a_server(tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    page = tmp_path / "page.html"
+    page.write_text(static_page(Knobs(load(BERT, {"question": "</script><b>?"}), BERT)), encoding="utf-8")
+    assert page.stat().st_size < 6_000_000
+    with chromium() as browser:
+        watched = Watched(browser)
+        shown = watched.open(page)
+        assert shown.inner_text("h1") == "</script><b>?"
+        before = shown.inner_text("#verdict")
+        shown.locator("#rate").focus()
+        shown.keyboard.press("ArrowRight")
+        assert shown.inner_text("#verdict") != before
+        shown.select_option("#strategy", "FSDP")
+        assert "with FSDP and" in shown.inner_text("#verdict")
+        assert "strategy={ kind = " in shown.inner_text("#command")
+        for plot in shown.locator(".plot").all():
+            assert num_colours(plot.screenshot()) > 10
+        assert watched.errors == []

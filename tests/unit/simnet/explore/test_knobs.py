@@ -1,0 +1,92 @@
+"""What the knobs mean: a command and a file that give the shown numbers."""
+
+import json
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simnet.errors import SimnetError
+from simnet.explore.knobs import Knobs, Places, places_of
+from simnet.explore.live import view
+from simnet.scenario import load
+from simnet.simulation import simulate
+from tests.helpers.cli import run
+
+BERT = "bert_base_10gbit"
+PLACES = [
+    Places(8, 10.0, 64, 1.0, "BinSGDM (as in the scenario)", "DDP (as in the scenario)"),
+    Places(16, 25.0, 32, 2.0, "BinSGDM", "DDP bf16"),
+    Places(4, 100.0, 64, 1.0, "Top-k 1 %", "ZeRO-1"),
+    Places(2, 1.0, 64, 0.5, "PowerSGD rank 4", "FSDP"),
+]
+
+
+@pytest.fixture(scope="module")
+def knobs() -> Knobs:
+    return Knobs(load(BERT), BERT)
+
+
+@pytest.mark.parametrize("places", PLACES, ids=lambda places: places.strategy)
+def test_command_and_file_give_the_shown_numbers(knobs: Knobs, places: Places, tmp_path: Path) -> None:
+    shown = simulate(knobs.scenario_at(places))
+    _, *arguments = shlex.split(knobs.command_at(places))
+    printed = run(*arguments, "--draws", "0", "--format", "json")
+    assert printed.exit_code == 0, printed.stderr
+    assert json.loads(printed.stdout)["result"]["iterations_s"] == [shown.result.iteration_s]
+    assert json.loads(printed.stdout)["speedup"] == shown.speedup
+    (tmp_path / "copied.toml").write_text(knobs.toml_at(places), encoding="utf-8")
+    assert simulate(load(str(tmp_path / "copied.toml"))).speedup == shown.speedup
+
+
+def test_settings_that_were_given_stay_in_the_command() -> None:
+    given = Knobs(load(BERT, {"workload.batch_per_rank": 16}), BERT, ("workload.batch_per_rank=16",))
+    moved = Places(4, 10.0, 16, 1.0, given.start.strategy, given.start.baseline)
+    assert shlex.split(given.command_at(moved))[-4:] == [
+        "--set", "workload.batch_per_rank=16", "--set", "cluster.num_nodes=4",
+    ]  # fmt: skip
+
+
+def test_the_scenarios_own_values_are_places(knobs: Knobs) -> None:
+    odd = load(
+        BERT, {"cluster.num_nodes": 7, "cluster.inter_node.bandwidth": "56 Gbit/s", "workload.batch_per_rank": 3}
+    )
+    found = Knobs(odd, BERT)
+    assert (7 in found.nodes, 56.0 in found.rates, 3 in found.batches) == (True, True, True)
+    assert found.settings_at(found.start) == {}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [99, 0, 0, 0, "BinSGDM", "DDP"],
+        [-1, 0, 0, 0, "BinSGDM", "DDP"],
+        [True, 0, 0, 0, "BinSGDM", "DDP"],
+        ["1", 0, 0, 0, "BinSGDM", "DDP"],
+        [0.5, 0, 0, 0, "BinSGDM", "DDP"],
+        [None, 0, 0, 0, "BinSGDM", "DDP"],
+    ],
+)
+def test_a_place_that_no_slider_has_is_refused(knobs: Knobs, given: list[Any]) -> None:
+    with pytest.raises(SimnetError, match="must be a place of the slider"):
+        places_of(given, knobs)
+
+
+def test_what_cannot_be_simulated_is_said_in_the_place_of_the_verdict(knobs: Knobs) -> None:
+    found = view(knobs, Places(4, 10.0, 64, 1.0, "fp8 all-reduce", "DDP"))
+    assert found.is_error
+    assert "has no 8-bit floats" in found.verdict
+    assert view(knobs, Places(4, 10.0, 64, 1.0, "<script>", "DDP")).is_error
+
+
+def test_a_view_holds_three_figures_of_which_two_have_the_own_place(knobs: Knobs) -> None:
+    found = view(knobs, PLACES[1])
+    over_rate, over_nodes, step = found.figures
+    assert over_rate["data"][1]["x"] == [25.0]
+    assert over_nodes["data"][1]["x"] == [16]
+    shown = simulate(knobs.scenario_at(PLACES[1]))
+    assert over_nodes["data"][1]["y"] == [pytest.approx(shown.speedup)]
+    assert sum(trace["x"][0] for trace in step["data"]) * 1e-3 == pytest.approx(shown.result.iteration_s)
+    assert tomllib.loads(found.toml)["cluster"]["num_nodes"] == 16
