@@ -25,7 +25,7 @@ HEIGHT = 320
 
 
 @dataclass(frozen=True, kw_only=True)
-class View:
+class LiveAnswer:
     """What stands beside the knobs.
 
     Attributes:
@@ -45,15 +45,15 @@ class View:
     toml: str
 
 
-def view(knobs: Knobs, places: Places) -> View:
+def view(knobs: Knobs, places: Places) -> LiveAnswer:
     """Return what the knobs show."""
     try:
         scenario = knobs.scenario_at(places)
         result = simulate(replace(scenario, run=replace(scenario.run, draws=0)))
         figures = _figures(result)
     except SimnetError as error:
-        return View(verdict=printable(str(error)), is_error=True, figures=(), notes=(), command="", toml="")
-    return View(
+        return LiveAnswer(verdict=printable(str(error)), is_error=True, figures=(), notes=(), command="", toml="")
+    return LiveAnswer(
         verdict=capitalized(verdict_sentence(result)),
         is_error=False,
         figures=figures,
