@@ -1,6 +1,6 @@
 """Questions to measurements: a calibration fitted to them, and predictions beside them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -324,8 +324,9 @@ def validate_steps(  # noqa: PLR0913, PLR0917 - the options of the command
     draws: int | None,
     nic_bytes_per_s: float | None,
     watched: "Callable[[list[MeasuredStep]], Iterable[MeasuredStep]]" = iter,
+    fixed: "Mapping[str, object] | None" = None,
 ) -> ValidationAnswer:
-    """Predict measured steps with an experiment.
+    """Predict measured steps with an experiment, some of its values fixed.
 
     Raises:
         SimnetError: no files, no such model, a NIC of unknown bandwidth, or files that the calibration was fitted to.
@@ -338,7 +339,7 @@ def validate_steps(  # noqa: PLR0913, PLR0917 - the options of the command
     if not paths:
         raise SimnetError("validate: MEASUREMENTS: missing; name files of simnet measure training")
     settings: dict[str, object] = {} if draws is None else {"run.draws": draws}
-    scenario = load_experiment(experiment, settings).at({})
+    scenario = load_experiment(experiment, {**(fixed or {}), **settings}).at({})
     as_they_are = [(path, read(path)) for path in paths]
     known = [(path, training_steps.with_nic(whole, nic_bytes_per_s)) for path, whole in as_they_are]
     # Files are recognized as they are, settings with the bandwidth that is now known.

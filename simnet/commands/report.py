@@ -123,7 +123,7 @@ def _of_scenario(
 
     look_rarely_for_circles()
     scenario = load(source, fixed)
-    measured = validate_steps(source, paths, None, None, None).comparisons if paths else ()
+    measured = validate_steps(source, paths, None, None, None, fixed=fixed).comparisons if paths else ()
     known = None if fixed or not source.endswith(".json") else results_file.read_run(Path(source))
     with progress(contents.num_ticks(scenario, systems), "simulating") as tick:
         return contents.of_scenario(

@@ -16,7 +16,7 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-down", "triangle-up", "cross
 HATCHES = ("", "/", "\\", "x", "-", "+")
 BAND_OPACITY = "22"
 """Two hexadecimal digits behind a colour."""
-NAME_CHARACTERS = 60
+NAME_CHARACTERS, SENTENCE_CHARACTERS = 60, 300
 HEIGHT = 420
 """Of a figure on a screen [pixels]."""
 ROW_PIXELS = 34
@@ -54,10 +54,10 @@ class Chart:
         return {"data": list(self.traces), "layout": self.layout}
 
 
-def name(text: str) -> str:
+def name(text: str, characters: int = NAME_CHARACTERS) -> str:
     """Return text of a file as a name in a figure: short, and without plotly's markup."""
     # Plotly reads tags and entities in its texts, as HTML does.
-    shown = clipped(printable(text), NAME_CHARACTERS)
+    shown = clipped(printable(text), characters)
     return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

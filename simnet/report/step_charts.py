@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from simnet.report.chart import ROW_PIXELS, Chart, axis, fill, layout, name, tick_values, time_unit
+from simnet.report.chart import ROW_PIXELS, SENTENCE_CHARACTERS, Chart, axis, fill, layout, name, tick_values, time_unit
 from simnet.result import RunResult, StrategyResult
 from simnet.show.figure import BLUE, COLOURS, STEP_PARTS, VERMILION
 from simnet.show.influences import change_text, noun, usual, value_text
@@ -78,11 +78,13 @@ def tornado(result: RunResult) -> Chart:
         low_text.append(f"if {change_text(one.key, low_factor)}: {value_text(result, low)}")
         high_text.append(f"if {change_text(one.key, high_factor)}: {value_text(result, high)}")
     nouns = [noun(one.key) for one in shown]
+    drawn = [name(text) for text in nouns]
     traces = tuple(
         {
-            "type": "bar", "orientation": "h", "name": side, "y": nouns, "base": [middle] * len(shown),
+            "type": "bar", "orientation": "h", "name": side, "y": drawn, "base": [middle] * len(shown),
             "x": [value - middle for value in values], "marker": fill(colour, hatch),
-            "customdata": texts, "hovertemplate": "%{customdata}<extra></extra>",
+            "customdata": [name(text, SENTENCE_CHARACTERS) for text in texts],
+            "hovertemplate": "%{customdata}<extra></extra>",
         }
         for side, values, colour, hatch, texts in (
             ("at the worse end", low_x, VERMILION, 0, low_text), ("at the better end", high_x, BLUE, 1, high_text),

@@ -8,6 +8,7 @@ import pytest
 
 from simnet import files
 from tests.helpers.cli import assert_refused, run
+from tests.helpers.training_samples import DENSE, step, write
 
 pytest.importorskip("plotly")
 BERT = "bert_base_10gbit"
@@ -46,6 +47,18 @@ def test_the_json_of_a_run_is_reported_as_it_was_simulated(tmp_path: Path) -> No
     assert run("report", str(path), "--systems", "", "-o", str(tmp_path / "r.html")).exit_code == 0
     written = json.loads(path.read_text(encoding="utf-8"))
     assert f"{written['speedup']:.1f}x (90 % interval" in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+def test_measured_steps_stand_beside_their_predictions_by_the_scenario_as_it_is_set(tmp_path: Path) -> None:
+    measured = write(tmp_path / "t.json", [step(1.0, DENSE)])
+    pages = []
+    for factor in ("1.0", "3.0"):
+        flags = ["--measured", str(measured), "--systems", "", "--draws", "20", "-o", str(tmp_path / "r.html")]
+        done = run("report", BERT, "--set", f"workload.compute_factor={factor}", *flags)
+        assert done.exit_code == 0, done.stderr
+        pages.append((tmp_path / "r.html").read_text(encoding="utf-8").partition("The numbers: Predicted and")[2])
+    assert ">all_reduce<" in pages[0]
+    assert pages[0].partition("</table>")[0] != pages[1].partition("</table>")[0]
 
 
 @pytest.mark.slow

@@ -5,11 +5,12 @@ import math
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 import simnet
 from simnet.comparison import Comparison
 from simnet.report import chart, charts, comparison_charts, step_charts
-from simnet.result import RunResult
+from simnet.result import Influence, RunResult
 from simnet.units import format_seconds
 
 BERT = "bert_base_10gbit"
@@ -122,6 +123,13 @@ def test_ticks_hold_both_ends_and_are_few(low: float, high: float) -> None:
 def test_text_of_a_file_is_no_markup_of_plotly() -> None:
     assert chart.name("<b>a</b> & \x1b[31m") == "&lt;b&gt;a&lt;/b&gt; &amp; ?[31m"
     assert len(chart.name("x" * 10_000)) < 100
+
+
+def test_names_of_kernels_are_no_markup_in_a_tornado(run: RunResult) -> None:
+    kernel = Influence(key="calibration.kernels.<a href='x'>&.time", interval=(0.5, 2.0), values=(9.0, 11.0))
+    (bars, _) = step_charts.tornado(structs.replace(run, hangs_on=(kernel,))).traces
+    assert "<" not in bars["y"][0] + bars["customdata"][0]
+    assert "&lt;a href" in bars["y"][0]
 
 
 def test_a_figure_is_plain_json(sweep: simnet.SweepAnswer, run: RunResult) -> None:
