@@ -69,15 +69,15 @@ class _SimulatedRank:
             if isinstance(operation, Communicate):
                 yield from self._communicate(operation, operation_id)
             else:
-                yield from self._compute(operation)
+                yield from self._compute(operation, operation_id)
             if operation_id in self._ended:
                 self._ended[operation_id].succeed()
         self.end_s = max(self.end_s, self._env.now)
 
-    def _compute(self, operation: Compute) -> Generator[simpy.Event]:
+    def _compute(self, operation: Compute, operation_id: OperationId) -> Generator[simpy.Event]:
         start_s = self._env.now
         yield self.gpu.run(operation.part, operation.seconds)
-        self._keep(operation, start_s)
+        self._keep(operation, operation_id, start_s)
 
     def _communicate(self, operation: Communicate, operation_id: OperationId) -> Generator[simpy.Event]:
         """Take part in a collective; its id, the same on every rank, names it to the executor."""
@@ -88,8 +88,8 @@ class _SimulatedRank:
             self._number, operation_id, operation.schedule, operation.message_bytes
         )
         self.gpu.communication_ends()
-        self._keep(operation, start_s)
+        self._keep(operation, operation_id, start_s)
 
-    def _keep(self, operation: TimedOperation, start_s: float) -> None:
+    def _keep(self, operation: TimedOperation, operation_id: OperationId, start_s: float) -> None:
         if self._env.now > start_s:
-            self.spans.append(make_span(operation, start_s, self._env.now, self._number))
+            self.spans.append(make_span(operation, operation_id, start_s, self._env.now, self._number))

@@ -153,11 +153,12 @@ class _RepresentativeRank:
                 raise _LinksAreSharedError
 
     def _end(self, stream: int) -> None:
-        operation, start_s = self._streams[stream][self._ended[stream]], self._began_s[stream]
+        position, start_s = self._ended[stream], self._began_s[stream]
+        operation = self._streams[stream][position]
         self._began_s[stream] = _NEVER
         self._ended[stream] += 1
         if self.now > start_s:
-            self.spans.append(make_span(operation, start_s, self.now))
+            self.spans.append(make_span(operation, OperationId(stream, position), start_s, self.now))
 
 
 def _share_links(one: Group, other: Group) -> bool:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from simnet.gpu_memory import GpuMemory
+from simnet.program import OperationId
 from simnet.scenario import Scenario, encode
 
 FORMAT = 4
@@ -57,6 +58,7 @@ class Span(Struct, frozen=True, kw_only=True, gc=False):
         bucket: number of its bucket.
         algorithm: algorithm of a collective.
         message_bytes: bytes of the whole message of a collective, not those that a rank sends for it.
+        operation: which operation of the strategy's program it is.
     """
 
     stream: Literal["compute", "communication"]
@@ -67,6 +69,7 @@ class Span(Struct, frozen=True, kw_only=True, gc=False):
     bucket: int | None = None
     algorithm: str = ""
     message_bytes: float = 0.0
+    operation: OperationId | None = None
 
 
 class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):

@@ -7,7 +7,7 @@ from typing import get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from simnet.program import Communicate, Compute, IterationPart
+from simnet.program import Communicate, Compute, IterationPart, OperationId
 from simnet.result import Breakdown, Span
 
 TimedOperation = Compute | Communicate
@@ -94,8 +94,8 @@ def make_timeline(end_s: float, busy_s: Mapping[str, float], spans: Sequence[Spa
     )
 
 
-def make_span(operation: TimedOperation, start_s: float, end_s: float, rank: int = 0) -> Span:
-    """Return the span of an operation."""
+def make_span(operation: TimedOperation, which: OperationId, start_s: float, end_s: float, rank: int = 0) -> Span:
+    """Return the span of an operation, which has this place in its program."""
     if isinstance(operation, Communicate):
         return Span(
             stream="communication",
@@ -106,6 +106,15 @@ def make_span(operation: TimedOperation, start_s: float, end_s: float, rank: int
             rank=rank,
             bucket=operation.bucket,
             message_bytes=operation.message_bytes,
+            operation=which,
         )
     name = operation.name or operation.part
-    return Span(stream="compute", name=name, start_s=start_s, end_s=end_s, rank=rank, bucket=operation.bucket)
+    return Span(
+        stream="compute",
+        name=name,
+        start_s=start_s,
+        end_s=end_s,
+        rank=rank,
+        bucket=operation.bucket,
+        operation=which,
+    )

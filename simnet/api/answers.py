@@ -72,15 +72,19 @@ class RunAnswer(Answer, RunResult, frozen=True, kw_only=True):
 
         return draw_run(self, ax)
 
-    def trace(self, path: Path | str) -> None:
-        """Write a timeline for ui.perfetto.dev and Holistic Trace Analysis.
+    def trace(self, path: Path | str, *, iterations: int = 3) -> None:
+        """Write a timeline for ui.perfetto.dev and Holistic Trace Analysis, that of the baseline beside it.
+
+        Args:
+            path: of the file, such as step.json or step.json.gz; the baseline's is step.baseline.json.
+            iterations: how often the iteration is written, one after the other.
 
         Raises:
-            SimnetError: it cannot be written.
+            SimnetError: the numbers are out of range, or a file cannot be written.
         """
-        from simnet.show.trace import write_trace
+        from simnet.tracing.trace import write_trace
 
-        write_trace(self, Path(path))
+        write_trace(self, Path(path), iterations)
 
     def report(self, path: Path | str, *, systems: Iterable[str] | None = ()) -> None:
         """Write what `simnet report` writes: one HTML file of this run, what is around it, and what else could be used.

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from simnet.commands import options
-from simnet.commands.output import check_files, emit
+from simnet.commands.output import check_different, check_file, check_files, emit
 from simnet.commands.settings import add_draws, read_settings
 from simnet.commands.terminal import progress, tell
+from simnet.errors import SimnetError
+from simnet.files import is_special
 from simnet.result import RunResult, to_json
 
 if TYPE_CHECKING:
@@ -27,9 +29,23 @@ if TYPE_CHECKING:
 @options.form("table", "json", "csv")
 @options.OUTPUT
 @options.DRAWS
-@click.option("--trace", type=options.OUTPUT_PATH, help="Write a timeline for ui.perfetto.dev to this file.")
+@click.option(
+    "--trace",
+    type=options.OUTPUT_PATH,
+    help="Write a timeline for ui.perfetto.dev and Holistic Trace Analysis to this file, that of the baseline in "
+    "NAME.baseline.json; .gz packs them.",
+)
+@click.option(
+    "--trace-iterations", type=click.IntRange(1, 1000), help="Iterations in the timeline, all alike.  [default: 3]"
+)
 def command(  # noqa: PLR0913, PLR0917 - click gives every option
-    scenario: str, settings: tuple[str, ...], form: str, output: Path | None, draws: int | None, trace: Path | None
+    scenario: str,
+    settings: tuple[str, ...],
+    form: str,
+    output: Path | None,
+    draws: int | None,
+    trace: Path | None,
+    trace_iterations: int | None,
 ) -> None:
     """Run `simnet simulate`."""
     from simnet.scenario import load_experiment
@@ -40,20 +56,32 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     add_draws(fixed, draws)
     experiment = load_experiment(scenario, fixed)
     resolved = with_default_draws(experiment.at({}))
-    check_files(output=output, trace=trace)
+    _check_outputs(output, trace, trace_iterations, has_baseline=resolved.baseline is not None)
     with _progress(num_exact_rounds(resolved)) as on_round:
         result = simulate(resolved, on_round)
     if result.intervals:
         result = with_influences(result)
     if trace:
-        from simnet.show.trace import write_trace
+        from simnet.tracing.trace import ITERATIONS, write_trace
 
-        write_trace(result, trace)
+        write_trace(result, trace, trace_iterations or ITERATIONS)
     emit(_text(result, form), output)
     if resolved.run.draws is None and resolved.baseline is not None and result.result.fidelity == "exact":
         tell("note: simulated rank by rank, where each draw takes as long again: no intervals; --draws 20 makes them")
     if experiment.swept_keys:
         tell(f"note: this is one point; the whole sweep: simnet sweep {scenario}")
+
+
+def _check_outputs(output: Path | None, trace: Path | None, iterations: int | None, *, has_baseline: bool) -> None:
+    """Check files before anything is simulated, that of the baseline's timeline too."""
+    if trace is None and iterations is not None:
+        raise SimnetError("--trace-iterations: no effect without --trace; name a file with --trace, or drop it")
+    check_files(output=output, trace=trace)
+    if trace is not None and has_baseline and not is_special(trace):
+        from simnet.tracing.trace import baseline_path
+
+        check_file(baseline_path(trace), "--trace")
+        check_different(output, baseline_path(trace), "-o", "--trace")
 
 
 @contextmanager

@@ -61,7 +61,7 @@ ORDER = (
     ),
     ("training_logs",),
     ("compare",),
-    ("sweeps", "journal", "results_file", "lab", "comparison", "fitting", "step_exchange", "validation"),
+    ("sweeps", "journal", "results_file", "lab", "comparison", "fitting", "step_exchange", "tracing", "validation"),
     ("show",),
     ("report",),
     ("explore",),

@@ -61,7 +61,6 @@ def test_a_device_is_written_to_and_not_replaced(file: str, option: str) -> None
 
 
 def test_a_timeline_is_written(file: str, tmp_path: Path) -> None:
-    pytest.importorskip("simnet.show.trace")
     run("simulate", file, "--trace", str(tmp_path / "trace.json"))
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
@@ -119,3 +118,33 @@ def test_a_wrong_setting_is_refused(file: str) -> None:
 def test_parts_that_contradict_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "pod.toml", pod(workload__gradient="1 GB"))
     assert_refused(run("simulate", str(path)), "gradient and num_elements")
+
+
+def test_a_timeline_has_as_many_iterations_as_asked_for(file: str, tmp_path: Path) -> None:
+    assert run("simulate", file, "--trace", str(tmp_path / "t.json"), "--trace-iterations", "2").exit_code == 0
+    for name in ("t.json", "t.baseline.json"):
+        found = json.loads((tmp_path / name).read_text())["traceEvents"]
+        assert [one["name"] for one in found if one.get("cat") == "user_annotation" and "Step#" in one["name"]] == [
+            "ProfilerStep#1",
+            "ProfilerStep#2",
+        ]
+
+
+@pytest.mark.usefixtures("never_simulated")
+def test_numbers_of_iterations_that_mean_nothing_are_refused(file: str, tmp_path: Path) -> None:
+    refused = run("simulate", file, "--trace", str(tmp_path / "t.json"), "--trace-iterations", "0")
+    assert_refused(refused, "0 is not in the range 1<=x<=1000.")
+    assert_refused(run("simulate", file, "--trace-iterations", "2"), "--trace-iterations: no effect without --trace")
+    assert list(tmp_path.iterdir()) == [Path(file)]
+
+
+@pytest.mark.usefixtures("never_simulated")
+def test_the_baseline_s_timeline_replaces_neither_the_result_nor_an_input(file: str, tmp_path: Path) -> None:
+    beside = tmp_path / "t.baseline.json"
+    refused = run("simulate", file, "-o", str(beside), "--trace", str(tmp_path / "t.json"))
+    assert_refused(refused, "t.baseline.json: is named by -o and by --trace; name two files")
+    source = Path(file).rename(tmp_path / "pod.baseline.toml")
+    refused = run("simulate", str(source), "--trace", str(tmp_path / "pod.toml"))
+    assert_refused(refused, "pod.baseline.toml")
+    beside.mkdir()
+    assert_refused(run("simulate", str(source), "--trace", str(tmp_path / "t.json")), "is a directory; name a file")

@@ -1,0 +1,1 @@
+"""The simulated iteration as a trace of torch's profiler: streams, launches, waits, messages, rates."""

@@ -1,0 +1,296 @@
+"""The timeline as a trace of torch's profiler: what it holds, and what other programs find in it."""
+
+import gzip
+import json
+from collections import defaultdict
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simnet.errors import SimnetError
+from simnet.fitting import kineto_events
+from simnet.result import RunResult, StrategyResult
+from simnet.scenario import load_experiment
+from simnet.simulation import simulate
+from simnet.step_exchange import profiler_import
+from simnet.tracing.trace import baseline_path, write_trace
+from tests.helpers.report_samples import run_result
+
+Event = dict[str, Any]
+SHARDED = {"strategy": {"kind": "hsdp"}, "baseline": {"kind": "all_reduce"}}
+
+
+@cache
+def simulated(name: str = "bert_base_10gbit", fidelity: str = "auto") -> RunResult:
+    return simulate(load_experiment(name, {"cluster.num_nodes": 4, "run.fidelity": fidelity, "run.draws": 0}).at({}))
+
+
+def traces(run: RunResult, folder: Path, iterations: int = 3) -> tuple[Event, Event]:
+    """Return the traces of the strategy and of the baseline."""
+    path = folder / "trace.json"
+    write_trace(run, path, iterations)
+    return json.loads(path.read_bytes()), json.loads(baseline_path(path).read_bytes())
+
+
+def of_kind(trace: Event, kind: str) -> list[Event]:
+    return [event for event in trace["traceEvents"] if event.get("cat") == kind]
+
+
+def collectives(trace: Event) -> list[Event]:
+    return [event for event in of_kind(trace, "kernel") if event["name"].startswith("nccl")]
+
+
+def both(run: RunResult, folder: Path) -> list[tuple[Event, StrategyResult]]:
+    assert run.baseline is not None
+    return list(zip(traces(run, folder), (run.result, run.baseline), strict=True))
+
+
+def test_strategy_and_baseline_have_a_file_each(tmp_path: Path) -> None:
+    own, baseline = traces(simulated(), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["trace.baseline.json", "trace.json"]
+    assert own["simnet"]["strategy"] == "binsgdm, simulated"
+    assert baseline["simnet"]["strategy"] == "all_reduce (baseline), simulated"
+
+
+@pytest.mark.parametrize(
+    ("given", "beside"),
+    [("a.json", "a.baseline.json"), ("a.b.json.gz", "a.b.baseline.json.gz"), ("a", "a.baseline")],
+)
+def test_the_baseline_stands_beside_the_strategy(given: str, beside: str) -> None:
+    assert baseline_path(Path("out") / given) == Path("out") / beside
+
+
+def test_the_header_names_ranks_groups_and_gpus_as_kineto_does(tmp_path: Path) -> None:
+    run = simulated()
+    trace, _ = traces(run, tmp_path)
+    about = kineto_events.header(trace, tmp_path / "trace.json")
+    assert about.distributed is not None
+    assert (about.distributed.backend, about.distributed.rank) == ("nccl", 0)
+    assert about.distributed.world_size == run.world_size
+    assert about.distributed.pg_config[0].ranks == tuple(range(run.world_size))
+    assert [device.name for device in about.devices] == [run.scenario.cluster.gpu] * run.ranks_per_node
+
+
+def test_steps_follow_each_other_and_hold_their_kernels(tmp_path: Path) -> None:
+    for trace, result in both(simulated(), tmp_path):
+        steps = [event for event in of_kind(trace, "user_annotation") if event["name"].startswith("ProfilerStep#")]
+        assert [step["name"] for step in steps] == ["ProfilerStep#1", "ProfilerStep#2", "ProfilerStep#3"]
+        assert [step["dur"] for step in steps] == [pytest.approx(result.iteration_s * 1e6, abs=2e-3)] * 3
+        kernels = of_kind(trace, "kernel")
+        for number, step in enumerate(steps):
+            inside = [one for one in kernels if step["ts"] <= one["ts"] < step["ts"] + step["dur"]]
+            assert len(inside) == len(result.spans)
+            assert step["ts"] == pytest.approx(number * step["dur"])
+
+
+def test_every_kernel_has_one_launch_which_no_other_has(tmp_path: Path) -> None:
+    for trace, _ in both(simulated(), tmp_path):
+        launches = [event["args"]["correlation"] for event in of_kind(trace, "cuda_runtime")]
+        assert len(set(launches)) == len(launches)
+        assert sorted(event["args"]["correlation"] for event in of_kind(trace, "kernel")) == sorted(launches)
+
+
+def test_slices_of_a_stream_never_overlap(tmp_path: Path) -> None:
+    for trace, _ in both(simulated(), tmp_path):
+        streams = defaultdict(list)
+        for event in of_kind(trace, "kernel"):
+            assert event["tid"] == event["args"]["stream"] > 0
+            streams[event["tid"]].append(event)
+        assert len(streams) > 1
+        for events in streams.values():
+            for one, other in pairwise(sorted(events, key=lambda event: event["ts"])):
+                assert round((one["ts"] + one["dur"]) * 1000) <= round(other["ts"] * 1000)
+
+
+def test_collectives_say_their_message_as_kineto_names_it(tmp_path: Path) -> None:
+    run = simulated()
+    _, baseline = traces(run, tmp_path)
+    first = collectives(baseline)[0]["args"]
+    elements = first["Message bytes"] / 4
+    assert first | {"correlation": 0, "Message bytes": 0} == {
+        "device": 0,
+        "context": 1,
+        "stream": 20,
+        "correlation": 0,
+        "bucket": 0,
+        "Collective name": "allreduce",
+        "In msg nelems": elements,
+        "Out msg nelems": elements,
+        "Group size": run.world_size,
+        "dtype": "Float",
+        "Process Group Name": "0",
+        "Process Group Description": "default_pg",
+        "Process Group Ranks": f"[{', '.join(map(str, range(min(30, run.world_size))))}"
+        f"{', ...' if run.world_size > 30 else ''}]",
+        "Algorithm": first["Algorithm"],
+        "Message bytes": 0,
+    }
+
+
+def test_messages_of_codes_are_bytes_and_gathers_hand_out_all_parts(tmp_path: Path) -> None:
+    trace, _ = traces(simulated(), tmp_path)
+    gathers = [one["args"] for one in collectives(trace) if one["args"]["Collective name"] == "_allgather_base"]
+    assert gathers
+    for sent in gathers:
+        assert sent["dtype"] == "Byte"
+        assert sent["Out msg nelems"] == round(sent["Message bytes"])
+        assert sent["In msg nelems"] == round(sent["Message bytes"] / sent["Group size"])
+
+
+def test_groups_of_a_mesh_are_named_in_the_header(tmp_path: Path) -> None:
+    run = simulate(load_experiment("bert_base_10gbit", {"cluster.num_nodes": 4, "run.draws": 0, **SHARDED}).at({}))
+    trace, _ = traces(run, tmp_path)
+    known = {group["pg_name"]: group for group in trace["distributedInfo"]["pg_config"]}
+    used = {event["args"]["Process Group Name"] for event in collectives(trace)}
+    assert len(used) == 2
+    for event in collectives(trace):
+        group = known[event["args"]["Process Group Name"]]
+        assert event["args"]["Process Group Ranks"] == str(group["ranks"])
+        assert event["args"]["Group size"] == group["pg_size"] == len(group["ranks"])
+
+
+def test_what_leaves_the_node_under_the_counter_is_what_the_result_says(tmp_path: Path) -> None:
+    for trace, result in both(simulated(), tmp_path):
+        found = [event for event in trace["traceEvents"] if event["ph"] == "C" and event["name"].startswith("NIC")]
+        sent_bytes = sum(
+            one["args"]["sent"] * 1e9 / 8 * (other["ts"] - one["ts"]) * 1e-6 for one, other in pairwise(found)
+        )
+        assert sent_bytes == pytest.approx(3 * result.nic_bytes_per_node, rel=1e-4)
+        assert found[-1]["args"]["sent"] == 0
+
+
+def test_arrows_lead_from_the_work_of_a_bucket_to_its_collective(tmp_path: Path) -> None:
+    _, trace = traces(simulated(), tmp_path)
+    kernels = of_kind(trace, "kernel")
+    ends = {event["id"]: event for event in of_kind(trace, "waits_for") if event["ph"] == "f"}
+    starts = [event for event in of_kind(trace, "waits_for") if event["ph"] == "s"]
+    assert {event["id"] for event in starts} == set(ends)
+    pairs = [(at_time(kernels, start), at_time(kernels, ends[start["id"]])) for start in starts]
+    buckets = [(one["args"].get("bucket"), other["args"].get("bucket")) for one, other in pairs]
+    assert len(buckets) > len(collectives(trace))
+    reached = {other["args"]["correlation"] for _, other in pairs}
+    assert {event["args"]["correlation"] for event in collectives(trace)} <= reached
+    assert all(one == other for one, other in buckets if None not in {one, other})
+
+
+def at_time(kernels: list[Event], point: Event) -> Event:
+    """Return the kernel that an arrow touches."""
+    at = nanoseconds(point["ts"])
+    (found,) = [
+        one
+        for one in kernels
+        if one["tid"] == point["tid"] and nanoseconds(one["ts"]) <= at < nanoseconds(one["ts"] + one["dur"])
+    ]
+    return found
+
+
+def nanoseconds(microseconds: float) -> int:
+    return round(microseconds * 1000)
+
+
+@pytest.mark.parametrize("name", ["bert_base_10gbit", "reference_ddp_step"])
+def test_a_trace_read_back_is_the_step_that_was_simulated(name: str, tmp_path: Path) -> None:
+    run = simulated(name)
+    write_trace(run, tmp_path / "trace.json")
+    trace = json.loads((tmp_path / "trace.json").read_bytes())
+    traced = profiler_import.parse(trace, tmp_path / "trace.json")
+    shape = profiler_import.world(traced, None, None)
+    assert (shape.num_nodes, shape.ranks_per_node) == (run.num_nodes, run.ranks_per_node)
+    layout = profiler_import.layout_of(traced, shape, None)
+    operations = [one for stream in layout.streams for one in stream.operations]
+    sent = [one for one in operations if one.kind != "compute"]
+    spans = [span for span in run.result.spans if span.stream == "communication"]
+    found, expected = (
+        sorted((one.kind, one.message_bytes) for one in sent),
+        sorted((span.name, span.message_bytes) for span in spans),
+    )
+    assert [kind for kind, _ in found] == [kind for kind, _ in expected]
+    assert [size for _, size in found] == pytest.approx([size for _, size in expected], abs=4)
+    computed_s = sum(one.seconds for one in operations if one.kind == "compute")
+    parts = run.result.breakdown
+    assert computed_s == pytest.approx(
+        sum(span.end_s - span.start_s for span in run.result.spans if span.stream == "compute"), rel=1e-4
+    )
+    assert computed_s >= parts.total_s - parts.exposed_comm_s - 1e-6
+    assert not any("follows from its times" in note for note in layout.notes)
+
+
+@pytest.mark.parametrize("is_exact", [False, True])
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
+def test_holistic_trace_analysis_finds_our_numbers(
+    is_exact: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    analysis = pytest.importorskip("hta.trace_analysis", exc_type=ImportError)
+    monkeypatch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
+    run = simulated(fidelity="exact" if is_exact else "auto")
+    assert run.baseline is not None
+    traces(run, tmp_path)
+    for path, result in (("trace.json", run.result), ("trace.baseline.json", run.baseline)):
+        found = analysis.TraceAnalysis(trace_files={0: str(tmp_path / path)}, trace_dir=str(tmp_path))
+        split = found.get_temporal_breakdown(visualize=False).iloc[0]
+        # HTA leaves out the last of three iterations.
+        waiting_us = split["idle_time(us)"] + split["non_compute_time(us)"]
+        exposed_us, total_us = result.breakdown.exposed_comm_s * 1e6, result.iteration_s * 1e6
+        assert split["kernel_time(us)"] / 2 == pytest.approx(total_us, rel=1e-3)
+        assert split["compute_time(us)"] / 2 == pytest.approx(total_us - exposed_us, rel=1e-3)
+        assert waiting_us / 2 == pytest.approx(exposed_us, rel=1e-2)
+        overlap = found.get_comm_comp_overlap(visualize=False).iloc[0]["comp_comm_overlap_pctg"]
+        assert overlap == pytest.approx(100 * result.overlap, abs=0.1)
+        kinds, kernels = found.get_gpu_kernel_breakdown(visualize=False, num_kernels=100)
+        sent_us = kernels[kernels["kernel_type"] == "COMMUNICATION"]["sum (us)"].sum()
+        assert sent_us / 2 == pytest.approx(result.comm_s * 1e6, rel=1e-3)
+        assert set(kinds["kernel_type"]) >= {"COMPUTATION", "COMMUNICATION"}
+
+
+def test_a_packed_trace_holds_the_same(tmp_path: Path) -> None:
+    run = simulated()
+    plain, _ = traces(run, tmp_path)
+    write_trace(run, tmp_path / "trace.json.gz")
+    packed = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))
+    assert packed["traceEvents"] == plain["traceEvents"]
+    assert (tmp_path / "trace.baseline.json.gz").exists()
+
+
+@pytest.mark.parametrize("iterations", [0, -1, 1001])
+def test_other_numbers_of_iterations_are_told(iterations: int, tmp_path: Path) -> None:
+    with pytest.raises(SimnetError, match=rf"trace: {iterations} iterations: must be 1 to 1000; give"):
+        write_trace(simulated(), tmp_path / "trace.json", iterations)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_result_without_a_timeline_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SimnetError, match="a result without a timeline, as files hold it: simulate the scenario again"):
+        write_trace(simulated().without_spans(), tmp_path / "trace.json")
+    with pytest.raises(SimnetError, match="a result without a timeline"):
+        write_trace(run_result(), tmp_path / "trace.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trace_of_too_many_operations_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simnet.tracing.trace.MAX_EVENTS", 2 * len(simulated().result.spans))
+    with pytest.raises(SimnetError, match="operations in a file; write at most 2 iterations"):
+        write_trace(simulated(), tmp_path / "trace.json", 3)
+
+
+def test_a_trace_that_cannot_be_written_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(SimnetError, match="cannot be written"):
+        write_trace(simulated(), tmp_path / "file" / "trace.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_trace_in_the_place_of_a_folder_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "trace.json").mkdir()
+    with pytest.raises(SimnetError, match=r"cannot be written \(Is a directory\)"):
+        write_trace(simulated(), tmp_path / "trace.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
+
+
+def test_a_trace_replaces_an_older_one(tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_text("old", encoding="utf-8")
+    own, _ = traces(simulated(), tmp_path)
+    assert own["traceEvents"]
