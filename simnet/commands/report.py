@@ -1,6 +1,7 @@
 """`simnet report`: an answer as one HTML file."""
 
 import shlex
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     from simnet.report.report_page import Origin, check_plotly, report_page
     from simnet.scenario import load
 
+    start_s = time.perf_counter()
     check_plotly()
     fixed = read_settings(settings)
     add_draws(fixed, draws)
@@ -78,7 +80,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
         commands = _commands(source, settings, draws)
     again = shlex.join(["simnet", "report", source, *_given(settings, draws, measurements, systems), "-o", str(output)])
     emit(report_page(contents, Origin.of([again, *commands], files.inputs())), output)
-    tell(f"wrote {output}")
+    tell(f"wrote {output} in {time.perf_counter() - start_s:.1f} s")
 
 
 def _results_in(source: Path) -> str | None:

@@ -99,9 +99,9 @@ def test_the_command_draws_says_what_it_hangs_on_and_plot_draws_it(tmp_path):
     assert drawn.exit_code == 0, drawn.output
     assert (tmp_path / "hangs_on.png").read_bytes().startswith(b"\x89PNG")
     runner.invoke(cli, ["simulate", "bert_base_10gbit", "--draws", "0", "--format", "json", "-o", str(run)])
-    refused = runner.invoke(cli, ["plot", str(run), "-o", str(tmp_path)])
+    refused = runner.invoke(cli, ["plot", str(run), "-o", str(tmp_path), "--figure", "hangs_on"])
     assert refused.exit_code == 2
-    assert "one run without intervals" in refused.output
+    assert "'hangs_on': needs intervals" in refused.output
 
 
 def test_a_run_rank_by_rank_says_that_it_has_no_intervals():
