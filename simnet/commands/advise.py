@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     "target, and how much sooner.",
     epilog="\b\nExample:\n  simnet advise bert_base_10gbit --set 'cluster.inter_node.bandwidth=100 Gbit/s'",
 )
-@click.argument("scenario")
+@options.SCENARIO
 @options.SET
 @options.DRAWS
 @click.option(

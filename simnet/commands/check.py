@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from simnet import step_file
+from simnet.commands import completing
 from simnet.commands.main import Failure
 from simnet.commands.parts import find
 from simnet.commands.terminal import say
@@ -22,7 +23,7 @@ from simnet.strategies import kernel_table
     "workloads, calibrations, GPUs, convergence, recorded steps.",
     epilog="\b\nExample:\n  simnet check my_cluster.toml my_experiment.toml",
 )
-@click.argument("files", nargs=-1, required=True)
+@click.argument("files", nargs=-1, required=True, shell_complete=completing.names_of(*PART_TYPES, "experiments"))
 @click.pass_context
 def command(ctx: click.Context, files: tuple[str, ...]) -> None:
     """Run `simnet check`."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from simnet.commands import options
+from simnet.commands import completing, options
 from simnet.commands.output import check_file, emit
 from simnet.commands.settings import add_draws, read_settings, read_value
 from simnet.compare.crossover import search
@@ -18,11 +18,12 @@ from simnet.show.crossover import crossover_object, crossover_page
     epilog="\b\nExample:\n  simnet crossover bert_base_10gbit --over cluster.inter_node.bandwidth "
     "--from '1 Gbit/s' --to '400 Gbit/s'",
 )
-@click.argument("scenario")
+@options.SCENARIO
 @click.option(
     "--over",
     required=True,
     metavar="KEY",
+    shell_complete=completing.keys,
     help="Dotted key of a number or a quantity, such as cluster.inter_node.bandwidth.",
 )
 @click.option("--from", "start", required=True, metavar="A", help="Value at one end of the search.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simnet.commands import options
+from simnet.commands import completing, options
 from simnet.commands.output import check_file, emit
 from simnet.commands.settings import read_settings
 from simnet.commands.terminal import progress, say, tell
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     epilog="\b\nExamples:\n  simnet explore bert_base_10gbit\n  simnet explore mine.toml --port 8050 --no-browser\n"
     "  simnet explore bert_base_10gbit --static page.html",
 )
-@click.argument("scenario", default="bert_base_10gbit")
+@click.argument("scenario", default="bert_base_10gbit", shell_complete=completing.names_of("experiments"))
 @options.SET
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port to listen on; 0 takes a free one."

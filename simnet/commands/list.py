@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import click
 
 from simnet import files
+from simnet.commands import completing
 from simnet.commands.terminal import say
 
 STRATEGIES_KIND = "strategies"
@@ -16,7 +17,7 @@ STRATEGIES_KIND = "strategies"
     "convergence, gpus or strategies.",
     epilog="\b\nExamples:\n  simnet list workloads\n  simnet list strategies",
 )
-@click.argument("kind", required=False)
+@click.argument("kind", required=False, shell_complete=completing.one_of(*files.KINDS, STRATEGIES_KIND))
 def command(kind: str | None) -> None:
     """Run `simnet list`."""
     from simnet.show.page import Page

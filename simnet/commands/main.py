@@ -13,6 +13,7 @@ from simnet.commands.terminal import refuse, say, silence, tell
 from simnet.errors import SimnetError, did_you_mean
 
 COMMANDS: dict[str, str] = {
+    "init": "Write a first scenario of your cluster and model.",
     "simulate": "Simulate one scenario: iteration time, breakdown, speedup.",
     "sweep": "Simulate a grid of scenarios; resumable.",
     "crossover": "Find the value of a key at which two strategies take the same time.",
@@ -32,6 +33,8 @@ COMMANDS: dict[str, str] = {
     "list": "List what is shipped, such as clusters, workloads, calibrations and experiments.",
     "show": "Print a part, or an experiment with its parts filled in.",
     "check": "Check files without simulating.",
+    "doctor": "Say what works here, and what is missing for what.",
+    "completion": "Print the completion of commands and names for a shell.",
 }
 # Former names of commands, which still work and are not listed.
 ALIASES = {"race": "time-to-target"}

@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 
 import click
 
+from simnet.commands import completing
+
 
 class _Output(click.Path):
     """A path to write to; empty text is refused, since `pathlib` would take it for the working directory."""
@@ -33,11 +35,13 @@ Command = TypeVar("Command", bound=Callable[..., Any] | click.Command)
 INPUT_PATH = click.Path(path_type=Path)
 OUTPUT_PATH = _Output(path_type=Path)
 
+SCENARIO = click.argument("scenario", shell_complete=completing.names_of("experiments"))
 SET = click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
+    shell_complete=completing.keys,
     help="Replace a value, such as cluster.num_nodes=16; repeatable.",
 )
 OUTPUT = click.option("-o", "--output", type=OUTPUT_PATH, help="Write to this file instead of the terminal.")

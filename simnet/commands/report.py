@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simnet.commands import options
+from simnet.commands import completing, options
 from simnet.commands.output import check_file, emit, watched
 from simnet.commands.settings import add_draws, read_settings
 from simnet.commands.terminal import progress, tell
@@ -32,7 +32,7 @@ CAMPAIGN_DRAWS = 20
     "  simnet sweep speedup -o out/speedup && simnet report out/speedup -o speedup.html\n"
     "  simnet report mine.toml --measured training.json -o report.html",
 )
-@click.argument("source", metavar="RESULTS|SCENARIO")
+@click.argument("source", metavar="RESULTS|SCENARIO", shell_complete=completing.names_of("experiments"))
 @options.SET
 @options.DRAWS
 @click.option(

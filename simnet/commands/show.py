@@ -8,6 +8,7 @@ import click
 
 from simnet import files, step_file
 from simnet.axes import POINTS
+from simnet.commands import completing
 from simnet.commands.parts import find
 from simnet.commands.terminal import say
 from simnet.errors import SimnetError
@@ -20,7 +21,7 @@ from simnet.scenario import load_experiment
     "step, what it computes and sends.",
     epilog="\b\nExample:\n  simnet show clusters/a100_8x8_10gbit",
 )
-@click.argument("name")
+@click.argument("name", shell_complete=completing.names_of(*files.KINDS))
 @click.option(
     "--format", "form", type=click.Choice(("table", "json", "csv")), help="Format of a recorded step.  [default: table]"
 )

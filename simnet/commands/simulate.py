@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     help="Simulate SCENARIO, the name of a shipped experiment or a .toml file.",
     epilog="\b\nExample:\n  simnet simulate bert_base_10gbit --set cluster.num_nodes=16 --format json",
 )
-@click.argument("scenario")
+@options.SCENARIO
 @options.SET
 @options.form("table", "json", "csv")
 @options.OUTPUT

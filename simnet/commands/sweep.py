@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simnet.commands import options
+from simnet.commands import completing, options
 from simnet.commands.main import INTERRUPTED
 from simnet.commands.output import check_replaceable, emit
 from simnet.commands.settings import add_draws, read_axes, read_points, read_points_file
@@ -38,12 +38,13 @@ REFUSED = 1
     "--point 'cluster.num_nodes=8, workload.batch_per_rank=32'\n"
     "  simnet sweep bert_base_10gbit --points runs.csv --set 'strategy=binsgdm,one_bit_adam'",
 )
-@click.argument("scenario")
+@options.SCENARIO
 @click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="KEY=V1,V2,...",
+    shell_complete=completing.keys,
     help="Replace a value, or sweep over several; repeatable.",
 )
 @click.option(
@@ -51,6 +52,7 @@ REFUSED = 1
     "point_texts",
     multiple=True,
     metavar="KEY=V,KEY=V,...",
+    shell_complete=completing.keys,
     help="Simulate this point; repeatable, with the same keys.",
 )
 @click.option(

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from simnet.api.trainings import RATES, TargetQuestion, bandwidths
-from simnet.commands import options
+from simnet.commands import completing, options
 from simnet.commands.output import check_figure, check_file, emit, tell_of_axes
 from simnet.commands.settings import add_draws, read_settings, read_values
 from simnet.commands.terminal import progress
@@ -32,8 +32,8 @@ from simnet.show.time_to_target import time_to_target_object, time_to_target_pag
     "\n  simnet time-to-target my_cluster.toml 'all_reduce=chart.csv::adam-*' 'qsgd:bits=4=chart.csv::qsgd-*' --target "
     "3.1 --same-task --plot times.png",
 )
-@click.argument("experiment")
-@click.argument("curves", nargs=-1, required=True)
+@click.argument("experiment", shell_complete=completing.names_of("experiments"))
+@click.argument("curves", nargs=-1, required=True, shell_complete=completing.names_of("convergence"))
 @click.option(
     "--at",
     "rates",

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simnet.commands import options
+from simnet.commands import completing, options
 from simnet.commands.output import check_file, check_format, check_writable, watched
 from simnet.commands.terminal import say, tell
 from simnet.errors import SimnetError
@@ -32,7 +32,7 @@ PAGE = "validation.md"
     epilog="\b\nExamples:\n  simnet validate --published --set hkbu_bsp\n  simnet validate --plan mine.toml\n"
     "  simnet validate mine.toml training.json --draws 200 --mean 10",
 )
-@click.argument("experiment", required=False)
+@click.argument("experiment", required=False, shell_complete=completing.names_of("experiments"))
 @click.argument("files", nargs=-1, metavar="[MEASUREMENTS]...", type=options.INPUT_PATH)
 @click.option("--plan", is_flag=True, help="Print what must be measured so that EXPERIMENT can be judged.")
 @click.option("--model", help="Compare only the steps of this model.")

@@ -205,6 +205,7 @@ def test_only_those_that_measure_reach_binsgdm_by_name() -> None:
         if isinstance(node, ast.Constant) and re.fullmatch(r"(binsgdm|torch)(\.\w+)+", str(node.value))
     }
     assert reached == {
+        "simnet/commands/doctor.py",
         "simnet/commands/measure.py",
         "simnet/commands/of_binsgdm.py",
         "simnet/commands/model.py",

@@ -1,0 +1,222 @@
+"""`simnet doctor`: what works on this machine, and what is missing for what."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import click
+from msgspec import Struct, structs
+
+from simnet import version
+from simnet.commands import options
+from simnet.commands.output import check_file, emit
+from simnet.errors import SimnetError
+from simnet.parsing import parse_json
+from simnet.show.page import Page
+from simnet.show.table import Table
+from simnet.show.text import count_text
+
+PACKAGES = {
+    "click": "8.2", "jinja2": "3.1", "matplotlib": "3.8", "msgspec": "0.19", "numpy": "1.26", "pandas": "2.1",
+    "rich": "13.7", "scipy": "1.11", "simpy": "4.1", "tomli-w": "1.0",
+}  # fmt: skip
+"""What the simulator needs, and the least version of each, as pyproject.toml has them."""
+EXTRAS = (
+    ("torch", "2.4", "model, record, measure, the lab, and training with binsgdm", "pip install 'binsgdm[torch]'"),
+    ("numba", "0.60", "binsgdm's fast kernels on a CPU", "pip install 'binsgdm[torch]'"),
+    ("transformers", "4.48", "models of transformers in simnet model and measure", "pip install 'binsgdm[models]'"),
+    ("plotly", "6.0", "report, explore", "pip install 'binsgdm[report]'"),
+    ("dash", "3.0", "explore", "pip install 'binsgdm[explore]'"),
+)
+"""What some commands need: package, least version, for what, and how to get it."""
+PROBE = "binsgdm.measure.gpu.probe"
+PROBE_S = 120.0
+MISSING = "-"
+
+
+class Finding(Struct, frozen=True):
+    """One thing that was looked for.
+
+    Attributes:
+        part: what it belongs to.
+        name: of the thing.
+        found: its version or what there is of it; "" where it is missing.
+        needed_for: what needs it.
+        repair: what to do where it is missing or too old; "" where it is well.
+    """
+
+    part: str
+    name: str
+    found: str
+    needed_for: str
+    repair: str = ""
+
+
+@click.command(
+    "doctor",
+    help="Say what works on this machine: versions, GPUs, NCCL, permissions for the lab; and what is missing for what, "
+    "with the repair. Nothing is changed. Missing extras are no mistake: the exit code is 0.",
+    epilog="\b\nExamples:\n  simnet doctor\n  simnet doctor --format json -o about_this_machine.json",
+)
+@options.form("table", "json")
+@options.OUTPUT
+def command(form: str, output: Path | None) -> None:
+    """Run `simnet doctor`."""
+    check_file(output)
+    found = list(findings())
+    told = {"version": version.text(), "findings": [structs.asdict(one) for one in found]}
+    emit(json.dumps(told, indent=2) if form == "json" else _page(found), output)
+
+
+def findings() -> Iterator[Finding]:
+    """Look for everything, in the order of the page."""
+    yield from _machine()
+    for name, least in PACKAGES.items():
+        yield _package("simulator", name, least, "all commands", "pip install binsgdm")
+    for name, least, needed_for, repair in EXTRAS:
+        yield _package("extras", name, least, needed_for, repair)
+    yield _browser()
+    yield from _gpu()
+    yield from _lab()
+
+
+def _page(found: list[Finding]) -> Page:
+    blocks: list[str | Table] = []
+    for part in dict.fromkeys(one.part for one in found):
+        rows = [(one.name, one.found or MISSING, one.needed_for, one.repair) for one in found if one.part == part]
+        blocks += [f"{part}:", Table(["", "found", "needed for", "what to do"], rows, indent=2), ""]
+    wrong = [one.name for one in found if one.repair]
+    told = f"{count_text(len(wrong), 'thing')} missing or too old: {', '.join(wrong)}." if wrong else "All is well."
+    return Page([*blocks, told])
+
+
+def _machine() -> Iterator[Finding]:
+    yield Finding("machine", "simnet", version.text(), "all commands")
+    yield Finding("machine", "Python", platform.python_version(), "all commands")
+    system = f"{platform.system()} {platform.release()} ({platform.machine()})"
+    yield Finding("machine", "system", system, "all commands")
+    yield Finding("machine", "cores", str(_num_cores()), "sweeps and draws, one process a core")
+
+
+def _num_cores() -> int:
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _package(part: str, name: str, least: str, needed_for: str, repair: str) -> Finding:
+    try:
+        found = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return Finding(part, name, "", needed_for, repair)
+    if _numbers(found) < _numbers(least):
+        return Finding(part, name, found, needed_for, f"needs {least} or newer: {repair} --upgrade")
+    return Finding(part, name, found, needed_for)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version.
+
+    Example:
+        >>> _numbers("2.13.0+cpu") > _numbers("2.4"), _numbers("0.60rc1")
+        (True, (0, 60))
+    """
+    import re
+
+    leading = re.match(r"\d+(\.\d+)*", text)
+    return tuple(int(part) for part in leading[0].split(".")) if leading else ()
+
+
+def _browser() -> Finding:
+    import webbrowser
+
+    needed_for = "explore, where it opens its page itself"
+    try:
+        return Finding("extras", "a browser", getattr(webbrowser.get(), "name", "") or "yes", needed_for)
+    except webbrowser.Error:
+        return Finding("extras", "a browser", "", needed_for, "explore --no-browser prints an address to open")
+
+
+def _gpu() -> Iterator[Finding]:
+    """Ask torch in a process of its own, which holds a card's memory only until it ends."""
+    needed_for = "measure gpu, and training on GPUs"
+    try:
+        metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        yield Finding("GPU", "GPUs", "", needed_for, "not looked for, since torch is missing")
+        return
+    asked = _probed()
+    versions, cards = asked.get("versions", {}), asked.get("cards", [])
+    if not cards:
+        yield Finding("GPU", "GPUs", "", needed_for, asked.get("error") or "torch sees no GPU on this machine")
+        return
+    for card in cards:
+        free, total = (f"{card[key] / 1e9:.1f} GB" for key in ("free_bytes", "memory_bytes"))
+        about = f"{card['name']}, compute capability {card['compute_capability']}, {free} of {total} free"
+        yield Finding("GPU", "GPU", about, needed_for, asked.get("error", ""))
+    runtime = "rocm" if versions.get("rocm") else "cuda"
+    for key, name, what, repair in (
+        (
+            runtime,
+            "CUDA or ROCm",
+            "all kernels on a GPU",
+            "install torch for the GPU",
+        ),
+        ("nccl", "NCCL", "communication between GPUs", "install a build of torch with NCCL"),
+        ("triton", "Triton", "binsgdm's fast kernels on a GPU", "pip install triton"),
+    ):
+        found = str(versions.get(key, ""))
+        yield Finding("GPU", name, found, what, "" if found else repair)
+
+
+def _probed() -> dict[str, Any]:
+    # A checkout that is run from elsewhere is on this process's path alone.
+    path = os.pathsep.join(filter(None, [str(Path(version.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", PROBE],
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            check=False,
+            timeout=PROBE_S,
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"torch did not answer within {PROBE_S:.0f} s; try python -m {PROBE}"}
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        return {"error": f"torch cannot be imported: {last[0]}"}
+    found = parse_json(done.stdout, PROBE)
+    assert isinstance(found, dict)
+    return found
+
+
+def _lab() -> Iterator[Finding]:
+    from simnet.lab import machine
+
+    needed_for = "simnet lab"
+    try:
+        machine.check()
+    except SimnetError as error:
+        yield Finding("lab", "Linux, root, tools", "", needed_for, str(error).removeprefix("lab: "))
+        return
+    yield Finding("lab", "Linux, root, tools", "yes", needed_for)
+    yield _namespaces(needed_for)
+
+
+def _namespaces(needed_for: str) -> Finding:
+    """Try to make a network namespace, which ends with the process that makes it."""
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        return Finding("lab", "network namespaces", "", needed_for, "'unshare': not on the PATH; install util-linux")
+    done = subprocess.run([unshare, "--net", "true"], capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return Finding("lab", "network namespaces", "yes", needed_for)
+    repair = "forbidden here; run on the host, or in a container started with --privileged"
+    return Finding("lab", "network namespaces", "", needed_for, repair)

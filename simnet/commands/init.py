@@ -1,0 +1,220 @@
+"""`simnet init`: a first scenario file, with comments."""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from simnet import files, templates
+from simnet.commands import completing, options
+from simnet.commands.output import check_file, emit
+from simnet.commands.terminal import tell
+from simnet.errors import SimnetError
+from simnet.units import Bandwidth
+
+MOST = 100_000
+TCP, INSIDE = "14 us", "2 us"
+"""Latencies of TCP and of NVLink, as the shipped clusters have them."""
+INSIDE_RATES = {
+    "V100": "150 GB/s", "A100-PCIe": "32 GB/s", "A100": "300 GB/s", "H100-PCIe": "64 GB/s", "H100": "450 GB/s",
+    "H200": "450 GB/s", "B200": "900 GB/s", "MI250X": "50 GB/s", "MI300X": "448 GB/s", "T4": "16 GB/s",
+}  # fmt: skip
+"""What a GPU sends to the others of its node, one direction, by how its name begins: NVLink, PCIe x16 or Infinity
+Fabric, by the makers' data sheets; others have PCIe 4.0."""
+PCIE = "32 GB/s"
+CALIBRATIONS = {"V100": "v100_tcp_estimate"}
+CALIBRATION = "a100_tcp_estimate"
+
+
+@dataclass(frozen=True)
+class FirstAnswers:
+    """What `init` was told."""
+
+    nodes: int
+    gpus: int
+    gpu: str
+    nic: str
+    nics: int
+    inside: str
+    workload: str
+    batch: int
+    accumulation: int
+    strategy: str
+    calibration: str
+
+
+@click.command(
+    "init",
+    help="Write a first scenario of your cluster and model to FILE, with comments; what no option says is asked on a "
+    "terminal.",
+    epilog="\b\nExamples:\n  simnet init mine.toml\n"
+    "  simnet init mine.toml --nodes 4 --gpus 8 --gpu A100-80GB --nic '25 Gbit/s' --workload bert_base --yes",
+)
+@click.argument("file", type=options.OUTPUT_PATH, default="scenario.toml")
+@click.option("--nodes", type=click.IntRange(1, MOST), help="Nodes of the cluster.  [default: 4]")
+@click.option("--gpus", type=click.IntRange(1, 1024), help="GPUs of a node.  [default: 8]")
+@click.option(
+    "--gpu",
+    shell_complete=completing.names_of("gpus"),
+    help="Name of the GPU (simnet list gpus).  [default: A100-80GB]",
+)
+@click.option("--nic", help="Bandwidth of a NIC.  [default: 25 Gbit/s]")
+@click.option("--nics", type=click.IntRange(1, 64), help="NICs of a node.  [default: 1]")
+@click.option("--inside", help="Bandwidth of a GPU inside its node, one direction.  [default: by the GPU]")
+@click.option(
+    "--workload",
+    shell_complete=completing.names_of("workloads"),
+    help="A shipped model (simnet list workloads) or a file.  [default: bert_base]",
+)
+@click.option("--batch", type=click.IntRange(1, 10**6), help="Samples of a GPU in a micro-batch.  [default: 32]")
+@click.option("--accumulation", type=click.IntRange(1, 10**4), help="Micro-batches of a step.  [default: 1]")
+@click.option(
+    "--strategy",
+    shell_complete=completing.names_of("strategies"),
+    help="What is asked about (simnet list strategies).  [default: binsgdm]",
+)
+@click.option(
+    "--calibration",
+    shell_complete=completing.names_of("calibrations"),
+    help="What the hardware takes (simnet list calibrations).  [default: by the GPU]",
+)
+@click.option("-y", "--yes", is_flag=True, help="Ask nothing: take the default of what no option says.")
+def command(file: Path, *, yes: bool, **given: Any) -> None:
+    """Run `simnet init`."""
+    if file.suffix != ".toml":
+        raise SimnetError(f"{str(file)!r}: is no name of a scenario file: must end in .toml; try {file.name}.toml")
+    if os.path.lexists(file):
+        raise SimnetError(f"{file}: is there already: nothing is overwritten; name another file, or remove it")
+    check_file(file, "FILE")
+    ask = _default if yes else _asker()
+    answers = _answers({key: value for key, value in given.items() if value is not None}, ask, file.absolute().parent)
+    text = templates.page("init.toml", _template_values(answers, file))
+    _check(text, file)
+    emit(text, file)
+    tell(f"wrote {file}; try: simnet simulate {file}")
+
+
+Ask = Callable[[str, Any, str], Any]
+
+
+def _default(_key: str, default: Any, _question: str) -> Any:
+    return default
+
+
+def _asker() -> Ask:
+    """Return what asks on the terminal; without one, the first question is refused."""
+
+    def ask(key: str, default: Any, question: str) -> Any:
+        if not _is_watched():
+            raise SimnetError(f"init: --{key}: missing, and there is no terminal to ask on; give it, or --yes")
+        return click.prompt(question, default=default, type=type(default), err=True)
+
+    return ask
+
+
+def _is_watched() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def _answers(given: dict[str, Any], ask: Ask, folder: Path) -> FirstAnswers:
+    """Return what options say, and what they leave open as it is answered; paths as from the folder of the scenario."""
+
+    def say(key: str, default: Any, question: str) -> Any:
+        return given[key] if key in given else ask(key, default, question)
+
+    gpu = str(say("gpu", "A100-80GB", "GPU (simnet list gpus)"))
+    rate = _of_gpu(INSIDE_RATES, gpu, PCIE)
+    return FirstAnswers(
+        nodes=say("nodes", 4, "Nodes"),
+        gpus=say("gpus", 8, "GPUs of a node"),
+        gpu=gpu,
+        nic=_rate("nic", say("nic", "25 Gbit/s", "Bandwidth of a NIC")),
+        nics=say("nics", 1, "NICs of a node"),
+        inside=_rate("inside", say("inside", rate, "Bandwidth of a GPU inside its node, one direction")),
+        workload=_from(folder, say("workload", "bert_base", "Model (simnet list workloads, or a file)")),
+        batch=say("batch", 32, "Samples of a GPU in a micro-batch"),
+        accumulation=say("accumulation", 1, "Micro-batches of a step"),
+        strategy=say("strategy", "binsgdm", "Strategy to ask about (simnet list strategies)"),
+        calibration=_from(folder, given.get("calibration") or _of_gpu(CALIBRATIONS, gpu, CALIBRATION)),
+    )
+
+
+def _from(folder: Path, name: str) -> str:
+    """Return a name as it is, and a path as it is from a folder."""
+    return os.path.relpath(name, folder) if files.is_path(name) else name
+
+
+def _of_gpu(known: dict[str, str], gpu: str, otherwise: str) -> str:
+    """Return what is known of GPUs whose name begins like this one's."""
+    return next((value for start, value in known.items() if gpu.startswith(start)), otherwise)
+
+
+def _rate(key: str, text: object) -> str:
+    """Return a bandwidth as a file writes it.
+
+    Raises:
+        SimnetError: it is none.
+    """
+    try:
+        return Bandwidth.parse(str(text)).text()
+    except ValueError as error:
+        raise SimnetError(f"--{key}: {error}") from error
+
+
+def _template_values(answers: FirstAnswers, file: Path) -> dict[str, object]:
+    from dataclasses import asdict
+
+    own = Bandwidth.parse(answers.nic)
+    rates = sorted({own, *(Bandwidth(own * factor) for factor in (0.25, 0.5, 2.0, 4.0))})
+    nodes = sorted({1, 2, answers.nodes, 2 * answers.nodes, 4 * answers.nodes})
+    cluster = f"{answers.nodes} nodes of {answers.gpus} {answers.gpu} at {answers.nic}"
+    return {
+        **asdict(answers),
+        "file": file.name,
+        "question": f"Is {answers.strategy} faster than DDP for {Path(answers.workload).stem} on {cluster}?",
+        "baseline": "all_reduce",
+        "nic_latency": TCP,
+        "inside_latency": INSIDE,
+        "precision": _precision(answers, file.absolute().parent),
+        "sweep_nodes": json.dumps(nodes),
+        "sweep_rates": json.dumps([rate.text() for rate in rates]),
+        "toml": lambda text: json.dumps(str(text), ensure_ascii=False),
+    }
+
+
+def _precision(answers: FirstAnswers, folder: Path) -> str:
+    """Return a number format in which the model was timed on the GPU, or that the GPU and its work have; "" if none."""
+    from simnet import gpu_models
+
+    part: Any = files.read("workloads", answers.workload, folder)
+    timed = [row.get("precision") for row in part.get("compute", []) if row.get("gpu") == answers.gpu]
+    work = part.get("work", {}).get("precision")
+    peaks = gpu_models.find(answers.gpu).peak_flops
+    known = [*timed, *([work] if work in peaks else []), *(one for one in ("bf16", "fp16", "fp32") if one in peaks)]
+    return str(known[0]) if known and ("compute" in part or "work" in part) else ""
+
+
+def _check(text: str, file: Path) -> None:
+    """Check that the scenario runs, before it is written.
+
+    Raises:
+        SimnetError: it does not.
+    """
+    from simnet.scenario import load
+    from simnet.simulation import check
+
+    # Beside the file, whose relative paths start there.
+    folder = file.absolute().parent
+    with tempfile.NamedTemporaryFile("w", suffix=".toml", prefix=".simnet-", dir=folder, encoding="utf-8") as draft:
+        draft.write(text)
+        draft.flush()
+        try:
+            check(load(draft.name))
+        except SimnetError as error:
+            raise SimnetError(str(error).replace(files.label(Path(draft.name)), file.name)) from error

@@ -1,0 +1,140 @@
+"""`simnet init`: what it writes runs, and what it refuses."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from simnet import files
+from simnet.commands import init
+from simnet.commands.main import cli
+from simnet.scenario import load, load_experiment
+from simnet.simulation import check, simulate
+from tests.helpers.cli import assert_refused, run
+
+MODELS = {
+    "bert_base": "A100-40GB",
+    "llama_1b": "H100-80GB",
+    "resnet50": "V100-16GB",
+    "vgg16": "T4",
+    "t5_large": "MI300X",
+}
+STRATEGIES = ("binsgdm", "hsdp", "power_sgd", "local_sgd", "all_reduce")
+SIZES = ((2, 2), (3, 4))
+
+
+def written(folder: Path, *flags: str) -> Path:
+    path = folder / "mine.toml"
+    result = run("init", str(path), "--yes", *flags)
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == f"wrote {path}; try: simnet simulate {path}\n"
+    return path
+
+
+def test_every_default_is_taken_with_yes(tmp_path: Path) -> None:
+    scenario = load(str(written(tmp_path)))
+    assert (scenario.cluster.num_nodes, scenario.cluster.ranks_per_node) == (4, 8)
+    assert simulate(scenario).speedup is not None
+
+
+@pytest.mark.parametrize("gpu", files.names("gpus"))
+def test_what_is_written_runs_for_every_gpu(tmp_path: Path, gpu: str) -> None:
+    check(load(str(written(tmp_path, "--gpu", gpu, "--workload", "llama_1b"))))
+
+
+@pytest.mark.parametrize(("model", "strategy", "size"), list(itertools.product(MODELS, STRATEGIES, SIZES)))
+def test_what_is_written_is_simulated(tmp_path: Path, model: str, strategy: str, size: tuple[int, int]) -> None:
+    flags = ("--workload", model, "--gpu", MODELS[model], "--strategy", strategy, "--batch", "4", "--nic", "100 Gbit/s")
+    cluster = ("--nodes", str(size[0]), "--gpus", str(size[1]), "--nics", "2", "--accumulation", "8")
+    path = written(tmp_path, *flags, *cluster)
+    scenario = load(str(path), {"run.draws": 0})
+    assert (scenario.cluster.num_nodes, scenario.cluster.ranks_per_node, scenario.cluster.nics_per_node) == (*size, 2)
+    assert (scenario.workload.batch_per_rank, scenario.grad_accumulation) == (4, 8)
+    result = simulate(scenario)
+    assert result.result.strategy == strategy
+    assert result.result.iteration_s > 0
+    assert result.speedup is not None
+
+
+def test_the_sweep_in_it_is_around_what_was_given(tmp_path: Path) -> None:
+    swept = load_experiment(str(written(tmp_path, "--nodes", "3", "--nic", "40 Gbit/s")))
+    assert [axis.key for axis in swept.axes] == ["cluster.num_nodes", "cluster.inter_node.bandwidth"]
+    assert [axis.values for axis in swept.axes] == [
+        (1, 2, 3, 6, 12),
+        ("10 Gbit/s", "20 Gbit/s", "40 Gbit/s", "80 Gbit/s", "160 Gbit/s"),
+    ]
+
+
+def test_a_file_of_a_model_is_taken_from_where_the_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = files.locate("workloads", "bert_base").read_text(encoding="utf-8")
+    (tmp_path / "my model.toml").write_text(model.replace("[[", "# mine\n[[", 1), encoding="utf-8")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    path = written(Path("elsewhere"), "--workload", "my model.toml")
+    assert 'use = "../my model.toml"' in path.read_text(encoding="utf-8")
+    assert load(str(path)).workload.gradient_bytes == load("bert_base_10gbit").workload.gradient_bytes
+
+
+def test_what_no_option_says_is_asked_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(init, "_is_watched", lambda: True)
+    path = tmp_path / "asked.toml"
+    answers = "H100-80GB\n16\n\n50 Gbit/s\n\n\nllama_1b\n2\n\nhsdp\n"
+    result = CliRunner().invoke(cli, ["init", str(path)], input=answers)
+    assert result.exit_code == 0, result.output
+    scenario = load(str(path))
+    assert (scenario.cluster.gpu, scenario.cluster.num_nodes, scenario.cluster.ranks_per_node) == ("H100-80GB", 16, 8)
+    assert "one direction [450 GB/s]" in result.stderr
+
+
+def test_an_answer_that_is_no_number_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(init, "_is_watched", lambda: True)
+    result = CliRunner().invoke(cli, ["init", str(tmp_path / "a.toml")], input="T4\nmany\n2" + "\n" * 12)
+    assert result.exit_code == 0, result.output
+    assert "'many' is not a valid integer" in result.output
+    assert load(str(tmp_path / "a.toml")).cluster.num_nodes == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((), "init: --gpu: missing, and there is no terminal to ask on; give it, or --yes"),
+        (("--yes", "--gpu", "H1000"), "'H1000': unknown GPU"),
+        (("--yes", "--nic", "fast"), "--nic: "),
+        (("--yes", "--nic", "0 Gbit/s"), "must be at least 1 B/s"),
+        (("--yes", "--workload", "bert_bse"), "Did you mean 'bert_base'"),
+        (("--yes", "--workload", "no.toml"), "no.toml"),
+        (("--yes", "--strategy", "fspd"), "Did you mean 'fsdp'"),
+        (("--yes", "--strategy", 'x"\ny = 1'), "unknown strategy"),
+        (("--yes", "--calibration", "mine"), "mine"),
+        (("--yes", "--nodes", "0"), "0 is not in the range"),
+        (("--yes", "--workload", "bert_base_squad", "--gpu", "T4"), "no compute time for GPU 'T4'"),
+    ],
+)
+def test_what_does_not_run_is_not_written(tmp_path: Path, flags: tuple[str, ...], said: str) -> None:
+    assert_refused(run("init", str(tmp_path / "mine.toml"), *flags), said)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refusal_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    refused = run("init", str(tmp_path / "mine.toml"), "--yes", "--strategy", "fspd")
+    assert "mine.toml" in refused.stderr
+    assert ".simnet-" not in refused.stderr
+
+
+@pytest.mark.parametrize("make", [Path.touch, Path.mkdir, lambda path: path.symlink_to("nowhere")])
+def test_nothing_is_overwritten(tmp_path: Path, make: Any) -> None:
+    path = tmp_path / "mine.toml"
+    make(path)
+    assert_refused(run("init", str(path), "--yes"), "mine.toml: is there already: nothing is overwritten")
+
+
+def test_a_name_that_no_command_would_read_is_refused(tmp_path: Path) -> None:
+    assert_refused(run("init", str(tmp_path / "mine"), "--yes"), "must end in .toml; try mine.toml")
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    assert_refused(run("init", str(tmp_path / "no" / "mine.toml"), "--yes"), "no")
