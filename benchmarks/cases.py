@@ -1,5 +1,6 @@
 """The timed cases in groups: one table each, every case against the first of its group."""
 
+import tomllib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -50,6 +51,9 @@ def groups() -> list[Group]:
         Group("Draws for the intervals of a speedup", [draws(number) for number in (0, 10, 50, 200)]),
         Group("1,000 points of `simnet sweep speedup`", list(sweeps())),
         Group("Searches and pages, CPU time", list(searches())),
+        Group("One change in `simnet explore`: verdict, three figures, command and TOML", list(changes())),
+        Group("Timelines of 1,000 buckets", [timeline(number) for number in (1, 3, 30)]),
+        Group("`simnet report`, whole process", list(reports())),
         Group("What `advise` grows with, CPU time of one process", list(growth_of_advise())),
     ]
 
@@ -169,6 +173,42 @@ def searches() -> Iterator[Case]:
     llama = ("--set", f"workload={LLAMA}", *nodes)
     yield command("`advise`, 1.35 billion parameters on 128 GPUs", "advise", "bert_base_10gbit", *llama)
     yield command("`validate --published`", "validate", "--published")
+
+
+def changes() -> Iterator[Case]:
+    """Yield what the page computes for one change of a knob, without the browser."""
+    llama = {"workload": tomllib.loads(f"workload = {LLAMA}")["workload"], "cluster.num_nodes": 16}
+    for title, settings in (
+        *((f"BERT-Base, {nodes} nodes", {"cluster.num_nodes": nodes}) for nodes in (8, 64, 512)),
+        ("1.35 billion parameters, 16 nodes", llama),
+    ):
+        setup = (
+            "from simnet.explore.knobs import Knobs; from simnet.explore.live import view; "
+            f"knobs = Knobs(load('bert_base_10gbit', {settings!r}), 'bert_base_10gbit'); places = knobs.start"
+        )
+        yield program(title, setup, "view(knobs, places)", 15)
+
+
+def timeline(iterations: int) -> Case:
+    """Return a trace with a bucket for each of 1,000 tensors, made and written."""
+    tensors = [{"shape": [4400, 25], "count": 1000}]
+    settings = {
+        "workload": {"tensors": tensors, "forward": "40 ms", "backward": "80 ms", "optimizer": "5 ms"},
+        "strategy": {"kind": "all_reduce", "bucket_cap": "0.44 MB"},
+        "baseline": None,
+    }
+    setup = (
+        "from pathlib import Path; from tempfile import mkdtemp; from simnet.tracing.trace import write_trace; "
+        f"found = simulate(load('bert_base_10gbit', {settings!r})); path = Path(mkdtemp()) / 'trace.json'; "
+        "assert found.result.num_buckets == 1000"
+    )
+    return program(f"{iterations} iterations", setup, f"write_trace(found, path, {iterations})", 3)
+
+
+def reports() -> Iterator[Case]:
+    """Yield pages of a scenario, with and without the ranking of alternatives."""
+    for title, more in (("without the ranking", ("--systems", "")), ("with all alternatives", ())):
+        yield command(f"BERT-Base, {title}", "report", "bert_base_10gbit", *more, "-o", "/dev/null")
 
 
 def growth_of_advise() -> Iterator[Case]:
