@@ -29,7 +29,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 AFTER_LAB := nice -n 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-short torch extras lab lab-short lab-systems lab-topologies lab-recorded lab-alternatives test test-all test-most test-lab check format-check format lint types gpu gpu-commit bench chaos clean
+.PHONY: help demo demo-short torch extras docs lab lab-short lab-systems lab-topologies lab-recorded lab-alternatives test test-all test-most test-lab check format-check format lint types gpu gpu-commit bench chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,10 @@ extras: $(VENV)/.installed-dev ## add what reports, the explorer, notebooks, the
 	@$(BIN)/python -c 'import hta' 2>/dev/null || $(INSTALL) --no-deps 'HolisticTraceAnalysis==0.5.*'
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -qq --no-install-recommends chromium; } >/dev/null 2>&1 \
 		|| echo 'Chromium cannot be installed here: pages in a browser will not be tested'
+
+docs: $(VENV)/.installed-dev ## build the site of the docs in out/site, every link checked: open out/site/index.html
+	@$(BIN)/python -c 'import mkdocs, nbconvert' 2>/dev/null || $(INSTALL) --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
 
 lab: torch ## a campaign on real nodes of this machine, predicted and measured: an hour and a quarter, root, a quiet machine
 	$(BIN)/simnet lab run scenarios/lab/campaign.toml -o out/lab

@@ -1,0 +1,108 @@
+"""The docs as a site: built strictly, whole, and used in a browser from a folder, without a network."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import markdown
+from tests.helpers.browser import Watched, chromium
+
+pytestmark = pytest.mark.slow
+pytest.importorskip("mkdocs")
+pytest.importorskip("mkdocstrings")
+pytest.importorskip("nbconvert")
+ROOT = markdown.ROOT
+SECONDS = 240
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a site, built as `make docs` does, but elsewhere."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
+    done = subprocess.run(
+        [*command, "--config-file", str(ROOT / "docs/site/mkdocs.yml")],
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as started:
+        yield started
+
+
+def test_every_page_is_in_the_site_and_in_its_navigation(site: Path) -> None:
+    front = (site / "index.html").read_text(encoding="utf-8")
+    for page in markdown.pages(ROOT / "docs"):
+        place = page.relative_to(ROOT / "docs").with_suffix(".html")
+        if page.name == "README.md":
+            place = place.with_name("index.html")
+        assert (site / place).is_file(), page
+        assert f'href="{place.as_posix()}"' in front or page == ROOT / "docs/README.md", page
+
+
+def test_what_pages_link_to_outside_the_docs_is_there(site: Path) -> None:
+    assert (site / "files/examples/train_diloco.py").read_text() == (ROOT / "examples/train_diloco.py").read_text()
+    assert 'href="../files/examples/train_diloco.py"' in (site / "how-to/train-with-local-steps.html").read_text()
+    assert 'src="../evidence/figures/advise_bert_base.png"' in (site / "project/index.html").read_text()
+
+
+def test_the_python_reference_has_every_public_name_with_its_docstring(site: Path) -> None:
+    import simnet
+
+    page = (site / "reference/python.html").read_text(encoding="utf-8")
+    for name in simnet.__all__:
+        assert name == "__version__" or f'id="simnet.{name}"' in page, name
+    assert "name of a shipped experiment, or path of a" in page
+    assert "10.4" in page
+
+
+def test_notebooks_are_rendered_with_what_they_show(site: Path) -> None:
+    for path in (ROOT / "examples/notebooks").glob("*.ipynb"):
+        page = (site / "notebooks" / f"{path.stem}.html").read_text(encoding="utf-8")
+        assert page.count("<img") == path.read_text(encoding="utf-8").count('"image/png"')
+        for image in re.findall(r'<img[^>]* src="([^"]+)"', page):
+            assert (site / "notebooks" / image).read_bytes().startswith(b"\x89PNG")
+
+
+def test_pages_open_from_a_folder_and_ask_nothing_of_the_network(browser: Any, site: Path) -> None:
+    watched = Watched(browser)
+    for place in ("index.html", "reference/python.html", "notebooks/1-first-steps.html", "explorer.html"):
+        watched.page.goto((site / place).as_uri())
+        watched.page.wait_for_load_state("networkidle")
+    assert [address for address in watched.requests if not address.startswith(("file:", "data:", "blob:"))] == []
+    assert watched.errors == []
+
+
+def test_the_search_finds_a_word_without_a_server(browser: Any, site: Path) -> None:
+    page = Watched(browser).page
+    page.goto((site / "index.html").as_uri())
+    page.keyboard.press("/")
+    page.keyboard.type("crossover")
+    found = page.locator(".md-search-result__item a").first
+    found.wait_for()
+    assert "reference/commands.html" in page.locator(".md-search-result").inner_html()
+
+
+@pytest.mark.parametrize(("scheme", "is_dark"), [("light", False), ("dark", True)])
+def test_the_site_follows_the_theme_of_the_system_on_a_phone_too(
+    browser: Any, site: Path, scheme: str, is_dark: bool
+) -> None:
+    page = Watched(browser, width=390, height=800, color_scheme=scheme).page
+    page.goto((site / "how-to/advise.html").as_uri())
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", ground)[:3])) < 3 * 128) == is_dark
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
