@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 @options.form("table", "json")
 @options.OUTPUT
 @options.plot("speedup over NIC bandwidth")
+@options.STYLE
 @options.JOBS
 def command(  # noqa: PLR0913, PLR0917 - click gives every option
     scenario: str,
@@ -60,6 +61,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     form: str,
     output: Path | None,
     plot: Path | None,
+    style: str,
     jobs: int | None,
 ) -> None:
     """Run `simnet advise`."""
@@ -78,7 +80,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     resolved = experiment.at({})
     check_folded(resolved)
     check_file(output)
-    check_figure(plot, output)
+    check_figure(plot, output, style)
     if plot is not None:
         _check_nodes(resolved)
     tell_of_axes(experiment)
@@ -94,14 +96,14 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
             progress=advance,
         )
     if plot is not None:
-        _draw(found, plot)
+        _draw(found, plot, style)
     emit(json.dumps(to_object(found), indent=2, allow_nan=False) if form == "json" else advice_page(found), output)
 
 
-def _draw(found: "Advice", path: Path) -> None:
+def _draw(found: "Advice", path: Path, style: str) -> None:
     from simnet.show import figure
 
-    with figure.styled():
+    with figure.styled(figure.style_named(style)):
         from simnet.show.advice_figure import advice_figure
 
         figure.write(advice_figure(found), path)

@@ -114,13 +114,18 @@ def check_files(**paths: Path | None) -> None:
         check_different(path, other, first, second)
 
 
-def check_figure(path: Path | None, output: Path | None) -> None:
-    """Check that a figure can be written to the path of `--plot`, which must differ from the output.
+def check_figure(path: Path | None, output: Path | None, style: str) -> None:
+    """Check that a figure of a style can be written to the path of `--plot`, which must differ from the output.
 
     Raises:
-        SimnetError: it cannot, or is no figure by its ending.
+        SimnetError: it cannot, or is no figure by its ending; or the style is unknown, or without a figure.
     """
+    from simnet.show.figure import SCREEN, style_named
+
+    wanted = style_named(style)
     if path is None:
+        if wanted is not SCREEN:
+            raise SimnetError(f"--style: {style!r}: needs a figure; add --plot, or drop it")
         return
     check_format(path)
     check_file(path, "--plot")

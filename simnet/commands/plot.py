@@ -33,7 +33,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
 ) -> None:
     """Run `simnet plot`."""
     from simnet.show.figure import style_named
-    from simnet.show.plot import left_out, plot
+    from simnet.show.plot import notes, plot
 
     look = style_named(style)
     if has_titles is not None:
@@ -42,5 +42,5 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
         say(str(path))
         if not look.has_titles and caption:
             tell(f"caption of {path.name}: {caption}")
-    for name, reason in ({} if names else left_out(results)).items():
-        tell(f"note: {name} is not drawn: {reason}")
+    for note in () if names else notes(results):
+        tell(f"note: {note}")

@@ -67,6 +67,7 @@ from simnet.show.time_to_target import time_to_target_object, time_to_target_pag
 @options.SET
 @options.DRAWS
 @options.plot("the metric over simulated time")
+@options.STYLE
 @options.form("table", "json")
 @options.OUTPUT
 def command(  # noqa: PLR0913, PLR0917 - one argument an option
@@ -82,6 +83,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     settings: tuple[str, ...],
     draws: int | None,
     plot: Path | None,
+    style: str,
     form: str,
     output: Path | None,
 ) -> None:
@@ -92,19 +94,19 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     given = bandwidths(read_values(rates), rates)
     question = TargetQuestion.of(asked.at({}), curves, given, metric=metric, ranks=ranks, same_task=same_task)
     check_file(output)
-    check_figure(plot, output)
+    check_figure(plot, output, style)
     tell_of_axes(asked)
     with progress(question.num_simulations, "simulating") as advance:
         found = question.answer(advance, target=target, steps=steps, price_per_gpu_hour=price_per_gpu_hour)
     if plot is not None:
-        _draw(found, plot)
+        _draw(found, plot, style)
     emit(json.dumps(time_to_target_object(found), indent=2) if form == "json" else time_to_target_page(found), output)
 
 
-def _draw(found: TimesToTarget, path: Path) -> None:
+def _draw(found: TimesToTarget, path: Path, style: str) -> None:
     from simnet.show import figure
 
-    with figure.styled():
+    with figure.styled(figure.style_named(style)):
         from simnet.show.time_to_target_figure import time_to_target_figure
 
         figure.write(time_to_target_figure(found), path)

@@ -65,7 +65,8 @@ def draw_advice(axes: Axes, advice: Advice) -> None:
     axes.axvline(here / GBIT, color=current().ink, linewidth=thin(), linestyle="--", label="this cluster")
     least = min([1.0, *(speedup for row in rows for _, speedup in row.curve)])
     _axes(axes, rows, max(LOWEST, 2.0 ** math.floor(math.log2(least / HEADROOM))), highest)
-    axes.set_ylabel(f"speedup over {_baseline(advice)}")
+    tuned = "" if current().has_titles else ", tuned"
+    axes.set_ylabel(f"speedup over {_baseline(advice)}{tuned}")
 
 
 def _why_nothing(advice: Advice) -> str:

@@ -5,6 +5,9 @@ from matplotlib.ticker import NullFormatter
 
 from simnet.compare.crossover import Crossover
 from simnet.show.figure import current, label, plain_numbers, thin
+from simnet.show.labels import ROLES
+from simnet.show.text import key_text
+from simnet.strategies import STRATEGIES
 
 GBIT = 1e9 / 8
 
@@ -26,7 +29,14 @@ def draw_crossover(axes: Axes, found: Crossover) -> None:
     for axis in (axes.xaxis, axes.yaxis):
         plain_numbers(axis)
         axis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel(f"{label(found.key)}{unit}")
-    axes.set_ylabel(f"speedup of {label(found.strategy)} over {label(found.baseline)}")
+    strategy, baseline = _titles(found)
+    axes.set_xlabel(f"{label(key_text(found.key))}{unit}")
+    axes.set_ylabel(f"speedup of {strategy} over {baseline}")
     if crossings:
         axes.legend()
+
+
+def _titles(found: Crossover) -> tuple[str, str]:
+    """Return what people call strategy and baseline, by their roles where that is the same."""
+    titles = [label(STRATEGIES.find(kind).title) for kind in (found.strategy, found.baseline)]
+    return (titles[0], titles[1]) if titles[0] != titles[1] else ROLES

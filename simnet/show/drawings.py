@@ -32,6 +32,7 @@ class Drawing(NamedTuple):
         needs_bandwidth: whether the results must have several bandwidths.
         needs_baseline: whether every point must have a baseline.
         share_y: whether panels share the y axis, all of them or those of a row.
+        only_asked: whether it is drawn only where its name is given.
         split: makes the panels that are drawn from those of the results.
         curves: a panel's points by curve, of drawings whose curves may get a panel each.
         at: where the points of one curve stand on the x axis, to draw it faintly behind the others.
@@ -46,9 +47,15 @@ class Drawing(NamedTuple):
     needs_bandwidth: bool = False
     needs_baseline: bool = False
     share_y: bool | Literal["row"] = False
+    only_asked: bool = False
     split: Callable[[Panels], Panels] = lambda panels: panels
     curves: Callable[[Sequence[PointResult]], Panels] | None = None
     at: Callable[[PointResult], float] | None = None
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether it shows intervals: lines and bars of speedups do, parts of a step and cells of a map do not."""
+        return not self.bars and (self.rows or self.curves is not None)
 
 
 def possible(sweep: SweepResult) -> dict[str, Drawing]:
@@ -71,6 +78,14 @@ def left_out(sweep: SweepResult) -> dict[str, str]:
         for name, drawing in (NETWORK_DRAWINGS | _drawings(sweep)).items()
     }
     return {name: " and ".join(found) for name, found in reasons.items() if found}
+
+
+def narrowed(sweep: SweepResult) -> dict[str, str]:
+    """Return what a drawn figure does not show, by its name."""
+    shows_part = {"breakdown", "breakdown_of_all"} <= possible(sweep).keys()
+    most = max(figures.node_counts(sweep.points))
+    told = f"shows {nodes_text(most)} alone; draw the others with --figure breakdown_of_all"
+    return {"breakdown": told} if shows_part else {}
 
 
 def _drawings(sweep: SweepResult) -> dict[str, Drawing]:
@@ -159,6 +174,15 @@ def _largest_cluster(panels: Panels) -> Panels:
     return _with_alone(dict(_one_dimension(label, points) for label, points in panels.items()))
 
 
+def _every_cluster(panels: Panels) -> Panels:
+    """Return a panel for each number of nodes of each panel."""
+    return {
+        f"{label}\n{name}" if label else name: there
+        for label, points in panels.items()
+        for name, there in _by_nodes(points).items()
+    }
+
+
 def _one_dimension(label: str, points: list[PointResult]) -> tuple[str, list[PointResult]]:
     if len(figures.rates(points)) < 2:
         return f"{label}\n{bandwidth_text(points[0].nic_gbit_per_s)}", points
@@ -197,6 +221,15 @@ NETWORK_DRAWINGS = {
         figures.breakdown,
         bars=True,
         split=_largest_cluster,
+    ),
+    "breakdown_of_all": Drawing(
+        "Time of one iteration by part, on the slowest rank",
+        figures.breakdown,
+        bars=True,
+        needs_nodes=True,
+        needs_bandwidth=True,
+        only_asked=True,
+        split=_every_cluster,
     ),
     "heat_map": Drawing(
         "Speedup of {strategy} over {baseline}; the line separates faster from slower",

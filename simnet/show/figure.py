@@ -67,6 +67,7 @@ class FigureStyle:
         others: colour of curves without a name.
         paying: colour behind the speedups that pay.
         edge_pt: width of the line between the parts of a bar [pt].
+        exposed_hatch: pattern of exposed communication, where bars may be printed in grey.
         colours: of curves, in order.
         shades: the part of viridis that ordered curves have, from 0 to 1.
     """
@@ -82,6 +83,7 @@ class FigureStyle:
     others: str = "#BBBBBB"
     paying: str = "#E5F3EC"
     edge_pt: float = 0.0
+    exposed_hatch: str = ""
     colours: tuple[str, ...] = COLOURS
     shades: tuple[float, float] = (0.0, 0.85)
 
@@ -124,7 +126,9 @@ class FigureStyle:
 
 
 SCREEN = FigureStyle(name="screen")
-PAPER = FigureStyle(name="paper", column_in=3.3, page_in=7.0, edge_pt=0.5, has_titles=False)
+PAPER = FigureStyle(
+    name="paper", column_in=3.3, page_in=7.0, edge_pt=0.5, has_titles=False, shades=(0.0, 0.75), exposed_hatch="...."
+)
 # A figure of several panels fills a slide of 16 by 9, with text of 18 pt.
 SLIDES = FigureStyle(name="slides", column_in=4.0, page_in=6.0, zoom=13.33 / 6.0)
 DARK = FigureStyle(
@@ -180,6 +184,14 @@ def format_of(path: Path) -> Format:
     if found is None:
         raise SimnetError(f"{path}: {path.suffix!r}: a figure is a .png, .pdf or .svg file; name one")
     return found
+
+
+def part_patch(key: str) -> dict[str, Any]:
+    """Return how the bars of a part of a step are filled, and what it is called in a legend."""
+    style = current()
+    title, colour = STEP_PARTS[key]
+    hatch = style.exposed_hatch if key == "exposed_comm_s" else ""
+    return {"facecolor": colour, "hatch": hatch, "edgecolor": style.ground, "linewidth": 0, "label": title}
 
 
 def shown(colour: str) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from simnet.errors import SimnetError
 from simnet.result import PointResult, RunResult, StrategyResult, SweepResult, point_result
-from simnet.show.figure import SKY, STEP_PARTS, VERMILION, current, plain_numbers, thin
+from simnet.show.figure import SKY, STEP_PARTS, VERMILION, current, part_patch, plain_numbers, thin
 from simnet.show.labels import PART_KEYS, ROLES, WORKLOAD_KEYS, grouped, label, main_key, numbers, titles, value_label
 from simnet.show.text import bandwidth_text, clipped, gpus_text, key_text, nodes_text, speedup_text
 
@@ -159,7 +159,7 @@ def draw_breakdown(axes: Axes, result: RunResult) -> None:
     axes.set_yticks(range(len(names)), [textwrap.fill(name, LABEL_CHARACTERS) for name in names])
     axes.invert_yaxis()
     axes.set_xlabel(f"time of a step [{unit}]")
-    patches = [Patch(color=colour, label=part) for part, colour in STEP_PARTS.values()]
+    patches = [Patch(**part_patch(key)) for key in STEP_PARTS]
     axes.legend(handles=patches, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
 
 
@@ -282,7 +282,12 @@ def _pieces(
         yield (
             lengths,
             start,
-            {"color": colour, "hatch": hatch, "edgecolor": current().ground, "linewidth": thin(current().edge_pt)},
+            {
+                "color": colour,
+                "hatch": hatch + (current().exposed_hatch if key == "exposed_comm_s" else ""),
+                "edgecolor": current().ground,
+                "linewidth": thin(current().edge_pt),
+            },
         )
         start = start + lengths
 

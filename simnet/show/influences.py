@@ -168,7 +168,7 @@ def _ticks(axes: "Axes", result: RunResult) -> None:
     metric = "iteration_s" if result.speedup is None else "speedup"
     ends = [*result.intervals.get(metric, ()), *(value for one in result.hangs_on for value in one.values)]
     low, high = min([*ends, usual(result)]), max([*ends, usual(result)])
-    margin = (high / low) ** 0.2
+    margin = (high / low) ** (0.2 * (looks.PAGE_IN / looks.current().page_in) ** 2)
     axes.set_xlim(low / margin, high * margin)
     subs = (1.0, 2.0, 5.0) if high / low > 20 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
     looks.log_numbers(axes.xaxis, subs)

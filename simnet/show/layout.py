@@ -14,7 +14,7 @@ from simnet.errors import SimnetError
 from simnet.result import PointResult, SweepResult
 from simnet.show import figures, heat_map_figure, labels
 from simnet.show.drawings import Drawing, left_out, possible
-from simnet.show.figure import PAGE_IN, STEP_PARTS, current, new, thin
+from simnet.show.figure import PAGE_IN, STEP_PARTS, current, new, part_patch, thin
 from simnet.show.labels import Panels
 from simnet.show.text import clipped, printable
 
@@ -44,9 +44,9 @@ def draw(sweep: SweepResult, *, where: str, names: Sequence[str] = ()) -> dict[s
         SimnetError: there are more panels or rows of bars than fit one figure, or a named one cannot be drawn.
     """
     drawings = possible(sweep)
-    if names:
-        _check_names(names, drawings, left_out(sweep), where=where)
-        drawings = {name: drawings[name] for name in drawings if name in names}
+    _check_names(names, drawings, left_out(sweep), where=where)
+    chosen = names or [name for name, drawing in drawings.items() if not drawing.only_asked]
+    drawings = {name: drawing for name, drawing in drawings.items() if name in chosen}
     _check_size(sweep, drawings.values(), where=where)
     return {name: _figure(sweep, drawing) for name, drawing in drawings.items()}
 
@@ -68,6 +68,7 @@ def _check_size(sweep: SweepResult, drawings: Iterable[Drawing], *, where: str) 
     """
     for drawing in drawings:
         panels = _panels(sweep, drawing)
+        panels = drawing.split(panels) if drawing.only_asked else panels
         most_rows = max(len(points) for points in panels.values()) if drawing.rows else 0
         for number, most, noun in ((len(panels), MAX_PANELS, "panels"), (most_rows, MAX_ROWS, "rows of bars")):
             if number > most:
@@ -171,10 +172,10 @@ def _frame(figure: Figure, drawing: Drawing, sweep: SweepResult) -> None:
     """Write the title on top, and the legend of all panels and their sources below; the figure grows by these."""
     zoom = current().zoom
     width, panels_height = figure.get_size_inches() / zoom
-    figure.set_label(_caption(_title(sweep, drawing), _footer(sweep)))
+    figure.set_label(_caption(_title(sweep, drawing), _footer(sweep, drawing)))
     has_titles = current().has_titles
     title = _wrapped(_title(sweep, drawing), int(width / CHARACTER_IN)) if has_titles else ""
-    footer = _wrapped(_footer(sweep), int(width / CHARACTER_IN)) if has_titles else ""
+    footer = _wrapped(_footer(sweep, drawing), int(width / CHARACTER_IN)) if has_titles else ""
     role_names = labels.titles(sweep.points)
     handles = _breakdown_handles(role_names, drawing) if drawing.bars else _line_handles(figure.axes, role_names)
     for handle in handles:
@@ -215,10 +216,11 @@ def _title(sweep: SweepResult, drawing: Drawing) -> str:
     return f"{printable(sweep.question)}\n{shown}\n{labels.context(sweep.points)}"
 
 
-def _footer(sweep: SweepResult) -> str:
+def _footer(sweep: SweepResult, drawing: Drawing) -> str:
     calibrations = ", ".join(dict.fromkeys(labels.calibration_name(point) for point in sweep.points))
     versions = ", ".join(dict.fromkeys(printable(point.version) for point in sweep.points))
-    draws = max((point.scenario.run.draws or 0 for point in sweep.points if point.intervals), default=0)
+    shown = sweep.points if drawing.has_intervals else ()
+    draws = max((point.scenario.run.draws or 0 for point in shown if point.intervals), default=0)
     bands = f" Bands: 90 % intervals over {draws} draws of calibration and model error." if draws else ""
     return f"Simulated by simnet {versions}. Calibration: {calibrations}.{bands}"
 
@@ -241,7 +243,7 @@ def _line_handles(grid: Iterable[Axes], role_names: Sequence[str]) -> list[Artis
 
 def _breakdown_handles(role_names: Sequence[str], drawing: Drawing) -> list[Artist]:
     """Return a legend entry for each part, top of the stack first, and for the bars of strategy and baseline."""
-    handles: list[Artist] = [Patch(color=colour, label=label) for label, colour in reversed(STEP_PARTS.values())]
+    handles: list[Artist] = [Patch(**part_patch(key)) for key in reversed(STEP_PARTS)]
     if len(role_names) > 1:
         first, second = ("upper", "lower") if drawing.rows else ("left", "right")
         bar: dict[str, Any] = {"facecolor": "#aaaaaa", "edgecolor": current().ground, "linewidth": 0}

@@ -51,19 +51,21 @@ def plot(
     return dict(zip(images, (str(figure.get_label()) for figure in drawn.values()), strict=True))
 
 
-def left_out(results: Path) -> dict[str, str]:
-    """Return why a figure cannot be drawn from results, by its name.
+def notes(results: Path) -> list[str]:
+    """Return what the figures of results do not show: why one cannot be drawn, and of which points one is.
 
     Raises:
         SimnetError: the results cannot be read.
     """
     run = results_file.read_run(results)
     if run is not None:
-        return {} if run.hangs_on else {"hangs_on": NO_INTERVALS}
+        return [] if run.hangs_on else [f"hangs_on is not drawn: {NO_INTERVALS}"]
     with styled():
         from simnet.show import drawings
 
-        return drawings.left_out(results_file.read(results))
+        sweep = results_file.read(results)
+        missing = [f"{name} is not drawn: {why}" for name, why in drawings.left_out(sweep).items()]
+        return missing + [f"{name} {what}" for name, what in drawings.narrowed(sweep).items()]
 
 
 NO_INTERVALS = "needs intervals; simulate with a baseline, or with --draws 200"

@@ -1,5 +1,7 @@
 """Lay out the figure of one run: where the time of a step goes."""
 
+import textwrap
+
 from matplotlib.figure import Figure
 
 from simnet.result import RunResult, point_result
@@ -8,7 +10,8 @@ from simnet.show.figures import draw_breakdown
 from simnet.show.labels import calibration_name, context
 from simnet.show.text import printable
 
-HEIGHT_IN = 2.0
+HEIGHT_IN = 2.2
+CHARACTER_IN = 0.075
 
 
 def breakdown(run: RunResult) -> Figure:
@@ -19,5 +22,5 @@ def breakdown(run: RunResult) -> Figure:
     source = f"Simulated by simnet {printable(run.version)}. Calibration: {calibration_name(run)}."
     figure.set_label(f"{where}. {source}")
     if current().has_titles:
-        figure.suptitle(where, x=0.01, ha="left")
+        figure.suptitle(textwrap.fill(where, int(current().page_in / CHARACTER_IN)), x=0.01, ha="left")
     return figure

@@ -71,7 +71,37 @@ def test_the_command_takes_the_folder_of_a_sweep_and_prints_what_it_wrote(tmp_pa
     done = CliRunner().invoke(cli, ["plot", str(tmp_path), "-o", str(tmp_path)])
     assert done.exit_code == 0
     names = ["speedup_over_nodes", "speedup_over_bandwidth", "throughput", "breakdown", "heat_map"]
-    assert done.output.split() == [str(tmp_path / f"{name}.png") for name in names]
+    assert done.stdout.split() == [str(tmp_path / f"{name}.png") for name in names]
+    assert done.stderr == "note: breakdown shows 8 nodes alone; draw the others with --figure breakdown_of_all\n"
+
+
+def test_parts_of_a_step_are_drawn_at_every_number_of_nodes_where_that_is_asked_for(tmp_path: Path) -> None:
+    write_results(tmp_path, sweep_document(("bert_base",), (10, 100), (1, 4, 8)))
+    asked = ["plot", str(tmp_path), "-o", str(tmp_path), "--figure", "breakdown_of_all", "--format", "svg"]
+    done = CliRunner().invoke(cli, asked)
+    assert (done.exit_code, done.stderr) == (0, "")
+    drawn = (tmp_path / "breakdown_of_all.svg").read_text(encoding="utf-8")
+    assert [f"<!-- {nodes} -->" in drawn for nodes in ("1 node", "4 nodes", "8 nodes", "2 nodes")] == [True] * 3 + [
+        False
+    ]
+
+
+def test_only_figures_with_bands_speak_of_them(tmp_path: Path) -> None:
+    swept = ["sweep", "speedup", "--set", "workload=bert_base", "--set", "cluster.num_nodes=1,8", "--draws", "20"]
+    assert CliRunner().invoke(cli, [*swept, "--jobs", "1", "-o", str(tmp_path)]).exit_code == 0
+    captions = {path.stem: text for path, text in plot(tmp_path, tmp_path).items()}
+    assert {name for name, text in captions.items() if "Bands: 90 % intervals over 20 draws" in text} == {
+        "speedup_over_nodes", "speedup_over_bandwidth", "throughput",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "more"), [("advise", ("--systems", "binsgdm")), ("time-to-target", ("characters", "--same-task"))]
+)
+def test_a_style_needs_a_figure(command: str, more: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(cli, [command, "bert_base_10gbit", *more, "--style", "paper"])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "--style: 'paper': needs a figure; add --plot, or drop it" in done.stderr
 
 
 def test_the_command_exits_with_2_and_one_line_on_damaged_results(tmp_path: Path) -> None:
