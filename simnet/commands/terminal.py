@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TextIO
 
 import click
 
@@ -22,13 +22,24 @@ _LONG_WORD = re.compile(rf"\S{{{WORD + 1},}}")
 
 
 def say(text: "str | Page") -> None:
-    """Print text or a page on standard output, and a newline if it ends in none; on a terminal, tables are drawn."""
+    """Print text or a page on standard output, and a newline if it ends in none; on a terminal, tables are drawn.
+
+    NO_COLOR leaves colours out (no-color.org), FORCE_COLOR draws into pipes too.
+    """
     if isinstance(text, str):
         click.echo(harmless(text.removesuffix("\n")))
-    elif sys.stdout is not None and sys.stdout.isatty() and _draws_lines(sys.stdout.encoding):
-        click.echo(coloured(text.drawn(shutil.get_terminal_size().columns)))
+    elif _is_drawn(sys.stdout):
+        # Click takes colours out of what goes into a pipe, unless it is told that they are wanted.
+        click.echo(coloured(text.drawn(shutil.get_terminal_size().columns)), color=True)
     else:
         click.echo(harmless(str(text)))
+
+
+def _is_drawn(stream: TextIO | None) -> bool:
+    """Return whether tables are drawn: on a terminal that can, or anywhere if FORCE_COLOR is set (force-color.org)."""
+    if stream is None or not _draws_lines(stream.encoding):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
 
 
 def _draws_lines(encoding: str | None) -> bool:

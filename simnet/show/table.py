@@ -11,6 +11,12 @@ from simnet.show.text import WIDTH, printable
 
 Align = Literal["left", "right"]
 Row = tuple[str, ...]
+GAP, EDGES = 3, 2
+"""Characters between two columns of a drawn table, and at its sides."""
+FOLDED = 16
+"""Characters to which a longer cell may be folded."""
+VERDICT_STYLES = {"pays, but": "yellow", "pays": "green", "may pay": "yellow", "does not pay": "red"}
+"""By how a verdict begins, the first that fits."""
 
 
 class Column(Struct, frozen=True):
@@ -124,20 +130,49 @@ class Table:
             yield f"<{tag}{style}>{escape(printable(cell))}</{tag}>"
 
     def _drawn(self, width: int) -> str:
+        """Return the table for a terminal; one too wide for it in several blocks, each with the first column."""
+        return "\n\n".join(self._block(chosen, width) for chosen in self._blocks(width))
+
+    def _blocks(self, width: int) -> list[list[int]]:
+        """Return the columns of each block, so that no word is broken but for one as wide as the terminal."""
+        widths = [self._least_width(number) for number in range(len(self.columns))]
+        blocks = [[0]]
+        for number in range(1, len(widths)):
+            if EDGES + sum(widths[one] + GAP for one in (*blocks[-1], number)) > width and len(blocks[-1]) > 1:
+                blocks.append([0])
+            blocks[-1].append(number)
+        return blocks
+
+    def _least_width(self, number: int) -> int:
+        """Return the characters that a column needs: its longest cell, or if that can be folded its longest word."""
+        cells = [self._heads[number], *(printable(row[number]) for row in self.rows)]
+        words = max((len(word) for cell in cells for word in cell.split()), default=0)
+        return min(max(map(len, cells)), max(words, FOLDED))
+
+    def _block(self, chosen: list[int], width: int) -> str:
         from rich import box
         from rich.console import Console
         from rich.table import Table as RichTable
         from rich.text import Text
 
         grid = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_header=any(self._heads))
-        for column in self.columns:
-            grid.add_column(Text(_lines(column.head)), justify=column.align, overflow="fold")
+        fits = EDGES + sum(self._least_width(number) + GAP for number in chosen) <= width
+        for number in chosen:
+            column = self.columns[number]
+            least = self._least_width(number) if fits else None
+            grid.add_column(Text(_lines(column.head)), justify=column.align, overflow="fold", min_width=least)
         for row in self.rows:
-            grid.add_row(*(Text(printable(cell)) for cell in row))  # as Text: brackets are no markup
+            # As Text, since brackets are no markup.
+            grid.add_row(*(Text(printable(row[number]), style=_style(row[number])) for number in chosen))
         console = Console(file=io.StringIO(), force_terminal=True, width=width)
         console.print(grid)
         lines = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
         return "\n".join(lines).strip("\n")
+
+
+def _style(cell: str) -> str:
+    """Return the colour of a cell in a terminal: that of a verdict, which says the same in words."""
+    return next((style for start, style in VERDICT_STYLES.items() if cell.startswith(start)), "")
 
 
 def _lines(text: str) -> str:

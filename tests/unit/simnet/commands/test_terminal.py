@@ -2,6 +2,7 @@
 
 import ast
 import json
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ from click.testing import CliRunner
 from simnet.commands import terminal
 from simnet.commands.main import cli
 from simnet.errors import MAX_SHOWN, cut, did_you_mean, shown
+from simnet.show.page import Page
+from simnet.show.table import Table
 from tests.helpers.scenario_samples import pod, write
 
 ROOT = Path(__file__).parents[4]
@@ -132,3 +135,35 @@ def test_what_is_not_modelled_yet_is_told_apart_from_a_misspelling(name: str) ->
 def test_a_name_that_is_half_another_is_no_misspelling_of_it() -> None:
     assert did_you_mean("asdx", ["qsgd"]) == " Known: qsgd."
     assert did_you_mean("qsdg", ["qsgd"]) == " Did you mean 'qsgd'?"
+
+
+PAGE = Page([Table(["system", "verdict"], [("BinSGDM", "pays")])])
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "environment", "drawn"),
+    [
+        (False, {}, False),
+        (True, {}, True),
+        (True, {"TERM": "dumb"}, False),
+        (False, {"FORCE_COLOR": "1"}, True),
+        (False, {"FORCE_COLOR": ""}, False),
+        (True, {"NO_COLOR": "1"}, True),
+    ],
+)
+def test_tables_are_drawn_for_people_and_plain_for_pipes(
+    is_terminal: bool,
+    environment: dict[str, str],
+    drawn: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ({"TERM": "xterm"} | environment).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    terminal.say(PAGE)
+    printed = capsys.readouterr().out
+    assert (printed == "system   verdict\nBinSGDM  pays\n") != drawn
+    assert ("\x1b[32m" in printed) == (drawn and "NO_COLOR" not in environment)
