@@ -143,11 +143,30 @@ class Table:
             blocks[-1].append(number)
         return blocks
 
+    def _longest(self, number: int) -> int:
+        """Return the characters of the longest cell of a column."""
+        return max(len(self._heads[number]), *(len(printable(row[number])) for row in self.rows), 0)
+
     def _least_width(self, number: int) -> int:
         """Return the characters that a column needs: its longest cell, or if that can be folded its longest word."""
         cells = [self._heads[number], *(printable(row[number]) for row in self.rows)]
         words = max((len(word) for cell in cells for word in cell.split()), default=0)
-        return min(max(map(len, cells)), max(words, FOLDED))
+        return min(self._longest(number), max(words, FOLDED))
+
+    def _widths(self, chosen: list[int], width: int) -> list[int | None]:
+        """Return the characters of the columns of a block: what is free goes to those that would fold.
+
+        None leaves a width to rich: there is a word as wide as the terminal.
+        """
+        widths = [self._least_width(number) for number in chosen]
+        free = width - EDGES - GAP * len(chosen) - sum(widths)
+        if free < 0:
+            return [None] * len(chosen)
+        for place, number in enumerate(chosen):
+            more = min(free, self._longest(number) - widths[place])
+            widths[place] += more
+            free -= more
+        return list(widths)
 
     def _block(self, chosen: list[int], width: int) -> str:
         from rich import box
@@ -156,11 +175,9 @@ class Table:
         from rich.text import Text
 
         grid = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_header=any(self._heads))
-        fits = EDGES + sum(self._least_width(number) + GAP for number in chosen) <= width
-        for number in chosen:
+        for number, characters in zip(chosen, self._widths(chosen, width), strict=True):
             column = self.columns[number]
-            least = self._least_width(number) if fits else None
-            grid.add_column(Text(_lines(column.head)), justify=column.align, overflow="fold", min_width=least)
+            grid.add_column(Text(_lines(column.head)), justify=column.align, overflow="fold", width=characters)
         for row in self.rows:
             # As Text, since brackets are no markup.
             grid.add_row(*(Text(printable(row[number]), style=_style(row[number])) for number in chosen))
