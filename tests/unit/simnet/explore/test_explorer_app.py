@@ -1,11 +1,12 @@
 """The explorer: to whom it answers, and in Chromium, how it follows the knobs."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -101,16 +102,17 @@ def served() -> Iterator[str]:
     """Yield the address of an explorer that was started as a user does."""
     command = [sys.executable, str(ROOT / "cli.py"), "explore", BERT, "--no-browser"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-    assert process.stdout is not None
-    try:
+    with (
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        ) as process,
+        ExitStack() as ending,
+    ):
+        ending.callback(process.kill)  # else one that did not hear would serve on when the tests have ended
+        assert process.stdout is not None
         yield process.stdout.readline().strip()
-    finally:
-        process.send_signal(2)
+        process.send_signal(signal.SIGINT)
         assert process.wait(SECONDS) == 0
-        process.stdout.close()
-        assert process.stderr is not None
-        process.stderr.close()
 
 
 @pytest.mark.slow
