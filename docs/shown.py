@@ -48,7 +48,7 @@ def printed(command: str, folder: Path) -> str:
 
 def current(text: str, folder: Path) -> str:
     """Return a page with the output that its commands print now."""
-    _prepare(folder)
+    prepare(folder)
     # `end`: where the copied part of the page ends; `after`: where the last console block ends.
     pieces, end, output, after = [], 0, "", 0
     for block in _BLOCK.finditer(text):
@@ -64,7 +64,8 @@ def current(text: str, folder: Path) -> str:
     return "".join([*pieces, text[end:]])
 
 
-def _prepare(folder: Path) -> None:
+def prepare(folder: Path) -> None:
+    """Put `simnet` and the shipped scenarios of this checkout into a folder."""
     (folder / "scenarios").symlink_to(ROOT / "scenarios")
     simnet = folder / ".venv" / "bin" / "simnet"
     simnet.parent.mkdir(parents=True)
