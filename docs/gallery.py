@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
             if not figure.exists() or figure.read_bytes()[PNG_SIZE] != path.read_bytes()[PNG_SIZE]
         ]
     for figure in different:
-        print(f"{figure}: differs; python docs/gallery.py --write")
+        sys.stdout.write(f"{figure}: differs; python docs/gallery.py --write\n")
     return len(different)
 
 
