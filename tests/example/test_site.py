@@ -17,15 +17,17 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("mkdocs")
 pytest.importorskip("mkdocstrings")
 pytest.importorskip("nbconvert")
+pytest.importorskip("torch")
+
+from tests.helpers.launch import once
+
 ROOT = markdown.ROOT
 SECONDS = 240
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a site, built as `make docs` does, but elsewhere."""
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
+def build(folder: Path) -> None:
+    """Build the site as `make docs` does, but elsewhere."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder / "site")]
     done = subprocess.run(
         [*command, "--config-file", str(ROOT / "docs/site/mkdocs.yml")],
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
@@ -35,7 +37,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         timeout=SECONDS,
     )
     assert done.returncode == 0, done.stderr
-    return folder
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the site."""
+    return once(tmp_path_factory, "site_of_docs", build) / "site"
 
 
 @pytest.fixture(scope="module")
