@@ -67,7 +67,7 @@ def _shared(group: click.Group) -> set[str]:
 
 
 def _row(option: click.Option) -> str:
-    names = ", ".join(f"`{name}`" for name in option.opts)
+    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
     found = DEFAULT.search(option.help or "")
     meaning = DEFAULT.sub("", option.help or "").rstrip(".")
     if not meaning:

@@ -1,5 +1,6 @@
 """The page of figures: every figure is there, and every command that draws one exists; `docs/gallery.py` runs them."""
 
+import re
 import shlex
 import struct
 from pathlib import Path
@@ -12,6 +13,7 @@ from simnet.commands.main import cli
 
 PAGE = gallery.PAGE.read_text(encoding="utf-8")
 COMMANDS = [command for block in gallery.CONSOLE.findall(PAGE) for command in shown.commands(block)]
+PYTHON = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.parametrize("figure", gallery.figures(), ids=lambda path: path.stem)
@@ -47,3 +49,15 @@ def test_the_figures_of_one_run_are_drawn_as_they_are(tmp_path: Path) -> None:
         if figure.name.startswith("run_"):
             drawn = tmp_path / "figures/run" / figure.name.removeprefix("run_")
             assert drawn.read_bytes()[gallery.PNG_SIZE] == figure.read_bytes()[gallery.PNG_SIZE]
+
+
+@pytest.mark.parametrize("page", [gallery.PAGE, shown.ROOT / "docs/reference/python.md"], ids=lambda path: path.stem)
+def test_what_a_page_does_in_python_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    blocks = PYTHON.findall(page.read_text(encoding="utf-8"))
+    assert blocks
+    for block in blocks:
+        exec(compile(block, page.name, "exec"), {})
+    import matplotlib.pyplot as plt
+
+    plt.close("all")
