@@ -1,5 +1,6 @@
-"""What threads wait for: what their starter has done, futures, and each other's end."""
+"""What threads wait for: what their starter has done, futures, and each other's end. No wait is work of the step."""
 
+import queue
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -22,7 +23,7 @@ def counting(recorder: Recorder) -> AbstractContextManager[object]:
 
 @contextmanager
 def noted_threads(recorder: Recorder) -> Iterator[None]:
-    """Let threads that start inside be noted; what they tell each other through queues is not seen."""
+    """Let threads that start inside be noted; of what they tell each other through queues only the time is seen."""
     thread = threading.Thread
     start, run, join = thread.start, thread.run, thread.join
     begun: dict[int, Mark] = {}
@@ -33,16 +34,37 @@ def noted_threads(recorder: Recorder) -> Iterator[None]:
         start(self)
 
     def noted_run(self: threading.Thread) -> None:
+        recorder.note_thread()
         recorder.wait(begun.pop(id(self), NOTHING))
         with counting(recorder):
             run(self)
         ended[id(self)] = recorder.mark()
 
     def noted_join(self: threading.Thread, timeout: float | None = None) -> None:
-        join(self, timeout)
+        with recorder.idle():
+            join(self, timeout)
         recorder.wait(ended.get(id(self), NOTHING))
 
-    with replaced(thread, start=noted_start, run=noted_run, join=noted_join), _noted_futures(recorder):
+    noted = replaced(thread, start=noted_start, run=noted_run, join=noted_join)
+    with noted, _noted_futures(recorder), _untimed_waits(recorder):
+        yield
+
+
+@contextmanager
+def _untimed_waits(recorder: Recorder) -> Iterator[None]:
+    """Let the time that threads wait for events, conditions and queues be no work of theirs."""
+    wait = threading.Condition.wait  # of events, semaphores and `queue.Queue`, too
+
+    def untimed_wait(self: threading.Condition, timeout: float | None = None) -> bool:
+        with recorder.idle():
+            return wait(self, timeout)
+
+    class UntimedQueue(queue.SimpleQueue[Any]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            with recorder.idle():
+                return super().get(block, timeout)
+
+    with replaced(threading.Condition, wait=untimed_wait), replaced(queue, SimpleQueue=UntimedQueue):
         yield
 
 
@@ -57,7 +79,8 @@ def _noted_futures(recorder: Recorder) -> Iterator[None]:
         set_result(self, result)
 
     def noted_wait(self: Any) -> Any:
-        found = wait(self)
+        with recorder.idle():
+            found = wait(self)
         recorder.wait(getattr(self, "mark", NOTHING))
         return found
 

@@ -23,6 +23,7 @@ class _OfThread(threading.local):
     is_unnoticed: bool = False
     bucket: int | None = None
     has_sent: bool = False
+    is_noted: bool = False
 
 
 class Recorder:
@@ -57,6 +58,7 @@ class Recorder:
         self._after_backward: Mark = NOTHING
         self._is_queued = False
         self._futures: list[torch.futures.Future[object]] = []
+        self.note_thread()
 
     # Streams
 
@@ -142,6 +144,22 @@ class Recorder:
     def lap(self) -> None:
         """Add the time since the last call on this thread, if work is timed."""
         self.clock.lap(self.stream, self.part)
+
+    def note_thread(self) -> None:
+        """Let this thread be one of those whose waits are known."""
+        self._of_thread.is_noted = True
+
+    @contextmanager
+    def idle(self) -> Iterator[None]:
+        """Take the time inside for no work of the step: this thread waits for another."""
+        if not self._of_thread.is_noted:
+            yield
+            return
+        self.lap()
+        try:
+            yield
+        finally:
+            self.forget_time()
 
     def forget_time(self) -> None:
         """Start the clock of this thread anew: what it did since the last call was no work of the step."""
