@@ -15,7 +15,8 @@ NIC_GBIT_PER_S=${2:?"NIC_GBIT_PER_S: give the nominal rate of all NICs of a node
 NODES=${SLURM_JOB_NUM_NODES:?"run by sbatch or inside salloc"}
 GPUS=${GPUS_PER_NODE:-8}
 OUT=${OUT:-measured}
-HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+# Not by head, which may end before scontrol has written all: pipefail would end the job.
+HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
 mkdir -p "$OUT"
 
 # One torchrun a node on the first N nodes.
