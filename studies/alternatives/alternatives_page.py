@@ -12,12 +12,11 @@ from simnet.units import format_seconds
 from simnet.validation import ranking
 from simnet.validation.ranking import StrategyPair
 from studies import page
-from studies.alternatives import forecast, waits
+from studies.alternatives import forecast
 from studies.page import EVIDENCE, FIGURES
 from studies.recorded import forecast as recorded
 from studies.recorded import recorded_page
 from studies.recorded.recorded_page import RecordedPoint
-from studies.recorded.rows import BANDWIDTHS
 
 PAGE = EVIDENCE / "lab-alternatives.md"
 FIGURE = FIGURES / "lab_alternatives_predicted.png"
@@ -38,8 +37,6 @@ def regions(folder: Path) -> dict[str, str]:
         "points": recorded_page.points_table(found).markdown(),
         "forms": forms_table(folder).markdown(),
         "compute": compute_table(folder).markdown(),
-        "waits": waits_text(folder),
-        "after": after_table(folder).markdown(),
         "fit": recorded_page.fit_text(folder),
     }
 
@@ -90,31 +87,3 @@ def compute_table(folder: Path) -> Table:
         times = (format_seconds(recorded.own_s(one)) for one in (alone, recording))
         rows.append((way.title, f"`{way.strategy}`", *times))
     return Table(["way", "strategy", "compute of one process alone", "of all ranks at once"], rows)
-
-
-def waits_text(folder: Path) -> str:
-    """Return what the recording of int8 holds of waiting, and how long backward takes without it."""
-    recordings = {name: recorded_page.read(folder, f"step_{name}")["recordings"][0] for name in ("int8", "ddp")}
-    found = waits.of(recordings["int8"])
-    at_end, for_bucket, own = map(format_seconds, (*found, recorded.own_s(recordings["int8"])))
-    backward, of_ddp = (
-        format_seconds(waits.backward_s(one)) for one in (waits.without(recordings["int8"]), recordings["ddp"])
-    )
-    return (
-        f"Of {own} of recorded compute, {at_end} are the end of backward, which waits for the thread that exchanges "
-        f"buckets, and {for_bucket} are that thread, which waits for its second bucket. Without the former the "
-        f"gradients of int8 take {backward}; those of DDP take {of_ddp}."
-    )
-
-
-def after_table(folder: Path) -> Table:
-    """Return int8 as predicted before the runs, and after them without the waits."""
-    (way,) = [one for one in forecast.WAYS if one.name == "int8"]
-    rows = []
-    for rate, point in zip(BANDWIDTHS, recorded_page.points(folder, "predicted_s", [way]), strict=True):
-        after_s = waits.predicted_s(way, rate, folder)
-        times = (format_seconds(one) for one in (point.measured, point.predicted, after_s))
-        errors = (f"{100 * (one / point.measured - 1):+.1f} %" for one in (point.predicted, after_s))
-        rows.append((f"{point.mbit_per_s} Mbit/s", *times, *errors))
-    heads = ["NIC", "measured", "predicted before", "without waits, after", "error before", "error after"]
-    return Table(heads, rows)

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 from benchmarks.regions import filled, region
 from simnet.comparison import mean_error, worst_error
-from studies.alternatives import alternatives_page, forecast, waits
+from studies.alternatives import alternatives_page, forecast
 from studies.alternatives.forecast import GOLDEN, WAYS
 from studies.recorded import forecast as recorded
 from studies.recorded.rows import BANDWIDTHS, STARTS, WORLD_SIZE
@@ -86,13 +86,13 @@ def test_the_tensors_that_are_predicted_are_those_of_the_model_that_runs() -> No
     assert {one.name: one.shape for one in forecast.gradients()} == real
 
 
-def test_without_the_waits_of_its_threads_backward_of_int8_is_as_long_as_that_of_ddp() -> None:
+def test_backward_of_int8_holds_no_wait_for_its_thread() -> None:
     for file in ("step", "alone"):
-        (int8,), (ddp,) = (document(f"{file}_{name}")["recordings"] for name in ("int8", "ddp"))
-        assert waits.backward_s(waits.without(int8)) == pytest.approx(waits.backward_s(ddp), rel=0.05)
-        assert waits.backward_s(int8) > 1.3 * waits.backward_s(ddp)
+        int8_s, ddp_s = (backward_s(document(f"{file}_{name}")["recordings"][0]) for name in ("int8", "ddp"))
+        assert int8_s < 1.3 * ddp_s  # its thread encodes meanwhile; with the waits it was more
 
 
-def test_what_threads_waited_for_is_taken_off_once() -> None:
-    (int8,) = document("step_int8")["recordings"]
-    assert recorded.own_s(waits.without(int8)) == pytest.approx(recorded.own_s(int8) - sum(waits.of(int8)))
+def backward_s(recording: Any) -> float:
+    """Return what the training thread takes for gradients alone."""
+    operations = recording["streams"][0]["operations"]
+    return float(sum(one["seconds"] for one in operations if one.get("part") == "backward"))
