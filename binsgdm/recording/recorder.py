@@ -13,6 +13,8 @@ from binsgdm.recording.tape import COMPUTE, NOTHING, Collective, Mark, Part, Tap
 
 ComputeForm = Literal["counted", "timed"]
 Device = Literal["cpu", "cuda"]
+Place = tuple[int, int, int]
+"""A stream, how many operations it has, and how many collectives its thread has started."""
 FLOPS_PER_BYTE = 150.0
 """What a GPU computes while it moves a byte, about: as in `simnet.step_file`."""
 
@@ -22,7 +24,7 @@ class _OfThread(threading.local):
     part: Part | None = None
     is_unnoticed: bool = False
     bucket: int | None = None
-    has_sent: bool = False
+    num_sent: int = 0
     is_noted: bool = False
 
 
@@ -105,6 +107,11 @@ class Recorder:
         self.lap()
         return self.tape.mark(self.stream)
 
+    def place(self) -> Place:
+        """Return where this thread is: the same as before if it has computed and sent nothing since."""
+        stream = self.stream
+        return stream, self.tape.num_operations(stream), self._of_thread.num_sent
+
     def wait(self, mark: Mark, stream: int | None = None) -> None:
         """Let the stream of this thread, or another, wait for a mark."""
         self.lap()
@@ -119,7 +126,7 @@ class Recorder:
             return self._of_thread.part
         is_main = threading.get_ident() == self._main
         if not is_main and not in_graph_task():  # whatever the main thread is in meanwhile
-            return "decode" if self._of_thread.has_sent else "encode"
+            return "decode" if self._of_thread.num_sent else "encode"
         if self._in_optimizer:
             return "optimizer"
         return "backward" if in_graph_task() or self._in_backward else "forward"
@@ -170,7 +177,7 @@ class Recorder:
         self.lap()
         dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else "uint8"
         one = Collective(kind=kind, group=group, message_bytes=num_bytes, dtype=dtype, bucket=self._of_thread.bucket)
-        self._of_thread.has_sent = True
+        self._of_thread.num_sent += 1
         if self._of_thread.part == "encode":
             self._of_thread.part = "decode"  # until the hook sends once more, which makes no difference in time
         return self.tape.collective(self.stream, one, group_name)

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.recording.recorder import Recorder
+from binsgdm.recording.recorder import Place, Recorder
 from binsgdm.recording.works import RecordedWork
 
 _ProcessGroup: Any = dist.ProcessGroup  # whose overloads, of another API, torch never calls on a group in Python
@@ -30,7 +30,7 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
         self._recorder, self._number, self._rank, self._size = recorder, number, rank, size
         self._label = name
         self._callbacks: int | None = None
-        self._half: tuple[tuple[str, int, float, int], Tensor, RecordedWork] | None = None
+        self._half: tuple[tuple[str, int, float, Place], Tensor, RecordedWork] | None = None
         self._torch_name = ""
 
     def rank(self) -> int:
@@ -245,16 +245,13 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
         The halves follow each other at once: a stage of a pipeline, which sends now and receives later, is no hop.
         """
         half, self._half = self._half, None
-        wanted = (
-            {"send": "recv", "recv": "send"}[kind],
-            distance,
-            _bytes([tensor]),
-            self._recorder.tape.num_operations,
-        )
+        # The place is that of this thread: others, such as backward, go on meanwhile.
+        wanted = ({"send": "recv", "recv": "send"}[kind], distance, _bytes([tensor]), self._recorder.place())
         if half is None or half[0] != wanted:
+            self._recorder.mark()  # what is computed from here on is a new operation
             work = RecordedWork(self._recorder, None, self._callback_stream(), [tensor])
             work.refuse = lambda: self._refuse(kind, f"one rank alone {'sends' if kind == 'send' else 'receives'}")
-            self._half = ((kind, *wanted[1:]), tensor, work)
+            self._half = ((kind, *wanted[1:-1], self._recorder.place()), tensor, work)
             return work
         if distance != 1:
             self._refuse(kind, f"a hop of {distance} ranks: only neighbours are simulated")

@@ -113,10 +113,9 @@ class Tape:
             stream.is_open = False
         return tuple(len(stream.operations) for stream in self._streams)
 
-    @property
-    def num_operations(self) -> int:
-        """Number of operations of all streams."""
-        return sum(len(stream.operations) for stream in self._streams)
+    def num_operations(self, stream: int) -> int:
+        """Return the number of operations of a stream."""
+        return len(self._streams[stream].operations)
 
     def operations(self, stream: int) -> tuple[Recorded, ...]:
         """Return the operations of a stream."""

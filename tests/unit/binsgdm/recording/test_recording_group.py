@@ -1,5 +1,8 @@
 """Every collective of torch is answered as if all ranks sent what rank 0 sends, and noted with its bytes."""
 
+import threading
+from collections.abc import Callable
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -8,7 +11,8 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
 
-from tests.helpers.recorded_steps import collectives, recorded
+from binsgdm.errors import BinsgdmError
+from tests.helpers.recorded_steps import collectives, recorded, stream_of
 
 SIZE = 4
 NOTED = [
@@ -116,3 +120,37 @@ def test_a_sum_in_a_smaller_group_is_that_of_its_ranks():
         train(lambda: dist.all_reduce(one, group=group))
 
     assert collectives(recorded(script, 2, 2, steps=1)) == [("all_reduce", (2, 2), 12.0)]
+
+
+def hop(between: Callable[[], object]) -> None:
+    """Receive from the rank before and send to the rank after, with something between."""
+    arriving, leaving = torch.zeros(4), torch.ones(4)
+    received = dist.irecv(arriving, src=SIZE - 1)
+    between()
+    sent = dist.isend(leaving, dst=1)
+    for work in (received, sent):
+        assert work is not None
+        work.wait()
+
+
+def computed_elsewhere() -> None:
+    thread = threading.Thread(target=lambda: torch.ones(8) @ torch.ones(8), name="elsewhere")
+    thread.start()
+    while thread.is_alive():  # not joined: this thread does not wait for what it does
+        pass
+
+
+def test_the_halves_of_a_hop_may_have_work_of_another_thread_between_them() -> None:
+    found = recorded(lambda: train(lambda: hop(computed_elsewhere)), 2, 2, steps=1)
+    assert collectives(found) == [("send_recv", (SIZE, 1), 16.0)]
+    assert stream_of(found, "thread elsewhere")
+
+
+@pytest.mark.parametrize(
+    "between",
+    [lambda: torch.ones(8, 8) @ torch.ones(8, 8), lambda: dist.all_reduce(torch.ones(2))],
+    ids=["work", "sent"],
+)
+def test_halves_with_work_of_their_own_thread_between_them_are_a_stage_of_a_pipeline(between) -> None:
+    with pytest.raises(BinsgdmError, match="recv in group 'world': one rank alone receives"):
+        recorded(lambda: train(lambda: hop(between)), 2, 2, steps=1)
