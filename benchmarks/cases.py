@@ -48,7 +48,7 @@ def groups() -> list[Group]:
         Group("Steps of a period of DiLoCo, folded", [diloco(steps) for steps in (5, 50, 5_000)]),
         Group("Ranks, every send an event", list(exact())),
         Group("Start-up", list(start_up())),
-        Group("Draws for the intervals of a speedup", [draws(number) for number in (0, 10, 50, 200)]),
+        Group("Draws for the intervals of a speedup", [draws(number) for number in (0, 20, 50, 200)]),
         Group("1,000 points of `simnet sweep speedup`", list(sweeps())),
         Group("Searches and pages, CPU time", list(searches())),
         Group("One change in `simnet explore`: verdict, three figures, command and TOML", list(changes())),

@@ -84,7 +84,8 @@ class Checkout:
             _, status, used = os.wait4(process.pid, 0)
             wall_s = time.perf_counter() - start
             process.returncode = os.waitstatus_to_exitcode(status)
-            if process.returncode not in (0, 1):
+            # 1 is that of a validation with missed limits, which is timed all the same.
+            if process.returncode not in ((0,) if case.clock == "printed" else (0, 1)):
                 raise SystemExit(f"{case.title}: exit code {process.returncode} in {self.path}")
             out.seek(0)
             if case.clock == "printed":
