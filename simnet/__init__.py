@@ -14,13 +14,12 @@ if TYPE_CHECKING:
     from simnet.api.answer import Answer
     from simnet.api.answers import (
         AdviceAnswer,
-        CalibrationAnswer,
         CrossoverAnswer,
         RunAnswer,
         SweepAnswer,
         TimeToTargetAnswer,
-        ValidationAnswer,
     )
+    from simnet.api.measured_answers import CalibrationAnswer, ValidationAnswer
     from simnet.api.measurements import calibrate, validate
     from simnet.api.questions import advise, crossover, load, simulate, sweep
     from simnet.api.trainings import time_to_target
@@ -34,14 +33,14 @@ if TYPE_CHECKING:
 _HOMES = {
     "AdviceAnswer": "simnet.api.answers",
     "Answer": "simnet.api.answer",
-    "CalibrationAnswer": "simnet.api.answers",
+    "CalibrationAnswer": "simnet.api.measured_answers",
     "CrossoverAnswer": "simnet.api.answers",
     "RunAnswer": "simnet.api.answers",
     "Scenario": "simnet.scenario",
     "SimnetError": "simnet.errors",
     "SweepAnswer": "simnet.api.answers",
     "TimeToTargetAnswer": "simnet.api.answers",
-    "ValidationAnswer": "simnet.api.answers",
+    "ValidationAnswer": "simnet.api.measured_answers",
     "advise": "simnet.api.questions",
     "calibrate": "simnet.api.measurements",
     "crossover": "simnet.api.questions",

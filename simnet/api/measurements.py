@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simnet.api.answers import CalibrationAnswer, ValidationAnswer
+from simnet.api.measured_answers import CalibrationAnswer, ValidationAnswer
 from simnet.errors import SimnetError
 
 if TYPE_CHECKING:
