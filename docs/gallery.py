@@ -18,7 +18,6 @@ from docs import shown  # noqa: E402 - found by the line above
 
 PAGE = ROOT / "docs/how-to/draw-figures.md"
 _IMAGE = re.compile(r"!\[[^\]]+\]\((figures/\w+\.png)\)")
-CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PNG_SIZE = slice(16, 24)
 """Bytes of width and height in a PNG (ISO/IEC 15948, 11.2.2)."""
 
@@ -35,7 +34,7 @@ def drawn(folder: Path) -> dict[Path, Path]:
         ValueError: a command fails.
     """
     shown.prepare(folder)
-    for block in CONSOLE.findall(PAGE.read_text(encoding="utf-8")):
+    for block in shown.blocks(PAGE.read_text(encoding="utf-8"), "console"):
         for command in shown.commands(block):
             shown.printed(command, folder)
     made = {path.relative_to(folder / "figures"): path for path in (folder / "figures").rglob("*.png")}

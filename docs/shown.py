@@ -25,6 +25,11 @@ def pages() -> list[Path]:
     return [page for page in written if re.search(r"^```\n+```text$", page.read_text(encoding="utf-8"), re.MULTILINE)]
 
 
+def blocks(text: str, kind: str) -> list[str]:
+    """Return the blocks of a kind, such as "console", of a page."""
+    return [body for found, body in _BLOCK.findall(text) if found == kind]
+
+
 def commands(block: str) -> list[str]:
     """Return the commands of a `console` block, without those that install."""
     lines = re.findall(r"^\$ ((?:.*\\\n)*.*)$", block, re.MULTILINE)

@@ -23,7 +23,7 @@ def counting(recorder: Recorder) -> AbstractContextManager[object]:
 
 @contextmanager
 def noted_threads(recorder: Recorder) -> Iterator[None]:
-    """Let threads that start inside be noted; of what they tell each other through queues only the time is seen."""
+    """Let threads that start inside be noted; that one waits for what another puts into a queue is no dependency."""
     thread = threading.Thread
     start, run, join = thread.start, thread.run, thread.join
     begun: dict[int, Mark] = {}

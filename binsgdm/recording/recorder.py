@@ -159,7 +159,8 @@ class Recorder:
     @contextmanager
     def idle(self) -> Iterator[None]:
         """Take the time inside for no work of the step: this thread waits for another."""
-        if not self._of_thread.is_noted:
+        # The engine runs backward of a GPU in a thread of its own, which goes on for the one that called it.
+        if not (self._of_thread.is_noted or in_graph_task()):
             yield
             return
         self.lap()
@@ -254,7 +255,6 @@ class Recorder:
         self._futures.clear()
         self.tape.wait(self.stream, self._after_backward)
         self._after_backward, self._is_queued = NOTHING, False
-        self.forget_time()
 
     @property
     def step_has_ended(self) -> bool:

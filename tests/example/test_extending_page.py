@@ -1,10 +1,11 @@
 """The code of the pages on adding a system, an all-reduce and a fault runs as it stands, and is simulated."""
 
-import re
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+
+from docs import shown
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("add-a-system.md", "add-an-all-reduce.md", "add-a-fault.md")
@@ -27,7 +28,7 @@ print(slow.iteration_s > whole.iteration_s)
 
 def test_its_code_runs_and_what_it_adds_is_simulated() -> None:
     pages = [(ROOT / "docs" / "how-to" / name).read_text(encoding="utf-8") for name in PAGES]
-    blocks = re.findall(r"```python\n(.*?)```", "".join(pages), re.DOTALL)
+    blocks = shown.blocks("".join(pages), "python")
     chosen = [
         block
         for block in blocks

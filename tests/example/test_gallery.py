@@ -1,6 +1,5 @@
 """The page of figures: every figure is there, and every command that draws one exists; `docs/gallery.py` runs them."""
 
-import re
 import shlex
 import struct
 from pathlib import Path
@@ -12,8 +11,7 @@ from docs import gallery, shown
 from simnet.commands.main import cli
 
 PAGE = gallery.PAGE.read_text(encoding="utf-8")
-COMMANDS = [command for block in gallery.CONSOLE.findall(PAGE) for command in shown.commands(block)]
-PYTHON = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+COMMANDS = [command for block in shown.blocks(PAGE, "console") for command in shown.commands(block)]
 
 
 @pytest.mark.parametrize("figure", gallery.figures(), ids=lambda path: path.stem)
@@ -54,7 +52,7 @@ def test_the_figures_of_one_run_are_drawn_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", [gallery.PAGE, shown.ROOT / "docs/reference/python.md"], ids=lambda path: path.stem)
 def test_what_a_page_does_in_python_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPLBACKEND", "agg")
-    blocks = PYTHON.findall(page.read_text(encoding="utf-8"))
+    blocks = shown.blocks(page.read_text(encoding="utf-8"), "python")
     assert blocks
     for block in blocks:
         exec(compile(block, page.name, "exec"), {})

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from binsgdm.recording import clocks
+from binsgdm.recording import recorder as recorders
 from binsgdm.recording.noted_threads import noted_threads
 from binsgdm.recording.recorder import Recorder
 from binsgdm.recording.tape import COMPUTE, Computed
@@ -99,3 +100,23 @@ def test_threads_that_are_not_of_the_script_are_left_alone(passed: Passed) -> No
         done.wait()
     before.join()
     assert recorder.tape.names == ("compute",)
+
+
+def test_the_thread_that_runs_backward_for_another_is_not_timed_while_it_waits(
+    passed: Passed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a GPU; it is not started by Python, so that nobody has noted it."""
+    recorder = Recorder("timed")
+    monkeypatch.setattr(recorders, "in_graph_task", lambda: True)
+
+    def backward() -> None:
+        recorder.lap()
+        passed.now_s += 2.0
+        with recorder.idle():
+            passed.now_s += WAIT_S
+        recorder.lap()
+
+    engine = threading.Thread(target=backward)
+    engine.start()
+    engine.join()
+    assert seconds(recorder, COMPUTE) == 2.0
