@@ -4,8 +4,9 @@ Streams of one rank share its GPU; collectives of all ranks share the links. `si
 programs in a plain loop, to the same bits, where one rank stands for all and no two collectives share a link.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import simpy
 
@@ -14,9 +15,43 @@ from simnet.network.gpu import Gpu
 from simnet.network.topology import Topology
 from simnet.program import Communicate, Compute, OperationId
 from simnet.result import Span
-from simnet.timeline import Streams, TimedOperation, Timeline, make_span, make_timeline
+from simnet.timeline import Streams, TimedOperation, Timeline, collectives_of, make_span, make_timeline
 
 MakeExecutor = Callable[[simpy.Environment, Topology], Executor]
+
+
+class Met(NamedTuple):
+    """What one step meets, as `simnet.variation` draws it: factors on compute and pauses [s] by rank, on collectives.
+
+    Attributes:
+        compute: factor on the time of compute of each rank.
+        pauses_s: how long each rank stands still before it begins [s]; None if none does.
+        collectives: factor on the time of each collective, stream by stream; None if it does not vary.
+    """
+
+    compute: Sequence[float]
+    pauses_s: Sequence[float] | None = None
+    collectives: Sequence[float] | None = None
+
+
+class RankStep(NamedTuple):
+    """One step of one rank.
+
+    Attributes:
+        end_s: when it was done [s].
+        busy_s: seconds of its GPU by part of the iteration.
+        comm_s: seconds that communication took.
+        arrivals_s: when it arrived at each collective [s].
+        waits_s: how long it waited for others there, in all [s].
+        spans: what ran.
+    """
+
+    end_s: float
+    busy_s: Mapping[str, float]
+    comm_s: float
+    arrivals_s: Mapping[OperationId, float]
+    waits_s: float
+    spans: Sequence[Span]
 
 
 def run(streams: Streams, topology: Topology, comm_slowdown: float, make_executor: MakeExecutor) -> Timeline:
@@ -28,37 +63,94 @@ def run(streams: Streams, topology: Topology, comm_slowdown: float, make_executo
         comm_slowdown: factor on compute while communication runs, >= 1.
         make_executor: of collectives.
     """
-    env = simpy.Environment()
-    executor = make_executor(env, topology)
-    ranks = [_SimulatedRank(env, number, streams, executor, comm_slowdown) for number in range(executor.num_ranks)]
-    for rank in ranks:
-        for number, stream in enumerate(streams):
-            env.process(rank.run(number, stream))
-    env.run()
+    (ranks,) = run_steps([streams], topology, comm_slowdown, make_executor, [None])
     # Synchronous training goes on when the last rank is done: the iteration is that of the slowest rank.
     slowest = max(ranks, key=lambda rank: rank.end_s)
-    return make_timeline(slowest.end_s, slowest.gpu.busy_s, slowest.spans)
+    return make_timeline(slowest.end_s, slowest.busy_s, slowest.spans)
+
+
+def run_steps(
+    steps: Sequence[Streams],
+    topology: Topology,
+    comm_slowdown: float,
+    make_executor: MakeExecutor,
+    met: Sequence[Met | None],
+) -> Iterator[list[RankStep]]:
+    """Simulate steps one after the other: a rank begins one when it is done with the one before.
+
+    Args:
+        steps: the streams of each step.
+        topology: as `run`.
+        comm_slowdown: as `run`.
+        make_executor: as `run`.
+        met: what each step meets; None: what the topology says of compute, and no more.
+
+    Yields:
+        What each step was on every rank.
+    """
+    env = simpy.Environment()
+    executor = make_executor(env, topology)
+    ranks = [_SimulatedRank(env, number, executor, comm_slowdown) for number in range(executor.num_ranks)]
+    processes = [env.process(rank.run_all(steps, met)) for rank in ranks]
+    is_over = env.all_of(processes)
+    for number in range(len(steps)):
+        # Faults may change links for ever: the clock stops when the ranks are done, not when nothing is left to do.
+        while not all(len(rank.done) > number for rank in ranks):
+            env.step()
+            assert not is_over.processed or all(len(rank.done) > number for rank in ranks), "a rank waits for ever"
+        yield [rank.take(number) for rank in ranks]
 
 
 class _SimulatedRank:
     """One rank, or the one that stands for all, while it runs."""
 
-    def __init__(
-        self, env: simpy.Environment, number: int, streams: Streams, executor: Executor, comm_slowdown: float
-    ) -> None:
+    def __init__(self, env: simpy.Environment, number: int, executor: Executor, comm_slowdown: float) -> None:
         self._env = env
         self._number = number
         self._executor = executor
-        waited_for = {waited for stream in streams for operation in stream for waited in operation.after}
-        self._ended = {operation_id: env.event() for operation_id in waited_for}
+        self._slowdown = executor.topology.compute_factor(number)
         self.gpu = Gpu(
             env,
-            slowdown=executor.topology.compute_factor(number),
+            slowdown=self._slowdown,
             comm_slowdown=comm_slowdown,
             on_change=partial(executor.compute_changes, number) if executor.topology.compute_slows_links else None,
         )
-        self.spans: list[Span] = []
-        self.end_s = 0.0
+        self.done: list[RankStep | None] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._spans: list[Span] = []
+        self._comm_s = self._waits_s = 0.0
+        self._arrivals_s: dict[OperationId, float] = {}
+
+    def take(self, step: int) -> RankStep:
+        """Return a step that is done, and forget it."""
+        found, self.done[step] = self.done[step], None
+        assert found is not None
+        return found
+
+    def run_all(self, steps: Sequence[Streams], met: Sequence[Met | None]) -> Generator[simpy.Event]:
+        """Go through all steps."""
+        busy_before: dict[str, float] = {}
+        for number, (streams, meets) in enumerate(zip(steps, met, strict=True)):
+            self._begin()
+            yield from self._run_step(number, streams, meets)
+            busy_s = {part: seconds - busy_before.get(part, 0.0) for part, seconds in self.gpu.busy_s.items()}
+            busy_before = dict(self.gpu.busy_s)
+            self.done.append(
+                RankStep(self._env.now, busy_s, self._comm_s, self._arrivals_s, self._waits_s, self._spans)
+            )
+
+    def _run_step(self, number: int, streams: Streams, meets: Met | None) -> Generator[simpy.Event]:
+        self._meets, self._step = meets, number
+        if meets is not None:
+            self.gpu.set_slowdown(meets.compute[self._number])
+            if meets.pauses_s is not None:
+                yield self._env.timeout(meets.pauses_s[self._number])
+        self._order = {one: place for place, one in enumerate(collectives_of(streams))}
+        waited_for = {waited for stream in streams for operation in stream for waited in operation.after}
+        self._ended = {operation_id: self._env.event() for operation_id in waited_for}
+        yield self._env.all_of([self._env.process(self.run(place, one)) for place, one in enumerate(streams)])
 
     def run(self, stream: int, operations: tuple[TimedOperation, ...]) -> Generator[simpy.Event]:
         """Go through the operations of one stream."""
@@ -72,7 +164,6 @@ class _SimulatedRank:
                 yield from self._compute(operation, operation_id)
             if operation_id in self._ended:
                 self._ended[operation_id].succeed()
-        self.end_s = max(self.end_s, self._env.now)
 
     def _compute(self, operation: Compute, operation_id: OperationId) -> Generator[simpy.Event]:
         start_s = self._env.now
@@ -80,16 +171,21 @@ class _SimulatedRank:
         self._keep(operation, operation_id, start_s)
 
     def _communicate(self, operation: Communicate, operation_id: OperationId) -> Generator[simpy.Event]:
-        """Take part in a collective; its id, the same on every rank, names it to the executor."""
+        """Take part in a collective; its step and its id, the same on every rank, name it to the executor."""
         if not operation.schedule.rounds:
             return
         self.gpu.communication_starts()
-        start_s, _ = yield from self._executor.run(
-            self._number, operation_id, operation.schedule, operation.message_bytes
+        self._arrivals_s[operation_id] = self._env.now
+        drawn = self._meets.collectives if self._meets else None
+        stretch = 1.0 if drawn is None else drawn[self._order[operation_id]]
+        start_s, end_s = yield from self._executor.run(
+            self._number, (self._step, operation_id), operation.schedule, operation.message_bytes, stretch
         )
         self.gpu.communication_ends()
+        self._waits_s += start_s - self._arrivals_s[operation_id]
+        self._comm_s += end_s - start_s
         self._keep(operation, operation_id, start_s)
 
     def _keep(self, operation: TimedOperation, operation_id: OperationId, start_s: float) -> None:
         if self._env.now > start_s:
-            self.spans.append(make_span(operation, operation_id, start_s, self._env.now, self._number))
+            self._spans.append(make_span(operation, operation_id, start_s, self._env.now, self._number))

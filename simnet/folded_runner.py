@@ -149,7 +149,7 @@ class _RepresentativeRank:
         """
         for stream in self._ends_s:
             running = self._streams[stream][self._ended[stream]]
-            if isinstance(running, Communicate) and _share_links(running.schedule.group, operation.schedule.group):
+            if isinstance(running, Communicate) and share_links(running.schedule.group, operation.schedule.group):
                 raise _LinksAreSharedError
 
     def _end(self, stream: int) -> None:
@@ -161,7 +161,7 @@ class _RepresentativeRank:
             self.spans.append(make_span(operation, OperationId(stream, position), start_s, self.now))
 
 
-def _share_links(one: Group, other: Group) -> bool:
+def share_links(one: Group, other: Group) -> bool:
     """Tell whether both send inside nodes, or both between them."""
     return (one.nodes > 1 < other.nodes) or (one.members_per_node > 1 < other.members_per_node)
 

@@ -4,7 +4,8 @@ A field of a quantity type (`Bandwidth`, `Size`, `Duration`) is text with a unit
 program; its name in the file has no unit, its name in the program has one.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from msgspec import Meta, Struct, field, structs
@@ -16,6 +17,11 @@ from simnet.registry import StructRegistry
 from simnet.timed_work import HostCost, KernelTime
 from simnet.units import Bandwidth, Duration
 from simnet.values import MAX_RANKS, Count, Factor, Fraction, Intervals, Kind
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+    from simnet.values import FloatArray
 
 NCCL_BANDWIDTH = "nccl.inter_node_efficiency"
 LATENCY = "inter_node.latency"
@@ -89,12 +95,17 @@ class LinkId(NamedTuple):
 
 
 class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
-    """Something that makes some ranks or links slower than the rest; a subclass says which, and by how much.
+    """Something that makes some ranks or links slower than the rest, or varies; a subclass says which, and by how much.
 
-    A cluster with a fault is simulated rank by rank (the exact executor). Factors of several faults multiply.
+    Ranks of a cluster with a fault are no longer alike. Factors of several faults multiply, latencies and pauses add
+    up, and of several limits the lowest holds. Times are seconds from the start of the run.
+
+    Attributes:
+        varies: whether it draws anything: factors, pauses.
     """
 
     title: ClassVar[str] = ""
+    varies: ClassVar[bool] = False
 
     def check(self, cluster: "Cluster") -> None:
         """Refuse a cluster that it does not fit.
@@ -103,18 +114,60 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_f
             ValueError: the sentence, what was given and the rule.
         """
 
+    @property
+    def nodes(self) -> tuple[int, ...] | None:
+        """Nodes whose ranks and links it slows down; None: any may be one."""
+        return None
+
+    def contradicts(self, other: "Fault") -> str:  # noqa: ARG002
+        """Return why it cannot be true beside another fault of its kind, in one sentence; empty where it can."""
+        return ""
+
+    def on(self, cluster: "Cluster", compute_s: Callable[[str], float]) -> "Fault":  # noqa: ARG002
+        """Return it as it is on a cluster, with numbers in place of names.
+
+        Args:
+            cluster: the cluster.
+            compute_s: what forward and backward take on a GPU, by its name [s].
+        """
+        return self
+
     def compute_factor(self, node: int, local_rank: int) -> float:  # noqa: ARG002
         """Return the factor on the time of compute on a rank."""
         return 1.0
 
     def link_factor(self, link: LinkId, time_s: float) -> float:  # noqa: ARG002
-        """Return the factor on the time of a byte on a link, at a time [s from the start of the iteration]."""
+        """Return the factor on the time of a byte on a link."""
         return 1.0
+
+    def link_limit(self, link: LinkId, time_s: float) -> float:  # noqa: ARG002
+        """Return the most bytes per second that a link carries, whatever its rate."""
+        return math.inf
+
+    def added_latency_s(self, link: LinkId, time_s: float) -> float:  # noqa: ARG002
+        """Return what a send over a link waits beside its usual latency [s]."""
+        return 0.0
 
     @property
     def changes_s(self) -> tuple[float, ...]:
-        """Times at which `link_factor` changes [s]."""
+        """Times at which what it says of links changes [s]."""
         return ()
+
+    def next_change_s(self, after_s: float) -> float:
+        """Return the first such time after a time [s], infinity if there is none."""
+        return min((time_s for time_s in self.changes_s if time_s > after_s), default=math.inf)
+
+    def draw_compute(self, draws: "Generator", iteration: int, num_ranks: int) -> "FloatArray | None":  # noqa: ARG002
+        """Return the factor on the time of compute of each rank in an iteration; None if it does not vary."""
+        return None
+
+    def draw_pauses_s(self, draws: "Generator", iteration: int, num_ranks: int) -> "FloatArray | None":  # noqa: ARG002
+        """Return how long each rank stands still at the start of an iteration [s]; None if none does."""
+        return None
+
+    def draw_collectives(self, draws: "Generator", iteration: int, number: int) -> "FloatArray | None":  # noqa: ARG002
+        """Return the factor on the time of each of the collectives of an iteration; None if it does not vary."""
+        return None
 
 
 FAULTS: StructRegistry[Fault] = StructRegistry("fault", Fault, "simnet.faults")
@@ -148,6 +201,11 @@ class SlowNode(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
         """
         if self.node >= cluster.num_nodes:
             raise ValueError(f"node {self.node}: the cluster has nodes 0 to {cluster.num_nodes - 1}")
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The one."""
+        return (self.node,)
 
     def compute_factor(self, node: int, local_rank: int) -> float:  # noqa: ARG002
         """Return the node's own factor."""
@@ -196,6 +254,11 @@ class Cluster(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
                     fault.check(self)
                 except ValueError as error:
                     raise ValueError(f"{key}: {error}") from error
+        for place, fault in enumerate(self.faults):
+            for other in self.faults[:place]:
+                why = fault.contradicts(other) if type(other) is type(fault) else ""
+                if why:
+                    raise ValueError(f"faults: {why}")
         nodes = [slow.node for slow in self.all_faults if isinstance(slow, SlowNode)]
         if len(set(nodes)) < len(nodes):
             raise ValueError(f"{'faults' if self.faults else 'slow_nodes'}: {nodes}: name each slow node once")

@@ -3,16 +3,17 @@
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from simnet import folded_runner, gpu_models
 from simnet.collectives import loads
 from simnet.errors import SimnetError
-from simnet.hardware import Calibration
+from simnet.hardware import Calibration, Cluster
 from simnet.network import topology as topologies
 from simnet.network.topology import Topology
-from simnet.program import Compute, Kernel, Operation, Program, check_program
+from simnet.program import Communicate, Compute, Kernel, Operation, Program, check_program
 from simnet.registry import is_foreign
 from simnet.scenario import Scenario
 from simnet.strategies import Strategy, kernel_table
@@ -21,29 +22,45 @@ from simnet.workload import training_step
 from simnet.workload.kernel_cost import KernelCost
 from simnet.workload.training_step import Step
 
+if TYPE_CHECKING:
+    from simnet.iterations import RunStep
+    from simnet.variation import Variation
+
 EXACT_MAX_SENDS = 20_000_000
-"""Most sends of one iteration that the exact executor takes on: several minutes (docs/evidence/benchmarks.md)."""
+"""Most sends that the exact executor takes on: several minutes (docs/evidence/benchmarks.md)."""
+EXACT_QUICK_SENDS = 40_000
+"""Most sends that "auto" has simulated one by one where the grouped executor gives an approximation: 2 seconds."""
+NEAR = 1e-3
+"""Part of an iteration by which the grouped executor may be off before "auto" takes the exact one."""
 
 
 class PreparedScenario:
     """A scenario with what follows from it, the same for every strategy."""
 
-    def __init__(self, scenario: Scenario, on_round: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        on_progress: Callable[[], None] | None = None,
+    ) -> None:
+        """Take a scenario, and what to call after each round of the exact executor, or each step of the grouped one."""
         kernel_table.check(scenario.calibration)
         step = training_step.resolve(scenario.workload, scenario.cluster, scenario.calibration)
         self.scenario = scenario
-        self.topology: Topology = topologies.build(scenario.cluster, scenario.calibration)
+        self._cluster = _with_numbers(scenario)
+        self.topology: Topology = topologies.build(self._cluster, scenario.calibration)
         self._topologies: dict[str, Topology] = {}
         self.step: Step = replace(step, micro_batches=scenario.grad_accumulation)
         self.fidelity = _fidelity(scenario, self.topology)
-        self._on_round = on_round
+        self._on_progress = on_progress
         self._plans: dict[Strategy, TimedProgram] = {}
 
     def plan(self, strategy: Strategy) -> "TimedProgram":
         """Return the program of a strategy, made once."""
         if strategy not in self._plans:
             self.check(strategy)
-            program = _program(strategy, self.step, self.topology_of(strategy))
+            # Whoever chooses an algorithm, as NCCL's tuner does, knows of no fault.
+            usual = replace(self.topology_of(strategy), faults=())
+            program = _program(strategy, self.step, usual)
             self._plans[strategy] = TimedProgram(strategy, program, self.scenario.calibration)
         return self._plans[strategy]
 
@@ -62,7 +79,7 @@ class PreparedScenario:
         if calibration.library_of(kind) is None:
             return self.topology
         if kind not in self._topologies:
-            self._topologies[kind] = topologies.build(self.scenario.cluster, calibration, kind)
+            self._topologies[kind] = topologies.build(self._cluster, calibration, kind)
         return self._topologies[kind]
 
     def run(self, plan: "TimedProgram") -> Timeline:
@@ -71,7 +88,12 @@ class PreparedScenario:
         Raises:
             SimnetError: it takes no time or never ends, or it is too much for the exact executor.
         """
-        timeline = self.run_period(plan).of_one_step(plan.program.period)
+        if self.fidelity == "folded":
+            timeline = self.run_period(plan).of_one_step(plan.program.period)
+            alike = self.scenario.num_iterations
+            timeline = replace(timeline, iterations_s=(timeline.iteration_s,) * alike)
+        else:
+            timeline = self._run_ranks(plan)
         self.checked_s(timeline.iteration_s)
         return timeline
 
@@ -100,30 +122,86 @@ class PreparedScenario:
         return iteration_s
 
     def _timeline(self, plan: "TimedProgram") -> Timeline:
-        comm_slowdown = float(self.scenario.calibration.backward_slowdown)
-        topology = self.topology_of(plan.strategy)
-        looped = folded_runner.run(plan.streams, topology, comm_slowdown) if self.fidelity == "folded" else None
-        return self._on_the_clock(plan, topology, comm_slowdown) if looped is None else looped
+        comm_slowdown, topology = float(self.scenario.calibration.backward_slowdown), self.topology_of(plan.strategy)
+        looped = folded_runner.run(plan.streams, topology, comm_slowdown)
+        if looped is not None:
+            return looped
+        from simnet import event_runner
+        from simnet.collectives.execute import Folded
+
+        return event_runner.run(plan.streams, topology, comm_slowdown, Folded)
+
+    def _run_ranks(self, plan: "TimedProgram") -> Timeline:
+        """Run all iterations on ranks that are not alike, by the executor that was asked for, or else by what it takes.
+
+        Raises:
+            SimnetError: that is too much for the exact executor.
+        """
+        asked = self.scenario.run.fidelity
+        if self.fidelity == "exact":
+            return self._run_exact(plan)
+        found = self._run_grouped(plan)
+        is_near = found.off_s <= NEAR * found.iteration_s
+        if asked == "auto" and not is_near and self.num_sends(plan) <= EXACT_QUICK_SENDS:
+            return self._run_exact(plan)
+        return found
+
+    def _run_grouped(self, plan: "TimedProgram") -> Timeline:
+        from simnet import iterations
+
+        topology, slowdown = self.topology_of(plan.strategy), float(self.scenario.calibration.backward_slowdown)
+        variation = self._variation(topology)
+        return iterations.run_grouped(self._steps(plan), topology, slowdown, variation, self._on_progress or _nothing)
+
+    def _run_exact(self, plan: "TimedProgram") -> Timeline:
+        from simnet import iterations
+        from simnet.collectives.execute import Exact
+
+        if (sends := self.num_sends(plan)) > EXACT_MAX_SENDS:
+            raise SimnetError(
+                f"run.fidelity: 'exact': about {sends} sends: at most {EXACT_MAX_SENDS}; use fewer nodes or "
+                "iterations, larger buckets, or 'grouped'"
+            )
+        topology, slowdown = self.topology_of(plan.strategy), float(self.scenario.calibration.backward_slowdown)
+        on_round = self._on_progress if self.fidelity == "exact" else None
+        make_executor = partial(Exact, on_round=on_round, by_arrays=_is_regular(plan))
+        return iterations.run_exact(self._steps(plan), topology, slowdown, self._variation(topology), make_executor)
+
+    def _variation(self, topology: Topology) -> "Variation":
+        from simnet.variation import Variation
+
+        return Variation(topology, self.scenario.run.seed)
+
+    def _steps(self, plan: "TimedProgram") -> "list[RunStep]":
+        """Return what runs, one period after the other until there are as many iterations as asked for."""
+        from simnet.iterations import RunStep
+
+        inner = plan.program.inner
+        period = [RunStep(plan.streams, plan.program.num_steps)]
+        if inner is not None and plan.inner is not None:
+            period = [RunStep(plan.inner.streams)] * inner.number + period
+        return period * self.num_periods(plan)
+
+    def num_periods(self, plan: "TimedProgram") -> int:
+        """Return how many periods hold as many iterations as asked for."""
+        return -(-self.scenario.num_iterations // plan.program.period)
+
+    def num_steps(self, plan: "TimedProgram") -> int:
+        """Return how many steps run one after the other."""
+        inner = plan.program.inner
+        return self.num_periods(plan) * (1 + (inner.number if inner else 0))
+
+    def num_sends(self, plan: "TimedProgram") -> int:
+        """Return about how many sends all iterations have."""
+        return self.num_rounds(plan) * self.topology.world_size
+
+    def num_rounds(self, plan: "TimedProgram") -> int:
+        """Return how many rounds a rank goes through in all iterations."""
+        return plan.program.num_rounds * self.num_periods(plan)
 
     def forget_plans(self) -> None:
         """Free what plans take, which is much where many strategies are tried."""
         self._plans.clear()
-
-    def _on_the_clock(self, plan: "TimedProgram", topology: Topology, comm_slowdown: float) -> Timeline:
-        from simnet import event_runner
-        from simnet.collectives.execute import Exact, Folded
-
-        if self.fidelity == "folded":
-            return event_runner.run(plan.streams, topology, comm_slowdown, Folded)
-        sends = plan.program.num_rounds * self.topology.world_size
-        if sends > EXACT_MAX_SENDS:
-            raise SimnetError(
-                f"run.fidelity: 'exact': about {sends} sends in one iteration: at most {EXACT_MAX_SENDS}; use fewer "
-                "nodes or larger buckets, or 'folded' where all nodes are alike"
-            )
-        return event_runner.run(
-            plan.streams, self.topology_of(plan.strategy), comm_slowdown, partial(Exact, on_round=self._on_round)
-        )
 
 
 class TimedProgram:
@@ -213,17 +291,61 @@ def _timed(
     return operation
 
 
+def _with_numbers(scenario: Scenario) -> Cluster:
+    """Return the cluster of a scenario whose faults hold numbers in place of names."""
+    cluster = scenario.cluster
+    if not cluster.faults:
+        return cluster
+
+    def compute_s(gpu: str) -> float:
+        step = training_step.resolve(scenario.workload, replace(cluster, gpu=gpu), scenario.calibration)
+        return step.forward_s + step.backward_s
+
+    return replace(cluster, faults=tuple(fault.on(cluster, compute_s) for fault in cluster.faults))
+
+
 def is_folded(scenario: Scenario) -> bool:
     """Tell whether one node stands for all in a scenario, so that it is simulated in milliseconds."""
-    return scenario.run.fidelity != "exact" and topologies.build(scenario.cluster, scenario.calibration).is_symmetric
+    return _fidelity(scenario, topologies.build(scenario.cluster, scenario.calibration)) == "folded"
+
+
+def is_grouped(scenario: Scenario) -> bool:
+    """Tell whether the grouped executor simulates a scenario, or the exact one in its place where that is as quick."""
+    return _fidelity(scenario, topologies.build(scenario.cluster, scenario.calibration)) == "grouped"
 
 
 def _fidelity(scenario: Scenario, topology: Topology) -> str:
-    """Return the executor to use, the folded one where symmetry allows."""
+    """Return the executor to use, the fastest one that holds.
+
+    Raises:
+        SimnetError: the one that was asked for does not hold.
+    """
     asked = scenario.run.fidelity
     if asked == "folded" and not topology.is_symmetric:
         raise SimnetError(
             "run.fidelity: 'folded': needs nodes that are all alike; drop slow_nodes and faults, fill every leaf, or "
-            "use 'exact'"
+            "use 'auto'"
         )
-    return ("folded" if topology.is_symmetric else "exact") if asked == "auto" else asked
+    if asked == "grouped" and not topology.leaves_are_filled:
+        raise SimnetError(
+            f"run.fidelity: 'grouped': needs leaves that are all filled, not {topology.num_nodes} nodes in leaves of "
+            f"{topology.nodes_per_leaf}; use 'exact', or as many nodes as fill every leaf"
+        )
+    if asked != "auto":
+        return asked
+    if topology.is_symmetric:
+        return "folded"
+    return "grouped" if topology.leaves_are_filled else "exact"
+
+
+def _is_regular(plan: TimedProgram) -> bool:
+    """Tell whether no two collectives of a program ever use the same links."""
+    from simnet.collectives.execute import never_share_links
+
+    programs = [plan.program, *([plan.inner.program] if plan.inner else [])]
+    sending = max(sum(any(isinstance(one, Communicate) for one in stream) for stream in p.streams) for p in programs)
+    return sending <= 1 and never_share_links(one.schedule for p in programs for one in p.collectives)
+
+
+def _nothing() -> None:
+    """Take no note of a step."""

@@ -114,8 +114,8 @@ class Program(Struct, frozen=True, kw_only=True):
 
     @property
     def num_rounds(self) -> int:
-        """Rounds of all collectives that are simulated, those posted at once counted one by one."""
-        inner = self.inner.program.num_rounds if self.inner else 0
+        """Rounds of all collectives of a period, those posted at once counted one by one."""
+        inner = self.inner.number * self.inner.program.num_rounds if self.inner else 0
         return inner + sum(one.schedule.num_rounds for one in self.collectives)
 
 

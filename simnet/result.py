@@ -72,14 +72,67 @@ class Span(Struct, frozen=True, kw_only=True, gc=False):
     operation: OperationId | None = None
 
 
+class LateRank(Struct, frozen=True, kw_only=True, gc=False):
+    """A rank for which others wait.
+
+    Attributes:
+        rank: its number.
+        share: part of all collectives that it takes part in at which it came last, 0 to 1.
+        held_s: by how long it held up the typical rank of its group, in a mean iteration [s].
+    """
+
+    rank: int
+    share: float
+    held_s: float
+
+
+class RankWaits(Struct, frozen=True, kw_only=True, gc=False):
+    """How long ranks wait for each other at collectives, in a mean iteration.
+
+    Attributes:
+        mean_s: mean over the ranks [s].
+        least_s: of the rank that waits least, for which others wait most [s].
+        most_s: of the rank that waits most [s].
+        late: ranks for which others wait longest, at most eight of them, the latest first.
+    """
+
+    mean_s: float
+    least_s: float
+    most_s: float
+    late: tuple[LateRank, ...] = ()
+
+
+class Availability(Struct, frozen=True, kw_only=True, gc=False):
+    """Which part of a day trains where nodes fail.
+
+    Attributes:
+        stops_per_day: how often the cluster stops.
+        checkpoint_every_s: training time between two checkpoints [s].
+        fraction: mean part of the time that trains.
+        low: 5th percentile of that part over simulated days.
+        high: 95th percentile.
+        best_every_s: the time between checkpoints that loses least, by Daly's estimate; null if writing takes none [s].
+        best_fraction: the mean part there.
+    """
+
+    stops_per_day: float
+    checkpoint_every_s: float
+    fraction: float
+    low: float
+    high: float
+    best_every_s: float | None = None
+    best_fraction: float | None = None
+
+
 class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """What one strategy takes on one scenario.
 
     Attributes:
         strategy: name of the strategy.
-        fidelity: "exact" or "folded", as it was simulated.
+        fidelity: "exact", "grouped" or "folded", as it was simulated.
         algorithm: how gradients travel; of "auto", what it chose.
-        iterations_s: times of all iterations simulated, today one.
+        iterations_s: times of all iterations that were simulated, as many as `run.iterations`: each from when the last
+            rank is done with the one before to when the last rank is done.
         samples_per_s: samples of all ranks together per second.
         breakdown: where the seconds of an iteration went.
         comm_s: time that the communication stream was busy.
@@ -93,6 +146,10 @@ class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
         dense_iteration_s: time of an iteration of the dense stage; left out without one.
         total_s: time of `run.steps` steps; left out without `run.steps`.
         memory: what a GPU holds when that is most; left out of a recorded step, of which it is not known.
+        waits: how long ranks wait for each other; left out where one rank stands for all.
+        availability: which part of a day trains; left out where no node fails.
+        approximation: by about which part of it the mean iteration may be off the exact executor's; left out where it
+            is not.
         spans: what ran when; only in a trace, never in JSON.
     """
 
@@ -111,6 +168,9 @@ class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
     dense_iteration_s: float | None = None
     total_s: Positive | None = None
     memory: GpuMemory | None = None
+    waits: RankWaits | None = None
+    availability: Availability | None = None
+    approximation: float = 0.0
     spans: tuple[Span, ...] = ()
 
     def __post_init__(self) -> None:
@@ -128,7 +188,52 @@ class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
     @property
     def iteration_s(self) -> float:
         """Mean time of an iteration [s]."""
-        return sum(self.iterations_s) / len(self.iterations_s)
+        first = self.iterations_s[0]
+        # The sum of equal numbers is not always their multiple.
+        is_one = all(one == first for one in self.iterations_s)
+        return first if is_one else sum(self.iterations_s) / len(self.iterations_s)
+
+    @property
+    def num_iterations(self) -> int:
+        """Iterations that were simulated."""
+        return len(self.iterations_s)
+
+    @property
+    def p50_s(self) -> float:
+        """Median time of an iteration [s]."""
+        return self.percentile_s(50)
+
+    @property
+    def p95_s(self) -> float:
+        """Time that 95 % of the iterations do not exceed [s]."""
+        return self.percentile_s(95)
+
+    @property
+    def p99_s(self) -> float:
+        """Time that 99 % of the iterations do not exceed [s]."""
+        return self.percentile_s(99)
+
+    @property
+    def longest_s(self) -> float:
+        """Time of the longest iteration [s]."""
+        return max(self.iterations_s)
+
+    @property
+    def wait_s(self) -> float | None:
+        """How long a rank waits for others in a mean iteration, the mean over the ranks [s]; None if all are alike."""
+        return None if self.waits is None else self.waits.mean_s
+
+    @property
+    def trained_fraction(self) -> float | None:
+        """Which part of the time trains, where nodes fail; None where none does."""
+        return None if self.availability is None else self.availability.fraction
+
+    def percentile_s(self, percent: float) -> float:
+        """Return the time that so many per cent of the iterations do not exceed, interpolated between two [s]."""
+        ordered = sorted(self.iterations_s)
+        place = (len(ordered) - 1) * percent / 100
+        low = int(place)
+        return ordered[low] + (place - low) * (ordered[min(low + 1, len(ordered) - 1)] - ordered[low])
 
 
 class Influence(Struct, frozen=True, kw_only=True, gc=False):

@@ -1,5 +1,6 @@
 """Scenario files: parts by name or written inline, with keys that replace some of theirs, checked and resolved."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+import simnet.faults  # noqa: F401 - makes them known
 from simnet import files, nested, schema, step_file
 from simnet.axes import Axis, Override, PointList, check_apart, read_sweep
 from simnet.errors import SimnetError, did_you_mean
@@ -32,25 +34,35 @@ PART_TYPES: dict[str, type[NamedPart]] = {
 }
 
 
+VARIED_ITERATIONS = 200
+"""Iterations of a run in which they differ, where the user does not say: their 95th percentile has ten beyond it."""
+
+
 class RunSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to simulate.
 
     Attributes:
-        fidelity: "exact" simulates every rank and every send; "folded" one node that stands for all, for clusters
-            without faults; "auto" takes "folded" where it holds.
+        fidelity: "folded" simulates one node that stands for all, for clusters without faults; "grouped" every rank,
+            and collectives as a whole, which holds or is a near approximation also with faults; "exact" every rank and
+            every send; "auto" takes the first of these that holds, or an approximation that is off by at most 0.1 % or
+            is too large for "exact".
         grad_accumulation: micro-batches of one iteration; gradients are exchanged after the last one only; 1 by
             default, or what `global_batch` takes.
         global_batch: samples of one iteration on all ranks; it must be a multiple of what they take in one micro-batch
             (`cluster.num_nodes` x `cluster.ranks_per_node` x `workload.batch_per_rank`), whose number follows.
         steps: training steps that the end-to-end time counts.
+        iterations: iterations to simulate; by default 1, or 200 where a fault varies or changes in time.
+        seed: what faults that vary draw from.
         draws: calibrations that are drawn from the intervals of the given one, for intervals of the results: 0, or at
             least 20; without it none in Python, and as many as a command finds useful on the command line.
     """
 
-    fidelity: Literal["auto", "exact", "folded"] = "auto"
+    fidelity: Literal["auto", "exact", "grouped", "folded"] = "auto"
     grad_accumulation: Annotated[int, Meta(ge=1, le=MAX_MICRO_BATCHES)] | None = None
     global_batch: Count | None = None
     steps: Count | None = None
+    iterations: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     draws: Annotated[int, Meta(ge=0, le=10_000)] | None = None
 
     def __post_init__(self) -> None:
@@ -97,6 +109,14 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.run.global_batch is None:
             return self.run.grad_accumulation or 1
         return micro_batches(self.run.global_batch, self.cluster.world_size, self.workload.batch_per_rank)
+
+    @property
+    def num_iterations(self) -> int:
+        """Iterations to simulate: as given, or one where all are alike."""
+        if self.run.iterations is not None:
+            return self.run.iterations
+        faults = self.cluster.all_faults
+        return VARIED_ITERATIONS if any(one.varies or one.next_change_s(0.0) < math.inf for one in faults) else 1
 
     def replace(self, **changes: object) -> "Scenario":
         """Return the same scenario with other values, each checked as in a file.

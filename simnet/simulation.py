@@ -1,39 +1,39 @@
 """Simulate a scenario: the one entry for commands, sweeps and the Python API."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from simnet import calibration_draws, memory_fit, uncertainty
+from simnet import availability, calibration_draws, memory_fit, uncertainty
 from simnet.collectives import algorithms
 from simnet.hardware import Calibration
 from simnet.prepared import PreparedScenario
 from simnet.registry import tag_of
 from simnet.result import RunResult, StrategyResult
 from simnet.scenario import Scenario
-from simnet.step_timer import StepTimer
+from simnet.step_timer import SAME_TIME, StepTimer
 from simnet.strategies import Strategy
 from simnet.timeline import Timeline
 from simnet.version import VERSION
 
 
 def simulate(
-    scenario: Scenario, on_round: Callable[[], None] | None = None, *, with_model_error: bool = True
+    scenario: Scenario, on_progress: Callable[[], None] | None = None, *, with_model_error: bool = True
 ) -> RunResult:
-    """Simulate one iteration of a scenario's strategy, and of its baseline if it names one.
+    """Simulate iterations of a scenario's strategy, and of its baseline if it names one.
 
-    The iteration is one of many: DDP's buckets are those from the second iteration on.
+    An iteration is one of many: DDP's buckets are those from the second iteration on.
 
     Args:
         scenario: what to simulate.
-        on_round: called whenever rank 0 has finished a round on the exact executor, `num_exact_rounds` times in all.
+        on_progress: called now and then, `num_calls` times in all.
         with_model_error: whether intervals hold the model's own error, not only those of calibration and workload.
 
     Raises:
         SimnetError: the parts do not fit together (see the message).
     """
-    whole = _simulate_once(scenario, on_round)
+    whole = _simulate_once(scenario, on_progress)
     if not scenario.run.draws:
         return whole
     found = uncertainty.intervals(whole, _metrics, with_model_error=with_model_error)
@@ -67,9 +67,9 @@ def _metrics(scenario: Scenario) -> dict[str, float]:
     return found
 
 
-def _simulate_once(scenario: Scenario, on_round: Callable[[], None] | None = None) -> RunResult:
+def _simulate_once(scenario: Scenario, on_progress: Callable[[], None] | None = None) -> RunResult:
     """Simulate without intervals."""
-    prepared = PreparedScenario(scenario, on_round)
+    prepared = PreparedScenario(scenario, on_progress)
     result = _strategy_result(prepared, scenario.strategy)
     baseline = _strategy_result(prepared, scenario.baseline) if scenario.baseline else None
     return RunResult(
@@ -81,7 +81,11 @@ def _simulate_once(scenario: Scenario, on_round: Callable[[], None] | None = Non
         end_to_end_speedup=_ratio(baseline.total_s, result.total_s) if baseline else None,
         gradient_bytes=prepared.step.gradient_bytes,
         version=VERSION,
-        notes=(*_notes(prepared), *_notes_of_memory(scenario, result, baseline)),
+        notes=(
+            *_notes(prepared),
+            *_notes_of_executor((result, baseline)),
+            *_notes_of_memory(scenario, result, baseline),
+        ),
     )
 
 
@@ -96,12 +100,18 @@ def check(scenario: Scenario) -> None:
         prepared.plan(strategy)
 
 
-def num_exact_rounds(scenario: Scenario) -> int:
-    """Return how many rounds a run on the exact executor goes through, 0 if it would be folded."""
+def num_calls(scenario: Scenario) -> int:
+    """Return how often `simulate` tells of its progress: 0 where it takes milliseconds.
+
+    The exact executor does so whenever rank 0 has finished a round, the grouped one after each step.
+    """
     prepared = PreparedScenario(scenario)
     if prepared.fidelity == "folded":
         return 0
-    return sum(prepared.plan(strategy).program.num_rounds for strategy in _run_strategies(scenario))
+    plans = [prepared.plan(strategy) for strategy in _run_strategies(scenario)]
+    if prepared.fidelity == "exact":
+        return sum(prepared.num_rounds(plan) for plan in plans)
+    return sum(prepared.num_steps(plan) for plan in plans)
 
 
 def kernel_names(scenario: Scenario) -> frozenset[str]:
@@ -135,9 +145,9 @@ def _strategy_result(prepared: PreparedScenario, strategy: Strategy) -> Strategy
     samples = prepared.topology.world_size * step.samples * step.micro_batches
     return StrategyResult(
         strategy=strategy.kind,
-        fidelity=prepared.fidelity,
+        fidelity=timeline.fidelity or prepared.fidelity,
         algorithm=program.algorithm,
-        iterations_s=(timeline.iteration_s,),
+        iterations_s=timeline.iterations_s or (timeline.iteration_s,),
         samples_per_s=samples / timeline.iteration_s,
         breakdown=timeline.breakdown,
         comm_s=timeline.comm_s,
@@ -149,6 +159,11 @@ def _strategy_result(prepared: PreparedScenario, strategy: Strategy) -> Strategy
         dense_iteration_s=dense_s,
         total_s=total_s,
         memory=memory_fit.memory_in(prepared, strategy),
+        waits=timeline.waits,
+        availability=availability.of_cluster(prepared.scenario.cluster, prepared.scenario.run.seed),
+        approximation=timeline.off_s / timeline.iteration_s
+        if timeline.off_s > SAME_TIME * timeline.iteration_s
+        else 0.0,
         spans=timeline.spans,
     )
 
@@ -170,7 +185,7 @@ def _notes(prepared: PreparedScenario) -> tuple[str, ...]:
     cluster, calibration = prepared.scenario.cluster, prepared.scenario.calibration
     notes = list(prepared.step.notes)
     if cluster.faults:
-        titles = ", ".join(fault.title or tag_of(fault) for fault in cluster.faults)
+        titles = ", ".join(dict.fromkeys(fault.title or tag_of(fault) for fault in cluster.faults))
         notes.append(f"the cluster has faults: {titles}")
     if calibration.kind != "measured":
         notes.append(f"{calibration.label} is {_of_kind(calibration.kind)}, not measured on this cluster")
@@ -226,6 +241,16 @@ def _notes(prepared: PreparedScenario) -> tuple[str, ...]:
             "long; run.fidelity = 'exact' gives the time itself"
         )
     return tuple(notes)
+
+
+def _notes_of_executor(results: Iterable[StrategyResult | None]) -> Iterator[str]:
+    """Say of which strategy the grouped executor gives an approximation, and how good it is."""
+    for result in results:
+        if result is not None and result.approximation:
+            yield (
+                f"{result.strategy} on the grouped executor is an approximation, off by up to about "
+                f"{100 * result.approximation:.2g} %; run.fidelity = 'exact' simulates every send"
+            )
 
 
 def _notes_of_memory(scenario: Scenario, result: StrategyResult, baseline: StrategyResult | None) -> Iterator[str]:

@@ -1,14 +1,14 @@
 """The input of a runner, a program with the time of every kernel, and its output, the timeline of one iteration."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from simnet.program import Communicate, Compute, IterationPart, OperationId
-from simnet.result import Breakdown, Span
+from simnet.result import Breakdown, RankWaits, Span
 
 TimedOperation = Compute | Communicate
 Streams = tuple[tuple[TimedOperation, ...], ...]
@@ -16,13 +16,29 @@ ITERATION_PARTS = get_args(IterationPart)
 
 
 class Timeline(Struct, frozen=True, kw_only=True):
-    """The time of an iteration on its slowest rank [s], and what ran there; `inner` is one of further steps, if any."""
+    """The mean time of an iteration on the slowest rank [s], and what ran there.
+
+    Attributes:
+        iteration_s: of all iterations that were simulated, or of the one.
+        breakdown: where it went.
+        comm_s: what communication took of it.
+        spans: of the longest iteration.
+        inner: one of further steps, if any.
+        iterations_s: every iteration where several were simulated; empty: the one.
+        waits: how long ranks waited for each other, where they are not alike.
+        off_s: by how much the mean may be off that of the exact executor.
+        fidelity: the executor, where the scenario did not decide.
+    """
 
     iteration_s: float
     breakdown: Breakdown
     comm_s: float
     spans: tuple[Span, ...]
     inner: "Timeline | None" = None
+    iterations_s: tuple[float, ...] = ()
+    waits: RankWaits | None = None
+    off_s: float = 0.0
+    fidelity: str = ""
 
     @property
     def overlap(self) -> float:
@@ -65,6 +81,14 @@ class Timeline(Struct, frozen=True, kw_only=True):
             breakdown=Breakdown(**parts),
             comm_s=self.comm_s / num_steps,
         )
+
+
+def collectives_of(streams: Streams) -> Iterator[OperationId]:
+    """Yield every collective of a program, stream by stream: the order in which they are drawn."""
+    for stream, operations in enumerate(streams):
+        for position, operation in enumerate(operations):
+            if isinstance(operation, Communicate):
+                yield OperationId(stream, position)
 
 
 def _longest_gap(spans: list[Span]) -> float:

@@ -155,7 +155,7 @@ class Duration(Quantity):
     example = "5 us"
     noun = "time"
     factors: ClassVar[dict[str, float]] = {
-        "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0,
+        "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0,
     }  # fmt: skip
     shown = ("ms", "us", "ns", "s")
 

@@ -1,8 +1,16 @@
 """Bounded numbers and closed choices that several nouns of a scenario share."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    FloatArray = NDArray[np.float64]
+    IntArray = NDArray[np.intp]
+    BoolArray = NDArray[np.bool_]
 
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Shape = Annotated[tuple[Count, ...], Meta(max_length=8)]

@@ -4,10 +4,11 @@
 stands for all ranks, and each phase is one flow a level, so that the cost does not grow with the ranks.
 """
 
+import math
 from collections import Counter
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Generator, Hashable, Iterable
 from functools import partial
-from typing import Protocol, get_args
+from typing import TYPE_CHECKING, Protocol, get_args
 
 import simpy
 
@@ -16,6 +17,9 @@ from simnet.collectives.schedule import Round, Schedule, Send
 from simnet.hardware import LinkId, LinkKind
 from simnet.network.links import Network
 from simnet.network.topology import Topology
+
+if TYPE_CHECKING:
+    from simnet.values import FloatArray
 
 Steps = Generator[simpy.Event, object, tuple[float, float]]
 
@@ -26,8 +30,10 @@ class Executor(Protocol):
     num_ranks: int
     topology: Topology
 
-    def run(self, rank: int, sequence: Hashable, schedule: Schedule, message_bytes: float) -> Steps:
-        """Take part as `rank` in collective number `sequence`.
+    def run(
+        self, rank: int, sequence: Hashable, schedule: Schedule, message_bytes: float, stretch: float = 1.0
+    ) -> Steps:
+        """Take part as `rank` in collective number `sequence`, which takes `stretch` times as long as usual.
 
         Returns:
             When the last rank of the group had arrived, and when this rank was done [s].
@@ -51,7 +57,14 @@ class Folded:
         for kind in get_args(LinkKind):
             self._network.add_link(LinkId(kind, 0), topology.capacity(LinkId(kind, 0)))
 
-    def run(self, rank: int, sequence: Hashable, schedule: Schedule, message_bytes: float) -> Steps:  # noqa: ARG002
+    def run(
+        self,
+        rank: int,  # noqa: ARG002 - it stands for all
+        sequence: Hashable,  # noqa: ARG002
+        schedule: Schedule,
+        message_bytes: float,
+        stretch: float = 1.0,  # noqa: ARG002 - nothing varies where all are alike
+    ) -> Steps:
         """Run every phase as one flow a level."""
         start_s = self._env.now
         phases = loads.phases(self.topology, schedule, message_bytes)
@@ -79,15 +92,32 @@ class Folded:
 class Exact:
     """All ranks, all sends, all links."""
 
-    def __init__(self, env: simpy.Environment, topology: Topology, on_round: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        env: simpy.Environment,
+        topology: Topology,
+        on_round: Callable[[], None] | None = None,
+        *,
+        by_arrays: bool = False,
+    ) -> None:
+        """Take the clock and the links.
+
+        Args:
+            env: the clock.
+            topology: the ranks and their links.
+            on_round: called whenever rank 0 has finished a round.
+            by_arrays: whether rounds that are regular may be computed for all ranks at once (`rank_times`), which is
+                right where no two collectives ever use the same links (`never_share_links`); all others are events.
+        """
         self._env = env
         self.topology = topology
         self._on_round = on_round
+        self._by_arrays = by_arrays and not topology.compute_slows_links and topology.leaves_are_filled
         self.num_ranks = topology.world_size
         self.network = Network(env)
         for link in _all_links(topology):
             self.network.add_link(link, topology.capacity(link))
-        if topology.changes_s:
+        if topology.next_change_s(0.0) < math.inf:
             env.process(self._change_links())
         self._calls: dict[Hashable, _Call] = {}
         self._changed_s = 0.0  # when a fault began or ended last
@@ -95,7 +125,7 @@ class Exact:
 
     def _change_links(self) -> Generator[simpy.Event]:
         """Set the rate of every link anew when a fault begins or ends."""
-        for time_s in self.topology.changes_s:
+        while (time_s := self.topology.next_change_s(self._changed_s)) < math.inf:
             yield self._env.timeout(time_s - self._env.now)
             self._changed_s = time_s
             for link in _all_links(self.topology):
@@ -120,15 +150,24 @@ class Exact:
             return sum(self._is_computing[link.place * per_node : (link.place + 1) * per_node]) / per_node
         return 0.0
 
-    def run(self, rank: int, sequence: Hashable, schedule: Schedule, message_bytes: float) -> Steps:
+    def run(
+        self, rank: int, sequence: Hashable, schedule: Schedule, message_bytes: float, stretch: float = 1.0
+    ) -> Steps:
         """Wait for the group, then go through this rank's rounds."""
         if sequence not in self._calls:
-            self._calls[sequence] = _Call(self._env, self.topology, self.network, schedule, message_bytes)
+            self._calls[sequence] = _Call(self._env, self.topology, self.network, schedule, message_bytes, stretch)
         call = self._calls[sequence]
         yield call.arrive(rank)
         start_s = self._env.now
+        taken_s = self._regular_s(schedule, message_bytes, stretch)
+        if taken_s is not None:
+            yield self._env.timeout(taken_s if isinstance(taken_s, float) else float(taken_s[rank]))
+            for _ in range(schedule.num_rounds):
+                self._tell_round(rank)
+            self._leave(sequence, call)
+            return start_s, self._env.now
         if launch_s := loads.launch_s(self.topology, schedule):
-            yield self._env.timeout(launch_s)
+            yield self._env.timeout(launch_s * stretch)
         if schedule.protocol and schedule.rounds:
             yield call.pipeline(rank)
             self._tell_round(rank)
@@ -137,11 +176,26 @@ class Exact:
             for indices in _batches(round_):
                 yield call.exchange(rank, number, indices)
                 self._tell_round(rank)
+        self._leave(sequence, call)
+        yield from _until(self._env, start_s + stretch * loads.host_s(self.topology, schedule, message_bytes))
+        return start_s, self._env.now
+
+    def _leave(self, sequence: Hashable, call: "_Call") -> None:
         call.ranks_left -= 1
         if not call.ranks_left:
             del self._calls[sequence]
-        yield from _until(self._env, start_s + loads.host_s(self.topology, schedule, message_bytes))
-        return start_s, self._env.now
+
+    def _regular_s(self, schedule: Schedule, message_bytes: float, stretch: float) -> "FloatArray | float | None":
+        """Return what a collective that starts now takes each rank, or all [s]; None where only its events tell."""
+        if not self._by_arrays:
+            return None
+        from simnet.collectives.rank_times import rank_times
+
+        seconds, off_s = rank_times(self.topology, schedule, message_bytes, self._changed_s)
+        taken_s = seconds * stretch
+        longest_s = taken_s if isinstance(taken_s, float) else float(taken_s.max())
+        lasts = self._env.now + longest_s < self.topology.next_change_s(self._changed_s)
+        return taken_s if lasts and not off_s else None
 
     def _tell_round(self, rank: int) -> None:
         if rank == 0 and self._on_round:
@@ -179,14 +233,21 @@ class _RoundInFlight:
 class _Call:
     """One collective, shared by all its ranks."""
 
-    def __init__(
-        self, env: simpy.Environment, topology: Topology, network: Network, schedule: Schedule, message_bytes: float
+    def __init__(  # noqa: PLR0913, PLR0917 - what all ranks of the collective share
+        self,
+        env: simpy.Environment,
+        topology: Topology,
+        network: Network,
+        schedule: Schedule,
+        message_bytes: float,
+        stretch: float,
     ) -> None:
         self._env = env
         self.topology = topology
         self._network = network
         self._schedule = schedule
         self._chunk_bytes = message_bytes / schedule.num_chunks
+        self._stretch = stretch
         self._arrived: Counter[int] = Counter()
         self._complete: dict[int, simpy.Event] = {}
         self._exchanges: dict[tuple[int, int], _RoundInFlight] = {}
@@ -216,9 +277,13 @@ class _Call:
         schedule, cost = self._schedule, pipelines.cost(self.topology, self._schedule)
         ranks = [schedule.group.rank_at(group, position) for position in range(schedule.group.size)]
         chunks = pipelines.count_chunks(schedule, ranks, self.topology.nodes_per_leaf)
-        yield self._env.timeout(cost.latency_s)
+        added_s = [self.topology.added_latency_s((link,), self._env.now) for link in chunks]
+        yield self._env.timeout(self._stretch * (cost.latency_s + pipelines.added_latency_s(schedule, added_s)))
         yield self._network.transfer(
-            {link: number * self._chunk_bytes * cost.inflation(link.kind) for link, number in chunks.items()}
+            {
+                link: number * self._chunk_bytes * cost.inflation(link.kind) * self._stretch
+                for link, number in chunks.items()
+            }
         )
 
     def exchange(self, rank: int, number: int, indices: range) -> simpy.Event:
@@ -241,18 +306,23 @@ class _Call:
     def _post(self, rank: int, exchange: _RoundInFlight, round_: Round) -> None:
         mine = exchange.sends[rank]
         posting_s = self.topology.posting_s(len(mine), at_once=round_.at_once)
-        for level in (self.topology.intra_node, self.topology.inter_node):
-            same = [send for send in mine if self.topology.level(rank, send.dst) is level]
-            if same:
-                # Sends of one level start together after one latency; a rank posts all of them before any starts.
-                start = self._env.timeout(posting_s + self.topology.alpha_s(level, round_))
-                _then(start, partial(self._start, rank, same, exchange, at_once=round_.at_once))
+        together: dict[float, list[Send]] = {}
+        for send in mine:
+            level = self.topology.level(rank, send.dst)
+            latency_s = posting_s + self.topology.alpha_s(level, round_)
+            if self.topology.faults:
+                latency_s += self.topology.added_latency_s(self.topology.path(rank, send.dst), self._env.now)
+            together.setdefault(latency_s, []).append(send)
+        # Sends of one latency start together; a rank posts all of them before any starts.
+        for latency_s, same in together.items():
+            start = self._env.timeout(latency_s * self._stretch)
+            _then(start, partial(self._start, rank, same, exchange, at_once=round_.at_once))
 
     def _start(self, rank: int, sends: list[Send], exchange: _RoundInFlight, *, at_once: bool) -> None:
-        level = self.topology.level(rank, sends[0].dst)
         for send in sends:
+            level = self.topology.level(rank, send.dst)
             size = send.width * self._chunk_bytes
-            inflated = size / loads.send_efficiency(self.topology, level, size, at_once=at_once)
+            inflated = size * self._stretch / loads.send_efficiency(self.topology, level, size, at_once=at_once)
             # An inefficient send holds its links as long as more bytes at the nominal rate would.
             done = self._network.transfer(dict.fromkeys(self.topology.path(rank, send.dst), inflated))
             _then(done, partial(self._delivered, rank, send.dst, exchange))
@@ -260,6 +330,16 @@ class _Call:
     def _delivered(self, src: int, dst: int, exchange: _RoundInFlight) -> None:
         exchange.one_done(src)
         exchange.one_done(dst)
+
+
+def never_share_links(schedules: Iterable[Schedule]) -> bool:
+    """Tell whether collectives that follow each other never use the same links at one time.
+
+    That holds for those of all ranks, and of groups inside nodes: a rank is done with its links before it arrives.
+    """
+    return all(
+        one.group.size == one.group.num_nodes * one.group.ranks_per_node or one.group.nodes == 1 for one in schedules
+    )
 
 
 def _until(env: simpy.Environment, time_s: float) -> Generator[simpy.Event]:

@@ -3,8 +3,9 @@
 A pipeline takes its latency, then all its links carry bytes at once, at the pace of the busiest one.
 """
 
+import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -73,6 +74,23 @@ def cost(topology: Topology, schedule: Schedule) -> PipelineCost:
         # The closed form knows one group; the NICs of a node carry what all of its rails send.
         factor(found.inter_bytes * rails_per_node(group), "nic_tx", between),
     )
+
+
+def added_latency_s(schedule: Schedule, added_s: Collection[float]) -> float:
+    """Return what latencies that faults add to the links of a group add to a pipeline on it [s].
+
+    A chunk passes every link of a ring, of an all-reduce twice; in a tree, those between the deepest leaf and the root.
+
+    Args:
+        schedule: the pipeline.
+        added_s: of every link that carries it [s].
+    """
+    nodes = schedule.group.nodes
+    passes = 2 if schedule.collective == "all_reduce" else 1
+    in_a_row = sum(added_s)
+    if schedule.algorithm == "tree":
+        in_a_row = min(in_a_row, 2 * math.ceil(math.log2(max(nodes, 2))) * max(added_s, default=0.0))
+    return passes * in_a_row
 
 
 def rails_per_node(group: Group) -> int:

@@ -76,6 +76,7 @@ def _rounds(group: Group, chunks_of: ChunksOf, *, reduce: bool) -> tuple[Round, 
             distinct_loads=((0, times),),
             crossing_fraction=crossing,
             inter_node=None if group.is_mixed else group.nodes > 1,
+            same_pairs=True,
         ),
     )
 

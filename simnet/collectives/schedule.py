@@ -109,6 +109,7 @@ class Round(Struct, frozen=True, kw_only=True):
             repetitions with the same load); None: all differ.
         crossing_fraction: fraction of the hops of a ring that leave a node, where only some do.
         inter_node: whether every send leaves the node (True) or none does (False); None: some do.
+        same_pairs: whether every repetition has the same senders, receivers and sizes.
     """
 
     repeat: int
@@ -117,6 +118,7 @@ class Round(Struct, frozen=True, kw_only=True):
     distinct_loads: tuple[tuple[int, int], ...] | None = None
     crossing_fraction: float | None = None
     inter_node: bool | None = None
+    same_pairs: bool = False
 
 
 class Schedule(Struct, frozen=True, kw_only=True):

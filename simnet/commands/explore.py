@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 def command(scenario: str, settings: tuple[str, ...], port: int, no_browser: bool, static: Path | None) -> None:
     """Run `simnet explore`."""
     from simnet.explore.knobs import Knobs
+    from simnet.prepared import is_folded
     from simnet.scenario import load
-    from simnet.simulation import num_exact_rounds
 
     base = load(scenario, read_settings(settings))
-    if num_exact_rounds(base):
+    if not is_folded(base):
         raise SimnetError(
             f"{base.name}: needs the exact executor: a page must answer at once; drop slow_nodes, faults and "
             "run.fidelity"

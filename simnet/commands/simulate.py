@@ -49,7 +49,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
 ) -> None:
     """Run `simnet simulate`."""
     from simnet.scenario import load_experiment
-    from simnet.simulation import num_exact_rounds, simulate, with_influences
+    from simnet.simulation import num_calls, simulate, with_influences
     from simnet.uncertainty import with_default_draws
 
     fixed = read_settings(settings)
@@ -57,7 +57,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     experiment = load_experiment(scenario, fixed)
     resolved = with_default_draws(experiment.at({}))
     _check_outputs(output, trace, trace_iterations, has_baseline=resolved.baseline is not None)
-    with _progress(num_exact_rounds(resolved)) as on_round:
+    with _progress(num_calls(resolved)) as on_round:
         result = simulate(resolved, on_round)
     if result.intervals:
         result = with_influences(result)

@@ -104,9 +104,9 @@ def check_folded(scenario: Scenario) -> None:
     Raises:
         SimnetError: the scenario runs on the exact executor.
     """
-    from simnet.simulation import num_exact_rounds
+    from simnet.simulation import num_calls
 
-    if num_exact_rounds(scenario):
+    if num_calls(scenario):
         raise SimnetError(
             f"{scenario.name}: needs the exact executor: the ranking needs the folded one; drop "
             "slow_nodes, faults and run.fidelity, and fill every leaf"

@@ -31,6 +31,10 @@ class Gpu:
         """Seconds by part ("forward", "backward", "encode", ...); they add up to the time that the GPU was busy."""
         return self._shared.busy_s
 
+    def set_slowdown(self, slowdown: float) -> None:
+        """Set the factor on the kernels that start from now on."""
+        self._shared.set_slowdown(slowdown)
+
     def run(self, part: str, seconds: float) -> simpy.Event:
         """Start a kernel that takes `seconds` alone on an idle GPU; return the event that the kernel has ended."""
         done = self._env.event()

@@ -33,6 +33,10 @@ class SharedGpu(Generic[Key]):
         self.busy_s: defaultdict[str, float] = defaultdict(float)
         self.wake_in_s = self.wake_s = NEVER
 
+    def set_slowdown(self, slowdown: float) -> None:
+        """Set the factor on the kernels that start from now on."""
+        self._slowdown = slowdown
+
     def start(self, now: float, part: str, seconds: float, key: Key) -> None:
         """Start a kernel that takes `seconds` alone on an idle GPU without a fault; `end_first` returns its key."""
         self._advance(now)

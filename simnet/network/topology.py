@@ -1,6 +1,7 @@
 """A cluster and its calibration as numbers: the links that a send loads, their rates, and the latency of a send."""
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -8,12 +9,13 @@ from msgspec import Struct
 from simnet import network_costs
 from simnet.collectives.schedule import Group, GroupKind, Round, group_of
 from simnet.errors import SimnetError
-from simnet.hardware import Calibration, Cluster, Fault, LinkCalibration, LinkId
+from simnet.hardware import Calibration, Cluster, Fault, LinkCalibration, LinkId, LinkKind
 from simnet.nccl_costs import NcclCosts
 from simnet.registry import tag_of
 from simnet.timed_work import HostCost
 
-MAX_FAULT_FACTOR = 1e6
+LEAST_FAULT_FACTOR, MAX_FAULT_FACTOR = 1e-3, 1e6
+LEAST_BYTES_PER_S = 1.0
 
 
 class Level(NamedTuple):
@@ -73,7 +75,12 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
     @property
     def is_symmetric(self) -> bool:
         """Tell whether all nodes are alike, so that one may stand for all."""
-        return not self.faults and self.num_nodes % self.nodes_per_leaf == 0
+        return not self.faults and self.leaves_are_filled
+
+    @property
+    def leaves_are_filled(self) -> bool:
+        """Tell whether every leaf joins as many nodes."""
+        return self.num_nodes % self.nodes_per_leaf == 0
 
     def posting_s(self, sends: int, *, at_once: bool) -> float:
         """Return the time in which a rank posts `sends` sends, one after the other or all at once [s]."""
@@ -120,7 +127,16 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
             nominal *= 1 - computing * (1 - level.overlap_efficiency)
         for fault in self.faults:
             nominal /= _factor(fault, "link_factor", link, time_s)
-        return nominal
+        limits = (_answered(fault, "link_limit", LEAST_BYTES_PER_S, math.inf, link, time_s) for fault in self.faults)
+        return min(nominal, *limits) if self.faults else nominal
+
+    def added_latency_s(self, links: Iterable[LinkId], time_s: float) -> float:
+        """Return what faults add to the latency of a send over these links at a time [s]."""
+        if not self.faults:
+            return 0.0
+        return sum(
+            _answered(fault, "added_latency_s", 0.0, 1e6, link, time_s) for fault in self.faults for link in links
+        )
 
     def _nominal(self, link: LinkId) -> float:
         if link.kind in ("port_tx", "port_rx"):
@@ -133,10 +149,43 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
             return None
         return self.intra_node if link.kind in ("port_tx", "port_rx") else self.inter_node
 
+    def next_change_s(self, after_s: float) -> float:
+        """Return when some link changes first after a time, infinity if none does [s].
+
+        Raises:
+            SimnetError: a fault, which may be foreign code, gives no later time.
+        """
+        later = math.nextafter(after_s, math.inf)
+        return min((_answered(one, "next_change_s", later, math.inf, after_s) for one in self.faults), default=math.inf)
+
     @property
-    def changes_s(self) -> tuple[float, ...]:
-        """Times at which the capacity of some link changes [s], ascending."""
-        return tuple(sorted({time_s for fault in self.faults for time_s in fault.changes_s if time_s > 0}))
+    def varies(self) -> bool:
+        """Tell whether some fault draws anything."""
+        return any(fault.varies for fault in self.faults)
+
+    def touched(self, kind: LinkKind) -> Iterable[int]:
+        """Return the places of the links of a kind that some fault may change."""
+        nodes = self._touched_nodes()
+        if kind in ("nic_tx", "nic_rx"):
+            return nodes
+        if kind in ("leaf_up", "leaf_down"):
+            return sorted({node // self.nodes_per_leaf for node in nodes})
+        return [node * self.ranks_per_node + local for node in nodes for local in range(self.ranks_per_node)]
+
+    def _touched_nodes(self) -> Sequence[int]:
+        found: set[int] = set()
+        for fault in self.faults:
+            if fault.nodes is None:
+                return range(self.num_nodes)
+            found.update(fault.nodes)
+        return sorted(found)
+
+    def slowed_ranks(self) -> dict[int, float]:
+        """Return the factor on the time of compute of each rank that some fault slows."""
+        per_node = self.ranks_per_node
+        ranks = (node * per_node + local for node in self._touched_nodes() for local in range(per_node))
+        factors = ((rank, self.compute_factor(rank)) for rank in ranks)
+        return {rank: factor for rank, factor in factors if factor != 1.0}
 
     def compute_factor(self, rank: int) -> float:
         """Return the factor on the time of compute on a rank."""
@@ -151,14 +200,23 @@ def _factor(fault: Fault, which: str, *where_and_when: object) -> float:
     Raises:
         SimnetError: it gives none, or one out of range.
     """
+    return _answered(fault, which, LEAST_FAULT_FACTOR, MAX_FAULT_FACTOR, *where_and_when)
+
+
+def _answered(fault: Fault, which: str, least: float, most: float, *where_and_when: object) -> float:
+    """Return what a fault says, which may be foreign code.
+
+    Raises:
+        SimnetError: it says nothing, or something out of range.
+    """
     where = f"cluster.faults: {tag_of(fault)!r}: {which}"
     try:
-        factor = float(getattr(fault, which)(*where_and_when))
+        said = float(getattr(fault, which)(*where_and_when))
     except Exception as error:
         raise SimnetError(f"{where}: {type(error).__name__}: {error}; fix the package that provides it") from error
-    if not 1 <= factor <= MAX_FAULT_FACTOR:
-        raise SimnetError(f"{where}: {factor}: must be from 1 to {MAX_FAULT_FACTOR:g}, also for a link that is down")
-    return factor
+    if not least <= said <= most:
+        raise SimnetError(f"{where}: {said}: must be from {least:g} to {most:g}, also for a link that is down")
+    return said
 
 
 def path(src: int, dst: int, ranks_per_node: int, nodes_per_leaf: int) -> tuple[LinkId, ...]:

@@ -26,6 +26,9 @@ from simnet.workload import priced_work
 LABEL_WIDTH = 28
 VALUE_WIDTH = 22
 SHARE_WIDTH = 9
+VARIES = 1e-6
+"""Relative: iterations that differ by less differ by rounding."""
+PERCENTILES = {"p50": "p50_s", "p95": "p95_s", "p99": "p99_s", "longest": "longest_s"}
 Cell = tuple[str, str]
 
 
@@ -136,7 +139,11 @@ def _title(name: str) -> str:
 
 def _rows(run_result: RunResult, results: list[StrategyResult]) -> Iterator[tuple[str, list[Cell]]]:
     """Yield the label of each line and a cell for each strategy."""
-    yield "iteration time", [(format_seconds(result.iteration_s), "") for result in results]
+    varies = any(result.longest_s > result.iteration_s * (1 + VARIES) for result in results)
+    yield "mean iteration" if varies else "iteration time", [(format_seconds(one.iteration_s), "") for one in results]
+    if varies:
+        for label, key in PERCENTILES.items():
+            yield f"  {label}", [_beside_mean(result, key) for result in results]
     for key, (label, _) in STEP_PARTS.items():
         yield f"  {label}", [_share(result, key) for result in results]
     if any(result.memory for result in results):
@@ -145,6 +152,12 @@ def _rows(run_result: RunResult, results: list[StrategyResult]) -> Iterator[tupl
         texts = [cell(result) for result in results]
         if any(texts):
             yield label, [(text, "") for text in texts]
+
+
+def _beside_mean(result: StrategyResult, key: str) -> Cell:
+    """Return a percentile of the iterations, and by how much it exceeds the mean."""
+    seconds: float = getattr(result, key)
+    return format_seconds(seconds), f"{seconds / result.iteration_s - 1:+.1%}".replace("%", " %")
 
 
 def _share(result: StrategyResult, key: str) -> Cell:
@@ -174,9 +187,25 @@ def _metric_cells(steps: int | None) -> dict[str, Callable[[StrategyResult], str
         "algorithm": lambda result: result.algorithm,
         "buckets": lambda result: str(result.num_buckets),
         "longest wait": lambda result: _optional_seconds(result.longest_pause_s),
+        "wait for others (mean rank)": lambda result: _optional_seconds(result.wait_s or None),
+        "  held up most by": _latest,
+        "part of a day that trains": _trained,
         "dense iteration time": lambda result: _optional_seconds(result.dense_iteration_s),
         f"time of {steps:,} steps" if steps else "end-to-end time": lambda result: _optional_seconds(result.total_s),
     }
+
+
+def _latest(result: StrategyResult) -> str:
+    """Return the rank for which others wait longest, and for how long in a mean iteration."""
+    if result.waits is None or not result.waits.late:
+        return ""
+    latest = result.waits.late[0]
+    return f"rank {latest.rank}: {format_seconds(latest.held_s)}"
+
+
+def _trained(result: StrategyResult) -> str:
+    found = result.availability
+    return "" if found is None else f"{found.fraction:.1%} ({found.low:.1%} to {found.high:.1%})".replace("%", " %")
 
 
 def _optional_seconds(seconds: float | None) -> str:

@@ -22,6 +22,14 @@ METRICS = (
     "longest_pause_s",
     "dense_iteration_s",
     "total_s",
+    "num_iterations",
+    "p50_s",
+    "p95_s",
+    "p99_s",
+    "longest_s",
+    "wait_s",
+    "trained_fraction",
+    "approximation",
 )
 
 

@@ -103,8 +103,8 @@ def test_one_that_is_wrong_is_left_out_of_advice_and_the_rest_goes_on(monkeypatc
 
 
 @pytest.mark.usefixtures("_known")
-@pytest.mark.parametrize("factor", [0.0, -1.0, 0.5, float("nan"), float("inf"), None, "x"])
-def test_a_factor_that_is_none_or_makes_faster_is_refused(factor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("factor", [0.0, -1.0, 1e-4, float("nan"), float("inf"), None, "x"])
+def test_a_factor_that_is_none_or_out_of_range_is_refused(factor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Weird, "factor", factor)
     with pytest.raises(SimnetError, match=r"cluster\.faults: 'weird_of_test': (link|compute)_factor: "):
         simulate(scenario("all_reduce", faults=[{"kind": "weird_of_test"}]))

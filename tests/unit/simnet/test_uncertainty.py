@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from simnet import uncertainty
 from simnet.commands.main import cli
+from simnet.faults import ComputeJitter
 from simnet.hardware import Calibration, LinkCalibration, SlowNode
 from simnet.scenario import RunSettings, load
 from simnet.simulation import simulate, with_influences
@@ -48,12 +49,35 @@ def test_a_speedup_is_drawn_by_default():
         replace(GIVEN, run=RunSettings(), baseline=None),
         replace(GIVEN, run=RunSettings(), calibration=Calibration()),
         replace(GIVEN, run=RunSettings(fidelity="exact")),
-        replace(GIVEN, run=RunSettings(), cluster=replace(GIVEN.cluster, slow_nodes=(SlowNode(node=0),))),
     ],
-    ids=["none asked for", "some asked for", "no speedup", "ideal", "exact", "a slow node"],
+    ids=["none asked for", "some asked for", "no speedup", "ideal", "exact"],
 )
 def test_what_says_how_many_or_has_no_use_for_draws_is_left(left):
     assert with_default_draws(left) is left
+
+
+def test_ranks_that_are_not_alike_get_few_draws_and_very_many_of_them_none():
+    slow = replace(GIVEN, run=RunSettings(), cluster=replace(GIVEN.cluster, slow_nodes=(SlowNode(node=0),)))
+    assert with_default_draws(slow).run.draws == uncertainty.LEAST_DRAWS
+    assert with_default_draws(slow, 2) is slow
+    many = replace(slow, cluster=replace(slow.cluster, num_nodes=uncertainty.MOST_DRAWN_RANKS + 1))
+    assert with_default_draws(many) is many
+
+
+def test_a_slow_node_changes_intervals_as_it_changes_the_result():
+    slow = replace(GIVEN, cluster=replace(GIVEN.cluster, slow_nodes=(SlowNode(node=0, compute_slowdown=1.5),)))
+    plain = simulate(slow)
+    jitter = ComputeJitter(cv=0.2)
+    varied = simulate(
+        replace(slow, cluster=replace(slow.cluster, faults=(jitter,)), run=replace(slow.run, iterations=9))
+    )
+    for found in (plain, varied):
+        low, high = found.intervals["speedup"]
+        assert low < found.speedup < high
+    ratio = varied.result.iteration_s / plain.result.iteration_s
+    assert ratio > 1.01
+    scaled = [ratio * end for end in plain.intervals["iteration_s"]]
+    assert varied.intervals["iteration_s"] == pytest.approx(scaled, rel=1e-9), "its own jitter is not drawn again"
 
 
 def test_a_result_hangs_on_what_changes_it_at_the_ends_of_its_interval():
@@ -106,7 +130,7 @@ def test_the_command_draws_says_what_it_hangs_on_and_plot_draws_it(tmp_path):
 
 def test_a_run_rank_by_rank_says_that_it_has_no_intervals():
     slow = ["--set", "cluster.slow_nodes=[{node = 0, compute_slowdown = 1.5}]", "--set", "cluster.num_nodes=2"]
-    slow += ["--set", "cluster.ranks_per_node=1"]
+    slow += ["--set", "cluster.ranks_per_node=1", "--set", "run.fidelity=exact"]
     told = CliRunner().invoke(cli, ["simulate", "bert_base_10gbit", *slow])
     assert told.exit_code == 0
     assert "90 % interval" not in told.stdout

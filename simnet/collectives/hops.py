@@ -1,0 +1,280 @@
+"""Rounds of sends as arrays over ranks: when each rank is done with them, where no two sends share a link by chance.
+
+A rank enters the next repetition once its own send and what it receives are done, as in the exact executor. Around a
+ring that is a recurrence in max and plus, T[r] = max(T[r] + c[r], T[r-1] + c[r-1]), which has a closed form from equal
+starts: the critical path waits at the slowest hop and then follows the ring (Baccelli et al., "Synchronization and
+Linearity", 1992, on such recurrences).
+"""
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from simnet.collectives import loads
+from simnet.collectives.schedule import Round, Schedule
+from simnet.collectives.uneven_links import UnevenLinks
+from simnet.hardware import LinkKind
+from simnet.network.topology import Topology
+
+if TYPE_CHECKING:
+    from simnet.values import FloatArray, IntArray
+
+MAX_SENDS = 2_000_000
+"""Most sends of a schedule that are looked at one by one: some seconds."""
+# Relative: what ends so near each other ends together, as on the clock.
+_SAME_TIME = 1e-12
+_FEW_SPEEDS = 16
+
+
+class Hops(NamedTuple):
+    """Sends of one repetition, or of several with the same pairs.
+
+    Attributes:
+        round_: whose they are.
+        times: repetitions in a row.
+        src: rank that sends, of each send.
+        dst: rank that receives it.
+        width: chunks of it.
+        posts: sends of the rank that sends it, in this repetition.
+        before: rank from which each rank receives, where each sends once and receives once; else None.
+        ring: ranks in the order of their rings, one ring a row, where all are equally long; else None.
+    """
+
+    round_: Round
+    times: int
+    src: "IntArray"
+    dst: "IntArray"
+    width: "FloatArray"
+    posts: "IntArray"
+    before: "IntArray | None"
+    ring: "IntArray | None"
+
+
+class TooManySendsError(Exception):
+    """More sends than can be looked at one by one."""
+
+
+@lru_cache(maxsize=256)
+def hops_of(schedule: Schedule) -> tuple[Hops, ...]:
+    """Return the sends of all rounds that wait for each other; equal ones that follow each other are joined.
+
+    Raises:
+        TooManySendsError: there are too many.
+    """
+    world = schedule.group.num_nodes * schedule.group.ranks_per_node
+    found: list[Hops] = []
+    seen = 0
+    for round_ in schedule.rounds:
+        indices = range(1) if round_.same_pairs else range(round_.repeat)
+        seen += world * len(indices)
+        if seen > MAX_SENDS:
+            raise TooManySendsError
+        for index in indices:
+            one = _hops(round_, index, world, round_.repeat if round_.same_pairs else 1)
+            if found and _are_equal(found[-1], one):
+                found[-1] = found[-1]._replace(times=found[-1].times + one.times)
+            elif len(one.src):
+                found.append(one)
+    return tuple(found)
+
+
+def _hops(round_: Round, index: int, world: int, times: int) -> Hops:
+    sends = [(rank, send.dst, send.width) for rank in range(world) for send in round_.sends(rank, index)]
+    src: IntArray = np.array([one[0] for one in sends], dtype=np.intp)
+    dst: IntArray = np.array([one[1] for one in sends], dtype=np.intp)
+    width: FloatArray = np.array([one[2] for one in sends], dtype=np.float64)
+    posts = np.bincount(src, minlength=world)[src] if len(src) else src
+    before = None
+    if len(sends) == world and len(set(dst)) == world and (posts == 1).all():
+        before = np.empty(world, dtype=int)
+        before[dst] = src
+    return Hops(round_, times, src, dst, width, posts, before, None if before is None else _rings(before))
+
+
+def _rings(before: "IntArray") -> "IntArray | None":
+    """Return the ranks in the order in which they send to each other, one ring a row."""
+    after = np.empty_like(before)
+    after[before] = np.arange(len(before))
+    left, rings = set(range(len(before))), list[list[int]]()
+    while left:
+        ring = [next(iter(left))]
+        while (following := int(after[ring[-1]])) != ring[0]:
+            ring.append(following)
+        left.difference_update(ring)
+        rings.append(ring)
+    return np.array(rings) if len({len(ring) for ring in rings}) == 1 else None
+
+
+def _are_equal(one: Hops, other: Hops) -> bool:
+    return (
+        one.round_.crossing_fraction == other.round_.crossing_fraction
+        and len(one.src) == len(other.src)
+        and all((a == b).all() for a, b in ((one.src, other.src), (one.dst, other.dst), (one.width, other.width)))
+    )
+
+
+def run(links: UnevenLinks, schedule: Schedule, message_bytes: float) -> tuple["FloatArray", bool]:
+    """Go through all rounds from equal starts.
+
+    Returns:
+        When each rank is done [s], and whether the exact executor gives the same but for rounding.
+
+    Raises:
+        TooManySendsError: there are too many sends.
+    """
+    topology = links.topology
+    now = np.zeros(topology.world_size)
+    is_exact, on_levels = True, dict[bool, Hops]()
+    for hops in hops_of(schedule):
+        cost = _HopCost(links, hops, message_bytes / schedule.num_chunks)
+        is_exact = is_exact and cost.shares_evenly(now) and _keeps_links(topology, hops, on_levels, now)
+        now = _advance(now, hops, cost.seconds)
+    return now, is_exact
+
+
+def _keeps_links(topology: Topology, hops: Hops, on_levels: dict[bool, Hops], now: "FloatArray") -> bool:
+    """Tell whether ranks that have drifted apart go on to use the links that they used before.
+
+    A rank that is ahead could else send over a link that another still uses.
+    """
+    has_drifted = not _is_uniform(now)
+    per_node, kept = topology.ranks_per_node, True
+    for is_between in np.unique(hops.src // per_node != hops.dst // per_node):
+        former = on_levels.setdefault(bool(is_between), hops)
+        same = former is hops or (len(former.dst) == len(hops.dst) and bool((former.dst == hops.dst).all()))
+        kept = kept and (same or not has_drifted)
+        on_levels[bool(is_between)] = hops
+    return kept
+
+
+def _is_uniform(times: "FloatArray") -> bool:
+    return bool(np.ptp(times) <= _SAME_TIME * times.max())
+
+
+class _HopCost:
+    """What each send takes if all that share a link start together.
+
+    Attributes:
+        seconds: of each send, latency included.
+    """
+
+    def __init__(self, links: UnevenLinks, hops: Hops, chunk_bytes: float) -> None:
+        topology, self._hops = links.topology, hops
+        per_node = topology.ranks_per_node
+        nodes = hops.src // per_node, hops.dst // per_node
+        self._between = nodes[0] != nodes[1]
+        leaves = tuple(node // topology.nodes_per_leaf for node in nodes)
+        crosses = leaves[0] != leaves[1]
+        # Each kind of link with the sends that load it, and its place for each of them.
+        self._loaded: tuple[tuple[LinkKind, FloatArray, IntArray], ...] = (
+            ("port_tx", ~self._between, hops.src),
+            ("port_rx", ~self._between, hops.dst),
+            ("nic_tx", self._between, nodes[0]),
+            ("nic_rx", self._between, nodes[1]),
+            ("leaf_up", crosses, leaves[0]),
+            ("leaf_down", crosses, leaves[1]),
+        )
+        rate = np.full(len(hops.src), np.inf)
+        latency = self._latency_s(topology)
+        self._most_on_a_link = 1
+        for kind, mask, place in self._loaded:
+            if mask.any():
+                flows = np.bincount(place[mask])
+                self._most_on_a_link = max(self._most_on_a_link, int(flows.max()))
+                rate[mask] = np.minimum(rate[mask], (links.bytes_per_s(kind)[place] / _at(flows, place))[mask])
+                latency[mask] += links.added_s(kind)[place][mask]
+        self._inflated = self._inflated_bytes(topology, chunk_bytes)
+        self._rate = rate
+        self.seconds = latency + self._inflated / rate
+
+    def _latency_s(self, topology: Topology) -> "FloatArray":
+        hops = self._hops
+        inside, between = (topology.alpha_s(one, hops.round_) for one in (topology.intra_node, topology.inter_node))
+        posting = {n: topology.posting_s(int(n), at_once=False) for n in np.unique(hops.posts)}
+        found = np.where(self._between, between, inside)
+        for number, posting_s in posting.items():
+            found[hops.posts == number] += posting_s
+        return found
+
+    def _inflated_bytes(self, topology: Topology, chunk_bytes: float) -> "FloatArray":
+        found = np.empty(len(self._hops.src))
+        for width in np.unique(self._hops.width):
+            for is_between, level in ((False, topology.intra_node), (True, topology.inter_node)):
+                size = float(width) * chunk_bytes
+                efficiency = loads.send_efficiency(topology, level, size, at_once=False)
+                found[(self._hops.width == width) & (self._between == is_between)] = size / efficiency
+        return found
+
+    def shares_evenly(self, now: "FloatArray") -> bool:
+        """Tell whether sends that share a link start and end together."""
+        if self._most_on_a_link == 1:
+            return True
+        starts, ends = now[self._hops.src], now[self._hops.src] + self.seconds
+        limit = _SAME_TIME * (float(ends.max()) or 1.0)
+        for _, mask, place in self._loaded:
+            if mask.any():
+                for times in (starts[mask], ends[mask]):
+                    first, last = np.full(int(place.max()) + 1, np.inf), np.full(int(place.max()) + 1, -np.inf)
+                    np.minimum.at(first, place[mask], times)
+                    np.maximum.at(last, place[mask], times)
+                    if ((last - first)[np.isfinite(first)] > limit).any():
+                        return False
+        return True
+
+
+def _at(flows: "IntArray", place: "IntArray") -> "FloatArray":
+    """Return the flows on the link of each send, at least 1."""
+    padded = np.ones(int(place.max()) + 1)
+    padded[: len(flows)] = np.maximum(flows, 1)
+    return padded[place]
+
+
+def _advance(now: "FloatArray", hops: Hops, seconds: "FloatArray") -> "FloatArray":
+    if hops.before is None:
+        for _ in range(hops.times):
+            ends, after = now[hops.src] + seconds, now.copy()
+            np.maximum.at(after, hops.src, ends)
+            np.maximum.at(after, hops.dst, ends)
+            now = after
+        return now
+    of_rank = np.empty(len(now))
+    of_rank[hops.src] = seconds
+    if hops.ring is not None and hops.times > 1:
+        closed = _around_rings(now[hops.ring], of_rank[hops.ring], hops.times)
+        if closed is not None:
+            found = np.empty(len(now))
+            found[hops.ring] = closed
+            return found
+    for _ in range(hops.times):
+        ends = now + of_rank
+        now = np.maximum(ends, ends[hops.before])
+    return now
+
+
+def _around_rings(now: "FloatArray", cost: "FloatArray", times: int) -> "FloatArray | None":
+    """Return when each rank is done after so many rounds, rings in rows; None unless the ranks of a ring start alike.
+
+    A critical path waits at one place of the ring and then follows the hops to the rank: where it waits, no hop on the
+    way is slower. For each speed of hops, the nearest such place upstream is a candidate.
+    """
+    size = now.shape[1]
+    speeds = np.unique(cost)
+    if not (now == now[:, :1]).all() or len(speeds) > _FEW_SPEEDS:
+        return None
+    if len(speeds) == 1:
+        return np.asarray(now + times * speeds[0])
+    twice = np.concatenate((cost, cost), axis=1)
+    before = np.concatenate((np.zeros((len(cost), 1)), np.cumsum(twice, axis=1)), axis=1)
+    places = np.arange(2 * size)
+    best = np.full((len(cost), size), -np.inf)
+    here = slice(size, 2 * size)
+    for speed in speeds:
+        # The nearest place at or before each one where a hop takes at least this long; -1 where there is none.
+        nearest = np.maximum.accumulate(np.where(twice >= speed, places, -1), axis=1)[:, here]
+        rows = np.arange(len(cost))[:, None]
+        waits_at = np.maximum(nearest, 0)
+        hops = places[here] - waits_at
+        path = before[rows, places[here]] - before[rows, waits_at] + (times - hops) * twice[rows, waits_at]
+        best = np.where((nearest >= 0) & (hops < size) & (hops <= times), np.maximum(best, path), best)
+    return np.asarray(now + best)

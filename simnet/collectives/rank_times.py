@@ -1,0 +1,217 @@
+"""When each rank is done with a collective, on links that need not be alike: the base of the grouped executor.
+
+Every group starts at its own time 0 and all that share links are taken to start together. Pipelines and direct
+exchanges go on at the pace of their most loaded link; rounds that wait for each other are followed rank by rank
+(`hops`). Where that is not what the exact executor gives but an approximation, the answer says so.
+"""
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple, get_args
+
+import numpy as np
+
+from simnet.collectives import hops, loads, pipelines
+from simnet.collectives.representatives import TX
+from simnet.collectives.schedule import Group, Round, Schedule
+from simnet.collectives.uneven_links import UnevenLinks, links_since, without_faults
+from simnet.hardware import LinkId, LinkKind
+from simnet.network.topology import Topology, path
+
+if TYPE_CHECKING:
+    from simnet.values import FloatArray, IntArray
+
+_SAME_TIME = 1e-12
+UNEVEN_TREES = 0.12
+"""How far a tree that is not level may be off, as a part of its time (docs/explanation/collectives.md)."""
+
+
+_Wire = tuple["FloatArray | float", bool]
+"""Seconds of each rank, and whether they are those of the exact executor."""
+
+
+class RankTimes(NamedTuple):
+    """How long after the start of its group each rank is done.
+
+    Attributes:
+        seconds: of each rank, or one number for all.
+        off_s: by how much that may be off; 0 where the exact executor gives the same but for rounding, if groups that
+            share links start together [s].
+    """
+
+    seconds: "FloatArray | float"
+    off_s: float = 0.0
+
+
+@lru_cache(maxsize=512)
+def rank_times(topology: Topology, schedule: Schedule, message_bytes: float, since_s: float) -> RankTimes:
+    """Return how long a collective takes each rank.
+
+    Args:
+        topology: filled leaves, each as large as the others.
+        schedule: made for this topology's ranks.
+        message_bytes: whole message of one group.
+        since_s: time from which the links are as they are; they stay so.
+    """
+    links = links_since(topology, since_s)
+    usual = without_faults(topology)
+    usual_s = loads.duration_s(usual, schedule, message_bytes)
+    if links.are_usual and _ends_together(schedule):
+        return RankTimes(usual_s)
+    launch_s, host_s = loads.launch_s(usual, schedule), loads.host_s(usual, schedule, message_bytes)
+    wire_s, is_exact = _wire_times(links, schedule, message_bytes)
+    seconds = np.maximum(launch_s + wire_s, host_s)
+    longest_s = float(np.max(seconds))
+    return RankTimes(seconds, 0.0 if is_exact else max(longest_s - usual_s, UNEVEN_TREES * longest_s))
+
+
+def _ends_together(schedule: Schedule) -> bool:
+    """Tell whether all ranks of a group that start together end together where links are alike."""
+    if not schedule.rounds or schedule.protocol:
+        return True
+    return schedule.nodes_are_symmetric and schedule.rails_are_symmetric and not schedule.folded_is_upper_bound
+
+
+def _wire_times(links: UnevenLinks, schedule: Schedule, message_bytes: float) -> _Wire:
+    if schedule.protocol:
+        return _pipeline(links, schedule, message_bytes)
+    if any(one.at_once for one in schedule.rounds):
+        if len(schedule.rounds) == 1 and schedule.nodes_are_symmetric:
+            return _posted_at_once(links, schedule, message_bytes)
+        return _as_slowest(links, schedule, message_bytes)
+    try:
+        return hops.run(links, schedule, message_bytes)
+    except hops.TooManySendsError:
+        return _as_slowest(links, schedule, message_bytes)
+
+
+def _as_slowest(links: UnevenLinks, schedule: Schedule, message_bytes: float) -> _Wire:
+    """Return the usual time, as many times as long as the slowest link any of whose kind is used makes it."""
+    usual = without_faults(links.topology)
+    phases = loads.phases(usual, schedule, message_bytes)
+    kinds = {kind for phase in phases for load in phase for kind, size in load.inflated_bytes.items() if size > 0}
+    slower, added_s = 1.0, 0.0
+    for kind in kinds:
+        rates = links.bytes_per_s(kind)
+        slower = max(slower, float(UnevenLinks(usual, 0.0).bytes_per_s(kind)[0] / rates.min()))
+        added_s = max(added_s, float(links.added_s(kind).max()))
+    wire_s = loads.duration_s(usual, schedule, message_bytes) - loads.launch_s(usual, schedule)
+    return wire_s * slower + schedule.num_rounds * added_s, False
+
+
+def _posted_at_once(links: UnevenLinks, schedule: Schedule, message_bytes: float) -> _Wire:
+    """Return the times of sends of one size to all others at once.
+
+    Max-min fair shares of equal flows leave those on the link that has most of them for its rate to end last, at its
+    pace: a flow that another link holds back has more than that. Every rank has a flow over each such link of its
+    group, or of its node where the sends stay inside.
+    """
+    usual, group = without_faults(links.topology), schedule.group
+    (phase,) = loads.phases(usual, schedule, message_bytes)
+    found = np.zeros(group.num_nodes * group.ranks_per_node)
+    for load in phase:
+        is_between = any(kind not in ("port_tx", "port_rx") for kind in load.inflated_bytes)
+        scope = group if is_between else _inside_nodes(group)
+        seconds = load.latency_s + _busiest_s(links, load.inflated_bytes) + _added_s(links, is_between)
+        found = np.maximum(found, _of_groups(scope, seconds, np.maximum))
+    is_exact = not (links.topology.has_leaves and group.nodes < group.num_nodes)
+    return found, is_exact and not any(links.added_s(kind).any() for kind in get_args(LinkKind))
+
+
+def _inside_nodes(group: Group) -> Group:
+    inside, _ = group.levels()
+    return inside
+
+
+def _busiest_s(links: UnevenLinks, inflated_bytes: dict[LinkKind, float]) -> "FloatArray":
+    """Return what the links at each rank take for their bytes, both directions loaded alike [s]."""
+    found = np.zeros(links.topology.world_size)
+    for kind, size in inflated_bytes.items():
+        for direction in _both(kind):
+            found = np.maximum(found, size / links.bytes_per_s(direction)[_place_of_ranks(links.topology, direction)])
+    return found
+
+
+def _added_s(links: UnevenLinks, is_between: bool) -> "FloatArray":
+    """Return the most that faults add to the latency of a send that a rank takes part in [s]."""
+    kinds: tuple[LinkKind, ...] = ("nic_tx", "nic_rx", "leaf_up", "leaf_down") if is_between else ("port_tx", "port_rx")
+    return sum((links.added_s(kind)[_place_of_ranks(links.topology, kind)] for kind in kinds), np.zeros(1))
+
+
+def _both(kind: LinkKind) -> tuple[LinkKind, ...]:
+    pairs: dict[LinkKind, tuple[LinkKind, ...]] = {
+        "port_tx": ("port_tx", "port_rx"),
+        "nic_tx": ("nic_tx", "nic_rx"),
+        "leaf_up": ("leaf_up", "leaf_down"),
+    }
+    return pairs[kind] if kind in TX else ()
+
+
+def _place_of_ranks(topology: Topology, kind: LinkKind) -> "IntArray":
+    ranks = np.arange(topology.world_size)
+    if kind in ("port_tx", "port_rx"):
+        return ranks
+    nodes = ranks // topology.ranks_per_node
+    return nodes if kind in ("nic_tx", "nic_rx") else nodes // topology.nodes_per_leaf
+
+
+@lru_cache(maxsize=256)
+def group_order(group: Group) -> "IntArray":
+    """Return the ranks of each group in a row, in the order of their positions."""
+    ranks = np.arange(group.num_nodes * group.ranks_per_node)
+    position = (ranks - group.first) // group.stride % group.size
+    first = ranks - position * group.stride
+    return np.lexsort((position, first)).reshape(-1, group.size)
+
+
+def _of_groups(group: Group, values: "FloatArray", combine: np.ufunc) -> "FloatArray":
+    """Return for each rank the combined value of its group."""
+    order = group_order(group)
+    found = np.empty(order.size)
+    found[order] = combine.reduce(values[order], axis=1)[:, None]
+    return found
+
+
+def _pipeline(links: UnevenLinks, schedule: Schedule, message_bytes: float) -> _Wire:
+    """Return the times of a pipeline: all links of a group carry its bytes at the pace of the most loaded one."""
+    topology, group = links.topology, schedule.group
+    cost = pipelines.cost(without_faults(topology), schedule)
+    chunk_bytes = message_bytes / schedule.num_chunks
+    seconds = np.zeros(topology.world_size)
+    added: dict[int, dict[LinkId, float]] = {}
+    has_latency = any(links.added_s(kind).any() for kind in get_args(LinkKind))
+    firsts = topology.world_size * [0]
+    if has_latency:
+        firsts = [group.group_id(rank) for rank in range(topology.world_size)]
+    for rank, link, number in _chunks_by_rank(schedule, topology.nodes_per_leaf):
+        taken_s = number * chunk_bytes * cost.inflation(link.kind) / links.bytes_per_s(link.kind)[link.place]
+        seconds[rank] = max(seconds[rank], taken_s)
+        if has_latency:
+            added.setdefault(firsts[rank], {})[link] = float(links.added_s(link.kind)[link.place])
+    found = cost.latency_s + _of_groups(group, seconds, np.maximum)
+    if has_latency:
+        found += [pipelines.added_latency_s(schedule, added.get(first, {}).values()) for first in firsts]
+    is_alone = pipelines.rails_per_node(group) == 1
+    alike = bool(np.ptp(found) <= _SAME_TIME * found.max())
+    return found, is_alone or alike
+
+
+@lru_cache(maxsize=256)
+def _chunks_by_rank(schedule: Schedule, nodes_per_leaf: int) -> tuple[tuple[int, LinkId, float], ...]:
+    """Return each link that a rank sends over, with the chunks that all ranks together send over it."""
+    per_node = schedule.group.ranks_per_node
+    world = range(schedule.group.num_nodes * per_node)
+    counted = pipelines.count_chunks(schedule, world, nodes_per_leaf)
+    found = {
+        (rank, link)
+        for rank in world
+        for round_ in schedule.rounds
+        for index in _told_apart(round_)
+        for send in round_.sends(rank, index)
+        for link in path(rank, send.dst, per_node, nodes_per_leaf)
+    }
+    return tuple((rank, link, counted[link]) for rank, link in sorted(found))
+
+
+def _told_apart(round_: Round) -> tuple[int, ...]:
+    loaded = round_.distinct_loads or tuple((index, 1) for index in range(round_.repeat))
+    return tuple(index for index, _ in loaded)

@@ -1,0 +1,32 @@
+"""What makes a cluster as it is: faults of ranks, nodes and links, and what varies; one file each.
+
+Importing the package makes all of them known to `simnet.hardware.FAULTS`. Other packages add theirs by
+`FAULTS.register`, or by an entry point of the group `simnet.faults`.
+"""
+
+# In this order they are documented.
+# isort: off
+from simnet.faults.slow_rank import SlowRank
+from simnet.faults.other_nodes import OtherNodes
+from simnet.faults.slow_link import SlowLink
+from simnet.faults.added_latency import AddedLatency
+from simnet.faults.background_traffic import BackgroundTraffic
+from simnet.faults.packet_loss import PacketLoss
+from simnet.faults.pause import Pause
+from simnet.faults.compute_jitter import ComputeJitter
+from simnet.faults.collective_jitter import CollectiveJitter
+from simnet.faults.node_failure import NodeFailure
+# isort: on
+
+__all__ = [
+    "AddedLatency",
+    "BackgroundTraffic",
+    "CollectiveJitter",
+    "ComputeJitter",
+    "NodeFailure",
+    "OtherNodes",
+    "PacketLoss",
+    "Pause",
+    "SlowLink",
+    "SlowRank",
+]

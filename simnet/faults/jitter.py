@@ -1,0 +1,49 @@
+"""How times vary around their mean: lognormal by a coefficient of variation, or as samples that were measured."""
+
+import math
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
+
+from simnet.hardware import Fault
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+    from simnet.values import FloatArray
+
+Samples = Annotated[tuple[Annotated[float, Meta(gt=0.0, le=1e9)], ...], Meta(min_length=2, max_length=10_000)]
+
+
+class Jitter(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Factors of mean 1 on times.
+
+    Attributes:
+        cv: coefficient of variation, standard deviation / mean, of a lognormal distribution.
+        samples: in place of it, measured times or factors, of which each is drawn as often as the others; their mean
+            is what the scenario says, so that only their spread counts.
+    """
+
+    cv: Annotated[float, Meta(gt=0.0, le=10.0)] | None = None
+    samples: Samples | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cv is None) == (self.samples is None):
+            raise ValueError("cv: say how times vary: give either cv or samples")
+        if self.samples is not None and min(self.samples) * 1e6 * len(self.samples) < sum(self.samples):
+            raise ValueError(f"samples: {min(self.samples):g}: must be at least a millionth of their mean")
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """No link and no kernel is slower for good."""
+        return ()
+
+    def draw_factors(self, draws: "Generator", number: int) -> "FloatArray":
+        """Return so many factors."""
+        import numpy as np
+
+        if self.samples is not None:
+            samples = np.array(self.samples) / (sum(self.samples) / len(self.samples))
+            return np.asarray(draws.choice(samples, number))
+        variance = math.log1p((self.cv or 0.0) ** 2)
+        return np.clip(draws.lognormal(-variance / 2, math.sqrt(variance), number), 1e-6, 1e9)

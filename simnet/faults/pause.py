@@ -1,0 +1,66 @@
+"""Ranks that stand still now and then: garbage collection, writing a checkpoint, a data loader that lags."""
+
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from msgspec import Meta
+
+from simnet.faults.places import check_places
+from simnet.hardware import FAULTS, Cluster, Fault
+from simnet.units import Duration
+from simnet.values import Count
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+    from simnet.values import FloatArray
+
+
+@FAULTS.register
+class Pause(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="pause"):
+    """Ranks that stand still at the start of some iterations: garbage collection, a checkpoint, a data loader.
+
+    Attributes:
+        ranks: numbers of the ranks, from 0; by default all.
+        pause: how long.
+        every: iterations from one pause to the next, of all these ranks together; the first is the last of these.
+        probability: in place of it, of a pause in an iteration, of each rank by itself.
+    """
+
+    title: ClassVar[str] = "pause"
+    varies: ClassVar[bool] = True
+
+    ranks: tuple[Annotated[int, Meta(ge=0)], ...] = ()
+    pause: Duration
+    every: Count | None = None
+    probability: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.every is None) == (self.probability is None):
+            raise ValueError("every: say when ranks pause: give either every or probability")
+
+    def check(self, cluster: Cluster) -> None:
+        """Refuse ranks that are not there.
+
+        Raises:
+            ValueError: one is not.
+        """
+        check_places("rank", self.ranks, cluster.world_size)
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """No link and no kernel is slower."""
+        return ()
+
+    def draw_pauses_s(self, draws: "Generator", iteration: int, num_ranks: int) -> "FloatArray":
+        """Return the pause of each rank [s]."""
+        import numpy as np
+
+        if self.every is not None:
+            pauses = np.full(num_ranks, (iteration + 1) % self.every == 0)
+        else:
+            pauses = draws.random(num_ranks) < (self.probability or 0.0)
+        if self.ranks:
+            named = np.zeros(num_ranks, dtype=bool)
+            named[list(self.ranks)] = True
+            pauses &= named
+        return np.where(pauses, float(self.pause), 0.0)

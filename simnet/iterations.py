@@ -1,0 +1,187 @@
+"""Iterations one after the other on ranks that are not alike, by the grouped or the exact executor."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from simnet.collectives.rank_times import group_order
+from simnet.event_runner import MakeExecutor, Met, RankStep, run_steps
+from simnet.grouped_runner import GroupedRunner, RanksIteration
+from simnet.meetings import latecomers
+from simnet.network.topology import Topology
+from simnet.program import Communicate
+from simnet.result import LateRank, RankWaits, Span
+from simnet.timeline import ITERATION_PARTS, Streams, Timeline, collectives_of, make_timeline
+from simnet.variation import Variation, Varied
+
+if TYPE_CHECKING:
+    from simnet.values import FloatArray, IntArray
+
+MOST_LATE_RANKS = 8
+OnStep = Callable[[], None]
+
+
+class RunStep(NamedTuple):
+    """What runs between two steps of the optimizer, or between several where a program holds more.
+
+    Attributes:
+        streams: of the program, every kernel timed.
+        num_steps: optimizer steps in it.
+    """
+
+    streams: Streams
+    num_steps: int = 1
+
+
+def run_grouped(
+    steps: Sequence[RunStep], topology: Topology, comm_slowdown: float, variation: Variation, on_step: OnStep
+) -> Timeline:
+    """Simulate steps one after the other on the grouped executor.
+
+    Args:
+        steps: what runs.
+        topology: the ranks and their links.
+        comm_slowdown: factor on compute while communication runs, >= 1.
+        variation: draws what each step meets.
+        on_step: called after each step.
+    """
+    runner, tally = GroupedRunner(topology, comm_slowdown), _StepSums(topology)
+    starts_s, longest = np.zeros(topology.world_size), (0.0, 0, np.zeros(topology.world_size))
+    for number, step in enumerate(steps):
+        found = runner.run(step.streams, starts_s, _varied(variation, step, number))
+        taken_s = tally.add(step, found)
+        longest = max(longest, (taken_s, number, starts_s), key=lambda one: one[0])
+        starts_s = found.ends_s
+        on_step()
+    # Spans are of one rank in one step: that step is run once more, which costs less than to keep them of all.
+    _, number, starts_s = longest
+    step = steps[number]
+    varied = _varied(variation, step, number)
+    slowest = int(runner.run(step.streams, starts_s, varied).ends_s.argmax())
+    spans = runner.run(step.streams, starts_s, varied, watched=slowest).spans
+    return tally.timeline(_from_zero(spans, float(starts_s[slowest])), "grouped")
+
+
+def run_exact(
+    steps: Sequence[RunStep],
+    topology: Topology,
+    comm_slowdown: float,
+    variation: Variation,
+    make_executor: MakeExecutor,
+) -> Timeline:
+    """Simulate steps one after the other on the exact executor; arguments as `run_grouped`."""
+    tally = _StepSums(topology)
+    met = [_met(_varied(variation, step, number)) for number, step in enumerate(steps)]
+    streams = [step.streams for step in steps]
+    spans: tuple[Span, ...] = ()
+    longest_s, starts_s = 0.0, np.zeros(topology.world_size)
+    of_steps = run_steps(streams, topology, comm_slowdown, make_executor, met)
+    for step, ranks in zip(steps, of_steps, strict=True):
+        found = _as_arrays(step.streams, ranks)
+        taken_s = tally.add(step, found)
+        if taken_s > longest_s:
+            slowest = int(found.ends_s.argmax())
+            longest_s, spans = taken_s, _from_zero(tuple(ranks[slowest].spans), float(starts_s[slowest]))
+        starts_s = found.ends_s
+    return tally.timeline(spans, "exact")
+
+
+def _varied(variation: Variation, step: RunStep, number: int) -> Varied:
+    return variation.of(number, sum(1 for _ in collectives_of(step.streams)))
+
+
+def _met(varied: Varied) -> Met:
+    pauses_s, collectives = (None if one is None else one.tolist() for one in (varied.pauses_s, varied.collectives))
+    return Met(varied.compute.tolist(), pauses_s, collectives)
+
+
+def _from_zero(spans: tuple[Span, ...], start_s: float) -> tuple[Span, ...]:
+    if not start_s:
+        return spans
+    return tuple(replace(one, start_s=one.start_s - start_s, end_s=one.end_s - start_s) for one in spans)
+
+
+def _as_arrays(streams: Streams, ranks: list[RankStep]) -> RanksIteration:
+    """Return a step of the exact executor as the grouped one tells its own."""
+    held_s, last = np.zeros(len(ranks)), np.zeros(len(ranks))
+    for groups, arrivals_s in _arrivals(streams, ranks):
+        late, by_s = latecomers(groups, arrivals_s)
+        held_s[late] += by_s
+        last[late] += 1
+    return RanksIteration(
+        ends_s=np.array([rank.end_s for rank in ranks]),
+        busy_s={part: np.array([rank.busy_s.get(part, 0.0) for rank in ranks]) for part in ITERATION_PARTS},
+        comm_s=np.array([rank.comm_s for rank in ranks]),
+        waits_s=np.array([rank.waits_s for rank in ranks]),
+        held_s=held_s,
+        last=last,
+        off_s=0.0,
+    )
+
+
+def _arrivals(streams: Streams, ranks: list[RankStep]) -> "Iterator[tuple[IntArray, FloatArray]]":
+    for which in collectives_of(streams):
+        operation = streams[which.stream][which.position]
+        if isinstance(operation, Communicate) and operation.schedule.rounds:
+            groups = group_order(operation.schedule.group)
+            yield groups, np.array([rank.arrivals_s[which] for rank in ranks])[groups]
+
+
+class _StepSums:
+    """What all steps so far took, summed over them for each rank."""
+
+    def __init__(self, topology: Topology) -> None:
+        world = topology.world_size
+        self._times_s: list[float] = []
+        self._ends_s: FloatArray = np.zeros(world)
+        self._busy_s = {part: np.zeros(world) for part in ITERATION_PARTS}
+        self._comm_s, self._waits_s, self._held_s, self._last = (np.zeros(world) for _ in range(4))
+        self._collectives = 0
+        self._off_s = 0.0
+
+    def add(self, step: RunStep, found: RanksIteration) -> float:
+        """Take a step in; return its time, from when the last rank was done with the one before [s]."""
+        taken_s = float(found.ends_s.max() - self._ends_s.max())
+        self._times_s += [taken_s / step.num_steps] * step.num_steps
+        self._ends_s = found.ends_s
+        for part, seconds in found.busy_s.items():
+            self._busy_s[part] += seconds
+        self._comm_s += found.comm_s
+        self._waits_s += found.waits_s
+        self._held_s += found.held_s
+        self._last += found.last
+        self._off_s += found.off_s
+        self._collectives += sum(1 for _ in collectives_of(step.streams))
+        return taken_s
+
+    def timeline(self, spans: tuple[Span, ...], fidelity: str) -> Timeline:
+        """Return the mean step, as the rank saw it that was done last."""
+        number, slowest = len(self._times_s), int(self._ends_s.argmax())
+        busy_s = {part: float(seconds[slowest]) / number for part, seconds in self._busy_s.items()}
+        mean_s = float(self._ends_s[slowest]) / number
+        found = make_timeline(mean_s, busy_s, spans)
+        return replace(
+            found,
+            comm_s=float(self._comm_s[slowest]) / number,
+            iterations_s=tuple(self._times_s),
+            waits=self._waits(number),
+            off_s=self._off_s / number,
+            fidelity=fidelity,
+        )
+
+    def _waits(self, number: int) -> RankWaits:
+        latest = np.argsort(-self._held_s, kind="stable")[:MOST_LATE_RANKS]
+        late = tuple(
+            LateRank(
+                rank=int(rank),
+                share=float(self._last[rank] / max(self._collectives, 1)),
+                held_s=float(self._held_s[rank] / number),
+            )
+            for rank in latest
+            if self._held_s[rank] > 0
+        )
+        waits_s = self._waits_s / number
+        least_s, most_s = float(waits_s.min()), float(waits_s.max())
+        return RankWaits(mean_s=float(waits_s.mean()), least_s=least_s, most_s=most_s, late=late)

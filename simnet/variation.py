@@ -1,0 +1,82 @@
+"""What varies from iteration to iteration: factors on compute, pauses, and factors on collectives, drawn from a seed.
+
+Every draw has a generator of its own, by seed, fault, kind and iteration (counter-based Philox; Salmon et al.,
+"Parallel random numbers: as easy as 1, 2, 3", SC 2011): all strategies, executors and processes see the same draws.
+"""
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from simnet.errors import SimnetError
+from simnet.network.topology import Topology
+from simnet.registry import tag_of
+
+if TYPE_CHECKING:
+    from simnet.hardware import Fault
+    from simnet.values import FloatArray
+
+_DRAWN = ("draw_compute", "draw_pauses_s", "draw_collectives")
+Drawn = Literal["draw_compute", "draw_pauses_s", "draw_collectives"]
+_MOST = 1e9
+
+
+class Varied(NamedTuple):
+    """What one iteration meets.
+
+    Attributes:
+        compute: factor on the time of compute of each rank.
+        pauses_s: how long each rank stands still before it begins; None if none does [s].
+        collectives: factor on the time of each collective, numbered stream by stream; None if it does not vary.
+    """
+
+    compute: "FloatArray"
+    pauses_s: "FloatArray | None" = None
+    collectives: "FloatArray | None" = None
+
+
+class Variation:
+    """The draws of a run on a cluster."""
+
+    def __init__(self, topology: Topology, seed: int) -> None:
+        """Take a cluster with its faults, and a seed of 0 to 2^63 - 1."""
+        self._topology = topology
+        self._seed = seed
+        self._constant = np.ones(topology.world_size)
+        for rank, factor in topology.slowed_ranks().items():
+            self._constant[rank] = factor
+
+    def of(self, iteration: int, num_collectives: int) -> Varied:
+        """Return what an iteration with so many collectives meets.
+
+        Raises:
+            SimnetError: a fault, which may be foreign code, draws something else than it should.
+        """
+        compute, pauses_s, collectives = self._constant, None, None
+        ranks = self._topology.world_size
+        for number, fault in enumerate(self._topology.faults):
+            if not fault.varies:
+                continue
+            if (drawn := self._draw(fault, number, "draw_compute", iteration, ranks)) is not None:
+                compute = compute * drawn
+            if (drawn := self._draw(fault, number, "draw_pauses_s", iteration, ranks)) is not None:
+                pauses_s = drawn if pauses_s is None else pauses_s + drawn
+            if (drawn := self._draw(fault, number, "draw_collectives", iteration, num_collectives)) is not None:
+                collectives = drawn if collectives is None else collectives * drawn
+        return Varied(compute, pauses_s, collectives)
+
+    def _draw(self, fault: "Fault", number: int, which: Drawn, iteration: int, size: int) -> "FloatArray | None":
+        where = f"cluster.faults: {tag_of(fault)!r}: {which}"
+        key = np.array([self._seed, 3 * number + _DRAWN.index(which)], dtype=np.uint64)
+        draws = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, iteration]))
+        try:
+            found = getattr(fault, which)(draws, iteration, size)
+            drawn = None if found is None else np.asarray(found, dtype=float)
+        except Exception as error:
+            raise SimnetError(f"{where}: {type(error).__name__}: {error}; fix the package that provides it") from error
+        if drawn is None:
+            return None
+        least = 0.0 if which == "draw_pauses_s" else 1e-6
+        if drawn.shape != (size,) or not ((drawn >= least) & (drawn <= _MOST)).all():
+            raise SimnetError(f"{where}: must be {size} numbers from {least:g} to {_MOST:g}; fix the fault")
+        return drawn

@@ -1,0 +1,183 @@
+"""The folded, the grouped and the exact executor give the same times, wherever more than one of them holds."""
+
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simnet import event_runner, faults, folded_runner
+from simnet.collectives import algorithms, direct, ring
+from simnet.collectives.execute import Exact, never_share_links
+from simnet.collectives.schedule import GroupKind
+from simnet.hardware import Calibration, Fault, SlowNode
+from simnet.iterations import RunStep, run_exact, run_grouped
+from simnet.network.topology import Topology
+from simnet.program import Communicate, Compute, OperationId
+from simnet.timeline import Streams, Timeline
+from simnet.units import Duration
+from simnet.variation import Variation
+from tests.helpers.topologies import NCCL_COSTS, leaves, topology
+from tests.validation.test_folded_equals_clock import CALIBRATIONS
+
+NEAR = 1e-9
+"""Relative: times this near each other differ by rounding alone."""
+ABOUT = 1.5
+"""What the grouped executor says that it may be off is an estimate: of rails that start apart, how far apart."""
+slowdowns = st.sampled_from([1.0, 1.3, 2.0, 3.7])
+WITH_NCCL = Calibration(nccl=NCCL_COSTS)
+
+
+def constant_faults(num_nodes: int, per_node: int) -> st.SearchStrategy[Fault]:
+    """Return faults that are there for good and draw nothing."""
+    node = st.integers(0, num_nodes - 1)
+    return st.one_of(
+        st.builds(SlowNode, node=node, compute_slowdown=slowdowns, nic_slowdown=slowdowns),
+        st.builds(faults.SlowRank, node=node, local_rank=st.integers(0, per_node - 1), compute_slowdown=slowdowns),
+        st.builds(faults.SlowLink, place=node, rate=st.sampled_from([0.1, 0.5, 1.0])),
+        st.builds(
+            faults.SlowLink, link=st.just("port"), place=st.integers(0, num_nodes * per_node - 1), rate=st.just(0.01)
+        ),
+        st.builds(faults.AddedLatency, at_nodes=st.tuples(node), added=st.just(Duration(1e-3))),
+        st.builds(faults.BackgroundTraffic, at_nodes=st.tuples(node), flows=st.integers(1, 3)),
+        st.builds(
+            faults.PacketLoss,
+            at_nodes=st.tuples(node),
+            probability=st.sampled_from([1e-5, 0.01]),
+            round_trip=st.just(Duration(1e-4)),
+        ),
+    )
+
+
+varying = st.one_of(
+    st.builds(faults.ComputeJitter, cv=st.sampled_from([0.01, 0.3])),
+    st.builds(faults.CollectiveJitter, cv=st.just(0.2)),
+    st.builds(faults.Pause, pause=st.just(Duration(0.05)), probability=st.just(0.3)),
+    st.builds(faults.Pause, pause=st.just(Duration(0.2)), every=st.just(2)),
+)
+comings = st.builds(
+    faults.SlowLink,
+    place=st.just(0),
+    rate=st.sampled_from([0.2, 0.5]),
+    from_s=st.builds(Duration, st.floats(0, 0.2)),
+    to_s=st.builds(Duration, st.floats(0.21, 0.4)),
+    every_s=st.none() | st.just(Duration(0.5)),
+)
+
+
+@st.composite
+def streams_on(
+    draw: st.DrawFn, network: Topology, kinds: tuple[GroupKind, ...] = ("world", "intra_node", "inter_node")
+) -> Streams:
+    """Return a program of one stream that computes and one that communicates."""
+    groups = [network.group(kind) for kind in kinds]
+    seconds = st.sampled_from([0.0, 1e-3, 0.02, 0.1])
+    compute = [Compute(part="backward", seconds=draw(seconds)) for _ in range(draw(st.integers(1, 4)))]
+    communication: list[Compute | Communicate] = []
+    for index in range(len(compute)):
+        after = (OperationId(0, index),)
+        communication.append(Compute(part="encode", seconds=draw(seconds) / 10, after=after, bucket=index))
+        for _ in range(draw(st.integers(1, 2))):
+            group = draw(st.sampled_from(groups))
+            make = draw(st.sampled_from([ring.all_gather, ring.all_reduce, ring.reduce_scatter, direct.all_to_all]))
+            size = draw(st.sampled_from([0.0, 1.0, 1e5, 2e7]))
+            communication.append(Communicate(schedule=make(group), message_bytes=size, bucket=index))
+        chosen = algorithms.choose(draw(st.sampled_from([None, "hierarchical", "auto"])), network, 1e6)
+        communication.append(Communicate(schedule=chosen, message_bytes=draw(st.sampled_from([1.0, 3e7]))))
+    last = (OperationId(1, len(communication) - 1),)
+    compute.append(Compute(part="optimizer", seconds=draw(seconds), after=last))
+    return tuple(compute), tuple(communication)
+
+
+def runs(
+    network: Topology, streams: Streams, steps: int = 1, slowdown: float = 1.0, seed: int = 0
+) -> tuple[Timeline, Timeline]:
+    """Return what the grouped and the exact executor say."""
+    variation = Variation(network, seed)
+    every = [RunStep(streams)] * steps
+    grouped = run_grouped(every, network, slowdown, variation, lambda: None)
+    return grouped, run_exact(every, network, slowdown, variation, Exact)
+
+
+def agree(grouped: Timeline, exact: Timeline) -> None:
+    assert grouped.iteration_s == pytest.approx(exact.iteration_s, rel=NEAR)
+    assert grouped.iterations_s == pytest.approx(exact.iterations_s, rel=1e-7, abs=NEAR * sum(exact.iterations_s))
+    assert grouped.comm_s == pytest.approx(exact.comm_s, rel=NEAR, abs=NEAR)
+    for part, seconds in {name: getattr(exact.breakdown, name) for name in exact.breakdown.__struct_fields__}.items():
+        assert getattr(grouped.breakdown, part) == pytest.approx(seconds, rel=NEAR, abs=NEAR * exact.iteration_s)
+    assert grouped.waits is not None
+    assert exact.waits is not None
+    assert grouped.waits.mean_s == pytest.approx(exact.waits.mean_s, abs=NEAR * sum(exact.iterations_s))
+
+
+@st.composite
+def clusters(draw: st.DrawFn, *more: st.SearchStrategy[Fault]) -> Topology:
+    num_nodes, per_node = draw(st.integers(1, 5)), draw(st.integers(1, 4))
+    calibration = draw(st.sampled_from([*CALIBRATIONS, WITH_NCCL]))
+    fabric = leaves(num_nodes // 2, 3.0) if num_nodes % 2 == 0 and draw(st.booleans()) else None
+    kinds = [constant_faults(num_nodes, per_node), *more]
+    found = draw(st.lists(st.one_of(kinds), min_size=1, max_size=3))
+    nodes = [fault.node for fault in found if isinstance(fault, SlowNode)]
+    found = [fault for fault in found if not isinstance(fault, SlowNode) or nodes.count(fault.node) == 1]
+    links = [fault.target for fault in found if isinstance(fault, faults.SlowLink)]
+    found = [fault for fault in found if not isinstance(fault, faults.SlowLink) or links.count(fault.target) == 1]
+    delayed = [fault.target for fault in found if isinstance(fault, faults.AddedLatency)]
+    found = [one for one in found if not isinstance(one, faults.AddedLatency) or delayed.count(one.target) == 1]
+    return topology(num_nodes, per_node, calibration, fabric=fabric, faults=tuple(found))
+
+
+@settings(max_examples=settings.default.max_examples * 3)
+@given(clusters(), st.data())
+def test_the_grouped_and_the_exact_executor_agree_on_clusters_with_faults(network, data):
+    streams = data.draw(streams_on(network))
+    grouped, exact = runs(network, streams, slowdown=data.draw(st.sampled_from([1.0, 1.4])))
+    if grouped.off_s == 0:
+        agree(grouped, exact)
+    else:
+        assert abs(grouped.iteration_s - exact.iteration_s) <= ABOUT * grouped.off_s + NEAR * exact.iteration_s
+
+
+@given(clusters(varying), st.data())
+def test_the_exact_executor_says_the_same_by_arrays_and_by_events(network, data):
+    streams = data.draw(streams_on(network, ("world", "intra_node")))
+    assert never_share_links(one.schedule for one in streams[1] if isinstance(one, Communicate))
+    steps, variation = [RunStep(streams)] * 2, Variation(network, 1)
+    by_events = run_exact(steps, network, 1.2, variation, Exact)
+    by_arrays = run_exact(steps, network, 1.2, variation, partial(Exact, by_arrays=True))
+    agree(by_arrays, by_events)
+
+
+@given(clusters(varying), st.integers(1, 4), st.data())
+def test_they_agree_over_several_iterations_that_vary(network, steps, data):
+    grouped, exact = runs(network, data.draw(streams_on(network)), steps, seed=data.draw(st.integers(0, 9)))
+    if grouped.off_s == 0:
+        agree(grouped, exact)
+    else:
+        assert abs(grouped.iteration_s - exact.iteration_s) <= ABOUT * grouped.off_s + NEAR * exact.iteration_s
+
+
+@given(clusters(comings), st.data())
+def test_they_are_as_near_as_the_grouped_one_says_where_links_come_and_go(network, data):
+    grouped, exact = runs(network, data.draw(streams_on(network)), steps=2)
+    assert abs(grouped.iteration_s - exact.iteration_s) <= ABOUT * grouped.off_s + NEAR * exact.iteration_s
+
+
+@given(st.integers(1, 5), st.integers(1, 4), st.sampled_from([*CALIBRATIONS, WITH_NCCL]), st.data())
+def test_all_three_agree_where_all_nodes_are_alike(num_nodes, per_node, calibration, data):
+    network = topology(num_nodes, per_node, calibration)
+    streams = data.draw(streams_on(network))
+    slowdown = data.draw(st.sampled_from([1.0, 1.4]))
+    folded = folded_runner.run(streams, network, slowdown)
+    grouped, exact = runs(network, streams, slowdown=slowdown)
+    assert folded is not None
+    if not grouped.off_s:
+        assert [folded.iteration_s] * 2 == pytest.approx([grouped.iteration_s, exact.iteration_s], rel=NEAR)
+        agree(grouped, exact)
+
+
+def test_a_step_alone_is_the_same_whether_it_is_one_of_several_or_not():
+    network = topology(2, 2)
+    message = Communicate(schedule=ring.all_reduce(network.group("world")), message_bytes=1e6)
+    streams = ((Compute(part="backward", seconds=0.1),), (message,))
+    alone = event_runner.run(streams, network, 1.0, Exact)
+    assert runs(network, streams, steps=3)[1].iterations_s == pytest.approx([alone.iteration_s] * 3, rel=NEAR)
