@@ -4,6 +4,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -17,6 +18,9 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
+# A worker process takes 0.3 s to start. So the first tasks are done in this process for PROBE_S of CPU time, and
+# workers are started only if the rest would take longer than WORKERS_PAY_S at that pace.
+PROBE_S, WORKERS_PAY_S = 0.5, 2.0
 # New objects that wait for a look for circles among them, where Python's own number is 700.
 OBJECTS_PER_LOOK = 50_000
 
@@ -72,6 +76,38 @@ def run_in_workers(
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def run_where_it_pays(
+    tasks: Sequence[Task],
+    work_here: Callable[[Task], Result],
+    jobs: int,
+    *,
+    work_there: Callable[[Task], Result],
+    prepare: Callable[[], object] = int,
+) -> Iterator[Result]:
+    """Do the first tasks in this process, and the others in workers where they would take long.
+
+    Args:
+        tasks: what to do.
+        work_here: done with each in this process.
+        jobs: as `run_in_workers`.
+        work_there: the same in a worker, as `run_in_workers`.
+        prepare: as `run_in_workers`.
+
+    Yields:
+        Results in the order in which they are ready.
+
+    Raises:
+        SimnetError: as `run_in_workers`.
+    """
+    start_s = time.process_time()
+    for done, task in enumerate(tasks):
+        elapsed_s, rest = time.process_time() - start_s, tasks[done:]
+        if jobs > 1 and done and elapsed_s > PROBE_S and len(rest) * elapsed_s / done > WORKERS_PAY_S:
+            yield from run_in_workers(rest, work_there, jobs, prepare=prepare)
+            return
+        yield work_here(task)
 
 
 @contextmanager

@@ -173,15 +173,16 @@ def advise(  # noqa: PLR0913 - the options of the command
         SimnetError: an unknown system, a file that cannot be read, or a cluster that needs the exact executor.
     """
     from simnet.compare import convergence as trainings
+    from simnet.compare.as_it_is import num_runs
     from simnet.compare.rank import advise as ranked
-    from simnet.compare.rank import check_folded
+    from simnet.compare.rank import check_rankable
     from simnet.compare.tune import chosen, recorded_systems
 
     names, recorded, judges = chosen(systems), recorded_systems(map(str, steps)), [*map(str, convergence)]
     resolved = experiment_of(scenario, settings, draws, needs_strategy=False).at({})
-    check_folded(resolved)
+    check_rankable(resolved)
     records = {Path(name).stem: trainings.load(name) for name in judges} or trainings.shipped()
-    with advancing(progress, len(names) + len(recorded), "predicting") as advance:
+    with advancing(progress, num_runs(resolved, len(names) + len(recorded)), "predicting") as advance:
         found = ranked(
             resolved,
             names=names,

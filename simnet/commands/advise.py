@@ -66,7 +66,8 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
 ) -> None:
     """Run `simnet advise`."""
     from simnet.compare import convergence
-    from simnet.compare.rank import advise, check_folded
+    from simnet.compare.as_it_is import num_runs
+    from simnet.compare.rank import advise, check_rankable
     from simnet.compare.tune import chosen, load_with_any_strategy, recorded_systems
     from simnet.show.advice import advice_page, to_object
     from simnet.workers import look_rarely_for_circles, num_cores
@@ -78,14 +79,14 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     add_draws(fixed, draws)
     experiment = load_with_any_strategy(scenario, fixed)
     resolved = experiment.at({})
-    check_folded(resolved)
+    check_rankable(resolved)
     check_file(output)
     check_figure(plot, output, style)
     if plot is not None:
         _check_nodes(resolved)
     tell_of_axes(experiment)
     records = {Path(name).stem: convergence.load(name) for name in trainings} or convergence.shipped()
-    with progress(len(names) + len(recorded), "predicting") as advance:
+    with progress(num_runs(resolved, len(names) + len(recorded)), "predicting") as advance:
         found = advise(
             resolved,
             names=names,

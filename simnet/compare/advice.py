@@ -18,13 +18,30 @@ from simnet.units import Bandwidth
 Bound = Literal["compute", "wire", "latency", "codec"]
 
 
+class FaultyStep(Struct, frozen=True, kw_only=True):
+    """A step of one system on the cluster as it is.
+
+    Attributes:
+        p50_s: median of its iterations [s].
+        p95_s: time that 95 % of them do not exceed [s].
+        speedup_p50: median of the baseline's iterations over it.
+        speedup_p95: the same at the 95th percentile.
+    """
+
+    p50_s: float
+    p95_s: float
+    speedup_p50: float
+    speedup_p95: float
+
+
 class RankedSystem(Struct, frozen=True, kw_only=True):
     """One system on the cluster, at its best variant.
 
     Attributes:
         is_dense: it sends gradients without compression.
         strategy: the fastest of the variants tried.
-        iteration_s: mean time of a step of a long training, a dense stage counted in by its share [s].
+        iteration_s: mean time of a step of a long training, a dense stage counted in by its share; on a cluster with
+            faults, the median of its iterations [s].
         speedup: of a step, over the baseline at its best.
         records: what trainings say of the system, in the form that it has here.
         missed_otherwise: by task where it was trained, but in no such form: whether it missed the target in all others.
@@ -38,6 +55,8 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
         faster_in: NIC bandwidths at which the system is faster than DDP tuned there.
         pays_in: NIC bandwidths at which the system pays by the rule of its verdict.
         curve: (bandwidth, speedup) at the bandwidths tried first; empty on one node.
+        faulty: its step with the faults of the cluster; None where nodes are all alike, for which the bandwidths above
+            hold.
     """
 
     name: str
@@ -56,6 +75,7 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
     faster_in: tuple[Range, ...] = ()
     pays_in: tuple[Range, ...] = ()
     curve: tuple[tuple[Bandwidth, float], ...] = ()
+    faulty: FaultyStep | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -134,6 +154,7 @@ class Advice(Struct, frozen=True, kw_only=True):
         left_out: systems that cannot be predicted here, with the reason.
         tasks: of the trainings that systems were judged by.
         accumulated: the speedup of the `answer` by number of micro-batches.
+        iterations: of each system on a cluster with faults; 0 where nodes are all alike.
     """
 
     scenario: Scenario
@@ -144,11 +165,18 @@ class Advice(Struct, frozen=True, kw_only=True):
     left_out: tuple[tuple[str, str], ...]
     tasks: tuple[str, ...] = ()
     accumulated: tuple[Accumulated, ...] = ()
+    iterations: int = 0
 
     @property
     def baseline_system(self) -> RankedSystem:
         """The baseline."""
         return next(row for row in self.systems if row.name == self.baseline)
+
+    @property
+    def by_p95(self) -> tuple[RankedSystem, ...]:
+        """Those with faults that may fit, by the 95th percentile of their iterations, the fastest first."""
+        rows = [row for row in self.systems if row.faulty is not None and row.may_fit]
+        return tuple(sorted(rows, key=lambda row: row.faulty.p95_s if row.faulty else 0.0))
 
     @property
     def others(self) -> tuple[RankedSystem, ...]:

@@ -1,6 +1,5 @@
 """Rank all systems on the cluster and workload of one scenario against the fastest DDP without compression."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -9,6 +8,7 @@ from msgspec.structs import replace
 from simnet import calibration_draws, memory_fit, model_error
 from simnet.compare import whatif
 from simnet.compare.advice import Accumulated, Advice, Bound, RankedSystem
+from simnet.compare.as_it_is import alike, with_faults
 from simnet.compare.convergence import Convergence
 from simnet.compare.crossing import Range
 from simnet.compare.training_record import TimedStages, TimedSystem, TrainingRecord, missed_otherwise, trained_as
@@ -24,12 +24,13 @@ from simnet.compare.tune import (
 from simnet.compare.tuned_steps import SystemVsBaseline, TunedSteps
 from simnet.compare.verdict import PAYS, Speedup
 from simnet.errors import SimnetError
+from simnet.prepared import is_folded
 from simnet.result import RunResult
 from simnet.scenario import Scenario
 from simnet.simulation import simulate
 from simnet.step_timer import StageTimes
 from simnet.strategies import AnyStrategy, RecordedStep
-from simnet.workers import run_in_workers
+from simnet.workers import run_where_it_pays
 
 FREED: dict[Bound, Callable[[Scenario, RunResult], Scenario]] = {
     "compute": whatif.free_compute,
@@ -37,9 +38,6 @@ FREED: dict[Bound, Callable[[Scenario, RunResult], Scenario]] = {
     "latency": whatif.free_latency,
     "codec": whatif.free_codec,
 }
-# A worker process takes 0.3 s to start. So the first systems are ranked in this process for PROBE_S of CPU time, and
-# workers are started only if the rest would take longer than WORKERS_PAY_S at that pace.
-PROBE_S, WORKERS_PAY_S = 0.5, 2.0
 # Drawn calibrations for the intervals, where the scenario does not set run.draws.
 DRAWS = 50
 # The answer is told for this many times the micro-batches, too.
@@ -66,12 +64,13 @@ def advise(  # noqa: PLR0913 - the arguments of one command
         trainings: measured ones by name of the task, so that systems are judged by the time to the target, too.
         are_of_user: whether these are trainings of the workload, as the user says; those of other models only warn.
         jobs: number of processes at most; the advice is the same for any.
-        progress: called with 1 whenever a system is done.
+        progress: called with 1 whenever a system is done; on a cluster with faults, once more for each.
 
     Raises:
         SimnetError: not even DDP can be predicted.
     """
-    plain = replace(scenario, baseline=None, run=replace(scenario.run, draws=0, steps=None), strategy=PLAIN)
+    same = alike(scenario)
+    plain = replace(same, baseline=None, run=replace(same.run, draws=0, steps=None), strategy=PLAIN)
     known = {**systems(), **(recorded or {})}
     wanted = without_repeats(systems() if names is None else names, known, scenario.workload.dtype)
     names = (*wanted, *(recorded or {}))
@@ -80,7 +79,8 @@ def advise(  # noqa: PLR0913 - the arguments of one command
     if ranking.baseline_name not in (*ranking.dense, *names):
         names = (ranking.baseline_name, *names)
     found: dict[str, RankedSystem | str] = {}
-    for name, row in _rows(ranking, names, jobs):
+    here, prepare = partial(_row_of, ranking), partial(_prepare, ranking)
+    for name, row in run_where_it_pays(names, here, jobs, work_there=_row_in_worker, prepare=prepare):
         found[name] = row
         progress(1)
     rows = [ranking.dense_row(name) for name in ranking.dense]
@@ -94,34 +94,23 @@ def advise(  # noqa: PLR0913 - the arguments of one command
         left_out=tuple((name, row) for name in names if isinstance(row := found[name], str)),
         tasks=tuple(trainings or {}),
     )
+    if same.cluster != scenario.cluster:
+        advice = with_faults(advice, scenario, jobs, progress)
     answer = advice.answer
     return replace(advice, accumulated=ranking.accumulated(answer.name)) if answer else advice
 
 
-def check_folded(scenario: Scenario) -> None:
+def check_rankable(scenario: Scenario) -> None:
     """Refuse a scenario that takes seconds per iteration, since thousands of iterations are simulated.
 
     Raises:
         SimnetError: the scenario runs on the exact executor.
     """
-    from simnet.simulation import num_calls
-
-    if num_calls(scenario):
+    if scenario.run.fidelity == "exact" or not is_folded(alike(scenario)):
         raise SimnetError(
-            f"{scenario.name}: needs the exact executor: the ranking needs the folded one; drop "
-            "slow_nodes, faults and run.fidelity, and fill every leaf"
+            f"{scenario.name}: needs the exact executor: the ranking needs the folded or the grouped one; drop "
+            "run.fidelity, and fill every leaf"
         )
-
-
-def _rows(ranking: "_Ranking", names: Sequence[str], jobs: int) -> Iterator[tuple[str, RankedSystem | str]]:
-    """Yield each name with its ranked system or the reason why it has none; from workers if that pays."""
-    start_s = time.process_time()
-    for done, name in enumerate(names):
-        elapsed_s, rest = time.process_time() - start_s, names[done:]
-        if jobs > 1 and done and elapsed_s > PROBE_S and len(rest) * elapsed_s / done > WORKERS_PAY_S:
-            yield from run_in_workers(rest, _row_in_worker, jobs, prepare=partial(_prepare, ranking))
-            return
-        yield name, ranking.row_or_reason(name)
 
 
 # The ranking of a worker process, put there once by `_prepare` and not with every name.
@@ -133,7 +122,11 @@ def _prepare(ranking: "_Ranking") -> None:
 
 
 def _row_in_worker(name: str) -> tuple[str, RankedSystem | str]:
-    return name, _in_worker[0].row_or_reason(name)
+    return _row_of(_in_worker[0], name)
+
+
+def _row_of(ranking: "_Ranking", name: str) -> tuple[str, RankedSystem | str]:
+    return name, ranking.row_or_reason(name)
 
 
 class _Ranking:

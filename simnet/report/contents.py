@@ -9,7 +9,7 @@ from simnet import sweeps
 from simnet.compare import convergence
 from simnet.compare.advice import Advice
 from simnet.compare.crossover import search, speedup_of
-from simnet.compare.rank import advise, check_folded
+from simnet.compare.rank import advise, check_rankable
 from simnet.compare.tune import chosen
 from simnet.comparison import Comparison, coverage, mean_error, worst_error
 from simnet.errors import SimnetError
@@ -221,7 +221,7 @@ def verdict_sentence(result: RunResult) -> str:
 def _advice(scenario: Scenario, systems: Iterable[str], tick: Tick, jobs: int) -> Advice | None:
     """Return the ranking of alternatives; None for a cluster that needs the exact executor."""
     try:
-        check_folded(scenario)
+        check_rankable(scenario)
     except SimnetError:
         return None
     return advise(

@@ -62,7 +62,12 @@ def advice_page(advice: Advice) -> Page:
 
 def advice_table(advice: Advice) -> Table:
     """Return all systems, the fastest first."""
-    return Table(COLUMNS, (_cells(row, advice) for row in advice.systems))
+    if not advice.iterations:
+        return Table(COLUMNS, (_cells(row, advice) for row in advice.systems))
+    step = COLUMNS.index("step")
+    columns = (*COLUMNS[:step], "step (p50)", "p95", *COLUMNS[step + 1 :])
+    rows = ((row, _cells(row, advice)) for row in advice.systems)
+    return Table(columns, ((*cells[: step + 1], _p95(row), *cells[step + 1 :]) for row, cells in rows))
 
 
 def _left_out(advice: Advice) -> Iterator[str]:
@@ -124,6 +129,10 @@ def verdict_text(row: RankedSystem, advice: Advice) -> str:
     return "-" if row.is_dense and row.may_fit else row.verdict
 
 
+def _p95(row: RankedSystem) -> str:
+    return "-" if row.faulty is None else format_seconds(row.faulty.p95_s)
+
+
 def _memory(row: RankedSystem) -> str:
     """Return what a GPU holds, a least size where parts are not known."""
     if row.memory is None:
@@ -152,6 +161,7 @@ def to_object(advice: Advice) -> dict[str, object]:
         "nic_bytes_per_s": scenario.cluster.inter_node.bytes_per_s,
         "baseline": advice.baseline,
         "plain_iteration_s": advice.plain_iteration_s,
+        "iterations": advice.iterations,
         "speedup_without_comm": advice.speedup_without_comm,
         "best": advice.best.name if advice.best else None,
         "choices": [
@@ -197,6 +207,9 @@ def _row_object(row: RankedSystem) -> dict[str, object]:
         "pays_in_bytes_per_s": [list(ends) for ends in row.pays_in],
         "crossover_bytes_per_s": list(row.crossovers),
         "curve": [list(point) for point in row.curve],
+        "p50_s": row.faulty.p50_s if row.faulty else None,
+        "p95_s": row.faulty.p95_s if row.faulty else None,
+        "speedup_p95": row.faulty.speedup_p95 if row.faulty else None,
     }
 
 

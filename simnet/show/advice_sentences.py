@@ -8,6 +8,7 @@ from simnet.compare.advice import Advice
 from simnet.compare.crossing import Range
 from simnet.compare.verdict import FEWER_STEPS, MEASURE_FIRST, MISSED_ALL, NO_SOONER, PAYS, UNCERTAIN, UNTRAINED
 from simnet.compare.whatif import SLOW_KERNEL_FACTOR
+from simnet.registry import tag_of
 from simnet.show.text import clipped, printable
 
 # Systems of one verdict that are named with their speedup; the others are counted.
@@ -49,6 +50,10 @@ def sentences(advice: Advice) -> list[str]:
         "pays_from": PAYS,
         "gain_over_plain": advice.plain_iteration_s / advice.baseline_system.iteration_s,
         "measured_on": measured_on if any(one.curve for one in advice.others) else None,
+        "iterations": advice.iterations,
+        "faults": list(dict.fromkeys(fault.title or tag_of(fault) for fault in scenario.cluster.all_faults)),
+        "by_p50": [row for row in advice.systems if row.may_fit],
+        "by_p95": advice.by_p95,
         "slow_kernel_factor": SLOW_KERNEL_FACTOR,
         "max_named": MAX_NAMED,
         "ranges": ranges_text,

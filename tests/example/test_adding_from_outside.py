@@ -204,7 +204,7 @@ class TestFault:
         flaps = {"kind": "flapping_of_outside", "node": 1, "from_s": 0.1, "to_s": 0.3}
         asked = scenario("all_reduce", faults=[flaps])
         slowed = simulate(replace(asked, run=replace(asked.run, iterations=1))).result
-        assert slowed.fidelity == "grouped"
+        assert slowed.fidelity == "exact", "the NIC changes in the middle of collectives, and sends are few"
         # For 0.2 s a tenth is sent, so nine tenths of that time are lost.
         assert slowed.iteration_s - whole.iteration_s == pytest.approx(0.18, rel=0.05)
 

@@ -137,10 +137,6 @@ class TestCommand:
                 ["--plot", "x.png", "--set", "cluster.num_nodes=1"],
                 "--plot: cluster.num_nodes is 1: one node sends nothing over its NIC",
             ),
-            (
-                ["--set", "cluster.slow_nodes=[{node=0, nic_slowdown=2.0}]"],
-                "needs the exact executor: the ranking needs",
-            ),
             (["--set", "run.fidelity=exact"], "pod: needs the exact executor"),
             (["--set", "run.draws=3", "--draws", "3"], "--draws: has no effect with run.draws; drop one of the two"),
             (["--set", "workload.forward=4"], "workload.forward: 4: write a number and a unit"),

@@ -6,8 +6,8 @@ import typing
 import pytest
 from msgspec.structs import replace
 
-from simnet import model_error
-from simnet.compare import rank, tuned_steps, whatif
+from simnet import model_error, workers
+from simnet.compare import tuned_steps, whatif
 from simnet.compare.convergence import shipped
 from simnet.compare.rank import advise
 from simnet.compare.tune import chosen, dense_systems, systems
@@ -162,8 +162,8 @@ class TestRanking:
         given = scenario(workload=workload, calibration=calibration, draws=20)
         names = ["Marsit", "TernGrad", "BinSGDM", "SignSGD"]
         alone = advise(given, names=names)
-        monkeypatch.setattr(rank, "PROBE_S", 0.0)
-        monkeypatch.setattr(rank, "WORKERS_PAY_S", 0.0)
+        monkeypatch.setattr(workers, "PROBE_S", 0.0)
+        monkeypatch.setattr(workers, "WORKERS_PAY_S", 0.0)
         done: list[int] = []
         assert advise(given, names=names, jobs=2, progress=done.append) == alone
         assert (len(alone.left_out), done) == (1, [1] * 4)
