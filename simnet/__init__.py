@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from simnet.api.measured_answers import CalibrationAnswer, ValidationAnswer
     from simnet.api.measurements import calibrate, validate
     from simnet.api.questions import advise, crossover, load, simulate, sweep
+    from simnet.api.sweeping import sweep_to_parquet
     from simnet.api.trainings import time_to_target
     from simnet.errors import SimnetError
     from simnet.scenario import Scenario
@@ -47,6 +48,7 @@ _HOMES = {
     "load": "simnet.api.questions",
     "simulate": "simnet.api.questions",
     "sweep": "simnet.api.questions",
+    "sweep_to_parquet": "simnet.api.sweeping",
     "time_to_target": "simnet.api.trainings",
     "validate": "simnet.api.measurements",
 }
@@ -69,6 +71,7 @@ __all__ = [
     "load",
     "simulate",
     "sweep",
+    "sweep_to_parquet",
     "time_to_target",
     "validate",
 ]

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from simnet.errors import SimnetError, did_you_mean
 from simnet.parsing import parse_json, parse_toml
@@ -312,26 +312,43 @@ def write_file(path: Path, data: bytes, inside: Path | None = None) -> None:
     Raises:
         SimnetError: the folder or the file cannot be written, a link leads out of `inside`, or an input would be lost.
     """
+    with writing(path, inside) as file:
+        file.write(data)
+
+
+@contextmanager
+def writing(path: Path, inside: Path | None = None) -> Iterator[IO[bytes]]:
+    """Yield a file to write to piece by piece, which replaces `path` as `write_file` does once all is written.
+
+    Args:
+        path: of the file.
+        inside: a folder that no link may lead out of.
+
+    Raises:
+        SimnetError: as `write_file`, also where writing a piece fails.
+    """
     import tempfile  # which itself imports much
 
     try:
         refuse_input(path)
-        path = write_target(path, inside)
-        if is_special(path):
-            path.write_bytes(data)
+        target = write_target(path, inside)
+        if is_special(target):
+            with target.open("wb") as file:
+                yield file
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(prefix=".simnet-", dir=path.parent)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, partial = tempfile.mkstemp(prefix=".simnet-", dir=target.parent)
     except OSError as error:
         raise write_error(path, error) from error
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            os.fchmod(handle, _mode(path))
-        os.replace(partial, path)  # noqa: PTH105 - `partial` is a str
+            yield file
+            os.fchmod(handle, _mode(target))
+        os.replace(partial, target)  # noqa: PTH105 - `partial` is a str
     except OSError as error:
-        Path(partial).unlink(missing_ok=True)
         raise write_error(path, error) from error
+    finally:
+        Path(partial).unlink(missing_ok=True)
 
 
 def write_target(path: Path, inside: Path | None = None) -> Path:

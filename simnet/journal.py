@@ -13,6 +13,7 @@ from msgspec import Struct
 from simnet import schema
 from simnet.errors import NotInstalledError, SimnetError
 from simnet.files import write_error, write_target
+from simnet.key_places import KeyPlaces
 from simnet.result import RunResult
 
 NAME = "points.jsonl"
@@ -41,12 +42,14 @@ class _Kept(Struct, frozen=True):
 
 
 class Journal:
-    """A file of finished points, locked as long as it is open.
+    """A file of finished points, locked as long as it is open; the places of its lines are in memory, not the lines.
 
     Example: `with Journal(Path("out")) as journal: journal.append(key, result)`.
 
     Attributes:
-        lines: those that the file had when it was opened, by the content hash of their point.
+        path: of the file.
+        places: where the line of each point starts [bytes], by the content hash of the point.
+        end_before: where it ended when it was opened [bytes].
     """
 
     def __init__(self, directory: Path) -> None:
@@ -63,13 +66,17 @@ class Journal:
                 rule = "not a regular file; remove it, or name another with -o"
                 raise SimnetError(f"{self.path}: {rule}")
             self._file = write_target(self.path, directory).open("a+b")
+            # Lines are read by a handle of their own, since a seek writes out what the other one holds.
+            self._reader = self.path.open("rb")
         except OSError as error:
             raise write_error(directory, error) from error
         try:
             self._lock()
-            self._numbers: dict[str, int] = {}
-            self.lines = self._read()
+            self.places = KeyPlaces()
+            self._end = self._read()
+            self.end_before = self._end
         except BaseException:
+            self._reader.close()
             self._file.close()
             raise
 
@@ -79,10 +86,11 @@ class Journal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._reader.close()
         with suppress(OSError):  # closing writes once more what a full disk has refused
             self._file.close()
 
-    def append(self, key: str, outcome: bytes | str, values: Mapping[str, object] | None = None) -> None:
+    def append(self, key: str, outcome: bytes | str, values: Mapping[str, object] | None = None) -> int:
         """Add a finished point; it outlives a kill at once.
 
         Args:
@@ -90,14 +98,21 @@ class Journal:
             outcome: its result in JSON, or the reason why it is refused.
             values: of the swept keys, for people who read why a point is refused.
 
+        Returns:
+            The place of its line.
+
         Raises:
             SimnetError: the disk is full or gone.
         """
+        line = b'{"key": "%b", %b}\n' % (key.encode(), _written(outcome, values or {}))
         try:
-            self._file.write(b'{"key": "%b", %b}\n' % (key.encode(), _written(outcome, values or {})))
+            self._file.write(line)
             self._file.flush()
         except OSError as error:
             raise write_error(self.path, error) from error
+        place = self.places[key] = self._end
+        self._end += len(line)
+        return place
 
     def _lock(self) -> None:
         try:
@@ -112,39 +127,60 @@ class Journal:
         Raises:
             SimnetError: one is not what the simulator writes; results of other versions of it are never asked for.
         """
-        asked = set(keys)
-        return {key: self._outcome(key) for key in self.lines if key in asked}
+        known = ((key, self.places.get(key)) for key in dict.fromkeys(keys))
+        return {key: self.outcome_at(place) for key, place in known if place is not None}
 
-    def _outcome(self, key: str) -> RunResult | str:
-        where = f"{self.path}: line {self._numbers[key]}"
+    def outcome_at(self, place: int) -> RunResult | str:
+        """Return what the point came to whose line is at a place.
+
+        Raises:
+            SimnetError: as `outcomes_of`.
+        """
+        self._reader.seek(place)
+        line = self._reader.readline()
         try:
-            kept = schema.decode(_Kept, self.lines[key], where)
-        except NotInstalledError as error:
-            raise SimnetError(error.in_data) from error
-        except SimnetError as error:
-            raise SimnetError(f"{error}: {DAMAGED}") from error
+            kept = schema.decode(_Kept, line, "")
+        except SimnetError:
+            kept = self._decoded(line, self._line(place))  # whose message says where
         outcome = kept.refused if kept.result is None else kept.result
         assert outcome is not None  # as `_Entry` has checked
         return outcome
 
-    def _read(self) -> dict[str, bytes]:
-        """Read the file, and only then cut off what a kill has left of a line."""
-        self._file.seek(0)
-        *whole, rest = self._file.read().split(b"\n")
-        lines = {self._key(number, line): line for number, line in enumerate(whole, start=1)}
-        if not (rest.startswith(_START) or _START.startswith(rest)):
-            raise self._damaged(len(whole) + 1, rest)
-        if rest:
-            self._file.truncate(sum(len(line) + 1 for line in whole))
-        return lines
+    @staticmethod
+    def _decoded(line: bytes, where: str) -> _Kept:
+        try:
+            return schema.decode(_Kept, line, where)
+        except NotInstalledError as error:
+            raise SimnetError(error.in_data) from error
+        except SimnetError as error:
+            raise SimnetError(f"{error}: {DAMAGED}") from error
+
+    def _line(self, place: int) -> str:
+        """Return how messages call the line at a place."""
+        self._reader.seek(0)
+        number = 1
+        while self._reader.tell() < place and self._reader.readline():
+            number += 1
+        return f"{self.path}: line {number}"
+
+    def _read(self) -> int:
+        """Read the places of all lines, and only then cut off what a kill has left of a line; return the end."""
+        place = 0
+        for number, line in enumerate(self._reader, start=1):
+            if not line.endswith(b"\n"):
+                if not (line.startswith(_START) or _START.startswith(line)):
+                    raise self._damaged(number, line)
+                self._file.truncate(place)
+                break
+            self.places[self._key(number, line)] = place
+            place += len(line)
+        return place
 
     def _key(self, number: int, line: bytes) -> str:
         try:
-            entry = msgspec.json.decode(line, type=_Entry)
+            return msgspec.json.decode(line, type=_Entry).key
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise self._damaged(number, line) from error
-        self._numbers[entry.key] = number
-        return entry.key
+            raise self._damaged(number, line.rstrip(b"\n")) from error
 
     def _damaged(self, number: int, line: bytes) -> SimnetError:
         return SimnetError(f"{self.path}: line {number}: {_shown(line)}: {DAMAGED}")

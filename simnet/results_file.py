@@ -1,4 +1,4 @@
-"""Read the results.json of a sweep, of this format and of the two before it."""
+"""Read the results of a sweep: results.json, of this format and of the two before it, or results.parquet."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct
 
-from simnet import files, schema
+from simnet import files, parquet_file, schema
 from simnet.errors import NotInstalledError, SimnetError, shown
 from simnet.parsing import check_plain, parse_json
 from simnet.result import FORMAT, LARGEST, SMALLEST, RunResult, StrategyResult, SweepResult
@@ -35,21 +35,43 @@ def read(results: Path) -> SweepResult:
     """Read the results of a sweep.
 
     Args:
-        results: the file, or the folder in which a sweep has left its results.json.
+        results: the file, or the folder in which a sweep has left its results.
 
     Raises:
         SimnetError: there is no such file, or it is damaged, empty, or of a format that is not read.
     """
     try:
-        path = results / NAME if results.is_dir() else results
-        data = files.read_bytes(path, MAX_BYTES)
+        path = file_in(results)
+        data = b"" if is_parquet(path) else files.read_bytes(path, MAX_BYTES)
     except OSError as error:
         raise SimnetError(f"{results}: cannot be read: {error.strerror}: {_REPAIR}") from error
     except SimnetError as error:
         raise SimnetError(f"{error}: {_REPAIR}") from error
+    if is_parquet(path):
+        found = parquet_file.read(path)
+        _check_rates(found, str(path))
+        return found
     if not data.strip():
         raise SimnetError(f"{path}: is empty; run the sweep again")
     return decode(data, str(path))
+
+
+def file_in(results: Path) -> Path:
+    """Return the file of results: the given one, or that of a folder that was written last.
+
+    Raises:
+        OSError: the place cannot be looked at.
+    """
+    if not results.is_dir():
+        return results
+    plain, flat = results / NAME, results / parquet_file.NAME
+    is_newer = flat.exists() and not (plain.exists() and plain.stat().st_mtime_ns >= flat.stat().st_mtime_ns)
+    return flat if is_newer else plain
+
+
+def is_parquet(path: Path) -> bool:
+    """Return whether a file is one of Parquet, by its ending."""
+    return path.suffix == ".parquet"
 
 
 def read_run(path: Path) -> RunResult | None:
@@ -58,7 +80,7 @@ def read_run(path: Path) -> RunResult | None:
     Raises:
         SimnetError: the run is damaged.
     """
-    if not path.is_file():
+    if not path.is_file() or is_parquet(path):
         return None
     data = files.read_bytes(path, MAX_BYTES)
     # A sweep has scenarios, too, but each in a point.

@@ -3,39 +3,29 @@
 import hashlib
 import itertools
 import math
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from simnet import files, schema
-from simnet.collectives import algorithms
+from simnet import code_hash, files, schema
 from simnet.errors import SimnetError
-from simnet.hardware import FAULTS
 from simnet.journal import Journal
-from simnet.registry import is_foreign
-from simnet.result import RefusedPoint, RunResult, SweepResult, SweptAxis, point_result, to_json
+from simnet.result import RefusedPoint, RunResult, SweepResult, SweptAxis, point_result
 from simnet.scenario import Experiment, Scenario
-from simnet.strategies import STRATEGIES
+from simnet.sweep_tasks import KeyedScenario, Outcome, outcomes
 from simnet.uncertainty import with_default_draws
-from simnet.workers import run_in_workers
+from simnet.worker_pools import WorkerPool
 
 MAX_POINTS = 100_000
-# Least time of a worker's task: below it, passing the task costs as much as the simulation.
-TASK_S = 0.02
-# Tasks longer than this are cut, since an interrupted task is simulated again.
-LONGEST_TASK_S = 0.5
-# Time spent on points in this process before workers are considered.
-PROBE_S = 0.3
-# Least remaining time for which workers are started: starting them takes about 0.2 s.
-WORKERS_PAY_S = 1.0
+"""Most points of a sweep whose results are held in memory."""
+MAX_STREAMED = 10_000_000
+"""Most points of a sweep that is streamed, as to a Parquet file."""
 MOST_DRAWN = 200
 """Points of a sweep up to which each gets an interval by default; beyond, it would take minutes."""
 
@@ -51,8 +41,9 @@ class SweepPoint:
     def key(self) -> str:
         """Content hash of the scenario, the files of its own that it names, and the simulator's code."""
         # Results of other code are never taken from the journal: a model that changed would go unnoticed.
-        digest = hashlib.sha256(_code_hash().encode())
-        digest.update(_foreign_code())
+        digest = hashlib.sha256(code_hash.of_simnet().encode())
+        for _, code in sorted(code_hash.foreign_code().items()):
+            digest.update(code)
         digest.update(msgspec.json.encode(self.scenario, enc_hook=float, order="deterministic"))
         for path in _input_files(self.scenario):
             digest.update(files.read_bytes(path))
@@ -78,21 +69,41 @@ def points_of(experiment: Experiment) -> tuple[SweepPoint | RefusedPoint, ...]:
     Raises:
         SimnetError: there is nothing to sweep, too much of it, or no point holds together.
     """
-    axes = experiment.axes
+    check_size(experiment, MAX_POINTS)
+    points = tuple(each_point(experiment))
+    check_any(points)
+    return points
+
+
+def check_size(experiment: Experiment, most: int) -> int:
+    """Check that there is something to sweep, and not too much of it, and return how many points.
+
+    Raises:
+        SimnetError: it is not so.
+    """
     if not experiment.swept_keys:
         rule = "nothing to sweep; add a [sweep] table or --set KEY=V1,V2, or use: simnet simulate"
         raise SimnetError(f"{experiment.where}: {rule}")
-    listed: list[dict[str, object]] = list(experiment.listed.points()) if experiment.listed else [{}]
-    num_points = len(listed) * math.prod(len(axis.values) for axis in axes)
-    if num_points > MAX_POINTS:
-        rule = f"at most {MAX_POINTS}; split it into several sweeps, or drop some values"
+    num_listed = len(experiment.listed.rows) if experiment.listed else 1
+    num_points = num_listed * math.prod(len(axis.values) for axis in experiment.axes)
+    if num_points > most:
+        more = f", or {MAX_STREAMED} with --format parquet" if num_points <= MAX_STREAMED else ""
+        rule = f"at most {most}{more}; split it into several sweeps, or drop some values"
         raise SimnetError(f"{experiment.where}: sweep: {num_points} points: {rule}")
-    keys = [axis.key for axis in axes]
-    grid = [dict(zip(keys, place, strict=True)) for place in itertools.product(*(axis.values for axis in axes))]
-    values = [{**point, **place} for point in listed for place in grid]
-    points = tuple(map(_point, values, experiment.each(values)))
-    check_any(points)
-    return points
+    return num_points
+
+
+def each_values(experiment: Experiment) -> Iterator[dict[str, object]]:
+    """Yield the values of the swept keys at every point, in the order of `points_of`."""
+    keys = [axis.key for axis in experiment.axes]
+    for point in experiment.listed.points() if experiment.listed else ({},):
+        for place in itertools.product(*(axis.values for axis in experiment.axes)):
+            yield {**point, **dict(zip(keys, place, strict=True))}
+
+
+def each_point(experiment: Experiment) -> Iterator[SweepPoint | RefusedPoint]:
+    """Yield every point of an experiment, as `points_of`, one at a time."""
+    yield from map(_point, each_values(experiment), experiment.each(each_values(experiment)))
 
 
 def expand(experiment: Experiment) -> tuple[SweepPoint, ...]:
@@ -149,6 +160,7 @@ def run(
     out_dir: Path | None = None,
     jobs: int = 1,
     progress: Callable[[int], object] = lambda _: None,
+    pool: WorkerPool | None = None,
 ) -> list[RunResult | RefusedPoint]:
     """Simulate points, and return their results, or why they are refused, in the order of the points.
 
@@ -158,18 +170,19 @@ def run(
         jobs: number of processes at most.
         progress: called first with the number of points that the journal has, then for each simulation with the number
             of points that it serves.
+        pool: simulates all points, in place of this process and those that it starts.
 
     Raises:
         SimnetError: the directory cannot be used, or a process died; the journal keeps what is finished.
     """
-    known = [_with_key(point) for point in points]
-    keys = [_key(point) for point in known]
+    known = [with_key(point) for point in points]
+    keys = [key_of(point) for point in known]
     num_points = Counter(keys)
     with Journal(out_dir) if out_dir else nullcontext() as journal:
         found: dict[str, RunResult | str] = journal.outcomes_of(keys) if journal else {}
         todo = {key: point for key, point in zip(keys, known, strict=True) if key not in found}
         progress(sum(num_points[key] for key in found))
-        for key, outcome in _outcomes(todo, jobs):
+        for key, outcome in _outcomes(todo, jobs, pool):
             point = todo[key]
             if isinstance(outcome, bytes) and isinstance(point, SweepPoint):
                 result = schema.decode(RunResult, outcome, "sweep")
@@ -178,9 +191,18 @@ def run(
             else:
                 found[key] = str(outcome)
             if journal:
-                journal.append(key, outcome, _values(point))
+                journal.append(key, outcome, values_of(point))
             progress(num_points[key])
     return [_result(point, found[key]) for key, point in zip(keys, known, strict=True)]
+
+
+def _outcomes(
+    todo: Mapping[str, SweepPoint | RefusedPoint], jobs: int, pool: WorkerPool | None
+) -> Iterator[tuple[str, Outcome]]:
+    """Yield the key of each point with its result in JSON, or with the reason why it is refused."""
+    yield from ((key, point.reason) for key, point in todo.items() if isinstance(point, RefusedPoint))
+    known = [KeyedScenario(key, point.scenario) for key, point in todo.items() if isinstance(point, SweepPoint)]
+    yield from outcomes([known], len(known), jobs, pool)
 
 
 def collect_results(
@@ -199,127 +221,52 @@ def collect_results(
         version=ran[0][1].version,
         name=experiment.name,
         question=experiment.question,
-        axes=tuple(SweptAxis(key=axis.key, values=tuple(map(_plain, axis.values))) for axis in experiment.axes),
-        points=tuple(point_result(_values(point), result) for point, result in ran),
+        axes=swept_axes(experiment),
+        points=tuple(point_result(values_of(point), result) for point, result in ran),
         refused=tuple(result for result in results if isinstance(result, RefusedPoint)),
     )
 
 
+def swept_axes(experiment: Experiment) -> tuple[SweptAxis, ...]:
+    """Return the axes of an experiment as results hold them."""
+    return tuple(SweptAxis(key=axis.key, values=tuple(map(plain, axis.values))) for axis in experiment.axes)
+
+
 def _point(values: dict[str, object], scenario: Scenario | SimnetError) -> SweepPoint | RefusedPoint:
     if isinstance(scenario, SimnetError):
-        return RefusedPoint(set=_plain(values), reason=str(scenario))
+        return RefusedPoint(set=plain(values), reason=str(scenario))
     return SweepPoint(values=values, scenario=scenario)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return a value as JSON holds it, a whole number of more than 64 bits as text: only a refused point has such."""
     if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
+        return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return list(map(_plain, value))
+        return list(map(plain, value))
     return str(value) if type(value) is int and value.bit_length() >= 64 else value
 
 
-def _with_key(point: SweepPoint | RefusedPoint) -> SweepPoint | RefusedPoint:
+def with_key(point: SweepPoint | RefusedPoint) -> SweepPoint | RefusedPoint:
     """Return a point whose key can be had: the gradients file of another cannot be read."""
     try:
-        _key(point)
+        key_of(point)
     except SimnetError as error:
-        return RefusedPoint(set=_values(point), reason=str(error))
+        return RefusedPoint(set=values_of(point), reason=str(error))
     return point
 
 
-def _key(point: SweepPoint | RefusedPoint) -> str:
+def key_of(point: SweepPoint | RefusedPoint) -> str:
     """Return the content hash of a point; that of a refused one has its values and the reason."""
     if isinstance(point, SweepPoint):
         return point.key
     return hashlib.sha256(f"{point.set!r} {point.reason}".encode(errors="replace")).hexdigest()
 
 
-def _values(point: SweepPoint | RefusedPoint) -> dict[str, object]:
+def values_of(point: SweepPoint | RefusedPoint) -> dict[str, object]:
+    """Return the values of the swept keys that lead to a point."""
     return point.values if isinstance(point, SweepPoint) else point.set
 
 
 def _result(point: SweepPoint | RefusedPoint, outcome: RunResult | str) -> RunResult | RefusedPoint:
-    return RefusedPoint(set=_values(point), reason=outcome) if isinstance(outcome, str) else outcome
-
-
-def _outcomes(todo: Mapping[str, SweepPoint | RefusedPoint], jobs: int) -> Iterator[tuple[str, bytes | str]]:
-    """Yield the key of each point with its result in JSON, or with the reason why it is refused."""
-    yield from ((key, point.reason) for key, point in todo.items() if isinstance(point, RefusedPoint))
-    yield from _simulate_all([point for point in todo.values() if isinstance(point, SweepPoint)], jobs)
-
-
-def _simulate_all(points: Sequence[SweepPoint], jobs: int) -> Iterator[tuple[str, bytes | str]]:
-    """Simulate points, some here to see how long they take, and the rest in workers if that pays.
-
-    Points of one cluster shape follow each other: they share cached schedules and loads.
-
-    Yields:
-        Key and result in JSON of each point, or the reason why it is refused, in the order in which they finish.
-    """
-    points = sorted(points, key=_shape)
-    start = time.perf_counter()
-    for done, point in enumerate(points):
-        elapsed_s = time.perf_counter() - start
-        rest = points[done:]
-        if jobs > 1 and done and elapsed_s > PROBE_S and len(rest) * elapsed_s / done > WORKERS_PAY_S:
-            for results in run_in_workers(_tasks(rest, jobs, point_s=elapsed_s / done), _simulate_points, jobs):
-                yield from results
-            return
-        yield _simulate_point(point)
-
-
-def _shape(point: SweepPoint) -> tuple[int, int]:
-    """Return what the schedules of collectives depend on."""
-    return point.scenario.cluster.num_nodes, point.scenario.cluster.ranks_per_node
-
-
-def _tasks(points: Sequence[SweepPoint], jobs: int, point_s: float) -> list[list[SweepPoint]]:
-    """Cut points into tasks of workers: whole shapes if the tasks are not too long, the largest clusters first.
-
-    The largest clusters take longest; at the end they would keep one worker busy while the other workers idle.
-    """
-    most = max(1, min(int(LONGEST_TASK_S / point_s), math.ceil(len(points) / (4 * jobs))))
-    least = min(math.ceil(TASK_S / point_s), most)
-    tasks: list[list[SweepPoint]] = [[]]
-    for _, alike in itertools.groupby(reversed(points), _shape):
-        for point in alike:
-            if len(tasks[-1]) >= most:
-                tasks.append([])
-            tasks[-1].append(point)
-        if len(tasks[-1]) >= least:
-            tasks.append([])
-    return [task for task in tasks if task]
-
-
-def _simulate_points(points: Sequence[SweepPoint]) -> list[tuple[str, bytes | str]]:
-    return [_simulate_point(point) for point in points]
-
-
-def _simulate_point(point: SweepPoint) -> tuple[str, bytes | str]:
-    from simnet.simulation import simulate
-
-    try:
-        result = simulate(point.scenario)
-    except SimnetError as error:
-        return point.key, str(error)
-    return point.key, to_json(result.without_spans())
-
-
-@cache
-def _code_hash() -> str:
-    """Return a hash of the simulator's code and of the gradients files that come with it."""
-    package = Path(__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")) + sorted(files.folder("gradients").glob("*.json")):
-        digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()
-
-
-def _foreign_code() -> bytes:
-    """Return the code of registered strategies, faults and algorithms that are not simnet's own."""
-    made: list[object] = [*STRATEGIES.built_in(), *FAULTS.built_in(), *(one.variants for one in algorithms.every())]
-    modules = {str(getattr(one, "__module__", "")) for one in made if is_foreign(one)}
-    paths = {getattr(sys.modules.get(module), "__file__", None) for module in modules}
-    return b"".join(Path(path).read_bytes() for path in sorted(filter(None, paths)))
+    return RefusedPoint(set=values_of(point), reason=outcome) if isinstance(outcome, str) else outcome

@@ -6,13 +6,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import contextmanager
 from threading import Thread, current_thread, main_thread
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from simnet.errors import SimnetError
+from simnet.worker_pools import ExecutorPool, TaskFuture, WorkerPool, run_on
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -33,9 +33,59 @@ def look_rarely_for_circles() -> None:
     gc.set_threshold(OBJECTS_PER_LOOK, *gc.get_threshold()[1:])
 
 
+@contextmanager
+def rare_looks_for_circles() -> Iterator[None]:
+    """Do the same for a while, in a process that is not simnet's own."""
+    before = gc.get_threshold()
+    look_rarely_for_circles()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
 def num_cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class LocalPool(ExecutorPool):
+    """Processes of this machine."""
+
+    def submit(self, work: Callable[[Any], Any], task: Any) -> TaskFuture:
+        """Hand a task on, which may start a process: Ctrl-C is for this one, which ends the others."""
+        with interrupts_ignored():
+            return super().submit(work, task)
+
+    def explained(self, error: Exception) -> Exception:
+        """Return a sentence where a process died."""
+        if not isinstance(error, BrokenExecutor):
+            return error
+        rule = "start again with fewer --jobs (a sweep resumes)"
+        return SimnetError(f"a worker process died: too little memory, or a script without a main guard; {rule}")
+
+
+@contextmanager
+def local_pool(jobs: int, prepare: Callable[[], object] = int) -> Iterator[WorkerPool]:
+    """Yield processes of this machine, which end with this one whatever ends it.
+
+    Args:
+        jobs: number of processes at most; each starts when there is a task for it.
+        prepare: called once in each process, first; a function of a module.
+    """
+    # Children of the caller must outlive an interrupt: only those started here are ended.
+    others = multiprocessing.active_children()
+    context = multiprocessing.get_context("spawn")
+    executor = ProcessPoolExecutor(jobs, context, _start, (prepare,))
+    try:
+        yield LocalPool(executor)
+    except BaseException:
+        executor.shutdown(wait=False, cancel_futures=True)
+        for child in set(multiprocessing.active_children()) - set(others):
+            child.terminate()
+        raise
+    finally:
+        executor.shutdown(cancel_futures=True)
 
 
 def run_in_workers(
@@ -55,27 +105,10 @@ def run_in_workers(
     Raises:
         SimnetError: `work` raised it, or a process died.
     """
-    # Children of the caller must outlive an interrupt: only those started here are ended.
-    others = multiprocessing.active_children()
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(jobs, len(tasks)), context, _start, (prepare,))
-    try:
-        with _interrupts_ignored():
-            futures = [pool.submit(work, task) for task in tasks]
-        for future in as_completed(futures):
-            yield future.result()
-    except BrokenProcessPool as error:
-        rule = "start again with fewer --jobs (a sweep resumes)"
-        raise SimnetError(
-            f"a worker process died: too little memory, or a script without a main guard; {rule}"
-        ) from error
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for child in set(multiprocessing.active_children()) - set(others):
-            child.terminate()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
+    waiting = iter(tasks)
+    with local_pool(min(jobs, len(tasks)), prepare) as pool:
+        for _, result in run_on(pool, lambda: next(waiting, None), work):
+            yield result
 
 
 def run_where_it_pays(
@@ -111,7 +144,7 @@ def run_where_it_pays(
 
 
 @contextmanager
-def _interrupts_ignored() -> Iterator[None]:
+def interrupts_ignored() -> Iterator[None]:
     """Ignore Ctrl-C, as do the processes that are started meanwhile: the parent ends them."""
     if current_thread() is not main_thread():
         yield

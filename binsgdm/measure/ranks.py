@@ -62,6 +62,15 @@ class Ranks:
         guarded(lambda: dist.all_reduce(values, op=dist.ReduceOp.MAX))
         return [float(value) for value in values.tolist()]
 
+    def of_all(self, seconds: Sequence[float]) -> list[list[float]]:
+        """Return the values of every rank, which has as many as all others, in the order of the ranks."""
+        if self.groups is None or not seconds:
+            return [list(seconds)] * self.world_size
+        values = torch.tensor(seconds, dtype=torch.float64, device=self.device)
+        found = [torch.empty_like(values) for _ in range(self.world_size)]
+        guarded(lambda: dist.all_gather(found, values))
+        return [one.tolist() for one in found]
+
     def from_rank_0(self, answer: Callable[[], str]) -> str:
         """Return on all ranks the answer that rank 0 finds."""
         found = [answer() if self.rank == 0 else ""]

@@ -24,6 +24,8 @@ from binsgdm.measure.timing import relative_error
 WHAT = "simnet measurements"
 FORMAT = 1
 
+# Too many for a person to read.
+UNLISTED = ("gradient_ready", "rank_step", "rank_compute")
 # A mapping holds the options of a system: plain values by name, None for an option that is switched off.
 Label = str | int | float | Mapping[str, Any]
 
@@ -77,18 +79,16 @@ class Record:
         write_file(path, json.dumps(self.document(), allow_nan=False, indent=1) + "\n")
 
     def imprecise(self, wanted: float) -> int:
-        """Return how many series did not reach a relative error, those of single gradients left out."""
+        """Return how many series did not reach a relative error, those of single gradients and ranks left out."""
         return sum(
-            relative_error(s["values"]) > wanted
-            for s in self.series
-            if s["unit"] == "s" and s["name"] != "gradient_ready"
+            relative_error(s["values"]) > wanted for s in self.series if s["unit"] == "s" and s["name"] not in UNLISTED
         )
 
     def table(self) -> str:
-        """Return a line for each series, those of single gradients left out: labels, median, interval, samples."""
+        """Return a line for each series: labels, median, interval, samples; those of `UNLISTED` are left out."""
         lines = [f"{'median':>12}  {'+-':>6}  {'n':>4}  what"]
         for series in self.series:
-            if series["name"] == "gradient_ready":
+            if series["name"] in UNLISTED:
                 continue
             values = series["values"]
             labels = series["labels"]

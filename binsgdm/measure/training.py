@@ -4,7 +4,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -30,6 +31,7 @@ from binsgdm.systems.registry import SYSTEMS
 BLOCK_S = 1.0
 MAX_BLOCK = 10
 PHASES = ("forward", "backward", "optimizer")
+OF_RANKS = ("rank_step", "rank_compute")
 SCHEME_LABELS = ("topology", "intra_node_dtype", "average")
 DEFAULT_ROUNDING: Rounding = inspect.signature(BinSGDM).parameters["rounding"].default
 
@@ -133,7 +135,7 @@ def measure(  # noqa: PLR0913 - one argument an option
     training.
     A step's time is that from the end of the step before it to its own end, each on the rank that ends last, so that
     the times of a block add up to its whole time; the phases are those of the rank that takes longest for each, and
-    may add up to more.
+    may add up to more. Of several ranks every one has series of its own: its steps, and what it computed in each.
 
     Args:
         bench: where to, who takes part, and when to stop; the time of the step decides.
@@ -149,22 +151,68 @@ def measure(  # noqa: PLR0913 - one argument an option
     kind = "own_work" if without_messages else "training"
     with answered_at_once() if without_messages else nullcontext():
         for count, model in enumerate(models):
-            steps = {how: _prepared(model, batch, how, bench.ranks, bucket_cap_mb) for how in strategies}
+            steps = {how: training_step(model, batch, how, bench.ranks, bucket_cap_mb) for how in strategies}
             rows = _in_turns(steps, bench.part(count / len(models), (count + 1) / len(models)))
             for how, found in rows.items():
                 labels: dict[str, Any] = {"model": model, "batch": batch, **how.labels, "bucket_cap_mb": bucket_cap_mb}
-                for column, name in enumerate(("step", *PHASES)):
-                    bench.record.add(kind, name, [row[column] for row in found], **labels)
+                add_rows(bench, kind, found, labels)
 
 
-def _prepared(model: str, batch: int, how: MeasuredStrategy, ranks: Ranks, bucket_cap_mb: float) -> "TrainingStep":
+def add_rows(bench: Bench, kind: str, rows: Sequence["StepRow"], labels: Mapping[str, Label]) -> None:
+    """Add steps with their phases, and of every rank its own steps and its compute; one alone has them as the slowest.
+
+    Args:
+        bench: where to.
+        kind: "training", or "own_work" without messages.
+        rows: of one training.
+        labels: of it.
+    """
+    for column, name in enumerate(("step", *PHASES)):
+        bench.record.add(kind, name, [row.slowest[column] for row in rows], **labels)
+    if bench.ranks.world_size == 1:
+        return
+    for rank in range(bench.ranks.world_size):
+        for column, name in enumerate(OF_RANKS):
+            bench.record.add(kind, name, [row.by_rank[rank][column] for row in rows], **labels, rank=rank)
+
+
+def training_step(model: str, batch: int, how: MeasuredStrategy, ranks: Ranks, bucket_cap_mb: float) -> "TrainingStep":
+    """Return what trains a model once under a strategy; arguments as `measure`.
+
+    Raises:
+        BinsgdmError: as `measure`.
+    """
     task = build(model, batch, ranks.device)
     make = {"all_reduce": _ddp, "binsgdm": _binsgdm, choices.ONE_BIT_ADAM: _one_bit_adam}.get(how.kind, _compressing)
     return make(task, ranks, bucket_cap_mb, how)
 
 
-# Trains once and returns the moments at which it began and its phases ended.
-TrainingStep = Callable[[], Sequence[Any]]
+class StepMarks(NamedTuple):
+    """Moments of a step on this rank, as `Stopwatch.stamp` marks them.
+
+    Attributes:
+        phases: when it began and each of its phases ended.
+        waits: between which two moments it may have waited for other ranks; beside that it computed.
+    """
+
+    phases: Sequence[Any]
+    waits: Sequence[tuple[Any, Any]]
+
+
+class StepRow(NamedTuple):
+    """What a step took.
+
+    Attributes:
+        slowest: its time and its phases, of the slowest rank [s].
+        by_rank: of each rank its own time, and what it computed of that [s].
+    """
+
+    slowest: Sequence[float]
+    by_rank: Sequence[Sequence[float]]
+
+
+# Trains once.
+TrainingStep = Callable[[], StepMarks]
 
 
 def _ddp(task: Task, ranks: Ranks, bucket_cap_mb: float, _how: MeasuredStrategy) -> TrainingStep:
@@ -209,36 +257,50 @@ def _step_of(
     task: Task, module: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
 ) -> TrainingStep:
     watch = Stopwatch(device)
+    exchanges = isinstance(optimizer, BinSGDM | OneBitAdam)
 
-    def step() -> list[Any]:
+    def step() -> StepMarks:
+        computed: list[Any] = []
         marks = [watch.stamp()]
         loss = task.loss_of(module)
         marks.append(watch.stamp())
+        _stamp_after_last_gradient(loss, watch, computed)
         loss.backward()  # type: ignore[no-untyped-call]
         marks.append(watch.stamp())
         optimizer.step()
         optimizer.zero_grad()
-        return [*marks, watch.stamp()]
+        marks.append(watch.stamp())
+        if is_answered_at_once():
+            return StepMarks(marks, ())
+        return StepMarks(marks, ((computed[0], marks[2]), *([(marks[2], marks[3])] if exchanges else [])))
 
     return step
 
 
-def _in_turns(
-    steps: Mapping[MeasuredStrategy, TrainingStep], bench: Bench
-) -> dict[MeasuredStrategy, list[list[float]]]:
-    """Return for each step of each strategy its time and its phases, of the slowest rank [s].
+def _stamp_after_last_gradient(loss: torch.Tensor, watch: Stopwatch, into: list[Any]) -> None:
+    """Mark the moment when the coming backward has computed its last gradient, before DDP waits for its buckets."""
+
+    def queue(_: torch.Tensor) -> None:
+        # What is queued first runs first: DDP queues its own end of backward with the first bucket.
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: into.append(watch.stamp()))
+
+    loss.register_hook(queue)  # type: ignore[no-untyped-call]
+
+
+def _in_turns(steps: Mapping[MeasuredStrategy, TrainingStep], bench: Bench) -> dict[MeasuredStrategy, list[StepRow]]:
+    """Return for each step of each strategy what it took.
 
     Strategies take turns, a block each, so that what slows the machine for a while slows all of them.
     """
     ranks, stop_rule = bench.ranks, bench.stop_rule
-    counts = {how: _block_size(_block(step, WARM_UP, ranks)[-1][0]) for how, step in steps.items()}
-    rows: dict[MeasuredStrategy, list[list[float]]] = {how: [] for how in steps}
+    counts = {how: _block_size(timed_block(step, WARM_UP, ranks)[-1].slowest[0]) for how, step in steps.items()}
+    rows: dict[MeasuredStrategy, list[StepRow]] = {how: [] for how in steps}
     active = list(steps)
     while active:
         for how in active:
             bench.probe()
-            rows[how] += _block(steps[how], counts[how], ranks)
-        times = {how: [row[0] for row in rows[how]] for how in active}
+            rows[how] += timed_block(steps[how], counts[how], ranks)
+        times = {how: [row.slowest[0] for row in rows[how]] for how in active}
         active = [how for how in active if not stop_rule.is_met(times[how], sum(times[how]))]
         bench.progress(min((stop_rule.part_done(times[how], sum(times[how])) for how in active), default=1.0))
     return rows
@@ -248,13 +310,23 @@ def _block_size(step_s: float) -> int:
     return max(1, min(MAX_BLOCK, int(BLOCK_S / step_s)))
 
 
-def _block(step: TrainingStep, count: int, ranks: Ranks) -> list[list[float]]:
-    """Take `count` steps without a pause; return for each its time and its phases, of the slowest rank [s]."""
+def timed_block(step: TrainingStep, count: int, ranks: Ranks) -> list[StepRow]:
+    """Take `count` steps without a pause, after a barrier; return what each took."""
     watch = Stopwatch(ranks.device)
     ranks.barrier()
     start = watch.stamp()
     marks = guarded(lambda: [step() for _ in range(count)])
+    own_ends = watch.since(start, [mark.phases[-1] for mark in marks])
     # A step ends when the last rank ends it: differences of these ends add up to the time of the block.
-    ends = ranks.slowest(watch.since(start, [mark[-1] for mark in marks]))
-    slowest = iter(ranks.slowest([value for mark in marks for value in phases(watch, mark)]))
-    return [[end - before, *(next(slowest) for _ in PHASES)] for before, end in zip([0.0, *ends], ends, strict=False)]
+    ends = ranks.slowest(own_ends)
+    slowest = iter(ranks.slowest([value for mark in marks for value in phases(watch, mark.phases)]))
+    rows = [[end - before, *(next(slowest) for _ in PHASES)] for before, end in zip([0.0, *ends], ends, strict=False)]
+    of_ranks = ranks.of_all([value for pair in _own_times(watch, own_ends, marks) for value in pair])
+    return [StepRow(row, [own[2 * at : 2 * at + 2] for own in of_ranks]) for at, row in enumerate(rows)]
+
+
+def _own_times(watch: Stopwatch, ends_s: Sequence[float], marks: Sequence[StepMarks]) -> list[tuple[float, float]]:
+    """Return of each step of this rank its time, and that less its waits [s]."""
+    steps_s = [end - before for before, end in pairwise([0.0, *ends_s])]
+    waits_s = [sum(watch.since(begin, [end])[0] for begin, end in mark.waits) for mark in marks]
+    return [(step_s, step_s - wait_s) for step_s, wait_s in zip(steps_s, waits_s, strict=True)]

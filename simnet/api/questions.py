@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -12,6 +12,9 @@ from simnet.api.answers import AdviceAnswer, CrossoverAnswer, RunAnswer, SweepAn
 from simnet.axes import point_list
 from simnet.errors import SimnetError, shown
 from simnet.scenario import Experiment, Scenario
+
+if TYPE_CHECKING:
+    from simnet.worker_pools import TaskExecutor
 
 Asked = Scenario | str | Path
 """A scenario, the name of a shipped experiment, or the path of a scenario file."""
@@ -74,6 +77,7 @@ def sweep(  # noqa: PLR0913 - the options of the command
     draws: int | None = None,
     jobs: int = 1,
     output: str | Path | None = None,
+    executor: "TaskExecutor | None" = None,
     progress: Progress = True,
 ) -> SweepAnswer:
     """Simulate every point of a grid, or of a list of points.
@@ -86,10 +90,13 @@ def sweep(  # noqa: PLR0913 - the options of the command
         draws: as in `simulate`; by default fewer the more points there are, and none beyond 200 points.
         jobs: processes at most; more than 1 needs a script with `if __name__ == "__main__"`.
         output: folder of a journal, from which the same sweep goes on after it was stopped.
+        executor: simulates the points in place of processes of this machine: a client of Dask, or whatever has
+            `submit(function, *arguments)` as the executors of `concurrent.futures` have. It is left open.
         progress: a bar, a function that is called with the number of points done, or nothing.
 
     Raises:
-        SimnetError: there is nothing to sweep, too much of it, or no point holds together.
+        SimnetError: there is nothing to sweep, too much of it, or no point holds together; or an executor that cannot
+            be used.
 
     Example:
         >>> import simnet
@@ -98,17 +105,34 @@ def sweep(  # noqa: PLR0913 - the options of the command
         [('binsgdm', 10.4), ('one_bit_adam', 4.7)]
     """
     from simnet import sweeps
+    from simnet.any_executor import adapted
 
+    experiment = experiment_to_sweep(scenario, axes, points, settings, draws)
+    asked = sweeps.with_draws(sweeps.points_of(experiment))
+    sweeps.check_any(asked)
+    pool = None if executor is None else adapted(executor)
+    with advancing(progress, len(asked), "simulating") as advance:
+        results = sweeps.run(asked, Path(output) if output is not None else None, jobs, advance, pool)
+    return as_answer(SweepAnswer, sweeps.collect_results(experiment, asked, results))
+
+
+def experiment_to_sweep(
+    scenario: Asked,
+    axes: Mapping[str, Sequence[object]] | None,
+    points: Sequence[Settings] | None,
+    settings: Settings | None,
+    draws: int | None,
+) -> Experiment:
+    """Return what `sweep` was asked as an experiment.
+
+    Raises:
+        SimnetError: an axis is no list of values, or something does not fit.
+    """
     for key, values in (axes or {}).items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise SimnetError(f"axes: {shown(key)}: {values!r}: give a list of at least one value")
     listed = points and point_list(points, [f"points[{i}]" for i in range(len(points))], "points", Path())
-    experiment = experiment_of(scenario, settings, draws, axes, listed or None)
-    asked = sweeps.with_draws(sweeps.points_of(experiment))
-    sweeps.check_any(asked)
-    with advancing(progress, len(asked), "simulating") as advance:
-        results = sweeps.run(asked, Path(output) if output is not None else None, jobs, advance)
-    return as_answer(SweepAnswer, sweeps.collect_results(experiment, asked, results))
+    return experiment_of(scenario, settings, draws, axes, listed or None)
 
 
 def crossover(  # noqa: PLR0913 - the options of the command

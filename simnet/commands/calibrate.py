@@ -7,6 +7,7 @@ import click
 
 from simnet.api.measurements import BOUND_PERCENT
 from simnet.commands import options
+from simnet.commands.fit_variation import check_options, fit_variation
 from simnet.commands.output import check_files, check_format, emit
 from simnet.commands.terminal import say, tell
 from simnet.errors import SimnetError
@@ -22,13 +23,29 @@ if TYPE_CHECKING:
     help="Fit a calibration to FILES of simnet measure and simnet lab, logs of nccl-tests, iperf3 -J, and step "
     "times (CSV: nodes, ranks_per_node, batch, strategy, seconds).\n\n"
     "With --workload: take the compute times of a workload from a model of simnet measure, step times, or traces of "
-    "torch.profiler. Residuals are printed; a fit with a mean residual above --bound is refused.",
+    "torch.profiler. Residuals are printed; a fit with a mean residual above --bound is refused.\n\n"
+    "With --variation: find slow ranks, jitter and pauses in files of simnet measure training, or in the traces of "
+    "torch.profiler of all ranks (or their folder), and write them as faults of a scenario.",
     epilog="\b\nExamples:\n  simnet calibrate 8gpus.log 16gpus.log --hold-out 32gpus.log --cluster azure_nd_a100_v4 "
     "--base a100_tcp_estimate -o mine.toml\n"
-    "  simnet calibrate steps.csv --experiment mine_experiment.toml --base v100_tcp_estimate -o mine.toml",
+    "  simnet calibrate steps.csv --experiment mine_experiment.toml --base v100_tcp_estimate -o mine.toml\n"
+    "  simnet calibrate --variation traces/ -o faults.toml",
 )
 @click.argument("files", nargs=-1, required=True, type=options.INPUT_PATH)
-@click.option("-o", "--output", type=options.OUTPUT_PATH, help="Write the calibration to this file.")
+@click.option(
+    "-o",
+    "--output",
+    type=options.OUTPUT_PATH,
+    help="Write the calibration to this file, or with --variation the faults.",
+)
+@click.option(
+    "--variation", is_flag=True, help="Fit slow ranks, jitter and pauses instead, from the times of every rank."
+)
+@click.option(
+    "--ranks-per-node",
+    type=click.IntRange(1, 10**6),
+    help="With --variation: ranks of a node, for traces that do not say it.",
+)
 @click.option(
     "--workload",
     type=options.OUTPUT_PATH,
@@ -67,11 +84,16 @@ if TYPE_CHECKING:
 @click.option("--accept-poor-fit", is_flag=True, help="Write a fit that is above --bound.")
 @options.BOOTSTRAP_DRAWS
 @click.option("--figure", type=options.OUTPUT_PATH, help="Draw the residuals to this .png, .pdf or .svg file.")
-@click.option("--all-rows", is_flag=True, help="Print every residual.")
+@click.option("--all-rows", is_flag=True, help="Print every residual, or with --variation every rank.")
 @options.form("table", "json")
+@click.pass_context
 def command(  # noqa: PLR0913, PLR0917 - one argument an option
+    ctx: click.Context,
+    /,
     files: tuple[Path, ...],
     output: Path | None,
+    variation: bool,
+    ranks_per_node: int | None,
     workload: Path | None,
     base: str | None,
     experiment: str | None,
@@ -88,6 +110,10 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     form: str,
 ) -> None:
     """Run `simnet calibrate`."""
+    check_options(ctx, variation=variation)
+    if variation:
+        fit_variation(files, output, ranks_per_node, form, all_rows=all_rows)
+        return
     from simnet.api import measurements
     from simnet.fitting.fitted_part import check_errors, checked_residuals
 

@@ -34,6 +34,8 @@ EXTRAS = (
     ("transformers", "4.48", "models of transformers in simnet model and measure", "pip install 'binsgdm[models]'"),
     ("plotly", "6.0", "report, explore", "pip install 'binsgdm[report]'"),
     ("dash", "3.0", "explore", "pip install 'binsgdm[explore]'"),
+    ("distributed", "2025.1", "sweep --scheduler and --dask-local", "pip install 'binsgdm[dask]'"),
+    ("pyarrow", "18.0", "sweep --format parquet", "pip install 'binsgdm[dask]'"),
 )
 """What some commands need: package, least version, for what, and how to get it."""
 PROBE = "binsgdm.measure.gpu.probe"

@@ -1,10 +1,10 @@
-"""`simnet sweep`: a grid of scenarios, or a list of them, to a table, a CSV file and a JSON file."""
+"""`simnet sweep`: a grid of scenarios, or a list of them, to a table, a CSV file and a JSON file, or a Parquet file."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -12,17 +12,21 @@ from simnet.commands import completing, options
 from simnet.commands.main import INTERRUPTED
 from simnet.commands.output import check_replaceable, emit
 from simnet.commands.settings import add_draws, read_axes, read_points, read_points_file
-from simnet.commands.terminal import progress, tell
+from simnet.commands.terminal import progress, say, tell
 from simnet.errors import SimnetError
 from simnet.result import SweepResult, to_json
 
 if TYPE_CHECKING:
     from simnet.axes import PointList
+    from simnet.scenario import Experiment
     from simnet.show.page import Page
+    from simnet.worker_pools import WorkerPool
 
 RESULTS = ("results.csv", "results.json")
 REFUSED = 1
 """Exit code of --strict where points are refused."""
+PARQUET = "parquet"
+"""The format whose results are never all in memory."""
 
 
 @click.command(
@@ -31,12 +35,15 @@ REFUSED = 1
     "A key with several values in --set is swept as well. --point and --points sweep a list of points in place of the "
     "file's [sweep], at every value of --set. A point that does not hold together is skipped: the end of the output, "
     "results.json and the journal say why. The exit code is 0 if any point was simulated, 2 if none was. A sweep that "
-    "was stopped resumes when it is started again with the same -o.",
+    "was stopped resumes when it is started again with the same -o. --format parquet takes up to ten million points: "
+    "it writes results.parquet in place of results.csv and results.json, and prints its name. --scheduler and "
+    "--dask-local simulate on the workers of a Dask, which may be those of many machines.",
     epilog="\b\nExamples:\n  simnet sweep bert_base_10gbit --set cluster.num_nodes=1,2,4,8 -o out/bert --jobs 2\n"
     "  simnet sweep bert_base_10gbit --set run.global_batch=4096 --set cluster.num_nodes=2,4,8,16\n"
     "  simnet sweep bert_base_10gbit --point 'cluster.num_nodes=4, workload.batch_per_rank=64' "
     "--point 'cluster.num_nodes=8, workload.batch_per_rank=32'\n"
-    "  simnet sweep bert_base_10gbit --points runs.csv --set 'strategy=binsgdm,one_bit_adam'",
+    "  simnet sweep bert_base_10gbit --points runs.csv --set 'strategy=binsgdm,one_bit_adam'\n"
+    "  simnet sweep speedup --scheduler tcp://10.0.0.1:8786 --format parquet -o out/speedup",
 )
 @options.SCENARIO
 @click.option(
@@ -62,10 +69,18 @@ REFUSED = 1
     metavar="FILE.csv",
     help="Simulate the points of a CSV file: keys in the head, a point in each line.",
 )
-@options.form("table", "json", "csv")
-@options.directory("Directory for results.csv, results.json and the journal from which a stopped sweep resumes.")
+@options.form("table", "json", "csv", PARQUET)
+@options.directory("Directory for the results and the journal from which a stopped sweep resumes.")
 @options.DRAWS
 @options.JOBS
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Simulate on the workers of this scheduler of Dask, such as tcp://10.0.0.1:8786.",
+)
+@click.option(
+    "--dask-local", type=click.IntRange(1, 1024), metavar="N", help="Simulate on N processes of a Dask of its own."
+)
 @click.option("--strict", is_flag=True, help="Exit with code 1 if a point is refused; the others are written first.")
 @click.pass_context
 def command(  # noqa: PLR0913, PLR0917 - click gives every option
@@ -78,25 +93,104 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     output: Path | None,
     draws: int | None,
     jobs: int | None,
+    scheduler: str | None,
+    dask_local: int | None,
     strict: bool,
 ) -> None:
     """Run `simnet sweep`."""
     from simnet import sweeps
     from simnet.scenario import load_experiment
-    from simnet.workers import num_cores
 
+    start = time.perf_counter()
+    workers = _Workers(jobs, scheduler, dask_local)
+    workers.check()
+    if form == PARQUET and output is None:
+        raise SimnetError("--format: 'parquet': needs a directory for its file; add -o DIR")
     fixed, axes = read_axes(settings)
     add_draws(fixed, draws)
     experiment = load_experiment(scenario, fixed, axes, _listed(point_texts, points_file))
-    start = time.perf_counter()
+    if form == PARQUET and output is not None:
+        done = _stream(experiment, output, workers)
+    else:
+        done = _hold(experiment, form, output, workers)
+    tell(_summary(done, time.perf_counter() - start))
+    if done.lacks_intervals and draws is None:
+        tell(f"note: more than {sweeps.MOST_DRAWN} points get no intervals of their own accord; --draws 20 makes them")
+    if strict and done.num_refused:
+        ctx.exit(REFUSED)
+
+
+class _Workers(NamedTuple):
+    """Who simulates, as the options say."""
+
+    jobs: int | None
+    scheduler: str | None
+    dask_local: int | None
+
+    def check(self) -> None:
+        """Check that one of the options alone says it.
+
+        Raises:
+            SimnetError: several do.
+        """
+        names = {"--jobs": self.jobs, "--scheduler": self.scheduler, "--dask-local": self.dask_local}
+        given = [name for name, value in names.items() if value is not None]
+        if len(given) > 1:
+            raise SimnetError(f"{given[0]}: {names[given[0]]}: has no effect with {given[1]}; drop one of the two")
+
+    @property
+    def num_processes(self) -> int:
+        """Processes of this machine at most, without Dask."""
+        from simnet.workers import num_cores
+
+        return self.jobs or num_cores()
+
+    @contextmanager
+    def pool(self) -> "Iterator[WorkerPool | None]":
+        """Yield the workers of Dask; None where processes of this machine simulate."""
+        if self.scheduler is None and self.dask_local is None:
+            yield None
+            return
+        from simnet import dask_pool  # which takes half a second
+
+        if self.scheduler is not None:
+            made = dask_pool.scheduler(self.scheduler)
+        else:
+            made = dask_pool.local_cluster(self.dask_local or 1)
+        with made as pool:
+            yield pool
+
+
+class _Done(NamedTuple):
+    """A sweep that was simulated and written.
+
+    Attributes:
+        num_points: how many points there are.
+        num_refused: how many of them are refused.
+        num_before: how many of them an earlier, stopped sweep had finished.
+        lacks_intervals: whether a speedup has no interval because there are too many points.
+        files: that were written.
+    """
+
+    num_points: int
+    num_refused: int
+    num_before: int
+    lacks_intervals: bool
+    files: list[Path]
+
+
+def _hold(experiment: "Experiment", form: str, output: Path | None, workers: _Workers) -> _Done:
+    """Simulate all points, and write and print them once all are there."""
+    from simnet import sweeps
+
     points = sweeps.with_draws(sweeps.points_of(experiment))
     sweeps.check_any(points)
     files = [output / name for name in RESULTS] if output else []
     for file in files:
         check_replaceable(file, output)
     done: list[int] = []  # its first entry counts the points of an earlier, stopped sweep
-    with _explain_resume(output), _progress(len(points), done) as progress:
-        results = sweeps.run(points, output, jobs or num_cores(), progress)
+    with _explain_resume(output), _progress(len(points), done) as progress, workers.pool() as pool:
+        results = sweeps.run(points, output, workers.num_processes, progress, pool)
     whole = sweeps.collect_results(experiment, points, results)
     shown = _text(whole, form)  # before anything is written: it may be refused
     for file in files:
@@ -104,11 +198,39 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     emit(shown, None)
     if form != "table":  # whose end has them
         _tell_refused(whole)
-    tell(_summary(whole, done[0], time.perf_counter() - start, files))
-    if len(points) > sweeps.MOST_DRAWN and draws is None and any(point.baseline for point in whole.points):
-        tell(f"note: more than {sweeps.MOST_DRAWN} points get no intervals of their own accord; --draws 20 makes them")
-    if strict and whole.refused:
-        ctx.exit(REFUSED)
+    has_baseline = any(point.baseline for point in whole.points)
+    return _Done(
+        num_points=len(points),
+        num_refused=len(whole.refused),
+        num_before=done[0],
+        lacks_intervals=has_baseline and len(points) > sweeps.MOST_DRAWN,
+        files=files,
+    )
+
+
+def _stream(experiment: "Experiment", output: Path, workers: _Workers) -> _Done:
+    """Simulate all points into the journal, write a Parquet file from there, and print its name."""
+    from simnet import journal, parquet_file, sweeps
+    from simnet.api.sweeping import stream
+    from simnet.show.sweep_page import refused_text
+
+    num_points = sweeps.check_size(experiment, sweeps.MAX_STREAMED)
+    parquet_file.check_installed()
+    file = output / parquet_file.NAME
+    check_replaceable(file, output)
+    with _explain_resume(output), _progress(num_points) as progress, workers.pool() as pool:
+        done = stream(experiment, output, workers.num_processes, progress, pool)
+    say(str(file))
+    for line in refused_text(done.table.refused, done.table.num_refused, num_points, str(output / journal.NAME)):
+        tell(line)
+    has_baseline = "baseline" in {*experiment.resolved, *experiment.swept_keys}
+    return _Done(
+        num_points=num_points,
+        num_refused=done.table.num_refused,
+        num_before=done.num_before,
+        lacks_intervals=has_baseline and num_points > sweeps.MOST_DRAWN,
+        files=[file],
+    )
 
 
 def _listed(texts: Sequence[str], file: Path | None) -> "PointList | None":
@@ -132,13 +254,12 @@ def _tell_refused(whole: SweepResult) -> None:
         tell(line)
 
 
-def _summary(whole: SweepResult, num_kept: int, elapsed_s: float, files: list[Path]) -> str:
+def _summary(done: _Done, elapsed_s: float) -> str:
     """Return one line about the points, the time and the written files."""
-    num_points = len(whole.points) + len(whole.refused)
-    refused = f", {len(whole.refused)} of them refused" if whole.refused else ""
-    kept = f", {num_kept} of them finished before" if num_kept else ""
-    written = f"; wrote {' and '.join(map(str, files))}" if files else ""
-    return f"{num_points} points in {elapsed_s:.1f} s{refused}{kept}{written}"
+    refused = f", {done.num_refused} of them refused" if done.num_refused else ""
+    kept = f", {done.num_before} of them finished before" if done.num_before else ""
+    written = f"; wrote {' and '.join(map(str, done.files))}" if done.files else ""
+    return f"{done.num_points} points in {elapsed_s:.1f} s{refused}{kept}{written}"
 
 
 def _text(whole: SweepResult, form: str) -> "str | Page":
@@ -155,12 +276,13 @@ def _text(whole: SweepResult, form: str) -> "str | Page":
 
 
 @contextmanager
-def _progress(num_points: int, done: list[int]) -> Iterator[Callable[[int], object]]:
-    """Append the numbers of finished points to `done`, and show them as a bar on stderr if that is a terminal."""
+def _progress(num_points: int, done: list[int] | None = None) -> Iterator[Callable[[int], object]]:
+    """Show the numbers of finished points as a bar on stderr if that is a terminal, and append them to `done`."""
     with progress(num_points, "simulating") as advance:
 
         def note(count: int) -> None:
-            done.append(count)
+            if done is not None:
+                done.append(count)
             advance(count)
 
         yield note

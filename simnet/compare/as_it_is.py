@@ -20,7 +20,7 @@ ITERATIONS = 40
 """Iterations of each system where the scenario does not say: its median is sure to a few per cent, its tail less."""
 
 
-def alike(scenario: Scenario) -> Scenario:
+def without_faults(scenario: Scenario) -> Scenario:
     """Return a scenario with nodes that are all alike."""
     cluster = replace(scenario.cluster, slow_nodes=(), faults=())
     return replace(scenario, cluster=cluster, run=replace(scenario.run, iterations=None))

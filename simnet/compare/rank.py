@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from simnet import calibration_draws, memory_fit, model_error
 from simnet.compare import whatif
 from simnet.compare.advice import Accumulated, Advice, Bound, RankedSystem
-from simnet.compare.as_it_is import alike, with_faults
+from simnet.compare.as_it_is import with_faults, without_faults
 from simnet.compare.convergence import Convergence
 from simnet.compare.crossing import Range
 from simnet.compare.training_record import TimedStages, TimedSystem, TrainingRecord, missed_otherwise, trained_as
@@ -69,7 +69,7 @@ def advise(  # noqa: PLR0913 - the arguments of one command
     Raises:
         SimnetError: not even DDP can be predicted.
     """
-    same = alike(scenario)
+    same = without_faults(scenario)
     plain = replace(same, baseline=None, run=replace(same.run, draws=0, steps=None), strategy=PLAIN)
     known = {**systems(), **(recorded or {})}
     wanted = without_repeats(systems() if names is None else names, known, scenario.workload.dtype)
@@ -106,7 +106,7 @@ def check_rankable(scenario: Scenario) -> None:
     Raises:
         SimnetError: the scenario runs on the exact executor.
     """
-    if scenario.run.fidelity == "exact" or not is_folded(alike(scenario)):
+    if scenario.run.fidelity == "exact" or not is_folded(without_faults(scenario)):
         raise SimnetError(
             f"{scenario.name}: needs the exact executor: the ranking needs the folded or the grouped one; drop "
             "run.fidelity, and fill every leaf"

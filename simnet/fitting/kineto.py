@@ -125,7 +125,7 @@ def _step(mark: TraceEvent, events: Sequence[TraceEvent], *, on_gpu: bool) -> Tr
         compute_s=length(computing),
         communication_s=length(communicating),
         overlapped_s=length(communicating) + length(computing) - length(union([*collectives, *computes])),
-        collectives=tuple(_traced_collective(event) for event in collectives),
+        collectives=tuple(traced_collective(event) for event in collectives),
     )
 
 
@@ -144,7 +144,7 @@ def _launch_ids(event: TraceEvent) -> set[int]:
     return {given} if isinstance(given, int) else set()
 
 
-def _traced_collective(event: TraceEvent) -> TracedCollective:
+def traced_collective(event: TraceEvent) -> TracedCollective:
     """Read one collective: NCCL gives elements and dtype, gloo gives the shape of its input."""
     args = event.args
     if "In msg nelems" in args:

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, field
 
 from simnet.errors import SimnetError, shown
+from simnet.parsing import parse_json
 from simnet.schema import build
 from simnet.values import Count
 
@@ -36,6 +37,8 @@ MAX_MICROSECONDS = 1e18
 """Traces count from the start of the machine, or from 1970."""
 MAX_ELEMENTS = 2**50
 REPAIR = "export the trace again"
+LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime")
+"""Categories of the calls of the CPU that launch what a GPU does."""
 _OF_THE_EXCHANGE = ("c10d::", "c10d_functional::", "_c10d_functional::", "record_param_comms", "nccl:")
 
 
@@ -60,10 +63,12 @@ class _Device(Struct):
 
 
 class TraceHeader(Struct):
-    """Entries of a trace other than its events."""
+    """Entries of a trace other than its events; times of events count from `base_ns`, since 1970 [ns]."""
 
     distributed: TracedRank | None = field(name="distributedInfo", default=None)
     devices: tuple[_Device, ...] = field(name="deviceProperties", default=())
+    host: str = field(name="host_name", default="")
+    base_ns: int = field(name="baseTimeNanoseconds", default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +176,27 @@ def input_bytes(args: Mapping[str, Any]) -> int:
 def count(given: object) -> int:
     """Return a number of elements; 0 where it is no valid number."""
     return given if type(given) is int and 0 < given < MAX_ELEMENTS else 0
+
+
+def ranks_of(given: object) -> tuple[int, ...]:
+    """Return ranks that stand in the trace as a list or as its text; () where a long list is cut short there."""
+    try:
+        found = parse_json(given.encode(errors="replace"), "ranks") if isinstance(given, str) else given
+    except SimnetError:
+        return ()
+    is_whole = isinstance(found, list) and all(type(rank) is int and rank >= 0 for rank in found)
+    return tuple(found) if is_whole else ()  # type: ignore[arg-type]
+
+
+def number(args: Mapping[str, Any], key: str) -> int:
+    """Return a whole number among the arguments of an event; 0 where it is none."""
+    given = args.get(key)
+    return given if type(given) is int else 0
+
+
+def launch_times(found: Iterable[TraceEvent]) -> dict[int, float]:
+    """Return when the CPU launched each thing that a GPU did, by the number of its launch [s]."""
+    return {number(event.args, "correlation"): event.start_s for event in found if event.category in LAUNCHES}
 
 
 def union(found: Iterable[TraceEvent]) -> list[Span]:

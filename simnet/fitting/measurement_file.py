@@ -108,7 +108,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         setup: index in `setups`, from 0.
         unit: seconds or bytes.
         labels: what distinguishes the series from others of its kind and name.
-        values: one a repetition, in the order of time, of the slowest rank, warm-up left out.
+        values: one a repetition, in the order of time, of the slowest rank or the one in the labels, warm-up left out.
     """
 
     kind: Literal[

@@ -9,11 +9,11 @@ from simnet.system_options import SystemOptions
 NAMES: dict[str, tuple[str, ...]] = {
     "model": ("forward", "backward", "optimizer", "gradient_ready"),
     "collective": ("all_reduce", "all_gather", "all_to_all", "broadcast", "send"),
-    "training": ("step", "forward", "backward", "optimizer"),
+    "training": ("step", "forward", "backward", "optimizer", "rank_step", "rank_compute"),
     "interference": ("backward_alone", "backward_beside"),
     "optimizer_step": ("step",),
     "memory": ("peak", "state"),
-    "own_work": ("step", "forward", "backward", "optimizer"),
+    "own_work": ("step", "forward", "backward", "optimizer", "rank_step", "rank_compute"),
     "speed": ("multiply", "stream"),
 }
 
@@ -136,6 +136,26 @@ class _OwnWorkLabels(_TrainingLabels, kw_only=True):
     """Labels of training whose messages were answered at once."""
 
 
+class _RankTrainingLabels(_TrainingLabels, kw_only=True):
+    """Labels of training on one rank.
+
+    Attributes:
+        rank: its number, from 0.
+    """
+
+    rank: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _RankOwnWorkLabels(_OwnWorkLabels, kw_only=True):
+    """Labels of one rank's training whose messages were answered at once.
+
+    Attributes:
+        rank: its number, from 0.
+    """
+
+    rank: Annotated[int, msgspec.Meta(ge=0)]
+
+
 class _SpeedLabels(SeriesLabels, kw_only=True):
     """Labels of a fixed piece of work, timed now and then beside the others."""
 
@@ -178,7 +198,11 @@ LABELS: dict[str, type[SeriesLabels]] = {
     "model optimizer": _OptimizerLabels,
     "collective": _CollectiveLabels,
     "training": _TrainingLabels,
+    "training rank_step": _RankTrainingLabels,
+    "training rank_compute": _RankTrainingLabels,
     "own_work": _OwnWorkLabels,
+    "own_work rank_step": _RankOwnWorkLabels,
+    "own_work rank_compute": _RankOwnWorkLabels,
     "speed": _SpeedLabels,
     "interference": _InterferenceLabels,
     "optimizer_step": _OptimizerStepLabels,

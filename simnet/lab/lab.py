@@ -1,13 +1,15 @@
 """A lab as a context: created on entering, removed on leaving; launches and bandwidths change inside."""
 
 import shutil
-from collections.abc import Sequence
-from contextlib import ExitStack
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import Self
 
 from simnet.errors import SimnetError
 from simnet.lab import machine, plan, ranks
+from simnet.lab.cpu_quota import CpuQuotas, remove_groups_of
 from simnet.lab.owner import Owner
 from simnet.lab.plan import LabSpec
 from simnet.lab.ranks import LaunchResult
@@ -36,6 +38,7 @@ class Lab:
         self.removed: list[Owner] = []
         self._prefix = ""
         self._num_launches = 0
+        self._quotas: CpuQuotas | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -54,6 +57,8 @@ class Lab:
             stack.enter_context(raise_on_signal())
             # Registered before anything is created: a command that fails halfway leaves nothing behind.
             stack.callback(_remove, owner)
+            if self.spec.cores_per_rank is not None:
+                self._quotas = CpuQuotas(self._prefix, [self.spec.cores_per_rank] * self.spec.world_size)
             for command in plan.create_commands(self.spec, self._prefix):
                 machine.run_command(command)
             # All commands succeeded: from here on `__exit__` cleans up.
@@ -70,14 +75,51 @@ class Lab:
         """
         self._stack.close()
 
-    def shape(self, bandwidth: Bandwidth | None) -> None:
-        """Set the bandwidth of every NIC in each direction; None removes the limit.
+    def shape(self, bandwidth: Bandwidth | None, nodes: Sequence[int] | None = None) -> None:
+        """Set the bandwidth of NICs in each direction, from now on and also while ranks run; None removes the limit.
+
+        Args:
+            bandwidth: of each.
+            nodes: whose NICs; by default all, spare nodes too.
 
         Raises:
             SimnetError: the bandwidth is below 1 Mbit/s, or the kernel refuses it.
         """
-        for command in plan.shape_commands(self.spec.num_nodes, self._prefix, bandwidth):
+        every = range(self.spec.all_nodes)
+        for command in plan.shape_commands(every if nodes is None else nodes, self._prefix, bandwidth):
             machine.run_command(command)
+
+    def set_cores(self, rank: int, cores: float) -> None:
+        """Set the part of a core that a rank may use, from now on and also while it runs.
+
+        Raises:
+            SimnetError: the lab sets no limits (`cores_per_rank`), or the part is too small.
+        """
+        if self._quotas is None:
+            raise SimnetError("lab: cores of a rank: need a lab that limits them; give cores_per_rank")
+        self._quotas.set_cores(rank, cores)
+
+    @contextmanager
+    def running(self, node: int, command: Sequence[str]) -> Iterator[None]:
+        """Run a program on a node beside the ranks, silently, and end it on leaving.
+
+        Raises:
+            SimnetError: there is no such program.
+        """
+        check_command(command)
+        process = subprocess.Popen(
+            ("setpriv", "--pdeathsig", "KILL", *plan.inside(self._prefix, node), *command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            yield
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            process.wait()
 
     def launch(
         self, command: Sequence[str], *, timeout_s: float | None = None, show_rank_0: bool = False
@@ -97,7 +139,8 @@ class Lab:
         """
         check_command(command)
         cores = machine.usable_cores() if self.spec.pins_cores else ()
-        plans = plan.rank_plans(self.spec, self._prefix, command, self._num_launches, cores)
+        quotas = self._quotas.entries() if self._quotas else ()
+        plans = plan.rank_plans(self.spec, self._prefix, command, self._num_launches, cores, quotas)
         self._num_launches += 1
         return ranks.run(plans, timeout_s=timeout_s, show_rank_0=show_rank_0)
 
@@ -118,3 +161,4 @@ def _remove(owner: Owner) -> None:
     with defer_signals():
         names = machine.namespaces().get(owner, [])
         machine.remove_namespaces(names)
+        remove_groups_of(owner)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from simnet.errors import SimnetError
+from simnet.lab import cpu_quota
 from simnet.lab.owner import Owner
 
 _TOOLS = {"ip": "iproute2", "tc": "iproute2", "setpriv": "util-linux", "taskset": "util-linux"}
@@ -79,8 +80,9 @@ def remove_abandoned() -> list[Owner]:
         SimnetError: a namespace could not be removed.
     """
     gone = [(owner, names) for owner, names in namespaces().items() if owner.has_ended()]
-    for _, names in gone:
+    for owner, names in gone:
         remove_namespaces(names)
+        cpu_quota.remove_groups_of(owner)
     return [owner for owner, _ in gone]
 
 

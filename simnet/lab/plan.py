@@ -31,6 +31,8 @@ class LabSpec(Struct, frozen=True, kw_only=True):
         threads_per_rank: becomes OMP_NUM_THREADS.
         pins_cores: pin each rank to its share of the cores, as if on a machine of its own; else the scheduler moves
             ranks between cores.
+        cores_per_rank: part of a core that each rank may use, whatever the others do; None sets no limit.
+        spare_nodes: further nodes, after the others, on which no rank runs: where traffic of others comes from.
     """
 
     num_nodes: int
@@ -38,10 +40,12 @@ class LabSpec(Struct, frozen=True, kw_only=True):
     bandwidth: Bandwidth | None = None
     threads_per_rank: int = 1
     pins_cores: bool = True
+    cores_per_rank: float | None = None
+    spare_nodes: int = 0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.num_nodes <= MAX_NODES:
-            raise SimnetError(f"lab: nodes: {self.num_nodes}: must be from 1 to {MAX_NODES}")
+        if not 1 <= self.num_nodes <= self.all_nodes <= MAX_NODES:
+            raise SimnetError(f"lab: nodes: {self.all_nodes}: must be from 1 to {MAX_NODES}")
         for what in ("ranks_per_node", "threads_per_rank"):
             if getattr(self, what) < 1:
                 raise SimnetError(f"lab: {what}: {getattr(self, what)}: must be at least 1")
@@ -51,6 +55,11 @@ class LabSpec(Struct, frozen=True, kw_only=True):
     def world_size(self) -> int:
         """Ranks of all nodes."""
         return self.num_nodes * self.ranks_per_node
+
+    @property
+    def all_nodes(self) -> int:
+        """Nodes with ranks and spare ones."""
+        return self.num_nodes + self.spare_nodes
 
 
 class RankPlan(Struct, frozen=True, kw_only=True):
@@ -101,9 +110,9 @@ def create_commands(spec: LabSpec, prefix: str) -> list[Command]:
         ("ip", "-n", switch, "link", "add", "bridge", "type", "bridge"),
         ("ip", "-n", switch, "link", "set", "bridge", "up"),
     ]
-    for node in range(spec.num_nodes):
+    for node in range(spec.all_nodes):
         commands += _node_commands(prefix, node)
-    return commands + shape_commands(spec.num_nodes, prefix, spec.bandwidth)
+    return commands + shape_commands(range(spec.all_nodes), prefix, spec.bandwidth)
 
 
 def _node_commands(prefix: str, node: int) -> list[Command]:
@@ -122,8 +131,8 @@ def _node_commands(prefix: str, node: int) -> list[Command]:
     ]
 
 
-def shape_commands(num_nodes: int, prefix: str, bandwidth: Bandwidth | None) -> list[Command]:
-    """Return the commands that limit every NIC in both directions: its own end, and the port of the switch.
+def shape_commands(nodes: Sequence[int], prefix: str, bandwidth: Bandwidth | None) -> list[Command]:
+    """Return the commands that limit the NICs of some nodes in both directions: its own end, and the switch's port.
 
     Segmentation offload stays on, since without it the CPU is the limit. Its packets are at most half a bucket, since
     tbf splits or drops a packet larger than the bucket. The bucket is short, since a full one passes at once and thus
@@ -137,8 +146,8 @@ def shape_commands(num_nodes: int, prefix: str, bandwidth: Bandwidth | None) -> 
         rate = ("rate", f"{round(bandwidth * 8)}bit")
         discipline = ("tbf", *rate, "burst", str(burst), "latency", f"{LATENCY_MS}ms")
     packet = min(MAX_PACKET_BYTES, burst // 2) if burst else MAX_PACKET_BYTES
-    ends = [(node_name(prefix, node), NIC) for node in range(num_nodes)]
-    ends += [(switch_name(prefix), f"port{node}") for node in range(num_nodes)]
+    ends = [(node_name(prefix, node), NIC) for node in nodes]
+    ends += [(switch_name(prefix), f"port{node}") for node in nodes]
     return [
         command
         for name, nic in ends
@@ -149,8 +158,13 @@ def shape_commands(num_nodes: int, prefix: str, bandwidth: Bandwidth | None) -> 
     ]
 
 
-def rank_plans(
-    spec: LabSpec, prefix: str, command: Sequence[str], launch: int = 0, cores: Sequence[int] = ()
+def rank_plans(  # noqa: PLR0913, PLR0917 - what a lab knows of a launch
+    spec: LabSpec,
+    prefix: str,
+    command: Sequence[str],
+    launch: int = 0,
+    cores: Sequence[int] = (),
+    quotas: Sequence[str] = (),
 ) -> list[RankPlan]:
     """Return how to start `ranks_per_node` processes on each node, with the environment that torchrun gives.
 
@@ -162,16 +176,23 @@ def rank_plans(
         command: program and arguments, the same for every rank.
         launch: number of earlier launches of this lab; each uses another port, since the last may still be closing.
         cores: cores that the ranks share out; none leaves the choice to the scheduler.
+        quotas: file of each rank into which it writes its process id, so that its CPU time is limited; none has one.
     """
     port = _FIRST_PORT + launch % _NUM_PORTS
     plans = []
     for rank, share in enumerate(core_shares(spec.world_size, cores)):
         node = rank // spec.ranks_per_node
         pinned = ("taskset", "--cpu-list", ",".join(map(str, share))) if share else ()
-        enter = (*pinned, "setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", node_name(prefix, node))
+        held = ("sh", "-c", 'echo $$ > "$0" && exec "$@"', quotas[rank]) if quotas else ()
+        enter = (*held, *pinned, "setpriv", "--pdeathsig", "KILL", *inside(prefix, node))
         environment = _environment(spec, rank, port)
         plans.append(RankPlan(rank=rank, node=node, command=(*enter, *command), environment=environment))
     return plans
+
+
+def inside(prefix: str, node: int) -> Command:
+    """Return what runs a command in a node, if it follows."""
+    return ("ip", "netns", "exec", node_name(prefix, node))
 
 
 def core_shares(world_size: int, cores: Sequence[int]) -> list[tuple[int, ...]]:

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simnet import results_file
+from simnet import parquet_file, results_file
 from simnet.errors import SimnetError
-from simnet.show.rows import row
+from simnet.show.rows import is_interval, row
 
 if TYPE_CHECKING:
     import pandas
@@ -30,9 +30,25 @@ def read_frame(results: Path | str) -> "pandas.DataFrame":
     """Return one row a point: the swept keys, then every metric with its unit in the column's name.
 
     Args:
-        results: `results.json` of a sweep, or the directory that holds it.
+        results: `results.json` or `results.parquet` of a sweep, or the directory that holds it; of both the one that
+            was written last. In rows of the latter, swept values that are tables or lists are JSON text.
 
     Raises:
         SimnetError: the file is missing, damaged, empty or of a format that is not read.
     """
-    return frame_of(row(point, point.set) for point in results_file.read(Path(results)).points)
+    path = results_file.file_in(Path(results))
+    if results_file.is_parquet(path):
+        return _frame_of_parquet(path)
+    return frame_of(row(point, point.set) for point in results_file.read(path).points)
+
+
+def _frame_of_parquet(path: Path) -> "pandas.DataFrame":
+    """Return the rows of a file without the columns of intervals that no point has."""
+    columns = parquet_file.read_columns(path)
+    empty = [
+        name
+        for name in columns.column_names
+        if is_interval(name) and not columns[name].length() > columns[name].null_count
+    ]
+    frame: pandas.DataFrame = columns.drop_columns(empty).to_pandas()
+    return frame

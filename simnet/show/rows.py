@@ -1,8 +1,9 @@
 """Results as flat rows with a unit in each column's name: the CSV of a run or a sweep, and the rows of a data frame."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from simnet.parquet_file import Kind
 from simnet.result import Breakdown, RunResult, StrategyResult
 from simnet.show.table import Table
 from simnet.show.text import part_title, workload_title
@@ -31,6 +32,18 @@ METRICS = (
     "trained_fraction",
     "approximation",
 )
+INTERVALS = (
+    "iteration_s",
+    "total_s",
+    "baseline_iteration_s",
+    "baseline_total_s",
+    "speedup",
+    "end_to_end_speedup",
+)
+"""What has an interval, where it was asked for."""
+_ENDS = ("low", "high")
+_TEXT = {"cluster", "workload", "calibration", "strategy", "baseline", "notes", "version", "algorithm", "fidelity"}
+_WHOLE = {"num_nodes", "ranks_per_node", "grad_accumulation", "world_size", "num_buckets", "num_iterations"}
 
 
 def row(result: RunResult, values: Mapping[str, object] | None = None) -> Row:
@@ -58,9 +71,54 @@ def row(result: RunResult, values: Mapping[str, object] | None = None) -> Row:
         "end_to_end_speedup": result.end_to_end_speedup,
         **_metrics("", result.result),
         **_metrics("baseline_", result.baseline),
-        **{f"{key}_{end}": ends[i] for key, ends in result.intervals.items() for i, end in enumerate(("low", "high"))},
+        **{f"{key}_{end}": ends[i] for key, ends in result.intervals.items() for i, end in enumerate(_ENDS)},
         "notes": "; ".join(result.notes),
         "version": result.version,
+    }
+
+
+def kinds(swept: Mapping[str, Sequence[object]]) -> dict[str, Kind]:
+    """Return what each column of the rows of a sweep holds, in their order; those of intervals are always there.
+
+    Args:
+        swept: the values of each swept key.
+    """
+    names = [
+        *("cluster", "workload", "calibration", "num_nodes", "ranks_per_node", "grad_accumulation", "nic_gbit_per_s"),
+        *("strategy", "baseline", "world_size", "gradient_bytes", "speedup", "end_to_end_speedup"),
+        *(name for prefix in ("", "baseline_") for name in _metrics(prefix, None)),
+        *(f"{key}_{end}" for key in INTERVALS for end in _ENDS),
+        *("notes", "version"),
+    ]
+    return {key: _kind_of(values) for key, values in swept.items()} | {name: _kind(name) for name in names}
+
+
+def is_interval(column: str) -> bool:
+    """Return whether a column holds an end of an interval."""
+    name, _, end = column.rpartition("_")
+    return end in _ENDS and name in INTERVALS
+
+
+def _kind(column: str) -> Kind:
+    name = column.removeprefix("baseline_")
+    return "text" if name in _TEXT else "whole" if name in _WHOLE else "number"
+
+
+def _kind_of(values: Sequence[object]) -> Kind:
+    types = {type(value) for value in values}
+    if types == {bool}:
+        return "truth"
+    if types == {int} and all(abs(value) < 2**63 for value in values if isinstance(value, int)):
+        return "whole"
+    return "number" if types <= {int, float} else "text"
+
+
+def plain(row: Row, kinds: Mapping[str, Kind]) -> Row:
+    """Return a row as a Parquet file holds it: what is no number as text, tables and lists as JSON."""
+    found = {column: row.get(column) for column in kinds}
+    return {
+        column: cell(value) if kinds[column] == "text" and value is not None else value
+        for column, value in found.items()
     }
 
 
@@ -76,10 +134,10 @@ def table(rows: Iterable[Row]) -> Table:
     """Return rows as a table with the columns of all of them."""
     kept = list(rows)
     columns = list(dict.fromkeys(column for row in kept for column in row))
-    return Table(columns, [[_cell(row.get(column)) for column in columns] for row in kept])
+    return Table(columns, [[cell(row.get(column)) for column in columns] for row in kept])
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
     """Return a value as programs read it: tables and lists as JSON, nothing for what there is not."""
     if isinstance(value, dict | list):
         return json.dumps(value)

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 
-from simnet.result import PointResult, StrategyResult, SweepResult
+from simnet.result import PointResult, RefusedPoint, StrategyResult, SweepResult
 from simnet.show.labels import BANDWIDTH_KEYS, NODES_KEYS, WORKLOAD_KEYS, names, panels, short_key, value_label
 from simnet.show.notes import notes_lines
 from simnet.show.page import Page
@@ -41,14 +41,28 @@ def sweep_page(sweep: SweepResult) -> Page:
 
 def refused_lines(sweep: SweepResult) -> list[str]:
     """Return the points that were not simulated, each with the reason; nothing where there is none."""
-    if not sweep.refused:
+    num_refused = len(sweep.refused)
+    return refused_text(
+        sweep.refused, num_refused, len(sweep.points) + num_refused, "'refused' in results.json (-o DIR)"
+    )
+
+
+def refused_text(refused: Sequence[RefusedPoint], num_refused: int, num_points: int, place: str) -> list[str]:
+    """Return refused points, each with the reason; nothing where there is none.
+
+    Args:
+        refused: the first of them at least.
+        num_refused: how many there are.
+        num_points: how many points there are in all.
+        place: where the others stand.
+    """
+    if not num_refused:
         return []
-    count = len(sweep.points) + len(sweep.refused)
-    lines = [f"refused: {len(sweep.refused)} of {count} points, which are left out:"]
-    for point in sweep.refused[:MAX_REFUSED]:
+    lines = [f"refused: {num_refused} of {num_points} points, which are left out:"]
+    for point in refused[:MAX_REFUSED]:
         lines += hanging("  ", f"{_set_text(point.set)}: {point.reason}")
-    more = len(sweep.refused) - MAX_REFUSED
-    return [*lines, *([f"  and {more} more: see 'refused' in results.json (-o DIR)"] if more > 0 else [])]
+    more = num_refused - MAX_REFUSED
+    return [*lines, *([f"  and {more} more: see {place}"] if more > 0 else [])]
 
 
 def _accumulations(sweep: SweepResult) -> Iterator[str]:

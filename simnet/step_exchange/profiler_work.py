@@ -12,12 +12,10 @@ from typing import Any
 from simnet.errors import SimnetError, shown
 from simnet.fitting import kineto_events
 from simnet.fitting.kineto_events import Span, TraceEvent
-from simnet.parsing import parse_json
 from simnet.program import IterationPart
 from simnet.step_file import OperationKind
 
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
-LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime")
 COMPUTE, GLOO = "compute", "gloo"
 _KINDS: tuple[tuple[str, OperationKind], ...] = (
     ("allreduce", "all_reduce"),
@@ -120,20 +118,20 @@ def gpu_spans(events: Sequence[TraceEvent], step: Span, where: str) -> list[Trac
     Raises:
         SimnetError: a collective does not say its message, or is a send or receive.
     """
-    launched = {_number(one.args, "correlation"): one.start_s for one in events if one.category in LAUNCHES}
+    launched = kineto_events.launch_times(events)
     named = [one.args for one in events if one.name == "record_param_comms" and kineto_events.LAUNCH_ID in one.args]
-    operators = {_number(args, kineto_events.LAUNCH_ID): args for args in named}
+    operators = {kineto_events.number(args, kineto_events.LAUNCH_ID): args for args in named}
     known = phases([one for one in events if step[0] <= one.start_s < step[1]])
     found = []
     for event in events:
         if event.category not in ON_GPU:
             continue
-        launch = _number(event.args, "correlation")
+        launch = kineto_events.number(event.args, "correlation")
         launched_s = launched.get(launch, event.start_s)
         if step[0] <= launched_s < step[1]:
             found.append(
                 TracedSpan(
-                    stream=f"stream {_number(event.args, 'stream')}",
+                    stream=f"stream {kineto_events.number(event.args, 'stream')}",
                     start_s=event.start_s,
                     end_s=event.end_s,
                     launched_s=launched_s,
@@ -146,18 +144,13 @@ def gpu_spans(events: Sequence[TraceEvent], step: Span, where: str) -> list[Trac
     return sorted(found, key=lambda one: (one.start_s, one.launch))
 
 
-def _number(args: Mapping[str, Any], key: str) -> int:
-    given = args.get(key)
-    return given if type(given) is int else 0
-
-
 def _nccl_message(event: TraceEvent, operators: Mapping[int, Mapping[str, Any]], where: str) -> TracedMessage | None:
     """Return the message of NCCL's kernel, which has it itself or by the operator that launched it."""
     if not kineto_events.is_communication(event, on_gpu=True):
         return None
     args = event.args
     if "In msg nelems" not in args:
-        args = operators.get(_number(args, kineto_events.LAUNCH_ID) or -1, {})
+        args = operators.get(kineto_events.number(args, kineto_events.LAUNCH_ID) or -1, {})
     place = f"{where}: {event.name}"
     if "In msg nelems" not in args:
         raise SimnetError(f"{place}: does not say its message; {WITH_SHAPES}, with torch 2.2 or later")
@@ -172,19 +165,9 @@ def _nccl_message(event: TraceEvent, operators: Mapping[int, Mapping[str, Any]],
         out_bytes=item * kineto_events.count(args.get("Out msg nelems")) if "Out msg nelems" in args else None,
         dtype=_DTYPES.get(dtype, dtype),
         pg_name=str(args.get("Process Group Name", "")),
-        ranks=_ranks(args.get("Process Group Ranks")),
-        group_size=_number(args, "Group size"),
+        ranks=kineto_events.ranks_of(args.get("Process Group Ranks")),
+        group_size=kineto_events.number(args, "Group size"),
     )
-
-
-def _ranks(given: object) -> tuple[int, ...]:
-    """Return ranks that stand in the trace as a list or as its text; () where a long list is cut short there."""
-    try:
-        found = parse_json(given.encode(errors="replace"), "ranks") if isinstance(given, str) else given
-    except SimnetError:
-        return ()
-    is_whole = isinstance(found, list) and all(type(rank) is int and rank >= 0 for rank in found)
-    return tuple(found) if is_whole else ()  # type: ignore[arg-type]
 
 
 def kind_of(name: str, place: str) -> OperationKind:

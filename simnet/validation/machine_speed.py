@@ -47,7 +47,7 @@ class Repeated:
 
     @classmethod
     def of(cls, launches: Sequence[MeasurementFile], name: str = "") -> "Repeated":
-        """Collect the series, but probes, that all of some launches have.
+        """Collect the series, but probes and those of single ranks, that all of some launches have.
 
         Args:
             launches: of one part and layout.
@@ -60,7 +60,7 @@ class Repeated:
             {
                 _key(one): statistics.median(one.values)
                 for one in whole.series
-                if one.kind != "speed" and name in {"", one.name}
+                if one.kind != "speed" and "rank" not in one.labels and name in {"", one.name}
             }
             for whole in launches
         ]

@@ -10,10 +10,13 @@ import pytest
 
 pytest.importorskip("torch")
 
+from binsgdm.measure.training import OF_RANKS, PHASES
 from simnet.fitting.measurement_file import read
 from tests.helpers.launch import exit_code, launch, meeting_point, output_to
 
 WORLD_SIZE, RANKS_PER_NODE = 4, 2
+SERIES_OF_TRAINING = 1 + len(PHASES) + len(OF_RANKS) * WORLD_SIZE
+"""The step and its phases, of the slowest rank; and what each rank has of its own."""
 QUICK = ["--max-repetitions", "8", "--threads", "1", "--ranks-per-node", str(RANKS_PER_NODE)]
 MODEL = ["--model", "mlp_200k", "--batch", "2", *QUICK]
 COMMANDS = {
@@ -143,15 +146,24 @@ class TestTogether:
     def test_steps_of_training_have_their_phases(self, name, labels, measured):
         series = read(measured[0] / f"{name}.json").series
         mine = [one for one in series if labels.items() <= one.labels.items()]
-        assert [one.name for one in mine] == ["step", "forward", "backward", "optimizer"]
+        slowest = [one.name for one in mine if "rank" not in one.labels]
+        assert slowest == ["step", "forward", "backward", "optimizer"]
         assert len({len(one.values) for one in mine}) == 1
-        assert len(series) == {"flat": 8, "systems": 12}.get(name, 4)
+        assert len(series) == SERIES_OF_TRAINING * {"flat": 2, "systems": 3}.get(name, 1)
+
+    def test_every_rank_has_its_own_steps_of_which_it_computes_a_part(self, measured):
+        series = read(measured[0] / "binsgdm.json").series
+        step, compute = ({one.labels["rank"]: one.values for one in series if one.name == name} for name in OF_RANKS)
+        assert list(step) == list(compute) == list(range(WORLD_SIZE))
+        for rank in step:
+            assert all(0 < part <= whole for part, whole in zip(compute[rank], step[rank], strict=True))
 
     def test_steps_without_messages_are_no_training_and_the_speed_meanwhile_is_told(self, measured):
         series = read(measured[0] / "own_work.json").series
-        assert [one.kind for one in series] == ["own_work"] * 12 + ["speed"] * 2
+        assert [one.kind for one in series] == ["own_work"] * 3 * SERIES_OF_TRAINING + ["speed"] * 2
         assert [one.name for one in series[-2:]] == ["multiply", "stream"]
-        assert [one.labels["strategy"] for one in series[:12:4]] == ["all_reduce", "binsgdm", "qsgd"]
+        own = [one.labels["strategy"] for one in series[:-2:SERIES_OF_TRAINING]]
+        assert own == ["all_reduce", "binsgdm", "qsgd"]
 
     def test_backward_is_measured_alone_and_beside_each_collective(self, measured):
         series = read(measured[0] / "interference.json").series

@@ -6,11 +6,12 @@ import simpy
 
 from simnet.collectives.execute import Exact, Folded
 from simnet.collectives.schedule import Schedule
-from simnet.hardware import Calibration, Cluster, Fabric, Link
+from simnet.hardware import Calibration, Cluster, Fabric, Link, LinkCalibration
 from simnet.nccl_costs import NcclCosts
 from simnet.network import topology as topologies
 from simnet.network.topology import Topology
-from simnet.units import Bandwidth, Duration
+from simnet.timed_work import HostCost
+from simnet.units import Bandwidth, Duration, Size
 
 INTRA_BYTES_PER_S, INTRA_ALPHA_S = 300e9, 0.5e-6
 INTER_BYTES_PER_S, INTER_ALPHA_S = 1.25e9, 5e-6
@@ -24,6 +25,19 @@ NCCL_COSTS = NcclCosts(
     intra_node_efficiency=0.8,
     inter_node_efficiency=0.6,
 )
+
+CALIBRATIONS = [
+    Calibration(),
+    Calibration(
+        inter_node=LinkCalibration(efficiency=((Size(1e3), 0.2), (Size(1e6), 0.9))),
+        intra_node=LinkCalibration(efficiency=0.7, alpha_s=Duration(3e-6)),
+        collective_launch_s=Duration(20e-6),
+        message_s=Duration(2e-6),
+        poll_s=Duration(1e-7),
+        all_to_all_efficiency=0.6,
+    ),
+    Calibration(host=HostCost(launch_s=Duration(2e-4), round_s=Duration(4e-5), s_per_byte=Duration(0.5e-9))),
+]
 
 
 def link(bytes_per_s: float, alpha_s: float) -> Link:

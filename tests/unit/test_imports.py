@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.module_order import BINSGDM_ORDER, ORDER
+
 ROOT = Path(__file__).resolve().parents[2]
 SIMPY_ROOMS = (
     "simnet/network/links.py",
@@ -22,93 +24,9 @@ SIMPY_ROOMS = (
 SIMULATOR = ("simpy", "simnet.simulation", "simnet.network", "simnet.event_runner", "simnet.folded_runner")
 MACHINE = ("os", "pathlib", "shutil", "signal", "socket", "subprocess", "sys", "tempfile", "simnet.lab.machine")
 PACKAGES = ("simnet", "binsgdm", "benchmarks", "studies", "examples")
-ORDER = (
-    (
-        "units",
-        "values",
-        "errors",
-        "files",
-        "parsing",
-        "protobuf",
-        "system_options",
-        "nested",
-        "schema",
-        "registry",
-        "numeric",
-        "templates",
-        "version",
-    ),
-    ("network_costs", "timed_work", "nccl_costs", "nccl_model", "hardware", "gpu_models"),
-    ("faults",),
-    ("collectives.schedule",),
-    ("network",),
-    ("collectives",),
-    ("workload",),
-    ("program", "step_file", "step_laws", "step_layouts", "gpu_memory"),
-    ("strategies",),
-    ("axes", "global_batch", "scenario"),
-    ("result", "calibration_draws", "model_error"),
-    (
-        "timeline",
-        "folded_runner",
-        "event_runner",
-        "bucket_recurrence",
-        "variation",
-        "meetings",
-        "grouped_runner",
-        "iterations",
-        "availability",
-        "prepared",
-        "memory_fit",
-        "step_timer",
-        "uncertainty",
-        "simulation",
-        "workers",
-    ),
-    ("training_logs",),
-    ("compare",),
-    ("sweeps", "journal", "results_file", "lab", "comparison", "fitting", "step_exchange", "tracing", "validation"),
-    ("show",),
-    ("report",),
-    ("explore",),
-    ("api",),
-    ("commands",),
-    ("__init__", "__main__"),
-)
-"""The modules of simnet, or the folders that hold them: each line may import itself and those above it."""
-BINSGDM_ORDER = (
-    ("errors",),
-    ("files", "replaced"),
-    ("triton_support", "triton_tiles"),
-    ("triton_signs",),
-    (
-        "random",
-        "arguments",
-        "bits",
-        "flat_buckets",
-        "functional",
-        "stages",
-        "streams",
-        "uploads",
-        "operator_work",
-        "fake_values",
-    ),
-    ("kernels",),
-    ("exchange.messages",),
-    ("exchange",),
-    ("local_gradients",),
-    ("systems",),
-    ("optimizers",),
-    ("agreement",),
-    ("shards",),
-    ("overlapped", "ddp", "fsdp", "compressed_replicas", "local_steps"),
-    ("measure",),
-    ("recording",),
-    ("describe",),
-    ("compressors", "__init__"),
-)
-"""The same of binsgdm; `compressors` is the former name of what scripts use, and `__init__` loads lazily."""
-HEAVY = {"torch", "pandas", "matplotlib", "numpy", "rich", "scipy", "tomli_w", "jinja2"}
+HEAVY = {
+    "torch", "pandas", "matplotlib", "numpy", "rich", "scipy", "tomli_w", "jinja2", "distributed", "dask", "pyarrow",
+}  # fmt: skip
 SLOW_TO_START = {"simpy", "importlib.metadata", "multiprocessing", "concurrent.futures", "difflib"}
 SIMULATE_INLINE = """
 import json, sys

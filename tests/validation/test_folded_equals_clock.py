@@ -8,27 +8,12 @@ from msgspec.structs import replace
 from simnet import event_runner, files, folded_runner
 from simnet.collectives import algorithms, direct, ring
 from simnet.collectives.execute import Folded
-from simnet.hardware import Calibration, LinkCalibration
 from simnet.prepared import PreparedScenario
 from simnet.program import Communicate, Compute, OperationId
 from simnet.scenario import load_experiment
-from simnet.timed_work import HostCost
 from simnet.timeline import Streams, Timeline
-from simnet.units import Duration, Size
-from tests.helpers.topologies import leaves, topology
+from tests.helpers.topologies import CALIBRATIONS, leaves, topology
 
-CALIBRATIONS = [
-    Calibration(),
-    Calibration(
-        inter_node=LinkCalibration(efficiency=((Size(1e3), 0.2), (Size(1e6), 0.9))),
-        intra_node=LinkCalibration(efficiency=0.7, alpha_s=Duration(3e-6)),
-        collective_launch_s=Duration(20e-6),
-        message_s=Duration(2e-6),
-        poll_s=Duration(1e-7),
-        all_to_all_efficiency=0.6,
-    ),
-    Calibration(host=HostCost(launch_s=Duration(2e-4), round_s=Duration(4e-5), s_per_byte=Duration(0.5e-9))),
-]
 SLOWED = [
     replace(
         calibration,

@@ -17,8 +17,7 @@ from simnet.program import Communicate, Compute, OperationId
 from simnet.timeline import Streams, Timeline
 from simnet.units import Duration
 from simnet.variation import Variation
-from tests.helpers.topologies import NCCL_COSTS, leaves, topology
-from tests.validation.test_folded_equals_clock import CALIBRATIONS
+from tests.helpers.topologies import CALIBRATIONS, NCCL_COSTS, leaves, topology
 
 NEAR = 1e-9
 """Relative: times this near each other differ by rounding alone."""

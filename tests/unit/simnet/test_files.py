@@ -170,15 +170,16 @@ def test_a_missing_file_of_trainings_is_asked_for_by_its_ending() -> None:
 
 
 # Who else opens a file: what is appended to and locked, /proc, the hash of the simulator's own code, a shipped table, a
-# place that is tried out, and what swallows the rest of a broken stream.
+# place that is tried out, limits of the kernel, and what swallows the rest of a broken stream.
 OPENERS = {
     "simnet/files.py",
     "simnet/journal.py",
     "simnet/lab/owner.py",
-    "simnet/sweeps.py",
+    "simnet/code_hash.py",
     "simnet/validation/published_rows.py",
     "simnet/commands/output.py",
     "simnet/commands/terminal.py",
+    "simnet/lab/cpu_quota.py",
 }
 PARSERS = {
     "simnet/parsing.py",

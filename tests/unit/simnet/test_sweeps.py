@@ -2,7 +2,6 @@
 
 import csv
 import io
-import itertools
 import json
 import os
 import resource
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from simnet import files, scenario, simulation, sweeps
+from simnet import code_hash, files, scenario, simulation, sweep_tasks, sweeps
 from simnet.errors import SimnetError
 from simnet.journal import NAME, Journal
 from simnet.result import RefusedPoint, RunResult, to_json
@@ -64,7 +63,9 @@ class TestExpand:
     def test_too_many_points_are_refused_before_any_is_made(self, tmp_path: Path) -> None:
         axes = {key: list(range(1, 1002)) for key in ("cluster.num_nodes", "workload.batch_per_rank")}
         path = str(write(tmp_path / "pod.toml", pod(sweep=axes)))
-        with pytest.raises(SimnetError, match=r"sweep: 1002001 points: at most 100000; split it into several sweeps"):
+        with pytest.raises(
+            SimnetError, match=r"sweep: 1002001 points: at most 100000, or 10000000 with --format parquet; split it"
+        ):
             expand(load_experiment(path))
 
     def test_a_point_that_does_not_hold_together_is_refused(self, tmp_path: Path) -> None:
@@ -110,20 +111,6 @@ class TestExpand:
                 files.refuse_input(part)
 
 
-class TestTasks:
-    def test_they_hold_every_point_once_and_the_largest_clusters_first(self, experiment: Experiment) -> None:
-        points = sorted(expand(experiment), key=sweeps._shape)
-        tasks = sweeps._tasks(points, jobs=1, point_s=0.01)
-        assert sorted(map(id, itertools.chain(*tasks))) == sorted(map(id, points))
-        assert [[point.scenario.cluster.num_nodes for point in task] for task in tasks] == [[4, 4], [2, 2], [1, 1]]
-
-    def test_long_points_go_one_by_one_and_short_ones_together(self, experiment: Experiment) -> None:
-        points = sorted(expand(experiment), key=sweeps._shape)
-        assert [len(task) for task in sweeps._tasks(points, jobs=1, point_s=10)] == [1] * 6
-        many = points * 20
-        assert min(len(task) for task in sweeps._tasks(many, jobs=1, point_s=0.001)[:-1]) >= 20
-
-
 class TestRun:
     def test_results_come_in_the_order_of_the_points(self, experiment: Experiment) -> None:
         results = sweeps.run(expand(experiment))
@@ -135,8 +122,8 @@ class TestRun:
         points = expand(experiment)
         expected = sweeps.run(points)
         simulated.clear()
-        monkeypatch.setattr(sweeps, "PROBE_S", 0)
-        monkeypatch.setattr(sweeps, "WORKERS_PAY_S", 0)
+        monkeypatch.setattr(sweep_tasks, "PROBE_S", 0)
+        monkeypatch.setattr(sweep_tasks, "WORKERS_PAY_S", 0)
         assert sweeps.run(points, jobs=2) == expected
         assert len(simulated) == 1  # the probe
 
@@ -251,13 +238,13 @@ class TestRun:
 def test_other_code_is_another_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "pod.toml", pod(sweep={"cluster.num_nodes": [2]}))
     (tmp_path / "training").mkdir()
-    monkeypatch.setattr(sweeps, "__file__", str(tmp_path / "sweeps.py"))
+    monkeypatch.setattr(code_hash, "__file__", str(tmp_path / "code_hash.py"))
     keys = []
     for code in ("1", "2"):
         (tmp_path / "training" / "code.py").write_text(code)
-        sweeps._code_hash.cache_clear()
+        code_hash.of_simnet.cache_clear()
         keys.append(expand(load_experiment(str(path)))[0].key)
-    sweeps._code_hash.cache_clear()
+    code_hash.of_simnet.cache_clear()
     assert keys[0] != keys[1]
 
 
@@ -274,7 +261,7 @@ class TestJournal:
         with Journal(tmp_path), pytest.raises(SimnetError, match=f"^{tmp_path}: another sweep is writing here; wait"):
             Journal(tmp_path)
         with Journal(tmp_path) as journal:
-            assert journal.lines == {}
+            assert len(journal.places) == 0
 
     @pytest.mark.parametrize(
         "line", [b"{", b"[]", b'{"key": "a"}', b'{"key": "a", "result": 3}', b"\xff", b"", *STRANGE]
@@ -299,7 +286,7 @@ class TestJournal:
     def test_what_a_kill_has_left_of_a_line_is_cut_off(self, tmp_path: Path, torn: bytes) -> None:
         (tmp_path / NAME).write_bytes(b'{"key": "a", "result": {}}\n' + torn)
         with Journal(tmp_path) as journal:
-            assert list(journal.lines) == ["a"]
+            assert (len(journal.places), journal.places.get("a")) == (1, 0)
         assert (tmp_path / NAME).read_bytes() == b'{"key": "a", "result": {}}\n'
 
     def test_a_pipe_or_a_device_is_no_journal(self, tmp_path: Path) -> None:
@@ -329,7 +316,7 @@ class TestJournal:
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         with Journal(tmp_path) as journal:
-            assert "a" in journal.lines
+            assert "a" in journal.places
 
 
 class TestDocument:

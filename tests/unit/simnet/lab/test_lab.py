@@ -53,19 +53,19 @@ class TestPlan:
             assert f"ip -n lab-node{node} link set lo up" in lines
 
     def test_both_ends_of_every_nic_are_shaped(self) -> None:
-        lines = [" ".join(command) for command in plan.shape_commands(2, "lab", GBIT)]
+        lines = [" ".join(command) for command in plan.shape_commands(range(2), "lab", GBIT)]
         how = "root tbf rate 1000000000bit burst 250000 latency 20ms"
         ends = [("lab-node0", "eth0"), ("lab-node1", "eth0"), ("lab-switch", "port0"), ("lab-switch", "port1")]
         assert lines[1::2] == [f"tc -n {name} qdisc replace dev {nic} {how}" for name, nic in ends]
 
     @pytest.mark.parametrize(("mbit_per_s", "burst", "packet"), [(1, 32768, 16384), (400, 100000, 50000)])
     def test_a_packet_is_at_most_half_a_burst(self, mbit_per_s: float, burst: int, packet: int) -> None:
-        lines = [" ".join(command) for command in plan.shape_commands(1, "lab", Bandwidth(mbit_per_s * 1e6 / 8))]
+        lines = [" ".join(command) for command in plan.shape_commands(range(1), "lab", Bandwidth(mbit_per_s * 1e6 / 8))]
         assert lines[0] == f"ip -n lab-node0 link set eth0 gso_max_size {packet}"
         assert f"burst {burst} " in lines[1]
 
     def test_no_bandwidth_means_no_shaper(self) -> None:
-        commands = plan.shape_commands(2, "lab", None)
+        commands = plan.shape_commands(range(2), "lab", None)
         assert {command[-1] for command in commands[1::2]} == {"noqueue"}
         assert {command[-1] for command in commands[::2]} == {"65536"}
 

@@ -1,0 +1,93 @@
+"""Sweeps whose results go to a Parquet file as they come, of up to ten million points."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from simnet import parquet_file
+from simnet.any_executor import adapted
+from simnet.api.questions import Asked, Progress, Settings, advancing, experiment_to_sweep
+from simnet.journal import Journal
+from simnet.scenario import Experiment
+from simnet.show.sweep_table import WrittenTable, write_table
+from simnet.sweep_stream import SweepStream
+from simnet.sweeps import MAX_STREAMED, check_size
+from simnet.worker_pools import TaskExecutor, WorkerPool
+
+
+class StreamedSweep(Struct, frozen=True, kw_only=True):
+    """A sweep that was simulated and written.
+
+    Attributes:
+        table: the file, and what it holds.
+        num_before: how many points the journal had before.
+    """
+
+    table: WrittenTable
+    num_before: int
+
+
+def stream(
+    experiment: Experiment,
+    directory: Path,
+    jobs: int = 1,
+    progress: Callable[[int], object] = lambda _: None,
+    pool: WorkerPool | None = None,
+) -> StreamedSweep:
+    """Simulate every point of an experiment into the journal of a directory, and write results.parquet from there.
+
+    Args:
+        experiment: what to sweep.
+        directory: of both files; made if it is not there.
+        jobs: processes at most, without a pool.
+        progress: called with the number of further points that are done.
+        pool: simulates all points.
+
+    Raises:
+        SimnetError: there is nothing to sweep, too much of it, or all of it is refused; or a file cannot be written:
+            the journal keeps what is finished.
+    """
+    with Journal(directory) as journal:
+        sweep = SweepStream(experiment, journal)
+        sweep.simulate(jobs, progress, pool)
+        table = write_table(directory / parquet_file.NAME, experiment, sweep.results(), directory)
+    return StreamedSweep(table=table, num_before=sweep.num_before)
+
+
+def sweep_to_parquet(  # noqa: PLR0913 - the options of the command
+    scenario: Asked,
+    axes: Mapping[str, Sequence[object]] | None = None,
+    *,
+    output: str | Path,
+    points: Sequence[Settings] | None = None,
+    settings: Settings | None = None,
+    draws: int | None = None,
+    jobs: int = 1,
+    executor: TaskExecutor | None = None,
+    progress: Progress = True,
+) -> Path:
+    """Simulate every point as `sweep` does, and write a row each to a Parquet file; memory hardly grows with them.
+
+    Args:
+        scenario: as in `sweep`.
+        axes: as in `sweep`.
+        output: folder of results.parquet and of the journal, from which the same sweep goes on after it was stopped.
+        points: as in `sweep`.
+        settings: as in `sweep`.
+        draws: as in `sweep`.
+        jobs: as in `sweep`.
+        executor: as in `sweep`.
+        progress: as in `sweep`.
+
+    Returns:
+        The file, which `simnet.show.frame.read_frame` and any reader of Parquet takes.
+
+    Raises:
+        SimnetError: as in `sweep`, or pyarrow is missing, or a file cannot be written.
+    """
+    experiment = experiment_to_sweep(scenario, axes, points, settings, draws)
+    pool = None if executor is None else adapted(executor)
+    parquet_file.check_installed()
+    with advancing(progress, check_size(experiment, MAX_STREAMED), "simulating") as advance:
+        return stream(experiment, Path(output), jobs, advance, pool).table.path

@@ -1,0 +1,1 @@
+"""Training on nodes that are not alike, predicted and then run in the lab."""

@@ -1,0 +1,48 @@
+"""What a rank of the lab does: `python -m studies.uneven.ranks JOBS.json`, one training after the other.
+
+A job trains so many steps in a row with one strategy, and writes them as `simnet measure training` does: those of the
+slowest rank, and those of every rank.
+"""
+
+import json
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from binsgdm.measure import training
+from binsgdm.measure.bench import Bench
+from binsgdm.measure.ranks import Ranks, joined
+from binsgdm.measure.record import Record
+from binsgdm.measure.timing import StopRule
+from binsgdm.measure.without_messages import answered_at_once
+
+Job = dict[str, Any]
+
+
+def main(jobs: list[Job]) -> None:
+    """Do all jobs."""
+    with joined(device="cpu", threads=1) as ranks:
+        for job in jobs:
+            _train(job, ranks)
+
+
+def _train(job: Job, ranks: Ranks) -> None:
+    """Train a while that does not count, say that it begins, train, and write what steps took."""
+    how, cap = training.strategy(job["strategy"]), job["bucket_cap_mb"]
+    with answered_at_once() if job["without_messages"] else nullcontext():
+        step = training.training_step(job["model"], job["batch"], how, ranks, cap)
+        training.timed_block(step, job["warm_up"], ranks)
+        if ranks.rank == 0:
+            Path(job["output"]).with_suffix(".begun").touch()
+        rows = training.timed_block(step, job["steps"], ranks)
+    record = Record(ranks, nic_bytes_per_s=job["nic_bytes_per_s"], network=job["network"])
+    labels = {"model": job["model"], "batch": job["batch"], **how.labels, "bucket_cap_mb": cap}
+    kind = "own_work" if job["without_messages"] else "training"
+    training.add_rows(Bench(record=record, ranks=ranks, stop_rule=StopRule()), kind, rows, labels)
+    if ranks.rank == 0:
+        record.write(Path(job["output"]))
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
