@@ -53,7 +53,7 @@ def test_a_simulation_with_the_faults_reproduces_what_they_were_fitted_to(name: 
     drawn = [variation.of(iteration, 1) for iteration in range(ITERATIONS)]
     fitted_s = found(RUNS[name]).compute_s
     simulated_s = np.array([fitted_s * one.compute + (0 if one.pauses_s is None else one.pauses_s) for one in drawn]).T
-    # A 95th percentile of 400 draws of the heavy tail varies by 2 %, measured and simulated alike; eight ranks have one.
+    # A 95th percentile of 400 draws of the heavy tail varies by 2 %, measured and simulated alike.
     for mine, measured in zip(simulated_s, RUNS[name], strict=True):
         assert np.quantile(mine, QUANTILES) == pytest.approx(np.quantile(measured, QUANTILES), rel=0.1)
     assert np.quantile(simulated_s, QUANTILES) == pytest.approx(np.quantile(RUNS[name], QUANTILES), rel=0.03)
