@@ -6,8 +6,9 @@ from pathlib import Path
 from simnet.errors import SimnetError
 from simnet.lab.owner import Owner
 
-PERIOD_S = 20e-3
-"""Time in which a rank has its part of a core: short beside a step, long beside the kernel's tick."""
+PERIOD_S = 5e-3
+"""Time in which a rank has its part of a core. A rank that waited finds the whole part of a period unused, so that the
+period must be short beside a step; much shorter ones than the kernel's tick of 4 ms give ranks less than their part."""
 LEAST_CORES = 0.02
 _VERSION_1 = Path("/sys/fs/cgroup/cpu")
 _VERSION_2 = Path("/sys/fs/cgroup")

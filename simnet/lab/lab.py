@@ -85,8 +85,8 @@ class Lab:
         Raises:
             SimnetError: the bandwidth is below 1 Mbit/s, or the kernel refuses it.
         """
-        every = range(self.spec.all_nodes)
-        for command in plan.shape_commands(every if nodes is None else nodes, self._prefix, bandwidth):
+        shaped = range(self.spec.all_nodes) if nodes is None else nodes
+        for command in plan.shape_commands(shaped, self._prefix, bandwidth, self.spec.bandwidth):
             machine.run_command(command)
 
     def set_cores(self, rank: int, cores: float) -> None:

@@ -18,6 +18,8 @@ BURST_S, MIN_BURST_BYTES = 2e-3, 32768
 MAX_PACKET_BYTES = 65536
 NIC = "eth0"
 NETWORK = f"network namespaces, tbf burst {BURST_S * 1e3:g} ms, latency {LATENCY_MS} ms, TCP reno"
+QUEUED_OVERHEAD = 1.1
+"""Length of a packet in a queue, which counts the headers of all its segments, over that of its payload; at most."""
 _FIRST_PORT, _NUM_PORTS = 29500, 1000
 
 
@@ -131,21 +133,31 @@ def _node_commands(prefix: str, node: int) -> list[Command]:
     ]
 
 
-def shape_commands(nodes: Sequence[int], prefix: str, bandwidth: Bandwidth | None) -> list[Command]:
+def shape_commands(
+    nodes: Sequence[int], prefix: str, bandwidth: Bandwidth | None, before: Bandwidth | None = None
+) -> list[Command]:
     """Return the commands that limit the NICs of some nodes in both directions: its own end, and the switch's port.
 
     Segmentation offload stays on, since without it the CPU is the limit. Its packets are at most half a bucket, since
     tbf splits or drops a packet larger than the bucket. The bucket is short, since a full one passes at once and thus
-    faster than the bandwidth.
+    faster than the bandwidth. Packets that were queued at another bandwidth must fit into it too: one that does not
+    would wait for ever, and all others behind it.
+
+    Args:
+        nodes: whose NICs.
+        prefix: of the lab's names.
+        bandwidth: of each NIC; None removes the limit.
+        before: the bandwidth until now, of which packets may be queued; None for a NIC that is idle.
     """
     check_bandwidth(bandwidth)
-    burst = 0 if bandwidth is None else max(MIN_BURST_BYTES, round(bandwidth * BURST_S))
+    queued = 0 if before is None else round(QUEUED_OVERHEAD * _packet_bytes(_burst_bytes(before)))
+    burst = 0 if bandwidth is None else max(_burst_bytes(bandwidth), queued)
     if bandwidth is None:
         discipline: Command = ("noqueue",)
     else:
         rate = ("rate", f"{round(bandwidth * 8)}bit")
         discipline = ("tbf", *rate, "burst", str(burst), "latency", f"{LATENCY_MS}ms")
-    packet = min(MAX_PACKET_BYTES, burst // 2) if burst else MAX_PACKET_BYTES
+    packet = _packet_bytes(burst)
     ends = [(node_name(prefix, node), NIC) for node in nodes]
     ends += [(switch_name(prefix), f"port{node}") for node in nodes]
     return [
@@ -156,6 +168,14 @@ def shape_commands(nodes: Sequence[int], prefix: str, bandwidth: Bandwidth | Non
             ("tc", "-n", name, "qdisc", "replace", "dev", nic, "root", *discipline),
         )
     ]
+
+
+def _burst_bytes(bandwidth: Bandwidth) -> int:
+    return max(MIN_BURST_BYTES, round(bandwidth * BURST_S))
+
+
+def _packet_bytes(burst: int) -> int:
+    return min(MAX_PACKET_BYTES, burst // 2) if burst else MAX_PACKET_BYTES
 
 
 def rank_plans(  # noqa: PLR0913, PLR0917 - what a lab knows of a launch

@@ -10,7 +10,7 @@ from simnet.units import Bandwidth
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "lab_uneven"
 NUM_NODES = 4
-MODEL, BATCH, BUCKET_CAP_MB = "mlp_4m", 48, 8.0
+MODEL, BATCH, BUCKET_CAP_MB = "mlp_4m", 128, 8.0
 CORES = 0.4
 """Part of a core that a rank has. All four take 1.6 of two cores: none can be slowed by what another one does."""
 SLOW_RANK, SLOWDOWN = 2, 1.5
@@ -23,10 +23,10 @@ LINK_NODES, LINK_BYTES = 2, 2**22
 LINK_BANDWIDTHS = tuple(map(Bandwidth.parse, ("100 Mbit/s", "450 Mbit/s")))
 """Of the links' calibration, on two nodes: none of those below."""
 BANDWIDTHS = tuple(map(Bandwidth.parse, ("150 Mbit/s", "300 Mbit/s", "600 Mbit/s")))
-OWN_STEPS = 60
+OWN_STEPS = 50
 """Steps without messages that are timed before each launch of trainings, with each strategy."""
 WARM_UP = 5
-AIM_S, LEAST_STEPS, MOST_STEPS = 22.0, 40, 150
+AIM_S, LEAST_STEPS, MOST_STEPS = 18.0, 40, 120
 """A training takes about so long by its prediction."""
 FaultName = Literal["as it comes", "slow rank", "slow NIC", "degrading NIC", "background traffic"]
 

@@ -64,6 +64,12 @@ class TestPlan:
         assert lines[0] == f"ip -n lab-node0 link set eth0 gso_max_size {packet}"
         assert f"burst {burst} " in lines[1]
 
+    def test_packets_that_are_queued_fit_into_the_bucket_of_a_slower_nic(self) -> None:
+        slower = plan.shape_commands(range(1), "lab", Bandwidth(15e6), Bandwidth(37.5e6))
+        assert slower[1][slower[1].index("burst") + 1] == str(round(1.1 * 37.5e6 * 2e-3 / 2))
+        faster = plan.shape_commands(range(1), "lab", Bandwidth(75e6), Bandwidth(37.5e6))
+        assert faster == plan.shape_commands(range(1), "lab", Bandwidth(75e6))
+
     def test_no_bandwidth_means_no_shaper(self) -> None:
         commands = plan.shape_commands(range(2), "lab", None)
         assert {command[-1] for command in commands[1::2]} == {"noqueue"}
