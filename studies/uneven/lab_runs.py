@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
@@ -42,8 +42,12 @@ from studies.uneven.rows import (
 
 TIMEOUT_S = 900.0
 POLL_S = 0.005
+IMPORT_CORES = 1.0
+"""Part of a core of a rank while it imports torch."""
 DATAGRAM, HEADERS = 1400, 42
 """Bytes of a datagram of the others, and of its headers, which the NIC's limit counts."""
+EQUAL_CORES = (CORES,) * NUM_NODES
+SLOW_CORES = tuple(CORES / SLOWDOWN if rank == SLOW_RANK else CORES for rank in range(NUM_NODES))
 Job = dict[str, Any]
 Tell = Callable[[str], object]
 
@@ -85,27 +89,27 @@ def _stem(argument: str) -> str:
     return argument.partition(":")[0]
 
 
-def _spec(num_nodes: int, rate: Bandwidth | None, spare_nodes: int = 0) -> LabSpec:
-    return LabSpec(num_nodes=num_nodes, bandwidth=rate, cores_per_rank=CORES, spare_nodes=spare_nodes)
+def _spec(num_nodes: int, rate: Bandwidth | None, cores: float, spare_nodes: int = 0) -> LabSpec:
+    return LabSpec(num_nodes=num_nodes, bandwidth=rate, cores_per_rank=cores, spare_nodes=spare_nodes)
 
 
 def _links(rate: Bandwidth, path: Path) -> float:
     sizes = ("--min-size", LINK_BYTES, "--max-size", LINK_BYTES, "--max-seconds", 3)
     nic = ("--nic-gbit-per-s", f"{rate * 8 / 1e9:g}")
-    with Lab(_spec(LINK_NODES, rate)) as lab:
+    with Lab(_spec(LINK_NODES, rate, CORES)) as lab:
         return _launch(lab, "binsgdm.measure", "collectives", *sizes, *nic, "--threads", 1, "-o", path)
 
 
 def _messages(path: Path) -> float:
     sizes = ("--min-size", "2^10", "--max-size", "2^22", "--max-seconds", 0.5)
-    with Lab(_spec(NUM_NODES, None)) as lab:
+    with Lab(_spec(NUM_NODES, None, CORES)) as lab:
         return _launch(lab, "binsgdm.measure", "collectives", *sizes, "--threads", 1, "-o", path)
 
 
 def _own_work(own: dict[str, Path]) -> float:
     jobs = [_job(argument, path, OWN_STEPS, None) for argument, path in own.items()]
-    with Lab(_spec(NUM_NODES, None)) as lab:
-        return _launch_jobs(lab, jobs)
+    with Lab(_spec(NUM_NODES, None, IMPORT_CORES)) as lab:
+        return _launch_jobs(lab, jobs, EQUAL_CORES)
 
 
 def _job(argument: str, path: Path, steps: int, rate: Bandwidth | None) -> Job:
@@ -127,8 +131,10 @@ def _train(folder: Path, name: str, rate: Bandwidth, fault: FaultName, rows: Seq
     # A NIC that gets slower in mid-run is as it was before the next strategy: each has a launch of its own.
     launches = [[one] for one in todo] if fault == "degrading NIC" else [todo] if todo else []
     for launch in launches:
-        with Lab(_spec(NUM_NODES, rate, spare_nodes=1)) as lab, _put_in(lab, fault, rate, launch[0]):
-            elapsed_s += _launch_jobs(lab, [job for job, _ in launch])
+        with Lab(_spec(NUM_NODES, rate, IMPORT_CORES, spare_nodes=1)) as lab, _put_in(lab, fault, rate, launch[0]):
+            elapsed_s += _launch_jobs(
+                lab, [job for job, _ in launch], SLOW_CORES if fault == "slow rank" else EQUAL_CORES
+            )
     return elapsed_s
 
 
@@ -136,9 +142,7 @@ def _train(folder: Path, name: str, rate: Bandwidth, fault: FaultName, rows: Seq
 def _put_in(lab: Lab, fault: FaultName, rate: Bandwidth, first: tuple[Job, Job]) -> Iterator[None]:
     """Put a fault into the lab for a while."""
     with ExitStack() as stack:
-        if fault == "slow rank":
-            lab.set_cores(SLOW_RANK, CORES / SLOWDOWN)
-        elif fault == "slow NIC":
+        if fault == "slow NIC":
             lab.shape(Bandwidth(rate * SLOW_RATE), [SLOW_NODE])
         elif fault == "degrading NIC":
             job, row = first
@@ -151,17 +155,28 @@ def _put_in(lab: Lab, fault: FaultName, rate: Bandwidth, first: tuple[Job, Job])
 @contextmanager
 def _degrading(lab: Lab, output: Path, rate: Bandwidth, after_s: float) -> Iterator[None]:
     """Make a NIC slower some time after a training has begun."""
-    is_over = Event()
+    begun = output.with_suffix(".begun")
 
-    def wait_and_degrade() -> None:
-        begun = output.with_suffix(".begun")
-        while not begun.exists():
-            if is_over.wait(POLL_S):
-                return
+    def degrade(is_over: Event) -> None:
         if not is_over.wait(max(0.0, begun.stat().st_mtime + after_s - time.time())):
             lab.shape(Bandwidth(rate * DEGRADED_RATE), [DEGRADED_NODE])
 
-    watcher = Thread(target=wait_and_degrade)
+    with _when_there(begun, degrade):
+        yield
+
+
+@contextmanager
+def _when_there(sign: Path, act: Callable[[Event], object]) -> Iterator[None]:
+    """Act as soon as a file is there; what acts gets an event that is set when this is left."""
+    is_over = Event()
+
+    def wait_and_act() -> None:
+        while not sign.exists():
+            if is_over.wait(POLL_S):
+                return
+        act(is_over)
+
+    watcher = Thread(target=wait_and_act)
     watcher.start()
     try:
         yield
@@ -182,16 +197,23 @@ def _traffic(lab: Lab, rate: Bandwidth) -> Iterator[None]:
             yield
 
 
-def _launch_jobs(lab: Lab, jobs: Sequence[Job]) -> float:
+def _launch_jobs(lab: Lab, jobs: Sequence[Job], cores: Sequence[float]) -> float:
+    """Run jobs one after the other; each rank gets its part of a core when it has imported what it needs."""
     path = Path(jobs[0]["output"]).with_suffix(".jobs")
     _write(path, list(jobs))
     try:
-        return _launch(lab, "studies.uneven.ranks", path)
+        with _when_there(path.with_suffix(".joined"), partial(_limit, lab, cores, path.with_suffix(".limited"))):
+            return _launch(lab, "studies.uneven.ranks", path)
     finally:
-        path.unlink()
-        for job in jobs:
-            with suppress(FileNotFoundError):
-                Path(job["output"]).with_suffix(".begun").unlink()
+        signs = [path, path.with_suffix(".joined"), path.with_suffix(".limited")]
+        for sign in [*signs, *(Path(job["output"]).with_suffix(".begun") for job in jobs)]:
+            sign.unlink(missing_ok=True)
+
+
+def _limit(lab: Lab, cores: Sequence[float], done: Path, _: Event) -> None:
+    for rank, part in enumerate(cores):
+        lab.set_cores(rank, part)
+    done.touch()
 
 
 def _launch(lab: Lab, module: str, *arguments: object) -> float:

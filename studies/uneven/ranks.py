@@ -6,6 +6,7 @@ slowest rank, and those of every rank.
 
 import json
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,17 @@ from binsgdm.measure.timing import StopRule
 from binsgdm.measure.without_messages import answered_at_once
 
 Job = dict[str, Any]
+POLL_S = 0.005
 
 
-def main(jobs: list[Job]) -> None:
-    """Do all jobs."""
+def main(path: Path) -> None:
+    """Do all jobs of a file, once every rank has its part of a core."""
+    jobs = json.loads(path.read_text(encoding="utf-8"))
     with joined(device="cpu", threads=1) as ranks:
+        if ranks.rank == 0:
+            path.with_suffix(".joined").touch()
+            while not path.with_suffix(".limited").exists():
+                time.sleep(POLL_S)
         for job in jobs:
             _train(job, ranks)
 
@@ -45,4 +52,4 @@ def _train(job: Job, ranks: Ranks) -> None:
 
 
 if __name__ == "__main__":
-    main(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    main(Path(sys.argv[1]))

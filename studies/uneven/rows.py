@@ -26,7 +26,7 @@ BANDWIDTHS = tuple(map(Bandwidth.parse, ("150 Mbit/s", "300 Mbit/s", "600 Mbit/s
 OWN_STEPS = 50
 """Steps without messages that are timed before each launch of trainings, with each strategy."""
 WARM_UP = 5
-AIM_S, LEAST_STEPS, MOST_STEPS = 18.0, 40, 120
+AIM_S, LEAST_STEPS, MOST_STEPS = 16.0, 40, 120
 """A training takes about so long by its prediction."""
 FaultName = Literal["as it comes", "slow rank", "slow NIC", "degrading NIC", "background traffic"]
 
