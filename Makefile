@@ -29,7 +29,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 AFTER_LAB := nice -n 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-short torch extras docs lab lab-short lab-systems lab-topologies lab-recorded lab-alternatives test test-all test-most test-lab check format-check format lint types gpu gpu-commit bench chaos clean
+.PHONY: help demo demo-short torch extras docs lab lab-short lab-systems lab-topologies lab-recorded lab-alternatives lab-uneven test test-all test-most test-lab check format-check format lint types gpu gpu-commit bench chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ lab-recorded: torch ## recorded steps of four scripts on four nodes of two ranks
 
 lab-alternatives: torch ## FSDP, HSDP, ZeRO-1, local SGD and int8 on four nodes of two ranks, predicted before they run: a quarter of an hour
 	$(BIN)/python -m studies.alternatives run --folder out/lab-alternatives
+
+lab-uneven: torch ## four nodes with a slow rank, a slow NIC, traffic of others, predicted before they train: three quarters of an hour, needs iperf3
+	$(BIN)/python -m studies.uneven run --folder out/lab-uneven
 
 # Finds or installs a torch with CUDA by itself: what .venv has stays as it is.
 gpu: ## measure the GPUs of this machine in ten minutes, and write their page: out/gpu, out/gpu-card (GPU_ARGS=--only=kernels)

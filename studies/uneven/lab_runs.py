@@ -38,6 +38,9 @@ from studies.uneven.rows import (
     STRATEGIES,
     WARM_UP,
     FaultName,
+    own_file,
+    place,
+    trained_file,
 )
 
 TIMEOUT_S = 900.0
@@ -65,15 +68,14 @@ def everything(folder: Path, tell: Tell) -> None:
         _once(folder / f"messages_{start}.json", _messages, tell)
     for rate in BANDWIDTHS:
         for fault in FAULTS:
-            name = f"{fault.replace(' ', '_')}_{_mbit(rate)}mbit"
-            own = {one.argument: folder / f"own_{_stem(one.argument)}_{name}.json" for one in STRATEGIES}
-            predicted = folder / f"predicted_{name}.json"
+            own = {one.argument: folder / own_file(one.argument, fault, _mbit(rate)) for one in STRATEGIES}
+            predicted = folder / f"predicted_{place(fault, _mbit(rate))}.json"
             if not predicted.exists():
                 tell(f"own work before {fault} at {rate.text()}: {_own_work(own):.0f} s")
                 rows = forecast.predict(folder, rate, fault, own)
                 _write(predicted, {"written_s": time.time(), "rows": rows})
             rows = json.loads(predicted.read_text(encoding="utf-8"))["rows"]
-            tell(f"{fault} at {rate.text()}: {_train(folder, name, rate, fault, rows):.0f} s")
+            tell(f"{fault} at {rate.text()}: {_train(folder, rate, fault, rows):.0f} s")
 
 
 def _once(path: Path, measure: Callable[[Path], float], tell: Tell) -> None:
@@ -83,10 +85,6 @@ def _once(path: Path, measure: Callable[[Path], float], tell: Tell) -> None:
 
 def _mbit(rate: Bandwidth) -> int:
     return round(rate * 8 / 1e6)
-
-
-def _stem(argument: str) -> str:
-    return argument.partition(":")[0]
 
 
 def _spec(num_nodes: int, rate: Bandwidth | None, cores: float, spare_nodes: int = 0) -> LabSpec:
@@ -120,10 +118,10 @@ def _job(argument: str, path: Path, steps: int, rate: Bandwidth | None) -> Job:
     }  # fmt: skip
 
 
-def _train(folder: Path, name: str, rate: Bandwidth, fault: FaultName, rows: Sequence[Job]) -> float:
+def _train(folder: Path, rate: Bandwidth, fault: FaultName, rows: Sequence[Job]) -> float:
     """Train with every strategy under a fault; return the time of the launches [s]."""
     jobs = [
-        _job(row["strategy"], folder / f"trained_{_stem(row['strategy'])}_{name}.json", row["steps"], rate)
+        _job(row["strategy"], folder / trained_file(row["strategy"], fault, _mbit(rate)), row["steps"], rate)
         for row in rows
     ]
     todo = [(job, row) for job, row in zip(jobs, rows, strict=True) if not Path(job["output"]).exists()]

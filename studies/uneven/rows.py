@@ -77,4 +77,24 @@ def faults(name: FaultName, degraded_from_s: float) -> tuple[Fault, ...]:
     return found[name]
 
 
+def place(fault: FaultName, mbit_per_s: int) -> str:
+    """Return how files name a fault at a bandwidth."""
+    return f"{fault.replace(' ', '_')}_{mbit_per_s}mbit"
+
+
+def trained_file(argument: str, fault: FaultName, mbit_per_s: int) -> str:
+    """Return the name of the file of a training."""
+    return f"trained_{stem(argument)}_{place(fault, mbit_per_s)}.json"
+
+
+def own_file(argument: str, fault: FaultName, mbit_per_s: int) -> str:
+    """Return the name of the file of the steps without messages before a training."""
+    return f"own_{stem(argument)}_{place(fault, mbit_per_s)}.json"
+
+
+def stem(argument: str) -> str:
+    """Return how files name a strategy."""
+    return argument.partition(":")[0]
+
+
 FAULTS: tuple[FaultName, ...] = ("as it comes", "slow rank", "slow NIC", "degrading NIC", "background traffic")

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -21,6 +22,13 @@ NAMESPACES = Path("/var/run/netns")
 TRANSFER = str(Path(__file__).with_name("transfer.py"))
 GOODPUT = 1448 / 1514  # payload of an Ethernet frame of TCP with time stamps, of all its bytes
 # The sleep is there before the file says so: who waits for the file may kill at once and count what is left.
+# Computes for two seconds, and says which part of a core it had.
+BUSY = """
+import time
+begun = time.perf_counter()
+while time.perf_counter() < begun + 2: pass
+print(time.process_time() / (time.perf_counter() - begun))
+"""
 SLEEPER = "sleep 1000 & echo $$ > {folder}/$RANK.new; mv {folder}/$RANK.new {folder}/$RANK; wait"
 
 
@@ -97,6 +105,37 @@ def test_a_nic_sends_and_receives_at_its_bandwidth_and_at_a_new_one() -> None:
         assert fastest(lab, "gather", 1_250_000) == pytest.approx(GOODPUT * 12.5e6, rel=0.15)
         lab.shape(None)
         assert fastest(lab, "gather", 2_500_000) > 50e6
+
+
+def test_one_nic_gets_slower_while_data_flows_through_it_and_nothing_is_stuck() -> None:
+    with Lab(LabSpec(num_nodes=3, bandwidth=Bandwidth.parse("400 Mbit/s"))) as lab:
+        slower = Timer(1.2, lab.shape, (Bandwidth.parse("40 Mbit/s"), [1]))
+        slower.start()
+        outcome = lab.launch([sys.executable, TRANSFER, "gather", "5000000", "12"], timeout_s=60)
+        slower.join()
+        outcome.raise_if_failed()
+        rates = [float(rate) for rate in outcome.outputs[0].split()]
+    # Rank 0 receives from both others at once, so that the slow one decides.
+    assert max(rates) == pytest.approx(GOODPUT * 50e6, rel=0.2)
+    assert rates[-1] == pytest.approx(2 * GOODPUT * 5e6, rel=0.2)
+
+
+def test_a_rank_has_the_part_of_a_core_that_is_set() -> None:
+    with Lab(LabSpec(num_nodes=2, cores_per_rank=0.4)) as lab:
+        lab.set_cores(1, 0.2)
+        outputs = lab.launch([sys.executable, "-c", BUSY], timeout_s=60).outputs
+    assert [float(output) for output in outputs] == pytest.approx([0.4, 0.2], rel=0.15)
+    assert not list(Path("/sys/fs/cgroup").rglob("simnet-*-rank*"))
+
+
+def test_a_program_runs_on_a_spare_node_until_it_is_left() -> None:
+    with Lab(LabSpec(num_nodes=1, spare_nodes=1)) as lab:
+        (spare,) = [path.name for path in NAMESPACES.glob(f"simnet-*-{os.getpid()}-*-node1")]
+        with lab.running(1, ["sleep", "1000"]):
+            until(lambda: bool(inside(spare)))
+            assert lab.launch(["ping", "-c", "1", "-W", "5", "10.77.0.2"]).exit_code == 0
+            (pid,) = inside(spare)
+        assert not is_running(pid)
 
 
 def test_two_nodes_exchange_5_mb_at_200_mbit_per_s() -> None:
