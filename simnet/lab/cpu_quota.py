@@ -10,6 +10,8 @@ PERIOD_S = 5e-3
 """Time in which a rank has its part of a core. A rank that waited finds the whole part of a period unused, so that the
 period must be short beside a step; much shorter ones than the kernel's tick of 4 ms give ranks less than their part."""
 LEAST_CORES = 0.02
+LEAST_QUOTA_US = 1000
+"""Of the kernel: a smaller part of a core has a longer period."""
 _VERSION_1 = Path("/sys/fs/cgroup/cpu")
 _VERSION_2 = Path("/sys/fs/cgroup")
 
@@ -50,7 +52,8 @@ class CpuQuotas:
         """
         if not cores >= LEAST_CORES:
             raise SimnetError(f"lab: cores of rank {rank}: {cores:g}: must be at least {LEAST_CORES:g}")
-        period_us, quota_us = round(PERIOD_S * 1e6), round(PERIOD_S * 1e6 * cores)
+        quota_us = max(LEAST_QUOTA_US, round(PERIOD_S * 1e6 * cores))
+        period_us = round(quota_us / cores)
         try:
             if self._is_second:
                 (self._folders[rank] / "cpu.max").write_text(f"{quota_us} {period_us}", encoding="ascii")

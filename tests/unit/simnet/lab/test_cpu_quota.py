@@ -28,6 +28,12 @@ def test_a_quota_is_the_part_of_a_period(groups: Path) -> None:
         assert quota_us / period_us == pytest.approx(part)
 
 
+def test_a_small_part_has_a_longer_period_since_the_kernel_takes_no_quota_below_a_millisecond(groups: Path) -> None:
+    CpuQuotas("lab", [0.05])
+    quota_us, period_us = (number(groups / "lab-rank0" / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    assert (quota_us, period_us) == (1000, 20000)
+
+
 def test_one_rank_gets_another_part(groups: Path) -> None:
     quotas = CpuQuotas("lab", [0.4, 0.4])
     before = number(groups / "lab-rank0" / "cpu.cfs_quota_us")
