@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks import regions
 from benchmarks.cases import Group, groups
 from benchmarks.timing import Checkout, Timed, in_turns
 from simnet.units import format_seconds
@@ -79,7 +80,10 @@ def main() -> None:
                     print(line, flush=True)
                     lines.append(line)
     if given.output is not None:
-        given.output.write_text(PREFACE + "\n".join(lines) + "\n", encoding="utf-8")
+        # Regions that other programs fill stand below, and stay.
+        kept = regions.every_region(given.output.read_text(encoding="utf-8")) if given.output.exists() else ""
+        text = PREFACE + "\n".join(lines) + "\n" + ("\n" + kept if kept else "")
+        given.output.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -32,12 +32,14 @@ class Case(NamedTuple):
         arguments: of Python.
         clock: wall time or CPU time of the whole process, or the seconds that it prints itself.
         repeat: how many processes; the best counts.
+        with_memory: whether the memory of a process that times a part of itself is asked for.
     """
 
     title: str
     arguments: tuple[str, ...]
     clock: Literal["wall", "cpu", "printed"] = "printed"
     repeat: int = 3
+    with_memory: bool = False
 
 
 def command(title: str, *words: str, clock: Literal["wall", "cpu"] = "cpu", repeat: int = 1) -> Case:
@@ -50,8 +52,13 @@ def program(title: str, setup: str, work: str, runs: int = 9, repeat: int = 2) -
     return Case(title, ("-c", SELF_TIMED.format(setup=setup, work=work, repeat=runs)), "printed", repeat)
 
 
+def fresh(title: str, setup: str, work: str) -> Case:
+    """Return a case that times its work once, in a process that has not done it before, and tells its memory, too."""
+    return Case(title, ("-c", SELF_TIMED.format(setup=setup, work=work, repeat=1)), "printed", 1, with_memory=True)
+
+
 class Timed(NamedTuple):
-    """The best of a case's runs; memory is that of its largest process, where a whole process is timed."""
+    """The best of a case's runs; memory is that of its largest process, where that is asked for."""
 
     seconds: float
     peak_mib: float | None
@@ -89,7 +96,7 @@ class Checkout:
                 raise SystemExit(f"{case.title}: exit code {process.returncode} in {self.path}")
             out.seek(0)
             if case.clock == "printed":
-                return Timed(float(out.read()), None)
+                return Timed(float(out.read()), used.ru_maxrss / 1024 if case.with_memory else None)
         seconds = wall_s if case.clock == "wall" else used.ru_utime + used.ru_stime
         return Timed(seconds, used.ru_maxrss / 1024)
 

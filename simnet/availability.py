@@ -90,5 +90,6 @@ def _of_days(between_s: float, every_s: float, failure: NodeFailure, seed: int) 
     # Work since the last checkpoint is lost at a stop, but not at the end of the day.
     open_s = np.minimum(lasted - cycles * (every_s + failure.checkpoint), every_s)
     trained += np.where((ends >= DAY_S) & (lasted > 0), open_s, 0.0)
-    low, high = np.percentile(trained.sum(axis=1) / DAY_S, [5, 95])
+    # Where stops are too many to be drawn for a whole day, its beginning stands for it.
+    low, high = np.percentile(trained.sum(axis=1) / ends[:, -1], [5, 95])
     return float(low), float(high)

@@ -1,19 +1,36 @@
-"""What code computes results here: a hash of simnet's own, and of each module that has registered something with it."""
+"""What computes results here: hashes of the code of simnet and of modules that add to it, and versions of packages."""
 
 import hashlib
 import sys
 from collections.abc import Mapping
 from functools import cache
+from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 from simnet import files
 from simnet.collectives import algorithms
 from simnet.hardware import FAULTS
 from simnet.registry import is_foreign
 from simnet.strategies import STRATEGIES
+from simnet.version import VERSION
 
 CodeHashes = Mapping[str, str]
 """Hashes by module; "simnet" stands for all of the simulator."""
+PACKAGES = ("msgspec", "numpy", "scipy", "simpy")
+"""What simnet computes with: another version may draw other numbers, or round the last digit another way."""
+
+
+class Computing(NamedTuple):
+    """What computes results in a process.
+
+    Attributes:
+        code: hashes by module.
+        packages: versions by name.
+    """
+
+    code: CodeHashes
+    packages: Mapping[str, str]
 
 
 @cache
@@ -40,10 +57,27 @@ def hashes() -> dict[str, str]:
     return {"simnet": of_simnet(), **foreign}
 
 
-def other_code(given: CodeHashes) -> str | None:
-    """Return the first of some modules whose code is another one here; None if there is none.
+@cache
+def package_versions() -> dict[str, str]:
+    """Return the versions of `PACKAGES` by their names."""
+    return {name: metadata.version(name) for name in PACKAGES}
+
+
+def computing() -> Computing:
+    """Return what computes results in this process."""
+    return Computing(hashes(), package_versions())
+
+
+def difference(wanted: Computing) -> str | None:
+    """Return what this process has other than another one, as in "other code of simnet 0.1.0"; None if all is the same.
 
     A module that nothing has loaded here has computed nothing.
     """
-    own = hashes()
-    return next((module for module, digest in given.items() if own.get(module, digest) != digest), None)
+    own = computing()
+    for module, digest in wanted.code.items():
+        if own.code.get(module, digest) != digest:
+            return f"other code of {f'simnet {VERSION}' if module == 'simnet' else module}"
+    for name, version in wanted.packages.items():
+        if own.packages.get(name) != version:
+            return f"{name} {own.packages.get(name, '(none)')}, not {version}"
+    return None

@@ -1,6 +1,7 @@
 """Workers of Dask: a scheduler that is there or one of this machine, checked before anything is submitted."""
 
 import logging
+import pickle
 import platform
 import re
 import time
@@ -16,7 +17,7 @@ from simnet import code_hash
 from simnet.errors import SimnetError
 from simnet.version import VERSION
 from simnet.worker_pools import TaskFuture
-from simnet.workers import interrupts_ignored
+from simnet.workers import interrupts_held, look_rarely_for_circles
 
 Made = TypeVar("Made")
 
@@ -28,7 +29,13 @@ WITHOUT_WORKERS_S = 60.0
 """Time without any worker after which a sweep ends: they may come back, as where a job is requeued."""
 # Time for which the number of workers is taken to be the same.
 COUNTED_S = 1.0
-_ADDRESS = re.compile(r"((tcp|tls|wss?|ucx)://)?([\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
+# What Dask does beside the work, for a dashboard that a cluster of its own does not have.
+_UNWATCHED = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "500ms",
+    "distributed.admin.system-monitor.interval": "5s",
+}
+_ADDRESS = re.compile(r"((tcp|tls)://)?([\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
 _SAME = "install the same on all workers"
 _RESUMES = "the same sweep resumes from the finished points"
 
@@ -49,7 +56,7 @@ def scheduler(address: str) -> Iterator["DaskPool"]:
     try:
         with _without_logs():
             client = _within(ANSWER_S, lambda: distributed.Client(address, timeout=2 * ANSWER_S, set_as_default=False))
-    except (OSError, ValueError, TypeError, ImportError, RuntimeError) as error:
+    except Exception as error:  # of many kinds, by what answers there
         rule = f"no scheduler of Dask answers within {ANSWER_S} s; start one with: dask scheduler"
         raise SimnetError(f"--scheduler: {address!r}: {rule}") from error
     with _without_logs(), closing(client):
@@ -64,8 +71,11 @@ def local_cluster(num_processes: int) -> Iterator["DaskPool"]:
         SimnetError: Dask is missing, or they cannot be started.
     """
     distributed = _distributed("--dask-local")
+    import dask
+
     try:
-        with _without_logs(), interrupts_ignored():  # Ctrl-C is for this process, which ends the others
+        # Ctrl-C is for this process, which ends the others.
+        with _without_logs(), interrupts_held(), dask.config.set(_UNWATCHED):
             cluster = distributed.LocalCluster(
                 n_workers=num_processes,
                 threads_per_worker=1,
@@ -101,6 +111,9 @@ class DaskPool:
         except TimeoutError as error:
             rule = f"not all workers say within {CHECKED_S:.0f} s what they have; end those that hang"
             raise SimnetError(f"{where}: {self._address}: {rule}") from error
+        except (OSError, KeyError) as error:
+            rule = "a worker was lost while it was asked what it has; start again"
+            raise SimnetError(f"{where}: {self._address}: {rule}") from error
 
     def num_slots(self) -> int:
         """Return the number of threads of all workers; they may come and go."""
@@ -112,7 +125,8 @@ class DaskPool:
 
     def submit(self, work: Callable[[Any], Any], task: Any) -> TaskFuture:
         """Have work done with a task; a task whose worker is lost is done by another one."""
-        future: TaskFuture = self._client.submit(work, task, pure=False)
+        # As bytes: Dask would look for futures in all that a task holds, which takes longer than to simulate it.
+        future: TaskFuture = self._client.submit(_done, work, _packed(task), pure=False)
         return future
 
     def check(self) -> None:
@@ -166,15 +180,34 @@ class DaskPool:
             self._check_same(worker, "Python", _minor(about["host"]["python"]), _minor(platform.python_version()))
         for worker, version in self._client.run(_version_by_value()).items():
             self._check_same(worker, "simnet", version, VERSION)
-        for worker, code in self._client.run(code_hash.of_simnet).items():
-            if code != code_hash.of_simnet():
-                raise SimnetError(f"{self._where}: worker {worker} has other code of simnet {VERSION}: {_SAME}")
+        for worker, difference in self._client.run(_difference_by_value(code_hash.computing())).items():
+            if difference:
+                raise SimnetError(f"{self._where}: worker {worker} has {difference}: {_SAME}")
 
     def _check_same(self, worker: str, what: str, found: str, wanted: str) -> None:
         if not found:
             raise SimnetError(f"{self._where}: worker {worker} has no {what}: install {what} {wanted} on all workers")
         if found != wanted:
             raise SimnetError(f"{self._where}: worker {worker} has {what} {found}, not {wanted}: {_SAME}")
+
+
+def _packed(task: Any) -> bytes:
+    """Return a task as bytes; classes of a script or a notebook travel as code, which takes five times as long."""
+    with suppress(pickle.PicklingError, AttributeError):
+        packed = pickle.dumps(task, pickle.HIGHEST_PROTOCOL)
+        if b"__main__" not in packed:
+            return packed
+    import cloudpickle
+
+    found: bytes = cloudpickle.dumps(task)
+    return found
+
+
+def _done(work: Callable[[Any], Any], packed: bytes) -> Any:
+    """Do work with a packed task, in a worker."""
+    # For good: between two tasks, looks through all that the work has cached took a tenth of its time.
+    look_rarely_for_circles()
+    return work(pickle.loads(packed))
 
 
 def _minor(version: str) -> str:
@@ -196,6 +229,21 @@ def _version_by_value() -> Callable[[], str]:
         return FOUND
 
     return version
+
+
+def _difference_by_value(wanted: code_hash.Computing) -> Callable[[], str]:
+    """Return a function that returns what differs where it runs, "" where nothing does; it travels as code, too."""
+    code, packages = dict(wanted.code), dict(wanted.packages)
+
+    def difference() -> str:
+        try:
+            from simnet import code_hash
+
+            return code_hash.difference(code_hash.Computing(code, packages)) or ""
+        except (ImportError, AttributeError):  # code before or after there was such a function
+            return f"other code of simnet {VERSION}"
+
+    return difference
 
 
 def _within(seconds: float, ask: Callable[[], Made]) -> Made:
@@ -237,14 +285,15 @@ def _distributed(where: str) -> Any:
 
 @contextmanager
 def _without_logs() -> Iterator[None]:
-    """Keep Dask from logging on the terminal what a sentence says or nobody needs to know."""
+    """Keep Dask from logging on the terminal what a sentence says or nobody needs to know.
+
+    After an error it stays quiet: what is left of it ends with this process, and would say so.
+    """
     handlers = [(one, one.level) for one in logging.getLogger("distributed").handlers]
     for one, _ in handlers:
         one.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for one, level in handlers:
-            one.setLevel(level)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    for one, level in handlers:
+        one.setLevel(level)

@@ -14,7 +14,7 @@ import numpy as np
 
 from simnet.collectives.schedule import Group
 from simnet.folded_runner import share_links
-from simnet.meetings import Changes, Meeting, latecomers
+from simnet.meetings import Changes, CollectiveTimes, Meeting, latecomers
 from simnet.network.topology import Topology
 from simnet.program import Communicate, OperationId
 from simnet.result import Span
@@ -121,7 +121,7 @@ class _RankColumns:
             self._start_all()
         lengths = np.array([[len(stream)] for stream in self._streams])
         assert (self._position == lengths).all(), "a rank waits for ever"
-        off_s = self._off_s + sum(meeting.off_s for meeting in self._meetings.values())
+        off_s = self._off_s + sum(meeting.times.off_s for meeting in self._meetings.values())
         return RanksIteration(
             self._now,
             self._busy_s,
@@ -187,7 +187,8 @@ class _RankColumns:
     def _arrive(self, which: OperationId, operation: Communicate, ranks: "BoolArray") -> None:
         if which not in self._meetings:
             stretch = 1.0 if self._stretches is None else float(self._stretches[self._numbers[which]])
-            self._meetings[which] = self._open[which] = Meeting(operation, self._topology, self._changes, stretch)
+            times = CollectiveTimes(operation, self._topology, self._changes, stretch)
+            self._meetings[which] = self._open[which] = Meeting(times, self._topology.world_size)
         self._meetings[which].arrive(ranks, self._now)
         self._communicating += ranks
 
@@ -199,8 +200,10 @@ class _RankColumns:
         late, held_s = latecomers(groups, arrivals_s)
         self._held_s[late] += held_s
         self._last[late] += 1
-        ends_s = meeting.ends_s(groups, starts_s, self._computing_s())
-        ends_s += self._beside_others_s(which, meeting.operation.schedule.group, groups, starts_s, ends_s)
+        computing_s = self._computing_s() if self._topology.compute_slows_links else None
+        ends_s = meeting.times.ends_s(groups, starts_s, computing_s)
+        group = meeting.times.operation.schedule.group
+        ends_s = ends_s + self._beside_others_s(which, group, groups, starts_s, ends_s)
         self._comm_end_s[which.stream][groups] = ends_s
         self._began_s[which.stream][groups] = starts_s[:, None]
         self._comm_s[groups] += ends_s - starts_s[:, None]
@@ -217,8 +220,8 @@ class _RankColumns:
             running = self._comm_end_s[other][groups]
             if other == which.stream or not (np.isfinite(running) & (running > starts_s[:, None])).any():
                 continue
-            positions = np.unique(self._position[other][groups])
-            found = (self._streams[other][int(one)] for one in positions if one < len(self._streams[other]))
+            positions = set(self._position[other][groups].ravel().tolist())
+            found = (self._streams[other][one] for one in positions if one < len(self._streams[other]))
             if not any(isinstance(one, Communicate) and share_links(one.schedule.group, group) for one in found):
                 continue
             together_s = np.minimum(running - starts_s[:, None], ends_s - starts_s[:, None])
@@ -232,8 +235,6 @@ class _RankColumns:
     def _computing_s(self) -> "FloatArray":
         """Return for how long the GPU of each rank goes on to compute if nothing else happens [s]."""
         found = np.zeros(len(self._now))
-        if not self._topology.compute_slows_links:
-            return found
         for stream, following_s in enumerate(self._uninterrupted_s):
             left_s = np.where(np.isfinite(self._left_s[stream]), self._left_s[stream], 0.0)
             left_s += np.where(left_s > 0, following_s[self._position[stream]] * self._compute_factor, 0.0)

@@ -102,10 +102,13 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_f
 
     Attributes:
         varies: whether it draws anything: factors, pauses.
+        amounts: names of fields that say how much and not where: with another amount it draws by the same random
+            numbers, so that a sweep over one is smooth.
     """
 
     title: ClassVar[str] = ""
     varies: ClassVar[bool] = False
+    amounts: ClassVar[tuple[str, ...]] = ()
 
     def check(self, cluster: "Cluster") -> None:
         """Refuse a cluster that it does not fit.

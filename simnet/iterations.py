@@ -6,20 +6,24 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from simnet import rank_recurrence
 from simnet.collectives.rank_times import group_order
-from simnet.event_runner import MakeExecutor, Met, RankStep, run_steps
 from simnet.grouped_runner import GroupedRunner, RanksIteration
 from simnet.meetings import latecomers
 from simnet.network.topology import Topology
 from simnet.program import Communicate
+from simnet.rank_recurrence import RankRecurrence
 from simnet.result import LateRank, RankWaits, Span
 from simnet.timeline import ITERATION_PARTS, Streams, Timeline, collectives_of, make_timeline
 from simnet.variation import Variation, Varied
 
 if TYPE_CHECKING:
+    from simnet.event_runner import MakeExecutor, Met, RankStep
     from simnet.values import FloatArray, IntArray
 
 MOST_LATE_RANKS = 8
+SAME_TIME = 1e-12
+"""Relative: what ends so near each other ends together, as in `network.gpu` and `network.links`."""
 OnStep = Callable[[], None]
 
 
@@ -35,6 +39,15 @@ class RunStep(NamedTuple):
     num_steps: int = 1
 
 
+class _LongestStep(NamedTuple):
+    """The step that took longest so far [s]: its number, when each rank began it [s], and the rank that ended last."""
+
+    taken_s: float = -1.0
+    number: int = 0
+    starts_s: "FloatArray | None" = None
+    slowest: int = 0
+
+
 def run_grouped(
     steps: Sequence[RunStep], topology: Topology, comm_slowdown: float, variation: Variation, on_step: OnStep
 ) -> Timeline:
@@ -47,21 +60,22 @@ def run_grouped(
         variation: draws what each step meets.
         on_step: called after each step.
     """
-    runner, tally = GroupedRunner(topology, comm_slowdown), _StepSums(topology)
-    starts_s, longest = np.zeros(topology.world_size), (0.0, 0, np.zeros(topology.world_size))
+    runner, recurrence = GroupedRunner(topology, comm_slowdown), RankRecurrence(topology, comm_slowdown)
+    tally, starts_s, longest = _StepSums(topology), np.zeros(topology.world_size), _LongestStep()
     for number, step in enumerate(steps):
-        found = runner.run(step.streams, starts_s, _varied(variation, step, number))
+        quick = recurrence if rank_recurrence.holds_for(step.streams, topology) else runner
+        found = quick.run(step.streams, starts_s, _varied(variation, step, number))
         taken_s = tally.add(step, found)
-        longest = max(longest, (taken_s, number, starts_s), key=lambda one: one[0])
+        if taken_s > longest.taken_s:
+            longest = _LongestStep(taken_s, number, starts_s, slowest_rank(found.ends_s))
         starts_s = found.ends_s
         on_step()
     # Spans are of one rank in one step: that step is run once more, which costs less than to keep them of all.
-    _, number, starts_s = longest
-    step = steps[number]
-    varied = _varied(variation, step, number)
-    slowest = int(runner.run(step.streams, starts_s, varied).ends_s.argmax())
-    spans = runner.run(step.streams, starts_s, varied, watched=slowest).spans
-    return tally.timeline(_from_zero(spans, float(starts_s[slowest])), "grouped")
+    assert longest.starts_s is not None
+    step = steps[longest.number]
+    varied = _varied(variation, step, longest.number)
+    spans = runner.run(step.streams, longest.starts_s, varied, watched=longest.slowest).spans
+    return tally.timeline(_from_zero(spans, float(longest.starts_s[longest.slowest])), "grouped")
 
 
 def run_exact(
@@ -69,9 +83,11 @@ def run_exact(
     topology: Topology,
     comm_slowdown: float,
     variation: Variation,
-    make_executor: MakeExecutor,
+    make_executor: "MakeExecutor",
 ) -> Timeline:
     """Simulate steps one after the other on the exact executor; arguments as `run_grouped`."""
+    from simnet.event_runner import run_steps  # brings SimPy, for which others need not wait
+
     tally = _StepSums(topology)
     met = [_met(_varied(variation, step, number)) for number, step in enumerate(steps)]
     streams = [step.streams for step in steps]
@@ -82,17 +98,24 @@ def run_exact(
         found = _as_arrays(step.streams, ranks)
         taken_s = tally.add(step, found)
         if taken_s > longest_s:
-            slowest = int(found.ends_s.argmax())
+            slowest = slowest_rank(found.ends_s)
             longest_s, spans = taken_s, _from_zero(tuple(ranks[slowest].spans), float(starts_s[slowest]))
         starts_s = found.ends_s
     return tally.timeline(spans, "exact")
+
+
+def slowest_rank(ends_s: "FloatArray") -> int:
+    """Return the rank that was done last, of those that were together but for rounding the first."""
+    return int((ends_s >= (1 - SAME_TIME) * ends_s.max()).argmax())
 
 
 def _varied(variation: Variation, step: RunStep, number: int) -> Varied:
     return variation.of(number, sum(1 for _ in collectives_of(step.streams)))
 
 
-def _met(varied: Varied) -> Met:
+def _met(varied: Varied) -> "Met":
+    from simnet.event_runner import Met
+
     pauses_s, collectives = (None if one is None else one.tolist() for one in (varied.pauses_s, varied.collectives))
     return Met(varied.compute.tolist(), pauses_s, collectives)
 
@@ -103,7 +126,7 @@ def _from_zero(spans: tuple[Span, ...], start_s: float) -> tuple[Span, ...]:
     return tuple(replace(one, start_s=one.start_s - start_s, end_s=one.end_s - start_s) for one in spans)
 
 
-def _as_arrays(streams: Streams, ranks: list[RankStep]) -> RanksIteration:
+def _as_arrays(streams: Streams, ranks: "list[RankStep]") -> RanksIteration:
     """Return a step of the exact executor as the grouped one tells its own."""
     held_s, last = np.zeros(len(ranks)), np.zeros(len(ranks))
     for groups, arrivals_s in _arrivals(streams, ranks):
@@ -121,7 +144,7 @@ def _as_arrays(streams: Streams, ranks: list[RankStep]) -> RanksIteration:
     )
 
 
-def _arrivals(streams: Streams, ranks: list[RankStep]) -> "Iterator[tuple[IntArray, FloatArray]]":
+def _arrivals(streams: Streams, ranks: "list[RankStep]") -> "Iterator[tuple[IntArray, FloatArray]]":
     for which in collectives_of(streams):
         operation = streams[which.stream][which.position]
         if isinstance(operation, Communicate) and operation.schedule.rounds:
@@ -158,7 +181,7 @@ class _StepSums:
 
     def timeline(self, spans: tuple[Span, ...], fidelity: str) -> Timeline:
         """Return the mean step, as the rank saw it that was done last."""
-        number, slowest = len(self._times_s), int(self._ends_s.argmax())
+        number, slowest = len(self._times_s), slowest_rank(self._ends_s)
         busy_s = {part: float(seconds[slowest]) / number for part, seconds in self._busy_s.items()}
         mean_s = float(self._ends_s[slowest]) / number
         found = make_timeline(mean_s, busy_s, spans)

@@ -109,7 +109,8 @@ class Journal:
             self._file.write(line)
             self._file.flush()
         except OSError as error:
-            raise write_error(self.path, error) from error
+            rule = "make room: the same sweep resumes from the finished points; or name another directory with -o"
+            raise SimnetError(f"{self.path}: cannot be written ({error.strerror}); {rule}") from error
         place = self.places[key] = self._end
         self._end += len(line)
         return place

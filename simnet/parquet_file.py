@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple, Self
 
 import msgspec
 from msgspec import Struct
@@ -63,9 +63,10 @@ class FlatPoint(NamedTuple):
 
 
 class ParquetTable:
-    """A file that is being written; `add` and `finish` are called with the file still open.
+    """A file that is being written.
 
-    Example: `with files.writing(path) as file: ParquetTable(file, kinds).add(points)`, then `finish(head)`.
+    Example: `with files.writing(path) as file, ParquetTable(file, kinds) as table: table.add(points)`, then
+    `table.finish(head)`.
     """
 
     def __init__(self, file: IO[bytes], kinds: Mapping[str, Kind]) -> None:
@@ -94,13 +95,20 @@ class ParquetTable:
             file, self._schema, compression="zstd", use_dictionary=columns, write_statistics=columns
         )
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # What is not finished is thrown away: else it would be ended once more when the file is closed.
+        self._writer.is_open = False
+
     def add(self, points: Iterable[FlatPoint]) -> int:
         """Write points, of which a group is in memory at a time, and return their number."""
         count = 0
-        waiting = iter(points)
+        # Cells at once: whole points and their rows take three times as much memory.
+        waiting = ((*(point.row[name] for name in self._kinds), to_json(point.result)) for point in points)
         while group := list(itertools.islice(waiting, ROWS_PER_GROUP)):
-            columns: list[list[Any]] = [[point.row[name] for point in group] for name in self._kinds]
-            columns.append([to_json(point.result) for point in group])
+            columns = zip(*group, strict=True)
             arrays = [self._arrow.array(*pair) for pair in zip(columns, self._schema.types, strict=True)]
             self._writer.write_table(self._arrow.Table.from_arrays(arrays, schema=self._schema))
             count += len(group)

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
-from simnet.errors import SimnetError, did_you_mean
+from simnet.errors import SimnetError, did_you_mean, shown
 
 T = TypeVar("T", bound=Struct)
 
@@ -98,7 +98,7 @@ class StructRegistry(Generic[T]):
         if tag in self._broken:
             raise SimnetError(f"{self.noun} {tag!r}: {self._broken[tag]}")
         if tag not in self._known:
-            raise SimnetError(f"{tag!r}: unknown {self.noun}.{did_you_mean(tag, self._known)}")
+            raise SimnetError(f"{shown(tag)}: unknown {self.noun}.{did_you_mean(tag, self._known)}")
         return self._known[tag]
 
     def _load_foreign(self) -> None:

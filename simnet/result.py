@@ -12,10 +12,13 @@ from msgspec import Meta, Struct
 from simnet.gpu_memory import GpuMemory
 from simnet.program import OperationId
 from simnet.scenario import Scenario, encode
+from simnet.step_times import LostTime, StepTimes
 
 FORMAT = 4
 """Format of results.json; raise it when a field of these structs changes its name or meaning."""
 ROUNDING = 1e-9
+VARIES = 1e-6
+"""Relative: iterations that differ by less differ by rounding."""
 # The widest range of numbers that axes can be drawn for.
 SMALLEST, LARGEST = 1e-30, 1e30
 Positive = Annotated[float, Meta(ge=SMALLEST, le=LARGEST)]
@@ -78,7 +81,8 @@ class LateRank(Struct, frozen=True, kw_only=True, gc=False):
     Attributes:
         rank: its number.
         share: part of all collectives that it takes part in at which it came last, 0 to 1.
-        held_s: by how long it held up the typical rank of its group, in a mean iteration [s].
+        held_s: by how long it came later than the typical rank of its group, summed over the collectives of a mean
+            iteration [s]; a delay counts in every collective that it reaches, so that the sum may exceed what is lost.
     """
 
     rank: int
@@ -150,6 +154,7 @@ class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
         availability: which part of a day trains; left out where no node fails.
         approximation: by about which part of it the mean iteration may be off the exact executor's; left out where it
             is not.
+        lost_time: what each fault costs; left out unless `simnet simulate --lost-time` asks for it.
         spans: what ran when; only in a trace, never in JSON.
     """
 
@@ -171,6 +176,7 @@ class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
     waits: RankWaits | None = None
     availability: Availability | None = None
     approximation: float = 0.0
+    lost_time: LostTime | None = None
     spans: tuple[Span, ...] = ()
 
     def __post_init__(self) -> None:
@@ -217,6 +223,16 @@ class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
     def longest_s(self) -> float:
         """Time of the longest iteration [s]."""
         return max(self.iterations_s)
+
+    @property
+    def times(self) -> StepTimes:
+        """Mean, median and 95th percentile of the iterations."""
+        return StepTimes(mean_s=self.iteration_s, p50_s=self.p50_s, p95_s=self.p95_s)
+
+    @property
+    def varies(self) -> bool:
+        """Whether iterations differ by more than rounding does."""
+        return self.longest_s > min(self.iterations_s) * (1 + VARIES)
 
     @property
     def wait_s(self) -> float | None:

@@ -392,7 +392,9 @@ def _table(given: object, path: KeyPath, keys: tuple[str, ...]) -> Mapping[Any, 
 
 def _list(given: object, path: KeyPath) -> list[object] | tuple[object, ...]:
     if not isinstance(given, list | tuple):
-        raise FieldError(path, f"{shown(given)}: write a list in brackets")
+        broken = isinstance(given, str) and given.startswith("[")  # a list that TOML could not read
+        how = " as TOML has it: = after keys, text in quotes, every bracket closed" if broken else ""
+        raise FieldError(path, f"{shown(given)}: write a list in brackets{how}")
     return given
 
 

@@ -7,6 +7,7 @@ import msgspec
 
 from simnet import availability, calibration_draws, memory_fit, uncertainty
 from simnet.collectives import algorithms
+from simnet.faults.windows import TimedFault
 from simnet.hardware import Calibration
 from simnet.prepared import PreparedScenario
 from simnet.registry import tag_of
@@ -84,6 +85,7 @@ def _simulate_once(scenario: Scenario, on_progress: Callable[[], None] | None = 
         notes=(
             *_notes(prepared),
             *_notes_of_executor((result, baseline)),
+            *_notes_of_windows(scenario, result),
             *_notes_of_memory(scenario, result, baseline),
         ),
     )
@@ -251,6 +253,12 @@ def _notes_of_executor(results: Iterable[StrategyResult | None]) -> Iterator[str
                 f"{result.strategy} on the grouped executor is an approximation, off by up to about "
                 f"{100 * result.approximation:.2g} %; run.fidelity = 'exact' simulates every send"
             )
+
+
+def _notes_of_windows(scenario: Scenario, result: StrategyResult) -> Iterator[str]:
+    """Say which faults that come and go are not seen as often as they come."""
+    timed = (fault for fault in scenario.cluster.faults if isinstance(fault, TimedFault))
+    yield from filter(None, (fault.missed_in(sum(result.iterations_s)) for fault in timed))
 
 
 def _notes_of_memory(scenario: Scenario, result: StrategyResult, baseline: StrategyResult | None) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import itertools
 from array import array
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from typing import NamedTuple
 
 from simnet import sweeps
@@ -58,12 +59,14 @@ class SweepStream:
         Raises:
             SimnetError: as `sweeps.run`.
         """
-        for key, outcome in outcomes(self._windows(progress), self.num_points, jobs, pool):
-            waiting = self._waiting.pop(key)
-            place = self._journal.append(key, outcome, waiting.values)
-            for number in waiting.numbers:
-                self._places[number] = place
-            progress(len(waiting.numbers))
+        # Closed at once: else workers would go on for as long as an error is held.
+        with closing(outcomes(self._windows(progress), self.num_points, jobs, pool)) as found:
+            for key, outcome in found:
+                waiting = self._waiting.pop(key)
+                place = self._journal.append(key, outcome, waiting.values)
+                for number in waiting.numbers:
+                    self._places[number] = place
+                progress(len(waiting.numbers))
 
     def results(self) -> Iterator[PointResult | RefusedPoint]:
         """Yield every point with what it came to, in the order of the points; all must be simulated.

@@ -5,14 +5,13 @@ import math
 import socket
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from simnet import code_hash
 from simnet.errors import SimnetError
 from simnet.result import to_json
 from simnet.scenario import Scenario
-from simnet.version import VERSION
 from simnet.worker_pools import WorkerPool, run_on
 from simnet.workers import local_pool, rare_looks_for_circles
 
@@ -44,11 +43,11 @@ class SweepTask(NamedTuple):
     """What a worker does in one go.
 
     Attributes:
-        code: hashes of the code that it must have, as `code_hash.hashes` gives them.
+        computing: what the worker must have.
         scenarios: to simulate, in this order.
     """
 
-    code: code_hash.CodeHashes
+    computing: code_hash.Computing
     scenarios: tuple[KeyedScenario, ...]
 
 
@@ -124,7 +123,7 @@ class ScenarioQueue:
 
 def outcomes(
     windows: Iterable[Sequence[KeyedScenario]], num_scenarios: int, jobs: int, pool: WorkerPool | None = None
-) -> Iterator[tuple[str, Outcome]]:
+) -> Generator[tuple[str, Outcome], None, None]:
     """Simulate scenarios: on a pool, or else some here to see how long they take, and the rest in workers if that pays.
 
     Args:
@@ -143,29 +142,31 @@ def outcomes(
     if pool is not None:
         yield from _outcomes_on(pool, queue, None, is_elsewhere=True)
         return
-    start = time.perf_counter()
+    taken_s = 0.0
     for done in itertools.count():
-        elapsed_s = time.perf_counter() - start
-        if jobs > 1 and done and elapsed_s > PROBE_S and queue.num_left * elapsed_s / done > WORKERS_PAY_S:
+        if jobs > 1 and done and taken_s > PROBE_S and queue.num_left * taken_s / done > WORKERS_PAY_S:
             with local_pool(jobs) as workers:
-                yield from _outcomes_on(workers, queue, elapsed_s / done, is_elsewhere=False)
+                yield from _outcomes_on(workers, queue, taken_s / done, is_elsewhere=False)
             return
         one = queue.smallest()
         if one is None:
             return
-        yield one.key, _outcome(one.scenario)
+        start = time.perf_counter()
+        outcome = _outcome(one.scenario)
+        taken_s += time.perf_counter() - start
+        yield one.key, outcome
 
 
 def _outcomes_on(
     pool: WorkerPool, queue: ScenarioQueue, scenario_s: float | None, *, is_elsewhere: bool
 ) -> Iterator[tuple[str, Outcome]]:
     """Simulate what is in a queue; the first tasks are of one scenario each where nobody knows how long it takes."""
-    code = code_hash.hashes()
+    computing = code_hash.computing()
 
     def next_task() -> SweepTask | None:
         least, most = _sizes(scenario_s, queue.num_left, pool.num_slots())
         scenarios = queue.largest(least, most)
-        return SweepTask(code, scenarios) if scenarios else None
+        return SweepTask(computing, scenarios) if scenarios else None
 
     for task, finished in run_on(pool, next_task, simulate_task):
         num_done = len(finished.outcomes)
@@ -206,11 +207,10 @@ def simulate_task(task: SweepTask) -> FinishedTask:
     """Simulate the scenarios of a task, in a worker.
 
     Raises:
-        SimnetError: the worker has other code than the task comes from, so results would be filed under the wrong key.
+        SimnetError: the worker computes with something else than the task's sender: its results could differ.
     """
-    if (module := code_hash.other_code(task.code)) is not None:
-        what = f"simnet {VERSION}" if module == "simnet" else module
-        raise SimnetError(f"{socket.gethostname()}: a worker has other code of {what}: install the same on all workers")
+    if (other := code_hash.difference(task.computing)) is not None:
+        raise SimnetError(f"{socket.gethostname()}: a worker has {other}: install the same on all workers")
     start = time.perf_counter()
     found = []
     with rare_looks_for_circles():

@@ -4,8 +4,8 @@ import hashlib
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -182,27 +182,32 @@ def run(
         found: dict[str, RunResult | str] = journal.outcomes_of(keys) if journal else {}
         todo = {key: point for key, point in zip(keys, known, strict=True) if key not in found}
         progress(sum(num_points[key] for key in found))
-        for key, outcome in _outcomes(todo, jobs, pool):
-            point = todo[key]
-            if isinstance(outcome, bytes) and isinstance(point, SweepPoint):
-                result = schema.decode(RunResult, outcome, "sweep")
-                # Scenarios of points share parts, decoded ones would not: Python's collector walks through all of them.
-                found[key] = msgspec.structs.replace(result, scenario=point.scenario)
-            else:
-                found[key] = str(outcome)
-            if journal:
-                journal.append(key, outcome, values_of(point))
-            progress(num_points[key])
+        # Closed at once: else workers would go on for as long as an error is held.
+        with closing(_outcomes(todo, jobs, pool)) as finished:
+            for key, outcome in finished:
+                found[key] = _kept(todo[key], outcome)
+                if journal:
+                    journal.append(key, outcome, values_of(todo[key]))
+                progress(num_points[key])
     return [_result(point, found[key]) for key, point in zip(keys, known, strict=True)]
 
 
 def _outcomes(
     todo: Mapping[str, SweepPoint | RefusedPoint], jobs: int, pool: WorkerPool | None
-) -> Iterator[tuple[str, Outcome]]:
+) -> Generator[tuple[str, Outcome], None, None]:
     """Yield the key of each point with its result in JSON, or with the reason why it is refused."""
     yield from ((key, point.reason) for key, point in todo.items() if isinstance(point, RefusedPoint))
     known = [KeyedScenario(key, point.scenario) for key, point in todo.items() if isinstance(point, SweepPoint)]
     yield from outcomes([known], len(known), jobs, pool)
+
+
+def _kept(point: SweepPoint | RefusedPoint, outcome: Outcome) -> RunResult | str:
+    """Return what is held of an outcome in memory."""
+    if not isinstance(outcome, bytes) or not isinstance(point, SweepPoint):
+        return str(outcome)
+    result = schema.decode(RunResult, outcome, "sweep")
+    # Scenarios of points share parts, decoded ones would not: Python's collector walks through all of them.
+    return msgspec.structs.replace(result, scenario=point.scenario)
 
 
 def collect_results(

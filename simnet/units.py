@@ -7,7 +7,8 @@ binary, and a number without a unit is refused.
 
 import math
 import re
-from typing import ClassVar, Self
+from functools import lru_cache
+from typing import ClassVar, Self, cast
 
 from simnet.errors import shown
 
@@ -55,14 +56,7 @@ class Quantity(float):
             return given
         if not isinstance(given, str):
             raise ValueError(f"{shown(given)}: write a number and a unit in quotes, such as {cls.example!r}")
-        match = _TEXT.fullmatch(given) if len(given) <= MAX_TEXT else None
-        if match is None:
-            raise ValueError(f"{shown(given)}: write a number and a unit, such as {cls.example!r}")
-        number, unit = match.groups()
-        factor = cls.factors.get(unit)
-        if factor is None:
-            raise ValueError(f"{given!r}: {unit!r} is not a unit of {cls.noun}; {cls._advice(unit)}")
-        return cls._checked(given, _scale(float(number), factor))
+        return cast(Self, _parsed(cls, given))  # type: ignore[arg-type] # mypy takes __hash__ of its values
 
     @classmethod
     def _checked(cls, given: str, value: float) -> Self:
@@ -91,6 +85,19 @@ class Quantity(float):
     def _units_to_show(self) -> tuple[str, ...]:
         """Return the units among which `text` takes the shortest."""
         return self.shown
+
+
+# Results of a sweep repeat the same texts thousands of times.
+@lru_cache(maxsize=4096)
+def _parsed(kind: type[Quantity], given: str) -> Quantity:
+    match = _TEXT.fullmatch(given) if len(given) <= MAX_TEXT else None
+    if match is None:
+        raise ValueError(f"{shown(given)}: write a number and a unit, such as {kind.example!r}")
+    number, unit = match.groups()
+    factor = kind.factors.get(unit)
+    if factor is None:
+        raise ValueError(f"{given!r}: {unit!r} is not a unit of {kind.noun}; {kind._advice(unit)}")
+    return kind._checked(given, _scale(float(number), factor))
 
 
 def _exact_text(value: float, unit: str, factor: float) -> str | None:

@@ -2,8 +2,12 @@
 
 Every draw has a generator of its own, by seed, fault, kind and iteration (counter-based Philox; Salmon et al.,
 "Parallel random numbers: as easy as 1, 2, 3", SC 2011): all strategies, executors and processes see the same draws.
+A fault is known by what it says, not by its place among others: without one of them the others draw what they did.
 """
 
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -11,6 +15,7 @@ import numpy as np
 from simnet.errors import SimnetError
 from simnet.network.topology import Topology
 from simnet.registry import tag_of
+from simnet.scenario import to_dict
 
 if TYPE_CHECKING:
     from simnet.hardware import Fault
@@ -45,6 +50,7 @@ class Variation:
         self._constant = np.ones(topology.world_size)
         for rank, factor in topology.slowed_ranks().items():
             self._constant[rank] = factor
+        self._varying = _keyed(fault for fault in topology.faults if fault.varies)
 
     def of(self, iteration: int, num_collectives: int) -> Varied:
         """Return what an iteration with so many collectives meets.
@@ -54,9 +60,7 @@ class Variation:
         """
         compute, pauses_s, collectives = self._constant, None, None
         ranks = self._topology.world_size
-        for number, fault in enumerate(self._topology.faults):
-            if not fault.varies:
-                continue
+        for number, fault in self._varying:
             if (drawn := self._draw(fault, number, "draw_compute", iteration, ranks)) is not None:
                 compute = compute * drawn
             if (drawn := self._draw(fault, number, "draw_pauses_s", iteration, ranks)) is not None:
@@ -67,8 +71,8 @@ class Variation:
 
     def _draw(self, fault: "Fault", number: int, which: Drawn, iteration: int, size: int) -> "FloatArray | None":
         where = f"cluster.faults: {tag_of(fault)!r}: {which}"
-        key = np.array([self._seed, 3 * number + _DRAWN.index(which)], dtype=np.uint64)
-        draws = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, iteration]))
+        key = np.array([self._seed, number], dtype=np.uint64)
+        draws = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, _DRAWN.index(which), iteration]))
         try:
             found = getattr(fault, which)(draws, iteration, size)
             drawn = None if found is None else np.asarray(found, dtype=float)
@@ -80,3 +84,17 @@ class Variation:
         if drawn.shape != (size,) or not ((drawn >= least) & (drawn <= _MOST)).all():
             raise SimnetError(f"{where}: must be {size} numbers from {least:g} to {_MOST:g}; fix the fault")
         return drawn
+
+
+def _keyed(faults: "Iterable[Fault]") -> "list[tuple[int, Fault]]":
+    """Return faults, each with the number of 64 bits by which it draws.
+
+    It is a hash of what a fault says but its amounts, and of how many before it say the same.
+    """
+    found, before = [], Counter[str]()
+    for fault in faults:
+        said = repr(sorted((key, value) for key, value in to_dict(fault).items() if key not in fault.amounts))
+        digest = hashlib.blake2b(f"{said}{before[said]}".encode(), digest_size=8).digest()
+        before[said] += 1
+        found.append((int.from_bytes(digest, "little"), fault))
+    return found

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import contextmanager
-from threading import Thread, current_thread, main_thread
+from multiprocessing import resource_tracker
+from threading import Thread
 from typing import Any, TypeVar
 
 from simnet.errors import SimnetError
@@ -54,7 +55,7 @@ class LocalPool(ExecutorPool):
 
     def submit(self, work: Callable[[Any], Any], task: Any) -> TaskFuture:
         """Hand a task on, which may start a process: Ctrl-C is for this one, which ends the others."""
-        with interrupts_ignored():
+        with interrupts_held():
             return super().submit(work, task)
 
     def explained(self, error: Exception) -> Exception:
@@ -144,16 +145,15 @@ def run_where_it_pays(
 
 
 @contextmanager
-def interrupts_ignored() -> Iterator[None]:
-    """Ignore Ctrl-C, as do the processes that are started meanwhile: the parent ends them."""
-    if current_thread() is not main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back until the end; what is started meanwhile never gets it: this process ends it."""
+    # Starting it takes the hold off the thread that does.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start(prepare: Callable[[], object]) -> None:

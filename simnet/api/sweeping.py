@@ -1,7 +1,9 @@
 """Sweeps whose results go to a Parquet file as they come, of up to ten million points."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -14,6 +16,14 @@ from simnet.show.sweep_table import WrittenTable, write_table
 from simnet.sweep_stream import SweepStream
 from simnet.sweeps import MAX_STREAMED, check_size
 from simnet.worker_pools import TaskExecutor, WorkerPool
+
+Point = TypeVar("Point")
+Bar = Callable[[int, str], AbstractContextManager[Callable[[int], object]]]
+SIMULATING = "simulating"
+
+
+def _no_bar(_: int, __: str) -> AbstractContextManager[Callable[[int], object]]:
+    return nullcontext(lambda _: None)
 
 
 class StreamedSweep(Struct, frozen=True, kw_only=True):
@@ -29,11 +39,7 @@ class StreamedSweep(Struct, frozen=True, kw_only=True):
 
 
 def stream(
-    experiment: Experiment,
-    directory: Path,
-    jobs: int = 1,
-    progress: Callable[[int], object] = lambda _: None,
-    pool: WorkerPool | None = None,
+    experiment: Experiment, directory: Path, jobs: int = 1, pool: WorkerPool | None = None, bar: Bar = _no_bar
 ) -> StreamedSweep:
     """Simulate every point of an experiment into the journal of a directory, and write results.parquet from there.
 
@@ -41,8 +47,9 @@ def stream(
         experiment: what to sweep.
         directory: of both files; made if it is not there.
         jobs: processes at most, without a pool.
-        progress: called with the number of further points that are done.
         pool: simulates all points.
+        bar: makes a bar of a number of points and a label; it yields the function that is called with the number of
+            further points that are done.
 
     Raises:
         SimnetError: there is nothing to sweep, too much of it, or all of it is refused; or a file cannot be written:
@@ -50,9 +57,18 @@ def stream(
     """
     with Journal(directory) as journal:
         sweep = SweepStream(experiment, journal)
-        sweep.simulate(jobs, progress, pool)
-        table = write_table(directory / parquet_file.NAME, experiment, sweep.results(), directory)
+        with bar(sweep.num_points, SIMULATING) as advance:
+            sweep.simulate(jobs, advance, pool)
+        with bar(sweep.num_points, "writing") as advance:
+            results = _counted(sweep.results(), advance)
+            table = write_table(directory / parquet_file.NAME, experiment, results, directory)
     return StreamedSweep(table=table, num_before=sweep.num_before)
+
+
+def _counted(points: Iterable[Point], advance: Callable[[int], object]) -> Iterator[Point]:
+    for point in points:
+        yield point
+        advance(1)
 
 
 def sweep_to_parquet(  # noqa: PLR0913 - the options of the command
@@ -88,6 +104,12 @@ def sweep_to_parquet(  # noqa: PLR0913 - the options of the command
     """
     experiment = experiment_to_sweep(scenario, axes, points, settings, draws)
     pool = None if executor is None else adapted(executor)
+    check_size(experiment, MAX_STREAMED)
     parquet_file.check_installed()
-    with advancing(progress, check_size(experiment, MAX_STREAMED), "simulating") as advance:
-        return stream(experiment, Path(output), jobs, advance, pool).table.path
+
+    def bar(total: int, label: str) -> AbstractContextManager[Callable[[int], object]]:
+        # A function of the caller counts what is simulated, and that once.
+        shown = progress if label == SIMULATING or not callable(progress) else False
+        return advancing(shown, total, label)
+
+    return stream(experiment, Path(output), jobs, pool, bar).table.path

@@ -6,7 +6,7 @@ stands for all ranks, and each phase is one flow a level, so that the cost does 
 
 import math
 from collections import Counter
-from collections.abc import Callable, Generator, Hashable, Iterable
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, get_args
 
@@ -16,7 +16,7 @@ from simnet.collectives import loads, pipelines
 from simnet.collectives.schedule import Round, Schedule, Send
 from simnet.hardware import LinkId, LinkKind
 from simnet.network.links import Network
-from simnet.network.topology import Topology
+from simnet.network.topology import Topology, around, touched
 
 if TYPE_CHECKING:
     from simnet.values import FloatArray
@@ -116,7 +116,7 @@ class Exact:
         self.num_ranks = topology.world_size
         self.network = Network(env)
         for link in _all_links(topology):
-            self.network.add_link(link, topology.capacity(link))
+            self.network.add_link(link, around(topology, link).capacity(link))
         if topology.next_change_s(0.0) < math.inf:
             env.process(self._change_links())
         self._calls: dict[Hashable, _Call] = {}
@@ -128,7 +128,7 @@ class Exact:
         while (time_s := self.topology.next_change_s(self._changed_s)) < math.inf:
             yield self._env.timeout(time_s - self._env.now)
             self._changed_s = time_s
-            for link in _all_links(self.topology):
+            for link in _changing_links(self.topology):
                 self._set_rate(link)
 
     def compute_changes(self, rank: int, is_computing: bool) -> None:
@@ -139,7 +139,8 @@ class Exact:
             self._set_rate(link)
 
     def _set_rate(self, link: LinkId) -> None:
-        self.network.add_link(link, self.topology.capacity(link, self._changed_s, self._computing_at(link)))
+        rate = around(self.topology, link).capacity(link, self._changed_s, self._computing_at(link))
+        self.network.add_link(link, rate)
 
     def _computing_at(self, link: LinkId) -> float:
         """Return the part of the GPUs at a link that compute."""
@@ -253,6 +254,7 @@ class _Call:
         self._exchanges: dict[tuple[int, int], _RoundInFlight] = {}
         self._pipelines: dict[int, simpy.Event] = {}
         self.ranks_left = topology.world_size
+        self._adds_latency = topology.adds_latency
 
     def arrive(self, rank: int) -> simpy.Event:
         """Return the event that every rank of this rank's group has arrived."""
@@ -277,7 +279,7 @@ class _Call:
         schedule, cost = self._schedule, pipelines.cost(self.topology, self._schedule)
         ranks = [schedule.group.rank_at(group, position) for position in range(schedule.group.size)]
         chunks = pipelines.count_chunks(schedule, ranks, self.topology.nodes_per_leaf)
-        added_s = [self.topology.added_latency_s((link,), self._env.now) for link in chunks]
+        added_s = [around(self.topology, link).added_latency_s((link,), self._env.now) for link in chunks]
         yield self._env.timeout(self._stretch * (cost.latency_s + pipelines.added_latency_s(schedule, added_s)))
         yield self._network.transfer(
             {
@@ -310,8 +312,9 @@ class _Call:
         for send in mine:
             level = self.topology.level(rank, send.dst)
             latency_s = posting_s + self.topology.alpha_s(level, round_)
-            if self.topology.faults:
-                latency_s += self.topology.added_latency_s(self.topology.path(rank, send.dst), self._env.now)
+            if self._adds_latency:
+                path = self.topology.path(rank, send.dst)
+                latency_s += sum(around(self.topology, link).added_latency_s((link,), self._env.now) for link in path)
             together.setdefault(latency_s, []).append(send)
         # Sends of one latency start together; a rank posts all of them before any starts.
         for latency_s, same in together.items():
@@ -358,6 +361,10 @@ def _batches(round_: Round) -> tuple[range, ...]:
     if round_.at_once:
         return (range(round_.repeat),)
     return tuple(range(index, index + 1) for index in range(round_.repeat))
+
+
+def _changing_links(topology: Topology) -> Iterator[LinkId]:
+    return (LinkId(kind, place) for kind in get_args(LinkKind) for place in touched(topology, kind))
 
 
 def _all_links(topology: Topology) -> tuple[LinkId, ...]:

@@ -7,7 +7,7 @@ Linearity", 1992, on such recurrences).
 """
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,6 @@ MAX_SENDS = 2_000_000
 """Most sends of a schedule that are looked at one by one: some seconds."""
 # Relative: what ends so near each other ends together, as on the clock.
 _SAME_TIME = 1e-12
-_FEW_SPEEDS = 16
 
 
 class Hops(NamedTuple):
@@ -38,7 +37,8 @@ class Hops(NamedTuple):
         width: chunks of it.
         posts: sends of the rank that sends it, in this repetition.
         before: rank from which each rank receives, where each sends once and receives once; else None.
-        ring: ranks in the order of their rings, one ring a row, where all are equally long; else None.
+        ring: ranks in the order of their rings, one ring a row, where all are equally long and there are several
+            repetitions; else None.
     """
 
     round_: Round
@@ -76,7 +76,13 @@ def hops_of(schedule: Schedule) -> tuple[Hops, ...]:
                 found[-1] = found[-1]._replace(times=found[-1].times + one.times)
             elif len(one.src):
                 found.append(one)
-    return tuple(found)
+    return tuple(_with_rings(one) for one in found)
+
+
+def _with_rings(hops: Hops) -> Hops:
+    if hops.before is None or hops.times == 1:
+        return hops
+    return hops._replace(ring=_rings(hops.before))
 
 
 def _hops(round_: Round, index: int, world: int, times: int) -> Hops:
@@ -89,20 +95,22 @@ def _hops(round_: Round, index: int, world: int, times: int) -> Hops:
     if len(sends) == world and len(set(dst)) == world and (posts == 1).all():
         before = np.empty(world, dtype=int)
         before[dst] = src
-    return Hops(round_, times, src, dst, width, posts, before, None if before is None else _rings(before))
+    return Hops(round_, times, src, dst, width, posts, before, None)
 
 
 def _rings(before: "IntArray") -> "IntArray | None":
     """Return the ranks in the order in which they send to each other, one ring a row."""
     after = np.empty_like(before)
     after[before] = np.arange(len(before))
-    left, rings = set(range(len(before))), list[list[int]]()
-    while left:
-        ring = [next(iter(left))]
-        while (following := int(after[ring[-1]])) != ring[0]:
-            ring.append(following)
-        left.difference_update(ring)
-        rings.append(ring)
+    following, is_seen, rings = after.tolist(), bytearray(len(before)), list[list[int]]()
+    for first in range(len(before)):
+        ring, rank = list[int](), first
+        while not is_seen[rank]:
+            is_seen[rank] = True
+            ring.append(rank)
+            rank = following[rank]
+        if ring:
+            rings.append(ring)
     return np.array(rings) if len({len(ring) for ring in rings}) == 1 else None
 
 
@@ -140,7 +148,7 @@ def _keeps_links(topology: Topology, hops: Hops, on_levels: dict[bool, Hops], no
     """
     has_drifted = not _is_uniform(now)
     per_node, kept = topology.ranks_per_node, True
-    for is_between in np.unique(hops.src // per_node != hops.dst // per_node):
+    for is_between in _distinct(hops.src // per_node != hops.dst // per_node):
         former = on_levels.setdefault(bool(is_between), hops)
         same = former is hops or (len(former.dst) == len(hops.dst) and bool((former.dst == hops.dst).all()))
         kept = kept and (same or not has_drifted)
@@ -191,7 +199,7 @@ class _HopCost:
     def _latency_s(self, topology: Topology) -> "FloatArray":
         hops = self._hops
         inside, between = (topology.alpha_s(one, hops.round_) for one in (topology.intra_node, topology.inter_node))
-        posting = {n: topology.posting_s(int(n), at_once=False) for n in np.unique(hops.posts)}
+        posting = {n: topology.posting_s(int(n), at_once=False) for n in _distinct(hops.posts)}
         found = np.where(self._between, between, inside)
         for number, posting_s in posting.items():
             found[hops.posts == number] += posting_s
@@ -199,7 +207,7 @@ class _HopCost:
 
     def _inflated_bytes(self, topology: Topology, chunk_bytes: float) -> "FloatArray":
         found = np.empty(len(self._hops.src))
-        for width in np.unique(self._hops.width):
+        for width in _distinct(self._hops.width):
             for is_between, level in ((False, topology.intra_node), (True, topology.inter_node)):
                 size = float(width) * chunk_bytes
                 efficiency = loads.send_efficiency(topology, level, size, at_once=False)
@@ -223,6 +231,12 @@ class _HopCost:
         return True
 
 
+def _distinct(values: "np.ndarray[Any, Any]") -> list[Any]:
+    """Return the values of an array, each once; `np.unique` would load a module that takes longer than a simulation."""
+    ordered = np.sort(values)
+    return [*ordered[:1].tolist(), *ordered[1:][ordered[1:] != ordered[:-1]].tolist()]
+
+
 def _at(flows: "IntArray", place: "IntArray") -> "FloatArray":
     """Return the flows on the link of each send, at least 1."""
     padded = np.ones(int(place.max()) + 1)
@@ -241,7 +255,7 @@ def _advance(now: "FloatArray", hops: Hops, seconds: "FloatArray") -> "FloatArra
     of_rank = np.empty(len(now))
     of_rank[hops.src] = seconds
     if hops.ring is not None and hops.times > 1:
-        closed = _around_rings(now[hops.ring], of_rank[hops.ring], hops.times)
+        closed = around_rings(now[hops.ring], of_rank[hops.ring], hops.times)
         if closed is not None:
             found = np.empty(len(now))
             found[hops.ring] = closed
@@ -252,29 +266,43 @@ def _advance(now: "FloatArray", hops: Hops, seconds: "FloatArray") -> "FloatArra
     return now
 
 
-def _around_rings(now: "FloatArray", cost: "FloatArray", times: int) -> "FloatArray | None":
+def around_rings(now: "FloatArray", cost: "FloatArray", times: int) -> "FloatArray | None":
     """Return when each rank is done after so many rounds, rings in rows; None unless the ranks of a ring start alike.
 
     A critical path waits at one place of the ring and then follows the hops to the rank: where it waits, no hop on the
-    way is slower. For each speed of hops, the nearest such place upstream is a candidate.
+    way is slower. Such places lie one behind the other upstream, each slower than all between: few as a rule.
     """
-    size = now.shape[1]
-    speeds = np.unique(cost)
-    if not (now == now[:, :1]).all() or len(speeds) > _FEW_SPEEDS:
+    rings, size = now.shape
+    if not (now == now[:, :1]).all():
         return None
-    if len(speeds) == 1:
-        return np.asarray(now + times * speeds[0])
+    if (cost == cost[:, :1]).all():
+        return np.asarray(now + times * cost)
     twice = np.concatenate((cost, cost), axis=1)
-    before = np.concatenate((np.zeros((len(cost), 1)), np.cumsum(twice, axis=1)), axis=1)
-    places = np.arange(2 * size)
-    best = np.full((len(cost), size), -np.inf)
-    here = slice(size, 2 * size)
-    for speed in speeds:
-        # The nearest place at or before each one where a hop takes at least this long; -1 where there is none.
-        nearest = np.maximum.accumulate(np.where(twice >= speed, places, -1), axis=1)[:, here]
-        rows = np.arange(len(cost))[:, None]
-        waits_at = np.maximum(nearest, 0)
-        hops = places[here] - waits_at
-        path = before[rows, places[here]] - before[rows, waits_at] + (times - hops) * twice[rows, waits_at]
-        best = np.where((nearest >= 0) & (hops < size) & (hops <= times), np.maximum(best, path), best)
-    return np.asarray(now + best)
+    before = np.concatenate((np.zeros((rings, 1)), np.cumsum(twice, axis=1)), axis=1)
+    slower = _nearest_slower(twice)
+    ring, rank = (one.ravel() for one in np.indices(now.shape))
+    place = rank + size
+    best, waits_at = times * twice[ring, place], slower[ring, place]
+    first = np.maximum(place - min(size - 1, times), 0)
+    left = np.arange(len(place))
+    while len(left := left[waits_at[left] >= first[left]]):
+        at, from_, of = place[left], waits_at[left], ring[left]
+        path = before[of, at] - before[of, from_] + (times - (at - from_)) * twice[of, from_]
+        best[left] = np.maximum(best[left], path)
+        waits_at[left] = slower[of, from_]
+    return np.asarray(now + best.reshape(now.shape))
+
+
+def _nearest_slower(cost: "FloatArray") -> "IntArray":
+    """Return for each place of a row the nearest one before it where a hop takes longer, -1 where there is none.
+
+    All between a place and where it points to are no slower than it: what is no slower either points further.
+    """
+    found = np.broadcast_to(np.arange(cost.shape[1]) - 1, cost.shape).copy()
+    row, place = (one.ravel() for one in np.indices(cost.shape))
+    while len(row):
+        points_to = found[row, place]
+        passes = (points_to >= 0) & (cost[row, points_to] <= cost[row, place])
+        row, place, points_to = row[passes], place[passes], points_to[passes]
+        found[row, place] = found[row, points_to]
+    return found

@@ -12,10 +12,10 @@ import numpy as np
 
 from simnet.collectives import hops, loads, pipelines
 from simnet.collectives.representatives import TX
-from simnet.collectives.schedule import Group, Round, Schedule
-from simnet.collectives.uneven_links import UnevenLinks, links_since, without_faults
+from simnet.collectives.schedule import Group, Schedule
+from simnet.collectives.uneven_links import UnevenLinks, links_since
 from simnet.hardware import LinkId, LinkKind
-from simnet.network.topology import Topology, path
+from simnet.network.topology import Topology, path, without_faults
 
 if TYPE_CHECKING:
     from simnet.values import FloatArray, IntArray
@@ -52,8 +52,13 @@ def rank_times(topology: Topology, schedule: Schedule, message_bytes: float, sin
         message_bytes: whole message of one group.
         since_s: time from which the links are as they are; they stay so.
     """
-    links = links_since(topology, since_s)
-    usual = without_faults(topology)
+    return _times_on(links_since(topology, since_s), schedule, message_bytes)
+
+
+# By what links give and not since when: one that flaps a thousand times has two states.
+@lru_cache(maxsize=512)
+def _times_on(links: UnevenLinks, schedule: Schedule, message_bytes: float) -> RankTimes:
+    usual = without_faults(links.topology)
     usual_s = loads.duration_s(usual, schedule, message_bytes)
     if links.are_usual and _ends_together(schedule):
         return RankTimes(usual_s)
@@ -177,41 +182,54 @@ def _pipeline(links: UnevenLinks, schedule: Schedule, message_bytes: float) -> _
     cost = pipelines.cost(without_faults(topology), schedule)
     chunk_bytes = message_bytes / schedule.num_chunks
     seconds = np.zeros(topology.world_size)
-    added: dict[int, dict[LinkId, float]] = {}
-    has_latency = any(links.added_s(kind).any() for kind in get_args(LinkKind))
-    firsts = topology.world_size * [0]
-    if has_latency:
-        firsts = [group.group_id(rank) for rank in range(topology.world_size)]
-    for rank, link, number in _chunks_by_rank(schedule, topology.nodes_per_leaf):
-        taken_s = number * chunk_bytes * cost.inflation(link.kind) / links.bytes_per_s(link.kind)[link.place]
-        seconds[rank] = max(seconds[rank], taken_s)
-        if has_latency:
-            added.setdefault(firsts[rank], {})[link] = float(links.added_s(link.kind)[link.place])
+    sent = _links_by_rank(schedule, topology.nodes_per_leaf)
+    for kind, ranks, places, chunks in sent:
+        taken_s = chunks * chunk_bytes * cost.inflation(kind) / links.bytes_per_s(kind)[places]
+        np.maximum.at(seconds, ranks, taken_s)
     found = cost.latency_s + _of_groups(group, seconds, np.maximum)
-    if has_latency:
-        found += [pipelines.added_latency_s(schedule, added.get(first, {}).values()) for first in firsts]
+    if any(links.added_s(kind).any() for kind in get_args(LinkKind)):
+        found += _added_to_pipelines_s(links, schedule, sent)
     is_alone = pipelines.rails_per_node(group) == 1
     alike = bool(np.ptp(found) <= _SAME_TIME * found.max())
     return found, is_alone or alike
 
 
-@lru_cache(maxsize=256)
-def _chunks_by_rank(schedule: Schedule, nodes_per_leaf: int) -> tuple[tuple[int, LinkId, float], ...]:
-    """Return each link that a rank sends over, with the chunks that all ranks together send over it."""
+def _added_to_pipelines_s(links: UnevenLinks, schedule: Schedule, sent: "tuple[_LoadedLinks, ...]") -> "FloatArray":
+    """Return what faults add to the latency of the pipeline of each rank's group [s]."""
+    firsts = np.array([schedule.group.group_id(rank) for rank in range(links.topology.world_size)])
+    added: dict[int, dict[LinkId, float]] = {}
+    for kind, ranks, places, _ in sent:
+        of_places = links.added_s(kind)
+        for first, place in set(zip(firsts[ranks].tolist(), places.tolist(), strict=True)):
+            added.setdefault(first, {})[LinkId(kind, place)] = float(of_places[place])
+    of_groups = {first: pipelines.added_latency_s(schedule, found.values()) for first, found in added.items()}
+    return np.array([of_groups.get(first, 0.0) for first in firsts.tolist()])
+
+
+class _LoadedLinks(NamedTuple):
+    """Links of a kind, each once for every rank that sends over it, with the chunks of all these ranks together."""
+
+    kind: LinkKind
+    ranks: "IntArray"
+    places: "IntArray"
+    chunks: "FloatArray"
+
+
+@lru_cache(maxsize=64)
+def _links_by_rank(schedule: Schedule, nodes_per_leaf: int) -> tuple[_LoadedLinks, ...]:
     per_node = schedule.group.ranks_per_node
-    world = range(schedule.group.num_nodes * per_node)
-    counted = pipelines.count_chunks(schedule, world, nodes_per_leaf)
-    found = {
-        (rank, link)
-        for rank in world
-        for round_ in schedule.rounds
-        for index in _told_apart(round_)
-        for send in round_.sends(rank, index)
-        for link in path(rank, send.dst, per_node, nodes_per_leaf)
-    }
-    return tuple((rank, link, counted[link]) for rank, link in sorted(found))
+    loaded = [(one, one.distinct_loads or tuple((index, 1) for index in range(one.repeat))) for one in schedule.rounds]
+    found: dict[LinkKind, dict[tuple[int, int], float]] = {}
+    for rank in range(schedule.group.world_size):
+        for round_, indices in loaded:
+            for index, times in indices:
+                for send in round_.sends(rank, index):
+                    for kind, place in path(rank, send.dst, per_node, nodes_per_leaf):
+                        of_kind = found.setdefault(kind, {})
+                        of_kind[rank, place] = of_kind.get((rank, place), 0.0) + send.width * times
+    return tuple(_sent(kind, of_kind) for kind, of_kind in found.items())
 
 
-def _told_apart(round_: Round) -> tuple[int, ...]:
-    loaded = round_.distinct_loads or tuple((index, 1) for index in range(round_.repeat))
-    return tuple(index for index, _ in loaded)
+def _sent(kind: LinkKind, of_kind: dict[tuple[int, int], float]) -> _LoadedLinks:
+    ranks, places = np.array(list(of_kind), dtype=np.intp).T
+    return _LoadedLinks(kind, ranks, places, np.bincount(places, list(of_kind.values()))[places])

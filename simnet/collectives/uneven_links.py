@@ -1,13 +1,13 @@
 """The links of a cluster whose links are not alike, as arrays: what each gives while no fault begins or ends."""
 
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
-from msgspec.structs import replace
 
 from simnet.hardware import LinkId, LinkKind
-from simnet.network.topology import Topology
+from simnet.network.topology import Topology, touched, without_faults
 
 if TYPE_CHECKING:
     from simnet.values import FloatArray
@@ -15,30 +15,46 @@ if TYPE_CHECKING:
 _PLACES: dict[LinkKind, str] = {"port_tx": "rank", "port_rx": "rank", "nic_tx": "node", "nic_rx": "node"}
 
 
+_KINDS: tuple[LinkKind, ...] = get_args(LinkKind)
+_State = tuple[tuple[LinkKind, int, float, float], ...]
+
+
 class UnevenLinks:
     """Bandwidths and latencies by kind and place, from one time until the next change.
 
+    Those of a topology that give the same are equal, whenever that is: a link that flaps has two states.
+
     Attributes:
         topology: the cluster.
-        since_s: the time at which faults are asked [s].
-        are_usual: whether no fault touches any link just now.
     """
 
     def __init__(self, topology: Topology, since_s: float) -> None:
+        """Take the cluster, and the time at which faults are asked [s]."""
         self.topology = topology
-        self.since_s = since_s
         self._bytes_per_s: dict[LinkKind, FloatArray] = {}
         self._added_s: dict[LinkKind, FloatArray] = {}
-        kinds: tuple[LinkKind, ...] = ("nic_tx", "nic_rx", "port_tx", "port_rx", "leaf_up", "leaf_down")
-        self.are_usual = all(self._is_untouched(kind) for kind in kinds)
+        self._state: _State = tuple(one for kind in _KINDS for one in self._unusual(kind, since_s))
+        self._hash = hash((topology, self._state))
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether all links are as those of the other."""
+        return isinstance(other, UnevenLinks) and (self.topology, self._state) == (other.topology, other._state)
+
+    def __hash__(self) -> int:
+        """Return what equal links share."""
+        return self._hash
+
+    @property
+    def are_usual(self) -> bool:
+        """Tell whether no fault touches any link just now."""
+        return not self._state
 
     def bytes_per_s(self, kind: LinkKind) -> "FloatArray":
         """Return the bandwidth of every link of a kind [B/s]."""
         if kind not in self._bytes_per_s:
-            usual = without_faults(self.topology).capacity(LinkId(kind, 0))
-            found = np.full(self._number(kind), usual)
-            for place in self.topology.touched(kind):
-                found[place] = self.topology.capacity(LinkId(kind, place), self.since_s)
+            found = np.full(self._number(kind), without_faults(self.topology).capacity(LinkId(kind, 0)))
+            for place, bytes_per_s, _ in self._places(kind):
+                found[place] = bytes_per_s
             self._bytes_per_s[kind] = found
         return self._bytes_per_s[kind]
 
@@ -46,32 +62,36 @@ class UnevenLinks:
         """Return what faults add to the latency of a send over every link of a kind [s]."""
         if kind not in self._added_s:
             found = np.zeros(self._number(kind))
-            for place in self.topology.touched(kind):
-                found[place] = self.topology.added_latency_s((LinkId(kind, place),), self.since_s)
+            for place, _, added_s in self._places(kind):
+                found[place] = added_s
             self._added_s[kind] = found
         return self._added_s[kind]
+
+    def _places(self, kind: LinkKind) -> Iterator[tuple[int, float, float]]:
+        return ((place, rate, added_s) for of_kind, place, rate, added_s in self._state if of_kind == kind)
 
     def _number(self, kind: LinkKind) -> int:
         topology = self.topology
         leaves = -(-topology.num_nodes // topology.nodes_per_leaf)
         return {"rank": topology.world_size, "node": topology.num_nodes}.get(_PLACES.get(kind, ""), leaves)
 
-    def _is_untouched(self, kind: LinkKind) -> bool:
+    def _unusual(self, kind: LinkKind, since_s: float) -> Iterator[tuple[LinkKind, int, float, float]]:
+        """Yield the links of a kind that some fault changes just now, with bandwidth [B/s] and latency [s]."""
         usual = without_faults(self.topology).capacity(LinkId(kind, 0))
-        return bool((self.bytes_per_s(kind) == usual).all()) and not self.added_s(kind).any()
+        for place, with_faults in touched(self.topology, kind).items():
+            link = LinkId(kind, place)
+            rate, added_s = with_faults.capacity(link, since_s), with_faults.added_latency_s((link,), since_s)
+            if rate != usual or added_s:
+                yield kind, place, rate, added_s
 
 
 @lru_cache(maxsize=64)
 def links_since(topology: Topology, since_s: float) -> UnevenLinks:
     """Return the links as they are from a time on."""
-    return UnevenLinks(topology, since_s)
-
-
-def without_faults(topology: Topology) -> Topology:
-    """Return the topology as it would be without faults."""
-    return _stripped(topology) if topology.faults else topology
+    return _first_like(UnevenLinks(topology, since_s))
 
 
 @lru_cache(maxsize=64)
-def _stripped(topology: Topology) -> Topology:
-    return replace(topology, faults=())
+def _first_like(links: UnevenLinks) -> UnevenLinks:
+    """Return the first of equal links, so that their arrays are made and kept once."""
+    return links

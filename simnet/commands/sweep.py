@@ -1,7 +1,7 @@
 """`simnet sweep`: a grid of scenarios, or a list of them, to a table, a CSV file and a JSON file, or a Parquet file."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -189,8 +189,13 @@ def _hold(experiment: "Experiment", form: str, output: Path | None, workers: _Wo
     for file in files:
         check_replaceable(file, output)
     done: list[int] = []  # its first entry counts the points of an earlier, stopped sweep
-    with _explain_resume(output), _progress(len(points), done) as progress, workers.pool() as pool:
-        results = sweeps.run(points, output, workers.num_processes, progress, pool)
+    with _explain_resume(output), workers.pool() as pool, progress(len(points), "simulating") as advance:
+
+        def note(count: int) -> None:
+            done.append(count)
+            advance(count)
+
+        results = sweeps.run(points, output, workers.num_processes, note, pool)
     whole = sweeps.collect_results(experiment, points, results)
     shown = _text(whole, form)  # before anything is written: it may be refused
     for file in files:
@@ -218,8 +223,8 @@ def _stream(experiment: "Experiment", output: Path, workers: _Workers) -> _Done:
     parquet_file.check_installed()
     file = output / parquet_file.NAME
     check_replaceable(file, output)
-    with _explain_resume(output), _progress(num_points) as progress, workers.pool() as pool:
-        done = stream(experiment, output, workers.num_processes, progress, pool)
+    with _explain_resume(output), workers.pool() as pool:
+        done = stream(experiment, output, workers.num_processes, pool, progress)
     say(str(file))
     for line in refused_text(done.table.refused, done.table.num_refused, num_points, str(output / journal.NAME)):
         tell(line)
@@ -273,19 +278,6 @@ def _text(whole: SweepResult, form: str) -> "str | Page":
     from simnet.show.sweep_page import sweep_page
 
     return sweep_page(whole)
-
-
-@contextmanager
-def _progress(num_points: int, done: list[int] | None = None) -> Iterator[Callable[[int], object]]:
-    """Show the numbers of finished points as a bar on stderr if that is a terminal, and append them to `done`."""
-    with progress(num_points, "simulating") as advance:
-
-        def note(count: int) -> None:
-            if done is not None:
-                done.append(count)
-            advance(count)
-
-        yield note
 
 
 @contextmanager

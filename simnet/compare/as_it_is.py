@@ -1,6 +1,7 @@
 """Advice on a cluster as it is: settings are tuned where all nodes are alike, then run with the faults that it has."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -8,9 +9,10 @@ from simnet.compare.advice import Advice, FaultyStep, RankedSystem
 from simnet.compare.training_record import TrainingRecord
 from simnet.compare.tune import PLAIN
 from simnet.compare.verdict import PAYS, Speedup
-from simnet.result import StrategyResult
+from simnet.prepared import PreparedScenario
 from simnet.scenario import Scenario
 from simnet.simulation import simulate
+from simnet.step_timer import StageTimes
 from simnet.workers import run_where_it_pays
 
 DENSE_FORMS = 3
@@ -34,7 +36,8 @@ def num_runs(scenario: Scenario, systems: int) -> int:
 def with_faults(advice: Advice, scenario: Scenario, jobs: int, progress: Callable[[int], object]) -> Advice:
     """Return an advice whose systems are ranked by the median of their iterations on the cluster as it is.
 
-    Speedups, of steps and to targets, change as the medians do.
+    Speedups, of steps and to targets, change as the medians do. Steps that are not all alike count as they do without
+    faults: those of a period with their mean, those of a dense stage with their share.
 
     Args:
         advice: on the cluster with nodes that are all alike.
@@ -50,8 +53,8 @@ def with_faults(advice: Advice, scenario: Scenario, jobs: int, progress: Callabl
     asked = {row.name: replace(scenario, strategy=row.strategy, baseline=None, run=run) for row in advice.systems}
     asked[_PLAIN] = replace(scenario, strategy=PLAIN, baseline=None, run=run)
     results = {}
-    for name, result in run_where_it_pays(tuple(asked.items()), _simulated, jobs, work_there=_simulated):
-        results[name] = result
+    for name, found in run_where_it_pays(tuple(asked.items()), _simulated, jobs, work_there=_simulated):
+        results[name] = found
         progress(1)
     baseline, plain_s = results[advice.baseline], results[_PLAIN].p50_s
     rows = [_as_it_is(row, results[row.name], baseline, plain_s) for row in advice.systems]
@@ -64,13 +67,38 @@ def with_faults(advice: Advice, scenario: Scenario, jobs: int, progress: Callabl
     )
 
 
-def _simulated(asked: tuple[str, Scenario]) -> tuple[str, StrategyResult]:
+class _PeriodTimes(NamedTuple):
+    """Percentiles of the mean step of a period [s]; `longest_pause_s` as in the result."""
+
+    p50_s: float
+    p95_s: float
+    longest_pause_s: float | None
+
+
+def _simulated(asked: tuple[str, Scenario]) -> tuple[str, _PeriodTimes]:
     name, scenario = asked
+    strategy, found = scenario.strategy, _of_periods(scenario)
+    stage = strategy.dense_stage(None)
+    if stage is None or not strategy.dense_fraction:
+        return name, found
+    dense = _of_periods(replace(scenario, strategy=stage.strategy))
+    p50_s, p95_s = (
+        StageTimes(own_s, dense_s).mean_s(strategy.dense_fraction)
+        for own_s, dense_s in ((found.p50_s, dense.p50_s), (found.p95_s, dense.p95_s))
+    )
+    return name, found._replace(p50_s=p50_s, p95_s=p95_s)
+
+
+def _of_periods(scenario: Scenario) -> _PeriodTimes:
     result = simulate(scenario).result
-    return name, replace(result, spans=())
+    period = PreparedScenario(scenario).plan(scenario.strategy).program.period
+    times_s = result.iterations_s
+    means_s = tuple(sum(times_s[at : at + period]) / period for at in range(0, len(times_s), period))
+    whole = replace(result, iterations_s=means_s)
+    return _PeriodTimes(whole.p50_s, whole.p95_s, result.longest_pause_s)
 
 
-def _as_it_is(row: RankedSystem, found: StrategyResult, baseline: StrategyResult, plain_s: float) -> RankedSystem:
+def _as_it_is(row: RankedSystem, found: _PeriodTimes, baseline: _PeriodTimes, plain_s: float) -> RankedSystem:
     step = FaultyStep(
         p50_s=found.p50_s,
         p95_s=found.p95_s,

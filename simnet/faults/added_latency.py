@@ -9,6 +9,8 @@ from simnet.faults.windows import TimedFault
 from simnet.hardware import FAULTS, Cluster, LinkId
 from simnet.units import Duration
 
+MOST_S = 1e6
+
 
 @FAULTS.register
 class AddedLatency(TimedFault, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="added_latency"):
@@ -25,6 +27,11 @@ class AddedLatency(TimedFault, frozen=True, kw_only=True, forbid_unknown_fields=
 
     at_nodes: tuple[Annotated[int, Meta(ge=0)], ...] = ()
     added: Duration
+
+    def __post_init__(self) -> None:
+        TimedFault.__post_init__(self)
+        if self.added > MOST_S:
+            raise ValueError(f"added: {self.added.text()!r}: must be at most 10^6 s")
 
     def check(self, cluster: Cluster) -> None:
         """Refuse nodes that are not there.

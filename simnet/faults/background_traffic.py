@@ -9,6 +9,9 @@ from simnet.faults.windows import TimedFault
 from simnet.hardware import FAULTS, Cluster, LinkId
 from simnet.values import Count
 
+MOST_FLOWS = 10**6
+"""For each of a collective's own: beyond it next to nothing is left."""
+
 
 @FAULTS.register
 class BackgroundTraffic(TimedFault, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="background_traffic"):
@@ -34,6 +37,11 @@ class BackgroundTraffic(TimedFault, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError("share: say how much the others take: give either share or flows")
         if self.share is not None and self.own_flows != 1:
             raise ValueError(f"own_flows: {self.own_flows}: has no effect with share; drop one of them")
+        if self.flows is not None and self.flows + self.own_flows > MOST_FLOWS * self.own_flows:
+            raise ValueError(
+                f"flows: {self.flows}: leaves less than a millionth of the NICs to own_flows {self.own_flows}; "
+                "give fewer"
+            )
 
     def check(self, cluster: Cluster) -> None:
         """Refuse nodes that are not there.

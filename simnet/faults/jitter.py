@@ -1,7 +1,7 @@
 """How times vary around their mean: lognormal by a coefficient of variation, or as samples that were measured."""
 
 import math
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from simnet.values import FloatArray
 
-Samples = Annotated[tuple[Annotated[float, Meta(gt=0.0, le=1e9)], ...], Meta(min_length=2, max_length=10_000)]
+Samples = tuple[Annotated[float, Meta(gt=0.0, le=1e9)], ...]
+MOST_SAMPLES = 10_000
 
 
 class Jitter(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,12 +25,16 @@ class Jitter(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True):
             is what the scenario says, so that only their spread counts.
     """
 
+    amounts: ClassVar[tuple[str, ...]] = ("cv",)
+
     cv: Annotated[float, Meta(gt=0.0, le=10.0)] | None = None
     samples: Samples | None = None
 
     def __post_init__(self) -> None:
         if (self.cv is None) == (self.samples is None):
             raise ValueError("cv: say how times vary: give either cv or samples")
+        if self.samples is not None and not 2 <= len(self.samples) <= MOST_SAMPLES:
+            raise ValueError(f"samples: {len(self.samples)} numbers: must be 2 to {MOST_SAMPLES}")
         if self.samples is not None and min(self.samples) * 1e6 * len(self.samples) < sum(self.samples):
             raise ValueError(f"samples: {min(self.samples):g}: must be at least a millionth of their mean")
 

@@ -6,12 +6,14 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 from msgspec.structs import replace
 
+from simnet.errors import SimnetError
 from simnet.faults.places import check_places, is_nic_of
 from simnet.hardware import FAULTS, Cluster, Fault, LinkId
 from simnet.units import Bandwidth
 from simnet.values import Count
 
-Slowdown = Annotated[float, Meta(ge=0.01, le=1000.0)]
+LEAST_FACTOR, MAX_FACTOR = 0.01, 1000.0
+Slowdown = Annotated[float, Meta(ge=LEAST_FACTOR, le=MAX_FACTOR)]
 
 
 @FAULTS.register
@@ -29,7 +31,7 @@ class OtherNodes(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
     title: ClassVar[str] = "nodes of another kind"
 
-    at_nodes: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1)]
+    at_nodes: tuple[Annotated[int, Meta(ge=0)], ...]
     gpu: str = ""
     compute_slowdown: Slowdown | None = None
     nic: Bandwidth | None = None
@@ -37,12 +39,16 @@ class OtherNodes(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     ranks_per_node: Count | None = None
 
     def __post_init__(self) -> None:
+        if not self.at_nodes:
+            raise ValueError("at_nodes: []: must name at least one node")
         if self.gpu and self.compute_slowdown is not None:
             raise ValueError(f"compute_slowdown: {self.compute_slowdown:g}: follows from gpu {self.gpu!r}; drop one")
         if self.nic is not None and self.nic_slowdown is not None:
             raise ValueError(f"nic_slowdown: {self.nic_slowdown:g}: follows from nic {self.nic.text()!r}; drop one")
         if self.nic is not None and self.nic < 1:
             raise ValueError(f"nic: {self.nic.text()!r}: must be at least 1 B/s")
+        if not self.says_compute and not self.says_nic:
+            raise ValueError("at_nodes: are as all others: give gpu, compute_slowdown, nic or nic_slowdown")
 
     def check(self, cluster: Cluster) -> None:
         """Refuse nodes that are not there, or have another number of ranks.
@@ -51,6 +57,11 @@ class OtherNodes(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, t
             ValueError: one is not, or has.
         """
         check_places("node", self.at_nodes, cluster.num_nodes)
+        if self.nic is not None and not LEAST_FACTOR <= cluster.inter_node.bytes_per_s / self.nic <= MAX_FACTOR:
+            raise ValueError(
+                f"nic {self.nic.text()!r}: must be from a thousandth to a hundred times the cluster's "
+                f"{cluster.inter_node.bytes_per_s.text()}"
+            )
         if self.ranks_per_node not in (None, cluster.ranks_per_node):
             raise ValueError(
                 f"ranks_per_node {self.ranks_per_node}: every node must have {cluster.ranks_per_node}, as the cluster "
@@ -58,16 +69,49 @@ class OtherNodes(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, t
             )
 
     @property
+    def says_compute(self) -> bool:
+        """Whether their compute is another."""
+        return bool(self.gpu) or self.compute_slowdown is not None
+
+    @property
+    def says_nic(self) -> bool:
+        """Whether their NICs are others."""
+        return self.nic is not None or self.nic_slowdown is not None
+
+    def contradicts(self, other: Fault) -> str:
+        """Tell of another that says something else of the same nodes."""
+        if not isinstance(other, OtherNodes):
+            return ""
+        both = sorted(set(self.at_nodes) & set(other.at_nodes))
+        whats = (("compute", self.says_compute and other.says_compute), ("NICs", self.says_nic and other.says_nic))
+        what = next((name for name, is_said_twice in whats if is_said_twice), "")
+        if not both or not what:
+            return ""
+        return f"two of kind 'other_nodes' on the {what} of node {both[0]}: name each node once for either"
+
+    @property
     def nodes(self) -> tuple[int, ...]:
         """Those of the other kind."""
         return self.at_nodes
 
     def on(self, cluster: Cluster, compute_s: Callable[[str], float]) -> "OtherNodes":
-        """Return the same with factors in place of the names."""
+        """Return the same with factors in place of the names.
+
+        Raises:
+            SimnetError: the workload knows no time on that GPU, or the same as on the others, whose it may be.
+        """
         found = self
         if self.gpu:
-            factor = compute_s(self.gpu) / compute_s(cluster.gpu)
-            found = replace(found, gpu="", compute_slowdown=factor)
+            where = f"cluster.faults: 'other_nodes': gpu: {self.gpu!r}"
+            if self.gpu == cluster.gpu:
+                raise SimnetError(f"{where}: is that of all nodes; give another, or drop it")
+            own_s, usual_s = compute_s(self.gpu), compute_s(cluster.gpu)
+            if own_s == usual_s:
+                raise SimnetError(
+                    f"{where}: takes as long as {cluster.gpu!r}, since the workload gives its times whatever the GPU; "
+                    "give compute_slowdown in its place"
+                )
+            found = replace(found, gpu="", compute_slowdown=own_s / usual_s)
         if self.nic is not None:
             found = replace(found, nic=None, nic_slowdown=cluster.inter_node.bytes_per_s / self.nic)
         return found

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from simnet.values import FloatArray
 
+MOST_S = 1e9
+
 
 @FAULTS.register
 class Pause(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="pause"):
@@ -28,6 +30,7 @@ class Pause(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="p
 
     title: ClassVar[str] = "pause"
     varies: ClassVar[bool] = True
+    amounts: ClassVar[tuple[str, ...]] = ("pause", "probability")
 
     ranks: tuple[Annotated[int, Meta(ge=0)], ...] = ()
     pause: Duration
@@ -37,6 +40,8 @@ class Pause(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="p
     def __post_init__(self) -> None:
         if (self.every is None) == (self.probability is None):
             raise ValueError("every: say when ranks pause: give either every or probability")
+        if self.pause > MOST_S:
+            raise ValueError(f"pause: {self.pause.text()!r}: must be at most 10^9 s")
 
     def check(self, cluster: Cluster) -> None:
         """Refuse ranks that are not there.

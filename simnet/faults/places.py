@@ -18,10 +18,12 @@ def check_places(what: str, places: Sequence[int], number: int) -> None:
     Raises:
         ValueError: the sentence, what was given and the rule.
     """
+    several = {"leaf": "leaves"}.get(what, f"{what}s")
     if len(set(places)) < len(places):
-        raise ValueError(f"{what}s {list(places)}: name each {what} once")
+        raise ValueError(f"{several} {list(places)}: name each {what} once")
     if places and max(places) >= number:
-        raise ValueError(f"{what} {max(places)}: the cluster has {what}s 0 to {number - 1}")
+        there = f"{several} 0 to {number - 1}" if number > 1 else f"{what} 0 alone"
+        raise ValueError(f"{what} {max(places)}: the cluster has {there}")
 
 
 def is_nic_of(link: LinkId, nodes: Sequence[int]) -> bool:

@@ -1,13 +1,16 @@
 """When a fault is there: for good, from one time to another, or again and again."""
 
 import math
+from fractions import Fraction
+from typing import NamedTuple
 
 from msgspec import field
 
 from simnet.hardware import Fault
 from simnet.registry import tag_of
-from simnet.units import Duration
+from simnet.units import Duration, format_seconds
 
+LEAST_PERIOD_S = 1e-3
 # Of a period: a boundary that is computed in two ways is one.
 _ROUNDING = 1e-9
 
@@ -18,7 +21,7 @@ class TimedFault(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         from_s: when it begins, from the start of the run.
         to_s: when it ends; by default never.
-        every_s: after how long it begins anew; by default it comes once.
+        every_s: after how long it begins anew, 1 ms or more; by default it comes once.
     """
 
     from_s: Duration = field(name="from", default=Duration(0))
@@ -31,6 +34,9 @@ class TimedFault(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.every_s is not None:
             if self.to_s is None:
                 raise ValueError(f"every: {self.every_s.text()!r}: needs an end; set to, or drop every")
+            if self.every_s < LEAST_PERIOD_S:
+                rule = "must be at least 1 ms, since every change of a link is followed; give its mean for good"
+                raise ValueError(f"every: {self.every_s.text()!r}: {rule}")
             if self.every_s <= self.lasts_s:
                 rule = f"must be longer than from {self.from_s.text()!r} to {self.to_s.text()!r}"
                 raise ValueError(f"every: {self.every_s.text()!r}: {rule}")
@@ -48,6 +54,16 @@ class TimedFault(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True):
             slack_s = _ROUNDING * self.every_s
             return since_s < self.lasts_s - slack_s
         return 0 <= since_s < self.lasts_s
+
+    def missed_in(self, run_s: float) -> str:
+        """Return what a run that lasts so long [s] does not see of it, in a sentence; empty where nothing."""
+        if self.from_s >= run_s:
+            begins, lasts = self.from_s.text(), format_seconds(run_s)
+            return f"{self.title} from {begins} on: only {lasts} are simulated; raise run.iterations"
+        if self.every_s is not None and self.from_s + self.every_s > run_s:
+            every, lasts = self.every_s.text(), format_seconds(run_s)
+            return f"{self.title} every {every}: only {lasts} are simulated, part of a period; raise run.iterations"
+        return ""
 
     def next_change_s(self, after_s: float) -> float:
         """Return when it begins or ends next [s]."""
@@ -79,8 +95,45 @@ class TimedFault(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return f"two of kind {tag_of(self)!r} on the same links at one time, from {begins}: let one end before"
 
     def _overlaps(self, other: "TimedFault") -> bool:
-        """Tell whether both are there at some time, as far as that is told without going through all periods."""
-        if self.every_s is not None or other.every_s is not None:
-            return self.is_on(other.from_s) or other.is_on(self.from_s)
-        ends_s = [math.inf if one.to_s is None else one.to_s for one in (self, other)]
-        return max(self.from_s, other.from_s) < min(ends_s)
+        """Tell whether both are there at some time."""
+        mine, its = self._exactly(), other._exactly()
+        if mine.every is None or its.every is None:
+            once, again = (mine, its) if mine.every is None else (its, mine)
+            return _meets(once, again)
+        # The distances of one's beginnings from the other's are, in the long run, all that a common measure allows.
+        step = _common_measure(mine.every, its.every)
+        after = (mine.begins - its.begins) % step
+        return after < its.lasts or step - after < mine.lasts
+
+    def _exactly(self) -> "_Window":
+        to_s = None if self.to_s is None else _exact(self.to_s)
+        begins = _exact(self.from_s)
+        lasts = math.inf if to_s is None else to_s - begins
+        return _Window(begins, lasts, None if self.every_s is None else _exact(self.every_s))
+
+
+class _Window(NamedTuple):
+    """When a fault is there, in numbers that do not round [s]."""
+
+    begins: Fraction
+    lasts: Fraction | float
+    every: Fraction | None
+
+
+def _meets(once: _Window, other: _Window) -> bool:
+    """Tell whether what is there once, or for good, is there at a time with another."""
+    begins = other.begins
+    if other.every is not None and once.begins >= begins + other.lasts:
+        begins += other.every * ((once.begins - begins - Fraction(other.lasts)) // other.every + 1)
+    return begins < once.begins + once.lasts and once.begins < begins + other.lasts
+
+
+def _exact(seconds: Duration) -> Fraction:
+    """Return a time as it is written: 0.1 s is a tenth, which no float is."""
+    return Fraction(repr(float(seconds)))
+
+
+def _common_measure(one: Fraction, other: Fraction) -> Fraction:
+    """Return the longest time of which both are whole multiples."""
+    whole = math.gcd(one.numerator * other.denominator, other.numerator * one.denominator)
+    return Fraction(whole, one.denominator * other.denominator)

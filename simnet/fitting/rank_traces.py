@@ -108,11 +108,11 @@ def _steps(
     for mark, inside in zip(marks, _by_step(events, marks, on_gpu=on_gpu), strict=True):
         sent = [event for event in inside if kineto_events.is_communication(event, on_gpu=on_gpu)]
         computed = kineto_events.union(event for event in inside if kineto_events.is_compute(event, on_gpu=on_gpu))
-        if not computed:
-            raise SimnetError(f"{path}: {mark.name}: nothing was computed in it; profile whole training steps")
-        whole = _on_gpu([*computed, *map(_span, sent)], ended_s) if on_gpu else _span(mark)
+        whole = _on_gpu([*computed, *map(_span, sent)], ended_s) if on_gpu and computed else _span(mark)
         own_s = whole[1] - whole[0] - _exposed_s(sent, computed, whole)
         compute_s = kineto_events.length(computed) if on_gpu else own_s
+        if not computed or compute_s <= 0:
+            raise SimnetError(f"{path}: {mark.name}: nothing was computed in it; profile whole training steps")
         found.append(
             RankTraceStep(
                 name=mark.name, compute_s=compute_s, own_s=max(own_s, compute_s), sent=_collectives(sent, about)

@@ -1,10 +1,12 @@
 """A cluster and its calibration as numbers: the links that a send loads, their rates, and the latency of a send."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from simnet import network_costs
 from simnet.collectives.schedule import Group, GroupKind, Round, group_of
@@ -159,39 +161,81 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
         return min((_answered(one, "next_change_s", later, math.inf, after_s) for one in self.faults), default=math.inf)
 
     @property
+    def adds_latency(self) -> bool:
+        """Tell whether some fault may add to the latency of sends."""
+        return any(_says(fault, "added_latency_s") for fault in self.faults)
+
+    @property
     def varies(self) -> bool:
         """Tell whether some fault draws anything."""
         return any(fault.varies for fault in self.faults)
 
-    def touched(self, kind: LinkKind) -> Iterable[int]:
-        """Return the places of the links of a kind that some fault may change."""
-        nodes = self._touched_nodes()
+    def places_of(self, kind: LinkKind, nodes: Sequence[int]) -> Iterable[int]:
+        """Return the places of the links of a kind that belong to nodes."""
         if kind in ("nic_tx", "nic_rx"):
             return nodes
         if kind in ("leaf_up", "leaf_down"):
-            return sorted({node // self.nodes_per_leaf for node in nodes})
-        return [node * self.ranks_per_node + local for node in nodes for local in range(self.ranks_per_node)]
+            return {node // self.nodes_per_leaf for node in nodes}
+        return (node * self.ranks_per_node + local for node in nodes for local in range(self.ranks_per_node))
 
-    def _touched_nodes(self) -> Sequence[int]:
-        found: set[int] = set()
-        for fault in self.faults:
-            if fault.nodes is None:
-                return range(self.num_nodes)
-            found.update(fault.nodes)
-        return sorted(found)
+    def nodes_of(self, fault: Fault) -> Sequence[int]:
+        """Return the nodes whose ranks and links a fault may change."""
+        return range(self.num_nodes) if fault.nodes is None else sorted(set(fault.nodes))
 
     def slowed_ranks(self) -> dict[int, float]:
         """Return the factor on the time of compute of each rank that some fault slows."""
-        per_node = self.ranks_per_node
-        ranks = (node * per_node + local for node in self._touched_nodes() for local in range(per_node))
-        factors = ((rank, self.compute_factor(rank)) for rank in ranks)
-        return {rank: factor for rank, factor in factors if factor != 1.0}
+        found: dict[int, float] = {}
+        for fault in self.faults:
+            if _says(fault, "compute_factor"):
+                for rank in self.places_of("port_tx", self.nodes_of(fault)):
+                    factor = _factor(fault, "compute_factor", *divmod(rank, self.ranks_per_node))
+                    if factor != 1.0:
+                        found[rank] = found.get(rank, 1.0) * factor
+        return {rank: found[rank] for rank in sorted(found) if found[rank] != 1.0}
 
     def compute_factor(self, rank: int) -> float:
         """Return the factor on the time of compute on a rank."""
         node, local_rank = divmod(rank, self.ranks_per_node)
         factors = (_factor(fault, "compute_factor", node, local_rank) for fault in self.faults)
         return math.prod(factors, start=1.0)
+
+
+def without_faults(topology: Topology) -> Topology:
+    """Return a topology as it would be without faults."""
+    return _stripped(topology) if topology.faults else topology
+
+
+@lru_cache(maxsize=64)
+def _stripped(topology: Topology) -> Topology:
+    return replace(topology, faults=())
+
+
+@lru_cache(maxsize=24)
+def touched(topology: Topology, kind: LinkKind) -> Mapping[int, Topology]:
+    """Return the places of the links of a kind that some fault may change, each with a topology of these faults alone.
+
+    One of all faults would ask each of them about every link.
+    """
+    found: dict[int, list[int]] = {}
+    for number, fault in enumerate(topology.faults):
+        if any(_says(fault, which) for which in ("link_factor", "link_limit", "added_latency_s")):
+            for place in topology.places_of(kind, topology.nodes_of(fault)):
+                found.setdefault(place, []).append(number)
+    made: dict[tuple[int, ...], Topology] = {}
+    for numbers in map(tuple, found.values()):
+        if numbers not in made:
+            made[numbers] = replace(topology, faults=tuple(topology.faults[one] for one in numbers))
+    return {place: made[tuple(found[place])] for place in sorted(found)}
+
+
+def around(topology: Topology, link: LinkId) -> Topology:
+    """Return a topology with those faults alone that may change a link."""
+    return touched(topology, link.kind).get(link.place) or without_faults(topology)
+
+
+def _says(fault: Fault, which: str) -> bool:
+    """Tell whether a fault answers a question in its own way: most ask nothing of most links."""
+    return getattr(type(fault), which) is not getattr(Fault, which)
 
 
 def _factor(fault: Fault, which: str, *where_and_when: object) -> float:

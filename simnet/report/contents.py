@@ -320,8 +320,10 @@ def _crossover_section(result: RunResult) -> Iterator[Section]:
 
 def _of_run(result: RunResult) -> tuple[Chart, ...]:
     found = [step_charts.breakdown([result])]
-    if len(result.result.iterations_s) > 1:
+    if result.result.varies or (result.baseline is not None and result.baseline.varies):
         found.append(step_charts.distribution(result))
+    if result.result.lost_time is not None:
+        found.append(step_charts.lost_time(result))
     if result.hangs_on:
         found.append(step_charts.tornado(result))
     return tuple(found)

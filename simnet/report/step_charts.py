@@ -1,17 +1,35 @@
 """The figures of one step: where its time goes, what the answer hangs on, how iterations differ."""
 
-import math
 from collections.abc import Sequence
 
-from simnet.report.chart import ROW_PIXELS, SENTENCE_CHARACTERS, Chart, axis, fill, layout, name, tick_values, time_unit
+from simnet.report.chart import (
+    DASHES,
+    ROW_PIXELS,
+    SENTENCE_CHARACTERS,
+    SYMBOLS,
+    Chart,
+    Trace,
+    axis,
+    fill,
+    layout,
+    name,
+    tick_values,
+    time_unit,
+)
 from simnet.result import RunResult, StrategyResult
 from simnet.show.figure import BLUE, COLOURS, STEP_PARTS, VERMILION
 from simnet.show.influences import change_text, noun, usual, value_text
 from simnet.show.labels import titles
+from simnet.show.lost_time import losing, lost_time_table, rows_of, signed
 from simnet.show.table import Column, Table
+from simnet.step_times import StepTimes
 from simnet.units import format_seconds
 
 MOST_BARS = 12
+PERCENTILES = (50, 95, 99)
+"""Per cent of the iterations, marked on their distribution."""
+LOG_FROM = 3.0
+"""Longest over shortest iteration from which on their axis is logarithmic."""
 
 
 def breakdown(results: Sequence[RunResult], labels: Sequence[str] = ("",)) -> Chart:
@@ -111,31 +129,82 @@ def tornado(result: RunResult) -> Chart:
 
 
 def distribution(result: RunResult) -> Chart:
-    """Return how the times of iterations are distributed; of a result with several."""
+    """Return how the times of iterations are distributed, with their percentiles; of a result with several."""
     sides = [result.result, *([result.baseline] if result.baseline else [])]
     unit_s, unit = time_unit(max(side.iteration_s for side in sides))
     labels = titles([result])
-    traces = tuple(
-        {"type": "violin", "name": name(label), "x": [one / unit_s for one in side.iterations_s], "orientation": "h",
-         "box": {"visible": True}, "line": {"color": colour}, "points": False}
-        for label, side, colour in zip(labels, sides, COLOURS, strict=False)
-    )  # fmt: skip
+    traces: list[Trace] = []
+    for index, (label, side) in enumerate(zip(labels, sides, strict=True)):
+        colour, called = COLOURS[index], name(label)
+        times = [one / unit_s for one in sorted(side.iterations_s)]
+        shares = [100 * (place + 0.5) / side.num_iterations for place in range(side.num_iterations)]
+        traces.append({
+            "type": "scatter", "mode": "lines", "name": called, "x": times, "y": shares,
+            "line": {"color": colour, "dash": DASHES[index], "shape": "hv", "width": 2},
+            "hovertemplate": f"%{{y:.1f}} %: %{{x:.4g}} {unit} or less<extra>{called}</extra>",
+        })  # fmt: skip
+        traces.append({
+            "type": "scatter", "mode": "markers", "name": called, "y": list(PERCENTILES),
+            "x": [side.percentile_s(percent) / unit_s for percent in PERCENTILES], "showlegend": False,
+            "text": [f"p{p}" for p in PERCENTILES],
+            "marker": {"color": colour, "size": 9, "symbol": list(SYMBOLS[: len(PERCENTILES)]), "line": {"width": 1}},
+            "hovertemplate": f"%{{text}}: %{{x:.4g}} {unit}<extra>{called}</extra>",
+        })  # fmt: skip
+    longest_s, shortest_s = max(side.longest_s for side in sides), min(min(side.iterations_s) for side in sides)
     return Chart(
         key="distribution",
         title="How iterations differ",
-        sentence=f"Times of {len(result.result.iterations_s)} iterations; the box holds the middle half.",
-        traces=traces,
-        layout=layout(axis(f"time of an iteration [{unit}]"), axis("")),
+        sentence=f"The share of {result.result.num_iterations} iterations that take at most so long; marked are the "
+        "median, the 95th and the 99th percentile.",
+        traces=tuple(traces),
+        layout=layout(
+            axis(f"time of an iteration [{unit}]", log=longest_s > LOG_FROM * shortest_s),
+            axis("iterations not longer [%]", ticks=(0, 25, 50, 75, 95, 99)),
+        ),
         table=Table(
-            ("", Column("p50", "right"), Column("p95", "right"), Column("worst", "right")),
+            ("", *(Column(title, "right") for title in ("mean", "p50", "p95", "p99", "worst"))),
             [
-                (label, *(format_seconds(_quantile(side.iterations_s, share)) for share in (0.5, 0.95, 1.0)))
+                (label, *(format_seconds(one) for one in (*_marks(side), side.longest_s)))
                 for label, side in zip(labels, sides, strict=True)
             ],
         ),
     )
 
 
-def _quantile(values: Sequence[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]
+def _marks(side: StrategyResult) -> tuple[float, ...]:
+    return (side.iteration_s, *map(side.percentile_s, PERCENTILES))
+
+
+def _share_text(lost: StepTimes, step_s: float) -> str:
+    return f"{lost.mean_s / step_s:+.1%} of its step, 95th percentile {signed(lost.p95_s, step_s)}"
+
+
+def lost_time(result: RunResult) -> Chart:
+    """Return what each fault costs a step; of a result that says so."""
+    rows = list(rows_of(result))
+    sides = losing(result)
+    unit_s, unit = time_unit(max(side.iteration_s for side, _ in sides.values()))
+    labels = [name(label) for label, _ in rows]
+    traces = tuple(
+        {
+            "type": "bar", "orientation": "h", "name": name(title), "y": labels,
+            "x": [times[index].mean_s / unit_s for _, times in rows], "marker": fill(COLOURS[index], index),
+            "customdata": [_share_text(times[index], side.iteration_s) for _, times in rows],
+            "hovertemplate": f"%{{y}}: %{{x:.3g}} {unit}<br>%{{customdata}}<extra>{name(title)}</extra>",
+        }
+        for index, (title, (side, _)) in enumerate(zip(titles([result]), sides.values(), strict=False))
+    )  # fmt: skip
+    return Chart(
+        key="lost-time",
+        title="Time lost by cause",
+        sentence="The mean step with a fault less that without it, the other faults as they are. Where faults "
+        "interact, the rows do not add up to what all of them cost together.",
+        traces=traces,
+        layout=layout(
+            axis(f"lost in a step [{unit}]"),
+            axis("") | {"autorange": "reversed"},
+            height=150 + 2 * ROW_PIXELS * len(rows),
+            barmode="group",
+        ),
+        table=lost_time_table(result),
+    )

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from msgspec import structs
 
 from simnet.result import PointResult, SweepResult
-from simnet.show import figures, heat_map_figure, labels
+from simnet.show import figures, heat_map_figure, labels, tail_figure
 from simnet.show.labels import BANDWIDTH_KEYS, NODES_KEYS, Panels
 from simnet.show.text import bandwidth_text, nodes_text
 
@@ -17,6 +17,7 @@ Draw = Callable[[Axes, Sequence[PointResult]], None]
 # How many times as tall the baseline's bars must be for the strategy's to be drawn once more alone.
 MUCH_TALLER = 2.0
 ALONE = "without the baseline"
+FAULT_KEYS = ("cluster.faults.", "cluster.slow_nodes.")
 
 
 class Drawing(NamedTuple):
@@ -90,7 +91,33 @@ def narrowed(sweep: SweepResult) -> dict[str, str]:
 
 def _drawings(sweep: SweepResult) -> dict[str, Drawing]:
     num_nodes, num_rates = _num_varied(sweep)
-    return NETWORK_DRAWINGS if num_nodes > 1 or num_rates > 1 else _key_drawings(sweep)
+    drawings = NETWORK_DRAWINGS if num_nodes > 1 or num_rates > 1 else _key_drawings(sweep)
+    return drawings | _tail_drawings(sweep)
+
+
+def _tail_drawings(sweep: SweepResult) -> dict[str, Drawing]:
+    """Return the figures of a sweep over a number of a fault, or of one whose iterations vary."""
+    numeric = [key for key in sweep.varied if labels.numbers(sweep.points, key) is not None]
+    of_faults = [key for key in numeric if key.startswith(FAULT_KEYS)]
+    sides = [side for point in sweep.points for side in (point.result, point.baseline) if side is not None]
+    if not numeric or not (of_faults or any(side.varies for side in sides)):
+        return {}
+    key = of_faults[-1] if of_faults else labels.main_key(sweep)
+    others = [other for other in sweep.varied if other != key]
+    lines = partial(tail_figure.speedups_over, key=key, others=others)
+    return {
+        "iteration_time": Drawing(
+            "Time of an iteration: median, shaded up to the 95th percentile",
+            partial(tail_figure.times_over, key=key),
+            (key,),
+        ),
+        "speedup_of_tails": Drawing(
+            "Speedup of {strategy} over {baseline}, of medians and of 95th percentiles",
+            lines,
+            tuple(sweep.varied),
+            needs_baseline=True,
+        ),
+    }
 
 
 def _num_varied(sweep: SweepResult) -> tuple[int, int]:

@@ -27,6 +27,8 @@ HEADROOM = 1.05
 MAX_TICKS = 12
 MAX_LINEAR_SPAN = 4
 LABEL_CHARACTERS = 26
+LONGEST_LABEL = 38
+"""Characters of a label beside the height of one panel."""
 BASELINE_HATCH = "////"
 FloatArray = NDArray[np.float64]
 
@@ -45,21 +47,21 @@ def speedup_over_nodes(axes: Axes, points: Sequence[PointResult]) -> None:
     """Draw speedup over nodes, a line for each bandwidth."""
     for index, rate in enumerate(rates(points)):
         line = sorted((p for p in points if p.nic_gbit_per_s == rate), key=lambda p: p.num_nodes)
-        style = _line_style(index, len(rates(points)))
+        style = line_style(index, len(rates(points)))
         _speedups(axes, [point.num_nodes for point in line], line, label=bandwidth_text(rate), style=style)
     _nodes_axis(axes, points)
-    _speedup_axis(axes, points)
+    speedup_axis(axes, points)
 
 
 def speedup_over_bandwidth(axes: Axes, points: Sequence[PointResult]) -> None:
     """Draw speedup over bandwidth, a line for each number of nodes; where it meets 1.0 is the crossover."""
     for index, num_nodes in enumerate(node_counts(points)):
         line = sorted((p for p in points if p.num_nodes == num_nodes), key=lambda p: p.nic_gbit_per_s)
-        style = _line_style(index, len(node_counts(points)))
+        style = line_style(index, len(node_counts(points)))
         _speedups(axes, [point.nic_gbit_per_s for point in line], line, label=nodes_text(num_nodes), style=style)
     _log_axis(axes, rates(points), base=10)
     axes.set_xlabel("NIC bandwidth of a node [Gbit/s]")
-    _speedup_axis(axes, points)
+    speedup_axis(axes, points)
 
 
 def throughput(axes: Axes, points: Sequence[PointResult]) -> None:
@@ -67,7 +69,7 @@ def throughput(axes: Axes, points: Sequence[PointResult]) -> None:
     count = len(rates(points))
     for index, rate in enumerate(rates(points)):
         line = sorted((p for p in points if p.nic_gbit_per_s == rate), key=lambda p: p.num_nodes)
-        own = _line_style(index, count)["color"]
+        own = line_style(index, count)["color"]
         for result, colour, marker, dash in _strategies(line):
             heights = [metrics.samples_per_s for metrics in result]
             look: dict[str, Any] = {"color": own if count > 1 else colour, "marker": marker, "linestyle": dash}
@@ -99,7 +101,7 @@ def breakdown(axes: Axes, points: Sequence[PointResult]) -> None:
 
 def breakdown_over(axes: Axes, points: Sequence[PointResult], *, key: str) -> None:
     """Draw where an iteration's time goes: stacked bars of strategy and baseline, over the numbers of a swept key."""
-    shown = _ascending(points, key)
+    shown = ascending(points, key)
     _columns(axes, shown, [value_label(point, key) for point in shown])
     axes.set_xlabel(key_text(key))
 
@@ -120,13 +122,13 @@ def speedup_over(axes: Axes, points: Sequence[PointResult], *, key: str, others:
     """Draw speedup over the numbers of a swept key, a line for each setting of the other keys."""
     lines = grouped(points, others)
     for index, (name, line) in enumerate(lines.items()):
-        shown = _ascending(line, key)
-        style = _line_style(index, len(lines))
+        shown = ascending(line, key)
+        style = line_style(index, len(lines))
         _speedups(axes, numbers(shown, key) or [], shown, label=name or "_nolegend_", style=style)
     values = dict(zip(numbers(points, key) or [], (value_label(point, key) for point in points), strict=True))
-    _numbers_axis(axes, dict(sorted(values.items())))
+    numbers_axis(axes, dict(sorted(values.items())))
     axes.set_xlabel(key_text(key))
-    _speedup_axis(axes, points)
+    speedup_axis(axes, points)
 
 
 def draw_speedups(axes: Axes, sweep: SweepResult) -> None:
@@ -218,7 +220,7 @@ def _time_unit(seconds: float) -> tuple[float, str]:
     return (1.0, "s") if seconds >= 1 else (1e3, "ms")
 
 
-def _ascending(points: Sequence[PointResult], key: str) -> list[PointResult]:
+def ascending(points: Sequence[PointResult], key: str) -> list[PointResult]:
     """Return points by the number that a key is set to."""
     order = numbers(points, key) or []
     return [points[index] for index in sorted(range(len(points)), key=lambda index: order[index])]
@@ -249,7 +251,7 @@ def _rows(axes: Axes, points: Sequence[PointResult], keys: Sequence[str]) -> Non
         axes.set_ylabel(key_text(keys[0]))
 
 
-def _numbers_axis(axes: Axes, labels: dict[float, str]) -> None:
+def numbers_axis(axes: Axes, labels: dict[float, str]) -> None:
     """Put a tick at each number that was simulated, on a logarithmic axis where they span much."""
     values = list(labels)
     if values[0] > 0 and values[-1] / values[0] > MAX_LINEAR_SPAN:
@@ -318,7 +320,7 @@ def _throughput_band(axes: Axes, line: Sequence[PointResult], colour: str) -> No
         axes.fill_between([point.num_nodes for point in line], low, high, color=colour, alpha=0.2, linewidth=0)
 
 
-def _line_style(index: int, count: int) -> dict[str, Any]:
+def line_style(index: int, count: int) -> dict[str, Any]:
     """Return colour, marker and dash of one of `count` lines in order, distinct also in black and white."""
     first, last = current().shades
     colour = colormaps["viridis"](first + (last - first) * index / max(1, count - 1))
@@ -348,7 +350,7 @@ def speedup_label(points: Sequence[PointResult]) -> str:
     return f"speedup over {titles(points)[-1]}"
 
 
-def _speedup_axis(axes: Axes, points: Sequence[PointResult]) -> None:
+def speedup_axis(axes: Axes, points: Sequence[PointResult]) -> None:
     """Make the y axis logarithmic, so that twice as fast and half as fast are as far from 1.0."""
     axes.axhline(1.0, color=current().ink, linewidth=thin(), label=SAME_TIME)
     axes.set_yscale("log", base=2)
@@ -358,7 +360,7 @@ def _speedup_axis(axes: Axes, points: Sequence[PointResult]) -> None:
     plain_numbers(axes.yaxis)
     axes.yaxis.set_minor_locator(LogLocator(base=2, subs=(1.25, 1.5, 1.75)))
     axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if _is_narrow(axes) else ""))
-    axes.set_ylabel(speedup_label(points))
+    axes.set_ylabel(textwrap.fill(speedup_label(points), LONGEST_LABEL))
 
 
 def _is_narrow(axes: Axes) -> bool:

@@ -13,7 +13,9 @@ from simnet.show.figure import SCREEN, FigureStyle, Format, image, styled
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-OF_ONE_RUN = ("breakdown", "hangs_on")
+OF_ONE_RUN = ("breakdown", "hangs_on", "iterations", "lost_time")
+OF_FAULTS = ("iterations", "lost_time")
+"""Figures that only a cluster with faults has."""
 
 
 def plot(
@@ -23,7 +25,7 @@ def plot(
     style: FigureStyle = SCREEN,
     names: Sequence[str] = (),
 ) -> dict[Path, str]:
-    """Draw every figure for which the results have the axes; of one run its breakdown and what it hangs on.
+    """Draw every figure for which the results have the axes; of one run those of `OF_ONE_RUN` that it has data for.
 
     Args:
         results: The `results.json` of a sweep, or the sweep's folder, or the JSON of one run.
@@ -59,7 +61,10 @@ def notes(results: Path) -> list[str]:
     """
     run = results_file.read_run(results)
     if run is not None:
-        return [] if run.hangs_on else [f"hangs_on is not drawn: {NO_INTERVALS}"]
+        is_uneven = bool(run.scenario.cluster.all_faults)
+        return [
+            f"{name} is not drawn: {why}" for name, why in _missing(run).items() if is_uneven or name not in OF_FAULTS
+        ]
     with styled():
         from simnet.show import drawings
 
@@ -69,6 +74,19 @@ def notes(results: Path) -> list[str]:
 
 
 NO_INTERVALS = "needs intervals; simulate with a baseline, or with --draws 200"
+ALIKE = "all iterations take as long; give the cluster faults that vary or come and go"
+NO_LOST_TIME = "needs the time lost to each fault; simulate with --lost-time"
+
+
+def _missing(run: RunResult) -> dict[str, str]:
+    """Return why a figure of one run is not drawn, by its name, as far as its scenario could have it."""
+    has_lost = run.result.lost_time is not None
+    reasons = {
+        "hangs_on": "" if run.hangs_on else NO_INTERVALS,
+        "iterations": "" if run.result.varies or (run.baseline is not None and run.baseline.varies) else ALIKE,
+        "lost_time": "" if has_lost else NO_LOST_TIME,
+    }
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
 def _of_sweep(sweep: SweepResult, where: str, names: Sequence[str]) -> "dict[str, Figure]":
@@ -78,14 +96,18 @@ def _of_sweep(sweep: SweepResult, where: str, names: Sequence[str]) -> "dict[str
 
 
 def _of_run(run: RunResult, where: str, names: Sequence[str]) -> "dict[str, Figure]":
-    """Draw where the time of a step goes and, where there are intervals, what the result hangs on."""
+    """Draw where the time of a step goes and, where a run has the data, the others of `OF_ONE_RUN`."""
     from simnet.show.influences import tornado
+    from simnet.show.iterations_figure import iterations
+    from simnet.show.lost_time_figure import lost_time
     from simnet.show.run_figure import breakdown
 
+    missing = _missing(run)
+    made = dict(zip(OF_ONE_RUN, (breakdown, tornado, iterations, lost_time), strict=True))
+    possible = {name: make for name, make in made.items() if name not in missing}
     for name in names:
         if name not in OF_ONE_RUN:
             raise SimnetError(f"{where}: --figure: {name!r}: no figure of one run; there are {', '.join(OF_ONE_RUN)}")
-        if name == "hangs_on" and not run.hangs_on:
-            raise SimnetError(f"{where}: --figure: 'hangs_on': {NO_INTERVALS}; there is breakdown")
-    drawn = {"breakdown": breakdown} | ({"hangs_on": tornado} if run.hangs_on else {})
-    return {name: make(run) for name, make in drawn.items() if not names or name in names}
+        if name in missing:
+            raise SimnetError(f"{where}: --figure: {name!r}: {missing[name]}; there is {', '.join(possible)}")
+    return {name: make(run) for name, make in possible.items() if not names or name in names}

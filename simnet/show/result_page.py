@@ -26,8 +26,6 @@ from simnet.workload import priced_work
 LABEL_WIDTH = 28
 VALUE_WIDTH = 22
 SHARE_WIDTH = 9
-VARIES = 1e-6
-"""Relative: iterations that differ by less differ by rounding."""
 PERCENTILES = {"p50": "p50_s", "p95": "p95_s", "p99": "p99_s", "longest": "longest_s"}
 Cell = tuple[str, str]
 
@@ -41,10 +39,20 @@ def result_page(run_result: RunResult) -> Page:
             "",
             comparison(run_result),
             "",
+            *_lost_time(run_result),
             *(line for sentence in verdict(run_result) for line in hanging("", sentence)),
             *(line for note in run_result.notes for line in hanging("note: ", note)),
         ]
     )
+
+
+def _lost_time(run_result: RunResult) -> Iterator[str | Table]:
+    """Yield what faults cost, where somebody has asked."""
+    if run_result.result.lost_time is not None:
+        from simnet.show.lost_time import lost_time_lines
+
+        yield from lost_time_lines(run_result)
+        yield ""
 
 
 def _paragraph(text: str) -> list[str]:
@@ -139,7 +147,7 @@ def _title(name: str) -> str:
 
 def _rows(run_result: RunResult, results: list[StrategyResult]) -> Iterator[tuple[str, list[Cell]]]:
     """Yield the label of each line and a cell for each strategy."""
-    varies = any(result.longest_s > result.iteration_s * (1 + VARIES) for result in results)
+    varies = any(result.varies for result in results)
     yield "mean iteration" if varies else "iteration time", [(format_seconds(one.iteration_s), "") for one in results]
     if varies:
         for label, key in PERCENTILES.items():

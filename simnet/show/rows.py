@@ -106,11 +106,12 @@ def _kind(column: str) -> Kind:
 
 def _kind_of(values: Sequence[object]) -> Kind:
     types = {type(value) for value in values}
+    largest = max((abs(value) for value in values if type(value) is int), default=0)
     if types == {bool}:
         return "truth"
-    if types == {int} and all(abs(value) < 2**63 for value in values if isinstance(value, int)):
+    if types == {int} and largest < 2**63:
         return "whole"
-    return "number" if types <= {int, float} else "text"
+    return "number" if types <= {int, float} and largest <= 2**53 else "text"
 
 
 def plain(row: Row, kinds: Mapping[str, Kind]) -> Row:

@@ -105,6 +105,9 @@ def _matrices(sweep: SweepResult) -> Iterator[str | Table]:
         yield _matrix_table(cells, lambda point: speedup_text(point.speedup))
         yield f"iteration time of {names(points)[-1]}, the baseline:"
         yield _matrix_table(cells, _baseline_time)
+        if any(map(_varies, points)):
+            yield "speedup of medians / of 95th percentiles of the iterations:"
+            yield _matrix_table(cells, _speedups_of_tails)
         yield ""
 
 
@@ -124,13 +127,26 @@ def _baseline_time(point: PointResult) -> str:
     return format_seconds(point.baseline.iteration_s) if point.baseline is not None else "-"
 
 
+def _varies(point: PointResult) -> bool:
+    """Return whether iterations of a point differ."""
+    return point.result.varies or (point.baseline is not None and point.baseline.varies)
+
+
+def _speedups_of_tails(point: PointResult) -> str:
+    if point.baseline is None:
+        return "-"
+    ratios = (point.baseline.percentile_s(percent) / point.result.percentile_s(percent) for percent in (50, 95))
+    return " / ".join(map(speedup_text, ratios))
+
+
 def _list(sweep: SweepResult) -> Table:
     """Return a row for each point."""
     keys = list(dict.fromkeys(key for point in sweep.points for key in point.set))
     columns = {
         name: written
         for name, written in _METRICS.items()
-        if name not in _OF_BASELINE or any(point.baseline for point in sweep.points)
+        if (name not in _OF_BASELINE or any(point.baseline for point in sweep.points))
+        and (name not in _OF_VARIED or any(map(_varies, sweep.points)))
     }
     if any(point.scenario.run.global_batch is not None for point in sweep.points):
         columns = {"accumulation": lambda point: str(point.scenario.grad_accumulation), **columns}
@@ -143,12 +159,16 @@ def _list(sweep: SweepResult) -> Table:
 
 _METRICS: dict[str, Callable[[PointResult], str]] = {
     "iteration": lambda point: format_seconds(point.result.iteration_s),
+    "p50": lambda point: format_seconds(point.result.p50_s),
+    "p95": lambda point: format_seconds(point.result.p95_s),
     "baseline": _baseline_time,
+    "baseline p95": lambda point: format_seconds(point.baseline.p95_s) if point.baseline is not None else "-",
     "throughput": lambda point: throughput_text(point.result.samples_per_s),
     "speedup": lambda point: speedup_text(point.speedup),
 }
 """Columns of a list of points, and how each cell is written."""
-_OF_BASELINE = ("baseline", "speedup")
+_OF_BASELINE = ("baseline", "baseline p95", "speedup")
+_OF_VARIED = ("p50", "p95", "baseline p95")
 
 
 def _without_effect(sweep: SweepResult, key: str) -> list[str]:

@@ -68,8 +68,7 @@ def write_table(
     """
     columns = kinds({key: experiment.values_of(key) for key in experiment.swept_keys})
     refused = _RefusedPoints()
-    with files.writing(path, inside) as file:
-        table = ParquetTable(file, columns)
+    with files.writing(path, inside) as file, ParquetTable(file, columns) as table:
         flat = (FlatPoint(plain(row(one, one.set), columns), one) for one in refused.left_out(points))
         num_points = table.add(flat)
         if not num_points:

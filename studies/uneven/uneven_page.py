@@ -128,8 +128,12 @@ def outcome_table(folder: Path) -> Table:
             *((f"mean error of the {what}, {name}", "", percent(mean_error(mine))) for name, mine in _named(found)),
         ]
     pairs = ranking.pairs(points(folder, 50))
-    right = sum(one.is_right for one in pairs)
-    rows.append(("pairs of strategies whose medians are in the right order", "", f"{right} of {len(pairs)}"))
+    apart = [one for one in pairs if one.measured_intervals_are_disjoint]
+    for what, mine in (
+        ("pairs of strategies", pairs),
+        ("those whose 95 % intervals of the medians do not overlap", apart),
+    ):
+        rows.append((f"{what}: medians in the right order", "", f"{sum(one.is_right for one in mine)} of {len(mine)}"))
     blind = points(folder, 50, "usual_p50_s")
     rows.append(("mean error of the median, had the faults not been known", "", percent(mean_error(blind))))
     return Table(["", "asked", "reached"], rows)

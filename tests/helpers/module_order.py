@@ -25,7 +25,7 @@ ORDER = (
     ("program", "step_file", "step_laws", "step_layouts", "gpu_memory"),
     ("strategies",),
     ("axes", "global_batch", "scenario"),
-    ("result", "calibration_draws", "model_error"),
+    ("step_times", "result", "calibration_draws", "model_error"),
     (
         "timeline",
         "folded_runner",
@@ -34,6 +34,7 @@ ORDER = (
         "variation",
         "meetings",
         "grouped_runner",
+        "rank_recurrence",
         "iterations",
         "availability",
         "prepared",

@@ -307,7 +307,7 @@ class TestJournal:
         with Journal(tmp_path) as journal:
             journal.append("a", b"{}")
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        message = rf"^{tmp_path / NAME}: cannot be written \(File too large\); name another with -o"
+        message = rf"^{tmp_path / NAME}: cannot be written \(File too large\); make room: the same sweep resumes"
         with Journal(tmp_path) as journal:
             resource.setrlimit(resource.RLIMIT_FSIZE, (40, limits[1]))
             try:

@@ -44,11 +44,11 @@ def _descendants(pid: int) -> list[int]:
     return [int(child) for child in path.read_text().split()] if path.exists() else []
 
 
-def _ignores_interrupts(pid: int) -> bool:
+def _gets_no_interrupts(pid: int) -> bool:
     """Tell whether Ctrl-C in the terminal leaves a process to its parent to end."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    ignored = next(line for line in status.splitlines() if line.startswith("SigIgn:"))
-    return bool(int(ignored.split()[1], 16) >> (signal.SIGINT - 1) & 1)
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    masks = int(lines["SigIgn"], 16) | int(lines["SigBlk"], 16)
+    return bool(masks >> (signal.SIGINT - 1) & 1)
 
 
 def _all_end(pids: list[int]) -> bool:
@@ -99,7 +99,7 @@ def test_a_killed_sweep_resumes_and_loses_nothing(command: list[str], tmp_path: 
 
 def test_an_interrupt_says_how_to_resume_and_exits_130(command: list[str], tmp_path: Path) -> None:
     process = _started(command, tmp_path / "out")
-    assert all(map(_ignores_interrupts, _descendants(process.pid)))
+    assert all(map(_gets_no_interrupts, _descendants(process.pid)))
     os.killpg(process.pid, signal.SIGINT)
     _, told = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 130

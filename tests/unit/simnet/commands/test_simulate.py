@@ -148,3 +148,31 @@ def test_the_baseline_s_timeline_replaces_neither_the_result_nor_an_input(file: 
     assert_refused(refused, "pod.baseline.toml")
     beside.mkdir()
     assert_refused(run("simulate", str(source), "--trace", str(tmp_path / "t.json")), "is a directory; name a file")
+
+
+FAULTS = 'cluster.faults=[{kind="slow_rank", node=1, compute_slowdown=1.5}, {kind="compute_jitter", cv=0.1}]'
+
+
+def test_lost_time_is_told_in_the_table_and_in_json(file: str) -> None:
+    asked = ["simulate", file, "--set", FAULTS, "--set", "run.iterations=3", "--draws", "0", "--lost-time"]
+    assert re.search(r"^slow rank: node 1, .*ms +\d", run(*asked).stdout, re.MULTILINE)
+    found = json.loads(run(*asked, "--format", "json").stdout)
+    for side in (found["result"], found["baseline"]):
+        faults = side["lost_time"]["faults"]
+        assert [one["key"] for one in faults] == ["cluster.faults.0", "cluster.faults.1"]
+        assert faults[0]["lost"]["mean_s"] > 0
+
+
+def test_json_of_lost_time_is_read_back_and_simulated_again(file: str, tmp_path: Path) -> None:
+    out = tmp_path / "run.json"
+    asked = ["--set", FAULTS, "--set", "run.iterations=2", "--draws", "0", "--format", "json", "-o", str(out)]
+    assert run("simulate", file, "--lost-time", *asked).exit_code == 0
+    assert run("plot", str(out), "-o", str(tmp_path), "--figure", "lost_time").exit_code == 0
+    assert "lost_time" not in json.loads(run("simulate", str(out), "--format", "json").stdout)["result"]
+
+
+@pytest.mark.usefixtures("never_simulated")
+def test_lost_time_that_has_no_effect_is_refused(file: str) -> None:
+    assert_refused(run("simulate", file, "--lost-time"), "--lost-time: pod: cluster.faults: []: no fault that time is")
+    refused = run("simulate", file, "--lost-time", "--set", FAULTS, "--format", "csv")
+    assert_refused(refused, "--lost-time: no effect on --format csv, which is one row; take table or json")

@@ -148,6 +148,16 @@ def no_compute(tmp_path: Path) -> list[Path]:
     return paths
 
 
+def a_step_of_no_time(tmp_path: Path) -> list[Path]:
+    paths = traced(tmp_path)
+    whole = json.loads(paths[0].read_text())
+    mark = next(one for one in whole["traceEvents"] if one["name"] == "ProfilerStep#5")
+    for one in whole["traceEvents"]:
+        if mark["ts"] <= one["ts"] < mark["ts"] + mark["dur"]:
+            one["dur"] = 0
+    return [rank_runs.edited(paths[0], traceEvents=whole["traceEvents"]), *paths[1:]]
+
+
 def few_steps(tmp_path: Path) -> list[Path]:
     return traced(tmp_path, COMPUTE_S[:, :5])
 
@@ -258,6 +268,7 @@ def one_measured_rank(tmp_path: Path) -> list[Path]:
         (no_time, "rank0.json: traceEvents[0].dur: 'long': must be a number of microseconds: export the trace again"),
         (no_steps, "rank0.json: no ProfilerStep: call prof.step()"),
         (no_compute, "rank0.json: ProfilerStep#3: nothing was computed in it; profile whole training steps"),
+        (a_step_of_no_time, "rank0.json: ProfilerStep#5: nothing was computed in it; profile whole training steps"),
         (few_steps, ": 5 steps of 4 ranks: must be at least 7, since fewer have no interval of the median; measure"),
         (no_hosts, "rank0.json: does not say which ranks share a node: give --ranks-per-node"),
         (hosts_in_turns, "rank0.json: does not say which ranks share a node: give --ranks-per-node"),

@@ -7,9 +7,10 @@ from msgspec import structs
 
 import simnet
 from simnet.comparison import Comparison
-from simnet.report import contents
+from simnet.report import contents, step_charts
 from simnet.show.text import speedup_text
 from simnet.show.validation import percent
+from simnet.step_times import LostTime, LostToFault, StepTimes
 
 BERT = "bert_base_10gbit"
 DRAWS = {"run.draws": 20}
@@ -78,7 +79,24 @@ def test_iterations_that_differ_are_drawn_as_a_distribution() -> None:
         simnet.load(BERT, DRAWS), quiet, systems=None, known=structs.replace(known, result=steps)
     )
     charts = {chart.key: chart for section in found.sections for chart in section.charts}
-    assert charts["distribution"].table.rows[0][1:] == ("80 ms", "90 ms", "90 ms")
+    # Percentiles are interpolated: the 95th lies nine tenths of the way from the second to the third.
+    assert charts["distribution"].table.rows[0][1:] == ("80 ms", "80 ms", "89 ms", "89.8 ms", "90 ms")
+    curve, marks, *_ = charts["distribution"].traces
+    assert curve["x"] == pytest.approx([70, 80, 90])
+    assert curve["y"] == pytest.approx([100 / 6, 50, 500 / 6])
+    assert (marks["x"], marks["y"]) == (pytest.approx([80, 89, 89.8]), [50, 95, 99])
+
+
+def test_time_lost_by_cause_is_drawn_where_somebody_has_asked_for_it() -> None:
+    times = StepTimes(mean_s=0.02, p50_s=0.01, p95_s=0.03)
+    lost = LostTime(faults=(LostToFault(key="cluster.faults.0", lost=times),), together=times, interaction=times)
+    slow = {"kind": "slow_rank", "node": 0, "compute_slowdown": 2.0}
+    known = simnet.simulate(BERT, {"cluster.faults": [slow]}, draws=0)
+    steps = structs.replace(known.result, lost_time=lost)
+    chart = step_charts.lost_time(structs.replace(known, result=steps, baseline=None))
+    (bars,) = chart.traces
+    assert (bars["y"], bars["x"]) == (["slow rank: node 0, compute slowdown 2"], pytest.approx([20]))
+    assert chart.table.rows[0][1] == "+20 ms"
 
 
 def test_a_sweep_names_its_best_and_its_worst_point_and_counts_as_its_map_does() -> None:

@@ -1,0 +1,322 @@
+"""`python -m benchmarks.sweep_workers [--only NAME] [--docs docs]`: sweeps on workers of Dask; memory of the client.
+
+Without --docs the tables are printed; with it they take their places in the region of docs/evidence/benchmarks.md,
+where others stay, and the figure is drawn.
+"""
+
+import argparse
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from benchmarks import regions
+from simnet import dask_pool, sweeps, workers
+from simnet.result import RefusedPoint
+from simnet.scenario import load_experiment
+from simnet.sweeps import SweepPoint
+from simnet.units import format_seconds
+from simnet.version import VERSION
+from simnet.worker_pools import WorkerPool
+
+HERE = Path(__file__).resolve().parents[1]
+REGION = "sweeps on workers"
+FIGURE = "sweep_memory.png"
+JITTER = [{"kind": "compute_jitter", "cv": 0.05}]
+TURNS = 5
+PREFACE = """## Sweeps on workers
+
+Made by `python -m benchmarks.sweep_workers --docs docs`; {about}."""
+WORKERS = """### Workers of Dask
+
+One process of this program hands out the points, {cores} workers simulate: processes of `--jobs {cores}`, then those of
+`--dask-local {cores}`, {turns} turns of both, one after the other; workers are there and have simulated before. Points
+per second of CPU time of all processes, which is throughput a core: client, workers, and Dask's scheduler, which is in
+the client. Medians; ratios are medians of those of the turns, with the least and the largest. Above 1, Dask is
+faster."""
+START = """A command with two points takes {local} with `--jobs`, which starts no processes for so few, and {dask} with
+`--dask-local`."""
+MEMORY = """### Memory of the client
+
+`simnet sweep --jobs {cores}` over a cheap scenario (one fused all-reduce, no baseline): the peak of its largest
+process, which is the client, where results stream to a Parquet file, and where they are held for CSV and JSON, of
+100,000 points at most. Of a streamed point the client keeps its place in the journal and a slot of 24 bytes in a table
+of keys; what it takes at 1,000 points is mostly Python, pyarrow and pandas. The journal takes 3 kB a point on disk.
+
+![Peak memory of the client over the number of points](figures/{figure})
+"""
+
+
+class Points(NamedTuple):
+    """Points of about one cost.
+
+    Attributes:
+        title: for people.
+        scenario: the name of an experiment, or its file.
+        settings: of all points.
+        axes: that are swept.
+    """
+
+    title: str
+    scenario: str
+    settings: dict[str, Any]
+    axes: dict[str, list[Any]]
+
+
+def rates(count: int) -> list[str]:
+    """Return so many bandwidths."""
+    return [f"{10 + number / 10:g} Gbit/s" for number in range(count)]
+
+
+def cheap_scenario(folder: Path) -> str:
+    """Write the cheapest scenario that there is, and return its path."""
+    path = folder / "cheap.toml"
+    path.write_text(
+        'cluster = "a100_8x8_10gbit"\ncalibration = { memory_bandwidth = "1 TB/s" }\n'
+        'workload = { gradient = "440 MB", forward = "40 ms", backward = "80 ms", batch_per_rank = 64 }\n'
+        'strategy = { kind = "all_reduce", bucketing = "fused", overlap = false }\n',
+        encoding="utf-8",
+    )
+    return str(path)
+
+
+def kinds_of_points(folder: Path) -> Iterator[Points]:
+    """Yield what is swept, from points that cost next to nothing to those that take long."""
+    bandwidth, nodes = "cluster.inter_node.bandwidth", "cluster.num_nodes"
+    bert = "bert_base_10gbit"
+    cheap = cheap_scenario(folder)
+    yield Points("one fused all-reduce, 1 to 64 nodes", cheap, {}, {nodes: list(range(1, 65)), bandwidth: rates(150)})
+    for count in (8, 64, 512):
+        yield Points(f"BERT-Base, BinSGDM and DDP, {count} nodes", bert, {nodes: count}, {bandwidth: rates(3_000)})
+    drawn = {nodes: 8, "run.draws": 20}
+    yield Points("the same with 20 draws, 8 nodes", bert, drawn, {bandwidth: rates(600)})
+    for count in (8, 64):
+        varied = {nodes: count, "run.draws": 0, "cluster.faults": JITTER, "run.iterations": 20}
+        points = 80 if count == 8 else 60
+        yield Points(f"the same with 20 iterations and jitter, {count} nodes", bert, varied, {bandwidth: rates(points)})
+
+
+class Side(NamedTuple):
+    """One of the two that are compared.
+
+    Attributes:
+        pool: of workers.
+        processes: all that simulate or hand out points: this one, and those that were started for the pool.
+    """
+
+    pool: WorkerPool
+    processes: list[psutil.Process]
+
+    def cpu_s(self) -> float:
+        """Return the CPU time that all processes have taken by now."""
+        return sum(sum(process.cpu_times()[:2]) for process in self.processes)
+
+
+class Turn(NamedTuple):
+    """How long a sweep took."""
+
+    wall_s: float
+    cpu_s: float
+
+
+def turn(side: Side, points: Sequence[SweepPoint | RefusedPoint]) -> Turn:
+    """Sweep once."""
+    cpu_s, start = side.cpu_s(), time.perf_counter()
+    sweeps.run(points, pool=side.pool)
+    return Turn(time.perf_counter() - start, side.cpu_s() - cpu_s)
+
+
+def compared(kind: Points, local: Side, dask: Side) -> str:
+    """Sweep on both in turns, and return a row."""
+    points = sweeps.points_of(load_experiment(kind.scenario, kind.settings, kind.axes))
+    few = points[:60]
+    assert sweeps.run(few, pool=dask.pool) == sweeps.run(few, pool=local.pool)  # modules and schedules are loaded
+    turns = [(turn(local, points), turn(dask, points)) for _ in range(TURNS)]
+    per_cpu_s = [len(points) / statistics.median(side.cpu_s for side in sides) for sides in zip(*turns, strict=True)]
+    by_cpu = _ratio([one.cpu_s / other.cpu_s for one, other in turns])
+    by_wall = _ratio([one.wall_s / other.wall_s for one, other in turns])
+    return _row(kind.title, f"{len(points):,}", *(f"{rate:,.0f}" for rate in per_cpu_s), by_cpu, by_wall)
+
+
+def _ratio(ratios: Sequence[float]) -> str:
+    """Return the median of ratios, with the least and the largest."""
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def workers_table(folder: Path) -> Iterator[str]:
+    """Yield the comparison of local workers with those of Dask, line by line."""
+    cores = workers.num_cores()
+    yield WORKERS.format(cores=cores, turns=TURNS) + "\n"
+    heads = ("local", "Dask", "Dask / local", "the same by wall time")
+    yield _row("points", "number", *heads)
+    yield "|---" * (2 + len(heads)) + "|"
+    this = psutil.Process()
+    with workers.local_pool(cores) as local:
+        sweeps.run(sweeps.points_of(load_experiment("speedup")), pool=local)
+        started = this.children(recursive=True)
+        with dask_pool.local_cluster(cores) as dask:
+            others = [process for process in this.children(recursive=True) if process not in started]
+            for kind in kinds_of_points(folder):
+                yield compared(kind, Side(local, [this, *started]), Side(dask, [this, *others]))
+    first = {name: _first_point_s(*words) for name, words in _starts(cores).items()}
+    yield "\n" + START.format(**{name: format_seconds(seconds) for name, seconds in first.items()})
+
+
+def _starts(cores: int) -> dict[str, tuple[str, str]]:
+    return {"local": ("--jobs", str(cores)), "dask": ("--dask-local", str(cores))}
+
+
+def _first_point_s(option: str, count: str) -> float:
+    """Return how long a sweep of two points takes as a whole; the best of three."""
+    words = [
+        "-m",
+        "simnet",
+        "sweep",
+        "bert_base_10gbit",
+        "--set",
+        "cluster.num_nodes=2,4",
+        "--draws",
+        "0",
+        option,
+        count,
+    ]
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, *words], cwd=HERE, check=True, capture_output=True)
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+class Peak(NamedTuple):
+    """What a sweep took.
+
+    Attributes:
+        points: how many.
+        mib: of the largest process, at its peak.
+        wall_s: from start to end.
+    """
+
+    points: int
+    mib: float
+    wall_s: float
+
+
+SIZES = {"parquet": (1_000, 10_000, 100_000, 1_000_000), "csv": (1_000, 10_000, 100_000)}
+TITLES = {"parquet": "streamed to Parquet", "csv": "held for CSV and JSON"}
+
+
+def peak(form: str, points: int, folder: Path) -> Peak:
+    """Sweep so many points in a process of its own."""
+    out = folder / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    axes = {
+        "cluster.num_nodes": ",".join(map(str, range(1, 11))),
+        "cluster.inter_node.bandwidth": ",".join(f"{gbit} Gbit/s" for gbit in range(1, 101)),
+        "workload.batch_per_rank": ",".join(map(str, range(1, points // 1_000 + 1))),
+    }
+    words = [word for key, values in axes.items() for word in ("--set", f"{key}={values}")]
+    command = ["-m", "simnet", "sweep", cheap_scenario(folder), *words, "--format", form, "-o", str(out)]
+    command += ["--jobs", str(workers.num_cores())]
+    start = time.perf_counter()
+    process = subprocess.Popen([sys.executable, *command], cwd=HERE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    told = process.stderr.read()
+    process.stderr.close()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, told
+    shutil.rmtree(out)
+    return Peak(points, used.ru_maxrss / 1024, time.perf_counter() - start)
+
+
+def memory_table(folder: Path, draw: Callable[[dict[str, list[Peak]]], None]) -> Iterator[str]:
+    """Yield the memory of the client by the number of points, line by line."""
+    yield MEMORY.format(cores=workers.num_cores(), figure=FIGURE)
+    found = {form: [peak(form, points, folder) for points in sizes] for form, sizes in SIZES.items()}
+    draw(found)
+    yield _row("points", *(f"{title}: peak, time, points/s" for title in TITLES.values()))
+    yield "|---|---|---|"
+    for index, points in enumerate(SIZES["parquet"]):
+        cells = (_text(peaks[index]) if index < len(peaks) else "refused" for peaks in found.values())
+        yield _row(f"{points:,}", *cells)
+
+
+def _text(found: Peak) -> str:
+    return f"{found.mib:.0f} MiB, {format_seconds(found.wall_s)}, {found.points / found.wall_s:,.0f}"
+
+
+def draw_memory(found: dict[str, list[Peak]], path: Path) -> None:
+    """Write the figure of memory over points."""
+    from simnet.show import figure
+
+    with figure.styled():
+        made = figure.new(figure.COLUMN_IN, 2.4)
+        axes = made.subplots()
+        for (form, peaks), colour, marker in zip(found.items(), (figure.BLUE, figure.VERMILION), "os", strict=True):
+            sizes, mib = [one.points for one in peaks], [one.mib for one in peaks]
+            axes.plot(sizes, mib, color=colour, marker=marker, label=TITLES[form])
+        axes.set(xscale="log", yscale="log", xlabel="points", ylabel="MiB, peak of the client", xlim=(600, 1_600_000))
+        axes.grid(visible=True, which="major", alpha=0.3)
+        axes.set_xticks(SIZES["parquet"], [f"{points:,}" for points in SIZES["parquet"]])
+        axes.xaxis.minorticks_off()
+        figure.log_numbers(axes.yaxis, (1.0, 2.0, 5.0))
+        axes.legend(loc="lower right")
+        figure.write(made, path)
+
+
+def about() -> str:
+    """Return the line about version and machine."""
+    where = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, {workers.num_cores()} cores"
+    return f"binsgdm {VERSION}, {where}; {time.strftime('%Y-%m-%d')}"
+
+
+def main() -> None:
+    """Print the tables, or put them into the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=("workers", "memory"), help="one of the two tables")
+    parser.add_argument("--docs", type=Path, help="the folder of evidence/benchmarks.md")
+    given = parser.parse_args()
+    page = given.docs and given.docs / "evidence" / "benchmarks.md"
+    former = regions.region(page.read_text(encoding="utf-8"), REGION).split("\n### ") if page else []
+    kept = {part.partition("\n")[0]: f"### {part}".rstrip() for part in former[1:]}
+    with tempfile.TemporaryDirectory() as scratch:
+        figure_folder = page.parent / "figures" if page else Path(scratch)
+        tables = {
+            "workers": lambda: workers_table(Path(scratch)),
+            "memory": lambda: memory_table(Path(scratch), lambda found: draw_memory(found, figure_folder / FIGURE)),
+        }
+        titles = {"workers": "Workers of Dask", "memory": "Memory of the client"}
+        parts = [PREFACE.format(about=about())]
+        for name, table in tables.items():
+            if given.only in (None, name):
+                lines = list(_printed(table()))
+                parts.append("\n".join(lines))
+            elif titles[name] in kept:
+                parts.append(kept[titles[name]])
+    if page:
+        text = page.read_text(encoding="utf-8")
+        page.write_text(regions.filled(text, {REGION: "\n\n".join(parts)}), encoding="utf-8")
+
+
+def _printed(lines: Iterator[str]) -> Iterator[str]:
+    for line in lines:
+        print(line, flush=True)
+        yield line
+
+
+if __name__ == "__main__":
+    main()

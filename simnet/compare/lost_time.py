@@ -1,0 +1,91 @@
+"""Time lost by cause: a cluster is simulated without each of its faults, one after the other, and without any.
+
+All runs have the same seed, iterations and executor, and a fault draws the same whatever else is there (`variation`):
+what differs is what the fault does. Faults of one kind and place that differ in their amount alone take their draws in
+order: without the first of two jitters of all ranks, the second draws what the first did.
+"""
+
+from collections.abc import Callable, Iterator
+
+from msgspec.structs import replace
+
+from simnet.errors import SimnetError
+from simnet.hardware import Cluster
+from simnet.result import RunResult, StrategyResult
+from simnet.scenario import Scenario
+from simnet.simulation import simulate
+from simnet.step_times import LostTime, LostToFault, StepTimes
+from simnet.strategies import AnyStrategy
+
+_LISTS = ("slow_nodes", "faults")
+Progress = Callable[[int], object]
+
+
+def check(scenario: Scenario) -> None:
+    """Refuse a cluster without faults.
+
+    Raises:
+        SimnetError: it has none.
+    """
+    if not scenario.cluster.all_faults:
+        raise SimnetError(f"{scenario.name}: cluster.faults: []: no fault that time is lost to; add one")
+
+
+def num_runs(scenario: Scenario) -> int:
+    """Return how often `with_lost_time` tells of its progress."""
+    faults = len(scenario.cluster.all_faults)
+    return (faults + (faults > 1)) * (2 if scenario.baseline else 1)
+
+
+def with_lost_time(result: RunResult, progress: Progress = lambda _: None) -> RunResult:
+    """Return a result that says of each strategy what it loses to each fault.
+
+    Args:
+        result: of a cluster with faults.
+        progress: called with 1 after each simulation.
+
+    Raises:
+        SimnetError: the cluster has no fault, or as `simulate`.
+    """
+    scenario = result.scenario
+    check(scenario)
+    own = replace(result.result, lost_time=_lost(scenario, scenario.strategy, result.result, progress))
+    baseline = result.baseline
+    if baseline is not None and scenario.baseline is not None:
+        baseline = replace(baseline, lost_time=_lost(scenario, scenario.baseline, baseline, progress))
+    return replace(result, result=own, baseline=baseline)
+
+
+def _lost(scenario: Scenario, strategy: AnyStrategy, whole: StrategyResult, progress: Progress) -> LostTime:
+    """Return what one strategy loses.
+
+    Args:
+        scenario: with all faults.
+        strategy: that of the scenario or its baseline.
+        whole: its result there.
+        progress: called with 1 after each simulation.
+    """
+    fidelity = "exact" if whole.fidelity == "exact" else "grouped"
+    run = replace(scenario.run, fidelity=fidelity, iterations=scenario.num_iterations, draws=0)
+    asked = replace(scenario, strategy=strategy, baseline=None, run=run)
+
+    def lost_to(cluster: Cluster) -> StepTimes:
+        found = simulate(replace(asked, cluster=cluster)).result
+        progress(1)
+        return whole.times.minus(found.times)
+
+    faults = tuple(LostToFault(key=key, lost=lost_to(rest)) for key, rest in _without_each(scenario.cluster))
+    without_any = replace(scenario.cluster, slow_nodes=(), faults=())
+    together = faults[0].lost if len(faults) == 1 else lost_to(without_any)
+    interaction = together
+    for fault in faults:
+        interaction = interaction.minus(fault.lost)
+    return LostTime(faults=faults, together=together, interaction=interaction)
+
+
+def _without_each(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
+    """Yield the key of each fault, and the cluster without it."""
+    for name in _LISTS:
+        faults = getattr(cluster, name)
+        for place in range(len(faults)):
+            yield f"cluster.{name}.{place}", replace(cluster, **{name: faults[:place] + faults[place + 1 :]})

@@ -1,0 +1,92 @@
+"""Time lost by cause, as a table: what each fault costs a step of the strategy and of the baseline."""
+
+import textwrap
+from collections.abc import Iterator
+
+from simnet.faults.node_failure import NodeFailure
+from simnet.result import RunResult, StrategyResult
+from simnet.show.fault_text import fault_at, fault_text
+from simnet.show.labels import names
+from simnet.show.table import Column, Table
+from simnet.show.text import clipped, hanging
+from simnet.step_times import LostTime, StepTimes
+from simnet.units import format_seconds
+
+LABEL_WIDTH, NAME_WIDTH = 29, 16
+SMALLEST = 1e-6
+"""Of a step: a difference below this is rounding."""
+TOGETHER, INTERACTION = "all together", "of it by interaction"
+WHAT = "lost to each fault in a step: with it less without it, the other faults as they are; % of the mean step"
+
+
+def lost_time_lines(result: RunResult) -> Iterator[str | Table]:
+    """Yield the table of a result that says what its faults cost, and what the table does not hold."""
+    yield from hanging("", WHAT)
+    yield lost_time_table(result)
+    yield from (line for sentence in _sentences(result) for line in hanging("", sentence))
+
+
+def losing(result: RunResult) -> dict[str, tuple[StrategyResult, LostTime]]:
+    """Return the strategies of a result that say what they lose, by name."""
+    sides = (result.result, result.baseline)
+    known = [(side, side.lost_time) for side in sides if side is not None and side.lost_time is not None]
+    return dict(zip(names([result]), known, strict=False))
+
+
+def lost_time_table(result: RunResult) -> Table:
+    """Return a row for each fault, with mean, share of the mean step, median and 95th percentile for each strategy."""
+    sides = losing(result)
+    columns = [Column("", width=LABEL_WIDTH)]
+    for name in sides:
+        head = clipped(name, NAME_WIDTH)
+        columns += [
+            Column(f"{head}\nmean", "right", width=9, gap=0),
+            Column("\n", "right", width=8, gap=0),
+            Column("\np50", "right", width=9, gap=0),
+            Column("\np95", "right", width=9, gap=0),
+        ]
+    rows: list[list[str]] = []
+    for label, times in rows_of(result):
+        first, *more = textwrap.wrap(label, LABEL_WIDTH, subsequent_indent="  ")
+        cells = [cell for one, (side, _) in zip(times, sides.values(), strict=True) for cell in _cells(one, side)]
+        rows.append([first, *cells])
+        rows += [[line, *("" for _ in cells)] for line in more]
+    return Table(columns, rows)
+
+
+def rows_of(result: RunResult) -> Iterator[tuple[str, list[StepTimes]]]:
+    """Yield each fault in words and what it costs each strategy; then all together, and the interaction."""
+    lost = [found for _, found in losing(result).values()]
+    for place, one in enumerate(lost[0].faults if lost else ()):
+        fault = fault_at(result.scenario.cluster, one.key)
+        yield fault_text(fault), [found.faults[place].lost for found in lost]
+    if lost and len(lost[0].faults) > 1:
+        yield TOGETHER, [found.together for found in lost]
+        yield INTERACTION, [found.interaction for found in lost]
+
+
+def signed(seconds: float, step_s: float) -> str:
+    """Return a difference of times: "+38.2 ms"; "0" where it is rounding."""
+    if abs(seconds) < SMALLEST * step_s:
+        return "0"
+    return f"{'+' if seconds > 0 else '-'}{format_seconds(float(f'{abs(seconds):.3g}'))}"
+
+
+def _cells(lost: StepTimes, side: StrategyResult) -> tuple[str, str, str, str]:
+    mean_s = side.iteration_s
+    share = lost.mean_s / mean_s * 100
+    percent = f"{share:.1f} %" if abs(lost.mean_s) >= SMALLEST * mean_s else ""
+    return signed(lost.mean_s, mean_s), percent, signed(lost.p50_s, mean_s), signed(lost.p95_s, mean_s)
+
+
+def _sentences(result: RunResult) -> Iterator[str]:
+    """Yield what a reader of the table must know."""
+    lost = [found for _, found in losing(result).values()]
+    if len(lost[0].faults) > 1:
+        yield (
+            "interaction: lost to all together less the sum of the rows above; above 0 faults hide each other, and to "
+            "remove one alone gains less"
+        )
+    found = result.result.availability
+    if found is not None and any(isinstance(one, NodeFailure) for one in result.scenario.cluster.faults):
+        yield f"failing nodes cost no step: they take {1 - found.fraction:.1%} of the day".replace("%", " %")

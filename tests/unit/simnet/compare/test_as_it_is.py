@@ -1,0 +1,156 @@
+"""Advice on a cluster as it is: ranked by the median of its iterations, with the 95th percentile beside it."""
+
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from simnet import workers
+from simnet.compare.advice import Advice
+from simnet.compare.as_it_is import ITERATIONS, num_runs, without_faults
+from simnet.compare.rank import advise
+from simnet.compare.tune import chosen
+from simnet.hardware import Calibration, Fault
+from simnet.scenario import RunSettings, Scenario
+from simnet.show.advice import advice_page, to_object
+from simnet.simulation import simulate
+from simnet.units import Bandwidth
+from tests.helpers.advise_samples import row, scenario
+from tests.helpers.fault_samples import fault
+
+GBIT_PER_S = 40.0
+SLOW_CODEC = Calibration(memory_bytes_per_s=Bandwidth(1e11))
+"""With these DDP hides most of its messages, and what 1-bit costs in its kernels is not worth it."""
+HALVED = fault("slow_link", place=1, rate=0.5)
+JITTER = fault("compute_jitter", cv=0.1)
+SYSTEMS = ("BinSGDM", "one_bit_adam")
+
+
+def asked(*faults: Fault, gbit_per_s: float = GBIT_PER_S, **run: Any) -> Scenario:
+    given = scenario(gbit_per_s=gbit_per_s, draws=0, calibration=SLOW_CODEC)
+    cluster = replace(given.cluster, faults=faults)
+    return replace(given, cluster=cluster, run=RunSettings(draws=0, **run))
+
+
+def advised(*faults: Fault, **more: Any) -> Advice:
+    return advise(asked(*faults, **more), names=chosen(SYSTEMS))
+
+
+def names(advice: Advice) -> list[str]:
+    return [one.name for one in advice.systems]
+
+
+@pytest.fixture(scope="module")
+def usual() -> Advice:
+    return advised()
+
+
+@pytest.fixture(scope="module")
+def halved() -> Advice:
+    return advised(HALVED)
+
+
+def test_where_a_nic_runs_at_half_its_rate_one_bit_gains_and_the_ranking_is_another(
+    usual: Advice, halved: Advice
+) -> None:
+    assert names(usual).index("DDP bf16") < names(usual).index("BinSGDM")
+    assert names(halved).index("BinSGDM") < names(halved).index("DDP bf16")
+    gains = [row(one, "BinSGDM").speedup.value for one in (usual, halved)]
+    assert gains[0] < 1 < gains[1]
+
+
+def test_each_row_has_its_median_and_its_95th_percentile_as_simulated() -> None:
+    given = asked(HALVED, JITTER, iterations=30, seed=5)
+    advice = advise(given, names=chosen(SYSTEMS))
+    assert advice.iterations == 30
+    baseline = simulate(replace(given, strategy=advice.baseline_system.strategy)).result
+    for one in advice.systems:
+        if one.strategy.dense_fraction:
+            continue
+        found = simulate(replace(given, strategy=one.strategy)).result
+        assert one.faulty is not None
+        assert (one.faulty.p50_s, one.faulty.p95_s) == pytest.approx((found.p50_s, found.p95_s))
+        assert one.iteration_s == one.faulty.p50_s < one.faulty.p95_s
+        assert one.speedup.value == pytest.approx(baseline.p50_s / found.p50_s)
+        assert one.faulty.speedup_p95 == pytest.approx(baseline.p95_s / found.p95_s)
+    medians = [one.iteration_s for one in advice.systems]
+    assert medians == sorted(medians)
+
+
+def test_a_fault_that_changes_nothing_leaves_every_step_as_it_was() -> None:
+    """Also where steps are not all alike: those of a dense stage, and the rounds of local steps."""
+    names_ = chosen(("one_bit_adam", "Marsit", "local SGD 4", "DiLoCo 30", "streaming DiLoCo 100", "HSDP"))
+    given = asked(gbit_per_s=5)
+    nothing = fault("slow_link", place=1, rate=1.0)
+    usual = advise(given, names=names_)
+    found = advise(replace(given, cluster=replace(given.cluster, faults=(nothing,))), names=names_)
+    assert names(found) == names(usual)
+    for one, same in zip(usual.systems, found.systems, strict=True):
+        assert same.faulty is not None
+        assert same.iteration_s == same.faulty.p95_s == pytest.approx(one.iteration_s)
+        assert same.speedup.value == pytest.approx(one.speedup.value)
+
+
+def test_what_a_fault_costs_a_dense_stage_counts_by_its_share() -> None:
+    given = asked(HALVED, gbit_per_s=5)
+    found = row(advise(given, names=chosen(["one_bit_adam"])), "1-bit Adam")
+    stage = found.strategy.dense_stage(None)
+    assert stage is not None
+    own_s, dense_s = (simulate(replace(given, strategy=one)).result.p50_s for one in (found.strategy, stage.strategy))
+    share = found.strategy.dense_fraction
+    assert 0 < share < 1
+    assert found.iteration_s == pytest.approx((1 - share) * own_s + share * dense_s)
+
+
+def test_the_order_by_the_95th_percentile_may_be_another(halved: Advice) -> None:
+    p95s = [one.faulty.p95_s for one in halved.by_p95 if one.faulty is not None]
+    assert p95s == sorted(p95s)
+    assert {one.name for one in halved.by_p95} == set(names(halved))
+
+
+def test_json_has_both_percentiles_in_every_row_and_none_where_nodes_are_alike(usual: Advice, halved: Advice) -> None:
+    found = json.loads(json.dumps(to_object(halved), allow_nan=False))
+    for one, shown in zip(halved.systems, found["systems"], strict=True):
+        assert one.faulty is not None
+        assert (shown["p50_s"], shown["p95_s"]) == (one.faulty.p50_s, one.faulty.p95_s)
+    assert [one["p95_s"] for one in json.loads(json.dumps(to_object(usual)))["systems"]] == [None] * len(usual.systems)
+
+
+def test_the_table_shows_both_and_the_sentences_name_the_faults(usual: Advice, halved: Advice) -> None:
+    text = str(advice_page(halved))
+    assert "step (p50)" in text
+    assert "p95" in text
+    assert "With the faults of this cluster (slow link)" in text
+    assert "p95" not in str(advice_page(usual))
+
+
+def test_a_cluster_without_faults_is_asked_as_ever() -> None:
+    given = asked(HALVED, iterations=7)
+    alike = without_faults(given)
+    assert alike.cluster.all_faults == ()
+    assert alike.run.iterations is None
+    assert num_runs(alike, 5) == 5 < num_runs(given, 5)
+
+
+def test_forty_iterations_are_enough_where_the_user_asks_for_no_number() -> None:
+    assert advised(JITTER).iterations == ITERATIONS
+    assert advised(HALVED).iterations == 1, "nothing varies"
+
+
+def test_progress_is_told_once_for_each_run_at_most() -> None:
+    told: list[int] = []
+    given = asked(HALVED)
+    advise(given, names=chosen(SYSTEMS), progress=told.append)
+    assert 0 < sum(told) <= num_runs(given, len(chosen(SYSTEMS)))
+
+
+def test_the_same_seed_gives_the_same_advice_in_one_process_and_in_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "PROBE_S", 0.0)
+    monkeypatch.setattr(workers, "WORKERS_PAY_S", 0.0)
+    alone, together, other = (
+        advise(asked(JITTER, HALVED, iterations=5, seed=seed), names=chosen(SYSTEMS), jobs=jobs)
+        for jobs, seed in ((1, 3), (3, 3), (1, 4))
+    )
+    assert to_object(alone) == to_object(together)
+    assert to_object(alone) != to_object(other)

@@ -1,0 +1,55 @@
+"""Nodes that fail slow no step; the result says which part of a day trains."""
+
+from typing import Any
+
+import pytest
+
+from simnet.errors import SimnetError
+from tests.helpers.fault_samples import COMPUTE_S, cluster, computing, fault
+
+FAILING = {"mean_time_between": "1000 h", "checkpoint": "1 min", "restart": "10 min"}
+
+
+def test_a_step_takes_as_long_as_without_it() -> None:
+    found = computing(fault("node_failure", **FAILING))
+    assert found.iterations_s == pytest.approx([COMPUTE_S])
+    assert found.availability is not None
+    # Four nodes stop four times as often as one: 24 x 4 / 1000 a day.
+    assert found.availability.stops_per_day == pytest.approx(0.096)
+    assert found.availability.low <= found.availability.fraction <= found.availability.high < 1
+
+
+def test_without_it_nothing_is_said_of_availability() -> None:
+    assert computing(fault("slow_rank", node=0, compute_slowdown=1.5)).availability is None
+
+
+def test_the_interval_is_drawn_from_the_seed() -> None:
+    failing = fault("node_failure", **{**FAILING, "mean_time_between": "4 h"})
+    once, again, other = (computing(failing, seed=seed).availability for seed in (1, 1, 2))
+    assert once == again != other
+    assert once is not None
+    assert other is not None
+    assert once.fraction == other.fraction
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"mean_time_between": "0 s"}, "mean_time_between: '0 s': must be at least 1 s"),
+        ({"mean_time_between": "10 parsec"}, "'parsec' is not a unit of time"),
+        ({"mean_time_between": 1000}, "mean_time_between: 1000: write a number and a unit in quotes"),
+        ({"checkpoint_every": "0 s"}, "checkpoint_every: '0 s': must be above 0 s"),
+        ({"checkpoint": "0 s"}, "checkpoint: '0 s': must be above 0 s, or give checkpoint_every"),
+        ({"restart": "-1 s"}, "restart: '-1 s': time must be finite and not negative"),
+        ({"nodes": [1]}, "unknown key 'nodes'"),
+    ],
+)
+def test_failures_that_are_none_are_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(SimnetError) as caught:
+        fault("node_failure", **{**FAILING, **keys})
+    assert message in str(caught.value)
+
+
+def test_one_mean_time_is_enough() -> None:
+    with pytest.raises(ValueError, match="node_failure: is named twice; give the mean time of all causes together"):
+        cluster(fault("node_failure", **FAILING), fault("node_failure", **FAILING))

@@ -1,0 +1,118 @@
+"""Nodes of two generations: the older GPUs and the slower NICs are what the others wait for."""
+
+from typing import Any
+
+import pytest
+
+from simnet.errors import SimnetError
+from simnet.hardware import Calibration
+from simnet.result import StrategyResult
+from simnet.scenario import Scenario
+from simnet.simulation import simulate
+from simnet.strategies import DenseAllReduce
+from simnet.units import Bandwidth, Duration, Size
+from simnet.workload.workload import ComputeTime, Workload
+from tests.helpers.fault_samples import COMPUTE_S, NIC_BYTES_PER_S, cluster, computing, fault, ring_s, sending
+
+NEW_S, OLD_S = 0.1, 0.25
+GPU_WORKLOAD = Workload(
+    gradient_bytes=Size(4e3),
+    compute=tuple(
+        ComputeTime(
+            gpu=gpu, precision="fp32", batch=8, step_s=Duration(step_s), optimizer="adam", includes_optimizer=False,
+            source="x",
+        )
+        for gpu, step_s in (("New", NEW_S), ("Old", OLD_S))
+    ),
+    batch_per_rank=8,
+)  # fmt: skip
+
+
+def trained(*faults: Any, gpu: str = "New", workload: Workload = GPU_WORKLOAD) -> StrategyResult:
+    """Return steps of GPUs by name, whose messages and optimizer take no time."""
+    shape = cluster(*faults, bytes_per_s=1e15, alpha_s=0.0, gpu=gpu)
+    calibration = Calibration(memory_bytes_per_s=Bandwidth(1e18))
+    strategy = DenseAllReduce(bucketing="fused", overlap=False)
+    return simulate(Scenario(cluster=shape, workload=workload, strategy=strategy, calibration=calibration)).result
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 2.5])
+def test_a_step_takes_as_long_as_on_the_slower_kind(factor: float) -> None:
+    found = computing(fault("other_nodes", at_nodes=[1, 3], compute_slowdown=factor))
+    assert found.iteration_s == pytest.approx(max(factor, 1) * COMPUTE_S)
+
+
+def test_where_all_nodes_are_of_the_other_kind_all_are_faster() -> None:
+    found = computing(fault("other_nodes", at_nodes=[0, 1, 2, 3], compute_slowdown=0.5))
+    assert found.iteration_s == pytest.approx(0.5 * COMPUTE_S)
+
+
+def test_the_name_of_a_gpu_stands_for_how_much_longer_it_takes() -> None:
+    assert trained().iteration_s == pytest.approx(NEW_S)
+    assert trained(fault("other_nodes", at_nodes=[2], gpu="Old")).iteration_s == pytest.approx(OLD_S)
+    assert trained(fault("other_nodes", at_nodes=[2], gpu="New"), gpu="Old").iteration_s == pytest.approx(OLD_S)
+
+
+@pytest.mark.parametrize("slower", [{"nic": "5 Gbit/s"}, {"nic_slowdown": 2.0}])
+def test_a_ring_runs_at_the_slower_nics(slower: dict[str, Any]) -> None:
+    assert NIC_BYTES_PER_S == 10e9 / 8
+    found = sending(fault("other_nodes", at_nodes=[0], **slower))
+    assert found.iteration_s == pytest.approx(ring_s(bytes_per_s=NIC_BYTES_PER_S / 2))
+
+
+def test_faster_nics_of_some_nodes_do_not_help() -> None:
+    assert sending(fault("other_nodes", at_nodes=[0], nic="100 Gbit/s")).iteration_s == pytest.approx(ring_s())
+
+
+def test_gpu_and_nic_of_one_node_may_be_said_by_two_faults() -> None:
+    both = (
+        fault("other_nodes", at_nodes=[1], compute_slowdown=2.0),
+        fault("other_nodes", at_nodes=[1], nic_slowdown=3.0),
+    )
+    assert computing(*both).iteration_s == pytest.approx(2 * COMPUTE_S)
+    assert sending(*both).iteration_s == pytest.approx(ring_s(bytes_per_s=NIC_BYTES_PER_S / 3))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({}, "at_nodes: are as all others: give gpu, compute_slowdown, nic or nic_slowdown"),
+        ({"ranks_per_node": 1}, "at_nodes: are as all others: give gpu, compute_slowdown, nic or nic_slowdown"),
+        ({"at_nodes": [], "nic_slowdown": 2.0}, "at_nodes: []: must name at least one node"),
+        ({"gpu": "Old", "compute_slowdown": 2.0}, "compute_slowdown: 2: follows from gpu 'Old'; drop one"),
+        ({"nic": "1 Gbit/s", "nic_slowdown": 2.0}, "nic_slowdown: 2: follows from nic '1 Gbit/s'; drop one"),
+        ({"nic": "0 B/s"}, "nic: '0 B/s': must be at least 1 B/s"),
+        ({"nic": "1 Mbit/s"}, "nic '1 Mbit/s': must be from a thousandth to a hundred times the cluster's 10 Gbit/s"),
+        ({"nic": "10 Tbit/s"}, "must be from a thousandth to a hundred times the cluster's 10 Gbit/s"),
+        ({"compute_slowdown": 0.001}, "compute_slowdown: 0.001: must be a number of at least 0.01, at most 1000"),
+        ({"compute_slowdown": 2.0, "ranks_per_node": 4}, "ranks_per_node 4: every node must have 1, as the cluster"),
+    ],
+)
+def test_nodes_that_are_no_others_are_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises((SimnetError, ValueError)) as caught:
+        cluster(fault("other_nodes", **{"at_nodes": [1], **keys}), gpu="New")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "what"),
+    [({"compute_slowdown": 2.0}, {"gpu": "Old"}, "compute"), ({"nic_slowdown": 2.0}, {"nic": "1 Gbit/s"}, "NICs")],
+)
+def test_a_node_is_of_one_other_kind(one: dict[str, Any], other: dict[str, Any], what: str) -> None:
+    faults = fault("other_nodes", at_nodes=[0, 2], **one), fault("other_nodes", at_nodes=[1, 2], **other)
+    with pytest.raises(ValueError, match=f"faults: two of kind 'other_nodes' on the {what} of node 2: name each node"):
+        cluster(*faults)
+
+
+def test_a_gpu_that_the_workload_does_not_know_or_that_all_have_is_refused() -> None:
+    with pytest.raises(SimnetError, match="'Odd'"):
+        trained(fault("other_nodes", at_nodes=[1], gpu="Odd"))
+    with pytest.raises(SimnetError, match="gpu: 'New': is that of all nodes; give another, or drop it"):
+        trained(fault("other_nodes", at_nodes=[1], gpu="New"))
+
+
+def test_a_gpu_that_could_not_change_anything_is_refused() -> None:
+    timed = Workload(gradient_bytes=Size(4e3), forward_s=Duration(0.1), backward_s=Duration(0.2))
+    with pytest.raises(SimnetError, match="gpu: 'Old': takes as long as 'New', since the workload gives its times"):
+        trained(fault("other_nodes", at_nodes=[1], gpu="Old"), workload=timed)

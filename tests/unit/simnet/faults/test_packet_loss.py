@@ -1,0 +1,81 @@
+"""Packets that are lost: a NIC carries what TCP's throughput equation leaves, and never more than its rate."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simnet.errors import SimnetError
+from simnet.faults import PacketLoss
+from tests.helpers.fault_samples import NIC_BYTES_PER_S, fault, ring_s, sending
+
+SEGMENT, ROUND_TRIP_S = 1448, 1e-4
+
+
+def loss(probability: float, **keys: object) -> PacketLoss:
+    found = fault("packet_loss", probability=probability, **{"round_trip": "100 us", **keys})
+    assert isinstance(found, PacketLoss)
+    return found
+
+
+def padhye_bytes_per_s(probability: float, round_trip_s: float, connections: int = 1) -> float:
+    """Return RFC 5348, section 3.1, written as there: X_Bps = s / (R f(p)), with b = 1 and t_RTO = 4 R."""
+    usual = math.sqrt(2 * probability / 3)
+    timeouts = 12 * math.sqrt(3 * probability / 8) * probability * (1 + 32 * probability**2)
+    return connections * SEGMENT / (round_trip_s * (usual + timeouts))
+
+
+@pytest.mark.parametrize("probability", [1e-6, 1e-4, 1e-3])
+def test_seldom_lost_packets_follow_the_square_root_law(probability: float) -> None:
+    """Mathis et al., "The macroscopic behavior of the TCP congestion avoidance algorithm", CCR 27(3), 1997, eq. 3."""
+    mathis = SEGMENT / ROUND_TRIP_S * math.sqrt(3 / 2) / math.sqrt(probability)
+    # Timeouts add 9 p (1 + 32 p^2) of the square root's time.
+    assert loss(probability).goodput_bytes_per_s == pytest.approx(mathis / (1 + 9 * probability), rel=1e-4)
+
+
+@given(st.floats(1e-6, 0.5), st.integers(1, 64))
+def test_often_lost_packets_follow_the_whole_equation(probability: float, connections: int) -> None:
+    found = loss(probability, connections=connections)
+    expected = padhye_bytes_per_s(probability, ROUND_TRIP_S, connections)
+    assert found.goodput_bytes_per_s == pytest.approx(max(expected, 1.0))
+
+
+def test_a_ring_runs_at_what_the_loss_of_one_nic_leaves() -> None:
+    found = sending(loss(0.001, at_nodes=[3]))
+    assert padhye_bytes_per_s(0.001, ROUND_TRIP_S) < NIC_BYTES_PER_S
+    assert found.iteration_s == pytest.approx(ring_s(bytes_per_s=padhye_bytes_per_s(0.001, ROUND_TRIP_S)))
+
+
+def test_loss_that_leaves_more_than_the_nic_costs_nothing() -> None:
+    harmless = loss(1e-6, connections=16)
+    assert harmless.goodput_bytes_per_s > NIC_BYTES_PER_S
+    assert sending(harmless).iteration_s == pytest.approx(ring_s())
+
+
+def test_as_many_connections_carry_as_many_times_as_much() -> None:
+    assert loss(0.01, connections=8).goodput_bytes_per_s == pytest.approx(8 * loss(0.01).goodput_bytes_per_s)
+
+
+def test_the_lowest_of_several_limits_holds() -> None:
+    found = sending(loss(0.001, at_nodes=[0]), loss(0.01, at_nodes=[1]))
+    assert found.iteration_s == pytest.approx(ring_s(bytes_per_s=padhye_bytes_per_s(0.01, ROUND_TRIP_S)))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"probability": 0}, "probability: 0: must be a number above 0, at most 0.5"),
+        ({"probability": 0.51}, "probability: 0.51: must be a number above 0, at most 0.5"),
+        ({"probability": -0.1}, "probability: -0.1: must be a number above 0, at most 0.5"),
+        ({"probability": math.nan}, "probability: nan: must be finite"),
+        ({"probability": "1 %"}, "probability: '1 %': write a number without quotes"),
+        ({"round_trip": "0 s"}, "round_trip: '0 s': must be at least 1 ns"),
+        ({"segment": "0 B"}, "segment: '0 B': must be at least 1 B"),
+        ({"connections": 0}, "connections: 0: must be a whole number of at least 1"),
+    ],
+)
+def test_a_loss_that_is_none_is_refused(keys: dict[str, object], message: str) -> None:
+    with pytest.raises(SimnetError) as caught:
+        fault("packet_loss", **{"probability": 0.01, "round_trip": "1 ms", **keys})
+    assert message in str(caught.value)

@@ -1,0 +1,56 @@
+"""A rank, a node or several that compute more slowly: a step that is all compute takes as long as the slowest."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.helpers.fault_samples import BACKWARD_S, COMPUTE_S, FORWARD_S, OPTIMIZER_S, computing, fault
+
+
+def slow(rank: int, factor: float, per_node: int = 2) -> dict[str, object]:
+    return {"node": rank // per_node, "local_rank": rank % per_node, "compute_slowdown": factor}
+
+
+@given(st.integers(0, 7), st.floats(1, 1000))
+def test_a_step_takes_as_many_times_as_long_as_the_compute_of_the_slow_rank(rank: int, factor: float) -> None:
+    found = computing(fault("slow_rank", **slow(rank, factor)), ranks_per_node=2)
+    assert found.iteration_s == pytest.approx(factor * COMPUTE_S)
+    assert found.breakdown.forward_s == pytest.approx(factor * FORWARD_S)
+
+
+def test_other_ranks_wait_for_it_and_it_is_named() -> None:
+    found = computing(fault("slow_rank", **slow(5, 1.5)), ranks_per_node=2, iterations=10)
+    assert found.waits is not None
+    (late,) = found.waits.late
+    assert late.rank == 5
+    assert late.share == 1
+    # Ranks meet once a step, before the optimizer. In its own optimizer the slow one falls behind for the next step.
+    in_first_s = 0.5 * (FORWARD_S + BACKWARD_S)
+    assert late.held_s == pytest.approx(in_first_s + 0.9 * 0.5 * OPTIMIZER_S)
+    assert found.waits.most_s == pytest.approx(late.held_s)
+    assert found.waits.least_s == pytest.approx(0)
+
+
+def test_of_several_slow_ranks_the_slowest_counts_and_factors_of_one_rank_multiply() -> None:
+    several = [fault("slow_rank", **slow(rank, factor)) for rank, factor in ((1, 1.2), (6, 1.7), (3, 1.1))]
+    assert computing(*several, ranks_per_node=2).iteration_s == pytest.approx(1.7 * COMPUTE_S)
+    twice = [fault("slow_rank", **slow(1, factor)) for factor in (1.2, 1.5)]
+    assert computing(*twice, ranks_per_node=2).iteration_s == pytest.approx(1.8 * COMPUTE_S)
+
+
+def test_a_hundred_slow_ranks_at_once_are_simulated() -> None:
+    many = [fault("slow_rank", **slow(rank, 1 + rank / 100, per_node=4)) for rank in range(100)]
+    assert computing(*many, num_nodes=25, ranks_per_node=4).iteration_s == pytest.approx(1.99 * COMPUTE_S)
+
+
+def test_a_slow_node_is_all_its_ranks() -> None:
+    node = computing(fault("slow_node", node=2, compute_slowdown=1.4), ranks_per_node=2, iterations=3)
+    ranks = [fault("slow_rank", **slow(rank, 1.4)) for rank in (4, 5)]
+    assert node.iterations_s == pytest.approx(computing(*ranks, ranks_per_node=2, iterations=3).iterations_s)
+    assert node.iteration_s == pytest.approx(1.4 * COMPUTE_S)
+
+
+def test_one_rank_alone_waits_for_nobody() -> None:
+    found = computing(fault("slow_rank", **slow(0, 2.0)), num_nodes=1)
+    assert found.iteration_s == pytest.approx(2 * COMPUTE_S)
+    assert found.waits is None or found.waits.late == ()

@@ -1,0 +1,149 @@
+"""Figures of many iterations: their distribution, and the time that is lost to each fault, also as a table."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import simnet
+from simnet.errors import SimnetError
+from simnet.faults import CollectiveJitter, Pause, SlowLink, SlowRank
+from simnet.result import RunResult, to_json
+from simnet.show import figure, iterations_figure, lost_time_figure
+from simnet.show.fault_text import fault_text
+from simnet.show.lost_time import lost_time_lines, signed
+from simnet.show.plot import plot
+from simnet.show.result_page import result_page
+from simnet.show.table import Table
+from simnet.step_times import LostTime, LostToFault, StepTimes
+from simnet.units import Duration
+
+SLOW = {"kind": "slow_rank", "node": 1, "compute_slowdown": 1.5}
+FAULTS = [SLOW, {"kind": "compute_jitter", "cv": 0.1}]
+
+
+def times(mean_s: float, p95_s: float) -> StepTimes:
+    return StepTimes(mean_s=mean_s, p50_s=mean_s / 2, p95_s=p95_s)
+
+
+def lost(scale: float) -> LostTime:
+    faults = tuple(
+        LostToFault(key=f"cluster.faults.{place}", lost=times(scale * mean_s, scale * 0.04))
+        for place, mean_s in enumerate((0.02, 0.01))
+    )
+    return LostTime(faults=faults, together=times(scale * 0.05, scale * 0.09), interaction=times(scale * 0.02, 0.0))
+
+
+@pytest.fixture(scope="module")
+def run() -> RunResult:
+    """Return a run of 100 iterations of 1 to 100 ms, and its baseline's of 2 to 200 ms, that says what faults cost."""
+    found = simnet.simulate("bert_base_10gbit", {"cluster.faults": FAULTS, "run.iterations": 2}, draws=0)
+    assert found.baseline is not None
+    steps = tuple(place / 1e3 for place in range(1, 101))
+    own = replace(found.result, iterations_s=steps, lost_time=lost(1.0))
+    other = replace(found.baseline, iterations_s=tuple(2 * one for one in steps), lost_time=lost(-1.0))
+    return replace(found, result=own, baseline=other)
+
+
+def drawn(made: Any) -> Any:
+    with figure.styled():
+        assert figure.image(made)
+    return made
+
+
+def test_a_curve_rises_by_the_same_share_at_each_iteration(run: RunResult) -> None:
+    with figure.styled():
+        times_axes, ratios = drawn(iterations_figure.iterations(run)).axes
+    curves = [line for line in times_axes.get_lines() if len(line.get_xdata()) == 100]
+    assert [list(curve.get_xdata())[::99] for curve in curves] == [pytest.approx([1, 100]), pytest.approx([2, 200])]
+    assert list(curves[0].get_ydata())[::99] == pytest.approx([0.005, 0.995])
+    over_median = [line.get_xdata() for line in ratios.get_lines() if len(line.get_xdata()) == 100]
+    assert list(over_median[0]) == pytest.approx(list(over_median[1]))
+
+
+def test_percentiles_are_marked_where_the_result_has_them(run: RunResult) -> None:
+    with figure.styled():
+        axes = drawn(iterations_figure.iterations(run)).axes[0]
+    marks = {
+        line.get_label(): (line.get_xdata()[0], line.get_ydata()[0])
+        for line in axes.get_lines()
+        if line.get_marker() != "None"
+    }
+    assert marks["p95: 95.05 ms"] == (pytest.approx(run.result.p95_s * 1e3), 0.95)
+    assert marks["p99: 198 ms"] == (pytest.approx(198.02), 0.99)
+
+
+def test_the_caption_says_how_many_iterations_and_where(run: RunResult) -> None:
+    with figure.styled():
+        caption = iterations_figure.iterations(run).get_label()
+    assert caption.startswith("Times of 100 iterations: BERT-Base")
+    assert "a100_tcp_estimate (estimate)" in caption
+
+
+def test_bars_of_lost_time_are_in_ms_and_in_per_cent_of_the_own_step(run: RunResult) -> None:
+    with figure.styled():
+        absolute, relative = drawn(lost_time_figure.lost_time(run)).axes
+    widths = [bar.get_width() for bar in absolute.patches]
+    assert widths == pytest.approx([20, 10, 50, 20, -20, -10, -50, -20])
+    shares = [bar.get_width() for bar in relative.patches]
+    assert shares[:4] == pytest.approx([100 * one / 50.5 for one in (20, 10, 50, 20)])
+    assert shares[4:] == pytest.approx([-100 * one / 101 for one in (20, 10, 50, 20)])
+    labels = [text.get_text().replace("\n", " ") for text in absolute.get_yticklabels()]
+    assert labels[:2] == ["slow rank: node 1, compute slowdown 1.5", "jitter of compute: cv 0.1"]
+    assert labels[2:] == ["all together", "of it by interaction"]
+
+
+def test_figures_of_a_run_are_chosen_by_name_and_drawn_by_default(run: RunResult, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_bytes(to_json(run.without_spans()))
+    everything = plot(tmp_path / "run.json", tmp_path / "all", "svg")
+    assert [path.stem for path in everything] == ["breakdown", "iterations", "lost_time"]
+    assert [path.stem for path in plot(tmp_path / "run.json", tmp_path / "one", "svg", names=["lost_time"])] == [
+        "lost_time"
+    ]
+
+
+def test_a_figure_without_its_data_is_refused(run: RunResult, tmp_path: Path) -> None:
+    alike = replace(run.result, iterations_s=(0.1, 0.1), lost_time=None)
+    (tmp_path / "run.json").write_bytes(to_json(replace(run, result=alike, baseline=None, speedup=None)))
+    for name, why in (("iterations", "all iterations take as long"), ("lost_time", "simulate with --lost-time")):
+        with pytest.raises(SimnetError, match=f"--figure: '{name}': .*{why}.*; there is breakdown"):
+            plot(tmp_path / "run.json", tmp_path, names=[name])
+
+
+def test_the_page_has_a_row_for_each_fault_with_both_strategies(run: RunResult) -> None:
+    text = str(result_page(run))
+    assert re.search(
+        r"^slow rank: node 1, compute +\+20 ms +39\.6 % +\+10 ms +\+40 ms +-20 ms +-19\.8 % ", text, re.MULTILINE
+    )
+    assert re.search(r"^of it by interaction +\+20 ms +39\.6 %", text, re.MULTILINE)
+    assert max(map(len, text.splitlines())) <= 100
+    (table,) = (block for block in lost_time_lines(run) if isinstance(block, Table))
+    assert len({len(row) for row in table.rows}) == 1
+
+
+def test_a_page_of_a_run_that_nobody_asked_of_says_nothing_of_lost_time(run: RunResult) -> None:
+    plain = replace(run, result=replace(run.result, lost_time=None), baseline=None, speedup=None)
+    assert "interaction" not in str(result_page(plain))
+
+
+def test_differences_have_a_sign_and_rounding_is_zero() -> None:
+    assert [signed(one, 0.1) for one in (0.03821, -0.0005, 1e-9)] == ["+38.2 ms", "-500 us", "0"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        (SlowRank(node=3, local_rank=5, compute_slowdown=1.3), "slow rank: node 3, local rank 5, compute slowdown 1.3"),
+        (SlowLink(place=1, rate=0.5, from_s=Duration(5)), "slow link: from 5 s, place 1, rate 0.5"),
+        (
+            Pause(ranks=tuple(range(9)), pause=Duration(0.05), every=10),
+            "pause: ranks (9 values), pause 50 ms, every 10",
+        ),
+        (Pause(ranks=(1, 2), pause=Duration(0.05), every=10), "pause: ranks 1 2, pause 50 ms, every 10"),
+        (CollectiveJitter(cv=0.1), "jitter of collectives: cv 0.1"),
+    ],
+)
+def test_a_fault_is_named_by_what_it_says_beyond_its_defaults(fault: Any, text: str) -> None:
+    assert fault_text(fault) == text

@@ -1,0 +1,80 @@
+"""Fitted variation as a table: who is slow, how often others wait for it, and what is left out of a long one."""
+
+import json
+
+import pytest
+
+from simnet.fitting import variation_file, variation_fit
+from simnet.fitting.rank_samples import RankSamples, met
+from simnet.fitting.variation_fit import FittedVariation
+from simnet.show.rank_table import MOST_ROWS, variation_object, variation_page
+from tests.helpers import rank_runs
+
+
+def found(**run: object) -> FittedVariation:
+    compute_s = rank_runs.times(**run)  # type: ignore[arg-type]
+    everyone = tuple(range(len(compute_s)))
+    collectives = tuple(met(everyone, column.max() - column) for column in compute_s.T)
+    return variation_fit.fit(
+        RankSamples(where="run", ranks_per_node=2, compute_s=compute_s, own_s=compute_s, collectives=collectives)
+    )
+
+
+def rows(fitted: FittedVariation, **how: bool) -> list[str]:
+    lines = str(variation_page(fitted, **how)).splitlines()
+    start = next(at for at, line in enumerate(lines) if line.split()[:1] == ["rank"])
+    after = lines[start + 1 :]
+    return after[: after.index("")] if "" in after else after
+
+
+def test_the_head_says_what_was_measured_and_each_rank_has_a_row() -> None:
+    fitted = found(slow={3: 1.3})
+    text = str(variation_page(fitted))
+    assert text.startswith("run: 8 ranks on 4 nodes, 100 steps; mean compute ")
+    assert len(rows(fitted)) == 8
+    slow = rows(fitted)[3].split()
+    assert slow[:2] == ["3", "1.1"]
+    assert slow[-1] == "slow"
+    assert float(slow[4]) == pytest.approx(1.3, rel=0.03)
+    assert "slow" not in "".join(rows(fitted)[:3])
+
+
+def test_who_came_last_is_said_in_parts_and_time() -> None:
+    slow = rows(found(slow={3: 1.3}))[3]
+    assert "100%" in slow or "99%" in slow
+    assert " ms" in slow
+
+
+def test_where_nobody_waits_a_dash_stands_for_it() -> None:
+    fitted = variation_fit.fit(rank_runs.samples(rank_runs.times()))
+    assert all(line.split().count("-") == 3 for line in rows(fitted))
+
+
+def test_pauses_are_counted_with_their_time() -> None:
+    fitted = found(probability=0.03)
+    number = sum(one.pauses for one in fitted.ranks)
+    shown = [line.split()[-3] for line in rows(fitted) if line.split()[-1] in {"ms", "s"}]
+    assert sum(int(one.removesuffix(",")) for one in shown if one.endswith(",")) == number > 0
+
+
+def test_of_many_ranks_those_that_cost_most_are_shown() -> None:
+    fitted = found(ranks=64, slow={50: 1.5})
+    assert len(rows(fitted)) == MOST_ROWS
+    assert any(line.split()[0] == "50" and line.endswith("slow") for line in rows(fitted))
+    assert "note: 32 faster ranks are not shown: --all-rows" in str(variation_page(fitted))
+    assert len(rows(fitted, all_rows=True)) == 64
+
+
+def test_the_faults_are_shown_below_unless_they_are_written() -> None:
+    fitted = found(slow={3: 1.3})
+    text = variation_file.text(fitted)
+    assert text.strip() in "\n".join(line.rstrip() for line in str(variation_page(fitted, text)).splitlines())
+    assert "[[cluster.faults]]" not in str(variation_page(fitted))
+
+
+def test_json_holds_all_of_it() -> None:
+    fitted = found(slow={3: 1.3})
+    shown = json.loads(json.dumps(variation_object(fitted), allow_nan=False))
+    assert shown["ranks"][3]["is_slow"]
+    assert shown["faults"] == [dict(one) for one in fitted.faults]
+    assert (shown["num_steps"], shown["ranks_per_node"]) == (100, 2)

@@ -1,0 +1,69 @@
+"""Draws of faults: what a fault draws hangs on what it says, and neither on its place nor on the others."""
+
+import numpy as np
+import pytest
+
+from simnet.faults import CollectiveJitter, ComputeJitter, Pause, SlowRank
+from simnet.hardware import Fault
+from simnet.units import Duration
+from simnet.variation import Variation, Varied
+from tests.helpers.topologies import topology
+
+JITTER, OTHERS = ComputeJitter(cv=0.1, ranks=(0, 1, 2)), ComputeJitter(cv=0.1, ranks=(3,))
+PAUSE = Pause(pause=Duration(0.1), probability=0.5)
+RANKS, COLLECTIVES = 4, 3
+
+
+def drawn(*faults: Fault, seed: int = 0, iteration: int = 5) -> Varied:
+    return Variation(topology(2, 2, faults=faults), seed).of(iteration, COLLECTIVES)
+
+
+def same(one: object, other: object) -> bool:
+    return bool(np.array_equal(np.asarray(one), np.asarray(other)))
+
+
+def test_without_a_fault_the_others_draw_what_they_did() -> None:
+    collectives = CollectiveJitter(cv=0.1)
+    whole = drawn(JITTER, OTHERS, PAUSE, collectives)
+    without = drawn(OTHERS, PAUSE, collectives)
+    assert same(whole.compute[3], without.compute[3])
+    assert same(without.compute[:3], np.ones(3))
+    assert same(whole.pauses_s, without.pauses_s)
+    assert same(whole.collectives, without.collectives)
+
+
+def test_the_order_of_faults_changes_no_draw() -> None:
+    faults = (JITTER, PAUSE, OTHERS, SlowRank(node=0, compute_slowdown=1.5))
+    for one, other in zip(drawn(*faults), drawn(*reversed(faults)), strict=True):
+        assert same(one, other)
+
+
+def test_two_faults_that_say_the_same_draw_apart() -> None:
+    once, twice = drawn(JITTER).compute, drawn(JITTER, JITTER).compute
+    assert not same(twice, once * once)
+    assert same(drawn(JITTER, PAUSE, JITTER).compute, twice)
+
+
+@pytest.mark.parametrize("cv", [0.02, 0.5])
+def test_another_amount_draws_by_the_same_random_numbers(cv: float) -> None:
+    """So that a sweep over it is smooth: the logarithms of lognormal factors are standard normal numbers, scaled."""
+
+    def normal(given: float) -> np.ndarray:
+        spread = np.log1p(given**2)
+        return (np.log(drawn(ComputeJitter(cv=given)).compute) + spread / 2) / np.sqrt(spread)
+
+    assert normal(cv) == pytest.approx(normal(0.1))
+
+
+def test_who_pauses_seldom_pauses_where_one_does_who_pauses_often() -> None:
+    rare, often = (
+        np.concatenate([drawn(Pause(pause=Duration(0.1), probability=p), iteration=i).pauses_s for i in range(50)])
+        for p in (0.1, 0.6)
+    )
+    assert 0 < np.count_nonzero(rare) < np.count_nonzero(often)
+    assert not np.count_nonzero(rare > often)
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"iteration": 6}])
+def test_another_seed_or_iteration_draws_something_else(change: dict[str, int]) -> None:
+    assert not same(drawn(ComputeJitter(cv=0.1)).compute, drawn(ComputeJitter(cv=0.1), **change).compute)

@@ -1,0 +1,135 @@
+"""Tasks on executors of any kind: few wait, results come as they are ready, and what fails is told."""
+
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, CancelledError, Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import simnet
+from simnet import any_executor, worker_pools
+from simnet.errors import SimnetError
+from simnet.worker_pools import ExecutorPool, TaskFuture, run_on
+
+AXES = {"cluster.num_nodes": [2, 4]}
+JITTER = {"cluster.faults": [{"kind": "compute_jitter", "cv": 0.05}], "run.iterations": 2}
+
+
+class Now:
+    """An executor that does a task when it is given."""
+
+    def __init__(self) -> None:
+        self.given: list[Future[Any]] = []
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Any:
+        future: Future[Any] = Future()
+        self.given.append(future)
+        try:
+            future.set_result(work(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class Asked:
+    """An executor whose futures know nothing but their result, as some of older libraries."""
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> TaskFuture:
+        class Later:
+            def result(self) -> Any:
+                return work(*arguments)
+
+        return Later()
+
+
+class Held(Now):
+    """An executor that does a task when it is told to."""
+
+    _max_workers = 3
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Any:
+        self.given.append(Future())
+        return self.given[-1]
+
+
+@pytest.fixture(scope="module")
+def expected() -> Any:
+    return simnet.sweep("bert_base_10gbit", AXES, settings=JITTER, draws=20, progress=False)
+
+
+@pytest.mark.parametrize("make", [Now, Asked, lambda: ThreadPoolExecutor(4)])
+def test_any_executor_gives_what_one_process_gives(make: Callable[[], Any], expected: Any) -> None:
+    found = simnet.sweep("bert_base_10gbit", AXES, settings=JITTER, draws=20, executor=make(), progress=False)
+    assert found.to_json() == expected.to_json()
+    assert any(len(set(run.result.iterations_s)) > 1 for run in found)
+
+
+def test_what_cannot_take_tasks_is_refused() -> None:
+    rule = r"must have submit\(function, \*arguments\), as concurrent.futures and distributed.Client have; give one"
+    with pytest.raises(SimnetError, match=f"^executor: list: {rule}"):
+        any_executor.adapted([1])
+
+
+def test_few_tasks_wait_however_many_there_are() -> None:
+    executor = Held()
+    tasks = iter(range(100))
+    found = run_on(ExecutorPool(executor), lambda: next(tasks, None), str)
+    seen = []
+    for finished in range(100):
+        if finished == 0:
+            # Nothing is ready before the first is asked for, which then waits: it is answered beforehand.
+            executor.submit = _answering(executor, {0})  # type: ignore[method-assign]
+        seen.append(next(found))
+        assert len(executor.given) - finished <= 2 * 3
+        waiting = [future for future in executor.given if not future.done()]
+        if waiting:
+            waiting[-1].set_result(f"late {finished}")
+    assert len(seen) == 100
+    assert sorted(task for task, _ in seen) == list(range(100))
+
+
+def _answering(executor: Held, at_once: set[int]) -> Callable[..., Any]:
+    """Return a `submit` that has some tasks answered when they are given."""
+
+    def submit(work: Callable[..., Any], /, *arguments: Any) -> Any:
+        executor.given.append(Future())
+        if len(executor.given) - 1 in at_once:
+            executor.given[-1].set_result("at once")
+        return executor.given[-1]
+
+    return submit
+
+
+def test_the_first_task_that_fails_ends_the_others() -> None:
+    executor = Held()
+    tasks = iter(range(100))
+    executor.submit = _answering(executor, {3})  # type: ignore[method-assign]
+    found = run_on(ExecutorPool(executor), lambda: next(tasks, None), str)
+    assert next(found) == (3, "at once")
+    executor.given[1].set_exception(ZeroDivisionError("of a strategy"))
+    with pytest.raises(ZeroDivisionError, match="of a strategy"):
+        next(found)
+    assert [future.cancelled() for future in executor.given] == [True, False, True, False, True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("error", "what"), [(BrokenExecutor(), "a worker died"), (CancelledError(), "its tasks were cancelled")]
+)
+def test_a_broken_executor_is_told_in_a_sentence(error: Exception, what: str) -> None:
+    class Broken:
+        def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Any:
+            raise error
+
+    with pytest.raises(SimnetError, match=rf"^executor: {what}; start again with another one \(a sweep resumes\)$"):
+        next(run_on(ExecutorPool(Broken()), lambda: 1, str))
+
+
+def test_a_pool_is_asked_whether_results_can_still_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pools, "CHECK_S", 0.01)
+
+    class Gone(ExecutorPool):
+        def check(self) -> None:
+            raise SimnetError("no workers")
+
+    with pytest.raises(SimnetError, match=r"^no workers$"):
+        next(run_on(Gone(Held()), lambda: 1, str))
