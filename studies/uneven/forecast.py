@@ -22,7 +22,6 @@ from studies.uneven.rows import (
     AIM_S,
     BATCH,
     DEGRADED_AFTER,
-    FAULTS,
     LEAST_STEPS,
     MOST_STEPS,
     NUM_NODES,
@@ -137,8 +136,3 @@ def gradients() -> tuple[Gradient, ...]:
             Gradient(name=f"{number}.weight", shape=(rows, columns), backward_share=rows * columns),
         )
     )
-
-
-def num_settings() -> int:
-    """Return how many points there are at a bandwidth."""
-    return len(FAULTS) * len(STRATEGIES)

@@ -146,8 +146,9 @@ def _named(found: Sequence[UnevenPoint]) -> list[tuple[str, list[UnevenPoint]]]:
 def faults_table(folder: Path) -> Table:
     """Return the errors by what was put in."""
     rows = []
+    both = [points(folder, percentile) for percentile in ASKED]
     for fault in FAULTS:
-        median, late = ([one for one in points(folder, which) if one.fault == fault] for which in (50, 95))
+        median, late = ([one for one in found if one.fault == fault] for found in both)
         errors = (percent(mean_error(median)), _signed(mean_signed_error(median)), percent(mean_error(late)))
         rows.append((fault, *errors))
     return Table(["", "median: mean error", "with its sign", "95th percentile: mean error"], rows)

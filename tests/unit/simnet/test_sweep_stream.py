@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import simnet
-from simnet import results_file, simulation, sweep_stream, sweeps
+from simnet import results_file, sweep_stream, sweeps
 from simnet.errors import SimnetError
 from simnet.journal import NAME
-from simnet.result import RunResult, to_json
+from simnet.result import to_json
 from simnet.scenario import Scenario
 from simnet.show.frame import read_frame
 from tests.helpers.scenario_samples import pod, write
@@ -23,19 +23,6 @@ AXES: dict[str, list[Any]] = {NODES: [1, 0, 2, 3, 2], BATCH: [8, 64]}
 @pytest.fixture
 def scenario(tmp_path: Path) -> str:
     return str(write(tmp_path / "pod.toml", pod(run__draws=20)))
-
-
-@pytest.fixture
-def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Scenario]:
-    seen: list[Scenario] = []
-    real = simulation.simulate
-
-    def noted(scenario: Scenario) -> RunResult:
-        seen.append(scenario)
-        return real(scenario)
-
-    monkeypatch.setattr(simulation, "simulate", noted)
-    return seen
 
 
 @pytest.mark.parametrize("window", [1, 3, 5_000])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from simnet import code_hash, files, scenario, simulation, sweep_tasks, sweeps
+from simnet import code_hash, files, scenario, sweep_tasks, sweeps
 from simnet.errors import SimnetError
 from simnet.journal import NAME, Journal
 from simnet.result import RefusedPoint, RunResult, to_json
@@ -33,20 +33,6 @@ MANY = {"cluster.num_nodes": list(range(1, 41)), "workload.batch_per_rank": [1, 
 @pytest.fixture
 def experiment(tmp_path: Path) -> Experiment:
     return load_experiment(str(write(tmp_path / "pod.toml", pod(sweep=SWEEP))))
-
-
-@pytest.fixture
-def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Scenario]:
-    """The scenarios that were simulated in this process."""
-    seen: list[Scenario] = []
-    real = simulation.simulate
-
-    def noted(scenario: Scenario) -> RunResult:
-        seen.append(scenario)
-        return real(scenario)
-
-    monkeypatch.setattr(simulation, "simulate", noted)
-    return seen
 
 
 class TestExpand:

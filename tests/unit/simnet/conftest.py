@@ -1,0 +1,21 @@
+"""What tests of sweeps share."""
+
+import pytest
+
+from simnet import simulation
+from simnet.result import RunResult
+from simnet.scenario import Scenario
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Scenario]:
+    """The scenarios that were simulated in this process."""
+    seen: list[Scenario] = []
+    real = simulation.simulate
+
+    def noted(scenario: Scenario) -> RunResult:
+        seen.append(scenario)
+        return real(scenario)
+
+    monkeypatch.setattr(simulation, "simulate", noted)
+    return seen
