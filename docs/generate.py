@@ -23,12 +23,14 @@ from msgspec import Struct
 
 from docs import commands, keys
 from simnet import (
+    availability,
     files,
     gpu_memory,
     gpu_models,
     hardware,
     network_costs,
     parsing,
+    rank_waits,
     result,
     scenario,
     step_file,
@@ -85,9 +87,9 @@ STRUCTS: dict[type[Struct], str] = {
     result.StrategyResult: "results.md#result-and-baseline",
     result.Breakdown: "results.md#breakdown",
     gpu_memory.GpuMemory: "results.md#memory",
-    result.RankWaits: "results.md#waits",
-    result.LateRank: "results.md#waits",
-    result.Availability: "results.md#availability",
+    rank_waits.RankWaits: "results.md#waits",
+    rank_waits.LateRank: "results.md#waits",
+    availability.Availability: "results.md#availability",
     step_times.LostTime: "results.md#lost_time",
     step_times.LostToFault: "results.md#lost_time",
     step_times.StepTimes: "results.md#lost_time",

@@ -6,13 +6,36 @@ checkpoint interval for restart dumps", FGCS 22(3), 2006, equation 20); the spre
 
 import math
 
+from msgspec import Struct
+
 from simnet.faults.node_failure import NodeFailure
 from simnet.hardware import Cluster
-from simnet.result import Availability
 
 DAY_S = 86_400.0
 _DAYS, _MOST_INTERVALS = 400, 2_000_000
 _LARGEST_EXPONENT = 700.0
+
+
+class Availability(Struct, frozen=True, kw_only=True, gc=False):
+    """Which part of a day trains where nodes fail.
+
+    Attributes:
+        stops_per_day: how often the cluster stops.
+        checkpoint_every_s: training time between two checkpoints [s].
+        fraction: mean part of the time that trains.
+        low: 5th percentile of that part over simulated days.
+        high: 95th percentile.
+        best_every_s: the time between checkpoints that loses least, by Daly's estimate; null if writing takes none [s].
+        best_fraction: the mean part there.
+    """
+
+    stops_per_day: float
+    checkpoint_every_s: float
+    fraction: float
+    low: float
+    high: float
+    best_every_s: float | None = None
+    best_fraction: float | None = None
 
 
 def of_cluster(cluster: Cluster, seed: int) -> Availability | None:

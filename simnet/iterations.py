@@ -13,7 +13,8 @@ from simnet.meetings import latecomers
 from simnet.network.topology import Topology
 from simnet.program import Communicate
 from simnet.rank_recurrence import RankRecurrence
-from simnet.result import LateRank, RankWaits, Span
+from simnet.rank_waits import LateRank, RankWaits
+from simnet.result import Span
 from simnet.timeline import ITERATION_PARTS, Streams, Timeline, collectives_of, make_timeline
 from simnet.variation import Variation, Varied
 

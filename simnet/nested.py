@@ -25,6 +25,17 @@ def leaves(table: Mapping[str, object]) -> list[KeyPath]:
     return paths
 
 
+def first_missing(table: object, path: KeyPath) -> KeyPath:
+    """Return the shortest start of `path` at which no key stands; all of it where values or lists end the tables."""
+    for length, key in enumerate(path, 1):
+        if not isinstance(table, Mapping):
+            break
+        if key not in table:
+            return path[:length]
+        table = table[key]
+    return path
+
+
 def replaced(data: object, path: KeyPath, value: object, where: str) -> object:
     """Return `data` with `value` at `path`; lists are entered by index; `data` itself is not changed."""
     if not path:

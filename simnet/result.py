@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from simnet.availability import Availability
 from simnet.gpu_memory import GpuMemory
 from simnet.program import OperationId
+from simnet.rank_waits import RankWaits
 from simnet.scenario import Scenario, encode
 from simnet.step_times import LostTime, StepTimes
 
@@ -73,59 +75,6 @@ class Span(Struct, frozen=True, kw_only=True, gc=False):
     algorithm: str = ""
     message_bytes: float = 0.0
     operation: OperationId | None = None
-
-
-class LateRank(Struct, frozen=True, kw_only=True, gc=False):
-    """A rank for which others wait.
-
-    Attributes:
-        rank: its number.
-        share: part of all collectives that it takes part in at which it came last, 0 to 1.
-        held_s: by how long it came later than the typical rank of its group, summed over the collectives of a mean
-            iteration [s]; a delay counts in every collective that it reaches, so that the sum may exceed what is lost.
-    """
-
-    rank: int
-    share: float
-    held_s: float
-
-
-class RankWaits(Struct, frozen=True, kw_only=True, gc=False):
-    """How long ranks wait for each other at collectives, in a mean iteration.
-
-    Attributes:
-        mean_s: mean over the ranks [s].
-        least_s: of the rank that waits least, for which others wait most [s].
-        most_s: of the rank that waits most [s].
-        late: ranks for which others wait longest, at most eight of them, the latest first.
-    """
-
-    mean_s: float
-    least_s: float
-    most_s: float
-    late: tuple[LateRank, ...] = ()
-
-
-class Availability(Struct, frozen=True, kw_only=True, gc=False):
-    """Which part of a day trains where nodes fail.
-
-    Attributes:
-        stops_per_day: how often the cluster stops.
-        checkpoint_every_s: training time between two checkpoints [s].
-        fraction: mean part of the time that trains.
-        low: 5th percentile of that part over simulated days.
-        high: 95th percentile.
-        best_every_s: the time between checkpoints that loses least, by Daly's estimate; null if writing takes none [s].
-        best_fraction: the mean part there.
-    """
-
-    stops_per_day: float
-    checkpoint_every_s: float
-    fraction: float
-    low: float
-    high: float
-    best_every_s: float | None = None
-    best_fraction: float | None = None
 
 
 class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):

@@ -171,7 +171,9 @@ class RawScenario(Struct, frozen=True, kw_only=True):
             origins |= inner
         data = nested.replaced(self.data, path, value, where)
         assert isinstance(data, dict)
-        return RawScenario(data=data, origins=origins | {path: origins.get(path, override.origin)})
+        # A table that the key made on its way is the override's too.
+        made = nested.first_missing(self.data, path)
+        return RawScenario(data=data, origins=origins | {at: origins.get(at, override.origin) for at in (made, path)})
 
     def scenario(self) -> Scenario:
         """Check everything, and return the scenario.

@@ -8,7 +8,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from simnet.program import Communicate, Compute, IterationPart, OperationId
-from simnet.result import Breakdown, RankWaits, Span
+from simnet.rank_waits import RankWaits
+from simnet.result import Breakdown, Span
 
 TimedOperation = Compute | Communicate
 Streams = tuple[tuple[TimedOperation, ...], ...]

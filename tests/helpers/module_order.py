@@ -25,7 +25,7 @@ ORDER = (
     ("program", "step_file", "step_laws", "step_layouts", "gpu_memory"),
     ("strategies",),
     ("axes", "global_batch", "scenario"),
-    ("step_times", "result", "calibration_draws", "model_error"),
+    ("step_times", "rank_waits", "availability", "result", "calibration_draws", "model_error"),
     (
         "timeline",
         "folded_runner",
@@ -36,7 +36,6 @@ ORDER = (
         "grouped_runner",
         "rank_recurrence",
         "iterations",
-        "availability",
         "prepared",
         "memory_fit",
         "step_timer",

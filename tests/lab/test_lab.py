@@ -24,9 +24,12 @@ GOODPUT = 1448 / 1514  # payload of an Ethernet frame of TCP with time stamps, o
 # Computes for two seconds, and says which part of a core it had.
 BUSY = """
 import time
-begun = time.perf_counter()
-while time.perf_counter() < begun + 2: pass
-print(time.process_time() / (time.perf_counter() - begun))
+parts = []
+for _ in range(16):
+    begun, used = time.perf_counter(), time.process_time()
+    while time.perf_counter() < begun + 0.2: pass
+    parts.append((time.process_time() - used) / (time.perf_counter() - begun))
+print(max(parts))
 """
 CONNECT = """
 import socket, time
@@ -133,7 +136,9 @@ def test_a_rank_has_the_part_of_a_core_that_is_set() -> None:
     with Lab(LabSpec(num_nodes=2, cores_per_rank=0.4)) as lab:
         lab.set_cores(1, 0.2)
         outputs = lab.launch([sys.executable, "-c", BUSY], timeout_s=60).outputs
-    assert [float(output) for output in outputs] == pytest.approx([0.4, 0.2], rel=0.25)
+    # The most of sixteen short times: on a busy machine a rank often gets less than its part, and never more.
+    for most, part in zip(map(float, outputs), (0.4, 0.2), strict=True):
+        assert 0.6 * part < most < 1.15 * part
     assert not list(Path("/sys/fs/cgroup").rglob("simnet-*-rank*"))
 
 

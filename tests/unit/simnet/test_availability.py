@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet import availability
-from simnet.availability import DAY_S, best_interval_s, mean_fraction, of_cluster
-from simnet.result import Availability
+from simnet.availability import DAY_S, Availability, best_interval_s, mean_fraction, of_cluster
 from tests.helpers.fault_samples import cluster, fault
 
 HOUR_S = 3600.0

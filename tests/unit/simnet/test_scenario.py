@@ -251,6 +251,10 @@ class TestPartsByName:
             ({"cluster.num_nodes": 0}, "--set: cluster.num_nodes: 0: must be"),
             ({"cluster.num_nodes.x": 4}, "--set: cluster.num_nodes.x: unknown key 'x': 2 there has no such key"),
             (
+                {"cluster.slow_nodes.0.node": 1},
+                "--set: cluster.slow_nodes: {'0': {'node': 1}}: write a list",
+            ),
+            (
                 {"cluster.slow_nodes": [], "cluster.slow_nodes.0.node": 4},
                 "unknown key '0': a list of 0: there is no item",
             ),
