@@ -44,16 +44,19 @@ def load(scenario: str | Path, settings: Settings | None = None) -> Scenario:
     return scenarios.load(str(scenario), settings)
 
 
-def simulate(scenario: Asked, settings: Settings | None = None, *, draws: int | None = None) -> RunAnswer:
+def simulate(
+    scenario: Asked, settings: Settings | None = None, *, draws: int | None = None, lost_time: bool = False
+) -> RunAnswer:
     """Simulate one iteration of a scenario's strategy, and of its baseline if it names one.
 
     Args:
         scenario: what to simulate.
         settings: values to use instead, by dotted key.
         draws: drawn calibrations for intervals; 0 for none, else at least 20; by default as many as take little time.
+        lost_time: simulate without each fault of the cluster, too: `result.lost_time` says what each costs a step.
 
     Raises:
-        SimnetError: the parts do not fit together.
+        SimnetError: the parts do not fit together, or the cluster has no fault that time is lost to.
 
     Example:
         >>> import simnet
@@ -62,10 +65,15 @@ def simulate(scenario: Asked, settings: Settings | None = None, *, draws: int | 
         '1.59x, 90 % interval 0.96 to 2.59'
     """
     from simnet import simulation
+    from simnet.compare import lost_time as losses
     from simnet.uncertainty import with_default_draws
 
-    result = simulation.simulate(with_default_draws(experiment_of(scenario, settings, draws).at({})))
-    return as_answer(RunAnswer, simulation.with_influences(result) if result.intervals else result)
+    resolved = with_default_draws(experiment_of(scenario, settings, draws).at({}))
+    if lost_time:
+        losses.check(resolved)
+    result = simulation.simulate(resolved)
+    result = simulation.with_influences(result) if result.intervals else result
+    return as_answer(RunAnswer, losses.with_lost_time(result) if lost_time else result)
 
 
 def sweep(  # noqa: PLR0913 - the options of the command
@@ -144,6 +152,7 @@ def crossover(  # noqa: PLR0913 - the options of the command
     settings: Settings | None = None,
     draws: int | None = None,
     tolerance: float = 1e-4,
+    progress: Progress = True,
 ) -> CrossoverAnswer:
     """Find the values of a key at which strategy and baseline take the same time.
 
@@ -155,18 +164,20 @@ def crossover(  # noqa: PLR0913 - the options of the command
         settings: values to use instead, by dotted key.
         draws: as in `simulate`.
         tolerance: relative width of a crossing; integers are found exactly.
+        progress: as in `sweep`, by step of the search.
 
     Raises:
         SimnetError: no baseline, a key that is no number or has no effect, two equal ends, or a wrong tolerance.
     """
-    from simnet.compare.crossover import search
+    from simnet.compare.crossover import NUM_STEPS, search
     from simnet.simulation import simulate as simulated
 
     experiment = experiment_of(scenario, settings, draws)
-    return as_answer(
-        CrossoverAnswer,
-        search(experiment, key=over, start=start, end=end, tolerance=tolerance, simulate=simulated),
-    )
+    with advancing(progress, NUM_STEPS, "searching") as advance:
+        found = search(
+            experiment, key=over, start=start, end=end, tolerance=tolerance, simulate=simulated, progress=advance
+        )
+    return as_answer(CrossoverAnswer, found)
 
 
 def advise(  # noqa: PLR0913 - the options of the command

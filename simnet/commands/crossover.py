@@ -8,7 +8,8 @@ import click
 from simnet.commands import completing, options
 from simnet.commands.output import check_file, emit
 from simnet.commands.settings import add_draws, read_settings, read_value
-from simnet.compare.crossover import search
+from simnet.commands.terminal import progress
+from simnet.compare.crossover import NUM_STEPS, search
 from simnet.show.crossover import crossover_object, crossover_page
 
 
@@ -58,12 +59,14 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     add_draws(fixed, draws)
     experiment = load_experiment(scenario, fixed)
     check_file(output)
-    found = search(
-        experiment,
-        key=over,
-        start=read_value(start),
-        end=read_value(end),
-        tolerance=tolerance,
-        simulate=simulate,
-    )
+    with progress(NUM_STEPS, "searching") as advance:
+        found = search(
+            experiment,
+            key=over,
+            start=read_value(start),
+            end=read_value(end),
+            tolerance=tolerance,
+            simulate=simulate,
+            progress=advance,
+        )
     emit(json.dumps(crossover_object(found), indent=2) if form == "json" else crossover_page(found), output)

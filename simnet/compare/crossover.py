@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 
 from simnet.axes import Override
 from simnet.compare import whatif
-from simnet.compare.crossing import Number, bisect, midpoint, transitions
+from simnet.compare.crossing import Number, bisect_by_guesses, midpoint, transitions
 from simnet.compare.verdict import PAYS, Speedup
 from simnet.errors import SimnetError
 from simnet.result import RunResult
@@ -21,6 +21,8 @@ from simnet.units import Quantity
 MIN_TOLERANCE, MAX_TOLERANCE = 1e-9, 0.5
 # Values tried first, about evenly spaced on a logarithmic scale: two crossings within one gap go unnoticed.
 PROBES = 9
+NUM_STEPS = PROBES + 1
+"""How many steps of its progress a search tells of: its probes, and all that narrows the crossings down."""
 
 
 class Trial(Struct, frozen=True, kw_only=True):
@@ -34,9 +36,14 @@ class Trial(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
     @property
+    def ahead_s(self) -> float:
+        """By how much the strategy is faster than the baseline in an iteration [s]; below 0 where it is slower."""
+        return self.baseline_iteration_s - self.iteration_s
+
+    @property
     def is_faster(self) -> bool:
         """Tell whether the strategy is faster than the baseline."""
-        return self.iteration_s < self.baseline_iteration_s
+        return self.ahead_s > 0
 
 
 class Crossing(Struct, frozen=True, kw_only=True):
@@ -69,6 +76,7 @@ def search(  # noqa: PLR0913 - the arguments of one command
     end: object,
     tolerance: float = 1e-4,
     simulate: Callable[[Scenario], RunResult],
+    progress: Callable[[int], object] = lambda _: None,
 ) -> Crossover:
     """Find the values of a key at which the faster of strategy and baseline changes.
 
@@ -79,6 +87,7 @@ def search(  # noqa: PLR0913 - the arguments of one command
         end: value at the other end.
         tolerance: greatest relative distance of the two values around a crossing; integers are found exactly.
         simulate: the simulator.
+        progress: called with the number of further steps done, of `NUM_STEPS`.
 
     Raises:
         SimnetError: a wrong tolerance, no baseline, a key that is not a number or has no effect, or two equal ends.
@@ -100,19 +109,28 @@ def search(  # noqa: PLR0913 - the arguments of one command
         return _trial(value, with_default_draws(at(value), PROBES), simulate)
 
     @cache
-    def is_faster(value: Number) -> bool:
+    def ahead_s(value: Number) -> float:
+        if value in tried:
+            return tried[value].ahead_s
         result = simulate(_without_draws(at(value)))
         assert result.baseline is not None
-        return result.result.iteration_s < result.baseline.iteration_s
+        return result.baseline.iteration_s - result.result.iteration_s
 
     values = _spaced(low, high)
-    trials = tuple(map(trial, values))
+    tried: dict[Number, Trial] = {}
+    for value in values:
+        tried[value] = trial(value)
+        progress(1)
+    trials = tuple(tried.values())
     if all(_same_times(trial, trials[0]) for trial in trials):
         raise SimnetError(
             f"--over: {key}: has no effect here: all {len(trials)} values tried from {trials[0].text} to "
             f"{trials[-1].text} give the same two times; {_reason(at(low), key)}"
         )
-    found = [bisect(*pair, tolerance, is_faster) for pair in transitions(values, is_faster)]
+    pairs = transitions(values, lambda value: tried[value].is_faster)
+    found = [bisect_by_guesses(*pair, tolerance, ahead_s) for pair in pairs]
+    crossings = tuple(Crossing(low=trial(below), high=trial(above)) for below, above in found)
+    progress(NUM_STEPS - len(values))
     scenario = at(low)
     assert scenario.baseline is not None
     return Crossover(
@@ -120,7 +138,7 @@ def search(  # noqa: PLR0913 - the arguments of one command
         strategy=scenario.strategy.kind,
         baseline=scenario.baseline.kind,
         trials=trials,
-        crossings=tuple(Crossing(low=trial(below), high=trial(above)) for below, above in found),
+        crossings=crossings,
     )
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from msgspec import structs
 
 from simnet import sweeps
-from simnet.compare import convergence
+from simnet.compare import convergence, crossover, lost_time
 from simnet.compare.advice import Advice
-from simnet.compare.crossover import search, speedup_of
+from simnet.compare.crossover import speedup_of
 from simnet.compare.rank import advise, check_rankable
 from simnet.compare.tune import chosen
 from simnet.comparison import Comparison, coverage, mean_error, worst_error
@@ -88,7 +88,9 @@ class Contents:
 def num_ticks(scenario: Scenario, systems: Iterable[str] | None = ()) -> int:
     """Return how many simulations `of_scenario` reports."""
     num_systems = 0 if systems is None else len(chosen(systems))
-    return len(_nodes_around(scenario)) * len(_rates_around(scenario)) + num_systems + 1
+    num_around = len(_nodes_around(scenario)) * len(_rates_around(scenario))
+    num_lost = lost_time.num_runs(scenario) if scenario.cluster.all_faults else 0
+    return 1 + num_lost + num_around + num_systems + crossover.NUM_STEPS
 
 
 def of_scenario(  # noqa: PLR0913 - what a report may hold
@@ -115,13 +117,12 @@ def of_scenario(  # noqa: PLR0913 - what a report may hold
     """
     if scenario.baseline is None:
         raise SimnetError(f"{scenario.name}: baseline: missing; add --set baseline=all_reduce")
-    result = known or with_influences(simulate(with_default_draws(scenario)))
-    tick(1)
-    around = _around(scenario, tick)
+    result = _own_point(scenario, known, tick)
+    around = _around(scenario, tick, jobs)
     advice = None if systems is None else _advice(scenario, systems, tick, jobs)
     sections = [
         _speedup_section(around.points, "", result),
-        *_crossover_section(result),
+        *_crossover_section(result, tick),
         Section(key="step", title="Where the time goes", charts=_of_run(result)),
         *([_advice_section(advice)] if advice is not None else []),
         *_measured_section(measured),
@@ -136,6 +137,18 @@ def of_scenario(  # noqa: PLR0913 - what a report may hold
         sections=tuple(sections),
         notes=tuple(dict.fromkeys(printable(note) for note in result.notes)),
     )
+
+
+def _own_point(scenario: Scenario, known: RunResult | None, tick: Tick) -> RunResult:
+    """Return the scenario's result, with what its faults cost."""
+    result = known or with_influences(simulate(with_default_draws(scenario)))
+    tick(1)
+    if not scenario.cluster.all_faults:
+        return result
+    if result.result.lost_time is None:
+        return lost_time.with_lost_time(result, tick)
+    tick(lost_time.num_runs(scenario))
+    return result
 
 
 def of_sweep(sweep: SweepResult, measured: Sequence[Comparison] = ()) -> Contents:
@@ -271,13 +284,13 @@ def of_measurements(title: str, measured: Sequence[Comparison], proofs: Sequence
     )
 
 
-def _around(scenario: Scenario, tick: Tick) -> SweepResult:
+def _around(scenario: Scenario, tick: Tick, jobs: int) -> SweepResult:
     """Return the scenario at other nodes and bandwidths."""
     axes: dict[str, Sequence[object]] = {NODES: _nodes_around(scenario), BANDWIDTH: _rates_around(scenario)}
     experiment = experiment_of(scenario, axes=axes)
     points = sweeps.points_of(experiment)
     drawn = sweeps.with_draws(points)
-    return sweeps.collect_results(experiment, drawn, sweeps.run(drawn, progress=tick))
+    return sweeps.collect_results(experiment, drawn, sweeps.run(drawn, jobs=jobs, progress=tick))
 
 
 def _nodes_around(scenario: Scenario) -> list[int]:
@@ -306,10 +319,20 @@ def _speedup_section(points: Sequence[PointResult], label: str, own: RunResult |
     return Section(key="speedup", title=title, charts=tuple(found))
 
 
-def _crossover_section(result: RunResult) -> Iterator[Section]:
+def _crossover_section(result: RunResult, tick: Tick) -> Iterator[Section]:
+    done: list[int] = []
+
+    def progress(steps: int) -> None:
+        done.append(steps)
+        tick(steps)
+
+    experiment = experiment_of(result.scenario)
     try:
-        found = search(experiment_of(result.scenario), key=BANDWIDTH, start=ENDS[0], end=ENDS[1], simulate=simulate)
+        found = crossover.search(
+            experiment, key=BANDWIDTH, start=ENDS[0], end=ENDS[1], simulate=simulate, progress=progress
+        )
     except SimnetError:  # on one node, say, where no NIC matters
+        tick(crossover.NUM_STEPS - sum(done))
         return
     strategy, baseline = titles([result])
     found = structs.replace(found, key="NIC bandwidth", strategy=strategy, baseline=baseline)

@@ -9,6 +9,7 @@ import pytest
 
 import simnet
 from simnet import sweeps
+from simnet.errors import SimnetError
 from tests.helpers.cli import run
 
 BERT = "bert_base_10gbit"
@@ -25,6 +26,15 @@ def test_simulate_says_what_the_command_says() -> None:
     found = simnet.simulate(BERT, {NODES: 4})
     assert json.loads(found.to_json()) == printed("simulate", BERT, "--set", f"{NODES}=4")
     assert str(found) == run("simulate", BERT, "--set", f"{NODES}=4").stdout.rstrip("\n")
+
+
+def test_simulate_says_what_faults_cost_as_the_command_does() -> None:
+    slow = {"cluster.faults": [{"kind": "slow_rank", "node": 0, "compute_slowdown": 2.0}]}
+    asked = ("--set", 'cluster.faults=[{kind = "slow_rank", node = 0, compute_slowdown = 2.0}]', "--lost-time")
+    found = simnet.simulate(BERT, slow, lost_time=True)
+    assert json.loads(found.to_json()) == printed("simulate", BERT, *asked)
+    with pytest.raises(SimnetError, match="no fault that time is lost to; add one"):
+        simnet.simulate(BERT, lost_time=True)
 
 
 def test_a_scenario_that_was_replaced_is_simulated_as_the_command_would() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simnet.compare.crossover import Crossover, search
+from simnet.compare.crossover import NUM_STEPS, Crossover, search
 from simnet.errors import SimnetError
 from simnet.result import Breakdown, RunResult, StrategyResult
 from simnet.scenario import Scenario, load_experiment
@@ -87,6 +87,16 @@ def test_no_crossing_leaves_the_values_that_were_tried(find: Callable[..., Cross
     assert not found.crossings
     assert [found.trials[0].text, found.trials[-1].text] == ["1 Gbit/s", "100 Gbit/s"]
     assert [trial.speedup.value for trial in found.trials] == pytest.approx([2.0] * 9, rel=0.01)
+
+
+def test_progress_is_told_step_by_step_and_ends_full(tmp_path: Path) -> None:
+    experiment = load_experiment(str(write(tmp_path / "pod.toml", pod())))
+    for end in (3, 64):  # fewer values than probes, and as many
+        done: list[int] = []
+        simulated = _taking(lambda s: 0.9 if s.cluster.num_nodes >= 2 else 1.1)
+        search(experiment, key="cluster.num_nodes", start=1, end=end, simulate=simulated, progress=done.append)
+        assert set(done[:-1]) == {1}
+        assert sum(done) == NUM_STEPS
 
 
 def test_a_tie_counts_as_not_faster(find: Callable[..., Crossover]) -> None:

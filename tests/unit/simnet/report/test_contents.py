@@ -87,7 +87,25 @@ def test_iterations_that_differ_are_drawn_as_a_distribution() -> None:
     assert (marks["x"], marks["y"]) == (pytest.approx([80, 89, 89.8]), [50, 95, 99])
 
 
-def test_time_lost_by_cause_is_drawn_where_somebody_has_asked_for_it() -> None:
+def test_a_report_on_a_cluster_with_faults_says_what_each_costs_and_counts_its_simulations() -> None:
+    slow = {"kind": "slow_rank", "node": 0, "compute_slowdown": 2.0}
+    # Every send of BinSGDM's step would take seconds.
+    scenario = simnet.load(BERT, {"strategy": "one_bit_adam", **DRAWS, "cluster.faults": [slow]})
+    done: list[int] = []
+    found = contents.of_scenario(scenario, done.append, systems=None)
+    charts = {chart.key: chart for section in found.sections for chart in section.charts}
+    asked = simnet.simulate(scenario, lost_time=True)
+    assert asked.result.lost_time is not None
+    rows = charts["lost-time"].table.rows
+    assert rows == step_charts.lost_time(asked).table.rows
+    assert len(rows) == len([asked.result, asked.baseline])
+    assert sum(done) == contents.num_ticks(scenario, None)
+    done.clear()
+    contents.of_scenario(scenario, done.append, systems=None, known=asked)
+    assert sum(done) == contents.num_ticks(scenario, None)
+
+
+def test_time_lost_by_cause_is_drawn() -> None:
     times = StepTimes(mean_s=0.02, p50_s=0.01, p95_s=0.03)
     lost = LostTime(faults=(LostToFault(key="cluster.faults.0", lost=times),), together=times, interaction=times)
     slow = {"kind": "slow_rank", "node": 0, "compute_slowdown": 2.0}
