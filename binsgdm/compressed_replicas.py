@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch._compile import _disable_dynamo  # as in binsgdm.optimizers.base
 from torch.distributed.device_mesh import DeviceMesh
 
-from binsgdm import shards
+from binsgdm import shards, streams
 from binsgdm.agreement import bucket_elements
 from binsgdm.arguments import check_arguments
 from binsgdm.errors import BinsgdmError, shown
@@ -199,8 +200,10 @@ class ReplicaExchange:
 
         Raises:
             BinsgdmError: a closure, which would make gradients after the exchange; a GradScaler; other gradients than
-                in the first step.
+                in the first step; a CUDA graph that is captured.
         """
+        device = shards.local(self._parameters[0]).device
+        streams.check_not_captured(_WHERE, device, "each step draws anew, and the host counts them")
         if any(one is not None for one in given):
             raise BinsgdmError(
                 f"{_WHERE}: step(closure): gradients would be made after the exchange; call backward, and step() "
@@ -219,6 +222,8 @@ class ReplicaExchange:
             self._fail(f"{_WHERE}: other parameters have gradients than in the first step: must be the same in all")
         for index, numbers in enumerate(self._buckets):
             self._average(index, numbers)
+        # Over NCCL the host reads soon what was carried, and would wait for a rank that is gone for ever.
+        self._transport.wait("the exchange of gradients")
         self.step += 1
 
     def _begin(self, having: Sequence[int]) -> None:
@@ -254,6 +259,8 @@ class ReplicaExchange:
         raise BinsgdmError(sentence)
 
 
+# A compiled step would draw what the step in which it was compiled drew.
+@_disable_dynamo
 def _before_step(exchange: ReplicaExchange | None, optimizer: torch.optim.Optimizer, given: Sequence[object]) -> None:
     if exchange is None:
         raise BinsgdmError(f"{_WHERE}: the exchange is gone; keep what it returned as long as you train")

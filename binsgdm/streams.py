@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
+from binsgdm.errors import BinsgdmError
+
 Stream = Any  # a torch.cuda.Stream; None on a CPU
 Event = Any
 
@@ -119,6 +121,24 @@ class CudaStreams:
         """Return a future that takes events of this device's streams."""
         # With its devices named, the future makes the stream that waits for it wait for the one that set its result.
         return torch.futures.Future(devices=[self._device])
+
+
+def check_not_captured(where: str, device: torch.device, reason: str) -> None:
+    """Refuse a step while a CUDA graph is captured.
+
+    Args:
+        where: what takes the step, for the message.
+        device: of its parameters.
+        reason: why the step cannot be replayed.
+
+    Raises:
+        BinsgdmError: one is.
+    """
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise BinsgdmError(
+            f"{where}: step() while a CUDA graph is captured: {reason}; capture forward and backward, and call step() "
+            "after the graph"
+        )
 
 
 @cache

@@ -103,11 +103,15 @@ class AllReduceSum:
     """Sum `sent` over the group; the answer is the sum, the same bits on every rank.
 
     `sent` is not changed, unless it `may_overwrite` it: then the sum may be in the same memory.
+
+    Attributes:
+        is_read_by_host: as of `AllGather`.
     """
 
     group: GroupName
     sent: torch.Tensor
     may_overwrite: bool = False
+    is_read_by_host: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

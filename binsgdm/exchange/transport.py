@@ -208,7 +208,7 @@ class Transport:
         if isinstance(message, AllReduceMax):
             return self._all_reduce_max(sent)
         answer = self._carry(message, sent)
-        if isinstance(message, AllGather) and message.is_read_by_host:
+        if isinstance(message, AllGather | AllReduceSum) and message.is_read_by_host:
             self._pending.wait(self._groups)
         return answer
 

@@ -147,7 +147,7 @@ def averaged(parameters: Sequence[torch.Tensor], wire_dtype: str, world_size: in
         BinsgdmError: it is not finite; on all ranks alike, and nothing has changed.
     """
     sent = flattened(parameters).to(DTYPES[wire_dtype])
-    total = yield AllReduceSum(group="world", sent=sent, may_overwrite=True)
+    total = yield AllReduceSum(group="world", sent=sent, may_overwrite=True, is_read_by_host=True)
     mean = divided(total.to(torch.float32), world_size)
     check_finite("LocalSGD", mean)
     write_into(parameters, mean)

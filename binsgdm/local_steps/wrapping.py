@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._compile import _disable_dynamo  # as in binsgdm.optimizers.base
 
+from binsgdm import streams
 from binsgdm.agreement import check_alone
 from binsgdm.arguments import check_arguments
 from binsgdm.errors import BinsgdmError, printable, shown
@@ -91,6 +93,8 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
             self.inner.defaults,
         )
 
+    # A compiled step would count and exchange as in the step in which it was compiled.
+    @_disable_dynamo
     def step(self, closure: Closure | None = None) -> Any:
         """Take a step of the inner optimizer, and exchange if it is time to; every rank must call it as often.
 
@@ -101,8 +105,12 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
             What the inner optimizer returns; None for a step that a GradScaler skips.
 
         Raises:
-            BinsgdmError: an exchange failed, or gives parameters that are not finite; on all ranks.
+            BinsgdmError: an exchange failed, or gives parameters that are not finite; on all ranks. Or a CUDA graph is
+                captured.
         """
+        if self.parameters:
+            why = "the host counts steps to know when to exchange"
+            streams.check_not_captured(self._where, self.parameters[0].device, why)
         loss = self._inner_step(closure)
         self.num_steps += 1
         with torch.no_grad():
@@ -110,13 +118,13 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
         return loss
 
     def _inner_step(self, closure: Closure | None) -> Any:
-        found_inf = getattr(self, "found_inf", None)
-        if found_inf is not None and bool(found_inf):
+        found_inf, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
+        has_infinity, factor = _as_numbers(found_inf, scale)
+        if has_infinity:
             return None
-        scale = getattr(self, "grad_scale", None)
-        if scale is not None:
+        if factor is not None:
             gradients = [one.grad for one in self.parameters if one.grad is not None]
-            torch._foreach_mul_(gradients, 1.0 / float(scale))
+            torch._foreach_mul_(gradients, 1.0 / factor)
         return self.inner.step() if closure is None else self.inner.step(closure)
 
     @abstractmethod
@@ -192,6 +200,13 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
     def close(self) -> None:
         """End the exchange with the other ranks, each of which must call it; parameters stay as they are."""
         self._transport.close(f"{self._where}: close")
+
+
+def _as_numbers(*given: torch.Tensor | None) -> list[float | None]:
+    """Return tensors of one element as numbers, read together: on a GPU the host waits for each read."""
+    there = [one.reshape(()).to(torch.float32) for one in given if one is not None]
+    read = iter(torch.stack(there).tolist() if there else ())
+    return [None if one is None else next(read) for one in given]
 
 
 def _differs(name: str, saved: Mapping[str, Any], own: LocalStepsOptimizer) -> bool:

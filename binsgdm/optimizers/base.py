@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch._compile import _disable_dynamo  # torch.compiler.disable would import the compiler now
 
+from binsgdm import streams
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.exchange import Member, Protocol, RankContext, refusal
 from binsgdm.kernels import zeros
@@ -103,11 +104,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
         Raises:
             BinsgdmError: a gradient that cannot be exchanged, a failed exchange, or a CUDA graph that is captured.
         """
-        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            raise BinsgdmError(
-                f"{self._name}: step() while a CUDA graph is captured: the host reads in each step whether it counts; "
-                "capture forward and backward, and call step() after the graph"
-            )
+        streams.check_not_captured(self._name, self._device, "the host reads in each step whether it counts")
         if closure is not None and not callable(closure):
             raise BinsgdmError(f"{self._name}: step: closure: a {type(closure).__name__}: must be a function, or None")
         loss = None

@@ -67,6 +67,24 @@ class Terms:
         )
 
 
+class StepNumbers:
+    """Settings of groups as numbers, each read once a step: for one on a GPU the host waits."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str], float] = {}
+
+    def forget(self) -> None:
+        """Begin a step."""
+        self._known.clear()
+
+    def of(self, group: Mapping[str, Any], name: str) -> float:
+        """Return a setting of a group."""
+        key = (id(group), name)
+        if key not in self._known:
+            self._known[key] = float(group[name])
+        return self._known[key]
+
+
 def is_on_gpu(value: object) -> TypeGuard[torch.Tensor]:
     """Tell whether a setting is a tensor that the host would have to wait for."""
     return isinstance(value, torch.Tensor) and value.device.type != "cpu"

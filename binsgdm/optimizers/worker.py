@@ -19,6 +19,7 @@ from binsgdm.optimizers.residuals import RoundingResiduals
 from binsgdm.optimizers.saved_state import check_average
 from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.settings import gain_of, is_shaped, momenta_of, take_momentum
+from binsgdm.optimizers.terms import StepNumbers
 from binsgdm.random import RandomStream
 from binsgdm.stages import staged
 from binsgdm.uploads import upload
@@ -74,6 +75,7 @@ class Worker:
         self._has_gradient = [0] * len(param_states)
         self.finite: list[torch.Tensor] = []
         self._taken: dict[int, torch.Tensor] = {}
+        self._numbers = StepNumbers()
         self._u = self._packed = torch.empty(0)
 
     def _check_averages(self) -> None:
@@ -107,6 +109,7 @@ class Worker:
         self._has_gradient = [0] * len(self._param_states)
         self.finite = []
         self._taken = {}
+        self._numbers.forget()
         return tuple(bucket for bucket in self.buckets if any(map(self._is_trained, bucket.segments)))
 
     def refresh(self) -> None:
@@ -206,8 +209,8 @@ class Worker:
             self._kernels.foreach_unpack_apply_(
                 values,
                 batch.packed_of(signs, is_kept=self._context.world_size == 1),
-                lr=float(batch.group["lr"]),
-                weight_decay=float(batch.group["weight_decay"]),
+                lr=self._numbers.of(batch.group, "lr"),
+                weight_decay=self._numbers.of(batch.group, "weight_decay"),
                 maximize=bool(batch.group["maximize"]),
             )
             # Kernels write past autograd, which has to know.

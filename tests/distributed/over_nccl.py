@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -157,19 +158,22 @@ def fail(rank: int, folder: str) -> None:
     """Let one rank fail in every way, the last of which is to be gone; each other leaves what it was told."""
     fake_nccl.FakeNccl.patience_s = 0.1
     with fake_nccl.ranks(rank, FAILING, f"file://{folder}/store"):
-        told = {name: _told(case, rank == WRONG) for name, case in CASES.items()}
+        told = {name: _told(partial(case, rank == WRONG)) for name, case in CASES.items()}
         if rank == WRONG:
             torch.save(told, Path(folder) / f"{rank}.pt")
-        told |= {"lost": _told(lost, rank == WRONG)}
+        steps = {name: prepare() for name, prepare in LOST.items()}
+        if rank == WRONG:
+            os._exit(0)
+        told |= {name: _told(step) for name, step in steps.items()}
         torch.save(told, Path(folder) / f"{rank}.pt")
         os._exit(0)  # threads of the fake still wait for the rank that is gone
 
 
-def _told(case: Callable[[bool], object], is_wrong: bool) -> tuple[str, str, float]:
+def _told(case: Callable[[], object]) -> tuple[str, str, float]:
     """Return the type and the text of what a case raises, and how long it took [s]."""
     start = time.monotonic()
     try:
-        case(is_wrong)
+        case()
     except Exception as error:  # whatever a user would see
         return type(error).__name__, str(error), time.monotonic() - start
     return "", "", time.monotonic() - start
@@ -235,11 +239,26 @@ def attaching(is_wrong: bool) -> None:
     binsgdm.attach(binsgdm.BinSGDM([value]), ranks_per_node=1)
 
 
-def lost(is_wrong: bool) -> None:
-    _, optimizer = _attached(SHORT_TIMEOUT)
-    if is_wrong:
-        os._exit(0)
+def attached() -> Callable[[], object]:
+    """Return the step of an optimizer that is attached."""
+    return _attached(SHORT_TIMEOUT)[1].step
+
+
+def wrapped(kind: Any) -> Callable[[], object]:
+    """Return the step of an optimizer that exchanges parameters."""
+    value = nn.Parameter(torch.zeros(40))
+    optimizer = kind(torch.optim.SGD([value], lr=0.1), inner_steps=1, timeout=SHORT_TIMEOUT)
+    value.grad = torch.ones(40)
     optimizer.step()
+    return optimizer.step  # type: ignore[no-any-return]
+
+
+LOST: dict[str, Callable[[], Callable[[], object]]] = {
+    "BinSGDM": attached,
+    "LocalSGD": partial(wrapped, binsgdm.LocalSGD),
+    "DiLoCo": partial(wrapped, binsgdm.DiLoCo),
+}
+"""What the others are told by when a rank is lost."""
 
 
 CASES = {

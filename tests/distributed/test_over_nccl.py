@@ -135,12 +135,13 @@ def test_too_little_memory_stays_that_error_on_the_rank_that_has_it(told):
     assert told[over_nccl.WRONG]["out of memory"][0] == "OutOfMemoryError"
 
 
-def test_a_rank_that_is_gone_is_named_to_the_others_after_the_timeout(told):
+@pytest.mark.parametrize("name", over_nccl.LOST)
+def test_a_rank_that_is_gone_is_named_to_the_others_after_the_timeout(told, name):
     for rank, of_rank in enumerate(told):
         if rank != over_nccl.WRONG:
-            kind, text, seconds = of_rank["lost"]
+            kind, text, seconds = of_rank[name]
             assert kind == "BinsgdmError"
             assert f"no answer for 3 s, rank {over_nccl.WRONG} not among those that wait" in text
-            assert text.startswith("BinSGDM: ")
+            assert text.startswith(f"{name}: ")
             assert "a rank is gone or did not take this step; start all ranks again" in text
             assert seconds < SECONDS
