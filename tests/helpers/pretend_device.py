@@ -295,6 +295,7 @@ _IN_PIECES: dict[Any, Any] = {
     torch.Tensor.__invert__: aten.bitwise_not.default,
     torch.Tensor.tolist: lambda tensor: tensor.cpu().tolist(),
     torch.Tensor.__index__: lambda tensor: tensor.item(),
+    torch.Tensor.__float__: lambda tensor: float(tensor.item()),
 }
 
 

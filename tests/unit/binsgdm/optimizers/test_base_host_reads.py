@@ -91,6 +91,23 @@ def test_a_step_alone_has_one_host_read_on_any_device() -> None:
             assert_one_read_a_step(counts, [one_bit_adam(device=device)])
 
 
+def test_a_learning_rate_on_the_gpu_is_read_once_a_step_however_many_buckets_there_are() -> None:
+    moved = []
+    with pretended_device() as counts:
+        for lr, num_reads in ((0.1, 1), (torch.tensor(0.1, device="cuda"), 2)):
+            optimizer = BinSGDM(parameters(), lr=lr, kernels="reference")
+            optimizer.join(Session(Member(), Scheme(topology="flat"), 16))
+            for step in range(2):
+                give_gradients(optimizer, seed=step)
+                counts.reset()
+                assert step_together([optimizer])
+                assert counts.reads.total() == num_reads
+                if num_reads > 1:
+                    lr.fill_(0.2)
+            moved.append([one.parameter.data.cpu() for one in optimizer.param_states()])
+    assert not any(map(torch.equal, *moved)), "the second step takes the rate that was set after the first"
+
+
 def test_tensors_of_several_dtypes_are_not_copied_in_one_launch() -> None:
     with pretended_device():
         values = [torch.nn.Parameter(one.detach().to(dtype)) for one, dtype in zip(parameters(), DTYPES, strict=True)]
