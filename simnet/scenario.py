@@ -10,28 +10,19 @@ import msgspec
 from msgspec import Meta, Struct
 
 import simnet.faults  # noqa: F401 - makes them known
-from simnet import files, nested, schema, step_file
+from simnet import files, step_file
 from simnet.axes import Axis, Override, PointList, check_apart, read_sweep
 from simnet.errors import SimnetError, did_you_mean
 from simnet.global_batch import MAX_MICRO_BATCHES, micro_batches
-from simnet.gpu_models import GpuModel
-from simnet.hardware import INLINE, Calibration, Cluster, NamedPart
-from simnet.nested import KeyPath
+from simnet.hardware import INLINE, Calibration, Cluster
+from simnet.raw_scenario import PARTS, RawScenario, checked_part, with_parts_filled
 from simnet.strategies import AnyStrategy
 from simnet.strategies.former_keys import with_present_keys
-from simnet.strategies.named import with_paths_at
 from simnet.units import Quantity
 from simnet.values import Count
 from simnet.workload.workload import Workload
 
 T = TypeVar("T", bound=msgspec.Struct)
-PARTS = {"cluster": "clusters", "workload": "workloads", "calibration": "calibrations"}
-PART_TYPES: dict[str, type[NamedPart]] = {
-    "clusters": Cluster,
-    "workloads": Workload,
-    "calibrations": Calibration,
-    "gpus": GpuModel,
-}
 
 
 VARIED_ITERATIONS = 200
@@ -141,57 +132,6 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(self, run=run)
 
 
-class RawScenario(Struct, frozen=True, kw_only=True):
-    """A scenario's data with its parts filled in but not checked, and where each key was given."""
-
-    data: Mapping[str, object]
-    origins: Mapping[KeyPath, str]
-
-    def with_overrides(self, overrides: Iterable[Override]) -> "RawScenario":
-        """Return the scenario with keys set, whole parts first, so that the order of the overrides does not matter.
-
-        Raises:
-            SimnetError: a part is unknown, or a key leads into something that is not a table.
-        """
-        raw = self
-        # "cluster=x" and then "cluster.num_nodes=8": the whole part would undo the key inside it.
-        for override in sorted(overrides, key=lambda override: len(override.path)):
-            raw = raw._with_override(override)
-        return raw
-
-    def _with_override(self, override: Override) -> "RawScenario":
-        path = override.path
-        where = f"{override.origin}: {override.key}"
-        origins = {known: origin for known, origin in self.origins.items() if known[: len(path)] != path}
-        value = override.value
-        if path[0] in PARTS and path[1:] == ("use",):
-            raise SimnetError(f"{where}: {value!r}: a {path[0]} is chosen by the key {path[0]!r} itself; drop '.use'")
-        if len(path) == 1:
-            value, inner = _fill(override.key, value, override.origin, override.directory)
-            origins |= inner
-        data = nested.replaced(self.data, path, value, where)
-        assert isinstance(data, dict)
-        # A table that the key made on its way is the override's too.
-        made = nested.first_missing(self.data, path)
-        return RawScenario(data=data, origins=origins | {at: origins.get(at, override.origin) for at in (made, path)})
-
-    def scenario(self) -> Scenario:
-        """Check everything, and return the scenario.
-
-        Raises:
-            SimnetError: something does not fit; the message says where it was given.
-        """
-        return self.converted(Scenario)
-
-    def converted(self, struct: type[T]) -> T:
-        """Check everything against a struct, and return that.
-
-        Raises:
-            SimnetError: something does not fit; the message says where it was given.
-        """
-        return schema.build(struct, self.data, self.origins)
-
-
 class Experiment(Struct, frozen=True, kw_only=True):
     """A file that asks a question: a scenario, and the axes along which it varies.
 
@@ -229,7 +169,7 @@ class Experiment(Struct, frozen=True, kw_only=True):
         Raises:
             SimnetError: it does not hold together there.
         """
-        return self._raw_at(values).scenario()
+        return self._raw_at(values).converted(Scenario)
 
     def each(self, points: Iterable[Mapping[str, object]]) -> Iterator[Scenario | SimnetError]:
         """Yield the scenario at each of several points, as `at` gives it, or the error where it does not hold together.
@@ -242,7 +182,7 @@ class Experiment(Struct, frozen=True, kw_only=True):
             try:
                 raw = self._raw_at(values)
                 scenario = before and _with_parts(*before, raw.data)
-                before = raw.data, scenario or raw.scenario()
+                before = raw.data, scenario or raw.converted(Scenario)
             except SimnetError as error:
                 yield error
             else:
@@ -314,7 +254,7 @@ def load_experiment(
         question=str(data.get("question", "")),
         where=where,
         # The files that a result names are those of its run, whose paths started from the working directory.
-        base=_with_parts_filled(data, where, Path() if is_result else path.parent),
+        base=with_parts_filled(data, where, Path() if is_result else path.parent),
         overrides=tuple(Override(key=key, value=value) for key, value in (overrides or {}).items()),
         axes=tuple(axis for key, axis in swept.items() if key not in (overrides or {})),
         listed=points and points.without(given),
@@ -364,21 +304,7 @@ def build(mapping: Mapping[str, object], where: str = "scenario") -> Scenario:
     Raises:
         SimnetError: something does not fit.
     """
-    return _with_parts_filled(mapping, where, Path()).scenario()
-
-
-def check_part(kind: str, name: str) -> NamedPart:
-    """Check a cluster, workload or calibration on its own, and return it.
-
-    Args:
-        kind: key of `PART_TYPES`.
-        name: name of a shipped part, or path of a file.
-
-    Raises:
-        SimnetError: it cannot be found or read, or something in it does not fit.
-    """
-    part, label = _named_part(kind, name, "", Path())
-    return _checked_part(kind, part, label)
+    return with_parts_filled(mapping, where, Path()).converted(Scenario)
 
 
 def to_dict(scenario: Struct) -> dict[str, object]:
@@ -407,63 +333,10 @@ def _with_parts(old_data: Mapping[str, object], old: Scenario, data: Mapping[str
     if len(tables) < len(others):
         return None
     try:
-        parts = {key: _checked_part(PARTS[key], table, "") for key, table in tables.items()}
+        parts = {key: checked_part(PARTS[key], table, "") for key, table in tables.items()}
         return msgspec.structs.replace(old, **parts)
     except (SimnetError, ValueError):  # the latter of what contradicts the other parts
         return None
-
-
-def _checked_part(kind: str, table: Mapping[str, object], where: str) -> NamedPart:
-    return RawScenario(data=table, origins={(): where}).converted(PART_TYPES[kind])
-
-
-def _with_parts_filled(data: Mapping[str, object], where: str, directory: Path) -> RawScenario:
-    """Fill in the parts of data in file form."""
-    filled: dict[str, object] = {}
-    origins: dict[KeyPath, str] = {(): where}
-    for key, given in data.items():
-        filled[key], inner = _fill(key, given, where, directory)
-        origins |= inner
-    return RawScenario(data=filled, origins=origins)
-
-
-def _fill(key: str, given: object, where: str, directory: Path) -> tuple[object, dict[KeyPath, str]]:
-    """Return the data of a top-level key with names replaced by what they stand for, and where its keys were given."""
-    if key in schema.BY_NAME:
-        return ({"kind": given} if isinstance(given, str) else with_paths_at(given, directory)), {}
-    if key not in PARTS:
-        return given, {}
-    changes = dict(given) if isinstance(given, Mapping) else {}
-    use = changes.pop("use", None) if isinstance(given, Mapping) else given
-    if use is None:
-        return _with_gradients_at(changes, directory), {}
-    if not isinstance(use, str):
-        raise SimnetError(f"{where}: {key}: {use!r}: write the name of a {key} in quotes, or a table")
-    part, label = _named_part(PARTS[key], use, f"{where}: {key}", directory)
-    origins = {(key,): label} | {(key, *path): where for path in nested.leaves(changes)}
-    return nested.merged(part, changes) if changes else part, origins
-
-
-def _named_part(kind: str, name: str, where: str, directory: Path) -> tuple[dict[str, object], str]:
-    try:
-        path = files.locate(kind, name, directory)
-    except SimnetError as error:
-        raise SimnetError(f"{where}: {error}" if where else str(error)) from error
-    return _read_part(path, files.file_stamp(path)), files.label(path)
-
-
-@lru_cache(maxsize=64)
-def _read_part(path: Path, _state: tuple[int, ...]) -> dict[str, object]:
-    """Read a part; a sweep asks for the same file at every point, and whoever gets the table does not change it."""
-    return {"name": path.stem, **_with_gradients_at(files.read_file(path), path.parent)}
-
-
-def _with_gradients_at(part: dict[str, object], directory: Path) -> dict[str, object]:
-    """Return a part whose relative path of a gradients file, if it has one, starts from the working directory."""
-    gradients = part.get("gradients")
-    if isinstance(gradients, str) and files.is_path(gradients):
-        return part | {"gradients": str(directory / gradients)}
-    return part
 
 
 def _scenario_table(data: dict[str, object], path: Path) -> dict[str, object]:

@@ -13,7 +13,8 @@ from simnet.compare import convergence
 from simnet.errors import SimnetError
 from simnet.files import is_path
 from simnet.hardware import Calibration
-from simnet.scenario import PART_TYPES, check_part, load_experiment
+from simnet.raw_scenario import PART_TYPES, check_part
+from simnet.scenario import load_experiment
 from simnet.strategies import kernel_table
 
 

@@ -2,7 +2,7 @@
 
 from simnet import files
 from simnet.errors import SimnetError, did_you_mean
-from simnet.scenario import PART_TYPES
+from simnet.raw_scenario import PART_TYPES
 
 
 def find(name: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from simnet import files
 from simnet.errors import SimnetError
-from simnet.scenario import RawScenario
+from simnet.raw_scenario import RawScenario
 from simnet.strategies import AnyStrategy
 from simnet.strategies.former_keys import with_present_keys
 from simnet.values import Count

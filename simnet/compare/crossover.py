@@ -97,7 +97,7 @@ def search(  # noqa: PLR0913 - the arguments of one command
 
     def at(value: object, origin: str = "--over") -> Scenario:
         override = Override(key=key, value=value, origin=origin)
-        return experiment.base.with_overrides([*experiment.overrides, override]).scenario()
+        return experiment.base.with_overrides([*experiment.overrides, override]).converted(Scenario)
 
     ends = [_number(at(start, "--from"), key, start), _number(at(end, "--to"), key, end)]
     low, high = sorted(ends)

@@ -18,7 +18,8 @@ from simnet.lab.campaign import Campaign, Launch, Layout, file_stem
 from simnet.lab.strategy_spec import StrategySpec
 from simnet.network import topology as topologies
 from simnet.parsing import parse_toml
-from simnet.scenario import RawScenario, RunSettings, Scenario
+from simnet.raw_scenario import RawScenario
+from simnet.scenario import RunSettings, Scenario
 from simnet.strategies import DenseAllReduce, Strategy
 from simnet.units import Duration
 from simnet.validation import disjoint, kernel_variants, machine_speed, own_work, training_steps

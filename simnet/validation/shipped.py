@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from simnet import files
 from simnet.hardware import Calibration, Cluster
 from simnet.network_costs import NodesPoint
-from simnet.scenario import RawScenario
+from simnet.raw_scenario import RawScenario
 from simnet.timed_work import KernelTime
 from simnet.units import Duration
 from simnet.workload.workload import Workload

@@ -24,7 +24,7 @@ ORDER = (
     ("workload",),
     ("program", "step_file", "step_laws", "step_layouts", "gpu_memory"),
     ("strategies",),
-    ("axes", "global_batch", "scenario"),
+    ("axes", "global_batch", "raw_scenario", "scenario"),
     ("step_times", "rank_waits", "availability", "result", "calibration_draws", "model_error"),
     (
         "timeline",

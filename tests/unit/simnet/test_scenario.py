@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from simnet import files
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, Cluster, Fabric, Link, LinkCalibration, SlowNode
-from simnet.scenario import RunSettings, Scenario, build, check_part, load, load_experiment, to_dict
+from simnet.raw_scenario import check_part
+from simnet.scenario import RunSettings, Scenario, build, load, load_experiment, to_dict
 from simnet.strategies import BinSGDM, DenseAllReduce, OneBitAdam
 from simnet.timed_work import KernelTime
 from simnet.units import Bandwidth, Duration, Size

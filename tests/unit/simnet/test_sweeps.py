@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from simnet import code_hash, files, scenario, sweep_tasks, sweeps
+from simnet import code_hash, files, raw_scenario, sweep_tasks, sweeps
 from simnet.errors import SimnetError
 from simnet.journal import NAME, Journal
+from simnet.raw_scenario import RawScenario
 from simnet.result import RefusedPoint, RunResult, to_json
 from simnet.scenario import Experiment, Scenario, load_experiment
 from simnet.show import rows
@@ -61,12 +62,14 @@ class TestExpand:
 
     def test_parts_that_stay_the_same_are_read_and_checked_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         read, checked = [], []
-        real_read, real_check = files.read_file, scenario.RawScenario.converted
+        real_read, real_check = files.read_file, RawScenario.converted
         monkeypatch.setattr(files, "read_file", lambda path: read.append(path.stem) or real_read(path))
         monkeypatch.setattr(
-            scenario.RawScenario, "converted", lambda *given: checked.append(given[1].__name__) or real_check(*given)
+            raw_scenario.RawScenario,
+            "converted",
+            lambda *given: checked.append(given[1].__name__) or real_check(*given),
         )
-        scenario._read_part.cache_clear()
+        raw_scenario._read_part.cache_clear()
         points = expand(load_experiment("speedup"))
         assert (len(points), sorted(read)) == (
             56,

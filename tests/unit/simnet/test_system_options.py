@@ -6,7 +6,8 @@ import pytest
 
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration
-from simnet.scenario import RawScenario, build, to_dict
+from simnet.raw_scenario import RawScenario
+from simnet.scenario import build, to_dict
 from simnet.strategies.kernel_table import every
 from simnet.system_options import SystemOptions
 

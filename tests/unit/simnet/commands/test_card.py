@@ -13,7 +13,7 @@ import pytest
 
 from simnet import files
 from simnet.fitting.card_folder import PARTS
-from simnet.scenario import check_part
+from simnet.raw_scenario import check_part
 from tests.helpers import card_samples, markdown
 from tests.helpers.cli import assert_refused, run
 

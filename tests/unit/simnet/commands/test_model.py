@@ -8,7 +8,7 @@ from click.testing import Result
 
 pytest.importorskip("torch")
 
-from simnet.scenario import check_part
+from simnet.raw_scenario import check_part
 from simnet.workload.workload import Workload
 from tests.helpers.cli import assert_refused, run
 

@@ -11,7 +11,7 @@ from simnet import scenario
 from simnet.errors import SimnetError
 from simnet.fitting import kineto, trained_workload
 from simnet.fitting.kineto import Trace
-from simnet.scenario import check_part
+from simnet.raw_scenario import check_part
 from simnet.units import Duration
 from simnet.workload.workload import Workload
 from tests.helpers.cli import assert_refused, run
