@@ -17,8 +17,10 @@ HATCHES = ("", "/", "\\", "x", "-", "+")
 BAND_OPACITY = "22"
 """Two hexadecimal digits behind a colour."""
 NAME_CHARACTERS, SENTENCE_CHARACTERS = 60, 300
-HEIGHT = 420
-"""Of a figure on a screen [pixels]."""
+TOP = 64
+"""Above a figure, for its legend and, over that, its buttons [pixels]."""
+HEIGHT = 390
+"""Of a figure on a screen, without `TOP` [pixels]."""
 ROW_PIXELS = 34
 """Of a bar."""
 FINE_TICKS = (1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0)
@@ -64,8 +66,8 @@ def name(text: str, characters: int = NAME_CHARACTERS) -> str:
 def layout(x: dict[str, Any], y: dict[str, Any], *, height: int = HEIGHT, **more: Any) -> dict[str, Any]:
     """Return the layout of a figure with two axes."""
     legend = {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0}
-    margin = {"l": 70, "r": 20, "t": 30, "b": 60}
-    whole = {"xaxis": x, "yaxis": y, "height": height, "margin": margin, "hovermode": "closest"} | more
+    margin = {"l": 70, "r": 20, "t": TOP, "b": 60}
+    whole = {"xaxis": x, "yaxis": y, "height": TOP + height, "margin": margin, "hovermode": "closest"} | more
     return whole | {"legend": legend | more.get("legend", {})}
 
 

@@ -40,7 +40,7 @@ def ranking(advice: Advice) -> Chart:
         layout=layout(
             axis(f"time of a step [{unit}]"),
             axis("") | {"categoryorder": "array", "categoryarray": order[::-1]},
-            height=150 + 26 * len(rows),
+            height=120 + 26 * len(rows),
         ),
         table=advice_table(advice),
     )

@@ -66,7 +66,7 @@ def breakdown(results: Sequence[RunResult], labels: Sequence[str] = ("",)) -> Ch
         layout=layout(
             axis(f"time of a step [{unit}]"),
             axis("") | {"autorange": "reversed"},
-            height=150 + ROW_PIXELS * len(bars),
+            height=120 + ROW_PIXELS * len(bars),
             barmode="stack",
             legend={"traceorder": "normal"},
         ),
@@ -121,7 +121,7 @@ def tornado(result: RunResult) -> Chart:
         layout=layout(
             axis(metric, log=True, **span),
             axis("") | {"autorange": "reversed"},
-            height=140 + ROW_PIXELS * len(shown),
+            height=110 + ROW_PIXELS * len(shown),
             barmode="overlay",
         ),
         table=Table(("value", "at the worse end", "at the better end"), zip(nouns, low_text, high_text, strict=True)),
@@ -203,7 +203,7 @@ def lost_time(result: RunResult) -> Chart:
         layout=layout(
             axis(f"lost in a step [{unit}]"),
             axis("") | {"autorange": "reversed"},
-            height=150 + 2 * ROW_PIXELS * len(rows),
+            height=120 + 2 * ROW_PIXELS * len(rows),
             barmode="group",
         ),
         table=lost_time_table(result),
