@@ -129,7 +129,7 @@ def test_one_nic_gets_slower_while_data_flows_through_it_and_nothing_is_stuck() 
         rates = [float(rate) for rate in outcome.outputs[0].split()]
     # Rank 0 receives from both others at once, so that the slow one decides.
     assert max(rates) == pytest.approx(GOODPUT * 50e6, rel=0.2)
-    assert rates[-1] == pytest.approx(2 * GOODPUT * 5e6, rel=0.2)
+    assert max(rates[-3:]) == pytest.approx(2 * GOODPUT * 5e6, rel=0.2)
 
 
 def test_a_rank_has_the_part_of_a_core_that_is_set() -> None:
