@@ -6,6 +6,21 @@ set -eu
 
 folder=$1
 shift
+# A folder among the further arguments is the one that is measured into: its page belongs beside it.
+named=
+for argument in "$@"; do
+    if [ "$named" = next ]; then
+        folder=$argument
+        named=
+        continue
+    fi
+    case $argument in
+        -o | --output) named=next ;;
+        --output=*) folder=${argument#*=} ;;
+        -o?*) folder=${argument#-o} ;;
+    esac
+done
+folder=${folder%/}
 has_cuda='import sys, torch; sys.exit(sys.version_info < (3, 11) or not (torch.version.cuda or torch.version.hip))'
 measures='import click, numpy, torch'
 makes_pages='import click, jinja2, matplotlib, msgspec, numpy, rich, scipy, simpy, tomli_w'
@@ -68,6 +83,19 @@ install_click() {
         "$VENV-gpu/bin/python" $try_pip click 'numpy>=1.26'
 }
 
+# Whether pip finds a package index, or what it is told to take for one; so say those without pip, which cannot ask. One
+# short try: where nothing answers, each address of an index would be waited for.
+index_answers() {
+    asking=$(first_that 'import pip' "$python" $all)
+    [ -n "$asking" ] || return 0
+    place=$(mktemp -d)
+    answer=0
+    timeout 10 "$asking" -m pip download --quiet --disable-pip-version-check --retries 0 --timeout 5 --no-deps \
+        --dest "$place" simpy >/dev/null 2>&1 || answer=1
+    rm -rf "$place"
+    return $answer
+}
+
 page_needs() {
     PYTHON="${PYTHON:-}" sh .ci/make_venv.sh "$VENV" >/dev/null &&
         "$VENV/bin/python" $try_pip --editable .
@@ -78,7 +106,7 @@ page_options=
 case " $* " in
     *" --device cpu "* | *" --device=cpu "*)
         has_cuda='import sys, torch; sys.exit(sys.version_info < (3, 11))'
-        page_options=--accept-cpu
+        page_options='--accept-cpu '
         ;;
     *)
         if ! has_card; then
@@ -107,17 +135,24 @@ fi
 
 say "$("$python" -c 'import platform, torch; print(f"Python {platform.python_version()}, torch {torch.__version__}")') ($python)"
 mkdir -p "$(dirname "$folder")"
+elsewhere="copy $folder to where simnet is installed, and there: simnet card $folder $page_options"
+elsewhere="$elsewhere--base a100_tcp_estimate -o $folder-card"
+writer=$(first_that "$makes_pages" "$python" $all)
+is_offline=
+if [ -z "$writer" ] && ! index_answers; then
+    is_offline=yes
+    say "no page will be written here: packages of simnet are missing, and no package index answers: after this, $elsewhere"
+fi
 code=0
 "$python" -m binsgdm.measure gpu -o "$folder" "$@" || code=$?
 # 1: a part has failed, and the others have their place on the page.
 [ "$code" -le 1 ] || exit "$code"
 
-writer=$(first_that "$makes_pages" "$python" $all)
-if [ -z "$writer" ] && page_needs >&2; then
+if [ -z "$writer" ] && [ -z "$is_offline" ] && page_needs >&2; then
     writer="$VENV/bin/python"
 fi
 if [ -z "$writer" ]; then
-    say "packages of simnet are missing and cannot be installed: run 'simnet card $folder -o $folder-card' where simnet is installed"
+    say "no page was written here: $elsewhere"
     exit "$code"
 fi
 "$writer" -m simnet card "$folder" --base a100_tcp_estimate $page_options -o "$folder-card" || exit

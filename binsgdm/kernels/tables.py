@@ -5,9 +5,9 @@ tensor, from pinned memory, beside what the GPU does. Which tensor a program bel
 depends on sizes alone.
 """
 
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import NamedTuple
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,13 @@ from binsgdm.uploads import upload_tensor
 ROW_WORDS = 9
 _ADDRESSES = 4  # the first of a row's words that hold addresses
 _ALIGNMENT = 16  # bytes that a thread reads at once
-_KEPT = 256  # tables: a bucket has two or three, and as many again of gradients that have moved
+# Memory of the device that tables may take. Of rows a bucket has two tables or three, and as many again of gradients
+# that have moved: 16 MiB hold them for 50,000 tensors in a few buckets, or for 8,000 buckets. Keys take three times as
+# much on the host, which is what bounds them where gradients move in every step.
+_ROWS_BYTES = 2**24
+# 4 bytes of a table do for 1,024 elements or more: enough for 17,000 million elements.
+_OWNERS_BYTES = 2**26
+_LEAST_BYTES = 512  # PyTorch's allocator hands out no less
 
 Numbers = tuple[int, ...]
 
@@ -38,6 +44,48 @@ class TensorTable(NamedTuple):
     rows: Tensor
     owners: Tensor
     num_chunks: int
+
+
+class _LastUsedTables:
+    """Tables by what they were made of, those used last, which take at most so much memory; any thread may ask.
+
+    A number of tables would be no bound: a model has a few of many tensors, or thousands of few.
+
+    Attributes:
+        num_made: tables so far.
+    """
+
+    def __init__(self, made: Callable[..., Tensor], most_bytes: int) -> None:
+        self._made, self._most_bytes = made, most_bytes
+        self._lock, self.num_made = threading.Lock(), 0
+        self.cache_clear()
+
+    def __call__(self, *key: Any) -> Tensor:
+        """Return the table of a key."""
+        with self._lock:
+            table = self._tables.pop(key, None)
+            if table is not None:
+                self._tables[key] = table  # the last one again
+                return table
+        table = self._made(*key)
+        with self._lock:
+            self.num_made += 1
+            if key not in self._tables:
+                self._bytes += _bytes_of(table)
+            self._tables[key] = table
+            while self._bytes > self._most_bytes and len(self._tables) > 1:
+                self._bytes -= _bytes_of(self._tables.pop(next(iter(self._tables))))
+        return table
+
+    def cache_clear(self) -> None:
+        """Forget all tables."""
+        with self._lock:
+            self._tables: dict[tuple[Any, ...], Tensor] = {}
+            self._bytes = 0
+
+
+def _bytes_of(table: Tensor) -> int:
+    return max(table.nbytes, _LEAST_BYTES)
 
 
 def make(columns: Sequence[TensorColumn], *, starts: Sequence[int] | None, chunk: int, aligned: int) -> TensorTable:
@@ -67,16 +115,14 @@ def _num_chunks(numels: Numbers, skips: Numbers, chunk: int) -> NDArray[np.int64
     return np.where(sizes > 0, -(-(sizes + before) // chunk), 0)
 
 
-@lru_cache(maxsize=_KEPT)
-def _owners(device: torch.device, stream: int, numels: Numbers, skips: Numbers, chunk: int) -> Tensor:  # noqa: ARG001
+def _made_owners(device: torch.device, _stream: int, numels: Numbers, skips: Numbers, chunk: int) -> Tensor:
     num_chunks = _num_chunks(numels, skips, chunk)
     return upload_tensor(torch.from_numpy(np.repeat(np.arange(len(numels), dtype=np.int32), num_chunks)), device)
 
 
-@lru_cache(maxsize=_KEPT)
-def _rows(  # noqa: PLR0913, PLR0917 - the key of the cache
+def _made_rows(  # noqa: PLR0913, PLR0917 - the key of the cache
     device: torch.device,
-    stream: int,  # noqa: ARG001
+    _stream: int,
     addresses: tuple[Numbers, ...],
     numels: Numbers,
     starts: Numbers,
@@ -92,6 +138,14 @@ def _rows(  # noqa: PLR0913, PLR0917 - the key of the cache
     rows[:, 3] = (places[:, :aligned] % _ALIGNMENT == 0).all(axis=1)
     rows[:, _ADDRESSES : _ADDRESSES + places.shape[1]] = places
     return upload_tensor(torch.from_numpy(rows), device)
+
+
+_owners, _rows = _LastUsedTables(_made_owners, _OWNERS_BYTES), _LastUsedTables(_made_rows, _ROWS_BYTES)
+
+
+def num_made() -> int:
+    """Return how many tables were made in this process; each cost the host its making and a copy."""
+    return _owners.num_made + _rows.num_made
 
 
 def stream_of(device: torch.device) -> int:

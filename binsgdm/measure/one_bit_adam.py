@@ -9,7 +9,6 @@ import torch
 
 from binsgdm.exchange import RankContext
 from binsgdm.exchange.answers import fake_received
-from binsgdm.kernels import cpu_adam
 from binsgdm.measure.kernel_bytes import bytes_per_element
 from binsgdm.measure.timing import Stopwatch, Trial, phases
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
@@ -96,6 +95,8 @@ def _trial_of_passes(
 
     The second server kernel is timed by itself, what is left of its pass is the first; others go by the bytes moved.
     """
+    from binsgdm.kernels import cpu_adam  # which needs numba
+
     passes, world_size = CpuPasses(), context.world_size
     mean, residual = torch.randn_like(residuals.server), torch.zeros_like(residuals.server)
     bits, counts = torch.full((mean.numel() // 8,), 255, dtype=torch.uint8), np.array([mean.numel()])

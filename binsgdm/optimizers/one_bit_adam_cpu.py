@@ -2,12 +2,14 @@
 
 A pass reads what it needs of gradients, averages and parameters, and leaves no temporary of the model's size but the
 flat gradient, whose memory is kept from step to step: fresh memory costs more than the work on it.
+
+The passes are imported where they are used: they need numba, which who trains on a GPU may not have.
 """
 
 from collections.abc import Iterable, Sequence
 from functools import cache, partial
 from operator import is_
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,7 +18,6 @@ from numpy.typing import NDArray
 from binsgdm import kernels
 from binsgdm.exchange import AllGather, AllReduceSum, AllToAll, Protocol, RankContext
 from binsgdm.functional import divided
-from binsgdm.kernels import cpu_adam
 from binsgdm.optimizers.base import copy_each
 from binsgdm.optimizers.one_bit_adam_update import (
     LARGEST_GRADIENT,
@@ -26,6 +27,9 @@ from binsgdm.optimizers.one_bit_adam_update import (
 )
 from binsgdm.optimizers.one_bit_momentum import MomentumResiduals, Topology, padded_numel
 from binsgdm.stages import stage
+
+if TYPE_CHECKING:
+    from binsgdm.kernels.cpu_adam import Plan
 
 Array = NDArray[Any]
 
@@ -46,6 +50,8 @@ class CpuPasses:
 
     def flat_gradient(self, flat_slices: Sequence[FlatSlice], world_size: int) -> torch.Tensor:
         """Return all gradients as one flat fp32 tensor, in memory that the next step uses again."""
+        from binsgdm.kernels import cpu_adam
+
         cut = _cut(flat_slices, world_size)
         numel = cut.chunk * world_size
         if self._flat is None or self._flat.numel() != numel:
@@ -69,6 +75,8 @@ class CpuPasses:
         context: RankContext,
     ) -> Protocol:
         """Average the gradients of all ranks and take a dense step."""
+        from binsgdm.kernels import cpu_adam
+
         total = gradient
         if context.world_size > 1:
             total = yield AllReduceSum(group="world", sent=gradient, may_overwrite=True)
@@ -90,6 +98,8 @@ class CpuPasses:
         topology: Topology,
     ) -> Protocol:
         """Average the momenta with one bit an element, and move the parameters."""
+        from binsgdm.kernels import cpu_adam
+
         tables = _Tables(flat_slices, moving, ranks=context.world_size, is_dense=False)
         bits, counts = self._valid_bits(tables)
         if topology == "hierarchical":
@@ -112,6 +122,8 @@ class CpuPasses:
 
     def _valid_bits(self, tables: "_Tables") -> tuple[torch.Tensor, Array]:
         """Return which elements have a variance; looked at anew where a variance or the choice of tensors changed."""
+        from binsgdm.kernels import cpu_adam
+
         variances = [one.param_state.state["exp_avg_sq"] for one in tables.moving]
         versions = [tables.cut.chunk, *[one.number for one in tables.moving], *[one._version for one in variances]]
         is_known = versions == self._versions and all(map(is_, variances, self._variances))
@@ -139,6 +151,8 @@ def _rehearse_all(dtypes: Iterable[torch.dtype]) -> None:
 
 def _rehearse(dtype: torch.dtype) -> None:
     """Call every pass on a few elements, in whole groups of the loops and in their ends."""
+    from binsgdm.kernels import cpu_adam
+
     numel = 40
     cut = cpu_adam.plan((numel,), numel, 1)
     gradient, m, v, residual = torch.zeros(4, numel, device="cpu")
@@ -164,6 +178,8 @@ def _averaged_in_nodes(  # noqa: PLR0913, PLR0917
     counts: Array,
 ) -> Protocol:
     """Do the exchange of `hierarchical_one_bit_momentum`; return the rows of all chunks."""
+    from binsgdm.kernels import cpu_adam
+
     cpu_adam.local_momenta(tables.cut, tables.places, tables.factors, gradient)
     received = yield AllToAll(group="intra_node", sent=gradient.view(context.ranks_per_node, -1))
     mean = received[0].clone()
@@ -191,6 +207,8 @@ class _Tables:
     def __init__(
         self, flat_slices: Sequence[FlatSlice], moving: Sequence[FlatSlice], *, ranks: int, is_dense: bool
     ) -> None:
+        from binsgdm.kernels import cpu_adam
+
         self.cut = _cut(flat_slices, ranks)
         self.moving = moving
         self._is_dense = is_dense
@@ -261,6 +279,8 @@ class _Tables:
         )
 
 
-def _cut(flat_slices: Sequence[FlatSlice], world_size: int) -> cpu_adam.Plan:
+def _cut(flat_slices: Sequence[FlatSlice], world_size: int) -> "Plan":
+    from binsgdm.kernels import cpu_adam
+
     numels = tuple(one.end - one.start for one in flat_slices)
     return cpu_adam.plan(numels, padded_numel(sum(numels), world_size), world_size)

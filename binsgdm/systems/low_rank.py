@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from binsgdm import streams
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Message, Protocol, RankContext
 from binsgdm.systems.aggregation import all_reduce_mean
@@ -130,6 +131,9 @@ class _LowRankSystem(ProtocolSystem):
                 f"shape {tuple(matrix.values.shape)} and matrix_rank {self.matrix_rank}: must fit; load the state of "
                 "the same model and matrix_rank"
             )
+        # As residuals: one that was loaded was made on another stream.
+        on_device = streams.of(matrix.values.device)
+        on_device.keep(on_device.current(), factor)
         return factor.to(matrix.values.device)
 
 

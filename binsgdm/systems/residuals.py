@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from binsgdm import streams
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.exchange import RankContext
 from binsgdm.systems.base import MAX_RANKS, REPAIR, GradientBucket, ParameterId, check_state, check_values, check_whole
@@ -55,7 +56,11 @@ class Residuals:
         """
         device = bucket.values.device
         pairs = zip(bucket.parameters, bucket.numels, strict=True)
-        return torch.cat([self._piece(parameter, numel, device) for parameter, numel in pairs])
+        pieces = [self._piece(parameter, numel, device) for parameter, numel in pairs]
+        # Those that were loaded were made on another stream than that of the exchange, which reads and then drops them.
+        on_device = streams.of(device)
+        on_device.keep(on_device.current(), *pieces)
+        return torch.cat(pieces)
 
     def corrected(self, bucket: GradientBucket, context: RankContext, *, decay: float = 1.0) -> torch.Tensor:
         """Return the gradients of a bucket plus what was lost of them before; neither is changed.

@@ -29,6 +29,7 @@ OPTIMIZERS = {
     "adamw": "AdamW, fused",
     "binsgdm": "BinSGDM",
     "binsgdm_random": "BinSGDM, random",
+    "binsgdm_25mib": "BinSGDM, 25 MiB buckets",
     "one_bit_adam": "1-bit Adam",
 }
 MARKS = dict(zip(("tf32", "bf16", "amp", "fp32"), zip(COLOURS, MARKERS, strict=False), strict=False))

@@ -10,15 +10,17 @@ import pytest
 ROOT = Path(__file__).parents[2]
 NAMES = ("python3", "python3.14", "python3.13", "python3.12", "python3.11", "python")
 # A Python of which only the words of its command line are seen. KIND says what it can import: "cuda" has torch with
-# CUDA and all else, "bare" torch with CUDA alone, "cpu" everything but CUDA, "none" nothing.
+# CUDA and all else, "plain" what measuring needs, "bare" torch with CUDA alone, "cpu" everything but CUDA, "none"
+# nothing.
 FAKE = """#!/bin/sh
 kind=KIND
 case "$*" in
-    *torch.version.cuda*) [ $kind = cuda ] || [ $kind = bare ] ; exit ;;
+    *torch.version.cuda*) [ $kind = cuda ] || [ $kind = bare ] || [ $kind = plain ] ; exit ;;
     *"platform.python_version"*) echo "a Python of the test" ; exit ;;
     "-c "*matplotlib*) [ $kind = cuda ] || [ $kind = cpu ] ; exit ;;
-    "-c "*) [ $kind = cuda ] ; exit ;;
-    "-m binsgdm.measure"*) echo "NAME: $*" >> LOG ; exit ${MEASURE_CODE:-0} ;;
+    "-c "*) [ $kind = cuda ] || [ $kind = plain ] ; exit ;;
+    "-m binsgdm.measure"*) echo "measures" >&2 ; echo "NAME: $*" >> LOG ; exit ${MEASURE_CODE:-0} ;;
+    "-m pip download"*) echo "NAME: asks" >> LOG ; sleep ${INDEX_S:-0} ; exit ${INDEX_CODE:-1} ;;
     "-m simnet card"*) echo "NAME: $*" >> LOG ; exit 0 ;;
 esac
 echo "NAME: $*" >> LOG
@@ -57,7 +59,7 @@ class Machine:
         }  # fmt: skip
         command = ["sh", str(ROOT / ".ci" / "gpu.sh"), str(self.folder / "gpu"), *args]
         given = {**known, **environment}
-        return subprocess.run(command, env=given, cwd=ROOT, capture_output=True, text=True, check=False)
+        return subprocess.run(command, env=given, cwd=ROOT, capture_output=True, text=True, check=False, timeout=50)
 
     def done(self) -> list[str]:
         """Return who did what, without the folder."""
@@ -156,3 +158,45 @@ def test_a_page_is_written_by_another_python_where_that_of_torch_lacks_packages(
     )
     assert machine.run().returncode == 0
     assert machine.done() == [f"python3: {MEASURED}", f"venv: {MADE}"]
+
+
+CARRIED = f"copy {{0}}/gpu to where simnet is installed, and there: simnet card {{0}}/gpu {BASE} -o {{0}}/gpu-card"
+
+
+@pytest.mark.parametrize("index", [{}, {"INDEX_CODE": "0", "INDEX_S": "60"}], ids=["refuses", "never answers"])
+def test_without_a_network_it_is_said_before_measuring_that_no_page_will_be_written(index, tmp_path):
+    machine = Machine(tmp_path, python3="plain")
+    # The first `timeout` on the path: a second of waiting shows as much as ten.
+    short = machine.add(tmp_path / "bin" / "timeout", "", '#!/bin/sh\nshift\nexec /usr/bin/timeout 1 "$@"\n')
+    assert short.exists()
+    done = machine.run(**index)
+    assert done.returncode == 0, done.stderr
+    assert machine.done() == ["python3: asks", f"python3: {MEASURED}"], "pip is not tried again"
+    why = "packages of simnet are missing, and no package index answers"
+    told = CARRIED.format(tmp_path)
+    assert done.stderr.splitlines()[1:] == [
+        f"make gpu: no page will be written here: {why}: after this, {told}",
+        "measures",
+        f"make gpu: no page was written here: {told}",
+    ]
+
+
+def test_with_a_network_what_the_page_needs_is_installed_after_measuring(tmp_path):
+    machine = Machine(tmp_path, python3="plain")
+    done = machine.run(INDEX_CODE="0")
+    assert done.returncode == 0, done.stderr
+    assert machine.done()[:2] == ["python3: asks", f"python3: {MEASURED}"]
+    assert machine.done()[3].startswith("python3: -m venv")
+    assert done.stderr.splitlines()[-1] == f"make gpu: no page was written here: {CARRIED.format(tmp_path)}"
+
+
+@pytest.mark.parametrize("words", ["-o {}", "--output {}/", "--output={}", "-o{}"])
+def test_the_page_of_another_folder_lies_beside_it(words, tmp_path):
+    machine = Machine(tmp_path, python3="cuda")
+    given = words.format(tmp_path / "a" / "b").split()
+    assert machine.run("--quick", *given).returncode == 0
+    shown = words.format("a/b")
+    assert machine.done() == [
+        f"python3: -m binsgdm.measure gpu -o a/b --quick {shown}", f"python3: -m simnet card a/b {BASE} -o a/b-card",
+    ]  # fmt: skip
+    assert (tmp_path / "a").is_dir()

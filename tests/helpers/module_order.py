@@ -98,8 +98,8 @@ BINSGDM_ORDER = (
     ("agreement",),
     ("shards",),
     ("overlapped", "ddp", "fsdp", "compressed_replicas", "local_steps"),
-    ("measure",),
     ("recording",),
+    ("measure",),
     ("describe",),
     ("compressors", "__init__"),
 )

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from binsgdm import triton_support, uploads
+from binsgdm import streams, triton_support, uploads
 from binsgdm.kernels import tables
 
 aten = torch.ops.aten
@@ -221,6 +221,7 @@ def pretended_device(*, uses_triton: bool = False) -> Iterator[PretendDevice]:
             (torch.cuda, "is_current_stream_capturing", lambda: counts.is_capturing),
             (torch.cuda, "device", entered),
             (tables, "stream_of", lambda _device: 0),
+            (streams, "of", lambda _device: streams.CpuStreams()),
         ):
             stack.enter_context(mock.patch.object(owner, name, value))
         for kept in (uploads.constant, tables._rows, tables._owners):

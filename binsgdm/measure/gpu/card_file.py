@@ -16,6 +16,7 @@ FORMAT = 1
 SAME = ("device", "quick")
 SAME_CARD = ("name", "compute_capability")
 SAME_SOFTWARE = ("torch", "triton", "driver")
+TWO_DRIVERS = "parts were measured with two versions of the driver"
 
 
 class CardFile:
@@ -32,7 +33,7 @@ class CardFile:
         self.content: dict[str, Any] = {
             "what": WHAT,
             "format": FORMAT,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "created": _now(),
             "command": command(),
             "device": device,
             "quick": quick,
@@ -45,21 +46,26 @@ class CardFile:
         }
 
     def go_on_from(self, former: dict[str, Any]) -> None:
-        """Take over the parts of a former run.
+        """Take over the parts of a former run; a note says if its driver was another of the same major version.
 
         Raises:
             BinsgdmError: it was of another card, other versions, or another device.
         """
+        drivers = [content["software"].get("driver") or "" for content in (former, self.content)]
         for names, tables in ((SAME, ()), (SAME_CARD, ("card",)), (SAME_SOFTWARE, ("software",))):
             before, now = former, self.content
             for table in tables:
                 before, now = before[table], now[table]
             for name in names:
-                if before.get(name) != now.get(name):
+                is_near = name == "driver" and _major(drivers[0]) == _major(drivers[1]) != ""
+                if before.get(name) != now.get(name) and not is_near:
                     raise BinsgdmError(
                         f"{self._path}: {name}: was measured with {before.get(name)!r}, and here is {now.get(name)!r}: "
                         "all parts of a folder are of one card: name another folder with -o, or add --force"
                     )
+        self.content["notes"] += [note for note in former.get("notes") or () if note.startswith(TWO_DRIVERS)]
+        if drivers[0] != drivers[1]:
+            self.content["notes"].append(f"{TWO_DRIVERS}: {drivers[0]} before, {drivers[1]} from {_now()} on")
         self.content["created"] = former["created"]
         self.content["parts"] = former["parts"]
 
@@ -77,6 +83,15 @@ class CardFile:
         from binsgdm.files import write_file
 
         write_file(self._path, json.dumps(self.content, indent=1) + "\n")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _major(driver: str) -> str:
+    """Return the major version of a driver; an empty string where it is unknown."""
+    return driver.partition(".")[0]
 
 
 def read(folder: Path) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def _run(output: Path, *, device: str, quick: bool, only: tuple[str, ...], force
     former = None if force else card_file.read(output)
     if former is not None:
         card.go_on_from(former)
-    output.mkdir(exist_ok=True)
+    output.mkdir(parents=True, exist_ok=True)
     parts = [part for part in PARTS if part.name in only or not only]
     settings = Settings(
         device=device,
@@ -103,10 +104,11 @@ def _run(output: Path, *, device: str, quick: bool, only: tuple[str, ...], force
         budget_s=options["budget"],
         num_ranks=options["ranks"] or max(1, found.card["num_cards"]),
         is_shared=found.is_shared,
+        spent_s=time.monotonic() - start,
         again=frozenset(only),
         starts_anew=force,
     )
-    _introduce(found.card, found.software, found.notes)
+    _introduce(found.card, found.software, card.content["notes"])
     is_good = PartRunner(folder=output, card_file=card, settings=settings, display=_Lines()).run_all(parts)
     click.echo(f"wrote {output} in {time.monotonic() - start:.0f} s", err=True)
     return is_good
@@ -120,14 +122,14 @@ def _check(output: Path) -> None:
         )
     if output.exists() and not output.is_dir():
         raise BinsgdmError(f"{output}: is no folder: name a folder with -o")
-    home = output if output.is_dir() else output.absolute().parent
+    home = next(one for one in (output, *output.absolute().parents) if one.exists())
     if not home.is_dir():
-        raise BinsgdmError(f"{output}: {str(output.parent)!r}: no such directory: make it, or name another with -o")
+        raise BinsgdmError(f"{output}: {home}: is no folder: name another with -o")
     if not os.access(home, os.W_OK | os.X_OK):
         raise BinsgdmError(f"{output}: cannot be written: name another folder with -o")
 
 
-def _introduce(card: dict[str, Any], software: dict[str, str], notes: tuple[str, ...]) -> None:
+def _introduce(card: dict[str, Any], software: dict[str, str], notes: Sequence[str]) -> None:
     words = [f"{card['num_cards']} x {card['name']}" if card["num_cards"] > 1 else str(card["name"])]
     if "free_bytes" in card:
         free, whole = (card[name] / 2**30 for name in ("free_bytes", "memory_bytes"))

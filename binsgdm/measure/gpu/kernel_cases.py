@@ -14,6 +14,12 @@ from binsgdm.random import Key
 
 KEY = Key(seed=2**63 + 5, step=2**31 + 3, rank=7, stream=1)
 BETA, BETA_B, GAIN = 0.95, 0.99, 2.5
+# Settings of updates that draw, by what their outcomes are called: the paper's, and those that look ahead.
+UPDATES: dict[str, dict[str, Any]] = {
+    "": {"beta": BETA, "beta_b": BETA},
+    "ahead ": {"beta": BETA, "beta_b": BETA_B, "nesterov": True},
+}
+GAINS = {"": 1.0, "ahead ": GAIN}
 GUARD_NUMEL = 64
 FLOAT_GUARD, BYTE_GUARD = 12345.0, 0xA5
 # Zeros, ones, subnormals of fp32 and bf16, limits of fp16 with the values that round to them.
@@ -152,14 +158,16 @@ def _calls(
     def packed() -> Tensor:
         return memory.place(torch.full((packed_numel(case.numel),), 0xFF, dtype=torch.uint8))
 
-    grad, m, b = (memory.place(one) for one in (given.grad, given.m, given.b))
-    u = memory.place(torch.full((case.numel,), 9.0))
-    yield "update_", {"finite": kernels.update_(grad, m, b, beta=BETA, beta_b=BETA, out_u=u), "m": m, "b": b, "u": u}
-    grad, m, b, out = (*(memory.place(one) for one in (given.grad, given.m, given.b)), packed())
-    finite = kernels.update_quantize_pack_(grad, m, b, beta=BETA, beta_b=BETA, out=out, **where)
-    yield "update_quantize_pack_", {"finite": finite, "m": m, "b": b, "signs": out}
-    kernels.quantize_pack(memory.place(given.u), out=(out := packed()), **where)
-    yield "quantize_pack", {"signs": out}
+    for how, settings in UPDATES.items():
+        grad, m, b = (memory.place(one) for one in (given.grad, given.m, given.b))
+        u = memory.place(torch.full((case.numel,), 9.0))
+        finite = kernels.update_(grad, m, b, out_u=u, **settings)
+        yield "update_", {f"{how}finite": finite, f"{how}m": m, f"{how}b": b, f"{how}u": u}
+        grad, m, b, out = (*(memory.place(one) for one in (given.grad, given.m, given.b)), packed())
+        finite = kernels.update_quantize_pack_(grad, m, b, out=out, gain=GAINS[how], **settings, **where)
+        yield "update_quantize_pack_", {f"{how}finite": finite, f"{how}m": m, f"{how}b": b, f"{how}signs": out}
+        kernels.quantize_pack(memory.place(given.u), out=(out := packed()), gain=GAINS[how], **where)
+        yield "quantize_pack", {f"{how}signs": out}
     kernels.merge(memory.place(given.rows), numel=case.numel, out=(out := packed()), **where)
     yield "merge", {"signs": out}
     yield from _shaped_calls(kernels, case, given, memory, packed)
@@ -202,16 +210,19 @@ def foreach_outcomes(
     def filled(name: str, value: float) -> list[Tensor]:
         return [memory.place(torch.full_like(getattr(one, name), value)) for one in given]
 
-    grads, ms, bs, us = placed("grad"), placed("m"), placed("b"), filled("u", 9.0)
-    found = {"foreach_update_: finite": kernels.foreach_update_(grads, ms, bs, beta=BETA, beta_b=BETA, outs_u=us)}
-    found |= {f"foreach_update_: {name}": torch.cat(ones) for name, ones in (("m", ms), ("b", bs), ("u", us))}
-    grads, ms, bs, outs = placed("grad"), placed("m"), placed("b"), filled("signs", 0xFF)
-    finite = kernels.foreach_update_quantize_pack_(
-        grads, ms, bs, beta=BETA, beta_b=BETA, key=KEY, starts=[case.start for case in cases], outs=outs
-    )
-    name = "foreach_update_quantize_pack_"
-    found |= {f"{name}: finite": finite, f"{name}: m": torch.cat(ms), f"{name}: b": torch.cat(bs)}
-    found[f"{name}: signs"] = torch.cat(outs)
+    found: Outcomes = {}
+    where: dict[str, Any] = {"key": KEY, "starts": [case.start for case in cases]}
+    for how, settings in UPDATES.items():
+        grads, ms, bs, us = placed("grad"), placed("m"), placed("b"), filled("u", 9.0)
+        name = f"foreach_update_: {how}"
+        found[f"{name}finite"] = kernels.foreach_update_(grads, ms, bs, outs_u=us, **settings)
+        found |= {f"{name}{what}": torch.cat(ones) for what, ones in (("m", ms), ("b", bs), ("u", us))}
+        grads, ms, bs, outs = placed("grad"), placed("m"), placed("b"), filled("signs", 0xFF)
+        name = f"foreach_update_quantize_pack_: {how}"
+        found[f"{name}finite"] = kernels.foreach_update_quantize_pack_(
+            grads, ms, bs, outs=outs, gain=GAINS[how], **settings, **where
+        )
+        found |= {f"{name}{what}": torch.cat(ones) for what, ones in (("m", ms), ("b", bs), ("signs", outs))}
     grads, ms, bs, es, outs = placed("grad"), placed("m"), placed("b"), placed("residual"), filled("signs", 0xFF)
     finite = kernels.foreach_update_shape_pack_(
         grads, ms, bs, es, beta=BETA, beta_b=BETA_B, nesterov=True, gain=GAIN, outs=outs

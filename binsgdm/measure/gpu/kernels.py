@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
 
-from binsgdm.measure import choices
+from binsgdm.measure import choices, one_bit_adam
 from binsgdm.measure import kernels as kernel_times
 from binsgdm.measure import systems as system_times
 from binsgdm.measure.bench import Bench
@@ -23,13 +23,20 @@ NUM_KERNEL_SERIES, NUM_SYSTEM_SIZES = 377, 13
 
 
 def measure(bench: Bench, *, quick: bool, seconds: float) -> None:
-    """Add the series of `simnet measure kernels --system all`, and a note for every kernel that is slow.
+    """Add the series of `simnet measure kernels --system all`, and a note for every kernel that is slow, before others.
 
     Args:
         bench: where to, who takes part, and when to stop.
         quick: the smallest size only, and one system.
         seconds: for all. Systems that are not begun by then are left out with a note.
     """
+    try:
+        _measure(bench, quick=quick, seconds=seconds)
+    finally:  # also of what there is where the time was up
+        bench.record.notes[:0] = slow_notes(bench.record.series)
+
+
+def _measure(bench: Bench, *, quick: bool, seconds: float) -> None:
     end_s = time.monotonic() + seconds
     device = bench.ranks.device
     sizes: dict[str, Any] = {"min_numel": QUICK_NUMEL, "max_numel": QUICK_NUMEL} if quick else {"min_numel": MIN_NUMEL}
@@ -55,8 +62,6 @@ def measure(bench: Bench, *, quick: bool, seconds: float) -> None:
         first, end = (KERNELS_SHARE + (1 - KERNELS_SHARE) * done / len(systems) for done in (count, count + 1))
         with _failure_noted(bench, system.name):
             system_times.measure(_within(bench.part(first, end), share_s), systems=[system], **sizes)
-    for line in slow_notes(bench.record.series):
-        bench.record.note(line)
 
 
 @contextmanager
@@ -94,7 +99,10 @@ class SlowKernel(NamedTuple):
 
 
 def slow_notes(series: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield the bandwidth of a copy, and each kernel that misses the target, at the size where it does worst."""
+    """Yield the bandwidth of a copy, and each kernel that misses the target, at the size where it does worst.
+
+    The project's own kernels come first, the worst of them before the others; then what plain torch does in systems.
+    """
     bandwidth = copy_bytes_per_s(series)
     if bandwidth is None:
         return
@@ -106,12 +114,17 @@ def slow_notes(series: Sequence[dict[str, Any]]) -> Iterator[str]:
         worst.setdefault((one.name, one.kernels, one.num_vectors), one)
     if large and not worst:
         yield f"no kernel takes more than {TARGET} times its bytes / bandwidth from {TARGET_NUMEL:,} elements on"
-    for one in worst.values():
+    for one in sorted(worst.values(), key=lambda one: (not _is_own(one), -one.ratio)):
         vectors = f" in {one.num_vectors} vectors" if one.num_vectors > 1 else ""
         yield (
             f"{one.name} ({one.kernels}): {one.ratio:.2f} times its bytes / bandwidth at {one.num_elements:,} elements"
             f"{vectors}: {one.seconds * 1e6:,.1f} us"
         )
+
+
+def _is_own(kernel: SlowKernel) -> bool:
+    """Tell whether it is a kernel of BinSGDM or of 1-bit Adam."""
+    return kernel.kernels != "torch" or kernel.name in one_bit_adam.parts(TARGET_NUMEL, 1)
 
 
 def copy_bytes_per_s(series: Sequence[dict[str, Any]]) -> float | None:

@@ -1,4 +1,7 @@
-"""Compare kernels with the reference where an index needs more than 31 bits, in slices: the reference on the CPU."""
+"""Compare kernels, draws and packed signs with the reference where an index needs more than 31 bits, in slices.
+
+The reference runs on the CPU.
+"""
 
 import time
 from collections.abc import Callable
@@ -8,15 +11,16 @@ import torch
 from torch import Tensor
 
 from binsgdm import functional
+from binsgdm.bits import pack_signs, unpack_signs
 from binsgdm.kernels import Kernels, reference, select
 from binsgdm.measure.gpu.comparisons import Comparisons
 from binsgdm.measure.gpu.kernel_cases import BETA, BETA_B, GAIN, KEY
 from binsgdm.measure.kernels import available
 from binsgdm.measure.record import Record
+from binsgdm.random import GROUP_NUMEL, draws
 
 SIZES = (2**27 + 5, 2**31 + 4099)
 SLICE_NUMEL = 2**16
-BYTES_PER_ELEMENT = 16  # of the largest case: three vectors of fp32 and what makes them
 MERGED_VECTORS = 3
 
 Slices = list[slice]
@@ -51,10 +55,14 @@ def check_large(
 
 
 def slices(numel: int) -> Slices:
-    """Return the begin, the end, and the places where an index passes 2^30, 2^31 and, in bytes of fp32, 2^31."""
+    """Return the begin, the end, and the places where an index passes 2^30, 2^31 and, in bytes of fp32, 2^31.
+
+    Each begins with a group of draws; the one at the end is longer by what the begin of its group takes.
+    """
     firsts = [0, *(power - SLICE_NUMEL // 2 for power in (2**29, 2**30, 2**31)), numel - SLICE_NUMEL]
-    whole = [max(0, first) // 32 * 32 for first in firsts if first < numel]
-    return [slice(first, min(numel, first + SLICE_NUMEL)) for first in sorted(set(whole))]
+    whole = sorted({max(0, first) // GROUP_NUMEL * GROUP_NUMEL for first in firsts if first < numel})
+    ends = [first + SLICE_NUMEL for first in whole]
+    return [slice(first, numel if end > numel - GROUP_NUMEL else end) for first, end in zip(whole, ends, strict=True)]
 
 
 def _bytes_of(part: slice) -> slice:
@@ -184,6 +192,25 @@ def _mean(kernels: Kernels, numel: int, device: torch.device) -> list[tuple[Tens
     return [(out[part], (parts[0, part].cpu() + parts[1, part].cpu()) / 2) for part in slices(numel)]
 
 
+def _pack_signs(_: Kernels, numel: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    positive = _random(numel, device, 8, torch.bfloat16) > 0
+    packed = pack_signs(positive)
+    return [(packed[_bytes_of(part)], pack_signs(positive[part].cpu())) for part in slices(numel)]
+
+
+def _unpack_signs(_: Kernels, numel: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    packed = _signs(numel, device, 9)
+    signs = unpack_signs(packed, numel)
+    return [
+        (signs[part], unpack_signs(packed[_bytes_of(part)].cpu(), part.stop - part.start)) for part in slices(numel)
+    ]
+
+
+def _draws(_: Kernels, numel: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    drawn = draws(KEY, start=0, numel=numel, device=device)
+    return [(drawn[part], draws(KEY, start=part.start, numel=part.stop - part.start)) for part in slices(numel)]
+
+
 CASES: dict[str, Callable[[Kernels, int, torch.device], list[tuple[Tensor, Tensor]]]] = {
     "update_quantize_pack_": _update_quantize_pack,
     "quantize_pack": _quantize_pack,
@@ -193,4 +220,7 @@ CASES: dict[str, Callable[[Kernels, int, torch.device], list[tuple[Tensor, Tenso
     "shape_pack_": _shape_pack,
     "merge_shaped_": _merge_shaped,
     "mean_": _mean,
+    "pack_signs": _pack_signs,
+    "unpack_signs": _unpack_signs,
+    "draws": _draws,
 }

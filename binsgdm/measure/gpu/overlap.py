@@ -22,6 +22,7 @@ from binsgdm import streams
 from binsgdm.exchange import groups as grouping
 from binsgdm.exchange.groups import Groups
 from binsgdm.exchange.transport import Transport
+from binsgdm.local_steps.diloco import DiLoCo
 from binsgdm.measure.bench import Bench
 from binsgdm.measure.gpu.parts import NotMeasurableError
 from binsgdm.optimizers.binsgdm import BinSGDM
@@ -35,6 +36,9 @@ from binsgdm.systems.registry import SYSTEMS, make
 Late = Literal["nothing", "backward", "exchange", "update"]
 LATE: tuple[Late, ...] = ("backward", "exchange", "update")
 STEPS, LAYERS, SIDE, QUICK_SIDE = 3, 6, 256, 16
+LOCAL_STEPS = 8  # in which two exchanges begin and end
+EXCHANGES = ("fp32", "bf16", "int8", "one_bit")  # of DiLoCo
+RESUMED = ("ef_sign_sgd", "power_sgd")  # systems that keep what they lost, and factors
 LATE_CYCLES = 4_000_000  # 2 to 3 ms
 OPTIONS: dict[str, dict[str, Any]] = {name: {"ratio": 0.05} for name in ("top_k", "ms_top_k", "random_k")}
 BYTES_PER_MIB = 2**20
@@ -50,12 +54,14 @@ class LateTraining:
         device: of the parameters.
         side: rows and columns of each layer's weights.
         late: what.
+        rank_groups: of this rank, one rank a node; None where `groups` are such.
     """
 
     groups: Groups
     device: torch.device
     side: int
     late: Late = "nothing"
+    rank_groups: Groups | None = None
 
     def with_binsgdm(
         self, scheme: Scheme, *, overlap: bool, rounding: Rounding = "random", kernels: str | None = None
@@ -74,8 +80,24 @@ class LateTraining:
 
     def with_system(self, name: str) -> list[torch.Tensor]:
         """Return the parameters after a few steps with a system in DDP's hook."""
+        model, _, optimizer = self._hooked(name)
+        return self._train(model, optimizer)
+
+    def with_resumed_system(self, name: str) -> list[torch.Tensor]:
+        """Return the parameters after steps before and after a state with what the system lost is loaded."""
+        # With parameters that may be unused DDP never forms its buckets anew: a loaded state is then used as it is.
+        model, exchange, optimizer = self._hooked(name, find_unused_parameters=True)
+        self._train(model, optimizer)
+        state = exchange.state_dict()
+        del model, exchange, optimizer
+        model, exchange, optimizer = self._hooked(name, find_unused_parameters=True)
+        exchange.load_state_dict(state)
+        del state
+        return self._train(model, optimizer)
+
+    def _hooked(self, name: str, **ddp: Any) -> tuple[nn.Module, GradientExchange, torch.optim.Optimizer]:
         layer_mb = self.side**2 * torch.float32.itemsize / BYTES_PER_MIB
-        model = DistributedDataParallel(self._model(), bucket_cap_mb=layer_mb)
+        model = DistributedDataParallel(self._model(), bucket_cap_mb=layer_mb, **ddp)
         rank, world_size = self.groups.rank, self.groups.world_size
         system = make(name, rank=rank, world_size=world_size, **OPTIONS.get(name, {}))
         system.mean = self._after_pause("exchange", system.mean)  # type: ignore[method-assign]
@@ -83,14 +105,31 @@ class LateTraining:
         model.register_comm_hook(exchange, exchange_bucket)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         optimizer.register_step_pre_hook(lambda *_: self._pause("update"))
-        return self._train(model, optimizer)
+        return model, exchange, optimizer
+
+    def with_diloco(self, exchange: str, *, overlap: bool) -> list[torch.Tensor]:
+        """Return parameters and outer state after steps of DiLoCo, whose exchanges two inner steps hide.
+
+        Without `overlap` an exchange is over where it begins, and applied in the same step as with it.
+        """
+        model = self._model()
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        # Groups are made once: a communicator of NCCL takes a part of a second.
+        with mock.patch.object(grouping, "make", return_value=self.rank_groups or self.groups):
+            optimizer = DiLoCo(inner, inner_steps=3, overlap_steps=2, exchange=exchange)
+        optimizer._overlaps = overlap
+        outer: Any = optimizer.outer
+        outer.system.mean = self._after_pause("exchange", outer.system.mean)
+        outer.finish = self._after_pause("update", outer.finish)
+        values = self._train(model, optimizer, LOCAL_STEPS)
+        return values + [one for fragment in outer.fragments for one in (fragment.outer, fragment.momentum)]
 
     def _model(self) -> nn.Module:
         return Chain(self.side, self.device, partial(self._pause, "backward"))
 
-    def _train(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    def _train(self, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = STEPS) -> list[torch.Tensor]:
         generator = torch.Generator().manual_seed(self.groups.rank)
-        for _ in range(STEPS):
+        for _ in range(steps):
             model(torch.randn(self.side, self.side, generator=generator).to(self.device)).backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -152,11 +191,12 @@ class _CallBefore(torch.autograd.Function):
 
 
 def measure(bench: Bench, *, quick: bool, seconds: float) -> None:
-    """Add checks of BinSGDM's schemes and of every system in DDP's hook."""
+    """Add checks of BinSGDM's schemes, of DiLoCo, and of every system in DDP's hook."""
     groups, device = bench.ranks.groups, bench.ranks.device
     if groups is None:
         raise NotMeasurableError("overlap: a process alone: needs a process group; let the part run on every card")
-    setting = {"groups": groups, "device": device, "side": QUICK_SIDE if quick else SIDE}
+    setting: dict[str, Any] = {"groups": groups, "device": device, "side": QUICK_SIDE if quick else SIDE}
+    setting["rank_groups"] = grouping.make(1, device=device)
     grouping.make_communicators(groups, device)
     compared = _compared(setting)
     ends_s = time.monotonic() + seconds / 2
@@ -190,10 +230,24 @@ def _compared(setting: Mapping[str, Any]) -> dict[str, tuple[Callable[[], Any], 
             lambda late: LateTraining(**setting, late=late).with_system(name),
         )
 
+    def of_resumed(name: str) -> tuple[Callable[[], Any], Callable[[Late], Any]]:
+        return (
+            lambda: LateTraining(**setting).with_resumed_system(name),
+            lambda late: LateTraining(**setting, late=late).with_resumed_system(name),
+        )
+
+    def of_diloco(exchange: str) -> tuple[Callable[[], Any], Callable[[Late], Any]]:
+        return (
+            lambda: LateTraining(**setting).with_diloco(exchange, overlap=False),
+            lambda late: LateTraining(**setting, late=late).with_diloco(exchange, overlap=True),
+        )
+
     names = {f"BinSGDM, {scheme.topology}, {scheme.intra_node_dtype}, {scheme.average}": scheme for scheme in SCHEMES}
     found = {name: of_scheme(scheme) for name, scheme in names.items()}
     # Residuals are written where the exchange runs, whatever the scheme is.
     found["BinSGDM, shaped"] = of_scheme(SCHEMES[0], "shaped")
+    found |= {f"DiLoCo, {exchange}": of_diloco(exchange) for exchange in EXCHANGES}
+    found |= {f"{name}, resumed": of_resumed(name) for name in RESUMED}
     return found | {name: of_system(name) for name in SYSTEMS}
 
 

@@ -45,13 +45,13 @@ PARTS: tuple[Part, ...] = (
     Part(
         name="kernels",
         about="time every kernel and every compressing system over sizes, with copies in the same run",
-        seconds=155,
+        seconds=152,
         module=f"{HERE}.kernels",
     ),
     Part(
         name="step",
         about="time the steps of BinSGDM, 1-bit Adam and fused AdamW, and take their memory",
-        seconds=20,
+        seconds=23,
         module=f"{HERE}.step",
     ),
     Part(

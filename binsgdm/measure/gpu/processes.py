@@ -21,6 +21,7 @@ from binsgdm.measure.gpu.worker import PartTask
 
 POLL_S = 0.2
 TAIL_LINES = 30
+KILL_S = 5.0  # for the end of a process that was killed: one that waits inside the driver may never come to it
 WORKER = (sys.executable, "-m", "binsgdm.measure.gpu.worker")
 # What torchrun, a scheduler or a lab may have left: a process alone must not find it, and ranks get their own.
 RANK_VARIABLES = (
@@ -161,11 +162,13 @@ def _end_text(code: int) -> str:
 
 
 def _kill(children: Sequence["subprocess.Popen[bytes]"]) -> None:
-    """End the processes with what they have started, and wait for them."""
+    """End the processes with what they have started, and wait for them, as long as that may take."""
     for child in children:
         with suppress(ProcessLookupError):  # all have ended
             os.killpg(child.pid, signal.SIGKILL)
+    deadline = time.monotonic() + KILL_S
     for child in children:
-        child.wait()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(max(0.0, deadline - time.monotonic()))
         if child.stdin is not None:
             child.stdin.close()

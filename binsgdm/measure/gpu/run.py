@@ -17,7 +17,9 @@ from binsgdm.measure.gpu.parts import BUDGET_S, Part
 from binsgdm.measure.gpu.processes import PartEnd
 from binsgdm.measure.gpu.worker import PartTask
 
-LEAST_S = 5.0
+LEAST_S = 5.0  # less is not worth the start of a part
+OVER_S = 20.0  # beyond the budget, until which the last part has ended, whatever hangs
+NO_TIME = "no time was left: the same command goes on, or give more with --budget"
 PARTIAL = ".measure-*"  # what a killed writer may leave
 
 
@@ -40,6 +42,7 @@ class Settings:
 
     Attributes:
         num_ranks: of parts that run on every card.
+        spent_s: of the budget, before the first part: by the look at the card.
         again: parts that are measured although their files are there.
         starts_anew: what the folder holds of parts is removed first.
     """
@@ -49,6 +52,7 @@ class Settings:
     budget_s: float
     num_ranks: int
     is_shared: bool = False
+    spent_s: float = 0.0
     again: frozenset[str] = frozenset()
     starts_anew: bool = False
 
@@ -80,7 +84,7 @@ class PartRunner:
             for left_over in self.folder.glob(PARTIAL):
                 left_over.unlink(missing_ok=True)
             self._make_ready(parts)
-            again, end_s = self.settings.again, time.monotonic() + self.settings.budget_s
+            again, end_s = self.settings.again, time.monotonic() + self.settings.budget_s - self.settings.spent_s
             pending = [part for part in parts if part.name in again or not path_of(self.folder, part).exists()]
             for number, part in enumerate(pending):
                 seconds = share_s(part, pending[number:], self.settings.budget_s, end_s - time.monotonic())
@@ -109,12 +113,7 @@ class PartRunner:
         state: dict[str, Any] = {"status": "running", "reason": "", "before": self._readings()}
         self.card_file.set_part(part.name, **state)
         start = time.monotonic()
-        end = self.run(
-            self._task(part, seconds, start),
-            num_ranks=self.settings.num_ranks if part.every_card else 0,
-            limit_s=limit_s(seconds),
-            progress=lambda done: self.display.progress(done, end_s - time.monotonic()),
-        )
+        end = self._end(part, seconds, limit_s(seconds, end_s - start), end_s)
         if end.status == "done" and not path_of(self.folder, part).exists():
             end = PartEnd(status="failed", reason="ended without a file", tail=end.tail)
         state |= {"status": end.status, "reason": end.reason, "seconds": round(time.monotonic() - start, 1)}
@@ -124,11 +123,22 @@ class PartRunner:
         self.card_file.set_part(part.name, **state)
         return state
 
-    def _task(self, part: Part, seconds: float, launched: float) -> PartTask:
+    def _end(self, part: Part, seconds: float, most_s: float, end_s: float) -> PartEnd:
+        """Start the processes of a part, if there is time for it, and return how they ended."""
+        if most_s < LEAST_S:
+            return PartEnd(status="failed", reason=NO_TIME)
+        return self.run(
+            self._task(part, seconds, most_s),
+            num_ranks=self.settings.num_ranks if part.every_card else 0,
+            limit_s=most_s,
+            progress=lambda done: self.display.progress(done, end_s - time.monotonic()),
+        )
+
+    def _task(self, part: Part, seconds: float, most_s: float) -> PartTask:
         return PartTask(
             module=part.module, output=str(path_of(self.folder, part)), device=self.settings.device,
-            quick=self.settings.quick, is_shared=self.settings.is_shared, seconds=seconds, launched=launched,
-            report_fd=-1,
+            quick=self.settings.quick, is_shared=self.settings.is_shared, seconds=seconds, limit_s=most_s,
+            launched=time.monotonic(), report_fd=-1,
         )  # fmt: skip
 
     def _readings(self) -> dict[str, nvidia_smi.Value]:
@@ -148,9 +158,12 @@ def share_s(part: Part, pending: Sequence[Part], budget_s: float, left_s: float)
     return max(LEAST_S, min(of_budget, of_left))
 
 
-def limit_s(seconds: float) -> float:
-    """Return after how long a part that was given `seconds` is ended: it stops by itself unless something hangs."""
-    return 1.5 * seconds + 30
+def limit_s(seconds: float, left_s: float) -> float:
+    """Return after how long a part that was given `seconds` is ended: it stops by itself unless something hangs.
+
+    However many parts hang, all end within `OVER_S` of the budget, of which `left_s` are left.
+    """
+    return min(1.5 * seconds + 30, left_s + OVER_S)
 
 
 def is_good(state: dict[str, Any], document: dict[str, Any] | None) -> bool:

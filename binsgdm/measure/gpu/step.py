@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from binsgdm.kernels import tables
 from binsgdm.measure.bench import Bench
 from binsgdm.measure.gpu.host_cost import host_cost
 from binsgdm.measure.gpu.layouts import LAYOUTS, Layout, bert
@@ -15,23 +16,38 @@ from binsgdm.measure.record import Record
 from binsgdm.measure.timing import trial_of
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.optimizers.session import BYTES_PER_ELEMENT as GRADIENT_BYTES
+from binsgdm.optimizers.session import MIB, Session
 from binsgdm.optimizers.settings import PAPER
 
 LR = 1e-6
 MOST_WAITS = 1
 SETTLING_STEPS = 3  # the first makes the state, and is the whole dense stage of 1-bit Adam
-# Upper bound of what all need at once: a parameter, its gradient, and state and temporaries of each optimizer.
+BUCKET_MIB = 25  # of `binsgdm.attach`, as of DDP
+# Upper bound of what those need that take turns: a parameter, its gradient, state and temporaries of each optimizer.
 BYTES_PER_ELEMENT = 94
 QUICK = {"bert_tiny": bert(width=64, layers=2, vocabulary=1000)}
 
 Make = Callable[[Sequence[torch.nn.Parameter]], torch.optim.Optimizer]
+
+
+def _in_buckets(parameters: Sequence[torch.nn.Parameter]) -> BinSGDM:
+    """Return BinSGDM that works bucket by bucket, as beside other ranks, where a rank alone has one bucket."""
+    optimizer = BinSGDM(parameters, lr=LR)
+    optimizer.join(Session(bucket_elements=BUCKET_MIB * MIB // GRADIENT_BYTES))
+    return optimizer
+
+
 OPTIMIZERS: dict[str, Make] = {
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=LR, fused=True),
     "binsgdm": lambda parameters: BinSGDM(parameters, lr=LR),
     "binsgdm_random": lambda parameters: BinSGDM(parameters, lr=LR, **PAPER),
     "one_bit_adam": lambda parameters: OneBitAdam(parameters, lr=LR, dense_steps=1),
+    "binsgdm_25mib": _in_buckets,
 }
 """By name; 1-bit Adam is measured after its dense stage. All are alone: nothing is sent."""
+TURNS = (("adamw", "binsgdm", "binsgdm_random", "one_bit_adam"), ("binsgdm_25mib",))
+"""Those that are timed in turns, so that ratios tell much; what is alone does not need memory beside the others."""
 
 
 def measure(bench: Bench, *, quick: bool, seconds: float) -> None:
@@ -62,10 +78,19 @@ def _measure_layout(bench: Bench, name: str, layout: Layout) -> None:
         for optimizer, (peak, state) in _memory(parameters).items():
             bench.record.add("memory", "peak", [peak], unit="B", optimizer=optimizer, **labels)
             bench.record.add("memory", "state", [state], unit="B", optimizer=optimizer, **labels)
-    made = {optimizer: make(parameters) for optimizer, make in OPTIMIZERS.items()}
-    trials = {optimizer: trial_of(one.step, bench.ranks.device) for optimizer, one in made.items()}
-    for optimizer, rows in bench.interleave(trials).items():
-        bench.record.add("optimizer_step", "step", [row[0] for row in rows], optimizer=optimizer, **labels)
+    for count, names in enumerate(TURNS):
+        of_turn = bench.part(count / len(TURNS), (count + 1) / len(TURNS))
+        for optimizer, rows in _times(of_turn, parameters, names).items():
+            bench.record.add("optimizer_step", "step", [row[0] for row in rows], optimizer=optimizer, **labels)
+        gc.collect()  # the state of these, before that of the next
+
+
+def _times(
+    bench: Bench, parameters: Sequence[torch.nn.Parameter], names: Sequence[str]
+) -> dict[str, list[list[float]]]:
+    """Return the times of the steps of some optimizers, in turns."""
+    made = {name: OPTIMIZERS[name](parameters) for name in names}
+    return bench.interleave({name: trial_of(one.step, bench.ranks.device) for name, one in made.items()})
 
 
 def _parameters(layout: Layout, device: torch.device) -> list[torch.nn.Parameter]:
@@ -80,13 +105,20 @@ def _parameters(layout: Layout, device: torch.device) -> list[torch.nn.Parameter
 
 
 def _check_host_cost(record: Record, layout: str, parameters: Sequence[torch.nn.Parameter]) -> None:
-    """Check that the host waits for the GPU no more than once a step; requests for memory are noted."""
+    """Check that the host waits for the GPU no more than once a step, and makes no table of tensors anew.
+
+    Requests for memory are noted.
+    """
     requests = []
     for name, make in OPTIMIZERS.items():
         optimizer = make(parameters)
         for _ in range(SETTLING_STEPS):
             optimizer.step()
+        made = tables.num_made()
         cost = host_cost(optimizer.step)
+        if isinstance(optimizer, BinSGDM):
+            count, detail = tables.num_made() - made, f" for {len(optimizer.session.worker.buckets)} buckets"
+            record.check(f"no table anew in a step of {name}, {layout}", passed=not count, detail=f"{count}{detail}")
         requests.append(f"{name} {cost.requests}")
         detail = f"{cost.waits} waits; at most {MOST_WAITS}: the finite check"
         record.check(f"waits for the GPU in a step of {name}, {layout}", passed=cost.waits <= MOST_WAITS, detail=detail)

@@ -11,10 +11,12 @@ import torch
 
 from binsgdm.measure import training
 from binsgdm.measure.bench import Bench
-from binsgdm.measure.gpu import replicas, trainings
+from binsgdm.measure.gpu import recorded, replicas, trainings
+from binsgdm.measure.record import Record
 
 STRATEGIES = ("all_reduce", "binsgdm", "binsgdm:overlap", "one_bit_adam", "qsgd:bits=4")
 MODEL, QUICK_MODEL = ("transformer_25m", 64), ("mlp_200k", 2)  # model and samples a rank
+REPLICAS_SHARE = 0.8  # of the time that is left
 FIXED_ORDER = ":4096:8"  # what cuBLAS needs to sum in one order, as PyTorch's documentation of determinism says
 
 
@@ -40,7 +42,13 @@ def measure(bench: Bench, *, quick: bool, seconds: float) -> None:
     if ranks.groups is None:
         record.note("replicas: this process is in no process group: left out")
         return
-    replicas.check(bench.part(0.5, 0.9))
+    # Where there are several ranks, steps of training need the rest.
+    share = 1.0 if ranks.world_size < 2 else REPLICAS_SHARE
+    replicas.check(bench.part(0.5, 0.9), share * (end_s - time.perf_counter()))
+    if ranks.device.type == "cuda":
+        if ranks.rank == 0:
+            _check_recorded_steps(record, ranks.device, end_s - time.perf_counter())
+        ranks.barrier()
     if ranks.world_size < 2:
         record.note("one rank: NCCL carries nothing, and steps under strategies of several ranks are left out")
         return
@@ -53,6 +61,14 @@ def measure(bench: Bench, *, quick: bool, seconds: float) -> None:
         batch=batch,
         strategies=[training.strategy(text) for text in STRATEGIES],
     )
+
+
+def _check_recorded_steps(record: Record, device: torch.device, left_s: float) -> None:
+    """Check them if there is time for it."""
+    if left_s < recorded.LIMIT_S:
+        record.note(f"recorded steps: no time was left for the {recorded.LIMIT_S} s that they may take: left out")
+    else:
+        recorded.check_recorded_steps(record, device)
 
 
 @contextmanager

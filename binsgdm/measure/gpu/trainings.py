@@ -149,17 +149,24 @@ def check_graphs_refused(record: Record, device: torch.device) -> None:
     for name, make in OPTIMIZERS.items():
         training = Training.begin(TASKS[1], device, "fp32", make)
         training.run(1)
-        before, found = training.tensors(), "no error"
-        try:
-            # Of this thread alone: those of NCCL go on asking the GPU.
-            with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
-                training.optimizer.step()
-        except Exception as error:
-            found = f"{type(error).__name__}: {error}"
-        torch.cuda.synchronize(device)
+        before = training.tensors()
+        found = told_in_graph(training.optimizer.step, device)
         wrong = num_different(before, training.tensors())
         passed = found.startswith(BinsgdmError.__name__) and not wrong
         record.check(f"refused in a CUDA graph: {name}", passed=passed, count=len(before), detail=found)
+
+
+def told_in_graph(step: Callable[[], object], device: torch.device) -> str:
+    """Return the error of a step inside a CUDA graph, its type in front, or that there was none."""
+    found = "no error"
+    try:
+        # Of this thread alone: those of NCCL go on asking the GPU.
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+            step()
+    except Exception as error:
+        found = f"{type(error).__name__}: {error}"
+    torch.cuda.synchronize(device)
+    return found
 
 
 def check_resumed_runs(record: Record, device: torch.device, *, quick: bool) -> None:

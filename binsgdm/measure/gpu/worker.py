@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 import os
 import sys
 import threading
@@ -16,8 +17,8 @@ from binsgdm.measure.gpu.parts import NotMeasurableError
 
 LEAST_S = 1.0
 IMPRECISE = 0.1  # relative error of a median that is worth a note
-# A part plans its own time: this is for a machine on which it cannot. It comes before `run.limit_s`.
-LATE, GRACE_S = 1.25, 10.0
+# A part plans its own time: this is for a machine on which it cannot. It comes before the part is killed.
+LATE, GRACE_S, WRITING_S = 1.25, 10.0, 5.0
 ORPHANED = 1
 
 
@@ -34,6 +35,7 @@ class PartTask:
         output: measurement file.
         device: "cuda" or "cpu".
         seconds: for all, from `launched` on, which is a moment of the machine's monotonic clock.
+        limit_s: after which it is killed, with all that it has not written.
         is_shared: others use the card: repeat more often.
         report_fd: where reports go, a JSON object a line.
     """
@@ -46,6 +48,7 @@ class PartTask:
     seconds: float
     launched: float
     report_fd: int
+    limit_s: float = math.inf
 
     def text(self) -> str:
         """Return the task as a word of a command line."""
@@ -82,7 +85,7 @@ def work(task: PartTask) -> None:
             if ranks.rank == 0:
                 report(task, done=part)
             # Several ranks would have to agree on it; theirs are the short parts.
-            if ranks.world_size == 1 and record.series and passed_s(task) > LATE * task.seconds + GRACE_S:
+            if ranks.world_size == 1 and (record.series or record.checks) and passed_s(task) > latest_s(task):
                 raise OutOfTimeError(f"ended at {part:.0%} after {passed_s(task):.0f} s: give more with --budget")
 
         bench = Bench(record=record, ranks=ranks, stop_rule=stop_rule(task), progress=progress)
@@ -101,6 +104,11 @@ def work(task: PartTask) -> None:
 def passed_s(task: PartTask) -> float:
     """Return the time since the task was launched [s]."""
     return time.monotonic() - task.launched
+
+
+def latest_s(task: PartTask) -> float:
+    """Return after how long a part stops at what it has [s]."""
+    return min(LATE * task.seconds + GRACE_S, task.limit_s - WRITING_S)
 
 
 def stop_rule(task: PartTask) -> Any:

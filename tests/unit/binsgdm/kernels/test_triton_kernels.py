@@ -19,6 +19,8 @@ from binsgdm import bits, random, triton_signs, triton_support, triton_tiles
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import Kernels, reference, select, tables, triton_kernels, triton_programs
 from binsgdm.kernels.tables import ROW_WORDS
+from binsgdm.optimizers.binsgdm import BinSGDM
+from binsgdm.optimizers.session import Session
 from tests.helpers.kernel_samples import DTYPES, KEY, device, same_bits, state
 
 TILE, CHUNK = triton_tiles.TILE.value, 4 * triton_tiles.TILE.value
@@ -96,6 +98,48 @@ def test_another_stream_has_a_table_of_its_own(kernels: Kernels, monkeypatch: py
         monkeypatch.setattr(tables, "stream_of", lambda _, stream=stream: stream)
         kernels.foreach_update_(flat[:1], flat[1:2], flat[2:3], beta=0.9, beta_b=0.9, outs_u=flat[3:])
     assert len(uploads) == 4
+
+
+@pytest.mark.parametrize("rounding", ["shaped", "random"])
+def test_a_step_of_hundreds_of_buckets_makes_no_table_anew(rounding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients move between two places, as a script's do that sets them to None."""
+    uploads: list[Any] = []
+    monkeypatch.setattr(tables, "upload_tensor", lambda *given: uploads.append(given) or given[0].to(given[1]))
+    for module in ("kernels.triton_kernels", "triton_support"):
+        monkeypatch.setattr(f"binsgdm.{module}.launch", lambda *_, **__: None)
+    parameters = [torch.nn.Parameter(torch.ones(40, device=device())) for _ in range(400)]
+    optimizer = BinSGDM(parameters, kernels="triton", rounding=rounding)
+    optimizer.join(Session(bucket_elements=40))
+    made = []
+    for gradients in [[torch.ones_like(one) for one in parameters] for _ in range(2)] * 2:
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+        made.append(len(uploads))
+        uploads.clear()
+    assert len(optimizer.session.worker.buckets) == 400
+    assert made[0] >= 2 * 400
+    assert made[1] == 400
+    assert made[2:] == [0, 0]
+
+
+def test_tables_take_no_more_memory_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    kept = tables._LastUsedTables(lambda number, rows: made.append(number) or torch.zeros(rows, ROW_WORDS), 4 * 2**10)
+    for number in (0, 1, 0, 2, 0):
+        kept(number, 40)  # 1,440 bytes each: two fit
+    assert made == [0, 1, 2]
+    kept(1, 40)
+    assert made == [0, 1, 2, 1], "the one asked for longest ago has gone"
+    for number in range(10, 18):
+        kept(number, 1)  # 512 bytes each, as the allocator hands out
+    made.clear()
+    for number in range(10, 18):
+        kept(number, 1)
+    assert made == []
+    assert kept(9, 1000).numel() == 1000 * ROW_WORDS, "one that is too large is kept alone"
+    kept(9, 1000)
+    assert made == [9]
 
 
 def test_a_launch_happens_on_the_device_of_the_tensors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,20 @@ def test_one_wrong_bit_is_found_and_named(monkeypatch):
     assert detail.startswith("signs, 33 elements, bfloat16, start 0, 3 vectors: 1 of 5 differ, the first at 4: 0x")
 
 
+@pytest.mark.parametrize("left_out", ["gain", "nesterov"])
+@pytest.mark.parametrize("name", ["update_quantize_pack_", "foreach_update_quantize_pack_"])
+def test_a_gain_or_a_look_ahead_that_is_forgotten_is_found(name, left_out, monkeypatch):
+    def forgets(*given: Any, **options: Any) -> Any:
+        options.pop(left_out, None)
+        return getattr(reference, name)(*given, **options)
+
+    monkeypatch.setattr(checks, "QUICK_SIZES", (1025,))
+    monkeypatch.setattr(checks, "QUICK_MANY", (5, 1025))
+    found = failed(checked(monkeypatch, **{name: forgets}))
+    assert list(found) == [f"made on cpu: {name}"]
+    assert found[f"made on cpu: {name}"].startswith("ahead signs, ")
+
+
 def test_a_residual_that_is_off_by_one_is_found(monkeypatch):
     def wrong(rows: Any, residual: Any, **given: Any) -> None:
         reference.merge_shaped_(rows, residual, **given)
@@ -101,6 +115,49 @@ def test_what_there_is_no_time_for_is_noted(monkeypatch):
     record = checked(monkeypatch, seconds=-1.0)
     assert record.checks == []
     assert "made on cpu: sizes: no time was left: give more with --budget" in record.notes
+
+
+def test_a_family_that_takes_too_long_keeps_what_it_has_compared(monkeypatch):
+    def slow(*given: Any, **options: Any) -> Any:
+        time.sleep(0.3)
+        return reference.mean_(*given, **options)
+
+    monkeypatch.setattr(checks, "QUICK_SIZES", (33, 34, 35, 36))
+    record = checked(monkeypatch, seconds=0.2, mean_=slow)
+    counts = {check["name"]: check["count"] for check in record.checks}
+    assert counts["made on cpu: mean_"] == 1
+    assert record.notes[0] == "made on cpu: sizes: no time was left for all of it: give more with --budget"
+
+
+def test_the_sanitizer_gets_no_more_time_than_is_left(monkeypatch):
+    asked: list[float] = []
+    monkeypatch.setattr(checks, "available", lambda _: ("triton",))
+    monkeypatch.setattr(checks.memcheck, "tool", lambda: "compute-sanitizer")
+    monkeypatch.setattr(checks.memcheck, "watched", lambda _, seconds: asked.append(seconds) or (True, ""))
+    record = Record(ALONE)
+    for left_s in (25.0, 5.0, -1.0):
+        checks._memcheck(torch.device("cuda", 0), checks.Comparisons(), record, time.monotonic() + left_s)
+    assert [round(seconds) for seconds in asked] == [25]
+    assert record.notes == ["memcheck: no time was left: give more with --budget"] * 2
+
+
+@pytest.mark.parametrize("is_broken", [True, False])
+def test_an_interpreter_that_cannot_run_is_noted_and_no_check_fails(is_broken, monkeypatch):
+    triton_signs = pytest.importorskip("binsgdm.triton_signs")
+
+    def pack(*_: Any) -> None:
+        if is_broken:
+            raise TypeError("only 0-dimensional arrays can be\nconverted to Python scalars")
+
+    monkeypatch.setattr(triton_signs, "pack", pack)
+    monkeypatch.setattr(checks, "NAMES", ("triton",))
+    monkeypatch.setattr(checks, "select", lambda *_: reference)  # as if it were Triton's
+    bench = Bench(record=Record(ALONE), ranks=ALONE, stop_rule=StopRule())
+    checks.measure(bench, quick=True, seconds=60.0)
+    why = "its interpreter cannot run here (TypeError: only 0-dimensional arrays can be converted to Python scalars)"
+    assert bench.record.notes == [f"triton on cpu: {why}: its kernels are not compared"] * is_broken
+    assert (bench.record.checks == []) == is_broken
+    assert failed(bench.record) == {}
 
 
 def test_on_a_card_the_cases_vary_all_that_could_matter():

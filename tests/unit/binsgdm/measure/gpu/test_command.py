@@ -17,7 +17,7 @@ def gpu(*args: object) -> Result:
 
 
 def test_one_part_is_measured_into_a_folder(tmp_path):
-    folder = tmp_path / "gpu"
+    folder = tmp_path / "made" / "on the way" / "gpu"
     done = gpu("-o", folder, "--device", "cpu", "--quick", "--only", "interference")
     assert done.exit_code == 0, done.output
     assert {series.kind for series in read(folder / "interference.json").series} == {"interference"}
@@ -30,7 +30,7 @@ def test_one_part_is_measured_into_a_folder(tmp_path):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["-o", "none/gpu"], "none/gpu: 'none': no such directory: make it"),
+        (["-o", "file/in/gpu"], "/file: is no folder: name another with -o"),
         (["-o", "file"], "file: is no folder: name a folder with -o"),
         (["-o", "gpu", "--force", "--only", "kernels"], "--force --only: one measures all parts again"),
         (["-o", "gpu", "--budget", "nan"], "--budget nan: must be a number of seconds from 1 on"),

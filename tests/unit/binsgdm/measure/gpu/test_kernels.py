@@ -51,6 +51,33 @@ def test_what_takes_too_long_is_listed_worst_first_at_its_worst_size():
     assert "in 8 vectors" in slow[0]
 
 
+def test_kernels_of_the_project_come_before_what_plain_torch_does_in_systems():
+    measured = [
+        *COPIES,
+        series("qsgd_encode", at(2e12, 8.5, 40.0), kernels="torch"),
+        series("marsit_encode", at(2e12, 20.125, 50.0), kernels="torch"),
+        series("compress", at(2e12, 20.125, 1.5), kernels="torch"),  # of 1-bit Adam
+        series("update_", at(2e12, 24, 1.4)),
+        series("unpack_apply_", at(2e12, 8.125, 1.6)),
+    ]
+    names = [line.partition(" ")[0] for line in list(kernels.slow_notes(measured))[1:]]
+    assert names == ["unpack_apply_", "compress", "update_", "marsit_encode", "qsgd_encode"]
+
+
+def test_what_is_slow_is_noted_first_also_where_the_time_was_up(monkeypatch):
+    def measure(bench: Bench, **_: Any) -> None:
+        bench.record.note("kernels: more than 8 elements do not fit")
+        for one in (*COPIES, series("update_", at(2e12, 24, 1.4))):
+            bench.record.add("kernel", one["name"], one["values"], **one["labels"])
+        raise TimeoutError
+
+    monkeypatch.setattr(kernels.kernel_times, "measure", measure)
+    bench = Bench(record=Record(ALONE), ranks=ALONE, stop_rule=StopRule())
+    with pytest.raises(TimeoutError):
+        kernels.measure(bench, quick=True, seconds=20.0)
+    assert [note.partition(" ")[0] for note in bench.record.notes] == ["copy:", "update_", "kernels:"]
+
+
 def test_it_is_said_when_nothing_is_slow_and_nothing_without_a_copy():
     assert list(kernels.slow_notes([*COPIES, series("update_", at(2e12, 24, 1.2))]))[1].startswith("no kernel takes")
     assert list(kernels.slow_notes([series("update_", 1.0)])) == []

@@ -69,3 +69,38 @@ def test_slices_hold_the_ends_and_the_places_where_an_index_needs_another_bit():
         assert any(part.start <= place - 1 and place < part.stop for part in parts)
     assert all(part.start % 32 == 0 for part in parts)
     assert large_cases.slices(100) == [slice(0, 100)]
+
+
+@pytest.mark.parametrize("numel", [100, 2**16 + 1, *large_cases.SIZES])
+def test_the_last_elements_are_compared_where_they_fill_no_group_of_draws(numel):
+    parts = large_cases.slices(numel)
+    assert max(part.stop for part in parts) == numel
+    assert all(part.stop - part.start < large_cases.SLICE_NUMEL + 32 for part in parts)
+
+
+def test_a_last_element_that_is_wrong_is_found(monkeypatch):
+    def wrong(parts: Any, out: Any) -> None:
+        reference.mean_(parts, out)
+        out[-1] += 1
+
+    failed = [check["name"] for check in checked(monkeypatch, mean_=wrong).checks if not check["passed"]]
+    assert failed == ["reference on cpu, beyond 2^27: mean_"]
+
+
+@pytest.mark.parametrize("name", ["pack_signs", "unpack_signs", "draws"])
+def test_bits_and_draws_behind_a_place_that_wraps_are_found(name, monkeypatch):
+    right = getattr(large_cases, name)
+
+    def wraps(*given: Any, **options: Any) -> Any:
+        found = right(*given, **options)
+        if found.numel() > 100:
+            found[found.numel() // 2 :] = found[: -(found.numel() // 2)].clone()
+        return found
+
+    monkeypatch.setattr(large_cases, name, wraps)
+    monkeypatch.setattr(large_cases, "SLICE_NUMEL", 64)
+    record, comparisons = Record(ALONE), Comparisons()
+    monkeypatch.setattr(large_cases, "CASES", {name: large_cases.CASES[name]})
+    large_cases.check_large(CPU, comparisons, record, time.monotonic() + 60, sizes=(2**10 + 5,))
+    comparisons.write(record)
+    assert [check["passed"] for check in record.checks] == [False]

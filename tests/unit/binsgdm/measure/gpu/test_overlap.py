@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from binsgdm.exchange import groups
+from binsgdm.local_steps.diloco import _Hidden
 from binsgdm.measure.bench import Bench
 from binsgdm.measure.gpu import overlap, sanitized
 from binsgdm.measure.gpu.parts import NotMeasurableError
@@ -20,6 +21,7 @@ from binsgdm.measure.timing import StopRule
 from binsgdm.optimizers.scheme import SCHEMES
 from binsgdm.optimizers.worker import Worker
 from binsgdm.systems.registry import SYSTEMS
+from binsgdm.systems.residuals import Residuals
 
 CPU = torch.device("cpu")
 
@@ -36,7 +38,8 @@ def bench(tmp_path):
 
 def test_every_scheme_and_system_ends_with_the_same_bits(bench):
     overlap.measure(bench, quick=True, seconds=60.0)
-    assert len(bench.record.checks) == len(SCHEMES) + 1 + len(SYSTEMS)  # one scheme with shaped rounding as well
+    # One scheme with shaped rounding as well.
+    assert len(bench.record.checks) == len(SCHEMES) + 1 + len(overlap.EXCHANGES) + len(overlap.RESUMED) + len(SYSTEMS)
     assert [one for one in bench.record.checks if not one["passed"]] == []
     assert bench.record.notes == ["overlap: a CPU has no streams: nothing came late, and no wait could be missing"]
 
@@ -55,6 +58,23 @@ def test_other_bits_are_told_with_what_was_late(bench, monkeypatch):
     assert bench.record.checks == [
         {"name": "overlap, a system", "passed": False, "count": 3, "detail": "other bits with a late exchange"}
     ]
+
+
+def test_another_mean_of_a_hidden_exchange_and_another_state_are_told(bench, monkeypatch):
+    setting = {"groups": bench.ranks.groups, "device": CPU, "side": overlap.QUICK_SIDE}
+    compared = overlap._compared(setting)
+    mean, load = _Hidden.mean, Residuals.put
+    monkeypatch.setattr(_Hidden, "mean", lambda hidden: mean(hidden) + 2.0**-20)
+    overlap._check(bench, "hidden", *compared["DiLoCo, fp32"], ("exchange",))
+    calls = []
+
+    def forget_one(residuals, loaded):
+        calls.append(loaded)
+        load(residuals, loaded if len(calls) < 3 else {})
+
+    monkeypatch.setattr(Residuals, "put", forget_one)
+    overlap._check(bench, "resumed", *compared["ef_sign_sgd, resumed"], ("exchange",))
+    assert [one["detail"] for one in bench.record.checks] == ["other bits with a late exchange"] * 2
 
 
 def test_what_is_not_reached_in_time_is_told(bench):
@@ -79,7 +99,13 @@ def test_what_is_late_waits_where_it_is_done(bench, monkeypatch, late, thread):
 
     monkeypatch.setattr(overlap.LateTraining, "_pause", note)
     training = overlap.LateTraining(groups=bench.ranks.groups, device=CPU, side=4, late=late)
-    for train in (lambda: training.with_binsgdm(SCHEMES[0], overlap=True), lambda: training.with_system("dense")):
+    trains = (
+        lambda: training.with_binsgdm(SCHEMES[0], overlap=True),
+        lambda: training.with_system("dense"),
+        lambda: training.with_resumed_system("dense"),
+        lambda: training.with_diloco("one_bit", overlap=True),
+    )
+    for train in trains:
         paused.clear()
         train()
         assert paused == {thread}

@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+import os
+import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -27,6 +29,32 @@ def test_the_parts_need_torch_numpy_and_click_alone() -> None:
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             found |= {name.partition(".")[0] for name in names}
     assert found - sys.stdlib_module_names <= {"binsgdm", "torch", "numpy", "click"}
+
+
+WITHOUT_NUMBA = """
+from importlib import import_module
+from binsgdm.measure.gpu.parts import PARTS
+for part in PARTS:
+    import_module(part.module)
+import torch
+from binsgdm import BinSGDM, attach, attach_fsdp
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
+parameter = torch.nn.Parameter(torch.ones(8))
+for make in (BinSGDM, OneBitAdam):
+    parameter.grad = torch.ones(8)
+    make([parameter], lr=0.25).step()
+print(parameter.tolist())
+"""
+
+
+def test_all_parts_and_optimizers_do_without_numba(tmp_path: Path) -> None:
+    (tmp_path / "numba.py").write_text("raise ImportError('Numba needs NumPy 2.4 or less. Got NumPy 2.5.')\n")
+    root = Path(parts.__file__).parents[3]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(root)])}
+    command = [sys.executable, "-c", WITHOUT_NUMBA]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{[0.5] * 8}\n"
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)

@@ -3,8 +3,11 @@
 import fcntl
 import json
 import os
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,10 @@ import pytest
 pytest.importorskip("torch")
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.measure.gpu import card_file
+from binsgdm.measure.gpu import card_file, processes
+from binsgdm.measure.gpu import parts as parts_module
+from binsgdm.measure.gpu import run as run_module
+from binsgdm.measure.gpu import worker as worker_module
 from binsgdm.measure.gpu.parts import Part
 from binsgdm.measure.gpu.preflight import Preflight
 from binsgdm.measure.gpu.processes import PartEnd
@@ -26,6 +32,7 @@ PARTS = [
     Part(name=name, about="", seconds=seconds, module=name) for name, seconds in (("a", 100), ("b", 300), ("c", 140))
 ]
 DONE = PartEnd(status="done")
+TASK = PartTask(module="", output="", device="cpu", quick=True, is_shared=False, seconds=1, launched=0, report_fd=-1)
 
 
 class Shown:
@@ -156,6 +163,81 @@ def test_time_is_shared_out(part, pending, budget_s, left_s, expected):
     assert share_s(PARTS[part], PARTS[-pending:], budget_s, left_s) == pytest.approx(expected)
 
 
+class Clock:
+    """A clock that only what is run moves on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1000.0
+        monkeypatch.setattr(run_module.time, "monotonic", lambda: self.now_s)
+
+    def passes(self, taken_s: Callable[[PartTask, float], float]) -> Callable[..., PartEnd]:
+        """Return what runs parts that take so long of what they were given and of their limit."""
+
+        def run(task: PartTask, *, limit_s: float, **_: Any) -> PartEnd:
+            assert task.limit_s == limit_s
+            taken = taken_s(task, limit_s)
+            self.now_s += min(taken, limit_s)
+            return PartEnd(status="failed", reason="too slow") if taken >= limit_s else writes()(task)
+
+        return run
+
+
+@pytest.mark.parametrize("budget_s", [540.0, 450.0, 60.0, 1.0])
+@pytest.mark.parametrize("hanging", [None, {"checks"}, {"kernels", "models"}, {"failures"}])
+def test_whatever_hangs_the_whole_run_ends_with_its_budget(budget_s, hanging, tmp_path, monkeypatch):
+    clock = Clock(monkeypatch)
+    names = {part.module: part.name for part in parts_module.PARTS}
+
+    def taken_s(task: PartTask, limit_s: float) -> float:
+        return limit_s if hanging is None or names[task.module] in hanging else task.seconds
+
+    began_s = clock.now_s
+    slow = runner(tmp_path, clock.passes(taken_s), budget_s=budget_s, spent_s=8.0)
+    assert not slow.run_all(parts_module.PARTS)
+    assert clock.now_s - began_s <= budget_s - 8.0 + run_module.OVER_S
+    ends = json.loads((tmp_path / "card.json").read_text())["parts"]
+    assert set(ends) == {part.name for part in parts_module.PARTS}
+    if hanging == {"checks"} and budget_s > 60:
+        assert [name for name, state in ends.items() if state["status"] != "done"] == ["checks"]
+    if hanging is None:
+        assert ends["failures"]["reason"].startswith("no time was left: the same command goes on")
+
+
+@pytest.mark.parametrize("budget_s", [540.0, 450.0])
+def test_parts_that_take_their_share_take_the_budget_and_nothing_is_left_out(budget_s, tmp_path, monkeypatch):
+    clock, given = Clock(monkeypatch), []
+    began_s = clock.now_s
+
+    def taken_s(task: PartTask, limit_s: float) -> float:
+        given.append(task.seconds)
+        return task.seconds
+
+    assert runner(tmp_path, clock.passes(taken_s), budget_s=budget_s).run_all(parts_module.PARTS)
+    assert clock.now_s - began_s == pytest.approx(budget_s)
+    expected = [budget_s * part.seconds / parts_module.BUDGET_S for part in parts_module.PARTS]
+    assert given == pytest.approx(expected)
+
+
+def test_a_part_stops_at_what_it_has_before_it_is_killed():
+    for seconds in (1.0, 20.0, 155.0):
+        for left_s in (seconds - 10, seconds, 500.0):
+            most_s = run_module.limit_s(seconds, left_s)
+            task = replace(TASK, seconds=seconds, limit_s=most_s)
+            assert worker_module.latest_s(task) <= most_s - worker_module.WRITING_S
+
+
+def test_processes_that_hang_are_ended_with_the_budget(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_module, "OVER_S", 0.5)
+    monkeypatch.setattr(run_module, "LEAST_S", 0.2)
+    hangs = (sys.executable, "-c", "import time; time.sleep(60)")
+    start = time.monotonic()
+    assert not runner(tmp_path, partial(processes.run, worker=hangs), budget_s=1.0).run_all(PARTS)
+    assert time.monotonic() - start < 30
+    reasons = [state["reason"] for state in json.loads((tmp_path / "card.json").read_text())["parts"].values()]
+    assert reasons[0].startswith("was ended after ")
+    assert reasons[1:] == [run_module.NO_TIME] * 2
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [({"name": "other"}, "name: was measured with 'made', and here is 'other'")],
@@ -164,6 +246,42 @@ def test_a_folder_of_another_card_is_refused(changed, said, tmp_path):
     runner(tmp_path, writes()).run_all(PARTS)
     with pytest.raises(BinsgdmError, match=said):
         card(tmp_path, **changed)
+
+
+def with_driver(folder: Path, driver: str, **software: str) -> card_file.CardFile:
+    found = Preflight(card=CARD, software={"torch": "2.11", "driver": driver, **software}, notes=("shared",))
+    made = card_file.CardFile(folder, found, device="cuda", quick=True)
+    if former := card_file.read(folder):
+        made.go_on_from(former)
+    made.set_part("kernels", status="done")
+    return made
+
+
+def test_the_same_card_goes_on_with_a_driver_of_the_same_major_version_and_names_both(tmp_path):
+    for driver in ("580.159.03", "580.159.04", "580.200", "580.200"):
+        with_driver(tmp_path, driver)
+    content = json.loads((tmp_path / "card.json").read_text())
+    assert content["software"]["driver"] == "580.200"
+    shared, *notes = content["notes"]
+    assert shared == "shared", "a note of this run, not one of each"
+    assert [note.rpartition(" from ")[0] for note in notes] == [
+        "parts were measured with two versions of the driver: 580.159.03 before, 580.159.04",
+        "parts were measured with two versions of the driver: 580.159.04 before, 580.200",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("driver", "software", "said"),
+    [
+        ("590.1", {}, "driver: was measured with '580.1', and here is '590.1'"),
+        ("", {}, "driver: was measured with '580.1', and here is ''"),
+        ("580.2", {"torch": "2.12"}, "torch: was measured with '2.11', and here is '2.12'"),
+    ],
+)
+def test_another_driver_or_torch_is_refused(driver, software, said, tmp_path):
+    with_driver(tmp_path, "580.1")
+    with pytest.raises(BinsgdmError, match=said):
+        with_driver(tmp_path, driver, **software)
 
 
 def test_a_newer_card_json_is_refused(tmp_path):

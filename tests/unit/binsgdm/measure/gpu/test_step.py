@@ -38,7 +38,8 @@ def test_every_optimizer_is_timed_and_memory_is_left_to_a_gpu():
     step.measure(one, quick=True, seconds=5.0)
     found = [(series["kind"], series["name"], series["labels"]["optimizer"]) for series in one.record.series]
     assert found == [("optimizer_step", "step", name) for name in step.OPTIMIZERS]
-    assert {"adamw", "binsgdm", "binsgdm_random", "one_bit_adam"} == set(step.OPTIMIZERS)
+    assert [name for names in step.TURNS for name in names] == list(step.OPTIMIZERS)
+    assert {"adamw", "binsgdm", "binsgdm_random", "one_bit_adam", "binsgdm_25mib"} == set(step.OPTIMIZERS)
     assert {series["labels"]["num_tensors"] for series in one.record.series} == {46}
     assert one.record.notes == ["memory is counted on a GPU alone: left out"]
 
@@ -50,6 +51,37 @@ def test_1_bit_adam_has_left_its_dense_stage_before_it_is_timed():
     for _ in range(step.SETTLING_STEPS):
         optimizer.step()
     assert not optimizer.is_dense
+
+
+def test_one_optimizer_works_in_the_buckets_of_ddp():
+    parameters = [torch.nn.Parameter(torch.ones(2**20)) for _ in range(10)]  # 40 MiB
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    alone, in_buckets = (step.OPTIMIZERS[name](parameters) for name in ("binsgdm", "binsgdm_25mib"))
+    for optimizer in (alone, in_buckets):
+        optimizer.step()
+    assert [len(one.session.worker.buckets) for one in (alone, in_buckets)] == [1, 2]
+
+
+@pytest.mark.parametrize(("most_bytes", "passed"), [(2**20, True), (4 * 512, False)])
+def test_tables_made_anew_in_a_step_are_found(counted, monkeypatch, most_bytes, passed):
+    pytest.importorskip("triton")
+    monkeypatch.setattr(step, "BUCKET_MIB", 1)
+    monkeypatch.setattr(step.tables._rows, "_most_bytes", most_bytes)
+    monkeypatch.setattr("binsgdm.kernels.triton_kernels.launch", lambda *_, **__: None)
+    monkeypatch.setenv("BINSGDM_KERNELS", "triton")
+    monkeypatch.setattr(step, "OPTIMIZERS", {"binsgdm_25mib": step.OPTIMIZERS["binsgdm_25mib"]})
+    step.tables._rows.cache_clear()
+    parameters = [torch.nn.Parameter(torch.ones(2**18)) for _ in range(4)]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    one = bench()
+    step._check_host_cost(one.record, "tiny", parameters)
+    step.tables._rows.cache_clear()
+    assert {check["name"]: (check["passed"], check["detail"]) for check in one.record.checks} == {
+        "no table anew in a step of binsgdm_25mib, tiny": (passed, f"{0 if passed else 8} for 4 buckets"),
+        "waits for the GPU in a step of binsgdm_25mib, tiny": (True, "0 waits; at most 1: the finite check"),
+    }
 
 
 def test_a_layout_that_does_not_fit_is_left_out_with_a_reason(monkeypatch):

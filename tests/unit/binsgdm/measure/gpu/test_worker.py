@@ -66,6 +66,19 @@ def test_a_part_that_is_far_too_late_keeps_what_it_has(task, monkeypatch):
     assert found.notes[0].startswith("ended at 50% after 6")
 
 
+@pytest.mark.parametrize(("limit_s", "kept"), [(62.0, 1), (600.0, 2)])
+def test_a_part_of_checks_alone_stops_before_it_is_killed(limit_s, kept, task, monkeypatch):
+    def checks(bench: Any, **_: Any) -> None:
+        for name in ("first", "second"):
+            bench.record.check(name, passed=True)
+            bench.progress(0.5)
+
+    part(monkeypatch, checks)
+    # So late, it would go on if nobody waited: it was given 100 s.
+    worker.work(replace(task, limit_s=limit_s, launched=time.monotonic() - 60))
+    assert len(json.loads(Path(task.output).read_text())["checks"]) == kept
+
+
 def test_series_that_stay_imprecise_are_counted(task, monkeypatch):
     part(monkeypatch, measures)
     worker.work(replace(task, is_shared=True))
