@@ -131,7 +131,10 @@ class _Sparsifier(CheckedCompressor):
         """Return k for a bucket of tensors of these shapes."""
         numel = numel_of(shapes)
         if numel > MAX_NUMEL:
-            raise BinsgdmError(f"{self.name}: {numel} elements: must be at most {MAX_NUMEL}; use smaller buckets")
+            raise BinsgdmError(
+                f"{self.name}: a bucket of {numel} elements: must have at most {MAX_NUMEL}; lower bucket_cap_mb, and "
+                "give DDP find_unused_parameters=True, without which its first bucket has all parameters"
+            )
         wanted = self.k if self.k is not None else max(1, round((self.ratio or 0.0) * numel))
         return min(wanted, numel)
 

@@ -267,5 +267,5 @@ def test_values_that_do_not_fit_are_refused(kind: Any) -> None:
 
 
 def test_a_bucket_too_large_for_an_index_is_refused() -> None:
-    with pytest.raises(BinsgdmError, match="smaller buckets"):
+    with pytest.raises(BinsgdmError, match="at most 2147483647; lower bucket_cap_mb, and give DDP find_unused"):
         TopK(k=2).num_bytes(((2**31,),))
