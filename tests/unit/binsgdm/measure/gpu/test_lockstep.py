@@ -75,7 +75,9 @@ PLANTED = [
 ]
 
 
-@pytest.mark.parametrize(("what", "module", "name", "value"), PLANTED, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("what", "module", "name", "value"), PLANTED, ids=[f"{what} {name}" for what, _, name, _ in PLANTED]
+)
 def test_what_is_planted_on_the_device_alone_is_found(monkeypatch, what, module, name, value):
     for function in ("_means", "in_one_process", "outer_steps", "averaged_steps"):
         plain = getattr(lockstep, function)
