@@ -22,6 +22,8 @@ from binsgdm.measure.gpu.worker import PartTask
 POLL_S = 0.2
 TAIL_LINES = 30
 KILL_S = 5.0  # for the end of a process that was killed: one that waits inside the driver may never come to it
+LOOPBACK_S = 5.0
+NO_LOOPBACK = "127.0.0.1 does not answer, where ranks meet: bring the loopback interface up: ip link set lo up"
 WORKER = (sys.executable, "-m", "binsgdm.measure.gpu.worker")
 # What torchrun, a scheduler or a lab may have left: a process alone must not find it, and ranks get their own.
 RANK_VARIABLES = (
@@ -61,6 +63,8 @@ def run(
         progress: called with the part that is done, from 0 to 1, and at least once in `POLL_S` with the last one.
         worker: the command that does a task, which is its last argument.
     """
+    if num_ranks and not _has_loopback():
+        return PartEnd(status="failed", reason=NO_LOOPBACK)
     environs = environments(num_ranks)
     with (
         tempfile.TemporaryFile(mode="w+", errors="replace") as output,
@@ -126,6 +130,18 @@ def _free_port() -> int:
         return port
 
 
+def _has_loopback() -> bool:
+    """Tell whether processes of this machine reach each other, without which ranks would wait for their end."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(1)
+        try:
+            socket.create_connection(server.getsockname(), LOOPBACK_S).close()
+        except OSError:
+            return False
+    return True
+
+
 def _watched(
     children: Sequence["subprocess.Popen[bytes]"],
     reports: int,
@@ -154,7 +170,9 @@ def _watched(
         if None not in codes:
             return PartEnd(status="skipped", reason=skipped) if skipped else PartEnd(status="done")
         if time.monotonic() > deadline:
-            return PartEnd(status="failed", reason=f"was ended after {limit_s:.0f} s at {done:.0%}: too slow here")
+            return PartEnd(
+                status="failed", reason=f"was ended after {limit_s:.0f} s at {done:.0%}: it hangs, or is too slow"
+            )
 
 
 def _end_text(code: int) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -63,7 +64,7 @@ def test_a_process_that_hangs_is_ended_with_all_that_it_has_started(tmp_path):
         limit_s=1.0,
     )
     assert end.status == "failed"
-    assert end.reason == "was ended after 1 s at 25%: too slow here"
+    assert end.reason == "was ended after 1 s at 25%: it hangs, or is too slow"
     wait_until_gone(int(started.read_text()))
 
 
@@ -124,3 +125,16 @@ def is_gone(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
         return True
+
+
+def test_ranks_that_could_not_meet_are_not_started(monkeypatch, tmp_path):
+    def unreachable(*_):
+        raise OSError(101, "Network is unreachable")
+
+    monkeypatch.setattr(socket, "create_connection", unreachable)
+    started = tmp_path / "started"
+    code = f"open({str(started)!r}, 'w')"
+    end, _ = run(code, num_ranks=1)
+    assert (end.status, end.reason) == ("failed", processes.NO_LOOPBACK)
+    assert not started.exists()
+    assert run(code)[0].status == "done", "a process alone needs no other"
