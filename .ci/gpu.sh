@@ -1,6 +1,6 @@
 #!/bin/sh
 # Measure the GPUs of this machine into the folder $1, and write their page into $1-card; further arguments are those of
-# `simnet measure gpu`. A Python whose torch has CUDA is looked for in $VENV, $PYTHON, $VENV-gpu and on the PATH; where
+# `simnet measure gpu`. A Python whose torch has CUDA is looked for in $PYTHON, $VENV, $VENV-gpu and on the PATH; where
 # there is none, torch is installed into $VENV-gpu. Nothing else is installed, but for packages that the page needs.
 set -eu
 
@@ -101,7 +101,7 @@ page_needs() {
         "$VENV/bin/python" $try_pip --editable .
 }
 
-all="$VENV/bin/python ${PYTHON:-} $VENV-gpu/bin/python python3 python3.14 python3.13 python3.12 python3.11 python"
+all="${PYTHON:-} $VENV/bin/python $VENV-gpu/bin/python python3 python3.14 python3.13 python3.12 python3.11 python"
 page_options=
 case " $* " in
     *" --device cpu "* | *" --device=cpu "*)
@@ -117,6 +117,9 @@ case " $* " in
 esac
 
 python=$(first_that "$has_cuda" $all)
+if [ -n "${PYTHON:-}" ] && [ "$python" != "$PYTHON" ]; then
+    say "$PYTHON is no Python from 3.11 on whose torch has CUDA: taking another"
+fi
 if [ -z "$python" ]; then
     say "no Python here has torch with CUDA: installing it into $VENV-gpu (several GB, once)"
     if ! install_torch >&2; then

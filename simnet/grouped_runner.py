@@ -36,8 +36,9 @@ class RanksIteration(NamedTuple):
         busy_s: seconds of the GPU of each rank by part of the iteration.
         comm_s: seconds that communication took on each rank.
         waits_s: how long each rank waited for others at collectives [s].
-        held_s: by how long each rank, where it came last, held up the typical rank of its group [s].
-        last: at how many collectives each rank came last.
+        held_s: by how long each rank, where it came last, held up the typical rank of its group by itself [s].
+        last: at how many collectives each rank did so.
+        met_s: when the last collective of each rank had ended [s].
         off_s: by how much the end may be off: 0 where the exact executor gives the same [s].
         spans: what ran on the watched rank.
     """
@@ -48,6 +49,7 @@ class RanksIteration(NamedTuple):
     waits_s: "FloatArray"
     held_s: "FloatArray"
     last: "FloatArray"
+    met_s: "FloatArray"
     off_s: float
     spans: tuple[Span, ...] = ()
 
@@ -62,7 +64,12 @@ class GroupedRunner:
         self._changes = Changes(topology)
 
     def run(
-        self, streams: Streams, starts_s: "FloatArray", varied: Varied, watched: int | None = None
+        self,
+        streams: Streams,
+        starts_s: "FloatArray",
+        varied: Varied,
+        met_s: "FloatArray | None" = None,
+        watched: int | None = None,
     ) -> RanksIteration:
         """Run a program once on every rank.
 
@@ -70,9 +77,11 @@ class GroupedRunner:
             streams: of the program, every kernel timed.
             starts_s: when each rank begins [s].
             varied: what the iteration meets.
+            met_s: when the last collective of each rank had ended [s]; by default when it begins.
             watched: rank whose spans are kept.
         """
-        ranks = _RankColumns(streams, self._topology, self._changes, self._comm_slowdown, starts_s, varied, watched)
+        before = starts_s, starts_s if met_s is None else met_s
+        ranks = _RankColumns(streams, self._topology, self._changes, self._comm_slowdown, before, varied, watched)
         return ranks.run()
 
 
@@ -85,10 +94,11 @@ class _RankColumns:
         topology: Topology,
         changes: Changes,
         comm_slowdown: float,
-        starts_s: "FloatArray",
+        before: "tuple[FloatArray, FloatArray]",
         varied: Varied,
         watched: int | None,
     ) -> None:
+        starts_s, met_s = before
         shape = len(streams), topology.world_size
         self._streams = streams
         self._topology = topology
@@ -112,6 +122,7 @@ class _RankColumns:
         self._spans: list[Span] = []
         self._busy_s: dict[str, FloatArray] = {part: np.zeros(shape[1]) for part in ITERATION_PARTS}
         self._comm_s, self._waits_s, self._held_s, self._last = (np.zeros(shape[1]) for _ in range(4))
+        self._met_s = met_s.copy()
         self._off_s = 0.0
 
     def run(self) -> RanksIteration:
@@ -129,6 +140,7 @@ class _RankColumns:
             self._waits_s,
             self._held_s,
             self._last,
+            self._met_s,
             off_s,
             tuple(self._spans),
         )
@@ -197,7 +209,7 @@ class _RankColumns:
         arrivals_s = meeting.arrivals_s(groups)
         starts_s = arrivals_s.max(axis=1)
         self._waits_s[groups] += starts_s[:, None] - arrivals_s
-        late, held_s = latecomers(groups, arrivals_s)
+        late, held_s = latecomers(groups, arrivals_s, self._met_s[groups])
         self._held_s[late] += held_s
         self._last[late] += 1
         computing_s = self._computing_s() if self._topology.compute_slows_links else None
@@ -307,6 +319,7 @@ class _RankColumns:
             for position, here in self._at_positions(stream, ended):
                 self._keep_span(OperationId(stream, position), here)
             np.copyto(self._comm_end_s[stream], _NEVER, where=ended)
+            np.copyto(self._met_s, self._now, where=ended)
             self._communicating -= ended
             self._end(stream, ended)
 

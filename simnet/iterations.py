@@ -1,5 +1,6 @@
 """Iterations one after the other on ranks that are not alike, by the grouped or the exact executor."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -62,14 +63,15 @@ def run_grouped(
         on_step: called after each step.
     """
     runner, recurrence = GroupedRunner(topology, comm_slowdown), RankRecurrence(topology, comm_slowdown)
-    tally, starts_s, longest = _StepSums(topology), np.zeros(topology.world_size), _LongestStep()
+    tally, longest = _StepSums(topology), _LongestStep()
+    starts_s = met_s = np.zeros(topology.world_size)
     for number, step in enumerate(steps):
         quick = recurrence if rank_recurrence.holds_for(step.streams, topology) else runner
-        found = quick.run(step.streams, starts_s, _varied(variation, step, number))
+        found = quick.run(step.streams, starts_s, _varied(variation, step, number), met_s)
         taken_s = tally.add(step, found)
         if taken_s > longest.taken_s:
             longest = _LongestStep(taken_s, number, starts_s, slowest_rank(found.ends_s))
-        starts_s = found.ends_s
+        starts_s, met_s = found.ends_s, found.met_s
         on_step()
     # Spans are of one rank in one step: that step is run once more, which costs less than to keep them of all.
     assert longest.starts_s is not None
@@ -94,14 +96,15 @@ def run_exact(
     streams = [step.streams for step in steps]
     spans: tuple[Span, ...] = ()
     longest_s, starts_s = 0.0, np.zeros(topology.world_size)
+    met_s = starts_s
     of_steps = run_steps(streams, topology, comm_slowdown, make_executor, met)
     for step, ranks in zip(steps, of_steps, strict=True):
-        found = _as_arrays(step.streams, ranks)
+        found = _as_arrays(step.streams, ranks, met_s)
         taken_s = tally.add(step, found)
         if taken_s > longest_s:
             slowest = slowest_rank(found.ends_s)
             longest_s, spans = taken_s, _from_zero(tuple(ranks[slowest].spans), float(starts_s[slowest]))
-        starts_s = found.ends_s
+        starts_s, met_s = found.ends_s, found.met_s
     return tally.timeline(spans, "exact")
 
 
@@ -127,11 +130,18 @@ def _from_zero(spans: tuple[Span, ...], start_s: float) -> tuple[Span, ...]:
     return tuple(replace(one, start_s=one.start_s - start_s, end_s=one.end_s - start_s) for one in spans)
 
 
-def _as_arrays(streams: Streams, ranks: "list[RankStep]") -> RanksIteration:
-    """Return a step of the exact executor as the grouped one tells its own."""
+def _as_arrays(streams: Streams, ranks: "list[RankStep]", met_s: "FloatArray") -> RanksIteration:
+    """Return a step of the exact executor as the grouped one tells its own.
+
+    Args:
+        streams: of the step.
+        ranks: what the step was on each.
+        met_s: when the last collective before the step had ended on each rank [s].
+    """
     held_s, last = np.zeros(len(ranks)), np.zeros(len(ranks))
+    ended = _CollectiveEnds(ranks, met_s)
     for groups, arrivals_s in _arrivals(streams, ranks):
-        late, by_s = latecomers(groups, arrivals_s)
+        late, by_s = latecomers(groups, arrivals_s[groups], ended.before(arrivals_s)[groups])
         held_s[late] += by_s
         last[late] += 1
     return RanksIteration(
@@ -141,6 +151,7 @@ def _as_arrays(streams: Streams, ranks: "list[RankStep]") -> RanksIteration:
         waits_s=np.array([rank.waits_s for rank in ranks]),
         held_s=held_s,
         last=last,
+        met_s=ended.last_s,
         off_s=0.0,
     )
 
@@ -149,8 +160,29 @@ def _arrivals(streams: Streams, ranks: "list[RankStep]") -> "Iterator[tuple[IntA
     for which in collectives_of(streams):
         operation = streams[which.stream][which.position]
         if isinstance(operation, Communicate) and operation.schedule.rounds:
-            groups = group_order(operation.schedule.group)
-            yield groups, np.array([rank.arrivals_s[which] for rank in ranks])[groups]
+            yield group_order(operation.schedule.group), np.array([rank.arrivals_s[which] for rank in ranks])
+
+
+class _CollectiveEnds:
+    """When collectives had ended on each rank."""
+
+    def __init__(self, ranks: "list[RankStep]", before_s: "FloatArray") -> None:
+        """Take what a step was on each rank, and when the last collective before it had ended there [s]."""
+        self._ends_s = [
+            [first_s, *sorted(one.end_s for one in rank.spans if one.stream == "communication")]
+            for rank, first_s in zip(ranks, before_s.tolist(), strict=True)
+        ]
+
+    @property
+    def last_s(self) -> "FloatArray":
+        """When the last one had ended [s]."""
+        return np.array([ends_s[-1] for ends_s in self._ends_s])
+
+    def before(self, moments_s: "FloatArray") -> "FloatArray":
+        """Return when the last one had ended before a moment of each rank [s]."""
+        latest_s = (moments_s * (1 + SAME_TIME)).tolist()
+        pairs = zip(self._ends_s, latest_s, strict=True)
+        return np.array([ends_s[max(bisect_right(ends_s, moment_s) - 1, 0)] for ends_s, moment_s in pairs])
 
 
 class _StepSums:

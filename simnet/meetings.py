@@ -197,19 +197,30 @@ class Meeting:
         return found
 
 
-def latecomers(groups: "IntArray", arrivals_s: "FloatArray") -> "tuple[IntArray, FloatArray]":
-    """Return the ranks that came last and had others wait, and by how long they held up the typical one [s].
+def latecomers(groups: "IntArray", arrivals_s: "FloatArray", met_s: "FloatArray") -> "tuple[IntArray, FloatArray]":
+    """Return the ranks that came last and had others wait, and for how long that was their own doing [s].
+
+    It is by how much longer than the typical rank of its group the last one took since its last collective. What that
+    one has left it late by, as a ring leaves some of its ranks, or a rank of another group for which it had to wait, is
+    not its own.
 
     Args:
         groups: ranks, a group a row.
         arrivals_s: when each of them arrived [s].
+        met_s: when the last collective of each of them had ended [s].
     """
     last_s = arrivals_s.max(axis=1)
-    is_late = last_s - arrivals_s.min(axis=1) > _SAME_TIME * last_s
-    if not np.count_nonzero(is_late):
+    if not np.count_nonzero(last_s - arrivals_s.min(axis=1) > _SAME_TIME * last_s):
         return groups[:0, 0], last_s[:0]
-    latest = groups[np.arange(len(groups)), arrivals_s.argmax(axis=1)]
-    return latest[is_late], (last_s - _medians(arrivals_s))[is_late]
+    rows, latest = np.arange(len(groups)), arrivals_s.argmax(axis=1)
+    own_s = last_s - _medians(arrivals_s)
+    # Most collectives leave all of their ranks at once.
+    are_apart = met_s != met_s[:, :1]
+    if np.count_nonzero(are_apart):
+        apart = np.flatnonzero(are_apart.any(axis=1))
+        own_s[apart] -= np.maximum(met_s[apart, latest[apart]] - _medians(met_s[apart]), 0.0)
+    is_late = own_s > _SAME_TIME * last_s
+    return groups[rows, latest][is_late], own_s[is_late]
 
 
 def _medians(values: "FloatArray") -> "FloatArray":

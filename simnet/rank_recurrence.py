@@ -90,13 +90,16 @@ class RankRecurrence:
         self._changes = Changes(topology)
         self._programs: dict[int, tuple[Streams, TwoStreams]] = {}
 
-    def run(self, streams: Streams, starts_s: "FloatArray", varied: Varied) -> RanksIteration:
+    def run(
+        self, streams: Streams, starts_s: "FloatArray", varied: Varied, met_s: "FloatArray | None" = None
+    ) -> RanksIteration:
         """Run a program once on every rank; arguments as `GroupedRunner.run`."""
         # By identity: to hash a program takes as long as to run it. The program is kept, so that no other gets its id.
         if id(streams) not in self._programs:
             self._programs[id(streams)] = streams, TwoStreams(streams)
         _, program = self._programs[id(streams)]
-        return _TwoStreamRanks(program, self._topology, self._changes, self._comm_slowdown, starts_s, varied).run()
+        before = starts_s, starts_s if met_s is None else met_s
+        return _TwoStreamRanks(program, self._topology, self._changes, self._comm_slowdown, before, varied).run()
 
 
 class _TwoStreamRanks:
@@ -108,9 +111,10 @@ class _TwoStreamRanks:
         topology: Topology,
         changes: Changes,
         comm_slowdown: float,
-        starts_s: "FloatArray",
+        before: "tuple[FloatArray, FloatArray]",
         varied: Varied,
     ) -> None:
+        starts_s, self._met_s = before
         world = topology.world_size
         self._program = program
         self._topology = topology
@@ -141,7 +145,9 @@ class _TwoStreamRanks:
         for part, seconds in self._program.parts_s.items():
             self._busy_s[part] += seconds[-1] * self._factor
         off_s = sum(one.off_s for one in self._collectives)
-        return RanksIteration(self._now, self._busy_s, self._comm_s, self._waits_s, self._held_s, self._last, off_s)
+        return RanksIteration(
+            self._now, self._busy_s, self._comm_s, self._waits_s, self._held_s, self._last, self._met_s, off_s
+        )
 
     def _compute_until(self, ready_s: float) -> None:
         """Let the stream that computes have the GPU until it has done so many seconds."""
@@ -167,7 +173,7 @@ class _TwoStreamRanks:
         arrivals_s, groups = self._now, group_order(operation.schedule.group)
         by_group = arrivals_s[groups]
         starts_s = by_group.max(axis=1)
-        late, held_s = latecomers(groups, by_group)
+        late, held_s = latecomers(groups, by_group, self._met_s[groups])
         self._held_s[late] += held_s
         self._last[late] += 1
         times = CollectiveTimes(operation, self._topology, self._changes, stretch)
@@ -176,7 +182,7 @@ class _TwoStreamRanks:
         begins_s[groups], ends_s[groups] = starts_s[:, None], times.ends_s(groups, starts_s)
         self._waits_s += begins_s - arrivals_s
         self._comm_s += ends_s - begins_s
-        self._now = ends_s
+        self._now = self._met_s = ends_s
         if limit_s > self._least_done_s:
             self._compute_beside(ends_s - arrivals_s, limit_s)
 

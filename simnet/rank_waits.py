@@ -8,9 +8,9 @@ class LateRank(Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         rank: its number.
-        share: part of all collectives that it takes part in at which it came last, 0 to 1.
-        held_s: by how long it came later than the typical rank of its group, summed over the collectives of a mean
-            iteration [s]; a delay counts in every collective that it reaches, so that the sum may exceed what is lost.
+        share: part of all collectives that it takes part in at which it came last by its own doing, 0 to 1.
+        held_s: by how much longer than the typical rank of its group it took since its last collective, summed over the
+            collectives of a mean iteration to which it came last [s]. How late a collective left it is not its own.
     """
 
     rank: int

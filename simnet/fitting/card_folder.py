@@ -20,7 +20,7 @@ ABOUT = "card.json"
 WHAT = "simnet card"
 FORMAT = 1
 PARTS: dict[str, str] = {
-    "checks": "the kernels against the reference",
+    "checks": "Triton's kernels against plain torch's",
     "kernels": "kernels over sizes",
     "step": "the optimizer's step and its memory",
     "models": "forward and backward of the shipped models",

@@ -87,11 +87,22 @@ def test_the_first_python_with_cuda_measures_and_writes_the_page(tmp_path):
     assert done.stderr.startswith("make gpu: a Python of the test (python3.12)")
 
 
-def test_a_python_that_is_named_comes_before_those_on_the_path(tmp_path):
-    machine = Machine(tmp_path, python3="cuda")
+def test_a_python_that_is_named_comes_first(tmp_path):
+    machine = Machine(tmp_path, venv="cuda", python3="cuda")
     named = machine.add(tmp_path / "mine", "cuda")
-    assert machine.run(PYTHON=str(named)).returncode == 0
+    done = machine.run(PYTHON=str(named))
+    assert done.returncode == 0
     assert machine.done()[0] == f"mine: {MEASURED}"
+    assert "taking another" not in done.stderr
+
+
+def test_a_python_that_is_named_and_cannot_measure_is_told(tmp_path):
+    machine = Machine(tmp_path, python3="cuda")
+    named = machine.add(tmp_path / "mine", "cpu")
+    done = machine.run(PYTHON=str(named))
+    assert done.returncode == 0
+    assert f"make gpu: {named} is no Python from 3.11 on whose torch has CUDA: taking another" in done.stderr
+    assert machine.done()[0] == f"python3: {MEASURED}"
 
 
 @pytest.mark.parametrize(("code", "expected"), [("1", 2), ("2", 1), ("130", 1)])
