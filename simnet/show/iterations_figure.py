@@ -1,6 +1,5 @@
 """Draw how the times of iterations are distributed: the share that takes at most so long, with its percentiles."""
 
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,14 +8,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from simnet.result import RunResult, StrategyResult, point_result
+from simnet.result import RunResult, StrategyResult
 from simnet.show.figure import current, log_numbers, new, plain_numbers, shown, thin
 from simnet.show.figures import BASELINE_COLOUR, STRATEGY_COLOUR
-from simnet.show.labels import calibration_name, context, titles
-from simnet.show.text import clipped, count_text, printable
+from simnet.show.labels import titles
+from simnet.show.run_figure import add_caption
+from simnet.show.text import clipped, count_text
 from simnet.units import format_seconds
 
-HEIGHT_IN, CHARACTER_IN, NAME_CHARACTERS = 2.9, 0.075, 40
+HEIGHT_IN, NAME_CHARACTERS = 2.9, 40
 PERCENTILES = {50: "o", 95: "s", 99: "D"}
 """Per cent of the iterations, each with its marker."""
 SHARES = (1, 5, 25, 50, 75, 95, 99)
@@ -40,11 +40,7 @@ def iterations(run: RunResult) -> Figure:
     columns = len(PERCENTILES) + 1
     order = [column + side * columns for column in range(columns) for side in range(len(sides))]
     figure.legend([handles[i] for i in order], [names[i] for i in order], loc="outside lower center", ncols=columns)
-    where = f"Times of {count_text(run.result.num_iterations, 'iteration')}: {context([point_result({}, run)])}"
-    source = f"Simulated by simnet {printable(run.version)}. Calibration: {calibration_name(run)}."
-    figure.set_label(f"{where}. {source}")
-    if current().has_titles:
-        figure.suptitle(textwrap.fill(where, int(current().page_in / CHARACTER_IN)), x=0.01, ha="left")
+    add_caption(figure, run, f"Times of {count_text(run.result.num_iterations, 'iteration')}")
     return figure
 
 

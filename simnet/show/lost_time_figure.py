@@ -7,18 +7,19 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from simnet.result import RunResult, point_result
+from simnet.result import RunResult
 from simnet.show.figure import current, new, shown, thin
 from simnet.show.figures import BASELINE_COLOUR, BASELINE_HATCH, STRATEGY_COLOUR
-from simnet.show.labels import calibration_name, context, titles
+from simnet.show.labels import titles
 from simnet.show.lost_time import losing, rows_of
-from simnet.show.text import clipped, printable
+from simnet.show.run_figure import add_caption
+from simnet.show.text import clipped
 from simnet.step_times import StepTimes
 
 ROW_IN, FRAME_IN = 0.42, 0.95
 BAR = 0.36
 TAIL = "95th percentile, in the same way"
-CHARACTER_IN, LABEL_CHARACTERS, NAME_CHARACTERS = 0.075, 34, 40
+LABEL_CHARACTERS, NAME_CHARACTERS = 34, 40
 
 
 def lost_time(run: RunResult) -> Figure:
@@ -38,11 +39,7 @@ def lost_time(run: RunResult) -> Figure:
     # Marks of percentiles stand before the bars, since lines do.
     (mark, *bars), (mark_label, *bar_labels) = absolute.get_legend_handles_labels()
     figure.legend([*bars, mark], [*bar_labels, mark_label], loc="outside lower center", ncols=3)
-    where = f"Time lost by cause: {context([point_result({}, run)])}"
-    source = f"Simulated by simnet {printable(run.version)}. Calibration: {calibration_name(run)}."
-    figure.set_label(f"{where}. {source}")
-    if current().has_titles:
-        figure.suptitle(where, x=0.01, ha="left")
+    add_caption(figure, run, "Time lost by cause")
     return figure
 
 
