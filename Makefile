@@ -2,13 +2,16 @@
 # `make help` lists the targets.
 
 VENV := .venv
-# Half as many again as cores: ranks under test wait for each other, and each worker loads and compiles for itself.
-WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2)
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+# Half as many again as cores where ranks under test wait for each other.
+WORKERS := $(shell expr $(CORES) \* 3 / 2)
 BIN := $(VENV)/bin
 OUT := out/demo
 PYTHON ?=
 PYTEST_ARGS ?= -n $(WORKERS) --dist worksteal
+test: WORKERS = $(CORES)
 EXAMPLES ?= all
+LAB_TESTS ?= lab or timed
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 CHAOS_ARGS ?=
@@ -19,7 +22,6 @@ TORCH_GPU ?=
 TORCH ?= torch==2.13.0
 TRITON ?= triton==3.9.0
 MLXTEND ?= mlxtend==0.25.0
-DEMO_SHORT_ARGS := --set 'cluster.num_nodes=1,4' --set 'cluster.inter_node.bandwidth=10 Gbit/s,100 Gbit/s'
 
 # Else every command under test compiles the package anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -29,7 +31,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 AFTER_LAB := nice -n 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-short torch extras docs lab lab-short lab-systems lab-topologies lab-recorded lab-alternatives lab-uneven test test-all test-most test-lab check format-check format lint types gpu gpu-commit bench chaos clean
+.PHONY: help demo torch extras docs lab lab-short lab-systems lab-topologies lab-recorded lab-alternatives lab-uneven test test-all test-most lab-test check format-check format lint types gpu gpu-commit bench chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,23 +40,20 @@ demo: $(VENV)/.installed ## speedup of BinSGDM for BERT-Base and ResNet-50: tabl
 	$(BIN)/simnet sweep speedup $(DEMO_ARGS) -o $(OUT)
 	$(BIN)/simnet plot $(OUT) -o $(OUT)
 
-demo-short: ## the same on a few points, for CI, in out/demo-short
-	@$(MAKE) --no-print-directory demo OUT=out/demo-short DEMO_ARGS="$(DEMO_SHORT_ARGS)"
-
 test: $(VENV)/.installed-dev ## run the tests that are neither slow nor of the lab (PYTEST_ARGS="-k name" to choose)
-	$(BIN)/python -m pytest -m 'not slow and not lab' $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not slow and not lab and not timed' $(PYTEST_ARGS)
 
 test-all: $(VENV)/.installed-dev ## run all tests, with all examples
-	@$(MAKE) --no-print-directory --jobs test-most test-lab
+	@$(MAKE) --no-print-directory --jobs test-most lab-test
 
-test-most: $(VENV)/.installed-dev ## all tests but those of the lab
-	$(AFTER_LAB) $(BIN)/python -m pytest -m 'not lab' --hypothesis-profile=$(EXAMPLES) $(PYTEST_ARGS)
+test-most: $(VENV)/.installed-dev ## all tests but those of the lab and those that time something
+	$(AFTER_LAB) $(BIN)/python -m pytest -m 'not lab and not timed' --hypothesis-profile=$(EXAMPLES) $(PYTEST_ARGS)
 
-test-lab: $(VENV)/.installed-dev ## the tests of the lab, one after another, shown when they have ended; they need root
-	@said=$$($(BIN)/python -m pytest -m lab tests/lab 2>&1); code=$$?; printf '%s\n' "$$said"; exit $$code
+lab-test: $(VENV)/.installed-dev ## the tests of the lab and all that time something, one after another: a quiet machine, root for the lab
+	@said=$$($(BIN)/python -m pytest -m '$(LAB_TESTS)' 2>&1); code=$$?; printf '%s\n' "$$said"; exit $$code
 
-check: format-check lint ## what CI runs: format, lint, types, all tests
-	@$(MAKE) --no-print-directory --jobs EXAMPLES=ci types test-most test-lab
+check: format-check lint ## what CI runs: format, lint, types, all tests but those that time something
+	@$(MAKE) --no-print-directory --jobs EXAMPLES=ci LAB_TESTS='lab and not timed' types test-most lab-test
 
 format-check: $(VENV)/.installed-dev ## fail where `make format` would change a file
 	$(BIN)/ruff format --check .

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+INSTALL_TORCH = "pip install 'binsgdm[torch]' (for CPUs: --extra-index-url https://download.pytorch.org/whl/cpu)"
+"""Else pip brings gigabytes of CUDA to a machine that has no use for them."""
 _LONGEST = 80
 _LONGEST_NAME, _MOST_NAMES = 30, 6
 

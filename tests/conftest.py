@@ -5,17 +5,21 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.helpers.needs import pytest_terminal_summary  # noqa: F401  # a hook
+
 # `make test-all` takes "all": as many examples as prove something. CI tries the first half of the same, and while one
-# works, a quarter is tried.
+# works, some are tried.
 settings.register_profile("all", deadline=None, print_blob=True, derandomize=True, max_examples=100)
 settings.register_profile("ci", settings.get_profile("all"), max_examples=50)
-settings.register_profile("quick", settings.get_profile("all"), max_examples=25)
+settings.register_profile("quick", settings.get_profile("all"), max_examples=15)
 settings.load_profile("quick")
 
 # One process a core: with more threads torch spends three times as long, most of it waiting for a core.
@@ -45,6 +49,18 @@ collect_ignore = ["helpers"]
 FOLDERS = {"distributed": pytest.mark.distributed, "works": pytest.mark.distributed, "lab": pytest.mark.lab}
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Import a share of the test modules before collecting: others find them compiled, where each would compile all."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    number, workers = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+    for path in sorted(HERE.rglob("test_*.py"))[number::workers]:
+        # What is wrong with a module, its collection says.
+        with suppress(Exception, pytest.skip.Exception):
+            import_module(".".join(path.relative_to(HERE.parent).with_suffix("").parts))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests by the folder that they stand in, before pytest chooses by marks."""
@@ -69,11 +85,3 @@ def pytest_collection_finish() -> None:
 def pytest_sessionfinish() -> None:
     """Let it be freed again: libraries tell of what they never saw freed."""
     gc.unfreeze()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """Let a test module that cannot be imported fail: the collector of doctests skips it, and all its tests with it."""
-    if report.skipped and "unable to import module" in str(report.longrepr) and "/test_" in f"/{report.nodeid}":
-        report.outcome = "failed"
-        report.longrepr = f"{report.nodeid}: cannot be imported"

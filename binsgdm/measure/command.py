@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from binsgdm.errors import BinsgdmError
+from binsgdm.errors import INSTALL_TORCH, BinsgdmError
 from binsgdm.measure.gpu.command import gpu
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def run(function: Callable[..., Work], options: dict[str, Any]) -> None:
         from binsgdm.measure.speed import SpeedProbe
         from binsgdm.measure.timing import StopRule
     except ImportError as error:
-        raise BinsgdmError(f"measure: needs torch and numpy ({error}): pip install 'binsgdm[torch]'") from error
+        raise BinsgdmError(f"measure: needs torch and numpy ({error}): {INSTALL_TORCH}") from error
     start = time.perf_counter()
     output, force = options.pop("output"), options.pop("force")
     stop_rule = StopRule(**{name: options.pop(name) for name in ("relative_error", "max_repetitions", "max_seconds")})

@@ -1,5 +1,6 @@
 """`simnet doctor`: what works on this machine, and what is missing for what."""
 
+import importlib
 import json
 import os
 import platform
@@ -23,14 +24,15 @@ from simnet.show.page import Page
 from simnet.show.table import Table
 from simnet.show.text import count_text
 
+INSTALL_TORCH = importlib.import_module("binsgdm.errors").INSTALL_TORCH
 PACKAGES = {
     "click": "8.2", "jinja2": "3.1", "matplotlib": "3.8", "msgspec": "0.19", "numpy": "1.26", "pandas": "2.1",
     "rich": "13.7", "scipy": "1.11", "simpy": "4.1", "tomli-w": "1.0",
 }  # fmt: skip
 """What the simulator needs, and the least version of each, as pyproject.toml has them."""
 EXTRAS = (
-    ("torch", "2.4", "model, record, measure, the lab, and training with binsgdm", "pip install 'binsgdm[torch]'"),
-    ("numba", "0.60", "binsgdm's fast kernels on a CPU", "pip install 'binsgdm[torch]'"),
+    ("torch", "2.4", "model, record, measure, the lab, and training with binsgdm", INSTALL_TORCH),
+    ("numba", "0.60", "binsgdm's fast kernels on a CPU", INSTALL_TORCH),
     ("transformers", "4.48", "models of transformers in simnet model and measure", "pip install 'binsgdm[models]'"),
     ("plotly", "6.0", "report, explore", "pip install 'binsgdm[report]'"),
     ("dash", "3.0", "explore", "pip install 'binsgdm[explore]'"),

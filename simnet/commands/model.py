@@ -104,17 +104,17 @@ def _counted(source: str, chosen: dict[str, Any]) -> dict[str, Any]:
     Raises:
         SimnetError: torch is not installed, or the step cannot be counted.
     """
-    mistake = importlib.import_module("binsgdm.errors").BinsgdmError
+    errors = importlib.import_module("binsgdm.errors")
     try:
         counting = importlib.import_module("binsgdm.describe.step_description")
     except ImportError as error:
-        raise SimnetError(f"model: needs torch ({error}): pip install 'binsgdm[torch]'") from error
+        raise SimnetError(f"model: needs torch ({error}): {errors.INSTALL_TORCH}") from error
     try:
         found: dict[str, Any] = counting.describe_step(source, counting.StepOptions(**chosen))
     except counting.FailedModelError as error:
         tell(_own_traceback(error.__cause__))
         raise SimnetError(str(error)) from error
-    except mistake as error:
+    except errors.BinsgdmError as error:
         raise SimnetError(str(error)) from error
     return found
 

@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from binsgdm.exchange import AllGather, AllReduceMax, AllToAll, Member
 from binsgdm.kernels import reference

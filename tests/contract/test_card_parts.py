@@ -1,8 +1,8 @@
 """What `simnet measure gpu` writes is what `simnet card` reads."""
 
-import pytest
+from tests.helpers.needs import needs
 
-pytest.importorskip("torch")
+needs("torch")
 
 from binsgdm.measure import kernels
 from binsgdm.measure.gpu import card_file

@@ -4,7 +4,9 @@ from functools import cache
 
 import pytest
 
-pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
 
 from studies import memory_page
 from studies.measured_memory import CASES, MeasuredMemory, MemoryCase, measure, predict

@@ -2,7 +2,9 @@
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
 
 from binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam

@@ -11,8 +11,10 @@ import warnings
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
 
+needs("torch")
+import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -151,7 +151,7 @@ def on_cards(rank: int, folder: str) -> None:
 FAILING = 3
 """Ranks of the world in which one fails."""
 WRONG = 1
-TIMEOUT, SHORT_TIMEOUT = timedelta(seconds=60), timedelta(seconds=3)
+TIMEOUT, SHORT_TIMEOUT = timedelta(seconds=120), timedelta(seconds=3)
 
 
 def fail(rank: int, folder: str) -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
 
 from studies.chaos import server
 from studies.chaos.plan import KINDS, cases, plan

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
 
 import torch.distributed as dist
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 

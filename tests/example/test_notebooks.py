@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("nbclient")
-nbformat = pytest.importorskip("nbformat")
-pytest.importorskip("ipykernel")
+from tests.helpers.needs import needs
+
+needs("nbclient", "nbformat")
+import nbformat
+
+needs("ipykernel")
 
 from docs import notebooks
 

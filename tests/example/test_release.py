@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from simnet.version import VERSION, commit_of_checkout
+from simnet.version import VERSION
+from tests.helpers.needs import needs
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -31,8 +32,7 @@ def release(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a clone of this checkout as it is, with its environment."""
-    if not commit_of_checkout(ROOT):
-        pytest.skip("no git repository")
+    needs("git checkout")
     folder = tmp_path_factory.mktemp("release") / "clone"
     subprocess.run(["git", "clone", "-q", str(ROOT), str(folder)], check=True)
     for name in (".ci/release", ".ci/conda/meta.yaml", "pyproject.toml"):
@@ -50,8 +50,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_a_dry_run_builds_and_checks_and_tags_nothing(clone: Path) -> None:
-    for module in ("build", "twine", "hatchling"):
-        pytest.importorskip(module)
+    needs("twine")
     done = release(clone, "--dry-run")
     assert done.returncode == 0, done.stdout + done.stderr
     told = re.sub(r"\x1b\[\d+m", "", done.stdout)  # twine's colours
@@ -109,7 +108,9 @@ def test_a_version_is_released_once(clone: Path) -> None:
 def test_the_conda_recipe_agrees_with_the_project() -> None:
     import jinja2
 
-    yaml = pytest.importorskip("yaml")
+    needs("yaml")
+    import yaml
+
     text = (ROOT / ".ci/conda/meta.yaml").read_text(encoding="utf-8")
     recipe = yaml.safe_load(jinja2.Template(text).render(PYTHON="python"))
     assert recipe["package"] == {"name": PROJECT["name"], "version": VERSION}

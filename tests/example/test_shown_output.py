@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from docs import shown
+from tests.helpers.needs import needs
 
 ROOT = shown.ROOT
 PAGES = shown.pages()
@@ -16,7 +17,7 @@ PAGES = shown.pages()
 def test_a_page_shows_what_its_commands_print(page: Path, tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")
     if re.search(r"^\$ simnet (record|model) ", text, re.MULTILINE):
-        pytest.importorskip("torch")
+        needs("torch")
     assert shown.current(text, tmp_path) == text, f"run: python docs/shown.py --write {page}"
 
 

@@ -12,12 +12,10 @@ import pytest
 
 from tests.helpers import markdown
 from tests.helpers.browser import Watched, chromium
+from tests.helpers.needs import needs
 
 pytestmark = pytest.mark.slow
-pytest.importorskip("mkdocs")
-pytest.importorskip("mkdocstrings")
-pytest.importorskip("nbconvert")
-pytest.importorskip("torch")
+needs("mkdocs", "mkdocstrings", "nbconvert", "torch")
 
 from tests.helpers.launch import once
 

@@ -9,6 +9,7 @@ import click
 import pytest
 
 from simnet.commands.main import cli
+from tests.helpers.needs import needs
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples/slurm/measure.sh"
@@ -45,7 +46,7 @@ def parsed(words: list[str]) -> click.Context:
 
 
 def test_the_job_measures_one_gpu_the_network_and_a_training(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     job = {"SLURM_JOB_NUM_NODES": "4", "SLURM_JOB_NODELIST": "gpu-[07-08]", "SLURM_JOB_ID": "42"}
     code, told, calls = seen(tmp_path, "my_pkg.bench:build", "25", **job)
     assert code == 0, told

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.needs import needs
+
 ROOT = Path(__file__).resolve().parents[2]
 DATA = {"scenarios": "simnet/_scenarios", "docs/templates": "simnet/_templates"}
 FOUND = """
@@ -19,7 +21,8 @@ print(files.root(), templates.root(), templates.paragraphs("advice.txt", "publis
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The contents of the wheel of this checkout, as an installation lays them out."""
-    wheels = pytest.importorskip("hatchling.builders.wheel")
+    import hatchling.builders.wheel as wheels
+
     folder = tmp_path_factory.mktemp("wheel")
     (wheel,) = wheels.WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])
     with zipfile.ZipFile(wheel) as packed:
@@ -52,8 +55,8 @@ def test_an_installed_wheel_uses_its_own_data(site: Path, tmp_path: Path) -> Non
 def test_an_installed_wheel_knows_the_commit_that_it_was_built_from(site: Path, tmp_path: Path) -> None:
     from simnet.version import commit_of_checkout
 
-    if not (commit := commit_of_checkout(ROOT)):
-        pytest.skip("no git repository")
+    needs("git checkout")
+    commit = commit_of_checkout(ROOT)
     environment = {**os.environ, "PYTHONPATH": str(site), "PATH": ""}
     code = "from simnet import version; print(version.commit())"
     ran = subprocess.run(

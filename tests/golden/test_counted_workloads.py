@@ -13,8 +13,9 @@ import pytest
 
 from simnet import files
 from tests.helpers.cli import ROOT, run
+from tests.helpers.needs import needs
 
-pytest.importorskip("torch")
+needs("torch")
 
 # Parameters of the models. Source: Table 7 of Sheared LLaMA, Table 2 of LLaMA, Table 1 of Llama 2 (sizes rounded there,
 # exact by their layers); num_params of torchvision's weights; Raffel et al., T5, 2020 ("770 million"; 738 million with

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.needs import needs
+
 ROOT = Path(__file__).resolve().parents[2]
 GRADIENTS_DIR = ROOT / "scenarios" / "workloads" / "gradients"
 
@@ -156,9 +158,7 @@ def load_exporter() -> ModuleType:
 
 
 def test_regenerating_resnet50_gives_the_shipped_file() -> None:
-    pytest.importorskip("torch", reason="regenerating needs torch")
-    if importlib.util.find_spec("torchvision") is None:
-        pytest.skip("regenerating needs torchvision, see studies/export_models.py")
+    needs("torch", "torchvision")
     exporter = load_exporter()
     (definition,) = [one for one in exporter.WITH_GRADIENTS if one.name == "resnet50"]
     regenerated = json.loads(exporter.to_json(exporter.describe(definition)))

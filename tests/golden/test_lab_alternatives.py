@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
 
 from benchmarks.regions import filled, region
 from simnet.comparison import mean_error, worst_error

@@ -15,10 +15,12 @@ def found() -> CampaignResult:
     return evaluate("lab_campaign")
 
 
+@pytest.mark.slow
 def test_the_page_tells_the_errors_of_these_measurements(found: CampaignResult) -> None:
     assert errors_line(found) in PAGE
 
 
+@pytest.mark.slow
 def test_every_point_of_the_page_is_measured_and_predicted_so(found: CampaignResult) -> None:
     assert told_points(PAGE) == found_points(found)
 
@@ -28,6 +30,7 @@ def test_what_is_shipped_is_the_campaign_that_was_measured() -> None:
     assert campaign.load(FOLDER / "campaign.toml").starts > 1
 
 
+@pytest.mark.slow
 def test_each_layout_is_proven_to_be_held_out(found: CampaignResult) -> None:
     for layout in found.campaign.layouts:
         assert any(proven == layout and proof.is_proven for proven, proof in found.proofs)

@@ -1,8 +1,8 @@
 """Memory of a GPU: the page says what the file says, and predictions made now are within the bounds that it names."""
 
-import pytest
+from tests.helpers.needs import needs
 
-pytest.importorskip("torch")
+needs("torch")
 
 from benchmarks.regions import filled
 from studies import memory_page

@@ -11,6 +11,7 @@ OTHER_MACHINES = 0.01
 """Fits end a little elsewhere with other versions of scipy."""
 
 
+@pytest.mark.slow
 def test_the_error_of_calibrations_measured_on_the_cluster_is_that_of_the_lab() -> None:
     residuals = [one for name in study.NAMES for one in study.of_campaign(name, evaluate(name))]
     known = model_error.of(Calibration(kind="measured"))

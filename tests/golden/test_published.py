@@ -348,6 +348,7 @@ def evidence() -> coverage.Evidence:
     return coverage.find_evidence([outcome(name) for name in sets.names()])
 
 
+@pytest.mark.slow
 def test_the_committed_page_is_what_the_command_writes() -> None:
     every = coverage.with_intervals([outcome(name) for name in sets.names()], evidence())
     made = validation_page.page(every, published_rows.load().rows, evidence())
@@ -355,6 +356,7 @@ def test_the_committed_page_is_what_the_command_writes() -> None:
     assert committed == made, "regenerate it: simnet validate --published -o docs/evidence"
 
 
+@pytest.mark.slow
 def test_intervals_hold_as_many_published_values_as_they_should_without_having_seen_them() -> None:
     every = coverage.with_intervals([outcome(name) for name in sets.names()], evidence())
     inside, rows = coverage.share_inside(every)
@@ -369,6 +371,7 @@ def test_intervals_hold_as_many_published_values_as_they_should_without_having_s
             assert one.interval[0] < one.predicted < one.interval[1]
 
 
+@pytest.mark.slow
 def test_the_shipped_error_of_the_model_is_that_of_these_rows() -> None:
     known = model_error.of(Calibration(kind="published"))
     # Fits end a little elsewhere with other versions of scipy.

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("sklearn")
+from tests.helpers.needs import needs
+
+needs("torch", "sklearn")
 
 from benchmarks.regions import filled, region
 from studies import systems_page, topology_page

@@ -4,8 +4,9 @@ import inspect
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("sklearn")
+from tests.helpers.needs import needs
+
+needs("torch", "sklearn")
 
 import binsgdm
 from benchmarks.regions import filled

@@ -7,23 +7,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.helpers.needs import CHROMIUMS, needs
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @contextmanager
 def chromium() -> Iterator[Any]:
     """Yield a browser; skip where there is none."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("Chromium is not installed: make extras")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+    needs("playwright", "chromium")
+    from playwright.sync_api import sync_playwright
+
+    program = next(filter(None, map(shutil.which, CHROMIUMS)))
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=program, args=list(FLAGS))
         yield browser
         browser.close()
 
@@ -53,5 +53,8 @@ class Watched:
 
 def num_colours(picture: bytes) -> int:
     """Return how many colours a PNG has: a figure that was not drawn has one or two."""
-    image = pytest.importorskip("PIL.Image").open(io.BytesIO(picture)).convert("RGB")
+    needs("PIL")
+    from PIL import Image
+
+    image = Image.open(io.BytesIO(picture)).convert("RGB")
     return len(image.getcolors(2**24))

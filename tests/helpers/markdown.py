@@ -1,10 +1,12 @@
 """What the tests of pages read in Markdown: links, anchors, words."""
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+LEFT_OUT = {"out", "node_modules", "dist", "build"}
 FENCED = re.compile(r"^(`{3,}|~{3,})[^\n]*\n.*?^\1\s*?$", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.DOTALL)
 LINK = re.compile(r"\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)|^\[[^\]]+\]:\s*(\S+)", re.MULTILINE)
@@ -13,13 +15,12 @@ HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.MULTILINE)
 
 def pages(folder: Path = ROOT) -> list[Path]:
     """Return every page of the repository, without what tools have made or installed."""
-    left_out = {"out", "node_modules", "dist", "build"}
-    found = (path for path in folder.rglob("*.md") if not hidden(path.relative_to(folder)))
-    return sorted(path for path in found if not left_out & set(path.relative_to(folder).parts))
-
-
-def hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+    found: list[Path] = []
+    for parent, folders, names in os.walk(folder):
+        # An environment alone holds thousands of folders.
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in LEFT_OUT]
+        found += (Path(parent, name) for name in names if name.endswith(".md") and not name.startswith("."))
+    return sorted(found)
 
 
 def links(text: str) -> Iterator[str]:

@@ -10,9 +10,9 @@ from simnet.show import campaign_page
 from simnet.validation import campaign_prediction
 from simnet.validation.campaign_prediction import CampaignResult, evaluate
 from simnet.validation.training_steps import TrainedPoint
+from tests.helpers.needs import needs
 
-pytest.importorskip("torch")
-pytest.importorskip("numba")
+needs("torch", "numba")
 
 # On 5 Mbit/s a dense step of 200,000 parameters waits two seconds for its wire. `make lab-short` measures more.
 CAMPAIGN = """
@@ -91,6 +91,7 @@ def test_what_is_measured_is_not_measured_again(folder: Path) -> None:
     assert said == [f"{len(launches)} of {len(launches)} launches are already measured"]
 
 
+@pytest.mark.timed
 def test_a_dense_step_is_predicted_on_a_network_that_was_never_measured(
     found: CampaignResult, points: dict[str, TrainedPoint]
 ) -> None:
@@ -98,12 +99,14 @@ def test_a_dense_step_is_predicted_on_a_network_that_was_never_measured(
     assert {(proof.num_predicted, proof.is_proven) for _, proof in found.proofs} == {(1, True)}
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("series", ["binsgdm flat, shaped", "one_bit_adam", "qsgd bits=4", "power_sgd matrix_rank=4"])
 def test_a_compressing_system_beats_dense_steps_as_predicted(series: str, points: dict[str, TrainedPoint]) -> None:
     assert points[series].measured < points["all_reduce"].measured
     assert points[series].predicted < points["all_reduce"].predicted
 
 
+@pytest.mark.timed
 def test_every_strategy_is_trained_and_every_kernel_of_its_system_calibrated(
     found: CampaignResult, points: dict[str, TrainedPoint]
 ) -> None:
@@ -113,5 +116,6 @@ def test_every_strategy_is_trained_and_every_kernel_of_its_system_calibrated(
     assert {"momentum", "server_mean", "qsgd_encode"} <= set(kernels)
 
 
+@pytest.mark.timed
 def test_the_page_is_written_with_its_figures_and_calibration(found: CampaignResult, tmp_path: Path) -> None:
     assert {path.suffix for path in campaign_page.write(found, tmp_path)} == {".md", ".png", ".toml"}

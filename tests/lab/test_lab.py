@@ -109,6 +109,7 @@ def fastest(lab: Lab, direction: str, num_bytes: int) -> float:
     return max(map(float, outcome.outputs[0].split()))
 
 
+@pytest.mark.timed
 def test_a_nic_sends_and_receives_at_its_bandwidth_and_at_a_new_one() -> None:
     with Lab(LabSpec(num_nodes=3, bandwidth=Bandwidth.parse("200 Mbit/s"))) as lab:
         for direction in ("gather", "scatter"):
@@ -119,6 +120,7 @@ def test_a_nic_sends_and_receives_at_its_bandwidth_and_at_a_new_one() -> None:
         assert fastest(lab, "gather", 2_500_000) > 50e6
 
 
+@pytest.mark.timed
 def test_one_nic_gets_slower_while_data_flows_through_it_and_nothing_is_stuck() -> None:
     with Lab(LabSpec(num_nodes=3, bandwidth=Bandwidth.parse("400 Mbit/s"))) as lab:
         slower = Timer(1.2, lab.shape, (Bandwidth.parse("40 Mbit/s"), [1]))
@@ -132,6 +134,7 @@ def test_one_nic_gets_slower_while_data_flows_through_it_and_nothing_is_stuck() 
     assert max(rates[-3:]) == pytest.approx(2 * GOODPUT * 5e6, rel=0.2)
 
 
+@pytest.mark.timed
 def test_a_rank_has_the_part_of_a_core_that_is_set() -> None:
     with Lab(LabSpec(num_nodes=2, cores_per_rank=0.4)) as lab:
         lab.set_cores(1, 0.2)
@@ -151,11 +154,13 @@ def test_a_program_runs_on_a_spare_node_until_it_is_left(tmp_path: Path) -> None
         assert not is_running(pid)
 
 
+@pytest.mark.timed
 def test_two_nodes_exchange_5_mb_at_200_mbit_per_s() -> None:
     with Lab(LabSpec(num_nodes=2, bandwidth=Bandwidth.parse("200 Mbit/s"))) as lab:
         assert fastest(lab, "scatter", 5_000_000) == pytest.approx(GOODPUT * 25e6, rel=0.15)
 
 
+@pytest.mark.timed
 def test_ranks_of_one_node_are_not_shaped() -> None:
     with Lab(LabSpec(num_nodes=1, ranks_per_node=2, bandwidth=Bandwidth.parse("10 Mbit/s"))) as lab:
         assert fastest(lab, "scatter", 1_000_000) > 10e6

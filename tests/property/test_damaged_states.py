@@ -3,10 +3,10 @@
 import copy
 import warnings
 
-import pytest
+from tests.helpers.needs import needs
 
-torch = pytest.importorskip("torch")
-
+needs("torch")
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -4,7 +4,10 @@ import math
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from binsgdm import exchange
 from binsgdm.exchange import RankContext, run_in_lockstep

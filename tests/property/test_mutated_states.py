@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
 
+needs("torch")
+import torch
 from hypothesis import settings
 
 from binsgdm.errors import BinsgdmError

@@ -2,7 +2,10 @@
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from binsgdm import functional
 from binsgdm.bits import unpack_signs

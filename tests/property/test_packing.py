@@ -1,11 +1,13 @@
 """Packing round trips, and agrees with numpy."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from binsgdm.bits import pack_signs, packed_numel, unpack_signs
 

@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from benchmarks import bounds, other_systems
 from benchmarks.gradients import Gradient, relative_errors

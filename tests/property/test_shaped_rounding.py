@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from benchmarks.rounding_model import SCHEMES, Drawn, Shaped, rounded
 from binsgdm import functional

@@ -2,12 +2,12 @@
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-import pytest
-
 from simnet.strategies import STRATEGIES
+from tests.helpers.needs import needs
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("simnet", "binsgdm")
@@ -50,25 +50,43 @@ FORMER_NAMES = {
 FORMER_MODULES = {"grid", "quiet", "said", "told", "unseen", "words"}
 
 
-def trees() -> Iterator[tuple[str, ast.Module]]:
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+@dataclass(frozen=True)
+class Definition:
+    """A name that a file defines."""
+
+    path: str
+    line: int
+    name: str
+    is_class: bool
+
+
+def sources() -> list[Path]:
+    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+@cache
+def definitions() -> list[Definition]:
+    """Return every class, function, argument and attribute of a class."""
+    return [
+        Definition(path.relative_to(ROOT).as_posix(), node.lineno, name, isinstance(node, ast.ClassDef))
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (name := defined_name(node))
+    ]
 
 
 def class_places() -> dict[str, list[str]]:
     """Return where each class is defined, by its name without leading underscores."""
     found: dict[str, list[str]] = defaultdict(list)
-    for path, tree in trees():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                found[node.name.lstrip("_")].append(path)
+    for one in definitions():
+        if one.is_class:
+            found[one.name.lstrip("_")].append(one.path)
     return found
 
 
 def simulated_and_real() -> set[str]:
     """Return the class names of systems that are simulated and real: they are one thing."""
-    pytest.importorskip("torch")
+    needs("torch")
     from binsgdm.systems.registry import SYSTEMS
 
     optimizers = {"BinSGDM", "OneBitAdam", "LocalSGD", "DiLoCo"}
@@ -76,18 +94,14 @@ def simulated_and_real() -> set[str]:
     return simulated & ({type_.__name__ for type_ in SYSTEMS.values()} | optimizers)
 
 
-def defined_names(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Yield every name of a class, function, argument or attribute of a class, with its line."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                yield name, node.lineno
-            case ast.arg(arg=name):
-                yield name, node.lineno
-            case ast.AnnAssign(target=ast.Name(id=name)):
-                yield name, node.lineno
-            case ast.Attribute(attr=name, ctx=ast.Store()):
-                yield name, node.lineno
+def defined_name(node: ast.AST) -> str:
+    """Return the name of a class, function, argument or attribute of a class; "" of anything else."""
+    match node:
+        case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return name
+        case ast.arg(arg=name) | ast.AnnAssign(target=ast.Name(id=name)) | ast.Attribute(attr=name, ctx=ast.Store()):
+            return name
+    return ""
 
 
 def test_every_class_name_is_defined_once() -> None:
@@ -104,14 +118,13 @@ def test_a_simulated_and_a_real_system_of_one_name_are_defined_once_in_each_pack
 
 
 def test_no_module_has_a_former_name() -> None:
-    assert [path for path, _ in trees() if Path(path).stem in FORMER_MODULES] == []
+    assert [path for path in sources() if path.stem in FORMER_MODULES] == []
 
 
 def test_no_former_name_is_defined_again() -> None:
     found = [
-        f"{path}:{line}: {name}; say {FORMER_NAMES[name.lstrip('_')]}"
-        for path, tree in trees()
-        for name, line in defined_names(tree)
-        if name.lstrip("_") in FORMER_NAMES
+        f"{one.path}:{one.line}: {one.name}; say {FORMER_NAMES[one.name.lstrip('_')]}"
+        for one in definitions()
+        if one.name.lstrip("_") in FORMER_NAMES
     ]
     assert found == []

@@ -70,14 +70,14 @@ def test_random_programs_take_the_same_times_where_compute_slows_links(given_pro
     assert loop.breakdown.exposed_comm_s == pytest.approx(clock.breakdown.exposed_comm_s, rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", files.names("experiments"))
-def test_shipped_experiments_take_the_same_times_to_the_bit(name):
-    setting = PreparedScenario(load_experiment(name).at({}))
-    if not setting.topology.is_symmetric:
-        pytest.skip("has a fault, so every rank is simulated")
-    for strategy in filter(None, (setting.scenario.strategy, setting.scenario.baseline)):
-        loop, clock = both(setting.plan(strategy).streams, setting.topology, 1.1)
-        assert loop == clock
+def test_shipped_experiments_take_the_same_times_to_the_bit():
+    settings = {name: PreparedScenario(load_experiment(name).at({})) for name in files.names("experiments")}
+    without_faults = {name: setting for name, setting in settings.items() if setting.topology.is_symmetric}
+    assert len(without_faults) >= 15
+    for name, setting in without_faults.items():
+        for strategy in filter(None, (setting.scenario.strategy, setting.scenario.baseline)):
+            loop, clock = both(setting.plan(strategy).streams, setting.topology, 1.1)
+            assert loop == clock, name
 
 
 @st.composite

@@ -88,12 +88,13 @@ def test_published_bandwidths_have_no_common_direction_from_four_nodes_on() -> N
     assert abs(mean) < 2 * spread / math.sqrt(len(changes))
 
 
-@pytest.mark.parametrize("name", studies())
-def test_the_page_tells_the_errors_of_the_form(name: str) -> None:
-    found = beyond_four(name)
-    line = next(line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {name} |"))
-    told = [float(number) for number in re.findall(r"([\d.]+) %", line)]
-    assert told == [round(100 * mean_error(found), 1), round(100 * worst_error(found), 1)]
+def test_the_page_tells_the_errors_of_the_form() -> None:
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    for name in studies():
+        found = beyond_four(name)
+        line = next(line for line in lines if line.startswith(f"| {name} |"))
+        told = [float(number) for number in re.findall(r"([\d.]+) %", line)]
+        assert told == [round(100 * mean_error(found), 1), round(100 * worst_error(found), 1)], name
 
 
 @pytest.mark.parametrize("publication", ["HKBU", "1-bit Adam"])

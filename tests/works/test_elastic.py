@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
 
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 

@@ -4,14 +4,17 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from tests.helpers.launch import launch, once
 from tests.works import ranks
 from tests.works.rows import ROWS
 from tests.works.table import WAYS
 
-SECONDS = 15
+SECONDS = 80
 """Far above what a row takes: a rank that waits for one that refused would take longer."""
 SHOWN = [(name, way) for name, row in ROWS.items() for way in WAYS if row.show is not None]
 

@@ -22,7 +22,7 @@ CAP_MB = 0.002
 STEPS = 3
 DENSE_STEPS = 1
 """Of 1-bit Adam: both stages are seen."""
-TIMEOUT = timedelta(seconds=20)
+TIMEOUT = timedelta(seconds=100)
 OPTIONS: dict[str, dict[str, Any]] = {"power_sgd": {"matrix_rank": 1}, "qsgd": {"bits": 4}}
 
 FOLDER: list[Path] = []

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from binsgdm.errors import BinsgdmError
+from binsgdm.errors import INSTALL_TORCH, BinsgdmError
 from binsgdm.measure.gpu.parts import BUDGET_S, PARTS, Part
 
 FAILED, INTERRUPTED = 1, 130
@@ -90,7 +90,7 @@ def _run(output: Path, *, device: str, quick: bool, only: tuple[str, ...], force
         from binsgdm.measure.gpu import card_file, preflight
         from binsgdm.measure.gpu.run import PartRunner, Settings
     except ImportError as error:
-        raise BinsgdmError(f"measure: needs torch and numpy ({error}): pip install 'binsgdm[torch]'") from error
+        raise BinsgdmError(f"measure: needs torch and numpy ({error}): {INSTALL_TORCH}") from error
     found = preflight.of_card() if device == "cuda" else preflight.of_cpu()
     card = card_file.CardFile(output, found, device=device, quick=quick)
     former = None if force else card_file.read(output)

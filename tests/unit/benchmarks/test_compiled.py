@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("triton", reason="Triton is not installed: pip install --no-deps triton brings its compiler")
+from tests.helpers.needs import needs
+
+needs("torch", "triton")
 
 # The machine code of a target is looked at where Triton's disassembler knows the target.
 WITHOUT_MACHINE_CODE = {"sm_70", "gfx942"}

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from benchmarks import contestants, cost
 from benchmarks.contestants import ADAMW, DDP, SIZES, Messages, Model, contestant

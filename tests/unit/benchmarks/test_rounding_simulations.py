@@ -4,7 +4,10 @@ import math
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from benchmarks.rounding_model import Shaped
 from benchmarks.rounding_simulations import (

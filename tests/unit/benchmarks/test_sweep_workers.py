@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-import pytest
+from tests.helpers.needs import needs
 
-pytest.importorskip("psutil")
+needs("psutil")
 
 from benchmarks import sweep_workers
 from benchmarks.sweep_workers import Peak

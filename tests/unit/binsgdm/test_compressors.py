@@ -1,8 +1,8 @@
 """What scripts of users say is still there under its former name."""
 
-import pytest
+from tests.helpers.needs import needs
 
-pytest.importorskip("torch")
+needs("torch")
 
 
 def test_the_former_names_are_the_same_objects() -> None:

@@ -9,8 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
 
+needs("torch")
+import torch
 from torch import Tensor
 
 from binsgdm import random

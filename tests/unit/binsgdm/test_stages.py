@@ -1,11 +1,11 @@
 """Stages have names where a profiler looks, and cost nothing of torch's ranges where none does."""
 
-import pytest
+from tests.helpers.needs import needs
 
-torch = pytest.importorskip("torch")
-
+needs("torch")
 from contextlib import nullcontext
 
+import torch
 from torch.profiler import ProfilerActivity, profile
 
 from binsgdm import BinSGDM

@@ -2,9 +2,15 @@
 
 import pytest
 
-from simnet import simulation
+from simnet import simulation, uncertainty
 from simnet.result import RunResult
 from simnet.scenario import Scenario
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw as little for an interval as is allowed: what is done with it does not depend on how sure it is."""
+    monkeypatch.setattr(uncertainty, "MOST_DRAWS", uncertainty.LEAST_DRAWS)
 
 
 @pytest.fixture

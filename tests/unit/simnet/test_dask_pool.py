@@ -16,8 +16,11 @@ from simnet import dask_pool
 from simnet.dask_pool import DaskPool
 from simnet.errors import SimnetError
 from tests.helpers.dask_processes import ROOT, DaskProcesses, dask_processes, wait_until
+from tests.helpers.needs import needs
 
-distributed = pytest.importorskip("distributed")
+needs("distributed")
+import distributed
+
 AXES = {"cluster.num_nodes": [1, 2, 4], "workload.batch_per_rank": [8, 64]}
 
 

@@ -12,9 +12,10 @@ import pytest
 from simnet.journal import NAME
 from tests.helpers.cli import run
 from tests.helpers.dask_processes import ROOT, DaskProcesses, dask_processes, wait_until
+from tests.helpers.needs import needs
 from tests.helpers.scenario_samples import pod, write
 
-pytest.importorskip("distributed")
+needs("distributed")
 pytestmark = pytest.mark.slow
 # Iterations that differ, and draws for jitter that the seed alone decides.
 MANY = {"cluster.num_nodes": list(range(41)), "workload.batch_per_rank": [1, 2, 3, 4]}

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -191,17 +192,25 @@ PARSERS = {
 }
 
 
-def callers(*names: str) -> set[str]:
-    """Return the modules that call something of a name, as a function or a method; `files.read_text` is none."""
-    found = set()
-    for path in sorted((ROOT / "simnet").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-            if called.endswith(names) and not called.startswith(
+@cache
+def calls() -> dict[str, set[str]]:
+    """Return what each module calls, as it is written; `files.read_text` and its like are left out."""
+    return {
+        str(path.relative_to(ROOT)): {
+            called
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Call)
+            and not (called := ast.unparse(node.func)).startswith(
                 ("files.", "read_", "webbrowser", "os.pidfd", "self._")
-            ):
-                found.add(str(path.relative_to(ROOT)))
-    return found
+            )
+        }
+        for path in sorted((ROOT / "simnet").rglob("*.py"))
+    }
+
+
+def callers(*names: str) -> set[str]:
+    """Return the modules that call something of a name, as a function or a method."""
+    return {path for path, called in calls().items() if any(one.endswith(names) for one in called)}
 
 
 def test_files_are_opened_in_one_place() -> None:

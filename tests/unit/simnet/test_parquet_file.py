@@ -13,9 +13,11 @@ from simnet.result import to_json
 from simnet.scenario import load_experiment
 from simnet.show.frame import read_frame
 from simnet.show.rows import kinds, plain, row
+from tests.helpers.needs import needs
 from tests.helpers.scenario_samples import SWEEP, pod, write
 
-pyarrow = pytest.importorskip("pyarrow")
+needs("pyarrow")
+import pyarrow
 from pyarrow import parquet
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from simnet import results_file
 from simnet.errors import SimnetError
+from tests.helpers.needs import needs
 from tests.helpers.report_samples import sweep_document, with_value, write_results
 
 Document = dict[str, Any]
@@ -125,8 +126,8 @@ def test_a_name_that_no_file_can_have_is_told() -> None:
         results_file.read(Path("x" * 5000))
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_results_behind_a_closed_folder_are_told(small: Document, tmp_path: Path) -> None:
+    needs("no root")
     closed = tmp_path / "closed"
     closed.mkdir()
     write_results(closed, small)

@@ -13,9 +13,10 @@ from simnet.journal import NAME
 from simnet.result import to_json
 from simnet.scenario import Scenario
 from simnet.show.frame import read_frame
+from tests.helpers.needs import needs
 from tests.helpers.scenario_samples import pod, write
 
-pytest.importorskip("pyarrow")
+needs("pyarrow")
 NODES, BATCH = "cluster.num_nodes", "workload.batch_per_rank"
 AXES: dict[str, list[Any]] = {NODES: [1, 0, 2, 3, 2], BATCH: [8, 64]}
 

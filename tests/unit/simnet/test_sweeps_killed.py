@@ -23,7 +23,7 @@ from simnet.commands.main import main
 main()
 """
 # No nodes are refused: the four points without any are skipped, and stand in the journal as well.
-MANY = {"cluster.num_nodes": list(range(161)), "workload.batch_per_rank": [1, 2, 3, 4]}
+MANY = {"cluster.num_nodes": list(range(81)), "workload.batch_per_rank": [1, 2, 3, 4]}
 
 
 def _started(command: list[str], out: Path) -> subprocess.Popen[str]:
@@ -91,7 +91,7 @@ def test_a_killed_sweep_resumes_and_loses_nothing(command: list[str], tmp_path: 
     finished = (out / NAME).read_bytes().count(b"\n")
     assert _all_end(workers)
     resumed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "644 points in " in resumed.stderr
+    assert "324 points in " in resumed.stderr
     assert f", 4 of them refused, {finished} of them finished before" in resumed.stderr
     assert _results(out) == _uninterrupted(command, tmp_path / "fresh")
     assert [point["set"]["cluster.num_nodes"] for point in _results(out)["refused"]] == [0] * 4

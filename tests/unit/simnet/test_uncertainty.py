@@ -30,6 +30,11 @@ LINKS = Calibration(
 GIVEN = scenario(OneBitAdam(), calibration=LINKS, baseline=DenseAllReduce(), run=RunSettings(draws=20))
 
 
+@pytest.fixture(autouse=True)
+def few_draws():
+    """Draw as many as a user gets."""
+
+
 @pytest.mark.parametrize(("points", "draws"), [(1, 200), (5, 200), (10, 100), (50, 20), (1000, 20)])
 def test_many_points_get_fewer_draws(points, draws):
     assert default_draws(points) == draws

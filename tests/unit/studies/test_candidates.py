@@ -5,8 +5,12 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("sklearn")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
+
+needs("sklearn")
 
 import msgspec
 from torch import nn

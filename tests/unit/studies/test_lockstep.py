@@ -3,10 +3,10 @@
 import math
 from typing import Any
 
-import pytest
+from tests.helpers.needs import needs
 
-torch = pytest.importorskip("torch")
-
+needs("torch")
+import torch
 from torch import nn
 
 from binsgdm import PAPER

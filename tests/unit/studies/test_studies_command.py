@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("sklearn")
+from tests.helpers.needs import needs
+
+needs("torch", "sklearn")
 
 
 @pytest.fixture

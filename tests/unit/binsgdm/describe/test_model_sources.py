@@ -5,7 +5,9 @@ import json
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
 
 from binsgdm.describe.model_description import without_memory
 from binsgdm.describe.model_sources import ModelOptions, find
@@ -53,7 +55,7 @@ def test_a_library_that_is_missing_is_named(library, monkeypatch):
 
 
 def test_a_config_of_transformers_needs_no_download(tmp_path):
-    pytest.importorskip("transformers")
+    needs("transformers")
     config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2,
               "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 128}  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")

@@ -4,8 +4,10 @@ import gc
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
 
+needs("torch")
+import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 

@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+from tests.helpers.needs import needs
+
+needs("torch")
+needs("transformers")
 
 from binsgdm.describe.model_description import without_memory
 from binsgdm.describe.model_sources import ModelOptions, find

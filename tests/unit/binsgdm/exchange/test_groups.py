@@ -4,8 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
 
+needs("torch")
+import torch
 import torch.distributed as dist
 
 from binsgdm.errors import BinsgdmError

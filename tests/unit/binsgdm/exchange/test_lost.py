@@ -8,7 +8,9 @@ import time
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
 
 import torch.distributed as dist
 

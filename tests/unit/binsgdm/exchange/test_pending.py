@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
 
+needs("torch")
+import torch
 import torch.distributed as dist
 
 from binsgdm.exchange import pending

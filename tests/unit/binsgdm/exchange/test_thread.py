@@ -4,7 +4,10 @@ import threading
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from binsgdm.exchange.thread import CommunicationThread
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
 
+needs("torch")
+import torch
 import torch.distributed as dist
 
 from binsgdm.errors import BinsgdmError

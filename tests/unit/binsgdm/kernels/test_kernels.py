@@ -15,8 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
 
+needs("torch")
+import torch
 from torch import Tensor
 
 from binsgdm import functional
@@ -47,9 +49,9 @@ STARTS = (0, 8, 24, 1024, 2**34 - 4096)
 def fast(request: pytest.FixtureRequest) -> Kernels:
     """Return one of the fast implementations."""
     if request.param == "cpu":
-        pytest.importorskip("numba", reason="numba is not installed: the compiled CPU kernels are not tested")
+        needs("numba")
         return select("cpu")
-    pytest.importorskip("triton", reason="Triton is not installed: pip install --no-deps triton runs its interpreter")
+    needs("triton")
     return select("triton", device())
 
 
@@ -219,7 +221,7 @@ def fused(grad: Tensor, m: Tensor, b: Tensor, *, beta: float, beta_b: float) -> 
     ],
 )
 def test_a_planted_error_is_seen(name: str, function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("numba")
+    needs("numba")
     given = (*state(2047, seed=5), 0)
     assert_equal(select("cpu"), *given)
     monkeypatch.setattr(functional, name, function)
@@ -231,7 +233,7 @@ def test_a_planted_error_is_seen(name: str, function: Callable[..., Any], monkey
 
 
 def test_the_number_of_threads_does_not_matter() -> None:
-    pytest.importorskip("numba")
+    needs("numba")
     kernels, before = select("cpu"), torch.get_num_threads()
     given = (*state(300_001, seed=3), 8)
     wanted = outcomes(reference, *given)
@@ -245,7 +247,7 @@ def test_the_number_of_threads_does_not_matter() -> None:
 
 
 def test_two_threads_may_call_at_once() -> None:
-    pytest.importorskip("numba")
+    needs("numba")
     kernels, given = select("cpu"), (*state(200_001, seed=4), 0)
     wanted, results = outcomes(kernels, *given), []
     threads = [threading.Thread(target=lambda: results.append(outcomes(kernels, *given))) for _ in range(4)]
@@ -259,9 +261,7 @@ def test_two_threads_may_call_at_once() -> None:
 
 @pytest.mark.slow
 def test_a_cpu_without_avx_gets_the_same_bits(tmp_path: Any) -> None:
-    pytest.importorskip("numba")
-    if os.uname().machine != "x86_64":
-        pytest.skip("the names are those of x86-64 processors")
+    needs("numba", "x86-64")
     program = """
 from binsgdm.kernels import select
 from tests.helpers import kernel_samples as t

@@ -6,7 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from binsgdm import kernels as package
 from binsgdm.errors import BinsgdmError
@@ -15,7 +18,7 @@ from binsgdm.kernels import select
 
 def test_the_fastest_kernels_are_chosen_for_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BINSGDM_KERNELS", raising=False)
-    pytest.importorskip("numba")
+    needs("numba")
     assert select().name == "cpu"
     assert select(device="meta").name == "reference"
 
@@ -23,7 +26,7 @@ def test_the_fastest_kernels_are_chosen_for_a_device(monkeypatch: pytest.MonkeyP
 def test_kernels_can_be_forced_by_argument_and_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BINSGDM_KERNELS", "reference")
     assert select().name == "reference"
-    pytest.importorskip("numba")
+    needs("numba")
     assert select("cpu").name == "cpu"
 
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
 
+needs("torch")
+import torch
 from torch import Tensor
 
 from binsgdm import functional
@@ -23,9 +25,9 @@ from tests.helpers.kernel_samples import DTYPES, assert_equal, device, home, res
 def fast(request: pytest.FixtureRequest) -> Kernels:
     """Return one of the fast implementations."""
     if request.param == "cpu":
-        pytest.importorskip("numba", reason="numba is not installed: the compiled CPU kernels are not tested")
+        needs("numba")
         return select("cpu")
-    pytest.importorskip("triton", reason="Triton is not installed: pip install --no-deps triton runs its interpreter")
+    needs("triton")
     return select("triton", device())
 
 
@@ -70,8 +72,8 @@ def test_signs_and_residual_hold_all_that_was_put_in(fast: Kernels) -> None:
 
 @pytest.mark.parametrize("num_vectors", [1, 2, 3, 8, 127, 128, 1000])
 def test_a_shaped_merge_equals_the_reference_for_any_number_of_vectors(fast: Kernels, num_vectors: int) -> None:
-    if num_vectors == 1000 and fast.name == "triton" and device() == "cpu":
-        pytest.skip("the interpreter takes seconds for a thousand vectors")
+    if num_vectors == 1000 and fast.name == "triton":
+        needs("GPU")  # the interpreter takes seconds for a thousand vectors
     source = torch.Generator().manual_seed(num_vectors)
     for numel in (1101, 64, 5) if fast.name == "cpu" else (1101 if num_vectors < 100 else 40,):
         rows = torch.randint(256, (num_vectors, packed_numel(numel)), dtype=torch.uint8, generator=source)
@@ -91,8 +93,8 @@ def test_a_shaped_merge_equals_the_reference_for_any_number_of_vectors(fast: Ker
 @pytest.mark.parametrize("sign", [1, -1])
 def test_as_many_vectors_as_there_may_be_fit_into_the_integers(fast: Kernels, sign: int) -> None:
     most = functional.MAX_SHAPED_VECTORS
-    if fast.name == "triton" and device() == "cpu":
-        pytest.skip("the interpreter takes seconds for a thousand vectors")
+    if fast.name == "triton":
+        needs("GPU")  # the interpreter takes seconds for a thousand vectors
     rows = torch.full((most, 5), 0xFF if sign > 0 else 0, dtype=torch.uint8, device=home(fast))
     residual = torch.full((40,), sign * most, dtype=torch.int16, device=home(fast))
     out = torch.zeros(5, dtype=torch.uint8, device=home(fast))
@@ -174,7 +176,7 @@ def never_at_zero(sums: Tensor, residual: Tensor, *, num_vectors: int) -> tuple[
 
 @pytest.mark.parametrize(("name", "function"), [("shape", away_from_even), ("shape_merge", never_at_zero)])
 def test_a_planted_error_is_seen(name: str, function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("numba")
+    needs("numba")
     given = (*state(2047, seed=5), 0)
     assert_equal(select("cpu"), *given)
     u = torch.arange(1, 99, 2) / 2 / 32768  # times a gain of 32768 / SCALE: halves

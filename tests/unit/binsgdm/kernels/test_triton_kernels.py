@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton", reason="Triton is not installed: pip install --no-deps triton runs its interpreter")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
+
+needs("triton")
 
 from torch import Tensor
 

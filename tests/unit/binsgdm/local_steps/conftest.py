@@ -4,7 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
+
 dist = torch.distributed
 
 

@@ -2,7 +2,9 @@
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.local_steps.outer_settings import OuterSettings

@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from binsgdm import DiLoCo, LocalSGD
 from binsgdm.errors import BinsgdmError

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from simnet.fitting.measurement_file import FORMAT, read
+from tests.helpers.needs import needs
 
-pytest.importorskip("torch")
+needs("torch")
 
 ROOT = Path(__file__).parents[4]
 

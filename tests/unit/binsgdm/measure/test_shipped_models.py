@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
 
-from binsgdm.measure.shipped_models import SHIPPED, what_is_missing
+needs("torch")
+
+from binsgdm.measure.shipped_models import SHIPPED
 
 WORKLOADS = Path(__file__).resolve().parents[4] / "scenarios" / "workloads"
 
@@ -32,8 +34,7 @@ def test_the_batch_of_the_workload_is_among_three_that_are_measured(model):
 @pytest.mark.parametrize("model", SHIPPED, ids=lambda model: model.workload)
 @pytest.mark.filterwarnings("ignore")  # those of the libraries
 def test_gradients_become_ready_in_the_shipped_order_with_fused_attention(model):
-    if missing := what_is_missing(model.definition):
-        pytest.skip(missing)
+    needs(model.definition.library)
     task = model.definition.build(1)
     ready = []
     for name, parameter in task.module.named_parameters():

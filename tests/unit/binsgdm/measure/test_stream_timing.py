@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
 
 import torch
 

@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("numba")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
+
+needs("numba")
 
 from click.testing import CliRunner
 from msgspec.structs import replace

@@ -5,8 +5,10 @@ from functools import partial
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
 
+needs("torch")
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -261,7 +263,7 @@ class _NewMemory(TorchDispatchMode):
 
 @pytest.mark.parametrize("rounding", ["random", "shaped"])
 def test_a_step_alone_takes_no_new_memory_for_values(rounding: Rounding) -> None:
-    pytest.importorskip("numba")
+    needs("numba")
     values = [torch.nn.Parameter(torch.zeros(1000)) for _ in range(20)]
     optimizer = BinSGDM(values, lr=0.1, kernels="cpu", rounding=rounding)
     for step in range(3):

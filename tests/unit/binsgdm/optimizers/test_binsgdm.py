@@ -4,7 +4,10 @@ import copy
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 import binsgdm
 from binsgdm import functional  # noqa: F401

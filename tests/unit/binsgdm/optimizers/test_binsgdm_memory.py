@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from binsgdm.exchange import Member, RankContext
 from binsgdm.exchange.answers import run_as_if_alike
@@ -45,29 +48,21 @@ def kib(name: str) -> int:
 def give_back() -> None:
     """Let the system have what is free in this process, which would be taken without being seen."""
     gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is None:
-        pytest.skip("this C library does not give free memory back")
-    trim(0)
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.mark.parametrize(("rounding", "least"), [("shaped", 10), ("random", 8)])
 @pytest.mark.parametrize(("ranks", "most"), [(1, MAX_BYTES), (4, MAX_BYTES_AMONG_OTHERS)])
 def test_an_optimizer_takes_few_bytes_a_parameter(rounding: str, least: int, ranks: int, most: int) -> None:
-    pytest.importorskip("numba")
+    needs("numba", "peak memory")
     peak = Path("/proc/self/clear_refs")
-    if not peak.exists():
-        pytest.skip("this system does not tell the peak of a process's memory")
     steps_of_optimizer(1 << 17, rounding, ranks=ranks)  # compiles
     parameters = [torch.nn.Parameter(torch.zeros(NUMEL // TENSORS)) for _ in range(TENSORS)]
     for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)
     give_back()
     before = kib("VmRSS")
-    try:
-        peak.write_text("5", encoding="ascii")  # forgets the peak so far
-    except OSError:
-        pytest.skip("this system does not let a process forget its peak")
+    peak.write_text("5", encoding="ascii")  # forgets the peak so far
     steps_of_optimizer(NUMEL, rounding, parameters, ranks)
     taken = (kib("VmHWM") - before) * 1024 / NUMEL
     assert least <= taken <= most

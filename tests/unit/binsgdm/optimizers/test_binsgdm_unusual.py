@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 import binsgdm
 from binsgdm.exchange import Member
@@ -47,7 +50,7 @@ def test_a_copy_of_an_attached_optimizer_must_be_attached():
 
 @pytest.mark.parametrize("kernels", ["reference", "cpu"])
 def test_what_is_not_plain_memory_is_treated_as_its_values(kernels):
-    pytest.importorskip("numba")
+    needs("numba")
     strided, plain = torch.nn.Parameter(torch.zeros(12)[::2]), torch.nn.Parameter(torch.zeros(6))
     negative = torch.tensor([1.0 + 1.0j] * 6).conj().imag
     assert negative.is_neg()
@@ -113,7 +116,7 @@ def test_attach_without_a_process_group_is_refused_where_there_are_other_ranks(m
 
 
 def test_an_interrupt_waits_for_the_threads_that_write():
-    pytest.importorskip("numba")
+    needs("numba")
     from binsgdm.kernels import cpu
 
     running, main = threading.Event(), threading.get_ident()

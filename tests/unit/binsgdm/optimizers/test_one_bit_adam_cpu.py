@@ -2,8 +2,12 @@
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("numba")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
+
+needs("numba")
 
 from binsgdm.exchange import Member, run_in_lockstep
 from binsgdm.kernels import ENVIRONMENT_VARIABLE, cpu_adam, numba_kernels

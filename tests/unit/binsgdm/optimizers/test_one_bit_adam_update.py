@@ -4,7 +4,10 @@ import pickle
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from binsgdm.exchange import Member, run_in_lockstep
 from binsgdm.optimizers.one_bit_adam import OneBitAdam

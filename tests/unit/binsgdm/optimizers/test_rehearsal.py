@@ -11,8 +11,13 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-numba = pytest.importorskip("numba")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
+
+needs("numba")
+import numba
 
 from binsgdm.exchange import Member, run_in_lockstep
 from binsgdm.kernels import cpu, numba_kernels

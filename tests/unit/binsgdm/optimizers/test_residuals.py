@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 import binsgdm
 from binsgdm.exchange import Member, RankContext, run_in_lockstep
@@ -377,7 +380,7 @@ def test_a_grad_scaler_that_found_an_infinity_leaves_the_averages_and_moves_noth
 
 @pytest.mark.parametrize("kernels", ["reference", "cpu"])
 def test_all_kernels_leave_the_same_bits(kernels):
-    pytest.importorskip("numba")
+    needs("numba")
     wanted, got = shaped(parameters(), beta_b=0.9), shaped(parameters(), beta_b=0.9, kernels=kernels)
     assert all(torch.equal(a, b) for a, b in zip(step_all(wanted, range(4)), step_all(got, range(4)), strict=True))
     assert all(torch.equal(a, b) for a, b in zip(residuals(wanted), residuals(got), strict=True))

@@ -4,8 +4,10 @@ import copy
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
 
+needs("torch")
+import torch
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR
 
 import binsgdm

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
 
+needs("torch")
 import numpy as np
+import torch
 
 import binsgdm
 from binsgdm.optimizers.settings import gain_of, is_gain, momenta_of

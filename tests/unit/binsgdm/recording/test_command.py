@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
 
 from tests.helpers import forked_record
 from tests.helpers.launch import Ended, run_script

@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from binsgdm.recording.cuda_streams import noted_cuda_streams
 from binsgdm.recording.recorder import Recorder

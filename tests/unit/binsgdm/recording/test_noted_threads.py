@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from binsgdm.recording import clocks
 from binsgdm.recording import recorder as recorders

@@ -5,8 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
 
+needs("torch")
+import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn

@@ -2,8 +2,10 @@
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
 
+needs("torch")
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import RankContext, run_in_lockstep

@@ -4,7 +4,10 @@ from fractions import Fraction
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from binsgdm.bits import pack_signs, unpack_signs
 from binsgdm.errors import BinsgdmError

@@ -1,9 +1,9 @@
 """Pieces of a bucket: together they are the bucket, and each is the same tensors whatever the bucket."""
 
-import pytest
+from tests.helpers.needs import needs
 
-torch = pytest.importorskip("torch")
-
+needs("torch")
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -2,7 +2,10 @@
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllToAll, RankContext, run_in_lockstep

@@ -9,6 +9,7 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 import simnet
+from tests.helpers.needs import needs
 
 mpl.use("agg")
 BERT = "bert_base_10gbit"
@@ -92,7 +93,7 @@ def test_an_answer_is_written_as_the_command_prints_it(answers: dict[str, simnet
 
 
 def test_a_sweep_is_reported_as_one_page(answers: dict[str, simnet.Answer], tmp_path: Path) -> None:
-    pytest.importorskip("plotly")
+    needs("plotly")
     sweep = answers["sweep"]
     assert isinstance(sweep, simnet.SweepAnswer)
     sweep.report(tmp_path / "sweep.html")

@@ -29,9 +29,10 @@ def test_simulate_says_what_the_command_says() -> None:
 
 
 def test_simulate_says_what_faults_cost_as_the_command_does() -> None:
-    slow = {"cluster.faults": [{"kind": "slow_rank", "node": 0, "compute_slowdown": 2.0}]}
-    asked = ("--set", 'cluster.faults=[{kind = "slow_rank", node = 0, compute_slowdown = 2.0}]', "--lost-time")
-    found = simnet.simulate(BERT, slow, lost_time=True)
+    slow = {NODES: 2, "cluster.faults": [{"kind": "slow_rank", "node": 0, "compute_slowdown": 2.0}]}
+    faults = 'cluster.faults=[{kind = "slow_rank", node = 0, compute_slowdown = 2.0}]'
+    asked = ("--set", f"{NODES}=2", "--set", faults, "--lost-time", "--draws", "0")
+    found = simnet.simulate(BERT, slow, lost_time=True, draws=0)
     assert json.loads(found.to_json()) == printed("simulate", BERT, *asked)
     with pytest.raises(SimnetError, match="no fault that time is lost to; add one"):
         simnet.simulate(BERT, lost_time=True)

@@ -16,6 +16,7 @@ from simnet.commands.main import COMMANDS, cli
 from simnet.errors import SimnetError
 from simnet.scenario import load
 from tests.helpers.cli import ROOT, assert_refused, run
+from tests.helpers.needs import needs
 
 
 def offered(*words: str) -> list[str]:
@@ -72,9 +73,9 @@ def refusal_of(settings: dict[str, object]) -> str:
 
 
 def test_a_real_bash_completes_by_the_printed_script(tmp_path: Path) -> None:
+    needs("bash")
     bash = shutil.which("bash")
-    if bash is None:
-        pytest.skip("there is no bash")
+    assert bash is not None
     program = tmp_path / "simnet"
     program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(ROOT / "cli.py"))} "$@"\n')
     program.chmod(0o755)

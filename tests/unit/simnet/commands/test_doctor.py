@@ -13,6 +13,7 @@ from simnet.commands import doctor
 from simnet.errors import SimnetError
 from simnet.lab import machine
 from tests.helpers.cli import ROOT, assert_refused, run
+from tests.helpers.needs import needs
 
 CARD = {"name": "H100", "compute_capability": "9.0", "free_bytes": 79_000_000_000, "memory_bytes": 80_000_000_000}
 
@@ -79,6 +80,7 @@ def test_a_machine_without_torch_is_not_asked_for_gpus(monkeypatch: pytest.Monke
 
 
 def test_a_gpu_is_told_with_what_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("torch")
     versions = {"cuda": "13.0", "nccl": "2.28.3", "triton": ""}
     monkeypatch.setattr(doctor, "_probed", lambda: {"versions": versions, "cards": [CARD], "error": ""})
     assert found("GPU").found == "H100, compute capability 9.0, 79.0 GB of 80.0 GB free"
@@ -88,7 +90,7 @@ def test_a_gpu_is_told_with_what_goes_with_it(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.usefixtures("real_probe")
 def test_torch_is_really_asked() -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     (gpus,) = [one for one in doctor.findings() if one.part == "GPU"][:1]
     assert gpus.found or gpus.repair == "torch sees no GPU on this machine"
 

@@ -5,8 +5,9 @@ from click.testing import CliRunner, Result
 
 from simnet.commands.main import cli
 from simnet.fitting.measurement_file import read
+from tests.helpers.needs import needs
 
-pytest.importorskip("torch")
+needs("torch")
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
 
 from simnet.raw_scenario import check_part
 from simnet.workload.workload import Workload

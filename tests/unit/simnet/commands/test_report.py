@@ -9,9 +9,10 @@ import pytest
 
 from simnet import files
 from tests.helpers.cli import assert_refused, run
+from tests.helpers.needs import needs
 from tests.helpers.training_samples import DENSE, step, write
 
-pytest.importorskip("plotly")
+needs("plotly")
 BERT = "bert_base_10gbit"
 
 

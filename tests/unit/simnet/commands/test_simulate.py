@@ -150,11 +150,12 @@ def test_the_baseline_s_timeline_replaces_neither_the_result_nor_an_input(file: 
     assert_refused(run("simulate", str(source), "--trace", str(tmp_path / "t.json")), "is a directory; name a file")
 
 
+FEW_RANKS = ("--set", "cluster.ranks_per_node=2")
 FAULTS = 'cluster.faults=[{kind="slow_rank", node=1, compute_slowdown=1.5}, {kind="compute_jitter", cv=0.1}]'
 
 
 def test_lost_time_is_told_in_the_table_and_in_json(file: str) -> None:
-    asked = ["simulate", file, "--set", FAULTS, "--set", "run.iterations=3", "--draws", "0", "--lost-time"]
+    asked = ["simulate", file, "--set", FAULTS, *FEW_RANKS, "--set", "run.iterations=3", "--draws", "0", "--lost-time"]
     assert re.search(r"^slow rank: node 1, .*ms +\d", run(*asked).stdout, re.MULTILINE)
     found = json.loads(run(*asked, "--format", "json").stdout)
     for side in (found["result"], found["baseline"]):
@@ -165,7 +166,19 @@ def test_lost_time_is_told_in_the_table_and_in_json(file: str) -> None:
 
 def test_json_of_lost_time_is_read_back_and_simulated_again(file: str, tmp_path: Path) -> None:
     out = tmp_path / "run.json"
-    asked = ["--set", FAULTS, "--set", "run.iterations=2", "--draws", "0", "--format", "json", "-o", str(out)]
+    asked = [
+        "--set",
+        FAULTS,
+        *FEW_RANKS,
+        "--set",
+        "run.iterations=2",
+        "--draws",
+        "0",
+        "--format",
+        "json",
+        "-o",
+        str(out),
+    ]
     assert run("simulate", file, "--lost-time", *asked).exit_code == 0
     assert run("plot", str(out), "-o", str(tmp_path), "--figure", "lost_time").exit_code == 0
     assert "lost_time" not in json.loads(run("simulate", str(out), "--format", "json").stdout)["result"]

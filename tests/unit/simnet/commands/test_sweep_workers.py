@@ -9,6 +9,7 @@ import pytest
 
 from simnet.journal import NAME
 from tests.helpers.cli import ROOT, assert_refused, run
+from tests.helpers.needs import needs
 from tests.helpers.scenario_samples import pod, write
 
 HALF_FULL = """
@@ -30,22 +31,25 @@ MANY = {"cluster.num_nodes": [1, 2, 3, 4, 5, 6, 7, 8], "workload.batch_per_rank"
         (["--dask-local", "0"], "Invalid value for '--dask-local': 0 is not in the range 1<=x<=1024"),
         (["--dask-local", "1" + "0" * 30], "is not in the range 1<=x<=1024"),
         (["--dask-local", "two"], "'two' is not a valid integer range"),
-        (["--scheduler", "größer:1"], "--scheduler: 'größer:1': "),
         (["--format", "parquet"], "--format: 'parquet': needs a directory for its file; add -o DIR"),
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("never_simulated")
-def test_options_that_do_not_hold_together_are_refused(
-    file: str, options: list[str], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from simnet import dask_pool
-
-    monkeypatch.setattr(dask_pool, "ANSWER_S", 0.3)
+def test_options_that_do_not_hold_together_are_refused(file: str, options: list[str], message: str) -> None:
     assert_refused(run("sweep", file, *options), message)
 
 
+@pytest.mark.usefixtures("never_simulated")
+def test_a_scheduler_that_has_no_address_is_refused(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("distributed")
+    from simnet import dask_pool
+
+    monkeypatch.setattr(dask_pool, "ANSWER_S", 0.3)
+    assert_refused(run("sweep", file, "--scheduler", "größer:1"), "--scheduler: 'größer:1': ")
+
+
 def test_parquet_is_written_beside_the_csv_and_its_name_is_printed(file: str, tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
+    needs("pyarrow")
     out = tmp_path / "out"
     run("sweep", file, "-o", str(out))
     done = run("sweep", file, "-o", str(out), "--format", "parquet")
@@ -55,7 +59,7 @@ def test_parquet_is_written_beside_the_csv_and_its_name_is_printed(file: str, tm
 
 
 def test_figures_are_drawn_of_a_parquet_file(file: str, tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
+    needs("pyarrow")
     out = tmp_path / "out"
     run("sweep", file, "-o", str(out), "--format", "parquet")
     drawn = run("plot", str(out / "results.parquet"), "-o", str(tmp_path / "figures"))
@@ -64,7 +68,7 @@ def test_figures_are_drawn_of_a_parquet_file(file: str, tmp_path: Path) -> None:
 
 
 def test_refused_points_are_told_with_parquet_too(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
+    needs("pyarrow")
     scenario = write(tmp_path / "pod.toml", pod(sweep={"cluster.num_nodes": [0, 2]}))
     done = run("sweep", str(scenario), "-o", str(tmp_path / "out"), "--format", "parquet", "--strict")
     assert done.exit_code == 1
@@ -77,7 +81,7 @@ def test_refused_points_are_told_with_parquet_too(tmp_path: Path) -> None:
 def test_a_pipe_in_the_place_of_the_parquet_file_is_refused_before_simulating(
     file: str, tmp_path: Path, name: str
 ) -> None:
-    pytest.importorskip("pyarrow")
+    needs("pyarrow")
     os.mkfifo(tmp_path / name)
     refused = run("sweep", file, "-o", str(tmp_path), "--format", "parquet")
     assert_refused(refused, "results.parquet: not a regular file; remove it")
@@ -86,7 +90,7 @@ def test_a_pipe_in_the_place_of_the_parquet_file_is_refused_before_simulating(
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_a_full_disk_in_mid_sweep_is_told_and_the_sweep_goes_on_when_there_is_room(tmp_path: Path, form: str) -> None:
     if form == "parquet":
-        pytest.importorskip("pyarrow")
+        needs("pyarrow")
     scenario = str(write(tmp_path / "pod.toml", pod(sweep=MANY)))
     words = ("sweep", scenario, "--format", form, "--jobs", "1", "-o")
     whole = run(*words, str(tmp_path / "whole"))

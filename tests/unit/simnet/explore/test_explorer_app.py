@@ -19,8 +19,9 @@ from simnet.explore.static_page import static_page
 from simnet.scenario import load
 from tests.helpers.browser import Watched, chromium, num_colours
 from tests.helpers.cli import assert_refused, run
+from tests.helpers.needs import needs
 
-pytest.importorskip("dash")
+needs("dash")
 BERT = "bert_base_10gbit"
 PORT, TOKEN = 8123, "secret"
 HERE = {"Host": f"{HOST}:{PORT}"}
@@ -146,7 +147,7 @@ def test_two_tabs_follow_their_own_knobs() -> None:
 
 @pytest.mark.slow
 def test_the_static_page_follows_its_knobs_without_a_server(tmp_path: Path) -> None:
-    pytest.importorskip("plotly")
+    needs("plotly")
     page = tmp_path / "page.html"
     page.write_text(static_page(Knobs(load(BERT, {"question": "</script><b>?"}), BERT)), encoding="utf-8")
     assert page.stat().st_size < 6_000_000

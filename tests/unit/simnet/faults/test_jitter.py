@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
 
 from simnet.errors import SimnetError
 from simnet.faults import CollectiveJitter, ComputeJitter
@@ -24,6 +23,8 @@ def factors(number: int = DRAWS, **keys: Any) -> np.ndarray:
 
 def expected_maximum(number: int, cv: float) -> float:
     """Return the mean of the largest of so many lognormal factors of mean 1: the integral of 1 - F(x)^n."""
+    from scipy import integrate, stats  # a second, which only who runs this has to wait
+
     spread = math.sqrt(math.log1p(cv**2))
     one = stats.lognorm(s=spread, scale=math.exp(-(spread**2) / 2))
     return integrate.quad(lambda x: 1 - one.cdf(x) ** number, 0, 30, limit=400)[0]
@@ -31,6 +32,8 @@ def expected_maximum(number: int, cv: float) -> float:
 
 @pytest.mark.parametrize("cv", [0.001, 0.05, 0.5, 2.0])
 def test_lognormal_factors_have_mean_one_and_their_coefficient_of_variation(cv: float) -> None:
+    from scipy import stats
+
     drawn = factors(cv=cv)
     # The error of a variance grows with the fourth moment, which is large where cv is.
     assert drawn.mean() == pytest.approx(1, abs=4 * cv / math.sqrt(DRAWS))
@@ -62,6 +65,8 @@ def test_a_step_takes_as_long_as_the_largest_of_the_factors_of_its_ranks(ranks: 
 
 
 def test_only_the_ranks_that_are_named_vary() -> None:
+    from scipy import integrate, stats
+
     one = fault("compute_jitter", cv=0.2, ranks=[2])
     assert isinstance(one, ComputeJitter)
     drawn = one.draw_compute(np.random.default_rng(0), 0, 4)

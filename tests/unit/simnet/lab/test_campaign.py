@@ -18,6 +18,7 @@ from simnet.lab.ranks import LaunchResult
 from simnet.units import Bandwidth
 from simnet.validation import ranking, training_steps, winners
 from simnet.validation.training_steps import TrainedPoint
+from tests.helpers.needs import needs
 from tests.helpers.training_samples import SETUP
 
 ROOT = Path(__file__).parents[4]
@@ -360,7 +361,7 @@ class TestRanking:
 
     @pytest.mark.parametrize("count", [6, 8, 9, 25, 100])
     def test_the_interval_of_a_median_is_that_of_the_measuring_side(self, count: int) -> None:
-        pytest.importorskip("torch")
+        needs("torch")
         from binsgdm.measure import timing
 
         values = [float(number * number) for number in range(count)]

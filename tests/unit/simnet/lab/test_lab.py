@@ -17,6 +17,7 @@ from simnet.lab.plan import LabSpec
 from simnet.lab.ranks import LaunchResult
 from simnet.lab.signals import defer_signals, raise_on_signal
 from simnet.units import Bandwidth
+from tests.helpers.needs import needs
 
 GBIT = Bandwidth.parse("1 Gbit/s")
 
@@ -135,8 +136,8 @@ class TestOwner:
     def test_names_of_others_have_none(self, name: str) -> None:
         assert Owner.of_namespace(name) is None
 
-    @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
     def test_only_a_process_that_has_ended_is_gone(self) -> None:
+        needs("Linux")
         mine = Owner.this_process()
         assert not mine.has_ended()
         ended = subprocess.Popen(["true"])
@@ -146,14 +147,14 @@ class TestOwner:
         ended.wait()
         assert Owner(pid=ended.pid, **others).has_ended()
 
-    @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
     def test_a_later_process_of_the_same_id_is_another_one(self) -> None:
+        needs("Linux")
         mine = Owner.this_process()
         then = Owner(pid_namespace=mine.pid_namespace, pid=mine.pid, started_ticks=mine.started_ticks - 1)
         assert then.has_ended()
 
-    @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
     def test_of_a_process_in_another_container_nothing_is_known(self) -> None:
+        needs("Linux")
         mine = Owner.this_process()
         far = Owner(pid_namespace=mine.pid_namespace + 1, pid=mine.pid, started_ticks=0)
         assert not far.has_ended()

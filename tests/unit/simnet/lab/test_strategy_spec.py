@@ -28,6 +28,7 @@ from simnet.strategies import (
     Zero2,
 )
 from simnet.units import Size
+from tests.helpers.needs import needs
 
 STRATEGIES = [
     DenseAllReduce(), BinSGDM(topology="flat", finite_check="ring"), BinSGDM(intra_node_dtype="bf16",
@@ -43,7 +44,7 @@ STRATEGIES = [
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_what_is_trained_with_comes_back_from_its_labels(strategy: AnyStrategy) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     from binsgdm.measure import training
 
     run = training.strategy(StrategySpec.of_strategy(strategy).argument)

@@ -87,10 +87,15 @@ def test_iterations_that_differ_are_drawn_as_a_distribution() -> None:
     assert (marks["x"], marks["y"]) == (pytest.approx([80, 89, 89.8]), [50, 95, 99])
 
 
-def test_a_report_on_a_cluster_with_faults_says_what_each_costs_and_counts_its_simulations() -> None:
+def test_a_report_on_a_cluster_with_faults_says_what_each_costs_and_counts_its_simulations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     slow = {"kind": "slow_rank", "node": 0, "compute_slowdown": 2.0}
-    # Every send of BinSGDM's step would take seconds.
-    scenario = simnet.load(BERT, {"strategy": "one_bit_adam", **DRAWS, "cluster.faults": [slow]})
+    # Every send is simulated: on a small cluster, and little around it.
+    small = {"cluster.num_nodes": 2, "cluster.ranks_per_node": 2, "strategy": "one_bit_adam"}
+    monkeypatch.setattr(contents, "RATES", contents.RATES[2:4])
+    monkeypatch.setattr(contents, "MOST_NODES", 1)
+    scenario = simnet.load(BERT, {**small, "run.draws": 0, "cluster.faults": [slow]})
     done: list[int] = []
     found = contents.of_scenario(scenario, done.append, systems=None)
     charts = {chart.key: chart for section in found.sections for chart in section.charts}

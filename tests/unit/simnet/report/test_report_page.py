@@ -14,8 +14,9 @@ from simnet.report import contents
 from simnet.report.report_page import Origin, report_page
 from simnet.show.table import Table
 from tests.helpers.browser import Watched, chromium, num_colours
+from tests.helpers.needs import needs
 
-pytest.importorskip("plotly")
+needs("plotly")
 BERT = "bert_base_10gbit"
 DRAWS = {"run.draws": 20}
 MOST_BYTES = 6_000_000

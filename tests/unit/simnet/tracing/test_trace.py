@@ -17,6 +17,7 @@ from simnet.scenario import load_experiment
 from simnet.simulation import simulate
 from simnet.step_exchange import profiler_import
 from simnet.tracing.trace import baseline_path, write_trace
+from tests.helpers.needs import needs
 from tests.helpers.report_samples import run_result
 
 Event = dict[str, Any]
@@ -224,7 +225,9 @@ def test_a_trace_read_back_is_the_step_that_was_simulated(name: str, tmp_path: P
 def test_holistic_trace_analysis_finds_our_numbers(
     is_exact: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    analysis = pytest.importorskip("hta.trace_analysis", exc_type=ImportError)
+    needs("hta")
+    import hta.trace_analysis as analysis
+
     monkeypatch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
     run = simulated(fidelity="exact" if is_exact else "auto")
     assert run.baseline is not None

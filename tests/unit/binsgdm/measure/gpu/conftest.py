@@ -2,11 +2,15 @@
 
 import pytest
 
+from tests.helpers.needs import needs
+
 
 @pytest.fixture(autouse=True)
 def one_thread():
     """Let torch work on one thread: small tensors on several mostly wait, and other tests run beside these."""
-    torch = pytest.importorskip("torch")
+    needs("torch")
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from binsgdm.kernels import reference
 from binsgdm.measure.bench import Bench
@@ -146,7 +149,8 @@ def test_the_sanitizer_gets_no_more_time_than_is_left(monkeypatch):
 
 @pytest.mark.parametrize("is_broken", [True, False])
 def test_an_interpreter_that_cannot_run_is_noted_and_no_check_fails(is_broken, monkeypatch):
-    triton_signs = pytest.importorskip("binsgdm.triton_signs")
+    needs("triton")
+    from binsgdm import triton_signs
 
     def pack(*_: Any) -> None:
         if is_broken:

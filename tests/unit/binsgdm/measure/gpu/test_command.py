@@ -8,8 +8,9 @@ from click.testing import CliRunner, Result
 from binsgdm.measure.gpu import preflight, run
 from simnet.commands.main import cli
 from simnet.fitting.measurement_file import read
+from tests.helpers.needs import needs
 
-pytest.importorskip("torch")
+needs("torch")
 
 
 def gpu(*args: object) -> Result:

@@ -5,7 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from binsgdm.measure.bench import Bench
 from binsgdm.measure.gpu import interference

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from binsgdm.kernels import reference
 from binsgdm.measure.gpu import large_cases

@@ -4,7 +4,10 @@ from unittest import mock
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from binsgdm.measure.gpu import lockstep, samples
 from binsgdm.optimizers import one_bit_adam

@@ -2,7 +2,9 @@
 
 import pytest
 
-pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
 
 from binsgdm.measure.gpu import memcheck
 

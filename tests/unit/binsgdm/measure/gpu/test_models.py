@@ -4,7 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from binsgdm.measure import shipped_models
 from binsgdm.measure.bench import Bench

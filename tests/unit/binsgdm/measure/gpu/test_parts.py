@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
 
 from binsgdm.measure.gpu import parts
 from binsgdm.measure.gpu.parts import BUDGET_S, PARTS, Part

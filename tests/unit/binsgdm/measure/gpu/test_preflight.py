@@ -8,6 +8,7 @@ import pytest
 from binsgdm.errors import BinsgdmError
 from binsgdm.measure.gpu import preflight
 from binsgdm.measure.gpu.nvidia_smi import CardProcess
+from tests.helpers.needs import needs
 
 SMI: dict[str, Any] = {
     "name": "NVIDIA H200", "uuid": "GPU-aa", "driver": "580.95.05", "memory_used_mib": 0.0, "utilization_percent": 0.0,
@@ -122,9 +123,10 @@ def test_the_probe_answers_in_its_last_line(monkeypatch, tmp_path):
 
 
 def test_the_probe_finds_versions_where_there_is_no_card():
-    torch = pytest.importorskip("torch")
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
+    needs("torch")
+    import torch
+
+    needs("no GPU")
     from binsgdm.measure.gpu import probe
 
     found = probe.found()

@@ -76,10 +76,9 @@ def test_what_a_process_has_started_ends_with_it(tmp_path):
 
 
 def test_the_first_rank_that_fails_ends_the_others():
-    start = time.monotonic()
-    end, _ = run("report(failed='rank 1') if rank == '1' else time.sleep(60)\nsys.exit(rank == '1')", num_ranks=2)
+    # Rank 0 would keep this test until it is ended as one that hangs.
+    end, _ = run("report(failed='rank 1') if rank == '1' else time.sleep(9999)\nsys.exit(rank == '1')", num_ranks=2)
     assert (end.status, end.reason) == ("failed", "rank 1")
-    assert time.monotonic() - start < 20
 
 
 def test_ranks_get_what_torchrun_gives_and_a_process_alone_gets_nothing_of_it(monkeypatch):
@@ -104,7 +103,7 @@ def test_processes_end_with_a_parent_that_is_killed(tmp_path):
         f"processes.run(task(), num_ranks=0, limit_s=60, progress=print, worker=(sys.executable, '-c', {mine!r}))"
     )
     with subprocess.Popen([sys.executable, "-c", parent], cwd=ROOT, stdout=subprocess.DEVNULL) as started:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 50
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -113,7 +112,7 @@ def test_processes_end_with_a_parent_that_is_killed(tmp_path):
 
 
 def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 50
     while not is_gone(pid):
         assert time.monotonic() < deadline, f"process {pid} lives on"
         time.sleep(0.02)

@@ -6,7 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from binsgdm.measure.gpu import recorded, training
 from binsgdm.measure.ranks import Ranks

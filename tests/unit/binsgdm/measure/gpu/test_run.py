@@ -4,7 +4,6 @@ import fcntl
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,7 +12,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.measure.gpu import card_file, processes
@@ -229,10 +230,8 @@ def test_a_part_stops_at_what_it_has_before_it_is_killed():
 def test_processes_that_hang_are_ended_with_the_budget(tmp_path, monkeypatch):
     monkeypatch.setattr(run_module, "OVER_S", 0.5)
     monkeypatch.setattr(run_module, "LEAST_S", 0.2)
-    hangs = (sys.executable, "-c", "import time; time.sleep(60)")
-    start = time.monotonic()
+    hangs = (sys.executable, "-c", "import time; time.sleep(9999)")
     assert not runner(tmp_path, partial(processes.run, worker=hangs), budget_s=1.0).run_all(PARTS)
-    assert time.monotonic() - start < 30
     reasons = [state["reason"] for state in json.loads((tmp_path / "card.json").read_text())["parts"].values()]
     assert reasons[0].startswith("was ended after ")
     assert reasons[1:] == [run_module.NO_TIME] * 2

@@ -2,9 +2,10 @@
 
 import threading
 
-import pytest
+from tests.helpers.needs import needs
 
-torch = pytest.importorskip("torch")
+needs("torch")
+import torch
 
 from binsgdm.exchange.thread import CommunicationThread
 from binsgdm.measure.gpu import sanitizer

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from binsgdm.measure.bench import Bench
 from binsgdm.measure.gpu import host_cost, step
@@ -65,7 +68,7 @@ def test_one_optimizer_works_in_the_buckets_of_ddp():
 
 @pytest.mark.parametrize(("most_bytes", "passed"), [(2**20, True), (4 * 512, False)])
 def test_tables_made_anew_in_a_step_are_found(counted, monkeypatch, most_bytes, passed):
-    pytest.importorskip("triton")
+    needs("triton")
     monkeypatch.setattr(step, "BUCKET_MIB", 1)
     monkeypatch.setattr(step.tables._rows, "_most_bytes", most_bytes)
     monkeypatch.setattr("binsgdm.kernels.triton_kernels.launch", lambda *_, **__: None)

@@ -4,7 +4,10 @@ from contextlib import contextmanager
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
 
 from binsgdm import BinSGDM, BinsgdmError
 from binsgdm.measure.bench import Bench

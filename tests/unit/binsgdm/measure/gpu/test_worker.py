@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+from tests.helpers.needs import needs
+
+needs("torch")
 
 from binsgdm.measure.gpu import worker
 from binsgdm.measure.gpu.parts import NotMeasurableError
