@@ -3,13 +3,12 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from benchmarks.gradients import Row
-from simnet.show.figure import STYLE
+from simnet.show.figure import styled
 
 COLORS = {"QSGD": "#0072B2", "QSGDinf": "#009E73", "NUQSGD": "#D55E00", "NUQSGD without 0": "#CC79A7"}
 MARKS = {"QSGD": "o", "QSGDinf": "s", "NUQSGD": "^", "NUQSGD without 0": "v"}
@@ -19,7 +18,7 @@ Draw = Callable[[Axes, Sequence[Row]], None]
 
 def draw(rows: Sequence[Row], folder: Path) -> None:
     """Write both figures."""
-    with rc_context(STYLE):
+    with styled():
         _figure(rows, _variances, "E|Q(v) - v|² / |v|²").savefig(folder / "quantizer_variance.png", dpi=200)
         _figure(rows, _bits, "Elias-coded bits per element").savefig(folder / "coded_bits.png", dpi=200)
 
