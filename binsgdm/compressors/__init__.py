@@ -1,1 +1,0 @@
-"""The former name of `binsgdm.systems`, for scripts that say it."""
