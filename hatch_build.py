@@ -22,7 +22,7 @@ class CommitHook(BuildHookInterface[Any]):
             build_data: of hatch; `force_include` names what to add.
         """
         root = Path(self.root)
-        source = runpy.run_path(str(root / "simnet" / "version.py"))
+        source = runpy.run_path(str(root / "simnet" / "core" / "version.py"))
         commit = source["commit_of_checkout"](root) if (root / ".git").exists() else ""
         if commit:
             self._folder = tempfile.mkdtemp()

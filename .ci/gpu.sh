@@ -147,7 +147,7 @@ if [ -z "$writer" ] && ! index_answers; then
     say "no page will be written here: packages of simnet are missing, and no package index answers: after this, $elsewhere"
 fi
 code=0
-"$python" -m binsgdm.measure gpu -o "$folder" "$@" || code=$?
+"$python" -m binsgdm.bench gpu -o "$folder" "$@" || code=$?
 # 1: a part has failed, and the others have their place on the page.
 [ "$code" -le 1 ] || exit "$code"
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from benchmarks import regions
 from benchmarks.cases import Group, groups
 from benchmarks.timing import Checkout, Timed, in_turns
-from simnet.units import format_seconds
-from simnet.version import VERSION
+from simnet.core.units import format_seconds
+from simnet.core.version import VERSION
 
 HERE = Path(__file__).resolve().parents[1]
 PREFACE = """# Benchmarks

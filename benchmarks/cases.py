@@ -183,7 +183,7 @@ def changes() -> Iterator[Case]:
         ("1.35 billion parameters, 16 nodes", llama),
     ):
         setup = (
-            "from simnet.explore.knobs import Knobs; from simnet.explore.live import view; "
+            "from simnet.report.explorer_knobs import Knobs; from simnet.report.explorer_live import view; "
             f"knobs = Knobs(load('bert_base_10gbit', {settings!r}), 'bert_base_10gbit'); places = knobs.start"
         )
         yield program(title, setup, "view(knobs, places)", 15)
@@ -198,7 +198,7 @@ def timeline(iterations: int) -> Case:
         "baseline": None,
     }
     setup = (
-        "from pathlib import Path; from tempfile import mkdtemp; from simnet.tracing.trace import write_trace; "
+        "from pathlib import Path; from tempfile import mkdtemp; from simnet.traces.timeline_trace import write_trace; "
         f"found = simulate(load('bert_base_10gbit', {settings!r})); path = Path(mkdtemp()) / 'trace.json'; "
         "assert found.result.num_buckets == 1000"
     )

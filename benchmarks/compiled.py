@@ -25,10 +25,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
-from binsgdm import triton_signs, triton_support
-from binsgdm.bits import packed_numel
-from binsgdm.kernels import triton_kernels
-from binsgdm.random import Key
+from binsgdm.kernels import triton_kernels, triton_signs, triton_support
+from binsgdm.kernels.bits import packed_numel
+from binsgdm.kernels.random import Key
 
 TARGETS = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "gfx942")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

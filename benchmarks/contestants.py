@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-from binsgdm.exchange import AllToAll, Member, Message, Protocol, RankContext
-from binsgdm.exchange.answers import fake_received, run_as_if_alike
-from binsgdm.measure import choices
+from binsgdm.bench import choices
+from binsgdm.comm import AllToAll, Member, Message, Protocol, RankContext
+from binsgdm.comm.answers import fake_received, run_as_if_alike
+from binsgdm.compressors.base import GradientBucket
+from binsgdm.compressors.registry import make
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.session import Session
-from binsgdm.systems.base import GradientBucket
-from binsgdm.systems.registry import make
 
 Step = Callable[[], object]
 RANKS = 4

@@ -22,7 +22,7 @@ import torch
 import torch._dynamo  # which every optimizer imports when it is made
 
 from benchmarks.contestants import ADAMW, DDP, OPTIMIZERS, SIZES, SYSTEMS, Model, Step, contestant
-from binsgdm.systems.base import numel_of
+from binsgdm.compressors.base import numel_of
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

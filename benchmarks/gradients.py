@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from binsgdm.random import Key
-from binsgdm.systems.base import GradientBucket, Payload, Shapes, numel_of
+from binsgdm.compressors.base import GradientBucket, Payload, Shapes, numel_of
+from binsgdm.kernels.random import Key
 
 DRAWS = 4
 TRAINED_STEPS, BATCH = 100, 64

@@ -24,9 +24,9 @@ from typing import Any
 import torch
 
 from binsgdm.kernels import NAMES, Kernels, select, zeros
+from binsgdm.kernels.random import Key
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.settings import PAPER
-from binsgdm.random import Key
 
 NUM_PARTS = 4
 PAUSE_S = 0.02

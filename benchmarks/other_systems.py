@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.gradients import Gradient, bits_an_element, bucket_of, relative_errors
-from binsgdm.exchange import RankContext, run_in_lockstep
-from binsgdm.random import Key
-from binsgdm.systems.atomo import Atomo, probabilities
-from binsgdm.systems.base import numel_of
-from binsgdm.systems.eight_bit import ByteGrad
-from binsgdm.systems.low_rank import GradZip, PowerSGD
-from binsgdm.systems.matrices import is_factored, matrix_shape
-from binsgdm.systems.signs import OneBitSGD, ScaledSign, TernGrad
-from binsgdm.systems.sparse import MSTopK, RandomK, TopK
+from binsgdm.comm import RankContext, run_in_lockstep
+from binsgdm.compressors.atomo import Atomo, probabilities
+from binsgdm.compressors.base import numel_of
+from binsgdm.compressors.eight_bit import ByteGrad
+from binsgdm.compressors.low_rank import GradZip, PowerSGD
+from binsgdm.compressors.matrices import is_factored, matrix_shape
+from binsgdm.compressors.signs import OneBitSGD, ScaledSign, TernGrad
+from binsgdm.compressors.sparse import MSTopK, RandomK, TopK
+from binsgdm.kernels.random import Key
 
 RATIO = 0.01
 DRAWS = 100

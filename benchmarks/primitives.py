@@ -22,7 +22,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from binsgdm.exchange.transport import (
+from binsgdm.comm.transport import (
     all_gather_by_collective,
     all_gather_in_ring,
     all_to_all_by_collective,

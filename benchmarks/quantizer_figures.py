@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from benchmarks.gradients import Row
-from simnet.show.figure import styled
+from simnet.report.figure import styled
 
 COLORS = {"QSGD": "#0072B2", "QSGDinf": "#009E73", "NUQSGD": "#D55E00", "NUQSGD without 0": "#CC79A7"}
 MARKS = {"QSGD": "o", "QSGDinf": "s", "NUQSGD": "^", "NUQSGD without 0": "v"}

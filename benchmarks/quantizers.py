@@ -15,10 +15,10 @@ import torch
 
 from benchmarks import bounds, other_systems, regions
 from benchmarks.gradients import Gradient, Row, gradients, relative_errors
-from binsgdm.random import Key
-from binsgdm.systems.base import Payload
-from binsgdm.systems.levels import unpack_codes
-from binsgdm.systems.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
+from binsgdm.compressors.base import Payload
+from binsgdm.compressors.levels import unpack_codes
+from binsgdm.compressors.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
+from binsgdm.kernels.random import Key
 
 BLOCKS = (8192, 512)
 

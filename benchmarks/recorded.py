@@ -5,8 +5,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from simnet import scenario
-from simnet.scenario import Scenario
+from simnet.engine import scenario
+from simnet.engine.scenario import Scenario
 
 GATHERED_BYTES = 25e6
 

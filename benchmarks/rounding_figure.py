@@ -16,7 +16,7 @@ from benchmarks.rounding_simulations import (
     spectrum,
     walk,
 )
-from simnet.show import figure
+from simnet.report import figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from binsgdm import functional
+from binsgdm.kernels import functional
 
 SCHEMES: dict[str, tuple[int, ...]] = {
     "alone": (),

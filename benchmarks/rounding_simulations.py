@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from benchmarks.rounding_model import Drawn, Shaped, rounded
-from binsgdm import functional
+from binsgdm.kernels import functional
 
 NODES = 4
 BETA = 0.8

@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 import psutil
 
 from benchmarks import regions
-from simnet import dask_pool, sweeps, workers
-from simnet.result import RefusedPoint
-from simnet.scenario import load_experiment
-from simnet.sweeps import SweepPoint
-from simnet.units import format_seconds
-from simnet.version import VERSION
-from simnet.worker_pools import WorkerPool
+from simnet.analysis import dask_pool, sweeps, workers
+from simnet.analysis.sweeps import SweepPoint
+from simnet.analysis.worker_pools import WorkerPool
+from simnet.core.units import format_seconds
+from simnet.core.version import VERSION
+from simnet.engine.result import RefusedPoint
+from simnet.engine.scenario import load_experiment
 
 HERE = Path(__file__).resolve().parents[1]
 REGION = "sweeps on workers"
@@ -262,7 +262,7 @@ def _text(found: Peak) -> str:
 
 def draw_memory(found: dict[str, list[Peak]], path: Path) -> None:
     """Write the figure of memory over points."""
-    from simnet.show import figure
+    from simnet.report import figure
 
     with figure.styled():
         made = figure.new(figure.COLUMN_IN, 2.4)

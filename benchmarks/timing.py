@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple
 
 SELF_TIMED = """
 import time
-from simnet.scenario import load
-from simnet.simulation import simulate
+from simnet.engine.scenario import load
+from simnet.engine.simulation import simulate
 {setup}
 def best(times):
     for _ in range({repeat}):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import regions
 from benchmarks.timing import Case, Checkout, Timed, fresh
-from simnet.units import format_seconds
+from simnet.core.units import format_seconds
 
 HERE = Path(__file__).resolve().parents[1]
 REGION = "uneven ranks"

@@ -13,15 +13,15 @@ help(binsgdm.attach) and so on says more.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from binsgdm.compressed_replicas import compress_replicas
-    from binsgdm.ddp import attach, detach
+    from binsgdm.comm.replicas import check_replicas
     from binsgdm.errors import BinsgdmError
-    from binsgdm.exchange.replicas import check_replicas
-    from binsgdm.fsdp import attach_fsdp
-    from binsgdm.local_steps.diloco import DiLoCo
-    from binsgdm.local_steps.local_sgd import LocalSGD
     from binsgdm.optimizers.binsgdm import BinSGDM
+    from binsgdm.optimizers.diloco import DiLoCo
+    from binsgdm.optimizers.local_sgd import LocalSGD
     from binsgdm.optimizers.settings import PAPER
+    from binsgdm.parallel.compressed_replicas import compress_replicas
+    from binsgdm.parallel.ddp import attach, detach
+    from binsgdm.parallel.fsdp import attach_fsdp
     from binsgdm.recording.recording import record
 
 __all__ = [
@@ -33,13 +33,13 @@ _HOMES = {
     "PAPER": "binsgdm.optimizers.settings",
     "BinSGDM": "binsgdm.optimizers.binsgdm",
     "BinsgdmError": "binsgdm.errors",
-    "DiLoCo": "binsgdm.local_steps.diloco",
-    "LocalSGD": "binsgdm.local_steps.local_sgd",
-    "attach": "binsgdm.ddp",
-    "attach_fsdp": "binsgdm.fsdp",
-    "check_replicas": "binsgdm.exchange.replicas",
-    "compress_replicas": "binsgdm.compressed_replicas",
-    "detach": "binsgdm.ddp",
+    "DiLoCo": "binsgdm.optimizers.diloco",
+    "LocalSGD": "binsgdm.optimizers.local_sgd",
+    "attach": "binsgdm.parallel.ddp",
+    "attach_fsdp": "binsgdm.parallel.fsdp",
+    "check_replicas": "binsgdm.comm.replicas",
+    "compress_replicas": "binsgdm.parallel.compressed_replicas",
+    "detach": "binsgdm.parallel.ddp",
     "record": "binsgdm.recording.recording",
 }
 

@@ -22,35 +22,22 @@ import click
 from msgspec import Struct
 
 from docs import commands, keys
-from simnet import (
-    availability,
-    files,
-    gpu_memory,
-    gpu_models,
-    hardware,
-    network_costs,
-    parsing,
-    rank_waits,
-    result,
-    scenario,
-    step_file,
-    step_times,
-    strategies,
-    templates,
-    timed_work,
-    units,
-)
+from simnet import strategies
+from simnet.analysis import convergence
+from simnet.calibration import measurement_file, series_labels
+from simnet.cli import terminal
+from simnet.cli.main import COMMANDS, cli
+from simnet.cluster import availability, gpu_models, hardware, network_costs, timed_work
+from simnet.cluster.nccl_costs import NcclCosts
 from simnet.collectives import algorithms
-from simnet.commands import terminal
-from simnet.commands.main import COMMANDS, cli
-from simnet.compare import convergence
-from simnet.fitting import measurement_file, series_labels
-from simnet.lab import campaign
-from simnet.nccl_costs import NcclCosts
-from simnet.registry import tag_of
-from simnet.show import card_page
-from simnet.values import Precision
-from simnet.workload import roofline, training_step, workload
+from simnet.core import files, parsing, templates, units
+from simnet.core.registry import tag_of
+from simnet.core.values import Precision
+from simnet.engine import rank_waits, result, scenario, step_times
+from simnet.report import card_page
+from simnet.strategies import step_file
+from simnet.validation.lab import campaign
+from simnet.workload import gpu_memory, roofline, training_step, workload
 from simnet.workload.kernel_cost import KernelCost
 
 REFERENCE = ROOT / "docs" / "reference"

@@ -11,10 +11,10 @@ import msgspec
 import msgspec.inspect as types
 from msgspec import NODEFAULT, Struct
 
-from simnet.registry import RegistryType
-from simnet.schema import type_of
-from simnet.system_options import SystemOptions
-from simnet.units import Quantity
+from simnet.core.registry import RegistryType
+from simnet.core.schema import type_of
+from simnet.core.system_options import SystemOptions
+from simnet.core.units import Quantity
 
 HEAD = "| key | value | default | meaning |\n|---|---|---|---|"
 UNITS = {"_bytes_per_s": "bytes per second", "_per_s": "", "_bytes": "bytes", "_s": "seconds"}

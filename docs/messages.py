@@ -45,13 +45,13 @@ def messages() -> list[Message]:
 
 def all_commands() -> list[tuple[str, click.Command]]:
     """Return every command with its name, such as ("simnet lab run", ...)."""
-    from simnet.commands.main import cli
+    from simnet.cli.main import cli
 
     return [("simnet", cli), *commands.commands(cli, "simnet")]
 
 
 def _from_commands() -> Iterator[Message]:
-    from simnet.commands.main import COMMANDS
+    from simnet.cli.main import COMMANDS
 
     yield from (Message("help", f"simnet --help: {name}", text) for name, text in COMMANDS.items())
     for name, command in all_commands():

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from binsgdm import attach
-from binsgdm.exchange import AllGather, AllReduceSum, AllToAll, Message, Protocol, RankContext
+from binsgdm.comm import AllGather, AllReduceSum, AllToAll, Message, Protocol, RankContext
+from binsgdm.compressors.base import GradientBucket, Shapes, numel_of
+from binsgdm.compressors.registry import SYSTEMS, make
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.one_bit_momentum import MomentumResiduals, one_bit_momentum, padded_numel
-from binsgdm.systems.base import GradientBucket, Shapes, numel_of
-from binsgdm.systems.registry import SYSTEMS, make
 from docs.keys import own_keys
 from simnet.strategies import STRATEGIES, Strategy
 

@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm.systems.ddp_hook import compress_gradients
-from binsgdm.systems.registry import SYSTEMS
+from binsgdm.compressors.registry import SYSTEMS
+from binsgdm.parallel.ddp_hook import compress_gradients
 
 FEATURES, CLASSES = 64, 10
 

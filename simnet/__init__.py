@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from simnet.api.questions import advise, crossover, load, simulate, sweep
     from simnet.api.sweeping import sweep_to_parquet
     from simnet.api.trainings import time_to_target
-    from simnet.errors import SimnetError
-    from simnet.scenario import Scenario
-    from simnet.version import VERSION
+    from simnet.core.errors import SimnetError
+    from simnet.core.version import VERSION
+    from simnet.engine.scenario import Scenario
 
     __version__ = VERSION
 
@@ -37,8 +37,8 @@ _HOMES = {
     "CalibrationAnswer": "simnet.api.measured_answers",
     "CrossoverAnswer": "simnet.api.answers",
     "RunAnswer": "simnet.api.answers",
-    "Scenario": "simnet.scenario",
-    "SimnetError": "simnet.errors",
+    "Scenario": "simnet.engine.scenario",
+    "SimnetError": "simnet.core.errors",
     "SweepAnswer": "simnet.api.answers",
     "TimeToTargetAnswer": "simnet.api.answers",
     "ValidationAnswer": "simnet.api.measured_answers",
@@ -79,7 +79,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return import_module("simnet.version").VERSION
+        return import_module("simnet.core.version").VERSION
     if name not in _HOMES:
         raise AttributeError(f"module 'simnet' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

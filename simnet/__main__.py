@@ -1,6 +1,6 @@
 """`python -m simnet ...` is `simnet ...`."""
 
-from simnet.commands.main import main
+from simnet.cli.main import main
 
 if __name__ == "__main__":
     main()

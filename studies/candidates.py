@@ -4,10 +4,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from binsgdm import BinSGDM
+from binsgdm.compressors.base import System
+from binsgdm.compressors.dense import Dense
+from binsgdm.compressors.registry import BUILT_IN
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.systems.base import System
-from binsgdm.systems.dense import Dense
-from binsgdm.systems.registry import BUILT_IN
 from studies.tasks import Trial
 
 Choice = tuple[Trial, tuple[float, ...]]  # settings, and the lrs that are tried with them first

@@ -5,7 +5,7 @@ and the backward FLOPs of one sample spent since the gradient of the row before 
 sum over the total is therefore the fraction of backward that is done when that gradient can be sent.
 
 The order comes from the autograd engine, in one forward and backward of one sample of full size on tensors without
-memory (`binsgdm.describe`, as `simnet model` counts). A tied parameter (BERT's decoder, GPT-2's `wte`) has one row, at
+memory (`binsgdm.recording`, as `simnet model` counts). A tied parameter (BERT's decoder, GPT-2's `wte`) has one row, at
 the moment at which its last contribution has been accumulated, which is when DistributedDataParallel sees it. With more
 samples the order and the totals per sample stay; only where a weight and its own bias share one product can the split
 between the two move.
@@ -33,7 +33,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from binsgdm.measure.shipped_models import WITH_GRADIENTS, Definition
+from binsgdm.recording.shipped_models import WITH_GRADIENTS, Definition
 
 GRADIENTS_DIR = Path(__file__).resolve().parents[1] / "scenarios" / "workloads" / "gradients"
 FORMAT = 2
@@ -43,7 +43,7 @@ def describe(definition: Definition) -> dict[str, Any]:
     """Build the model without its memory and return the contents of its file."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    from binsgdm.describe.model_description import without_memory
+    from binsgdm.recording.model_description import without_memory
 
     with sdpa_kernel(SDPBackend.MATH):
         found, _ = without_memory(lambda: definition.build(1, "eager"))

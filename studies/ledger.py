@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from simnet.files import write_file
+from simnet.core.files import write_file
 
 Row = dict[str, Any]
 

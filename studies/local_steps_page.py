@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from simnet.show.table import Table
+from simnet.report.table import Table
 from studies import figures
 from studies.local_steps_study import WAYS, best, read
 from studies.page import EVIDENCE, FIGURES, number, write

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from binsgdm.exchange import Protocol, run_in_lockstep
-from binsgdm.local_steps.outer_settings import OuterSettings
-from binsgdm.local_steps.outer_steps import OuterSteps, averaged
+from binsgdm.comm import Protocol, run_in_lockstep
+from binsgdm.optimizers.outer_settings import OuterSettings
+from binsgdm.optimizers.outer_steps import OuterSteps, averaged
 from studies.run import ROOT, Columns, cosine, evaluate
 from studies.tasks import TASKS, Task
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from binsgdm import BinSGDM
-from binsgdm.exchange import Member, run_in_lockstep
+from binsgdm.comm import Member, run_in_lockstep
 from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.scheme import Average, IntraNode, Scheme, Topology

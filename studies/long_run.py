@@ -23,9 +23,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
-from binsgdm.ddp import attach_one_bit_adam
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.systems.ddp_hook import compress_gradients
+from binsgdm.parallel.ddp import attach_one_bit_adam
+from binsgdm.parallel.ddp_hook import compress_gradients
 from studies.ledger import Ledger
 
 RESULTS = Path(__file__).parent / "results" / "long_run.json"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simnet.show.table import Table
+from simnet.report.table import Table
 from studies import page
 from studies.figures import COLOURS, STYLE
 from studies.ledger import Ledger, Row

@@ -3,7 +3,7 @@
 import math
 import statistics
 
-from simnet.show.table import Table
+from simnet.report.table import Table
 from studies import figures
 from studies.interval import Interval
 from studies.ledger import Row

@@ -24,18 +24,18 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 import binsgdm
 from binsgdm import kernels
-from binsgdm.describe.llama import LlamaSize
-from binsgdm.describe.model_description import ModelDescription, describe, fake_tensors
-from binsgdm.measure.model_zoo import Task
 from binsgdm.recording.alone import World
+from binsgdm.recording.llama import LlamaSize
+from binsgdm.recording.model_description import ModelDescription, describe, fake_tensors
+from binsgdm.recording.model_zoo import Task
 from binsgdm.recording.recording import Recording, RecordingSettings
-from binsgdm.replaced import replaced
-from simnet import memory_fit
-from simnet.gpu_memory import GpuMemory
-from simnet.hardware import Calibration, Cluster, Link
-from simnet.scenario import RunSettings, Scenario
+from binsgdm.recording.replaced import replaced
+from simnet.cluster.hardware import Calibration, Cluster, Link
+from simnet.core.units import Bandwidth, Duration, Size
+from simnet.engine import memory_fit
+from simnet.engine.scenario import RunSettings, Scenario
 from simnet.strategies.named import strategy_from_text
-from simnet.units import Bandwidth, Duration, Size
+from simnet.workload.gpu_memory import GpuMemory
 from simnet.workload.workload import Gradient, StepMemory, Work, Workload
 
 NODES, RANKS_PER_NODE = 2, 4

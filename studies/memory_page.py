@@ -6,8 +6,8 @@ What was measured is in studies/results/memory.json; what is predicted is made a
 import json
 from pathlib import Path
 
-from simnet.gpu_memory import GpuMemory
-from simnet.show.table import Table
+from simnet.report.table import Table
+from simnet.workload.gpu_memory import GpuMemory
 from studies import page
 from studies.measured_memory import CASES, MeasuredMemory, MemoryCase, measure, predict
 from studies.page import EVIDENCE

@@ -11,12 +11,13 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from simnet.files import data_path, write_file
-from simnet.lab import campaign
-from simnet.model_error import FILE, ModelErrors, known
-from simnet.validation import campaign_prediction, coverage, sets
+from simnet.core.files import data_path, write_file
+from simnet.engine.model_error import FILE, ModelErrors, known
+from simnet.validation import campaign_prediction, coverage
+from simnet.validation import published as sets
 from simnet.validation.campaign_prediction import CampaignResult
 from simnet.validation.coverage import Quantity, Residual
+from simnet.validation.lab import campaign
 from simnet.validation.training_steps import TrainedPoint
 
 ROOT = Path(__file__).parents[1]

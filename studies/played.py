@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from binsgdm.functional import ratio
+from binsgdm.kernels.functional import ratio
 
 Rounding = Literal["shaped", "second_order", "random", "none", "tensor_scale"]
 

@@ -19,9 +19,9 @@ from typing import Literal
 
 import msgspec
 
-from simnet import gpu_models
-from simnet.files import data_path, read_text, write_file
-from simnet.values import Precision
+from simnet.cluster import gpu_models
+from simnet.core.files import data_path, read_text, write_file
+from simnet.core.values import Precision
 from simnet.workload import roofline
 from simnet.workload.roofline import Attained
 

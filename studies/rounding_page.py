@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from simnet.show.table import Table
+from simnet.report.table import Table
 from studies import figures
 from studies.ledger import Row
 from studies.page import EVIDENCE, FIGURES, number

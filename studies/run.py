@@ -43,7 +43,7 @@ class Run:
         study: that has the task.
         task: in `TASKS[study]`.
         system: "binsgdm", "one_bit_adam", "played" with the options of `played.Form`, or what averages the gradients:
-            a name in `binsgdm.systems.registry.SYSTEMS`.
+            a name in `binsgdm.compressors.registry.SYSTEMS`.
         options: of the system; those of BinSGDM are settings of the optimizer or of `attach`, which may stand in the
             trial as well.
         trial: the optimizer and its settings.

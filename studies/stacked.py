@@ -1,6 +1,6 @@
 """Many ranks in one process: their gradients in one pass, then each system's own code on every rank.
 
-The systems are those of `binsgdm.systems`, every rank with its own state; `binsgdm.exchange.run_in_lockstep` carries
+The systems are those of `binsgdm.compressors`, every rank with its own state; `binsgdm.comm.run_in_lockstep` carries
 the same messages as gloo would. For the two 1-bit optimizers, `lockstep.py` does the same.
 
 Shape letters: R ranks, B samples of a rank, N elements of all parameters.
@@ -16,12 +16,12 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from binsgdm.exchange import Protocol, RankContext, run_in_lockstep
-from binsgdm.systems.aggregation import Aggregation
-from binsgdm.systems.base import Averager, Compressor, GradientBucket, Payload, Shapes
-from binsgdm.systems.feedback import ErrorFeedback, WithoutFeedback
-from binsgdm.systems.registry import make
-from binsgdm.systems.topologies import Hierarchical
+from binsgdm.comm import Protocol, RankContext, run_in_lockstep
+from binsgdm.compressors.aggregation import Aggregation
+from binsgdm.compressors.base import Averager, Compressor, GradientBucket, Payload, Shapes
+from binsgdm.compressors.feedback import ErrorFeedback, WithoutFeedback
+from binsgdm.compressors.registry import make
+from binsgdm.compressors.topologies import Hierarchical
 
 
 class Stack(typing.Protocol):
@@ -83,7 +83,7 @@ class DecodedOnce:
     def __call__(
         self, compressor: Compressor, payload: Payload, shapes: Shapes, context: RankContext, own: torch.Tensor | None
     ) -> Protocol:
-        """Do as `binsgdm.systems.aggregation.Aggregation`."""
+        """Do as `binsgdm.compressors.aggregation.Aggregation`."""
         protocol = self._aggregate(compressor, payload, shapes, context, own)
         if context.rank == 0:
             self._mean = yield from protocol

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from simnet.show.table import Table
+from simnet.report.table import Table
 from studies import figures, topology_page
 from studies.candidates import ALL, CANDIDATES, IN_TOPOLOGY, PLAIN, REMEDY_TEXTS
 from studies.cells import accuracy_text, difference_text, loss_text, standing_text, steps_text

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from simnet.version import VERSION
+from simnet.core.version import VERSION
 from studies.candidates import ALL, CANDIDATES, IN_TOPOLOGY, PLAIN, strategy_of
 from studies.ledger import Ledger, Row
 from studies.run import ROOT, Run
@@ -43,7 +43,7 @@ class SystemsStudy:
 
     Args:
         search: file of the trials.
-        curves: folder of the final curves, one file a task, which `simnet.compare.convergence` reads.
+        curves: folder of the final curves, one file a task, which `simnet.analysis.convergence` reads.
         plain: file of the final runs of systems without their remedies.
     """
 

@@ -3,7 +3,7 @@
 import statistics
 from pathlib import Path
 
-from simnet.show.table import Table
+from simnet.report.table import Table
 from studies import figures
 from studies.candidates import ALL, CANDIDATES, LATER, NAMES_IN_TOPOLOGY, TOPOLOGIES
 from studies.cells import standing_text

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from simnet import sweeps
-from simnet.result import RunResult, StrategyResult
-from simnet.scenario import load_experiment
+from simnet.analysis import sweeps
+from simnet.engine.result import RunResult, StrategyResult
+from simnet.engine.scenario import load_experiment
 
 EXPERIMENTS = ("slow_rank", "neighbour", "jitter", "flapping_nic")
 RESULTS = Path(__file__).parent / "results" / "uneven_questions.json"

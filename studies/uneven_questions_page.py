@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simnet.compare.verdict import PAYS
-from simnet.show import figure as figures
+from simnet.analysis.verdict import PAYS
+from simnet.report import figure as figures
 from studies import page, uneven_questions
 from studies.page import FIGURES
 from studies.uneven_questions import Row, line

@@ -1,4 +1,4 @@
-"""`python -m binsgdm.measure ...` is `simnet measure ...`, so that ranks can be launched where only binsgdm is."""
+"""`python -m binsgdm.bench ...` is `simnet measure ...`, so that ranks can be launched where only binsgdm is."""
 
 import sys
 
@@ -8,10 +8,10 @@ except ImportError as missing:  # where a GPU is, there may be torch alone
     sys.stderr.write(f"measure: needs click ({missing}): pip install click, or put it on PYTHONPATH\n")
     sys.exit(2)
 
+from binsgdm.bench.command import INTERRUPTED, MISTAKE, measure
 from binsgdm.errors import BinsgdmError, printable
-from binsgdm.measure.command import INTERRUPTED, MISTAKE, measure
 
-NAME = "python -m binsgdm.measure"
+NAME = "python -m binsgdm.bench"
 
 
 def main() -> None:

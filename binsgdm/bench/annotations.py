@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from binsgdm.compressors.base import System
 from binsgdm.errors import BinsgdmError
-from binsgdm.systems.base import System
 
 _WORDS: dict[Any, str] = {
     float: "a number", int: "a whole number", bool: "true or false", str: "text", NoneType: "none",

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from binsgdm.measure.ranks import Ranks
-from binsgdm.measure.record import Record
-from binsgdm.measure.timing import Key, Progress, StopRule, Trial, interleave
+from binsgdm.bench.ranks import Ranks
+from binsgdm.bench.record import Record
+from binsgdm.bench.timing import Key, Progress, StopRule, Trial, interleave
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from binsgdm.bench.annotations import check_values
+from binsgdm.compressors.feedback import CompressorSystem
+from binsgdm.compressors.registry import BUILT_IN, SYSTEMS, check_options, make
+from binsgdm.compressors.topologies import BETWEEN_NODES
 from binsgdm.errors import BinsgdmError
-from binsgdm.measure.annotations import check_values
-from binsgdm.systems.feedback import CompressorSystem
-from binsgdm.systems.registry import BUILT_IN, SYSTEMS, check_options, make
-from binsgdm.systems.topologies import BETWEEN_NODES
 
 ONE_BIT_ADAM = "one_bit_adam"
 TOPOLOGY_OPTIONS = ("topology", "intra_node_dtype")  # of every system, beside its own

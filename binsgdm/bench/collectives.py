@@ -6,12 +6,12 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.ranks import Ranks, guarded
+from binsgdm.bench.timing import interleave, trial_of
+from binsgdm.comm import AllGather, AllToAll, GroupName, Protocol
+from binsgdm.comm.transport import Transport
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, AllToAll, GroupName, Protocol
-from binsgdm.exchange.transport import Transport
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.ranks import Ranks, guarded
-from binsgdm.measure.timing import interleave, trial_of
 
 MIN_BYTES, MAX_BYTES = 2**10, 2**26
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32}

@@ -1,4 +1,4 @@
-"""The command line of `simnet measure` and `python -m binsgdm.measure`; torch is imported when a command runs."""
+"""The command line of `simnet measure` and `python -m binsgdm.bench`; torch is imported when a command runs."""
 
 import re
 import sys
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from binsgdm.bench.gpu.command import gpu
 from binsgdm.errors import INSTALL_TORCH, BinsgdmError
-from binsgdm.measure.gpu.command import gpu
 
 if TYPE_CHECKING:
-    from binsgdm.measure.bench import Bench
-    from binsgdm.measure.ranks import Ranks
-    from binsgdm.measure.record import Record
-    from binsgdm.measure.timing import Progress
+    from binsgdm.bench.bench import Bench
+    from binsgdm.bench.ranks import Ranks
+    from binsgdm.bench.record import Record
+    from binsgdm.bench.timing import Progress
 
 INTERRUPTED, MISTAKE = 130, 2
 BAR_STEPS = 1000
@@ -82,7 +82,7 @@ _COMMON = (
     help="Time the parts of training, and keep every sample in a measurement file.\n\n"
     "Runs on one rank, or on all ranks that torchrun starts; the slowest rank counts, and rank 0 writes. Needs torch.",
     epilog="\b\nExample:\n  simnet measure kernels -o kernels.json\n"
-    "  torchrun --nproc-per-node 2 -m binsgdm.measure collectives -o collectives.json",
+    "  torchrun --nproc-per-node 2 -m binsgdm.bench collectives -o collectives.json",
 )
 def measure() -> None:
     """Run `simnet measure`."""
@@ -121,11 +121,11 @@ def run(function: Callable[..., Work], options: dict[str, Any]) -> None:
         BinsgdmError: torch is missing, the file cannot be written, or what `function` does.
     """
     try:
-        from binsgdm.measure import ranks as joining
-        from binsgdm.measure.bench import Bench
-        from binsgdm.measure.record import Record, write_error
-        from binsgdm.measure.speed import SpeedProbe
-        from binsgdm.measure.timing import StopRule
+        from binsgdm.bench import ranks as joining
+        from binsgdm.bench.bench import Bench
+        from binsgdm.bench.record import Record, write_error
+        from binsgdm.bench.speed import SpeedProbe
+        from binsgdm.bench.timing import StopRule
     except ImportError as error:
         raise BinsgdmError(f"measure: needs torch and numpy ({error}): {INSTALL_TORCH}") from error
     start = time.perf_counter()
@@ -235,9 +235,9 @@ _FLOATS = click.Choice(["float32", "bfloat16", "float16"])
     "number of ranks that measure (of nodes, in a hierarchical topology), or for 4 on one rank.  [default: none]",
 )  # fmt: skip
 def _kernels(kernels: tuple[str, ...], systems: tuple[str, ...], **sizes: Any) -> Work:
-    from binsgdm.measure import choices
-    from binsgdm.measure.kernels import measure as work
-    from binsgdm.measure.systems import measure as systems_work
+    from binsgdm.bench import choices
+    from binsgdm.bench.kernels import measure as work
+    from binsgdm.bench.systems import measure as systems_work
 
     names = choices.names() if "all" in systems else systems
     chosen = [choices.choice(text, "--system") for text in names]
@@ -261,7 +261,7 @@ def _kernels(kernels: tuple[str, ...], systems: tuple[str, ...], **sizes: Any) -
 @_BATCH
 @click.option("--dtype", type=_FLOATS, default="float32", show_default=True, help="Precision of the parameters.")
 def _model(models: tuple[str, ...], **options: Any) -> Work:
-    from binsgdm.measure.model import measure as work
+    from binsgdm.bench.model import measure as work
 
     return _work(work, options | {"models": models})
 
@@ -271,7 +271,7 @@ def _model(models: tuple[str, ...], **options: Any) -> Work:
     about="Time the collectives of all_reduce and BinSGDM in every process group, over sizes.\n\n"
     "Groups of one kind (the groups inside nodes, the groups between nodes) run at the same time. A size whose 8 "
     "repetitions take longer than --max-seconds is the last one.",
-    example="torchrun --nproc-per-node 4 -m binsgdm.measure collectives --ranks-per-node 2 -o collectives.json",
+    example="torchrun --nproc-per-node 4 -m binsgdm.bench collectives --ranks-per-node 2 -o collectives.json",
     max_seconds=3.0,
 )
 @click.option(
@@ -281,7 +281,7 @@ def _model(models: tuple[str, ...], **options: Any) -> Work:
 @click.option("--min-size", type=COUNT, default="2^10", show_default=True, help="Bytes of the smallest message.")
 @click.option("--max-size", type=COUNT, default="2^26", show_default=True, help="Bytes of the largest message.")
 def _collectives(only: tuple[str, ...], min_size: int, max_size: int) -> Work:
-    from binsgdm.measure.collectives import measure as work
+    from binsgdm.bench.collectives import measure as work
 
     options: dict[str, Any] = {"only": only, "min_bytes": min_size, "max_bytes": max_size}
     return _work(work, options)
@@ -290,7 +290,7 @@ def _collectives(only: tuple[str, ...], min_size: int, max_size: int) -> Work:
 @_command(
     "training",
     about="Time the steps of real training with a strategy, and their phases.",
-    example="torchrun --nproc-per-node 2 -m binsgdm.measure training --strategy binsgdm:overlap -o training.json",
+    example="torchrun --nproc-per-node 2 -m binsgdm.bench training --strategy binsgdm:overlap -o training.json",
     max_seconds=30.0,
 )
 @_SEVERAL
@@ -315,8 +315,8 @@ def _collectives(only: tuple[str, ...], min_size: int, max_size: int) -> Work:
     help="Answer every message at once, as if all ranks had sent the same: a step's own work on every rank.",
 )  # fmt: skip
 def _training(models: tuple[str, ...], strategies: tuple[str, ...], **options: Any) -> Work:
-    from binsgdm.measure.training import measure as work
-    from binsgdm.measure.training import strategy
+    from binsgdm.bench.training import measure as work
+    from binsgdm.bench.training import strategy
 
     return _work(work, options | {"models": models, "strategies": [strategy(text) for text in strategies]})
 
@@ -324,12 +324,12 @@ def _training(models: tuple[str, ...], strategies: tuple[str, ...], **options: A
 @_command(
     "interference",
     about="Time backward alone, and while collectives run without a pause.",
-    example="torchrun --nproc-per-node 2 -m binsgdm.measure interference --model mlp_4m -o interference.json",
+    example="torchrun --nproc-per-node 2 -m binsgdm.bench interference --model mlp_4m -o interference.json",
     max_seconds=15.0,
 )
 @_MODEL
 @_BATCH
 def _interference(**options: Any) -> Work:
-    from binsgdm.measure.interference import measure as work
+    from binsgdm.bench.interference import measure as work
 
     return _work(work, options)

@@ -8,13 +8,13 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
+from binsgdm.bench import collectives
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.ranks import Ranks, guarded
+from binsgdm.bench.record import Label
+from binsgdm.bench.timing import Stopwatch, Trial
 from binsgdm.errors import BinsgdmError
-from binsgdm.measure import collectives
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.model_zoo import build
-from binsgdm.measure.ranks import Ranks, guarded
-from binsgdm.measure.record import Label
-from binsgdm.measure.timing import Stopwatch, Trial
+from binsgdm.recording.model_zoo import build
 
 MAX_BUCKET_BYTES = 25 * 2**20
 SIGNS_PER_BYTE = 8

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import torch
 
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.ranks import Ranks
+from binsgdm.bench.stream_timing import LAUNCH, CudaQueue, interleave_on_stream
+from binsgdm.bench.timing import SHARED_S, Call, StopRule, interleave, pause_s, trial_of
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import NAMES, Kernels, select, zeros
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.ranks import Ranks
-from binsgdm.measure.stream_timing import LAUNCH, CudaQueue, interleave_on_stream
-from binsgdm.measure.timing import SHARED_S, Call, StopRule, interleave, pause_s, trial_of
-from binsgdm.random import Key
+from binsgdm.kernels.random import Key
 
 MIN_NUMEL, MAX_NUMEL, MAX_GPU_NUMEL = 2**10, 2**27, 2**28
 MAX_REFERENCE_NUMEL = 2**16  # the reference kernels are slow: larger sizes would take most of the time

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.model_zoo import Task, build
-from binsgdm.measure.record import Record
-from binsgdm.measure.timing import Stopwatch, Trial, phases, trial_of
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.record import Record
+from binsgdm.bench.timing import Stopwatch, Trial, phases, trial_of
 from binsgdm.optimizers.binsgdm import BinSGDM
+from binsgdm.recording.model_zoo import Task, build
 
 LR = 1e-6  # so small that repeated steps do not change the model
 

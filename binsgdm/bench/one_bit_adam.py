@@ -7,10 +7,10 @@ from contextlib import suppress
 import numpy as np
 import torch
 
-from binsgdm.exchange import RankContext
-from binsgdm.exchange.answers import fake_received
-from binsgdm.measure.kernel_bytes import bytes_per_element
-from binsgdm.measure.timing import Stopwatch, Trial, phases
+from binsgdm.bench.kernel_bytes import bytes_per_element
+from binsgdm.bench.timing import Stopwatch, Trial, phases
+from binsgdm.comm import RankContext
+from binsgdm.comm.answers import fake_received
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.one_bit_adam_cpu import CpuPasses, is_used_on
 from binsgdm.optimizers.one_bit_adam_update import (

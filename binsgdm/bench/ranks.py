@@ -10,10 +10,10 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
+from binsgdm.comm import groups as grouping
+from binsgdm.comm.groups import Groups
+from binsgdm.comm.transport import is_own_failure
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import groups as grouping
-from binsgdm.exchange.groups import Groups
-from binsgdm.exchange.transport import is_own_failure
 
 T = TypeVar("T")
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
+from binsgdm.bench.choices import text_of
+from binsgdm.bench.ranks import Ranks
+from binsgdm.bench.timing import relative_error
 from binsgdm.errors import BinsgdmError
 from binsgdm.files import write_file
-from binsgdm.measure.choices import text_of
-from binsgdm.measure.ranks import Ranks
-from binsgdm.measure.timing import relative_error
 
 WHAT = "simnet measurements"
 FORMAT = 1

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import torch
 
-from binsgdm.measure.ranks import Ranks
-from binsgdm.measure.record import Record
-from binsgdm.measure.timing import SHARED_S, trial_of
+from binsgdm.bench.ranks import Ranks
+from binsgdm.bench.record import Record
+from binsgdm.bench.timing import SHARED_S, trial_of
 
 EVERY_S = 0.5
 """Least time between two probes: they take some 5 % of a measurement."""

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol
 
 import torch
 
-from binsgdm.measure.timing import WARM_UP, Call, Key, Progress, RankGroup, StopRule, l2_flush
+from binsgdm.bench.timing import WARM_UP, Call, Key, Progress, RankGroup, StopRule, l2_flush
 
 KERNEL, LAUNCH = "kernel", "launch"
 """Labels: times of the GPU alone, or from an idle queue, with the host's launches."""

@@ -11,22 +11,22 @@ from typing import Any
 
 import torch
 
-from binsgdm.exchange import Protocol, RankContext
-from binsgdm.exchange.answers import fake_received
-from binsgdm.exchange.thread import CommunicationThread
-from binsgdm.measure import choices, one_bit_adam
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.choices import SystemChoice, without_topology
-from binsgdm.measure.ranks import Ranks
-from binsgdm.measure.record import Record
-from binsgdm.measure.stream_timing import LAUNCH
-from binsgdm.measure.timing import Stopwatch, Trial, interleave, pause_s
+from binsgdm.bench import choices, one_bit_adam
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.choices import SystemChoice, without_topology
+from binsgdm.bench.ranks import Ranks
+from binsgdm.bench.record import Record
+from binsgdm.bench.stream_timing import LAUNCH
+from binsgdm.bench.timing import Stopwatch, Trial, interleave, pause_s
+from binsgdm.comm import Protocol, RankContext
+from binsgdm.comm.answers import fake_received
+from binsgdm.comm.thread import CommunicationThread
+from binsgdm.compressors.base import Averager, Cut, GradientBucket, Shapes
+from binsgdm.compressors.feedback import ErrorFeedback, WithoutFeedback
+from binsgdm.compressors.pieces import Pieces
+from binsgdm.compressors.registry import make
+from binsgdm.compressors.scatter_reduce import ScatterReduce
 from binsgdm.optimizers.one_bit_adam_cpu import is_used_on
-from binsgdm.systems.base import Averager, Cut, GradientBucket, Shapes
-from binsgdm.systems.feedback import ErrorFeedback, WithoutFeedback
-from binsgdm.systems.pieces import Pieces
-from binsgdm.systems.registry import make
-from binsgdm.systems.scatter_reduce import ScatterReduce
 
 CPU = torch.device("cpu")
 MAX_NUMEL, MAX_GPU_NUMEL = 2**24, 2**28

@@ -10,23 +10,23 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm.ddp import attach, attach_one_bit_adam
+from binsgdm.bench import choices
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.choices import SystemChoice
+from binsgdm.bench.model import LR
+from binsgdm.bench.ranks import Ranks, guarded
+from binsgdm.bench.record import Label
+from binsgdm.bench.timing import WARM_UP, Stopwatch, phases
+from binsgdm.bench.without_messages import answered_at_once, is_answered_at_once, keep_bucket
+from binsgdm.compressors.registry import SYSTEMS
 from binsgdm.errors import BinsgdmError
-from binsgdm.measure import choices
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.choices import SystemChoice
-from binsgdm.measure.model import LR
-from binsgdm.measure.model_zoo import Task, build
-from binsgdm.measure.ranks import Ranks, guarded
-from binsgdm.measure.record import Label
-from binsgdm.measure.timing import WARM_UP, Stopwatch, phases
-from binsgdm.measure.without_messages import answered_at_once, is_answered_at_once, keep_bucket
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.settings import Rounding
-from binsgdm.systems.ddp_hook import compress_gradients
-from binsgdm.systems.registry import SYSTEMS
+from binsgdm.parallel.ddp import attach, attach_one_bit_adam
+from binsgdm.parallel.ddp_hook import compress_gradients
+from binsgdm.recording.model_zoo import Task, build
 
 BLOCK_S = 1.0
 MAX_BLOCK = 10

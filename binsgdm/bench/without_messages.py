@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from binsgdm.exchange import AllGather, AllReduceSum, AllToAll, Message
-from binsgdm.exchange.transport import Transport
+from binsgdm.comm import AllGather, AllReduceSum, AllToAll, Message
+from binsgdm.comm.transport import Transport
 
 
 @contextmanager

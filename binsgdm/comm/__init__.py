@@ -1,6 +1,6 @@
 """What ranks send each other, who carries it, and the 1-bit all-reduce."""
 
-from binsgdm.exchange.messages import (
+from binsgdm.comm.messages import (
     AllGather,
     AllReduceMax,
     AllReduceSum,
@@ -16,7 +16,7 @@ from binsgdm.exchange.messages import (
     run_in_lockstep,
     without_messages,
 )
-from binsgdm.exchange.one_bit import flat, hierarchical, hierarchical_one_bit, piece_start, slice_start
+from binsgdm.comm.one_bit import flat, hierarchical, hierarchical_one_bit, piece_start, slice_start
 
 __all__ = [
     "AllGather",

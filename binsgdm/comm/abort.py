@@ -12,8 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from binsgdm.exchange.groups import Groups, store_key
-from binsgdm.exchange.stores import StoreError, ask
+from binsgdm.comm.groups import Groups, store_key
+from binsgdm.comm.stores import StoreError, ask
 
 ABORT_S = 20.0  # for which NCCL may take to stop its kernels; after it the sentence is told all the same
 
@@ -23,7 +23,7 @@ def abort(groups: Groups, reason: str) -> None:
 
     Over gloo connections close when the last reference to a group is gone, so the caller must drop `groups`, and the
     others fail at once. Over NCCL this rank's kernels stop, and the others find the reason in the store while they wait
-    (`binsgdm.exchange.pending`).
+    (`binsgdm.comm.pending`).
 
     Args:
         groups: of this rank; every reference to them is to be dropped after this.

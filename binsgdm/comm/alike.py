@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from binsgdm.comm.messages import AllReduceMax, Member, Message, Protocol
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange.messages import AllReduceMax, Member, Message, Protocol
 
 _CHECKSUM_BYTES = 8
 _GREATEST = 255

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from binsgdm.exchange.messages import AllGather, AllReduceSum, Message, Protocol, RankContext, group_members
+from binsgdm.comm.messages import AllGather, AllReduceSum, Message, Protocol, RankContext, group_members
 
 
 def fake_received(message: Message, context: RankContext) -> torch.Tensor:

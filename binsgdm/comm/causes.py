@@ -5,10 +5,10 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from binsgdm.comm.abort import abort_reason, close, give_up
+from binsgdm.comm.groups import Groups
+from binsgdm.comm.lost import Company, strangers
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange.abort import abort_reason, close, give_up
-from binsgdm.exchange.groups import Groups
-from binsgdm.exchange.lost import Company, strangers
 
 REPAIR = "start all ranks again from their checkpoints"
 

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 
-from binsgdm.exchange.groups import Groups, store_key
-from binsgdm.exchange.stores import StoreError, ask, is_kept_by_rank_0
+from binsgdm.comm.groups import Groups, store_key
+from binsgdm.comm.stores import StoreError, ask, is_kept_by_rank_0
 
 T = TypeVar("T")
 

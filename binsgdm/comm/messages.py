@@ -1,7 +1,7 @@
 """What ranks send each other, as a protocol: what to send next, and what came back.
 
 A protocol is a generator: it yields a `Message`, gets what the rank received, and returns the result, which is the same
-on every rank. The caller chooses who sends the messages: `binsgdm.exchange.transport` over torch.distributed, or
+on every rank. The caller chooses who sends the messages: `binsgdm.comm.transport` over torch.distributed, or
 `run_in_lockstep` for all ranks in one process. So an algorithm and its one-process control are one piece of code.
 """
 
@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.random import Key, RandomStream
+from binsgdm.kernels.random import Key, RandomStream
 
 GroupName = Literal["world", "intra_node", "inter_node"]
 

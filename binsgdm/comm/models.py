@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from binsgdm.comm.groups import is_world, ranks_of
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange.groups import is_world, ranks_of
 
 LOCAL, COMPRESSED = "_binsgdm_local_gradients", "_binsgdm_compresses"
 """Attributes of a DDP module whose communication hook `attach` has registered, or `compress_gradients`."""

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from binsgdm import streams
-from binsgdm.exchange.abort import abort_reason
-from binsgdm.exchange.groups import Groups
-from binsgdm.exchange.roll_call import has_store, missing_ranks, sign_in
+from binsgdm.comm.abort import abort_reason
+from binsgdm.comm.groups import Groups
+from binsgdm.comm.roll_call import has_store, missing_ranks, sign_in
+from binsgdm.kernels import streams
 
 # A step waits about as long as it takes: the first polls are short, since the GPU idles until the host goes on.
 SHORTEST_POLL_S, LONGEST_POLL_S = 20e-6, 5e-3

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch.distributed as dist
 
+from binsgdm.comm.groups import Groups, store_key, timeout_of
+from binsgdm.comm.stores import default_store
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange.groups import Groups, store_key, timeout_of
-from binsgdm.exchange.stores import default_store
 
 LONGEST_POLL_S = 0.05
 

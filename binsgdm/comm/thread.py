@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 
 import torch
 
-from binsgdm import streams
-from binsgdm.streams import Event, Stream
+from binsgdm.kernels import streams
+from binsgdm.kernels.streams import Event, Stream
 
 Item = TypeVar("Item")
 

@@ -8,12 +8,11 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 
-from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import lost
-from binsgdm.exchange.abort import abort
-from binsgdm.exchange.causes import end_otherwise, end_over_gloo
-from binsgdm.exchange.groups import Groups, release
-from binsgdm.exchange.messages import (
+from binsgdm.comm import lost
+from binsgdm.comm.abort import abort
+from binsgdm.comm.causes import end_otherwise, end_over_gloo
+from binsgdm.comm.groups import Groups, release
+from binsgdm.comm.messages import (
     AllGather,
     AllReduceMax,
     AllReduceSum,
@@ -24,9 +23,10 @@ from binsgdm.exchange.messages import (
     Protocol,
     SendRecv,
 )
-from binsgdm.exchange.pending import Pending
-from binsgdm.exchange.roll_call import meet
-from binsgdm.stages import stage
+from binsgdm.comm.pending import Pending
+from binsgdm.comm.roll_call import meet
+from binsgdm.errors import BinsgdmError
+from binsgdm.kernels.stages import stage
 
 T = TypeVar("T")
 

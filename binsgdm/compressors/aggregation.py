@@ -4,12 +4,12 @@ from collections.abc import Callable, Generator
 
 import torch
 
+from binsgdm.comm import AllGather, AllReduceSum, Message, Protocol, RankContext
+from binsgdm.compressors.base import Compressor, Payload, Shapes
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, AllReduceSum, Message, Protocol, RankContext
-from binsgdm.functional import divided
-from binsgdm.random import Key, RandomStream
-from binsgdm.stages import stage
-from binsgdm.systems.base import Compressor, Payload, Shapes
+from binsgdm.kernels.functional import divided
+from binsgdm.kernels.random import Key, RandomStream
+from binsgdm.kernels.stages import stage
 
 # From this rank's payload (and its decompressed values, if they are known) to the mean of all ranks' decompressed
 # values.

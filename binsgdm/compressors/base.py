@@ -2,8 +2,9 @@
 
 A compressor takes one bucket, the flat gradients of some tensors (whose shapes it may use: low rank, columns), to a
 payload and back. A system takes this rank's gradients of a bucket to an estimate of their mean over all ranks, the same
-on every rank, in a protocol with the others (`binsgdm.exchange`). Most systems are a compressor, an aggregation
-(`binsgdm.systems.aggregation`) and, where the compressor is biased, error feedback (`binsgdm.systems.feedback`).
+on every rank, in a protocol with the others (`binsgdm.comm`). Most systems are a compressor, an aggregation
+(`binsgdm.compressors.aggregation`) and, where the compressor is biased, error feedback
+(`binsgdm.compressors.feedback`).
 """
 
 import inspect
@@ -17,10 +18,10 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from binsgdm import streams
+from binsgdm.comm import GroupName, Protocol, RankContext
 from binsgdm.errors import BinsgdmError, listed, shown
-from binsgdm.exchange import GroupName, Protocol, RankContext
-from binsgdm.random import Key
+from binsgdm.kernels import streams
+from binsgdm.kernels.random import Key
 
 Shapes = tuple[tuple[int, ...], ...]
 AggregationName = Literal["all_reduce", "all_gather", "all_to_all + all_gather", "ring"]
@@ -192,8 +193,9 @@ RANK = ("rank", "world_size")  # arguments of a constructor that are no options 
 class System(ABC):
     """A system that averages gradients: its description, and how one rank's end of it is made.
 
-    A class of one's own has the description as class attributes, is a `binsgdm.systems.feedback.CompressorSystem` or a
-    `ProtocolSystem`, and becomes known by `binsgdm.systems.registry.register`, which has an example.
+    A class of one's own has the description as class attributes, is a
+    `binsgdm.compressors.feedback.CompressorSystem` or a `ProtocolSystem`, and becomes known by
+    `binsgdm.compressors.registry.register`, which has an example.
 
     Attributes:
         name: as `compress_gradients`, scenarios and measurements call it.
@@ -202,7 +204,7 @@ class System(ABC):
         wire_format: what every rank sends.
         aggregation: which collectives move its payloads.
         has_feedback: what it loses comes back with the next gradient.
-        topologies: among whom its payloads travel (`binsgdm.systems.topologies`), its own first.
+        topologies: among whom its payloads travel (`binsgdm.compressors.topologies`), its own first.
         cut: along what pieces of a matrix are cut.
         needs_equal_threads: every rank computes the mean with products of matrices, whose last bits depend on the
             number of threads.

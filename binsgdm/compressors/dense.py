@@ -1,8 +1,8 @@
 """Full precision: what every compressing system is compared with."""
 
-from binsgdm.exchange import Protocol, RankContext
-from binsgdm.systems.aggregation import all_reduce_mean
-from binsgdm.systems.base import GradientBucket, ProtocolSystem, check_values
+from binsgdm.comm import Protocol, RankContext
+from binsgdm.compressors.aggregation import all_reduce_mean
+from binsgdm.compressors.base import GradientBucket, ProtocolSystem, check_values
 
 
 class Dense(ProtocolSystem):
@@ -16,6 +16,6 @@ class Dense(ProtocolSystem):
     topologies = ("all_reduce",)
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
-        """Return the mean over all ranks; see `binsgdm.systems.base.Averager`."""
+        """Return the mean over all ranks; see `binsgdm.compressors.base.Averager`."""
         check_values(self.name, bucket.values, bucket.shapes)
         return (yield from all_reduce_mean(bucket.values, context))

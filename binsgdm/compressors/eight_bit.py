@@ -15,12 +15,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from binsgdm.compressors import levels
+from binsgdm.compressors.base import Shapes, check_choice, check_whole, numel_of
+from binsgdm.compressors.feedback import CheckedCompressor, PayloadSpec
 from binsgdm.errors import BinsgdmError
-from binsgdm.functional import divided
-from binsgdm.random import Key
-from binsgdm.systems import levels
-from binsgdm.systems.base import Shapes, check_choice, check_whole, numel_of
-from binsgdm.systems.feedback import CheckedCompressor, PayloadSpec
+from binsgdm.kernels.functional import divided
+from binsgdm.kernels.random import Key
 
 Dtype = Literal["int8", "fp8_e4m3", "fp8_e5m2"]
 _TORCH_NAMES: dict[Dtype, str] = {"int8": "int8", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}

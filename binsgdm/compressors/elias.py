@@ -14,8 +14,8 @@ Shape letters: B blocks, S elements of a block, K levels that are not zero, T bi
 import torch
 from torch import Tensor
 
-from binsgdm.bits import pack_signs, packed_numel
 from binsgdm.errors import BinsgdmError
+from binsgdm.kernels.bits import pack_signs, packed_numel
 
 # Up to this size one level takes at most 32 + 1 + 13 = 46 bits (distance, sign, magnitude), which a window of 49 holds.
 MAX_BLOCK_SIZE = 2**20

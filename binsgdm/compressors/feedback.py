@@ -6,11 +6,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from binsgdm.exchange import Protocol, RankContext
-from binsgdm.random import Key
-from binsgdm.stages import stage
-from binsgdm.systems.aggregation import Aggregation, gather_payloads, key_of
-from binsgdm.systems.base import (
+from binsgdm.comm import Protocol, RankContext
+from binsgdm.compressors.aggregation import Aggregation, gather_payloads, key_of
+from binsgdm.compressors.base import (
     AggregationName,
     Averager,
     Compressor,
@@ -25,8 +23,10 @@ from binsgdm.systems.base import (
     check_values,
     numel_of,
 )
-from binsgdm.systems.momentum import LocalMomentum, split_state
-from binsgdm.systems.residuals import Residuals, load_together
+from binsgdm.compressors.momentum import LocalMomentum, split_state
+from binsgdm.compressors.residuals import Residuals, load_together
+from binsgdm.kernels.random import Key
+from binsgdm.kernels.stages import stage
 
 
 class WithoutFeedback(Averager):
@@ -45,7 +45,7 @@ class WithoutFeedback(Averager):
         self.aggregate = aggregate
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
-        """Compress the gradients of a bucket and average over all ranks; see `binsgdm.systems.base.Averager`."""
+        """Compress the gradients of a bucket and average over all ranks; see `binsgdm.compressors.base.Averager`."""
         compressor = at_step(self.compressor, context.step)
         with stage("encode"):
             payload = compressor.compress(bucket.values, bucket.shapes, key_of(compressor, context))
@@ -91,7 +91,7 @@ class ErrorFeedback(Averager):
         self._momentum = momentum
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
-        """Correct, compress, average, and keep what this rank's payload lost; see `binsgdm.systems.base.Averager`."""
+        """Correct, compress, average, keep what the payload lost; see `binsgdm.compressors.base.Averager`."""
         given = bucket if self._momentum is None else self._momentum.added(bucket)
         corrected = self.residuals.corrected(given, context)
         compressor = at_step(self.compressor, context.step)
@@ -141,8 +141,8 @@ class CompressorSystem(System):
     Its constructor takes the options by keyword; a frozen dataclass does so by itself.
 
     Attributes:
-        is_unbiased: as `binsgdm.systems.base.Compressor`.
-        uses_common_key: as `binsgdm.systems.base.Compressor`.
+        is_unbiased: as `binsgdm.compressors.base.Compressor`.
+        uses_common_key: as `binsgdm.compressors.base.Compressor`.
         aggregate: how payloads travel.
     """
 
@@ -158,15 +158,15 @@ class CompressorSystem(System):
 
     @abstractmethod
     def compress(self, values: torch.Tensor, shapes: Shapes, key: Key) -> Payload:
-        """Do as `binsgdm.systems.base.Compressor.compress`."""
+        """Do as `binsgdm.compressors.base.Compressor.compress`."""
 
     @abstractmethod
     def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> torch.Tensor:
-        """Do as `binsgdm.systems.base.Compressor.decompress`."""
+        """Do as `binsgdm.compressors.base.Compressor.decompress`."""
 
     @abstractmethod
     def num_bytes(self, shapes: Shapes) -> int | None:
-        """Do as `binsgdm.systems.base.Compressor.num_bytes`."""
+        """Do as `binsgdm.compressors.base.Compressor.num_bytes`."""
 
     def num_sent(self, shapes: Shapes) -> int:
         """Return of how many elements a payload has something to decode: all, unless it leaves some out."""
@@ -217,7 +217,7 @@ class CheckedCompressor(CompressorSystem):
         """Return flat fp32 values."""
 
     def compress(self, values: torch.Tensor, shapes: Shapes, key: Key) -> Payload:
-        """Encode flat fp32 values; see `binsgdm.systems.base.Compressor`.
+        """Encode flat fp32 values; see `binsgdm.compressors.base.Compressor`.
 
         Raises:
             BinsgdmError: values that are not flat fp32, or of another number than the shapes say, or none.
@@ -226,7 +226,7 @@ class CheckedCompressor(CompressorSystem):
         return Payload(tensors=self.encode(values, shapes, key))
 
     def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> torch.Tensor:
-        """Decode a payload; see `binsgdm.systems.base.Compressor`.
+        """Decode a payload; see `binsgdm.compressors.base.Compressor`.
 
         Raises:
             BinsgdmError: a payload of other settings or shapes.

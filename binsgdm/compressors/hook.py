@@ -1,6 +1,6 @@
-"""The former place of `binsgdm.systems.ddp_hook`."""
+"""The former place of `binsgdm.parallel.ddp_hook`: to drop."""
 
-from binsgdm.systems.ddp_hook import compress_gradients
-from binsgdm.systems.gradient_exchange import GradientExchange
+from binsgdm.parallel.ddp_hook import compress_gradients
+from binsgdm.parallel.gradient_exchange import GradientExchange
 
 __all__ = ["GradientExchange", "compress_gradients"]

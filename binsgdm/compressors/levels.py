@@ -15,9 +15,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from binsgdm.bits import pack_signs, packed_numel
-from binsgdm.random import Key, uniforms
-from binsgdm.uploads import constant
+from binsgdm.kernels.bits import pack_signs, packed_numel
+from binsgdm.kernels.random import Key, uniforms
+from binsgdm.kernels.uploads import constant
 
 MAX_BLOCK_SIZE = 2**20
 Norm = Literal["l2", "max"]

@@ -1,7 +1,7 @@
 """Low-rank systems: in place of a gradient matrix its thin factors travel, and all ranks average them.
 
 PowerSGD and GradZip are no compressors: what travels is a mean over all ranks already, and what one rank computes next
-depends on it. They have the residuals (`binsgdm.systems.feedback`) and the factors by parameter.
+depends on it. They have the residuals (`binsgdm.compressors.feedback`) and the factors by parameter.
 
 A gradient with an infinity or a NaN is not finite on any rank, at least in the row or the column of its matrix.
 Residuals stay what they were; a factor that is not finite starts anew at random.
@@ -15,11 +15,9 @@ from typing import Any
 
 import torch
 
-from binsgdm import streams
-from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Message, Protocol, RankContext
-from binsgdm.systems.aggregation import all_reduce_mean
-from binsgdm.systems.base import (
+from binsgdm.comm import Message, Protocol, RankContext
+from binsgdm.compressors.aggregation import all_reduce_mean
+from binsgdm.compressors.base import (
     REPAIR,
     GradientBucket,
     ParameterId,
@@ -30,8 +28,10 @@ from binsgdm.systems.base import (
     check_whole,
     numel_of,
 )
-from binsgdm.systems.matrices import Matrix, is_factored, matrix_shape, orthonormalized, split_matrices
-from binsgdm.systems.residuals import Residuals, is_parameter, tensors_of
+from binsgdm.compressors.matrices import Matrix, is_factored, matrix_shape, orthonormalized, split_matrices
+from binsgdm.compressors.residuals import Residuals, is_parameter, tensors_of
+from binsgdm.errors import BinsgdmError
+from binsgdm.kernels import streams
 
 _BYTES = 4
 
@@ -57,7 +57,7 @@ class _LowRankSystem(ProtocolSystem):
         self._factors: dict[ParameterId, torch.Tensor] = {}
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
-        """Average a low-rank approximation over all ranks and keep what it lost; see `binsgdm.systems.base.Averager`.
+        """Average a low-rank approximation over all ranks, keep what it lost; see `binsgdm.compressors.base.Averager`.
 
         The result is the same on every rank to the bit where all ranks compute alike (the same device, library and
         number of threads): the last product of factors is each rank's own.

@@ -10,8 +10,8 @@ Source: Wu, He, Guo, Qu, Wang, Zhuang and Zhang, "Sign bit is enough: a learning
 all-reduce with ultimate compression", DAC 2022 (arXiv:2204.06787): synchronization and the bitwise merge.
 Differs: the paper applies the signs times a global learning rate; here they are times `scale` (that rate over the local
 one), or by default times the mean absolute value over all ranks. That mean travels in either case, 4 bytes a rank,
-since signs cannot say that a value is not finite. The sign of 0 is +1. The draws are counter-based (`binsgdm.random`)
-and taken for every element, also where the bits are equal.
+since signs cannot say that a value is not finite. The sign of 0 is +1. The draws are counter-based
+(`binsgdm.kernels.random`) and taken for every element, also where the bits are equal.
 
 A merged sign is that of another rank more often than a rank's own, so that a residual kept in full grows until the next
 synchronization. `residual_decay` below 1 forgets the oldest losses.
@@ -26,13 +26,9 @@ from typing import Any
 
 import torch
 
-from binsgdm.bits import pack_signs, unpack_signs
-from binsgdm.errors import BinsgdmError, shown
-from binsgdm.exchange import AllGather, GroupName, Protocol, RankContext
-from binsgdm.flat_buckets import BITS_PER_BYTE
-from binsgdm.functional import divided
-from binsgdm.random import Key, RandomStream, draws
-from binsgdm.systems.base import (
+from binsgdm.comm import AllGather, GroupName, Protocol, RankContext
+from binsgdm.comm.flat_buckets import BITS_PER_BYTE
+from binsgdm.compressors.base import (
     GradientBucket,
     ProtocolSystem,
     check_choice,
@@ -41,9 +37,13 @@ from binsgdm.systems.base import (
     is_number,
     is_share,
 )
-from binsgdm.systems.momentum import check_momentum, local_momentum, split_state
-from binsgdm.systems.residuals import Residuals, load_together
-from binsgdm.systems.rings import Hop, Ring, all_reduce_round_rings
+from binsgdm.compressors.momentum import check_momentum, local_momentum, split_state
+from binsgdm.compressors.residuals import Residuals, load_together
+from binsgdm.compressors.rings import Hop, Ring, all_reduce_round_rings
+from binsgdm.errors import BinsgdmError, shown
+from binsgdm.kernels.bits import pack_signs, unpack_signs
+from binsgdm.kernels.functional import divided
+from binsgdm.kernels.random import Key, RandomStream, draws
 
 NUM_DRAW_VALUES = 2**32  # a draw has 32 bits
 
@@ -57,7 +57,7 @@ class Marsit(ProtocolSystem):
         scale: what a sign stands for, > 0, in the gradient's units; None for the mean absolute value over all ranks.
         residual_decay: part of the residual that is added to the next gradient, in [0, 1]; 1 is the paper's.
         momentum: decay of the momentum that each rank sends in place of its gradients, in [0, 1); 0 for none. Then the
-            optimizer shall have none; see `binsgdm.systems.momentum`.
+            optimizer shall have none; see `binsgdm.compressors.momentum`.
         torus: go round the ranks of a node, then round the nodes, instead of round all ranks in one ring: ranks per
             node + nodes - 2 hops each way instead of world size - 1.
         rank: this rank.
@@ -122,7 +122,7 @@ class Marsit(ProtocolSystem):
             )
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
-        """Return signs times what they stand for, or the mean; see `binsgdm.systems.base.Averager`.
+        """Return signs times what they stand for, or the mean; see `binsgdm.compressors.base.Averager`.
 
         A value that is not finite makes the whole estimate NaN on all ranks.
         """

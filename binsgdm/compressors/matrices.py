@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import torch
 
-from binsgdm.exchange import RankContext
-from binsgdm.random import thresholds
-from binsgdm.systems.base import ParameterId, Shapes, numel_of
+from binsgdm.comm import RankContext
+from binsgdm.compressors.base import ParameterId, Shapes, numel_of
+from binsgdm.kernels.random import thresholds
 
 # The norm that a unit column must keep when its projection on the columns before it is taken away. A column that keeps
 # less depends on them, up to fp32 rounding.

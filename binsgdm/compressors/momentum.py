@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
+from binsgdm.compressors.base import GradientBucket, is_share
+from binsgdm.compressors.residuals import Residuals
 from binsgdm.errors import BinsgdmError, listed, shown
-from binsgdm.systems.base import GradientBucket, is_share
-from binsgdm.systems.residuals import Residuals
 
 
 class LocalMomentum:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from binsgdm.systems.base import Cut, Shapes
+from binsgdm.compressors.base import Cut, Shapes
 
 
 class _TensorCut(NamedTuple):

@@ -1,7 +1,7 @@
 """QSGD, its max-norm variant, and NUQSGD: values rounded at random to a few levels of their block's norm.
 
 Payload: an fp32 norm per block, then the codes of all elements: `bits` bits each, packed (`coding="packed"`), or the
-runs and levels of `binsgdm.systems.elias` (`coding="elias"`), whose length depends on the values and which is the
+runs and levels of `binsgdm.compressors.elias` (`coding="elias"`), whose length depends on the values and which is the
 shorter one where most levels are zero: wide blocks, few bits, L2 norm.
 
 A value that is not finite makes its whole block NaN after decompression. Blocks run over the bucket, not tensor by
@@ -17,16 +17,16 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from binsgdm.errors import BinsgdmError
-from binsgdm.random import Key
-from binsgdm.systems import elias, levels
-from binsgdm.systems.base import (
+from binsgdm.compressors import elias, levels
+from binsgdm.compressors.base import (
     Shapes,
     check_choice,
     check_whole,
     numel_of,
 )
-from binsgdm.systems.feedback import CheckedCompressor, PayloadSpec
+from binsgdm.compressors.feedback import CheckedCompressor, PayloadSpec
+from binsgdm.errors import BinsgdmError
+from binsgdm.kernels.random import Key
 
 Coding = Literal["packed", "elias"]
 

@@ -24,7 +24,7 @@ A system of one's own, in any file:
             return 2 * numel_of(shapes)
 
 `compress_gradients`, `simnet measure` and whoever goes through `SYSTEMS` know it from then on, by its name, in this
-process: every rank registers it. A system that is no compressor is a `binsgdm.systems.base.ProtocolSystem`, whose
+process: every rank registers it. A system that is no compressor is a `binsgdm.compressors.base.ProtocolSystem`, whose
 `mean` yields its messages. A package lets its systems be found without an import by an entry point, whose name is that
 of the system:
 
@@ -40,17 +40,17 @@ from contextlib import contextmanager
 from importlib import metadata
 from typing import Any, TypeVar
 
+from binsgdm.compressors import topologies
+from binsgdm.compressors.atomo import Atomo
+from binsgdm.compressors.base import MAX_RANKS, Averager, System, Topology, check_whole
+from binsgdm.compressors.dense import Dense
+from binsgdm.compressors.eight_bit import ByteGrad
+from binsgdm.compressors.low_rank import GradZip, PowerSGD
+from binsgdm.compressors.marsit import Marsit
+from binsgdm.compressors.qsgd import NUQSGD, QSGD, QSGDInf
+from binsgdm.compressors.signs import MajorityVote, OneBitSGD, ScaledSign, TernGrad
+from binsgdm.compressors.sparse import MSTopK, RandomK, TopK
 from binsgdm.errors import BinsgdmError, shown
-from binsgdm.systems import topologies
-from binsgdm.systems.atomo import Atomo
-from binsgdm.systems.base import MAX_RANKS, Averager, System, Topology, check_whole
-from binsgdm.systems.dense import Dense
-from binsgdm.systems.eight_bit import ByteGrad
-from binsgdm.systems.low_rank import GradZip, PowerSGD
-from binsgdm.systems.marsit import Marsit
-from binsgdm.systems.qsgd import NUQSGD, QSGD, QSGDInf
-from binsgdm.systems.signs import MajorityVote, OneBitSGD, ScaledSign, TernGrad
-from binsgdm.systems.sparse import MSTopK, RandomK, TopK
 
 ENTRY_POINTS = "binsgdm.systems"  # group in which other packages name their systems
 # Arguments of functions that take a system's options as keywords as well: an option of this name could not be given.
@@ -171,7 +171,7 @@ def _check(system: object) -> None:
         raise BinsgdmError(f"{where}: name: {system.name!r}: must be letters, digits and _; such as 'top_k'")
     if inspect.isabstract(system):
         missing = ", ".join(sorted(system.__abstractmethods__))
-        raise BinsgdmError(f"{where}: has no {missing}: a system must have it; see help(binsgdm.systems.base)")
+        raise BinsgdmError(f"{where}: has no {missing}: a system must have it; see help(binsgdm.compressors.base)")
     for option, default in system.options.items():
         if option in RESERVED or default is inspect.Parameter.empty:
             raise BinsgdmError(

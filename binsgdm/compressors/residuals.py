@@ -12,10 +12,18 @@ from typing import Any
 
 import torch
 
-from binsgdm import streams
+from binsgdm.comm import RankContext
+from binsgdm.compressors.base import (
+    MAX_RANKS,
+    REPAIR,
+    GradientBucket,
+    ParameterId,
+    check_state,
+    check_values,
+    check_whole,
+)
 from binsgdm.errors import BinsgdmError, shown
-from binsgdm.exchange import RankContext
-from binsgdm.systems.base import MAX_RANKS, REPAIR, GradientBucket, ParameterId, check_state, check_values, check_whole
+from binsgdm.kernels import streams
 
 _STATE_KEYS = {"rank", "world_size", "residuals"}
 

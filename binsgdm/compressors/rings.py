@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
+from binsgdm.comm import GroupName, Protocol, RankContext, SendRecv, group_members
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import GroupName, Protocol, RankContext, SendRecv, group_members
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ stays with the owner and is added to its next mean where the system has error fe
 
 Source: Seide et al., Interspeech 2014, quantize each stripe twice in this way; Tang, Yu, Lian, Zhang and Liu,
 "DoubleSqueeze: parallel stochastic gradient descent with double-pass error-compensated compression", ICML 2019, with
-error feedback at both places. Differs: tensors are cut one by one (`binsgdm.systems.pieces`).
+error feedback at both places. Differs: tensors are cut one by one (`binsgdm.compressors.pieces`).
 
 Shape letters: N elements of a bucket, K pieces, one a rank, B bytes of the longest payload.
 """
@@ -18,13 +18,9 @@ from typing import Any
 
 import torch
 
-from binsgdm.errors import BinsgdmError, listed
-from binsgdm.exchange import AllGather, AllToAll, Message, Protocol, RankContext
-from binsgdm.functional import divided
-from binsgdm.random import Key, RandomStream
-from binsgdm.stages import staged
-from binsgdm.systems.aggregation import as_bytes, from_bytes, key_of
-from binsgdm.systems.base import (
+from binsgdm.comm import AllGather, AllToAll, Message, Protocol, RankContext
+from binsgdm.compressors.aggregation import as_bytes, from_bytes, key_of
+from binsgdm.compressors.base import (
     Averager,
     Compressor,
     Cut,
@@ -34,10 +30,14 @@ from binsgdm.systems.base import (
     check_stateless,
     check_values,
 )
-from binsgdm.systems.feedback import CompressorSystem, at_step
-from binsgdm.systems.momentum import LocalMomentum, split_state
-from binsgdm.systems.pieces import Pieces, pad
-from binsgdm.systems.residuals import Residuals, load_together
+from binsgdm.compressors.feedback import CompressorSystem, at_step
+from binsgdm.compressors.momentum import LocalMomentum, split_state
+from binsgdm.compressors.pieces import Pieces, pad
+from binsgdm.compressors.residuals import Residuals, load_together
+from binsgdm.errors import BinsgdmError, listed
+from binsgdm.kernels.functional import divided
+from binsgdm.kernels.random import Key, RandomStream
+from binsgdm.kernels.stages import staged
 
 _OWNER = "owner"  # key of a state
 Scattered = Generator[Message, torch.Tensor, tuple[torch.Tensor, torch.Tensor | None]]
@@ -78,7 +78,7 @@ class ScatterReduce(Averager):
             self._momentum = compressor.local_momentum(rank, world_size)
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
-        """Encode pieces, average this rank's, encode it again; see `binsgdm.systems.base.Averager`."""
+        """Encode pieces, average this rank's, encode it again; see `binsgdm.compressors.base.Averager`."""
         given = bucket if self._momentum is None else self._momentum.added(bucket)
         check_values(self.compressor.name, given.values, bucket.shapes)
         corrected = given.values if self.residuals is None else self.residuals.corrected(given, context)

@@ -14,13 +14,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from binsgdm.bits import pack_signs, packed_numel, unpack_signs
-from binsgdm.errors import BinsgdmError, shown
-from binsgdm.exchange import AllGather, AllToAll, Protocol, RankContext
-from binsgdm.flat_buckets import BITS_PER_BYTE
-from binsgdm.random import Key, RandomStream, draws
-from binsgdm.systems import levels
-from binsgdm.systems.base import (
+from binsgdm.comm import AllGather, AllToAll, Protocol, RankContext
+from binsgdm.comm.flat_buckets import BITS_PER_BYTE
+from binsgdm.compressors import levels
+from binsgdm.compressors.base import (
     GradientBucket,
     ProtocolSystem,
     Shapes,
@@ -30,10 +27,13 @@ from binsgdm.systems.base import (
     is_number,
     numel_of,
 )
-from binsgdm.systems.feedback import CheckedCompressor, PayloadSpec
-from binsgdm.systems.momentum import LocalMomentum, check_momentum, local_momentum, split_state
-from binsgdm.systems.residuals import load_together
-from binsgdm.uploads import constant
+from binsgdm.compressors.feedback import CheckedCompressor, PayloadSpec
+from binsgdm.compressors.momentum import LocalMomentum, check_momentum, local_momentum, split_state
+from binsgdm.compressors.residuals import load_together
+from binsgdm.errors import BinsgdmError, shown
+from binsgdm.kernels.bits import pack_signs, packed_numel, unpack_signs
+from binsgdm.kernels.random import Key, RandomStream, draws
+from binsgdm.kernels.uploads import constant
 
 _TERNARY = (-1.0, 0.0, 1.0)
 
@@ -49,7 +49,7 @@ class MajorityVote(ProtocolSystem):
 
     Args:
         momentum: decay of the momentum whose signs each rank sends in place of its gradients', in [0, 1); 0 for none.
-            Then the optimizer shall have none; see `binsgdm.systems.momentum`.
+            Then the optimizer shall have none; see `binsgdm.compressors.momentum`.
         rank: this rank.
         world_size: all ranks.
 
@@ -73,7 +73,7 @@ class MajorityVote(ProtocolSystem):
         self._momentum = local_momentum(momentum, rank=rank, world_size=world_size)
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
-        """Return the winning signs as +1 and -1; see `binsgdm.systems.base.Averager`."""
+        """Return the winning signs as +1 and -1; see `binsgdm.compressors.base.Averager`."""
         check_values(self.name, bucket.values, bucket.shapes)
         if self._momentum is None:
             return (yield from _vote(bucket.values, context))
@@ -124,12 +124,12 @@ class ScaledSign(CheckedCompressor):
     """EF-signSGD's compressor: the sign times the mean magnitude.
 
     It is a contraction, not unbiased: ||v - C(v)||^2 = (1 - delta) ||v||^2 for what shares a scale, with
-    delta = ||v||_1^2 / (n ||v||_2^2) >= 1 / n. Use it under error feedback (`binsgdm.systems.feedback`).
+    delta = ||v||_1^2 / (n ||v||_2^2) >= 1 / n. Use it under error feedback (`binsgdm.compressors.feedback`).
 
     Attributes:
         scale_per: what shares a scale, "tensor" or "bucket".
         momentum: decay of the momentum that each rank sends in place of its gradients, in [0, 1); 0 for none. Then the
-            optimizer shall have none; see `binsgdm.systems.momentum`.
+            optimizer shall have none; see `binsgdm.compressors.momentum`.
 
     Raises:
         BinsgdmError: another `scale_per`, or a momentum out of range.
@@ -182,11 +182,11 @@ class OneBitSGD(CheckedCompressor):
     A tensor is the matrix (shape[0], all others), so that a column has shape[0] elements; a vector is one column. What
     is negative becomes the mean of the column's negative values, the rest that of its others. It is a contraction:
     ||v - C(v)||^2 = ||v||^2 - sum of count * mean^2 over the two halves of all columns. Use it under error feedback
-    (`binsgdm.systems.feedback`), as the paper does. A matrix with few rows has many means: 64 bits a column.
+    (`binsgdm.compressors.feedback`), as the paper does. A matrix with few rows has many means: 64 bits a column.
 
     Attributes:
         momentum: decay of the momentum that each rank sends in place of its gradients, in [0, 1); 0 for none. Then the
-            optimizer shall have none; see `binsgdm.systems.momentum`.
+            optimizer shall have none; see `binsgdm.compressors.momentum`.
 
     Raises:
         BinsgdmError: a momentum out of range.

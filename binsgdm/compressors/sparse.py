@@ -13,12 +13,9 @@ from types import MappingProxyType
 
 import torch
 
-from binsgdm.errors import BinsgdmError, shown
-from binsgdm.exchange import AllGather, Protocol, RankContext
-from binsgdm.functional import divided
-from binsgdm.random import Key, draws
-from binsgdm.systems.aggregation import all_reduce_payloads, as_bytes, from_bytes
-from binsgdm.systems.base import (
+from binsgdm.comm import AllGather, Protocol, RankContext
+from binsgdm.compressors.aggregation import all_reduce_payloads, as_bytes, from_bytes
+from binsgdm.compressors.base import (
     Compressor,
     Payload,
     Shapes,
@@ -27,8 +24,11 @@ from binsgdm.systems.base import (
     is_number,
     numel_of,
 )
-from binsgdm.systems.feedback import CheckedCompressor, PayloadSpec
-from binsgdm.systems.momentum import LocalMomentum, check_momentum, local_momentum
+from binsgdm.compressors.feedback import CheckedCompressor, PayloadSpec
+from binsgdm.compressors.momentum import LocalMomentum, check_momentum, local_momentum
+from binsgdm.errors import BinsgdmError, shown
+from binsgdm.kernels.functional import divided
+from binsgdm.kernels.random import Key, draws
 
 INDEX_DTYPE = torch.int32
 MAX_NUMEL = 2**31 - 1  # values of a bucket that an int32 can index
@@ -63,14 +63,15 @@ class _Sparsifier(CheckedCompressor):
         ratio: of the values of each bucket, in (0, 1]; rounded to the nearest k, at least 1.
         k: values of each bucket, >= 1; all of a bucket that has fewer.
         momentum: decay of the momentum that each rank sends in place of its gradients, in [0, 1); 0 for none. Then the
-            optimizer shall have none; see `binsgdm.systems.momentum`.
+            optimizer shall have none; see `binsgdm.compressors.momentum`.
         masks_momentum: whether an element's momentum begins anew once it was sent.
-        clip_norm: as `binsgdm.systems.momentum.LocalMomentum`, above 0; None for no clipping.
+        clip_norm: as `binsgdm.compressors.momentum.LocalMomentum`, above 0; None for no clipping.
         warmup_steps: steps over which the ratio falls to `ratio` by equal factors: ratio^(t / (warmup_steps + 1)) in
             step t.
 
     Source of momentum, masks_momentum, clip_norm and warmup_steps: Lin et al., "Deep gradient compression", ICLR 2018.
-    Differs: the ratio falls from step to step, where theirs falls from epoch to epoch; as `binsgdm.systems.momentum`.
+    Differs: the ratio falls from step to step, where theirs falls from epoch to epoch; as
+    `binsgdm.compressors.momentum`.
     """
 
     ratio: float | None = None
@@ -177,9 +178,9 @@ class TopK(_Indexed):
         ratio: values kept of each bucket, in (0, 1]; rounded to the nearest k, at least 1.
         k: values kept of each bucket, >= 1; all of a bucket that has fewer. Exactly one of the two is given.
         momentum: decay of the momentum that each rank sends in place of its gradients, in [0, 1); 0 for none. Then the
-            optimizer shall have none; see `binsgdm.systems.momentum`.
+            optimizer shall have none; see `binsgdm.compressors.momentum`.
         masks_momentum: whether an element's momentum begins anew once it was sent.
-        clip_norm: as `binsgdm.systems.momentum.LocalMomentum`, above 0; None for no clipping.
+        clip_norm: as `binsgdm.compressors.momentum.LocalMomentum`, above 0; None for no clipping.
         warmup_steps: steps over which the ratio falls to `ratio` by equal factors: ratio^(t / (warmup_steps + 1)) in
             step t.
 
@@ -213,9 +214,9 @@ class MSTopK(_Indexed):
         ratio: values kept of each bucket, in (0, 1]; rounded to the nearest k, at least 1.
         k: values kept of each bucket, >= 1; all of a bucket that has fewer. Exactly one of the two is given.
         momentum: decay of the momentum that each rank sends in place of its gradients, in [0, 1); 0 for none. Then the
-            optimizer shall have none; see `binsgdm.systems.momentum`.
+            optimizer shall have none; see `binsgdm.compressors.momentum`.
         masks_momentum: whether an element's momentum begins anew once it was sent.
-        clip_norm: as `binsgdm.systems.momentum.LocalMomentum`, above 0; None for no clipping.
+        clip_norm: as `binsgdm.compressors.momentum.LocalMomentum`, above 0; None for no clipping.
         warmup_steps: steps over which the ratio falls to `ratio` by equal factors: ratio^(t / (warmup_steps + 1)) in
             step t.
         num_samplings: counts over all values, in [1, 31].
@@ -278,9 +279,9 @@ class RandomK(_Sparsifier):
         ratio: values kept of each bucket, in (0, 1]; rounded to the nearest k, at least 1.
         k: values kept of each bucket, >= 1; all of a bucket that has fewer. Exactly one of the two is given.
         momentum: decay of the momentum that each rank sends in place of its gradients, in [0, 1); 0 for none. Then the
-            optimizer shall have none; see `binsgdm.systems.momentum`.
+            optimizer shall have none; see `binsgdm.compressors.momentum`.
         masks_momentum: whether an element's momentum begins anew once it was sent.
-        clip_norm: as `binsgdm.systems.momentum.LocalMomentum`, above 0; None for no clipping.
+        clip_norm: as `binsgdm.compressors.momentum.LocalMomentum`, above 0; None for no clipping.
         warmup_steps: steps over which the ratio falls to `ratio` by equal factors: ratio^(t / (warmup_steps + 1)) in
             step t.
         unbiased: times N / K.

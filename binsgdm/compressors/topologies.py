@@ -3,7 +3,7 @@
 gather: every rank gathers every rank's payload, decodes all and averages. Bytes and decoding grow with the ranks.
 
 scatter_reduce: every rank owns a piece of the bucket, averages what all ranks send of it, and encodes it once more
-(`binsgdm.systems.scatter_reduce`).
+(`binsgdm.compressors.scatter_reduce`).
 
 hierarchical: the ranks of a node first average in full precision, each local rank one piece of the bucket; that piece
 goes between nodes in the system's own exchange, among the ranks with the same local rank; its mean is gathered in the
@@ -24,9 +24,8 @@ from typing import Any, Literal, get_args
 import torch
 
 from binsgdm import kernels
-from binsgdm.errors import BinsgdmError, shown
-from binsgdm.exchange import AllGather, AllToAll, Message, Protocol, RankContext
-from binsgdm.systems.base import (
+from binsgdm.comm import AllGather, AllToAll, Message, Protocol, RankContext
+from binsgdm.compressors.base import (
     MAX_RANKS,
     Averager,
     Cut,
@@ -38,9 +37,10 @@ from binsgdm.systems.base import (
     check_values,
     check_whole,
 )
-from binsgdm.systems.feedback import CompressorSystem
-from binsgdm.systems.pieces import Pieces, pad
-from binsgdm.systems.scatter_reduce import ScatterReduce
+from binsgdm.compressors.feedback import CompressorSystem
+from binsgdm.compressors.pieces import Pieces, pad
+from binsgdm.compressors.scatter_reduce import ScatterReduce
+from binsgdm.errors import BinsgdmError, shown
 
 IntraNodeDtype = Literal["fp32", "bf16"]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -126,7 +126,7 @@ class Hierarchical(Averager):
         self._identity = {"rank": rank, "world_size": world_size, "ranks_per_node": ranks_per_node}
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
-        """Average in the node, then between nodes; see `binsgdm.systems.base.Averager`."""
+        """Average in the node, then between nodes; see `binsgdm.compressors.base.Averager`."""
         self._check(context)
         check_values("hierarchical", bucket.values, bucket.shapes)
         local, count = context.local_rank, context.ranks_per_node

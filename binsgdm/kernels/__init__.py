@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from binsgdm import triton_support
 from binsgdm.errors import BinsgdmError
+from binsgdm.kernels import triton_support
 from binsgdm.kernels.columns import TensorColumn
-from binsgdm.random import Key
-from binsgdm.triton_support import ENVIRONMENT_VARIABLE
+from binsgdm.kernels.random import Key
+from binsgdm.kernels.triton_support import ENVIRONMENT_VARIABLE
 
 __all__ = ["ENVIRONMENT_VARIABLE", "NAMES", "Kernels", "TensorColumn", "compile_in_turn", "select", "zeros"]
 

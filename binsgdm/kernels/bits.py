@@ -9,8 +9,8 @@ Shape letters: N elements, P = ceil(N / 8) bytes.
 import torch
 from torch import Tensor
 
-from binsgdm import triton_support
-from binsgdm.uploads import constant
+from binsgdm.kernels import triton_support
+from binsgdm.kernels.uploads import constant
 
 _SHIFTS = (7, 6, 5, 4, 3, 2, 1, 0)
 
@@ -28,7 +28,7 @@ def pack_signs(positive: Tensor) -> Tensor:
         tensor([129, 128], dtype=torch.uint8)
     """
     if triton_support.is_used_on(positive.device):
-        from binsgdm import triton_signs
+        from binsgdm.kernels import triton_signs
 
         packed = torch.empty(packed_numel(positive.numel()), dtype=torch.uint8, device=positive.device)
         triton_signs.pack(positive.contiguous(), packed)
@@ -49,7 +49,7 @@ def unpack_signs(packed: Tensor, numel: int) -> Tensor:
         tensor([ 1., -1., -1.])
     """
     if triton_support.is_used_on(packed.device):
-        from binsgdm import triton_signs
+        from binsgdm.kernels import triton_signs
 
         signs = torch.empty(numel, device=packed.device)
         triton_signs.unpack(packed.contiguous(), signs)

@@ -6,11 +6,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from binsgdm.bits import packed_numel
 from binsgdm.errors import BinsgdmError
-from binsgdm.functional import MAX_SHAPED_VECTORS
+from binsgdm.kernels.bits import packed_numel
 from binsgdm.kernels.columns import TensorColumn, packed_numels
-from binsgdm.random import MAX_NUMEL
+from binsgdm.kernels.functional import MAX_SHAPED_VECTORS
+from binsgdm.kernels.random import MAX_NUMEL
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 FP32 = (torch.float32,)

@@ -11,7 +11,7 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
-from binsgdm.bits import packed_numel
+from binsgdm.kernels.bits import packed_numel
 
 _dtype, _device, _is_cpu = attrgetter("dtype"), attrgetter("device"), attrgetter("is_cpu")
 

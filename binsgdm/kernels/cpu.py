@@ -19,7 +19,7 @@ from torch import Tensor
 
 from binsgdm.kernels import checks, foreach, numba_kernels
 from binsgdm.kernels.columns import TensorColumn, by_dtype, column
-from binsgdm.random import GROUP_NUMEL, Key
+from binsgdm.kernels.random import GROUP_NUMEL, Key
 
 name = "cpu"
 

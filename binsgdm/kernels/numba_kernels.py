@@ -22,8 +22,8 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from binsgdm.functional import SCALE
-from binsgdm.random import GROUP_NUMEL, MULTIPLIERS, ROUNDS, WEYL
+from binsgdm.kernels.functional import SCALE
+from binsgdm.kernels.random import GROUP_NUMEL, MULTIPLIERS, ROUNDS, WEYL
 
 _LANES = 16
 _COUNTERS = GROUP_NUMEL // 4  # whose draws are those of a group: a 64-bit number each, in one vector
@@ -211,7 +211,7 @@ def _threshold(build: ir.IRBuilder, draw: ir.Value) -> ir.Value:
 def _reverse_in_bytes(build: ir.IRBuilder, word: ir.Value) -> ir.Value:
     """Turn lane 0 = least significant bit of each byte into most significant, or back."""
     # A bit mask has lane 0 in its least significant bit; packed signs have it in the most significant bit of each byte
-    # (`binsgdm.bits`). Reversing all 32 bits and then the bytes reverses the bits inside each byte.
+    # (`binsgdm.kernels.bits`). Reversing all 32 bits and then the bytes reverses the bits inside each byte.
     reverse = build.module.declare_intrinsic("llvm.bitreverse", [_I32])
     return build.bswap(build.call(reverse, [word]))
 

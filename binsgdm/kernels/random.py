@@ -13,8 +13,8 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from binsgdm import triton_support
 from binsgdm.errors import BinsgdmError
+from binsgdm.kernels import triton_support
 
 # Elements that share eight consecutive counters: word w of counter lane l belongs to element 8 w + l. A CPU computes
 # the eight counters as one vector, and its four result words are the draws of four runs of eight neighbours.
@@ -183,7 +183,7 @@ def _check_range(start: int, numel: int) -> None:
 
 def _write_draws(out: Tensor, key: Key, start: int) -> Tensor:
     """Fill int64 with draws or fp32 with thresholds, in one pass on the GPU; the bits are those of plain torch."""
-    from binsgdm import triton_signs
+    from binsgdm.kernels import triton_signs
 
     triton_signs.write_draws(out, key.words(), start=start)
     return out

@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor
 
-from binsgdm import functional
-from binsgdm.bits import pack_signs, unpack_signs
-from binsgdm.kernels import checks, foreach
-from binsgdm.random import Key, thresholds
+from binsgdm.kernels import checks, foreach, functional
+from binsgdm.kernels.bits import pack_signs, unpack_signs
+from binsgdm.kernels.random import Key, thresholds
 
 name = "reference"
 

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from binsgdm.kernels.triton_rounding import split
-from binsgdm.triton_tiles import TILE, inside_of, load, load_signs, philox, store, store_signs
+from binsgdm.kernels.triton_tiles import TILE, inside_of, load, load_signs, philox, store, store_signs
 
 MERGE_GROUPS = tl.constexpr(128)  # one a thread
 
@@ -62,7 +62,7 @@ def merge(
     for lane in tl.static_range(8):
         draw = philox(draws, tl.arange(0, MERGE_GROUPS) * 8 + lane)
         for run in tl.static_range(4):
-            # Lane 0 is the most significant bit of its byte, as in `binsgdm.bits`.
+            # Lane 0 is the most significant bit of its byte, as in `binsgdm.kernels.bits`.
             count = _count_at(counts, 8 * run + 7 - lane, width)
             word |= ((draw[run] >> 9) < tl.load(limits + count)).to(tl.uint32) << (8 * run + 7 - lane)
     if whole:

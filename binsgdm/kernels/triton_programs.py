@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from binsgdm.kernels.triton_rounding import shape
-from binsgdm.triton_tiles import (
+from binsgdm.kernels.triton_tiles import (
     TILE,
     draws_of_tile,
     inside_of,

@@ -1,12 +1,12 @@
-"""Shaped rounding of a tile in Triton: exact integers, as in `binsgdm.functional`."""
+"""Shaped rounding of a tile in Triton: exact integers, as in `binsgdm.kernels.functional`."""
 
 # mypy: disable-error-code="no-untyped-def, import-not-found, import-untyped, untyped-decorator"
 
 import triton
 import triton.language as tl
 
-from binsgdm.functional import SCALE
-from binsgdm.triton_tiles import TILE, load_each, store
+from binsgdm.kernels.functional import SCALE
+from binsgdm.kernels.triton_tiles import TILE, load_each, store
 
 _SCALE = tl.constexpr(SCALE)
 _MAGIC = tl.constexpr(1.5 * 2**23)  # where the step of fp32 is 1: a sum rounds to a whole number, half to even

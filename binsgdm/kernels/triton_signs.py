@@ -8,8 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from binsgdm import triton_support
-from binsgdm.triton_tiles import (
+from binsgdm.kernels import triton_support
+from binsgdm.kernels.triton_tiles import (
     TILE,
     draws_of_tile,
     inside_of,

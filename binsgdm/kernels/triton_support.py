@@ -72,7 +72,7 @@ def options(device: torch.device, registers: int) -> dict[str, Any]:
 
 
 def words(seed: int, step: int, rank: int, stream: int) -> Words:
-    """Return the words of a key of `binsgdm.random`, as arguments of a program."""
+    """Return the words of a key of `binsgdm.kernels.random`, as arguments of a program."""
     # As signed numbers: with larger ones, Triton would compile for 64-bit arguments.
     return _signed(seed), _signed(seed >> 32), _signed(step), _signed(rank), _signed(stream)
 

@@ -1,4 +1,4 @@
-"""What Triton programs are made of: tiles of a tensor, signs as bits, and the draws of `binsgdm.random`.
+"""What Triton programs are made of: tiles of a tensor, signs as bits, and the draws of `binsgdm.kernels.random`.
 
 A program does a chunk of some tiles, one after another. A chunk that is whole, at addresses that are multiples of 16
 bytes, is read and written without masks, 16 bytes a thread; any other takes masks, element by element. Chunks begin
@@ -54,7 +54,7 @@ def store_signs(out, positive, offset, numel, inside, masked: tl.constexpr):
     if masked:
         # Bits of elements that are not there are 0.
         positive = positive & inside
-    # Lane 0 is the most significant bit, as in `binsgdm.bits`. Four signs are one thread's, two threads make a byte.
+    # Lane 0 is the most significant bit, as in `binsgdm.kernels.bits`. Four signs are a thread's, a byte two threads'.
     halves = tl.sum(tl.reshape(positive, [TILE // 4, 4]).to(tl.int32) * (8 >> tl.arange(0, 4)[None, :]), axis=1)
     halves = tl.reshape(halves, [TILE // 8, 2]) << (4 - 4 * tl.arange(0, 2)[None, :])
     packed = tl.sum(halves, axis=1).to(tl.uint8)
@@ -109,7 +109,7 @@ def draws_of_tile(draws, first_group, numel: tl.constexpr):
 
 @triton.jit
 def philox(draws, counter):
-    """Return the four words of Philox4x32-10 for counters after the first of a chunk; see `binsgdm.random`."""
+    """Return the four words of Philox4x32-10 for counters after the first of a chunk; see `binsgdm.kernels.random`."""
     seed_low, seed_high, step, rank, stream, group = draws
     c0 = (group * 8).to(tl.uint32) + counter.to(tl.uint32)
     c1, c2, c3 = tl.cast(step, tl.uint32), tl.cast(rank, tl.uint32), tl.cast(stream, tl.uint32)

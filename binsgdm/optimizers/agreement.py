@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from binsgdm.comm.models import LOCAL, check_hook
+from binsgdm.comm.replicas import check_same_tensors
 from binsgdm.errors import BinsgdmError, shown
-from binsgdm.exchange.models import LOCAL, check_hook
-from binsgdm.exchange.replicas import check_same_tensors
 from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.session import BYTES_PER_ELEMENT, MIB
 

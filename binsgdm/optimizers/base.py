@@ -16,10 +16,9 @@ import numpy as np
 import torch
 from torch._compile import _disable_dynamo  # torch.compiler.disable would import the compiler now
 
-from binsgdm import streams
+from binsgdm.comm import Member, Protocol, RankContext, refusal
 from binsgdm.errors import BinsgdmError, shown
-from binsgdm.exchange import Member, Protocol, RankContext, refusal
-from binsgdm.kernels import zeros
+from binsgdm.kernels import streams, zeros
 from binsgdm.kernels.checks import FLOATS
 from binsgdm.optimizers.saved_state import check_averages, check_count, check_form, check_mapping
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from binsgdm.bits import packed_numel
-from binsgdm.flat_buckets import BITS_PER_BYTE, Segment
+from binsgdm.comm.flat_buckets import BITS_PER_BYTE, Segment
 from binsgdm.kernels import TensorColumn
+from binsgdm.kernels.bits import packed_numel
 from binsgdm.optimizers.base import ParamState
 
 

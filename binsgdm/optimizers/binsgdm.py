@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from binsgdm.comm import Member, Protocol
 from binsgdm.errors import BinsgdmError, shown
-from binsgdm.exchange import Member, Protocol
 from binsgdm.kernels import NAMES as KERNELS
 from binsgdm.kernels import Kernels, select
 from binsgdm.optimizers.base import OneBitOptimizer, Params, frames_to_the_user, is_finite_from_0

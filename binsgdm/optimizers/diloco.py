@@ -7,15 +7,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from binsgdm import streams
+from binsgdm.comm.thread import CommunicationThread
+from binsgdm.comm.transport import Sent
+from binsgdm.compressors.base import GradientBucket, check_state
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange.thread import CommunicationThread
-from binsgdm.exchange.transport import Sent
-from binsgdm.local_steps.fragments import Fragment
-from binsgdm.local_steps.outer_settings import OuterSettings, Workers
-from binsgdm.local_steps.outer_steps import OuterSteps
-from binsgdm.local_steps.wrapping import LocalStepsOptimizer
-from binsgdm.systems.base import GradientBucket, check_state
+from binsgdm.kernels import streams
+from binsgdm.optimizers.fragments import Fragment
+from binsgdm.optimizers.outer_settings import OuterSettings, Workers
+from binsgdm.optimizers.outer_steps import OuterSteps
+from binsgdm.optimizers.wrapping import LocalStepsOptimizer
 
 
 class _Hidden:
@@ -77,7 +77,7 @@ class DiLoCo(LocalStepsOptimizer):
         outer_momentum: its momentum, in [0, 1).
         nesterov: whether that is Nesterov's.
         exchange: "fp32" or "bf16" all-reduce the pseudo-gradients; "int8", "fp8" (of 8 bits) and "one_bit" (with error
-            feedback) compress them, and so does any name in `binsgdm.systems.registry.SYSTEMS`.
+            feedback) compress them, and so does any name in `binsgdm.compressors.registry.SYSTEMS`.
         fragments: parts of the parameters, exchanged in turn at different steps of a period.
         overlap_steps: inner steps that hide an exchange, after which its result is applied.
         local_share: of a worker's own parameters in the mix with the outer ones then; by default 0.5.
@@ -93,7 +93,7 @@ class DiLoCo(LocalStepsOptimizer):
     Raises:
         BinsgdmError: no optimizer of torch, a value out of range, or ranks that differ; on all ranks.
 
-    Source: see `binsgdm.local_steps.outer_steps.OuterSteps`.
+    Source: see `binsgdm.optimizers.outer_steps.OuterSteps`.
 
     Example:
         optimizer = binsgdm.DiLoCo(torch.optim.AdamW(model.parameters()), inner_steps=50, exchange="one_bit")

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from binsgdm.compressors.base import REPAIR, GradientBucket, check_state
 from binsgdm.errors import BinsgdmError, shown
-from binsgdm.local_steps.outer_settings import OuterSettings
-from binsgdm.systems.base import REPAIR, GradientBucket, check_state
+from binsgdm.optimizers.outer_settings import OuterSettings
 
 
 def cut(numels: Sequence[int], count: int) -> list[range]:

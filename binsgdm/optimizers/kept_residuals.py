@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from binsgdm.comm import Member
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Member
 from binsgdm.kernels import zeros
 from binsgdm.optimizers.one_bit_momentum import MomentumResiduals, Topology, padded_numel
 

@@ -7,12 +7,12 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
+from binsgdm.comm.transport import Sent
+from binsgdm.compressors.base import check_choice, check_state, check_whole
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange.transport import Sent
-from binsgdm.local_steps.outer_settings import WIRE_DTYPES
-from binsgdm.local_steps.outer_steps import averaged
-from binsgdm.local_steps.wrapping import LocalStepsOptimizer
-from binsgdm.systems.base import check_choice, check_state, check_whole
+from binsgdm.optimizers.outer_settings import WIRE_DTYPES
+from binsgdm.optimizers.outer_steps import averaged
+from binsgdm.optimizers.wrapping import LocalStepsOptimizer
 
 
 class LocalSGD(LocalStepsOptimizer):

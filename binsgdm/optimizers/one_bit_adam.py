@@ -7,9 +7,11 @@ from typing import Any, Literal
 
 import torch
 
+from binsgdm.comm import AllGather, Member, Message, Protocol, RankContext, alike
+from binsgdm.comm.replicas import checksum_of, checksums
+from binsgdm.compressors.aggregation import all_reduce_mean
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, Member, Message, Protocol, RankContext, alike
-from binsgdm.exchange.replicas import checksum_of, checksums
+from binsgdm.kernels.uploads import upload
 from binsgdm.optimizers import kept_residuals, one_bit_adam_cpu, saved_adam
 from binsgdm.optimizers.base import OneBitOptimizer, Params, frames_to_the_user, is_finite_from_0
 from binsgdm.optimizers.kept_residuals import KeptResiduals, ResidualOwner
@@ -31,8 +33,6 @@ from binsgdm.optimizers.one_bit_adam_update import (
 )
 from binsgdm.optimizers.one_bit_momentum import Topology
 from binsgdm.optimizers.terms import Terms
-from binsgdm.systems.aggregation import all_reduce_mean
-from binsgdm.uploads import upload
 
 
 class OneBitAdam(OneBitOptimizer):

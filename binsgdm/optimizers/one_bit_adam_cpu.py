@@ -16,8 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from binsgdm import kernels
-from binsgdm.exchange import AllGather, AllReduceSum, AllToAll, Protocol, RankContext
-from binsgdm.functional import divided
+from binsgdm.comm import AllGather, AllReduceSum, AllToAll, Protocol, RankContext
+from binsgdm.kernels.functional import divided
+from binsgdm.kernels.stages import stage
 from binsgdm.optimizers.base import copy_each
 from binsgdm.optimizers.one_bit_adam_update import (
     LARGEST_GRADIENT,
@@ -26,7 +27,6 @@ from binsgdm.optimizers.one_bit_adam_update import (
     variance_correction,
 )
 from binsgdm.optimizers.one_bit_momentum import MomentumResiduals, Topology, padded_numel
-from binsgdm.stages import stage
 
 if TYPE_CHECKING:
     from binsgdm.kernels.cpu_adam import Plan

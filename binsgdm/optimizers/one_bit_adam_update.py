@@ -7,7 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from binsgdm.exchange import Protocol, RankContext
+from binsgdm.comm import Protocol, RankContext
+from binsgdm.kernels.stages import staged
+from binsgdm.kernels.uploads import upload
 from binsgdm.optimizers.base import Flag, ParamState, check_gradient, copy_each
 from binsgdm.optimizers.one_bit_momentum import (
     MomentumResiduals,
@@ -16,8 +18,6 @@ from binsgdm.optimizers.one_bit_momentum import (
     one_bit_momentum,
     padded_numel,
 )
-from binsgdm.stages import staged
-from binsgdm.uploads import upload
 
 # The variance is stable when the ratio of its norms, 1 / (1 - beta2) steps apart, is within 0.96 and 1 / 0.96.
 # Source: 1-bit Adam, ICML 2021.

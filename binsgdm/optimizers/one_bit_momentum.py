@@ -23,12 +23,12 @@ from typing import Literal
 
 import torch
 
-from binsgdm.bits import pack_signs, unpack_signs
+from binsgdm.comm import AllGather, AllToAll, GroupName, Message, Protocol, RankContext
+from binsgdm.comm.flat_buckets import BITS_PER_BYTE
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, AllToAll, GroupName, Message, Protocol, RankContext
-from binsgdm.flat_buckets import BITS_PER_BYTE
-from binsgdm.functional import divided
-from binsgdm.stages import staged
+from binsgdm.kernels.bits import pack_signs, unpack_signs
+from binsgdm.kernels.functional import divided
+from binsgdm.kernels.stages import staged
 
 Topology = Literal["flat", "hierarchical"]
 SCALE_BYTES = 4  # one fp32 in front of the bits of a chunk

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from binsgdm.compressors.base import check_choice, check_whole, is_number, is_share
+from binsgdm.compressors.registry import SYSTEMS, check_options
+from binsgdm.compressors.topologies import BETWEEN_NODES
 from binsgdm.errors import BinsgdmError, shown
-from binsgdm.systems.base import check_choice, check_whole, is_number, is_share
-from binsgdm.systems.registry import SYSTEMS, check_options
-from binsgdm.systems.topologies import BETWEEN_NODES
 
 Workers = Literal["rank", "node"]
 WIRE_DTYPES = ("fp32", "bf16")

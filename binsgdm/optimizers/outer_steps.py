@@ -5,14 +5,14 @@ from typing import Any
 
 import torch
 
+from binsgdm.comm import AllGather, AllReduceSum, Protocol, RankContext
+from binsgdm.compressors.base import REPAIR, Averager, GradientBucket, check_state, check_stateless
+from binsgdm.compressors.registry import make
+from binsgdm.compressors.topologies import among_nodes, node_context
 from binsgdm.errors import BinsgdmError, shown
-from binsgdm.exchange import AllGather, AllReduceSum, Protocol, RankContext
-from binsgdm.functional import divided
-from binsgdm.local_steps.fragments import Fragment, cut, flattened, write_into
-from binsgdm.local_steps.outer_settings import WIRE_DTYPES, OuterSettings
-from binsgdm.systems.base import REPAIR, Averager, GradientBucket, check_state, check_stateless
-from binsgdm.systems.registry import make
-from binsgdm.systems.topologies import among_nodes, node_context
+from binsgdm.kernels.functional import divided
+from binsgdm.optimizers.fragments import Fragment, cut, flattened, write_into
+from binsgdm.optimizers.outer_settings import WIRE_DTYPES, OuterSettings
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -28,7 +28,7 @@ class WireMean(Averager):
         self._dtype = dtype
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
-        """Return the mean; see `binsgdm.systems.base.Averager`."""
+        """Return the mean; see `binsgdm.compressors.base.Averager`."""
         total = yield AllReduceSum(group="world", sent=bucket.values.to(self._dtype))
         return divided(total.to(torch.float32), context.world_size)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from binsgdm.exchange import Protocol, RankContext
-from binsgdm.exchange.answers import run_as_if_alike
+from binsgdm.comm import Protocol, RankContext
+from binsgdm.comm.answers import run_as_if_alike
 from binsgdm.kernels import Kernels, compile_in_turn, select
 from binsgdm.optimizers.base import ParamState
 from binsgdm.optimizers.scheme import Scheme

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 import torch
 
+from binsgdm.comm import RankContext, piece_start, slice_start
+from binsgdm.comm.flat_buckets import FlatBucket
 from binsgdm.errors import BinsgdmError, shown
-from binsgdm.exchange import RankContext, piece_start, slice_start
-from binsgdm.flat_buckets import FlatBucket
-from binsgdm.functional import MAX_SHAPED_VECTORS, SCALE
 from binsgdm.kernels import zeros
+from binsgdm.kernels.functional import MAX_SHAPED_VECTORS, SCALE
+from binsgdm.kernels.random import RandomStream, dither
 from binsgdm.optimizers.base import ParamState, frames_to_the_user
 from binsgdm.optimizers.scheme import Scheme
-from binsgdm.random import RandomStream, dither
 
 NAMES = {
     RandomStream.INTRA_NODE: "intra_node_residual",

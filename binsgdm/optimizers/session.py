@@ -6,18 +6,18 @@ from typing import Any
 
 import torch
 
+from binsgdm.comm import AllReduceMax, Member, Message, Protocol, RankContext, alike
+from binsgdm.comm.flat_buckets import FlatBucket
+from binsgdm.comm.replicas import checksum_of, checksums
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllReduceMax, Member, Message, Protocol, RankContext, alike
-from binsgdm.exchange.replicas import checksum_of, checksums
-from binsgdm.flat_buckets import FlatBucket
 from binsgdm.kernels import Kernels
+from binsgdm.kernels.random import MAX_NUMEL
 from binsgdm.optimizers import rehearsal
 from binsgdm.optimizers.base import Flag, ParamState, check_gradients
 from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.settings import COMMON
 from binsgdm.optimizers.terms import Terms
 from binsgdm.optimizers.worker import REFUSED, Worker
-from binsgdm.random import MAX_NUMEL
 
 MIB = 2**20
 BYTES_PER_ELEMENT = 4

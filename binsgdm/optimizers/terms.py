@@ -7,8 +7,8 @@ from typing import Any, TypeGuard
 
 import torch
 
+from binsgdm.comm import Member, Protocol, alike
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Member, Protocol, alike
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,15 @@ from operator import is_
 
 import torch
 
-from binsgdm import exchange, flat_buckets
+from binsgdm import comm as exchange
+from binsgdm.comm import Protocol, RankContext, flat_buckets, without_messages
+from binsgdm.comm.flat_buckets import BITS_PER_BYTE, FlatBucket, Segment
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Protocol, RankContext, without_messages
-from binsgdm.flat_buckets import BITS_PER_BYTE, FlatBucket, Segment
-from binsgdm.functional import ratio
 from binsgdm.kernels import Kernels, TensorColumn, zeros
+from binsgdm.kernels.functional import ratio
+from binsgdm.kernels.random import RandomStream
+from binsgdm.kernels.stages import staged
+from binsgdm.kernels.uploads import upload
 from binsgdm.optimizers.base import Flag, ParamState, copy_each
 from binsgdm.optimizers.batches import Batch, Batches, BucketParam, StateViews, all_in_order, elements_of, packed_of
 from binsgdm.optimizers.residuals import RoundingResiduals
@@ -20,9 +23,6 @@ from binsgdm.optimizers.saved_state import check_average
 from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.settings import gain_of, is_shaped, momenta_of, take_momentum
 from binsgdm.optimizers.terms import StepNumbers
-from binsgdm.random import RandomStream
-from binsgdm.stages import staged
-from binsgdm.uploads import upload
 
 SKIPPED, REFUSED = 1, 2
 """First flags of a step that moves no rank: a gradient is not finite, or a rank cannot take it."""

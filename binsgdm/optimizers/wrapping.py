@@ -10,14 +10,14 @@ import torch
 import torch.distributed as dist
 from torch._compile import _disable_dynamo  # as in binsgdm.optimizers.base
 
-from binsgdm import streams
-from binsgdm.agreement import check_alone
 from binsgdm.arguments import check_arguments
+from binsgdm.comm import groups as grouping
+from binsgdm.comm.replicas import check_same_settings, check_same_tensors
+from binsgdm.comm.transport import Sent, Transport
+from binsgdm.compressors.base import REPAIR, check_state, check_whole
 from binsgdm.errors import BinsgdmError, printable, shown
-from binsgdm.exchange import groups as grouping
-from binsgdm.exchange.replicas import check_same_settings, check_same_tensors
-from binsgdm.exchange.transport import Sent, Transport
-from binsgdm.systems.base import REPAIR, check_state, check_whole
+from binsgdm.kernels import streams
+from binsgdm.optimizers.agreement import check_alone
 
 Closure = Callable[[], Any]
 FORMATS = (torch.float32, torch.bfloat16, torch.float16)

@@ -18,18 +18,19 @@ import torch
 from torch._compile import _disable_dynamo  # as in binsgdm.optimizers.base
 from torch.distributed.device_mesh import DeviceMesh
 
-from binsgdm import shards, streams
-from binsgdm.agreement import bucket_elements
 from binsgdm.arguments import check_arguments
+from binsgdm.comm import RankContext
+from binsgdm.comm.groups import Groups
+from binsgdm.comm.replicas import check_same_settings
+from binsgdm.comm.transport import Sent, Transport
+from binsgdm.compressors.base import REPAIR, Averager, GradientBucket, Topology, check_state, check_whole
+from binsgdm.compressors.registry import SYSTEMS, check_options, make
 from binsgdm.errors import BinsgdmError, shown
-from binsgdm.exchange import RankContext
-from binsgdm.exchange.groups import Groups
-from binsgdm.exchange.replicas import check_same_settings
-from binsgdm.exchange.transport import Sent, Transport
+from binsgdm.kernels import streams
+from binsgdm.kernels.random import Key, RandomStream
+from binsgdm.optimizers.agreement import bucket_elements
 from binsgdm.optimizers.base import OneBitOptimizer
-from binsgdm.random import Key, RandomStream
-from binsgdm.systems.base import REPAIR, Averager, GradientBucket, Topology, check_state, check_whole
-from binsgdm.systems.registry import SYSTEMS, check_options, make
+from binsgdm.parallel import shards
 
 _WHERE = "compress_replicas"
 _ATTRIBUTE = "_binsgdm_replicas"
@@ -71,7 +72,7 @@ def compress_replicas(  # noqa: PLR0913
     Args:
         optimizer: of torch, made after fully_shard, with all its parameters.
         mesh: two dimensions, (nodes, ranks of a node); fully_shard was given its second dimension.
-        system: a name in `binsgdm.systems.registry.SYSTEMS`.
+        system: a name in `binsgdm.compressors.registry.SYSTEMS`.
         seed: of the draws, the same on all ranks.
         topology: among whom payloads travel: one of the system's `topologies` that is not hierarchical.
         bucket_cap_mb: size of a shard's gradients that ends a message, in MiB of fp32.

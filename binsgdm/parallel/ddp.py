@@ -9,7 +9,14 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm.agreement import (
+from binsgdm.arguments import check_arguments
+from binsgdm.comm import groups as grouping
+from binsgdm.comm.groups import Groups
+from binsgdm.comm.models import check_group, group_of, replicated_in
+from binsgdm.comm.replicas import check_same_settings
+from binsgdm.comm.transport import Sent, Transport
+from binsgdm.errors import BinsgdmError
+from binsgdm.optimizers.agreement import (
     bucket_elements,
     check_alone,
     check_model,
@@ -19,20 +26,13 @@ from binsgdm.agreement import (
     refuse_former_arguments,
     settings_to_compare,
 )
-from binsgdm.arguments import check_arguments
-from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import groups as grouping
-from binsgdm.exchange.groups import Groups
-from binsgdm.exchange.models import check_group, group_of, replicated_in
-from binsgdm.exchange.replicas import check_same_settings
-from binsgdm.exchange.transport import Sent, Transport
-from binsgdm.local_gradients import OwnParameters, average_again, keep_gradients_local
 from binsgdm.optimizers.base import OneBitOptimizer, check_gradients, frames_to_the_user
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.scheme import Average, IntraNode, Scheme, Topology
 from binsgdm.optimizers.session import Session
-from binsgdm.overlapped import OverlappedSession
+from binsgdm.parallel.local_gradients import OwnParameters, average_again, keep_gradients_local
+from binsgdm.parallel.overlapped import OverlappedSession
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -9,15 +9,15 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from binsgdm.arguments import check_arguments
+from binsgdm.comm import groups as grouping
+from binsgdm.comm.models import COMPRESSED, check_group, check_hook, group_of, replicated_in
+from binsgdm.comm.replicas import check_same_settings
+from binsgdm.comm.transport import Sent
+from binsgdm.compressors.base import Averager, Topology, check_whole
+from binsgdm.compressors.registry import SYSTEMS, check_options, make
+from binsgdm.compressors.topologies import IntraNodeDtype
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import groups as grouping
-from binsgdm.exchange.models import COMPRESSED, check_group, check_hook, group_of, replicated_in
-from binsgdm.exchange.replicas import check_same_settings
-from binsgdm.exchange.transport import Sent
-from binsgdm.systems.base import Averager, Topology, check_whole
-from binsgdm.systems.gradient_exchange import GradientExchange, exchange_bucket
-from binsgdm.systems.registry import SYSTEMS, check_options, make
-from binsgdm.systems.topologies import IntraNodeDtype
+from binsgdm.parallel.gradient_exchange import GradientExchange, exchange_bucket
 
 
 def compress_gradients(  # noqa: PLR0913
@@ -47,9 +47,9 @@ def compress_gradients(  # noqa: PLR0913
 
     Args:
         model: has no communication hook yet.
-        system: a name in `binsgdm.systems.registry.SYSTEMS`.
+        system: a name in `binsgdm.compressors.registry.SYSTEMS`.
         seed: of the draws, the same on all ranks.
-        topology: among whom payloads travel (`binsgdm.systems.topologies`): one of the system's `topologies`, by
+        topology: among whom payloads travel (`binsgdm.compressors.topologies`): one of the system's `topologies`, by
             default the first. With several ranks a node, "hierarchical" sends 1 / ranks_per_node of the bytes between
             nodes.
         intra_node_dtype: of what travels inside a node with a hierarchical topology: "fp32" (default) or "bf16".

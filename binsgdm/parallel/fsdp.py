@@ -21,22 +21,22 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from binsgdm import shards
-from binsgdm.agreement import bucket_elements, check_optimizer, settings_to_compare
 from binsgdm.arguments import check_arguments
-from binsgdm.ddp import is_attached, join_together, take_over
+from binsgdm.comm import Member, Protocol, RankContext
+from binsgdm.comm.groups import Groups
+from binsgdm.comm.replicas import check_same_settings
+from binsgdm.comm.transport import Sent, Transport
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Member, Protocol, RankContext
-from binsgdm.exchange.groups import Groups
-from binsgdm.exchange.replicas import check_same_settings
-from binsgdm.exchange.transport import Sent, Transport
 from binsgdm.kernels import Kernels
+from binsgdm.kernels.random import Key, RandomStream
+from binsgdm.optimizers.agreement import bucket_elements, check_optimizer, settings_to_compare
 from binsgdm.optimizers.base import Flag, ParamState
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.residuals import NAMES
 from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.session import Session
-from binsgdm.random import Key, RandomStream
+from binsgdm.parallel import shards
+from binsgdm.parallel.ddp import is_attached, join_together, take_over
 
 _WHERE = "attach_fsdp"
 

@@ -9,17 +9,17 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm import streams
+from binsgdm.comm import GroupName, RankContext
+from binsgdm.comm.groups import Groups
+from binsgdm.comm.replicas import check_same_settings, checksums
+from binsgdm.comm.thread import CommunicationThread
+from binsgdm.comm.transport import Sent, Transport
+from binsgdm.compressors.base import REPAIR, Averager, GradientBucket, check_state, check_whole
 from binsgdm.errors import BinsgdmError, printable, shown
-from binsgdm.exchange import GroupName, RankContext
-from binsgdm.exchange.groups import Groups
-from binsgdm.exchange.replicas import check_same_settings, checksums
-from binsgdm.exchange.thread import CommunicationThread
-from binsgdm.exchange.transport import Sent, Transport
-from binsgdm.local_gradients import LocalGradients, average_foreign
-from binsgdm.stages import staged
-from binsgdm.systems.base import REPAIR, Averager, GradientBucket, check_state, check_whole
-from binsgdm.systems.regrouping import DdpBucket, Layout, Regrouped, Regrouping, checked_layout
+from binsgdm.kernels import streams
+from binsgdm.kernels.stages import staged
+from binsgdm.parallel.local_gradients import LocalGradients, average_foreign
+from binsgdm.parallel.regrouping import DdpBucket, Layout, Regrouped, Regrouping, checked_layout
 
 
 class _PendingBucket(NamedTuple):

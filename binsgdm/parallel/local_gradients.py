@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from binsgdm.comm.models import LOCAL
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange.models import LOCAL
 
 _JOINED = (
     "a backward inside DDP.join(): a rank without batches takes no steps, and the others would wait for it; "

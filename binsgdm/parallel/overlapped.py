@@ -7,17 +7,16 @@ from typing import Any
 
 import torch
 
-from binsgdm import streams
+from binsgdm.comm import Member, Protocol, RankContext
+from binsgdm.comm.flat_buckets import FlatBucket
+from binsgdm.comm.thread import CommunicationThread
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Member, Protocol, RankContext
-from binsgdm.exchange.thread import CommunicationThread
-from binsgdm.flat_buckets import FlatBucket
-from binsgdm.kernels import Kernels
+from binsgdm.kernels import Kernels, streams
+from binsgdm.kernels.streams import Stream
 from binsgdm.optimizers.base import Flag, ParamState, check_gradient, frames_to_the_user
 from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.worker import Worker
-from binsgdm.streams import Stream
 
 _SECOND_BACKWARD = (
     "BinSGDM: a second backward before optimizer.step(), which adds to what was sent; wrap all but the last in "

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import torch
 
-from binsgdm import streams
+from binsgdm.compressors.base import GradientBucket, check_whole
 from binsgdm.errors import BinsgdmError, listed, shown
-from binsgdm.streams import Stream
-from binsgdm.systems.base import GradientBucket, check_whole
+from binsgdm.kernels import streams
+from binsgdm.kernels.streams import Stream
 
 Layout = tuple[tuple[int, ...], ...]
 """The parameters of each bucket, by their numbers in the order of the model."""

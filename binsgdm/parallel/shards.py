@@ -8,10 +8,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
+from binsgdm.comm import groups as grouping
+from binsgdm.comm.groups import Groups
+from binsgdm.comm.transport import Sent
 from binsgdm.errors import BinsgdmError, shown
-from binsgdm.exchange import groups as grouping
-from binsgdm.exchange.groups import Groups
-from binsgdm.exchange.transport import Sent
 
 
 def groups_of(where: str, mesh: DeviceMesh) -> Groups:

@@ -18,7 +18,7 @@ from binsgdm.recording.alone_store import AloneStore
 from binsgdm.recording.fake_ddp import FakeDdp
 from binsgdm.recording.recorder import Recorder, in_graph_task
 from binsgdm.recording.recording_group import BACKEND, RecordingGroup
-from binsgdm.replaced import replaced
+from binsgdm.recording.replaced import replaced
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from binsgdm.recording.recorder import Recorder
+from binsgdm.recording.replaced import replaced
 from binsgdm.recording.tape import COMPUTE, NOTHING
-from binsgdm.replaced import replaced
 
 
 class CudaStreamNumbers:

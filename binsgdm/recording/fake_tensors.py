@@ -15,9 +15,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn import parallel
 from torch.utils._python_dispatch import _disable_current_modes
 
-from binsgdm.fake_values import zeros_for_values
 from binsgdm.recording.fake_ddp import FakeDdp
-from binsgdm.replaced import replaced
+from binsgdm.recording.fake_values import zeros_for_values
+from binsgdm.recording.replaced import replaced
 
 
 @contextmanager

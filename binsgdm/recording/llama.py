@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from binsgdm.measure.model_zoo import Task
+from binsgdm.recording.model_zoo import Task
 
 
 @dataclass(frozen=True, kw_only=True)

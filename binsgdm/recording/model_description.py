@@ -12,12 +12,12 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from binsgdm.describe.checkpointed import checkpoint_blocks
 from binsgdm.errors import BinsgdmError
-from binsgdm.fake_values import zeros_for_values
-from binsgdm.measure.model_zoo import Task
-from binsgdm.operator_work import OperatorWork, work_of
-from binsgdm.replaced import replaced
+from binsgdm.recording.checkpointed import checkpoint_blocks
+from binsgdm.recording.fake_values import zeros_for_values
+from binsgdm.recording.model_zoo import Task
+from binsgdm.recording.operator_work import OperatorWork, work_of
+from binsgdm.recording.replaced import replaced
 
 _ATTENTION = functional.scaled_dot_product_attention
 

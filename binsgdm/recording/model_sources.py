@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from binsgdm.describe import transformers_models, unet
-from binsgdm.describe.llama import LLAMAS
 from binsgdm.errors import BinsgdmError, shown
-from binsgdm.measure.model_zoo import NAMES, Task
-from binsgdm.measure.shipped_models import (
+from binsgdm.recording import transformers_models, unet
+from binsgdm.recording.llama import LLAMAS
+from binsgdm.recording.model_zoo import NAMES, Task
+from binsgdm.recording.shipped_models import (
     COUNTED,
     SHIPPED,
     WITH_GRADIENTS,

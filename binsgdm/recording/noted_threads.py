@@ -10,8 +10,8 @@ import torch
 
 from binsgdm.recording.operator_counter import OperatorCounter
 from binsgdm.recording.recorder import Recorder
+from binsgdm.recording.replaced import replaced
 from binsgdm.recording.tape import NOTHING, Mark
-from binsgdm.replaced import replaced
 
 Future = torch.futures.Future
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from binsgdm.measure.model_zoo import Task
+from binsgdm.recording.model_zoo import Task
 
 Format = Literal["fp32", "tf32", "bf16", "fp16"]
 DTYPES: dict[str, torch.dtype] = {

@@ -7,7 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.operator_work import work_of
+from binsgdm.recording.operator_work import work_of
 from binsgdm.recording.recorder import Recorder
 
 

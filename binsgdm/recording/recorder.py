@@ -16,7 +16,7 @@ Device = Literal["cpu", "cuda"]
 Place = tuple[int, int, int]
 """A stream, how many operations it has, and how many collectives its thread has started."""
 FLOPS_PER_BYTE = 150.0
-"""What a GPU computes while it moves a byte, about: as in `simnet.step_file`."""
+"""What a GPU computes while it moves a byte, about: as in `simnet.strategies.step_file`."""
 
 
 class _OfThread(threading.local):

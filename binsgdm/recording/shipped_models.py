@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from binsgdm.measure.model_zoo import Task
+    from binsgdm.recording.model_zoo import Task
 
 Attention = Literal["sdpa", "eager"]
 SEED = 0
@@ -142,7 +142,7 @@ def _classified_images(module: "nn.Module", samples: int) -> "Task":
     """Return random images and their cross entropy."""
     import torch
 
-    from binsgdm.measure.model_zoo import Task
+    from binsgdm.recording.model_zoo import Task
 
     images = torch.randn(samples, 3, IMAGE_SIDE, IMAGE_SIDE)
     labels = torch.zeros(samples, dtype=torch.long)
@@ -176,7 +176,7 @@ def _tokens(module: Any, samples: int, length: int) -> "torch.Tensor":
 
 def _loss_of_library(module: "nn.Module", keywords: Mapping[str, "torch.Tensor"]) -> "Task":
     """Return a task whose loss the library computes."""
-    from binsgdm.measure.model_zoo import Task
+    from binsgdm.recording.model_zoo import Task
 
     return Task(module=module, inputs=(), keywords=keywords, loss=lambda output: output.loss)
 

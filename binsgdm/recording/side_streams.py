@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from binsgdm.recording.recorder import Recorder
+from binsgdm.recording.replaced import replaced
 from binsgdm.recording.tape import NOTHING, Mark
-from binsgdm.replaced import replaced
 
 
 class SideEvent:

@@ -11,11 +11,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from binsgdm.describe.model_description import ModelDescription, describe, fake_tensors, parameter_bytes
-from binsgdm.describe.model_sources import FoundModel, ModelOptions, find
-from binsgdm.describe.number_formats import DTYPES, Format, autocast, in_dtype
 from binsgdm.errors import BinsgdmError
-from binsgdm.measure.model_zoo import SEED, Task
+from binsgdm.recording.model_description import ModelDescription, describe, fake_tensors, parameter_bytes
+from binsgdm.recording.model_sources import FoundModel, ModelOptions, find
+from binsgdm.recording.model_zoo import SEED, Task
+from binsgdm.recording.number_formats import DTYPES, Format, autocast, in_dtype
 
 DEFAULT_BATCH = 8
 STATE_ELEMENTS = {"adam": 2, "sgd_momentum": 1}

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from binsgdm.measure.model_zoo import Task
+from binsgdm.recording.model_zoo import Task
 
 SIDE = 572
 """Pixels of a side of its input; the output has 388."""

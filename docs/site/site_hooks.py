@@ -79,9 +79,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def _explorer() -> str:
-    from simnet.explore.knobs import Knobs
-    from simnet.explore.static_page import static_page
-    from simnet.scenario import load
+    from simnet.engine.scenario import load
+    from simnet.report.explorer_knobs import Knobs
+    from simnet.report.explorer_static_page import static_page
 
     return static_page(Knobs(load(EXPLORED), EXPLORED))
 

@@ -6,14 +6,14 @@ from typing import Literal, get_args
 
 from msgspec import Struct
 
-from simnet.compare.crossing import Range
-from simnet.compare.training_record import TrainingRecord
-from simnet.compare.verdict import MISSED, NO_FIT, PAYS, UNTRAINED, Speedup, Verdict, verdict_of
-from simnet.gpu_memory import GpuMemory
-from simnet.scenario import Scenario
+from simnet.analysis.crossing import Range
+from simnet.analysis.training_record import TrainingRecord
+from simnet.analysis.verdict import MISSED, NO_FIT, PAYS, UNTRAINED, Speedup, Verdict, verdict_of
+from simnet.core.units import Bandwidth
+from simnet.engine.scenario import Scenario
 from simnet.strategies import AnyStrategy
 from simnet.strategies.base import Mathematics
-from simnet.units import Bandwidth
+from simnet.workload.gpu_memory import GpuMemory
 
 Bound = Literal["compute", "wire", "latency", "codec"]
 

@@ -5,14 +5,13 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from simnet import calibration_draws, memory_fit, model_error
-from simnet.compare import whatif
-from simnet.compare.advice import Accumulated, Advice, Bound, RankedSystem
-from simnet.compare.as_it_is import with_faults, without_faults
-from simnet.compare.convergence import Convergence
-from simnet.compare.crossing import Range
-from simnet.compare.training_record import TimedStages, TimedSystem, TrainingRecord, missed_otherwise, trained_as
-from simnet.compare.tune import (
+from simnet.analysis import whatif
+from simnet.analysis.advice import Accumulated, Advice, Bound, RankedSystem
+from simnet.analysis.advise_with_faults import with_faults, without_faults
+from simnet.analysis.convergence import Convergence
+from simnet.analysis.crossing import Range
+from simnet.analysis.training_record import TimedStages, TimedSystem, TrainingRecord, missed_otherwise, trained_as
+from simnet.analysis.tune import (
     PLAIN,
     Variants,
     dense_systems,
@@ -21,16 +20,17 @@ from simnet.compare.tune import (
     with_known_kernels,
     without_repeats,
 )
-from simnet.compare.tuned_steps import SystemVsBaseline, TunedSteps
-from simnet.compare.verdict import PAYS, Speedup
-from simnet.errors import SimnetError
-from simnet.prepared import is_folded
-from simnet.result import RunResult
-from simnet.scenario import Scenario
-from simnet.simulation import simulate
-from simnet.step_timer import StageTimes
+from simnet.analysis.tuned_steps import SystemVsBaseline, TunedSteps
+from simnet.analysis.verdict import PAYS, Speedup
+from simnet.analysis.workers import run_where_it_pays
+from simnet.core.errors import SimnetError
+from simnet.engine import calibration_draws, memory_fit, model_error
+from simnet.engine.prepared import is_folded
+from simnet.engine.result import RunResult
+from simnet.engine.scenario import Scenario
+from simnet.engine.simulation import simulate
+from simnet.engine.step_timer import StageTimes
 from simnet.strategies import AnyStrategy, RecordedStep
-from simnet.workers import run_where_it_pays
 
 FREED: dict[Bound, Callable[[Scenario, RunResult], Scenario]] = {
     "compute": whatif.free_compute,

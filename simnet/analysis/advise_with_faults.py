@@ -5,15 +5,15 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from simnet.compare.advice import Advice, FaultyStep, RankedSystem
-from simnet.compare.training_record import TrainingRecord
-from simnet.compare.tune import PLAIN
-from simnet.compare.verdict import PAYS, Speedup
-from simnet.prepared import PreparedScenario
-from simnet.scenario import Scenario
-from simnet.simulation import simulate
-from simnet.step_timer import StageTimes
-from simnet.workers import run_where_it_pays
+from simnet.analysis.advice import Advice, FaultyStep, RankedSystem
+from simnet.analysis.training_record import TrainingRecord
+from simnet.analysis.tune import PLAIN
+from simnet.analysis.verdict import PAYS, Speedup
+from simnet.analysis.workers import run_where_it_pays
+from simnet.engine.prepared import PreparedScenario
+from simnet.engine.scenario import Scenario
+from simnet.engine.simulation import simulate
+from simnet.engine.step_timer import StageTimes
 
 DENSE_FORMS = 3
 """Forms of DDP beside which systems are ranked: in two precisions, and plain."""

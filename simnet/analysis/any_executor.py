@@ -1,7 +1,7 @@
 """Whatever takes tasks, as a pool of workers: `concurrent.futures`, a client of Dask, mpi4py, parsl, loky."""
 
-from simnet.errors import SimnetError
-from simnet.worker_pools import ExecutorPool, WorkerPool
+from simnet.analysis.worker_pools import ExecutorPool, WorkerPool
+from simnet.core.errors import SimnetError
 
 
 def adapted(executor: object) -> WorkerPool:
@@ -13,7 +13,7 @@ def adapted(executor: object) -> WorkerPool:
     if isinstance(executor, WorkerPool):
         return executor
     if type(executor).__module__.partition(".")[0] == "distributed" and hasattr(executor, "get_versions"):
-        from simnet.dask_pool import DaskPool
+        from simnet.analysis.dask_pool import DaskPool
 
         return DaskPool(executor, "executor")
     if not callable(getattr(executor, "submit", None)):

@@ -8,12 +8,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from simnet import files
+from simnet.cluster.hardware import FAULTS
 from simnet.collectives import algorithms
-from simnet.hardware import FAULTS
-from simnet.registry import is_foreign
+from simnet.core import files
+from simnet.core.registry import is_foreign
+from simnet.core.version import VERSION
 from simnet.strategies import STRATEGIES
-from simnet.version import VERSION
 
 CodeHashes = Mapping[str, str]
 """Hashes by module; "simnet" stands for all of the simulator."""
@@ -36,7 +36,7 @@ class Computing(NamedTuple):
 @cache
 def of_simnet() -> str:
     """Return a hash of the simulator's code and of the gradients files that come with it."""
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")) + sorted(files.folder("gradients").glob("*.json")):
         digest.update(path.name.encode() + path.read_bytes())

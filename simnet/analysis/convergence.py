@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from simnet import files
-from simnet.errors import SimnetError
-from simnet.raw_scenario import RawScenario
+from simnet.core import files
+from simnet.core.errors import SimnetError
+from simnet.core.values import Count
+from simnet.engine.raw_scenario import RawScenario
 from simnet.strategies import AnyStrategy
 from simnet.strategies.former_keys import with_present_keys
-from simnet.values import Count
 
 # Beyond this, matplotlib fails on a metric.
 MAX_METRIC = 1e100

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from simnet.units import Bandwidth
+from simnet.core.units import Bandwidth
 
 Number = int | float
 # From one bandwidth to another; None stands for an end of the bandwidths tried.

@@ -8,15 +8,15 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from simnet.axes import Override
-from simnet.compare import whatif
-from simnet.compare.crossing import Number, bisect_by_guesses, midpoint, transitions
-from simnet.compare.verdict import PAYS, Speedup
-from simnet.errors import SimnetError
-from simnet.result import RunResult
-from simnet.scenario import Experiment, Scenario
-from simnet.uncertainty import with_default_draws
-from simnet.units import Quantity
+from simnet.analysis import whatif
+from simnet.analysis.crossing import Number, bisect_by_guesses, midpoint, transitions
+from simnet.analysis.verdict import PAYS, Speedup
+from simnet.core.errors import SimnetError
+from simnet.core.units import Quantity
+from simnet.engine.axes import Override
+from simnet.engine.result import RunResult
+from simnet.engine.scenario import Experiment, Scenario
+from simnet.engine.uncertainty import with_default_draws
 
 MIN_TOLERANCE, MAX_TOLERANCE = 1e-9, 0.5
 # Values tried first, about evenly spaced on a logarithmic scale: two crossings within one gap go unnoticed.

@@ -13,11 +13,11 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar, cast
 
-from simnet import code_hash
-from simnet.errors import SimnetError
-from simnet.version import VERSION
-from simnet.worker_pools import TaskFuture
-from simnet.workers import interrupts_held, look_rarely_for_circles
+from simnet.analysis import code_hash
+from simnet.analysis.worker_pools import TaskFuture
+from simnet.analysis.workers import interrupts_held, look_rarely_for_circles
+from simnet.core.errors import SimnetError
+from simnet.core.version import VERSION
 
 Made = TypeVar("Made")
 
@@ -223,7 +223,7 @@ def _version_by_value() -> Callable[[], str]:
 
     def version() -> str:
         try:
-            from simnet.version import VERSION as FOUND
+            from simnet.core.version import VERSION as FOUND
         except ImportError:
             return ""
         return FOUND
@@ -237,7 +237,7 @@ def _difference_by_value(wanted: code_hash.Computing) -> Callable[[], str]:
 
     def difference() -> str:
         try:
-            from simnet import code_hash
+            from simnet.analysis import code_hash
 
             return code_hash.difference(code_hash.Computing(code, packages)) or ""
         except (ImportError, AttributeError):  # code before or after there was such a function

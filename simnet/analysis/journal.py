@@ -10,11 +10,11 @@ from typing import Any, Self
 import msgspec
 from msgspec import Struct
 
-from simnet import schema
-from simnet.errors import NotInstalledError, SimnetError
-from simnet.files import write_error, write_target
-from simnet.key_places import KeyPlaces
-from simnet.result import RunResult
+from simnet.analysis.key_places import KeyPlaces
+from simnet.core import schema
+from simnet.core.errors import NotInstalledError, SimnetError
+from simnet.core.files import write_error, write_target
+from simnet.engine.result import RunResult
 
 NAME = "points.jsonl"
 DAMAGED = "is damaged; delete this line to simulate its point again, or name another directory with -o"

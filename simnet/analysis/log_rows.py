@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from simnet.errors import SimnetError, shown
-from simnet.parsing import parse_json
+from simnet.core.errors import SimnetError, shown
+from simnet.core.parsing import parse_json
 
 DELIMITERS = ",;\t"
 MAX_ROWS = 1_000_000

@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from simnet.errors import SimnetError, cut, shown
-from simnet.training_logs.curve import Counted, LoggedCurve, Point, checked
-from simnet.training_logs.rows import LogTable, Row
+from simnet.analysis.log_rows import LogTable, Row
+from simnet.analysis.loss_curve import Counted, LoggedCurve, Point, checked
+from simnet.core.errors import SimnetError, cut, shown
 
 # In this order: W&B's own "_step" counts calls of wandb.log, so a trainer's counter goes before it.
 STEPS = ("global_step", "trainer/global_step", "train/global_step", "step", "steps", "iteration", "iter", "_step")

@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from simnet import files
-from simnet.compare.convergence import Convergence, TrainedSystem, TrainingCurve
-from simnet.errors import SimnetError, cut, did_you_mean, shown
-from simnet.parsing import parse_json
-from simnet.scenario import Scenario
+from simnet.analysis import log_rows as rows
+from simnet.analysis.convergence import Convergence, TrainedSystem, TrainingCurve
+from simnet.analysis.loss_curve import LoggedCurve
+from simnet.analysis.training_logs import EVENTS, is_folder, is_there, read_curves
+from simnet.core import files
+from simnet.core.errors import SimnetError, cut, did_you_mean, shown
+from simnet.core.parsing import parse_json
+from simnet.engine.scenario import Scenario
 from simnet.strategies import Strategy
 from simnet.strategies.named import strategy_from_text
-from simnet.training_logs import rows
-from simnet.training_logs.curve import LoggedCurve
-from simnet.training_logs.read import EVENTS, is_folder, is_there, read_curves
 
 BETWEEN_RUN = "::"
 SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".gz")

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from simnet.errors import SimnetError, shown
+from simnet.core.errors import SimnetError, shown
 
 # As of a curve in a convergence file; samples are more than steps.
 MAX_STEP, MAX_VALUE = 10**15, 1e100

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from simnet.errors import SimnetError
-from simnet.hardware import Cluster
-from simnet.result import RunResult, StrategyResult
-from simnet.scenario import Scenario
-from simnet.simulation import simulate
-from simnet.step_times import LostTime, LostToFault, StepTimes
+from simnet.cluster.hardware import Cluster
+from simnet.core.errors import SimnetError
+from simnet.engine.result import RunResult, StrategyResult
+from simnet.engine.scenario import Scenario
+from simnet.engine.simulation import simulate
+from simnet.engine.step_times import LostTime, LostToFault, StepTimes
 from simnet.strategies import AnyStrategy
 
 _LISTS = ("slow_nodes", "faults")

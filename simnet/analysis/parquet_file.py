@@ -9,9 +9,9 @@ from typing import IO, Any, Literal, NamedTuple, Self
 import msgspec
 from msgspec import Struct
 
-from simnet import files, schema
-from simnet.errors import SimnetError
-from simnet.result import (
+from simnet.core import files, schema
+from simnet.core.errors import SimnetError
+from simnet.engine.result import (
     FORMAT,
     PointResult,
     RefusedPoint,
@@ -138,7 +138,7 @@ def read(path: Path) -> SweepResult:
     head, file = _opened(path)
     num_points = file.metadata.num_rows
     if num_points > MOST_READ:
-        rule = f"at most {MOST_READ} are read whole; choose some by simnet.show.frame.read_frame"
+        rule = f"at most {MOST_READ} are read whole; choose some by simnet.report.frame.read_frame"
         raise SimnetError(f"{path}: {num_points} points: {rule}")
     return SweepResult(
         version=head.version,

@@ -5,7 +5,7 @@ from functools import cache
 
 from msgspec import Struct
 
-from simnet import files, schema
+from simnet.core import files, schema
 
 FILE = ("published", "convergence.toml")
 

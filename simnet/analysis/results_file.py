@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct
 
-from simnet import files, parquet_file, schema
-from simnet.errors import NotInstalledError, SimnetError, shown
-from simnet.parsing import check_plain, parse_json
-from simnet.result import FORMAT, LARGEST, SMALLEST, RunResult, StrategyResult, SweepResult
+from simnet.analysis import parquet_file
+from simnet.core import files, schema
+from simnet.core.errors import NotInstalledError, SimnetError, shown
+from simnet.core.parsing import check_plain, parse_json
+from simnet.engine.result import FORMAT, LARGEST, SMALLEST, RunResult, StrategyResult, SweepResult
 from simnet.strategies.former_keys import former_keys, with_present_keys
 
 NAME = "results.json"

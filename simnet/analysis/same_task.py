@@ -1,8 +1,8 @@
 """Whether measured trainings are of the model that a scenario simulates; those of another model say nothing of it."""
 
-from simnet.compare.convergence import Convergence
-from simnet.errors import SimnetError
-from simnet.scenario import Scenario
+from simnet.analysis.convergence import Convergence
+from simnet.core.errors import SimnetError
+from simnet.engine.scenario import Scenario
 from simnet.workload.training_step import num_elements
 
 TOLERANCE = 0.05

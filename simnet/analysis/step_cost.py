@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from msgspec import Struct, structs
 
-from simnet import calibration_draws
-from simnet.compare import whatif
-from simnet.result import RunResult, StrategyResult
-from simnet.scenario import Scenario
+from simnet.analysis import whatif
+from simnet.engine import calibration_draws
+from simnet.engine.result import RunResult, StrategyResult
+from simnet.engine.scenario import Scenario
 from simnet.strategies import AnyStrategy
 
 Simulate = Callable[[Scenario], RunResult]

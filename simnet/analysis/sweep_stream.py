@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import NamedTuple
 
-from simnet import sweeps
-from simnet.journal import Journal
-from simnet.result import PointResult, RefusedPoint, point_result
-from simnet.scenario import Experiment
-from simnet.sweep_tasks import KeyedScenario, outcomes
-from simnet.sweeps import SweepPoint
-from simnet.worker_pools import WorkerPool
+from simnet.analysis import sweeps
+from simnet.analysis.journal import Journal
+from simnet.analysis.sweep_tasks import KeyedScenario, outcomes
+from simnet.analysis.sweeps import SweepPoint
+from simnet.analysis.worker_pools import WorkerPool
+from simnet.engine.result import PointResult, RefusedPoint, point_result
+from simnet.engine.scenario import Experiment
 
 WINDOW = 5_000
 """Points that are in memory at a time: those of one cluster shape among them are simulated one after another."""

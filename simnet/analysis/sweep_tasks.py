@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from simnet import code_hash
-from simnet.errors import SimnetError
-from simnet.result import to_json
-from simnet.scenario import Scenario
-from simnet.worker_pools import WorkerPool, run_on
-from simnet.workers import local_pool, rare_looks_for_circles
+from simnet.analysis import code_hash
+from simnet.analysis.worker_pools import WorkerPool, run_on
+from simnet.analysis.workers import local_pool, rare_looks_for_circles
+from simnet.core.errors import SimnetError
+from simnet.engine.result import to_json
+from simnet.engine.scenario import Scenario
 
 # Least time of a worker's task: below it, passing the task costs as much as the simulation.
 TASK_S = 0.02
@@ -222,7 +222,7 @@ def simulate_task(task: SweepTask) -> FinishedTask:
 
 
 def _outcome(scenario: Scenario) -> Outcome:
-    from simnet.simulation import simulate
+    from simnet.engine.simulation import simulate
 
     try:
         return to_json(simulate(scenario).without_spans())

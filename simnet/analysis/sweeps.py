@@ -13,14 +13,15 @@ from typing import Any
 
 import msgspec
 
-from simnet import code_hash, files, schema
-from simnet.errors import SimnetError
-from simnet.journal import Journal
-from simnet.result import RefusedPoint, RunResult, SweepResult, SweptAxis, point_result
-from simnet.scenario import Experiment, Scenario
-from simnet.sweep_tasks import KeyedScenario, Outcome, outcomes
-from simnet.uncertainty import with_default_draws
-from simnet.worker_pools import WorkerPool
+from simnet.analysis import code_hash
+from simnet.analysis.journal import Journal
+from simnet.analysis.sweep_tasks import KeyedScenario, Outcome, outcomes
+from simnet.analysis.worker_pools import WorkerPool
+from simnet.core import files, schema
+from simnet.core.errors import SimnetError
+from simnet.engine.result import RefusedPoint, RunResult, SweepResult, SweptAxis, point_result
+from simnet.engine.scenario import Experiment, Scenario
+from simnet.engine.uncertainty import with_default_draws
 
 MAX_POINTS = 100_000
 """Most points of a sweep whose results are held in memory."""

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from simnet.errors import SimnetError
-from simnet.protobuf import DamagedMessageError, as_bytes, as_int, as_text, fields, unpacked
+from simnet.core.errors import SimnetError
+from simnet.core.protobuf import DamagedMessageError, as_bytes, as_int, as_text, fields, unpacked
 
 # A frame: length of the data, checksum of these 8 bytes, the data, checksum of the data.
 _HEAD, _FOOT = struct.Struct("<QI"), struct.Struct("<I")

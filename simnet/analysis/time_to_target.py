@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 from msgspec import Struct, structs
 
-from simnet import calibration_draws, model_error
-from simnet.compare import same_task, whatif
-from simnet.compare.convergence import MAX_METRIC, Convergence, TrainingCurve
-from simnet.compare.step_cost import Notes, Simulate, StepCost, StepCosts, step_costs
-from simnet.compare.tune import PLAIN, trained_variants, with_known_kernels
-from simnet.compare.verdict import Speedup
-from simnet.errors import SimnetError
-from simnet.scenario import Scenario
-from simnet.step_timer import StepTimer
-from simnet.units import Bandwidth
+from simnet.analysis import same_task, whatif
+from simnet.analysis.convergence import MAX_METRIC, Convergence, TrainingCurve
+from simnet.analysis.step_cost import Notes, Simulate, StepCost, StepCosts, step_costs
+from simnet.analysis.tune import PLAIN, trained_variants, with_known_kernels
+from simnet.analysis.verdict import Speedup
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth
+from simnet.engine import calibration_draws, model_error
+from simnet.engine.scenario import Scenario
+from simnet.engine.step_timer import StepTimer
 
 HOUR_S = 3600.0
 SeedTimes = dict[tuple[int, int], float]

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from simnet import files
-from simnet.errors import SimnetError, cut, shown
-from simnet.training_logs import event_file, rows, table
-from simnet.training_logs.curve import LoggedCurve, Point, checked
-from simnet.training_logs.event_file import EventFile
+from simnet.analysis import log_rows as rows
+from simnet.analysis import log_table as table
+from simnet.analysis import tensorboard_file as event_file
+from simnet.analysis.loss_curve import LoggedCurve, Point, checked
+from simnet.analysis.tensorboard_file import EventFile
+from simnet.core import files
+from simnet.core.errors import SimnetError, cut, shown
 
 EVENTS = "tfevents"
 _PARQUET, _JSON = b"PAR1", (b"{", b"[")

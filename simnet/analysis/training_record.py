@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from simnet import calibration_draws
-from simnet.compare.convergence import Convergence, TrainingCurve
-from simnet.compare.step_cost import StepCost
-from simnet.compare.verdict import Speedup
-from simnet.step_timer import StageTimes
+from simnet.analysis.convergence import Convergence, TrainingCurve
+from simnet.analysis.step_cost import StepCost
+from simnet.analysis.verdict import Speedup
+from simnet.engine import calibration_draws
+from simnet.engine.step_timer import StageTimes
 from simnet.strategies import AnyStrategy
 
 

@@ -3,16 +3,15 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from simnet import step_file
-from simnet.compare import whatif
-from simnet.errors import SimnetError, did_you_mean
-from simnet.hardware import Calibration
-from simnet.registry import tag_of
-from simnet.scenario import Experiment, load_experiment
-from simnet.step_timer import StepTimer
-from simnet.strategies import STRATEGIES, AnyStrategy, DenseAllReduce, RecordedStep
-from simnet.units import Size
-from simnet.values import BYTES_PER_ELEMENT, Dtype
+from simnet.analysis import whatif
+from simnet.cluster.hardware import Calibration
+from simnet.core.errors import SimnetError, did_you_mean
+from simnet.core.registry import tag_of
+from simnet.core.units import Size
+from simnet.core.values import BYTES_PER_ELEMENT, Dtype
+from simnet.engine.scenario import Experiment, load_experiment
+from simnet.engine.step_timer import StepTimer
+from simnet.strategies import STRATEGIES, AnyStrategy, DenseAllReduce, RecordedStep, step_file
 
 # One system with different options, such as bucket sizes; the fastest stands for the system.
 Variants = tuple[AnyStrategy, ...]
@@ -98,7 +97,7 @@ def load_with_any_strategy(scenario: str, settings: Mapping[str, object]) -> Exp
     """Return an experiment whose strategy does not matter, so that it need not have one, as others must.
 
     Raises:
-        SimnetError: as `simnet.scenario.load_experiment`.
+        SimnetError: as `simnet.engine.scenario.load_experiment`.
     """
     found = load_experiment(scenario, settings)
     return found if "strategy" in found.resolved else load_experiment(scenario, {"strategy": PLAIN.kind, **settings})

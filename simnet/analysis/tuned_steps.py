@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from simnet.compare import crossing
-from simnet.compare.crossing import Number, Range
-from simnet.compare.tune import Variants
-from simnet.compare.whatif import at_bandwidth, slow_kernels
-from simnet.scenario import Scenario
-from simnet.step_timer import StepTimer
+from simnet.analysis import crossing
+from simnet.analysis.crossing import Number, Range
+from simnet.analysis.tune import Variants
+from simnet.analysis.whatif import at_bandwidth, slow_kernels
+from simnet.core.units import Bandwidth
+from simnet.engine.scenario import Scenario
+from simnet.engine.step_timer import StepTimer
 from simnet.strategies import AnyStrategy
-from simnet.units import Bandwidth
 
 # Tried with the cluster's own bandwidth: the rates at which NICs are sold.
 NIC_RATES = tuple(Bandwidth.parse(f"{rate} Gbit/s") for rate in (1, 2.5, 5, 10, 25, 50, 100, 200, 400, 800))

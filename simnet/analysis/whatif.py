@@ -4,13 +4,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from simnet.hardware import Calibration
-from simnet.result import RunResult
-from simnet.scenario import Scenario
-from simnet.simulation import kernel_names
+from simnet.cluster.hardware import Calibration
+from simnet.cluster.timed_work import HostCost, KernelTime
+from simnet.core.units import Bandwidth, Duration
+from simnet.engine.result import RunResult
+from simnet.engine.scenario import Scenario
+from simnet.engine.simulation import kernel_names
 from simnet.strategies import AnyStrategy, kernel_table
-from simnet.timed_work import HostCost, KernelTime
-from simnet.units import Bandwidth, Duration
 
 SLOW_KERNEL_FACTOR = 170 / 44
 """Largest kernel time / its estimate: 1-bit Adam's own took 44 ms on one of its two clusters, which

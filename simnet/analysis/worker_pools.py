@@ -7,7 +7,7 @@ from concurrent.futures import BrokenExecutor, CancelledError
 from functools import partial
 from typing import Any, NoReturn, Protocol, TypeVar, runtime_checkable
 
-from simnet.errors import SimnetError
+from simnet.core.errors import SimnetError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -12,8 +12,8 @@ from multiprocessing import resource_tracker
 from threading import Thread
 from typing import Any, TypeVar
 
-from simnet.errors import SimnetError
-from simnet.worker_pools import ExecutorPool, TaskFuture, WorkerPool, run_on
+from simnet.analysis.worker_pools import ExecutorPool, TaskFuture, WorkerPool, run_on
+from simnet.core.errors import SimnetError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

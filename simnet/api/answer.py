@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simnet.show.page import Page
+from simnet.report.page import Page
 
 if TYPE_CHECKING:
     import pandas
@@ -50,7 +50,7 @@ class Answer:
         Raises:
             SimnetError: it cannot be written.
         """
-        from simnet.files import write_file
+        from simnet.core.files import write_file
 
         write_file(Path(path), f"{self.to_json()}\n".encode())
 
@@ -60,6 +60,6 @@ class Answer:
 
     def _repr_html_(self) -> str:
         """Return the answer for a notebook."""
-        from simnet.show.answer_html import page_html
+        from simnet.report.answer_html import page_html
 
         return page_html(self.page())

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from simnet.analysis.advice import Advice
+from simnet.analysis.crossover import Crossover
+from simnet.analysis.time_to_target import TimesToTarget
 from simnet.api.answer import Answer
-from simnet.compare.advice import Advice
-from simnet.compare.crossover import Crossover
-from simnet.compare.time_to_target import TimesToTarget
-from simnet.result import RunResult, SweepResult, to_json
-from simnet.show.page import Page
+from simnet.engine.result import RunResult, SweepResult, to_json
+from simnet.report.page import Page
 
 if TYPE_CHECKING:
     import pandas
@@ -43,7 +43,7 @@ class RunAnswer(Answer, RunResult, frozen=True, kw_only=True):
 
     def page(self) -> Page:
         """Return what `simnet simulate` prints."""
-        from simnet.show.result_page import result_page
+        from simnet.report.result_page import result_page
 
         return result_page(self)
 
@@ -53,8 +53,8 @@ class RunAnswer(Answer, RunResult, frozen=True, kw_only=True):
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return one row: scenario and metrics, each with its unit in the column's name."""
-        from simnet.show.frame import frame_of
-        from simnet.show.rows import row
+        from simnet.report.frame import frame_of
+        from simnet.report.rows import row
 
         return frame_of([row(self)])
 
@@ -74,7 +74,7 @@ class RunAnswer(Answer, RunResult, frozen=True, kw_only=True):
         Raises:
             SimnetError: the numbers are out of range, or a file cannot be written.
         """
-        from simnet.tracing.trace import write_trace
+        from simnet.traces.timeline_trace import write_trace
 
         write_trace(self, Path(path), iterations)
 
@@ -94,12 +94,12 @@ class RunAnswer(Answer, RunResult, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """Return speedup, interval and step in one line."""
-        from simnet.show.answer_line import run_line
+        from simnet.report.answer_line import run_line
 
         return f"RunAnswer({run_line(self)})"
 
     def _repr_html_(self) -> str:
-        from simnet.show.answer_html import run_html
+        from simnet.report.answer_html import run_html
 
         return run_html(self)
 
@@ -135,7 +135,7 @@ class SweepAnswer(Answer, SweepResult, frozen=True, kw_only=True):
 
     def page(self) -> Page:
         """Return what `simnet sweep` prints."""
-        from simnet.show.sweep_page import sweep_page
+        from simnet.report.sweep_page import sweep_page
 
         return sweep_page(self)
 
@@ -145,8 +145,8 @@ class SweepAnswer(Answer, SweepResult, frozen=True, kw_only=True):
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return one row a point: the swept keys, then scenario and metrics with units in the columns' names."""
-        from simnet.show.frame import frame_of
-        from simnet.show.rows import row
+        from simnet.report.frame import frame_of
+        from simnet.report.rows import row
 
         return frame_of([row(point, point.set) for point in self.points])
 
@@ -168,7 +168,7 @@ class SweepAnswer(Answer, SweepResult, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """Return points and range of speedups in one line."""
-        from simnet.show.answer_line import sweep_line
+        from simnet.report.answer_line import sweep_line
 
         return f"SweepAnswer({sweep_line(self)})"
 
@@ -191,20 +191,20 @@ class CrossoverAnswer(Answer, Crossover, frozen=True, kw_only=True):
 
     def page(self) -> Page:
         """Return what `simnet crossover` prints."""
-        from simnet.show.crossover import crossover_page
+        from simnet.report.crossover import crossover_page
 
         return crossover_page(self)
 
     def to_json(self) -> str:
         """Return what `simnet crossover --format json` prints."""
-        from simnet.show.crossover import crossover_object
+        from simnet.report.crossover import crossover_object
 
         return json.dumps(crossover_object(self), indent=2)
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return one row a value tried."""
-        from simnet.show.crossover import crossover_object
-        from simnet.show.frame import frame_of
+        from simnet.report.crossover import crossover_object
+        from simnet.report.frame import frame_of
 
         trials: Any = crossover_object(self)["trials"]
         return frame_of(trials)
@@ -217,7 +217,7 @@ class CrossoverAnswer(Answer, Crossover, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """Return the crossings in one line."""
-        from simnet.show.answer_line import crossover_line
+        from simnet.report.answer_line import crossover_line
 
         return f"CrossoverAnswer({crossover_line(self)})"
 
@@ -235,26 +235,26 @@ class AdviceAnswer(Answer, Advice, frozen=True, kw_only=True):
     @property
     def sentences(self) -> tuple[str, ...]:
         """What to use and why, a sentence each."""
-        from simnet.show.advice_sentences import choices, sentences
+        from simnet.report.advice_sentences import choices, sentences
 
         return (*choices(self), *sentences(self))
 
     def page(self) -> Page:
         """Return what `simnet advise` prints."""
-        from simnet.show.advice import advice_page
+        from simnet.report.advice import advice_page
 
         return advice_page(self)
 
     def to_json(self) -> str:
         """Return what `simnet advise --format json` prints."""
-        from simnet.show.advice import to_object
+        from simnet.report.advice import to_object
 
         return json.dumps(to_object(self), indent=2, allow_nan=False)
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return one row a system, the fastest first."""
-        from simnet.show.advice import to_object
-        from simnet.show.frame import frame_of
+        from simnet.report.advice import to_object
+        from simnet.report.frame import frame_of
 
         systems: Any = to_object(self)["systems"]
         return frame_of(systems)
@@ -267,7 +267,7 @@ class AdviceAnswer(Answer, Advice, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """Return the first choice in one line."""
-        from simnet.show.answer_line import advice_line
+        from simnet.report.answer_line import advice_line
 
         return f"AdviceAnswer({advice_line(self)})"
 
@@ -277,20 +277,20 @@ class TimeToTargetAnswer(Answer, TimesToTarget, frozen=True, kw_only=True):
 
     def page(self) -> Page:
         """Return what `simnet time-to-target` prints."""
-        from simnet.show.time_to_target import time_to_target_page
+        from simnet.report.time_to_target import time_to_target_page
 
         return time_to_target_page(self)
 
     def to_json(self) -> str:
         """Return what `simnet time-to-target --format json` prints."""
-        from simnet.show.time_to_target import time_to_target_object
+        from simnet.report.time_to_target import time_to_target_object
 
         return json.dumps(time_to_target_object(self), indent=2)
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return one row a system and bandwidth."""
-        from simnet.show.frame import frame_of
-        from simnet.show.time_to_target import time_to_target_object
+        from simnet.report.frame import frame_of
+        from simnet.report.time_to_target import time_to_target_object
 
         bandwidths: Any = time_to_target_object(self)["bandwidths"]
         key = "bandwidth_bytes_per_s"
@@ -304,6 +304,6 @@ class TimeToTargetAnswer(Answer, TimesToTarget, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """Return the first system at each bandwidth in one line."""
-        from simnet.show.answer_line import time_to_target_line
+        from simnet.report.answer_line import time_to_target_line
 
         return f"TimeToTargetAnswer({time_to_target_line(self)})"

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from simnet.errors import SimnetError
+from simnet.core.errors import SimnetError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from simnet.compare.advice import Advice
-    from simnet.compare.crossover import Crossover
-    from simnet.compare.time_to_target import TimesToTarget
-    from simnet.comparison import Comparison
-    from simnet.result import RunResult, SweepResult
+    from simnet.analysis.advice import Advice
+    from simnet.analysis.crossover import Crossover
+    from simnet.analysis.time_to_target import TimesToTarget
+    from simnet.calibration.comparison import Comparison
+    from simnet.engine.result import RunResult, SweepResult
     from simnet.validation.outcome import Unit
 
 SIZE_IN = (6.4, 3.6)
@@ -23,7 +23,7 @@ def draw_run(result: "RunResult", ax: "Axes | None") -> "Axes":
     """Draw where the time of a step goes."""
 
     def draw(axes: "Axes") -> None:
-        from simnet.show import figures
+        from simnet.report import figures
 
         figures.draw_breakdown(axes, result)
 
@@ -34,7 +34,7 @@ def draw_sweep(sweep: "SweepResult", ax: "Axes | None") -> "Axes":
     """Draw the speedup over the last key that varies."""
 
     def draw(axes: "Axes") -> None:
-        from simnet.show import figures
+        from simnet.report import figures
 
         figures.draw_speedups(axes, sweep)
 
@@ -45,7 +45,7 @@ def draw_crossover(found: "Crossover", ax: "Axes | None") -> "Axes":
     """Draw the speedup over the key."""
 
     def draw(axes: "Axes") -> None:
-        from simnet.show import crossover_figure
+        from simnet.report import crossover_figure
 
         crossover_figure.draw_crossover(axes, found)
 
@@ -56,7 +56,7 @@ def draw_advice(advice: "Advice", ax: "Axes | None") -> "Axes":
     """Draw the speedup of every system over NIC bandwidth."""
 
     def draw(axes: "Axes") -> None:
-        from simnet.show import advice_figure
+        from simnet.report import advice_figure
 
         advice_figure.draw_advice(axes, advice)
         axes.legend(fontsize="small")
@@ -68,7 +68,7 @@ def draw_time_to_target(found: "TimesToTarget", ax: "Axes | None") -> "Axes":
     """Draw the metric over simulated time at the first bandwidth."""
 
     def draw(axes: "Axes") -> None:
-        from simnet.show import time_to_target_figure
+        from simnet.report import time_to_target_figure
 
         time_to_target_figure.draw_time_to_target(axes, found)
 
@@ -79,7 +79,7 @@ def draw_residuals(residuals: "Sequence[Comparison]", ax: "Axes | None") -> "Axe
     """Draw relative errors over measured times."""
 
     def draw(axes: "Axes") -> None:
-        from simnet.show import calibration_figure
+        from simnet.report import calibration_figure
 
         calibration_figure.draw_residuals(axes, _some(residuals))
         axes.legend()
@@ -91,7 +91,7 @@ def draw_comparisons(comparisons: "Sequence[Comparison]", unit: "Unit", ax: "Axe
     """Draw predicted over measured values in a unit."""
 
     def draw(axes: "Axes") -> None:
-        from simnet.show import comparison_figure
+        from simnet.report import comparison_figure
         from simnet.validation.outcome import SCALE
 
         comparison_figure.draw_comparisons(axes, _some(comparisons), comparison_figure.NOUNS[unit], SCALE[unit])
@@ -112,7 +112,7 @@ def _drawn(ax: "Axes | None", draw: "Callable[[Axes], None]") -> "Axes":
         from matplotlib import pyplot
     except ImportError as error:
         raise SimnetError("plot: matplotlib is missing: a figure needs it; pip install matplotlib") from error
-    from simnet.show.figure import styled
+    from simnet.report.figure import styled
 
     # Loads the backend, which in a notebook turns interactive on: inside of `styled` that would be undone at its end,
     # and no further figure would be shown.

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simnet.api.answer import Answer
-from simnet.errors import SimnetError
-from simnet.show.page import Page
+from simnet.core.errors import SimnetError
+from simnet.report.page import Page
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
 
-    from simnet.comparison import Comparison
-    from simnet.fitting.fitted_part import FittedPart
-    from simnet.fitting.kineto import Trace
+    from simnet.calibration.comparison import Comparison
+    from simnet.calibration.fitted_part import FittedPart
+    from simnet.traces.kineto import Trace
     from simnet.validation.coverage import Evidence
     from simnet.validation.outcome import Outcome
 
@@ -62,14 +62,14 @@ class CalibrationAnswer(Answer):
 
     def page(self, *, all_rows: bool = False) -> Page:
         """Return what `simnet calibrate` prints, with `all_rows` every residual."""
-        from simnet.show.calibration import calibration_page
+        from simnet.report.calibration import calibration_page
 
         listed = [one for one in self.residuals if all_rows or one.role == "held out"]
         return calibration_page(self.traces, self.parts, listed, self.notes)
 
     def to_json(self) -> str:
         """Return what `simnet calibrate --format json` prints."""
-        from simnet.show.calibration import to_object
+        from simnet.report.calibration import to_object
 
         return json.dumps(to_object(self.traces, self.parts, self.notes), indent=2)
 
@@ -85,7 +85,7 @@ class CalibrationAnswer(Answer):
 
     def __repr__(self) -> str:
         """Return the number of rows and their errors in one line."""
-        from simnet.show.answer_line import errors_line
+        from simnet.report.answer_line import errors_line
 
         return f"CalibrationAnswer({len(self.parts)} parts, {errors_line(self.residuals)})"
 
@@ -109,31 +109,31 @@ class ValidationAnswer(Answer):
     @property
     def mean_error(self) -> float:
         """Mean of the absolute relative errors."""
-        from simnet.comparison import mean_error
+        from simnet.calibration.comparison import mean_error
 
         return mean_error(self.comparisons)
 
     @property
     def worst_error(self) -> float:
         """Largest absolute relative error."""
-        from simnet.comparison import worst_error
+        from simnet.calibration.comparison import worst_error
 
         return worst_error(self.comparisons)
 
     def page(self) -> Page:
         """Return what `simnet validate` prints."""
         if self.outcomes:
-            from simnet.show.validation import validation_page
+            from simnet.report.validation import validation_page
 
             return validation_page(self.outcomes)
-        from simnet.show.measured_steps import steps_page
+        from simnet.report.measured_steps import steps_page
 
         return steps_page(self.comparisons, [self.proof])  # type: ignore[arg-type]  # points, where no set is
 
     def to_json(self) -> str:
         """Return the comparisons, of published sets what `simnet validate --published --format json` prints."""
         if self.outcomes:
-            from simnet.show.validation import to_object
+            from simnet.report.validation import to_object
 
             return json.dumps(to_object(self.outcomes), indent=2)
         return str(self.to_frame().to_json(orient="records", indent=2))
@@ -158,13 +158,13 @@ class ValidationAnswer(Answer):
 
     def __repr__(self) -> str:
         """Return the number of values and their errors in one line."""
-        from simnet.show.answer_line import errors_line
+        from simnet.report.answer_line import errors_line
 
         return f"ValidationAnswer({errors_line(self.comparisons)})"
 
 
 def _write(text: str | None, path: Path | str, reason: str) -> None:
-    from simnet.files import write_file
+    from simnet.core.files import write_file
 
     if text is None:
         raise SimnetError(f"{path}: nothing to write: {reason}")
@@ -172,7 +172,7 @@ def _write(text: str | None, path: Path | str, reason: str) -> None:
 
 
 def _comparisons_frame(comparisons: "Sequence[Comparison]") -> "pandas.DataFrame":
-    from simnet.show.frame import frame_of
+    from simnet.report.frame import frame_of
 
     return frame_of(
         [

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simnet.api.measured_answers import CalibrationAnswer, ValidationAnswer
-from simnet.errors import SimnetError
+from simnet.core.errors import SimnetError
 
 if TYPE_CHECKING:
-    from simnet.fitting.fit_files import FitOptions
-    from simnet.fitting.fitted_part import FittedPart
-    from simnet.fitting.sources import Sources
-    from simnet.fitting.was_trained import WasTrained
-    from simnet.hardware import Cluster
-    from simnet.scenario import Scenario
+    from simnet.calibration.fit_files import FitOptions
+    from simnet.calibration.fitted_part import FittedPart
+    from simnet.calibration.sources import Sources
+    from simnet.calibration.was_trained import WasTrained
+    from simnet.cluster.hardware import Cluster
+    from simnet.engine.scenario import Scenario
     from simnet.validation.training_steps import MeasuredStep
 
 BOUND_PERCENT = 10.0
@@ -62,7 +62,7 @@ def calibrate(  # noqa: PLR0913 - the options of the command
         >>> found = simnet.calibrate("tests/golden/calibrate/nccl_all_reduce_2x8.log")  # doctest: +SKIP
         >>> found.write("mine.toml")  # doctest: +SKIP
     """
-    from simnet.fitting.fitted_part import check_errors, checked_residuals
+    from simnet.calibration.fitted_part import check_errors, checked_residuals
 
     asked = ask(
         _paths(files),
@@ -115,9 +115,9 @@ def ask(  # noqa: PLR0913 - the options of the command
     Raises:
         SimnetError: they do not.
     """
-    from simnet.fitting import fit_files, over_base, sources
-    from simnet.fitting.step_model import Trained
-    from simnet.fitting.was_trained import WasTrained
+    from simnet.calibration import fit_files, over_base, sources
+    from simnet.calibration.step_model import Trained
+    from simnet.calibration.was_trained import WasTrained
 
     if not files:
         raise SimnetError("calibrate: no files: name files of measurements")
@@ -154,7 +154,7 @@ def fit(asked: FitRequest, *, wants_calibration: bool) -> CalibrationAnswer:
     Raises:
         SimnetError: the files hold nothing to fit, or not what is wanted.
     """
-    from simnet.fitting import calibration_file, fit_files, over_base
+    from simnet.calibration import calibration_file, fit_files, over_base
 
     train = asked.train
     parts = fit_files.fit_parts(train, asked.held_out, asked.in_place, asked.options)
@@ -182,14 +182,14 @@ def _num_files(one: "Sources") -> int:
 
 
 def _simulate_s(scenario: "Scenario") -> float:
-    from simnet.simulation import simulate
+    from simnet.engine.simulation import simulate
 
     return simulate(scenario).result.iteration_s
 
 
 def _workload_text(asked: FitRequest, parts: "Sequence[FittedPart]") -> str:
-    from simnet.fitting import trained_workload, workload_file
-    from simnet.fitting.step_part import FittedSteps
+    from simnet.calibration import trained_workload, workload_file
+    from simnet.calibration.step_part import FittedSteps
 
     train, known = asked.train, asked.known
     models = [pair for pair in train.files if workload_file.has_model(pair[1])]
@@ -202,9 +202,9 @@ def _workload_text(asked: FitRequest, parts: "Sequence[FittedPart]") -> str:
 
 
 def _cluster(name: str | None) -> "Cluster | None":
-    from simnet import files
-    from simnet.hardware import Cluster
-    from simnet.schema import build
+    from simnet.cluster.hardware import Cluster
+    from simnet.core import files
+    from simnet.core.schema import build
 
     if name is None:
         return None
@@ -238,7 +238,7 @@ def _check_effect(
 
 def _check_asked(train: "Sources", *, has_fit: bool, wants_calibration: bool, wants_workload: bool) -> None:
     """Refuse outputs that the files cannot fill, and files that fill no output."""
-    from simnet.fitting.workload_file import has_model
+    from simnet.calibration.workload_file import has_model
 
     if wants_calibration and not has_fit:
         raise SimnetError(
@@ -303,7 +303,8 @@ def validate_published(names: Sequence[str]) -> ValidationAnswer:
     Raises:
         SimnetError: a set is unknown.
     """
-    from simnet.validation import coverage, sets
+    from simnet.validation import coverage
+    from simnet.validation import published as sets
 
     for name in names:
         sets.check(name)
@@ -331,9 +332,9 @@ def validate_steps(  # noqa: PLR0913, PLR0917 - the options of the command
     Raises:
         SimnetError: no files, no such model, a NIC of unknown bandwidth, or files that the calibration was fitted to.
     """
-    from simnet.fitting.measurement_file import read
-    from simnet.scenario import load_experiment
-    from simnet.show import measured_steps
+    from simnet.calibration.measurement_file import read
+    from simnet.engine.scenario import load_experiment
+    from simnet.report import measured_steps
     from simnet.validation import disjoint, training_steps
 
     if not paths:

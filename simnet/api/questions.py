@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from simnet import scenario as scenarios
 from simnet.api.answers import AdviceAnswer, CrossoverAnswer, RunAnswer, SweepAnswer
-from simnet.axes import point_list
-from simnet.errors import SimnetError, shown
-from simnet.scenario import Experiment, Scenario
+from simnet.core.errors import SimnetError, shown
+from simnet.engine import scenario as scenarios
+from simnet.engine.axes import point_list
+from simnet.engine.scenario import Experiment, Scenario
 
 if TYPE_CHECKING:
-    from simnet.worker_pools import TaskExecutor
+    from simnet.analysis.worker_pools import TaskExecutor
 
 Asked = Scenario | str | Path
 """A scenario, the name of a shipped experiment, or the path of a scenario file."""
@@ -64,9 +64,9 @@ def simulate(
         >>> f"{run.speedup:.2f}x, 90 % interval {run.speedup_interval[0]:.2f} to {run.speedup_interval[1]:.2f}"
         '1.59x, 90 % interval 0.96 to 2.59'
     """
-    from simnet import simulation
-    from simnet.compare import lost_time as losses
-    from simnet.uncertainty import with_default_draws
+    from simnet.analysis import lost_time as losses
+    from simnet.engine import simulation
+    from simnet.engine.uncertainty import with_default_draws
 
     resolved = with_default_draws(experiment_of(scenario, settings, draws).at({}))
     if lost_time:
@@ -112,8 +112,8 @@ def sweep(  # noqa: PLR0913 - the options of the command
         >>> [(run.result.strategy, round(run.speedup, 1)) for run in found]
         [('binsgdm', 10.4), ('one_bit_adam', 4.7)]
     """
-    from simnet import sweeps
-    from simnet.any_executor import adapted
+    from simnet.analysis import sweeps
+    from simnet.analysis.any_executor import adapted
 
     experiment = experiment_to_sweep(scenario, axes, points, settings, draws)
     asked = sweeps.with_draws(sweeps.points_of(experiment))
@@ -169,8 +169,8 @@ def crossover(  # noqa: PLR0913 - the options of the command
     Raises:
         SimnetError: no baseline, a key that is no number or has no effect, two equal ends, or a wrong tolerance.
     """
-    from simnet.compare.crossover import NUM_STEPS, search
-    from simnet.simulation import simulate as simulated
+    from simnet.analysis.crossover import NUM_STEPS, search
+    from simnet.engine.simulation import simulate as simulated
 
     experiment = experiment_of(scenario, settings, draws)
     with advancing(progress, NUM_STEPS, "searching") as advance:
@@ -207,11 +207,11 @@ def advise(  # noqa: PLR0913 - the options of the command
     Raises:
         SimnetError: an unknown system, a file that cannot be read, or a cluster that needs the exact executor.
     """
-    from simnet.compare import convergence as trainings
-    from simnet.compare.as_it_is import num_runs
-    from simnet.compare.rank import advise as ranked
-    from simnet.compare.rank import check_rankable
-    from simnet.compare.tune import chosen, recorded_systems
+    from simnet.analysis import convergence as trainings
+    from simnet.analysis.advise import advise as ranked
+    from simnet.analysis.advise import check_rankable
+    from simnet.analysis.advise_with_faults import num_runs
+    from simnet.analysis.tune import chosen, recorded_systems
 
     names, recorded, judges = chosen(systems), recorded_systems(map(str, steps)), [*map(str, convergence)]
     resolved = experiment_of(scenario, settings, draws, needs_strategy=False).at({})
@@ -249,7 +249,7 @@ def experiment_of(  # noqa: PLR0913 - what each question may set
         raise SimnetError(f"scenario: {type(scenario).__name__}: give a Scenario, the name of an experiment or a path")
     if needs_strategy:
         return scenarios.load_experiment(str(scenario), fixed, axes, listed)
-    from simnet.compare.tune import load_with_any_strategy
+    from simnet.analysis.tune import load_with_any_strategy
 
     return load_with_any_strategy(str(scenario), fixed)
 
@@ -262,7 +262,7 @@ def as_answer(kind: type[Item], found: msgspec.Struct) -> Item:
 @contextmanager
 def advancing(progress: Progress, total: int, label: str) -> Iterator[Callable[[int], object]]:
     """Yield the function that is called with the number of further items done."""
-    from simnet.show.progress_bar import in_notebook, is_watched, progress_bar
+    from simnet.report.progress_bar import in_notebook, is_watched, progress_bar
 
     if callable(progress):
         yield progress

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from simnet.files import write_file
+from simnet.core.files import write_file
+from simnet.engine.result import RunResult, SweepResult
 from simnet.report.contents import Contents, of_scenario, of_sweep
 from simnet.report.report_page import Origin, check_plotly, report_page
-from simnet.result import RunResult, SweepResult
 
 
 def write_run(result: RunResult, path: Path, systems: Iterable[str] | None) -> None:

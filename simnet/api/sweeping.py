@@ -7,15 +7,15 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from simnet import parquet_file
-from simnet.any_executor import adapted
+from simnet.analysis import parquet_file
+from simnet.analysis.any_executor import adapted
+from simnet.analysis.journal import Journal
+from simnet.analysis.sweep_stream import SweepStream
+from simnet.analysis.sweeps import MAX_STREAMED, check_size
+from simnet.analysis.worker_pools import TaskExecutor, WorkerPool
 from simnet.api.questions import Asked, Progress, Settings, advancing, experiment_to_sweep
-from simnet.journal import Journal
-from simnet.scenario import Experiment
-from simnet.show.sweep_table import WrittenTable, write_table
-from simnet.sweep_stream import SweepStream
-from simnet.sweeps import MAX_STREAMED, check_size
-from simnet.worker_pools import TaskExecutor, WorkerPool
+from simnet.engine.scenario import Experiment
+from simnet.report.sweep_table import WrittenTable, write_table
 
 Point = TypeVar("Point")
 Bar = Callable[[int, str], AbstractContextManager[Callable[[int], object]]]
@@ -97,7 +97,7 @@ def sweep_to_parquet(  # noqa: PLR0913 - the options of the command
         progress: as in `sweep`.
 
     Returns:
-        The file, which `simnet.show.frame.read_frame` and any reader of Parquet takes.
+        The file, which `simnet.report.frame.read_frame` and any reader of Parquet takes.
 
     Raises:
         SimnetError: as in `sweep`, or pyarrow is missing, or a file cannot be written.

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from simnet.analysis.convergence import Convergence, load
+from simnet.analysis.same_task import check_same_task
+from simnet.analysis.time_to_target import TimesToTarget, num_simulations, times_to_target
 from simnet.api.answers import TimeToTargetAnswer
 from simnet.api.questions import Asked, Progress, Settings, advancing, as_answer, experiment_of
-from simnet.compare.convergence import Convergence, load
-from simnet.compare.same_task import check_same_task
-from simnet.compare.time_to_target import TimesToTarget, num_simulations, times_to_target
-from simnet.errors import SimnetError
-from simnet.result import RunResult
-from simnet.scenario import Scenario
-from simnet.units import Bandwidth
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth
+from simnet.engine.result import RunResult
+from simnet.engine.scenario import Scenario
 
 RATES = ("10 Gbit/s", "25 Gbit/s", "40 Gbit/s", "100 Gbit/s")
 
@@ -125,7 +125,7 @@ class TargetQuestion:
         Raises:
             SimnetError: no target, or one that no training has a value for.
         """
-        from simnet.simulation import simulate
+        from simnet.engine.simulation import simulate
 
         def counted(scenario: Scenario) -> RunResult:
             result = simulate(scenario)
@@ -166,7 +166,7 @@ def _trainings(
     curves: tuple[str, ...], scenario: Scenario, metric: str | None, ranks: int | None
 ) -> tuple[Convergence, tuple[str, ...]]:
     """Return the trainings of a convergence file, or those of logs with notes on how they were read."""
-    from simnet.compare.logged_trainings import load_logs, names_a_log
+    from simnet.analysis.logged_trainings import load_logs, names_a_log
 
     of_files = [text for text in curves if not names_a_log(text)]
     if not of_files:
@@ -180,7 +180,7 @@ def _trainings(
 
 
 def _with_draws(scenario: Scenario, num_simulations: int) -> Scenario:
-    from simnet.uncertainty import default_draws
+    from simnet.engine.uncertainty import default_draws
 
     draws = default_draws(num_simulations) if scenario.run.draws is None else scenario.run.draws
     return replace(scenario, run=replace(scenario.run, draws=draws))

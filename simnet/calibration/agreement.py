@@ -8,13 +8,13 @@ from collections.abc import Collection, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from simnet.errors import SimnetError
-from simnet.fitting import step_fit
-from simnet.fitting.step_fit import StepFit
-from simnet.fitting.step_model import Trained
-from simnet.fitting.step_rows import TimedStep
-from simnet.hardware import Calibration
-from simnet.scenario import Scenario
+from simnet.calibration import step_fit
+from simnet.calibration.step_fit import StepFit
+from simnet.calibration.step_model import Trained
+from simnet.calibration.step_rows import TimedStep
+from simnet.cluster.hardware import Calibration
+from simnet.core.errors import SimnetError
+from simnet.engine.scenario import Scenario
 from simnet.strategies import DenseAllReduce, Strategy
 
 ALGORITHMS = ("ring", "hierarchical", "tree")

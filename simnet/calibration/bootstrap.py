@@ -6,9 +6,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from simnet.errors import SimnetError
-from simnet.fitting.fitted_part import Floats, Interval, Resample
-from simnet.values import MAX_SPREAD
+from simnet.calibration.fitted_part import Floats, Interval, Resample
+from simnet.core.errors import SimnetError
+from simnet.core.values import MAX_SPREAD
 
 DRAWS = 200
 SEED = 20260101

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from simnet.errors import SimnetError
-from simnet.fitting import provenance
-from simnet.fitting.fitted_part import FittedPart
-from simnet.fitting.sources import Sources
-from simnet.hardware import Calibration
-from simnet.schema import build
+from simnet.calibration import provenance
+from simnet.calibration.fitted_part import FittedPart
+from simnet.calibration.sources import Sources
+from simnet.cluster.hardware import Calibration
+from simnet.core.errors import SimnetError
+from simnet.core.schema import build
 
 
 def merge(parts: Sequence[FittedPart], head: Mapping[str, object]) -> dict[str, object]:

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from simnet.comparison import mean_error
-from simnet.errors import SimnetError
-from simnet.fitting import calibration_file, interference_fit, kernel_fit, over_base, provenance
-from simnet.fitting.card_folder import CardFolder, versions_text
-from simnet.fitting.fitted_part import FittedPart
-from simnet.units import Bandwidth, Duration
+from simnet.calibration import calibration_file, interference_fit, kernel_fit, over_base, provenance
+from simnet.calibration.card_folder import CardFolder, versions_text
+from simnet.calibration.comparison import mean_error
+from simnet.calibration.fitted_part import FittedPart
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth, Duration
 
 BOUND = 0.1
 """Largest mean error of a fit that goes unmentioned; kernels above it are kept: their intervals hold their scatter."""

@@ -10,11 +10,11 @@ from typing import Annotated
 
 import msgspec
 
-from simnet.errors import SimnetError, shown
-from simnet.files import read_bytes
-from simnet.fitting import measurement_file
-from simnet.fitting.measurement_file import MeasurementFile, Series
-from simnet.schema import decode
+from simnet.calibration import measurement_file
+from simnet.calibration.measurement_file import MeasurementFile, Series
+from simnet.core.errors import SimnetError, shown
+from simnet.core.files import read_bytes
+from simnet.core.schema import decode
 
 ABOUT = "card.json"
 WHAT = "simnet card"

@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from simnet.comparison import Comparison, Role
-from simnet.errors import SimnetError
-from simnet.fitting import bootstrap, nodes_fit
-from simnet.fitting.bootstrap import Samples
-from simnet.fitting.fitted_part import (
+from simnet.calibration import bootstrap, nodes_fit
+from simnet.calibration.bootstrap import Samples
+from simnet.calibration.comparison import Comparison, Role
+from simnet.calibration.fitted_part import (
     FittedPart,
     Floats,
     Interval,
@@ -26,11 +25,12 @@ from simnet.fitting.fitted_part import (
     text_with_interval,
     widen,
 )
-from simnet.fitting.measurement_file import MeasurementFile, Series, Setup
-from simnet.fitting.nodes_fit import TimedBytes
-from simnet.hardware import Cluster
-from simnet.numeric import non_negative_least_squares
-from simnet.units import Bandwidth, Size, format_bytes
+from simnet.calibration.measurement_file import MeasurementFile, Series, Setup
+from simnet.calibration.nodes_fit import TimedBytes
+from simnet.calibration.numeric import non_negative_least_squares
+from simnet.cluster.hardware import Cluster
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth, Size, format_bytes
 
 LEVELS = INTRA_NODE, INTER_NODE = ("intra_node", "inter_node")
 FITTED = ("all_reduce", "all_gather", "all_to_all", "send")

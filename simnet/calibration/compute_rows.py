@@ -9,12 +9,12 @@ from statistics import median
 import numpy as np
 import tomli_w
 
-from simnet.errors import SimnetError
-from simnet.fitting.card_folder import CardFolder, versions_text
-from simnet.fitting.fitted_part import Floats
-from simnet.fitting.measurement_file import Series
-from simnet.parsing import parse_toml
-from simnet.schema import build
+from simnet.calibration.card_folder import CardFolder, versions_text
+from simnet.calibration.fitted_part import Floats
+from simnet.calibration.measurement_file import Series
+from simnet.core.errors import SimnetError
+from simnet.core.parsing import parse_toml
+from simnet.core.schema import build
 from simnet.workload.workload import ComputeTime, Workload
 
 PRECISIONS = {"fp16": "amp"}

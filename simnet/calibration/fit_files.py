@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from simnet.errors import SimnetError
-from simnet.fitting import (
+from simnet.calibration import (
     calibration_file,
     collective_fit,
     host_fit,
@@ -16,12 +15,13 @@ from simnet.fitting import (
     step_fit,
     step_part,
 )
-from simnet.fitting.fitted_part import FittedPart, counted
-from simnet.fitting.nccl_log import NcclLog
-from simnet.fitting.over_base import Base
-from simnet.fitting.sources import Sources
-from simnet.fitting.step_model import Trained
-from simnet.hardware import Cluster
+from simnet.calibration.fitted_part import FittedPart, counted
+from simnet.calibration.nccl_log import NcclLog
+from simnet.calibration.over_base import Base
+from simnet.calibration.sources import Sources
+from simnet.calibration.step_model import Trained
+from simnet.cluster.hardware import Cluster
+from simnet.core.errors import SimnetError
 
 
 @dataclass(frozen=True, kw_only=True)

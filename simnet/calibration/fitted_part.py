@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.comparison import Comparison, by_series, mean_error
-from simnet.errors import SimnetError
-from simnet.numeric import non_negative_least_squares
-from simnet.units import Duration
-from simnet.values import MAX_SPREAD
+from simnet.calibration.comparison import Comparison, by_series, mean_error
+from simnet.calibration.numeric import non_negative_least_squares
+from simnet.core.errors import SimnetError
+from simnet.core.units import Duration
+from simnet.core.values import MAX_SPREAD
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]

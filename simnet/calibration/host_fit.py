@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from simnet.comparison import Comparison
-from simnet.errors import SimnetError
-from simnet.fitting import bootstrap
-from simnet.fitting.collective_fit import MIN_SERIES, TimedCollective
-from simnet.fitting.fitted_part import FittedPart, Floats, Interval, duration_text, widen
-from simnet.numeric import non_negative_least_squares
+from simnet.calibration import bootstrap
+from simnet.calibration.collective_fit import MIN_SERIES, TimedCollective
+from simnet.calibration.comparison import Comparison
+from simnet.calibration.fitted_part import FittedPart, Floats, Interval, duration_text, widen
+from simnet.calibration.numeric import non_negative_least_squares
+from simnet.core.errors import SimnetError
 
 COSTS = ("launch", "round", "message", "time_per_byte")
 

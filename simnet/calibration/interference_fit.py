@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simnet.comparison import Comparison
-from simnet.errors import SimnetError
-from simnet.fitting import bootstrap
-from simnet.fitting.fitted_part import FittedPart, Floats
-from simnet.fitting.measurement_file import MeasurementFile
+from simnet.calibration import bootstrap
+from simnet.calibration.comparison import Comparison
+from simnet.calibration.fitted_part import FittedPart, Floats
+from simnet.calibration.measurement_file import MeasurementFile
+from simnet.core.errors import SimnetError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from simnet.errors import SimnetError, shown
-from simnet.fitting.fitted_part import FittedPart
-from simnet.hardware import Cluster
-from simnet.schema import build
-from simnet.units import Bandwidth
+from simnet.calibration.fitted_part import FittedPart
+from simnet.cluster.hardware import Cluster
+from simnet.core.errors import SimnetError, shown
+from simnet.core.schema import build
+from simnet.core.units import Bandwidth
 
 MAX_EFFICIENCY = 1.05
 """A goodput further above the nominal rate means that the cluster given is another one."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simnet.fitting.fitted_part import Floats
+from simnet.calibration.fitted_part import Floats
 
 MIN_CV = 0.001
 """Below it, clocks and rounding vary as much."""

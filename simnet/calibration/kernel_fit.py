@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simnet.comparison import Comparison
-from simnet.errors import SimnetError
-from simnet.fitting import bootstrap
-from simnet.fitting.bootstrap import Samples
-from simnet.fitting.fitted_part import FittedPart, Floats, Interval, Resample, duration_text, widen
-from simnet.fitting.measurement_file import MeasurementFile, Series, Setup
-from simnet.numeric import non_negative_least_squares
+from simnet.calibration import bootstrap
+from simnet.calibration.bootstrap import Samples
+from simnet.calibration.comparison import Comparison
+from simnet.calibration.fitted_part import FittedPart, Floats, Interval, Resample, duration_text, widen
+from simnet.calibration.measurement_file import MeasurementFile, Series, Setup
+from simnet.calibration.numeric import non_negative_least_squares
+from simnet.cluster.timed_work import fraction_beyond_cache
+from simnet.core.errors import SimnetError
+from simnet.core.system_options import SystemOptions
+from simnet.core.units import Bandwidth, format_bytes, format_seconds
 from simnet.strategies.kernel_table import every
-from simnet.system_options import SystemOptions
-from simnet.timed_work import fraction_beyond_cache
-from simnet.units import Bandwidth, format_bytes, format_seconds
 from simnet.workload.kernel_cost import ADAMW
 
 SIMULATED_NAMES: dict[str, str] = {

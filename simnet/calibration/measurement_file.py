@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from simnet.errors import SimnetError, did_you_mean, shown
-from simnet.files import read_bytes
-from simnet.fitting.series_labels import LABELS, NAMES, Whole
-from simnet.schema import FieldError, check, decode, type_of
-from simnet.system_options import SystemOptions
-from simnet.values import Count
+from simnet.calibration.series_labels import LABELS, NAMES, Whole
+from simnet.core.errors import SimnetError, did_you_mean, shown
+from simnet.core.files import read_bytes
+from simnet.core.schema import FieldError, check, decode, type_of
+from simnet.core.system_options import SystemOptions
+from simnet.core.values import Count
 
 WHAT = "simnet measurements"
 FORMAT = 1

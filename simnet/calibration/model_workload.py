@@ -7,12 +7,12 @@ from typing import Any
 
 import tomli_w
 
-from simnet.errors import SimnetError
-from simnet.fitting import sources, trained_workload, workload_file
-from simnet.fitting.card_folder import card_label
-from simnet.parsing import parse_toml
-from simnet.schema import build
-from simnet.units import Duration, Size
+from simnet.calibration import sources, trained_workload, workload_file
+from simnet.calibration.card_folder import card_label
+from simnet.core.errors import SimnetError
+from simnet.core.parsing import parse_toml
+from simnet.core.schema import build
+from simnet.core.units import Duration, Size
 from simnet.workload import training_step
 from simnet.workload.workload import Workload
 
@@ -26,7 +26,7 @@ def data_of_count(found: Mapping[str, Any], command: str) -> Data:
     """Return a workload in file form: gradients in ready order, work and memory of a step.
 
     Args:
-        found: what `binsgdm.describe` has counted.
+        found: what `binsgdm.recording` has counted.
         command: that counts it again.
 
     Raises:

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simnet import nccl_model
-from simnet.comparison import Comparison, Role
-from simnet.errors import SimnetError
-from simnet.fitting import bootstrap
-from simnet.fitting.fitted_part import FittedPart, Interval, duration_text, text_with_interval
-from simnet.fitting.nccl_fit import (
+from simnet.calibration import bootstrap
+from simnet.calibration.comparison import Comparison, Role
+from simnet.calibration.fitted_part import FittedPart, Interval, duration_text, text_with_interval
+from simnet.calibration.nccl_fit import (
     DURATIONS,
     LARGE_BYTES,
     Rows,
@@ -25,12 +23,14 @@ from simnet.fitting.nccl_fit import (
     rates_of,
     select_all_reduces,
 )
-from simnet.fitting.nccl_log import NcclLog
-from simnet.hardware import Cluster
-from simnet.nccl_costs import NcclCosts
-from simnet.nccl_model import RING_HOP_S
-from simnet.units import Bandwidth, Size, format_bytes, format_seconds
-from simnet.values import MAX_SPREAD
+from simnet.calibration.nccl_log import NcclLog
+from simnet.cluster import nccl_model
+from simnet.cluster.hardware import Cluster
+from simnet.cluster.nccl_costs import NcclCosts
+from simnet.cluster.nccl_model import RING_HOP_S
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth, Size, format_bytes, format_seconds
+from simnet.core.values import MAX_SPREAD
 
 SEND_BYTES = tuple(2**power for power in range(12, 31))
 TOLERANCE = 0.01

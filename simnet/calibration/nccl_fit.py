@@ -10,13 +10,13 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from simnet import nccl_model
-from simnet.errors import SimnetError
-from simnet.fitting.nccl_log import NcclLog
-from simnet.nccl_costs import NcclCosts
-from simnet.nccl_model import RING_HOP_S, BusBandwidths
-from simnet.numeric import least_squares
-from simnet.units import Duration
+from simnet.calibration.nccl_log import NcclLog
+from simnet.calibration.numeric import least_squares
+from simnet.cluster import nccl_model
+from simnet.cluster.nccl_costs import NcclCosts
+from simnet.cluster.nccl_model import RING_HOP_S, BusBandwidths
+from simnet.core.errors import SimnetError
+from simnet.core.units import Duration
 
 Floats = NDArray[np.float64]
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simnet.errors import SimnetError
+from simnet.core.errors import SimnetError
 
 _RANK = re.compile(
     r"#\s+Rank\s+(\d{1,9})\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+([^\s<>]+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)"

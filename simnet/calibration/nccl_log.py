@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from simnet.errors import SimnetError
-from simnet.files import label, read_text
-from simnet.fitting import nccl_head
-from simnet.fitting.nccl_head import BusRatio
+from simnet.calibration import nccl_head
+from simnet.calibration.nccl_head import BusRatio
+from simnet.core.errors import SimnetError
+from simnet.core.files import label, read_text
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "unknown"]
 _PREFIX = re.compile(r"^(?:\[\d+,\d+\](?:<\w+>)?:|\s*\d+:\s)")

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from simnet.errors import SimnetError
-from simnet.fitting.fitted_part import Floats, Interval
-from simnet.numeric import find_root
+from simnet.calibration.fitted_part import Floats, Interval
+from simnet.calibration.numeric import find_root
+from simnet.core.errors import SimnetError
 
 BOUNDS = (1e-3, 1e3)
 """Of a factor on a bandwidth."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from simnet.errors import SimnetError
+from simnet.core.errors import SimnetError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from statistics import median, quantiles
 
-from simnet.fitting.card_folder import CardFolder
-from simnet.fitting.measurement_file import Series
+from simnet.calibration.card_folder import CardFolder
+from simnet.calibration.measurement_file import Series
 
 DENSE = "adamw"
 

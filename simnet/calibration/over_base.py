@@ -4,11 +4,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simnet import files
-from simnet.fitting.calibration_file import as_calibration
-from simnet.hardware import Calibration
-from simnet.network_costs import KEYS
-from simnet.schema import build
+from simnet.calibration.calibration_file import as_calibration
+from simnet.cluster.hardware import Calibration
+from simnet.cluster.network_costs import KEYS
+from simnet.core import files
+from simnet.core.schema import build
 
 LINKS = ("intra_node", "inter_node")
 NCCL, ALL_REDUCE, LIBRARIES = "nccl", "all_reduce", "libraries"

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simnet.fitting.fitted_part import Floats
+from simnet.calibration.fitted_part import Floats
 
 if TYPE_CHECKING:
-    from simnet.values import BoolArray, IntArray
+    from simnet.core.values import BoolArray, IntArray
 
 MIN_DEVIATIONS = 5.0
 """Robust standard deviations of the logarithm by which a step is longer than the median of its rank."""

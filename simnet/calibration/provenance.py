@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from simnet.fitting.measurement_file import MeasurementFile, with_former_labels
-from simnet.fitting.step_rows import StepTable
-from simnet.units import Bandwidth
+from simnet.calibration.measurement_file import MeasurementFile, with_former_labels
+from simnet.calibration.step_rows import StepTable
+from simnet.core.units import Bandwidth
 
 
 def digest(whole: MeasurementFile) -> str:

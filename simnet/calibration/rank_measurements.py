@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from simnet.errors import SimnetError
-from simnet.fitting.fitted_part import Floats
-from simnet.fitting.measurement_file import MeasurementFile, Series
-from simnet.fitting.rank_samples import MetCollective, RankSamples, met
+from simnet.calibration.fitted_part import Floats
+from simnet.calibration.measurement_file import MeasurementFile, Series
+from simnet.calibration.rank_samples import MetCollective, RankSamples, met
+from simnet.core.errors import SimnetError
 
 STEP, COMPUTE = "rank_step", "rank_compute"
 _AGAIN = "measure one --model with one --strategy at a time"

@@ -5,10 +5,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from simnet.errors import SimnetError
-from simnet.fitting.fitted_part import counted
-from simnet.fitting.rank_samples import MetCollective, RankSamples, met
-from simnet.fitting.rank_traces import RankTrace, SentCollective
+from simnet.calibration.fitted_part import counted
+from simnet.calibration.rank_samples import MetCollective, RankSamples, met
+from simnet.core.errors import SimnetError
+from simnet.traces.rank_traces import RankTrace, SentCollective
 
 SLACK_S = 60.0
 """By how much clocks of nodes may differ."""

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from simnet.system_options import SystemOptions
+from simnet.core.system_options import SystemOptions
 
 NAMES: dict[str, tuple[str, ...]] = {
     "model": ("forward", "backward", "optimizer", "gradient_ready"),

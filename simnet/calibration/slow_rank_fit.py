@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simnet.fitting.fitted_part import Floats
-from simnet.fitting.rank_samples import interval_of_median
+from simnet.calibration.fitted_part import Floats
+from simnet.calibration.rank_samples import interval_of_median
 
 LEAST_SLOWDOWN = 1.02
 """The interval of a slow rank's factor begins here or above."""

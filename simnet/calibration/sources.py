@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from simnet.errors import SimnetError
-from simnet.files import gunzipped, read_bytes
-from simnet.fitting import iperf3, kineto, kineto_events, measurement_file, nccl_log, step_rows
-from simnet.parsing import parse_json
+from simnet.calibration import iperf3, measurement_file, nccl_log, step_rows
+from simnet.core.errors import SimnetError
+from simnet.core.files import gunzipped, read_bytes
+from simnet.core.parsing import parse_json
+from simnet.traces import kineto, kineto_events
 
 SNIFFED_BYTES = 4096
 """The first bytes of a file, which show whether it is JSON."""

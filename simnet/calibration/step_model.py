@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from simnet.errors import SimnetError
-from simnet.fitting.step_rows import TimedStep
-from simnet.hardware import Calibration
-from simnet.scenario import Scenario
+from simnet.calibration.step_rows import TimedStep
+from simnet.cluster.hardware import Calibration
+from simnet.core.errors import SimnetError
+from simnet.core.units import Duration, Size
+from simnet.engine.scenario import Scenario
 from simnet.strategies import Strategy
 from simnet.strategies.named import strategy_from_text
-from simnet.units import Duration, Size
 from simnet.workload import training_step
 from simnet.workload.workload import Workload
 

@@ -4,16 +4,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simnet.comparison import Comparison
-from simnet.fitting import agreement, over_base, step_fit
-from simnet.fitting.calibration_file import as_calibration
-from simnet.fitting.fitted_part import FittedPart, Interval, counted, text_with_interval
-from simnet.fitting.step_fit import FittedNumber, StepFit
-from simnet.fitting.step_model import Batch, Trained
-from simnet.fitting.step_rows import StepTable, TimedStep
-from simnet.hardware import Calibration, Cluster
+from simnet.calibration import agreement, over_base, step_fit
+from simnet.calibration.calibration_file import as_calibration
+from simnet.calibration.comparison import Comparison
+from simnet.calibration.fitted_part import FittedPart, Interval, counted, text_with_interval
+from simnet.calibration.step_fit import FittedNumber, StepFit
+from simnet.calibration.step_model import Batch, Trained
+from simnet.calibration.step_rows import StepTable, TimedStep
+from simnet.cluster.hardware import Calibration, Cluster
+from simnet.core.units import format_seconds
 from simnet.strategies import DenseAllReduce
-from simnet.units import format_seconds
 
 CODEC = "codec_efficiency"
 AT_THE_NOMINAL_RATE = 0.995

@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from simnet import scenario
-from simnet.errors import SimnetError
-from simnet.files import is_path
-from simnet.fitting import provenance
-from simnet.fitting.fitted_part import counted, duration_text
-from simnet.fitting.kineto import Trace
-from simnet.fitting.step_fit import StepFit
-from simnet.fitting.step_model import FORWARD_SHARE
-from simnet.fitting.step_rows import StepTable
-from simnet.fitting.workload_file import checked_text
-from simnet.units import Size, format_bytes
+from simnet.calibration import provenance
+from simnet.calibration.fitted_part import counted, duration_text
+from simnet.calibration.step_fit import StepFit
+from simnet.calibration.step_model import FORWARD_SHARE
+from simnet.calibration.step_rows import StepTable
+from simnet.calibration.workload_file import checked_text
+from simnet.core.errors import SimnetError
+from simnet.core.files import is_path
+from simnet.core.units import Size, format_bytes
+from simnet.engine import scenario
+from simnet.traces.kineto import Trace
 from simnet.workload import training_step
 from simnet.workload.workload import Workload
 

@@ -3,11 +3,11 @@
 import textwrap
 from collections.abc import Iterator, Mapping
 
-import simnet.faults  # noqa: F401 - makes them known
-from simnet.fitting.variation_fit import FittedVariation
-from simnet.hardware import Cluster
-from simnet.schema import build
-from simnet.units import format_seconds
+import simnet.cluster.faults  # noqa: F401 - makes them known
+from simnet.calibration.variation_fit import FittedVariation
+from simnet.cluster.hardware import Cluster
+from simnet.core.schema import build
+from simnet.core.units import format_seconds
 
 _WIDTH = 118
 # Any will do: no fitted fault looks at links.

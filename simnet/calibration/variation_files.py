@@ -4,13 +4,14 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from simnet.errors import SimnetError
-from simnet.files import gunzipped, read_bytes
-from simnet.fitting import kineto_events, measurement_file, rank_measurements, rank_samples, rank_traces, run_traces
-from simnet.fitting.measurement_file import MeasurementFile
-from simnet.fitting.rank_samples import RankSamples
-from simnet.fitting.rank_traces import RankTrace
-from simnet.fitting.sources import json_object
+from simnet.calibration import measurement_file, rank_measurements, rank_samples, run_traces
+from simnet.calibration.measurement_file import MeasurementFile
+from simnet.calibration.rank_samples import RankSamples
+from simnet.calibration.sources import json_object
+from simnet.core.errors import SimnetError
+from simnet.core.files import gunzipped, read_bytes
+from simnet.traces import kineto_events, rank_traces
+from simnet.traces.rank_traces import RankTrace
 
 _NAME = re.compile(r"\.json(\.gz)?$")
 _GIVE = "files of simnet measure training, or the traces of torch.profiler of all ranks"

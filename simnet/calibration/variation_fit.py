@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from simnet.fitting import jitter_fit, pause_fit, slow_rank_fit
-from simnet.fitting.jitter_fit import FittedJitter
-from simnet.fitting.pause_fit import FittedPause
-from simnet.fitting.rank_samples import RankSamples
-from simnet.fitting.slow_rank_fit import RankFactor
-from simnet.units import format_seconds
+from simnet.calibration import jitter_fit, pause_fit, slow_rank_fit
+from simnet.calibration.jitter_fit import FittedJitter
+from simnet.calibration.pause_fit import FittedPause
+from simnet.calibration.rank_samples import RankSamples
+from simnet.calibration.slow_rank_fit import RankFactor
+from simnet.core.units import format_seconds
 
 if TYPE_CHECKING:
-    from simnet.values import BoolArray
+    from simnet.core.values import BoolArray
 
 MUCH_IN_COMMON = 0.3
 """Part of the variance that is common to all ranks from which on a note says so."""

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from simnet import scenario
-from simnet.errors import SimnetError
-from simnet.hardware import Cluster
-from simnet.scenario import Scenario
+from simnet.cluster.hardware import Cluster
+from simnet.core.errors import SimnetError
+from simnet.engine import scenario
+from simnet.engine.scenario import Scenario
 from simnet.workload.workload import Workload
 
 DENSE = "all_reduce"

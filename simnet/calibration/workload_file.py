@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import tomli_w
 
-from simnet.errors import SimnetError, shown
-from simnet.fitting import bootstrap, provenance
-from simnet.fitting.fitted_part import Floats, duration_text
-from simnet.fitting.measurement_file import MeasurementFile, Series, Setup
-from simnet.schema import build
+from simnet.calibration import bootstrap, provenance
+from simnet.calibration.fitted_part import Floats, duration_text
+from simnet.calibration.measurement_file import MeasurementFile, Series, Setup
+from simnet.core.errors import SimnetError, shown
+from simnet.core.schema import build
 from simnet.workload.workload import Workload
 
 _SHAPE = re.compile(r"\d{1,9}(x\d{1,9})*")

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simnet.commands import options
-from simnet.commands.output import check_figure, check_file, emit, tell_of_axes
-from simnet.commands.settings import add_draws, read_settings
-from simnet.commands.terminal import progress
-from simnet.errors import SimnetError
-from simnet.scenario import Scenario
+from simnet.cli import options
+from simnet.cli.output import check_figure, check_file, emit, tell_of_axes
+from simnet.cli.settings import add_draws, read_settings
+from simnet.cli.terminal import progress
+from simnet.core.errors import SimnetError
+from simnet.engine.scenario import Scenario
 
 if TYPE_CHECKING:
-    from simnet.compare.advice import Advice
+    from simnet.analysis.advice import Advice
 
 
 @click.command(
@@ -65,12 +65,12 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     jobs: int | None,
 ) -> None:
     """Run `simnet advise`."""
-    from simnet.compare import convergence
-    from simnet.compare.as_it_is import num_runs
-    from simnet.compare.rank import advise, check_rankable
-    from simnet.compare.tune import chosen, load_with_any_strategy, recorded_systems
-    from simnet.show.advice import advice_page, to_object
-    from simnet.workers import look_rarely_for_circles, num_cores
+    from simnet.analysis import convergence
+    from simnet.analysis.advise import advise, check_rankable
+    from simnet.analysis.advise_with_faults import num_runs
+    from simnet.analysis.tune import chosen, load_with_any_strategy, recorded_systems
+    from simnet.analysis.workers import look_rarely_for_circles, num_cores
+    from simnet.report.advice import advice_page, to_object
 
     look_rarely_for_circles()
     names = chosen(name.strip() for name in systems.split(",")) if systems is not None else chosen(())
@@ -102,10 +102,10 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
 
 
 def _draw(found: "Advice", path: Path, style: str) -> None:
-    from simnet.show import figure
+    from simnet.report import figure
 
     with figure.styled(figure.style_named(style)):
-        from simnet.show.advice_figure import advice_figure
+        from simnet.report.advice_figure import advice_figure
 
         figure.write(advice_figure(found), path)
 

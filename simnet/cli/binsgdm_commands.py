@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from simnet.errors import SimnetError
+from simnet.core.errors import SimnetError
 
 
 def _invoke(ctx: click.Context, invoke: Any) -> Any:

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 import click
 
 from simnet.api.measurements import BOUND_PERCENT
-from simnet.commands import options
-from simnet.commands.fit_variation import check_options, fit_variation
-from simnet.commands.output import check_files, check_format, emit
-from simnet.commands.terminal import say, tell
-from simnet.errors import SimnetError
+from simnet.cli import options
+from simnet.cli.fit_variation import check_options, fit_variation
+from simnet.cli.output import check_files, check_format, emit
+from simnet.cli.terminal import say, tell
+from simnet.core.errors import SimnetError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simnet.comparison import Comparison
+    from simnet.calibration.comparison import Comparison
 
 
 @click.command(
@@ -115,7 +115,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
         fit_variation(files, output, ranks_per_node, form, all_rows=all_rows)
         return
     from simnet.api import measurements
-    from simnet.fitting.fitted_part import check_errors, checked_residuals
+    from simnet.calibration.fitted_part import check_errors, checked_residuals
 
     asked = measurements.ask(
         files,
@@ -147,9 +147,9 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
 
 def _draw(residuals: "Sequence[Comparison]", path: Path) -> None:
     """Write the figure, also of a fit that is then refused."""
-    from simnet.files import write_file
-    from simnet.show.calibration_figure import image
-    from simnet.show.figure import format_of
+    from simnet.core.files import write_file
+    from simnet.report.calibration_figure import image
+    from simnet.report.figure import format_of
 
     if not residuals:
         raise SimnetError("--figure: there are no residuals to draw; drop it")

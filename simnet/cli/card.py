@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simnet.commands import options
-from simnet.commands.output import check_writable
-from simnet.commands.terminal import say, tell
-from simnet.errors import SimnetError
+from simnet.cli import options
+from simnet.cli.output import check_writable
+from simnet.cli.terminal import say, tell
+from simnet.core.errors import SimnetError
 
 if TYPE_CHECKING:
-    from simnet.fitting.card_folder import CardFolder
+    from simnet.calibration.card_folder import CardFolder
 
 INDEX = PurePosixPath("docs/README.md")
 CARDS = PurePosixPath("docs/evidence/gpu.md")
@@ -44,9 +44,9 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     folder: Path, output: Path | None, into: Path | None, base: str | None, force: bool, accept_cpu: bool, draws: int
 ) -> None:  # fmt: skip
     """Run `simnet card`."""
-    from simnet.files import watch_inputs
-    from simnet.fitting import card_folder
-    from simnet.show import card_page
+    from simnet.calibration import card_folder
+    from simnet.core.files import watch_inputs
+    from simnet.report import card_page
     from simnet.validation import card_result
 
     _check_options(output, into, force=force)
@@ -76,7 +76,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
 
 def _tell_of_results(into: Path, label: str) -> None:
     """Say what follows where shipped clusters have the card, since their results now rest on what was measured."""
-    from simnet.files import read_file
+    from simnet.core.files import read_file
 
     clusters = sorted(path.stem for path in (into / CLUSTERS).glob("*.toml") if read_file(path).get("gpu") == label)
     if clusters:
@@ -113,8 +113,8 @@ def _check_new(into: Path, paths: list[PurePosixPath], *, force: bool) -> None:
 
 def _indexed(into: Path, folder: "CardFolder", page: str) -> dict[PurePosixPath, bytes]:
     """Return the index of the docs, if the page can be named there, and the page of all cards."""
-    from simnet.files import read_text
-    from simnet.show import card_page
+    from simnet.core.files import read_text
+    from simnet.report import card_page
 
     index = card_page.with_page(read_text(into / INDEX), folder)
     cards = card_page.cards_page(card_page.measured_cards((into / CARDS).parent) | {page: folder.label})
@@ -123,7 +123,7 @@ def _indexed(into: Path, folder: "CardFolder", page: str) -> dict[PurePosixPath,
 
 def _write(folder: Path, made: Mapping[PurePosixPath, bytes]) -> None:
     """Write all files, after a look at whether each can be written."""
-    from simnet.files import write_file
+    from simnet.core.files import write_file
 
     for path in made:
         check_writable(folder / path, inside=folder)

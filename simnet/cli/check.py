@@ -4,18 +4,17 @@ from pathlib import Path
 
 import click
 
-from simnet import step_file
-from simnet.commands import completing
-from simnet.commands.main import Failure
-from simnet.commands.parts import find
-from simnet.commands.terminal import say
-from simnet.compare import convergence
-from simnet.errors import SimnetError
-from simnet.files import is_path
-from simnet.hardware import Calibration
-from simnet.raw_scenario import PART_TYPES, check_part
-from simnet.scenario import load_experiment
-from simnet.strategies import kernel_table
+from simnet.analysis import convergence
+from simnet.cli import completing
+from simnet.cli.main import Failure
+from simnet.cli.part_kinds import find
+from simnet.cli.terminal import say
+from simnet.cluster.hardware import Calibration
+from simnet.core.errors import SimnetError
+from simnet.core.files import is_path
+from simnet.engine.raw_scenario import PART_TYPES, check_part
+from simnet.engine.scenario import load_experiment
+from simnet.strategies import kernel_table, step_file
 
 
 @click.command(
@@ -58,8 +57,8 @@ def _checked(name: str) -> str:
 
 
 def _checked_experiment(name: str) -> str:
-    from simnet.simulation import check
-    from simnet.sweeps import expand
+    from simnet.analysis.sweeps import expand
+    from simnet.engine.simulation import check
 
     experiment = load_experiment(name)
     if not experiment.swept_keys:

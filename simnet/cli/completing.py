@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from simnet import files
+from simnet.core import files
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -42,7 +42,7 @@ def one_of(*words: str) -> Completed:
 
 def keys(_ctx: click.Context, _param: click.Parameter, typed: str) -> "list[CompletionItem]":
     """Complete the key of a scenario; its value is the user's."""
-    from simnet.scenario import Scenario
+    from simnet.engine.scenario import Scenario
 
     return _items((key for key in dict.fromkeys(_keys(Scenario)) if key.rpartition(".")[2] not in LABELS), typed)
 
@@ -55,7 +55,7 @@ def _items(known: Any, typed: str) -> "list[CompletionItem]":
 
 def _names(kind: str) -> Iterator[str]:
     if kind == STRATEGIES:
-        from simnet.registry import tag_of
+        from simnet.core.registry import tag_of
         from simnet.strategies import STRATEGIES as KNOWN
 
         yield from map(tag_of, KNOWN)
@@ -64,7 +64,7 @@ def _names(kind: str) -> Iterator[str]:
 
 
 def _keys(struct: "type[Struct]") -> Iterator[str]:
-    from simnet import schema
+    from simnet.core import schema
 
     yield from _inner(schema.type_of(struct), "", DEEPEST)
 

@@ -2,8 +2,8 @@
 
 import click
 
-from simnet.commands.terminal import say
-from simnet.errors import SimnetError
+from simnet.cli.terminal import say
+from simnet.core.errors import SimnetError
 
 SHELLS = ("bash", "zsh", "fish")
 NAME, VARIABLE = "simnet", "_SIMNET_COMPLETE"
@@ -22,7 +22,7 @@ def command(shell: str) -> None:
     """Run `simnet completion`."""
     from click.shell_completion import get_completion_class
 
-    from simnet.commands.main import cli
+    from simnet.cli.main import cli
 
     made = get_completion_class(shell)
     assert made is not None

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import click
 
-from simnet.commands import completing, options
-from simnet.commands.output import check_file, emit
-from simnet.commands.settings import add_draws, read_settings, read_value
-from simnet.commands.terminal import progress
-from simnet.compare.crossover import NUM_STEPS, search
-from simnet.show.crossover import crossover_object, crossover_page
+from simnet.analysis.crossover import NUM_STEPS, search
+from simnet.cli import completing, options
+from simnet.cli.output import check_file, emit
+from simnet.cli.settings import add_draws, read_settings, read_value
+from simnet.cli.terminal import progress
+from simnet.report.crossover import crossover_object, crossover_page
 
 
 @click.command(
@@ -52,8 +52,8 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     output: Path | None,
 ) -> None:
     """Run `simnet crossover`."""
-    from simnet.scenario import load_experiment
-    from simnet.simulation import simulate
+    from simnet.engine.scenario import load_experiment
+    from simnet.engine.simulation import simulate
 
     fixed = read_settings(settings)
     add_draws(fixed, draws)

@@ -15,14 +15,14 @@ from typing import Any
 import click
 from msgspec import Struct, structs
 
-from simnet import version
-from simnet.commands import options
-from simnet.commands.output import check_file, emit
-from simnet.errors import SimnetError
-from simnet.parsing import parse_json
-from simnet.show.page import Page
-from simnet.show.table import Table
-from simnet.show.text import count_text
+from simnet.cli import options
+from simnet.cli.output import check_file, emit
+from simnet.core import version
+from simnet.core.errors import SimnetError
+from simnet.core.parsing import parse_json
+from simnet.report.page import Page
+from simnet.report.table import Table
+from simnet.report.text import count_text
 
 INSTALL_TORCH = importlib.import_module("binsgdm.errors").INSTALL_TORCH
 PACKAGES = {
@@ -40,7 +40,7 @@ EXTRAS = (
     ("pyarrow", "18.0", "sweep --format parquet", "pip install 'binsgdm[dask]'"),
 )
 """What some commands need: package, least version, for what, and how to get it."""
-PROBE = "binsgdm.measure.gpu.probe"
+PROBE = "binsgdm.bench.gpu.probe"
 PROBE_S = 120.0
 MISSING = "-"
 
@@ -182,7 +182,7 @@ def _gpu() -> Iterator[Finding]:
 
 def _probed() -> dict[str, Any]:
     # A checkout that is run from elsewhere is on this process's path alone.
-    path = os.pathsep.join(filter(None, [str(Path(version.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(Path(version.__file__).parents[2]), os.environ.get("PYTHONPATH")]))
     try:
         done = subprocess.run(
             [sys.executable, "-m", PROBE],
@@ -202,7 +202,7 @@ def _probed() -> dict[str, Any]:
 
 
 def _lab() -> Iterator[Finding]:
-    from simnet.lab import machine
+    from simnet.validation.lab import machine
 
     needed_for = "simnet lab"
     try:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simnet.commands import completing, options
-from simnet.commands.output import check_file, emit
-from simnet.commands.settings import read_settings
-from simnet.commands.terminal import progress, say, tell
-from simnet.errors import SimnetError
+from simnet.cli import completing, options
+from simnet.cli.output import check_file, emit
+from simnet.cli.settings import read_settings
+from simnet.cli.terminal import progress, say, tell
+from simnet.core.errors import SimnetError
 
 if TYPE_CHECKING:
-    from simnet.explore.knobs import Knobs
+    from simnet.report.explorer_knobs import Knobs
 
 
 @click.command(
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 )
 def command(scenario: str, settings: tuple[str, ...], port: int, no_browser: bool, static: Path | None) -> None:
     """Run `simnet explore`."""
-    from simnet.explore.knobs import Knobs
-    from simnet.prepared import is_folded
-    from simnet.scenario import load
+    from simnet.engine.prepared import is_folded
+    from simnet.engine.scenario import load
+    from simnet.report.explorer_knobs import Knobs
 
     base = load(scenario, read_settings(settings))
     if not is_folded(base):
@@ -53,7 +53,7 @@ def command(scenario: str, settings: tuple[str, ...], port: int, no_browser: boo
 
 
 def _write(knobs: "Knobs", path: Path, *, is_alone: bool) -> None:
-    from simnet.explore.static_page import num_places, static_page
+    from simnet.report.explorer_static_page import num_places, static_page
 
     if not is_alone:
         raise SimnetError("--static: no server is started: --port and --no-browser change nothing; drop them")
@@ -65,8 +65,8 @@ def _write(knobs: "Knobs", path: Path, *, is_alone: bool) -> None:
 
 
 def _serve(knobs: "Knobs", port: int, *, opens: bool) -> None:
-    from simnet.explore.explorer_app import make_app
-    from simnet.explore.explorer_server import HOST, free_socket, guard, new_token, serve
+    from simnet.report.explorer_app import make_app
+    from simnet.report.explorer_server import HOST, free_socket, guard, new_token, serve
 
     app = make_app(knobs)
     with free_socket(port) as listening:

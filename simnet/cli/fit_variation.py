@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 
-from simnet.commands.output import check_files, emit
-from simnet.commands.terminal import say, tell
-from simnet.errors import SimnetError
+from simnet.cli.output import check_files, emit
+from simnet.cli.terminal import say, tell
+from simnet.core.errors import SimnetError
 
 _TAKEN = ("variation", "files", "output", "ranks_per_node", "all_rows", "form")
 
@@ -34,8 +34,8 @@ def fit_variation(
     Raises:
         SimnetError: the files do not hold the times of every rank of one run.
     """
-    from simnet.fitting import variation_file, variation_files, variation_fit
-    from simnet.show import rank_table
+    from simnet.calibration import variation_file, variation_files, variation_fit
+    from simnet.report import rank_table
 
     samples = variation_files.read(files, ranks_per_node)
     # Last, since no output may replace any file that was read.

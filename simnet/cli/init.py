@@ -11,12 +11,12 @@ from typing import Any
 
 import click
 
-from simnet import files, templates
-from simnet.commands import completing, options
-from simnet.commands.output import check_file, emit
-from simnet.commands.terminal import tell
-from simnet.errors import SimnetError
-from simnet.units import Bandwidth
+from simnet.cli import completing, options
+from simnet.cli.output import check_file, emit
+from simnet.cli.terminal import tell
+from simnet.core import files, templates
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth
 
 MOST = 100_000
 TCP, INSIDE = "14 us", "2 us"
@@ -190,7 +190,7 @@ def _template_values(answers: FirstAnswers, file: Path) -> dict[str, object]:
 
 def _precision(answers: FirstAnswers, folder: Path) -> str:
     """Return a number format in which the model was timed on the GPU, or that the GPU and its work have; "" if none."""
-    from simnet import gpu_models
+    from simnet.cluster import gpu_models
 
     part: Any = files.read("workloads", answers.workload, folder)
     timed = [row.get("precision") for row in part.get("compute", []) if row.get("gpu") == answers.gpu]
@@ -206,8 +206,8 @@ def _check(text: str, file: Path) -> None:
     Raises:
         SimnetError: it does not.
     """
-    from simnet.scenario import load
-    from simnet.simulation import check
+    from simnet.engine.scenario import load
+    from simnet.engine.simulation import check
 
     # Beside the file, whose relative paths start there.
     folder = file.absolute().parent

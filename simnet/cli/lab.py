@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import click
 
-from simnet.commands import options
-from simnet.commands.main import INTERRUPTED
-from simnet.commands.output import watched
-from simnet.commands.terminal import say, tell
-from simnet.errors import SimnetError
-from simnet.units import Bandwidth, Duration, Quantity
+from simnet.cli import options
+from simnet.cli.main import INTERRUPTED
+from simnet.cli.output import watched
+from simnet.cli.terminal import say, tell
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth, Duration, Quantity
 
 if TYPE_CHECKING:
-    from simnet.lab.ranks import LaunchResult
+    from simnet.validation.lab.ranks import LaunchResult
 
 CAMPAIGN = "campaign.toml"
 AnyQuantity = TypeVar("AnyQuantity", bound=Quantity)
@@ -66,8 +66,8 @@ def run(  # noqa: PLR0913, PLR0917 - one argument an option
     program: tuple[str, ...],
 ) -> None:
     """Run `simnet lab run`."""
-    from simnet.lab.lab import Lab, check_command
-    from simnet.lab.plan import LabSpec
+    from simnet.validation.lab.lab import Lab, check_command
+    from simnet.validation.lab.plan import LabSpec
 
     if nodes is None:
         max_wait_s = _read(Duration, "--patience", patience)
@@ -99,9 +99,9 @@ def run(  # noqa: PLR0913, PLR0917 - one argument an option
 
 def _campaign(context: click.Context, program: tuple[str, ...], output: Path | None, max_wait_s: float | None) -> None:
     """Measure a campaign."""
-    from simnet.files import read_text
-    from simnet.lab import campaign as campaigns
-    from simnet.lab import idle_probe, machine, run_campaign
+    from simnet.core.files import read_text
+    from simnet.validation.lab import campaign as campaigns
+    from simnet.validation.lab import idle_probe, machine, run_campaign
 
     if len(program) != 1 or not program[0].endswith(".toml"):
         raise SimnetError("lab: nothing to run: give --nodes N and -- COMMAND..., or CAMPAIGN.toml and -o")
@@ -136,10 +136,10 @@ def report(  # noqa: PLR0913, PLR0917 - one argument an option
     context: click.Context, folder: Path, mean: float | None, worst: float | None, draws: int, output: Path | None
 ) -> None:
     """Run `simnet lab report`."""
-    from simnet.comparison import within
-    from simnet.lab import campaign as campaigns
-    from simnet.show import campaign_page
+    from simnet.calibration.comparison import within
+    from simnet.report import campaign_page
     from simnet.validation import campaign_prediction
+    from simnet.validation.lab import campaign as campaigns
 
     found = campaign_prediction.evaluate(campaigns.load(folder / CAMPAIGN), folder, draws, watched)
     say(campaign_page.summary(found))
@@ -157,7 +157,7 @@ def report(  # noqa: PLR0913, PLR0917 - one argument an option
 )
 def clean() -> None:
     """Run `simnet lab clean`."""
-    from simnet.lab import machine
+    from simnet.validation.lab import machine
 
     machine.check()
     removed = machine.remove_abandoned()

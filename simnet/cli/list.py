@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import click
 
-from simnet import files
-from simnet.commands import completing
-from simnet.commands.terminal import say
+from simnet.cli import completing
+from simnet.cli.terminal import say
+from simnet.core import files
 
 STRATEGIES_KIND = "strategies"
 
@@ -20,8 +20,8 @@ STRATEGIES_KIND = "strategies"
 @click.argument("kind", required=False, shell_complete=completing.one_of(*files.KINDS, STRATEGIES_KIND))
 def command(kind: str | None) -> None:
     """Run `simnet list`."""
-    from simnet.show.page import Page
-    from simnet.show.table import Table
+    from simnet.report.page import Page
+    from simnet.report.table import Table
 
     for shown in [kind] if kind else (*files.KINDS, STRATEGIES_KIND):
         rows = _strategies() if shown == STRATEGIES_KIND else _parts(shown)
@@ -37,7 +37,7 @@ def _parts(kind: str) -> Iterator[tuple[str, str]]:
 
 def _strategies() -> Iterator[tuple[str, str]]:
     """Yield the kind of each strategy, and what it does, with its title."""
-    from simnet.registry import tag_of
+    from simnet.core.registry import tag_of
     from simnet.strategies import STRATEGIES
 
     for strategy in STRATEGIES:

@@ -8,9 +8,9 @@ from typing import IO, Any
 
 import click
 
-from simnet import files
-from simnet.commands.terminal import refuse, say, silence, tell
-from simnet.errors import SimnetError, did_you_mean
+from simnet.cli.terminal import refuse, say, silence, tell
+from simnet.core import files
+from simnet.core.errors import SimnetError, did_you_mean
 
 COMMANDS: dict[str, str] = {
     "init": "Write a first scenario of your cluster and model.",
@@ -77,7 +77,7 @@ class LazyGroup(click.Group):
         name = ALIASES.get(cmd_name, cmd_name)
         if name not in COMMANDS:
             return None
-        command = importlib.import_module(f"simnet.commands.{name.replace('-', '_')}").command
+        command = importlib.import_module(f"simnet.cli.{name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 
@@ -121,7 +121,7 @@ class LazyGroup(click.Group):
 
 def _print_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
     if is_asked:
-        from simnet import version
+        from simnet.core import version
 
         say(f"simnet {version.text()}")
         ctx.exit()

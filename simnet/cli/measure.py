@@ -1,5 +1,5 @@
-"""`simnet measure`: the commands of `binsgdm.measure`."""
+"""`simnet measure`: the commands of `binsgdm.bench`."""
 
-from simnet.commands.of_binsgdm import adopted
+from simnet.cli.binsgdm_commands import adopted
 
-command = adopted("binsgdm.measure.command", "measure")
+command = adopted("binsgdm.bench.command", "measure")

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from simnet.commands import options
-from simnet.commands.output import check_file
-from simnet.commands.terminal import tell
-from simnet.errors import SimnetError
+from simnet.cli import options
+from simnet.cli.output import check_file
+from simnet.cli.terminal import tell
+from simnet.core.errors import SimnetError
 
 LEFT_OUT = ("source", "output", "force", "timed")
 """Parameters that change nothing of what is counted."""
@@ -70,8 +70,8 @@ def command(
     ctx: click.Context, /, source: str, output: Path, force: bool, timed: tuple[Path, ...], **chosen: Any
 ) -> None:
     """Run `simnet model`."""
-    from simnet.files import write_file
-    from simnet.fitting import model_workload
+    from simnet.calibration import model_workload
+    from simnet.core.files import write_file
 
     check_file(output)
     if output.exists() and not force:
@@ -106,7 +106,7 @@ def _counted(source: str, chosen: dict[str, Any]) -> dict[str, Any]:
     """
     errors = importlib.import_module("binsgdm.errors")
     try:
-        counting = importlib.import_module("binsgdm.describe.step_description")
+        counting = importlib.import_module("binsgdm.recording.step_description")
     except ImportError as error:
         raise SimnetError(f"model: needs torch ({error}): {errors.INSTALL_TORCH}") from error
     try:
@@ -132,7 +132,7 @@ def _own_traceback(error: BaseException) -> str:
 
 def _summary(found: Mapping[str, Any]) -> str:
     """Return the size of a model in a line."""
-    from simnet.units import format_bytes
+    from simnet.core.units import format_bytes
 
     memory, work = found["memory"], found["work"]
     held = sum(memory[key] for key in ("parameters", "gradients", "optimizer"))

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from simnet.commands import completing
+from simnet.cli import completing
 
 
 class _Output(click.Path):

@@ -8,13 +8,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from simnet.commands.terminal import progress, say, tell
-from simnet.errors import SimnetError
-from simnet.files import is_special, refuse_input, write_error, write_file, write_target
+from simnet.cli.terminal import progress, say, tell
+from simnet.core.errors import SimnetError
+from simnet.core.files import is_special, refuse_input, write_error, write_file, write_target
 
 if TYPE_CHECKING:
-    from simnet.scenario import Experiment
-    from simnet.show.page import Page
+    from simnet.engine.scenario import Experiment
+    from simnet.report.page import Page
 
 
 Item = TypeVar("Item")
@@ -120,7 +120,7 @@ def check_figure(path: Path | None, output: Path | None, style: str) -> None:
     Raises:
         SimnetError: it cannot, or is no figure by its ending; or the style is unknown, or without a figure.
     """
-    from simnet.show.figure import SCREEN, style_named
+    from simnet.report.figure import SCREEN, style_named
 
     wanted = style_named(style)
     if path is None:
@@ -138,7 +138,7 @@ def check_format(path: Path | None) -> None:
     Raises:
         SimnetError: it has another ending.
     """
-    from simnet.show.figure import format_of
+    from simnet.report.figure import format_of
 
     if path is not None:
         format_of(path)

@@ -1,8 +1,8 @@
 """Find the kind of part that a name or a file on the command line stands for."""
 
-from simnet import files
-from simnet.errors import SimnetError, did_you_mean
-from simnet.raw_scenario import PART_TYPES
+from simnet.core import files
+from simnet.core.errors import SimnetError, did_you_mean
+from simnet.engine.raw_scenario import PART_TYPES
 
 
 def find(name: str) -> tuple[str, str]:

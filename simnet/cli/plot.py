@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from simnet.commands import options
-from simnet.commands.terminal import say, tell
+from simnet.cli import options
+from simnet.cli.terminal import say, tell
 
 
 @click.command(
@@ -32,8 +32,8 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     results: Path, output: Path, form: str, style: str, names: tuple[str, ...], has_titles: bool | None
 ) -> None:
     """Run `simnet plot`."""
-    from simnet.show.figure import style_named
-    from simnet.show.plot import notes, plot
+    from simnet.report.figure import style_named
+    from simnet.report.plot import notes, plot
 
     look = style_named(style)
     if has_titles is not None:

@@ -1,5 +1,5 @@
 """`simnet record`: the command of `binsgdm.recording`."""
 
-from simnet.commands.of_binsgdm import adopted
+from simnet.cli.binsgdm_commands import adopted
 
 command = adopted("binsgdm.recording.command", "record")

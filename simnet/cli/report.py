@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simnet.commands import completing, options
-from simnet.commands.output import check_file, emit, watched
-from simnet.commands.settings import add_draws, read_settings
-from simnet.commands.terminal import progress, tell
-from simnet.errors import SimnetError
+from simnet.cli import completing, options
+from simnet.cli.output import check_file, emit, watched
+from simnet.cli.settings import add_draws, read_settings
+from simnet.cli.terminal import progress, tell
+from simnet.core.errors import SimnetError
 
 if TYPE_CHECKING:
     from simnet.report.contents import Contents
@@ -59,9 +59,9 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     jobs: int | None,
 ) -> None:
     """Run `simnet report`."""
-    from simnet import files
+    from simnet.core import files
+    from simnet.engine.scenario import load
     from simnet.report.report_page import Origin, check_plotly, report_page
-    from simnet.scenario import load
 
     start_s = time.perf_counter()
     check_plotly()
@@ -85,8 +85,9 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
 
 def _results_in(source: Path) -> str | None:
     """Return what has left results in a folder or a file; None of a scenario, or of a run, which is one point."""
-    from simnet import files, results_file
-    from simnet.commands.lab import CAMPAIGN as CAMPAIGN_FILE
+    from simnet.analysis import results_file
+    from simnet.cli.lab import CAMPAIGN as CAMPAIGN_FILE
+    from simnet.core import files
 
     if source.is_dir():
         return CAMPAIGN if (source / CAMPAIGN_FILE).exists() else SWEEP
@@ -96,18 +97,18 @@ def _results_in(source: Path) -> str | None:
 
 
 def _of_sweep(source: Path) -> "Contents":
-    from simnet import results_file
+    from simnet.analysis import results_file
     from simnet.report.contents import of_sweep
 
     return of_sweep(results_file.read(source))
 
 
 def _of_campaign(source: Path) -> "Contents":
-    from simnet.commands.lab import CAMPAIGN as CAMPAIGN_FILE
-    from simnet.lab import campaign as campaigns
+    from simnet.cli.lab import CAMPAIGN as CAMPAIGN_FILE
     from simnet.report.contents import of_measurements
-    from simnet.show.measured_steps import proof_text
+    from simnet.report.measured_steps import proof_text
     from simnet.validation import campaign_prediction
+    from simnet.validation.lab import campaign as campaigns
 
     found = campaign_prediction.evaluate(campaigns.load(source / CAMPAIGN_FILE), source, CAMPAIGN_DRAWS, watched)
     proofs = [f"{layout.text()}, {proof_text(proof)}" for layout, proof in found.proofs]
@@ -117,11 +118,11 @@ def _of_campaign(source: Path) -> "Contents":
 def _of_scenario(
     source: str, fixed: dict[str, object], paths: tuple[Path, ...], systems: list[str] | None, jobs: int | None
 ) -> "Contents":
-    from simnet import results_file
+    from simnet.analysis import results_file
+    from simnet.analysis.workers import look_rarely_for_circles, num_cores
     from simnet.api.measurements import validate_steps
+    from simnet.engine.scenario import load
     from simnet.report import contents
-    from simnet.scenario import load
-    from simnet.workers import look_rarely_for_circles, num_cores
 
     look_rarely_for_circles()
     scenario = load(source, fixed)

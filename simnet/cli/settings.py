@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simnet.axes import PointList, point_list
-from simnet.errors import SimnetError, shown
-from simnet.files import MAX_TOML_BYTES, label, read_text
-from simnet.parsing import LONG_NUMBER, check_plain, csv_rows
+from simnet.core.errors import SimnetError, shown
+from simnet.core.files import MAX_TOML_BYTES, label, read_text
+from simnet.core.parsing import LONG_NUMBER, check_plain, csv_rows
+from simnet.engine.axes import PointList, point_list
 
 if TYPE_CHECKING:
     pass

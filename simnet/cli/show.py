@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 
-from simnet import files, step_file
-from simnet.axes import POINTS
-from simnet.commands import completing
-from simnet.commands.parts import find
-from simnet.commands.terminal import say
-from simnet.errors import SimnetError
-from simnet.scenario import load_experiment
+from simnet.cli import completing
+from simnet.cli.part_kinds import find
+from simnet.cli.terminal import say
+from simnet.core import files
+from simnet.core.errors import SimnetError
+from simnet.engine.axes import POINTS
+from simnet.engine.scenario import load_experiment
+from simnet.strategies import step_file
 
 
 @click.command(
@@ -36,7 +37,7 @@ def command(name: str, form: str | None) -> None:
 
 
 def _show_step(path: Path, form: str) -> None:
-    from simnet.show import recorded_step
+    from simnet.report import recorded_step
 
     step = step_file.read(path)
     if form == "table":

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simnet.commands import options
-from simnet.commands.output import check_different, check_file, check_files, emit
-from simnet.commands.settings import add_draws, read_settings
-from simnet.commands.terminal import progress, tell
-from simnet.errors import SimnetError
-from simnet.files import is_special
-from simnet.result import RunResult, to_json
+from simnet.cli import options
+from simnet.cli.output import check_different, check_file, check_files, emit
+from simnet.cli.settings import add_draws, read_settings
+from simnet.cli.terminal import progress, tell
+from simnet.core.errors import SimnetError
+from simnet.core.files import is_special
+from simnet.engine.result import RunResult, to_json
 
 if TYPE_CHECKING:
-    from simnet.scenario import Scenario
-    from simnet.show.page import Page
+    from simnet.engine.scenario import Scenario
+    from simnet.report.page import Page
 
 
 @click.command(
@@ -55,9 +55,9 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     trace_iterations: int | None,
 ) -> None:
     """Run `simnet simulate`."""
-    from simnet.scenario import load_experiment
-    from simnet.simulation import num_calls, simulate, with_influences
-    from simnet.uncertainty import with_default_draws
+    from simnet.engine.scenario import load_experiment
+    from simnet.engine.simulation import num_calls, simulate, with_influences
+    from simnet.engine.uncertainty import with_default_draws
 
     fixed = read_settings(settings)
     add_draws(fixed, draws)
@@ -73,7 +73,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     if lost_time:
         result = _with_lost_time(result)
     if trace:
-        from simnet.tracing.trace import ITERATIONS, write_trace
+        from simnet.traces.timeline_trace import ITERATIONS, write_trace
 
         write_trace(result, trace, trace_iterations or ITERATIONS)
     emit(_text(result, form), output)
@@ -89,14 +89,14 @@ def _check_outputs(output: Path | None, trace: Path | None, iterations: int | No
         raise SimnetError("--trace-iterations: no effect without --trace; name a file with --trace, or drop it")
     check_files(output=output, trace=trace)
     if trace is not None and has_baseline and not is_special(trace):
-        from simnet.tracing.trace import baseline_path
+        from simnet.traces.timeline_trace import baseline_path
 
         check_file(baseline_path(trace), "--trace")
         check_different(output, baseline_path(trace), "-o", "--trace")
 
 
 def _check_lost_time(scenario: "Scenario", form: str) -> None:
-    from simnet.compare import lost_time
+    from simnet.analysis import lost_time
 
     if form == "csv":
         raise SimnetError("--lost-time: no effect on --format csv, which is one row; take table or json")
@@ -107,7 +107,7 @@ def _check_lost_time(scenario: "Scenario", form: str) -> None:
 
 
 def _with_lost_time(result: RunResult) -> RunResult:
-    from simnet.compare import lost_time
+    from simnet.analysis import lost_time
 
     with progress(lost_time.num_runs(result.scenario), "simulating without each fault") as advance:
         return lost_time.with_lost_time(result, advance)
@@ -123,11 +123,11 @@ def _progress(rounds: int) -> Iterator[Callable[[], None]]:
 def _text(result: RunResult, form: str) -> "str | Page":
     """Return a result in one of the formats."""
     if form == "table":
-        from simnet.show.result_page import result_page
+        from simnet.report.result_page import result_page
 
         return result_page(result)
     if form == "json":
         return to_json(result.without_spans(), indent=2).decode()
-    from simnet.show.rows import row, table
+    from simnet.report.rows import row, table
 
     return table([row(result)]).csv()

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simnet.commands import options
-from simnet.commands.output import check_file, check_writable
-from simnet.commands.terminal import tell
-from simnet.errors import SimnetError
+from simnet.cli import options
+from simnet.cli.output import check_file, check_writable
+from simnet.cli.terminal import tell
+from simnet.core.errors import SimnetError
 
 if TYPE_CHECKING:
-    from simnet.step_file import RecordedLayout, StepFile
+    from simnet.strategies.step_file import RecordedLayout, StepFile
 
 
 @click.group(
@@ -52,9 +52,9 @@ def import_step(  # noqa: PLR0913, PLR0917 - one argument an option
     step: int | None,
 ) -> None:
     """Run `simnet step import`."""
-    from simnet import step_file
-    from simnet.files import write_file
-    from simnet.step_exchange.import_files import ImportOptions, step_of
+    from simnet.core.files import write_file
+    from simnet.strategies import step_file
+    from simnet.traces.import_step import ImportOptions, step_of
 
     given = ImportOptions(num_nodes=nodes, ranks_per_node=ranks_per_node, comm_groups=comm_groups, step=step)
     found = step_of(files, given)
@@ -87,9 +87,9 @@ def export_step(file: Path, prefix: Path, nodes: int | None, ranks_per_node: int
     """Run `simnet step export`."""
     import json
 
-    from simnet import step_file
-    from simnet.files import write_file
-    from simnet.step_exchange import chakra_export, chakra_protobuf
+    from simnet.core.files import write_file
+    from simnet.strategies import step_file
+    from simnet.traces import chakra_export, chakra_protobuf
 
     layout = _layout(step_file.read(file), nodes, ranks_per_node, str(file))
     groups = f"{json.dumps(chakra_export.comm_groups(layout))}\n".encode()

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from simnet.commands import completing, options
-from simnet.commands.main import INTERRUPTED
-from simnet.commands.output import check_replaceable, emit
-from simnet.commands.settings import add_draws, read_axes, read_points, read_points_file
-from simnet.commands.terminal import progress, say, tell
-from simnet.errors import SimnetError
-from simnet.result import SweepResult, to_json
+from simnet.cli import completing, options
+from simnet.cli.main import INTERRUPTED
+from simnet.cli.output import check_replaceable, emit
+from simnet.cli.settings import add_draws, read_axes, read_points, read_points_file
+from simnet.cli.terminal import progress, say, tell
+from simnet.core.errors import SimnetError
+from simnet.engine.result import SweepResult, to_json
 
 if TYPE_CHECKING:
-    from simnet.axes import PointList
-    from simnet.scenario import Experiment
-    from simnet.show.page import Page
-    from simnet.worker_pools import WorkerPool
+    from simnet.analysis.worker_pools import WorkerPool
+    from simnet.engine.axes import PointList
+    from simnet.engine.scenario import Experiment
+    from simnet.report.page import Page
 
 RESULTS = ("results.csv", "results.json")
 REFUSED = 1
@@ -98,8 +98,8 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     strict: bool,
 ) -> None:
     """Run `simnet sweep`."""
-    from simnet import sweeps
-    from simnet.scenario import load_experiment
+    from simnet.analysis import sweeps
+    from simnet.engine.scenario import load_experiment
 
     start = time.perf_counter()
     workers = _Workers(jobs, scheduler, dask_local)
@@ -141,7 +141,7 @@ class _Workers(NamedTuple):
     @property
     def num_processes(self) -> int:
         """Processes of this machine at most, without Dask."""
-        from simnet.workers import num_cores
+        from simnet.analysis.workers import num_cores
 
         return self.jobs or num_cores()
 
@@ -151,7 +151,7 @@ class _Workers(NamedTuple):
         if self.scheduler is None and self.dask_local is None:
             yield None
             return
-        from simnet import dask_pool  # which takes half a second
+        from simnet.analysis import dask_pool  # which takes half a second
 
         if self.scheduler is not None:
             made = dask_pool.scheduler(self.scheduler)
@@ -181,7 +181,7 @@ class _Done(NamedTuple):
 
 def _hold(experiment: "Experiment", form: str, output: Path | None, workers: _Workers) -> _Done:
     """Simulate all points, and write and print them once all are there."""
-    from simnet import sweeps
+    from simnet.analysis import sweeps
 
     points = sweeps.with_draws(sweeps.points_of(experiment))
     sweeps.check_any(points)
@@ -215,9 +215,9 @@ def _hold(experiment: "Experiment", form: str, output: Path | None, workers: _Wo
 
 def _stream(experiment: "Experiment", output: Path, workers: _Workers) -> _Done:
     """Simulate all points into the journal, write a Parquet file from there, and print its name."""
-    from simnet import journal, parquet_file, sweeps
+    from simnet.analysis import journal, parquet_file, sweeps
     from simnet.api.sweeping import stream
-    from simnet.show.sweep_page import refused_text
+    from simnet.report.sweep_page import refused_text
 
     num_points = sweeps.check_size(experiment, sweeps.MAX_STREAMED)
     parquet_file.check_installed()
@@ -253,7 +253,7 @@ def _listed(texts: Sequence[str], file: Path | None) -> "PointList | None":
 
 def _tell_refused(whole: SweepResult) -> None:
     """Say on stderr which points are refused, and why."""
-    from simnet.show.sweep_page import refused_lines
+    from simnet.report.sweep_page import refused_lines
 
     for line in refused_lines(whole):
         tell(line)
@@ -272,10 +272,10 @@ def _text(whole: SweepResult, form: str) -> "str | Page":
     if form == "json":
         return to_json(whole, indent=1).decode()
     if form == "csv":
-        from simnet.show.rows import row, table
+        from simnet.report.rows import row, table
 
         return table(row(point, point.set) for point in whole.points).csv()
-    from simnet.show.sweep_page import sweep_page
+    from simnet.report.sweep_page import sweep_page
 
     return sweep_page(whole)
 

@@ -10,10 +10,10 @@ from typing import IO, TYPE_CHECKING, TextIO
 
 import click
 
-from simnet.errors import cut
+from simnet.core.errors import cut
 
 if TYPE_CHECKING:
-    from simnet.show.page import Page
+    from simnet.report.page import Page
 
 # Most characters of a refusal, and of one word in it (a value, a path).
 LINE, WORD = 500, 200
@@ -65,7 +65,7 @@ def harmless(text: str) -> str:
     lines = text.split("\n")
     if all(line.isprintable() for line in lines):
         return text
-    from simnet.show.text import printable
+    from simnet.report.text import printable
 
     return "\n".join(map(printable, lines))
 
@@ -97,7 +97,7 @@ def progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
     Yields:
         A function of the number of further items that are done.
     """
-    from simnet.show.progress_bar import is_watched, progress_bar
+    from simnet.report.progress_bar import is_watched, progress_bar
 
     if not total or not is_watched():
         yield lambda _: None

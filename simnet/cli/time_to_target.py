@@ -5,14 +5,14 @@ from pathlib import Path
 
 import click
 
+from simnet.analysis.time_to_target import TimesToTarget
+from simnet.analysis.tune import load_with_any_strategy
 from simnet.api.trainings import RATES, TargetQuestion, bandwidths
-from simnet.commands import completing, options
-from simnet.commands.output import check_figure, check_file, emit, tell_of_axes
-from simnet.commands.settings import add_draws, read_settings, read_values
-from simnet.commands.terminal import progress
-from simnet.compare.time_to_target import TimesToTarget
-from simnet.compare.tune import load_with_any_strategy
-from simnet.show.time_to_target import time_to_target_object, time_to_target_page
+from simnet.cli import completing, options
+from simnet.cli.output import check_figure, check_file, emit, tell_of_axes
+from simnet.cli.settings import add_draws, read_settings, read_values
+from simnet.cli.terminal import progress
+from simnet.report.time_to_target import time_to_target_object, time_to_target_page
 
 
 @click.command(
@@ -104,9 +104,9 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
 
 
 def _draw(found: TimesToTarget, path: Path, style: str) -> None:
-    from simnet.show import figure
+    from simnet.report import figure
 
     with figure.styled(figure.style_named(style)):
-        from simnet.show.time_to_target_figure import time_to_target_figure
+        from simnet.report.time_to_target_figure import time_to_target_figure
 
         figure.write(time_to_target_figure(found), path)

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simnet.commands import completing, options
-from simnet.commands.output import check_file, check_format, check_writable, watched
-from simnet.commands.terminal import say, tell
-from simnet.errors import SimnetError
+from simnet.cli import completing, options
+from simnet.cli.output import check_file, check_format, check_writable, watched
+from simnet.cli.terminal import say, tell
+from simnet.core.errors import SimnetError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simnet.comparison import Comparison
+    from simnet.calibration.comparison import Comparison
     from simnet.validation.coverage import Evidence
     from simnet.validation.outcome import Outcome
 
@@ -73,7 +73,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
 ) -> None:
     """Run `simnet validate`."""
     from simnet.api.measurements import validate_steps
-    from simnet.comparison import within
+    from simnet.calibration.comparison import within
 
     nic_bytes_per_s = nic_gbit_per_s * 1e9 / 8 if nic_gbit_per_s is not None else None
     if plan:
@@ -125,8 +125,8 @@ def _published(names: tuple[str, ...], form: str, output: Path | None) -> bool:
 
 def _plan(experiment: str | None, nic_bytes_per_s: float | None, others: list[str]) -> None:
     """Print what must be measured."""
-    from simnet.scenario import load_experiment
-    from simnet.show.plan_page import plan_page
+    from simnet.engine.scenario import load_experiment
+    from simnet.report.plan_page import plan_page
     from simnet.validation import measurement_plan
 
     if experiment is None or others:
@@ -137,9 +137,9 @@ def _plan(experiment: str | None, nic_bytes_per_s: float | None, others: list[st
 
 
 def _draw(points: "Sequence[Comparison]", path: Path, experiment: str) -> None:
-    from simnet.files import write_file
-    from simnet.show import comparison_figure
-    from simnet.show.figure import format_of
+    from simnet.core.files import write_file
+    from simnet.report import comparison_figure
+    from simnet.report.figure import format_of
 
     title = f"{Path(experiment).stem}: predicted and measured"
     write_file(path, comparison_figure.steps(points, title, format_of(path)))
@@ -152,7 +152,7 @@ def _check(output: Path | None, names: tuple[str, ...]) -> None:
     Raises:
         SimnetError: an unknown set, a page of a part of the sets, or a directory that cannot be written.
     """
-    from simnet.validation import sets
+    from simnet.validation import published as sets
 
     for name in names:
         sets.check(name)
@@ -167,8 +167,8 @@ def _check(output: Path | None, names: tuple[str, ...]) -> None:
 
 def _write(outcomes: "Sequence[Outcome]", evidence: "Evidence", output: Path) -> None:
     """Write the page and its figures."""
-    from simnet.files import write_file
-    from simnet.show import comparison_figure, validation_page
+    from simnet.core.files import write_file
+    from simnet.report import comparison_figure, validation_page
     from simnet.validation import published_rows
 
     for outcome in outcomes:

@@ -8,8 +8,8 @@ import math
 
 from msgspec import Struct
 
-from simnet.faults.node_failure import NodeFailure
-from simnet.hardware import Cluster
+from simnet.cluster.faults.node_failure import NodeFailure
+from simnet.cluster.hardware import Cluster
 
 DAY_S = 86_400.0
 _DAYS, _MOST_INTERVALS = 400, 2_000_000

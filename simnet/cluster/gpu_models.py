@@ -5,11 +5,11 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from simnet import files, schema
-from simnet.errors import SimnetError, did_you_mean
-from simnet.hardware import NamedPart
-from simnet.units import Bandwidth, Size
-from simnet.values import Precision
+from simnet.cluster.hardware import NamedPart
+from simnet.core import files, schema
+from simnet.core.errors import SimnetError, did_you_mean
+from simnet.core.units import Bandwidth, Size
+from simnet.core.values import Precision
 
 PeakFlops = Annotated[float, Meta(ge=1e9, le=1e18)]
 

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from msgspec import Meta, Struct, field, structs
 
-from simnet import network_costs
-from simnet.nccl_costs import NcclCosts
-from simnet.network_costs import Cost, Efficiency, LibraryCosts, NodesPoint, check_intervals
-from simnet.registry import StructRegistry
-from simnet.timed_work import HostCost, KernelTime
-from simnet.units import Bandwidth, Duration
-from simnet.values import MAX_RANKS, Count, Factor, Fraction, Intervals, Kind
+from simnet.cluster import network_costs
+from simnet.cluster.nccl_costs import NcclCosts
+from simnet.cluster.network_costs import Cost, Efficiency, LibraryCosts, NodesPoint, check_intervals
+from simnet.cluster.timed_work import HostCost, KernelTime
+from simnet.core.registry import StructRegistry
+from simnet.core.units import Bandwidth, Duration
+from simnet.core.values import MAX_RANKS, Count, Factor, Fraction, Intervals, Kind
 
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-    from simnet.values import FloatArray
+    from simnet.core.values import FloatArray
 
 NCCL_BANDWIDTH = "nccl.inter_node_efficiency"
 LATENCY = "inter_node.latency"

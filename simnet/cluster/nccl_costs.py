@@ -2,12 +2,12 @@
 
 from msgspec import Struct, field
 
-from simnet.units import Duration
-from simnet.values import Fraction
+from simnet.core.units import Duration
+from simnet.core.values import Fraction
 
 
 class NcclCosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Costs of NCCL's rings and trees; `simnet.nccl_model` says what they do.
+    """Costs of NCCL's rings and trees; `simnet.cluster.nccl_model` says what they do.
 
     Attributes:
         start_s: time that a collective in LL128 or Simple takes once.

@@ -15,7 +15,7 @@ from functools import lru_cache
 from math import log2
 from typing import Literal, NamedTuple
 
-from simnet.nccl_costs import NcclCosts
+from simnet.cluster.nccl_costs import NcclCosts
 
 Algorithm = Literal["ring", "tree"]
 Protocol = Literal["LL", "LL128", "Simple"]

@@ -8,13 +8,13 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from simnet import network_costs
-from simnet.collectives.schedule import Group, GroupKind, Round, group_of
-from simnet.errors import SimnetError
-from simnet.hardware import Calibration, Cluster, Fault, LinkCalibration, LinkId, LinkKind
-from simnet.nccl_costs import NcclCosts
-from simnet.registry import tag_of
-from simnet.timed_work import HostCost
+from simnet.cluster import network_costs
+from simnet.cluster.hardware import Calibration, Cluster, Fault, LinkCalibration, LinkId, LinkKind
+from simnet.cluster.nccl_costs import NcclCosts
+from simnet.cluster.schedule import Group, GroupKind, Round, group_of
+from simnet.cluster.timed_work import HostCost
+from simnet.core.errors import SimnetError
+from simnet.core.registry import tag_of
 
 LEAST_FAULT_FACTOR, MAX_FAULT_FACTOR = 1e-3, 1e6
 LEAST_BYTES_PER_S = 1.0

@@ -11,12 +11,12 @@ from functools import lru_cache
 
 from msgspec import Struct
 
+from simnet.cluster.nccl_costs import NcclCosts
+from simnet.cluster.schedule import Group, Schedule
+from simnet.cluster.topology import Topology
 from simnet.collectives import broadcast, closed_form, halving_doubling, hierarchical, loads, nccl, ring, tree
 from simnet.collectives.closed_form import Shape
-from simnet.collectives.schedule import Group, Schedule
-from simnet.errors import SimnetError, did_you_mean
-from simnet.nccl_costs import NcclCosts
-from simnet.network.topology import Topology
+from simnet.core.errors import SimnetError, did_you_mean
 
 AUTO, ANY = "auto", "any"
 NCCL, PLAIN = "nccl", "ring"

@@ -14,7 +14,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from simnet.collectives.schedule import CollectiveName, Group, Round, Schedule, Send
+from simnet.cluster.schedule import CollectiveName, Group, Round, Schedule, Send
 
 Way = Literal["broadcast", "reduce"]
 Form = Literal["tree", "pipeline"]

@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from simnet.collectives.schedule import Group, Round, Schedule, Send
+from simnet.cluster.schedule import Group, Round, Schedule, Send
 
 
 class DirectSends(Struct, frozen=True):

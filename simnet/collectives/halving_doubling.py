@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from simnet.collectives.schedule import Group, Round, Schedule, Send
+from simnet.cluster.schedule import Group, Round, Schedule, Send
 
 
 class HalvingSends(Struct, frozen=True):

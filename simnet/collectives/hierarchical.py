@@ -6,9 +6,9 @@ leaves a node. Source: the 2D decomposition of Cho et al., "BlueConnect", MLSys 
 
 from functools import lru_cache
 
+from simnet.cluster.schedule import Group, Schedule
 from simnet.collectives import ring
 from simnet.collectives.ring import Slices
-from simnet.collectives.schedule import Group, Schedule
 
 
 @lru_cache(maxsize=16_384)

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from simnet.cluster.hardware import LinkId, LinkKind
+from simnet.cluster.schedule import Round, Schedule
+from simnet.cluster.timed_work import HostCost
+from simnet.cluster.topology import Level, Topology, path
 from simnet.collectives import pipelines
 from simnet.collectives.representatives import busiest, representatives
-from simnet.collectives.schedule import Round, Schedule
-from simnet.hardware import LinkId, LinkKind
-from simnet.network.topology import Level, Topology, path
-from simnet.timed_work import HostCost
 
 NO_HOST_COST = HostCost()
 

@@ -8,14 +8,14 @@ from functools import lru_cache
 
 from msgspec.structs import replace
 
-from simnet import nccl_model
+from simnet.cluster import nccl_model
+from simnet.cluster.nccl_costs import NcclCosts
+from simnet.cluster.nccl_model import PROTOCOLS, Algorithm, Protocol
+from simnet.cluster.schedule import Group, Schedule
+from simnet.cluster.topology import Topology
 from simnet.collectives import broadcast, ring, tree
 from simnet.collectives.broadcast import Way
 from simnet.collectives.pipelines import rails_per_node
-from simnet.collectives.schedule import Group, Schedule
-from simnet.nccl_costs import NcclCosts
-from simnet.nccl_model import PROTOCOLS, Algorithm, Protocol
-from simnet.network.topology import Topology
 
 
 def choose(topology: Topology, costs: NcclCosts, message_bytes: float, group: Group | None = None) -> Schedule:

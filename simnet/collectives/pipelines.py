@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from simnet import nccl_model
+from simnet.cluster import nccl_model
+from simnet.cluster.hardware import LinkId, LinkKind
+from simnet.cluster.schedule import Group, Schedule
+from simnet.cluster.topology import Topology, path
 from simnet.collectives.representatives import busiest, representatives
-from simnet.collectives.schedule import Group, Schedule
-from simnet.errors import SimnetError
-from simnet.hardware import LinkId, LinkKind
-from simnet.network.topology import Topology, path
+from simnet.core.errors import SimnetError
 
 PORTS = ("port_tx", "port_rx")
 _CANDIDATES = {

@@ -4,8 +4,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from simnet.collectives.schedule import Group, Schedule
-from simnet.hardware import LinkId, LinkKind
+from simnet.cluster.hardware import LinkId, LinkKind
+from simnet.cluster.schedule import Group, Schedule
 
 TX = ("port_tx", "nic_tx", "leaf_up")
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from msgspec import Struct
 from msgspec.structs import replace
 
-from simnet.collectives.schedule import CollectiveName, Group, Round, Schedule, Send
+from simnet.cluster.schedule import CollectiveName, Group, Round, Schedule, Send
 
 ChunksOf = Callable[[int, int], tuple[int, int]]
 """(rank, position) -> the first chunk that this position owns in the rank's group, and how many it owns."""

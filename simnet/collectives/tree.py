@@ -11,9 +11,9 @@ from functools import lru_cache
 
 from msgspec import Struct
 
+from simnet.cluster.schedule import Group, Round, Schedule, Send
 from simnet.collectives import ring
 from simnet.collectives.ring import Slices
-from simnet.collectives.schedule import Group, Round, Schedule, Send
 
 Parents = tuple[int, ...]
 """The parent of each node, -1 at the root."""

@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Literal
 
-from simnet.errors import SimnetError, did_you_mean
-from simnet.parsing import parse_json, parse_toml
+from simnet.core.errors import SimnetError, did_you_mean
+from simnet.core.parsing import parse_json, parse_toml
 
 KINDS: dict[str, str] = {
     "clusters": "cluster",
@@ -36,7 +36,7 @@ _inputs: ContextVar[dict[tuple[int, int], Path] | None] = ContextVar("inputs", d
 @cache
 def installed_or_checkout(installed: str, checkout: str) -> Path:
     """Return a folder of data: `installed` inside the installed package, or else `checkout` of a checkout."""
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     folder = package / installed
     return folder if folder.is_dir() else package.parent / checkout
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from simnet.errors import SimnetError
+from simnet.core.errors import SimnetError
 
 KeyPath = tuple[str, ...]
 

@@ -4,7 +4,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Iterator
 
-from simnet.errors import SimnetError
+from simnet.core.errors import SimnetError
 
 # Results are nested 7 levels deep; beyond some hundred, what walks through data recursively ends in a traceback.
 MAX_DEPTH = 50

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
-from simnet.errors import SimnetError, did_you_mean, shown
+from simnet.core.errors import SimnetError, did_you_mean, shown
 
 T = TypeVar("T", bound=Struct)
 

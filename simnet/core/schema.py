@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 import msgspec
 import msgspec.inspect as types
 
-from simnet.errors import NotInstalledError, SimnetError, did_you_mean, shown
-from simnet.nested import KeyPath
-from simnet.parsing import parse_json
-from simnet.registry import RegistryType, StructRegistry, tag_of
-from simnet.system_options import SystemOptions
-from simnet.units import Quantity
+from simnet.core.errors import NotInstalledError, SimnetError, did_you_mean, shown
+from simnet.core.nested import KeyPath
+from simnet.core.parsing import parse_json
+from simnet.core.registry import RegistryType, StructRegistry, tag_of
+from simnet.core.system_options import SystemOptions
+from simnet.core.units import Quantity
 
 T = TypeVar("T", bound=msgspec.Struct)
 Origins = Mapping[KeyPath, str]

@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simnet import files
-from simnet.units import format_seconds
+from simnet.core import files
+from simnet.core.units import format_seconds
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template

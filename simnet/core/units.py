@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from typing import ClassVar, Self, cast
 
-from simnet.errors import shown
+from simnet.core.errors import shown
 
 _DIGITS = "[0-9]+(?:_[0-9]+)*"
 _TEXT = re.compile(rf"\s*([-+]?(?:{_DIGITS}\.?(?:{_DIGITS})?|\.{_DIGITS})(?:[eE][-+]?[0-9]+)?)\s*([^\s0-9].*?)\s*")

@@ -17,9 +17,9 @@ def commit(package: Path | None = None) -> str:
     Returns:
         The commit; "" where it is not known, as in a wheel that was built without git.
     """
-    from simnet import files
+    from simnet.core import files
 
-    folder = package or Path(__file__).resolve().parent
+    folder = package or Path(__file__).resolve().parents[1]
     if (folder / COMMIT_FILE).exists():
         return files.read_text(folder / COMMIT_FILE).strip()
     return commit_of_checkout(folder.parent) if (folder.parent / "pyproject.toml").exists() else ""

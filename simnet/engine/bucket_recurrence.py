@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from simnet import folded_runner
+from simnet.cluster.schedule import Schedule
+from simnet.cluster.topology import Topology
 from simnet.collectives import loads
-from simnet.collectives.schedule import Schedule
-from simnet.folded_runner import Leg
-from simnet.network.topology import Topology
-from simnet.program import Communicate, Compute, Kernel, Operation
-from simnet.registry import is_foreign
+from simnet.core.registry import is_foreign
+from simnet.engine import folded_runner
+from simnet.engine.folded_runner import Leg
 from simnet.strategies import Strategy
+from simnet.strategies.program import Communicate, Compute, Kernel, Operation
 from simnet.workload import buckets as bucketing
 from simnet.workload.buckets import LinearCost
 from simnet.workload.training_step import Step

@@ -1,6 +1,6 @@
 """Run any program on the discrete-event clock: every stream of every rank is a process.
 
-Streams of one rank share its GPU; collectives of all ranks share the links. `simnet.folded_runner` runs the same
+Streams of one rank share its GPU; collectives of all ranks share the links. `simnet.engine.folded_runner` runs the same
 programs in a plain loop, to the same bits, where one rank stands for all and no two collectives share a link.
 """
 
@@ -10,18 +10,18 @@ from typing import NamedTuple
 
 import simpy
 
-from simnet.collectives.execute import Executor
-from simnet.network.gpu import Gpu
-from simnet.network.topology import Topology
-from simnet.program import Communicate, Compute, OperationId
-from simnet.result import Span
-from simnet.timeline import Streams, TimedOperation, Timeline, collectives_of, make_span, make_timeline
+from simnet.cluster.topology import Topology
+from simnet.engine.execute_schedule import Executor
+from simnet.engine.gpu import Gpu
+from simnet.engine.result import Span
+from simnet.engine.timeline import Streams, TimedOperation, Timeline, collectives_of, make_span, make_timeline
+from simnet.strategies.program import Communicate, Compute, OperationId
 
 MakeExecutor = Callable[[simpy.Environment, Topology], Executor]
 
 
 class Met(NamedTuple):
-    """What one step meets, as `simnet.variation` draws it: factors on compute and pauses [s] by rank, on collectives.
+    """What one step meets, as `simnet.engine.variation` draws it: factors on compute, pauses [s] by rank, collectives.
 
     Attributes:
         compute: factor on the time of compute of each rank.

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Protocol, get_args
 
 import simpy
 
+from simnet.cluster.hardware import LinkId, LinkKind
+from simnet.cluster.schedule import Round, Schedule, Send
+from simnet.cluster.topology import Topology, around, touched
 from simnet.collectives import loads, pipelines
-from simnet.collectives.schedule import Round, Schedule, Send
-from simnet.hardware import LinkId, LinkKind
-from simnet.network.links import Network
-from simnet.network.topology import Topology, around, touched
+from simnet.engine.links import Network
 
 if TYPE_CHECKING:
-    from simnet.values import FloatArray
+    from simnet.core.values import FloatArray
 
 Steps = Generator[simpy.Event, object, tuple[float, float]]
 
@@ -190,7 +190,7 @@ class Exact:
         """Return what a collective that starts now takes each rank, or all [s]; None where only its events tell."""
         if not self._by_arrays:
             return None
-        from simnet.collectives.rank_times import rank_times
+        from simnet.engine.rank_times import rank_times
 
         seconds, off_s = rank_times(self.topology, schedule, message_bytes, self._changed_s)
         taken_s = seconds * stretch

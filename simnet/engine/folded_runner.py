@@ -12,15 +12,15 @@ import heapq
 from functools import lru_cache
 from typing import NamedTuple
 
+from simnet.cluster.hardware import LinkId
+from simnet.cluster.schedule import Group, Schedule
+from simnet.cluster.topology import Topology
 from simnet.collectives import loads
 from simnet.collectives.loads import LevelLoad
-from simnet.collectives.schedule import Group, Schedule
-from simnet.hardware import LinkId
-from simnet.network.gpu_sharing import SharedGpu
-from simnet.network.topology import Topology
-from simnet.program import Communicate, Compute, OperationId
-from simnet.result import Span
-from simnet.timeline import Streams, TimedOperation, Timeline, make_span, make_timeline
+from simnet.engine.gpu_sharing import SharedGpu
+from simnet.engine.result import Span
+from simnet.engine.timeline import Streams, TimedOperation, Timeline, make_span, make_timeline
+from simnet.strategies.program import Communicate, Compute, OperationId
 
 _SAME_TIME = 1e-12
 """Relative: what ends so near each other ends together, as in `network.gpu` and `network.links`."""

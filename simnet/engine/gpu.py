@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 
 import simpy
 
-from simnet.network.gpu_sharing import NEVER, SharedGpu
-from simnet.network.links import call_after_all
+from simnet.engine.gpu_sharing import NEVER, SharedGpu
+from simnet.engine.links import call_after_all
 
 
 class Gpu:

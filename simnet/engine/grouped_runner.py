@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from simnet.collectives.schedule import Group
-from simnet.folded_runner import share_links
-from simnet.meetings import Changes, CollectiveTimes, Meeting, latecomers
-from simnet.network.topology import Topology
-from simnet.program import Communicate, OperationId
-from simnet.result import Span
-from simnet.timeline import ITERATION_PARTS, Streams, collectives_of, make_span
-from simnet.variation import Varied
+from simnet.cluster.schedule import Group
+from simnet.cluster.topology import Topology
+from simnet.engine.folded_runner import share_links
+from simnet.engine.meetings import Changes, CollectiveTimes, Meeting, latecomers
+from simnet.engine.result import Span
+from simnet.engine.timeline import ITERATION_PARTS, Streams, collectives_of, make_span
+from simnet.engine.variation import Varied
+from simnet.strategies.program import Communicate, OperationId
 
 if TYPE_CHECKING:
-    from simnet.values import BoolArray, FloatArray, IntArray
+    from simnet.core.values import BoolArray, FloatArray, IntArray
 
 _SAME_TIME = 1e-12
 _NEVER = math.inf

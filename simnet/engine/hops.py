@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from simnet.cluster.hardware import LinkKind
+from simnet.cluster.schedule import Round, Schedule
+from simnet.cluster.topology import Topology
 from simnet.collectives import loads
-from simnet.collectives.schedule import Round, Schedule
-from simnet.collectives.uneven_links import UnevenLinks
-from simnet.hardware import LinkKind
-from simnet.network.topology import Topology
+from simnet.engine.uneven_links import UnevenLinks
 
 if TYPE_CHECKING:
-    from simnet.values import FloatArray, IntArray
+    from simnet.core.values import FloatArray, IntArray
 
 MAX_SENDS = 2_000_000
 """Most sends of a schedule that are looked at one by one: some seconds."""

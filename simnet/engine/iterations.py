@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from simnet import rank_recurrence
-from simnet.collectives.rank_times import group_order
-from simnet.grouped_runner import GroupedRunner, RanksIteration
-from simnet.meetings import latecomers
-from simnet.network.topology import Topology
-from simnet.program import Communicate
-from simnet.rank_recurrence import RankRecurrence
-from simnet.rank_waits import LateRank, RankWaits
-from simnet.result import Span
-from simnet.timeline import ITERATION_PARTS, Streams, Timeline, collectives_of, make_timeline
-from simnet.variation import Variation, Varied
+from simnet.cluster.topology import Topology
+from simnet.engine import rank_recurrence
+from simnet.engine.grouped_runner import GroupedRunner, RanksIteration
+from simnet.engine.meetings import latecomers
+from simnet.engine.rank_recurrence import RankRecurrence
+from simnet.engine.rank_times import group_order
+from simnet.engine.rank_waits import LateRank, RankWaits
+from simnet.engine.result import Span
+from simnet.engine.timeline import ITERATION_PARTS, Streams, Timeline, collectives_of, make_timeline
+from simnet.engine.variation import Variation, Varied
+from simnet.strategies.program import Communicate
 
 if TYPE_CHECKING:
-    from simnet.event_runner import MakeExecutor, Met, RankStep
-    from simnet.values import FloatArray, IntArray
+    from simnet.core.values import FloatArray, IntArray
+    from simnet.engine.event_runner import MakeExecutor, Met, RankStep
 
 MOST_LATE_RANKS = 8
 SAME_TIME = 1e-12
@@ -89,7 +89,7 @@ def run_exact(
     make_executor: "MakeExecutor",
 ) -> Timeline:
     """Simulate steps one after the other on the exact executor; arguments as `run_grouped`."""
-    from simnet.event_runner import run_steps  # brings SimPy, for which others need not wait
+    from simnet.engine.event_runner import run_steps  # brings SimPy, for which others need not wait
 
     tally = _StepSums(topology)
     met = [_met(_varied(variation, step, number)) for number, step in enumerate(steps)]
@@ -118,7 +118,7 @@ def _varied(variation: Variation, step: RunStep, number: int) -> Varied:
 
 
 def _met(varied: Varied) -> "Met":
-    from simnet.event_runner import Met
+    from simnet.engine.event_runner import Met
 
     pauses_s, collectives = (None if one is None else one.tolist() for one in (varied.pauses_s, varied.collectives))
     return Met(varied.compute.tolist(), pauses_s, collectives)

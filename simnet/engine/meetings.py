@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simnet import folded_runner
-from simnet.bucket_recurrence import CollectiveBesideCompute
+from simnet.cluster.schedule import Group, Schedule
+from simnet.cluster.topology import Topology, without_faults
 from simnet.collectives import loads
 from simnet.collectives.pipelines import rails_per_node
-from simnet.collectives.rank_times import group_order, rank_times
-from simnet.collectives.schedule import Group, Schedule
-from simnet.network.topology import Topology, without_faults
-from simnet.program import Communicate
+from simnet.engine import folded_runner
+from simnet.engine.bucket_recurrence import CollectiveBesideCompute
+from simnet.engine.rank_times import group_order, rank_times
+from simnet.strategies.program import Communicate
 
 if TYPE_CHECKING:
-    from simnet.values import BoolArray, FloatArray, IntArray
+    from simnet.core.values import BoolArray, FloatArray, IntArray
 
 
 _SAME_TIME = 1e-12

@@ -5,17 +5,18 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from simnet import gpu_memory, gpu_models, strategies
-from simnet.errors import SimnetError
-from simnet.gpu_memory import GpuMemory, ModelMemory, RankMemory
-from simnet.network import topology as topologies
-from simnet.network.topology import Topology
-from simnet.prepared import PreparedScenario
-from simnet.registry import is_foreign, tag_of
-from simnet.scenario import Scenario
+from simnet import strategies
+from simnet.cluster import gpu_models
+from simnet.cluster import topology as topologies
+from simnet.cluster.topology import Topology
+from simnet.core.errors import SimnetError
+from simnet.core.registry import is_foreign, tag_of
+from simnet.core.units import format_bytes
+from simnet.engine.prepared import PreparedScenario
+from simnet.engine.scenario import Scenario
 from simnet.strategies import Strategy
-from simnet.units import format_bytes
-from simnet.workload import training_step
+from simnet.workload import gpu_memory, training_step
+from simnet.workload.gpu_memory import GpuMemory, ModelMemory, RankMemory
 from simnet.workload.training_step import Step
 
 SHARDING = (("fsdp", "full sharding"), ("hsdp", "hybrid sharding"), ("zero1", "ZeRO-1"), ("zero2", "ZeRO-2"))

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from simnet import files, schema
-from simnet.hardware import Calibration
+from simnet.cluster.hardware import Calibration
+from simnet.core import files, schema
 
 FILE = ("published", "model_error.toml")
 Spread = Annotated[float, Meta(ge=1.0, le=1000.0)]

@@ -7,24 +7,25 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from simnet import folded_runner, gpu_models
+from simnet.cluster import gpu_models
+from simnet.cluster import topology as topologies
+from simnet.cluster.hardware import Calibration, Cluster
+from simnet.cluster.topology import Topology
 from simnet.collectives import loads
-from simnet.errors import SimnetError
-from simnet.hardware import Calibration, Cluster
-from simnet.network import topology as topologies
-from simnet.network.topology import Topology
-from simnet.program import Communicate, Compute, Kernel, Operation, Program, check_program
-from simnet.registry import is_foreign
-from simnet.scenario import Scenario
+from simnet.core.errors import SimnetError
+from simnet.core.registry import is_foreign
+from simnet.engine import folded_runner
+from simnet.engine.scenario import Scenario
+from simnet.engine.timeline import Streams, TimedOperation, Timeline
 from simnet.strategies import Strategy, kernel_table
-from simnet.timeline import Streams, TimedOperation, Timeline
+from simnet.strategies.program import Communicate, Compute, Kernel, Operation, Program, check_program
 from simnet.workload import training_step
 from simnet.workload.kernel_cost import KernelCost
 from simnet.workload.training_step import Step
 
 if TYPE_CHECKING:
-    from simnet.iterations import RunStep
-    from simnet.variation import Variation
+    from simnet.engine.iterations import RunStep
+    from simnet.engine.variation import Variation
 
 EXACT_MAX_SENDS = 20_000_000
 """Most sends that the exact executor takes on: several minutes (docs/evidence/benchmarks.md)."""
@@ -126,8 +127,8 @@ class PreparedScenario:
         looped = folded_runner.run(plan.streams, topology, comm_slowdown)
         if looped is not None:
             return looped
-        from simnet import event_runner
-        from simnet.collectives.execute import Folded
+        from simnet.engine import event_runner
+        from simnet.engine.execute_schedule import Folded
 
         return event_runner.run(plan.streams, topology, comm_slowdown, Folded)
 
@@ -147,15 +148,15 @@ class PreparedScenario:
         return found
 
     def _run_grouped(self, plan: "TimedProgram") -> Timeline:
-        from simnet import iterations
+        from simnet.engine import iterations
 
         topology, slowdown = self.topology_of(plan.strategy), float(self.scenario.calibration.backward_slowdown)
         variation = self._variation(topology)
         return iterations.run_grouped(self._steps(plan), topology, slowdown, variation, self._on_progress or _nothing)
 
     def _run_exact(self, plan: "TimedProgram") -> Timeline:
-        from simnet import iterations
-        from simnet.collectives.execute import Exact
+        from simnet.engine import iterations
+        from simnet.engine.execute_schedule import Exact
 
         if (sends := self.num_sends(plan)) > EXACT_MAX_SENDS:
             raise SimnetError(
@@ -168,13 +169,13 @@ class PreparedScenario:
         return iterations.run_exact(self._steps(plan), topology, slowdown, self._variation(topology), make_executor)
 
     def _variation(self, topology: Topology) -> "Variation":
-        from simnet.variation import Variation
+        from simnet.engine.variation import Variation
 
         return Variation(topology, self.scenario.run.seed)
 
     def _steps(self, plan: "TimedProgram") -> "list[RunStep]":
         """Return what runs, one period after the other until there are as many iterations as asked for."""
-        from simnet.iterations import RunStep
+        from simnet.engine.iterations import RunStep
 
         inner = plan.program.inner
         period = [RunStep(plan.streams, plan.program.num_steps)]
@@ -340,7 +341,7 @@ def _fidelity(scenario: Scenario, topology: Topology) -> str:
 
 def _is_regular(plan: TimedProgram) -> bool:
     """Tell whether no two collectives of a program ever use the same links."""
-    from simnet.collectives.execute import never_share_links
+    from simnet.engine.execute_schedule import never_share_links
 
     programs = [plan.program, *([plan.inner.program] if plan.inner else [])]
     sending = max(sum(any(isinstance(one, Communicate) for one in stream) for stream in p.streams) for p in programs)

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from simnet.collectives.rank_times import group_order
-from simnet.grouped_runner import RanksIteration
-from simnet.meetings import Changes, CollectiveTimes, latecomers
-from simnet.network.topology import Topology
-from simnet.program import Communicate, Compute
-from simnet.timeline import ITERATION_PARTS, Streams, TimedOperation
-from simnet.variation import Varied
+from simnet.cluster.topology import Topology
+from simnet.engine.grouped_runner import RanksIteration
+from simnet.engine.meetings import Changes, CollectiveTimes, latecomers
+from simnet.engine.rank_times import group_order
+from simnet.engine.timeline import ITERATION_PARTS, Streams, TimedOperation
+from simnet.engine.variation import Varied
+from simnet.strategies.program import Communicate, Compute
 
 if TYPE_CHECKING:
-    from simnet.values import FloatArray
+    from simnet.core.values import FloatArray
 
 
 def holds_for(streams: Streams, topology: Topology) -> bool:

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import numpy as np
 
-from simnet.collectives import hops, loads, pipelines
+from simnet.cluster.hardware import LinkId, LinkKind
+from simnet.cluster.schedule import Group, Schedule
+from simnet.cluster.topology import Topology, path, without_faults
+from simnet.collectives import loads, pipelines
 from simnet.collectives.representatives import TX
-from simnet.collectives.schedule import Group, Schedule
-from simnet.collectives.uneven_links import UnevenLinks, links_since
-from simnet.hardware import LinkId, LinkKind
-from simnet.network.topology import Topology, path, without_faults
+from simnet.engine import hops
+from simnet.engine.uneven_links import UnevenLinks, links_since
 
 if TYPE_CHECKING:
-    from simnet.values import FloatArray, IntArray
+    from simnet.core.values import FloatArray, IntArray
 
 _SAME_TIME = 1e-12
 UNEVEN_TREES = 0.12

@@ -8,12 +8,12 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from simnet import files, nested, schema
-from simnet.axes import Override
-from simnet.errors import SimnetError
-from simnet.gpu_models import GpuModel
-from simnet.hardware import Calibration, Cluster, NamedPart
-from simnet.nested import KeyPath
+from simnet.cluster.gpu_models import GpuModel
+from simnet.cluster.hardware import Calibration, Cluster, NamedPart
+from simnet.core import files, nested, schema
+from simnet.core.errors import SimnetError
+from simnet.core.nested import KeyPath
+from simnet.engine.axes import Override
 from simnet.strategies.named import with_paths_at
 from simnet.workload.workload import Workload
 

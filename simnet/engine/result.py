@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from simnet.availability import Availability
-from simnet.gpu_memory import GpuMemory
-from simnet.program import OperationId
-from simnet.rank_waits import RankWaits
-from simnet.scenario import Scenario, encode
-from simnet.step_times import LostTime, StepTimes
+from simnet.cluster.availability import Availability
+from simnet.engine.rank_waits import RankWaits
+from simnet.engine.scenario import Scenario, encode
+from simnet.engine.step_times import LostTime, StepTimes
+from simnet.strategies.program import OperationId
+from simnet.workload.gpu_memory import GpuMemory
 
 FORMAT = 4
 """Format of results.json; raise it when a field of these structs changes its name or meaning."""
@@ -344,7 +344,7 @@ def point_result(values: dict[str, object], result: RunResult) -> PointResult:
 
 
 def to_json(result: RunResult | SweepResult, indent: int | None = None) -> bytes:
-    """Return a result as JSON; `simnet.schema.decode` reads it back.
+    """Return a result as JSON; `simnet.core.schema.decode` reads it back.
 
     Args:
         result: of a run without spans, or of a sweep.

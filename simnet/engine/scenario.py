@@ -9,17 +9,17 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-import simnet.faults  # noqa: F401 - makes them known
-from simnet import files, step_file
-from simnet.axes import Axis, Override, PointList, check_apart, read_sweep
-from simnet.errors import SimnetError, did_you_mean
-from simnet.global_batch import MAX_MICRO_BATCHES, micro_batches
-from simnet.hardware import INLINE, Calibration, Cluster
-from simnet.raw_scenario import PARTS, RawScenario, checked_part, with_parts_filled
-from simnet.strategies import AnyStrategy
+import simnet.cluster.faults  # noqa: F401 - makes them known
+from simnet.cluster.hardware import INLINE, Calibration, Cluster
+from simnet.core import files
+from simnet.core.errors import SimnetError, did_you_mean
+from simnet.core.units import Quantity
+from simnet.core.values import Count
+from simnet.engine.axes import Axis, Override, PointList, check_apart, read_sweep
+from simnet.engine.global_batch import MAX_MICRO_BATCHES, micro_batches
+from simnet.engine.raw_scenario import PARTS, RawScenario, checked_part, with_parts_filled
+from simnet.strategies import AnyStrategy, step_file
 from simnet.strategies.former_keys import with_present_keys
-from simnet.units import Quantity
-from simnet.values import Count
 from simnet.workload.workload import Workload
 
 T = TypeVar("T", bound=msgspec.Struct)

@@ -5,18 +5,19 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from simnet import availability, calibration_draws, memory_fit, uncertainty
+from simnet.cluster import availability
+from simnet.cluster.faults.windows import TimedFault
+from simnet.cluster.hardware import Calibration
 from simnet.collectives import algorithms
-from simnet.faults.windows import TimedFault
-from simnet.hardware import Calibration
-from simnet.prepared import PreparedScenario
-from simnet.registry import tag_of
-from simnet.result import RunResult, StrategyResult
-from simnet.scenario import Scenario
-from simnet.step_timer import SAME_TIME, StepTimer
+from simnet.core.registry import tag_of
+from simnet.core.version import VERSION
+from simnet.engine import calibration_draws, memory_fit, uncertainty
+from simnet.engine.prepared import PreparedScenario
+from simnet.engine.result import RunResult, StrategyResult
+from simnet.engine.scenario import Scenario
+from simnet.engine.step_timer import SAME_TIME, StepTimer
+from simnet.engine.timeline import Timeline
 from simnet.strategies import Strategy
-from simnet.timeline import Timeline
-from simnet.version import VERSION
 
 
 def simulate(

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from simnet import bucket_recurrence
-from simnet.bucket_recurrence import ComputeStream, Exchanges, Turn
-from simnet.prepared import PreparedScenario, updates_parameters
-from simnet.program import Kernel, Operation
-from simnet.scenario import Scenario
+from simnet.engine import bucket_recurrence
+from simnet.engine.bucket_recurrence import ComputeStream, Exchanges, Turn
+from simnet.engine.prepared import PreparedScenario, updates_parameters
+from simnet.engine.scenario import Scenario
 from simnet.strategies import Strategy, kernel_table
+from simnet.strategies.program import Kernel, Operation
 from simnet.workload.kernel_cost import KernelCost
 
 # Relative: times this near each other differ by rounding alone.

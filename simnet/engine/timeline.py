@@ -7,9 +7,9 @@ from typing import get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from simnet.program import Communicate, Compute, IterationPart, OperationId
-from simnet.rank_waits import RankWaits
-from simnet.result import Breakdown, Span
+from simnet.engine.rank_waits import RankWaits
+from simnet.engine.result import Breakdown, Span
+from simnet.strategies.program import Communicate, Compute, IterationPart, OperationId
 
 TimedOperation = Compute | Communicate
 Streams = tuple[tuple[TimedOperation, ...], ...]

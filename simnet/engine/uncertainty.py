@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
-from simnet import calibration_draws, model_error
-from simnet.calibration_draws import Draw
-from simnet.prepared import is_folded, is_grouped
-from simnet.result import Influence, RunResult
-from simnet.scenario import Scenario
+from simnet.engine import calibration_draws, model_error
+from simnet.engine.calibration_draws import Draw
+from simnet.engine.prepared import is_folded, is_grouped
+from simnet.engine.result import Influence, RunResult
+from simnet.engine.scenario import Scenario
 
 MOST_DRAWS, LEAST_DRAWS, DRAWS_IN_ALL = 200, 20, 1000
 MOST_DRAWN_RANKS = 4096

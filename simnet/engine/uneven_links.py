@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
-from simnet.hardware import LinkId, LinkKind
-from simnet.network.topology import Topology, touched, without_faults
+from simnet.cluster.hardware import LinkId, LinkKind
+from simnet.cluster.topology import Topology, touched, without_faults
 
 if TYPE_CHECKING:
-    from simnet.values import FloatArray
+    from simnet.core.values import FloatArray
 
 _PLACES: dict[LinkKind, str] = {"port_tx": "rank", "port_rx": "rank", "nic_tx": "node", "nic_rx": "node"}
 

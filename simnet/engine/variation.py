@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from simnet.errors import SimnetError
-from simnet.network.topology import Topology
-from simnet.registry import tag_of
-from simnet.scenario import to_dict
+from simnet.cluster.topology import Topology
+from simnet.core.errors import SimnetError
+from simnet.core.registry import tag_of
+from simnet.engine.scenario import to_dict
 
 if TYPE_CHECKING:
-    from simnet.hardware import Fault
-    from simnet.values import FloatArray
+    from simnet.cluster.hardware import Fault
+    from simnet.core.values import FloatArray
 
 _DRAWN = ("draw_compute", "draw_pauses_s", "draw_collectives")
 Drawn = Literal["draw_compute", "draw_pauses_s", "draw_collectives"]

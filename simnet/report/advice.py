@@ -2,16 +2,17 @@
 
 from collections.abc import Iterator
 
-from simnet.compare.advice import Advice, RankedSystem
-from simnet.compare.training_record import TrainingRecord
-from simnet.compare.tune import systems
-from simnet.memory_fit import repair_in
-from simnet.scenario import to_dict
-from simnet.show.advice_sentences import choices, published, ranges_text, sentences
-from simnet.show.notes import notes_lines
-from simnet.show.page import Page
-from simnet.show.table import Table
-from simnet.show.text import (
+from simnet.analysis.advice import Advice, RankedSystem
+from simnet.analysis.training_record import TrainingRecord
+from simnet.analysis.tune import systems
+from simnet.core.units import format_bytes, format_seconds
+from simnet.engine.memory_fit import repair_in
+from simnet.engine.scenario import to_dict
+from simnet.report.advice_sentences import choices, published, ranges_text, sentences
+from simnet.report.notes import notes_lines
+from simnet.report.page import Page
+from simnet.report.table import Table
+from simnet.report.text import (
     count_text,
     gpus_text,
     hanging,
@@ -22,7 +23,6 @@ from simnet.show.text import (
 )
 from simnet.strategies import RecordedStep
 from simnet.strategies.base import Mathematics
-from simnet.units import format_bytes, format_seconds
 
 COLUMNS = (
     "system",

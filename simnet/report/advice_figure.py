@@ -9,11 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator
 
-from simnet.compare.advice import Advice, RankedSystem
-from simnet.compare.verdict import PAYS
-from simnet.errors import SimnetError
-from simnet.show.advice import heading
-from simnet.show.figure import COLOURS, MARKERS, PAGE_IN, current, new, plain_numbers, thin
+from simnet.analysis.advice import Advice, RankedSystem
+from simnet.analysis.verdict import PAYS
+from simnet.core.errors import SimnetError
+from simnet.report.advice import heading
+from simnet.report.figure import COLOURS, MARKERS, PAGE_IN, current, new, plain_numbers, thin
 
 # A system that takes more than four times as long is out of the question, and is not drawn.
 LOWEST = 0.25

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from simnet import files, templates
-from simnet.compare import published_convergence
-from simnet.compare.advice import Advice
-from simnet.compare.crossing import Range
-from simnet.compare.verdict import FEWER_STEPS, MEASURE_FIRST, MISSED_ALL, NO_SOONER, PAYS, UNCERTAIN, UNTRAINED
-from simnet.compare.whatif import SLOW_KERNEL_FACTOR
-from simnet.registry import tag_of
-from simnet.show.text import clipped, printable
+from simnet.analysis import published_convergence
+from simnet.analysis.advice import Advice
+from simnet.analysis.crossing import Range
+from simnet.analysis.verdict import FEWER_STEPS, MEASURE_FIRST, MISSED_ALL, NO_SOONER, PAYS, UNCERTAIN, UNTRAINED
+from simnet.analysis.whatif import SLOW_KERNEL_FACTOR
+from simnet.core import files, templates
+from simnet.core.registry import tag_of
+from simnet.report.text import clipped, printable
 
 # Systems of one verdict that are named with their speedup; the others are counted.
 MAX_NAMED = 3

@@ -3,15 +3,15 @@
 from collections.abc import Iterable, Iterator
 from html import escape
 
-from simnet.result import RunResult, StrategyResult
-from simnet.show.answer_line import run_line
-from simnet.show.figure import STEP_PARTS
-from simnet.show.labels import titles
-from simnet.show.page import Page
-from simnet.show.result_page import assumptions, comparison, verdict
-from simnet.show.table import Table
-from simnet.show.text import printable
-from simnet.units import format_seconds
+from simnet.core.units import format_seconds
+from simnet.engine.result import RunResult, StrategyResult
+from simnet.report.answer_line import run_line
+from simnet.report.figure import STEP_PARTS
+from simnet.report.labels import titles
+from simnet.report.page import Page
+from simnet.report.result_page import assumptions, comparison, verdict
+from simnet.report.table import Table
+from simnet.report.text import printable
 
 LEAST_PERCENT = 0.2
 """A part of a bar below this share of the longest is not drawn."""

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from simnet.compare.advice import Advice
-from simnet.compare.crossover import Crossover
-from simnet.compare.time_to_target import TimesToTarget
-from simnet.comparison import Comparison, coverage, mean_error, worst_error
-from simnet.result import RunResult, SweepResult
-from simnet.show.crossover import crossing_text
-from simnet.show.labels import names
-from simnet.show.text import printable, speedup_text
-from simnet.units import format_seconds
+from simnet.analysis.advice import Advice
+from simnet.analysis.crossover import Crossover
+from simnet.analysis.time_to_target import TimesToTarget
+from simnet.calibration.comparison import Comparison, coverage, mean_error, worst_error
+from simnet.core.units import format_seconds
+from simnet.engine.result import RunResult, SweepResult
+from simnet.report.crossover import crossing_text
+from simnet.report.labels import names
+from simnet.report.text import printable, speedup_text
 
 
 def run_line(result: RunResult) -> str:

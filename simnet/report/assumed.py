@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 
-from simnet import calibration_draws, model_error
-from simnet.hardware import Calibration
-from simnet.result import RunResult
-from simnet.scenario import Scenario
-from simnet.show.influences import interval_text, noun
-from simnet.show.result_page import assumptions
-from simnet.show.table import Table
-from simnet.units import Bandwidth
-from simnet.values import Kind
+from simnet.cluster.hardware import Calibration
+from simnet.core.units import Bandwidth
+from simnet.core.values import Kind
+from simnet.engine import calibration_draws, model_error
+from simnet.engine.result import RunResult
+from simnet.engine.scenario import Scenario
+from simnet.report.influences import interval_text, noun
+from simnet.report.result_page import assumptions
+from simnet.report.table import Table
 
 HEADS = ("part", "as simulated", "measured?", "source")
 MEASURED: dict[Kind, str] = {

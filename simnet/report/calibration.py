@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from simnet.comparison import Comparison, mean_error, worst_row
-from simnet.fitting.fitted_part import FittedPart
-from simnet.fitting.kineto import Trace
-from simnet.show.page import Page
-from simnet.show.table import Table
-from simnet.show.text import hanging
-from simnet.units import format_bytes, format_seconds
+from simnet.calibration.comparison import Comparison, mean_error, worst_row
+from simnet.calibration.fitted_part import FittedPart
+from simnet.core.units import format_bytes, format_seconds
+from simnet.report.page import Page
+from simnet.report.table import Table
+from simnet.report.text import hanging
+from simnet.traces.kineto import Trace
 
 PHASES = {
     "step_s": "step", "forward_s": "forward", "backward_s": "backward", "optimizer_s": "optimizer",

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING
 
-from simnet.comparison import Comparison
-from simnet.show import figure
+from simnet.calibration.comparison import Comparison
+from simnet.report import figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from simnet.show import figure as looks
-from simnet.show.comparison_figure import STYLES
+from simnet.report import figure as looks
+from simnet.report.comparison_figure import STYLES
 from simnet.validation.training_steps import TrainedPoint
 
 if TYPE_CHECKING:

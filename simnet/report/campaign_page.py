@@ -4,19 +4,19 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
 
-from simnet import templates
-from simnet.compare.verdict import PAYS
-from simnet.comparison import coverage, mean_error, mean_signed_error, worst_error
-from simnet.files import write_file
-from simnet.lab.campaign import file_stem
-from simnet.show import campaign_figure, comparison_figure, measured_steps
-from simnet.show.measured_steps import comparison_cells, layout_text
-from simnet.show.page import Page
-from simnet.show.table import Table
-from simnet.show.validation import percent
-from simnet.units import format_seconds
+from simnet.analysis.verdict import PAYS
+from simnet.calibration.comparison import coverage, mean_error, mean_signed_error, worst_error
+from simnet.core import templates
+from simnet.core.files import write_file
+from simnet.core.units import format_seconds
+from simnet.report import campaign_figure, comparison_figure, measured_steps
+from simnet.report.measured_steps import comparison_cells, layout_text
+from simnet.report.page import Page
+from simnet.report.table import Table
+from simnet.report.validation import percent
 from simnet.validation import ranking, winners
 from simnet.validation.campaign_prediction import BOUND, CampaignResult, LayoutFit
+from simnet.validation.lab.campaign import file_stem
 from simnet.validation.ranking import StrategyPair
 from simnet.validation.training_steps import Setting, TrainedPoint
 from simnet.validation.winners import BandwidthSweep, Speedups, Winner

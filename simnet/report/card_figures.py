@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simnet.fitting import interference_fit
-from simnet.fitting.compute_rows import MeasuredPass
-from simnet.fitting.interference_fit import BackwardPair
-from simnet.fitting.optimizer_steps import OptimizerStep, optimizer_steps
-from simnet.show import comparison_figure
-from simnet.show import figure as looks
-from simnet.show.figure import COLOURS, MARKERS
+from simnet.calibration import interference_fit
+from simnet.calibration.compute_rows import MeasuredPass
+from simnet.calibration.interference_fit import BackwardPair
+from simnet.calibration.optimizer_steps import OptimizerStep, optimizer_steps
+from simnet.report import comparison_figure
+from simnet.report import figure as looks
+from simnet.report.figure import COLOURS, MARKERS
 from simnet.validation.card_estimates import GROUPS, SYSTEMS, TARGET, KernelEstimate, StepEstimate
 from simnet.validation.card_result import CardResult
 

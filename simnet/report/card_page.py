@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from simnet import templates
-from simnet.comparison import coverage
-from simnet.files import read_text
-from simnet.fitting.card_folder import PARTS, CardFolder, archive, versions_text
-from simnet.fitting.optimizer_steps import DENSE, optimizer_steps
-from simnet.show import card_figures, card_tables
-from simnet.show.page import Page
-from simnet.show.table import Table
-from simnet.show.text import hanging, printable
-from simnet.units import format_bytes, format_seconds
+from simnet.calibration.card_folder import PARTS, CardFolder, archive, versions_text
+from simnet.calibration.comparison import coverage
+from simnet.calibration.optimizer_steps import DENSE, optimizer_steps
+from simnet.core import templates
+from simnet.core.files import read_text
+from simnet.core.units import format_bytes, format_seconds
+from simnet.report import card_figures, card_tables
+from simnet.report.page import Page
+from simnet.report.table import Table
+from simnet.report.text import hanging, printable
 from simnet.validation.card_estimates import TARGET, TARGET_FROM
 from simnet.validation.card_result import CardResult
 

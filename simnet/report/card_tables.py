@@ -3,15 +3,15 @@
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from simnet.comparison import Comparison, by_series, coverage
-from simnet.fitting.card_folder import CardFolder
-from simnet.fitting.compute_rows import MeasuredPass
-from simnet.fitting.interference_fit import select_pairs
-from simnet.fitting.measurement_file import Series
-from simnet.fitting.optimizer_steps import DENSE, OptimizerStep
-from simnet.show.card_figures import OPTIMIZERS, numel_text
-from simnet.show.table import Column, Table
-from simnet.units import format_bytes, format_seconds
+from simnet.calibration.card_folder import CardFolder
+from simnet.calibration.comparison import Comparison, by_series, coverage
+from simnet.calibration.compute_rows import MeasuredPass
+from simnet.calibration.interference_fit import select_pairs
+from simnet.calibration.measurement_file import Series
+from simnet.calibration.optimizer_steps import DENSE, OptimizerStep
+from simnet.core.units import format_bytes, format_seconds
+from simnet.report.card_figures import OPTIMIZERS, numel_text
+from simnet.report.table import Column, Table
 from simnet.validation.card_estimates import TARGET, TARGET_FROM, KernelEstimate, StepEstimate
 
 INSIDE = {None: "", True: "inside", False: "**outside**"}

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simnet.show.figure import BLUE, COLOURS, VERMILION
-from simnet.show.table import Table
-from simnet.show.text import clipped, printable
+from simnet.report.figure import BLUE, COLOURS, VERMILION
+from simnet.report.table import Table
+from simnet.report.text import clipped, printable
 
 Trace = dict[str, Any]
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")

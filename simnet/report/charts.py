@@ -4,16 +4,16 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from simnet.compare.crossover import Crossover
-from simnet.compare.verdict import PAYS
+from simnet.analysis.crossover import Crossover
+from simnet.analysis.verdict import PAYS
+from simnet.core.units import format_seconds
+from simnet.engine.result import PointResult, RunResult
 from simnet.report.chart import DIVERGING, X_TEXT, Chart, Trace, axis, band, layout, line, name, tick_values
-from simnet.result import PointResult, RunResult
-from simnet.show.figure import VERMILION
-from simnet.show.labels import titles
-from simnet.show.sweep_page import is_slower
-from simnet.show.table import Column, Table
-from simnet.show.text import bandwidth_text, nodes_text, speedup_text
-from simnet.units import format_seconds
+from simnet.report.figure import VERMILION
+from simnet.report.labels import titles
+from simnet.report.sweep_page import is_slower
+from simnet.report.table import Column, Table
+from simnet.report.text import bandwidth_text, nodes_text, speedup_text
 
 Over = Literal["nodes", "bandwidth"]
 LEAST_COLOURED = 1.5

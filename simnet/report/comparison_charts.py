@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from simnet.compare.advice import Advice
-from simnet.comparison import Comparison, by_series, mean_error, worst_error
+from simnet.analysis.advice import Advice
+from simnet.calibration.comparison import Comparison, by_series, mean_error, worst_error
+from simnet.report.advice import CHANGES, advice_table, verdict_text
 from simnet.report.chart import SYMBOLS, Chart, Trace, axis, fill, layout, name, tick_values, time_unit
-from simnet.show.advice import CHANGES, advice_table, verdict_text
-from simnet.show.figure import COLOURS
-from simnet.show.table import Column, Table
-from simnet.show.validation import percent
+from simnet.report.figure import COLOURS
+from simnet.report.table import Column, Table
+from simnet.report.validation import percent
 
 MOST_SYSTEMS = 14
 

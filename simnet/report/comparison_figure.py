@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING
 
-from simnet.comparison import Comparison, by_series
-from simnet.show import figure as looks
-from simnet.show.figure import COLOURS, MARKERS
+from simnet.calibration.comparison import Comparison, by_series
+from simnet.report import figure as looks
+from simnet.report.figure import COLOURS, MARKERS
 from simnet.validation.outcome import SCALE, FigureLine, Outcome, Unit
 
 if TYPE_CHECKING:

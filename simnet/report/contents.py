@@ -5,29 +5,28 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from simnet import sweeps
-from simnet.compare import convergence, crossover, lost_time
-from simnet.compare.advice import Advice
-from simnet.compare.crossover import speedup_of
-from simnet.compare.rank import advise, check_rankable
-from simnet.compare.tune import chosen
-from simnet.comparison import Comparison, coverage, mean_error, worst_error
-from simnet.errors import SimnetError
+from simnet.analysis import convergence, crossover, lost_time, sweeps
+from simnet.analysis.advice import Advice
+from simnet.analysis.advise import advise, check_rankable
+from simnet.analysis.crossover import speedup_of
+from simnet.analysis.tune import chosen
+from simnet.calibration.comparison import Comparison, coverage, mean_error, worst_error
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth, format_seconds
+from simnet.engine.result import PointResult, RunResult, SweepResult
+from simnet.engine.scenario import Scenario, experiment_of
+from simnet.engine.simulation import simulate, with_influences
+from simnet.engine.uncertainty import with_default_draws
 from simnet.report import assumed, charts, comparison_charts, step_charts
+from simnet.report.advice_sentences import choices, sentences
 from simnet.report.chart import Chart
-from simnet.result import PointResult, RunResult, SweepResult
-from simnet.scenario import Scenario, experiment_of
-from simnet.show.advice_sentences import choices, sentences
-from simnet.show.crossover import crossover_sentences
-from simnet.show.labels import label as label_of
-from simnet.show.labels import panels, titles, workload_name
-from simnet.show.sweep_page import headlines, is_slower
-from simnet.show.table import Table
-from simnet.show.text import bandwidth_text, nodes_text, printable, speedup_text
-from simnet.show.validation import percent
-from simnet.simulation import simulate, with_influences
-from simnet.uncertainty import with_default_draws
-from simnet.units import Bandwidth, format_seconds
+from simnet.report.crossover import crossover_sentences
+from simnet.report.labels import label as label_of
+from simnet.report.labels import panels, titles, workload_name
+from simnet.report.sweep_page import headlines, is_slower
+from simnet.report.table import Table
+from simnet.report.text import bandwidth_text, nodes_text, printable, speedup_text
+from simnet.report.validation import percent
 
 BANDWIDTH = "cluster.inter_node.bandwidth"
 NODES = "cluster.num_nodes"

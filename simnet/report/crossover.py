@@ -1,10 +1,10 @@
 """Where two strategies take the same time, for people and for programs."""
 
-from simnet.compare.crossover import Crossing, Crossover, Trial
-from simnet.show.notes import notes_lines
-from simnet.show.page import Page
-from simnet.show.table import Column, Table
-from simnet.units import format_seconds
+from simnet.analysis.crossover import Crossing, Crossover, Trial
+from simnet.core.units import format_seconds
+from simnet.report.notes import notes_lines
+from simnet.report.page import Page
+from simnet.report.table import Column, Table
 
 
 def crossover_page(found: Crossover) -> Page:

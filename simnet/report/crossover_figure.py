@@ -3,10 +3,10 @@
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter
 
-from simnet.compare.crossover import Crossover
-from simnet.show.figure import current, label, plain_numbers, thin
-from simnet.show.labels import ROLES
-from simnet.show.text import key_text
+from simnet.analysis.crossover import Crossover
+from simnet.report.figure import current, label, plain_numbers, thin
+from simnet.report.labels import ROLES
+from simnet.report.text import key_text
 from simnet.strategies import STRATEGIES
 
 GBIT = 1e9 / 8

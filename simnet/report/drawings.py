@@ -7,10 +7,10 @@ from typing import Literal, NamedTuple
 from matplotlib.axes import Axes
 from msgspec import structs
 
-from simnet.result import PointResult, SweepResult
-from simnet.show import figures, heat_map_figure, labels, tail_figure
-from simnet.show.labels import BANDWIDTH_KEYS, NODES_KEYS, Panels
-from simnet.show.text import bandwidth_text, nodes_text
+from simnet.engine.result import PointResult, SweepResult
+from simnet.report import figures, heat_map_figure, labels, tail_figure
+from simnet.report.labels import BANDWIDTH_KEYS, NODES_KEYS, Panels
+from simnet.report.text import bandwidth_text, nodes_text
 
 Draw = Callable[[Axes, Sequence[PointResult]], None]
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from simnet import templates
-from simnet.errors import SimnetError
-from simnet.explore.knobs import Knobs, places_of
-from simnet.explore.live import view
-from simnet.show.text import printable
+from simnet.core import templates
+from simnet.core.errors import SimnetError
+from simnet.report.explorer_knobs import Knobs, places_of
+from simnet.report.explorer_live import view
+from simnet.report.text import printable
 
 DEBOUNCE_MS = 60
 """A moving slider asks the server when it has stood still for so long."""

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from simnet.compare.tune import systems
-from simnet.errors import SimnetError
-from simnet.scenario import Scenario, to_dict
+from simnet.analysis.tune import systems
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth
+from simnet.engine.scenario import Scenario, to_dict
 from simnet.strategies import AnyStrategy, DenseAllReduce
-from simnet.units import Bandwidth
 
 NODES = "cluster.num_nodes"
 RATE = "cluster.inter_node.bandwidth"

@@ -6,17 +6,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from simnet.compare import whatif
-from simnet.errors import SimnetError
-from simnet.explore.knobs import Knobs, Places
+from simnet.analysis import whatif
+from simnet.core.errors import SimnetError
+from simnet.engine.result import RunResult
+from simnet.engine.scenario import Scenario
+from simnet.engine.simulation import simulate
+from simnet.engine.step_timer import StepTimer
 from simnet.report.chart import axis, layout, line, tick_values
 from simnet.report.contents import capitalized, verdict_sentence
+from simnet.report.explorer_knobs import Knobs, Places
 from simnet.report.step_charts import breakdown
-from simnet.result import RunResult
-from simnet.scenario import Scenario
-from simnet.show.text import printable
-from simnet.simulation import simulate
-from simnet.step_timer import StepTimer
+from simnet.report.text import printable
 
 MOST_NODES = 256
 """Up to which the curve over nodes goes."""

@@ -5,7 +5,7 @@ import secrets
 import socket
 from typing import Any
 
-from simnet.errors import SimnetError
+from simnet.core.errors import SimnetError
 
 HOST = "127.0.0.1"
 COOKIE = "simnet_token"

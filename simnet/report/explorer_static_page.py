@@ -6,15 +6,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from simnet import templates, version
-from simnet.compare import whatif
-from simnet.errors import SimnetError
-from simnet.explore.knobs import CODEC, Knobs, table_of, written
+from simnet.analysis import whatif
+from simnet.core import templates, version
+from simnet.core.errors import SimnetError
+from simnet.engine.scenario import Scenario
+from simnet.engine.simulation import simulate
+from simnet.report.explorer_knobs import CODEC, Knobs, table_of, written
+from simnet.report.figure import STEP_PARTS
 from simnet.report.report_page import plotly_js
-from simnet.scenario import Scenario
-from simnet.show.figure import STEP_PARTS
-from simnet.show.text import clipped, printable
-from simnet.simulation import simulate
+from simnet.report.text import clipped, printable
 from simnet.strategies import AnyStrategy
 
 NODES = (1, 2, 4, 8, 16, 32, 64)

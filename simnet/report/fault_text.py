@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from msgspec.structs import fields
 
-from simnet.hardware import Cluster, Fault
-from simnet.registry import tag_of
-from simnet.show.text import printable, value_text
-from simnet.units import Quantity
+from simnet.cluster.hardware import Cluster, Fault
+from simnet.core.registry import tag_of
+from simnet.core.units import Quantity
+from simnet.report.text import printable, value_text
 
 MOST_VALUES = 4
 """Values of a list that are written out."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from simnet.errors import SimnetError, did_you_mean
-from simnet.files import write_file
-from simnet.show.text import clipped, printable
+from simnet.core.errors import SimnetError, did_you_mean
+from simnet.core.files import write_file
+from simnet.report.text import clipped, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

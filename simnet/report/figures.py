@@ -11,11 +11,11 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
-from simnet.errors import SimnetError
-from simnet.result import PointResult, RunResult, StrategyResult, SweepResult, point_result
-from simnet.show.figure import SKY, STEP_PARTS, VERMILION, current, part_patch, plain_numbers, thin
-from simnet.show.labels import PART_KEYS, ROLES, WORKLOAD_KEYS, grouped, label, main_key, numbers, titles, value_label
-from simnet.show.text import bandwidth_text, clipped, gpus_text, key_text, nodes_text, speedup_text
+from simnet.core.errors import SimnetError
+from simnet.engine.result import PointResult, RunResult, StrategyResult, SweepResult, point_result
+from simnet.report.figure import SKY, STEP_PARTS, VERMILION, current, part_patch, plain_numbers, thin
+from simnet.report.labels import PART_KEYS, ROLES, WORKLOAD_KEYS, grouped, label, main_key, numbers, titles, value_label
+from simnet.report.text import bandwidth_text, clipped, gpus_text, key_text, nodes_text, speedup_text
 
 STRATEGY_COLOUR, BASELINE_COLOUR = SKY, VERMILION
 MARKERS = "osD^vP*X<>"

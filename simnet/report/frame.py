@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simnet import parquet_file, results_file
-from simnet.errors import SimnetError
-from simnet.show.rows import is_interval, row
+from simnet.analysis import parquet_file, results_file
+from simnet.core.errors import SimnetError
+from simnet.report.rows import is_interval, row
 
 if TYPE_CHECKING:
     import pandas

@@ -12,12 +12,12 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import NDArray
 
-from simnet.errors import SimnetError
-from simnet.result import PointResult, SweepResult
-from simnet.show.figure import TEXT_PT, plain_numbers, thin
-from simnet.show.figures import node_counts, nodes_label, rates
-from simnet.show.labels import numbers, value_label
-from simnet.show.text import key_text, speedup_text
+from simnet.core.errors import SimnetError
+from simnet.engine.result import PointResult, SweepResult
+from simnet.report.figure import TEXT_PT, plain_numbers, thin
+from simnet.report.figures import node_counts, nodes_label, rates
+from simnet.report.labels import numbers, value_label
+from simnet.report.text import key_text, speedup_text
 
 # Factor on the time at which a speedup has the deepest colour, if no point is further from 1.
 LEAST_COLOURED = 1.5

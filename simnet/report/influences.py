@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from simnet.result import Influence, RunResult
-from simnet.show import figure as looks
-from simnet.show.figure import BLUE, VERMILION
-from simnet.show.labels import titles
-from simnet.show.text import printable, speedup_text
-from simnet.units import format_seconds
+from simnet.core.units import format_seconds
+from simnet.engine.result import Influence, RunResult
+from simnet.report import figure as looks
+from simnet.report.figure import BLUE, VERMILION
+from simnet.report.labels import titles
+from simnet.report.text import printable, speedup_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

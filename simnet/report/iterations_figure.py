@@ -8,13 +8,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from simnet.result import RunResult, StrategyResult
-from simnet.show.figure import current, log_numbers, new, plain_numbers, shown, thin
-from simnet.show.figures import BASELINE_COLOUR, STRATEGY_COLOUR
-from simnet.show.labels import titles
-from simnet.show.run_figure import add_caption
-from simnet.show.text import clipped, count_text
-from simnet.units import format_seconds
+from simnet.core.units import format_seconds
+from simnet.engine.result import RunResult, StrategyResult
+from simnet.report.figure import current, log_numbers, new, plain_numbers, shown, thin
+from simnet.report.figures import BASELINE_COLOUR, STRATEGY_COLOUR
+from simnet.report.labels import titles
+from simnet.report.run_figure import add_caption
+from simnet.report.text import clipped, count_text
 
 HEIGHT_IN, NAME_CHARACTERS = 2.9, 40
 PERCENTILES = {50: "o", 95: "s", 99: "D"}

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from simnet.collectives.algorithms import ANY, AUTO, NCCL, default_name
-from simnet.result import PointResult, RunResult, SweepResult
-from simnet.scenario import Scenario, to_dict
-from simnet.show.text import bandwidth_text, key_text, nodes_text, part_title, printable, value_text, workload_title
+from simnet.core.units import Bandwidth, Duration, Quantity, Size
+from simnet.engine.result import PointResult, RunResult, SweepResult
+from simnet.engine.scenario import Scenario, to_dict
+from simnet.report.text import bandwidth_text, key_text, nodes_text, part_title, printable, value_text, workload_title
 from simnet.strategies import AnyStrategy, DenseAllReduce
-from simnet.units import Bandwidth, Duration, Quantity, Size
 
 # What the figures and matrices have an axis for; every other swept key makes panels.
 WORKLOAD_KEYS = ("workload", "workload.name")

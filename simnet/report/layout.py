@@ -10,13 +10,13 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 
-from simnet.errors import SimnetError
-from simnet.result import PointResult, SweepResult
-from simnet.show import figures, heat_map_figure, labels
-from simnet.show.drawings import Drawing, left_out, possible
-from simnet.show.figure import PAGE_IN, STEP_PARTS, current, new, part_patch, thin
-from simnet.show.labels import Panels
-from simnet.show.text import clipped, printable
+from simnet.core.errors import SimnetError
+from simnet.engine.result import PointResult, SweepResult
+from simnet.report import figures, heat_map_figure, labels
+from simnet.report.drawings import Drawing, left_out, possible
+from simnet.report.figure import PAGE_IN, STEP_PARTS, current, new, part_patch, thin
+from simnet.report.labels import Panels
+from simnet.report.text import clipped, printable
 
 MAX_PANELS, MAX_ROWS = 12, 40
 # Curves that one panel holds; more get a panel each, as far as that many panels fit one figure.

@@ -3,14 +3,14 @@
 import textwrap
 from collections.abc import Iterator
 
-from simnet.faults.node_failure import NodeFailure
-from simnet.result import RunResult, StrategyResult
-from simnet.show.fault_text import fault_at, fault_text
-from simnet.show.labels import names
-from simnet.show.table import Column, Table
-from simnet.show.text import clipped, hanging
-from simnet.step_times import LostTime, StepTimes
-from simnet.units import format_seconds
+from simnet.cluster.faults.node_failure import NodeFailure
+from simnet.core.units import format_seconds
+from simnet.engine.result import RunResult, StrategyResult
+from simnet.engine.step_times import LostTime, StepTimes
+from simnet.report.fault_text import fault_at, fault_text
+from simnet.report.labels import names
+from simnet.report.table import Column, Table
+from simnet.report.text import clipped, hanging
 
 LABEL_WIDTH, NAME_WIDTH = 29, 16
 SMALLEST = 1e-6

@@ -7,14 +7,14 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from simnet.result import RunResult
-from simnet.show.figure import current, new, shown, thin
-from simnet.show.figures import BASELINE_COLOUR, BASELINE_HATCH, STRATEGY_COLOUR
-from simnet.show.labels import titles
-from simnet.show.lost_time import losing, rows_of
-from simnet.show.run_figure import add_caption
-from simnet.show.text import clipped
-from simnet.step_times import StepTimes
+from simnet.engine.result import RunResult
+from simnet.engine.step_times import StepTimes
+from simnet.report.figure import current, new, shown, thin
+from simnet.report.figures import BASELINE_COLOUR, BASELINE_HATCH, STRATEGY_COLOUR
+from simnet.report.labels import titles
+from simnet.report.lost_time import losing, rows_of
+from simnet.report.run_figure import add_caption
+from simnet.report.text import clipped
 
 ROW_IN, FRAME_IN = 0.42, 0.95
 BAR = 0.36

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 
-from simnet import templates
-from simnet.comparison import coverage, mean_error, worst_error
-from simnet.show.page import Page
-from simnet.show.table import Table
-from simnet.show.text import bandwidth_text
-from simnet.show.validation import percent
-from simnet.units import format_seconds
+from simnet.calibration.comparison import coverage, mean_error, worst_error
+from simnet.core import templates
+from simnet.core.units import format_seconds
+from simnet.report.page import Page
+from simnet.report.table import Table
+from simnet.report.text import bandwidth_text
+from simnet.report.validation import percent
 from simnet.validation.disjoint import Disjointness
 from simnet.validation.training_steps import TrainedPoint
 

@@ -4,7 +4,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 
-from simnet.show.text import WIDTH, hanging
+from simnet.report.text import WIDTH, hanging
 
 MAX_CHARACTERS = 200
 GIST_WORDS = 4

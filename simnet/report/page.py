@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from simnet.show.table import Table
-from simnet.show.text import WIDTH, printable
+from simnet.report.table import Table
+from simnet.report.text import WIDTH, printable
 
 
 class Page:

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator
 
-from simnet.show.page import Page
-from simnet.show.table import Table
-from simnet.show.text import bandwidth_text, count_text, hanging, workload_title
-from simnet.units import format_seconds
+from simnet.core.units import format_seconds
+from simnet.report.page import Page
+from simnet.report.table import Table
+from simnet.report.text import bandwidth_text, count_text, hanging, workload_title
 from simnet.validation.measurement_plan import MeasurementPlan
 from simnet.validation.training_steps import MIN_VALUES
 
 LEAST_SHARE = 0.1
 """Share of the network in a step below which a point says little of the network."""
-MEASURE, ON_NODES = "simnet measure", "torchrun ... -m binsgdm.measure"
+MEASURE, ON_NODES = "simnet measure", "torchrun ... -m binsgdm.bench"
 
 
 def plan_page(plan: MeasurementPlan, experiment: str) -> Page:

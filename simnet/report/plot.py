@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simnet import results_file
-from simnet.errors import SimnetError
-from simnet.files import write_file
-from simnet.result import RunResult, SweepResult
-from simnet.show.figure import SCREEN, FigureStyle, Format, image, styled
+from simnet.analysis import results_file
+from simnet.core.errors import SimnetError
+from simnet.core.files import write_file
+from simnet.engine.result import RunResult, SweepResult
+from simnet.report.figure import SCREEN, FigureStyle, Format, image, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,7 +66,7 @@ def notes(results: Path) -> list[str]:
             f"{name} is not drawn: {why}" for name, why in _missing(run).items() if is_uneven or name not in OF_FAULTS
         ]
     with styled():
-        from simnet.show import drawings
+        from simnet.report import drawings
 
         sweep = results_file.read(results)
         missing = [f"{name} is not drawn: {why}" for name, why in drawings.left_out(sweep).items()]
@@ -90,17 +90,17 @@ def _missing(run: RunResult) -> dict[str, str]:
 
 
 def _of_sweep(sweep: SweepResult, where: str, names: Sequence[str]) -> "dict[str, Figure]":
-    from simnet.show.layout import draw
+    from simnet.report.layout import draw
 
     return draw(sweep, where=where, names=names)
 
 
 def _of_run(run: RunResult, where: str, names: Sequence[str]) -> "dict[str, Figure]":
     """Draw where the time of a step goes and, where a run has the data, the others of `OF_ONE_RUN`."""
-    from simnet.show.influences import tornado
-    from simnet.show.iterations_figure import iterations
-    from simnet.show.lost_time_figure import lost_time
-    from simnet.show.run_figure import breakdown
+    from simnet.report.influences import tornado
+    from simnet.report.iterations_figure import iterations
+    from simnet.report.lost_time_figure import lost_time
+    from simnet.report.run_figure import breakdown
 
     missing = _missing(run)
     made = dict(zip(OF_ONE_RUN, (breakdown, tornado, iterations, lost_time), strict=True))

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import to_builtins
 
-from simnet.fitting.variation_fit import FittedVariation, VariedRank
-from simnet.show.page import Page
-from simnet.show.table import Column, Table
-from simnet.show.text import count_text, hanging, nodes_text
-from simnet.units import format_seconds
+from simnet.calibration.variation_fit import FittedVariation, VariedRank
+from simnet.core.units import format_seconds
+from simnet.report.page import Page
+from simnet.report.table import Column, Table
+from simnet.report.text import count_text, hanging, nodes_text
 
 MOST_ROWS = 32
 

@@ -4,11 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from simnet.show.page import Page
-from simnet.show.table import Column, Table
-from simnet.show.text import count_text, hanging, printable
-from simnet.step_file import RecordedLayout, RecordedOperation, StepFile
-from simnet.units import format_bytes, format_seconds
+from simnet.core.units import format_bytes, format_seconds
+from simnet.report.page import Page
+from simnet.report.table import Column, Table
+from simnet.report.text import count_text, hanging, printable
+from simnet.strategies.step_file import RecordedLayout, RecordedOperation, StepFile
 
 NO_NUMBER = "-"
 COLUMNS = (

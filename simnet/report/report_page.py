@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from simnet import files, templates, version
-from simnet.errors import SimnetError
+from simnet.core import files, templates, version
+from simnet.core.errors import SimnetError
 from simnet.report.contents import Contents
-from simnet.show.table import Table
-from simnet.show.text import clipped, printable
+from simnet.report.table import Table
+from simnet.report.text import clipped, printable
 
 _REPAIR = "it draws the figures; pip install 'binsgdm[report]'"
 TITLE_CHARACTERS, TEXT_CHARACTERS = 200, 2000

@@ -3,14 +3,15 @@
 import textwrap
 from collections.abc import Callable, Iterator
 
-from simnet.hardware import Cluster
-from simnet.result import RunResult, StrategyResult
-from simnet.scenario import Scenario
-from simnet.show.figure import STEP_PARTS
-from simnet.show.labels import names
-from simnet.show.page import Page
-from simnet.show.table import Column, Table
-from simnet.show.text import (
+from simnet.cluster.hardware import Cluster
+from simnet.core.units import format_bytes, format_seconds
+from simnet.engine.result import RunResult, StrategyResult
+from simnet.engine.scenario import Scenario
+from simnet.report.figure import STEP_PARTS
+from simnet.report.labels import names
+from simnet.report.page import Page
+from simnet.report.table import Column, Table
+from simnet.report.text import (
     WIDTH,
     count_text,
     hanging,
@@ -20,7 +21,6 @@ from simnet.show.text import (
     throughput_text,
     workload_title,
 )
-from simnet.units import format_bytes, format_seconds
 from simnet.workload import priced_work
 
 LABEL_WIDTH = 28
@@ -49,7 +49,7 @@ def result_page(run_result: RunResult) -> Page:
 def _lost_time(run_result: RunResult) -> Iterator[str | Table]:
     """Yield what faults cost, where somebody has asked."""
     if run_result.result.lost_time is not None:
-        from simnet.show.lost_time import lost_time_lines
+        from simnet.report.lost_time import lost_time_lines
 
         yield from lost_time_lines(run_result)
         yield ""
@@ -237,7 +237,7 @@ def _uncertainty(run_result: RunResult) -> Iterator[str]:
 def _influences(run_result: RunResult) -> Iterator[str]:
     """Yield what the result hangs on."""
     if run_result.hangs_on:
-        from simnet.show.influences import sentence  # with the figures, which most runs need not load
+        from simnet.report.influences import sentence  # with the figures, which most runs need not load
 
         yield f"it hangs on: {sentence(run_result)}"
 

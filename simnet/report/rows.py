@@ -3,10 +3,10 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from simnet.parquet_file import Kind
-from simnet.result import Breakdown, RunResult, StrategyResult
-from simnet.show.table import Table
-from simnet.show.text import part_title, workload_title
+from simnet.analysis.parquet_file import Kind
+from simnet.engine.result import Breakdown, RunResult, StrategyResult
+from simnet.report.table import Table
+from simnet.report.text import part_title, workload_title
 
 Row = dict[str, object]
 METRICS = (

@@ -4,11 +4,11 @@ import textwrap
 
 from matplotlib.figure import Figure
 
-from simnet.result import RunResult, point_result
-from simnet.show.figure import current, new
-from simnet.show.figures import draw_breakdown
-from simnet.show.labels import calibration_name, context
-from simnet.show.text import printable
+from simnet.engine.result import RunResult, point_result
+from simnet.report.figure import current, new
+from simnet.report.figures import draw_breakdown
+from simnet.report.labels import calibration_name, context
+from simnet.report.text import printable
 
 HEIGHT_IN = 2.2
 CHARACTER_IN = 0.075

@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+from simnet.core.units import format_seconds
+from simnet.engine.result import RunResult, StrategyResult
+from simnet.engine.step_times import StepTimes
 from simnet.report.chart import (
     DASHES,
     ROW_PIXELS,
@@ -16,14 +19,11 @@ from simnet.report.chart import (
     tick_values,
     time_unit,
 )
-from simnet.result import RunResult, StrategyResult
-from simnet.show.figure import BLUE, COLOURS, STEP_PARTS, VERMILION
-from simnet.show.influences import change_text, noun, usual, value_text
-from simnet.show.labels import titles
-from simnet.show.lost_time import losing, lost_time_table, rows_of, signed
-from simnet.show.table import Column, Table
-from simnet.step_times import StepTimes
-from simnet.units import format_seconds
+from simnet.report.figure import BLUE, COLOURS, STEP_PARTS, VERMILION
+from simnet.report.influences import change_text, noun, usual, value_text
+from simnet.report.labels import titles
+from simnet.report.lost_time import losing, lost_time_table, rows_of, signed
+from simnet.report.table import Column, Table
 
 MOST_BARS = 12
 PERCENTILES = (50, 95, 99)

@@ -5,12 +5,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 
-from simnet.result import PointResult, RefusedPoint, StrategyResult, SweepResult
-from simnet.show.labels import BANDWIDTH_KEYS, NODES_KEYS, WORKLOAD_KEYS, names, panels, short_key, value_label
-from simnet.show.notes import notes_lines
-from simnet.show.page import Page
-from simnet.show.table import Column, Table
-from simnet.show.text import (
+from simnet.core.units import format_seconds
+from simnet.engine.result import PointResult, RefusedPoint, StrategyResult, SweepResult
+from simnet.report.labels import BANDWIDTH_KEYS, NODES_KEYS, WORKLOAD_KEYS, names, panels, short_key, value_label
+from simnet.report.notes import notes_lines
+from simnet.report.page import Page
+from simnet.report.table import Column, Table
+from simnet.report.text import (
     bandwidth_text,
     gpus_text,
     hanging,
@@ -19,7 +20,6 @@ from simnet.show.text import (
     throughput_text,
     value_text,
 )
-from simnet.units import format_seconds
 
 MAX_COLUMNS = 11
 RATE_WIDTH, CELL_WIDTH = 14, 7

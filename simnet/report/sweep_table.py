@@ -5,14 +5,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from simnet import files
-from simnet.errors import SimnetError
-from simnet.parquet_file import FlatPoint, ParquetHead, ParquetTable
-from simnet.result import PointResult, RefusedPoint
-from simnet.scenario import Experiment
-from simnet.show.rows import kinds, plain, row
-from simnet.sweeps import swept_axes
-from simnet.version import VERSION
+from simnet.analysis.parquet_file import FlatPoint, ParquetHead, ParquetTable
+from simnet.analysis.sweeps import swept_axes
+from simnet.core import files
+from simnet.core.errors import SimnetError
+from simnet.core.version import VERSION
+from simnet.engine.result import PointResult, RefusedPoint
+from simnet.engine.scenario import Experiment
+from simnet.report.rows import kinds, plain, row
 
 MOST_REFUSED = 1_000
 """Refused points that the file names; the journal has all of them."""

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from simnet.show.text import WIDTH, printable
+from simnet.report.text import WIDTH, printable
 
 Align = Literal["left", "right"]
 Row = tuple[str, ...]
@@ -47,7 +47,7 @@ class Column(Struct, frozen=True):
 
 
 class Table:
-    """Columns, and rows with one cell each; numbers come formatted, by `simnet.units` and `simnet.show.text`.
+    """Columns, and rows with one cell each; numbers come formatted, by `simnet.core.units` and `simnet.report.text`.
 
     Example:
         >>> table = Table([Column("nodes", "right"), Column("speedup", "right")], [("2", "1.50x"), ("16", "3.00x")])

@@ -5,9 +5,9 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from simnet.result import PointResult, StrategyResult
-from simnet.show.figure import current, shown
-from simnet.show.figures import (
+from simnet.engine.result import PointResult, StrategyResult
+from simnet.report.figure import current, shown
+from simnet.report.figures import (
     BASELINE_COLOUR,
     STRATEGY_COLOUR,
     ascending,
@@ -15,8 +15,8 @@ from simnet.show.figures import (
     numbers_axis,
     speedup_axis,
 )
-from simnet.show.labels import ROLES, grouped, numbers, value_label
-from simnet.show.text import key_text
+from simnet.report.labels import ROLES, grouped, numbers, value_label
+from simnet.report.text import key_text
 
 MEDIANS, TAILS = "medians", "95th percentiles"
 

@@ -4,11 +4,11 @@ import textwrap
 import unicodedata
 from typing import TYPE_CHECKING
 
-from simnet.errors import SimnetError
-from simnet.hardware import INLINE
+from simnet.cluster.hardware import INLINE
+from simnet.core.errors import SimnetError
 
 if TYPE_CHECKING:
-    from simnet.scenario import Scenario
+    from simnet.engine.scenario import Scenario
     from simnet.workload.workload import Workload
 
 WIDTH = 100

@@ -3,14 +3,15 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from simnet import calibration_draws, templates
-from simnet.compare.time_to_target import AtBandwidth, TargetTime, TimesToTarget
-from simnet.compare.whatif import SLOW_KERNEL_FACTOR
-from simnet.show.notes import notes_lines
-from simnet.show.page import Page
-from simnet.show.table import Table
-from simnet.show.text import count_text, gpus_text, hanging, nodes_text, workload_title
-from simnet.units import format_bytes
+from simnet.analysis.time_to_target import AtBandwidth, TargetTime, TimesToTarget
+from simnet.analysis.whatif import SLOW_KERNEL_FACTOR
+from simnet.core import templates
+from simnet.core.units import format_bytes
+from simnet.engine import calibration_draws
+from simnet.report.notes import notes_lines
+from simnet.report.page import Page
+from simnet.report.table import Table
+from simnet.report.text import count_text, gpus_text, hanging, nodes_text, workload_title
 from simnet.workload.training_step import num_elements
 
 NEVER = "never"

@@ -6,10 +6,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from simnet.compare.convergence import median_values
-from simnet.compare.time_to_target import AtBandwidth, TargetTime, TimesToTarget
-from simnet.show.figure import current, label, new, thin
-from simnet.show.time_to_target import Kernels, kernels_of, time_unit
+from simnet.analysis.convergence import median_values
+from simnet.analysis.time_to_target import AtBandwidth, TargetTime, TimesToTarget
+from simnet.report.figure import current, label, new, thin
+from simnet.report.time_to_target import Kernels, kernels_of, time_unit
 
 # Systems of each panel that are drawn in colour: the first ones to the target.
 NUM_NAMED = 3

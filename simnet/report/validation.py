@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 
-from simnet.comparison import coverage
-from simnet.show.page import Page
-from simnet.show.table import Column, Table
+from simnet.calibration.comparison import coverage
+from simnet.report.page import Page
+from simnet.report.table import Column, Table
 from simnet.validation.outcome import SCALE, Limit, Outcome, Prediction, Unit
 from simnet.validation.published_rows import PublishedRow
 

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Sequence
 
-from simnet import templates
-from simnet.comparison import by_series, mean_error, worst_error
-from simnet.show.table import Table
-from simnet.show.validation import (
+from simnet.calibration.comparison import by_series, mean_error, worst_error
+from simnet.core import templates
+from simnet.report.table import Table
+from simnet.report.validation import (
     cells,
     error_texts,
     inside_text,

@@ -4,11 +4,11 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
+from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms
-from simnet.network.topology import Topology
-from simnet.program import Kernel, Operation
+from simnet.core.values import BYTES_PER_ELEMENT, Dtype
 from simnet.strategies.base import Exchange, Mathematics, Strategy, choose_all_reduce, register
-from simnet.values import BYTES_PER_ELEMENT, Dtype
+from simnet.strategies.program import Kernel, Operation
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernel_cost import ADAMW, KernelCost
 from simnet.workload.training_step import Step

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
-from simnet import gpu_memory
+from simnet.cluster.gpu_models import GpuModel
+from simnet.cluster.schedule import Group, GroupKind
+from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms, loads, nccl
-from simnet.collectives.schedule import Group, GroupKind
-from simnet.errors import SimnetError
-from simnet.gpu_memory import ModelMemory, RankMemory
-from simnet.gpu_models import GpuModel
-from simnet.network.topology import Topology
-from simnet.program import Communicate, Compute, Operation, OperationId, Program
-from simnet.registry import StructRegistry, tag_of
-from simnet.system_options import SystemOptions
-from simnet.units import Bandwidth, Duration, Size
+from simnet.core.errors import SimnetError
+from simnet.core.registry import StructRegistry, tag_of
+from simnet.core.system_options import SystemOptions
+from simnet.core.units import Bandwidth, Duration, Size
+from simnet.strategies.program import Communicate, Compute, Operation, OperationId, Program
 from simnet.workload import buckets as bucketing
+from simnet.workload import gpu_memory
 from simnet.workload.buckets import Bucket, LinearCost
+from simnet.workload.gpu_memory import ModelMemory, RankMemory
 from simnet.workload.kernel_cost import KernelCost
 from simnet.workload.training_step import Step
 

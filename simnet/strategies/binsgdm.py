@@ -15,17 +15,17 @@ from typing import ClassVar, Literal, NamedTuple, get_args
 
 from msgspec.structs import replace
 
-from simnet import gpu_memory
+from simnet.cluster.schedule import Group, GroupKind
+from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms, direct
-from simnet.collectives.schedule import Group, GroupKind
-from simnet.gpu_memory import ModelMemory, RankMemory
-from simnet.network.topology import Topology
-from simnet.program import Communicate, Kernel, Operation
+from simnet.core.values import BYTES_PER_ELEMENT
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
 from simnet.strategies.base import BITS_PER_BYTE, Exchange, Strategy, all_gather, register
 from simnet.strategies.compressing import COPY
-from simnet.values import BYTES_PER_ELEMENT
+from simnet.strategies.program import Communicate, Kernel, Operation
+from simnet.workload import gpu_memory
 from simnet.workload.buckets import Bucket
+from simnet.workload.gpu_memory import ModelMemory, RankMemory
 from simnet.workload.kernel_cost import KernelCost, StandIn
 from simnet.workload.training_step import Step
 

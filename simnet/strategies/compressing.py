@@ -13,17 +13,17 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 from msgspec import Meta
 from msgspec.structs import replace
 
-from simnet import gpu_memory
+from simnet.cluster.schedule import Group, GroupKind
+from simnet.cluster.topology import Topology as NetworkTopology
 from simnet.collectives import direct
-from simnet.collectives.schedule import Group, GroupKind
-from simnet.errors import SimnetError
-from simnet.gpu_memory import ModelMemory, RankMemory
-from simnet.network.topology import Topology as NetworkTopology
-from simnet.program import Communicate, Kernel, Operation
+from simnet.core.errors import SimnetError
+from simnet.core.system_options import SystemOptions
+from simnet.core.values import BYTES_PER_ELEMENT
 from simnet.strategies.base import BITS_PER_BYTE, Exchange, Strategy, all_gather, choose_all_reduce
-from simnet.system_options import SystemOptions
-from simnet.values import BYTES_PER_ELEMENT
+from simnet.strategies.program import Communicate, Kernel, Operation
+from simnet.workload import gpu_memory
 from simnet.workload.buckets import Bucket
+from simnet.workload.gpu_memory import ModelMemory, RankMemory
 from simnet.workload.kernel_cost import KernelCost, StandIn
 from simnet.workload.pieces import Cut, longest_piece
 from simnet.workload.training_step import Step

@@ -5,21 +5,21 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 from msgspec.structs import replace
 
+from simnet.cluster.gpu_models import GpuModel
+from simnet.cluster.schedule import GroupKind
+from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms
-from simnet.collectives.schedule import GroupKind
-from simnet.gpu_memory import ModelMemory, RankMemory
-from simnet.gpu_models import GpuModel
-from simnet.network.topology import Topology
-from simnet.program import Communicate, Kernel, Operation, Program
+from simnet.core.values import BYTES_PER_ELEMENT, Count, Dtype
 from simnet.strategies.all_reduce import HIERARCHICAL
 from simnet.strategies.base import Exchange, Strategy, all_gather, register
 from simnet.strategies.compressing import BETWEEN_NODES, CompressingStrategy
 from simnet.strategies.fsdp import FullShard
 from simnet.strategies.local_steps import LocalStepsStrategy, OuterExchange, check_fits, fragment
 from simnet.strategies.named import strategy_from_text
+from simnet.strategies.program import Communicate, Kernel, Operation, Program
 from simnet.strategies.shard_memory import sharded_memory
-from simnet.values import BYTES_PER_ELEMENT, Count, Dtype
 from simnet.workload.buckets import Bucket
+from simnet.workload.gpu_memory import ModelMemory, RankMemory
 from simnet.workload.kernel_cost import KernelCost
 from simnet.workload.training_step import Step
 

@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from simnet.errors import SimnetError
-from simnet.gpu_models import GpuModel
+from simnet.cluster.gpu_models import GpuModel
+from simnet.core.errors import SimnetError
 from simnet.strategies.base import Mathematics, Strategy, register
 from simnet.strategies.compressing import (
     SCALE_BYTES,

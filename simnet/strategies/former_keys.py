@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from simnet.registry import tag_of
+from simnet.core.registry import tag_of
 from simnet.strategies.base import STRATEGIES, Strategy
 
 

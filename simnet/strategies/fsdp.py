@@ -2,13 +2,13 @@
 
 from typing import ClassVar
 
-from simnet.collectives.schedule import Group
-from simnet.gpu_memory import ModelMemory, RankMemory
-from simnet.network.topology import Topology
-from simnet.program import Program
+from simnet.cluster.schedule import Group
+from simnet.cluster.topology import Topology
 from simnet.strategies.base import Strategy, register
+from simnet.strategies.program import Program
 from simnet.strategies.shard_memory import sharded_memory
 from simnet.strategies.sharded import ShardedStep, ShardedStrategy
+from simnet.workload.gpu_memory import ModelMemory, RankMemory
 from simnet.workload.training_step import Step
 
 

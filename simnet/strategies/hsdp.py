@@ -6,22 +6,22 @@ from typing import ClassVar, Literal
 
 from msgspec.structs import replace
 
+from simnet.cluster.gpu_models import GpuModel
+from simnet.cluster.schedule import Group
+from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms
-from simnet.collectives.schedule import Group
-from simnet.errors import SimnetError
-from simnet.gpu_memory import ModelMemory, RankMemory
-from simnet.gpu_models import GpuModel
-from simnet.network.topology import Topology
-from simnet.program import Operation, Program
+from simnet.core.errors import SimnetError
+from simnet.core.units import Size
+from simnet.core.values import Count
 from simnet.strategies.base import BITS_PER_BYTE, Mathematics, Strategy, register
 from simnet.strategies.binsgdm import BinSGDM
 from simnet.strategies.compressing import BETWEEN_NODES, CompressingStrategy
 from simnet.strategies.named import strategy_from_text
+from simnet.strategies.program import Operation, Program
 from simnet.strategies.shard_memory import sharded_memory
 from simnet.strategies.sharded import ShardedStep, ShardedStrategy, check_groups
-from simnet.units import Size
-from simnet.values import Count
 from simnet.workload.buckets import DDP_BUCKET_BYTES, Bucket
+from simnet.workload.gpu_memory import ModelMemory, RankMemory
 from simnet.workload.training_step import Step
 
 FP32_BYTES = 4

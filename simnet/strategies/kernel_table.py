@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
+from simnet.cluster.hardware import Calibration
 from simnet.collectives import algorithms
-from simnet.errors import SimnetError, did_you_mean
-from simnet.hardware import Calibration
-from simnet.registry import tag_of
+from simnet.core.errors import SimnetError, did_you_mean
+from simnet.core.registry import tag_of
 from simnet.strategies.base import STRATEGIES
 from simnet.workload.kernel_cost import KernelCost
 

@@ -4,15 +4,15 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
+from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms
-from simnet.gpu_memory import ModelMemory, RankMemory
-from simnet.network.topology import Topology
-from simnet.program import Kernel, Program
+from simnet.core.values import BYTES_PER_ELEMENT, Dtype
 from simnet.strategies.all_reduce import HIERARCHICAL
 from simnet.strategies.base import Exchange, Strategy, choose_all_reduce, register
 from simnet.strategies.compressing import COPY
 from simnet.strategies.local_steps import LocalStepsStrategy, OuterExchange
-from simnet.values import BYTES_PER_ELEMENT, Dtype
+from simnet.strategies.program import Kernel, Program
+from simnet.workload.gpu_memory import ModelMemory, RankMemory
 from simnet.workload.kernel_cost import KernelCost
 from simnet.workload.training_step import Step
 

@@ -9,17 +9,17 @@ from typing import ClassVar, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from simnet import gpu_memory
-from simnet.errors import SimnetError
-from simnet.gpu_memory import ModelMemory, RankMemory
-from simnet.network.topology import Topology
-from simnet.program import Communicate, Compute, InnerSteps, Kernel, Operation, OperationId, Program
+from simnet.cluster.topology import Topology
+from simnet.core.errors import SimnetError
+from simnet.core.units import Size
+from simnet.core.values import Count
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
 from simnet.strategies.base import Exchange, Mathematics, Strategy, choose_all_reduce, data_parallel
-from simnet.units import Size
-from simnet.values import Count
+from simnet.strategies.program import Communicate, Compute, InnerSteps, Kernel, Operation, OperationId, Program
 from simnet.workload import buckets as bucketing
+from simnet.workload import gpu_memory
 from simnet.workload.buckets import Bucket, LinearCost
+from simnet.workload.gpu_memory import ModelMemory, RankMemory
 from simnet.workload.training_step import Step
 
 COMPUTE, INNER, OUTER = 0, 1, 2

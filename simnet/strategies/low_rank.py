@@ -5,9 +5,8 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from simnet.collectives.schedule import GroupKind
-from simnet.network.topology import Topology as NetworkTopology
-from simnet.program import Operation
+from simnet.cluster.schedule import GroupKind
+from simnet.cluster.topology import Topology as NetworkTopology
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
 from simnet.strategies.base import Exchange, Strategy, choose_all_reduce, register
 from simnet.strategies.compressing import (
@@ -24,6 +23,7 @@ from simnet.strategies.compressing import (
     merge_kernel,
     tensor_shapes,
 )
+from simnet.strategies.program import Operation
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernel_cost import KernelCost
 from simnet.workload.pieces import Cut

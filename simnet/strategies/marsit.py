@@ -5,10 +5,10 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
+from simnet.cluster.schedule import Group, GroupKind, Schedule
+from simnet.cluster.topology import Topology as NetworkTopology
 from simnet.collectives import ring
-from simnet.collectives.schedule import Group, GroupKind, Schedule
-from simnet.network.topology import Topology as NetworkTopology
-from simnet.program import Communicate, Operation
+from simnet.core.values import Count
 from simnet.strategies.all_reduce import DenseAllReduce
 from simnet.strategies.base import DenseStage, Exchange, Strategy, padded_sign_bytes, register
 from simnet.strategies.compressing import (
@@ -22,7 +22,7 @@ from simnet.strategies.compressing import (
     kernel_costs,
     merge_kernel,
 )
-from simnet.values import Count
+from simnet.strategies.program import Communicate, Operation
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernel_cost import KernelCost
 

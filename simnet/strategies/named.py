@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from simnet import schema
-from simnet.errors import SimnetError, shown
-from simnet.registry import tag_of
+from simnet.core import schema
+from simnet.core.errors import SimnetError, shown
+from simnet.core.registry import tag_of
+from simnet.core.system_options import read_option
 from simnet.strategies.base import STRATEGIES, Strategy
-from simnet.system_options import read_option
 
 
 def strategy_from_text(text: str, where: str, own: Iterable[Strategy | None] = ()) -> Strategy:

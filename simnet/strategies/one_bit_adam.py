@@ -12,18 +12,18 @@ from typing import Annotated, ClassVar, Literal, get_args
 from msgspec import Meta
 from msgspec.structs import replace
 
-from simnet import gpu_memory
+from simnet.cluster.schedule import Group
+from simnet.cluster.topology import Topology
 from simnet.collectives import direct
-from simnet.collectives.schedule import Group
-from simnet.gpu_memory import ModelMemory, RankMemory
-from simnet.network.topology import Topology
-from simnet.program import Communicate, Kernel, Operation
+from simnet.core.units import Size
 from simnet.strategies.all_reduce import DenseAllReduce
 from simnet.strategies.base import BITS_PER_BYTE, DenseStage, Exchange, Strategy, all_gather, register
 from simnet.strategies.binsgdm import MERGE
 from simnet.strategies.compressing import MOMENTUM
-from simnet.units import Size
+from simnet.strategies.program import Communicate, Kernel, Operation
+from simnet.workload import gpu_memory
 from simnet.workload.buckets import Bucket
+from simnet.workload.gpu_memory import ModelMemory, RankMemory
 from simnet.workload.kernel_cost import KernelCost, StandIn
 from simnet.workload.training_step import Step
 

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, get_args
 
 from msgspec import Struct
 
-from simnet.collectives.schedule import Schedule
+from simnet.cluster.schedule import Schedule
 
 IterationPart = Literal["forward", "backward", "encode", "decode", "optimizer"]
 

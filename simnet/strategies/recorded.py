@@ -6,18 +6,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from simnet import files, step_file, step_layouts
+from simnet.cluster.schedule import Group, Schedule
+from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms, direct, nccl, ring
 from simnet.collectives.broadcast import Form, Way
-from simnet.collectives.schedule import Group, Schedule
-from simnet.errors import SimnetError
-from simnet.gpu_memory import ModelMemory
-from simnet.network.topology import Topology
-from simnet.program import Communicate, Compute, IterationPart, Kernel, Operation, OperationId, Program
-from simnet.step_file import RecordedLayout, RecordedOperation, TimedBy
+from simnet.core import files
+from simnet.core.errors import SimnetError
+from simnet.core.units import format_bytes
+from simnet.strategies import step_file, step_layouts
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
 from simnet.strategies.base import Strategy, register
-from simnet.units import format_bytes
+from simnet.strategies.program import Communicate, Compute, IterationPart, Kernel, Operation, OperationId, Program
+from simnet.strategies.step_file import RecordedLayout, RecordedOperation, TimedBy
+from simnet.workload.gpu_memory import ModelMemory
 from simnet.workload.kernel_cost import KernelCost
 from simnet.workload.training_step import Step
 

@@ -9,10 +9,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 
-from simnet.gpu_memory import ModelMemory, RankMemory
+from simnet.core.values import BYTES_PER_ELEMENT
 from simnet.strategies.sharded import ShardedStrategy
-from simnet.values import BYTES_PER_ELEMENT
 from simnet.workload.blocks import ModelParts
+from simnet.workload.gpu_memory import ModelMemory, RankMemory
 from simnet.workload.training_step import Step
 
 

@@ -12,15 +12,15 @@ from typing import ClassVar, Literal, NamedTuple
 
 from msgspec.structs import replace
 
+from simnet.cluster.schedule import Group, Schedule
+from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms, nccl
-from simnet.collectives.schedule import Group, Schedule
-from simnet.errors import SimnetError
-from simnet.network.topology import Topology
-from simnet.program import Communicate, Compute, IterationPart, Kernel, Operation, OperationId, Program
+from simnet.core.errors import SimnetError
+from simnet.core.units import Size
+from simnet.core.values import BYTES_PER_ELEMENT, Dtype
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
 from simnet.strategies.base import Mathematics, Strategy
-from simnet.units import Size
-from simnet.values import BYTES_PER_ELEMENT, Dtype
+from simnet.strategies.program import Communicate, Compute, IterationPart, Kernel, Operation, OperationId, Program
 from simnet.workload import blocks
 from simnet.workload.blocks import BackwardSegment, ModelParts
 from simnet.workload.kernel_cost import KernelCost

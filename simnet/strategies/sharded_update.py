@@ -10,16 +10,16 @@ from typing import ClassVar, Literal
 
 from msgspec.structs import replace
 
-from simnet import gpu_memory
+from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms, nccl
-from simnet.gpu_memory import ModelMemory, RankMemory
-from simnet.network.topology import Topology
-from simnet.program import Communicate, Compute, Kernel, Operation, OperationId, Program
+from simnet.core.units import Size
+from simnet.core.values import BYTES_PER_ELEMENT, Dtype
 from simnet.strategies.all_reduce import CAST
 from simnet.strategies.base import COMMUNICATION, COMPUTE, Exchange, Mathematics, Strategy, add_exchanged_backward
-from simnet.units import Size
-from simnet.values import BYTES_PER_ELEMENT, Dtype
+from simnet.strategies.program import Communicate, Compute, Kernel, Operation, OperationId, Program
+from simnet.workload import gpu_memory
 from simnet.workload.buckets import Bucket
+from simnet.workload.gpu_memory import ModelMemory, RankMemory
 from simnet.workload.kernel_cost import KernelCost
 from simnet.workload.training_step import Step
 

@@ -3,10 +3,9 @@
 import math
 from typing import ClassVar, Literal
 
+from simnet.cluster.schedule import GroupKind
+from simnet.cluster.topology import Topology as NetworkTopology
 from simnet.collectives import direct
-from simnet.collectives.schedule import GroupKind
-from simnet.network.topology import Topology as NetworkTopology
-from simnet.program import Communicate, Operation
 from simnet.strategies.base import Exchange, all_gather, padded_sign_bytes, register
 from simnet.strategies.compressing import (
     MOMENTUM,
@@ -25,6 +24,7 @@ from simnet.strategies.compressing import (
     merge_kernel,
     tensor_shapes,
 )
+from simnet.strategies.program import Communicate, Operation
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernel_cost import KernelCost
 from simnet.workload.pieces import Cut

@@ -5,8 +5,9 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 from msgspec.structs import replace
 
-from simnet.collectives.schedule import GroupKind
-from simnet.network.topology import Topology as NetworkTopology
+from simnet.cluster.schedule import GroupKind
+from simnet.cluster.topology import Topology as NetworkTopology
+from simnet.core.values import Count
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
 from simnet.strategies.base import DenseStage, Exchange, Strategy, register
 from simnet.strategies.compressing import (
@@ -21,7 +22,6 @@ from simnet.strategies.compressing import (
     gathering_kernel_costs,
     kernel_costs,
 )
-from simnet.values import Count
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernel_cost import KernelCost
 

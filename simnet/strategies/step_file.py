@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, field
 
-from simnet import files, schema
-from simnet.errors import SimnetError, shown
-from simnet.parsing import parse_json
-from simnet.program import IterationPart, OperationId, ended_operations
-from simnet.values import MAX_RANKS, Count, Shape
+from simnet.core import files, schema
+from simnet.core.errors import SimnetError, shown
+from simnet.core.parsing import parse_json
+from simnet.core.values import MAX_RANKS, Count, Shape
+from simnet.strategies.program import IterationPart, OperationId, ended_operations
 
 FORMAT: Literal["simnet-step"] = "simnet-step"
 VERSION = 1

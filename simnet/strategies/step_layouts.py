@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from simnet.errors import SimnetError
-from simnet.step_file import RecordedGroup, RecordedLayout, RecordedOperation, StepFile
-from simnet.step_laws import ROUNDING, LayoutSizes, Message, compute_at, constant
+from simnet.core.errors import SimnetError
+from simnet.strategies.step_file import RecordedGroup, RecordedLayout, RecordedOperation, StepFile
+from simnet.strategies.step_laws import ROUNDING, LayoutSizes, Message, compute_at, constant
 
 KEEPS_WHOLE = ("all_reduce", "reduce_scatter", "all_to_all", "broadcast", "reduce")
 """Collectives whose message is that of a rank, which more ranks do not make longer."""

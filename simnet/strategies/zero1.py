@@ -7,18 +7,18 @@ from typing import ClassVar, Literal
 
 from msgspec.structs import replace
 
-from simnet import gpu_memory
+from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms
 from simnet.collectives.broadcast import Form
-from simnet.errors import SimnetError
-from simnet.gpu_memory import ModelMemory, RankMemory
-from simnet.network.topology import Topology
-from simnet.program import Communicate, Program
+from simnet.core.errors import SimnetError
+from simnet.core.units import Size
 from simnet.strategies.all_reduce import Algorithm, DenseAllReduce, check_algorithm
 from simnet.strategies.base import Exchange, Strategy, register
+from simnet.strategies.program import Communicate, Program
 from simnet.strategies.sharded_update import ShardedUpdate, UpdateStreams, with_shared_state
-from simnet.units import Size
+from simnet.workload import gpu_memory
 from simnet.workload.buckets import Bucket
+from simnet.workload.gpu_memory import ModelMemory, RankMemory
 from simnet.workload.training_step import Step, Tensor
 
 # What a rank without parameters broadcasts as its bucket: one number in fp32.

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from simnet.errors import SimnetError
-from simnet.step_exchange import process_groups
-from simnet.step_exchange.chakra_node import (
+from simnet.core.errors import SimnetError
+from simnet.strategies.step_file import RecordedLayout, RecordedOperation, RecordedStream
+from simnet.traces import process_groups
+from simnet.traces.chakra_node import (
     COLLECTIVES,
     LAYOUT_ATTRIBUTE,
     VERSIONS,
@@ -20,8 +21,7 @@ from simnet.step_exchange.chakra_node import (
     ChakraNode,
     ChakraTrace,
 )
-from simnet.step_exchange.process_groups import Ranks
-from simnet.step_file import RecordedLayout, RecordedOperation, RecordedStream
+from simnet.traces.process_groups import Ranks
 
 MAX_TRACES = 4096
 """More ranks are more files than somebody wants by accident."""

@@ -12,15 +12,12 @@ from typing import Any, cast, get_args
 
 import msgspec
 
-from simnet.errors import SimnetError, cut, shown
-from simnet.parsing import parse_json
-from simnet.program import IterationPart
-from simnet.schema import decode
-from simnet.step_exchange import process_groups, symmetric, trace_graph
-from simnet.step_exchange.chakra_node import COLLECTIVES, LAYOUT_ATTRIBUTE, REPAIR, ChakraNode, ChakraTrace
-from simnet.step_exchange.process_groups import Ranks, WorldShape
-from simnet.step_exchange.trace_graph import TracedWork
-from simnet.step_file import (
+from simnet.core.errors import SimnetError, cut, shown
+from simnet.core.parsing import parse_json
+from simnet.core.schema import decode
+from simnet.core.units import format_seconds
+from simnet.strategies.program import IterationPart
+from simnet.strategies.step_file import (
     OperationKind,
     RecordedGroup,
     RecordedLayout,
@@ -29,7 +26,11 @@ from simnet.step_file import (
     TimedBy,
     bytes_of_memory,
 )
-from simnet.units import format_seconds
+from simnet.traces import process_groups, trace_graph
+from simnet.traces import symmetric_ranks as symmetric
+from simnet.traces.chakra_node import COLLECTIVES, LAYOUT_ATTRIBUTE, REPAIR, ChakraNode, ChakraTrace
+from simnet.traces.process_groups import Ranks, WorldShape
+from simnet.traces.trace_graph import TracedWork
 
 COMPUTE_STREAM, MEMORY_STREAM, NUMBERED, WORLD = "compute", "memory", "stream ", "world"
 # ASTRA-sim takes process group "0", or none, for all ranks.

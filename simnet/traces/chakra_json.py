@@ -11,9 +11,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from simnet.errors import SimnetError, shown
-from simnet.parsing import check_plain
-from simnet.step_exchange.chakra_node import NODE_TYPES, REPAIR, AttributeValue, ChakraNode, ChakraTrace, node_type
+from simnet.core.errors import SimnetError, shown
+from simnet.core.parsing import check_plain
+from simnet.traces.chakra_node import NODE_TYPES, REPAIR, AttributeValue, ChakraNode, ChakraTrace, node_type
 
 Object = Mapping[str, Any]
 _GRAPH_ATTRIBUTES = ("is_cpu_op", "tensor_size", "num_ops", "comm_type", "comm_size", "comm_priority", "pg_name")

@@ -6,7 +6,7 @@ Source: MLCommons Chakra, schema/protobuf/et_def.proto, and the attributes that 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from simnet.errors import SimnetError, shown
+from simnet.core.errors import SimnetError, shown
 
 Plain = float | bool | str | bytes
 AttributeValue = Plain | tuple[Plain, ...]

@@ -6,8 +6,8 @@ Source: MLCommons Chakra, schema/protobuf/et_def.proto (numbers of fields), src/
 import struct
 from collections.abc import Iterable, Iterator
 
-from simnet.errors import SimnetError
-from simnet.protobuf import (
+from simnet.core.errors import SimnetError
+from simnet.core.protobuf import (
     DamagedMessageError,
     WireValue,
     as_bytes,
@@ -20,7 +20,7 @@ from simnet.protobuf import (
     fields,
     numbers,
 )
-from simnet.step_exchange.chakra_node import (
+from simnet.traces.chakra_node import (
     NODE_TYPES,
     Attributes,
     AttributeValue,

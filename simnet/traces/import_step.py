@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from simnet import files
-from simnet.errors import SimnetError
-from simnet.fitting import kineto_events
-from simnet.step_exchange import (
+from simnet.core import files
+from simnet.core.errors import SimnetError
+from simnet.strategies.step_file import FORMAT, VERSION, RecordedLayout, StepFile, StepSource
+from simnet.traces import (
     chakra_import,
     chakra_json,
     chakra_node,
     chakra_protobuf,
+    kineto_events,
     process_groups,
     profiler_import,
 )
-from simnet.step_exchange.chakra_import import ChakraRank
-from simnet.step_exchange.chakra_node import ChakraTrace
-from simnet.step_exchange.process_groups import Ranks, WorldShape
-from simnet.step_file import FORMAT, VERSION, RecordedLayout, StepFile, StepSource
+from simnet.traces.chakra_import import ChakraRank
+from simnet.traces.chakra_node import ChakraTrace
+from simnet.traces.process_groups import Ranks, WorldShape
 
 _RANK = re.compile(r"\.(\d{1,7})\.(?:et|json)(?:\.gz)?$")
 

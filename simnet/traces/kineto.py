@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from simnet.fitting import kineto_events
-from simnet.fitting.kineto_events import (
+from simnet.traces import kineto_events
+from simnet.traces.kineto_events import (
     BACKWARD,
     ITEM_BYTES,
     LAUNCH_ID,

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from simnet import files
-from simnet.errors import SimnetError, did_you_mean, shown
-from simnet.step_file import RecordedGroup
-from simnet.values import MAX_RANKS
+from simnet.core import files
+from simnet.core.errors import SimnetError, did_you_mean, shown
+from simnet.core.values import MAX_RANKS
+from simnet.strategies.step_file import RecordedGroup
 
 Ranks = tuple[int, ...]
 _REPAIR = "a step has groups of one size, evenly spaced, that tile the world"

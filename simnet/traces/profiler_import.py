@@ -6,16 +6,15 @@ from pathlib import Path
 from statistics import median_low
 from typing import Any, Literal
 
-from simnet import files
-from simnet.errors import SimnetError, cut
-from simnet.fitting import kineto_events
-from simnet.fitting.kineto_events import Span, TracedRank, TraceEvent, TraceHeader
-from simnet.step_exchange import process_groups, profiler_waits, profiler_work, trace_graph
-from simnet.step_exchange.process_groups import Ranks, WorldShape
-from simnet.step_exchange.profiler_work import TracedMessage, TracedSpan
-from simnet.step_exchange.trace_graph import TracedWork
-from simnet.step_file import RecordedGroup, RecordedLayout, RecordedOperation, StepSource
-from simnet.units import format_seconds
+from simnet.core import files
+from simnet.core.errors import SimnetError, cut
+from simnet.core.units import format_seconds
+from simnet.strategies.step_file import RecordedGroup, RecordedLayout, RecordedOperation, StepSource
+from simnet.traces import kineto_events, process_groups, profiler_waits, profiler_work, trace_graph
+from simnet.traces.kineto_events import Span, TracedRank, TraceEvent, TraceHeader
+from simnet.traces.process_groups import Ranks, WorldShape
+from simnet.traces.profiler_work import TracedMessage, TracedSpan
+from simnet.traces.trace_graph import TracedWork
 
 WORLD = "world"
 MAX_NAME = 80

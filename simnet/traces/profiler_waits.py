@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from simnet.fitting.kineto_events import TraceEvent
-from simnet.step_exchange.profiler_work import GLOO, TracedSpan
+from simnet.traces.kineto_events import TraceEvent
+from simnet.traces.profiler_work import GLOO, TracedSpan
 
 SYNC, STREAM_WAIT = "cuda_sync", "Stream Wait Event"
 HANDS_OUT = ("all_gather", "broadcast", "all_to_all")

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from simnet.errors import SimnetError, shown
-from simnet.fitting import kineto_events
-from simnet.fitting.kineto_events import Span, TraceEvent
-from simnet.program import IterationPart
-from simnet.step_file import OperationKind
+from simnet.core.errors import SimnetError, shown
+from simnet.strategies.program import IterationPart
+from simnet.strategies.step_file import OperationKind
+from simnet.traces import kineto_events
+from simnet.traces.kineto_events import Span, TraceEvent
 
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 COMPUTE, GLOO = "compute", "gloo"

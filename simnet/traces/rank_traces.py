@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simnet.errors import SimnetError
-from simnet.fitting import kineto, kineto_events
-from simnet.fitting.kineto_events import Span, TracedRank, TraceEvent, TraceHeader
+from simnet.core.errors import SimnetError
+from simnet.traces import kineto, kineto_events
+from simnet.traces.kineto_events import Span, TracedRank, TraceEvent, TraceHeader
 
 OF_ALL = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)
 """Names of collectives that end on no rank before all have come."""

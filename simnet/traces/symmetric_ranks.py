@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from simnet.errors import SimnetError
-from simnet.step_file import RecordedLayout, RecordedOperation, RecordedStream
-from simnet.units import format_bytes
+from simnet.core.errors import SimnetError
+from simnet.core.units import format_bytes
+from simnet.strategies.step_file import RecordedLayout, RecordedOperation, RecordedStream
 
 
 def joined(layouts: Sequence[RecordedLayout], places: Sequence[str]) -> RecordedLayout:

@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from simnet.errors import SimnetError
-from simnet.files import is_special, write_file
-from simnet.prepared import PreparedScenario, TimedProgram
-from simnet.result import RunResult, StrategyResult
-from simnet.tracing.trace_events import TraceOfRank
+from simnet.core.errors import SimnetError
+from simnet.core.files import is_special, write_file
+from simnet.engine.prepared import PreparedScenario, TimedProgram
+from simnet.engine.result import RunResult, StrategyResult
+from simnet.traces.trace_events import TraceOfRank
 
 ITERATIONS = 3
 """HTA leaves the last one out."""

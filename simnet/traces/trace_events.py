@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-from simnet.prepared import PreparedScenario, TimedProgram
-from simnet.program import Communicate, IterationPart
-from simnet.result import RunResult, StrategyResult
-from simnet.tracing import traced_work
-from simnet.tracing.traced_messages import TracedGroups, torch_dtype
-from simnet.tracing.traced_rates import nic_bytes, port_bytes, rates
-from simnet.tracing.traced_work import TracedKernel
+from simnet.engine.prepared import PreparedScenario, TimedProgram
+from simnet.engine.result import RunResult, StrategyResult
+from simnet.strategies.program import Communicate, IterationPart
+from simnet.traces import traced_work
+from simnet.traces.traced_messages import TracedGroups, torch_dtype
+from simnet.traces.traced_rates import nic_bytes, port_bytes, rates
+from simnet.traces.traced_work import TracedKernel
 
 Event = dict[str, Any]
 HOST, HOST_THREAD = 1_000_000, 1

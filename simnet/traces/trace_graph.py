@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from simnet.errors import SimnetError, cut
-from simnet.step_file import RecordedOperation, RecordedStream
+from simnet.core.errors import SimnetError, cut
+from simnet.strategies.step_file import RecordedOperation, RecordedStream
 
 Clock = list[int]
 """How many operations of each stream have ended."""

@@ -6,9 +6,9 @@ Source: torch/csrc/distributed/c10d/ParamCommsUtils.hpp and torch/csrc/profiler/
 from collections.abc import Iterable
 from typing import Any
 
-from simnet.collectives.schedule import Group
-from simnet.tracing.traced_work import TracedKernel
-from simnet.values import BYTES_PER_ELEMENT, Dtype
+from simnet.cluster.schedule import Group
+from simnet.core.values import BYTES_PER_ELEMENT, Dtype
+from simnet.traces.traced_work import TracedKernel
 
 COLLECTIVES = {
     "all_reduce": "allreduce",

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
+from simnet.cluster.topology import Topology
 from simnet.collectives import loads
-from simnet.network.topology import Topology
-from simnet.program import Communicate
-from simnet.timeline import Streams
-from simnet.tracing.traced_work import TracedKernel
+from simnet.engine.timeline import Streams
+from simnet.strategies.program import Communicate
+from simnet.traces.traced_work import TracedKernel
 
 Sent = Callable[[Communicate], float]
 

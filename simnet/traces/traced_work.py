@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from simnet.collectives.schedule import Group
-from simnet.program import Communicate, IterationPart, OperationId
-from simnet.result import Span
-from simnet.timeline import Streams
+from simnet.cluster.schedule import Group
+from simnet.engine.result import Span
+from simnet.engine.timeline import Streams
+from simnet.strategies.program import Communicate, IterationPart, OperationId
 
 COMPUTE_STREAM, FIRST_OTHER_STREAM = 7, 20
 """Numbers that torch's first streams usually have; tools take stream 0 for no stream."""

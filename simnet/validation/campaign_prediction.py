@@ -6,24 +6,24 @@ from pathlib import Path
 
 from msgspec import structs
 
-from simnet.comparison import Comparison, by_series, mean_error
-from simnet.errors import SimnetError
-from simnet.fitting import calibration_file, fit_files, kernel_fit, sources, workload_file
-from simnet.fitting.fit_files import FitOptions
-from simnet.fitting.fitted_part import FittedPart, check_errors, checked_residuals
-from simnet.fitting.sources import Sources
-from simnet.hardware import Calibration, Cluster, Link
-from simnet.lab import campaign as campaigns
-from simnet.lab.campaign import Campaign, Launch, Layout, file_stem
-from simnet.lab.strategy_spec import StrategySpec
-from simnet.network import topology as topologies
-from simnet.parsing import parse_toml
-from simnet.raw_scenario import RawScenario
-from simnet.scenario import RunSettings, Scenario
+from simnet.calibration import calibration_file, fit_files, kernel_fit, sources, workload_file
+from simnet.calibration.comparison import Comparison, by_series, mean_error
+from simnet.calibration.fit_files import FitOptions
+from simnet.calibration.fitted_part import FittedPart, check_errors, checked_residuals
+from simnet.calibration.sources import Sources
+from simnet.cluster import topology as topologies
+from simnet.cluster.hardware import Calibration, Cluster, Link
+from simnet.core.errors import SimnetError
+from simnet.core.parsing import parse_toml
+from simnet.core.units import Duration
+from simnet.engine.raw_scenario import RawScenario
+from simnet.engine.scenario import RunSettings, Scenario
 from simnet.strategies import DenseAllReduce, Strategy
-from simnet.units import Duration
 from simnet.validation import disjoint, kernel_variants, machine_speed, own_work, training_steps
 from simnet.validation.disjoint import Disjointness
+from simnet.validation.lab import campaign as campaigns
+from simnet.validation.lab.campaign import Campaign, Launch, Layout, file_stem
+from simnet.validation.lab.strategy_spec import StrategySpec
 from simnet.validation.own_work import CHOSEN, Form, OwnWork, Speeds
 from simnet.validation.training_steps import MeasuredStep, TrainedPoint
 from simnet.workload.training_step import Step as ComputeStep

@@ -7,18 +7,19 @@ from itertools import accumulate
 import numpy as np
 from msgspec.structs import replace
 
-from simnet import calibration_draws, files
-from simnet.comparison import Comparison
-from simnet.errors import SimnetError
-from simnet.fitting.card_calibration import CardFit
-from simnet.fitting.card_folder import CardFolder
-from simnet.fitting.compute_rows import MeasuredPass, half_ready
-from simnet.fitting.kernel_fit import COPY, TimedKernel
-from simnet.hardware import Calibration, Cluster, Link
-from simnet.schema import build
+from simnet.calibration.card_calibration import CardFit
+from simnet.calibration.card_folder import CardFolder
+from simnet.calibration.comparison import Comparison
+from simnet.calibration.compute_rows import MeasuredPass, half_ready
+from simnet.calibration.kernel_fit import COPY, TimedKernel
+from simnet.cluster.hardware import Calibration, Cluster, Link
+from simnet.core import files
+from simnet.core.errors import SimnetError
+from simnet.core.schema import build
+from simnet.core.units import Bandwidth, Duration
+from simnet.engine import calibration_draws
 from simnet.strategies import BinSGDM
 from simnet.strategies.kernel_table import every
-from simnet.units import Bandwidth, Duration
 from simnet.workload import training_step
 from simnet.workload.kernel_cost import ADAMW, KernelCost, optimizer_s
 from simnet.workload.training_step import Step

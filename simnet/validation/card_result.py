@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from simnet import files
-from simnet.comparison import Comparison
-from simnet.fitting import card_calibration, compute_rows, kernel_fit
-from simnet.fitting.card_calibration import CardFit
-from simnet.fitting.card_folder import CardFolder
-from simnet.fitting.compute_rows import MeasuredPass
-from simnet.parsing import parse_toml
+from simnet.calibration import card_calibration, compute_rows, kernel_fit
+from simnet.calibration.card_calibration import CardFit
+from simnet.calibration.card_folder import CardFolder
+from simnet.calibration.comparison import Comparison
+from simnet.calibration.compute_rows import MeasuredPass
+from simnet.core import files
+from simnet.core.parsing import parse_toml
 from simnet.validation import card_estimates
 from simnet.validation.card_estimates import KernelEstimate, ShippedEstimate, StepEstimate
 

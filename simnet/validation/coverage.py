@@ -17,12 +17,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from simnet.calibration_draws import CONFIDENCE, SIGMAS, quantile
-from simnet.comparison import coverage
-from simnet.validation import published_rows, sets
+from simnet.calibration.comparison import coverage
+from simnet.engine.calibration_draws import CONFIDENCE, SIGMAS, quantile
+from simnet.validation import published as sets
+from simnet.validation import published_rows
 from simnet.validation.outcome import Outcome, Prediction, Unit
+from simnet.validation.published import one_bit_adam
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.sets import one_bit_adam
 
 Quantity = Literal["time", "speedup"]
 TARGET = (0.80, 0.97)

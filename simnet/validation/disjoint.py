@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simnet.errors import SimnetError
-from simnet.fitting import provenance
-from simnet.fitting.measurement_file import MeasurementFile, Setup
-from simnet.hardware import FittedTo
-from simnet.scenario import Scenario
+from simnet.calibration import provenance
+from simnet.calibration.measurement_file import MeasurementFile, Setup
+from simnet.cluster.hardware import FittedTo
+from simnet.core.errors import SimnetError
+from simnet.engine.scenario import Scenario
 
 OVER_THE_NETWORK = {"collective", "training"}
 """Kinds of series that depend on the network; the others may be fitted in the setting that is predicted."""

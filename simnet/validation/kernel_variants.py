@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import asdict, replace
 
-from simnet.fitting.measurement_file import MeasurementFile
-from simnet.lab.strategy_spec import StrategySpec
+from simnet.calibration.measurement_file import MeasurementFile
+from simnet.core.system_options import SystemOptions
 from simnet.strategies import CompressingStrategy, Strategy
-from simnet.system_options import SystemOptions
+from simnet.validation.lab.strategy_spec import StrategySpec
 
 
 def group(strategies: Sequence[Strategy]) -> list[list[Strategy]]:

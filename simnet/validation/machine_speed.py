@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from simnet.calibration_draws import SIGMAS
-from simnet.errors import SimnetError
-from simnet.fitting.measurement_file import MeasurementFile, Series
+from simnet.calibration.measurement_file import MeasurementFile, Series
+from simnet.core.errors import SimnetError
+from simnet.engine.calibration_draws import SIGMAS
 
 PRIOR, PRIOR_WEIGHT = 0.7, 0.01
 """Elasticity without any measurement, and its weight as a sum of squared logarithms: as two launches whose speeds

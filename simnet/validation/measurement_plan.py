@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from simnet.errors import SimnetError
-from simnet.lab.strategy_spec import StrategySpec
-from simnet.scenario import Experiment, Scenario
-from simnet.simulation import simulate
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth
+from simnet.engine.scenario import Experiment, Scenario
+from simnet.engine.simulation import simulate
 from simnet.strategies import Strategy
-from simnet.units import Bandwidth
 from simnet.validation import disjoint, training_steps
+from simnet.validation.lab.strategy_spec import StrategySpec
 
 NODES = "cluster.num_nodes"
 FEWEST_NODES = 2

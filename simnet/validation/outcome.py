@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from simnet import templates
-from simnet.comparison import Comparison, mean_error, worst_error
+from simnet.calibration.comparison import Comparison, mean_error, worst_error
+from simnet.core import templates
 from simnet.validation.published_rows import PublishedRow
 
 Status = Literal["met", "MISSED", "no target"]

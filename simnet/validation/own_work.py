@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from simnet import calibration_draws
-from simnet.errors import SimnetError
-from simnet.fitting.measurement_file import MeasurementFile, Series, Setup
-from simnet.hardware import Calibration
-from simnet.lab.strategy_spec import StrategySpec
-from simnet.prepared import PreparedScenario
-from simnet.program import Communicate, Compute
-from simnet.scenario import Scenario
-from simnet.timeline import Streams
-from simnet.units import Duration
+from simnet.calibration.measurement_file import MeasurementFile, Series, Setup
+from simnet.cluster.hardware import Calibration
+from simnet.core.errors import SimnetError
+from simnet.core.units import Duration
+from simnet.engine import calibration_draws
+from simnet.engine.prepared import PreparedScenario
+from simnet.engine.scenario import Scenario
+from simnet.engine.timeline import Streams
+from simnet.strategies.program import Communicate, Compute
 from simnet.validation import machine_speed, training_steps
+from simnet.validation.lab.strategy_spec import StrategySpec
 from simnet.validation.machine_speed import Repeated, SpeedFit
 from simnet.validation.training_steps import INFINITE_BANDWIDTH, TrainedPoint
 

@@ -8,8 +8,8 @@ from functools import cache
 
 import msgspec
 
-from simnet import files
-from simnet.errors import SimnetError
+from simnet.core import files
+from simnet.core.errors import SimnetError
 from simnet.validation import shipped
 
 FILE = ("published", "measurements.csv")

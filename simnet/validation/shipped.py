@@ -8,12 +8,12 @@ from typing import ParamSpec, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from simnet import files
-from simnet.hardware import Calibration, Cluster
-from simnet.network_costs import NodesPoint
-from simnet.raw_scenario import RawScenario
-from simnet.timed_work import KernelTime
-from simnet.units import Duration
+from simnet.cluster.hardware import Calibration, Cluster
+from simnet.cluster.network_costs import NodesPoint
+from simnet.cluster.timed_work import KernelTime
+from simnet.core import files
+from simnet.core.units import Duration
+from simnet.engine.raw_scenario import RawScenario
 from simnet.workload.workload import Workload
 
 Given = ParamSpec("Given")

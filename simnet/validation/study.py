@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Literal
 
-from simnet import calibration_draws, numeric
-from simnet.errors import SimnetError
-from simnet.hardware import Calibration
+from simnet.calibration import numeric
+from simnet.cluster.hardware import Calibration
+from simnet.core.errors import SimnetError
+from simnet.engine import calibration_draws
 from simnet.validation.outcome import Parameter, Prediction
 from simnet.validation.published_rows import PublishedRow
 from simnet.validation.shipped import value_of, with_value

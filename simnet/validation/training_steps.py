@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from simnet.comparison import Comparison
-from simnet.errors import SimnetError
-from simnet.fitting.measurement_file import MeasurementFile, Series, Setup
-from simnet.lab.strategy_spec import MIB, StrategySpec
-from simnet.scenario import Scenario
-from simnet.simulation import simulate
-from simnet.units import Bandwidth, Size
+from simnet.calibration.comparison import Comparison
+from simnet.calibration.measurement_file import MeasurementFile, Series, Setup
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth, Size
+from simnet.engine.scenario import Scenario
+from simnet.engine.simulation import simulate
+from simnet.validation.lab.strategy_spec import MIB, StrategySpec
 
 OUTSIDE, MIN_VALUES = 0.05, 6
 """Error probability of the interval of a median, and the fewest values that have such an interval."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from simnet.compare.verdict import Speedup
+from simnet.analysis.verdict import Speedup
 from simnet.validation.training_steps import TrainedPoint
 
 Speedups = tuple[tuple[float, float], ...]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from simnet.errors import SimnetError
-from simnet.units import Size
+from simnet.core.errors import SimnetError
+from simnet.core.units import Size
 from simnet.workload.training_step import Tensor
 
 # Of torchvision's "encoder_layer_11"; "conv1" is no block.

@@ -6,8 +6,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from simnet.errors import SimnetError
-from simnet.units import Size
+from simnet.core.errors import SimnetError
+from simnet.core.units import Size
 from simnet.workload.training_step import Step, Tensor
 
 MIB = 1024.0**2

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from simnet.hardware import Cluster
+from simnet.cluster.hardware import Cluster
 from simnet.workload.training_step import Step
 from simnet.workload.workload import Optimizer, Workload
 

@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from simnet.hardware import Calibration
-from simnet.system_options import SystemOptions, value_text
-from simnet.timed_work import KernelTime
+from simnet.cluster.hardware import Calibration
+from simnet.cluster.timed_work import KernelTime
+from simnet.core.system_options import SystemOptions, value_text
 
 TimedAs = Callable[[SystemOptions], SystemOptions]
 

@@ -2,10 +2,10 @@
 
 from msgspec.structs import replace
 
-from simnet import gpu_models
-from simnet.errors import SimnetError
-from simnet.gpu_models import GpuModel
-from simnet.hardware import Calibration, Cluster
+from simnet.cluster import gpu_models
+from simnet.cluster.gpu_models import GpuModel
+from simnet.cluster.hardware import Calibration, Cluster
+from simnet.core.errors import SimnetError
 from simnet.workload import roofline
 from simnet.workload.kernel_cost import optimizer_s
 from simnet.workload.workload import Work, Workload

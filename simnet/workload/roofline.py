@@ -12,9 +12,9 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
-from simnet import files, schema
-from simnet.gpu_models import GpuModel
-from simnet.values import Fraction, Precision
+from simnet.cluster.gpu_models import GpuModel
+from simnet.core import files, schema
+from simnet.core.values import Fraction, Precision
 
 FILE = ("published", "roofline.toml")
 Share = Annotated[float, Meta(gt=0.0, le=10.0)]

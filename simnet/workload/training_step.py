@@ -8,10 +8,10 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from simnet import files, schema
-from simnet.errors import SimnetError
-from simnet.hardware import Calibration, Cluster
-from simnet.values import BYTES_PER_ELEMENT, MAX_SPREAD, Shape
+from simnet.cluster.hardware import Calibration, Cluster
+from simnet.core import files, schema
+from simnet.core.errors import SimnetError
+from simnet.core.values import BYTES_PER_ELEMENT, MAX_SPREAD, Shape
 from simnet.workload import priced_work, roofline
 from simnet.workload.kernel_cost import optimizer_s
 from simnet.workload.workload import ComputeTime, Gradient, Workload

@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from simnet.hardware import FittedTo, NamedPart
-from simnet.network_costs import check_intervals
-from simnet.units import Duration, Size
-from simnet.values import MAX_SPREAD, Count, Dtype, Intervals, Kind, Precision, Shape, Spread
+from simnet.cluster.hardware import FittedTo, NamedPart
+from simnet.cluster.network_costs import check_intervals
+from simnet.core.units import Duration, Size
+from simnet.core.values import MAX_SPREAD, Count, Dtype, Intervals, Kind, Precision, Shape, Spread
 
 Optimizer = Literal["adam", "sgd_momentum"]
 Amount = Annotated[float, Meta(ge=0.0, le=1e24)]

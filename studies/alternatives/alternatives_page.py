@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from simnet import model_error
-from simnet.comparison import mean_error, mean_signed_error, worst_error
-from simnet.show import comparison_figure
-from simnet.show.table import Table
-from simnet.show.validation import percent
-from simnet.units import format_seconds
+from simnet.calibration.comparison import mean_error, mean_signed_error, worst_error
+from simnet.core.units import format_seconds
+from simnet.engine import model_error
+from simnet.report import comparison_figure
+from simnet.report.table import Table
+from simnet.report.validation import percent
 from simnet.validation import ranking
 from simnet.validation.ranking import StrategyPair
 from studies import page

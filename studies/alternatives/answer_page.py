@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simnet.compare.verdict import PAYS
-from simnet.show import figure as figures
-from simnet.show.advice import CHANGES
-from simnet.show.table import Table
-from simnet.units import format_bytes, format_seconds
+from simnet.analysis.verdict import PAYS
+from simnet.core.units import format_bytes, format_seconds
+from simnet.report import figure as figures
+from simnet.report.advice import CHANGES
+from simnet.report.table import Table
 from studies import page
 from studies.alternatives import what_to_use
 from studies.alternatives.what_to_use import GROUPS, MICRO_BATCHES, MODELS, NODES

@@ -14,7 +14,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm.systems.ddp_hook import compress_gradients
+from binsgdm.parallel.ddp_hook import compress_gradients
 
 FEATURES, CLASSES, LEARNING_RATE = 64, 10, 1e-3
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from simnet.compare.advice import Advice, RankedSystem
-from simnet.compare.rank import advise
-from simnet.compare.tune import chosen
-from simnet.scenario import load_experiment
+from simnet.analysis.advice import Advice, RankedSystem
+from simnet.analysis.advise import advise
+from simnet.analysis.tune import chosen
+from simnet.engine.scenario import load_experiment
 from simnet.strategies.base import Mathematics
 
 EXPERIMENT = "what_to_use"

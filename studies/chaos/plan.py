@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from binsgdm.systems.registry import SYSTEMS
+from binsgdm.compressors.registry import SYSTEMS
 
 TIMEOUT_S = 5.0
 """Of every collective."""

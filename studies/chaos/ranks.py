@@ -16,10 +16,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
-from binsgdm.ddp import attach_one_bit_adam
-from binsgdm.exchange import lost
+from binsgdm.comm import lost
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.systems.ddp_hook import compress_gradients
+from binsgdm.parallel.ddp import attach_one_bit_adam
+from binsgdm.parallel.ddp_hook import compress_gradients
 from studies.chaos.plan import STEPS, Case, Plan
 
 SAVE_EVERY = 3

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from simnet.show.table import Table
+from simnet.report.table import Table
 from studies.chaos.plan import KINDS
 from studies.ledger import Row
 from studies.page import EVIDENCE

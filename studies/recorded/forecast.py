@@ -8,18 +8,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from simnet.fitting import calibration_file, fit_files, sources
-from simnet.fitting.fit_files import FitOptions
-from simnet.fitting.fitted_part import FittedPart
-from simnet.fitting.sources import Sources
-from simnet.hardware import Calibration, Cluster, Link
-from simnet.prepared import PreparedScenario
-from simnet.program import Communicate, Compute
-from simnet.scenario import Scenario
-from simnet.simulation import simulate
+from simnet.calibration import calibration_file, fit_files, sources
+from simnet.calibration.fit_files import FitOptions
+from simnet.calibration.fitted_part import FittedPart
+from simnet.calibration.sources import Sources
+from simnet.cluster.hardware import Calibration, Cluster, Link
+from simnet.core.units import Bandwidth, Duration
+from simnet.engine.prepared import PreparedScenario
+from simnet.engine.scenario import Scenario
+from simnet.engine.simulation import simulate
+from simnet.engine.timeline import Streams
+from simnet.strategies.program import Communicate, Compute
 from simnet.strategies.recorded import RecordedStep
-from simnet.timeline import Streams
-from simnet.units import Bandwidth, Duration
 from simnet.workload.workload import Workload
 from studies.recorded.rows import NUM_NODES, OPTIONS, RANKS_PER_NODE, WAYS, Way
 

@@ -10,17 +10,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from simnet.calibration.comparison import Comparison, by_series, mean_error, mean_signed_error, worst_error
+from simnet.cluster import topology as topologies
+from simnet.cluster.hardware import Calibration
+from simnet.cluster.schedule import Schedule
+from simnet.cluster.timed_work import HostCost
+from simnet.cluster.topology import Topology
 from simnet.collectives import broadcast, loads, ring
-from simnet.collectives.schedule import Schedule
-from simnet.comparison import Comparison, by_series, mean_error, mean_signed_error, worst_error
-from simnet.hardware import Calibration
-from simnet.network import topology as topologies
-from simnet.network.topology import Topology
-from simnet.show import comparison_figure
-from simnet.show.table import Table
-from simnet.show.validation import percent
-from simnet.timed_work import HostCost
-from simnet.units import format_seconds
+from simnet.core.units import format_seconds
+from simnet.report import comparison_figure
+from simnet.report.table import Table
+from simnet.report.validation import percent
 from simnet.validation.training_steps import median_interval
 from studies import page
 from studies.page import EVIDENCE, FIGURES

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simnet.units import Bandwidth
+from simnet.core.units import Bandwidth
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "train_own_ways.py"

@@ -7,15 +7,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from simnet import schema
-from simnet.fitting import measurement_file, variation_files, variation_fit
-from simnet.fitting.variation_fit import FittedVariation
-from simnet.hardware import Calibration, Cluster, Fault
-from simnet.result import StrategyResult
-from simnet.scenario import RunSettings, Scenario
-from simnet.simulation import simulate
+from simnet.calibration import measurement_file, variation_files, variation_fit
+from simnet.calibration.variation_fit import FittedVariation
+from simnet.cluster.hardware import Calibration, Cluster, Fault
+from simnet.core import schema
+from simnet.core.units import Bandwidth, Duration
+from simnet.engine.result import StrategyResult
+from simnet.engine.scenario import RunSettings, Scenario
+from simnet.engine.simulation import simulate
 from simnet.strategies.named import strategy_from_text
-from simnet.units import Bandwidth, Duration
 from simnet.workload.workload import Gradient, Workload
 from studies.recorded import forecast as recorded
 from studies.uneven.rows import (
@@ -35,7 +35,7 @@ ITERATIONS = 400
 """That are simulated where it does not matter when a fault begins: percentiles of many steps."""
 PHASES = ("forward", "backward", "optimizer")
 WIDTH, LAYERS, CLASSES = 1024, 4, 10
-"""Of the model `mlp_4m` of `binsgdm.measure.model_zoo`."""
+"""Of the model `mlp_4m` of `binsgdm.recording.model_zoo`."""
 
 
 def predict(folder: Path, rate: Bandwidth, fault: FaultName, own: Mapping[str, Path]) -> list[dict[str, Any]]:

@@ -11,12 +11,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from binsgdm.measure import training
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.ranks import Ranks, joined
-from binsgdm.measure.record import Record
-from binsgdm.measure.timing import StopRule
-from binsgdm.measure.without_messages import answered_at_once
+from binsgdm.bench import training
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.ranks import Ranks, joined
+from binsgdm.bench.record import Record
+from binsgdm.bench.timing import StopRule
+from binsgdm.bench.without_messages import answered_at_once
 
 Job = dict[str, Any]
 POLL_S = 0.005

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from simnet.hardware import Fault
-from simnet.units import Bandwidth
+from simnet.cluster.hardware import Fault
+from simnet.core.units import Bandwidth
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "lab_uneven"
@@ -64,8 +64,8 @@ def faults(name: FaultName, degraded_from_s: float) -> tuple[Fault, ...]:
         name: which.
         degraded_from_s: when the NIC of "degrading NIC" gets slower, from the start of the run [s].
     """
-    from simnet.faults import BackgroundTraffic, SlowLink, SlowRank
-    from simnet.units import Duration
+    from simnet.cluster.faults import BackgroundTraffic, SlowLink, SlowRank
+    from simnet.core.units import Duration
 
     found: dict[FaultName, tuple[Fault, ...]] = {
         "as it comes": (),

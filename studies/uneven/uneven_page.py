@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from simnet.comparison import Comparison, by_series, mean_error, mean_signed_error, worst_error, worst_row
-from simnet.fitting import measurement_file
-from simnet.show import comparison_figure
-from simnet.show import figure as looks
-from simnet.show.table import Table
-from simnet.show.validation import percent
-from simnet.units import format_seconds
+from simnet.calibration import measurement_file
+from simnet.calibration.comparison import Comparison, by_series, mean_error, mean_signed_error, worst_error, worst_row
+from simnet.core.units import format_seconds
+from simnet.report import comparison_figure
+from simnet.report import figure as looks
+from simnet.report.table import Table
+from simnet.report.validation import percent
 from simnet.validation import ranking
 from simnet.validation.training_steps import median_interval
 from studies import page

@@ -11,20 +11,20 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.exchange import AllGather, AllReduceMax, AllToAll, Member
+from binsgdm.comm import AllGather, AllReduceMax, AllToAll, Member
 from binsgdm.kernels import reference
 from binsgdm.optimizers import worker
 from binsgdm.optimizers.binsgdm import BinSGDM as RealBinSGDM
 from binsgdm.optimizers.scheme import SCHEMES, Scheme
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.settings import Rounding
-from simnet.collectives.schedule import group_of
-from simnet.fitting.kernel_fit import SIMULATED_NAMES
-from simnet.hardware import Calibration
-from simnet.network.topology import build
-from simnet.program import Communicate, Kernel
+from simnet.calibration.kernel_fit import SIMULATED_NAMES
+from simnet.cluster.hardware import Calibration
+from simnet.cluster.schedule import group_of
+from simnet.cluster.topology import build
 from simnet.strategies import BinSGDM
 from simnet.strategies.binsgdm import DEFAULT_ROUNDING, ROUNDINGS
+from simnet.strategies.program import Communicate, Kernel
 from simnet.workload.buckets import Bucket
 from tests.helpers.messages import STEP
 from tests.helpers.topologies import cluster

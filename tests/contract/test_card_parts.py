@@ -4,12 +4,12 @@ from tests.helpers.needs import needs
 
 needs("torch")
 
-from binsgdm.measure import kernels
-from binsgdm.measure.gpu import card_file
-from binsgdm.measure.gpu.kernels import TARGET, TARGET_NUMEL
-from binsgdm.measure.gpu.parts import PARTS
-from binsgdm.measure.gpu.preflight import Preflight
-from simnet.fitting import card_folder, kernel_fit
+from binsgdm.bench import kernels
+from binsgdm.bench.gpu import card_file
+from binsgdm.bench.gpu.kernels import TARGET, TARGET_NUMEL
+from binsgdm.bench.gpu.parts import PARTS
+from binsgdm.bench.gpu.preflight import Preflight
+from simnet.calibration import card_folder, kernel_fit
 from simnet.validation import card_estimates
 from tests.helpers import card_samples
 

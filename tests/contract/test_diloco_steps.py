@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
-from simnet.program import Program
+from simnet.strategies.program import Program
 from tests.helpers import contract_steps as steps
 from tests.helpers.contract_steps import Layout
 from tests.helpers.recorded_steps import recorded

@@ -16,9 +16,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
-from simnet import step_file
-from simnet.step_file import RecordedLayout
-from simnet.step_layouts import at_layout
+from simnet.strategies import step_file
+from simnet.strategies.step_file import RecordedLayout
+from simnet.strategies.step_layouts import at_layout
 from tests.helpers.recorded_steps import model, recorded, train
 
 PER_NODE = 4

@@ -9,10 +9,10 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm.systems.registry import SYSTEMS
-from simnet.program import Communicate
+from binsgdm.compressors.registry import SYSTEMS
 from simnet.strategies import STRATEGIES
 from simnet.strategies.one_bit_adam import CHECKSUM_BYTES
+from simnet.strategies.program import Communicate
 from tests.helpers import contract_steps as steps
 from tests.helpers.contract_steps import CAP_BYTES, CAP_MB, Layout
 from tests.helpers.step_forms import StepForm

@@ -7,8 +7,8 @@ from tests.helpers.needs import needs
 needs("torch")
 
 from binsgdm import BinSGDM
+from binsgdm.compressors.registry import BUILT_IN
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.systems.registry import BUILT_IN
 from simnet.strategies import STRATEGIES
 
 

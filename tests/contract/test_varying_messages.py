@@ -9,7 +9,7 @@ needs("torch")
 
 import msgspec
 
-from binsgdm.systems.base import numel_of
+from binsgdm.compressors.base import numel_of
 from simnet import strategies
 from tests.helpers.messages import SHAPES, real_messages, simulated_messages
 

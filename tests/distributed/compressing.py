@@ -10,13 +10,13 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
+from binsgdm.comm import RankContext, run_in_lockstep
+from binsgdm.comm.replicas import check_replicas
+from binsgdm.compressors.base import GradientBucket
+from binsgdm.compressors.registry import SYSTEMS, make
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import RankContext, run_in_lockstep
-from binsgdm.exchange.replicas import check_replicas
-from binsgdm.systems.base import GradientBucket
-from binsgdm.systems.ddp_hook import compress_gradients
-from binsgdm.systems.gradient_exchange import GradientExchange
-from binsgdm.systems.registry import SYSTEMS, make
+from binsgdm.parallel.ddp_hook import compress_gradients
+from binsgdm.parallel.gradient_exchange import GradientExchange
 from tests.helpers.launch import of_all
 
 STEPS = 4

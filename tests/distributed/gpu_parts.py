@@ -10,12 +10,12 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from binsgdm import local_gradients
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.gpu import attached, lockstep, replicas, samples
-from binsgdm.measure.ranks import Ranks, joined
-from binsgdm.measure.record import Record
-from binsgdm.measure.timing import StopRule
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.gpu import attached, lockstep, replicas, samples
+from binsgdm.bench.ranks import Ranks, joined
+from binsgdm.bench.record import Record
+from binsgdm.bench.timing import StopRule
+from binsgdm.parallel import local_gradients
 
 WORLD_SIZE = 2
 

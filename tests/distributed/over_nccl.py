@@ -16,15 +16,15 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
-from binsgdm import streams
-from binsgdm.ddp import attach_one_bit_adam
-from binsgdm.exchange import AllGather, AllReduceMax, AllReduceSum, AllToAll, RankContext, SendRecv
-from binsgdm.exchange import groups as grouping
-from binsgdm.exchange.transport import Transport
+from binsgdm.comm import AllGather, AllReduceMax, AllReduceSum, AllToAll, RankContext, SendRecv
+from binsgdm.comm import groups as grouping
+from binsgdm.comm.transport import Transport
+from binsgdm.compressors.base import GradientBucket
+from binsgdm.compressors.registry import SYSTEMS, make
+from binsgdm.kernels import streams
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.systems.base import GradientBucket
-from binsgdm.systems.ddp_hook import compress_gradients
-from binsgdm.systems.registry import SYSTEMS, make
+from binsgdm.parallel.ddp import attach_one_bit_adam
+from binsgdm.parallel.ddp_hook import compress_gradients
 from tests.helpers import fake_nccl
 from tests.helpers.pretend_device import pretended_device
 

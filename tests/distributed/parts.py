@@ -15,11 +15,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
-from binsgdm.ddp import attach_one_bit_adam
-from binsgdm.fsdp import attach_fsdp
+from binsgdm.compressors.registry import SYSTEMS
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.systems.ddp_hook import compress_gradients
-from binsgdm.systems.registry import SYSTEMS
+from binsgdm.parallel.ddp import attach_one_bit_adam
+from binsgdm.parallel.ddp_hook import compress_gradients
+from binsgdm.parallel.fsdp import attach_fsdp
 from tests.helpers.launch import join, of_all
 
 WORLD_SIZE = 4

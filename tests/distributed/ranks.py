@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed import checkpoint
 
 import binsgdm
-from binsgdm.exchange import RankContext, run_in_lockstep
+from binsgdm.comm import RankContext, run_in_lockstep
 from binsgdm.kernels import select
 from binsgdm.optimizers.base import ParamState
 from binsgdm.optimizers.scheme import Scheme

@@ -15,11 +15,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
-from binsgdm.ddp import attach_one_bit_adam
+from binsgdm.compressors.registry import SYSTEMS
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.systems.ddp_hook import compress_gradients
-from binsgdm.systems.gradient_exchange import GradientExchange
-from binsgdm.systems.registry import SYSTEMS
+from binsgdm.parallel.ddp import attach_one_bit_adam
+from binsgdm.parallel.ddp_hook import compress_gradients
+from binsgdm.parallel.gradient_exchange import GradientExchange
 from tests.helpers.launch import of_all
 
 WORLD_SIZE, WRONG = 3, 1

@@ -11,10 +11,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 import binsgdm
-from binsgdm.compressed_replicas import ReplicaContext
-from binsgdm.exchange import run_in_lockstep
-from binsgdm.systems.base import GradientBucket
-from binsgdm.systems.registry import make
+from binsgdm.comm import run_in_lockstep
+from binsgdm.compressors.base import GradientBucket
+from binsgdm.compressors.registry import make
+from binsgdm.parallel.compressed_replicas import ReplicaContext
 from tests.helpers.launch import join
 
 STEPS, SEED, CAP = 3, 7, 20

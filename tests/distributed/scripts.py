@@ -20,10 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 import binsgdm
-from binsgdm.ddp import attach_one_bit_adam
-from binsgdm.fsdp import attach_fsdp
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.systems.ddp_hook import compress_gradients
+from binsgdm.parallel.ddp import attach_one_bit_adam
+from binsgdm.parallel.ddp_hook import compress_gradients
+from binsgdm.parallel.fsdp import attach_fsdp
 from tests.helpers.launch import join, of_all
 
 WORLD_SIZE = 2

@@ -12,12 +12,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import binsgdm
-from binsgdm.exchange import run_in_lockstep
-from binsgdm.fsdp import ShardContext, attach_fsdp
+from binsgdm.comm import run_in_lockstep
 from binsgdm.kernels import select
 from binsgdm.optimizers.base import ParamState
 from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.worker import Worker
+from binsgdm.parallel.fsdp import ShardContext, attach_fsdp
 from tests.helpers.launch import join
 
 NODES, LOCAL = 2, 2

@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm.measure import __main__ as alone
-from binsgdm.measure import training
-from binsgdm.measure.model_zoo import Task
+from binsgdm.bench import __main__ as alone
+from binsgdm.bench import training
+from binsgdm.recording.model_zoo import Task
 from docs import shown
 from tests.helpers.cli import ROOT
 from tests.helpers.launch import exit_code, output_to

@@ -8,9 +8,9 @@ from small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model, process_group
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm.ddp import attach_one_bit_adam
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.systems.ddp_hook import compress_gradients
+from binsgdm.parallel.ddp import attach_one_bit_adam
+from binsgdm.parallel.ddp_hook import compress_gradients
 from studies import lockstep
 from studies.stacked import AveragedGradients, systems_of
 

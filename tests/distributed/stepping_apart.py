@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
+from binsgdm.comm import run_in_lockstep
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import run_in_lockstep
-from binsgdm.local_steps.outer_settings import OuterSettings
-from binsgdm.local_steps.outer_steps import OuterSteps
+from binsgdm.optimizers.outer_settings import OuterSettings
+from binsgdm.optimizers.outer_steps import OuterSteps
 from tests.helpers.launch import of_all
 
 STEPS, LR = 12, 0.05

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import gpu_parts
 
-from binsgdm.systems.registry import SYSTEMS
+from binsgdm.compressors.registry import SYSTEMS
 from tests.helpers.launch import launch, meeting_point
 
 

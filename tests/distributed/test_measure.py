@@ -12,8 +12,8 @@ from tests.helpers.needs import needs
 
 needs("torch")
 
-from binsgdm.measure.training import OF_RANKS, PHASES
-from simnet.fitting.measurement_file import read
+from binsgdm.bench.training import OF_RANKS, PHASES
+from simnet.calibration.measurement_file import read
 from tests.helpers.launch import exit_code, launch, meeting_point, output_to
 
 WORLD_SIZE, RANKS_PER_NODE = 4, 2
@@ -64,8 +64,8 @@ COMMANDS = {
 
 def measure(rank: int, work: dict[str, tuple[dict[str, str], list[str]]], folder: str) -> None:
     """Run every command in one rank, and leave what each has printed and its exit code."""
-    from binsgdm.measure import __main__ as alone
-    from binsgdm.measure import kernels
+    from binsgdm.bench import __main__ as alone
+    from binsgdm.bench import kernels
 
     # Ranks that share cores call a kernel for so long, to be timed as in training: no time is judged here.
     assert kernels.SHARED_S > 0

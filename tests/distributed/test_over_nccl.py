@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import over_nccl
 import ranks
 
-from binsgdm.exchange import AllReduceSum, run_in_lockstep
-from binsgdm.systems.registry import SYSTEMS
+from binsgdm.comm import AllReduceSum, run_in_lockstep
+from binsgdm.compressors.registry import SYSTEMS
 from tests.helpers.launch import launch, once
 
 SECONDS = 90

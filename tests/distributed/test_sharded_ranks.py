@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import sharded
 
-from binsgdm import flat_buckets
-from binsgdm.random import RandomStream
+from binsgdm.comm import flat_buckets
+from binsgdm.kernels.random import RandomStream
 from tests.helpers.launch import launch, once
 
 RANKS = range(sharded.NODES * sharded.LOCAL)

@@ -17,8 +17,9 @@ import ranks
 import wire
 import worlds
 
-from binsgdm import BinSGDM, flat_buckets
-from binsgdm.random import GROUP_NUMEL
+from binsgdm import BinSGDM
+from binsgdm.comm import flat_buckets
+from binsgdm.kernels.random import GROUP_NUMEL
 from tests.helpers.launch import launch, once
 
 WORLD_SIZES = (1, 2, 4, 8)

@@ -10,9 +10,9 @@ from small_model import process_group
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm.exchange.replicas import check_replicas
-from binsgdm.systems.ddp_hook import compress_gradients
-from binsgdm.systems.gradient_exchange import GradientExchange
+from binsgdm.comm.replicas import check_replicas
+from binsgdm.parallel.ddp_hook import compress_gradients
+from binsgdm.parallel.gradient_exchange import GradientExchange
 from tests.helpers.launch import of_all
 
 SEED = 5

@@ -15,14 +15,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from binsgdm.bench import choices, systems
+from binsgdm.comm import AllReduceSum, Protocol, RankContext, run_in_lockstep
+from binsgdm.compressors.base import GradientBucket, Payload, ProtocolSystem, Shapes, System, check_payload, numel_of
+from binsgdm.compressors.feedback import CompressorSystem
+from binsgdm.compressors.registry import SYSTEMS, make, register, registered
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllReduceSum, Protocol, RankContext, run_in_lockstep
-from binsgdm.measure import choices, systems
-from binsgdm.random import Key
-from binsgdm.systems.base import GradientBucket, Payload, ProtocolSystem, Shapes, System, check_payload, numel_of
-from binsgdm.systems.ddp_hook import compress_gradients
-from binsgdm.systems.feedback import CompressorSystem
-from binsgdm.systems.registry import SYSTEMS, make, register, registered
+from binsgdm.kernels.random import Key
+from binsgdm.parallel.ddp_hook import compress_gradients
 from tests.helpers.launch import run_script
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -167,7 +167,7 @@ def with_option(**options: Any) -> type[System]:
         (changed(title=""), "register: Changed: title: '': must be text"),
         (changed(travels="gradients"), "register: Changed: travels: is now 'wire_format'; rename it"),
         (changed(carrier="ring"), "register: Changed: carrier: is now 'aggregation'; rename it"),
-        (changed(name="top_k"), "register: Changed: name 'top_k' is that of TopK of binsgdm.systems.sparse"),
+        (changed(name="top_k"), "register: Changed: name 'top_k' is that of TopK of binsgdm.compressors.sparse"),
         (changed(name="no name"), "register: Changed: name: 'no name': must be letters, digits and _"),
         (
             type("Bare", (CompressorSystem,), dict.fromkeys(("name", "title", "source", "wire_format"), "x")),
@@ -185,8 +185,8 @@ def test_what_does_not_say_what_it_is_is_refused_in_a_sentence(system: Any, sent
 
 
 PACKAGE = """
-from binsgdm.systems.base import ProtocolSystem
-from binsgdm.systems.aggregation import all_reduce_mean
+from binsgdm.compressors.base import ProtocolSystem
+from binsgdm.compressors.aggregation import all_reduce_mean
 
 print("imported")
 
@@ -215,7 +215,7 @@ def asked(folder: Path, code: str) -> str:
 import sys, warnings
 sys.path.insert(0, {str(folder)!r})
 warnings.simplefilter("always")
-from binsgdm.systems.registry import SYSTEMS, make
+from binsgdm.compressors.registry import SYSTEMS, make
 """
     (folder / "asks.py").write_text(head + textwrap.dedent(code))
     done = run_script(folder / "asks.py", folder=folder)
@@ -264,7 +264,7 @@ def test_a_broken_package_is_one_line_on_the_command_line_and_others_are_not_spo
             tmp_path,
             f"""
         import sys
-        from simnet.commands.main import main
+        from simnet.cli.main import main
 
         for name in ("broken", "no_such"):
             sys.argv = ["simnet", "measure", "{command}", "{option}", name]

@@ -17,16 +17,16 @@ import pytest
 from msgspec import Meta
 from msgspec.structs import replace
 
+from simnet.analysis.advise import advise
+from simnet.cluster.hardware import FAULTS, Cluster, Fault, LinkId
+from simnet.cluster.schedule import Group, Schedule
+from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms, closed_form, direct, ring
 from simnet.collectives.algorithms import Algorithm
 from simnet.collectives.closed_form import AlphaBeta, Shape
-from simnet.collectives.schedule import Group, Schedule
-from simnet.compare.rank import advise
-from simnet.errors import SimnetError
-from simnet.hardware import FAULTS, Cluster, Fault, LinkId
-from simnet.network.topology import Topology
-from simnet.scenario import Scenario, build, to_dict
-from simnet.simulation import simulate
+from simnet.core.errors import SimnetError
+from simnet.engine.scenario import Scenario, build, to_dict
+from simnet.engine.simulation import simulate
 from simnet.strategies import STRATEGIES, Exchange
 from simnet.strategies.compressing import CompressingStrategy, GatheredPayload, gather_payloads, kernel_costs
 from simnet.workload.buckets import Bucket
@@ -239,9 +239,9 @@ class TestFault:
 
 ASKED = """
 import json
-from simnet.scenario import build
-from simnet.simulation import simulate
-from simnet.compare.tune import systems
+from simnet.engine.scenario import build
+from simnet.engine.simulation import simulate
+from simnet.analysis.tune import systems
 
 link = {"bandwidth": "10 Gbit/s", "latency": "5 us"}
 cluster = {"num_nodes": 2, "ranks_per_node": 2, "intra_node": link, "inter_node": link}
@@ -251,7 +251,7 @@ print(json.dumps([result.strategy, result.compression_ratio, "Half precision" in
 """
 REAL = """
 import torch
-from binsgdm.systems.registry import SYSTEMS, make
+from binsgdm.compressors.registry import SYSTEMS, make
 
 print(SYSTEMS["half_precision"].title, make("half_precision", rank=0, world_size=1) is not None)
 """
@@ -281,8 +281,8 @@ def test_a_package_that_is_installed_brings_its_strategy(installed: Path) -> Non
 
 
 BROKEN = """
-from simnet.errors import SimnetError
-from simnet.scenario import build
+from simnet.core.errors import SimnetError
+from simnet.engine.scenario import build
 
 link = {"bandwidth": "10 Gbit/s", "latency": "5 us"}
 cluster = {"num_nodes": 2, "ranks_per_node": 2, "intra_node": link, "inter_node": link}
@@ -314,7 +314,7 @@ def test_what_the_package_sends_is_what_it_says_that_it_sends(installed: Path, m
     monkeypatch.syspath_prepend(str(installed))
     from half_precision import real, simulated
 
-    from binsgdm.systems.registry import registered
+    from binsgdm.compressors.registry import registered
     from tests.helpers.messages import real_messages, simulated_messages
 
     STRATEGIES.register(simulated.HalfPrecision)

@@ -9,13 +9,12 @@ import pytest
 from msgspec import Struct
 
 from docs import commands, generate, keys
-from simnet import sweeps
-from simnet.commands.main import cli
-from simnet.compare import convergence
-from simnet.fitting import measurement_file
-from simnet.lab import campaign
-from simnet.scenario import load, load_experiment
-from simnet.simulation import simulate
+from simnet.analysis import convergence, sweeps
+from simnet.calibration import measurement_file
+from simnet.cli.main import cli
+from simnet.engine.scenario import load, load_experiment
+from simnet.engine.simulation import simulate
+from simnet.validation.lab import campaign
 
 
 @pytest.mark.parametrize("path", generate.pages(), ids=lambda path: path.name)

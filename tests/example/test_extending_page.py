@@ -10,8 +10,8 @@ from docs import shown
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("add-a-system.md", "add-an-all-reduce.md", "add-a-fault.md")
 SIMULATE = """
-from simnet.scenario import load
-from simnet.simulation import simulate
+from simnet.engine.scenario import load
+from simnet.engine.simulation import simulate
 
 SWAP = {"kind": "all_reduce", "algorithm": "swap_gather"}
 flapping = {"kind": "flapping", "node": 1, "to_s": 0.2}

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from docs import gallery, shown
-from simnet.commands.main import cli
+from simnet.cli.main import cli
 
 PAGE = gallery.PAGE.read_text(encoding="utf-8")
 COMMANDS = [command for block in shown.blocks(PAGE, "console") for command in shown.commands(block)]

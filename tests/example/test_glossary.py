@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from docs import commands, generate, keys
-from simnet.commands.main import cli
+from simnet.cli.main import cli
 from tests.helpers import markdown
 
 GLOSSARY = (generate.REFERENCE / "glossary.md").read_text(encoding="utf-8")

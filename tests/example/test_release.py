@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from simnet.version import VERSION
+from simnet.core.version import VERSION
 from tests.helpers.needs import needs
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from simnet.result import PointResult, StrategyResult, SweepResult
+from simnet.engine.result import PointResult, StrategyResult, SweepResult
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "results.md").read_text(encoding="utf-8")
 

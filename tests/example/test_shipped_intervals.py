@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from simnet import files
-from simnet.hardware import Calibration
-from simnet.schema import build
+from simnet.cluster.hardware import Calibration
+from simnet.core import files
+from simnet.core.schema import build
 from simnet.workload.workload import Workload
 
 CALIBRATIONS = [name for name in files.names("calibrations") if name != "ideal"]

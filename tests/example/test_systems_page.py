@@ -7,7 +7,7 @@ from tests.helpers.needs import needs
 needs("torch")
 
 from benchmarks import regions
-from binsgdm.systems.registry import SYSTEMS
+from binsgdm.compressors.registry import SYSTEMS
 from docs import systems
 
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from simnet.compare.convergence import load
+from simnet.analysis.convergence import load
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "bring-your-own-trainings.md").read_text(encoding="utf-8")
 

@@ -13,7 +13,7 @@ from tests.helpers.needs import needs
 ROOT = Path(__file__).resolve().parents[2]
 DATA = {"scenarios": "simnet/_scenarios", "docs/templates": "simnet/_templates"}
 FOUND = """
-from simnet import files, templates
+from simnet.core import files, templates
 print(files.root(), templates.root(), templates.paragraphs("advice.txt", "published", {})[:10], sep="\\n")
 """
 
@@ -53,12 +53,12 @@ def test_an_installed_wheel_uses_its_own_data(site: Path, tmp_path: Path) -> Non
 
 
 def test_an_installed_wheel_knows_the_commit_that_it_was_built_from(site: Path, tmp_path: Path) -> None:
-    from simnet.version import commit_of_checkout
+    from simnet.core.version import commit_of_checkout
 
     needs("git checkout")
     commit = commit_of_checkout(ROOT)
     environment = {**os.environ, "PYTHONPATH": str(site), "PATH": ""}
-    code = "from simnet import version; print(version.commit())"
+    code = "from simnet.core import version; print(version.commit())"
     ran = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from simnet import files
+from simnet.core import files
 from tests.helpers.cli import ROOT, run
 from tests.helpers.needs import needs
 
@@ -33,7 +33,7 @@ OF_TORCH_ALONE = ["unet", pytest.param("llama_1b", marks=pytest.mark.slow)]
 MAX_RSS = """
 import json, resource
 import torch
-from binsgdm.describe.step_description import StepOptions, describe_step
+from binsgdm.recording.step_description import StepOptions, describe_step
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 found = describe_step("llama_70b", StepOptions(batch=1, number_format="bf16"))
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

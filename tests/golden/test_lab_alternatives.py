@@ -12,7 +12,7 @@ from tests.helpers.needs import needs
 needs("torch")
 
 from benchmarks.regions import filled, region
-from simnet.comparison import mean_error, worst_error
+from simnet.calibration.comparison import mean_error, worst_error
 from studies.alternatives import alternatives_page, forecast
 from studies.alternatives.forecast import GOLDEN, WAYS
 from studies.recorded import forecast as recorded

@@ -2,8 +2,8 @@
 
 import pytest
 
-from simnet.lab import campaign
 from simnet.validation.campaign_prediction import CampaignResult
+from simnet.validation.lab import campaign
 from tests.helpers.lab_pages import ROOT, errors_line, evaluate, found_points, page, told_points
 
 FOLDER = ROOT / "tests/golden/lab_campaign"

@@ -12,7 +12,7 @@ from tests.helpers.needs import needs
 needs("torch")
 
 from benchmarks.regions import filled, region
-from simnet.comparison import mean_error, worst_error
+from simnet.calibration.comparison import mean_error, worst_error
 from studies.recorded import forecast, recorded_page
 from studies.recorded.rows import (
     BANDWIDTHS,

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from simnet.comparison import mean_error
-from simnet.show.validation import percent
+from simnet.calibration.comparison import mean_error
+from simnet.report.validation import percent
 from simnet.validation import ranking
 from simnet.validation.campaign_prediction import CampaignResult
 from tests.helpers.lab_pages import ROOT, errors_line, evaluate, found_points, page, told_points

@@ -14,8 +14,8 @@ from tests.helpers.needs import needs
 needs("torch")
 
 from benchmarks.regions import filled, region
-from simnet.comparison import mean_error, worst_error
-from simnet.fitting import measurement_file
+from simnet.calibration import measurement_file
+from simnet.calibration.comparison import mean_error, worst_error
 from studies.uneven import forecast, uneven_page
 from studies.uneven.rows import (
     BANDWIDTHS,
@@ -112,7 +112,7 @@ def test_the_errors_are_those_of_the_page() -> None:
 def test_the_tensors_that_are_predicted_are_those_of_the_model_that_runs() -> None:
     import torch
 
-    from binsgdm.measure.model_zoo import build
+    from binsgdm.recording.model_zoo import build
     from studies.uneven.rows import MODEL
 
     module = build(MODEL, 1, torch.device("cpu")).module

@@ -2,8 +2,8 @@
 
 import pytest
 
-from simnet import model_error
-from simnet.hardware import Calibration
+from simnet.cluster.hardware import Calibration
+from simnet.engine import model_error
 from studies import model_error as study
 from tests.helpers.lab_pages import evaluate
 

@@ -14,18 +14,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from simnet import files, model_error
-from simnet import scenario as scenarios
-from simnet.comparison import mean_error
-from simnet.hardware import Calibration
-from simnet.scenario import Scenario
-from simnet.show import validation_page
-from simnet.simulation import simulate
+from simnet.calibration.comparison import mean_error
+from simnet.cluster.hardware import Calibration
+from simnet.core import files
+from simnet.core.units import Duration
+from simnet.engine import model_error
+from simnet.engine import scenario as scenarios
+from simnet.engine.scenario import Scenario
+from simnet.engine.simulation import simulate
+from simnet.report import validation_page
 from simnet.strategies import OneBitAdam
-from simnet.units import Duration
-from simnet.validation import coverage, published_rows, row_usage, sets, shipped
+from simnet.validation import coverage, published_rows, row_usage, shipped
+from simnet.validation import published as sets
 from simnet.validation.outcome import Limit, Outcome
-from simnet.validation.sets import hipress, hkbu, one_bit_adam, one_bit_models
+from simnet.validation.published import hipress, hkbu, one_bit_adam, one_bit_models
 from simnet.workload.workload import Workload
 
 ROOT = Path(__file__).parents[2]

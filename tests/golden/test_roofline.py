@@ -2,7 +2,7 @@
 
 import pytest
 
-from simnet.files import data_path
+from simnet.core.files import data_path
 from simnet.workload import roofline
 from studies import roofline as study
 

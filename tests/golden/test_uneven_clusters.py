@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.regions import filled
-from simnet.scenario import load_experiment
+from simnet.engine.scenario import load_experiment
 from studies import uneven_questions, uneven_questions_page
 from studies.uneven_questions import BANDWIDTH, NODES, line
 

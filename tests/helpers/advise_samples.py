@@ -4,14 +4,14 @@ import typing
 
 from msgspec.structs import replace
 
-from simnet.compare.advice import Advice, RankedSystem
-from simnet.compare.rank import advise
-from simnet.compare.tune import chosen, dense_systems
-from simnet.hardware import Calibration, Cluster
-from simnet.scenario import RunSettings, Scenario
-from simnet.simulation import simulate
+from simnet.analysis.advice import Advice, RankedSystem
+from simnet.analysis.advise import advise
+from simnet.analysis.tune import chosen, dense_systems
+from simnet.cluster.hardware import Calibration, Cluster
+from simnet.core.units import Bandwidth, Duration
+from simnet.engine.scenario import RunSettings, Scenario
+from simnet.engine.simulation import simulate
 from simnet.strategies import AnyStrategy, DenseAllReduce
-from simnet.units import Bandwidth, Duration
 from simnet.workload.workload import Gradient, Workload
 from tests.helpers.topologies import link
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from simnet.lab import campaign
-from simnet.lab.campaign import Launch
+from simnet.validation.lab import campaign
+from simnet.validation.lab.campaign import Launch
 from tests.helpers.training_samples import DENSE, HEAD, SETUP
 
 TEXT = """

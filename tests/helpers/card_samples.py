@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from simnet.fitting.card_folder import PARTS
+from simnet.calibration.card_folder import PARTS
 from simnet.strategies.kernel_table import every
 
 NAME = "Synthetic X100 SXM5 80GB HBM3"

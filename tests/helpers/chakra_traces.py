@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from simnet.step_exchange import chakra_protobuf
-from simnet.step_exchange.chakra_node import ChakraNode, ChakraTrace
+from simnet.traces import chakra_protobuf
+from simnet.traces.chakra_node import ChakraNode, ChakraTrace
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "chakra"
 ALL_REDUCE, GATHER = 0, 3

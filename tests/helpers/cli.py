@@ -6,7 +6,7 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from simnet.commands.main import cli
+from simnet.cli.main import cli
 
 ROOT = Path(__file__).parents[2]
 BANDWIDTH = "cluster.inter_node.bandwidth"

@@ -9,16 +9,17 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
-from binsgdm.ddp import attach_one_bit_adam
 from binsgdm.optimizers.one_bit_adam import OneBitAdam as RealOneBitAdam
-from binsgdm.systems.ddp_hook import compress_gradients
-from simnet import schema, strategies
-from simnet.hardware import Calibration, Cluster, Link
-from simnet.network.topology import Topology
-from simnet.network.topology import build as build_topology
-from simnet.program import Communicate, Program
+from binsgdm.parallel.ddp import attach_one_bit_adam
+from binsgdm.parallel.ddp_hook import compress_gradients
+from simnet import strategies
+from simnet.cluster.hardware import Calibration, Cluster, Link
+from simnet.cluster.topology import Topology
+from simnet.cluster.topology import build as build_topology
+from simnet.core import schema
+from simnet.core.units import Bandwidth, Duration
 from simnet.strategies import Strategy
-from simnet.units import Bandwidth, Duration
+from simnet.strategies.program import Communicate, Program
 from simnet.workload.training_step import Step, Tensor
 from tests.helpers.recorded_steps import recorded
 from tests.helpers.step_forms import StepForm, form_of_program, form_of_recording

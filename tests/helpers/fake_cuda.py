@@ -1,4 +1,4 @@
-"""What `binsgdm.streams` asks of `torch.cuda`, without a GPU."""
+"""What `binsgdm.kernels.streams` asks of `torch.cuda`, without a GPU."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from binsgdm import streams
+from binsgdm.kernels import streams
 
 
 class FakeCuda:

@@ -13,11 +13,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from binsgdm import streams
-from binsgdm.exchange import groups
-from binsgdm.exchange.thread import CommunicationThread
-from binsgdm.systems.gradient_exchange import GradientExchange, exchange_bucket
-from binsgdm.systems.registry import SYSTEMS, make
+from binsgdm.comm import groups
+from binsgdm.comm.thread import CommunicationThread
+from binsgdm.compressors.registry import SYSTEMS, make
+from binsgdm.kernels import streams
+from binsgdm.parallel.gradient_exchange import GradientExchange, exchange_bucket
 from tests.helpers.race_detector import FakeStream, RaceDetector
 
 SYSTEM_CASES: list[tuple[str, dict[str, Any]]] = [

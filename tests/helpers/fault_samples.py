@@ -5,13 +5,13 @@ from typing import Any
 
 import msgspec
 
-from simnet.hardware import FAULTS, Calibration, Cluster, Fabric, Fault
-from simnet.result import StrategyResult
-from simnet.scenario import RunSettings, Scenario
-from simnet.schema import build
-from simnet.simulation import simulate
+from simnet.cluster.hardware import FAULTS, Calibration, Cluster, Fabric, Fault
+from simnet.core.schema import build
+from simnet.core.units import Bandwidth, Duration, Size
+from simnet.engine.result import StrategyResult
+from simnet.engine.scenario import RunSettings, Scenario
+from simnet.engine.simulation import simulate
 from simnet.strategies import DenseAllReduce
-from simnet.units import Bandwidth, Duration, Size
 from simnet.workload.workload import Workload
 from tests.helpers.topologies import link
 

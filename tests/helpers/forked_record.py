@@ -5,7 +5,7 @@ import runpy
 import subprocess
 import sys
 
-from simnet.commands.main import main
+from simnet.cli.main import main
 from tests.helpers.launch import exit_code
 
 

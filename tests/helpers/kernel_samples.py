@@ -5,10 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from binsgdm import functional
-from binsgdm.bits import packed_numel
-from binsgdm.kernels import Kernels, reference
-from binsgdm.random import Key
+from binsgdm.kernels import Kernels, functional, reference
+from binsgdm.kernels.bits import packed_numel
+from binsgdm.kernels.random import Key
 
 KEY = Key(seed=2**63 + 5, step=2**31 + 3, rank=7, stream=1)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

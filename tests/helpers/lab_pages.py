@@ -4,12 +4,12 @@ import re
 from functools import cache
 from pathlib import Path
 
-from simnet.comparison import mean_error, worst_error
-from simnet.lab import campaign
-from simnet.show.validation import percent
-from simnet.units import format_seconds
+from simnet.calibration.comparison import mean_error, worst_error
+from simnet.core.units import format_seconds
+from simnet.report.validation import percent
 from simnet.validation import campaign_prediction
 from simnet.validation.campaign_prediction import CampaignResult
+from simnet.validation.lab import campaign
 from simnet.validation.training_steps import TrainedPoint
 
 ROOT = Path(__file__).parents[2]

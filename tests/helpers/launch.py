@@ -19,8 +19,8 @@ import torch.distributed as dist
 
 # The compiler takes two seconds to import, in each process that makes its first optimizer.
 PRELOAD = [
-    "torch", "torch.distributed", "torch.distributed.fsdp", "torch._dynamo", "sklearn.datasets", "numba", "binsgdm.ddp",
-    "tests.helpers.warm",
+    "torch", "torch.distributed", "torch.distributed.fsdp", "torch._dynamo", "sklearn.datasets", "numba",
+    "binsgdm.parallel.ddp", "tests.helpers.warm",
 ]  # fmt: skip
 LONGEST_S = 240.0
 """Of a rank; the tests that it is for are ended a minute later."""

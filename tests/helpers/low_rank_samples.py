@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from binsgdm.exchange import RankContext
-from binsgdm.systems.base import GradientBucket
+from binsgdm.comm import RankContext
+from binsgdm.compressors.base import GradientBucket
 
 SHAPES = ((16, 12), (), (0, 3), (7,), (8, 3, 2))
 NAMES = ("conv", "scale", "nothing", "bias", "head")

@@ -1,6 +1,6 @@
 """Measurement files that no machine has made."""
 
-from simnet.fitting.measurement_file import WHAT, Hardware, MeasurementFile, Series, Setup, Software
+from simnet.calibration.measurement_file import WHAT, Hardware, MeasurementFile, Series, Setup, Software
 
 
 def setup(nodes: int, per_node: int, nic_bytes_per_s: float | None) -> Setup:

@@ -5,16 +5,16 @@ from dataclasses import replace
 import msgspec
 import torch
 
-from binsgdm.exchange import AllGather, AllReduceSum, AllToAll, Message, RankContext, SendRecv, group_members
-from binsgdm.systems.base import GradientBucket, numel_of
-from binsgdm.systems.registry import make
+from binsgdm.comm import AllGather, AllReduceSum, AllToAll, Message, RankContext, SendRecv, group_members
+from binsgdm.compressors.base import GradientBucket, numel_of
+from binsgdm.compressors.registry import make
 from simnet import strategies
-from simnet.collectives.schedule import Group, group_of
-from simnet.hardware import Calibration, Cluster, Link
-from simnet.network.topology import Topology
-from simnet.network.topology import build as build_topology
-from simnet.program import Communicate
-from simnet.units import Bandwidth, Duration
+from simnet.cluster.hardware import Calibration, Cluster, Link
+from simnet.cluster.schedule import Group, group_of
+from simnet.cluster.topology import Topology
+from simnet.cluster.topology import build as build_topology
+from simnet.core.units import Bandwidth, Duration
+from simnet.strategies.program import Communicate
 from simnet.workload.buckets import Bucket
 from simnet.workload.training_step import Step
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from binsgdm.measure import stream_timing
+from binsgdm.bench import stream_timing
 from tests.helpers.pretend_device import PretendDevice, pretended_device
 
 L2_BYTES = 2**10

@@ -22,8 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from binsgdm import streams, triton_support, uploads
-from binsgdm.kernels import tables
+from binsgdm.kernels import streams, tables, triton_support, uploads
 
 aten = torch.ops.aten
 _LAUNCH = triton_support.launch

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from simnet.collectives.schedule import Schedule
+from simnet.cluster.schedule import Schedule
 
 Held = dict[int, Counter[int]]
 """Chunk -> how often each rank's contribution is in it."""

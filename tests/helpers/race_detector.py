@@ -83,7 +83,7 @@ class _Memory:
 
 
 class RaceDetector:
-    """Streams of one device, as `binsgdm.streams.CudaStreams`.
+    """Streams of one device, as `binsgdm.kernels.streams.CudaStreams`.
 
     Attributes:
         races: what was found, a sentence each.
@@ -107,7 +107,7 @@ class RaceDetector:
         self._freed: deque[_Memory] = deque()
         self._is_in_backward = False
 
-    # What binsgdm.streams has.
+    # What binsgdm.kernels.streams has.
 
     def current(self) -> FakeStream:
         return getattr(self._local, "stream", None) or self.default

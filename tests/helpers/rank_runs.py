@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from simnet.fitting.rank_samples import RankSamples
+from simnet.calibration.rank_samples import RankSamples
 from tests.helpers import kineto_traces, training_samples
 from tests.helpers.kineto_traces import Event, event
 

@@ -5,9 +5,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from simnet import results_file
-from simnet.hardware import Calibration, Cluster, Link
-from simnet.result import (
+from simnet.analysis import results_file
+from simnet.cluster.hardware import Calibration, Cluster, Link
+from simnet.core.units import Bandwidth, Duration, Size
+from simnet.engine.result import (
     Breakdown,
     RunResult,
     Span,
@@ -17,9 +18,8 @@ from simnet.result import (
     point_result,
     to_json,
 )
-from simnet.scenario import Scenario
+from simnet.engine.scenario import Scenario
 from simnet.strategies import BinSGDM, DenseAllReduce
-from simnet.units import Bandwidth, Duration, Size
 from simnet.workload.workload import ComputeTime, Workload
 
 # name: (title, gradient bytes, forward + backward [s], optimizer [s], samples per rank)

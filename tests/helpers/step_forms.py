@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from simnet.program import Communicate, Compute, Kernel, Operation, OperationId, Program
+from simnet.strategies.program import Communicate, Compute, Kernel, Operation, OperationId, Program
 
 Place = tuple[int, int]
 

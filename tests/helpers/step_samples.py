@@ -1,9 +1,9 @@
 """Training steps to be simulated: one model, two calibrations, every kind of strategy."""
 
-from simnet.hardware import Calibration
-from simnet.scenario import Scenario
+from simnet.cluster.hardware import Calibration
+from simnet.core.units import Bandwidth, Duration, Size
+from simnet.engine.scenario import Scenario
 from simnet.strategies import BinSGDM, DenseAllReduce, OneBitAdam
-from simnet.units import Bandwidth, Duration, Size
 from simnet.workload.workload import Workload
 from tests.helpers.topologies import cluster
 

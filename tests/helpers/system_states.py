@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
-from binsgdm.exchange import RankContext, run_in_lockstep
-from binsgdm.systems.base import Averager, GradientBucket, Shapes
-from binsgdm.systems.registry import SYSTEMS, make
+from binsgdm.comm import RankContext, run_in_lockstep
+from binsgdm.compressors.base import Averager, GradientBucket, Shapes
+from binsgdm.compressors.registry import SYSTEMS, make
 
 NODES, LOCAL = 2, 2
 WORLD_SIZE = NODES * LOCAL

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from simnet.hardware import Calibration
-from simnet.result import Breakdown, RunResult, StrategyResult
-from simnet.scenario import RunSettings, Scenario
+from simnet.cluster.hardware import Calibration
+from simnet.core.units import Bandwidth, Duration
+from simnet.engine.result import Breakdown, RunResult, StrategyResult
+from simnet.engine.scenario import RunSettings, Scenario
 from simnet.strategies import DenseAllReduce
-from simnet.units import Bandwidth, Duration
 from simnet.workload.workload import Gradient, Workload
 from tests.helpers.topologies import cluster
 

@@ -4,14 +4,14 @@ from typing import Any
 
 import simpy
 
-from simnet.collectives.execute import Exact, Folded
-from simnet.collectives.schedule import Schedule
-from simnet.hardware import Calibration, Cluster, Fabric, Link, LinkCalibration
-from simnet.nccl_costs import NcclCosts
-from simnet.network import topology as topologies
-from simnet.network.topology import Topology
-from simnet.timed_work import HostCost
-from simnet.units import Bandwidth, Duration, Size
+from simnet.cluster import topology as topologies
+from simnet.cluster.hardware import Calibration, Cluster, Fabric, Link, LinkCalibration
+from simnet.cluster.nccl_costs import NcclCosts
+from simnet.cluster.schedule import Schedule
+from simnet.cluster.timed_work import HostCost
+from simnet.cluster.topology import Topology
+from simnet.core.units import Bandwidth, Duration, Size
+from simnet.engine.execute_schedule import Exact, Folded
 
 INTRA_BYTES_PER_S, INTRA_ALPHA_S = 300e9, 0.5e-6
 INTER_BYTES_PER_S, INTER_ALPHA_S = 1.25e9, 5e-6

@@ -2,7 +2,7 @@
 
 import torch
 
-from binsgdm.exchange import RankContext, run_in_lockstep
+from binsgdm.comm import RankContext, run_in_lockstep
 from binsgdm.kernels import select
 from binsgdm.optimizers.base import ParamState
 from binsgdm.optimizers.scheme import SCHEMES

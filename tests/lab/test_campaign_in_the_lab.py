@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from simnet.errors import SimnetError
-from simnet.lab import campaign, run_campaign
-from simnet.show import campaign_page
+from simnet.core.errors import SimnetError
+from simnet.report import campaign_page
 from simnet.validation import campaign_prediction
 from simnet.validation.campaign_prediction import CampaignResult, evaluate
+from simnet.validation.lab import campaign, run_campaign
 from simnet.validation.training_steps import TrainedPoint
 from tests.helpers.needs import needs
 

@@ -11,11 +11,11 @@ from threading import Timer
 
 import pytest
 
-from simnet.errors import SimnetError
-from simnet.lab import machine
-from simnet.lab.lab import Lab
-from simnet.lab.plan import LabSpec
-from simnet.units import Bandwidth
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth
+from simnet.validation.lab import machine
+from simnet.validation.lab.lab import Lab
+from simnet.validation.lab.plan import LabSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMESPACES = Path("/var/run/netns")

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from simnet.cluster.schedule import Round, Schedule, Send
 from simnet.collectives import broadcast, direct, halving_doubling, hierarchical, ring, tree
-from simnet.collectives.schedule import Round, Schedule, Send
 from tests.helpers.topologies import link, run_exact, run_folded, topology
 
 MAKERS = {

@@ -9,11 +9,11 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm import exchange
-from binsgdm.exchange import RankContext, run_in_lockstep
-from binsgdm.flat_buckets import FlatBucket
+from binsgdm import comm as exchange
+from binsgdm.comm import RankContext, run_in_lockstep
+from binsgdm.comm.flat_buckets import FlatBucket
 from binsgdm.kernels import select
-from binsgdm.random import RandomStream
+from binsgdm.kernels.random import RandomStream
 
 NUMEL = 8 * 6 * 2000
 SIGMAS = 5
@@ -44,7 +44,7 @@ def signs_of_all(scheme: str, updates: list[float], ranks_per_node: int, step: i
                 "flat": lambda p=packed, context=context: exchange.flat(p, bucket, context, kernels),
             }[scheme]()
         )
-    from binsgdm.bits import unpack_signs
+    from binsgdm.kernels.bits import unpack_signs
 
     return [unpack_signs(packed, NUMEL) for packed in run_in_lockstep(talks, ranks_per_node)]
 

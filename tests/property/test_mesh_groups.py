@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simnet.cluster.hardware import Calibration
+from simnet.cluster.schedule import Group, group_of
 from simnet.collectives import algorithms, broadcast, direct, hierarchical, nccl, ring, tree
-from simnet.collectives.schedule import Group, group_of
-from simnet.hardware import Calibration
 from tests.helpers.proof import complete, own_contributions, walk
 from tests.helpers.topologies import NCCL_COSTS, leaves, run_exact, run_folded, topology
 

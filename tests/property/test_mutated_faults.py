@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from simnet import scenario
-from simnet.errors import SimnetError
-from simnet.hardware import FAULTS
-from simnet.simulation import simulate
+from simnet.cluster.hardware import FAULTS
+from simnet.core.errors import SimnetError
+from simnet.engine import scenario
+from simnet.engine.simulation import simulate
 from tests.helpers.mutations import damaged_data
 from tests.helpers.scenario_samples import pod
 

@@ -24,9 +24,9 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import settings
 
-from simnet import files
-from simnet.commands.main import cli
-from simnet.commands.terminal import LINE
+from simnet.cli.main import cli
+from simnet.cli.terminal import LINE
+from simnet.core import files
 from tests.helpers import step_files
 from tests.helpers.mutations import VALUES, as_json, as_toml, damaged, damaged_bytes
 from tests.helpers.scenario_samples import SWEEP, pod, write

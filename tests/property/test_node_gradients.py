@@ -7,14 +7,13 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm import functional
-from binsgdm.bits import unpack_signs
-from binsgdm.exchange import RankContext, run_in_lockstep
-from binsgdm.kernels import select
+from binsgdm.comm import RankContext, run_in_lockstep
+from binsgdm.kernels import functional, select
+from binsgdm.kernels.bits import unpack_signs
+from binsgdm.kernels.random import Key, RandomStream, thresholds
 from binsgdm.optimizers.base import ParamState
 from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.worker import Worker
-from binsgdm.random import Key, RandomStream, thresholds
 
 SHAPES = [(50,), (3, 40), (7,), (129,)]
 BETAS = (0.5, 0.5, 0.9, 0.9)

@@ -9,7 +9,7 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.bits import pack_signs, packed_numel, unpack_signs
+from binsgdm.kernels.bits import pack_signs, packed_numel, unpack_signs
 
 
 @given(st.lists(st.booleans(), max_size=3000))

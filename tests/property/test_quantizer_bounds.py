@@ -16,9 +16,9 @@ import torch
 from benchmarks import bounds, other_systems
 from benchmarks.gradients import Gradient, relative_errors
 from benchmarks.quantizers import coded, largest_bound, quantizers
-from binsgdm.random import Key
-from binsgdm.systems.eight_bit import ByteGrad
-from binsgdm.systems.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
+from binsgdm.compressors.eight_bit import ByteGrad
+from binsgdm.compressors.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
+from binsgdm.kernels.random import Key
 
 NUMEL = 4096
 
@@ -146,7 +146,7 @@ def test_elias_codes_are_below_their_bound_and_independent_levels_not_below_thei
 
 
 def test_the_length_of_a_code_is_that_of_the_encoder() -> None:
-    from binsgdm.systems.elias import omega
+    from binsgdm.compressors.elias import omega
 
     numbers = torch.arange(1, 3000)
     assert omega(numbers)[1].tolist() == [bounds.omega_bits(number) for number in numbers.tolist()]

@@ -5,17 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simnet import faults, iterations
+from simnet.cluster import faults
+from simnet.cluster.hardware import Calibration, Fault, LinkCalibration, SlowNode
+from simnet.cluster.topology import Topology
 from simnet.collectives import direct, hierarchical, ring
-from simnet.grouped_runner import GroupedRunner, RanksIteration
-from simnet.hardware import Calibration, Fault, LinkCalibration, SlowNode
-from simnet.iterations import RunStep, run_grouped
-from simnet.network.topology import Topology
-from simnet.program import Communicate, Compute, OperationId
-from simnet.rank_recurrence import RankRecurrence, holds_for
-from simnet.timeline import Streams
-from simnet.units import Duration
-from simnet.variation import Variation
+from simnet.core.units import Duration
+from simnet.engine import iterations
+from simnet.engine.grouped_runner import GroupedRunner, RanksIteration
+from simnet.engine.iterations import RunStep, run_grouped
+from simnet.engine.rank_recurrence import RankRecurrence, holds_for
+from simnet.engine.timeline import Streams
+from simnet.engine.variation import Variation
+from simnet.strategies.program import Communicate, Compute, OperationId
 from tests.helpers.topologies import CALIBRATIONS, topology
 
 NEAR = 1e-9

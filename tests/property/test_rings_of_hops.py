@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.collectives.hops import around_rings
+from simnet.engine.hops import around_rings
 
 costs = st.one_of(st.sampled_from([1.0, 2.0, 5.0]), st.floats(0.1, 9.0))
 

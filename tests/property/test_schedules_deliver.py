@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from simnet.cluster.schedule import Group, Round, Schedule, Send, group_of
 from simnet.collectives import algorithms, broadcast, direct, halving_doubling, hierarchical, ring, tree
-from simnet.collectives.schedule import Group, Round, Schedule, Send, group_of
 from tests.helpers.proof import complete, own_contributions, walk
 
 KINDS = ("world", "intra_node", "inter_node")

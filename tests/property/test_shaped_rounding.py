@@ -13,7 +13,7 @@ needs("torch")
 import torch
 
 from benchmarks.rounding_model import SCHEMES, Drawn, Shaped, rounded
-from binsgdm import functional
+from binsgdm.kernels import functional
 
 NUMEL = 32
 SCALE = functional.SCALE

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from benchmarks.rounding_model import rounded
-from binsgdm import functional
+from binsgdm.kernels import functional
 from studies.lockstep import LockStep, binsgdm
 
 SHAPES = ((33,), (5, 7))

@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet import step_file
-from simnet.step_exchange import chakra_export, chakra_protobuf
-from simnet.step_exchange.chakra_node import LAYOUT_ATTRIBUTE, ChakraNode, ChakraTrace
-from simnet.step_exchange.import_files import ImportOptions, step_of
-from simnet.step_file import RecordedLayout
+from simnet.strategies import step_file
+from simnet.strategies.step_file import RecordedLayout
+from simnet.traces import chakra_export, chakra_protobuf
+from simnet.traces.chakra_node import LAYOUT_ATTRIBUTE, ChakraNode, ChakraTrace
+from simnet.traces.import_step import ImportOptions, step_of
 from tests.helpers import step_files
 
 GROUPS = ((8, 1), (4, 1), (2, 4), (2, 1), (4, 2))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.units import Bandwidth, Duration, Quantity, Size
+from simnet.core.units import Bandwidth, Duration, Quantity, Size
 
 NON_NEGATIVE = st.floats(min_value=0, max_value=1e300, allow_nan=False, allow_infinity=False)
 

@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from simnet.hardware import Calibration, Fault
-from simnet.result import StrategyResult
-from simnet.scenario import RunSettings, Scenario
-from simnet.simulation import simulate
+from simnet.cluster.hardware import Calibration, Fault
+from simnet.core.units import Bandwidth, Duration, Size
+from simnet.engine.result import StrategyResult
+from simnet.engine.scenario import RunSettings, Scenario
+from simnet.engine.simulation import simulate
 from simnet.strategies import AnyStrategy, BinSGDM, DenseAllReduce, OneBitAdam
-from simnet.units import Bandwidth, Duration, Size
 from simnet.workload.workload import Workload
 from tests.helpers.fault_samples import cluster, fault
 

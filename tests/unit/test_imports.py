@@ -17,13 +17,34 @@ from tests.helpers.module_order import BINSGDM_ORDER, ORDER
 
 ROOT = Path(__file__).resolve().parents[2]
 SIMPY_ROOMS = (
-    "simnet/network/links.py",
-    "simnet/network/gpu.py",
-    "simnet/collectives/execute.py",
-    "simnet/event_runner.py",
+    "simnet/engine/links.py",
+    "simnet/engine/gpu.py",
+    "simnet/engine/execute_schedule.py",
+    "simnet/engine/event_runner.py",
 )
-SIMULATOR = ("simpy", "simnet.simulation", "simnet.network", "simnet.event_runner", "simnet.folded_runner")
-MACHINE = ("os", "pathlib", "shutil", "signal", "socket", "subprocess", "sys", "tempfile", "simnet.lab.machine")
+SIMULATOR = (
+    "simpy",
+    "simnet.cluster.topology",
+    "simnet.engine.simulation",
+    "simnet.engine.gpu",
+    "simnet.engine.gpu_sharing",
+    "simnet.engine.links",
+    "simnet.engine.event_runner",
+    "simnet.engine.folded_runner",
+)
+# Of the room of reports these ask: the explorer, and what a report holds.
+ASKING = {"contents", "explorer_live", "explorer_static_page"}
+MACHINE = (
+    "os",
+    "pathlib",
+    "shutil",
+    "signal",
+    "socket",
+    "subprocess",
+    "sys",
+    "tempfile",
+    "simnet.validation.lab.machine",
+)
 PACKAGES = ("simnet", "binsgdm", "benchmarks", "studies", "examples")
 HEAVY = {
     "torch", "pandas", "matplotlib", "numpy", "rich", "scipy", "tomli_w", "jinja2", "distributed", "dask", "pyarrow",
@@ -31,13 +52,13 @@ HEAVY = {
 SLOW_TO_START = {"simpy", "importlib.metadata", "multiprocessing", "concurrent.futures", "difflib"}
 SIMULATE_INLINE = """
 import json, sys
-import simnet.commands.main
-from simnet.simulation import simulate
-from simnet.hardware import Cluster, Link
-from simnet.scenario import Scenario
+import simnet.cli.main
+from simnet.engine.simulation import simulate
+from simnet.cluster.hardware import Cluster, Link
+from simnet.engine.scenario import Scenario
 from simnet.workload.workload import Workload
 from simnet.strategies import DenseAllReduce
-from simnet.units import Bandwidth, Duration, Size
+from simnet.core.units import Bandwidth, Duration, Size
 
 link = Link(bytes_per_s=Bandwidth(1.25e9), alpha_s=Duration(5e-6))
 cluster = Cluster(num_nodes=2, ranks_per_node=2, intra_node=link, inter_node=link)
@@ -134,18 +155,18 @@ def test_only_those_that_measure_reach_binsgdm_by_name() -> None:
         if isinstance(node, ast.Constant) and re.fullmatch(r"(binsgdm|torch)(\.\w+)+", str(node.value))
     }
     assert reached == {
-        "simnet/commands/doctor.py",
-        "simnet/commands/measure.py",
-        "simnet/commands/of_binsgdm.py",
-        "simnet/commands/model.py",
-        "simnet/commands/record.py",
-        "simnet/lab/campaign.py",
+        "simnet/cli/doctor.py",
+        "simnet/cli/measure.py",
+        "simnet/cli/binsgdm_commands.py",
+        "simnet/cli/model.py",
+        "simnet/cli/record.py",
+        "simnet/validation/lab/campaign.py",
     }
 
 
 @pytest.mark.parametrize("command", ["measure", "record"])
 def test_a_command_of_binsgdm_starts_without_a_heavy_library(command: str) -> None:
-    code = f"import json, sys, simnet.commands.{command}; print(json.dumps(sorted(sys.modules)))"
+    code = f"import json, sys, simnet.cli.{command}; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert HEAVY & {name.partition(".")[0] for name in json.loads(done.stdout)} == set()
 
@@ -165,23 +186,26 @@ def test_only_the_rooms_where_time_passes_import_simpy() -> None:
 
 
 def test_reports_never_import_the_simulator() -> None:
-    assert sources("simnet/show")
-    assert offences(sources("simnet/show"), SIMULATOR) == []
+    paths = [path for path in sources("simnet/report") if path.stem not in ASKING]
+    assert paths
+    assert offences(paths, SIMULATOR) == []
 
 
 def test_the_lab_never_imports_the_simulator() -> None:
-    assert sources("simnet/lab")
-    assert offences(sources("simnet/lab"), (*SIMULATOR, "simnet.fitting", "simnet.validation", "simnet.show")) == []
+    assert sources("simnet/validation/lab")
+    beside = (f"simnet.validation.{path.stem}" for path in (ROOT / "simnet/validation").iterdir() if path.stem != "lab")
+    forbidden = (*SIMULATOR, "simnet.calibration", "simnet.report", *beside)
+    assert offences(sources("simnet/validation/lab"), forbidden) == []
 
 
 def test_the_plan_of_a_lab_touches_no_machine() -> None:
-    assert offences([ROOT / "simnet/lab/plan.py"], MACHINE) == []
+    assert offences([ROOT / "simnet/validation/lab/plan.py"], MACHINE) == []
 
 
 def test_fits_never_import_the_simulator_they_are_made_for() -> None:
-    assert sources("simnet/fitting")
-    above = ("simnet.collectives", "simnet.validation", "simnet.lab", "simnet.show", "simnet.commands")
-    assert offences(sources("simnet/fitting"), (*SIMULATOR, *above)) == []
+    assert sources("simnet/calibration")
+    above = ("simnet.collectives", "simnet.validation", "simnet.report", "simnet.cli")
+    assert offences(sources("simnet/calibration"), (*SIMULATOR, *above)) == []
 
 
 def test_every_module_has_its_place_in_the_order_of_dependence() -> None:
@@ -218,11 +242,11 @@ def test_binsgdm_has_an_order_of_its_own_and_no_import_goes_up_it() -> None:
 
 def test_an_import_of_binsgdm_that_goes_up_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
-        "binsgdm/exchange/thread.py": "def f():\n    from binsgdm.optimizers.base import x",
-        "binsgdm/optimizers/base.py": "from binsgdm.exchange.thread import x",
+        "binsgdm/comm/thread.py": "def f():\n    from binsgdm.optimizers.base import x",
+        "binsgdm/optimizers/base.py": "from binsgdm.comm.thread import x",
     }
     plant(tmp_path, monkeypatch, files)
-    assert upward(graph("binsgdm")) == {"binsgdm.exchange.thread": {"binsgdm.optimizers.base"}}
+    assert upward(graph("binsgdm")) == {"binsgdm.comm.thread": {"binsgdm.optimizers.base"}}
 
 
 def test_an_import_that_goes_up_is_found_wherever_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,17 +254,17 @@ def test_an_import_that_goes_up_is_found_wherever_it_stands(tmp_path: Path, monk
         tmp_path,
         monkeypatch,
         {
-            "simnet/units.py": "def f():\n    from simnet.hardware import Link",
-            "simnet/hardware.py": "from simnet import units",
-            "simnet/collectives/schedule.py": "",
-            "simnet/network/links.py": "if TYPE_CHECKING:\n    from simnet.collectives.ring import x\n"
-            "from simnet.collectives import schedule",
-            "simnet/collectives/ring.py": "from simnet.network.links import x",
+            "simnet/core/units.py": "def f():\n    from simnet.cluster.hardware import Link",
+            "simnet/cluster/hardware.py": "from simnet.core import units",
+            "simnet/cluster/schedule.py": "",
+            "simnet/cluster/topology.py": "if TYPE_CHECKING:\n    from simnet.collectives.ring import x\n"
+            "from simnet.cluster import schedule",
+            "simnet/collectives/ring.py": "from simnet.cluster.topology import x",
         },
     )
     assert upward(graph("simnet")) == {
-        "simnet.units": {"simnet.hardware"},
-        "simnet.network.links": {"simnet.collectives.ring"},
+        "simnet.core.units": {"simnet.cluster.hardware"},
+        "simnet.cluster.topology": {"simnet.collectives.ring"},
     }
 
 
@@ -278,14 +302,14 @@ def plant(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) 
         "import simpy",
         "import simpy.events as e",
         "def f():\n    from simpy import Environment",
-        "from simnet import simulation",
-        "from .. import simulation",
-        "from ..network.links import Network",
+        "from simnet.engine import simulation",
+        "from ..engine import simulation",
+        "from ..engine.links import Network",
     ],
 )
 def test_a_planted_import_is_found(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
-    path = tmp_path / "simnet" / "show" / "planted.py"
+    path = tmp_path / "simnet" / "report" / "planted.py"
     path.parent.mkdir(parents=True)
     path.write_text(line + "\n", encoding="utf-8")
     assert len(offences([path], SIMULATOR)) == 1
@@ -293,10 +317,10 @@ def test_a_planted_import_is_found(line: str, tmp_path: Path, monkeypatch: pytes
 
 def test_the_command_that_simulates_loads_nothing_that_it_does_not_use() -> None:
     code = "import atexit, json, sys; atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr));"
-    code += "from simnet.commands.main import main; main(['simulate', 'bert_base_10gbit'])"
+    code += "from simnet.cli.main import main; main(['simulate', 'bert_base_10gbit'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     modules = set(json.loads(done.stderr))
-    assert "simnet.simulation" in modules
+    assert "simnet.engine.simulation" in modules
     assert modules & {*HEAVY, *SLOW_TO_START} == set()
 
 
@@ -313,12 +337,12 @@ def test_starting_and_simulating_import_no_heavy_library() -> None:
 @pytest.mark.parametrize(
     ("word", "places"),
     [
-        ("savefig(", {"simnet/show/figure.py"}),
-        ("rc_context(", {"simnet/show/figure.py"}),
-        ("csv.writer(", {"simnet/show/table.py"}),
+        ("savefig(", {"simnet/report/figure.py"}),
+        ("rc_context(", {"simnet/report/figure.py"}),
+        ("csv.writer(", {"simnet/report/table.py"}),
         ("DictWriter(", set()),
-        ("from rich.table", {"simnet/show/table.py"}),
-        ("from rich.progress", {"simnet/show/progress_bar.py"}),
+        ("from rich.table", {"simnet/report/table.py"}),
+        ("from rich.progress", {"simnet/report/progress_bar.py"}),
         ("progressbar(", set()),
     ],
 )

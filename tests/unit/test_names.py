@@ -87,7 +87,7 @@ def class_places() -> dict[str, list[str]]:
 def simulated_and_real() -> set[str]:
     """Return the class names of systems that are simulated and real: they are one thing."""
     needs("torch")
-    from binsgdm.systems.registry import SYSTEMS
+    from binsgdm.compressors.registry import SYSTEMS
 
     optimizers = {"BinSGDM", "OneBitAdam", "LocalSGD", "DiLoCo"}
     simulated = {type_.__name__ for type_ in STRATEGIES.built_in()}

@@ -9,13 +9,13 @@ from functools import cache
 import pytest
 from msgspec.structs import replace
 
-from simnet.commands.settings import read_settings
-from simnet.compare.tune import dense_systems, load_with_any_strategy, systems
-from simnet.scenario import Scenario
-from simnet.simulation import simulate
-from simnet.step_timer import StepTimer
+from simnet.analysis.tune import dense_systems, load_with_any_strategy, systems
+from simnet.cli.settings import read_settings
+from simnet.core.units import Duration
+from simnet.engine.scenario import Scenario
+from simnet.engine.simulation import simulate
+from simnet.engine.step_timer import StepTimer
 from simnet.strategies import FullShard
-from simnet.units import Duration
 from simnet.workload.blocks import block_of
 
 NODES, RANKS = 16, 128

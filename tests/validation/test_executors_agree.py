@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet import nccl_model
+from simnet.cluster import nccl_model
+from simnet.cluster.hardware import Calibration, LinkCalibration
+from simnet.cluster.timed_work import HostCost
 from simnet.collectives import algorithms, broadcast, closed_form, direct, hierarchical, loads, nccl, ring, tree
 from simnet.collectives.closed_form import AlphaBeta, Shape
-from simnet.hardware import Calibration, LinkCalibration
-from simnet.timed_work import HostCost
-from simnet.units import Duration, Size
+from simnet.core.units import Duration, Size
 from tests.helpers.topologies import (
     INTER_ALPHA_S,
     INTER_BYTES_PER_S,

@@ -1,17 +1,18 @@
-"""The plain loop of `simnet.folded_runner` gives what the discrete-event clock gives, to the last bit."""
+"""The plain loop of `simnet.engine.folded_runner` gives what the discrete-event clock gives, to the last bit."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from simnet import event_runner, files, folded_runner
 from simnet.collectives import algorithms, direct, ring
-from simnet.collectives.execute import Folded
-from simnet.prepared import PreparedScenario
-from simnet.program import Communicate, Compute, OperationId
-from simnet.scenario import load_experiment
-from simnet.timeline import Streams, Timeline
+from simnet.core import files
+from simnet.engine import event_runner, folded_runner
+from simnet.engine.execute_schedule import Folded
+from simnet.engine.prepared import PreparedScenario
+from simnet.engine.scenario import load_experiment
+from simnet.engine.timeline import Streams, Timeline
+from simnet.strategies.program import Communicate, Compute, OperationId
 from tests.helpers.topologies import CALIBRATIONS, leaves, topology
 
 SLOWED = [

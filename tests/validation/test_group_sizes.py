@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from simnet.comparison import mean_error, worst_error
-from simnet.network_costs import DOUBLING_FACTOR
+from simnet.calibration.comparison import mean_error, worst_error
+from simnet.cluster.network_costs import DOUBLING_FACTOR
 from simnet.validation.outcome import Prediction
-from simnet.validation.sets import hkbu, one_bit_models
-from simnet.validation.sets.one_bit_adam import NETWORKS
+from simnet.validation.published import hkbu, one_bit_models
+from simnet.validation.published.one_bit_adam import NETWORKS
 from simnet.validation.study import Fit, Study
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "network.md"

@@ -6,17 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simnet import event_runner, faults, folded_runner
+from simnet.cluster import faults
+from simnet.cluster.hardware import Calibration, Fault, SlowNode
+from simnet.cluster.schedule import GroupKind
+from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms, direct, ring
-from simnet.collectives.execute import Exact, never_share_links
-from simnet.collectives.schedule import GroupKind
-from simnet.hardware import Calibration, Fault, SlowNode
-from simnet.iterations import RunStep, run_exact, run_grouped
-from simnet.network.topology import Topology
-from simnet.program import Communicate, Compute, OperationId
-from simnet.timeline import Streams, Timeline
-from simnet.units import Duration
-from simnet.variation import Variation
+from simnet.core.units import Duration
+from simnet.engine import event_runner, folded_runner
+from simnet.engine.execute_schedule import Exact, never_share_links
+from simnet.engine.iterations import RunStep, run_exact, run_grouped
+from simnet.engine.timeline import Streams, Timeline
+from simnet.engine.variation import Variation
+from simnet.strategies.program import Communicate, Compute, OperationId
 from tests.helpers.topologies import CALIBRATIONS, NCCL_COSTS, leaves, topology
 
 NEAR = 1e-9

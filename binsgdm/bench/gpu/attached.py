@@ -12,12 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm.ddp import attach, detach
-from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import RankContext, run_in_lockstep
-from binsgdm.local_steps.diloco import DiLoCo
-from binsgdm.local_steps.local_sgd import LocalSGD
-from binsgdm.measure.gpu.lockstep import (
+from binsgdm.bench.gpu.lockstep import (
     BUCKET_ELEMENTS,
     INNER_LR,
     OUTER,
@@ -29,7 +24,7 @@ from binsgdm.measure.gpu.lockstep import (
     outer_state,
     outer_steps,
 )
-from binsgdm.measure.gpu.samples import (
+from binsgdm.bench.gpu.samples import (
     MOST_WITH_ONE_ORDER,
     SEED,
     STEPS,
@@ -42,11 +37,16 @@ from binsgdm.measure.gpu.samples import (
     num_wrong,
     parameters,
 )
-from binsgdm.measure.gpu.trainings import num_different, told_in_graph
-from binsgdm.measure.ranks import Ranks
+from binsgdm.bench.gpu.trainings import num_different, told_in_graph
+from binsgdm.bench.ranks import Ranks
+from binsgdm.comm import RankContext, run_in_lockstep
+from binsgdm.compressors.base import GradientBucket
+from binsgdm.compressors.registry import make
+from binsgdm.errors import BinsgdmError
+from binsgdm.optimizers.diloco import DiLoCo
+from binsgdm.optimizers.local_sgd import LocalSGD
 from binsgdm.optimizers.scheme import Scheme
-from binsgdm.systems.base import GradientBucket
-from binsgdm.systems.registry import make
+from binsgdm.parallel.ddp import attach, detach
 
 BUCKET_MB = BUCKET_ELEMENTS * 4 / 2**20
 OTHERS = 100  # added to a step: gradients of the parameters that BinSGDM does not have
@@ -171,7 +171,7 @@ def _train_sharded(ranks: Ranks, module: nn.Module, optimizer: torch.optim.Optim
 
 def _attached_fsdp(ranks: Ranks) -> int:
     """Compare shards that are whole with the plain parameters of one process."""
-    from binsgdm.fsdp import attach_fsdp
+    from binsgdm.parallel.fsdp import attach_fsdp
 
     module, mesh = _sharded(ranks)
     optimizer = make_binsgdm(list(module.parameters()))
@@ -185,7 +185,7 @@ def _attached_fsdp(ranks: Ranks) -> int:
 
 def _compressed_replicas(ranks: Ranks, system: str, options: dict[str, Any]) -> int:
     """Compare shards that are whole with plain parameters, whose gradients the system averages in one process."""
-    from binsgdm.compressed_replicas import compress_replicas
+    from binsgdm.parallel.compressed_replicas import compress_replicas
 
     module, mesh = _sharded(ranks)
     optimizer = torch.optim.SGD(module.parameters(), lr=SGD_LR)
@@ -280,7 +280,7 @@ def _local_step(ranks: Ranks, wrap: Callable[[torch.optim.Optimizer], Any]) -> _
 
 
 def _step_of_replicas(ranks: Ranks) -> _ToCapture:
-    from binsgdm.compressed_replicas import compress_replicas
+    from binsgdm.parallel.compressed_replicas import compress_replicas
 
     module, mesh = _sharded(ranks)
     optimizer = torch.optim.SGD(module.parameters(), lr=SGD_LR)

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from binsgdm.bench.gpu.preflight import Preflight
 from binsgdm.errors import BinsgdmError
-from binsgdm.measure.gpu.preflight import Preflight
 
 NAME = "card.json"
 WHAT = "simnet card"
@@ -27,7 +27,7 @@ class CardFile:
     """
 
     def __init__(self, folder: Path, found: Preflight, *, device: str, quick: bool) -> None:
-        from binsgdm.measure.record import command
+        from binsgdm.bench.record import command
 
         self._path = folder / NAME
         self.content: dict[str, Any] = {

@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from binsgdm.bits import pack_signs, unpack_signs
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.gpu import memcheck
+from binsgdm.bench.gpu.comparisons import Comparisons
+from binsgdm.bench.gpu.kernel_cases import KEY, KernelCase, foreach_outcomes, inputs, outcomes
+from binsgdm.bench.gpu.large_cases import check_large
+from binsgdm.bench.kernels import available
+from binsgdm.bench.record import Record
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import NAMES, Kernels, reference, select
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.gpu import memcheck
-from binsgdm.measure.gpu.comparisons import Comparisons
-from binsgdm.measure.gpu.kernel_cases import KEY, KernelCase, foreach_outcomes, inputs, outcomes
-from binsgdm.measure.gpu.large_cases import check_large
-from binsgdm.measure.kernels import available
-from binsgdm.measure.record import Record
-from binsgdm.random import draws, thresholds
+from binsgdm.kernels.bits import pack_signs, unpack_signs
+from binsgdm.kernels.random import draws, thresholds
 
 CPU = torch.device("cpu")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -136,7 +136,7 @@ def _fault_of_interpreter() -> str:
         select("triton", CPU)
     except BinsgdmError:
         return ""  # which is no fault: nothing is compared then
-    from binsgdm import triton_signs
+    from binsgdm.kernels import triton_signs
 
     try:
         triton_signs.pack(torch.ones(8, dtype=torch.bool), torch.empty(1, dtype=torch.uint8))

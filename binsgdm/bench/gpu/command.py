@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
+from binsgdm.bench.gpu.parts import BUDGET_S, PARTS, Part
 from binsgdm.errors import INSTALL_TORCH, BinsgdmError
-from binsgdm.measure.gpu.parts import BUDGET_S, PARTS, Part
 
 FAILED, INTERRUPTED = 1, 130
 MAX_SHOWN = 12
@@ -86,9 +86,9 @@ def _run(output: Path, *, device: str, quick: bool, only: tuple[str, ...], force
     if force and only:
         raise BinsgdmError("--force --only: one measures all parts again, the other some of them: give one of the two")
     try:
-        from binsgdm.measure import record as _  # noqa: F401 - torch is there
-        from binsgdm.measure.gpu import card_file, preflight
-        from binsgdm.measure.gpu.run import PartRunner, Settings
+        from binsgdm.bench import record as _  # noqa: F401 - torch is there
+        from binsgdm.bench.gpu import card_file, preflight
+        from binsgdm.bench.gpu.run import PartRunner, Settings
     except ImportError as error:
         raise BinsgdmError(f"measure: needs torch and numpy ({error}): {INSTALL_TORCH}") from error
     found = preflight.of_card() if device == "cuda" else preflight.of_cpu()
@@ -160,7 +160,7 @@ class _Lines:
 
     def end(self, part: Part, state: dict[str, Any], document: dict[str, Any] | None) -> None:
         """Say how the part ended, and print its notes and the checks that failed."""
-        from binsgdm.measure.gpu.run import failed_checks
+        from binsgdm.bench.gpu.run import failed_checks
 
         start = "\r" if self._is_terminal else ""
         reason = f": {state['reason']}" if state["reason"] else ""

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from binsgdm.measure.record import Record
+from binsgdm.bench.record import Record
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 

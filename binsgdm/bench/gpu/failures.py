@@ -8,12 +8,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from binsgdm.ddp import attach
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.gpu.parts import NotMeasurableError
+from binsgdm.bench.ranks import Ranks
 from binsgdm.errors import BinsgdmError
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.gpu.parts import NotMeasurableError
-from binsgdm.measure.ranks import Ranks
 from binsgdm.optimizers.binsgdm import BinSGDM
+from binsgdm.parallel.ddp import attach
 
 NUMEL = 2**16
 TIMEOUT = timedelta(seconds=4)

@@ -9,12 +9,12 @@ from statistics import median
 
 import torch
 
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.gpu.precisions import autocast, refusal
-from binsgdm.measure.interference import add_pair, backwards, beside_collectives
-from binsgdm.measure.model_zoo import Task, build
-from binsgdm.measure.record import Label
-from binsgdm.measure.timing import trial_of
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.gpu.precisions import autocast, refusal
+from binsgdm.bench.interference import add_pair, backwards, beside_collectives
+from binsgdm.bench.record import Label
+from binsgdm.bench.timing import trial_of
+from binsgdm.recording.model_zoo import Task, build
 
 TASKS = (("transformer_25m", 128), ("cnn_6m", 256))  # model and batch
 QUICK_TASKS = (("mlp_200k", 8),)

@@ -7,11 +7,11 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
 
-from binsgdm.measure import choices, one_bit_adam
-from binsgdm.measure import kernels as kernel_times
-from binsgdm.measure import systems as system_times
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.kernel_bytes import bytes_per_element
+from binsgdm.bench import choices, one_bit_adam
+from binsgdm.bench import kernels as kernel_times
+from binsgdm.bench import systems as system_times
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.kernel_bytes import bytes_per_element
 
 MIN_NUMEL, QUICK_NUMEL = 2**16, 2**10
 TARGET, TARGET_NUMEL = 1.3, 2**22

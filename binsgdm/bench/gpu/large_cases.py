@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from binsgdm import functional
-from binsgdm.bits import pack_signs, unpack_signs
-from binsgdm.kernels import Kernels, reference, select
-from binsgdm.measure.gpu.comparisons import Comparisons
-from binsgdm.measure.gpu.kernel_cases import BETA, BETA_B, GAIN, KEY
-from binsgdm.measure.kernels import available
-from binsgdm.measure.record import Record
-from binsgdm.random import GROUP_NUMEL, draws
+from binsgdm.bench.gpu.comparisons import Comparisons
+from binsgdm.bench.gpu.kernel_cases import BETA, BETA_B, GAIN, KEY
+from binsgdm.bench.kernels import available
+from binsgdm.bench.record import Record
+from binsgdm.kernels import Kernels, functional, reference, select
+from binsgdm.kernels.bits import pack_signs, unpack_signs
+from binsgdm.kernels.random import GROUP_NUMEL, draws
 
 SIZES = (2**27 + 5, 2**31 + 4099)
 SLICE_NUMEL = 2**16

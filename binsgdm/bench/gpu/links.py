@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from binsgdm.measure import collectives
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.gpu.parts import NotMeasurableError
+from binsgdm.bench import collectives
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.gpu.parts import NotMeasurableError
 
 MAX_BYTES = 2**28  # the gradients of BERT-Base in bf16
 QUICK_MIN_BYTES, QUICK_MAX_BYTES = 2**10, 2**14

@@ -15,11 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from binsgdm.exchange import Member, RankContext, run_in_lockstep
-from binsgdm.local_steps.outer_settings import OuterSettings
-from binsgdm.local_steps.outer_steps import OuterSteps, averaged
-from binsgdm.measure import choices
-from binsgdm.measure.gpu.samples import (
+from binsgdm.bench import choices
+from binsgdm.bench.gpu.samples import (
     BF16,
     CPU,
     FP32,
@@ -34,14 +31,17 @@ from binsgdm.measure.gpu.samples import (
     num_far,
     parameters,
 )
-from binsgdm.measure.gpu.trainings import num_different
+from binsgdm.bench.gpu.trainings import num_different
+from binsgdm.comm import Member, RankContext, run_in_lockstep
+from binsgdm.compressors.base import GradientBucket
+from binsgdm.compressors.registry import BUILT_IN, SYSTEMS, make
 from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.optimizers.outer_settings import OuterSettings
+from binsgdm.optimizers.outer_steps import OuterSteps, averaged
 from binsgdm.optimizers.scheme import SCHEMES, Scheme
 from binsgdm.optimizers.session import Session
-from binsgdm.systems.base import GradientBucket
-from binsgdm.systems.registry import BUILT_IN, SYSTEMS, make
 
 RANKS, A_NODE = 4, 2
 BUCKET_ELEMENTS = 4096

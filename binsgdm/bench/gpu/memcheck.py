@@ -1,6 +1,6 @@
 """Let NVIDIA's compute-sanitizer watch the Triton kernels: a read outside of a tensor changes no bit, and is found.
 
-`python -m binsgdm.measure.gpu.memcheck cuda:0` is what it watches: every kernel once for each case, nothing compared.
+`python -m binsgdm.bench.gpu.memcheck cuda:0` is what it watches: every kernel once for each case, nothing compared.
 """
 
 import os
@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from binsgdm.measure.gpu.processes import environments
+from binsgdm.bench.gpu.processes import environments
 
 ERRORS_FOUND = 86
 PLACES = (
@@ -40,7 +40,7 @@ def watched(device: str, seconds: float) -> tuple[bool | None, str]:
     """
     # Calls of CUDA that fail are no errors of a kernel: torch asks for what a driver may not have.
     command = [tool(), "--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", str(ERRORS_FOUND)]
-    command += [sys.executable, "-m", "binsgdm.measure.gpu.memcheck", device]
+    command += [sys.executable, "-m", "binsgdm.bench.gpu.memcheck", device]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", env={**environments(0)[0], **BARE},
@@ -65,8 +65,8 @@ def main(args: Sequence[str]) -> None:
     """Call every kernel of Triton."""
     import torch
 
+    from binsgdm.bench.gpu.kernel_cases import KernelCase, foreach_outcomes, inputs, outcomes
     from binsgdm.kernels import select
-    from binsgdm.measure.gpu.kernel_cases import KernelCase, foreach_outcomes, inputs, outcomes
 
     device = torch.device(args[0])
     kernels = select(os.environ.get("BINSGDM_KERNELS") or "triton", device)

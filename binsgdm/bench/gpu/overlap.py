@@ -18,20 +18,20 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm import streams
-from binsgdm.exchange import groups as grouping
-from binsgdm.exchange.groups import Groups
-from binsgdm.exchange.transport import Transport
-from binsgdm.local_steps.diloco import DiLoCo
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.gpu.parts import NotMeasurableError
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.gpu.parts import NotMeasurableError
+from binsgdm.comm import groups as grouping
+from binsgdm.comm.groups import Groups
+from binsgdm.comm.transport import Transport
+from binsgdm.compressors.registry import SYSTEMS, make
+from binsgdm.kernels import streams
 from binsgdm.optimizers.binsgdm import BinSGDM
+from binsgdm.optimizers.diloco import DiLoCo
 from binsgdm.optimizers.scheme import SCHEMES, Scheme
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.settings import Rounding
-from binsgdm.overlapped import OverlappedSession
-from binsgdm.systems.gradient_exchange import GradientExchange, exchange_bucket
-from binsgdm.systems.registry import SYSTEMS, make
+from binsgdm.parallel.gradient_exchange import GradientExchange, exchange_bucket
+from binsgdm.parallel.overlapped import OverlappedSession
 
 Late = Literal["nothing", "backward", "exchange", "update"]
 LATE: tuple[Late, ...] = ("backward", "exchange", "update")
@@ -278,7 +278,7 @@ def _check_that_missing_waits_show(bench: Bench, setting: Mapping[str, Any]) -> 
 
 def _check_by_sanitizer(bench: Bench, run: Callable[..., Any] = subprocess.run) -> None:
     # A process of its own: the sanitizer calls Python from inside CUDA's calls, and might end or block this one.
-    command = [sys.executable, "-m", "binsgdm.measure.gpu.sanitized", str(bench.ranks.device)]
+    command = [sys.executable, "-m", "binsgdm.bench.gpu.sanitized", str(bench.ranks.device)]
     try:
         done = run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=SANITIZER_S)
     except subprocess.TimeoutExpired:

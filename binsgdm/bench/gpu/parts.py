@@ -33,7 +33,7 @@ class Part:
     every_card: bool = False
 
 
-HERE = "binsgdm.measure.gpu"
+HERE = "binsgdm.bench.gpu"
 # Correctness first: times of kernels that are wrong mislead.
 PARTS: tuple[Part, ...] = (
     Part(

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from binsgdm.bench.gpu import nvidia_smi
+from binsgdm.bench.gpu.nvidia_smi import CardProcess, Value
+from binsgdm.bench.gpu.processes import environments
 from binsgdm.errors import BinsgdmError
-from binsgdm.measure.gpu import nvidia_smi
-from binsgdm.measure.gpu.nvidia_smi import CardProcess, Value
-from binsgdm.measure.gpu.processes import environments
 
 TIMEOUT_S = 180
 REPAIR = "or measure what a CPU can with --device cpu --quick"
@@ -60,7 +60,7 @@ def of_card() -> Preflight:
 
 def of_cpu() -> Preflight:
     """Describe the CPU, on which the parts are tried and nothing of a card is measured."""
-    from binsgdm.measure.record import hardware, software
+    from binsgdm.bench.record import hardware, software
 
     machine = hardware()
     card = {"name": machine["processor"] or machine["machine"], "num_cards": 0, "memory_bytes": machine["memory_bytes"]}
@@ -69,14 +69,14 @@ def of_cpu() -> Preflight:
 
 
 def probe() -> dict[str, Any]:
-    """Return what a process of its own finds; see `binsgdm.measure.gpu.probe`.
+    """Return what a process of its own finds; see `binsgdm.bench.gpu.probe`.
 
     Raises:
         BinsgdmError: it fails, as without torch.
     """
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "binsgdm.measure.gpu.probe"], capture_output=True, text=True, check=False,
+            [sys.executable, "-m", "binsgdm.bench.gpu.probe"], capture_output=True, text=True, check=False,
             errors="replace", env=environments(0)[0], timeout=TIMEOUT_S,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
@@ -156,7 +156,7 @@ def judged(probed: Mapping[str, Any], smi: Sequence[Mapping[str, Value]], others
 
 def _triton_text(versions: Mapping[str, str], capability: str) -> str:
     """Say why Triton's kernels cannot run, or return an empty string."""
-    from binsgdm import triton_support  # which imports torch
+    from binsgdm.kernels import triton_support  # which imports torch
 
     found = versions["triton"]
     if not found:

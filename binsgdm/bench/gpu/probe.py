@@ -1,4 +1,4 @@
-"""Print as JSON what torch, Triton and NCCL say of this machine: `python -m binsgdm.measure.gpu.probe`.
+"""Print as JSON what torch, Triton and NCCL say of this machine: `python -m binsgdm.bench.gpu.probe`.
 
 A process of its own, since one that has looked at a card holds some of its memory until it ends.
 """

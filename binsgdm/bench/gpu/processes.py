@@ -17,14 +17,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import IO
 
-from binsgdm.measure.gpu.worker import PartTask
+from binsgdm.bench.gpu.worker import PartTask
 
 POLL_S = 0.2
 TAIL_LINES = 30
 KILL_S = 5.0  # for the end of a process that was killed: one that waits inside the driver may never come to it
 LOOPBACK_S = 5.0
 NO_LOOPBACK = "127.0.0.1 does not answer, where ranks meet: bring the loopback interface up: ip link set lo up"
-WORKER = (sys.executable, "-m", "binsgdm.measure.gpu.worker")
+WORKER = (sys.executable, "-m", "binsgdm.bench.gpu.worker")
 # What torchrun, a scheduler or a lab may have left: a process alone must not find it, and ranks get their own.
 RANK_VARIABLES = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",

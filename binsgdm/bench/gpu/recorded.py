@@ -1,6 +1,6 @@
 """Check recorded steps: their seconds of compute, against the time of the same steps by events of the card.
 
-`python -m binsgdm.measure.gpu.recorded DEVICE` records in a process of its own, as torch has one world a process.
+`python -m binsgdm.bench.gpu.recorded DEVICE` records in a process of its own, as torch has one world a process.
 """
 
 import json
@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm.measure.gpu.worker import end_with_parent
-from binsgdm.measure.record import Record
+from binsgdm.bench.gpu.worker import end_with_parent
+from binsgdm.bench.record import Record
 from binsgdm.recording.alone import World
 from binsgdm.recording.recording import Recording, RecordingSettings
 
@@ -32,7 +32,7 @@ Times = dict[str, list[float]]  # by wrapper: the seconds of a step as recorded,
 
 def check_recorded_steps(record: Record, device: torch.device, run: Callable[..., Any] = subprocess.run) -> None:
     """Add whether a step of DDP and one of FSDP2 are recorded with the seconds that they take."""
-    command = [sys.executable, "-m", "binsgdm.measure.gpu.recorded", str(device)]
+    command = [sys.executable, "-m", "binsgdm.bench.gpu.recorded", str(device)]
     try:
         done = run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S)
     except subprocess.TimeoutExpired:

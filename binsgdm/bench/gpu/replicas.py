@@ -10,15 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm.ddp import attach
-from binsgdm.exchange import RankContext, run_in_lockstep
-from binsgdm.exchange import groups as grouping
-from binsgdm.exchange.groups import Groups
-from binsgdm.exchange.transport import Transport
-from binsgdm.measure import choices
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.gpu import attached, lockstep
-from binsgdm.measure.gpu.lockstep import (
+from binsgdm.bench import choices
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.gpu import attached, lockstep
+from binsgdm.bench.gpu.lockstep import (
     BUCKET_ELEMENTS,
     LR,
     WEIGHT_DECAY,
@@ -28,7 +23,7 @@ from binsgdm.measure.gpu.lockstep import (
     make_binsgdm,
     scheme_text,
 )
-from binsgdm.measure.gpu.samples import (
+from binsgdm.bench.gpu.samples import (
     MOST_WITH_ONE_ORDER,
     SEED,
     SHAPES,
@@ -40,17 +35,22 @@ from binsgdm.measure.gpu.samples import (
     num_wrong,
     parameters,
 )
-from binsgdm.measure.gpu.trainings import num_different
-from binsgdm.measure.ranks import Ranks
+from binsgdm.bench.gpu.trainings import num_different
+from binsgdm.bench.ranks import Ranks
+from binsgdm.comm import RankContext, run_in_lockstep
+from binsgdm.comm import groups as grouping
+from binsgdm.comm.groups import Groups
+from binsgdm.comm.transport import Transport
+from binsgdm.compressors.base import Averager, GradientBucket
+from binsgdm.compressors.registry import SYSTEMS, make
 from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.scheme import SCHEMES, Scheme
 from binsgdm.optimizers.session import Session
-from binsgdm.overlapped import OverlappedSession
-from binsgdm.systems.base import Averager, GradientBucket
-from binsgdm.systems.ddp_hook import compress_gradients
-from binsgdm.systems.gradient_exchange import GradientExchange, exchange_bucket
-from binsgdm.systems.registry import SYSTEMS, make
+from binsgdm.parallel.ddp import attach
+from binsgdm.parallel.ddp_hook import compress_gradients
+from binsgdm.parallel.gradient_exchange import GradientExchange, exchange_bucket
+from binsgdm.parallel.overlapped import OverlappedSession
 
 BUCKET_MB = BUCKET_ELEMENTS * 4 / 2**20
 OTHER_ORDER = 1e-4

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from binsgdm.bench.gpu import nvidia_smi, processes
+from binsgdm.bench.gpu.card_file import CardFile
+from binsgdm.bench.gpu.parts import BUDGET_S, Part
+from binsgdm.bench.gpu.processes import PartEnd
+from binsgdm.bench.gpu.worker import PartTask
 from binsgdm.errors import BinsgdmError
-from binsgdm.measure.gpu import nvidia_smi, processes
-from binsgdm.measure.gpu.card_file import CardFile
-from binsgdm.measure.gpu.parts import BUDGET_S, Part
-from binsgdm.measure.gpu.processes import PartEnd
-from binsgdm.measure.gpu.worker import PartTask
 
 LEAST_S = 5.0  # less is not worth the start of a part
 OVER_S = 20.0  # beyond the budget, until which the last part has ended, whatever hangs
@@ -189,7 +189,7 @@ def document(folder: Path, part: Part) -> dict[str, Any] | None:
 
 def is_whole(path: Path) -> bool:
     """Tell whether a file is a measurement file, with all that is asked of one here."""
-    from binsgdm.measure.record import WHAT
+    from binsgdm.bench.record import WHAT
 
     try:
         found = json.loads(path.read_text(encoding="utf-8"))

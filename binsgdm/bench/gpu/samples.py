@@ -7,10 +7,10 @@ from itertools import cycle
 import torch
 from torch import Tensor, nn
 
+from binsgdm.bench.gpu.trainings import num_different
+from binsgdm.bench.ranks import Ranks
+from binsgdm.comm.replicas import check_same_tensors
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange.replicas import check_same_tensors
-from binsgdm.measure.gpu.trainings import num_different
-from binsgdm.measure.ranks import Ranks
 
 SHAPES = ((64, 33), (7,), (0,), (96, 65), (1,), (1024,))
 STEPS, SEED = 4, 7

@@ -1,4 +1,4 @@
-"""Let PyTorch's CUDA sanitizer judge exchanges beside backward: `python -m binsgdm.measure.gpu.sanitized DEVICE`.
+"""Let PyTorch's CUDA sanitizer judge exchanges beside backward: `python -m binsgdm.bench.gpu.sanitized DEVICE`.
 
 What it finds is printed, in one line; nothing if that is nothing.
 """
@@ -8,10 +8,10 @@ import sys
 import torch
 import torch.distributed as dist
 
-from binsgdm.exchange import groups
-from binsgdm.measure.gpu.overlap import QUICK_SIDE, LateTraining
-from binsgdm.measure.gpu.sanitizer import found_by_sanitizer
-from binsgdm.measure.gpu.worker import end_with_parent
+from binsgdm.bench.gpu.overlap import QUICK_SIDE, LateTraining
+from binsgdm.bench.gpu.sanitizer import found_by_sanitizer
+from binsgdm.bench.gpu.worker import end_with_parent
+from binsgdm.comm import groups
 from binsgdm.optimizers.scheme import SCHEMES
 
 

@@ -8,7 +8,7 @@ from unittest import mock
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from binsgdm.streams import CudaStreams
+from binsgdm.kernels.streams import CudaStreams
 
 
 def found_by_sanitizer(work: Callable[[], object]) -> str:

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.gpu.host_cost import host_cost
+from binsgdm.bench.gpu.layouts import LAYOUTS, Layout, bert
+from binsgdm.bench.kernels import free_bytes
+from binsgdm.bench.record import Record
+from binsgdm.bench.timing import trial_of
 from binsgdm.kernels import tables
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.gpu.host_cost import host_cost
-from binsgdm.measure.gpu.layouts import LAYOUTS, Layout, bert
-from binsgdm.measure.kernels import free_bytes
-from binsgdm.measure.record import Record
-from binsgdm.measure.timing import trial_of
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.session import BYTES_PER_ELEMENT as GRADIENT_BYTES

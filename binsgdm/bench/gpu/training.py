@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import torch
 
-from binsgdm.measure import training
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.gpu import recorded, replicas, trainings
-from binsgdm.measure.record import Record
+from binsgdm.bench import training
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.gpu import recorded, replicas, trainings
+from binsgdm.bench.record import Record
 
 STRATEGIES = ("all_reduce", "binsgdm", "binsgdm:overlap", "one_bit_adam", "qsgd:bits=4")
 MODEL, QUICK_MODEL = ("transformer_25m", 64), ("mlp_200k", 2)  # model and samples a rank

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from binsgdm.bench.gpu.precisions import AUTOCAST, autocast, refusal
+from binsgdm.bench.gpu.tasks import TASKS, SmallTask
+from binsgdm.bench.record import Record
 from binsgdm.errors import BinsgdmError
-from binsgdm.measure.gpu.precisions import AUTOCAST, autocast, refusal
-from binsgdm.measure.gpu.tasks import TASKS, SmallTask
-from binsgdm.measure.record import Record
 from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam

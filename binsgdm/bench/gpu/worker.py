@@ -1,4 +1,4 @@
-"""One rank of one part: `python -m binsgdm.measure.gpu.worker TASK`, started by `processes`."""
+"""One rank of one part: `python -m binsgdm.bench.gpu.worker TASK`, started by `processes`."""
 
 import importlib
 import json
@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from binsgdm.bench.gpu.parts import NotMeasurableError
 from binsgdm.errors import BinsgdmError
-from binsgdm.measure.gpu.parts import NotMeasurableError
 
 LEAST_S = 1.0
 IMPRECISE = 0.1  # relative error of a median that is worth a note
@@ -74,9 +74,9 @@ def work(task: PartTask) -> None:
     """Measure, and write the file."""
     if task.device == "cpu":
         os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton looks once, when something first imports it
-    from binsgdm.measure.bench import Bench
-    from binsgdm.measure.ranks import joined
-    from binsgdm.measure.record import Record
+    from binsgdm.bench.bench import Bench
+    from binsgdm.bench.ranks import joined
+    from binsgdm.bench.record import Record
 
     with joined(device=task.device) as ranks:
         record = Record(ranks)
@@ -113,7 +113,7 @@ def latest_s(task: PartTask) -> float:
 
 def stop_rule(task: PartTask) -> Any:
     """Return when to stop repeating; a part shortens `max_seconds` to what its own series may take."""
-    from binsgdm.measure.timing import StopRule
+    from binsgdm.bench.timing import StopRule
 
     if task.quick:
         return StopRule(max_repetitions=8, max_seconds=0.05)

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
-from binsgdm.random import Key
-from binsgdm.systems.base import Payload, Shapes, check_payload, numel_of
-from binsgdm.systems.feedback import CompressorSystem
+from binsgdm.compressors.base import Payload, Shapes, check_payload, numel_of
+from binsgdm.compressors.feedback import CompressorSystem
+from binsgdm.kernels.random import Key
 
 BYTES_PER_ELEMENT = 2
 

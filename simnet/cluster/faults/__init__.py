@@ -1,21 +1,21 @@
 """What makes a cluster as it is: faults of ranks, nodes and links, and what varies; one file each.
 
-Importing the package makes all of them known to `simnet.hardware.FAULTS`. Other packages add theirs by
+Importing the package makes all of them known to `simnet.cluster.hardware.FAULTS`. Other packages add theirs by
 `FAULTS.register`, or by an entry point of the group `simnet.faults`.
 """
 
 # In this order they are documented.
 # isort: off
-from simnet.faults.slow_rank import SlowRank
-from simnet.faults.other_nodes import OtherNodes
-from simnet.faults.slow_link import SlowLink
-from simnet.faults.added_latency import AddedLatency
-from simnet.faults.background_traffic import BackgroundTraffic
-from simnet.faults.packet_loss import PacketLoss
-from simnet.faults.pause import Pause
-from simnet.faults.compute_jitter import ComputeJitter
-from simnet.faults.collective_jitter import CollectiveJitter
-from simnet.faults.node_failure import NodeFailure
+from simnet.cluster.faults.slow_rank import SlowRank
+from simnet.cluster.faults.other_nodes import OtherNodes
+from simnet.cluster.faults.slow_link import SlowLink
+from simnet.cluster.faults.added_latency import AddedLatency
+from simnet.cluster.faults.background_traffic import BackgroundTraffic
+from simnet.cluster.faults.packet_loss import PacketLoss
+from simnet.cluster.faults.pause import Pause
+from simnet.cluster.faults.compute_jitter import ComputeJitter
+from simnet.cluster.faults.collective_jitter import CollectiveJitter
+from simnet.cluster.faults.node_failure import NodeFailure
 # isort: on
 
 __all__ = [

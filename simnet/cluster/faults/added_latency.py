@@ -4,10 +4,10 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from simnet.faults.places import check_places, is_nic_of
-from simnet.faults.windows import TimedFault
-from simnet.hardware import FAULTS, Cluster, LinkId
-from simnet.units import Duration
+from simnet.cluster.faults.places import check_places, is_nic_of
+from simnet.cluster.faults.windows import TimedFault
+from simnet.cluster.hardware import FAULTS, Cluster, LinkId
+from simnet.core.units import Duration
 
 MOST_S = 1e6
 

@@ -4,10 +4,10 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from simnet.faults.places import check_places, is_nic_of
-from simnet.faults.windows import TimedFault
-from simnet.hardware import FAULTS, Cluster, LinkId
-from simnet.values import Count
+from simnet.cluster.faults.places import check_places, is_nic_of
+from simnet.cluster.faults.windows import TimedFault
+from simnet.cluster.hardware import FAULTS, Cluster, LinkId
+from simnet.core.values import Count
 
 MOST_FLOWS = 10**6
 """For each of a collective's own: beyond it next to nothing is left."""

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING, ClassVar
 
-from simnet.faults.jitter import Jitter
-from simnet.hardware import FAULTS
+from simnet.cluster.faults.jitter import Jitter
+from simnet.cluster.hardware import FAULTS
 
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-    from simnet.values import FloatArray
+    from simnet.core.values import FloatArray
 
 
 @FAULTS.register

@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
-from simnet.faults.jitter import Jitter
-from simnet.faults.places import check_places
-from simnet.hardware import FAULTS, Cluster
+from simnet.cluster.faults.jitter import Jitter
+from simnet.cluster.faults.places import check_places
+from simnet.cluster.hardware import FAULTS, Cluster
 
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-    from simnet.values import FloatArray
+    from simnet.core.values import FloatArray
 
 
 @FAULTS.register

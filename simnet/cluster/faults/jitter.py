@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
-from simnet.hardware import Fault
+from simnet.cluster.hardware import Fault
 
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-    from simnet.values import FloatArray
+    from simnet.core.values import FloatArray
 
 Samples = tuple[Annotated[float, Meta(gt=0.0, le=1e9)], ...]
 MOST_SAMPLES = 10_000

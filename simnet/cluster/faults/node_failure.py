@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
-from simnet.hardware import FAULTS, Cluster, Fault
-from simnet.units import Duration
+from simnet.cluster.hardware import FAULTS, Cluster, Fault
+from simnet.core.units import Duration
 
 
 @FAULTS.register

@@ -6,11 +6,11 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 from msgspec.structs import replace
 
-from simnet.errors import SimnetError
-from simnet.faults.places import check_places, is_nic_of
-from simnet.hardware import FAULTS, Cluster, Fault, LinkId
-from simnet.units import Bandwidth
-from simnet.values import Count
+from simnet.cluster.faults.places import check_places, is_nic_of
+from simnet.cluster.hardware import FAULTS, Cluster, Fault, LinkId
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth
+from simnet.core.values import Count
 
 LEAST_FACTOR, MAX_FACTOR = 0.01, 1000.0
 Slowdown = Annotated[float, Meta(ge=LEAST_FACTOR, le=MAX_FACTOR)]

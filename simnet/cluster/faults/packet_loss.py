@@ -5,11 +5,11 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from simnet.faults.places import check_places, is_nic_of
-from simnet.faults.windows import TimedFault
-from simnet.hardware import FAULTS, Cluster, LinkId
-from simnet.units import Duration, Size
-from simnet.values import Count
+from simnet.cluster.faults.places import check_places, is_nic_of
+from simnet.cluster.faults.windows import TimedFault
+from simnet.cluster.hardware import FAULTS, Cluster, LinkId
+from simnet.core.units import Duration, Size
+from simnet.core.values import Count
 
 _TIMEOUT_ROUND_TRIPS = 4
 """RFC 5348, section 4.3: t_RTO = 4 R, as a simple and conservative choice."""

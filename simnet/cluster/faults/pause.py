@@ -4,15 +4,15 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
-from simnet.faults.places import check_places
-from simnet.hardware import FAULTS, Cluster, Fault
-from simnet.units import Duration
-from simnet.values import Count
+from simnet.cluster.faults.places import check_places
+from simnet.cluster.hardware import FAULTS, Cluster, Fault
+from simnet.core.units import Duration
+from simnet.core.values import Count
 
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-    from simnet.values import FloatArray
+    from simnet.core.values import FloatArray
 
 MOST_S = 1e9
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from simnet.hardware import LinkId
+from simnet.cluster.hardware import LinkId
 
 NICS = ("nic_tx", "nic_rx")
 

@@ -4,10 +4,10 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from simnet.faults.places import check_places
-from simnet.faults.windows import TimedFault
-from simnet.hardware import FAULTS, Cluster, LinkId
-from simnet.values import Fraction
+from simnet.cluster.faults.places import check_places
+from simnet.cluster.faults.windows import TimedFault
+from simnet.cluster.hardware import FAULTS, Cluster, LinkId
+from simnet.core.values import Fraction
 
 _KINDS = {"nic": ("nic_tx", "nic_rx"), "port": ("port_tx", "port_rx"), "uplink": ("leaf_up", "leaf_down")}
 _PLACES = {"nic": "node", "port": "rank", "uplink": "leaf"}

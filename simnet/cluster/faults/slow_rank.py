@@ -4,9 +4,9 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from simnet.faults.places import check_places
-from simnet.hardware import FAULTS, Cluster, Fault
-from simnet.values import Factor
+from simnet.cluster.faults.places import check_places
+from simnet.cluster.hardware import FAULTS, Cluster, Fault
+from simnet.core.values import Factor
 
 
 @FAULTS.register

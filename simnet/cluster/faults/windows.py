@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from msgspec import field
 
-from simnet.hardware import Fault
-from simnet.registry import tag_of
-from simnet.units import Duration, format_seconds
+from simnet.cluster.hardware import Fault
+from simnet.core.registry import tag_of
+from simnet.core.units import Duration, format_seconds
 
 LEAST_PERIOD_S = 1e-3
 # Of a period: a boundary that is computed in two ways is one.

@@ -9,16 +9,16 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
-from simnet.errors import SimnetError
-from simnet.files import read_file
-from simnet.lab.strategy_spec import MIB, StrategySpec
-from simnet.schema import build
+from simnet.core.errors import SimnetError
+from simnet.core.files import read_file
+from simnet.core.schema import build
+from simnet.core.units import Bandwidth, Size
+from simnet.core.values import Count
 from simnet.strategies import AnyStrategy
-from simnet.units import Bandwidth, Size
-from simnet.values import Count
+from simnet.validation.lab.strategy_spec import MIB, StrategySpec
 
 DEFAULT_CAP = Size(25 * MIB)
-MODULE = "binsgdm.measure"
+MODULE = "binsgdm.bench"
 OVERLAPPED_BACKWARDS = 40
 """Repetitions of backward overlapped with each collective."""
 PARTS = ("links", "model", "kernels", "messages", "beside", "own_work", "training")
@@ -176,7 +176,7 @@ class Launch:
         name: of the file, without its ending.
         part: one of `PARTS`.
         bandwidth: of each NIC; None sets no limit.
-        arguments: of `python -m binsgdm.measure`.
+        arguments: of `python -m binsgdm.bench`.
     """
 
     name: str

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from simnet.errors import SimnetError
-from simnet.lab.owner import Owner
+from simnet.core.errors import SimnetError
+from simnet.validation.lab.owner import Owner
 
 PERIOD_S = 5e-3
 """Time in which a rank has its part of a core. A rank that waited finds the whole part of a period unused, so that the

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from simnet.lab import machine
+from simnet.validation.lab import machine
 
 MAX_SLOWDOWN = 1.15
 """Largest ratio to the fastest probe at which the machine counts as idle."""

@@ -7,14 +7,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import Self
 
-from simnet.errors import SimnetError
-from simnet.lab import machine, plan, ranks
-from simnet.lab.cpu_quota import CpuQuotas, remove_groups_of
-from simnet.lab.owner import Owner
-from simnet.lab.plan import LabSpec
-from simnet.lab.ranks import LaunchResult
-from simnet.lab.signals import defer_signals, raise_on_signal
-from simnet.units import Bandwidth
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth
+from simnet.validation.lab import machine, plan, ranks
+from simnet.validation.lab.cpu_quota import CpuQuotas, remove_groups_of
+from simnet.validation.lab.owner import Owner
+from simnet.validation.lab.plan import LabSpec
+from simnet.validation.lab.ranks import LaunchResult
+from simnet.validation.lab.signals import defer_signals, raise_on_signal
 
 
 class Lab:

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from simnet.errors import SimnetError
-from simnet.lab import cpu_quota
-from simnet.lab.owner import Owner
+from simnet.core.errors import SimnetError
+from simnet.validation.lab import cpu_quota
+from simnet.validation.lab.owner import Owner
 
 _TOOLS = {"ip": "iproute2", "tc": "iproute2", "setpriv": "util-linux", "taskset": "util-linux"}
 _NAMESPACES = Path("/var/run/netns")

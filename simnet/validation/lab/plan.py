@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from simnet.errors import SimnetError
-from simnet.units import Bandwidth
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth
 
 Command = tuple[str, ...]
 

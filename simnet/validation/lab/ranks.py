@@ -14,10 +14,10 @@ from typing import IO
 
 from msgspec import Struct
 
-from simnet.errors import SimnetError
-from simnet.lab.plan import RankPlan
-from simnet.lab.signals import defer_signals
-from simnet.units import format_seconds
+from simnet.core.errors import SimnetError
+from simnet.core.units import format_seconds
+from simnet.validation.lab.plan import RankPlan
+from simnet.validation.lab.signals import defer_signals
 
 TIMEOUT_EXIT_CODE = 124
 GRACE_S = 3.0

@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from simnet.errors import SimnetError
-from simnet.files import read_text, write_file
-from simnet.lab.campaign import MODULE, Campaign, Launch
-from simnet.lab.idle_probe import MAX_WAIT_S, IdleProbe
-from simnet.lab.lab import Lab
-from simnet.lab.plan import LabSpec
-from simnet.lab.ranks import LaunchResult
-from simnet.units import Duration
+from simnet.core.errors import SimnetError
+from simnet.core.files import read_text, write_file
+from simnet.core.units import Duration
+from simnet.validation.lab.campaign import MODULE, Campaign, Launch
+from simnet.validation.lab.idle_probe import MAX_WAIT_S, IdleProbe
+from simnet.validation.lab.lab import Lab
+from simnet.validation.lab.plan import LabSpec
+from simnet.validation.lab.ranks import LaunchResult
 
 TIMEOUT_S = 3600.0
 MAX_FAILURES = 1

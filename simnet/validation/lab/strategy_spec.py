@@ -6,13 +6,13 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
-from simnet import schema
-from simnet.errors import SimnetError
+from simnet.core import schema
+from simnet.core.errors import SimnetError
+from simnet.core.system_options import NONE, SystemOptions, value_text
+from simnet.core.units import Size
 from simnet.strategies import STRATEGIES, BinSGDM, ByteGrad, CompressingStrategy, DenseAllReduce, OneBitAdam, Strategy
 from simnet.strategies.binsgdm import DEFAULT_ROUNDING, ROUNDINGS
 from simnet.strategies.eight_bit import EightBitStrategy
-from simnet.system_options import NONE, SystemOptions, value_text
-from simnet.units import Size
 
 MIB = 2**20
 SIMULATED_ONLY = {field.name for field in fields(Strategy)} | {"algorithm", "coded_bits", "dense", "dense_steps"}

@@ -6,7 +6,7 @@ from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 
-from simnet.errors import SimnetError, did_you_mean
+from simnet.core.errors import SimnetError, did_you_mean
 from simnet.validation.outcome import Outcome
 
 Maker = Callable[[], Outcome]

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from simnet import scenario as scenarios
-from simnet.hardware import Calibration
-from simnet.scenario import Scenario
-from simnet.simulation import simulate
+from simnet.cluster.hardware import Calibration
+from simnet.engine import scenario as scenarios
+from simnet.engine.scenario import Scenario
+from simnet.engine.simulation import simulate
 from simnet.validation import published_rows, shipped
 from simnet.validation.outcome import Alternative, FigureLine, Limit, Outcome, Prediction
+from simnet.validation.published import hkbu
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.sets import hkbu
 from simnet.validation.shipped import cached, with_value
 
 ORDER = 6

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from simnet.hardware import Calibration
+from simnet.cluster.hardware import Calibration
 from simnet.strategies import AnyStrategy
 from simnet.validation import extrapolation, published_rows
 from simnet.validation.outcome import Alternative, Limit, Outcome
+from simnet.validation.published import one_bit_adam as paper
+from simnet.validation.published import one_bit_models as models
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.sets import one_bit_adam as paper
-from simnet.validation.sets import one_bit_models as models
 from simnet.validation.study import Study
 
 ORDER = 5

@@ -6,13 +6,13 @@ from functools import partial
 
 from msgspec import Struct
 
-from simnet import numeric
-from simnet.hardware import Calibration, Cluster, Link
-from simnet.scenario import Scenario
-from simnet.simulation import simulate
+from simnet.calibration import numeric
+from simnet.cluster.hardware import Calibration, Cluster, Link
+from simnet.cluster.timed_work import KernelTime
+from simnet.core.units import Bandwidth, Duration
+from simnet.engine.scenario import Scenario
+from simnet.engine.simulation import simulate
 from simnet.strategies import AnyStrategy, DenseAllReduce, QSGDInf
-from simnet.timed_work import KernelTime
-from simnet.units import Bandwidth, Duration
 from simnet.validation import published_rows
 from simnet.validation.outcome import Alternative, Limit, Outcome, Parameter
 from simnet.validation.published_rows import PublishedRow

@@ -6,12 +6,12 @@ from functools import partial
 
 from msgspec import structs
 
-from simnet.hardware import Calibration, Cluster, Link
-from simnet.scenario import Scenario
-from simnet.step_timer import StepTimer
+from simnet.cluster.hardware import Calibration, Cluster, Link
+from simnet.core.units import Bandwidth, Duration, Size
+from simnet.engine.scenario import Scenario
+from simnet.engine.step_timer import StepTimer
 from simnet.strategies import AnyStrategy, DenseAllReduce, EFSignSGD, QSGDInf, TopK
 from simnet.strategies.compressing import Topology
-from simnet.units import Bandwidth, Duration, Size
 from simnet.validation import extrapolation, published_rows
 from simnet.validation.outcome import Alternative, Parameter, compute_parameter
 from simnet.validation.published_rows import PublishedRow

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from simnet.hardware import Calibration, LinkCalibration
+from simnet.cluster.hardware import Calibration, LinkCalibration
 from simnet.validation.outcome import Alternative, Limit, Outcome
-from simnet.validation.sets import hipress
-from simnet.validation.sets.one_bit_adam import INFINIBAND
-from simnet.validation.sets.one_bit_models import single_node
+from simnet.validation.published import hipress
+from simnet.validation.published.one_bit_adam import INFINIBAND
+from simnet.validation.published.one_bit_models import single_node
 from simnet.validation.shipped import cached
 from simnet.validation.study import Study
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from simnet.hardware import Calibration, LinkCalibration
+from simnet.cluster.hardware import Calibration, LinkCalibration
 from simnet.validation.outcome import Alternative, Limit, Outcome
-from simnet.validation.sets import hipress, hkbu
+from simnet.validation.published import hipress, hkbu
 from simnet.validation.shipped import cached
 from simnet.validation.study import Study
 

@@ -6,12 +6,12 @@ from functools import partial
 
 from msgspec import structs
 
-from simnet import numeric
-from simnet.hardware import Calibration
-from simnet.scenario import Scenario
-from simnet.step_timer import StepTimer
+from simnet.calibration import numeric
+from simnet.cluster.hardware import Calibration
+from simnet.core.units import Bandwidth, Duration
+from simnet.engine.scenario import Scenario
+from simnet.engine.step_timer import StepTimer
 from simnet.strategies import DenseAllReduce, Planner
-from simnet.units import Bandwidth, Duration
 from simnet.validation import published_rows, shipped
 from simnet.validation.outcome import Parameter, compute_parameter
 from simnet.validation.published_rows import PublishedRow

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from simnet.validation import extrapolation
 from simnet.validation.outcome import Alternative, Limit, Outcome
-from simnet.validation.sets import hkbu
+from simnet.validation.published import hkbu
 from simnet.validation.shipped import cached, with_value
 from simnet.validation.study import Fit, Study
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from simnet.hardware import Calibration
+from simnet.cluster.hardware import Calibration
 from simnet.validation.outcome import Alternative, Limit, Outcome
-from simnet.validation.sets import hkbu
+from simnet.validation.published import hkbu
 from simnet.validation.shipped import PublishedNetwork
 from simnet.validation.study import Study, all_predictions
 

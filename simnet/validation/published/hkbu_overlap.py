@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from simnet.units import Duration
+from simnet.core.units import Duration
 from simnet.validation.outcome import Alternative, Limit, Outcome
-from simnet.validation.sets import hkbu
+from simnet.validation.published import hkbu
 from simnet.validation.shipped import PublishedNetwork
 from simnet.validation.study import Study, all_predictions
 

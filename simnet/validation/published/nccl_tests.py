@@ -5,15 +5,16 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from simnet import calibration_draws, files
+from simnet.calibration import nccl_fit, nccl_log
+from simnet.calibration.nccl_log import LogRow, NcclLog
+from simnet.cluster import topology
+from simnet.cluster.hardware import Calibration
+from simnet.cluster.nccl_costs import NcclCosts
 from simnet.collectives import algorithms, loads
-from simnet.errors import SimnetError
-from simnet.fitting import nccl_fit, nccl_log
-from simnet.fitting.nccl_log import LogRow, NcclLog
-from simnet.hardware import Calibration
-from simnet.nccl_costs import NcclCosts
-from simnet.network import topology
-from simnet.units import Duration, format_seconds
+from simnet.core import files
+from simnet.core.errors import SimnetError
+from simnet.core.units import Duration, format_seconds
+from simnet.engine import calibration_draws
 from simnet.validation import published_rows, shipped
 from simnet.validation.outcome import Alternative, Limit, Outcome, Parameter, Prediction
 from simnet.validation.published_rows import PublishedRow

@@ -1,7 +1,7 @@
 """nccl-tests on Azure in the simulator: all-reduces from 1 to 16 MiB."""
 
 from simnet.validation.outcome import Limit, Outcome
-from simnet.validation.sets.nccl_tests import MIB, SizeClass, outcome
+from simnet.validation.published.nccl_tests import MIB, SizeClass, outcome
 
 ORDER = 9.2
 

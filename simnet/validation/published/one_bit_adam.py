@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from simnet.hardware import Calibration
-from simnet.result import StrategyResult
-from simnet.scenario import RunSettings, Scenario
-from simnet.simulation import simulate
+from simnet.cluster.hardware import Calibration
+from simnet.core.units import Duration
+from simnet.engine.result import StrategyResult
+from simnet.engine.scenario import RunSettings, Scenario
+from simnet.engine.simulation import simulate
 from simnet.strategies import AnyStrategy, DenseAllReduce, OneBitAdam
-from simnet.units import Duration
 from simnet.validation import outcome, published_rows, shipped
 from simnet.validation.outcome import Parameter
 from simnet.validation.published_rows import PublishedRow

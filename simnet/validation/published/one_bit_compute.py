@@ -2,11 +2,11 @@
 
 from functools import partial
 
-from simnet.comparison import worst_error
-from simnet.hardware import Calibration
+from simnet.calibration.comparison import worst_error
+from simnet.cluster.hardware import Calibration
 from simnet.validation.outcome import Limit, Outcome
+from simnet.validation.published import one_bit_adam as paper
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.sets import one_bit_adam as paper
 from simnet.validation.shipped import PublishedNetwork
 from simnet.validation.study import Study, all_predictions
 from simnet.workload import training_step

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from simnet.comparison import mean_error
+from simnet.calibration.comparison import mean_error
 from simnet.validation.outcome import Alternative, Limit, Outcome, Prediction
-from simnet.validation.sets import one_bit_adam as paper
-from simnet.validation.sets import one_bit_models as models
+from simnet.validation.published import one_bit_adam as paper
+from simnet.validation.published import one_bit_models as models
 from simnet.validation.shipped import PublishedNetwork, with_value
 from simnet.validation.study import Study, all_predictions
 

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from simnet import network_costs
-from simnet.comparison import mean_error, worst_error, worst_row
-from simnet.hardware import Calibration
+from simnet.calibration.comparison import mean_error, worst_error, worst_row
+from simnet.cluster import network_costs
+from simnet.cluster.hardware import Calibration
 from simnet.strategies import AnyStrategy
 from simnet.validation import published_rows
 from simnet.validation.outcome import Alternative, Limit, Outcome
+from simnet.validation.published import one_bit_adam as paper
+from simnet.validation.published import one_bit_models as models
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.sets import one_bit_adam as paper
-from simnet.validation.sets import one_bit_models as models
 from simnet.validation.shipped import with_value
 from simnet.validation.study import Fit, Study
 

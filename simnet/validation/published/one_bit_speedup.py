@@ -7,12 +7,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from simnet.comparison import mean_error
+from simnet.calibration.comparison import mean_error
 from simnet.validation import extrapolation
 from simnet.validation.outcome import Alternative, Limit, Outcome
+from simnet.validation.published import one_bit_adam as paper
+from simnet.validation.published import one_bit_models as models
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.sets import one_bit_adam as paper
-from simnet.validation.sets import one_bit_models as models
 from simnet.validation.shipped import PublishedNetwork
 from simnet.validation.study import Study, all_predictions
 

@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from simnet.hardware import Calibration, Cluster, Link, LinkCalibration
-from simnet.scenario import Scenario
-from simnet.simulation import simulate
+from simnet.cluster.hardware import Calibration, Cluster, Link, LinkCalibration
+from simnet.core.units import Bandwidth, Duration
+from simnet.engine.scenario import Scenario
+from simnet.engine.simulation import simulate
 from simnet.strategies import DenseAllReduce
-from simnet.units import Bandwidth, Duration
 from simnet.validation import published_rows, shipped
 from simnet.validation.outcome import Alternative, Limit, Outcome, Parameter, compute_parameter
+from simnet.validation.published.one_bit_adam import INFINIBAND
+from simnet.validation.published.one_bit_models import single_node
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.sets.one_bit_adam import INFINIBAND
-from simnet.validation.sets.one_bit_models import single_node
 from simnet.validation.shipped import with_value
 from simnet.validation.study import Fit, Study
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from msgspec import Struct
 
-from simnet.hardware import Cluster, Link
-from simnet.scenario import Scenario
-from simnet.simulation import simulate
+from simnet.cluster.hardware import Cluster, Link
+from simnet.core.units import Bandwidth, Duration
+from simnet.engine.scenario import Scenario
+from simnet.engine.simulation import simulate
 from simnet.strategies import FullShard
-from simnet.units import Bandwidth, Duration
 from simnet.validation import published_rows, shipped
 from simnet.validation.outcome import Alternative, Limit, Outcome
 from simnet.validation.published_rows import PublishedRow

@@ -13,8 +13,8 @@ import torch
 
 from benchmarks import contestants, cost
 from benchmarks.contestants import ADAMW, DDP, SIZES, Messages, Model, contestant
-from binsgdm.exchange import AllGather, AllToAll
-from binsgdm.systems.registry import SYSTEMS
+from binsgdm.comm import AllGather, AllToAll
+from binsgdm.compressors.registry import SYSTEMS
 
 SHAPES = [(24, 20), (6,), (8, 8)]
 

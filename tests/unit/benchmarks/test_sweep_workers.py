@@ -8,7 +8,7 @@ needs("psutil")
 
 from benchmarks import sweep_workers
 from benchmarks.sweep_workers import Peak
-from simnet.scenario import load_experiment
+from simnet.engine.scenario import load_experiment
 
 
 def test_what_is_swept_holds_together(tmp_path: Path) -> None:

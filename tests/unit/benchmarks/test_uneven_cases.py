@@ -1,6 +1,6 @@
 from benchmarks import regions, uneven_cases
-from simnet import prepared
-from simnet.scenario import load
+from simnet.engine import prepared
+from simnet.engine.scenario import load
 
 
 def test_every_row_is_a_scenario_for_the_executor_that_its_table_names():

@@ -6,11 +6,11 @@ needs("torch")
 
 
 def test_the_former_names_are_the_same_objects() -> None:
-    from binsgdm import ddp
     from binsgdm.compressors import hook, one_bit_adam, one_bit_attach, registry
+    from binsgdm.compressors import registry as systems
     from binsgdm.optimizers import one_bit_adam as optimizers
-    from binsgdm.systems import ddp_hook as systems_hook
-    from binsgdm.systems import registry as systems
+    from binsgdm.parallel import ddp
+    from binsgdm.parallel import ddp_hook as systems_hook
 
     assert hook.compress_gradients is systems_hook.compress_gradients
     assert registry.register is systems.register

@@ -2,9 +2,9 @@
 
 import pytest
 
-from simnet import simulation, uncertainty
-from simnet.result import RunResult
-from simnet.scenario import Scenario
+from simnet.engine import simulation, uncertainty
+from simnet.engine.result import RunResult
+from simnet.engine.scenario import Scenario
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ needs("sklearn")
 import msgspec
 from torch import nn
 
-from binsgdm.systems.registry import SYSTEMS, make
+from binsgdm.compressors.registry import SYSTEMS, make
 from simnet.strategies import STRATEGIES
 from studies import stacked, topology_page
 from studies.candidates import CANDIDATES, IN_TOPOLOGY, LATER, NAMES_IN_TOPOLOGY, PLAIN, strategy_of

@@ -13,7 +13,7 @@ needs("sklearn")
 
 from torch import nn
 
-from binsgdm.systems.registry import SYSTEMS, make
+from binsgdm.compressors.registry import SYSTEMS, make
 from studies import lockstep, run, stacked, tasks
 from studies.candidates import CANDIDATES
 from studies.systems_study import RANKS_PER_NODE

@@ -15,7 +15,7 @@ needs("torch", "sklearn")
 
 import msgspec
 
-from binsgdm.systems.registry import SYSTEMS
+from binsgdm.compressors.registry import SYSTEMS
 from simnet.strategies import STRATEGIES
 from studies import cells, margin_page, margin_study, outcome, page, run, search, study, systems_page
 from studies.candidates import CANDIDATES, IN_TOPOLOGY, LATER, PLAIN, REMEDY_TEXTS, strategy_of

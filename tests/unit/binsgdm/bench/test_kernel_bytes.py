@@ -2,8 +2,8 @@
 
 import pytest
 
-from binsgdm.measure.kernel_bytes import NAMES, bytes_per_element
-from simnet.fitting.kernel_fit import COPY, COPY_BYTES, SIMULATED_NAMES
+from binsgdm.bench.kernel_bytes import NAMES, bytes_per_element
+from simnet.calibration.kernel_fit import COPY, COPY_BYTES, SIMULATED_NAMES
 from simnet.strategies.kernel_table import every
 from simnet.strategies.recorded import MEMORY_TRAFFIC
 from simnet.workload.kernel_cost import OPTIMIZER_BYTES

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simnet.fitting.measurement_file import FORMAT, read
+from simnet.calibration.measurement_file import FORMAT, read
 from tests.helpers.needs import needs
 
 needs("torch")
@@ -19,8 +19,8 @@ class record:  # noqa: N801 - reads as a function
     """A record of one process with one series."""
 
     def __init__(self, *, empty: bool = False) -> None:
-        from binsgdm.measure import ranks
-        from binsgdm.measure.record import Record
+        from binsgdm.bench import ranks
+        from binsgdm.bench.record import Record
 
         with ranks.joined() as alone:
             self.whole = Record(alone, nic_bytes_per_s=125e6, network="none")
@@ -68,8 +68,8 @@ def test_a_file_that_is_replaced_keeps_its_mode(mode, tmp_path):
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    from binsgdm.bench import record as recording
     from binsgdm.errors import BinsgdmError
-    from binsgdm.measure import record as recording
 
     path = tmp_path / "m.json"
     path.write_text("old", encoding="utf-8")
@@ -87,7 +87,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
 def test_a_writer_that_is_killed_leaves_a_whole_file(tmp_path):
     path = tmp_path / "m.json"
     code = (
-        "import sys, json; from pathlib import Path; from binsgdm.measure.record import write_file\n"
+        "import sys, json; from pathlib import Path; from binsgdm.bench.record import write_file\n"
         "text = json.dumps(list(range(300_000)))\n"
         "while True: write_file(Path(sys.argv[1]), text); print(flush=True)\n"
     )

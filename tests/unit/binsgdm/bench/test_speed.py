@@ -9,8 +9,8 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.measure import speed
-from binsgdm.measure.speed import SpeedProbe
+from binsgdm.bench import speed
+from binsgdm.bench.speed import SpeedProbe
 
 
 class SlowerRanks:

@@ -10,8 +10,8 @@ needs("torch")
 
 import torch
 
-from binsgdm.measure.stream_timing import KERNEL, LAUNCH, LONGEST_HOLD_S, interleave_on_stream
-from binsgdm.measure.timing import StopRule
+from binsgdm.bench.stream_timing import KERNEL, LAUNCH, LONGEST_HOLD_S, interleave_on_stream
+from binsgdm.bench.timing import StopRule
 
 LAUNCH_S, FLUSH_S, STAMP_S = 20e-6, 60e-6, 1e-6
 RULE = StopRule(min_repetitions=6, max_repetitions=8)

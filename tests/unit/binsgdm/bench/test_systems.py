@@ -17,17 +17,17 @@ needs("numba")
 from click.testing import CliRunner
 from msgspec.structs import replace
 
+from binsgdm.bench import choices, one_bit_adam, systems, training
+from binsgdm.bench.choices import choice
+from binsgdm.comm import Member, RankContext
+from binsgdm.compressors.pieces import Pieces
+from binsgdm.compressors.registry import SYSTEMS, make
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Member, RankContext
-from binsgdm.measure import choices, one_bit_adam, systems, training
-from binsgdm.measure.choices import choice
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.systems.pieces import Pieces
-from binsgdm.systems.registry import SYSTEMS, make
-from simnet.commands.main import cli
-from simnet.errors import SimnetError
-from simnet.fitting import calibration_file, fit_files, sources
-from simnet.fitting.measurement_file import MeasurementFile, Series, read
+from simnet.calibration import calibration_file, fit_files, sources
+from simnet.calibration.measurement_file import MeasurementFile, Series, read
+from simnet.cli.main import cli
+from simnet.core.errors import SimnetError
 from simnet.strategies import STRATEGIES, CompressingStrategy
 
 CPU = torch.device("cpu")

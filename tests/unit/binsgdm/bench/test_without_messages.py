@@ -10,10 +10,10 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.exchange import AllGather, AllReduceSum, AllToAll
-from binsgdm.exchange.transport import Transport
-from binsgdm.measure import without_messages
-from binsgdm.measure.without_messages import answered_at_once, is_answered_at_once
+from binsgdm.bench import without_messages
+from binsgdm.bench.without_messages import answered_at_once, is_answered_at_once
+from binsgdm.comm import AllGather, AllReduceSum, AllToAll
+from binsgdm.comm.transport import Transport
 
 
 class FakeTransport:

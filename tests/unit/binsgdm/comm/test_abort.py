@@ -11,8 +11,8 @@ needs("torch")
 import torch
 import torch.distributed as dist
 
-from binsgdm.exchange import abort as aborting
-from binsgdm.exchange.groups import Groups
+from binsgdm.comm import abort as aborting
+from binsgdm.comm.groups import Groups
 
 
 class Group:

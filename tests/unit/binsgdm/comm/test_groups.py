@@ -10,8 +10,8 @@ needs("torch")
 import torch
 import torch.distributed as dist
 
+from binsgdm.comm import groups as grouping
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import groups as grouping
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 3)
 

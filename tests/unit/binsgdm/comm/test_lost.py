@@ -14,8 +14,8 @@ needs("torch")
 
 import torch.distributed as dist
 
-from binsgdm.exchange import lost, stores
-from binsgdm.exchange.lost import Company, Home
+from binsgdm.comm import lost, stores
+from binsgdm.comm.lost import Company, Home
 
 ME, OTHER = 5, 7
 HERE = Home(*lost._home())

@@ -11,9 +11,9 @@ needs("torch")
 import torch
 import torch.distributed as dist
 
-from binsgdm.exchange import pending
-from binsgdm.exchange.groups import Groups, store_key
-from binsgdm.exchange.pending import Pending
+from binsgdm.comm import pending
+from binsgdm.comm.groups import Groups, store_key
+from binsgdm.comm.pending import Pending
 
 
 class Work:

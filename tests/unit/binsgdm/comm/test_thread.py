@@ -9,7 +9,7 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.exchange.thread import CommunicationThread
+from binsgdm.comm.thread import CommunicationThread
 
 CPU = torch.device("cpu")
 

@@ -14,9 +14,9 @@ needs("torch")
 import torch
 import torch.distributed as dist
 
+from binsgdm.comm import AllGather, AllToAll, transport
+from binsgdm.comm.groups import make
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, AllToAll, transport
-from binsgdm.exchange.groups import make
 from tests.helpers.launch import launch
 
 DTYPES = [torch.uint8, torch.float32, torch.bfloat16]

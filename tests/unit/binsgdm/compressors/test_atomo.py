@@ -9,12 +9,12 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
+from binsgdm.comm import run_in_lockstep
+from binsgdm.compressors.atomo import Atomo, probabilities
+from binsgdm.compressors.base import Payload
+from binsgdm.compressors.feedback import WithoutFeedback
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import run_in_lockstep
-from binsgdm.random import Key
-from binsgdm.systems.atomo import Atomo, probabilities
-from binsgdm.systems.base import Payload
-from binsgdm.systems.feedback import WithoutFeedback
+from binsgdm.kernels.random import Key
 from tests.helpers.low_rank_samples import NUMEL, SHAPES, WHOLE, bucket, context, energy, normal, with_spectrum
 
 KEY = Key(seed=3, step=1)

@@ -10,9 +10,9 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.exchange import RankContext, run_in_lockstep
-from binsgdm.systems.base import Averager, GradientBucket
-from binsgdm.systems.registry import SYSTEMS, make
+from binsgdm.comm import RankContext, run_in_lockstep
+from binsgdm.compressors.base import Averager, GradientBucket
+from binsgdm.compressors.registry import SYSTEMS, make
 from tests.helpers.pretend_device import PretendTensor, pretended_device
 
 WORLD = 2

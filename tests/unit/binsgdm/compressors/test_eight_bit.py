@@ -10,13 +10,13 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
+from binsgdm.comm import AllGather, AllToAll, RankContext, run_in_lockstep
+from binsgdm.compressors import eight_bit
+from binsgdm.compressors.base import GradientBucket
+from binsgdm.compressors.eight_bit import ByteGrad
+from binsgdm.compressors.registry import make
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, AllToAll, RankContext, run_in_lockstep
-from binsgdm.random import Key
-from binsgdm.systems import eight_bit
-from binsgdm.systems.base import GradientBucket
-from binsgdm.systems.eight_bit import ByteGrad
-from binsgdm.systems.registry import make
+from binsgdm.kernels.random import Key
 
 KEY = Key(seed=5, step=2, rank=1)
 DTYPES = ("int8", "fp8_e4m3", "fp8_e5m2")

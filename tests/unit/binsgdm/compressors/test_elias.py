@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from binsgdm.compressors import elias
 from binsgdm.errors import BinsgdmError
-from binsgdm.systems import elias
 
 
 def omega_text(number: int) -> str:

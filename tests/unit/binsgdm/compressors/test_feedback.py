@@ -10,14 +10,14 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
+from binsgdm.comm import RankContext, run_in_lockstep
+from binsgdm.compressors.aggregation import all_reduce_payloads, gather_payloads
+from binsgdm.compressors.base import GradientBucket
+from binsgdm.compressors.feedback import ErrorFeedback, WithoutFeedback
+from binsgdm.compressors.residuals import Residuals
+from binsgdm.compressors.signs import ScaledSign
+from binsgdm.compressors.sparse import RandomK, TopK
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import RankContext, run_in_lockstep
-from binsgdm.systems.aggregation import all_reduce_payloads, gather_payloads
-from binsgdm.systems.base import GradientBucket
-from binsgdm.systems.feedback import ErrorFeedback, WithoutFeedback
-from binsgdm.systems.residuals import Residuals
-from binsgdm.systems.signs import ScaledSign
-from binsgdm.systems.sparse import RandomK, TopK
 
 SHAPES = ((16, 12), (), (0, 3), (7,), (8, 3, 2))
 NAMES = ("conv", "scale", "nothing", "bias", "head")

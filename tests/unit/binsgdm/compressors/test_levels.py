@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binsgdm.random import Key
-from binsgdm.systems import levels
+from binsgdm.compressors import levels
+from binsgdm.kernels.random import Key
 
 GRIDS = [
     levels.uniform_levels(2),

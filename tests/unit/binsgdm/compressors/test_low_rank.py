@@ -9,10 +9,10 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
+from binsgdm.comm import AllReduceSum, run_in_lockstep
+from binsgdm.compressors.low_rank import GradZip, PowerSGD
+from binsgdm.compressors.matrices import is_factored, orthonormalized
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllReduceSum, run_in_lockstep
-from binsgdm.systems.low_rank import GradZip, PowerSGD
-from binsgdm.systems.matrices import is_factored, orthonormalized
 from tests.helpers.low_rank_samples import (
     NAMES,
     NUMEL,

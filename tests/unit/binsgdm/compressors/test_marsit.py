@@ -9,14 +9,14 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.bits import pack_signs, unpack_signs
+from binsgdm.comm import AllGather, RankContext, SendRecv, run_in_lockstep
+from binsgdm.compressors import marsit as module
+from binsgdm.compressors.base import GradientBucket
+from binsgdm.compressors.marsit import Marsit, merge_signs, merged_signs
+from binsgdm.compressors.rings import Ring
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, RankContext, SendRecv, run_in_lockstep
-from binsgdm.random import Key
-from binsgdm.systems import marsit as module
-from binsgdm.systems.base import GradientBucket
-from binsgdm.systems.marsit import Marsit, merge_signs, merged_signs
-from binsgdm.systems.rings import Ring
+from binsgdm.kernels.bits import pack_signs, unpack_signs
+from binsgdm.kernels.random import Key
 
 PLAIN = {"sync_period": None}
 TORUS = {"sync_period": None, "torus": True}

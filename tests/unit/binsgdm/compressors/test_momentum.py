@@ -11,11 +11,11 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
+from binsgdm.comm import RankContext, run_in_lockstep
+from binsgdm.compressors.base import GradientBucket
+from binsgdm.compressors.momentum import LocalMomentum
+from binsgdm.compressors.registry import make
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import RankContext, run_in_lockstep
-from binsgdm.systems.base import GradientBucket
-from binsgdm.systems.momentum import LocalMomentum
-from binsgdm.systems.registry import make
 
 SHAPES = ((30, 10), (20,), ())
 NUMEL = 321

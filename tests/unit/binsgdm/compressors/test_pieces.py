@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binsgdm.systems.base import numel_of
-from binsgdm.systems.pieces import Pieces, even_lengths
+from binsgdm.compressors.base import numel_of
+from binsgdm.compressors.pieces import Pieces, even_lengths
 
 SHAPES = st.lists(st.lists(st.integers(0, 9), max_size=3).map(tuple), min_size=1, max_size=4).map(tuple)
 CUTS = st.sampled_from(["elements", "rows", "columns"])

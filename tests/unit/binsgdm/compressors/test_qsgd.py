@@ -10,12 +10,12 @@ needs("torch")
 import torch
 
 from benchmarks.bounds import variance_bound
+from binsgdm.comm import RankContext, run_in_lockstep
+from binsgdm.compressors.base import GradientBucket, Payload
+from binsgdm.compressors.feedback import WithoutFeedback
+from binsgdm.compressors.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import RankContext, run_in_lockstep
-from binsgdm.random import Key
-from binsgdm.systems.base import GradientBucket, Payload
-from binsgdm.systems.feedback import WithoutFeedback
-from binsgdm.systems.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
+from binsgdm.kernels.random import Key
 
 KEY = Key(seed=5, step=2, rank=1)
 EACH = [

@@ -11,11 +11,11 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
+from binsgdm.comm import RankContext, run_in_lockstep
+from binsgdm.compressors.base import GradientBucket, Payload, Shapes
+from binsgdm.compressors.registry import SYSTEMS, check_options, make
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import RankContext, run_in_lockstep
-from binsgdm.random import Key
-from binsgdm.systems.base import GradientBucket, Payload, Shapes
-from binsgdm.systems.registry import SYSTEMS, check_options, make
+from binsgdm.kernels.random import Key
 
 SHAPES: Shapes = ((12, 20), (9,), (0, 3), ())
 NUMEL = 250

@@ -10,13 +10,13 @@ needs("torch")
 import torch
 import torch.distributed as dist
 
+from binsgdm.comm import AllGather, RankContext, SendRecv, run_in_lockstep
+from binsgdm.comm.groups import make
+from binsgdm.comm.transport import Transport, send_recv
+from binsgdm.compressors import rings as ring
+from binsgdm.compressors.base import GradientBucket
+from binsgdm.compressors.marsit import Marsit
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, RankContext, SendRecv, run_in_lockstep
-from binsgdm.exchange.groups import make
-from binsgdm.exchange.transport import Transport, send_recv
-from binsgdm.systems import rings as ring
-from binsgdm.systems.base import GradientBucket
-from binsgdm.systems.marsit import Marsit
 from tests.helpers.launch import launch
 
 NUMEL = 101

@@ -10,12 +10,12 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
+from binsgdm.comm import Message, Protocol, RankContext, run_in_lockstep
+from binsgdm.compressors.base import Compressor, GradientBucket, Payload
+from binsgdm.compressors.feedback import ErrorFeedback, WithoutFeedback
+from binsgdm.compressors.signs import MajorityVote, OneBitSGD, ScaledSign, TernGrad
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Message, Protocol, RankContext, run_in_lockstep
-from binsgdm.random import Key
-from binsgdm.systems.base import Compressor, GradientBucket, Payload
-from binsgdm.systems.feedback import ErrorFeedback, WithoutFeedback
-from binsgdm.systems.signs import MajorityVote, OneBitSGD, ScaledSign, TernGrad
+from binsgdm.kernels.random import Key
 
 KEY = Key(seed=5, step=2, rank=1)
 BIASED = [ScaledSign(), ScaledSign(scale_per="bucket"), OneBitSGD()]

@@ -10,18 +10,18 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import RankContext, run_in_lockstep
-from binsgdm.random import Key
-from binsgdm.systems.aggregation import all_reduce_payloads
-from binsgdm.systems.base import GradientBucket, Payload
-from binsgdm.systems.feedback import WithoutFeedback
-from binsgdm.systems.sparse import (
+from binsgdm.comm import RankContext, run_in_lockstep
+from binsgdm.compressors.aggregation import all_reduce_payloads
+from binsgdm.compressors.base import GradientBucket, Payload
+from binsgdm.compressors.feedback import WithoutFeedback
+from binsgdm.compressors.sparse import (
     MSTopK,
     RandomK,
     TopK,
     drawn_indices,
 )
+from binsgdm.errors import BinsgdmError
+from binsgdm.kernels.random import Key
 
 KEY = Key(seed=3, step=1)
 CPU = torch.device("cpu")

@@ -7,10 +7,10 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
+from binsgdm.comm import AllToAll, RankContext, run_in_lockstep
+from binsgdm.compressors.base import GradientBucket
+from binsgdm.compressors.registry import SYSTEMS, make
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllToAll, RankContext, run_in_lockstep
-from binsgdm.systems.base import GradientBucket
-from binsgdm.systems.registry import SYSTEMS, make
 
 SHAPES = ((9, 7), (), (5,), (3, 2, 4))
 NAMES = ("matrix", "scale", "bias", "conv")
@@ -110,7 +110,7 @@ def test_what_a_scatter_reduce_misses_is_in_the_residuals_of_both_places(name):
         values = gradients(3, step)
         missing += torch.stack(values).to(torch.float64).mean(dim=0) - mean_of(systems, values, (3, 1), step)[0]
     kept = torch.stack([torch.cat([one.residuals[parameter] for parameter in NAMES]) for one in systems]).mean(dim=0)
-    from binsgdm.systems.pieces import Pieces
+    from binsgdm.compressors.pieces import Pieces
 
     owned = [torch.cat([one.owner_residuals[parameter] for parameter in NAMES]) for one in systems]
     kept = kept + Pieces(SHAPES, 3, SYSTEMS[name].cut).join(owned)

@@ -7,7 +7,7 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.bits import pack_signs, packed_numel, unpack_signs
+from binsgdm.kernels.bits import pack_signs, packed_numel, unpack_signs
 
 
 @pytest.mark.parametrize(("numel", "num_bytes"), [(0, 0), (1, 1), (8, 1), (9, 2), (800, 100)])

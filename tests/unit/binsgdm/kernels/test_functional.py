@@ -12,8 +12,8 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm import functional
-from binsgdm.random import Key, RandomStream, thresholds
+from binsgdm.kernels import functional
+from binsgdm.kernels.random import Key, RandomStream, thresholds
 
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
 

@@ -21,12 +21,11 @@ needs("torch")
 import torch
 from torch import Tensor
 
-from binsgdm import functional
 from binsgdm import kernels as package
-from binsgdm.bits import packed_numel
 from binsgdm.errors import BinsgdmError
-from binsgdm.kernels import Kernels, reference, select
-from binsgdm.random import thresholds
+from binsgdm.kernels import Kernels, functional, reference, select
+from binsgdm.kernels.bits import packed_numel
+from binsgdm.kernels.random import thresholds
 from tests.helpers.kernel_samples import (
     DTYPES,
     KEY,

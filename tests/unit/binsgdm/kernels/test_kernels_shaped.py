@@ -14,10 +14,9 @@ needs("torch")
 import torch
 from torch import Tensor
 
-from binsgdm import functional
-from binsgdm.bits import pack_signs, packed_numel, unpack_signs
 from binsgdm.errors import BinsgdmError
-from binsgdm.kernels import Kernels, reference, select
+from binsgdm.kernels import Kernels, functional, reference, select
+from binsgdm.kernels.bits import pack_signs, packed_numel, unpack_signs
 from tests.helpers.kernel_samples import DTYPES, assert_equal, device, home, residuals, same_bits, state
 
 

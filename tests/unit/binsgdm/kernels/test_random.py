@@ -15,9 +15,9 @@ needs("torch")
 import torch
 from torch import Tensor
 
-from binsgdm import random
 from binsgdm.errors import BinsgdmError
-from binsgdm.random import GROUP_NUMEL, Key, draws, philox, thresholds
+from binsgdm.kernels import random
+from binsgdm.kernels.random import GROUP_NUMEL, Key, draws, philox, thresholds
 
 SIGMAS = 5.0
 NUMEL = 1 << 20

@@ -14,13 +14,13 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from binsgdm import BinSGDM
-from binsgdm.exchange.thread import CommunicationThread
-from binsgdm.exchange.transport import Transport
-from binsgdm.local_gradients import OwnParameters, keep_gradients_local
+from binsgdm.comm.thread import CommunicationThread
+from binsgdm.comm.transport import Transport
 from binsgdm.optimizers.scheme import SCHEMES, Scheme
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.worker import Worker
-from binsgdm.overlapped import OverlappedSession
+from binsgdm.parallel.local_gradients import OwnParameters, keep_gradients_local
+from binsgdm.parallel.overlapped import OverlappedSession
 from tests.helpers.fake_cuda import fake_cuda
 from tests.helpers.fake_streams import SYSTEM_CASES, Hooked, Net, fake_ranks, watched
 from tests.helpers.race_detector import COLLECTIVE_S, FakeEvent, FakeStream, RaceDetector

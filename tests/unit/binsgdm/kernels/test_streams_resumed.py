@@ -11,12 +11,12 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.exchange.groups import Groups
-from binsgdm.local_steps import wrapping
-from binsgdm.local_steps.diloco import DiLoCo
-from binsgdm.local_steps.local_sgd import LocalSGD
-from binsgdm.local_steps.wrapping import LocalStepsOptimizer
-from binsgdm.systems.registry import make
+from binsgdm.comm.groups import Groups
+from binsgdm.compressors.registry import make
+from binsgdm.optimizers import wrapping
+from binsgdm.optimizers.diloco import DiLoCo
+from binsgdm.optimizers.local_sgd import LocalSGD
+from binsgdm.optimizers.wrapping import LocalStepsOptimizer
 from tests.helpers.fake_streams import SYSTEM_CASES, Hooked, Net, fake_ranks, watched
 from tests.helpers.race_detector import FakeStream, RaceDetector
 

@@ -19,9 +19,20 @@ needs("triton")
 
 from torch import Tensor
 
-from binsgdm import bits, random, triton_signs, triton_support, triton_tiles
 from binsgdm.errors import BinsgdmError
-from binsgdm.kernels import Kernels, reference, select, tables, triton_kernels, triton_programs
+from binsgdm.kernels import (
+    Kernels,
+    bits,
+    random,
+    reference,
+    select,
+    tables,
+    triton_kernels,
+    triton_programs,
+    triton_signs,
+    triton_support,
+    triton_tiles,
+)
 from binsgdm.kernels.tables import ROW_WORDS
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.session import Session
@@ -109,7 +120,7 @@ def test_a_step_of_hundreds_of_buckets_makes_no_table_anew(rounding: str, monkey
     """Gradients move between two places, as a script's do that sets them to None."""
     uploads: list[Any] = []
     monkeypatch.setattr(tables, "upload_tensor", lambda *given: uploads.append(given) or given[0].to(given[1]))
-    for module in ("kernels.triton_kernels", "triton_support"):
+    for module in ("kernels.triton_kernels", "kernels.triton_support"):
         monkeypatch.setattr(f"binsgdm.{module}.launch", lambda *_, **__: None)
     parameters = [torch.nn.Parameter(torch.ones(40, device=device())) for _ in range(400)]
     optimizer = BinSGDM(parameters, kernels="triton", rounding=rounding)

@@ -12,8 +12,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from binsgdm.comm import Member, run_in_lockstep
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Member, run_in_lockstep
 from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam

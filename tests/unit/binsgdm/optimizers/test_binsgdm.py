@@ -10,8 +10,8 @@ needs("torch")
 import torch
 
 import binsgdm
-from binsgdm import functional  # noqa: F401
 from binsgdm.errors import BinsgdmError
+from binsgdm.kernels import functional  # noqa: F401
 
 
 def model(seed: int = 0) -> torch.nn.Module:
@@ -30,7 +30,7 @@ def train(net, optimizer, steps: int, start: int = 0) -> None:
 
 def test_the_update_is_that_of_the_paper():
     """Against the equations written out in plain torch, with the draws of the reference."""
-    from binsgdm.random import Key, thresholds
+    from binsgdm.kernels.random import Key, thresholds
 
     value = torch.nn.Parameter(torch.linspace(-1, 1, 11))
     x, m, b = value.detach().clone(), torch.zeros(11), torch.zeros(11)
@@ -139,7 +139,7 @@ def test_odd_shapes_work():
 @pytest.mark.parametrize("rounding", ["random", "shaped"])
 def test_bucket_boundaries_do_not_change_the_result(rounding):
     """Draws are counted by place in the flat order, which starts anew with every bucket only by padding."""
-    from binsgdm.exchange import run_in_lockstep
+    from binsgdm.comm import run_in_lockstep
     from binsgdm.optimizers.scheme import Scheme
     from binsgdm.optimizers.worker import Worker
 

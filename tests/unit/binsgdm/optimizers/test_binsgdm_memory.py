@@ -11,8 +11,8 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.exchange import Member, RankContext
-from binsgdm.exchange.answers import run_as_if_alike
+from binsgdm.comm import Member, RankContext
+from binsgdm.comm.answers import run_as_if_alike
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.session import Session
 

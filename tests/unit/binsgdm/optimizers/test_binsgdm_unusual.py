@@ -14,7 +14,7 @@ needs("torch")
 import torch
 
 import binsgdm
-from binsgdm.exchange import Member
+from binsgdm.comm import Member
 from binsgdm.optimizers.session import Session
 
 

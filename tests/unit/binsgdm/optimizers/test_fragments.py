@@ -8,8 +8,8 @@ needs("torch")
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.local_steps.fragments import Fragment, cut
-from binsgdm.local_steps.outer_settings import OuterSettings
+from binsgdm.optimizers.fragments import Fragment, cut
+from binsgdm.optimizers.outer_settings import OuterSettings
 
 
 @pytest.mark.parametrize("numels", [[1], [5, 1, 1, 1], [1, 1, 1, 9], [3] * 7, [0, 4, 0, 4]], ids=str)

@@ -13,11 +13,11 @@ needs("torch")
 import torch
 import torch.distributed as dist
 
-from binsgdm.ddp import attach_one_bit_adam
+from binsgdm.comm import Member, run_in_lockstep
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Member, run_in_lockstep
 from binsgdm.optimizers import one_bit_adam_update as module
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.parallel.ddp import attach_one_bit_adam
 from tests.helpers.launch import launch
 
 SHAPES = [(5, 3), (), (0,), (33, 9), (7,)]

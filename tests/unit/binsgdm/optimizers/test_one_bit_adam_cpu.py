@@ -9,7 +9,7 @@ import torch
 
 needs("numba")
 
-from binsgdm.exchange import Member, run_in_lockstep
+from binsgdm.comm import Member, run_in_lockstep
 from binsgdm.kernels import ENVIRONMENT_VARIABLE, cpu_adam, numba_kernels
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 

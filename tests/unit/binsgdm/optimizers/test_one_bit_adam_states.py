@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from binsgdm.comm import Member, run_in_lockstep
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Member, run_in_lockstep
 from binsgdm.optimizers.kept_residuals import ResidualOwner
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 

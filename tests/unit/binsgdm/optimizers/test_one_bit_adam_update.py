@@ -9,7 +9,7 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.exchange import Member, run_in_lockstep
+from binsgdm.comm import Member, run_in_lockstep
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.one_bit_adam_update import SMALLEST_SCALE, freeze
 

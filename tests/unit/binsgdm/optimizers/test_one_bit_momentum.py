@@ -7,8 +7,8 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
+from binsgdm.comm import RankContext, run_in_lockstep
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.optimizers import one_bit_momentum as module
 from binsgdm.optimizers.one_bit_momentum import MomentumResiduals, decode, encode, padded_numel
 

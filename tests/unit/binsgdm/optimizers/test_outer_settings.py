@@ -7,7 +7,7 @@ from tests.helpers.needs import needs
 needs("torch")
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.local_steps.outer_settings import OuterSettings
+from binsgdm.optimizers.outer_settings import OuterSettings
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import torch
 needs("numba")
 import numba
 
-from binsgdm.exchange import Member, run_in_lockstep
+from binsgdm.comm import Member, run_in_lockstep
 from binsgdm.kernels import cpu, numba_kernels
 from binsgdm.optimizers import rehearsal
 from binsgdm.optimizers.binsgdm import BinSGDM

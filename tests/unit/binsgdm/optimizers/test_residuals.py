@@ -16,14 +16,14 @@ needs("torch")
 import torch
 
 import binsgdm
-from binsgdm.exchange import Member, RankContext, run_in_lockstep
-from binsgdm.flat_buckets import build
-from binsgdm.functional import MAX_SHAPED_VECTORS, SCALE, ratio, shape
+from binsgdm.comm import Member, RankContext, run_in_lockstep
+from binsgdm.comm.flat_buckets import build
+from binsgdm.kernels.functional import MAX_SHAPED_VECTORS, SCALE, ratio, shape
+from binsgdm.kernels.random import Key, dither
 from binsgdm.optimizers import residuals as residuals_module
 from binsgdm.optimizers.residuals import quantizations
 from binsgdm.optimizers.scheme import SCHEMES, Scheme
 from binsgdm.optimizers.session import Session
-from binsgdm.random import Key, dither
 
 SHAPES = [(5, 3), (0,), (70,), (1,)]
 LR = 0.5

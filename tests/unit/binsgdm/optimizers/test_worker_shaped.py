@@ -10,8 +10,8 @@ needs("torch")
 import torch
 from torch import nn
 
+from binsgdm.kernels.random import Key, RandomStream, dither
 from binsgdm.optimizers.scheme import SCHEMES, Scheme
-from binsgdm.random import Key, RandomStream, dither
 from studies.lockstep import LockStep, binsgdm
 
 NODES, LOCAL, STEPS, SEED, LR, BETA, GAIN = 3, 2, 5, 11, 0.5, 0.8, 1.5

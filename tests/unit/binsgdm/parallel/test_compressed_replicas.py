@@ -14,9 +14,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from binsgdm import compress_replicas, streams
+from binsgdm import compress_replicas
+from binsgdm.comm.transport import Transport
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange.transport import Transport
+from binsgdm.kernels import streams
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from tests.helpers.needs import needs
 
 needs("torch")
 
-from binsgdm.describe.model_description import without_memory
-from binsgdm.describe.model_sources import ModelOptions, find
 from binsgdm.errors import BinsgdmError
+from binsgdm.recording.model_description import without_memory
+from binsgdm.recording.model_sources import ModelOptions, find
 
 
 def test_a_function_may_take_the_batch_or_nothing(tmp_path, monkeypatch):

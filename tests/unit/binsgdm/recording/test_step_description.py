@@ -11,13 +11,13 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from binsgdm.describe.checkpointed import repeated_blocks
-from binsgdm.describe.model_description import describe, without_memory
-from binsgdm.describe.model_sources import ModelOptions, find
-from binsgdm.describe.number_formats import in_dtype
-from binsgdm.describe.step_description import StepOptions, describe_step
 from binsgdm.errors import BinsgdmError
-from binsgdm.measure.model_zoo import Task
+from binsgdm.recording.checkpointed import repeated_blocks
+from binsgdm.recording.model_description import describe, without_memory
+from binsgdm.recording.model_sources import ModelOptions, find
+from binsgdm.recording.model_zoo import Task
+from binsgdm.recording.number_formats import in_dtype
+from binsgdm.recording.step_description import StepOptions, describe_step
 
 BATCH = 8
 

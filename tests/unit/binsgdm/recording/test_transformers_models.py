@@ -9,9 +9,9 @@ from tests.helpers.needs import needs
 needs("torch")
 needs("transformers")
 
-from binsgdm.describe.model_description import without_memory
-from binsgdm.describe.model_sources import ModelOptions, find
 from binsgdm.errors import BinsgdmError
+from binsgdm.recording.model_description import without_memory
+from binsgdm.recording.model_sources import ModelOptions, find
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48, "vocab_size": 64}
 CONFIGS = {

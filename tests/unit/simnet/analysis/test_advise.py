@@ -6,23 +6,23 @@ import typing
 import pytest
 from msgspec.structs import replace
 
-from simnet import model_error, workers
-from simnet.compare import tuned_steps, whatif
-from simnet.compare.convergence import shipped
-from simnet.compare.rank import advise
-from simnet.compare.tune import chosen, dense_systems, systems
-from simnet.compare.verdict import MEASURE_FIRST, MISSED, PAYS, UNCERTAIN
-from simnet.errors import SimnetError
-from simnet.hardware import Calibration
-from simnet.scenario import RunSettings, Scenario
-from simnet.show.advice import advice_page
-from simnet.show.advice_sentences import sentences
-from simnet.simulation import kernel_names, simulate
-from simnet.step_timer import StepTimer
+from simnet.analysis import tuned_steps, whatif, workers
+from simnet.analysis.advise import advise
+from simnet.analysis.convergence import shipped
+from simnet.analysis.tune import chosen, dense_systems, systems
+from simnet.analysis.verdict import MEASURE_FIRST, MISSED, PAYS, UNCERTAIN
+from simnet.cluster.hardware import Calibration
+from simnet.cluster.timed_work import HostCost, KernelTime
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth, Duration, Size
+from simnet.engine import model_error
+from simnet.engine.scenario import RunSettings, Scenario
+from simnet.engine.simulation import kernel_names, simulate
+from simnet.engine.step_timer import StepTimer
+from simnet.report.advice import advice_page
+from simnet.report.advice_sentences import sentences
 from simnet.strategies import STRATEGIES, AnyStrategy, BinSGDM, DenseAllReduce, OneBitAdam, TopK
 from simnet.strategies.kernel_table import every
-from simnet.timed_work import HostCost, KernelTime
-from simnet.units import Bandwidth, Duration, Size
 from simnet.workload.workload import Gradient, Workload
 from tests.helpers.advise_samples import FAST_CODEC, GBIT, WORKLOAD, advised, dense_s, least_s, row, scenario
 

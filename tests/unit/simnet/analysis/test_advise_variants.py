@@ -3,14 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
-from simnet.compare.convergence import shipped
-from simnet.compare.rank import advise
-from simnet.compare.time_to_target import times_to_target
-from simnet.compare.tune import BUCKET_CAPS, chosen
-from simnet.compare.verdict import UNCERTAIN
-from simnet.scenario import RunSettings, load
-from simnet.show.advice_sentences import sentences
-from simnet.simulation import simulate
+from simnet.analysis.advise import advise
+from simnet.analysis.convergence import shipped
+from simnet.analysis.time_to_target import times_to_target
+from simnet.analysis.tune import BUCKET_CAPS, chosen
+from simnet.analysis.verdict import UNCERTAIN
+from simnet.engine.scenario import RunSettings, load
+from simnet.engine.simulation import simulate
+from simnet.report.advice_sentences import sentences
 from simnet.strategies import QSGD
 from tests.helpers.advise_samples import least_s, row, scenario
 

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from simnet import workers
-from simnet.compare.advice import Advice
-from simnet.compare.as_it_is import ITERATIONS, num_runs, without_faults
-from simnet.compare.rank import advise
-from simnet.compare.tune import chosen
-from simnet.hardware import Calibration, Fault
-from simnet.scenario import RunSettings, Scenario
-from simnet.show.advice import advice_page, to_object
-from simnet.simulation import simulate
-from simnet.units import Bandwidth
+from simnet.analysis import workers
+from simnet.analysis.advice import Advice
+from simnet.analysis.advise import advise
+from simnet.analysis.advise_with_faults import ITERATIONS, num_runs, without_faults
+from simnet.analysis.tune import chosen
+from simnet.cluster.hardware import Calibration, Fault
+from simnet.core.units import Bandwidth
+from simnet.engine.scenario import RunSettings, Scenario
+from simnet.engine.simulation import simulate
+from simnet.report.advice import advice_page, to_object
 from tests.helpers.advise_samples import row, scenario
 from tests.helpers.fault_samples import fault
 

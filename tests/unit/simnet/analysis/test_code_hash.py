@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from simnet import code_hash, sweep_tasks
-from simnet.code_hash import Computing
-from simnet.errors import SimnetError
-from simnet.sweep_tasks import SweepTask
-from simnet.version import VERSION
+from simnet.analysis import code_hash, sweep_tasks
+from simnet.analysis.code_hash import Computing
+from simnet.analysis.sweep_tasks import SweepTask
+from simnet.core.errors import SimnetError
+from simnet.core.version import VERSION
 
 
 @pytest.fixture

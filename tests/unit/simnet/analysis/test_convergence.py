@@ -2,9 +2,9 @@
 
 import pytest
 
-from simnet import files
-from simnet.compare.convergence import TrainingCurve, load, median_values
-from simnet.errors import SimnetError
+from simnet.analysis.convergence import TrainingCurve, load, median_values
+from simnet.core import files
+from simnet.core.errors import SimnetError
 from simnet.strategies import BinSGDM
 from tests.helpers.time_to_target_samples import STEPS, SYSTEMS, VALUES, trainings, write_trainings
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.compare.crossing import bisect, bisect_by_guesses, midpoint, transitions
+from simnet.analysis.crossing import bisect, bisect_by_guesses, midpoint, transitions
 
 SHAPES: dict[str, Callable[[float, float], float]] = {
     "hyperbola": lambda value, root: root / value - 1,

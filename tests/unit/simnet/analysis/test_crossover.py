@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from simnet.compare.crossover import NUM_STEPS, Crossover, search
-from simnet.errors import SimnetError
-from simnet.result import Breakdown, RunResult, StrategyResult
-from simnet.scenario import Scenario, load_experiment
-from simnet.simulation import simulate
+from simnet.analysis.crossover import NUM_STEPS, Crossover, search
+from simnet.core.errors import SimnetError
+from simnet.engine.result import Breakdown, RunResult, StrategyResult
+from simnet.engine.scenario import Scenario, load_experiment
+from simnet.engine.simulation import simulate
 from tests.helpers.scenario_samples import pod, write
 
 BANDWIDTH = "cluster.inter_node.bandwidth"

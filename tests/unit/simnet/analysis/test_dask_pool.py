@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import simnet
-from simnet import dask_pool
-from simnet.dask_pool import DaskPool
-from simnet.errors import SimnetError
+from simnet.analysis import dask_pool
+from simnet.analysis.dask_pool import DaskPool
+from simnet.core.errors import SimnetError
 from tests.helpers.dask_processes import ROOT, DaskProcesses, dask_processes, wait_until
 from tests.helpers.needs import needs
 
@@ -66,15 +66,15 @@ def _without_simnet(folder: Path) -> Path:
 
 
 def _other_version(folder: Path) -> Path:
-    return _changed_copy(folder, "version.py", "VERSION = ", 'VERSION = "0.0.7"  # ')
+    return _changed_copy(folder, "core/version.py", "VERSION = ", 'VERSION = "0.0.7"  # ')
 
 
 def _other_code(folder: Path) -> Path:
-    return _changed_copy(folder, "units.py", "import math", "import math  # other code")
+    return _changed_copy(folder, "core/units.py", "import math", "import math  # other code")
 
 
 def _older_code(folder: Path) -> Path:
-    return _changed_copy(folder, "code_hash.py", "def difference(", "def unlike(")
+    return _changed_copy(folder, "analysis/code_hash.py", "def difference(", "def unlike(")
 
 
 def _other_numpy(folder: Path) -> Path:

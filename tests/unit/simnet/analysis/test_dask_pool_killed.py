@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from simnet.journal import NAME
+from simnet.analysis.journal import NAME
 from tests.helpers.cli import run
 from tests.helpers.dask_processes import ROOT, DaskProcesses, dask_processes, wait_until
 from tests.helpers.needs import needs

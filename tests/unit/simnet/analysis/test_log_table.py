@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from simnet.errors import SimnetError
-from simnet.training_logs import rows, table
+from simnet.analysis import log_rows as rows
+from simnet.analysis import log_table as table
+from simnet.core.errors import SimnetError
 
 FILE = Path("f.csv")
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from simnet.compare.convergence import median_values
-from simnet.compare.logged_trainings import load_logs, names_a_log
-from simnet.errors import SimnetError
+from simnet.analysis.convergence import median_values
+from simnet.analysis.logged_trainings import load_logs, names_a_log
+from simnet.core.errors import SimnetError
 from simnet.strategies import QSGD, DenseAllReduce, PowerSGD
 from tests.helpers.event_files import losses
 from tests.helpers.time_to_target_samples import scenario, write_trainings

@@ -3,16 +3,16 @@
 import pytest
 from msgspec.structs import replace
 
-from simnet.compare.lost_time import num_runs, with_lost_time
-from simnet.errors import SimnetError
-from simnet.faults import BackgroundTraffic, ComputeJitter, NodeFailure, Pause, SlowRank
-from simnet.hardware import Fault, SlowNode
-from simnet.result import RunResult, StrategyResult
-from simnet.scenario import RunSettings, Scenario
-from simnet.simulation import simulate
-from simnet.step_times import LostTime
+from simnet.analysis.lost_time import num_runs, with_lost_time
+from simnet.cluster.faults import BackgroundTraffic, ComputeJitter, NodeFailure, Pause, SlowRank
+from simnet.cluster.hardware import Fault, SlowNode
+from simnet.core.errors import SimnetError
+from simnet.core.units import Duration
+from simnet.engine.result import RunResult, StrategyResult
+from simnet.engine.scenario import RunSettings, Scenario
+from simnet.engine.simulation import simulate
+from simnet.engine.step_times import LostTime
 from simnet.strategies import BinSGDM, DenseAllReduce
-from simnet.units import Duration
 from tests.helpers.step_samples import WORKLOAD
 from tests.helpers.topologies import cluster
 
@@ -117,7 +117,7 @@ def test_the_exact_executor_stays_the_exact_one(monkeypatch: pytest.MonkeyPatch)
         seen.append(scenario.run.fidelity)
         return simulate(scenario)
 
-    monkeypatch.setattr("simnet.compare.lost_time.simulate", watched)
+    monkeypatch.setattr("simnet.analysis.lost_time.simulate", watched)
     run = RunSettings(iterations=2, fidelity="exact")
     exact = lost(slow(1.5), slow(1.2, node=1), run=run)
     assert seen == ["exact"] * 3

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 import simnet
-from simnet import parquet_file, results_file
-from simnet.errors import SimnetError
-from simnet.result import to_json
-from simnet.scenario import load_experiment
-from simnet.show.frame import read_frame
-from simnet.show.rows import kinds, plain, row
+from simnet.analysis import parquet_file, results_file
+from simnet.core.errors import SimnetError
+from simnet.engine.result import to_json
+from simnet.engine.scenario import load_experiment
+from simnet.report.frame import read_frame
+from simnet.report.rows import kinds, plain, row
 from tests.helpers.needs import needs
 from tests.helpers.scenario_samples import SWEEP, pod, write
 
@@ -90,7 +90,7 @@ def test_more_points_than_figures_take_are_refused_and_rows_are_not(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet_file, "MOST_READ", 5)
-    rule = "6 points: at most 5 are read whole; choose some by simnet.show.frame.read_frame"
+    rule = "6 points: at most 5 are read whole; choose some by simnet.report.frame.read_frame"
     with pytest.raises(SimnetError, match=rf"^{file}: {rule}$"):
         results_file.read(file)
     assert len(read_frame(file)) == 6

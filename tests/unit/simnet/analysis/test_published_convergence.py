@@ -1,6 +1,6 @@
 """What publications say of trainings that nobody here made."""
 
-from simnet.compare import published_convergence
+from simnet.analysis import published_convergence
 from simnet.strategies import STRATEGIES
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from simnet import results_file
-from simnet.errors import SimnetError
+from simnet.analysis import results_file
+from simnet.core.errors import SimnetError
 from tests.helpers.needs import needs
 from tests.helpers.report_samples import sweep_document, with_value, write_results
 

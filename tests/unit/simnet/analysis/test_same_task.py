@@ -2,9 +2,9 @@
 
 import pytest
 
-from simnet.compare.convergence import Convergence, load
-from simnet.compare.same_task import check_same_task, is_same_task
-from simnet.errors import SimnetError
+from simnet.analysis.convergence import Convergence, load
+from simnet.analysis.same_task import check_same_task, is_same_task
+from simnet.core.errors import SimnetError
 from tests.helpers.time_to_target_samples import NUM_PARAMETERS, scenario, write_trainings
 
 

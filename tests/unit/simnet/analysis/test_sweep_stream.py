@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 import simnet
-from simnet import results_file, sweep_stream, sweeps
-from simnet.errors import SimnetError
-from simnet.journal import NAME
-from simnet.result import to_json
-from simnet.scenario import Scenario
-from simnet.show.frame import read_frame
+from simnet.analysis import results_file, sweep_stream, sweeps
+from simnet.analysis.journal import NAME
+from simnet.core.errors import SimnetError
+from simnet.engine.result import to_json
+from simnet.engine.scenario import Scenario
+from simnet.report.frame import read_frame
 from tests.helpers.needs import needs
 from tests.helpers.scenario_samples import pod, write
 

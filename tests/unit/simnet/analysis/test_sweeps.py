@@ -11,17 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from simnet import code_hash, files, raw_scenario, sweep_tasks, sweeps
-from simnet.errors import SimnetError
-from simnet.journal import NAME, Journal
-from simnet.raw_scenario import RawScenario
-from simnet.result import RefusedPoint, RunResult, to_json
-from simnet.scenario import Experiment, Scenario, load_experiment
-from simnet.show import rows
-from simnet.sweeps import SweepPoint, expand
+from simnet.analysis import code_hash, sweep_tasks, sweeps
+from simnet.analysis.journal import NAME, Journal
+from simnet.analysis.sweeps import SweepPoint, expand
+from simnet.core import files
+from simnet.core.errors import SimnetError
+from simnet.engine import raw_scenario
+from simnet.engine.raw_scenario import RawScenario
+from simnet.engine.result import RefusedPoint, RunResult, to_json
+from simnet.engine.scenario import Experiment, Scenario, load_experiment
+from simnet.report import rows
 from tests.helpers.scenario_samples import SWEEP, pod, write
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 STRANGE = [
     b'{"key": ["a"], "result": {}}',
     b'{"key": "a", "result": {"speedup": NaN}}',
@@ -227,7 +229,7 @@ class TestRun:
 def test_other_code_is_another_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "pod.toml", pod(sweep={"cluster.num_nodes": [2]}))
     (tmp_path / "training").mkdir()
-    monkeypatch.setattr(code_hash, "__file__", str(tmp_path / "code_hash.py"))
+    monkeypatch.setattr(code_hash, "__file__", str(tmp_path / "analysis" / "code_hash.py"))
     keys = []
     for code in ("1", "2"):
         (tmp_path / "training" / "code.py").write_text(code)

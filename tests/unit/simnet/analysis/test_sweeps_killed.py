@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from simnet.journal import NAME
+from simnet.analysis.journal import NAME
 from tests.helpers.scenario_samples import pod, write
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 LONGEST_S = 60.0
 IN_WORKERS_AT_ONCE = """
-from simnet import sweep_tasks
+from simnet.analysis import sweep_tasks
 sweep_tasks.PROBE_S = sweep_tasks.WORKERS_PAY_S = 0
-from simnet.commands.main import main
+from simnet.cli.main import main
 main()
 """
 # No nodes are refused: the four points without any are skipped, and stand in the journal as well.

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from simnet import sweeps
-from simnet.axes import PointList
-from simnet.errors import SimnetError
-from simnet.journal import NAME, Journal
-from simnet.result import RefusedPoint, RunResult, SweepResult, to_json
-from simnet.results_file import decode
-from simnet.scenario import Experiment, load_experiment
-from simnet.show.sweep_page import sweep_page
-from simnet.show.text import nodes_text
-from simnet.sweeps import SweepPoint, collect_results, expand, points_of
-from simnet.units import format_seconds
+from simnet.analysis import sweeps
+from simnet.analysis.journal import NAME, Journal
+from simnet.analysis.results_file import decode
+from simnet.analysis.sweeps import SweepPoint, collect_results, expand, points_of
+from simnet.core.errors import SimnetError
+from simnet.core.units import format_seconds
+from simnet.engine.axes import PointList
+from simnet.engine.result import RefusedPoint, RunResult, SweepResult, to_json
+from simnet.engine.scenario import Experiment, load_experiment
+from simnet.report.sweep_page import sweep_page
+from simnet.report.text import nodes_text
 from tests.helpers.scenario_samples import pod, write
 
 NODES = "cluster.num_nodes"
@@ -80,7 +80,7 @@ def test_the_journal_has_them_once_and_a_resumed_sweep_the_same(
     lines = (out / NAME).read_bytes().splitlines()
     (refused,) = (json.loads(line) for line in lines if b'"refused"' in line)
     assert (refused["set"], refused["refused"]) == ({NODES: 3}, first.refused[0].reason)
-    monkeypatch.setattr("simnet.simulation.simulate", None)  # nothing is simulated again
+    monkeypatch.setattr("simnet.engine.simulation.simulate", None)  # nothing is simulated again
     assert whole(experiment, out) == first
     assert (out / NAME).read_bytes().splitlines() == lines
     told: list[int] = []

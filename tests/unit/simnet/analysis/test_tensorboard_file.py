@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from simnet.errors import SimnetError
-from simnet.training_logs import event_file
-from simnet.training_logs.event_file import Scalar, parse
+from simnet.analysis import tensorboard_file as event_file
+from simnet.analysis.tensorboard_file import Scalar, parse
+from simnet.core.errors import SimnetError
 from tests.helpers.event_files import as_tensor, begin, crc32c, event, framed, losses, message, real, simple
 
 REAL = Path(__file__).parents[3] / "golden" / "training_logs" / "adam" / "events.out.tfevents.tensorboard"

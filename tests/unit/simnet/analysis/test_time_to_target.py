@@ -5,18 +5,18 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from simnet.compare.convergence import load
-from simnet.compare.step_cost import StepCost
-from simnet.compare.time_to_target import TimesToTarget, times_to_target
-from simnet.compare.whatif import SLOW_KERNEL_FACTOR
-from simnet.errors import SimnetError
-from simnet.hardware import Calibration, LinkCalibration
-from simnet.show.time_to_target import time_to_target_object, time_to_target_page, verdict
-from simnet.show.time_to_target_figure import time_to_target_figure
-from simnet.simulation import simulate
+from simnet.analysis.convergence import load
+from simnet.analysis.step_cost import StepCost
+from simnet.analysis.time_to_target import TimesToTarget, times_to_target
+from simnet.analysis.whatif import SLOW_KERNEL_FACTOR
+from simnet.cluster.hardware import Calibration, LinkCalibration
+from simnet.cluster.timed_work import KernelTime
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth, Duration
+from simnet.engine.simulation import simulate
+from simnet.report.time_to_target import time_to_target_object, time_to_target_page, verdict
+from simnet.report.time_to_target_figure import time_to_target_figure
 from simnet.strategies import QSGD, Marsit, OneBitAdam, kernel_table
-from simnet.timed_work import KernelTime
-from simnet.units import Bandwidth, Duration
 from tests.helpers.time_to_target_samples import scenario, simple_simulate, trainings, write_trainings
 
 RATE = Bandwidth(1.25e9)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from simnet.errors import SimnetError
-from simnet.training_logs.read import read_curves
+from simnet.analysis.training_logs import read_curves
+from simnet.core.errors import SimnetError
 from tests.helpers.event_files import begin, losses, simple
 
 

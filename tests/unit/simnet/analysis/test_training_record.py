@@ -2,9 +2,9 @@
 
 import pytest
 
-from simnet.compare.convergence import Convergence, TrainedSystem, TrainingCurve, shipped
-from simnet.compare.training_record import TimedStages, TimedSystem, TrainingRecord, missed_otherwise, trained_as
-from simnet.step_timer import StageTimes
+from simnet.analysis.convergence import Convergence, TrainedSystem, TrainingCurve, shipped
+from simnet.analysis.training_record import TimedStages, TimedSystem, TrainingRecord, missed_otherwise, trained_as
+from simnet.engine.step_timer import StageTimes
 from simnet.strategies import QSGD, AnyStrategy, BinSGDM, DenseAllReduce, Marsit, OneBitAdam, SignSGD
 
 USUAL = TimedStages(StageTimes(0.5), 1.0)

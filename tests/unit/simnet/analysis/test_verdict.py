@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from simnet.compare import whatif
-from simnet.compare.verdict import (
+from simnet.analysis import whatif
+from simnet.analysis.verdict import (
     FEWER_STEPS,
     MEASURE_FIRST,
     MISSED,
@@ -16,10 +16,10 @@ from simnet.compare.verdict import (
     Verdict,
     verdict_of,
 )
-from simnet.hardware import Calibration
+from simnet.cluster.hardware import Calibration
+from simnet.cluster.timed_work import KernelTime
+from simnet.core.units import Bandwidth, Duration
 from simnet.strategies import DenseAllReduce, OneBitAdam, TopK
-from simnet.timed_work import KernelTime
-from simnet.units import Bandwidth, Duration
 from tests.helpers.advise_samples import scenario
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import simnet
-from simnet import any_executor, worker_pools
-from simnet.errors import SimnetError
-from simnet.worker_pools import ExecutorPool, TaskFuture, run_on
+from simnet.analysis import any_executor, worker_pools
+from simnet.analysis.worker_pools import ExecutorPool, TaskFuture, run_on
+from simnet.core.errors import SimnetError
 
 AXES = {"cluster.num_nodes": [2, 4]}
 JITTER = {"cluster.ranks_per_node": 2, "cluster.faults": [{"kind": "compute_jitter", "cv": 0.05}], "run.iterations": 2}

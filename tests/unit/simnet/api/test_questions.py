@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import simnet
-from simnet import sweeps
-from simnet.errors import SimnetError
+from simnet.analysis import sweeps
+from simnet.core.errors import SimnetError
 from tests.helpers.cli import run
 
 BERT = "bert_base_10gbit"

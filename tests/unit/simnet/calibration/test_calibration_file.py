@@ -5,7 +5,7 @@ import tomllib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.fitting import calibration_file
+from simnet.calibration import calibration_file
 
 CHARACTERS = st.characters(exclude_categories=["Cs"])
 SCALARS = st.text(CHARACTERS, max_size=8) | st.integers(-(2**60), 2**60) | st.booleans() | st.floats(allow_nan=False)

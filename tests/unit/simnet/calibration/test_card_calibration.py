@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from simnet import files
-from simnet.fitting import card_calibration, card_folder, kernel_fit, measurement_file
-from simnet.fitting.card_calibration import CardFit
-from simnet.fitting.card_folder import CardFolder
+from simnet.calibration import card_calibration, card_folder, kernel_fit, measurement_file
+from simnet.calibration.card_calibration import CardFit
+from simnet.calibration.card_folder import CardFolder
+from simnet.core import files
 from tests.helpers import card_samples
 
 SIZES = (18, 22, 26)

@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+from simnet.calibration import bootstrap, calibration_file, collective_fit, nodes_fit
+from simnet.calibration.comparison import Comparison
+from simnet.calibration.fitted_part import check_errors, widen
+from simnet.calibration.measurement_file import MeasurementFile, Series
+from simnet.calibration.nodes_fit import TimedBytes
+from simnet.calibration.numeric import non_negative_least_squares
+from simnet.cluster import topology
+from simnet.cluster.hardware import Calibration, Cluster, Link, LinkCalibration
+from simnet.cluster.network_costs import NodesPoint
+from simnet.cluster.schedule import GroupKind, Schedule
+from simnet.cluster.topology import Topology
 from simnet.collectives import direct, loads, ring
-from simnet.collectives.schedule import GroupKind, Schedule
-from simnet.comparison import Comparison
-from simnet.errors import SimnetError
-from simnet.fitting import bootstrap, calibration_file, collective_fit, nodes_fit
-from simnet.fitting.fitted_part import check_errors, widen
-from simnet.fitting.measurement_file import MeasurementFile, Series
-from simnet.fitting.nodes_fit import TimedBytes
-from simnet.hardware import Calibration, Cluster, Link, LinkCalibration
-from simnet.network import topology
-from simnet.network.topology import Topology
-from simnet.network_costs import NodesPoint
-from simnet.numeric import non_negative_least_squares
-from simnet.units import Bandwidth, Duration
-from simnet.values import MAX_SPREAD
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth, Duration
+from simnet.core.values import MAX_SPREAD
 from tests.helpers.measurement_samples import measurements, setup
 
 SHAPES = ((2, 1, 1.25e8), (3, 1, 1.25e8), (4, 1, 2.5e7), (2, 2, 1.25e8), (8, 1, 2.5e7))

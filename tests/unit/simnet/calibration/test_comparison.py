@@ -2,7 +2,7 @@
 
 import pytest
 
-from simnet.comparison import (
+from simnet.calibration.comparison import (
     Comparison,
     by_series,
     coverage,

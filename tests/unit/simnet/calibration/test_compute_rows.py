@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simnet import files
-from simnet.errors import SimnetError
-from simnet.fitting.card_folder import CardAbout, CardFacts, CardFolder
-from simnet.fitting.compute_rows import MeasuredPass, measured_passes, with_rows
-from simnet.fitting.measurement_file import Hardware, MeasurementFile, Series, Setup, Software
+from simnet.calibration.card_folder import CardAbout, CardFacts, CardFolder
+from simnet.calibration.compute_rows import MeasuredPass, measured_passes, with_rows
+from simnet.calibration.measurement_file import Hardware, MeasurementFile, Series, Setup, Software
+from simnet.core import files
+from simnet.core.errors import SimnetError
 
 FOLDER = CardFolder(
     path=Path("out/gpu"),

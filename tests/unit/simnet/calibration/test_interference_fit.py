@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simnet.errors import SimnetError
-from simnet.fitting import fit_files, host_fit, interference_fit, sources
-from simnet.fitting.collective_fit import TimedCollective
-from simnet.fitting.fitted_part import checked_residuals
-from simnet.fitting.measurement_file import MeasurementFile, Series
-from simnet.units import Duration
+from simnet.calibration import fit_files, host_fit, interference_fit, sources
+from simnet.calibration.collective_fit import TimedCollective
+from simnet.calibration.fitted_part import checked_residuals
+from simnet.calibration.measurement_file import MeasurementFile, Series
+from simnet.core.errors import SimnetError
+from simnet.core.units import Duration
 from tests.helpers.measurement_samples import measurements, setup
 
 LAUNCH_S, ROUND_S, MESSAGE_S, BYTE_S = 1e-3, 6e-4, 3e-4, 1.2e-9

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.errors import SimnetError
-from simnet.fitting.measurement_file import FORMAT, read
+from simnet.calibration.measurement_file import FORMAT, read
+from simnet.core.errors import SimnetError
 
 ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "docs" / "reference" / "measurement-file.md"

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from simnet.errors import SimnetError
-from simnet.fitting import model_workload, sources
-from simnet.fitting.measurement_file import Series
-from simnet.hardware import Calibration, Cluster, Link
-from simnet.units import Bandwidth, Duration
+from simnet.calibration import model_workload, sources
+from simnet.calibration.measurement_file import Series
+from simnet.cluster.hardware import Calibration, Cluster, Link
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth, Duration
 from simnet.workload import training_step
 from tests.helpers.measurement_samples import measurements, setup
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from msgspec.structs import replace as changed
 
-from simnet import files, nccl_model
+from simnet.calibration import calibration_file, nccl_calibration, nccl_fit, nccl_log
+from simnet.calibration.nccl_log import NcclLog
+from simnet.cluster import nccl_model, topology
+from simnet.cluster.hardware import Calibration
+from simnet.cluster.nccl_costs import NcclCosts
 from simnet.collectives import algorithms, loads, ring
-from simnet.errors import SimnetError
-from simnet.fitting import calibration_file, nccl_calibration, nccl_fit, nccl_log
-from simnet.fitting.nccl_log import NcclLog
-from simnet.hardware import Calibration
-from simnet.nccl_costs import NcclCosts
-from simnet.network import topology
-from simnet.units import Duration
+from simnet.core import files
+from simnet.core.errors import SimnetError
+from simnet.core.units import Duration
 from simnet.validation import shipped
 from tests.helpers.golden import GOLDEN
 

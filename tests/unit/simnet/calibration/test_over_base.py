@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from simnet.files import data_path
-from simnet.fitting import over_base
+from simnet.calibration import over_base
+from simnet.core.files import data_path
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.golden import IPERF3
 

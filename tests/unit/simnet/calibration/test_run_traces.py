@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from simnet.fitting import rank_traces, run_traces
-from simnet.fitting.rank_traces import RankTrace
+from simnet.calibration import run_traces
+from simnet.traces import rank_traces
+from simnet.traces.rank_traces import RankTrace
 from tests.helpers import kineto_traces
 from tests.helpers.kineto_traces import event
 

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simnet.errors import SimnetError
-from simnet.files import gunzipped
-from simnet.fitting import calibration_file, iperf3, kernel_fit, kineto, sources, trained_workload
-from simnet.fitting.kernel_fit import TimedKernel
-from simnet.fitting.measurement_file import Series
+from simnet.calibration import calibration_file, iperf3, kernel_fit, sources, trained_workload
+from simnet.calibration.kernel_fit import TimedKernel
+from simnet.calibration.measurement_file import Series
+from simnet.core.errors import SimnetError
+from simnet.core.files import gunzipped
+from simnet.core.units import Bandwidth, Duration
 from simnet.strategies.kernel_table import every
-from simnet.units import Bandwidth, Duration
+from simnet.traces import kineto
 from simnet.validation import shipped
 from tests.helpers.golden import GLOO, IPERF3
 from tests.helpers.measurement_samples import measurements, setup

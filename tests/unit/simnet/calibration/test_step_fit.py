@@ -9,25 +9,25 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from simnet import scenario
-from simnet.comparison import Comparison, mean_error
-from simnet.errors import SimnetError
-from simnet.files import data_path
-from simnet.fitting import agreement, over_base, step_fit, step_part, step_rows
-from simnet.fitting.step_fit import StepFit
-from simnet.fitting.step_model import StepModel, Trained
-from simnet.fitting.step_part import OtherFiles
-from simnet.fitting.step_rows import StepTable, TimedStep
-from simnet.hardware import Calibration
-from simnet.network_costs import LibraryCosts, NodesPoint
-from simnet.scenario import Scenario
-from simnet.simulation import simulate
+from simnet.calibration import agreement, over_base, step_fit, step_part, step_rows
+from simnet.calibration.comparison import Comparison, mean_error
+from simnet.calibration.step_fit import StepFit
+from simnet.calibration.step_model import StepModel, Trained
+from simnet.calibration.step_part import OtherFiles
+from simnet.calibration.step_rows import StepTable, TimedStep
+from simnet.cluster.hardware import Calibration
+from simnet.cluster.network_costs import LibraryCosts, NodesPoint
+from simnet.core.errors import SimnetError
+from simnet.core.files import data_path
+from simnet.core.units import Duration
+from simnet.engine import scenario
+from simnet.engine.scenario import Scenario
+from simnet.engine.simulation import simulate
 from simnet.strategies import DenseAllReduce
-from simnet.units import Duration
 from simnet.validation import shipped
+from simnet.validation.published import hkbu
+from simnet.validation.published import one_bit_adam as paper
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.sets import hkbu
-from simnet.validation.sets import one_bit_adam as paper
 from simnet.workload.workload import Workload
 from tests.helpers.cli import assert_refused, run
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from simnet import scenario
-from simnet.errors import SimnetError
-from simnet.fitting import kineto, trained_workload
-from simnet.fitting.kineto import Trace
-from simnet.raw_scenario import check_part
-from simnet.units import Duration
+from simnet.calibration import trained_workload
+from simnet.core.errors import SimnetError
+from simnet.core.units import Duration
+from simnet.engine import scenario
+from simnet.engine.raw_scenario import check_part
+from simnet.traces import kineto
+from simnet.traces.kineto import Trace
 from simnet.workload.workload import Workload
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.golden import GLOO

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simnet.fitting import variation_file, variation_files, variation_fit
-from simnet.fitting.variation_fit import FittedVariation
-from simnet.network import topology
-from simnet.scenario import Scenario, load
-from simnet.simulation import simulate
-from simnet.variation import Variation
+from simnet.calibration import variation_file, variation_files, variation_fit
+from simnet.calibration.variation_fit import FittedVariation
+from simnet.cluster import topology
+from simnet.engine.scenario import Scenario, load
+from simnet.engine.simulation import simulate
+from simnet.engine.variation import Variation
 from tests.helpers import rank_runs
 from tests.helpers.scenario_samples import pod, write
 

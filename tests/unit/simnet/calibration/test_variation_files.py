@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simnet.errors import SimnetError
-from simnet.fitting import variation_files
+from simnet.calibration import variation_files
+from simnet.core.errors import SimnetError
 from tests.helpers import kineto_traces, rank_runs, training_samples
 from tests.helpers.golden import GLOO
 

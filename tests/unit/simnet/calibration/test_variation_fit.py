@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simnet.fitting import jitter_fit, pause_fit, slow_rank_fit, variation_fit
-from simnet.fitting.rank_samples import MetCollective, RankSamples, interval_of_median, least_steps
-from simnet.fitting.variation_fit import FittedVariation
+from simnet.calibration import jitter_fit, pause_fit, slow_rank_fit, variation_fit
+from simnet.calibration.rank_samples import MetCollective, RankSamples, interval_of_median, least_steps
+from simnet.calibration.variation_fit import FittedVariation
 from tests.helpers import rank_runs
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from simnet import simulation
-from simnet.result import RunResult
-from simnet.scenario import Scenario
+from simnet.engine import simulation
+from simnet.engine.result import RunResult
+from simnet.engine.scenario import Scenario
 from tests.helpers.scenario_samples import SWEEP, pod, write
 
 

@@ -7,17 +7,17 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
-from simnet.commands.main import cli
-from simnet.compare.advice import Advice
-from simnet.compare.rank import advise
-from simnet.compare.tune import chosen, systems
-from simnet.compare.verdict import PAYS
-from simnet.errors import SimnetError
-from simnet.show import figure
-from simnet.show.advice import advice_page, to_object
-from simnet.show.advice_figure import advice_figure
-from simnet.show.advice_sentences import sentences
-from simnet.units import Size
+from simnet.analysis.advice import Advice
+from simnet.analysis.advise import advise
+from simnet.analysis.tune import chosen, systems
+from simnet.analysis.verdict import PAYS
+from simnet.cli.main import cli
+from simnet.core.errors import SimnetError
+from simnet.core.units import Size
+from simnet.report import figure
+from simnet.report.advice import advice_page, to_object
+from simnet.report.advice_figure import advice_figure
+from simnet.report.advice_sentences import sentences
 from simnet.workload.workload import StepMemory
 from tests.helpers import step_files
 from tests.helpers.advise_samples import GBIT, WORKLOAD, advised, row, scenario

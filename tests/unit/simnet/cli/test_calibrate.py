@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from simnet import files
-from simnet.commands.main import cli
-from simnet.raw_scenario import check_part
+from simnet.cli.main import cli
+from simnet.core import files
+from simnet.engine.raw_scenario import check_part
 from tests.helpers.golden import GLOO, GOLDEN, IPERF3
 
 LOGS = [str(files.data_path("published", "nccl-tests", f"a100_azure_nd_v4_{gpus}gpus.log")) for gpus in (2, 4, 8)]

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from simnet import files
-from simnet.fitting.card_folder import PARTS
-from simnet.raw_scenario import check_part
+from simnet.calibration.card_folder import PARTS
+from simnet.core import files
+from simnet.engine.raw_scenario import check_part
 from tests.helpers import card_samples, markdown
 from tests.helpers.cli import assert_refused, run
 

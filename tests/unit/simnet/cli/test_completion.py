@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from click.shell_completion import BashComplete, ShellComplete
 
-from simnet import files
-from simnet.commands.completion import NAME, VARIABLE
-from simnet.commands.main import COMMANDS, cli
-from simnet.errors import SimnetError
-from simnet.scenario import load
+from simnet.cli.completion import NAME, VARIABLE
+from simnet.cli.main import COMMANDS, cli
+from simnet.core import files
+from simnet.core.errors import SimnetError
+from simnet.engine.scenario import load
 from tests.helpers.cli import ROOT, assert_refused, run
 from tests.helpers.needs import needs
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from simnet.commands import doctor
-from simnet.errors import SimnetError
-from simnet.lab import machine
+from simnet.cli import doctor
+from simnet.core.errors import SimnetError
+from simnet.validation.lab import machine
 from tests.helpers.cli import ROOT, assert_refused, run
 from tests.helpers.needs import needs
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from simnet.fitting import variation_files, variation_fit
-from simnet.show.rank_table import variation_object
+from simnet.calibration import variation_files, variation_fit
+from simnet.report.rank_table import variation_object
 from tests.helpers import rank_runs
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.scenario_samples import pod, write

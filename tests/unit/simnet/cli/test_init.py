@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from simnet import files
-from simnet.commands import init
-from simnet.commands.main import cli
-from simnet.scenario import load, load_experiment
-from simnet.simulation import check, simulate
+from simnet.cli import init
+from simnet.cli.main import cli
+from simnet.core import files
+from simnet.engine.scenario import load, load_experiment
+from simnet.engine.simulation import check, simulate
 from tests.helpers.cli import assert_refused, run
 
 MODELS = {

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from simnet import simulation
-from simnet.commands.main import COMMANDS
-from simnet.result import RunResult
+from simnet.cli.main import COMMANDS
+from simnet.engine import simulation
+from simnet.engine.result import RunResult
 from tests.helpers.cli import assert_refused, run
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from simnet import files
-from simnet.commands import main as commands
-from simnet.commands import terminal
-from simnet.commands.main import COMMANDS, cli
+from simnet.cli import main as commands
+from simnet.cli import terminal
+from simnet.cli.main import COMMANDS, cli
+from simnet.core import files
 from tests.helpers.cli import ROOT, run, run_in_shell
 from tests.helpers.scenario_samples import pod
 
@@ -72,7 +72,7 @@ def test_a_working_directory_that_is_gone_is_told_in_a_line(file: str, tmp_path:
 
 
 def test_help_is_there_without_docstrings() -> None:
-    code = "from click.testing import CliRunner; from simnet.commands.main import COMMANDS, cli"
+    code = "from click.testing import CliRunner; from simnet.cli.main import COMMANDS, cli"
     loop = "[print(CliRunner().invoke(cli, [*c, '--help'], prog_name='simnet').stdout) for c in C]"
     ran = subprocess.run(
         [sys.executable, "-OO", "-c", f"{code}; C = [[], *([name] for name in COMMANDS)]; {loop}"],
@@ -136,7 +136,7 @@ def test_an_interrupt_before_a_command_starts_exits_130(monkeypatch: pytest.Monk
 
 def test_simulating_imports_nothing_heavy(file: str) -> None:
     heavy = "{'torch', 'pandas', 'matplotlib', 'numpy', 'rich'}"
-    called = "import sys; from simnet.commands.main import cli; cli(sys.argv[1:], standalone_mode=False)"
+    called = "import sys; from simnet.cli.main import cli; cli(sys.argv[1:], standalone_mode=False)"
     code = f"{called}; print(sorted({heavy} & set(sys.modules)))"
     ran = subprocess.run(
         [sys.executable, "-c", code, "simulate", file], cwd=ROOT, capture_output=True, text=True, check=True

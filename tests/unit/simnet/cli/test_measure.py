@@ -3,8 +3,8 @@
 import pytest
 from click.testing import CliRunner, Result
 
-from simnet.commands.main import cli
-from simnet.fitting.measurement_file import read
+from simnet.calibration.measurement_file import read
+from simnet.cli.main import cli
 from tests.helpers.needs import needs
 
 needs("torch")
@@ -121,7 +121,7 @@ def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path):
 
 
 def test_an_interrupt_leaves_no_file_and_exits_130(tmp_path, monkeypatch):
-    from binsgdm.measure import bench
+    from binsgdm.bench import bench
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

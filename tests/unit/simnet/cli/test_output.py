@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from simnet import files, simulation
-from simnet.commands.main import cli
-from simnet.result import RunResult
-from simnet.scenario import Scenario
+from simnet.cli.main import cli
+from simnet.core import files
+from simnet.engine import simulation
+from simnet.engine.result import RunResult
+from simnet.engine.scenario import Scenario
 from tests.helpers.scenario_samples import SWEEP, pod, write
 
 LOG = files.data_path("published", "nccl-tests", "a100_azure_nd_v4_2gpus.log")

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from simnet import files
-from simnet.registry import tag_of
-from simnet.scenario import load_experiment
+from simnet.core import files
+from simnet.core.registry import tag_of
+from simnet.engine.scenario import load_experiment
 from simnet.strategies import STRATEGIES
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.scenario_samples import SWEEP, pod, write

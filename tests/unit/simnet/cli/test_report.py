@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simnet import files
+from simnet.core import files
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.needs import needs
 from tests.helpers.training_samples import DENSE, step, write

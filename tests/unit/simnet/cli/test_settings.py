@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from simnet.commands.settings import read_axes, read_settings, read_value, read_values
-from simnet.errors import SimnetError
+from simnet.cli.settings import read_axes, read_settings, read_value, read_values
+from simnet.core.errors import SimnetError
 
 
 @pytest.mark.parametrize(

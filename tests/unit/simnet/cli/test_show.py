@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from simnet.commands.main import cli
+from simnet.cli.main import cli
 from tests.helpers import step_files
 from tests.helpers.scenario_samples import pod, write
 

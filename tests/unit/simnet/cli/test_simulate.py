@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from simnet.scenario import build
+from simnet.engine.scenario import build
 from tests.helpers.cli import BANDWIDTH, assert_refused, run
 from tests.helpers.scenario_samples import pod, write
 

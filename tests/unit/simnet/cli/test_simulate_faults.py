@@ -8,7 +8,7 @@ import pytest
 import tomli_w
 
 import simnet
-from simnet.errors import SimnetError
+from simnet.core.errors import SimnetError
 from tests.helpers import step_files
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.scenario_samples import pod, write

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from simnet import step_file
+from simnet.strategies import step_file
 from tests.helpers import chakra_traces, step_files
 from tests.helpers.chakra_traces import GOLDEN
 from tests.helpers.cli import assert_refused, run

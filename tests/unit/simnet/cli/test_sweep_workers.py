@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simnet.journal import NAME
+from simnet.analysis.journal import NAME
 from tests.helpers.cli import ROOT, assert_refused, run
 from tests.helpers.needs import needs
 from tests.helpers.scenario_samples import pod, write
@@ -15,7 +15,7 @@ from tests.helpers.scenario_samples import pod, write
 HALF_FULL = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)), resource.RLIM_INFINITY))
-from simnet.commands.main import main
+from simnet.cli.main import main
 main()
 """
 """The command on a disk that takes no more than some bytes of a file."""
@@ -42,7 +42,7 @@ def test_options_that_do_not_hold_together_are_refused(file: str, options: list[
 @pytest.mark.usefixtures("never_simulated")
 def test_a_scheduler_that_has_no_address_is_refused(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     needs("distributed")
-    from simnet import dask_pool
+    from simnet.analysis import dask_pool
 
     monkeypatch.setattr(dask_pool, "ANSWER_S", 0.3)
     assert_refused(run("sweep", file, "--scheduler", "größer:1"), "--scheduler: 'größer:1': ")

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from simnet.commands import terminal
-from simnet.commands.main import cli
-from simnet.errors import MAX_SHOWN, cut, did_you_mean, shown
-from simnet.show.page import Page
-from simnet.show.table import Table
+from simnet.cli import terminal
+from simnet.cli.main import cli
+from simnet.core.errors import MAX_SHOWN, cut, did_you_mean, shown
+from simnet.report.page import Page
+from simnet.report.table import Table
 from tests.helpers.scenario_samples import pod, write
 
 ROOT = Path(__file__).parents[4]
@@ -33,8 +33,8 @@ def printers(path: Path) -> Iterator[str]:
 def test_one_module_prints() -> None:
     found = [place for path in sorted((ROOT / "simnet").rglob("*.py")) for place in printers(path)]
     assert {place.split(":")[0] for place in found} == {
-        "simnet/commands/terminal.py",
-        "simnet/show/progress_bar.py",  # whether a bar is seen
+        "simnet/cli/terminal.py",
+        "simnet/report/progress_bar.py",  # whether a bar is seen
     }, found
 
 

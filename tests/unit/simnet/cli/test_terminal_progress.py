@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from simnet.commands.terminal import progress
+from simnet.cli.terminal import progress
 
 
 class Terminal(io.StringIO):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet import availability
-from simnet.availability import DAY_S, Availability, best_interval_s, mean_fraction, of_cluster
+from simnet.cluster import availability
+from simnet.cluster.availability import DAY_S, Availability, best_interval_s, mean_fraction, of_cluster
 from tests.helpers.fault_samples import cluster, fault
 
 HOUR_S = 3600.0

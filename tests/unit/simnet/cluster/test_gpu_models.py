@@ -2,9 +2,10 @@
 
 import pytest
 
-from simnet import files, gpu_models, schema
-from simnet.errors import SimnetError
-from simnet.fitting.card_folder import card_label
+from simnet.calibration.card_folder import card_label
+from simnet.cluster import gpu_models
+from simnet.core import files, schema
+from simnet.core.errors import SimnetError
 
 BUILT = {"name": "mine", "memory": "80 GB", "bandwidth": "2 TB/s", "peak_flops": {"fp32": 2e13}}
 

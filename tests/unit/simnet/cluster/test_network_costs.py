@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from simnet import calibration_draws, scenario
-from simnet.errors import SimnetError
-from simnet.hardware import Calibration, LinkCalibration
-from simnet.network import topology
-from simnet.network_costs import DOUBLING_FACTOR, LibraryCosts, NodesPoint
-from simnet.simulation import simulate
-from simnet.units import Duration, Size
+from simnet.cluster import topology
+from simnet.cluster.hardware import Calibration, LinkCalibration
+from simnet.cluster.network_costs import DOUBLING_FACTOR, LibraryCosts, NodesPoint
+from simnet.core.errors import SimnetError
+from simnet.core.units import Duration, Size
+from simnet.engine import calibration_draws, scenario
+from simnet.engine.simulation import simulate
 
 TWO = NodesPoint(nodes=2, efficiency=0.8, alpha_s=Duration(1e-5), intervals={"efficiency": (0.9, 1.1)})
 EIGHT = NodesPoint(nodes=8, efficiency=0.2, alpha_s=Duration(4e-5))

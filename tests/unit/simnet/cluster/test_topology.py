@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
+from simnet.cluster.hardware import Calibration, LinkCalibration, SlowNode
 from simnet.collectives import loads, tree
-from simnet.hardware import Calibration, LinkCalibration, SlowNode
-from simnet.units import Duration, Size
+from simnet.core.units import Duration, Size
 from tests.helpers.topologies import leaves, topology
 
 CURVE = LinkCalibration(efficiency=((Size(1e3), 0.2), (Size(1e5), 0.6), (Size(1e7), 0.9)))

@@ -6,20 +6,21 @@ import pytest
 import simpy
 from msgspec.structs import replace
 
-from simnet import calibration_draws, nccl_model
-from simnet.calibration_draws import Draw
+from simnet.analysis import whatif
+from simnet.cluster import nccl_model
+from simnet.cluster.hardware import Calibration, LinkCalibration, SlowNode
+from simnet.cluster.network_costs import DOUBLING_FACTOR, LibraryCosts, NodesPoint
+from simnet.cluster.schedule import GroupKind
 from simnet.collectives import algorithms, broadcast, loads, nccl
-from simnet.collectives.execute import Exact
-from simnet.collectives.schedule import GroupKind
-from simnet.compare import whatif
-from simnet.errors import SimnetError
-from simnet.hardware import Calibration, LinkCalibration, SlowNode
-from simnet.network_costs import DOUBLING_FACTOR, LibraryCosts, NodesPoint
-from simnet.prepared import TimedProgram
-from simnet.scenario import RunSettings
-from simnet.show import labels
-from simnet.simulation import simulate
-from simnet.step_timer import StepTimer
+from simnet.core.errors import SimnetError
+from simnet.engine import calibration_draws
+from simnet.engine.calibration_draws import Draw
+from simnet.engine.execute_schedule import Exact
+from simnet.engine.prepared import TimedProgram
+from simnet.engine.scenario import RunSettings
+from simnet.engine.simulation import simulate
+from simnet.engine.step_timer import StepTimer
+from simnet.report import labels
 from simnet.strategies import BinSGDM, DenseAllReduce, Strategy, TopK
 from tests.helpers.step_samples import scenario
 from tests.helpers.topologies import INTER_BYTES_PER_S, INTRA_BYTES_PER_S, NCCL_COSTS, run_exact, run_folded, topology

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from simnet import files
-from simnet.errors import SimnetError
-from simnet.parsing import parse_json, parse_toml
+from simnet.core import files
+from simnet.core.errors import SimnetError
+from simnet.core.parsing import parse_json, parse_toml
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def test_every_shipped_part_can_be_read_by_its_name() -> None:
@@ -34,8 +34,8 @@ def test_names_are_sorted_stems_of_files() -> None:
 
 
 def test_parts_are_found_from_any_directory(tmp_path: Path) -> None:
-    code = "from simnet import files; print(*files.names('gradients'))"
-    package = str(Path(files.__file__).parents[1])
+    code = "from simnet.core import files; print(*files.names('gradients'))"
+    package = str(Path(files.__file__).parents[2])
     ran = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
@@ -51,7 +51,7 @@ def test_an_installed_package_carries_its_own_data(tmp_path: Path, monkeypatch: 
     data = tmp_path / "simnet" / "_scenarios" / "clusters"
     data.mkdir(parents=True)
     (data / "mine.toml").write_text("num_nodes = 1\n")
-    monkeypatch.setattr(files, "__file__", str(tmp_path / "simnet" / "files.py"))
+    monkeypatch.setattr(files, "__file__", str(tmp_path / "simnet" / "core" / "files.py"))
     files.installed_or_checkout.cache_clear()
     try:
         assert files.names("clusters") == ("mine",)
@@ -173,21 +173,21 @@ def test_a_missing_file_of_trainings_is_asked_for_by_its_ending() -> None:
 # Who else opens a file: what is appended to and locked, /proc, the hash of the simulator's own code, a shipped table, a
 # place that is tried out, limits of the kernel, and what swallows the rest of a broken stream.
 OPENERS = {
-    "simnet/files.py",
-    "simnet/journal.py",
-    "simnet/lab/owner.py",
-    "simnet/code_hash.py",
+    "simnet/core/files.py",
+    "simnet/analysis/journal.py",
+    "simnet/validation/lab/owner.py",
+    "simnet/analysis/code_hash.py",
     "simnet/validation/published_rows.py",
-    "simnet/commands/output.py",
-    "simnet/commands/terminal.py",
-    "simnet/lab/cpu_quota.py",
+    "simnet/cli/output.py",
+    "simnet/cli/terminal.py",
+    "simnet/validation/lab/cpu_quota.py",
 }
 PARSERS = {
-    "simnet/parsing.py",
-    "simnet/schema.py",
-    "simnet/journal.py",
-    "simnet/results_file.py",
-    "simnet/commands/settings.py",
+    "simnet/core/parsing.py",
+    "simnet/core/schema.py",
+    "simnet/analysis/journal.py",
+    "simnet/analysis/results_file.py",
+    "simnet/cli/settings.py",
     "simnet/validation/published_rows.py",
 }
 
@@ -215,7 +215,7 @@ def callers(*names: str) -> set[str]:
 
 def test_files_are_opened_in_one_place() -> None:
     assert callers(".read_text", ".read_bytes", ".write_text", ".write_bytes", ".open", "fdopen") <= OPENERS
-    assert callers(".open", "fdopen") >= {"simnet/files.py"}
+    assert callers(".open", "fdopen") >= {"simnet/core/files.py"}
 
 
 def test_text_becomes_data_in_one_place() -> None:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet import protobuf
-from simnet.protobuf import DamagedMessageError
+from simnet.core import protobuf
+from simnet.core.protobuf import DamagedMessageError
 
 
 @pytest.mark.parametrize(

@@ -9,20 +9,20 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from simnet import sweeps
+from simnet.analysis import sweeps
+from simnet.analysis.advise import advise
+from simnet.cluster.hardware import FAULTS, Fault, LinkId
 from simnet.collectives import algorithms, ring
 from simnet.collectives.algorithms import Algorithm
-from simnet.compare.rank import advise
-from simnet.errors import SimnetError
-from simnet.hardware import FAULTS, Fault, LinkId
-from simnet.program import Communicate, Compute, Kernel, OperationId, Program
-from simnet.scenario import Scenario, build
-from simnet.simulation import simulate
+from simnet.core.errors import SimnetError
+from simnet.engine.scenario import Scenario, build
+from simnet.engine.simulation import simulate
 from simnet.strategies import QSGD, STRATEGIES, Exchange, Strategy
 from simnet.strategies.compressing import CompressingStrategy, kernel_costs
+from simnet.strategies.program import Communicate, Compute, Kernel, OperationId, Program
 from simnet.workload.buckets import Bucket
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def scenario(strategy: object, **cluster: object) -> Scenario:

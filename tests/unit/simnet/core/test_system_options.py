@@ -4,12 +4,12 @@ import tomllib
 
 import pytest
 
-from simnet.errors import SimnetError
-from simnet.hardware import Calibration
-from simnet.raw_scenario import RawScenario
-from simnet.scenario import build, to_dict
+from simnet.cluster.hardware import Calibration
+from simnet.core.errors import SimnetError
+from simnet.core.system_options import SystemOptions
+from simnet.engine.raw_scenario import RawScenario
+from simnet.engine.scenario import build, to_dict
 from simnet.strategies.kernel_table import every
-from simnet.system_options import SystemOptions
 
 TABLE = '[kernels.qsgd_encode]\ntime_per_element = "1 ns"\noptions = {options}\n'
 OLD, NEW = '"bits=4 block_size=8192 warm=true"', "{ bits = 4, block_size = 8192, warm = true }"

@@ -5,7 +5,7 @@ from pathlib import Path
 import jinja2
 import pytest
 
-from simnet import templates
+from simnet.core import templates
 
 
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simnet.units import Bandwidth, Duration, Quantity, Size, format_bytes, format_seconds
+from simnet.core.units import Bandwidth, Duration, Quantity, Size, format_bytes, format_seconds
 
 
 @pytest.mark.parametrize(

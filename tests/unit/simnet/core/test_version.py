@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from simnet import version
+from simnet.core import version
 
 GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
 

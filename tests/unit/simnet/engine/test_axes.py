@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from simnet.axes import PointList, point_list, read_sweep
-from simnet.errors import SimnetError
+from simnet.core.errors import SimnetError
+from simnet.engine.axes import PointList, point_list, read_sweep
 
 NODES, BATCH = "cluster.num_nodes", "workload.batch_per_rank"
 POINTS = [{NODES: 2, BATCH: 64}, {BATCH: 32, NODES: 4}]

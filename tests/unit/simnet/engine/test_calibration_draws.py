@@ -7,19 +7,20 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from simnet import calibration_draws, files, model_error
-from simnet.calibration_draws import draw_calibration, draw_workload, draws
-from simnet.commands.main import cli
-from simnet.errors import SimnetError
-from simnet.hardware import Calibration, LinkCalibration
-from simnet.scenario import RunSettings
-from simnet.schema import build
-from simnet.show.result_page import result_page
-from simnet.show.rows import row
-from simnet.simulation import simulate
+from simnet.cli.main import cli
+from simnet.cluster.hardware import Calibration, LinkCalibration
+from simnet.cluster.timed_work import KernelTime
+from simnet.core import files
+from simnet.core.errors import SimnetError
+from simnet.core.schema import build
+from simnet.core.units import Bandwidth, Duration, Size
+from simnet.engine import calibration_draws, model_error
+from simnet.engine.calibration_draws import draw_calibration, draw_workload, draws
+from simnet.engine.scenario import RunSettings
+from simnet.engine.simulation import simulate
+from simnet.report.result_page import result_page
+from simnet.report.rows import row
 from simnet.strategies import BinSGDM, DenseAllReduce
-from simnet.timed_work import KernelTime
-from simnet.units import Bandwidth, Duration, Size
 from simnet.workload import training_step
 from simnet.workload.workload import ComputeTime, Workload
 from tests.helpers.step_samples import scenario

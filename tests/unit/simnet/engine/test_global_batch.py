@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from simnet.errors import SimnetError
-from simnet.scenario import RunSettings, build
-from simnet.simulation import simulate
+from simnet.core.errors import SimnetError
+from simnet.engine.scenario import RunSettings, build
+from simnet.engine.simulation import simulate
 from tests.helpers.scenario_samples import pod
 
 PER_RANK = 16

@@ -3,7 +3,7 @@
 import pytest
 import simpy
 
-from simnet.network.gpu import Gpu
+from simnet.engine.gpu import Gpu
 
 
 def gpu(slowdown: float = 1.0, comm_slowdown: float = 1.0) -> tuple[simpy.Environment, Gpu]:

@@ -5,7 +5,7 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.network.links import Network
+from simnet.engine.links import Network
 
 
 def network(**capacities: float) -> tuple[simpy.Environment, Network]:

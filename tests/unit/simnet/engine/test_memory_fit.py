@@ -3,10 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from simnet import memory_fit
-from simnet.errors import SimnetError
-from simnet.scenario import Scenario, build
-from simnet.simulation import simulate
+from simnet.core.errors import SimnetError
+from simnet.engine import memory_fit
+from simnet.engine.scenario import Scenario, build
+from simnet.engine.simulation import simulate
 from simnet.strategies import STRATEGIES, BinSGDM, DenseAllReduce, FullShard, HybridShard
 from simnet.strategies.named import strategy_from_text
 

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict, replace
 
-from simnet import results_file, schema
-from simnet.errors import SimnetError
-from simnet.result import PointResult, RunResult, SweepResult, point_result, to_json
-from simnet.scenario import build
+from simnet.analysis import results_file
+from simnet.core import schema
+from simnet.core.errors import SimnetError
+from simnet.engine.result import PointResult, RunResult, SweepResult, point_result, to_json
+from simnet.engine.scenario import build
 from tests.helpers.report_samples import run_result, sweep_document, sweep_of
 
 KEYS = {

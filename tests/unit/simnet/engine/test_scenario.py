@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet import files
-from simnet.errors import SimnetError
-from simnet.hardware import Calibration, Cluster, Fabric, Link, LinkCalibration, SlowNode
-from simnet.raw_scenario import check_part
-from simnet.scenario import RunSettings, Scenario, build, load, load_experiment, to_dict
+from simnet.cluster.hardware import Calibration, Cluster, Fabric, Link, LinkCalibration, SlowNode
+from simnet.cluster.timed_work import KernelTime
+from simnet.core import files
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth, Duration, Size
+from simnet.engine.raw_scenario import check_part
+from simnet.engine.scenario import RunSettings, Scenario, build, load, load_experiment, to_dict
 from simnet.strategies import BinSGDM, DenseAllReduce, OneBitAdam
-from simnet.timed_work import KernelTime
-from simnet.units import Bandwidth, Duration, Size
 from simnet.workload.workload import ComputeTime, Gradient, Workload
 from tests.helpers.scenario_samples import SWEEP, pod, write
 

@@ -5,13 +5,13 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from simnet.errors import SimnetError
-from simnet.hardware import Calibration, LinkCalibration, SlowNode
-from simnet.scenario import RunSettings, Scenario
-from simnet.simulation import check, num_calls, simulate
+from simnet.cluster.hardware import Calibration, LinkCalibration, SlowNode
+from simnet.cluster.timed_work import KernelTime
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth, Duration, Size
+from simnet.engine.scenario import RunSettings, Scenario
+from simnet.engine.simulation import check, num_calls, simulate
 from simnet.strategies import BinSGDM, DenseAllReduce, OneBitAdam, Planner
-from simnet.timed_work import KernelTime
-from simnet.units import Bandwidth, Duration, Size
 from simnet.workload.workload import Gradient, Workload
 from tests.helpers.step_samples import CAP, COSTLY, STRATEGIES, WORKLOAD, scenario
 from tests.helpers.topologies import cluster, leaves

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from simnet.compare.tune import dense_systems, systems
-from simnet.hardware import Calibration, LinkCalibration
-from simnet.scenario import RunSettings
-from simnet.simulation import simulate
-from simnet.step_timer import StepTimer
+from simnet.analysis.tune import dense_systems, systems
+from simnet.cluster.hardware import Calibration, LinkCalibration
+from simnet.cluster.timed_work import HostCost
+from simnet.core.units import Bandwidth, Duration
+from simnet.engine.scenario import RunSettings
+from simnet.engine.simulation import simulate
+from simnet.engine.step_timer import StepTimer
 from simnet.strategies import BinSGDM, DenseAllReduce, OneBitAdam, SignSGD
-from simnet.timed_work import HostCost
-from simnet.units import Bandwidth, Duration
 from tests.helpers.advise_samples import FAST_CODEC, WORKLOAD, scenario
 
 EVERY = {**systems(), **dense_systems("fp32")}

@@ -6,16 +6,16 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from simnet import uncertainty
-from simnet.commands.main import cli
-from simnet.faults import ComputeJitter
-from simnet.hardware import Calibration, LinkCalibration, SlowNode
-from simnet.scenario import RunSettings, load
-from simnet.simulation import simulate, with_influences
+from simnet.cli.main import cli
+from simnet.cluster.faults import ComputeJitter
+from simnet.cluster.hardware import Calibration, LinkCalibration, SlowNode
+from simnet.cluster.timed_work import KernelTime
+from simnet.core.units import Duration
+from simnet.engine import uncertainty
+from simnet.engine.scenario import RunSettings, load
+from simnet.engine.simulation import simulate, with_influences
+from simnet.engine.uncertainty import default_draws, with_default_draws
 from simnet.strategies import DenseAllReduce, OneBitAdam
-from simnet.timed_work import KernelTime
-from simnet.uncertainty import default_draws, with_default_draws
-from simnet.units import Duration
 from tests.helpers.step_samples import scenario
 
 LINKS = Calibration(

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from simnet.faults import CollectiveJitter, ComputeJitter, Pause, SlowRank
-from simnet.hardware import Fault
-from simnet.units import Duration
-from simnet.variation import Variation, Varied
+from simnet.cluster.faults import CollectiveJitter, ComputeJitter, Pause, SlowRank
+from simnet.cluster.hardware import Fault
+from simnet.core.units import Duration
+from simnet.engine.variation import Variation, Varied
 from tests.helpers.topologies import topology
 
 JITTER, OTHERS = ComputeJitter(cv=0.1, ranks=(0, 1, 2)), ComputeJitter(cv=0.1, ranks=(3,))

@@ -1,8 +1,8 @@
 """What a result rests on: each part with its source, and whether it was measured."""
 
 import simnet
+from simnet.engine.result import RunResult
 from simnet.report import assumed
-from simnet.result import RunResult
 
 BERT = "bert_base_10gbit"
 

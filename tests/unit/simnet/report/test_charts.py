@@ -8,10 +8,10 @@ import pytest
 from msgspec import structs
 
 import simnet
-from simnet.comparison import Comparison
+from simnet.calibration.comparison import Comparison
+from simnet.core.units import format_seconds
+from simnet.engine.result import Influence, RunResult
 from simnet.report import chart, charts, comparison_charts, step_charts
-from simnet.result import Influence, RunResult
-from simnet.units import format_seconds
 
 BERT = "bert_base_10gbit"
 RATE = "cluster.inter_node.bandwidth"

@@ -6,11 +6,11 @@ import pytest
 from msgspec import structs
 
 import simnet
-from simnet.comparison import Comparison
+from simnet.calibration.comparison import Comparison
+from simnet.engine.step_times import LostTime, LostToFault, StepTimes
 from simnet.report import contents, step_charts
-from simnet.show.text import speedup_text
-from simnet.show.validation import percent
-from simnet.step_times import LostTime, LostToFault, StepTimes
+from simnet.report.text import speedup_text
+from simnet.report.validation import percent
 
 BERT = "bert_base_10gbit"
 DRAWS = {"run.draws": 20}

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from simnet.errors import SimnetError
-from simnet.explore.explorer_server import COOKIE, HOST, free_socket, guard
-from simnet.explore.knobs import Knobs
-from simnet.explore.static_page import static_page
-from simnet.scenario import load
+from simnet.core.errors import SimnetError
+from simnet.engine.scenario import load
+from simnet.report.explorer_knobs import Knobs
+from simnet.report.explorer_server import COOKIE, HOST, free_socket, guard
+from simnet.report.explorer_static_page import static_page
 from tests.helpers.browser import Watched, chromium, num_colours
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.needs import needs
@@ -31,7 +31,7 @@ SECONDS = 30
 
 @pytest.fixture(scope="module")
 def app() -> Any:
-    from simnet.explore.explorer_app import make_app
+    from simnet.report.explorer_app import make_app
 
     found = make_app(Knobs(load(BERT), BERT))
     guard(found.server, TOKEN, PORT)
@@ -90,7 +90,7 @@ def test_a_port_in_use_is_refused_in_one_line() -> None:
 def test_what_cannot_be_explored_is_refused_in_one_line(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
-    monkeypatch.setattr("simnet.explore.explorer_server.serve", _refuse_to_serve)  # it would not end
+    monkeypatch.setattr("simnet.report.explorer_server.serve", _refuse_to_serve)  # it would not end
     assert_refused(run("explore", *arguments), message)
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from simnet.errors import SimnetError
-from simnet.explore.knobs import Knobs, Places, places_of
-from simnet.explore.live import view
-from simnet.scenario import load
-from simnet.simulation import simulate
+from simnet.core.errors import SimnetError
+from simnet.engine.scenario import load
+from simnet.engine.simulation import simulate
+from simnet.report.explorer_knobs import Knobs, Places, places_of
+from simnet.report.explorer_live import view
 from tests.helpers.cli import run
 
 BERT = "bert_base_10gbit"

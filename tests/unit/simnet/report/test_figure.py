@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from simnet.errors import SimnetError
-from simnet.show import figure
-from simnet.show.figure import Format
+from simnet.core.errors import SimnetError
+from simnet.report import figure
+from simnet.report.figure import Format
 
 
 def drawn(left: float = 0.1) -> Figure:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from simnet.errors import SimnetError
-from simnet.result import to_json
-from simnet.scenario import load_experiment
-from simnet.show.frame import read_frame
-from simnet.sweeps import collect_results, expand, run
+from simnet.analysis.sweeps import collect_results, expand, run
+from simnet.core.errors import SimnetError
+from simnet.engine.result import to_json
+from simnet.engine.scenario import load_experiment
+from simnet.report.frame import read_frame
 
 
 def test_a_sweep_becomes_one_row_a_point_with_units_in_the_names(tmp_path):

@@ -3,11 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from simnet.result import Influence, RunResult
-from simnet.scenario import load
-from simnet.show import influences
-from simnet.show.figure import styled
-from simnet.simulation import simulate
+from simnet.engine.result import Influence, RunResult
+from simnet.engine.scenario import load
+from simnet.engine.simulation import simulate
+from simnet.report import influences
+from simnet.report.figure import styled
 
 
 @pytest.fixture(scope="module")

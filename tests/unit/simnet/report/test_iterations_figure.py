@@ -8,17 +8,17 @@ import pytest
 from msgspec.structs import replace
 
 import simnet
-from simnet.errors import SimnetError
-from simnet.faults import CollectiveJitter, Pause, SlowLink, SlowRank
-from simnet.result import RunResult, to_json
-from simnet.show import figure, iterations_figure, lost_time_figure
-from simnet.show.fault_text import fault_text
-from simnet.show.lost_time import lost_time_lines, signed
-from simnet.show.plot import plot
-from simnet.show.result_page import result_page
-from simnet.show.table import Table
-from simnet.step_times import LostTime, LostToFault, StepTimes
-from simnet.units import Duration
+from simnet.cluster.faults import CollectiveJitter, Pause, SlowLink, SlowRank
+from simnet.core.errors import SimnetError
+from simnet.core.units import Duration
+from simnet.engine.result import RunResult, to_json
+from simnet.engine.step_times import LostTime, LostToFault, StepTimes
+from simnet.report import figure, iterations_figure, lost_time_figure
+from simnet.report.fault_text import fault_text
+from simnet.report.lost_time import lost_time_lines, signed
+from simnet.report.plot import plot
+from simnet.report.result_page import result_page
+from simnet.report.table import Table
 
 SLOW = {"kind": "slow_rank", "node": 1, "compute_slowdown": 1.5}
 FAULTS = [SLOW, {"kind": "compute_jitter", "cv": 0.1}]

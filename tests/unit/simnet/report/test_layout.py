@@ -9,11 +9,12 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from simnet import files, sweeps
-from simnet.errors import SimnetError
-from simnet.result import SweepResult
-from simnet.scenario import load_experiment
-from simnet.show import figure, figures, layout
+from simnet.analysis import sweeps
+from simnet.core import files
+from simnet.core.errors import SimnetError
+from simnet.engine.result import SweepResult
+from simnet.engine.scenario import load_experiment
+from simnet.report import figure, figures, layout
 from tests.helpers.report_samples import sweep_document, sweep_of, with_value
 
 NETWORK = ["speedup_over_nodes", "speedup_over_bandwidth", "throughput", "breakdown", "heat_map"]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from simnet.commands import terminal
-from simnet.commands.output import emit
-from simnet.show.page import Page
-from simnet.show.table import Table
+from simnet.cli import terminal
+from simnet.cli.output import emit
+from simnet.report.page import Page
+from simnet.report.table import Table
 
 PAGE = Page(["", "All \x1b]0;x\x07 times:", "", Table(["step", "time"], [("forward", "1 ms")]), ""])
 PLAIN = "All ?]0;x? times:\n\nstep     time\nforward  1 ms"

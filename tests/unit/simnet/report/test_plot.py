@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from simnet.commands.main import cli
-from simnet.errors import SimnetError
-from simnet.show.plot import plot
+from simnet.cli.main import cli
+from simnet.core.errors import SimnetError
+from simnet.report.plot import plot
 from tests.helpers.report_samples import sweep_document, write_results
 
 START = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}

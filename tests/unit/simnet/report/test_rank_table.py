@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from simnet.fitting import variation_file, variation_fit
-from simnet.fitting.rank_samples import RankSamples, met
-from simnet.fitting.variation_fit import FittedVariation
-from simnet.show.rank_table import MOST_ROWS, variation_object, variation_page
+from simnet.calibration import variation_file, variation_fit
+from simnet.calibration.rank_samples import RankSamples, met
+from simnet.calibration.variation_fit import FittedVariation
+from simnet.report.rank_table import MOST_ROWS, variation_object, variation_page
 from tests.helpers import rank_runs
 
 

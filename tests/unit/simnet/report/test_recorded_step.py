@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from simnet import step_file
-from simnet.show import recorded_step
+from simnet.report import recorded_step
+from simnet.strategies import step_file
 from tests.helpers import step_files
 from tests.helpers.step_files import collective, compute
 

@@ -9,10 +9,10 @@ import pytest
 from msgspec import structs
 
 import simnet
-from simnet import templates
+from simnet.core import templates
 from simnet.report import contents
 from simnet.report.report_page import Origin, report_page
-from simnet.show.table import Table
+from simnet.report.table import Table
 from tests.helpers.browser import Watched, chromium, num_colours
 from tests.helpers.needs import needs
 

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from simnet.errors import SimnetError
-from simnet.gpu_memory import GpuMemory
-from simnet.result import RunResult
-from simnet.show.notes import notes_lines
-from simnet.show.result_page import result_page
-from simnet.show.sweep_page import sweep_page
-from simnet.show.text import WIDTH
+from simnet.core.errors import SimnetError
+from simnet.engine.result import RunResult
+from simnet.report.notes import notes_lines
+from simnet.report.result_page import result_page
+from simnet.report.sweep_page import sweep_page
+from simnet.report.text import WIDTH
 from simnet.strategies import DenseAllReduce
+from simnet.workload.gpu_memory import GpuMemory
 from tests.helpers.report_samples import run_result, sweep_document, sweep_of
 
 

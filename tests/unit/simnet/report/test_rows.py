@@ -6,8 +6,8 @@ import io
 import pytest
 from msgspec.structs import replace
 
-from simnet.show.rows import row, table
-from simnet.units import Bandwidth
+from simnet.core.units import Bandwidth
+from simnet.report.rows import row, table
 from tests.helpers.report_samples import run_result
 
 PARTS = ["forward_s", "backward_s", "encode_s", "decode_s", "exposed_comm_s", "optimizer_s"]

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from simnet.show.sweep_page import refused_lines, sweep_page
-from simnet.show.text import WIDTH
+from simnet.report.sweep_page import refused_lines, sweep_page
+from simnet.report.text import WIDTH
 from tests.helpers.report_samples import sweep_document, sweep_of
 
 ACCUMULATION = "run.grad_accumulation"

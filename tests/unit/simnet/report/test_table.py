@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from simnet.show.table import Column, Table
+from simnet.report.table import Column, Table
 
 TIMES = Table(
     [Column("system"), Column("time", "right", unit="ms"), "note"],

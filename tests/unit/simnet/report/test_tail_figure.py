@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from simnet.result import SweepResult
-from simnet.show import figure
-from simnet.show.layout import draw
-from simnet.show.sweep_page import sweep_page
+from simnet.engine.result import SweepResult
+from simnet.report import figure
+from simnet.report.layout import draw
+from simnet.report.sweep_page import sweep_page
 from tests.helpers.cli import run
 from tests.helpers.report_samples import sweep_document, sweep_of
 

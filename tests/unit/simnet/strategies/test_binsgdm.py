@@ -5,17 +5,17 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from simnet.compare.tune import systems
-from simnet.errors import SimnetError
-from simnet.hardware import Calibration
-from simnet.network.topology import build
-from simnet.program import Communicate, Kernel
-from simnet.simulation import simulate
+from simnet.analysis.tune import systems
+from simnet.cluster.hardware import Calibration
+from simnet.cluster.timed_work import KernelTime
+from simnet.cluster.topology import build
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth, Duration
+from simnet.engine.simulation import simulate
 from simnet.strategies import QSGD, BinSGDM
 from simnet.strategies.binsgdm import DEFAULT_ROUNDING, ROUNDINGS
 from simnet.strategies.former_keys import with_present_keys
-from simnet.timed_work import KernelTime
-from simnet.units import Bandwidth, Duration
+from simnet.strategies.program import Communicate, Kernel
 from simnet.workload.buckets import Bucket
 from simnet.workload.training_step import Step
 from tests.helpers.step_samples import COSTLY, scenario

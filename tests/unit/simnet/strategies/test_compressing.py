@@ -4,10 +4,13 @@ import pytest
 from msgspec import ValidationError, convert
 from msgspec.structs import replace
 
-from simnet.errors import SimnetError
-from simnet.hardware import Calibration
-from simnet.scenario import RunSettings, Scenario
-from simnet.simulation import simulate
+from simnet.cluster.hardware import Calibration
+from simnet.cluster.timed_work import KernelTime
+from simnet.core.errors import SimnetError
+from simnet.core.system_options import SystemOptions
+from simnet.core.units import Bandwidth, Duration, Size
+from simnet.engine.scenario import RunSettings, Scenario
+from simnet.engine.simulation import simulate
 from simnet.strategies import (
     NUQSGD,
     QSGD,
@@ -35,9 +38,6 @@ from simnet.strategies import (
     STRATEGIES as REGISTRY,
 )
 from simnet.strategies.one_bit_adam import CHECKSUM_BYTES
-from simnet.system_options import SystemOptions
-from simnet.timed_work import KernelTime
-from simnet.units import Bandwidth, Duration, Size
 from simnet.workload.workload import Gradient, Workload
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.topologies import cluster

@@ -3,18 +3,18 @@
 import pytest
 from msgspec.structs import replace
 
-from simnet.compare import tune
-from simnet.compare.rank import advise
-from simnet.errors import SimnetError
-from simnet.hardware import Calibration
-from simnet.prepared import PreparedScenario
-from simnet.simulation import simulate
-from simnet.step_timer import StepTimer
+from simnet.analysis import tune
+from simnet.analysis.advise import advise
+from simnet.cluster.hardware import Calibration
+from simnet.cluster.timed_work import KernelTime
+from simnet.core.errors import SimnetError
+from simnet.core.system_options import SystemOptions
+from simnet.core.units import Duration, Size
+from simnet.engine.prepared import PreparedScenario
+from simnet.engine.simulation import simulate
+from simnet.engine.step_timer import StepTimer
 from simnet.strategies import ByteGrad, DenseAllReduce, DiLoCo, Fp8AllReduce, HybridShard, Int8AllReduce
 from simnet.strategies.named import strategy_from_text
-from simnet.system_options import SystemOptions
-from simnet.timed_work import KernelTime
-from simnet.units import Duration, Size
 from tests.helpers.advise_samples import scenario
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.scenario_samples import pod, write

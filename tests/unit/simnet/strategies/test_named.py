@@ -2,7 +2,7 @@
 
 import pytest
 
-from simnet.errors import SimnetError
+from simnet.core.errors import SimnetError
 from simnet.strategies import QSGD, DenseAllReduce, PowerSGD
 from simnet.strategies.named import strategy_from_text
 

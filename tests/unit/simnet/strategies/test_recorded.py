@@ -3,13 +3,13 @@
 import pytest
 from msgspec.structs import replace
 
-from simnet import scenario
-from simnet.errors import SimnetError
-from simnet.result import to_json
-from simnet.simulation import simulate
+from simnet.analysis.sweeps import SweepPoint
+from simnet.core.errors import SimnetError
+from simnet.core.units import Size
+from simnet.engine import scenario
+from simnet.engine.result import to_json
+from simnet.engine.simulation import simulate
 from simnet.strategies import DenseAllReduce, RecordedStep
-from simnet.sweeps import SweepPoint
-from simnet.units import Size
 from tests.helpers import scenario_samples, step_files
 from tests.helpers.step_files import collective, compute
 

@@ -3,10 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from simnet import scenario
-from simnet.errors import SimnetError
-from simnet.scenario import Scenario
-from simnet.simulation import simulate
+from simnet.core.errors import SimnetError
+from simnet.engine import scenario
+from simnet.engine.scenario import Scenario
+from simnet.engine.simulation import simulate
 from simnet.strategies.named import strategy_from_text
 from tests.helpers import scenario_samples
 

@@ -3,14 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
-from simnet import scenario
-from simnet.errors import SimnetError
-from simnet.gpu_memory import ModelMemory
-from simnet.prepared import PreparedScenario
-from simnet.scenario import Scenario
-from simnet.simulation import simulate
-from simnet.step_timer import StepTimer
+from simnet.core.errors import SimnetError
+from simnet.engine import scenario
+from simnet.engine.prepared import PreparedScenario
+from simnet.engine.scenario import Scenario
+from simnet.engine.simulation import simulate
+from simnet.engine.step_timer import StepTimer
 from simnet.strategies.named import strategy_from_text
+from simnet.workload.gpu_memory import ModelMemory
 from tests.helpers import scenario_samples
 from tests.helpers.cli import assert_refused, run
 

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from simnet import step_file
-from simnet.errors import SimnetError
+from simnet.core.errors import SimnetError
+from simnet.strategies import step_file
 from tests.helpers import step_files
 
 GOOD = step_files.step(step_files.layout(step_files.ddp()))

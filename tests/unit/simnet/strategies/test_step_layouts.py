@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from simnet import step_file
-from simnet.errors import SimnetError
-from simnet.step_layouts import at_layout
+from simnet.core.errors import SimnetError
+from simnet.strategies import step_file
+from simnet.strategies.step_layouts import at_layout
 from tests.helpers import step_files
 from tests.helpers.step_files import collective, compute
 

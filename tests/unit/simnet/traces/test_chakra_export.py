@@ -2,9 +2,9 @@
 
 import pytest
 
-from simnet import step_file
-from simnet.errors import SimnetError
-from simnet.step_exchange import chakra_export, chakra_protobuf
+from simnet.core.errors import SimnetError
+from simnet.strategies import step_file
+from simnet.traces import chakra_export, chakra_protobuf
 from tests.helpers import step_files
 from tests.helpers.chakra_traces import GOLDEN
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from simnet.errors import SimnetError
-from simnet.step_exchange import chakra_json
-from simnet.step_exchange.chakra_node import ChakraTrace
+from simnet.core.errors import SimnetError
+from simnet.traces import chakra_json
+from simnet.traces.chakra_node import ChakraTrace
 from tests.helpers.chakra_traces import GOLDEN
 
 

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from simnet import protobuf
-from simnet.errors import SimnetError
-from simnet.step_exchange import chakra_json, chakra_protobuf
+from simnet.core import protobuf
+from simnet.core.errors import SimnetError
+from simnet.traces import chakra_json, chakra_protobuf
 from tests.helpers import chakra_traces
 from tests.helpers.chakra_traces import GOLDEN
 

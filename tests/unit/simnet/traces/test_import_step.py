@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from simnet import step_file
-from simnet.errors import SimnetError
-from simnet.step_exchange.import_files import ImportOptions, step_of
-from simnet.step_file import RecordedLayout
+from simnet.core.errors import SimnetError
+from simnet.strategies import step_file
+from simnet.strategies.step_file import RecordedLayout
+from simnet.traces.import_step import ImportOptions, step_of
 from tests.helpers import chakra_traces
 from tests.helpers.chakra_traces import GATHER, GOLDEN, collective, compute
 

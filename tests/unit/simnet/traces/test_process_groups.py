@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from simnet.errors import SimnetError
-from simnet.step_exchange import process_groups
-from simnet.step_exchange.process_groups import WorldShape
+from simnet.core.errors import SimnetError
+from simnet.traces import process_groups
+from simnet.traces.process_groups import WorldShape
 
 WORLD = WorldShape(num_nodes=2, ranks_per_node=4)
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from simnet import step_file
-from simnet.errors import SimnetError
-from simnet.step_exchange.import_files import ImportOptions, step_of
-from simnet.step_file import RecordedLayout, StepFile
+from simnet.core.errors import SimnetError
+from simnet.strategies import step_file
+from simnet.strategies.step_file import RecordedLayout, StepFile
+from simnet.traces.import_step import ImportOptions, step_of
 from tests.helpers import kineto_traces as traces
 from tests.helpers.golden import GLOO
 from tests.helpers.kineto_traces import COMPUTE, NCCL, kernel, sent

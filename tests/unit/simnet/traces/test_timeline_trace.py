@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from simnet.errors import SimnetError
-from simnet.fitting import kineto_events
-from simnet.result import RunResult, StrategyResult
-from simnet.scenario import load_experiment
-from simnet.simulation import simulate
-from simnet.step_exchange import profiler_import
-from simnet.tracing.trace import baseline_path, write_trace
+from simnet.core.errors import SimnetError
+from simnet.engine.result import RunResult, StrategyResult
+from simnet.engine.scenario import load_experiment
+from simnet.engine.simulation import simulate
+from simnet.traces import kineto_events, profiler_import
+from simnet.traces.timeline_trace import baseline_path, write_trace
 from tests.helpers.needs import needs
 from tests.helpers.report_samples import run_result
 
@@ -274,7 +273,7 @@ def test_a_result_without_a_timeline_is_told(tmp_path: Path) -> None:
 
 
 def test_a_trace_of_too_many_operations_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simnet.tracing.trace.MAX_EVENTS", 2 * len(simulated().result.spans))
+    monkeypatch.setattr("simnet.traces.timeline_trace.MAX_EVENTS", 2 * len(simulated().result.spans))
     with pytest.raises(SimnetError, match="operations in a file; write at most 2 iterations"):
         write_trace(simulated(), tmp_path / "trace.json", 3)
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from simnet.errors import SimnetError
-from simnet.step_exchange import trace_graph
-from simnet.step_exchange.trace_graph import TracedWork
-from simnet.step_file import RecordedOperation, RecordedStream
+from simnet.core.errors import SimnetError
+from simnet.strategies.step_file import RecordedOperation, RecordedStream
+from simnet.traces import trace_graph
+from simnet.traces.trace_graph import TracedWork
 
 NAMES = {"a": "compute", "b": "world"}
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simnet import files
-from simnet.fitting.card_calibration import CardFit
-from simnet.fitting.card_folder import CardAbout, CardFacts, CardFolder
-from simnet.fitting.compute_rows import MeasuredPass
-from simnet.fitting.fitted_part import FittedPart
-from simnet.fitting.kernel_fit import TimedKernel
+from simnet.calibration.card_calibration import CardFit
+from simnet.calibration.card_folder import CardAbout, CardFacts, CardFolder
+from simnet.calibration.compute_rows import MeasuredPass
+from simnet.calibration.fitted_part import FittedPart
+from simnet.calibration.kernel_fit import TimedKernel
+from simnet.core import files
 from simnet.validation import card_estimates
 
 COPY = 1.8e12

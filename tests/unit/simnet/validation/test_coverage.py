@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from simnet.validation import coverage, published_rows, sets
+from simnet.validation import coverage, published_rows
+from simnet.validation import published as sets
 from simnet.validation.coverage import Evidence, Residual
 from simnet.validation.outcome import Limit, Outcome, Prediction
 from simnet.workload.training_step import scaling_range

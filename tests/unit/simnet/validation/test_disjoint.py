@@ -8,15 +8,15 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from simnet.commands.main import cli
-from simnet.errors import SimnetError
-from simnet.fitting import provenance
-from simnet.fitting.measurement_file import read
-from simnet.hardware import Calibration, Cluster, FittedTo, Link
-from simnet.scenario import Scenario
-from simnet.show.measured_steps import proof_text
+from simnet.calibration import provenance
+from simnet.calibration.measurement_file import read
+from simnet.cli.main import cli
+from simnet.cluster.hardware import Calibration, Cluster, FittedTo, Link
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth, Duration, Size
+from simnet.engine.scenario import Scenario
+from simnet.report.measured_steps import proof_text
 from simnet.strategies import DenseAllReduce
-from simnet.units import Bandwidth, Duration, Size
 from simnet.validation import disjoint
 from simnet.workload.workload import Workload
 from tests.helpers.training_samples import DENSE, HEAD, SETUP, step, write

@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec import convert
 
-from simnet.fitting.measurement_file import MeasurementFile
+from simnet.calibration.measurement_file import MeasurementFile
 from simnet.strategies import BinSGDM, DenseAllReduce, EFSignSGD, OneBitAdam, QSGDInf
 from simnet.validation import kernel_variants
 from tests.helpers.training_samples import HEAD, SETUP

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from simnet.errors import SimnetError
-from simnet.fitting.measurement_file import Series
+from simnet.calibration.measurement_file import Series
+from simnet.core.errors import SimnetError
 from simnet.validation import machine_speed
 from simnet.validation.machine_speed import PRIOR, Repeated, SpeedFit
 from tests.helpers.measurement_samples import measurements, setup

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from simnet import files
-from simnet.commands.main import cli
-from simnet.errors import SimnetError
-from simnet.numeric import find_root, least_squares
-from simnet.show import validation, validation_page
-from simnet.validation import published_rows, row_usage, sets, shipped
+from simnet.calibration.numeric import find_root, least_squares
+from simnet.cli.main import cli
+from simnet.core import files
+from simnet.core.errors import SimnetError
+from simnet.report import validation, validation_page
+from simnet.validation import published as sets
+from simnet.validation import published_rows, row_usage, shipped
 from simnet.validation.outcome import Limit, Outcome, Parameter, Prediction, Status
 from simnet.validation.published_rows import PublishedRow
 
@@ -122,7 +123,7 @@ def test_damaged_measurements_are_told_in_one_sentence(
 
 
 def test_a_missing_log_is_told_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from simnet.validation.sets import nccl_tests
+    from simnet.validation.published import nccl_tests
 
     monkeypatch.setattr(files, "data_path", lambda *_: tmp_path / "none.log")
     with pytest.raises(SimnetError, match="restore the shipped file"):
@@ -130,7 +131,7 @@ def test_a_missing_log_is_told_in_one_sentence(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_log_row_holds_message_and_time() -> None:
-    from simnet.validation.sets import nccl_tests
+    from simnet.validation.published import nccl_tests
 
     found = nccl_tests.log_rows(16)[0]
     assert (found.batch_per_gpu, found.value) == ("1024", 34.66)

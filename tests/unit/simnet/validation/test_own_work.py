@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from simnet.errors import SimnetError
-from simnet.lab import campaign
-from simnet.show import campaign_page
+from simnet.core.errors import SimnetError
+from simnet.report import campaign_page
 from simnet.validation import campaign_prediction
 from simnet.validation.campaign_prediction import ADDED_UP, ALTERNATIVES, CampaignResult
+from simnet.validation.lab import campaign
 from simnet.validation.machine_speed import SpeedFit
 from tests.helpers import campaign_samples
 from tests.helpers.campaign_samples import EFFICIENCY, ELEMENTS, OWN_S

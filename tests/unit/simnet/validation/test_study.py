@@ -6,13 +6,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from simnet import templates
-from simnet.errors import SimnetError
-from simnet.hardware import Calibration
-from simnet.network_costs import DOUBLING_FACTOR, NodesPoint
-from simnet.timed_work import KernelTime
-from simnet.units import Duration
-from simnet.validation import published_rows, sets
+from simnet.cluster.hardware import Calibration
+from simnet.cluster.network_costs import DOUBLING_FACTOR, NodesPoint
+from simnet.cluster.timed_work import KernelTime
+from simnet.core import templates
+from simnet.core.errors import SimnetError
+from simnet.core.units import Duration
+from simnet.validation import published as sets
+from simnet.validation import published_rows
 from simnet.validation.published_rows import PublishedRow
 from simnet.validation.shipped import value_of, with_value
 from simnet.validation.study import Fit, Study, all_predictions

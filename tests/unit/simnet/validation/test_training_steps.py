@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from simnet.commands.main import cli
-from simnet.errors import SimnetError
-from simnet.fitting.measurement_file import read
-from simnet.fitting.workload_file import text_of_model
-from simnet.scenario import load_experiment
-from simnet.simulation import simulate
+from simnet.calibration.measurement_file import read
+from simnet.calibration.workload_file import text_of_model
+from simnet.cli.main import cli
+from simnet.core.errors import SimnetError
+from simnet.core.units import Size
+from simnet.engine.scenario import load_experiment
+from simnet.engine.simulation import simulate
 from simnet.strategies import BinSGDM, DenseAllReduce, EFSignSGD, OneBitAdam
-from simnet.units import Size
 from simnet.validation import training_steps
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.training_samples import DENSE, series, step, write

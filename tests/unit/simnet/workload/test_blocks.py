@@ -2,8 +2,8 @@
 
 import pytest
 
-from simnet.errors import SimnetError
-from simnet.units import Size
+from simnet.core.errors import SimnetError
+from simnet.core.units import Size
 from simnet.workload.blocks import block_of, parts_of
 from simnet.workload.training_step import Tensor
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from simnet.errors import SimnetError
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth, Duration, Size
 from simnet.strategies import DenseAllReduce, Planner
-from simnet.units import Bandwidth, Duration, Size
 from simnet.workload import buckets
 from simnet.workload.buckets import MIB, LinearCost
 from simnet.workload.training_step import Step, Tensor

@@ -3,10 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from simnet import gpu_memory
-from simnet.gpu_memory import ModelMemory, RankMemory
-from simnet.hardware import Calibration
-from simnet.units import Size
+from simnet.cluster.hardware import Calibration
+from simnet.core.units import Size
+from simnet.workload import gpu_memory
+from simnet.workload.gpu_memory import ModelMemory, RankMemory
 from simnet.workload.training_step import Step, Tensor, resolve
 from simnet.workload.workload import ComputeTime, StepMemory, Work, Workload
 from tests.helpers.topologies import cluster

@@ -2,13 +2,13 @@
 
 import pytest
 
-from simnet.hardware import Calibration
-from simnet.result import RunResult
-from simnet.scenario import RunSettings, Scenario
-from simnet.simulation import simulate
+from simnet.cluster.hardware import Calibration
+from simnet.cluster.timed_work import KernelTime
+from simnet.core.units import Bandwidth, Duration, Size
+from simnet.engine.result import RunResult
+from simnet.engine.scenario import RunSettings, Scenario
+from simnet.engine.simulation import simulate
 from simnet.strategies import QSGD, ByteGrad, CompressingStrategy, TopK
-from simnet.timed_work import KernelTime
-from simnet.units import Bandwidth, Duration, Size
 from simnet.workload.workload import Workload
 from tests.helpers.topologies import cluster
 

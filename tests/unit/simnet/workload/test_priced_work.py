@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from simnet import calibration_draws, scenario
-from simnet.errors import SimnetError
-from simnet.hardware import Calibration
-from simnet.timed_work import KernelTime
-from simnet.units import Bandwidth, Duration
+from simnet.cluster.hardware import Calibration
+from simnet.cluster.timed_work import KernelTime
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth, Duration
+from simnet.engine import calibration_draws, scenario
 from simnet.workload import roofline, training_step
 from simnet.workload.workload import ComputeTime, Gradient, Work, Workload
 from tests.helpers.topologies import cluster

@@ -2,8 +2,8 @@
 
 import pytest
 
-from simnet import gpu_models
-from simnet.errors import SimnetError
+from simnet.cluster import gpu_models
+from simnet.core.errors import SimnetError
 from simnet.workload import roofline
 
 A100 = gpu_models.find("A100-80GB")

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from simnet import files
-from simnet.errors import SimnetError
-from simnet.hardware import Calibration
-from simnet.scenario import load
-from simnet.timed_work import KernelTime
-from simnet.units import Bandwidth, Duration, Size
+from simnet.cluster.hardware import Calibration
+from simnet.cluster.timed_work import KernelTime
+from simnet.core import files
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth, Duration, Size
+from simnet.engine.scenario import load
 from simnet.workload import training_step
 from simnet.workload.kernel_cost import OPTIMIZER_BYTES
 from simnet.workload.workload import ComputeTime, Gradient, Workload

@@ -10,13 +10,14 @@ needs("torch")
 import torch
 import torch.distributed as dist
 
-from binsgdm import BinsgdmError, streams
-from binsgdm.exchange import groups
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.gpu import attached, lockstep, replicas
-from binsgdm.measure.ranks import Ranks
-from binsgdm.measure.record import Record
-from binsgdm.measure.timing import StopRule
+from binsgdm import BinsgdmError
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.gpu import attached, lockstep, replicas
+from binsgdm.bench.ranks import Ranks
+from binsgdm.bench.record import Record
+from binsgdm.bench.timing import StopRule
+from binsgdm.comm import groups
+from binsgdm.kernels import streams
 
 CPU = torch.device("cpu")
 

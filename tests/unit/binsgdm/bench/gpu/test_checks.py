@@ -13,12 +13,12 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.gpu import checks, large_cases
+from binsgdm.bench.ranks import Ranks
+from binsgdm.bench.record import Record
+from binsgdm.bench.timing import StopRule
 from binsgdm.kernels import reference
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.gpu import checks, large_cases
-from binsgdm.measure.ranks import Ranks
-from binsgdm.measure.record import Record
-from binsgdm.measure.timing import StopRule
 from tests.helpers.pretend_card import pretended_card
 
 CPU = torch.device("cpu")
@@ -150,7 +150,7 @@ def test_the_sanitizer_gets_no_more_time_than_is_left(monkeypatch):
 @pytest.mark.parametrize("is_broken", [True, False])
 def test_an_interpreter_that_cannot_run_is_noted_and_no_check_fails(is_broken, monkeypatch):
     needs("triton")
-    from binsgdm import triton_signs
+    from binsgdm.kernels import triton_signs
 
     def pack(*_: Any) -> None:
         if is_broken:

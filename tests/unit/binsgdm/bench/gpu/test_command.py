@@ -5,9 +5,9 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 
-from binsgdm.measure.gpu import preflight, run
-from simnet.commands.main import cli
-from simnet.fitting.measurement_file import read
+from binsgdm.bench.gpu import preflight, run
+from simnet.calibration.measurement_file import read
+from simnet.cli.main import cli
 from tests.helpers.needs import needs
 
 needs("torch")

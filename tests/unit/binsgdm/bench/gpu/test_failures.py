@@ -11,13 +11,13 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.exchange import groups
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.gpu import failures
-from binsgdm.measure.gpu.parts import NotMeasurableError
-from binsgdm.measure.ranks import Ranks
-from binsgdm.measure.record import Record
-from binsgdm.measure.timing import StopRule
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.gpu import failures
+from binsgdm.bench.gpu.parts import NotMeasurableError
+from binsgdm.bench.ranks import Ranks
+from binsgdm.bench.record import Record
+from binsgdm.bench.timing import StopRule
+from binsgdm.comm import groups
 from tests.helpers import fake_nccl
 from tests.helpers.launch import launch
 

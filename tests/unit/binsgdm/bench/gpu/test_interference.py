@@ -10,12 +10,12 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.gpu import interference
-from binsgdm.measure.interference import backwards
-from binsgdm.measure.ranks import Ranks
-from binsgdm.measure.record import Record
-from binsgdm.measure.timing import WARM_UP, StopRule
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.gpu import interference
+from binsgdm.bench.interference import backwards
+from binsgdm.bench.ranks import Ranks
+from binsgdm.bench.record import Record
+from binsgdm.bench.timing import WARM_UP, StopRule
 from tests.helpers.pretend_card import pretended_card
 
 CPU = torch.device("cpu")
@@ -100,7 +100,7 @@ def test_a_load_that_fails_fails_the_measurement(bench):
 def test_the_stream_of_a_load_belongs_to_the_device_of_the_rank(bench, monkeypatch):
     from contextlib import contextmanager
 
-    from binsgdm.measure.interference import _own_stream
+    from binsgdm.bench.interference import _own_stream
 
     asked = []
 

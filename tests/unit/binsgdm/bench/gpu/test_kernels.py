@@ -9,11 +9,11 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.gpu import kernels
-from binsgdm.measure.ranks import Ranks
-from binsgdm.measure.record import Record
-from binsgdm.measure.timing import StopRule
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.gpu import kernels
+from binsgdm.bench.ranks import Ranks
+from binsgdm.bench.record import Record
+from binsgdm.bench.timing import StopRule
 from tests.helpers.pretend_card import pretended_card
 
 LARGE = 2**24

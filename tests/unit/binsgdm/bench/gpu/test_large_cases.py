@@ -11,11 +11,11 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
+from binsgdm.bench.gpu import large_cases
+from binsgdm.bench.gpu.comparisons import Comparisons
+from binsgdm.bench.ranks import Ranks
+from binsgdm.bench.record import Record
 from binsgdm.kernels import reference
-from binsgdm.measure.gpu import large_cases
-from binsgdm.measure.gpu.comparisons import Comparisons
-from binsgdm.measure.ranks import Ranks
-from binsgdm.measure.record import Record
 
 CPU = torch.device("cpu")
 ALONE = Ranks(rank=0, world_size=1, ranks_per_node=1, ranks_on_machine=1, device=CPU, backend="", groups=None)

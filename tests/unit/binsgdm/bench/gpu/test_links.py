@@ -7,12 +7,12 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.gpu import links
-from binsgdm.measure.gpu.parts import NotMeasurableError
-from binsgdm.measure.ranks import Ranks
-from binsgdm.measure.record import Record
-from binsgdm.measure.timing import StopRule
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.gpu import links
+from binsgdm.bench.gpu.parts import NotMeasurableError
+from binsgdm.bench.ranks import Ranks
+from binsgdm.bench.record import Record
+from binsgdm.bench.timing import StopRule
 
 ALONE = Ranks(
     rank=0, world_size=1, ranks_per_node=1, ranks_on_machine=1, device=torch.device("cpu"), backend="", groups=None

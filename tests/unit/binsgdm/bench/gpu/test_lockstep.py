@@ -9,10 +9,10 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.measure.gpu import lockstep, samples
+from binsgdm.bench.gpu import lockstep, samples
+from binsgdm.compressors import atomo, eight_bit, levels, matrices, sparse
+from binsgdm.compressors.registry import BUILT_IN
 from binsgdm.optimizers import one_bit_adam
-from binsgdm.systems import atomo, eight_bit, levels, matrices, sparse
-from binsgdm.systems.registry import BUILT_IN
 from tests.helpers.pretend_device import pretended_device
 
 DEVICE = torch.device("cpu", 0)  # another object than the CPU's

@@ -6,7 +6,7 @@ from tests.helpers.needs import needs
 
 needs("torch")
 
-from binsgdm.measure.gpu import memcheck
+from binsgdm.bench.gpu import memcheck
 
 FOUND = """========= COMPUTE-SANITIZER
 ========= Invalid __global__ read of size 4 bytes
@@ -34,7 +34,7 @@ def test_an_access_outside_of_a_tensor_is_told_with_its_kernel(sanitizer, tmp_pa
     passed, found = memcheck.watched("cuda:0", 20.0)
     assert passed is False
     assert found.startswith("Invalid __global__ read of size 4 bytes; at _update_kernel+0x1f0")
-    assert (tmp_path / "asked").read_text().endswith("-m binsgdm.measure.gpu.memcheck cuda:0\n")
+    assert (tmp_path / "asked").read_text().endswith("-m binsgdm.bench.gpu.memcheck cuda:0\n")
 
 
 @pytest.mark.parametrize(

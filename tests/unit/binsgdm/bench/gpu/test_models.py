@@ -9,12 +9,12 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.measure import shipped_models
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.gpu import models, precisions
-from binsgdm.measure.ranks import Ranks
-from binsgdm.measure.record import Record
-from binsgdm.measure.timing import StopRule
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.gpu import models, precisions
+from binsgdm.bench.ranks import Ranks
+from binsgdm.bench.record import Record
+from binsgdm.bench.timing import StopRule
+from binsgdm.recording import shipped_models
 
 CPU = torch.device("cpu")
 ALONE = Ranks(rank=0, world_size=1, ranks_per_node=1, ranks_on_machine=1, device=CPU, backend="", groups=None)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from binsgdm.measure.gpu import nvidia_smi
+from binsgdm.bench.gpu import nvidia_smi
 
 H200 = "NVIDIA H200, GPU-aa, 580.95.05, 143771, 0, 0, 1980, 1980, 3201, 31, 76.05, 700.00, Enabled, Disabled\n"
 V100 = "Tesla V100, GPU-bb, 535.104, 16384, 900, [N/A], 135, 1530, 877, 40, [Not Supported], 300.00, Disabled, [N/A]\n"

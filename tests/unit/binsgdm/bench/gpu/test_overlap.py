@@ -12,18 +12,18 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from binsgdm.exchange import groups
-from binsgdm.local_steps.diloco import _Hidden
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.gpu import overlap, sanitized
-from binsgdm.measure.gpu.parts import NotMeasurableError
-from binsgdm.measure.ranks import Ranks
-from binsgdm.measure.record import Record
-from binsgdm.measure.timing import StopRule
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.gpu import overlap, sanitized
+from binsgdm.bench.gpu.parts import NotMeasurableError
+from binsgdm.bench.ranks import Ranks
+from binsgdm.bench.record import Record
+from binsgdm.bench.timing import StopRule
+from binsgdm.comm import groups
+from binsgdm.compressors.registry import SYSTEMS
+from binsgdm.compressors.residuals import Residuals
+from binsgdm.optimizers.diloco import _Hidden
 from binsgdm.optimizers.scheme import SCHEMES
 from binsgdm.optimizers.worker import Worker
-from binsgdm.systems.registry import SYSTEMS
-from binsgdm.systems.residuals import Residuals
 
 CPU = torch.device("cpu")
 

@@ -14,8 +14,8 @@ from tests.helpers.needs import needs
 
 needs("torch")
 
-from binsgdm.measure.gpu import parts
-from binsgdm.measure.gpu.parts import BUDGET_S, PARTS, Part
+from binsgdm.bench.gpu import parts
+from binsgdm.bench.gpu.parts import BUDGET_S, PARTS, Part
 
 
 def test_the_parts_share_out_the_whole_budget() -> None:
@@ -35,7 +35,7 @@ def test_the_parts_need_torch_numpy_and_click_alone() -> None:
 
 WITHOUT_NUMBA = """
 from importlib import import_module
-from binsgdm.measure.gpu.parts import PARTS
+from binsgdm.bench.gpu.parts import PARTS
 for part in PARTS:
     import_module(part.module)
 import torch

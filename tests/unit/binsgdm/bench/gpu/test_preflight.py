@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from binsgdm.bench.gpu import preflight
+from binsgdm.bench.gpu.nvidia_smi import CardProcess
 from binsgdm.errors import BinsgdmError
-from binsgdm.measure.gpu import preflight
-from binsgdm.measure.gpu.nvidia_smi import CardProcess
 from tests.helpers.needs import needs
 
 SMI: dict[str, Any] = {
@@ -127,7 +127,7 @@ def test_the_probe_finds_versions_where_there_is_no_card():
     import torch
 
     needs("no GPU")
-    from binsgdm.measure.gpu import probe
+    from binsgdm.bench.gpu import probe
 
     found = probe.found()
     assert found["cards"] == []

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from binsgdm.measure.gpu import processes
-from binsgdm.measure.gpu.worker import PartTask
+from binsgdm.bench.gpu import processes
+from binsgdm.bench.gpu.worker import PartTask
 
 ROOT = Path(__file__).parents[5]
 HEAD = (
@@ -95,11 +95,11 @@ def test_ranks_get_what_torchrun_gives_and_a_process_alone_gets_nothing_of_it(mo
 def test_processes_end_with_a_parent_that_is_killed(tmp_path):
     """The worker's own watch is what ends it: its parent has no chance to."""
     mine = (
-        "import os, sys, time; from binsgdm.measure.gpu import worker; worker.end_with_parent()\n"
+        "import os, sys, time; from binsgdm.bench.gpu import worker; worker.end_with_parent()\n"
         f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     )
     parent = (
-        "import sys; from tests.unit.binsgdm.measure.gpu.test_processes import processes, task\n"
+        "import sys; from tests.unit.binsgdm.bench.gpu.test_processes import processes, task\n"
         f"processes.run(task(), num_ranks=0, limit_s=60, progress=print, worker=(sys.executable, '-c', {mine!r}))"
     )
     with subprocess.Popen([sys.executable, "-c", parent], cwd=ROOT, stdout=subprocess.DEVNULL) as started:

@@ -11,9 +11,9 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.measure.gpu import recorded, training
-from binsgdm.measure.ranks import Ranks
-from binsgdm.measure.record import Record
+from binsgdm.bench.gpu import recorded, training
+from binsgdm.bench.ranks import Ranks
+from binsgdm.bench.record import Record
 from binsgdm.recording import clocks
 from binsgdm.recording.clocks import HostClock
 

@@ -16,17 +16,17 @@ from tests.helpers.needs import needs
 
 needs("torch")
 
+from binsgdm.bench.gpu import card_file, processes
+from binsgdm.bench.gpu import parts as parts_module
+from binsgdm.bench.gpu import run as run_module
+from binsgdm.bench.gpu import worker as worker_module
+from binsgdm.bench.gpu.parts import Part
+from binsgdm.bench.gpu.preflight import Preflight
+from binsgdm.bench.gpu.processes import PartEnd
+from binsgdm.bench.gpu.run import PartRunner, Settings, share_s
+from binsgdm.bench.gpu.worker import PartTask
+from binsgdm.bench.record import WHAT
 from binsgdm.errors import BinsgdmError
-from binsgdm.measure.gpu import card_file, processes
-from binsgdm.measure.gpu import parts as parts_module
-from binsgdm.measure.gpu import run as run_module
-from binsgdm.measure.gpu import worker as worker_module
-from binsgdm.measure.gpu.parts import Part
-from binsgdm.measure.gpu.preflight import Preflight
-from binsgdm.measure.gpu.processes import PartEnd
-from binsgdm.measure.gpu.run import PartRunner, Settings, share_s
-from binsgdm.measure.gpu.worker import PartTask
-from binsgdm.measure.record import WHAT
 
 CARD = {"name": "made", "num_cards": 0}
 PARTS = [
@@ -129,7 +129,7 @@ def test_a_run_that_is_interrupted_goes_on_with_the_part_it_was_in(tmp_path):
 
 def test_an_nvidia_smi_that_does_not_answer_is_asked_once(tmp_path, monkeypatch):
     asked: list[int] = []
-    monkeypatch.setattr("binsgdm.measure.gpu.nvidia_smi.readings", lambda: asked.append(1) or {})
+    monkeypatch.setattr("binsgdm.bench.gpu.nvidia_smi.readings", lambda: asked.append(1) or {})
     assert runner(tmp_path, writes(), device="cuda").run_all(PARTS)
     assert asked == [1]
 

@@ -7,8 +7,8 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.exchange.thread import CommunicationThread
-from binsgdm.measure.gpu import sanitizer
+from binsgdm.bench.gpu import sanitizer
+from binsgdm.comm.thread import CommunicationThread
 from tests.helpers.fake_cuda import fake_cuda
 
 

@@ -13,12 +13,12 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.gpu import host_cost, step
-from binsgdm.measure.gpu.layouts import LAYOUTS
-from binsgdm.measure.ranks import Ranks
-from binsgdm.measure.record import Record
-from binsgdm.measure.timing import StopRule
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.gpu import host_cost, step
+from binsgdm.bench.gpu.layouts import LAYOUTS
+from binsgdm.bench.ranks import Ranks
+from binsgdm.bench.record import Record
+from binsgdm.bench.timing import StopRule
 from tests.helpers.pretend_card import pretended_card
 
 GRADIENTS = Path(__file__).resolve().parents[5] / "scenarios" / "workloads" / "gradients"

@@ -10,11 +10,11 @@ needs("torch")
 import torch
 
 from binsgdm import BinSGDM, BinsgdmError
-from binsgdm.measure.bench import Bench
-from binsgdm.measure.gpu import training, trainings
-from binsgdm.measure.ranks import Ranks
-from binsgdm.measure.record import Record
-from binsgdm.measure.timing import StopRule
+from binsgdm.bench.bench import Bench
+from binsgdm.bench.gpu import training, trainings
+from binsgdm.bench.ranks import Ranks
+from binsgdm.bench.record import Record
+from binsgdm.bench.timing import StopRule
 
 CPU = torch.device("cpu")
 ALONE = Ranks(rank=0, world_size=1, ranks_per_node=1, ranks_on_machine=1, device=CPU, backend="", groups=None)

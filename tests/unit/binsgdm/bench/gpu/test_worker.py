@@ -15,9 +15,9 @@ from tests.helpers.needs import needs
 
 needs("torch")
 
-from binsgdm.measure.gpu import worker
-from binsgdm.measure.gpu.parts import NotMeasurableError
-from simnet.fitting.measurement_file import read
+from binsgdm.bench.gpu import worker
+from binsgdm.bench.gpu.parts import NotMeasurableError
+from simnet.calibration.measurement_file import read
 
 LABELS = {"num_elements": 8, "dtype": "float32", "kernels": "torch"}
 

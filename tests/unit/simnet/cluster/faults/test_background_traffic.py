@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.errors import SimnetError
+from simnet.core.errors import SimnetError
 from tests.helpers.fault_samples import NIC_BYTES_PER_S, cluster, fault, ring_s, sending
 
 

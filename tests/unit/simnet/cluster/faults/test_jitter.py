@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simnet.errors import SimnetError
-from simnet.faults import CollectiveJitter, ComputeJitter
+from simnet.cluster.faults import CollectiveJitter, ComputeJitter
+from simnet.core.errors import SimnetError
 from tests.helpers.fault_samples import BACKWARD_S, FORWARD_S, computing, fault
 
 KINDS = ("compute_jitter", "collective_jitter")

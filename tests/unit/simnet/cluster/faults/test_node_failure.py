@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from simnet.errors import SimnetError
+from simnet.core.errors import SimnetError
 from tests.helpers.fault_samples import COMPUTE_S, cluster, computing, fault
 
 FAILING = {"mean_time_between": "1000 h", "checkpoint": "1 min", "restart": "10 min"}

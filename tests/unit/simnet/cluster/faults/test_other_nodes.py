@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from simnet.errors import SimnetError
-from simnet.hardware import Calibration
-from simnet.result import StrategyResult
-from simnet.scenario import Scenario
-from simnet.simulation import simulate
+from simnet.cluster.hardware import Calibration
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth, Duration, Size
+from simnet.engine.result import StrategyResult
+from simnet.engine.scenario import Scenario
+from simnet.engine.simulation import simulate
 from simnet.strategies import DenseAllReduce
-from simnet.units import Bandwidth, Duration, Size
 from simnet.workload.workload import ComputeTime, Workload
 from tests.helpers.fault_samples import COMPUTE_S, NIC_BYTES_PER_S, cluster, computing, fault, ring_s, sending
 

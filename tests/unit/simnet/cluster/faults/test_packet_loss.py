@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.errors import SimnetError
-from simnet.faults import PacketLoss
+from simnet.cluster.faults import PacketLoss
+from simnet.core.errors import SimnetError
 from tests.helpers.fault_samples import NIC_BYTES_PER_S, fault, ring_s, sending
 
 SEGMENT, ROUND_TRIP_S = 1448, 1e-4

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simnet.errors import SimnetError
+from simnet.core.errors import SimnetError
 from tests.helpers.fault_samples import COMPUTE_S, computing, fault
 
 PAUSE_S = 0.3

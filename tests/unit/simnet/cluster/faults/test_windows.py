@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.errors import SimnetError
-from simnet.faults import SlowLink
-from simnet.faults.windows import TimedFault
-from simnet.scenario import RunSettings, Scenario
-from simnet.simulation import simulate
+from simnet.cluster.faults import SlowLink
+from simnet.cluster.faults.windows import TimedFault
+from simnet.core.errors import SimnetError
+from simnet.engine.scenario import RunSettings, Scenario
+from simnet.engine.simulation import simulate
 from simnet.strategies import DenseAllReduce
 from tests.helpers.fault_samples import cluster, computing, fault, ring_s, sending
 from tests.helpers.step_samples import WORKLOAD

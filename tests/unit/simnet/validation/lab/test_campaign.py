@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from simnet.commands.main import cli
-from simnet.errors import SimnetError
-from simnet.fitting.measurement_file import Setup
-from simnet.lab import campaign, run_campaign
-from simnet.lab.campaign import Launch
-from simnet.lab.idle_probe import IdleProbe, probe_s
-from simnet.lab.ranks import LaunchResult
-from simnet.units import Bandwidth
+from simnet.calibration.measurement_file import Setup
+from simnet.cli.main import cli
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth
 from simnet.validation import ranking, training_steps, winners
+from simnet.validation.lab import campaign, run_campaign
+from simnet.validation.lab.campaign import Launch
+from simnet.validation.lab.idle_probe import IdleProbe, probe_s
+from simnet.validation.lab.ranks import LaunchResult
 from simnet.validation.training_steps import TrainedPoint
 from tests.helpers.needs import needs
 from tests.helpers.training_samples import SETUP
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[5]
 TEXT = """
 models = ["mlp_4m", "my.pkg:build"]
 strategies = [{kind = "all_reduce"}, {kind = "binsgdm", topology = "flat"},
@@ -362,7 +362,7 @@ class TestRanking:
     @pytest.mark.parametrize("count", [6, 8, 9, 25, 100])
     def test_the_interval_of_a_median_is_that_of_the_measuring_side(self, count: int) -> None:
         needs("torch")
-        from binsgdm.measure import timing
+        from binsgdm.bench import timing
 
         values = [float(number * number) for number in range(count)]
         assert training_steps.median_interval(values) == timing.interval_of_median(values)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from simnet.errors import SimnetError
-from simnet.lab import cpu_quota
-from simnet.lab.cpu_quota import CpuQuotas
+from simnet.core.errors import SimnetError
+from simnet.validation.lab import cpu_quota
+from simnet.validation.lab.cpu_quota import CpuQuotas
 
 
 @pytest.fixture

@@ -8,15 +8,15 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from simnet.commands.main import main
-from simnet.errors import SimnetError
-from simnet.lab import machine, plan
-from simnet.lab.lab import check_command
-from simnet.lab.owner import Owner
-from simnet.lab.plan import LabSpec
-from simnet.lab.ranks import LaunchResult
-from simnet.lab.signals import defer_signals, raise_on_signal
-from simnet.units import Bandwidth
+from simnet.cli.main import main
+from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth
+from simnet.validation.lab import machine, plan
+from simnet.validation.lab.lab import check_command
+from simnet.validation.lab.owner import Owner
+from simnet.validation.lab.plan import LabSpec
+from simnet.validation.lab.ranks import LaunchResult
+from simnet.validation.lab.signals import defer_signals, raise_on_signal
 from tests.helpers.needs import needs
 
 GBIT = Bandwidth.parse("1 Gbit/s")
@@ -285,6 +285,6 @@ class TestRefusals:
 
 
 def test_the_help_pages_show_examples() -> None:
-    from simnet.commands.lab import command
+    from simnet.cli.lab import command
 
     assert "-- python train.py" in CliRunner().invoke(command, ["run", "--help"]).output

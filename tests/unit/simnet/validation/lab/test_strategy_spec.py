@@ -3,8 +3,8 @@
 import pytest
 from msgspec import structs
 
-from simnet.errors import SimnetError
-from simnet.lab.strategy_spec import StrategySpec
+from simnet.core.errors import SimnetError
+from simnet.core.units import Size
 from simnet.strategies import (
     NUQSGD,
     QSGD,
@@ -27,7 +27,7 @@ from simnet.strategies import (
     Zero1,
     Zero2,
 )
-from simnet.units import Size
+from simnet.validation.lab.strategy_spec import StrategySpec
 from tests.helpers.needs import needs
 
 STRATEGIES = [
@@ -45,7 +45,7 @@ STRATEGIES = [
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_what_is_trained_with_comes_back_from_its_labels(strategy: AnyStrategy) -> None:
     needs("torch")
-    from binsgdm.measure import training
+    from binsgdm.bench import training
 
     run = training.strategy(StrategySpec.of_strategy(strategy).argument)
     cap = Size(8 * 2**20)

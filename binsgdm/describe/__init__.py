@@ -1,1 +1,0 @@
-"""What training a model takes, found without its memory."""

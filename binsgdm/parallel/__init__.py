@@ -1,0 +1,1 @@
+"""Join an optimizer or a system to DDP and FSDP2."""

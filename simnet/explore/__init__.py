@@ -1,1 +1,0 @@
-"""A local page to turn knobs on a scenario: nodes, bandwidth, batch, codec, strategies."""

@@ -1,1 +1,0 @@
-"""Where things run: links and their sharing, GPUs, and the topology that joins them."""

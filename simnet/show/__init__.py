@@ -1,1 +1,0 @@
-"""Results for people and other programs: tables, JSON and CSV, figures, timelines; never the simulator."""

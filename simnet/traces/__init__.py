@@ -1,0 +1,1 @@
+"""Recorded steps and timelines, from and for other programs: Kineto and Chakra."""

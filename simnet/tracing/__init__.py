@@ -1,1 +1,0 @@
-"""The simulated iteration as a trace of torch's profiler: streams, launches, waits, messages, rates."""
