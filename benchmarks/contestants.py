@@ -15,8 +15,8 @@ from binsgdm.compressors.base import GradientBucket
 from binsgdm.compressors.registry import make
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.session import Session
+from binsgdm.optimizers.sign_exchange import Scheme
 
 Step = Callable[[], object]
 RANKS = 4

@@ -27,12 +27,12 @@ from simnet.analysis import convergence
 from simnet.calibration import measurement_file, series_labels
 from simnet.cli import terminal
 from simnet.cli.main import COMMANDS, cli
-from simnet.cluster import availability, gpu_models, hardware, network_costs, timed_work
+from simnet.cluster import availability, gpu_models, hardware, kernel_times, network_costs
 from simnet.cluster.nccl_costs import NcclCosts
 from simnet.collectives import algorithms
 from simnet.core import files, parsing, templates, units
+from simnet.core.bounded_types import Precision
 from simnet.core.registry import tag_of
-from simnet.core.values import Precision
 from simnet.engine import rank_waits, result, scenario, step_times
 from simnet.report import card_page
 from simnet.strategies import step_file
@@ -58,8 +58,8 @@ STRUCTS: dict[type[Struct], str] = {
     training_step.GradientsFile: "workload.md#gradients-files",
     hardware.Calibration: "calibration.md",
     hardware.LinkCalibration: "calibration.md#links",
-    timed_work.KernelTime: "calibration.md#kernels",
-    timed_work.HostCost: "calibration.md#host",
+    kernel_times.KernelTime: "calibration.md#kernels",
+    kernel_times.HostCost: "calibration.md#host",
     network_costs.NodesPoint: "calibration.md#by_nodes",
     NcclCosts: "calibration.md#nccl",
     network_costs.LibraryCosts: "calibration.md#libraries",

@@ -14,8 +14,8 @@ from binsgdm import BinSGDM
 from binsgdm.comm import Member, run_in_lockstep
 from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.optimizers.scheme import Average, IntraNode, Scheme, Topology
 from binsgdm.optimizers.session import Session
+from binsgdm.optimizers.sign_exchange import Average, IntraNode, Scheme, Topology
 
 Make = Callable[[list[nn.Parameter], Member], OneBitOptimizer]
 """Returns the optimizer of one rank for its copy of the parameters, joined to the others as this member."""

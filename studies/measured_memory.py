@@ -24,12 +24,12 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 import binsgdm
 from binsgdm import kernels
-from binsgdm.recording.alone import World
 from binsgdm.recording.llama import LlamaSize
 from binsgdm.recording.model_description import ModelDescription, describe, fake_tensors
 from binsgdm.recording.model_zoo import Task
+from binsgdm.recording.patching import replaced
 from binsgdm.recording.recording import Recording, RecordingSettings
-from binsgdm.recording.replaced import replaced
+from binsgdm.recording.single_process_world import World
 from simnet.cluster.hardware import Calibration, Cluster, Link
 from simnet.core.units import Bandwidth, Duration, Size
 from simnet.engine import memory_fit

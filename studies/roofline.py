@@ -20,8 +20,8 @@ from typing import Literal
 import msgspec
 
 from simnet.cluster import gpu_models
+from simnet.core.bounded_types import Precision
 from simnet.core.files import data_path, read_text, write_file
-from simnet.core.values import Precision
 from simnet.workload import roofline
 from simnet.workload.roofline import Attained
 

@@ -19,7 +19,7 @@ from torch.nn import functional
 from binsgdm.comm import Protocol, RankContext, run_in_lockstep
 from binsgdm.compressors.aggregation import Aggregation
 from binsgdm.compressors.base import Averager, Compressor, GradientBucket, Payload, Shapes
-from binsgdm.compressors.feedback import ErrorFeedback, WithoutFeedback
+from binsgdm.compressors.error_feedback import ErrorFeedback, WithoutFeedback
 from binsgdm.compressors.registry import make
 from binsgdm.compressors.topologies import Hierarchical
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from binsgdm.bench.annotations import check_values
-from binsgdm.compressors.feedback import CompressorSystem
+from binsgdm.compressors.error_feedback import CompressorSystem
 from binsgdm.compressors.registry import BUILT_IN, SYSTEMS, check_options, make
 from binsgdm.compressors.topologies import BETWEEN_NODES
 from binsgdm.errors import BinsgdmError

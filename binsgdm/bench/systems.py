@@ -22,7 +22,7 @@ from binsgdm.comm import Protocol, RankContext
 from binsgdm.comm.answers import fake_received
 from binsgdm.comm.thread import CommunicationThread
 from binsgdm.compressors.base import Averager, Cut, GradientBucket, Shapes
-from binsgdm.compressors.feedback import ErrorFeedback, WithoutFeedback
+from binsgdm.compressors.error_feedback import ErrorFeedback, WithoutFeedback
 from binsgdm.compressors.pieces import Pieces
 from binsgdm.compressors.registry import make
 from binsgdm.compressors.scatter_reduce import ScatterReduce

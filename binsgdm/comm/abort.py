@@ -23,7 +23,7 @@ def abort(groups: Groups, reason: str) -> None:
 
     Over gloo connections close when the last reference to a group is gone, so the caller must drop `groups`, and the
     others fail at once. Over NCCL this rank's kernels stop, and the others find the reason in the store while they wait
-    (`binsgdm.comm.pending`).
+    (`binsgdm.comm.nccl_wait`).
 
     Args:
         groups: of this rank; every reference to them is to be dropped after this.

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from binsgdm.comm.abort import abort_reason, close, give_up
 from binsgdm.comm.groups import Groups
-from binsgdm.comm.lost import Company, strangers
+from binsgdm.comm.lost_ranks import Company, strangers
 from binsgdm.errors import BinsgdmError
 
 REPAIR = "start all ranks again from their checkpoints"

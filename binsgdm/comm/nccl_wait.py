@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from binsgdm.comm.abort import abort_reason
 from binsgdm.comm.groups import Groups
-from binsgdm.comm.roll_call import has_store, missing_ranks, sign_in
+from binsgdm.comm.rank_presence import has_store, missing_ranks, sign_in
 from binsgdm.kernels import streams
 
 # A step waits about as long as it takes: the first polls are short, since the GPU idles until the host goes on.

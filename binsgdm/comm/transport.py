@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 
-from binsgdm.comm import lost
+from binsgdm.comm import lost_ranks
 from binsgdm.comm.abort import abort
-from binsgdm.comm.causes import end_otherwise, end_over_gloo
+from binsgdm.comm.failure_reports import end_otherwise, end_over_gloo
 from binsgdm.comm.groups import Groups, release
 from binsgdm.comm.messages import (
     AllGather,
@@ -23,10 +23,10 @@ from binsgdm.comm.messages import (
     Protocol,
     SendRecv,
 )
-from binsgdm.comm.pending import Pending
-from binsgdm.comm.roll_call import meet
+from binsgdm.comm.nccl_wait import Pending
+from binsgdm.comm.rank_presence import meet
 from binsgdm.errors import BinsgdmError
-from binsgdm.kernels.stages import stage
+from binsgdm.kernels.profiler_stages import stage
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class Transport:
     def __init__(self, groups: Groups, on_sent: Callable[[Sent], None] | None = None, where: str = "binsgdm") -> None:
         self._open_groups: Groups | None = groups
         self._where = where
-        self._company: lost.Company | None = None
+        self._company: lost_ranks.Company | None = None
         self._on_sent = on_sent
         self._buffer = torch.empty(0, dtype=torch.uint8)
         self._pending = Pending()
@@ -160,7 +160,7 @@ class Transport:
         """
         try:
             if self._company is None and self._has_company(self._groups):
-                self._company = lost.introduce(self._groups)
+                self._company = lost_ranks.introduce(self._groups)
             return collective()
         except RuntimeError as error:
             if is_own_failure(error):

@@ -8,8 +8,8 @@ from binsgdm.comm import AllGather, AllReduceSum, Message, Protocol, RankContext
 from binsgdm.compressors.base import Compressor, Payload, Shapes
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.functional import divided
+from binsgdm.kernels.profiler_stages import stage
 from binsgdm.kernels.random import Key, RandomStream
-from binsgdm.kernels.stages import stage
 
 # From this rank's payload (and its decompressed values, if they are known) to the mean of all ranks' decompressed
 # values.

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 
 from binsgdm.compressors.base import Shapes, is_number, numel_of
-from binsgdm.compressors.feedback import CheckedCompressor, PayloadSpec
+from binsgdm.compressors.error_feedback import CheckedCompressor, PayloadSpec
 from binsgdm.compressors.matrices import Matrix, is_factored, matrix_shape, split_matrices
 from binsgdm.errors import BinsgdmError, shown
+from binsgdm.kernels.host_tensors import upload
 from binsgdm.kernels.random import Key, draws
-from binsgdm.kernels.uploads import upload
 
 COUNT_DTYPE = torch.int32
 

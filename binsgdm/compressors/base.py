@@ -4,7 +4,7 @@ A compressor takes one bucket, the flat gradients of some tensors (whose shapes 
 payload and back. A system takes this rank's gradients of a bucket to an estimate of their mean over all ranks, the same
 on every rank, in a protocol with the others (`binsgdm.comm`). Most systems are a compressor, an aggregation
 (`binsgdm.compressors.aggregation`) and, where the compressor is biased, error feedback
-(`binsgdm.compressors.feedback`).
+(`binsgdm.compressors.error_feedback`).
 """
 
 import inspect
@@ -194,7 +194,7 @@ class System(ABC):
     """A system that averages gradients: its description, and how one rank's end of it is made.
 
     A class of one's own has the description as class attributes, is a
-    `binsgdm.compressors.feedback.CompressorSystem` or a `ProtocolSystem`, and becomes known by
+    `binsgdm.compressors.error_feedback.CompressorSystem` or a `ProtocolSystem`, and becomes known by
     `binsgdm.compressors.registry.register`, which has an example.
 
     Attributes:

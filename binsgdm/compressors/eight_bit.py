@@ -17,7 +17,7 @@ from torch import Tensor
 
 from binsgdm.compressors import levels
 from binsgdm.compressors.base import Shapes, check_choice, check_whole, numel_of
-from binsgdm.compressors.feedback import CheckedCompressor, PayloadSpec
+from binsgdm.compressors.error_feedback import CheckedCompressor, PayloadSpec
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.functional import divided
 from binsgdm.kernels.random import Key

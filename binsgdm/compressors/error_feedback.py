@@ -25,8 +25,8 @@ from binsgdm.compressors.base import (
 )
 from binsgdm.compressors.momentum import LocalMomentum, split_state
 from binsgdm.compressors.residuals import Residuals, load_together
+from binsgdm.kernels.profiler_stages import stage
 from binsgdm.kernels.random import Key
-from binsgdm.kernels.stages import stage
 
 
 class WithoutFeedback(Averager):

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from binsgdm.kernels.bits import pack_signs, packed_numel
+from binsgdm.kernels.host_tensors import constant
 from binsgdm.kernels.random import Key, uniforms
-from binsgdm.kernels.uploads import constant
 
 MAX_BLOCK_SIZE = 2**20
 Norm = Literal["l2", "max"]

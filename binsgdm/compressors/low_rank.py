@@ -1,7 +1,7 @@
 """Low-rank systems: in place of a gradient matrix its thin factors travel, and all ranks average them.
 
 PowerSGD and GradZip are no compressors: what travels is a mean over all ranks already, and what one rank computes next
-depends on it. They have the residuals (`binsgdm.compressors.feedback`) and the factors by parameter.
+depends on it. They have the residuals (`binsgdm.compressors.error_feedback`) and the factors by parameter.
 
 A gradient with an infinity or a NaN is not finite on any rank, at least in the row or the column of its matrix.
 Residuals stay what they were; a factor that is not finite starts anew at random.

@@ -24,7 +24,7 @@ from binsgdm.compressors.base import (
     check_whole,
     numel_of,
 )
-from binsgdm.compressors.feedback import CheckedCompressor, PayloadSpec
+from binsgdm.compressors.error_feedback import CheckedCompressor, PayloadSpec
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.random import Key
 

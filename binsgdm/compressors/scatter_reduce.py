@@ -30,14 +30,14 @@ from binsgdm.compressors.base import (
     check_stateless,
     check_values,
 )
-from binsgdm.compressors.feedback import CompressorSystem, at_step
+from binsgdm.compressors.error_feedback import CompressorSystem, at_step
 from binsgdm.compressors.momentum import LocalMomentum, split_state
 from binsgdm.compressors.pieces import Pieces, pad
 from binsgdm.compressors.residuals import Residuals, load_together
 from binsgdm.errors import BinsgdmError, listed
 from binsgdm.kernels.functional import divided
+from binsgdm.kernels.profiler_stages import staged
 from binsgdm.kernels.random import Key, RandomStream
-from binsgdm.kernels.stages import staged
 
 _OWNER = "owner"  # key of a state
 Scattered = Generator[Message, torch.Tensor, tuple[torch.Tensor, torch.Tensor | None]]

@@ -27,13 +27,13 @@ from binsgdm.compressors.base import (
     is_number,
     numel_of,
 )
-from binsgdm.compressors.feedback import CheckedCompressor, PayloadSpec
+from binsgdm.compressors.error_feedback import CheckedCompressor, PayloadSpec
 from binsgdm.compressors.momentum import LocalMomentum, check_momentum, local_momentum, split_state
 from binsgdm.compressors.residuals import load_together
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels.bits import pack_signs, packed_numel, unpack_signs
+from binsgdm.kernels.host_tensors import constant
 from binsgdm.kernels.random import Key, RandomStream, draws
-from binsgdm.kernels.uploads import constant
 
 _TERNARY = (-1.0, 0.0, 1.0)
 
@@ -124,7 +124,7 @@ class ScaledSign(CheckedCompressor):
     """EF-signSGD's compressor: the sign times the mean magnitude.
 
     It is a contraction, not unbiased: ||v - C(v)||^2 = (1 - delta) ||v||^2 for what shares a scale, with
-    delta = ||v||_1^2 / (n ||v||_2^2) >= 1 / n. Use it under error feedback (`binsgdm.compressors.feedback`).
+    delta = ||v||_1^2 / (n ||v||_2^2) >= 1 / n. Use it under error feedback (`binsgdm.compressors.error_feedback`).
 
     Attributes:
         scale_per: what shares a scale, "tensor" or "bucket".
@@ -182,7 +182,7 @@ class OneBitSGD(CheckedCompressor):
     A tensor is the matrix (shape[0], all others), so that a column has shape[0] elements; a vector is one column. What
     is negative becomes the mean of the column's negative values, the rest that of its others. It is a contraction:
     ||v - C(v)||^2 = ||v||^2 - sum of count * mean^2 over the two halves of all columns. Use it under error feedback
-    (`binsgdm.compressors.feedback`), as the paper does. A matrix with few rows has many means: 64 bits a column.
+    (`binsgdm.compressors.error_feedback`), as the paper does. A matrix with few rows has many means: 64 bits a column.
 
     Attributes:
         momentum: decay of the momentum that each rank sends in place of its gradients, in [0, 1); 0 for none. Then the

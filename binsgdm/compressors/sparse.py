@@ -24,7 +24,7 @@ from binsgdm.compressors.base import (
     is_number,
     numel_of,
 )
-from binsgdm.compressors.feedback import CheckedCompressor, PayloadSpec
+from binsgdm.compressors.error_feedback import CheckedCompressor, PayloadSpec
 from binsgdm.compressors.momentum import LocalMomentum, check_momentum, local_momentum
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels.functional import divided

@@ -37,7 +37,7 @@ from binsgdm.compressors.base import (
     check_values,
     check_whole,
 )
-from binsgdm.compressors.feedback import CompressorSystem
+from binsgdm.compressors.error_feedback import CompressorSystem
 from binsgdm.compressors.pieces import Pieces, pad
 from binsgdm.compressors.scatter_reduce import ScatterReduce
 from binsgdm.errors import BinsgdmError, shown

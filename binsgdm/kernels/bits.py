@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from binsgdm.kernels import triton_support
-from binsgdm.kernels.uploads import constant
+from binsgdm.kernels.host_tensors import constant
 
 _SHIFTS = (7, 6, 5, 4, 3, 2, 1, 0)
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from binsgdm.kernels.columns import TensorColumn
+from binsgdm.kernels.host_tensors import upload_tensor
 from binsgdm.kernels.random import GROUP_NUMEL
-from binsgdm.kernels.uploads import upload_tensor
 
 ROW_WORDS = 9
 _ADDRESSES = 4  # the first of a row's words that hold addresses

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from binsgdm.kernels import checks, foreach, tables, triton_merges, triton_programs, triton_tiles
 from binsgdm.kernels.columns import TensorColumn, by_dtype, column
+from binsgdm.kernels.host_tensors import upload_tensor
 from binsgdm.kernels.random import GROUP_NUMEL, Key
 from binsgdm.kernels.triton_support import FEW_PROGRAMS, launch
-from binsgdm.kernels.uploads import upload_tensor
 
 name = "triton"
 

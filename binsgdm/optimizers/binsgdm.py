@@ -24,7 +24,7 @@ from binsgdm.optimizers.settings import (
     ratio_limit,
     take_momentum,
 )
-from binsgdm.optimizers.terms import is_on_gpu
+from binsgdm.optimizers.step_settings import is_on_gpu
 from binsgdm.optimizers.unscaling import unscale
 
 

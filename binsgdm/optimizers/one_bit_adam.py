@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 import torch
 
-from binsgdm.comm import AllGather, Member, Message, Protocol, RankContext, alike
+from binsgdm.comm import AllGather, Member, Message, Protocol, RankContext, consistency
 from binsgdm.comm.replicas import checksum_of, checksums
 from binsgdm.compressors.aggregation import all_reduce_mean
 from binsgdm.errors import BinsgdmError
-from binsgdm.kernels.uploads import upload
+from binsgdm.kernels.host_tensors import upload
 from binsgdm.optimizers import kept_residuals, one_bit_adam_cpu, saved_adam
 from binsgdm.optimizers.base import OneBitOptimizer, Params, frames_to_the_user, is_finite_from_0
 from binsgdm.optimizers.kept_residuals import KeptResiduals, ResidualOwner
@@ -32,7 +32,7 @@ from binsgdm.optimizers.one_bit_adam_update import (
     variance_period,
 )
 from binsgdm.optimizers.one_bit_momentum import Topology
-from binsgdm.optimizers.terms import Terms
+from binsgdm.optimizers.step_settings import Terms
 
 
 class OneBitAdam(OneBitOptimizer):
@@ -200,16 +200,20 @@ class OneBitAdam(OneBitOptimizer):
             return bool(stop), has_gradient
         where = f"OneBitAdam: step {context.step}"
         terms = Terms(where=where, groups=self.param_groups, names=COMMON, refused=refused)
-        pairs = upload(list(terms.pair() + alike.NO_PAIR), torch.uint8, mine.device)
+        pairs = upload(list(terms.pair() + consistency.NO_PAIR), torch.uint8, mine.device)
         if self._is_new:
-            alike.put(pairs, alike.PAIR_BYTES, checksum_of(self._common().values()))
+            consistency.put(pairs, consistency.PAIR_BYTES, checksum_of(self._common().values()))
         if on_gpu := terms.settings_on_gpu():
-            alike.mix_in(pairs, 0, on_gpu)
+            consistency.mix_in(pairs, 0, on_gpu)
         flags = yield AllGather(group="world", sent=torch.cat([mine, pairs]), is_read_by_host=True)
         # The one wait of a step for the device: the greatest flags of all ranks.
         stop, *rest = flags.amax(dim=0).tolist()
-        has_gradient, both = rest[: -2 * alike.PAIR_BYTES], rest[-2 * alike.PAIR_BYTES :]
-        if stop == REFUSED or alike.differ(both[: alike.PAIR_BYTES]) or alike.differ(both[alike.PAIR_BYTES :]):
+        has_gradient, both = rest[: -2 * consistency.PAIR_BYTES], rest[-2 * consistency.PAIR_BYTES :]
+        if (
+            stop == REFUSED
+            or consistency.differ(both[: consistency.PAIR_BYTES])
+            or consistency.differ(both[consistency.PAIR_BYTES :])
+        ):
             self._is_new = True
             sums = {name: sums for name, _, sums in checksums(self._common())}
             yield from replace(terms, facts=sums).refuse_together(self._member, self._device)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from binsgdm import kernels
 from binsgdm.comm import AllGather, AllReduceSum, AllToAll, Protocol, RankContext
 from binsgdm.kernels.functional import divided
-from binsgdm.kernels.stages import stage
+from binsgdm.kernels.profiler_stages import stage
 from binsgdm.optimizers.base import copy_each
 from binsgdm.optimizers.one_bit_adam_update import (
     LARGEST_GRADIENT,

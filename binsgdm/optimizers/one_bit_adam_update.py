@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from binsgdm.comm import Protocol, RankContext
-from binsgdm.kernels.stages import staged
-from binsgdm.kernels.uploads import upload
+from binsgdm.kernels.host_tensors import upload
+from binsgdm.kernels.profiler_stages import staged
 from binsgdm.optimizers.base import Flag, ParamState, check_gradient, copy_each
 from binsgdm.optimizers.one_bit_momentum import (
     MomentumResiduals,

@@ -28,7 +28,7 @@ from binsgdm.comm.flat_buckets import BITS_PER_BYTE
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.bits import pack_signs, unpack_signs
 from binsgdm.kernels.functional import divided
-from binsgdm.kernels.stages import staged
+from binsgdm.kernels.profiler_stages import staged
 
 Topology = Literal["flat", "hierarchical"]
 SCALE_BYTES = 4  # one fp32 in front of the bits of a chunk

@@ -11,8 +11,8 @@ from binsgdm.comm import Protocol, RankContext
 from binsgdm.comm.answers import run_as_if_alike
 from binsgdm.kernels import Kernels, compile_in_turn, select
 from binsgdm.optimizers.base import ParamState
-from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.settings import Rounding
+from binsgdm.optimizers.sign_exchange import Scheme
 from binsgdm.optimizers.worker import Worker
 
 _SETTINGS: dict[str, Any] = {"lr": 0.0, "weight_decay": 0.0, "maximize": False, "beta": 0.9, "seed": 0, "step": 0}

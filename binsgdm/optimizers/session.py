@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from binsgdm.comm import AllReduceMax, Member, Message, Protocol, RankContext, alike
+from binsgdm.comm import AllReduceMax, Member, Message, Protocol, RankContext, consistency
 from binsgdm.comm.flat_buckets import FlatBucket
 from binsgdm.comm.replicas import checksum_of, checksums
 from binsgdm.errors import BinsgdmError
@@ -14,9 +14,9 @@ from binsgdm.kernels import Kernels
 from binsgdm.kernels.random import MAX_NUMEL
 from binsgdm.optimizers import rehearsal
 from binsgdm.optimizers.base import Flag, ParamState, check_gradients
-from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.settings import COMMON
-from binsgdm.optimizers.terms import Terms
+from binsgdm.optimizers.sign_exchange import Scheme
+from binsgdm.optimizers.step_settings import Terms
 from binsgdm.optimizers.worker import REFUSED, Worker
 
 MIB = 2**20
@@ -137,8 +137,14 @@ class Session:
         flags = yield AllReduceMax(sent=self._flags(terms))
         stop, *rest = flags.tolist()
         count = len(self.param_states)
-        has_gradient, settings, state = rest[:count], rest[count : -alike.PAIR_BYTES], rest[-alike.PAIR_BYTES :]
-        if self.all_that_step.world_size > 1 and (stop == REFUSED or alike.differ(settings) or alike.differ(state)):
+        has_gradient, settings, state = (
+            rest[:count],
+            rest[count : -consistency.PAIR_BYTES],
+            rest[-consistency.PAIR_BYTES :],
+        )
+        if self.all_that_step.world_size > 1 and (
+            stop == REFUSED or consistency.differ(settings) or consistency.differ(state)
+        ):
             self._is_new = True
             # What the host does not read before it must is what it may not have known.
             own = terms.refused or (terms.refusal_of_gpu() if stop == REFUSED else None)
@@ -172,12 +178,12 @@ class Session:
     def _flags(self, terms: Terms) -> torch.Tensor:
         if self.all_that_step.world_size == 1:
             return self.worker.finite_check_flags()
-        appended = terms.pair() + alike.NO_PAIR
+        appended = terms.pair() + consistency.NO_PAIR
         flags = self.worker.finite_check_flags(is_refused=terms.refused is not None, appended=appended)
         if self._is_new and (common := self._common()):
-            alike.put(flags, flags.numel() - alike.PAIR_BYTES, checksum_of(common))
+            consistency.put(flags, flags.numel() - consistency.PAIR_BYTES, checksum_of(common))
         if on_gpu := terms.settings_on_gpu():
-            alike.mix_in(flags, 1 + len(self.param_states), on_gpu)
+            consistency.mix_in(flags, 1 + len(self.param_states), on_gpu)
             are_numbers = torch.stack([((one >= 0) & one.isfinite()).all() for one in on_gpu]).all()
             flags[0] = torch.where(are_numbers, flags[0], REFUSED)
         return flags

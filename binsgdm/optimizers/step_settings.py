@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 
 import torch
 
-from binsgdm.comm import Member, Protocol, alike
+from binsgdm.comm import Member, Protocol, consistency
 from binsgdm.errors import BinsgdmError
 
 
@@ -32,7 +32,7 @@ class Terms:
     def pair(self) -> bytes:
         """Return the checksum of all that the host knows, and its complement."""
         values = [0.0 if is_on_gpu(one) else plain(one) for group in self.groups for one in map(group.get, self.names)]
-        return alike.pair((values, *self.facts.items()))
+        return consistency.pair((values, *self.facts.items()))
 
     def settings_on_gpu(self) -> list[torch.Tensor]:
         """Return the settings that the host would have to wait for."""
@@ -62,7 +62,7 @@ class Terms:
             for number, group in enumerate(self.groups)
             for name in self.names
         }
-        return alike.refuse_together(
+        return consistency.refuse_together(
             self.where, member, {**settings, **self.facts}, refused=self.refused, device=device
         )
 

@@ -13,16 +13,16 @@ from binsgdm.comm.flat_buckets import BITS_PER_BYTE, FlatBucket, Segment
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import Kernels, TensorColumn, zeros
 from binsgdm.kernels.functional import ratio
+from binsgdm.kernels.host_tensors import upload
+from binsgdm.kernels.profiler_stages import staged
 from binsgdm.kernels.random import RandomStream
-from binsgdm.kernels.stages import staged
-from binsgdm.kernels.uploads import upload
 from binsgdm.optimizers.base import Flag, ParamState, copy_each
 from binsgdm.optimizers.batches import Batch, Batches, BucketParam, StateViews, all_in_order, elements_of, packed_of
 from binsgdm.optimizers.residuals import RoundingResiduals
 from binsgdm.optimizers.saved_state import check_average
-from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.settings import gain_of, is_shaped, momenta_of, take_momentum
-from binsgdm.optimizers.terms import StepNumbers
+from binsgdm.optimizers.sign_exchange import Scheme
+from binsgdm.optimizers.step_settings import StepNumbers
 
 SKIPPED, REFUSED = 1, 2
 """First flags of a step that moves no rank: a gradient is not finite, or a rank cannot take it."""

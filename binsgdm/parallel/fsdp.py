@@ -33,8 +33,8 @@ from binsgdm.optimizers.agreement import bucket_elements, check_optimizer, setti
 from binsgdm.optimizers.base import Flag, ParamState
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.residuals import NAMES
-from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.session import Session
+from binsgdm.optimizers.sign_exchange import Scheme
 from binsgdm.parallel import shards
 from binsgdm.parallel.ddp import is_attached, join_together, take_over
 

@@ -17,7 +17,7 @@ from binsgdm.comm.transport import Sent, Transport
 from binsgdm.compressors.base import REPAIR, Averager, GradientBucket, check_state, check_whole
 from binsgdm.errors import BinsgdmError, printable, shown
 from binsgdm.kernels import streams
-from binsgdm.kernels.stages import staged
+from binsgdm.kernels.profiler_stages import staged
 from binsgdm.parallel.local_gradients import LocalGradients, average_foreign
 from binsgdm.parallel.regrouping import DdpBucket, Layout, Regrouped, Regrouping, checked_layout
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import torch
 
-from binsgdm.recording.tape import Part, Position, Tape
+from binsgdm.recording.rank_streams import Part, Position, Tape
 
 
 class Clock(Protocol):

@@ -134,7 +134,7 @@ def _recorded(script: LaunchedScript, settings: dict[str, Any]) -> dict[str, Any
             "script": script.name, "is_module": script.is_module, "arguments": script.arguments, "found": str(path)
         }  # fmt: skip
         # What the script prints is not our result.
-        command = [sys.executable, "-m", "binsgdm.recording.alone_process", json.dumps(given)]
+        command = [sys.executable, "-m", "binsgdm.recording.isolated_process", json.dumps(given)]
         ended = subprocess.run(command, stdout=sys.stderr, env=_environment(), check=False)
         if not path.exists():
             raise BinsgdmError(f"{script.name}: its process ended with {ended.returncode} before a step was recorded")

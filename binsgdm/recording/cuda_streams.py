@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from binsgdm.recording.patching import replaced
+from binsgdm.recording.rank_streams import COMPUTE, NOTHING
 from binsgdm.recording.recorder import Recorder
-from binsgdm.recording.replaced import replaced
-from binsgdm.recording.tape import COMPUTE, NOTHING
 
 
 class CudaStreamNumbers:

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from binsgdm.recording.fake_ddp import FakeDdp
 from binsgdm.recording.fake_values import zeros_for_values
-from binsgdm.recording.replaced import replaced
+from binsgdm.recording.patching import replaced
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
 
-from binsgdm.recording.replaced import replaced
+from binsgdm.recording.patching import replaced
 
 _READS: dict[str, Callable[[torch.Tensor], Any]] = {
     "item": lambda tensor: 0.0 if tensor.is_floating_point() else 0,

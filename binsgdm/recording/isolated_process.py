@@ -1,4 +1,4 @@
-"""One recording in a process of its own: `python -m binsgdm.recording.alone_process SETTINGS`, in JSON."""
+"""One recording in a process of its own: `python -m binsgdm.recording.isolated_process SETTINGS`, in JSON."""
 
 import json
 import sys
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.recording.alone import World
 from binsgdm.recording.launched_script import LaunchedScript
 from binsgdm.recording.recording import Recording, RecordingIsDone, usual_settings
+from binsgdm.recording.single_process_world import World
 
 FAILED, MISTAKE = 1, 2
 

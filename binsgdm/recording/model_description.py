@@ -17,7 +17,7 @@ from binsgdm.recording.checkpointed import checkpoint_blocks
 from binsgdm.recording.fake_values import zeros_for_values
 from binsgdm.recording.model_zoo import Task
 from binsgdm.recording.operator_work import OperatorWork, work_of
-from binsgdm.recording.replaced import replaced
+from binsgdm.recording.patching import replaced
 
 _ATTENTION = functional.scaled_dot_product_attention
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from binsgdm.recording.operator_counter import OperatorCounter
+from binsgdm.recording.patching import replaced
+from binsgdm.recording.rank_streams import NOTHING, Mark
 from binsgdm.recording.recorder import Recorder
-from binsgdm.recording.replaced import replaced
-from binsgdm.recording.tape import NOTHING, Mark
 
 Future = torch.futures.Future
 

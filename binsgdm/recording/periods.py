@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from binsgdm.recording.tape import Collective, Computed, Mark, Position, Recorded, Tape
+from binsgdm.recording.rank_streams import Collective, Computed, Mark, Position, Recorded, Tape
 
 Streams = tuple[tuple[Recorded, ...], ...]
 

@@ -6,8 +6,8 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
+from binsgdm.recording.rank_streams import Mark
 from binsgdm.recording.recorder import Recorder
-from binsgdm.recording.tape import Mark
 
 
 class RecordedFuture(torch.futures.Future):  # type: ignore[type-arg]

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from binsgdm.recording.clocks import Clock, CudaClock, HostClock, NoClock
-from binsgdm.recording.tape import COMPUTE, NOTHING, Collective, Mark, Part, Tape
+from binsgdm.recording.rank_streams import COMPUTE, NOTHING, Collective, Mark, Part, Tape
 
 ComputeForm = Literal["counted", "timed"]
 Device = Literal["cpu", "cuda"]

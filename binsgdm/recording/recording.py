@@ -11,15 +11,15 @@ import torch
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.recording import side_streams, step_file
-from binsgdm.recording.alone import MeshGroups, World, alone
 from binsgdm.recording.cuda_streams import noted_cuda_streams
 from binsgdm.recording.fake_tensors import fake_tensors
 from binsgdm.recording.gradient_order import GradientOrder
 from binsgdm.recording.noted_threads import counting, noted_threads
 from binsgdm.recording.periods import Period, find_period
+from binsgdm.recording.rank_streams import Collective, Recorded
 from binsgdm.recording.recorder import ComputeForm, Device, Recorder
 from binsgdm.recording.recording_group import ONE_SIDED
-from binsgdm.recording.tape import Collective, Recorded
+from binsgdm.recording.single_process_world import MeshGroups, World, alone
 
 Runs = Literal["gpu", "cpu"]
 """Where the step is to run: side streams overlap on a GPU; on a CPU a call returns when its work is done."""

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from binsgdm.errors import BinsgdmError
+from binsgdm.recording.recorded_works import RecordedWork
 from binsgdm.recording.recorder import Place, Recorder
-from binsgdm.recording.works import RecordedWork
 
 _ProcessGroup: Any = dist.ProcessGroup  # whose overloads, of another API, torch never calls on a group in Python
 

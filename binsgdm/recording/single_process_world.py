@@ -14,11 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optimizers
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.recording.alone_store import AloneStore
 from binsgdm.recording.fake_ddp import FakeDdp
+from binsgdm.recording.patching import replaced
 from binsgdm.recording.recorder import Recorder, in_graph_task
 from binsgdm.recording.recording_group import BACKEND, RecordingGroup
-from binsgdm.recording.replaced import replaced
+from binsgdm.recording.single_process_store import AloneStore
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from simnet.analysis.verdict import PAYS, Speedup
 from simnet.analysis.workers import run_where_it_pays
 from simnet.core.errors import SimnetError
 from simnet.engine import calibration_draws, memory_fit, model_error
-from simnet.engine.prepared import is_folded
+from simnet.engine.prepared_scenario import is_folded
 from simnet.engine.result import RunResult
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate

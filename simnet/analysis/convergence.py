@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from simnet.core import files
+from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError
-from simnet.core.values import Count
 from simnet.engine.raw_scenario import RawScenario
 from simnet.strategies import AnyStrategy
 from simnet.strategies.former_keys import with_present_keys

@@ -10,7 +10,7 @@ from typing import Any, Self
 import msgspec
 from msgspec import Struct
 
-from simnet.analysis.key_places import KeyPlaces
+from simnet.analysis.key_index import KeyPlaces
 from simnet.core import schema
 from simnet.core.errors import NotInstalledError, SimnetError
 from simnet.core.files import write_error, write_target

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from simnet.analysis import whatif
 from simnet.cluster.hardware import Calibration
+from simnet.core.bounded_types import BYTES_PER_ELEMENT, Dtype
 from simnet.core.errors import SimnetError, did_you_mean
 from simnet.core.registry import tag_of
 from simnet.core.units import Size
-from simnet.core.values import BYTES_PER_ELEMENT, Dtype
 from simnet.engine.scenario import Experiment, load_experiment
 from simnet.engine.step_timer import StepTimer
 from simnet.strategies import STRATEGIES, AnyStrategy, DenseAllReduce, RecordedStep, step_file

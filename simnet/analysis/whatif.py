@@ -5,7 +5,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from simnet.cluster.hardware import Calibration
-from simnet.cluster.timed_work import HostCost, KernelTime
+from simnet.cluster.kernel_times import HostCost, KernelTime
 from simnet.core.units import Bandwidth, Duration
 from simnet.engine.result import RunResult
 from simnet.engine.scenario import Scenario

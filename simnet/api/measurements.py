@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from simnet.calibration.fit_files import FitOptions
     from simnet.calibration.fitted_part import FittedPart
     from simnet.calibration.sources import Sources
-    from simnet.calibration.was_trained import WasTrained
+    from simnet.calibration.trained_setup import WasTrained
     from simnet.cluster.hardware import Cluster
     from simnet.engine.scenario import Scenario
     from simnet.validation.training_steps import MeasuredStep
@@ -115,9 +115,9 @@ def ask(  # noqa: PLR0913 - the options of the command
     Raises:
         SimnetError: they do not.
     """
-    from simnet.calibration import fit_files, over_base, sources
+    from simnet.calibration import fit_files, merged_calibration, sources
     from simnet.calibration.step_model import Trained
-    from simnet.calibration.was_trained import WasTrained
+    from simnet.calibration.trained_setup import WasTrained
 
     if not files:
         raise SimnetError("calibrate: no files: name files of measurements")
@@ -130,7 +130,7 @@ def ask(  # noqa: PLR0913 - the options of the command
         cluster=_cluster(cluster) or known.cluster,
         bound=bound,
         draws=draws,
-        base=over_base.read(base) if base is not None else None,
+        base=merged_calibration.read(base) if base is not None else None,
         trained=Trained(known.scenario, _simulate_s) if known.cluster else None,
     )
     return FitRequest(
@@ -154,7 +154,7 @@ def fit(asked: FitRequest, *, wants_calibration: bool) -> CalibrationAnswer:
     Raises:
         SimnetError: the files hold nothing to fit, or not what is wanted.
     """
-    from simnet.calibration import calibration_file, fit_files, over_base
+    from simnet.calibration import calibration_file, fit_files, merged_calibration
 
     train = asked.train
     parts = fit_files.fit_parts(train, asked.held_out, asked.in_place, asked.options)
@@ -164,9 +164,9 @@ def fit(asked: FitRequest, *, wants_calibration: bool) -> CalibrationAnswer:
     if _num_files(asked.held_out) and not any(residual.role == "held out" for residual in residuals):
         raise SimnetError("--hold-out: the fitted files predict nothing in these files; drop it")
     whole = calibration_file.merge(parts, calibration_file.header(train, asked.in_place, asked.known.nic_bytes_per_s))
-    notes = over_base.notes(whole, asked.options.base) if has_fit else ()
+    notes = merged_calibration.notes(whole, asked.options.base) if has_fit else ()
     if asked.options.base is not None:
-        whole = over_base.fitted_over(whole, asked.options.base)
+        whole = merged_calibration.fitted_over(whole, asked.options.base)
     comments = [calibration_file.comment(train, asked.in_place)]
     return CalibrationAnswer(
         parts=tuple(parts),
@@ -335,7 +335,7 @@ def validate_steps(  # noqa: PLR0913, PLR0917 - the options of the command
     from simnet.calibration.measurement_file import read
     from simnet.engine.scenario import load_experiment
     from simnet.report import measured_steps
-    from simnet.validation import disjoint, training_steps
+    from simnet.validation import held_out_proof, training_steps
 
     if not paths:
         raise SimnetError("validate: MEASUREMENTS: missing; name files of simnet measure training")
@@ -344,8 +344,8 @@ def validate_steps(  # noqa: PLR0913, PLR0917 - the options of the command
     as_they_are = [(path, read(path)) for path in paths]
     known = [(path, training_steps.with_nic(whole, nic_bytes_per_s)) for path, whole in as_they_are]
     # Files are recognized as they are, settings with the bandwidth that is now known.
-    disjoint.check(scenario, as_they_are)
-    proof = disjoint.check(scenario, known)
+    held_out_proof.check(scenario, as_they_are)
+    proof = held_out_proof.check(scenario, known)
     found = training_steps.predict_points(scenario, [whole for _, whole in known], model, watched)
     return ValidationAnswer(comparisons=tuple(found), proof=measured_steps.proof_text(proof))
 

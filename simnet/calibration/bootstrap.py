@@ -7,8 +7,8 @@ from typing import TypeVar
 import numpy as np
 
 from simnet.calibration.fitted_part import Floats, Interval, Resample
+from simnet.core.bounded_types import MAX_SPREAD
 from simnet.core.errors import SimnetError
-from simnet.core.values import MAX_SPREAD
 
 DRAWS = 200
 SEED = 20260101

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from simnet.calibration import calibration_file, interference_fit, kernel_fit, over_base, provenance
+from simnet.calibration import calibration_file, interference_fit, kernel_fit, merged_calibration, provenance
 from simnet.calibration.card_folder import CardFolder, versions_text
 from simnet.calibration.comparison import mean_error
 from simnet.calibration.fitted_part import FittedPart
@@ -149,6 +149,6 @@ def _source(folder: CardFolder, fitted: CardFit, base: str | None) -> str:
 
 def _on_base(measured: Mapping[str, object], base: str) -> dict[str, object]:
     """Return the measured calibration with the rest of another one, whose intervals of measured values are dropped."""
-    found = over_base.lay_over(measured, over_base.read(base).table)
+    found = merged_calibration.lay_over(measured, merged_calibration.read(base).table)
     calibration_file.as_calibration(found)
     return found

@@ -27,7 +27,7 @@ from simnet.calibration.fitted_part import (
 )
 from simnet.calibration.measurement_file import MeasurementFile, Series, Setup
 from simnet.calibration.nodes_fit import TimedBytes
-from simnet.calibration.numeric import non_negative_least_squares
+from simnet.calibration.solvers import non_negative_least_squares
 from simnet.cluster.hardware import Cluster
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Size, format_bytes

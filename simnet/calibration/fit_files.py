@@ -10,14 +10,14 @@ from simnet.calibration import (
     interference_fit,
     iperf3,
     kernel_fit,
+    merged_calibration,
     nccl_calibration,
-    over_base,
     step_fit,
     step_part,
 )
 from simnet.calibration.fitted_part import FittedPart, counted
+from simnet.calibration.merged_calibration import Base
 from simnet.calibration.nccl_log import NcclLog
-from simnet.calibration.over_base import Base
 from simnet.calibration.sources import Sources
 from simnet.calibration.step_model import Trained
 from simnet.cluster.hardware import Cluster
@@ -128,7 +128,7 @@ def _fit_tables(train: Sources, held_out: Sources, parts: Sequence[FittedPart], 
             "--cluster"
         )
     measured = calibration_file.merge(parts, {})
-    table = over_base.lay_over(measured, options.base.table) if options.base else measured
-    known = [link for link in step_fit.LINKS if f"{link}.efficiency" in over_base.replaced_keys(measured)]
+    table = merged_calibration.lay_over(measured, options.base.table) if options.base else measured
+    known = [link for link in step_fit.LINKS if f"{link}.efficiency" in merged_calibration.replaced_keys(measured)]
     others = step_part.OtherFiles(table=table, links=known)
     return step_part.fit_tables(train.tables, held_out.tables, options.trained, others)

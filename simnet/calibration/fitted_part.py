@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.calibration.comparison import Comparison, by_series, mean_error
-from simnet.calibration.numeric import non_negative_least_squares
+from simnet.calibration.solvers import non_negative_least_squares
+from simnet.core.bounded_types import MAX_SPREAD
 from simnet.core.errors import SimnetError
 from simnet.core.units import Duration
-from simnet.core.values import MAX_SPREAD
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]

@@ -11,7 +11,7 @@ from simnet.calibration import bootstrap
 from simnet.calibration.collective_fit import MIN_SERIES, TimedCollective
 from simnet.calibration.comparison import Comparison
 from simnet.calibration.fitted_part import FittedPart, Floats, Interval, duration_text, widen
-from simnet.calibration.numeric import non_negative_least_squares
+from simnet.calibration.solvers import non_negative_least_squares
 from simnet.core.errors import SimnetError
 
 COSTS = ("launch", "round", "message", "time_per_byte")

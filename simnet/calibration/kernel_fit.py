@@ -15,8 +15,8 @@ from simnet.calibration.bootstrap import Samples
 from simnet.calibration.comparison import Comparison
 from simnet.calibration.fitted_part import FittedPart, Floats, Interval, Resample, duration_text, widen
 from simnet.calibration.measurement_file import MeasurementFile, Series, Setup
-from simnet.calibration.numeric import non_negative_least_squares
-from simnet.cluster.timed_work import fraction_beyond_cache
+from simnet.calibration.solvers import non_negative_least_squares
+from simnet.cluster.kernel_times import fraction_beyond_cache
 from simnet.core.errors import SimnetError
 from simnet.core.system_options import SystemOptions
 from simnet.core.units import Bandwidth, format_bytes, format_seconds

@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 import msgspec
 
 from simnet.calibration.series_labels import LABELS, NAMES, Whole
+from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError, did_you_mean, shown
 from simnet.core.files import read_bytes
 from simnet.core.schema import FieldError, check, decode, type_of
 from simnet.core.system_options import SystemOptions
-from simnet.core.values import Count
 
 WHAT = "simnet measurements"
 FORMAT = 1

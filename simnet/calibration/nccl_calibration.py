@@ -28,9 +28,9 @@ from simnet.cluster import nccl_model
 from simnet.cluster.hardware import Cluster
 from simnet.cluster.nccl_costs import NcclCosts
 from simnet.cluster.nccl_model import RING_HOP_S
+from simnet.core.bounded_types import MAX_SPREAD
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Size, format_bytes, format_seconds
-from simnet.core.values import MAX_SPREAD
 
 SEND_BYTES = tuple(2**power for power in range(12, 31))
 TOLERANCE = 0.01

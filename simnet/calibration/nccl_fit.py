@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from simnet.calibration.nccl_log import NcclLog
-from simnet.calibration.numeric import least_squares
+from simnet.calibration.solvers import least_squares
 from simnet.cluster import nccl_model
 from simnet.cluster.nccl_costs import NcclCosts
 from simnet.cluster.nccl_model import RING_HOP_S, BusBandwidths

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from simnet.calibration.fitted_part import Floats, Interval
-from simnet.calibration.numeric import find_root
+from simnet.calibration.solvers import find_root
 from simnet.core.errors import SimnetError
 
 BOUNDS = (1e-3, 1e3)

@@ -8,7 +8,7 @@ import numpy as np
 from simnet.calibration.fitted_part import Floats
 
 if TYPE_CHECKING:
-    from simnet.core.values import BoolArray, IntArray
+    from simnet.core.bounded_types import BoolArray, IntArray
 
 MIN_DEVIATIONS = 5.0
 """Robust standard deviations of the logarithm by which a step is longer than the median of its rank."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from simnet.calibration.fitted_part import Floats
+from simnet.core.bounded_types import MAX_SPREAD
 from simnet.core.errors import SimnetError
-from simnet.core.values import MAX_SPREAD
 
 SIGNIFICANCE = 0.1
 """Of all ranks together: the intervals of their medians all hold with a probability of 90 % at least."""

@@ -22,14 +22,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from simnet.calibration.fitted_part import Interval, counted
-from simnet.calibration.numeric import find_root
+from simnet.calibration.solvers import find_root
 from simnet.calibration.step_model import Batch, StepModel, Trained
 from simnet.calibration.step_rows import TimedStep
 from simnet.cluster.hardware import Calibration
 from simnet.cluster.network_costs import LibraryCosts
+from simnet.core.bounded_types import MAX_SPREAD
 from simnet.core.errors import SimnetError
 from simnet.core.units import format_seconds
-from simnet.core.values import MAX_SPREAD
 
 LINKS = {"intra_node": "the links inside a node", "inter_node": "the NICs"}
 FACTORS, EFFICIENCIES, CODEC_EFFICIENCIES = (1e-4, 1e4), (1e-5, 1.0), (1e-4, 1.0)

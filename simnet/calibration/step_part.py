@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simnet.calibration import agreement, over_base, step_fit
+from simnet.calibration import agreement, merged_calibration, step_fit
 from simnet.calibration.calibration_file import as_calibration
 from simnet.calibration.comparison import Comparison
 from simnet.calibration.fitted_part import FittedPart, Interval, counted, text_with_interval
@@ -60,7 +60,7 @@ def fit_tables(
     cluster = trained.scenario(rows[0].workload).cluster
     part = _table(found, cluster, [table.path.name for table in tables])
     intervals = _intervals(found)
-    whole = as_calibration(over_base.lay_over({**part, "intervals": intervals}, others.table))
+    whole = as_calibration(merged_calibration.lay_over({**part, "intervals": intervals}, others.table))
     compared = [_comparison(row, found, whole) for row in [*rows, *others_rows]]
     return FittedSteps(
         found=found,

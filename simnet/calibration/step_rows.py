@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from simnet.core.bounded_types import MAX_RANKS
 from simnet.core.errors import SimnetError, did_you_mean, shown
 from simnet.core.parsing import csv_rows
-from simnet.core.values import MAX_RANKS
 
 MAX_ROWS = 2000
 """Every row costs some simulations; a longer table is no table of settings but a log of steps."""

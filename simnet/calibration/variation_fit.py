@@ -14,7 +14,7 @@ from simnet.calibration.slow_rank_fit import RankFactor
 from simnet.core.units import format_seconds
 
 if TYPE_CHECKING:
-    from simnet.core.values import BoolArray
+    from simnet.core.bounded_types import BoolArray
 
 MUCH_IN_COMMON = 0.3
 """Part of the variance that is common to all ranks from which on a note says so."""

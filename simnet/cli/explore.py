@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 )
 def command(scenario: str, settings: tuple[str, ...], port: int, no_browser: bool, static: Path | None) -> None:
     """Run `simnet explore`."""
-    from simnet.engine.prepared import is_folded
+    from simnet.engine.prepared_scenario import is_folded
     from simnet.engine.scenario import load
     from simnet.report.explorer_knobs import Knobs
 

@@ -7,9 +7,9 @@ from msgspec import Meta, field
 
 from simnet.cluster.hardware import NamedPart
 from simnet.core import files, schema
+from simnet.core.bounded_types import Precision
 from simnet.core.errors import SimnetError, did_you_mean
 from simnet.core.units import Bandwidth, Size
-from simnet.core.values import Precision
 
 PeakFlops = Annotated[float, Meta(ge=1e9, le=1e18)]
 

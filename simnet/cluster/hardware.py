@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 from msgspec import Meta, Struct, field, structs
 
 from simnet.cluster import network_costs
+from simnet.cluster.kernel_times import HostCost, KernelTime
 from simnet.cluster.nccl_costs import NcclCosts
 from simnet.cluster.network_costs import Cost, Efficiency, LibraryCosts, NodesPoint, check_intervals
-from simnet.cluster.timed_work import HostCost, KernelTime
+from simnet.core.bounded_types import MAX_RANKS, Count, Factor, Fraction, Intervals, Kind
 from simnet.core.registry import StructRegistry
 from simnet.core.units import Bandwidth, Duration
-from simnet.core.values import MAX_RANKS, Count, Factor, Fraction, Intervals, Kind
 
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-    from simnet.core.values import FloatArray
+    from simnet.core.bounded_types import FloatArray
 
 NCCL_BANDWIDTH = "nccl.inter_node_efficiency"
 LATENCY = "inter_node.latency"

@@ -4,9 +4,9 @@ import math
 
 from msgspec import Struct, field
 
+from simnet.core.bounded_types import Count
 from simnet.core.system_options import SystemOptions
 from simnet.core.units import Duration
-from simnet.core.values import Count
 
 
 class KernelTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -2,8 +2,8 @@
 
 from msgspec import Struct, field
 
+from simnet.core.bounded_types import Fraction
 from simnet.core.units import Duration
-from simnet.core.values import Fraction
 
 
 class NcclCosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field, structs
 
+from simnet.core.bounded_types import MAX_SPREAD, Count, Fraction, Intervals
 from simnet.core.units import Duration, Size
-from simnet.core.values import MAX_SPREAD, Count, Fraction, Intervals
 
 Efficiency = Fraction | tuple[tuple[Size, Fraction], ...]
 DOUBLING_FACTOR = 1.17

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from simnet.cluster import network_costs
 from simnet.cluster.hardware import Calibration, Cluster, Fault, LinkCalibration, LinkId, LinkKind
+from simnet.cluster.kernel_times import HostCost
 from simnet.cluster.nccl_costs import NcclCosts
 from simnet.cluster.schedule import Group, GroupKind, Round, group_of
-from simnet.cluster.timed_work import HostCost
 from simnet.core.errors import SimnetError
 from simnet.core.registry import tag_of
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from simnet.cluster.nccl_costs import NcclCosts
 from simnet.cluster.schedule import Group, Schedule
 from simnet.cluster.topology import Topology
-from simnet.collectives import broadcast, closed_form, halving_doubling, hierarchical, loads, nccl, ring, tree
+from simnet.collectives import broadcast, closed_form, halving_doubling, hierarchical, link_loads, nccl, ring, tree
 from simnet.collectives.closed_form import Shape
 from simnet.core.errors import SimnetError, did_you_mean
 
@@ -228,12 +228,12 @@ def _fastest(schedules: tuple[Schedule, ...], topology: Topology, message_bytes:
     """Return the fastest, the first of equals; one whose latencies alone take longer is not counted at all."""
     if len(schedules) == 1:
         return schedules[0]
-    least = sorted((loads.lower_bound_s(topology, one), number) for number, one in enumerate(schedules))
+    least = sorted((link_loads.lower_bound_s(topology, one), number) for number, one in enumerate(schedules))
     best_s, best = float("inf"), len(schedules)
     for least_s, number in least:
         if least_s > best_s:
             break
-        best_s, best = min((best_s, best), (loads.duration_s(topology, schedules[number], message_bytes), number))
+        best_s, best = min((best_s, best), (link_loads.duration_s(topology, schedules[number], message_bytes), number))
     return schedules[best]
 
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from simnet.cluster.hardware import LinkId, LinkKind
+from simnet.cluster.kernel_times import HostCost
 from simnet.cluster.schedule import Round, Schedule
-from simnet.cluster.timed_work import HostCost
 from simnet.cluster.topology import Level, Topology, path
 from simnet.collectives import pipelines
 from simnet.collectives.representatives import busiest, representatives

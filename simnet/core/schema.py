@@ -14,7 +14,7 @@ import msgspec
 import msgspec.inspect as types
 
 from simnet.core.errors import NotInstalledError, SimnetError, did_you_mean, shown
-from simnet.core.nested import KeyPath
+from simnet.core.nested_tables import KeyPath
 from simnet.core.parsing import parse_json
 from simnet.core.registry import RegistryType, StructRegistry, tag_of
 from simnet.core.system_options import SystemOptions

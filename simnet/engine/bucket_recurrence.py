@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from simnet.cluster.schedule import Schedule
 from simnet.cluster.topology import Topology
-from simnet.collectives import loads
+from simnet.collectives import link_loads
 from simnet.core.registry import is_foreign
 from simnet.engine import folded_runner
 from simnet.engine.folded_runner import Leg
@@ -111,11 +111,11 @@ def priced_collective(topology: Topology, schedule: Schedule, message_bytes: flo
     if not schedule.rounds:
         return 0.0
     if not topology.compute_slows_links:
-        return loads.duration_s(topology, schedule, message_bytes)
+        return link_loads.duration_s(topology, schedule, message_bytes)
     return CollectiveBesideCompute(
-        loads.launch_s(topology, schedule),
+        link_loads.launch_s(topology, schedule),
         folded_runner.legs(topology, schedule, message_bytes),
-        loads.host_s(topology, schedule, message_bytes),
+        link_loads.host_s(topology, schedule, message_bytes),
     )
 
 

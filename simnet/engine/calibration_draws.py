@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from simnet.cluster.hardware import Calibration
+from simnet.core.bounded_types import Intervals
 from simnet.core.errors import SimnetError, did_you_mean
 from simnet.core.units import Bandwidth, Duration
-from simnet.core.values import Intervals
 from simnet.engine.scenario import Scenario
 from simnet.workload import training_step
 from simnet.workload.workload import Workload

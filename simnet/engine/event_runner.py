@@ -21,7 +21,7 @@ MakeExecutor = Callable[[simpy.Environment, Topology], Executor]
 
 
 class Met(NamedTuple):
-    """What one step meets, as `simnet.engine.variation` draws it: factors on compute, pauses [s] by rank, collectives.
+    """What one step meets, drawn by `simnet.engine.random_factors`: factors on compute, pauses [s] by rank.
 
     Attributes:
         compute: factor on the time of compute of each rank.

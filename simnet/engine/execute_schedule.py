@@ -15,11 +15,11 @@ import simpy
 from simnet.cluster.hardware import LinkId, LinkKind
 from simnet.cluster.schedule import Round, Schedule, Send
 from simnet.cluster.topology import Topology, around, touched
-from simnet.collectives import loads, pipelines
+from simnet.collectives import link_loads, pipelines
 from simnet.engine.links import Network
 
 if TYPE_CHECKING:
-    from simnet.core.values import FloatArray
+    from simnet.core.bounded_types import FloatArray
 
 Steps = Generator[simpy.Event, object, tuple[float, float]]
 
@@ -67,15 +67,15 @@ class Folded:
     ) -> Steps:
         """Run every phase as one flow a level."""
         start_s = self._env.now
-        phases = loads.phases(self.topology, schedule, message_bytes)
-        if launch_s := loads.launch_s(self.topology, schedule):
+        phases = link_loads.phases(self.topology, schedule, message_bytes)
+        if launch_s := link_loads.launch_s(self.topology, schedule):
             yield self._env.timeout(launch_s)
         for phase in phases:
             if len(phase) == 1:
                 yield from self._level(phase[0])
             else:
                 yield self._env.all_of([self._env.process(self._level(load)) for load in phase])
-        yield from _until(self._env, start_s + loads.host_s(self.topology, schedule, message_bytes))
+        yield from _until(self._env, start_s + link_loads.host_s(self.topology, schedule, message_bytes))
         return start_s, self._env.now
 
     def compute_changes(self, rank: int, is_computing: bool) -> None:  # noqa: ARG002
@@ -84,7 +84,7 @@ class Folded:
             link = LinkId(kind, 0)
             self._network.add_link(link, self.topology.capacity(link, computing=float(is_computing)))
 
-    def _level(self, load: loads.LevelLoad) -> Generator[simpy.Event]:
+    def _level(self, load: link_loads.LevelLoad) -> Generator[simpy.Event]:
         yield self._env.timeout(load.latency_s)
         yield self._network.transfer({LinkId(kind, 0): size for kind, size in load.inflated_bytes.items()})
 
@@ -167,7 +167,7 @@ class Exact:
                 self._tell_round(rank)
             self._leave(sequence, call)
             return start_s, self._env.now
-        if launch_s := loads.launch_s(self.topology, schedule):
+        if launch_s := link_loads.launch_s(self.topology, schedule):
             yield self._env.timeout(launch_s * stretch)
         if schedule.protocol and schedule.rounds:
             yield call.pipeline(rank)
@@ -178,7 +178,7 @@ class Exact:
                 yield call.exchange(rank, number, indices)
                 self._tell_round(rank)
         self._leave(sequence, call)
-        yield from _until(self._env, start_s + stretch * loads.host_s(self.topology, schedule, message_bytes))
+        yield from _until(self._env, start_s + stretch * link_loads.host_s(self.topology, schedule, message_bytes))
         return start_s, self._env.now
 
     def _leave(self, sequence: Hashable, call: "_Call") -> None:
@@ -325,7 +325,7 @@ class _Call:
         for send in sends:
             level = self.topology.level(rank, send.dst)
             size = send.width * self._chunk_bytes
-            inflated = size * self._stretch / loads.send_efficiency(self.topology, level, size, at_once=at_once)
+            inflated = size * self._stretch / link_loads.send_efficiency(self.topology, level, size, at_once=at_once)
             # An inefficient send holds its links as long as more bytes at the nominal rate would.
             done = self._network.transfer(dict.fromkeys(self.topology.path(rank, send.dst), inflated))
             _then(done, partial(self._delivered, rank, send.dst, exchange))

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from simnet.cluster.hardware import LinkId
 from simnet.cluster.schedule import Group, Schedule
 from simnet.cluster.topology import Topology
-from simnet.collectives import loads
-from simnet.collectives.loads import LevelLoad
+from simnet.collectives import link_loads
+from simnet.collectives.link_loads import LevelLoad
 from simnet.engine.gpu_sharing import SharedGpu
 from simnet.engine.result import Span
 from simnet.engine.timeline import Streams, TimedOperation, Timeline, make_span, make_timeline
@@ -183,7 +183,7 @@ class Leg(NamedTuple):
 @lru_cache(maxsize=65_536)
 def legs(topology: Topology, schedule: Schedule, message_bytes: float) -> tuple[tuple[Leg, ...], ...]:
     """Return the levels of every phase, in order."""
-    phases = loads.phases(topology, schedule, message_bytes)
+    phases = link_loads.phases(topology, schedule, message_bytes)
     return tuple(tuple(_leg(topology, load) for load in phase) for phase in phases)
 
 
@@ -209,11 +209,11 @@ class _SlowedCollective:
     def __init__(self, topology: Topology, operation: Communicate, start_s: float) -> None:
         phases = legs(topology, operation.schedule, operation.message_bytes)
         self._phases = iter(phases)
-        self._until_s = start_s + loads.host_s(topology, operation.schedule, operation.message_bytes)
+        self._until_s = start_s + link_loads.host_s(topology, operation.schedule, operation.message_bytes)
         self._computing = False
         self._updated_s = start_s
         self._left: list[float] = []
-        self._begin((Leg(loads.launch_s(topology, operation.schedule)),), start_s)
+        self._begin((Leg(link_loads.launch_s(topology, operation.schedule)),), start_s)
 
     def set_computing(self, now: float, is_computing: bool) -> None:
         """Take note whether the GPU computes from now on."""
@@ -249,7 +249,7 @@ def collective_end_s(topology: Topology, schedule: Schedule, message_bytes: floa
     """Return when a collective that starts at `start_s` ends [s], on links that carry nothing else."""
     now = start_s
     host_s, phases = _phases(topology, schedule, message_bytes)
-    now += loads.launch_s(topology, schedule)
+    now += link_loads.launch_s(topology, schedule)
     for phase in phases:
         if len(phase) == 1:
             latency_s, transfer_s = phase[0]
@@ -273,8 +273,8 @@ def _phases(
     topology: Topology, schedule: Schedule, message_bytes: float
 ) -> tuple[float, tuple[tuple[_Times, ...], ...]]:
     """Return the CPU time of the collective, and the times of every level of every phase, in order."""
-    phases = loads.phases(topology, schedule, message_bytes)
-    host_s = loads.host_s(topology, schedule, message_bytes)
+    phases = link_loads.phases(topology, schedule, message_bytes)
+    host_s = link_loads.host_s(topology, schedule, message_bytes)
     return host_s, tuple(tuple(_times(topology, load) for load in phase) for phase in phases)
 
 

@@ -15,14 +15,14 @@ import numpy as np
 from simnet.cluster.schedule import Group
 from simnet.cluster.topology import Topology
 from simnet.engine.folded_runner import share_links
-from simnet.engine.meetings import Changes, CollectiveTimes, Meeting, latecomers
+from simnet.engine.random_factors import Varied
+from simnet.engine.rank_collectives import Changes, CollectiveTimes, Meeting, latecomers
 from simnet.engine.result import Span
 from simnet.engine.timeline import ITERATION_PARTS, Streams, collectives_of, make_span
-from simnet.engine.variation import Varied
 from simnet.strategies.program import Communicate, OperationId
 
 if TYPE_CHECKING:
-    from simnet.core.values import BoolArray, FloatArray, IntArray
+    from simnet.core.bounded_types import BoolArray, FloatArray, IntArray
 
 _SAME_TIME = 1e-12
 _NEVER = math.inf

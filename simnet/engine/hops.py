@@ -14,11 +14,11 @@ import numpy as np
 from simnet.cluster.hardware import LinkKind
 from simnet.cluster.schedule import Round, Schedule
 from simnet.cluster.topology import Topology
-from simnet.collectives import loads
+from simnet.collectives import link_loads
 from simnet.engine.uneven_links import UnevenLinks
 
 if TYPE_CHECKING:
-    from simnet.core.values import FloatArray, IntArray
+    from simnet.core.bounded_types import FloatArray, IntArray
 
 MAX_SENDS = 2_000_000
 """Most sends of a schedule that are looked at one by one: some seconds."""
@@ -210,7 +210,7 @@ class _HopCost:
         for width in _distinct(self._hops.width):
             for is_between, level in ((False, topology.intra_node), (True, topology.inter_node)):
                 size = float(width) * chunk_bytes
-                efficiency = loads.send_efficiency(topology, level, size, at_once=False)
+                efficiency = link_loads.send_efficiency(topology, level, size, at_once=False)
                 found[(self._hops.width == width) & (self._between == is_between)] = size / efficiency
         return found
 

@@ -12,7 +12,7 @@ from simnet.cluster.topology import Topology
 from simnet.core.errors import SimnetError
 from simnet.core.registry import is_foreign, tag_of
 from simnet.core.units import format_bytes
-from simnet.engine.prepared import PreparedScenario
+from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.scenario import Scenario
 from simnet.strategies import Strategy
 from simnet.workload import gpu_memory, training_step

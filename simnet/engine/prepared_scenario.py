@@ -11,7 +11,7 @@ from simnet.cluster import gpu_models
 from simnet.cluster import topology as topologies
 from simnet.cluster.hardware import Calibration, Cluster
 from simnet.cluster.topology import Topology
-from simnet.collectives import loads
+from simnet.collectives import link_loads
 from simnet.core.errors import SimnetError
 from simnet.core.registry import is_foreign
 from simnet.engine import folded_runner
@@ -24,8 +24,8 @@ from simnet.workload.kernel_cost import KernelCost
 from simnet.workload.training_step import Step
 
 if TYPE_CHECKING:
-    from simnet.engine.iterations import RunStep
-    from simnet.engine.variation import Variation
+    from simnet.engine.random_factors import Variation
+    from simnet.engine.uneven_iterations import RunStep
 
 EXACT_MAX_SENDS = 20_000_000
 """Most sends that the exact executor takes on: several minutes (docs/evidence/benchmarks.md)."""
@@ -148,14 +148,16 @@ class PreparedScenario:
         return found
 
     def _run_grouped(self, plan: "TimedProgram") -> Timeline:
-        from simnet.engine import iterations
+        from simnet.engine import uneven_iterations
 
         topology, slowdown = self.topology_of(plan.strategy), float(self.scenario.calibration.backward_slowdown)
         variation = self._variation(topology)
-        return iterations.run_grouped(self._steps(plan), topology, slowdown, variation, self._on_progress or _nothing)
+        return uneven_iterations.run_grouped(
+            self._steps(plan), topology, slowdown, variation, self._on_progress or _nothing
+        )
 
     def _run_exact(self, plan: "TimedProgram") -> Timeline:
-        from simnet.engine import iterations
+        from simnet.engine import uneven_iterations
         from simnet.engine.execute_schedule import Exact
 
         if (sends := self.num_sends(plan)) > EXACT_MAX_SENDS:
@@ -166,16 +168,18 @@ class PreparedScenario:
         topology, slowdown = self.topology_of(plan.strategy), float(self.scenario.calibration.backward_slowdown)
         on_round = self._on_progress if self.fidelity == "exact" else None
         make_executor = partial(Exact, on_round=on_round, by_arrays=_is_regular(plan))
-        return iterations.run_exact(self._steps(plan), topology, slowdown, self._variation(topology), make_executor)
+        return uneven_iterations.run_exact(
+            self._steps(plan), topology, slowdown, self._variation(topology), make_executor
+        )
 
     def _variation(self, topology: Topology) -> "Variation":
-        from simnet.engine.variation import Variation
+        from simnet.engine.random_factors import Variation
 
         return Variation(topology, self.scenario.run.seed)
 
     def _steps(self, plan: "TimedProgram") -> "list[RunStep]":
         """Return what runs, one period after the other until there are as many iterations as asked for."""
-        from simnet.engine.iterations import RunStep
+        from simnet.engine.uneven_iterations import RunStep
 
         inner = plan.program.inner
         period = [RunStep(plan.streams, plan.program.num_steps)]
@@ -244,7 +248,9 @@ class TimedProgram:
         return self._nic_bytes_of_period(topology) / self.program.period
 
     def _nic_bytes_of_period(self, topology: Topology) -> float:
-        sent = (loads.nic_bytes_per_node(topology, one.schedule, one.message_bytes) for one in self.program.collectives)
+        sent = (
+            link_loads.nic_bytes_per_node(topology, one.schedule, one.message_bytes) for one in self.program.collectives
+        )
         inner = self.inner.nic_bytes_per_node(topology) if self.inner else 0.0
         return sum(sent) + (self.program.inner.number if self.program.inner else 0) * inner
 

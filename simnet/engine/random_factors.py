@@ -19,7 +19,7 @@ from simnet.engine.scenario import to_dict
 
 if TYPE_CHECKING:
     from simnet.cluster.hardware import Fault
-    from simnet.core.values import FloatArray
+    from simnet.core.bounded_types import FloatArray
 
 _DRAWN = ("draw_compute", "draw_pauses_s", "draw_collectives")
 Drawn = Literal["draw_compute", "draw_pauses_s", "draw_collectives"]

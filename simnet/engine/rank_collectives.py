@@ -9,7 +9,7 @@ import numpy as np
 
 from simnet.cluster.schedule import Group, Schedule
 from simnet.cluster.topology import Topology, without_faults
-from simnet.collectives import loads
+from simnet.collectives import link_loads
 from simnet.collectives.pipelines import rails_per_node
 from simnet.engine import folded_runner
 from simnet.engine.bucket_recurrence import CollectiveBesideCompute
@@ -17,7 +17,7 @@ from simnet.engine.rank_times import group_order, rank_times
 from simnet.strategies.program import Communicate
 
 if TYPE_CHECKING:
-    from simnet.core.values import BoolArray, FloatArray, IntArray
+    from simnet.core.bounded_types import BoolArray, FloatArray, IntArray
 
 
 _SAME_TIME = 1e-12
@@ -74,7 +74,7 @@ class CollectiveTimes:
         # have theirs while those of the others are in latency, of each of them once.
         rounds = 0 if any(one.at_once for one in schedule.rounds) else schedule.num_rounds
         others = max(rails_per_node(schedule.group) - 1, 1)
-        hidden_s = min(rounds * others * apart_s, loads.lower_bound_s(without_faults(self._topology), schedule))
+        hidden_s = min(rounds * others * apart_s, link_loads.lower_bound_s(without_faults(self._topology), schedule))
         return off_s + apart_s + hidden_s
 
     def ends_s(
@@ -131,7 +131,7 @@ class CollectiveTimes:
         """Return how long the part takes that a change of a link may catch anywhere: a round, and all latencies."""
         schedule = self.operation.schedule
         rounds = 1 if any(one.at_once for one in schedule.rounds) else max(schedule.num_rounds, 1)
-        latencies_s = loads.lower_bound_s(without_faults(self._topology), schedule)
+        latencies_s = link_loads.lower_bound_s(without_faults(self._topology), schedule)
         return latencies_s + (taken_s / rounds if rounds > 1 else 0.0)
 
     def _slowed_by_compute(self, groups: "IntArray", computing_s: "FloatArray") -> "FloatArray":
@@ -234,9 +234,9 @@ def _medians(values: "FloatArray") -> "FloatArray":
 @lru_cache(maxsize=4096)
 def _overlapped(topology: Topology, schedule: Schedule, message_bytes: float) -> CollectiveBesideCompute:
     return CollectiveBesideCompute(
-        loads.launch_s(topology, schedule),
+        link_loads.launch_s(topology, schedule),
         folded_runner.legs(topology, schedule, message_bytes),
-        loads.host_s(topology, schedule, message_bytes),
+        link_loads.host_s(topology, schedule, message_bytes),
     )
 
 

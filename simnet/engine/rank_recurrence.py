@@ -14,14 +14,14 @@ import numpy as np
 
 from simnet.cluster.topology import Topology
 from simnet.engine.grouped_runner import RanksIteration
-from simnet.engine.meetings import Changes, CollectiveTimes, latecomers
+from simnet.engine.random_factors import Varied
+from simnet.engine.rank_collectives import Changes, CollectiveTimes, latecomers
 from simnet.engine.rank_times import group_order
 from simnet.engine.timeline import ITERATION_PARTS, Streams, TimedOperation
-from simnet.engine.variation import Varied
 from simnet.strategies.program import Communicate, Compute
 
 if TYPE_CHECKING:
-    from simnet.core.values import FloatArray
+    from simnet.core.bounded_types import FloatArray
 
 
 def holds_for(streams: Streams, topology: Topology) -> bool:

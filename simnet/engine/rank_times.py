@@ -13,13 +13,13 @@ import numpy as np
 from simnet.cluster.hardware import LinkId, LinkKind
 from simnet.cluster.schedule import Group, Schedule
 from simnet.cluster.topology import Topology, path, without_faults
-from simnet.collectives import loads, pipelines
+from simnet.collectives import link_loads, pipelines
 from simnet.collectives.representatives import TX
 from simnet.engine import hops
 from simnet.engine.uneven_links import UnevenLinks, links_since
 
 if TYPE_CHECKING:
-    from simnet.core.values import FloatArray, IntArray
+    from simnet.core.bounded_types import FloatArray, IntArray
 
 _SAME_TIME = 1e-12
 UNEVEN_TREES = 0.12
@@ -60,10 +60,10 @@ def rank_times(topology: Topology, schedule: Schedule, message_bytes: float, sin
 @lru_cache(maxsize=512)
 def _times_on(links: UnevenLinks, schedule: Schedule, message_bytes: float) -> RankTimes:
     usual = without_faults(links.topology)
-    usual_s = loads.duration_s(usual, schedule, message_bytes)
+    usual_s = link_loads.duration_s(usual, schedule, message_bytes)
     if links.are_usual and _ends_together(schedule):
         return RankTimes(usual_s)
-    launch_s, host_s = loads.launch_s(usual, schedule), loads.host_s(usual, schedule, message_bytes)
+    launch_s, host_s = link_loads.launch_s(usual, schedule), link_loads.host_s(usual, schedule, message_bytes)
     wire_s, is_exact = _wire_times(links, schedule, message_bytes)
     seconds = np.maximum(launch_s + wire_s, host_s)
     longest_s = float(np.max(seconds))
@@ -93,14 +93,14 @@ def _wire_times(links: UnevenLinks, schedule: Schedule, message_bytes: float) ->
 def _as_slowest(links: UnevenLinks, schedule: Schedule, message_bytes: float) -> _Wire:
     """Return the usual time, as many times as long as the slowest link any of whose kind is used makes it."""
     usual = without_faults(links.topology)
-    phases = loads.phases(usual, schedule, message_bytes)
+    phases = link_loads.phases(usual, schedule, message_bytes)
     kinds = {kind for phase in phases for load in phase for kind, size in load.inflated_bytes.items() if size > 0}
     slower, added_s = 1.0, 0.0
     for kind in kinds:
         rates = links.bytes_per_s(kind)
         slower = max(slower, float(UnevenLinks(usual, 0.0).bytes_per_s(kind)[0] / rates.min()))
         added_s = max(added_s, float(links.added_s(kind).max()))
-    wire_s = loads.duration_s(usual, schedule, message_bytes) - loads.launch_s(usual, schedule)
+    wire_s = link_loads.duration_s(usual, schedule, message_bytes) - link_loads.launch_s(usual, schedule)
     return wire_s * slower + schedule.num_rounds * added_s, False
 
 
@@ -112,7 +112,7 @@ def _posted_at_once(links: UnevenLinks, schedule: Schedule, message_bytes: float
     group, or of its node where the sends stay inside.
     """
     usual, group = without_faults(links.topology), schedule.group
-    (phase,) = loads.phases(usual, schedule, message_bytes)
+    (phase,) = link_loads.phases(usual, schedule, message_bytes)
     found = np.zeros(group.num_nodes * group.ranks_per_node)
     for load in phase:
         is_between = any(kind not in ("port_tx", "port_rx") for kind in load.inflated_bytes)

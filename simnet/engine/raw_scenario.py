@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from simnet.cluster.gpu_models import GpuModel
 from simnet.cluster.hardware import Calibration, Cluster, NamedPart
-from simnet.core import files, nested, schema
+from simnet.core import files, nested_tables, schema
 from simnet.core.errors import SimnetError
-from simnet.core.nested import KeyPath
+from simnet.core.nested_tables import KeyPath
 from simnet.engine.axes import Override
 from simnet.strategies.named import with_paths_at
 from simnet.workload.workload import Workload
@@ -55,10 +55,10 @@ class RawScenario(Struct, frozen=True, kw_only=True):
         if len(path) == 1:
             value, inner = _fill(override.key, value, override.origin, override.directory)
             origins |= inner
-        data = nested.replaced(self.data, path, value, where)
+        data = nested_tables.replaced(self.data, path, value, where)
         assert isinstance(data, dict)
         # A table that the key made on its way is the override's too.
-        made = nested.first_missing(self.data, path)
+        made = nested_tables.first_missing(self.data, path)
         return RawScenario(data=data, origins=origins | {at: origins.get(at, override.origin) for at in (made, path)})
 
     def converted(self, struct: type[T]) -> T:
@@ -121,8 +121,8 @@ def _fill(key: str, given: object, where: str, directory: Path) -> tuple[object,
     if not isinstance(use, str):
         raise SimnetError(f"{where}: {key}: {use!r}: write the name of a {key} in quotes, or a table")
     part, label = _named_part(PARTS[key], use, f"{where}: {key}", directory)
-    origins = {(key,): label} | {(key, *path): where for path in nested.leaves(changes)}
-    return nested.merged(part, changes) if changes else part, origins
+    origins = {(key,): label} | {(key, *path): where for path in nested_tables.leaves(changes)}
+    return nested_tables.merged(part, changes) if changes else part, origins
 
 
 def _named_part(kind: str, name: str, where: str, directory: Path) -> tuple[dict[str, object], str]:

@@ -12,9 +12,9 @@ from msgspec import Meta, Struct
 import simnet.cluster.faults  # noqa: F401 - makes them known
 from simnet.cluster.hardware import INLINE, Calibration, Cluster
 from simnet.core import files
+from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError, did_you_mean
 from simnet.core.units import Quantity
-from simnet.core.values import Count
 from simnet.engine.axes import Axis, Override, PointList, check_apart, read_sweep
 from simnet.engine.global_batch import MAX_MICRO_BATCHES, micro_batches
 from simnet.engine.raw_scenario import PARTS, RawScenario, checked_part, with_parts_filled

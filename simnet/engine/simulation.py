@@ -12,7 +12,7 @@ from simnet.collectives import algorithms
 from simnet.core.registry import tag_of
 from simnet.core.version import VERSION
 from simnet.engine import calibration_draws, memory_fit, uncertainty
-from simnet.engine.prepared import PreparedScenario
+from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.result import RunResult, StrategyResult
 from simnet.engine.scenario import Scenario
 from simnet.engine.step_timer import SAME_TIME, StepTimer

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from simnet.engine import bucket_recurrence
 from simnet.engine.bucket_recurrence import ComputeStream, Exchanges, Turn
-from simnet.engine.prepared import PreparedScenario, updates_parameters
+from simnet.engine.prepared_scenario import PreparedScenario, updates_parameters
 from simnet.engine.scenario import Scenario
 from simnet.strategies import Strategy, kernel_table
 from simnet.strategies.program import Kernel, Operation

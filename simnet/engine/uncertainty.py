@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from simnet.engine import calibration_draws, model_error
 from simnet.engine.calibration_draws import Draw
-from simnet.engine.prepared import is_folded, is_grouped
+from simnet.engine.prepared_scenario import is_folded, is_grouped
 from simnet.engine.result import Influence, RunResult
 from simnet.engine.scenario import Scenario
 

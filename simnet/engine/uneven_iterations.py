@@ -10,17 +10,17 @@ from msgspec.structs import replace
 from simnet.cluster.topology import Topology
 from simnet.engine import rank_recurrence
 from simnet.engine.grouped_runner import GroupedRunner, RanksIteration
-from simnet.engine.meetings import latecomers
+from simnet.engine.random_factors import Variation, Varied
+from simnet.engine.rank_collectives import latecomers
 from simnet.engine.rank_recurrence import RankRecurrence
 from simnet.engine.rank_times import group_order
 from simnet.engine.rank_waits import LateRank, RankWaits
 from simnet.engine.result import Span
 from simnet.engine.timeline import ITERATION_PARTS, Streams, Timeline, collectives_of, make_timeline
-from simnet.engine.variation import Variation, Varied
 from simnet.strategies.program import Communicate
 
 if TYPE_CHECKING:
-    from simnet.core.values import FloatArray, IntArray
+    from simnet.core.bounded_types import FloatArray, IntArray
     from simnet.engine.event_runner import MakeExecutor, Met, RankStep
 
 MOST_LATE_RANKS = 8

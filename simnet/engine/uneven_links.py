@@ -10,7 +10,7 @@ from simnet.cluster.hardware import LinkId, LinkKind
 from simnet.cluster.topology import Topology, touched, without_faults
 
 if TYPE_CHECKING:
-    from simnet.core.values import FloatArray
+    from simnet.core.bounded_types import FloatArray
 
 _PLACES: dict[LinkKind, str] = {"port_tx": "rank", "port_rx": "rank", "nic_tx": "node", "nic_rx": "node"}
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from simnet.cluster.hardware import Calibration
+from simnet.core.bounded_types import Kind
 from simnet.core.units import Bandwidth
-from simnet.core.values import Kind
 from simnet.engine import calibration_draws, model_error
 from simnet.engine.result import RunResult
 from simnet.engine.scenario import Scenario

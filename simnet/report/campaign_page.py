@@ -14,12 +14,12 @@ from simnet.report.measured_steps import comparison_cells, layout_text
 from simnet.report.page import Page
 from simnet.report.table import Table
 from simnet.report.validation import percent
-from simnet.validation import ranking, winners
+from simnet.validation import decisions, ranking
 from simnet.validation.campaign_prediction import BOUND, CampaignResult, LayoutFit
+from simnet.validation.decisions import BandwidthSweep, Speedups, Winner
 from simnet.validation.lab.campaign import file_stem
 from simnet.validation.ranking import StrategyPair
 from simnet.validation.training_steps import Setting, TrainedPoint
-from simnet.validation.winners import BandwidthSweep, Speedups, Winner
 
 LEAST_SHARE = 0.1
 """Least share of the network in a predicted step; a step with less says nothing about the network."""
@@ -83,7 +83,7 @@ def _picture(found: CampaignResult, what: str) -> str:
 def page(found: CampaignResult) -> str:
     """Return the page as Markdown."""
     bound = [point for point in found.points if not _depends_on_network(point)]
-    won = winners.find_winners(found.points)
+    won = decisions.find_winners(found.points)
     given = {
         "found": found,
         "campaign": found.campaign,
@@ -97,7 +97,9 @@ def page(found: CampaignResult) -> str:
         "winners": _winners,
         "has_systems": bool(_systems(found)),
         "ranking": _ranking(ranking.pairs(found.points)),
-        "crossings": _crossings(winners.bandwidth_sweeps(found.points, (*PAIRS, *_systems(found), *_variants(found)))),
+        "crossings": _crossings(
+            decisions.bandwidth_sweeps(found.points, (*PAIRS, *_systems(found), *_variants(found)))
+        ),
         "least_share": percent(LEAST_SHARE),
         "bound": bound,
         "bound_places": _bound_places(bound),
@@ -158,7 +160,7 @@ def _headlines(found: CampaignResult) -> list[str]:
         "judged": [point for point in found.points if _depends_on_network(point)],
         "errors": _errors,
         "least_share": percent(LEAST_SHARE),
-        "won": winners.find_winners(found.points),
+        "won": decisions.find_winners(found.points),
         "close": percent(PAYS - 1),
         "has_systems": bool(_systems(found)),
         "pairs": pairs,
@@ -228,7 +230,7 @@ def _crossings(found: Iterable[BandwidthSweep]) -> str:
 
 
 def _crossing(speedups: Speedups) -> str:
-    if (bytes_per_s := winners.crossing_bandwidth(speedups)) is not None:
+    if (bytes_per_s := decisions.crossing_bandwidth(speedups)) is not None:
         return _rate(float(f"{bytes_per_s * 8:.2g}") / 8)
     values = [speedup for _, speedup in speedups]
     return "all" if min(values) >= 1 else "none" if max(values) < 1 else "not monotonic"

@@ -17,7 +17,7 @@ from simnet.engine.result import PointResult, RunResult, SweepResult
 from simnet.engine.scenario import Scenario, experiment_of
 from simnet.engine.simulation import simulate, with_influences
 from simnet.engine.uncertainty import with_default_draws
-from simnet.report import assumed, charts, comparison_charts, step_charts
+from simnet.report import assumptions, charts, comparison_charts, step_charts
 from simnet.report.advice_sentences import choices, sentences
 from simnet.report.chart import Chart
 from simnet.report.crossover import crossover_sentences
@@ -370,7 +370,7 @@ def _measured_section(measured: Sequence[Comparison]) -> Iterator[Section]:
 def _assumed_section(result: RunResult) -> Section:
     """Return every assumption with its source, and the interval of every uncertain value."""
     tables = (
-        ("What was assumed, where it comes from, and whether it was measured", assumed.parts_table(result)),
-        ("Values that are not sure", assumed.uncertain_table(result)),
+        ("What was assumed, where it comes from, and whether it was measured", assumptions.parts_table(result)),
+        ("Values that are not sure", assumptions.uncertain_table(result)),
     )
     return Section(key="assumptions", title="What this rests on", tables=tables)

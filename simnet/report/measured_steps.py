@@ -9,7 +9,7 @@ from simnet.report.page import Page
 from simnet.report.table import Table
 from simnet.report.text import bandwidth_text
 from simnet.report.validation import percent
-from simnet.validation.disjoint import Disjointness
+from simnet.validation.held_out_proof import Disjointness
 from simnet.validation.training_steps import TrainedPoint
 
 HEADS = ("nodes x ranks", "NIC", "strategy", "measured", "predicted", "error", "90 % interval", "")

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms
-from simnet.core.values import BYTES_PER_ELEMENT, Dtype
+from simnet.core.bounded_types import BYTES_PER_ELEMENT, Dtype
 from simnet.strategies.base import Exchange, Mathematics, Strategy, choose_all_reduce, register
 from simnet.strategies.program import Kernel, Operation
 from simnet.workload.buckets import Bucket

@@ -14,7 +14,7 @@ from msgspec.structs import asdict, replace
 from simnet.cluster.gpu_models import GpuModel
 from simnet.cluster.schedule import Group, GroupKind
 from simnet.cluster.topology import Topology
-from simnet.collectives import algorithms, loads, nccl
+from simnet.collectives import algorithms, link_loads, nccl
 from simnet.core.errors import SimnetError
 from simnet.core.registry import StructRegistry, tag_of
 from simnet.core.system_options import SystemOptions
@@ -369,4 +369,4 @@ def _exchange_s(strategy: Strategy, step: Step, topology: Topology, part: float)
     bucket = Bucket(index=0, num_elements=step.num_elements * part, backward_fraction=1.0)
     operations: tuple[Any, ...] = strategy.exchange(bucket, step, topology).operations
     collectives = (one for one in operations if isinstance(one, Communicate))
-    return sum(loads.duration_s(topology, one.schedule, one.message_bytes) for one in collectives)
+    return sum(link_loads.duration_s(topology, one.schedule, one.message_bytes) for one in collectives)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from simnet.cluster.schedule import Group, GroupKind
 from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms, direct
-from simnet.core.values import BYTES_PER_ELEMENT
+from simnet.core.bounded_types import BYTES_PER_ELEMENT
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
 from simnet.strategies.base import BITS_PER_BYTE, Exchange, Strategy, all_gather, register
 from simnet.strategies.compressing import COPY

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from simnet.cluster.schedule import Group, GroupKind
 from simnet.cluster.topology import Topology as NetworkTopology
 from simnet.collectives import direct
+from simnet.core.bounded_types import BYTES_PER_ELEMENT
 from simnet.core.errors import SimnetError
 from simnet.core.system_options import SystemOptions
-from simnet.core.values import BYTES_PER_ELEMENT
 from simnet.strategies.base import BITS_PER_BYTE, Exchange, Strategy, all_gather, choose_all_reduce
 from simnet.strategies.program import Communicate, Kernel, Operation
 from simnet.workload import gpu_memory

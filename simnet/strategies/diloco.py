@@ -9,7 +9,7 @@ from simnet.cluster.gpu_models import GpuModel
 from simnet.cluster.schedule import GroupKind
 from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms
-from simnet.core.values import BYTES_PER_ELEMENT, Count, Dtype
+from simnet.core.bounded_types import BYTES_PER_ELEMENT, Count, Dtype
 from simnet.strategies.all_reduce import HIERARCHICAL
 from simnet.strategies.base import Exchange, Strategy, all_gather, register
 from simnet.strategies.compressing import BETWEEN_NODES, CompressingStrategy

@@ -10,9 +10,9 @@ from simnet.cluster.gpu_models import GpuModel
 from simnet.cluster.schedule import Group
 from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms
+from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError
 from simnet.core.units import Size
-from simnet.core.values import Count
 from simnet.strategies.base import BITS_PER_BYTE, Mathematics, Strategy, register
 from simnet.strategies.binsgdm import BinSGDM
 from simnet.strategies.compressing import BETWEEN_NODES, CompressingStrategy

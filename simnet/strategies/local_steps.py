@@ -10,9 +10,9 @@ from typing import ClassVar, Literal, NamedTuple
 from msgspec.structs import replace
 
 from simnet.cluster.topology import Topology
+from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError
 from simnet.core.units import Size
-from simnet.core.values import Count
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
 from simnet.strategies.base import Exchange, Mathematics, Strategy, choose_all_reduce, data_parallel
 from simnet.strategies.program import Communicate, Compute, InnerSteps, Kernel, Operation, OperationId, Program

@@ -8,7 +8,7 @@ from msgspec import Meta
 from simnet.cluster.schedule import Group, GroupKind, Schedule
 from simnet.cluster.topology import Topology as NetworkTopology
 from simnet.collectives import ring
-from simnet.core.values import Count
+from simnet.core.bounded_types import Count
 from simnet.strategies.all_reduce import DenseAllReduce
 from simnet.strategies.base import DenseStage, Exchange, Strategy, padded_sign_bytes, register
 from simnet.strategies.compressing import (

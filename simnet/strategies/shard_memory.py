@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 
-from simnet.core.values import BYTES_PER_ELEMENT
+from simnet.core.bounded_types import BYTES_PER_ELEMENT
 from simnet.strategies.sharded import ShardedStrategy
 from simnet.workload.blocks import ModelParts
 from simnet.workload.gpu_memory import ModelMemory, RankMemory

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from simnet.cluster.schedule import Group, Schedule
 from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms, nccl
+from simnet.core.bounded_types import BYTES_PER_ELEMENT, Dtype
 from simnet.core.errors import SimnetError
 from simnet.core.units import Size
-from simnet.core.values import BYTES_PER_ELEMENT, Dtype
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
 from simnet.strategies.base import Mathematics, Strategy
 from simnet.strategies.program import Communicate, Compute, IterationPart, Kernel, Operation, OperationId, Program

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms, nccl
+from simnet.core.bounded_types import BYTES_PER_ELEMENT, Dtype
 from simnet.core.units import Size
-from simnet.core.values import BYTES_PER_ELEMENT, Dtype
 from simnet.strategies.all_reduce import CAST
 from simnet.strategies.base import COMMUNICATION, COMPUTE, Exchange, Mathematics, Strategy, add_exchanged_backward
 from simnet.strategies.program import Communicate, Compute, Kernel, Operation, OperationId, Program

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from simnet.cluster.schedule import GroupKind
 from simnet.cluster.topology import Topology as NetworkTopology
-from simnet.core.values import Count
+from simnet.core.bounded_types import Count
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
 from simnet.strategies.base import DenseStage, Exchange, Strategy, register
 from simnet.strategies.compressing import (

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, field
 
 from simnet.core import files, schema
+from simnet.core.bounded_types import MAX_RANKS, Count, Shape
 from simnet.core.errors import SimnetError, shown
 from simnet.core.parsing import parse_json
-from simnet.core.values import MAX_RANKS, Count, Shape
 from simnet.strategies.program import IterationPart, OperationId, ended_operations
 
 FORMAT: Literal["simnet-step"] = "simnet-step"

@@ -14,10 +14,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
 
+from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError, shown
 from simnet.core.parsing import parse_json
 from simnet.core.schema import build
-from simnet.core.values import Count
 
 STEP = re.compile(r"ProfilerStep#(\d+)")
 COMMUNICATION = re.compile(r"gloo:|nccl(Dev)?Kernel")

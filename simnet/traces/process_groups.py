@@ -6,8 +6,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from simnet.core import files
+from simnet.core.bounded_types import MAX_RANKS
 from simnet.core.errors import SimnetError, did_you_mean, shown
-from simnet.core.values import MAX_RANKS
 from simnet.strategies.step_file import RecordedGroup
 
 Ranks = tuple[int, ...]

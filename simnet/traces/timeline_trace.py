@@ -16,7 +16,7 @@ import msgspec
 
 from simnet.core.errors import SimnetError
 from simnet.core.files import is_special, write_file
-from simnet.engine.prepared import PreparedScenario, TimedProgram
+from simnet.engine.prepared_scenario import PreparedScenario, TimedProgram
 from simnet.engine.result import RunResult, StrategyResult
 from simnet.traces.trace_events import TraceOfRank
 

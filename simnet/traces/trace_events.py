@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from simnet.engine.prepared import PreparedScenario, TimedProgram
+from simnet.engine.prepared_scenario import PreparedScenario, TimedProgram
 from simnet.engine.result import RunResult, StrategyResult
 from simnet.strategies.program import Communicate, IterationPart
 from simnet.traces import traced_work

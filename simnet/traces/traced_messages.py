@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from simnet.cluster.schedule import Group
-from simnet.core.values import BYTES_PER_ELEMENT, Dtype
+from simnet.core.bounded_types import BYTES_PER_ELEMENT, Dtype
 from simnet.traces.traced_work import TracedKernel
 
 COLLECTIVES = {

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 
 from simnet.cluster.topology import Topology
-from simnet.collectives import loads
+from simnet.collectives import link_loads
 from simnet.engine.timeline import Streams
 from simnet.strategies.program import Communicate
 from simnet.traces.traced_work import TracedKernel
@@ -13,14 +13,14 @@ Sent = Callable[[Communicate], float]
 
 def nic_bytes(topology: Topology) -> Sent:
     """Return what tells the bytes that a collective sends out of the busiest node [B]."""
-    return lambda sent: loads.nic_bytes_per_node(topology, sent.schedule, sent.message_bytes)
+    return lambda sent: link_loads.nic_bytes_per_node(topology, sent.schedule, sent.message_bytes)
 
 
 def port_bytes(topology: Topology) -> Sent:
     """Return what tells the bytes that a collective sends out of the busiest GPU to others of its node [B]."""
     return lambda sent: sum(
         load.wire_bytes.get("port_tx", 0.0)
-        for phase in loads.phases(topology, sent.schedule, sent.message_bytes)
+        for phase in link_loads.phases(topology, sent.schedule, sent.message_bytes)
         for load in phase
     )
 

@@ -19,12 +19,12 @@ from simnet.core.units import Duration
 from simnet.engine.raw_scenario import RawScenario
 from simnet.engine.scenario import RunSettings, Scenario
 from simnet.strategies import DenseAllReduce, Strategy
-from simnet.validation import disjoint, kernel_variants, machine_speed, own_work, training_steps
-from simnet.validation.disjoint import Disjointness
+from simnet.validation import held_out_proof, kernel_variants, local_work, machine_speed, training_steps
+from simnet.validation.held_out_proof import Disjointness
 from simnet.validation.lab import campaign as campaigns
 from simnet.validation.lab.campaign import Campaign, Launch, Layout, file_stem
 from simnet.validation.lab.strategy_spec import StrategySpec
-from simnet.validation.own_work import CHOSEN, Form, OwnWork, Speeds
+from simnet.validation.local_work import CHOSEN, Form, OwnWork, Speeds
 from simnet.validation.training_steps import MeasuredStep, TrainedPoint
 from simnet.workload.training_step import Step as ComputeStep
 from simnet.workload.training_step import Tensor
@@ -151,7 +151,7 @@ def evaluate(campaign: Campaign, folder: Path, draws: int, watched: Watched = it
             text = _workload(launches, folder, fit.layout, model, draws)
             workloads[f"{file_stem(model)}_{fit.layout.text()}"] = text
             scenario = _scenario(fit, text, f"{model}_{fit.layout.text()}", draws)
-            proofs[fit.layout, disjoint.check(scenario, trained)] = None
+            proofs[fit.layout, held_out_proof.check(scenario, trained)] = None
             steps += [
                 PointToPredict(fit=fit, scenario=_of_step(scenario, fit, step), step=step, slowness_s=slowness_s)
                 for _, whole in trained
@@ -179,7 +179,7 @@ def _predict(point: PointToPredict, form: Form | None) -> TrainedPoint:
     if form is None or own is None or point.slowness_s is None:
         # The model's own error was found on campaigns: with it, an interval would be judged by what it was made of.
         return training_steps.predict_point(point.scenario, *point.step, with_model_error=False)
-    return own_work.predict_point(point.scenario, *point.step, own, point.slowness_s, form)
+    return local_work.predict_point(point.scenario, *point.step, own, point.slowness_s, form)
 
 
 def _of_step(scenario: Scenario, fit: LayoutFit, step: MeasuredStep) -> Scenario:
@@ -251,7 +251,7 @@ def _fit(  # noqa: PLR0913, PLR0917
     in_place = sources.read(_paths(launches, folder, "messages", layout))
     messages, slowness_s = in_place, 0.0
     if speeds is not None:
-        files, slowness_s = own_work.at_one_speed(in_place.measurements, speeds.launches)
+        files, slowness_s = local_work.at_one_speed(in_place.measurements, speeds.launches)
         messages = replace(in_place, files=[(path, one) for (path, _), one in zip(in_place.files, files, strict=True)])
     sets = kernel_variants.group(campaigns.strategies_on(campaign, layout))
     by_set = _fit_sets(train, messages, sets, FitOptions(bound=BOUND, draws=draws))

@@ -16,7 +16,7 @@ from simnet.cluster.hardware import Calibration
 from simnet.core.errors import SimnetError
 from simnet.core.units import Duration
 from simnet.engine import calibration_draws
-from simnet.engine.prepared import PreparedScenario
+from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.scenario import Scenario
 from simnet.engine.timeline import Streams
 from simnet.strategies.program import Communicate, Compute

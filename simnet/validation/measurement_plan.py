@@ -10,7 +10,7 @@ from simnet.core.units import Bandwidth
 from simnet.engine.scenario import Experiment, Scenario
 from simnet.engine.simulation import simulate
 from simnet.strategies import Strategy
-from simnet.validation import disjoint, training_steps
+from simnet.validation import held_out_proof, training_steps
 from simnet.validation.lab.strategy_spec import StrategySpec
 
 NODES = "cluster.num_nodes"
@@ -78,7 +78,7 @@ def plan(experiment: Experiment, nic_bytes_per_s: float | None) -> MeasurementPl
     unfit += _accumulation(scenario)
     runs: list[PlannedRun] = []
     for num_nodes in nodes:
-        if fitted := disjoint.file_fitted_at(scenario, num_nodes, cluster.ranks_per_node, rate):
+        if fitted := held_out_proof.file_fitted_at(scenario, num_nodes, cluster.ranks_per_node, rate):
             unfit.append(f"{num_nodes} nodes: the calibration was fitted to steps or links there ({fitted})")
             continue
         runs += [_run(scenario, num_nodes, spec, strategy) for spec, strategy in specs]
@@ -91,7 +91,7 @@ def plan(experiment: Experiment, nic_bytes_per_s: float | None) -> MeasurementPl
         runs=tuple(runs),
         unfit=tuple(unfit),
         link_nodes=_link_nodes(nodes),
-        needs_links=max(nodes) > 1 and not disjoint.OVER_THE_NETWORK & kinds,
+        needs_links=max(nodes) > 1 and not held_out_proof.OVER_THE_NETWORK & kinds,
         needs_compute=not scenario.workload.fitted_to,
     )
 

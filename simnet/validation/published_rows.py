@@ -10,7 +10,7 @@ import msgspec
 
 from simnet.core import files
 from simnet.core.errors import SimnetError
-from simnet.validation import shipped
+from simnet.validation import shipped_parts
 
 FILE = ("published", "measurements.csv")
 
@@ -81,12 +81,12 @@ _FACTORS: dict[str, float] = {}
 def varied(factors: Mapping[str, float]) -> Iterator[None]:
     """Multiply the values of these rows, by key, as if another run had given them; fits are made anew inside."""
     _FACTORS.update(factors)
-    shipped.clear_caches()
+    shipped_parts.clear_caches()
     try:
         yield
     finally:
         _FACTORS.clear()
-        shipped.clear_caches()
+        shipped_parts.clear_caches()
 
 
 def factor(key: str) -> float:

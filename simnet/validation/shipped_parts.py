@@ -9,8 +9,8 @@ import msgspec
 from msgspec.structs import replace
 
 from simnet.cluster.hardware import Calibration, Cluster
+from simnet.cluster.kernel_times import KernelTime
 from simnet.cluster.network_costs import NodesPoint
-from simnet.cluster.timed_work import KernelTime
 from simnet.core import files
 from simnet.core.units import Duration
 from simnet.engine.raw_scenario import RawScenario

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Literal
 
-from simnet.calibration import numeric
+from simnet.calibration import solvers
 from simnet.cluster.hardware import Calibration
 from simnet.core.errors import SimnetError
 from simnet.engine import calibration_draws
 from simnet.validation.outcome import Parameter, Prediction
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.shipped import value_of, with_value
+from simnet.validation.shipped_parts import value_of, with_value
 
 Method = Literal["least squares", "meets the row", "mean signed error zero"]
 FIRST_GUESS = 0.25
@@ -170,6 +170,6 @@ def _fit_one(study: Study, calibration: Any, fit: Fit) -> Any:
 
     if fit.how == "least squares":
         # A time is linear in the inverse of a rate, so the solver needs few steps.
-        (inverse,) = numeric.least_squares(lambda inverses: errors(1 / inverses[0]), [1 / FIRST_GUESS])
+        (inverse,) = solvers.least_squares(lambda inverses: errors(1 / inverses[0]), [1 / FIRST_GUESS])
         return with_value(calibration, fit.key, 1 / inverse)
-    return with_value(calibration, fit.key, numeric.find_root(lambda value: sum(errors(value)), *fit.bounds))
+    return with_value(calibration, fit.key, solvers.find_root(lambda value: sum(errors(value)), *fit.bounds))

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from simnet.cluster.gpu_models import GpuModel
 from simnet.core import files, schema
-from simnet.core.values import Fraction, Precision
+from simnet.core.bounded_types import Fraction, Precision
 
 FILE = ("published", "roofline.toml")
 Share = Annotated[float, Meta(gt=0.0, le=10.0)]

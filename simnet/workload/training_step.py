@@ -10,8 +10,8 @@ from msgspec import Meta, Struct
 
 from simnet.cluster.hardware import Calibration, Cluster
 from simnet.core import files, schema
+from simnet.core.bounded_types import BYTES_PER_ELEMENT, MAX_SPREAD, Shape
 from simnet.core.errors import SimnetError
-from simnet.core.values import BYTES_PER_ELEMENT, MAX_SPREAD, Shape
 from simnet.workload import priced_work, roofline
 from simnet.workload.kernel_cost import optimizer_s
 from simnet.workload.workload import ComputeTime, Gradient, Workload

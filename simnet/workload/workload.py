@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from simnet.cluster.hardware import FittedTo, NamedPart
 from simnet.cluster.network_costs import check_intervals
+from simnet.core.bounded_types import MAX_SPREAD, Count, Dtype, Intervals, Kind, Precision, Shape, Spread
 from simnet.core.units import Duration, Size
-from simnet.core.values import MAX_SPREAD, Count, Dtype, Intervals, Kind, Precision, Shape, Spread
 
 Optimizer = Literal["adam", "sgd_momentum"]
 Amount = Annotated[float, Meta(ge=0.0, le=1e24)]

@@ -14,7 +14,7 @@ from simnet.calibration.fitted_part import FittedPart
 from simnet.calibration.sources import Sources
 from simnet.cluster.hardware import Calibration, Cluster, Link
 from simnet.core.units import Bandwidth, Duration
-from simnet.engine.prepared import PreparedScenario
+from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
 from simnet.engine.timeline import Streams

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from simnet.calibration.comparison import Comparison, by_series, mean_error, mean_signed_error, worst_error
 from simnet.cluster import topology as topologies
 from simnet.cluster.hardware import Calibration
+from simnet.cluster.kernel_times import HostCost
 from simnet.cluster.schedule import Schedule
-from simnet.cluster.timed_work import HostCost
 from simnet.cluster.topology import Topology
-from simnet.collectives import broadcast, loads, ring
+from simnet.collectives import broadcast, link_loads, ring
 from simnet.core.units import format_seconds
 from simnet.report import comparison_figure
 from simnet.report.table import Table
@@ -189,8 +189,8 @@ def gloo_table(folder: Path) -> Table:
     for name, found in measured["found"].items():
         times, schedule = _schedule(name, topology)
         simulated = (
-            times * loads.nic_bytes_per_node(topology, schedule, message_bytes),
-            times * loads.duration_s(topology, schedule, message_bytes) * rate,
+            times * link_loads.nic_bytes_per_node(topology, schedule, message_bytes),
+            times * link_loads.duration_s(topology, schedule, message_bytes) * rate,
         )
         sent = [num_bytes / message_bytes for num_bytes in found["sent_bytes"]]
         bytes_text = f"{simulated[0] / message_bytes:.2f}"

@@ -19,7 +19,7 @@ import torch.distributed.fsdp
 import torch.distributed.optim
 from torch.optim import optimizer as optimizers
 
-from binsgdm.recording import alone_process
+from binsgdm.recording import isolated_process
 from binsgdm.recording.launched_script import LaunchedScript
 
 POLL_S = 0.05
@@ -39,9 +39,9 @@ def _record_until_all_have(job: dict[str, Any]) -> None:
     folder, rank = Path(job["folder"]), os.environ["RANK"]
     hidden = folder / f".{rank}.json"
     settings = job["settings"] | {"found": str(hidden)}
-    _in_process(lambda: _checked(alone_process.main(settings)))
+    _in_process(lambda: _checked(isolated_process.main(settings)))
     hidden.rename(folder / f"rank_{rank}.json")
-    again = _fork(lambda: _checked(alone_process.main(settings)))
+    again = _fork(lambda: _checked(isolated_process.main(settings)))
     while len(list(folder.glob("rank_*.json"))) < int(os.environ["WORLD_SIZE"]):
         time.sleep(POLL_S)
     os.kill(again, signal.SIGKILL)

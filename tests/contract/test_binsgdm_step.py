@@ -15,9 +15,9 @@ from binsgdm.comm import AllGather, AllReduceMax, AllToAll, Member
 from binsgdm.kernels import reference
 from binsgdm.optimizers import worker
 from binsgdm.optimizers.binsgdm import BinSGDM as RealBinSGDM
-from binsgdm.optimizers.scheme import SCHEMES, Scheme
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.settings import Rounding
+from binsgdm.optimizers.sign_exchange import SCHEMES, Scheme
 from simnet.calibration.kernel_fit import SIMULATED_NAMES
 from simnet.cluster.hardware import Calibration
 from simnet.cluster.schedule import group_of

@@ -16,8 +16,8 @@ import binsgdm
 from binsgdm.comm import RankContext, run_in_lockstep
 from binsgdm.kernels import select
 from binsgdm.optimizers.base import ParamState
-from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.settings import Rounding
+from binsgdm.optimizers.sign_exchange import Scheme
 from binsgdm.optimizers.worker import Worker
 from tests.helpers.launch import join
 

@@ -15,7 +15,7 @@ import binsgdm
 from binsgdm.comm import run_in_lockstep
 from binsgdm.kernels import select
 from binsgdm.optimizers.base import ParamState
-from binsgdm.optimizers.scheme import Scheme
+from binsgdm.optimizers.sign_exchange import Scheme
 from binsgdm.optimizers.worker import Worker
 from binsgdm.parallel.fsdp import ShardContext, attach_fsdp
 from tests.helpers.launch import join

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from binsgdm.bench import choices, systems
 from binsgdm.comm import AllReduceSum, Protocol, RankContext, run_in_lockstep
 from binsgdm.compressors.base import GradientBucket, Payload, ProtocolSystem, Shapes, System, check_payload, numel_of
-from binsgdm.compressors.feedback import CompressorSystem
+from binsgdm.compressors.error_feedback import CompressorSystem
 from binsgdm.compressors.registry import SYSTEMS, make, register, registered
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.random import Key

@@ -24,7 +24,7 @@ from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
 from simnet.report import validation_page
 from simnet.strategies import OneBitAdam
-from simnet.validation import coverage, published_rows, row_usage, shipped
+from simnet.validation import coverage, published_rows, row_usage, shipped_parts
 from simnet.validation import published as sets
 from simnet.validation.outcome import Limit, Outcome
 from simnet.validation.published import hipress, hkbu, one_bit_adam, one_bit_models
@@ -241,20 +241,20 @@ def test_a_network_is_calibrated_on_eight_gpus_alone() -> None:
 
 @pytest.mark.parametrize("part", FITTED)
 def test_the_shipped_calibration_holds_what_the_fit_finds(part: str) -> None:
-    calibration = shipped.calibration(part)
+    calibration = shipped_parts.calibration(part)
     names = ("hkbu_overlap", "hkbu_fast_ethernet", "one_bit_fig5a")
     fitted = {p.key: p.value for name in names for p in outcome(name).parameters if p.part == part}
     assert len(fitted) >= 2
     for key, value in fitted.items():
         # The files hold four significant digits.
-        assert shipped.value_of(calibration, key) == pytest.approx(value, rel=1e-3), key
+        assert shipped_parts.value_of(calibration, key) == pytest.approx(value, rel=1e-3), key
 
 
 def test_the_shipped_costs_of_nccl_are_those_that_the_logs_of_2_to_16_gpus_give() -> None:
     found = {parameter.key: parameter for parameter in outcome("nccl_tests").parameters}
     assert len(found) == 8
     for key, parameter in found.items():
-        shipped_value = shipped.value_of(shipped.calibration("azure_nd_a100_v4"), key)
+        shipped_value = shipped_parts.value_of(shipped_parts.calibration("azure_nd_a100_v4"), key)
         assert shipped_value == pytest.approx(parameter.value, rel=1e-3), key
         assert not any("32gpus" in row.key for row in parameter.rows)
 
@@ -264,7 +264,7 @@ def test_a_shipped_calibration_has_no_fitted_value_but_those_of_the_fit(part: st
     names = ("hkbu_overlap", "hkbu_fast_ethernet", "one_bit_fig5a")
     fitted = {p.key for name in names for p in outcome(name).parameters if p.part == part}
     neutral = msgspec.to_builtins(Calibration(), enc_hook=float)
-    given = msgspec.to_builtins(shipped.calibration(part), enc_hook=float)
+    given = msgspec.to_builtins(shipped_parts.calibration(part), enc_hook=float)
     # The nodes of HKBU's networks are the same: PCIe is fitted on InfiniBand, which it limits, Horovod on 10GbE.
     elsewhere = {"intra_node.overlap_efficiency"} if part in ("hkbu_10gbe", "hkbu_100gbe") else set()
     elsewhere |= {"collective_launch"} if part == "hkbu_100gbe" else set()
@@ -279,11 +279,11 @@ def test_a_shipped_calibration_has_no_fitted_value_but_those_of_the_fit(part: st
 
 def test_the_estimate_of_v100_holds_what_ddp_adds_to_its_backward() -> None:
     (fitted,) = (p for p in outcome("pytorch_ddp").parameters if p.key == "hook_slowdown")
-    assert shipped.calibration(fitted.part).hook_slowdown == pytest.approx(fitted.value, rel=1e-3)
+    assert shipped_parts.calibration(fitted.part).hook_slowdown == pytest.approx(fitted.value, rel=1e-3)
 
 
 def test_the_same_nodes_have_the_same_pcie_on_both_networks_of_hkbu() -> None:
-    ethernet, infiniband = (shipped.calibration(part).intra_node for part in ("hkbu_10gbe", "hkbu_100gb_ib"))
+    ethernet, infiniband = (shipped_parts.calibration(part).intra_node for part in ("hkbu_10gbe", "hkbu_100gb_ib"))
     assert ethernet == msgspec.structs.replace(infiniband, source=ethernet.source)
 
 
@@ -293,12 +293,12 @@ def test_a_backward_slowdown_fitted_beside_slowed_links_is_none() -> None:
 
 @pytest.mark.parametrize("network", one_bit_adam.NETWORKS, ids=lambda network: network.label)
 def test_a_fitted_codec_times_every_kernel_of_one_bit_adam_and_so_does_the_shipped_one(
-    network: shipped.PublishedNetwork,
+    network: shipped_parts.PublishedNetwork,
 ) -> None:
-    fitted, calibration = one_bit_models.compression_stage(network).fitted, shipped.calibration(network.part)
+    fitted, calibration = one_bit_models.compression_stage(network).fitted, shipped_parts.calibration(network.part)
     assert fitted.kernels.keys() == calibration.kernels.keys()
     scenario = Scenario(
-        cluster=shipped.cluster(network.part),
+        cluster=shipped_parts.cluster(network.part),
         workload=Workload(num_elements=1000, forward_s=Duration(1e-3), backward_s=Duration(1e-3)),
         calibration=calibration,
         strategy=OneBitAdam(finite_check=False),
@@ -308,7 +308,7 @@ def test_a_fitted_codec_times_every_kernel_of_one_bit_adam_and_so_does_the_shipp
 
 @pytest.mark.parametrize("part", FITTED)
 def test_a_shipped_calibration_names_the_rate_and_the_gpu_that_it_was_measured_on(part: str) -> None:
-    cluster, calibration = shipped.cluster(part), shipped.calibration(part)
+    cluster, calibration = shipped_parts.cluster(part), shipped_parts.calibration(part)
     assert calibration.inter_node.measured_on == cluster.inter_node.bytes_per_s
     assert calibration.intra_node.measured_on in (None, cluster.intra_node.bytes_per_s)
     assert calibration.gpu == cluster.gpu
@@ -317,7 +317,7 @@ def test_a_shipped_calibration_names_the_rate_and_the_gpu_that_it_was_measured_o
 
 def test_the_gpu_of_a_published_cluster_is_one_that_workloads_know() -> None:
     known = {row.gpu for row in scenarios.build({"workload": "bert_large", **ANY_CLUSTER}).workload.compute}
-    assert {shipped.cluster(part).gpu for part in FITTED} <= known | {""}
+    assert {shipped_parts.cluster(part).gpu for part in FITTED} <= known | {""}
 
 
 @pytest.mark.parametrize("name", ["hkbu_bsp", "hkbu_overlap", "one_bit_table1", "one_bit_fig5a", "one_bit_speedup"])
@@ -337,11 +337,11 @@ def test_a_fit_never_reads_the_values_that_are_shipped(name: str, monkeypatch: p
         return data | links | {key: value for key, value in wrong.items() if key in data}
 
     monkeypatch.setattr(files, "read", falsified)
-    shipped.clear_caches()
+    shipped_parts.clear_caches()
     try:
         again = sets.run(name)
     finally:
-        shipped.clear_caches()
+        shipped_parts.clear_caches()
     assert [prediction.predicted for prediction in again.predictions] == pytest.approx(before, rel=1e-9)
 
 

@@ -11,7 +11,7 @@ from tests.helpers.launch import exit_code
 
 def forked(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
     """Do what a Python would do with this command, its output among the errors."""
-    assert command[1:3] == ["-m", "binsgdm.recording.alone_process"]
+    assert command[1:3] == ["-m", "binsgdm.recording.isolated_process"]
     sys.stdout.flush()
     child = os.fork()
     if not child:

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from binsgdm.kernels import streams, tables, triton_support, uploads
+from binsgdm.kernels import host_tensors, streams, tables, triton_support
 
 aten = torch.ops.aten
 _LAUNCH = triton_support.launch
@@ -223,7 +223,7 @@ def pretended_device(*, uses_triton: bool = False) -> Iterator[PretendDevice]:
             (streams, "of", lambda _device: streams.CpuStreams()),
         ):
             stack.enter_context(mock.patch.object(owner, name, value))
-        for kept in (uploads.constant, tables._rows, tables._owners):
+        for kept in (host_tensors.constant, tables._rows, tables._owners):
             stack.callback(kept.cache_clear)  # no pretended tensor must meet a real GPU
         if not uses_triton or os.environ.get("TRITON_INTERPRET") != "1":
             stack.enter_context(mock.patch.dict(os.environ, {triton_support.ENVIRONMENT_VARIABLE: "reference"}))

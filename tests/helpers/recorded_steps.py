@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from binsgdm.recording.alone import World
 from binsgdm.recording.recording import Recording, RecordingSettings
+from binsgdm.recording.single_process_world import World
 
 LAYERS, WIDTH = 4, 64
 LAYER_BYTES = 4 * WIDTH * (WIDTH + 1)

@@ -6,9 +6,9 @@ import simpy
 
 from simnet.cluster import topology as topologies
 from simnet.cluster.hardware import Calibration, Cluster, Fabric, Link, LinkCalibration
+from simnet.cluster.kernel_times import HostCost
 from simnet.cluster.nccl_costs import NcclCosts
 from simnet.cluster.schedule import Schedule
-from simnet.cluster.timed_work import HostCost
 from simnet.cluster.topology import Topology
 from simnet.core.units import Bandwidth, Duration, Size
 from simnet.engine.execute_schedule import Exact, Folded

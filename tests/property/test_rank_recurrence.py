@@ -10,12 +10,12 @@ from simnet.cluster.hardware import Calibration, Fault, LinkCalibration, SlowNod
 from simnet.cluster.topology import Topology
 from simnet.collectives import direct, hierarchical, ring
 from simnet.core.units import Duration
-from simnet.engine import iterations
+from simnet.engine import uneven_iterations
 from simnet.engine.grouped_runner import GroupedRunner, RanksIteration
-from simnet.engine.iterations import RunStep, run_grouped
+from simnet.engine.random_factors import Variation
 from simnet.engine.rank_recurrence import RankRecurrence, holds_for
 from simnet.engine.timeline import Streams
-from simnet.engine.variation import Variation
+from simnet.engine.uneven_iterations import RunStep, run_grouped
 from simnet.strategies.program import Communicate, Compute, OperationId
 from tests.helpers.topologies import CALIBRATIONS, topology
 
@@ -120,5 +120,5 @@ def test_a_run_of_many_steps_goes_from_end_to_end_in_one_of_them_alone(monkeypat
 
 
 def test_ranks_that_end_together_but_for_rounding_are_told_by_the_first():
-    assert iterations.slowest_rank(np.array([0.5, 1.0 - 1e-15, 1.0])) == 1
-    assert iterations.slowest_rank(np.array([0.5, 1.0 - 1e-9, 1.0])) == 2
+    assert uneven_iterations.slowest_rank(np.array([0.5, 1.0 - 1e-15, 1.0])) == 1
+    assert uneven_iterations.slowest_rank(np.array([0.5, 1.0 - 1e-9, 1.0])) == 2

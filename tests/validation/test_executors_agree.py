@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from simnet.cluster import nccl_model
 from simnet.cluster.hardware import Calibration, LinkCalibration
-from simnet.cluster.timed_work import HostCost
-from simnet.collectives import algorithms, broadcast, closed_form, direct, hierarchical, loads, nccl, ring, tree
+from simnet.cluster.kernel_times import HostCost
+from simnet.collectives import algorithms, broadcast, closed_form, direct, hierarchical, link_loads, nccl, ring, tree
 from simnet.collectives.closed_form import AlphaBeta, Shape
 from simnet.core.units import Duration, Size
 from tests.helpers.topologies import (
@@ -80,7 +80,7 @@ def test_exact_equals_folded_equals_sum_of_phases(num_nodes, ranks_per_node, cal
             continue  # ranks post different numbers of sends in a round, so posting costs do not fall together
         exact_s, _ = run_exact(network, schedule, 44e6)
         assert run_folded(network, schedule, 44e6) == pytest.approx(exact_s, rel=REL), schedule.name
-        assert loads.duration_s(network, schedule, 44e6) == pytest.approx(exact_s, rel=REL), schedule.name
+        assert link_loads.duration_s(network, schedule, 44e6) == pytest.approx(exact_s, rel=REL), schedule.name
 
 
 @pytest.mark.parametrize("message_bytes", [8e3, 1e6, 8e9])

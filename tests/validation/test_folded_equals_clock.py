@@ -9,7 +9,7 @@ from simnet.collectives import algorithms, direct, ring
 from simnet.core import files
 from simnet.engine import event_runner, folded_runner
 from simnet.engine.execute_schedule import Folded
-from simnet.engine.prepared import PreparedScenario
+from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.scenario import load_experiment
 from simnet.engine.timeline import Streams, Timeline
 from simnet.strategies.program import Communicate, Compute, OperationId

@@ -14,9 +14,9 @@ from simnet.collectives import algorithms, direct, ring
 from simnet.core.units import Duration
 from simnet.engine import event_runner, folded_runner
 from simnet.engine.execute_schedule import Exact, never_share_links
-from simnet.engine.iterations import RunStep, run_exact, run_grouped
+from simnet.engine.random_factors import Variation
 from simnet.engine.timeline import Streams, Timeline
-from simnet.engine.variation import Variation
+from simnet.engine.uneven_iterations import RunStep, run_exact, run_grouped
 from simnet.strategies.program import Communicate, Compute, OperationId
 from tests.helpers.topologies import CALIBRATIONS, NCCL_COSTS, leaves, topology
 

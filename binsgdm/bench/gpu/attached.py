@@ -45,7 +45,7 @@ from binsgdm.compressors.registry import make
 from binsgdm.errors import BinsgdmError
 from binsgdm.optimizers.diloco import DiLoCo
 from binsgdm.optimizers.local_sgd import LocalSGD
-from binsgdm.optimizers.scheme import Scheme
+from binsgdm.optimizers.sign_exchange import Scheme
 from binsgdm.parallel.ddp import attach, detach
 
 BUCKET_MB = BUCKET_ELEMENTS * 4 / 2**20

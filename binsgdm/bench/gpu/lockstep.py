@@ -40,8 +40,8 @@ from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.outer_settings import OuterSettings
 from binsgdm.optimizers.outer_steps import OuterSteps, averaged
-from binsgdm.optimizers.scheme import SCHEMES, Scheme
 from binsgdm.optimizers.session import Session
+from binsgdm.optimizers.sign_exchange import SCHEMES, Scheme
 
 RANKS, A_NODE = 4, 2
 BUCKET_ELEMENTS = 4096

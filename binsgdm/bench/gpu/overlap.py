@@ -27,9 +27,9 @@ from binsgdm.compressors.registry import SYSTEMS, make
 from binsgdm.kernels import streams
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.diloco import DiLoCo
-from binsgdm.optimizers.scheme import SCHEMES, Scheme
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.settings import Rounding
+from binsgdm.optimizers.sign_exchange import SCHEMES, Scheme
 from binsgdm.parallel.gradient_exchange import GradientExchange, exchange_bucket
 from binsgdm.parallel.overlapped import OverlappedSession
 

@@ -17,8 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from binsgdm.bench.gpu.worker import end_with_parent
 from binsgdm.bench.record import Record
-from binsgdm.recording.alone import World
 from binsgdm.recording.recording import Recording, RecordingSettings
+from binsgdm.recording.single_process_world import World
 
 LIMIT_S = 15
 # On a card a step then takes 10 ms and more, which hides its launches. A recording makes these longer.

@@ -45,8 +45,8 @@ from binsgdm.compressors.base import Averager, GradientBucket
 from binsgdm.compressors.registry import SYSTEMS, make
 from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.optimizers.scheme import SCHEMES, Scheme
 from binsgdm.optimizers.session import Session
+from binsgdm.optimizers.sign_exchange import SCHEMES, Scheme
 from binsgdm.parallel.ddp import attach
 from binsgdm.parallel.ddp_hook import compress_gradients
 from binsgdm.parallel.gradient_exchange import GradientExchange, exchange_bucket

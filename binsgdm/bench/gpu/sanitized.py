@@ -12,7 +12,7 @@ from binsgdm.bench.gpu.overlap import QUICK_SIDE, LateTraining
 from binsgdm.bench.gpu.sanitizer import found_by_sanitizer
 from binsgdm.bench.gpu.worker import end_with_parent
 from binsgdm.comm import groups
-from binsgdm.optimizers.scheme import SCHEMES
+from binsgdm.optimizers.sign_exchange import SCHEMES
 
 
 def main(device_name: str) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from binsgdm.compressors.base import Payload, Shapes, check_payload, numel_of
-from binsgdm.compressors.feedback import CompressorSystem
+from binsgdm.compressors.error_feedback import CompressorSystem
 from binsgdm.kernels.random import Key
 
 BYTES_PER_ELEMENT = 2

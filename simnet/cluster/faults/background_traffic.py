@@ -7,7 +7,7 @@ from msgspec import Meta
 from simnet.cluster.faults.places import check_places, is_nic_of
 from simnet.cluster.faults.windows import TimedFault
 from simnet.cluster.hardware import FAULTS, Cluster, LinkId
-from simnet.core.values import Count
+from simnet.core.bounded_types import Count
 
 MOST_FLOWS = 10**6
 """For each of a collective's own: beyond it next to nothing is left."""

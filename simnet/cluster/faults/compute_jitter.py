@@ -11,7 +11,7 @@ from simnet.cluster.hardware import FAULTS, Cluster
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-    from simnet.core.values import FloatArray
+    from simnet.core.bounded_types import FloatArray
 
 
 @FAULTS.register

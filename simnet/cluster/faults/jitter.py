@@ -10,7 +10,7 @@ from simnet.cluster.hardware import Fault
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-    from simnet.core.values import FloatArray
+    from simnet.core.bounded_types import FloatArray
 
 Samples = tuple[Annotated[float, Meta(gt=0.0, le=1e9)], ...]
 MOST_SAMPLES = 10_000

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from simnet.cluster.faults.places import check_places, is_nic_of
 from simnet.cluster.hardware import FAULTS, Cluster, Fault, LinkId
+from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth
-from simnet.core.values import Count
 
 LEAST_FACTOR, MAX_FACTOR = 0.01, 1000.0
 Slowdown = Annotated[float, Meta(ge=LEAST_FACTOR, le=MAX_FACTOR)]

@@ -8,8 +8,8 @@ from msgspec import Meta
 from simnet.cluster.faults.places import check_places, is_nic_of
 from simnet.cluster.faults.windows import TimedFault
 from simnet.cluster.hardware import FAULTS, Cluster, LinkId
+from simnet.core.bounded_types import Count
 from simnet.core.units import Duration, Size
-from simnet.core.values import Count
 
 _TIMEOUT_ROUND_TRIPS = 4
 """RFC 5348, section 4.3: t_RTO = 4 R, as a simple and conservative choice."""

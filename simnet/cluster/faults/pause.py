@@ -6,13 +6,13 @@ from msgspec import Meta
 
 from simnet.cluster.faults.places import check_places
 from simnet.cluster.hardware import FAULTS, Cluster, Fault
+from simnet.core.bounded_types import Count
 from simnet.core.units import Duration
-from simnet.core.values import Count
 
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-    from simnet.core.values import FloatArray
+    from simnet.core.bounded_types import FloatArray
 
 MOST_S = 1e9
 

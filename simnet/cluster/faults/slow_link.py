@@ -7,7 +7,7 @@ from msgspec import Meta
 from simnet.cluster.faults.places import check_places
 from simnet.cluster.faults.windows import TimedFault
 from simnet.cluster.hardware import FAULTS, Cluster, LinkId
-from simnet.core.values import Fraction
+from simnet.core.bounded_types import Fraction
 
 _KINDS = {"nic": ("nic_tx", "nic_rx"), "port": ("port_tx", "port_rx"), "uplink": ("leaf_up", "leaf_down")}
 _PLACES = {"nic": "node", "port": "rank", "uplink": "leaf"}

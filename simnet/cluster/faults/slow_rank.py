@@ -6,7 +6,7 @@ from msgspec import Meta
 
 from simnet.cluster.faults.places import check_places
 from simnet.cluster.hardware import FAULTS, Cluster, Fault
-from simnet.core.values import Factor
+from simnet.core.bounded_types import Factor
 
 
 @FAULTS.register

@@ -9,11 +9,11 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
+from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError
 from simnet.core.files import read_file
 from simnet.core.schema import build
 from simnet.core.units import Bandwidth, Size
-from simnet.core.values import Count
 from simnet.strategies import AnyStrategy
 from simnet.validation.lab.strategy_spec import MIB, StrategySpec
 

@@ -9,11 +9,11 @@ from simnet.cluster.hardware import Calibration
 from simnet.engine import scenario as scenarios
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
-from simnet.validation import published_rows, shipped
+from simnet.validation import published_rows, shipped_parts
 from simnet.validation.outcome import Alternative, FigureLine, Limit, Outcome, Prediction
 from simnet.validation.published import hkbu
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.shipped import cached, with_value
+from simnet.validation.shipped_parts import cached, with_value
 
 ORDER = 6
 WORKLOADS = {"ResNet-50": "resnet50", "BERT-Base": "bert_base_squad"}
@@ -85,7 +85,7 @@ def cases(when: str) -> tuple[Case, ...]:
 def calibrated() -> Calibration:
     """Return the shipped estimate for A100 nodes over TCP, with the Ethernet efficiency of HKBU's 8-GPU rows."""
     key = "inter_node.efficiency"
-    return with_value(shipped.calibration("a100_tcp_estimate"), key, hkbu.bsp(hkbu.ETHERNET).value(key))
+    return with_value(shipped_parts.calibration("a100_tcp_estimate"), key, hkbu.bsp(hkbu.ETHERNET).value(key))
 
 
 def _scenario(workload: str, precision: str, when: str) -> Scenario:

@@ -6,9 +6,9 @@ from functools import partial
 
 from msgspec import Struct
 
-from simnet.calibration import numeric
+from simnet.calibration import solvers
 from simnet.cluster.hardware import Calibration, Cluster, Link
-from simnet.cluster.timed_work import KernelTime
+from simnet.cluster.kernel_times import KernelTime
 from simnet.core.units import Bandwidth, Duration
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
@@ -16,7 +16,7 @@ from simnet.strategies import AnyStrategy, DenseAllReduce, QSGDInf
 from simnet.validation import published_rows
 from simnet.validation.outcome import Alternative, Limit, Outcome, Parameter
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.shipped import cached
+from simnet.validation.shipped_parts import cached
 from simnet.validation.study import Study
 from simnet.workload.workload import Workload
 
@@ -109,7 +109,7 @@ def _study(*, has_hooks: bool = True) -> Study:
     def residuals(found: Sequence[float]) -> list[float]:
         return [one.error for one in replace(plain, initial=_numbers(found)).compare(known)]
 
-    return replace(plain, initial=_numbers(numeric.least_squares(residuals, FIRST_GUESS)))
+    return replace(plain, initial=_numbers(solvers.least_squares(residuals, FIRST_GUESS)))
 
 
 def _numbers(found: Sequence[float]) -> Numbers:

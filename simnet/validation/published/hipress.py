@@ -15,7 +15,7 @@ from simnet.strategies.compressing import Topology
 from simnet.validation import extrapolation, published_rows
 from simnet.validation.outcome import Alternative, Parameter, compute_parameter
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.shipped import cached
+from simnet.validation.shipped_parts import cached
 from simnet.validation.study import Fit, Study
 from simnet.workload.workload import Gradient, Workload
 

@@ -8,7 +8,7 @@ from simnet.validation.outcome import Alternative, Limit, Outcome
 from simnet.validation.published import hipress
 from simnet.validation.published.one_bit_adam import INFINIBAND
 from simnet.validation.published.one_bit_models import single_node
-from simnet.validation.shipped import cached
+from simnet.validation.shipped_parts import cached
 from simnet.validation.study import Study
 
 ORDER = 14

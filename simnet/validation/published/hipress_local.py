@@ -6,7 +6,7 @@ from dataclasses import replace
 from simnet.cluster.hardware import Calibration, LinkCalibration
 from simnet.validation.outcome import Alternative, Limit, Outcome
 from simnet.validation.published import hipress, hkbu
-from simnet.validation.shipped import cached
+from simnet.validation.shipped_parts import cached
 from simnet.validation.study import Study
 
 ORDER = 13

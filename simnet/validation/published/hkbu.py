@@ -6,16 +6,16 @@ from functools import partial
 
 from msgspec import structs
 
-from simnet.calibration import numeric
+from simnet.calibration import solvers
 from simnet.cluster.hardware import Calibration
 from simnet.core.units import Bandwidth, Duration
 from simnet.engine.scenario import Scenario
 from simnet.engine.step_timer import StepTimer
 from simnet.strategies import DenseAllReduce, Planner
-from simnet.validation import published_rows, shipped
+from simnet.validation import published_rows, shipped_parts
 from simnet.validation.outcome import Parameter, compute_parameter
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.shipped import PublishedNetwork, cached, with_value
+from simnet.validation.shipped_parts import PublishedNetwork, cached, with_value
 from simnet.validation.study import Fit, Study
 from simnet.workload import training_step
 
@@ -96,7 +96,7 @@ def bsp(network: PublishedNetwork) -> Study:
         text=lambda part: f"{part:.4f} ({part * network.nominal_gbit_per_s:.2f} Gbit/s of payload)",
     )
     return Study(
-        initial=shipped.unfitted(network.part, collective_launch_s=Duration(0)),
+        initial=shipped_parts.unfitted(network.part, collective_launch_s=Duration(0)),
         fits=(bandwidth,),
         predict=partial(_predict_s, network, MEMORY_BYTES_PER_S),
         measured=iteration_s,
@@ -142,7 +142,7 @@ def slowed_backward(network: PublishedNetwork, *, links_too: bool = False) -> St
     def residuals(found: Sequence[float]) -> list[float]:
         return [one.error for one in tried(found).compare(known)]
 
-    return tried(numeric.least_squares(residuals, [1.2, 0.4] if links_too else [1.5]))
+    return tried(solvers.least_squares(residuals, [1.2, 0.4] if links_too else [1.5]))
 
 
 def largest_wait_and_start_up_ms() -> tuple[float, float]:
@@ -234,8 +234,10 @@ def _scenario(network: PublishedNetwork, row: PublishedRow, memory_bytes_per_s: 
     compute_s, update_s = iteration_s(_compute_row(row)), optimizer_s(row.model, memory_bytes_per_s)
     bucketing = BUCKETING[row.method]
     return Scenario(
-        cluster=shipped.cluster(network.part, row.nodes),
-        workload=shipped.workload_from_compute_time(MODELS[row.model], compute_s, int(row.batch_per_gpu), update_s),
+        cluster=shipped_parts.cluster(network.part, row.nodes),
+        workload=shipped_parts.workload_from_compute_time(
+            MODELS[row.model], compute_s, int(row.batch_per_gpu), update_s
+        ),
         strategy=DenseAllReduce(
             algorithm="ring",
             bucketing=bucketing,  # type: ignore[arg-type]

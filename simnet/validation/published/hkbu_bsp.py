@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from simnet.validation.outcome import Alternative, Limit, Outcome, Prediction
 from simnet.validation.published import hkbu
-from simnet.validation.shipped import PublishedNetwork
+from simnet.validation.shipped_parts import PublishedNetwork
 from simnet.validation.study import all_predictions
 
 ORDER = 1

@@ -10,7 +10,7 @@ from dataclasses import replace
 from simnet.validation import extrapolation
 from simnet.validation.outcome import Alternative, Limit, Outcome
 from simnet.validation.published import hkbu
-from simnet.validation.shipped import cached, with_value
+from simnet.validation.shipped_parts import cached, with_value
 from simnet.validation.study import Fit, Study
 
 ORDER = 2.5

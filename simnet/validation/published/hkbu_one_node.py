@@ -6,7 +6,7 @@ from dataclasses import replace
 from simnet.cluster.hardware import Calibration
 from simnet.validation.outcome import Alternative, Limit, Outcome
 from simnet.validation.published import hkbu
-from simnet.validation.shipped import PublishedNetwork
+from simnet.validation.shipped_parts import PublishedNetwork
 from simnet.validation.study import Study, all_predictions
 
 ORDER = 11

@@ -9,7 +9,7 @@ from msgspec import structs
 from simnet.core.units import Duration
 from simnet.validation.outcome import Alternative, Limit, Outcome
 from simnet.validation.published import hkbu
-from simnet.validation.shipped import PublishedNetwork
+from simnet.validation.shipped_parts import PublishedNetwork
 from simnet.validation.study import Study, all_predictions
 
 ORDER = 2

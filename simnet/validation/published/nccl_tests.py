@@ -10,12 +10,12 @@ from simnet.calibration.nccl_log import LogRow, NcclLog
 from simnet.cluster import topology
 from simnet.cluster.hardware import Calibration
 from simnet.cluster.nccl_costs import NcclCosts
-from simnet.collectives import algorithms, loads
+from simnet.collectives import algorithms, link_loads
 from simnet.core import files
 from simnet.core.errors import SimnetError
 from simnet.core.units import Duration, format_seconds
 from simnet.engine import calibration_draws
-from simnet.validation import published_rows, shipped
+from simnet.validation import published_rows, shipped_parts
 from simnet.validation.outcome import Alternative, Limit, Outcome, Parameter, Prediction
 from simnet.validation.published_rows import PublishedRow
 
@@ -115,7 +115,7 @@ def _key(name: str, row: LogRow, place: str) -> str:
 def fit(logs: Sequence[NcclLog]) -> Calibration:
     """Return the shipped calibration with the costs of NCCL fitted to logs, as `simnet calibrate` does."""
     costs = nccl_fit.fit_costs(nccl_fit.select_all_reduces(logs))
-    cluster = shipped.cluster(CLUSTER, 1)
+    cluster = shipped_parts.cluster(CLUSTER, 1)
     rates = float(cluster.intra_node.bytes_per_s), float(cluster.inter_node.bytes_per_s) * cluster.nics_per_node
     in_node, between = costs.intra_node_efficiency, costs.inter_node_efficiency
     nccl = structs.replace(
@@ -123,7 +123,7 @@ def fit(logs: Sequence[NcclLog]) -> Calibration:
         intra_node_efficiency=None if in_node is None else in_node / rates[0],
         inter_node_efficiency=None if between is None else between / rates[1],
     )
-    return structs.replace(shipped.calibration(CALIBRATION), nccl=nccl)
+    return structs.replace(shipped_parts.calibration(CALIBRATION), nccl=nccl)
 
 
 def predict(
@@ -131,11 +131,11 @@ def predict(
 ) -> tuple[Prediction, ...]:
     """Return the simulated all-reduces of these sizes against a log."""
     rows = [row for row in log_rows(gpus) if sizes.holds(row)]
-    cluster = shipped.cluster(CLUSTER, -(-gpus // RANKS_PER_NODE))
+    cluster = shipped_parts.cluster(CLUSTER, -(-gpus // RANKS_PER_NODE))
     nodes = topology.build(structs.replace(cluster, ranks_per_node=min(gpus, RANKS_PER_NODE)), calibrated)
 
     def simulated_s(message_bytes: float) -> float:
-        return loads.duration_s(nodes, algorithms.choose(algorithm, nodes, message_bytes), message_bytes)
+        return link_loads.duration_s(nodes, algorithms.choose(algorithm, nodes, message_bytes), message_bytes)
 
     return tuple(
         Prediction(

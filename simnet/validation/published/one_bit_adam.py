@@ -10,10 +10,10 @@ from simnet.engine.result import StrategyResult
 from simnet.engine.scenario import RunSettings, Scenario
 from simnet.engine.simulation import simulate
 from simnet.strategies import AnyStrategy, DenseAllReduce, OneBitAdam
-from simnet.validation import outcome, published_rows, shipped
+from simnet.validation import outcome, published_rows, shipped_parts
 from simnet.validation.outcome import Parameter
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.shipped import PublishedNetwork, cached
+from simnet.validation.shipped_parts import PublishedNetwork, cached
 from simnet.workload.workload import Workload
 
 SOURCE = "1-bit Adam"
@@ -129,7 +129,7 @@ def _scenario(network: PublishedNetwork, num_nodes: int, strategy: AnyStrategy, 
         batch_per_rank=BATCH,
     )
     return Scenario(
-        cluster=shipped.cluster(network.part, num_nodes),
+        cluster=shipped_parts.cluster(network.part, num_nodes),
         workload=workload,
         strategy=strategy,
         run=RunSettings(grad_accumulation=accumulated),
@@ -138,7 +138,7 @@ def _scenario(network: PublishedNetwork, num_nodes: int, strategy: AnyStrategy, 
 
 def unfitted(network: PublishedNetwork) -> Calibration:
     """Return the network's calibration without any fitted value."""
-    return shipped.unfitted(network.part, kernels={}, poll_s=Duration(0), all_to_all_efficiency=1.0)
+    return shipped_parts.unfitted(network.part, kernels={}, poll_s=Duration(0), all_to_all_efficiency=1.0)
 
 
 def row_in_table_and_figure(network: PublishedNetwork) -> PublishedRow:

@@ -7,7 +7,7 @@ from simnet.cluster.hardware import Calibration
 from simnet.validation.outcome import Limit, Outcome
 from simnet.validation.published import one_bit_adam as paper
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.shipped import PublishedNetwork
+from simnet.validation.shipped_parts import PublishedNetwork
 from simnet.validation.study import Study, all_predictions
 from simnet.workload import training_step
 

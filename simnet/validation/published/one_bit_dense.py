@@ -7,7 +7,7 @@ from simnet.calibration.comparison import mean_error
 from simnet.validation.outcome import Alternative, Limit, Outcome, Prediction
 from simnet.validation.published import one_bit_adam as paper
 from simnet.validation.published import one_bit_models as models
-from simnet.validation.shipped import PublishedNetwork, with_value
+from simnet.validation.shipped_parts import PublishedNetwork, with_value
 from simnet.validation.study import Study, all_predictions
 
 ORDER = 7

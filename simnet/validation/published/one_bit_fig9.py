@@ -14,7 +14,7 @@ from simnet.validation.outcome import Alternative, Limit, Outcome
 from simnet.validation.published import one_bit_adam as paper
 from simnet.validation.published import one_bit_models as models
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.shipped import with_value
+from simnet.validation.shipped_parts import with_value
 from simnet.validation.study import Fit, Study
 
 ORDER = 9

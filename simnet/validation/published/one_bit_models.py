@@ -7,15 +7,15 @@ from functools import partial
 from msgspec import structs
 
 from simnet.cluster.hardware import Calibration
+from simnet.cluster.kernel_times import KernelTime
 from simnet.cluster.network_costs import LibraryCosts
-from simnet.cluster.timed_work import KernelTime
 from simnet.core.units import Duration
 from simnet.strategies import AnyStrategy
 from simnet.validation import extrapolation
 from simnet.validation.outcome import Parameter
 from simnet.validation.published import one_bit_adam as paper
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.shipped import PublishedNetwork, cached, cluster
+from simnet.validation.shipped_parts import PublishedNetwork, cached, cluster
 from simnet.validation.study import Fit, Study
 
 ALGORITHMS = ("ring", "hierarchical", "tree")

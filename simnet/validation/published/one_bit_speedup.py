@@ -13,7 +13,7 @@ from simnet.validation.outcome import Alternative, Limit, Outcome
 from simnet.validation.published import one_bit_adam as paper
 from simnet.validation.published import one_bit_models as models
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.shipped import PublishedNetwork
+from simnet.validation.shipped_parts import PublishedNetwork
 from simnet.validation.study import Study, all_predictions
 
 ORDER = 8

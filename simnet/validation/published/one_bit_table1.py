@@ -6,7 +6,7 @@ from dataclasses import replace
 from simnet.validation.outcome import Alternative, Limit, Outcome
 from simnet.validation.published import one_bit_adam as paper
 from simnet.validation.published import one_bit_models as models
-from simnet.validation.shipped import with_value
+from simnet.validation.shipped_parts import with_value
 from simnet.validation.study import Study, all_predictions
 
 ORDER = 3

@@ -8,12 +8,12 @@ from simnet.core.units import Bandwidth, Duration
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
 from simnet.strategies import DenseAllReduce
-from simnet.validation import published_rows, shipped
+from simnet.validation import published_rows, shipped_parts
 from simnet.validation.outcome import Alternative, Limit, Outcome, Parameter, compute_parameter
 from simnet.validation.published.one_bit_adam import INFINIBAND
 from simnet.validation.published.one_bit_models import single_node
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.shipped import with_value
+from simnet.validation.shipped_parts import with_value
 from simnet.validation.study import Fit, Study
 
 ORDER = 12
@@ -68,7 +68,7 @@ def _iteration_s(calibration: Calibration, row: PublishedRow) -> float:
         intra_node=Link(bytes_per_s=Bandwidth(150e9), alpha_s=Duration(3.4e-6)),
         inter_node=Link(bytes_per_s=Bandwidth(100e9 / 8), alpha_s=Duration(14e-6)),
     )
-    workload = shipped.workload_from_compute_time(row.model, _single(row.model).value, BATCH)
+    workload = shipped_parts.workload_from_compute_time(row.model, _single(row.model).value, BATCH)
     scenario = Scenario(cluster=cluster, workload=workload, calibration=calibration, strategy=DenseAllReduce())
     return simulate(scenario).result.iteration_s
 

@@ -10,7 +10,7 @@ from simnet.core.units import Bandwidth, Duration
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
 from simnet.strategies import FullShard
-from simnet.validation import published_rows, shipped
+from simnet.validation import published_rows, shipped_parts
 from simnet.validation.outcome import Alternative, Limit, Outcome
 from simnet.validation.published_rows import PublishedRow
 from simnet.validation.study import Fit, Study
@@ -89,7 +89,7 @@ def _milliseconds(seconds: float) -> str:
 
 def _iteration_s(numbers: StepSeconds, row: PublishedRow, *, overlap: bool) -> float:
     compute_s = getattr(numbers, METHODS[row.method])
-    calibration = shipped.calibration(CALIBRATION)
+    calibration = shipped_parts.calibration(CALIBRATION)
     cluster = Cluster(
         num_nodes=row.nodes,
         ranks_per_node=row.gpus_per_node,

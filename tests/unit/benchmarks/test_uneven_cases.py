@@ -1,5 +1,5 @@
 from benchmarks import regions, uneven_cases
-from simnet.engine import prepared
+from simnet.engine import prepared_scenario
 from simnet.engine.scenario import load
 
 
@@ -7,7 +7,7 @@ def test_every_row_is_a_scenario_for_the_executor_that_its_table_names():
     for table in uneven_cases.tables():
         expected = {"The exact executor, a slow rank": "exact", "All ranks alike, folded, a DDP step": "folded"}
         for one in table.rows:
-            found = prepared.PreparedScenario(load("bert_base_10gbit", one.settings))
+            found = prepared_scenario.PreparedScenario(load("bert_base_10gbit", one.settings))
             assert found.fidelity == expected.get(table.title, "grouped"), one.title
 
 

@@ -14,11 +14,11 @@ needs("torch")
 
 import torch.distributed as dist
 
-from binsgdm.comm import lost, stores
-from binsgdm.comm.lost import Company, Home
+from binsgdm.comm import lost_ranks, stores
+from binsgdm.comm.lost_ranks import Company, Home
 
 ME, OTHER = 5, 7
-HERE = Home(*lost._home())
+HERE = Home(*lost_ranks._home())
 FAR = Home(1, 4711, 1)
 
 
@@ -39,7 +39,7 @@ def child():
 
 
 def home_of(process: subprocess.Popen) -> Home:
-    found = lost._stat(process.pid)
+    found = lost_ranks._stat(process.pid)
     assert found is not None
     return Home(HERE.host, process.pid, found[1])
 
@@ -60,12 +60,12 @@ def test_a_process_that_has_ended_is_gone_also_before_its_parent_has_asked(store
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert find(one) == f"rank 7 is gone (process {child.pid})"
     child.wait()
-    assert lost.state_of(one.homes[OTHER]) == "ended"
+    assert lost_ranks.state_of(one.homes[OTHER]) == "ended"
 
 
 def test_another_process_of_the_same_number_is_not_the_rank(store):
-    assert lost.state_of(HERE) == "running"
-    assert lost.state_of(HERE._replace(start=HERE.start - 1)) == "ended"
+    assert lost_ranks.state_of(HERE) == "running"
+    assert lost_ranks.state_of(HERE._replace(start=HERE.start - 1)) == "ended"
 
 
 def test_a_stopped_process_is_named_as_stopped(store, child):

@@ -11,9 +11,9 @@ needs("torch")
 import torch
 import torch.distributed as dist
 
-from binsgdm.comm import pending
+from binsgdm.comm import nccl_wait
 from binsgdm.comm.groups import Groups, store_key
-from binsgdm.comm.pending import Pending
+from binsgdm.comm.nccl_wait import Pending
 
 
 class Work:
@@ -60,7 +60,7 @@ def waiting(work: Work, event: Event | None, monkeypatch: pytest.MonkeyPatch) ->
     one = Pending()
     one.add(work, "group", torch.device("cuda", 1))  # type: ignore[arg-type]
     of_gpu = type("Streams", (), {"current": lambda _: "stream", "record": lambda *_: event})()
-    monkeypatch.setattr(pending.streams, "of", lambda _: of_gpu)
+    monkeypatch.setattr(nccl_wait.streams, "of", lambda _: of_gpu)
     return one
 
 
@@ -107,6 +107,6 @@ def test_it_ends_with_the_store_which_a_process_had_that_is_gone(groups, monkeyp
 
 def test_an_error_that_nccl_reported_is_no_end_of_the_work(groups, monkeypatch) -> None:
     """NCCL's collective counts as ended when it has failed; the GPU never gets beyond it."""
-    monkeypatch.setattr(pending, "REPORTED_S", 0.01)
+    monkeypatch.setattr(nccl_wait, "REPORTED_S", 0.01)
     with pytest.raises(RuntimeError, match="NCCL reported an error"):
         waiting(Work(ended=True), Event(looks=10**9), monkeypatch).wait(groups[0])

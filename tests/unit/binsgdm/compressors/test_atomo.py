@@ -12,7 +12,7 @@ import torch
 from binsgdm.comm import run_in_lockstep
 from binsgdm.compressors.atomo import Atomo, probabilities
 from binsgdm.compressors.base import Payload
-from binsgdm.compressors.feedback import WithoutFeedback
+from binsgdm.compressors.error_feedback import WithoutFeedback
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.random import Key
 from tests.helpers.low_rank_samples import NUMEL, SHAPES, WHOLE, bucket, context, energy, normal, with_spectrum

@@ -13,7 +13,7 @@ import torch
 from binsgdm.comm import RankContext, run_in_lockstep
 from binsgdm.compressors.aggregation import all_reduce_payloads, gather_payloads
 from binsgdm.compressors.base import GradientBucket
-from binsgdm.compressors.feedback import ErrorFeedback, WithoutFeedback
+from binsgdm.compressors.error_feedback import ErrorFeedback, WithoutFeedback
 from binsgdm.compressors.residuals import Residuals
 from binsgdm.compressors.signs import ScaledSign
 from binsgdm.compressors.sparse import RandomK, TopK

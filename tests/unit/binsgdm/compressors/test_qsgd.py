@@ -12,7 +12,7 @@ import torch
 from benchmarks.bounds import variance_bound
 from binsgdm.comm import RankContext, run_in_lockstep
 from binsgdm.compressors.base import GradientBucket, Payload
-from binsgdm.compressors.feedback import WithoutFeedback
+from binsgdm.compressors.error_feedback import WithoutFeedback
 from binsgdm.compressors.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.random import Key

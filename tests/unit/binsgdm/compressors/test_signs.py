@@ -12,7 +12,7 @@ import torch
 
 from binsgdm.comm import Message, Protocol, RankContext, run_in_lockstep
 from binsgdm.compressors.base import Compressor, GradientBucket, Payload
-from binsgdm.compressors.feedback import ErrorFeedback, WithoutFeedback
+from binsgdm.compressors.error_feedback import ErrorFeedback, WithoutFeedback
 from binsgdm.compressors.signs import MajorityVote, OneBitSGD, ScaledSign, TernGrad
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.random import Key

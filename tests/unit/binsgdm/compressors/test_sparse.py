@@ -13,7 +13,7 @@ import torch
 from binsgdm.comm import RankContext, run_in_lockstep
 from binsgdm.compressors.aggregation import all_reduce_payloads
 from binsgdm.compressors.base import GradientBucket, Payload
-from binsgdm.compressors.feedback import WithoutFeedback
+from binsgdm.compressors.error_feedback import WithoutFeedback
 from binsgdm.compressors.sparse import (
     MSTopK,
     RandomK,

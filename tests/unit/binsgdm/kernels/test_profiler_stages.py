@@ -9,7 +9,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from binsgdm import BinSGDM
-from binsgdm.kernels.stages import stage, staged
+from binsgdm.kernels.profiler_stages import stage, staged
 
 
 def names_in(trace: profile) -> set[str]:

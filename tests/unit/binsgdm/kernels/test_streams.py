@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from binsgdm import BinSGDM
 from binsgdm.comm.thread import CommunicationThread
 from binsgdm.comm.transport import Transport
-from binsgdm.optimizers.scheme import SCHEMES, Scheme
 from binsgdm.optimizers.session import Session
+from binsgdm.optimizers.sign_exchange import SCHEMES, Scheme
 from binsgdm.optimizers.worker import Worker
 from binsgdm.parallel.local_gradients import OwnParameters, keep_gradients_local
 from binsgdm.parallel.overlapped import OverlappedSession

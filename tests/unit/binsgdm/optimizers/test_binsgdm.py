@@ -140,7 +140,7 @@ def test_odd_shapes_work():
 def test_bucket_boundaries_do_not_change_the_result(rounding):
     """Draws are counted by place in the flat order, which starts anew with every bucket only by padding."""
     from binsgdm.comm import run_in_lockstep
-    from binsgdm.optimizers.scheme import Scheme
+    from binsgdm.optimizers.sign_exchange import Scheme
     from binsgdm.optimizers.worker import Worker
 
     results = []

@@ -23,8 +23,8 @@ from binsgdm.comm import Member, run_in_lockstep
 from binsgdm.kernels import cpu, numba_kernels
 from binsgdm.optimizers import rehearsal
 from binsgdm.optimizers.binsgdm import BinSGDM
-from binsgdm.optimizers.scheme import SCHEMES, Scheme
 from binsgdm.optimizers.session import Session
+from binsgdm.optimizers.sign_exchange import SCHEMES, Scheme
 from tests.helpers.launch import meeting_point
 
 RANKS, RANKS_PER_NODE = 4, 2

@@ -10,8 +10,8 @@ needs("torch")
 import torch
 
 from binsgdm.recording.cuda_streams import noted_cuda_streams
+from binsgdm.recording.rank_streams import Computed, Position
 from binsgdm.recording.recorder import Recorder
-from binsgdm.recording.tape import Computed, Position
 
 
 class PretendGpu:

@@ -12,7 +12,7 @@ from simnet.analysis.convergence import shipped
 from simnet.analysis.tune import chosen, dense_systems, systems
 from simnet.analysis.verdict import MEASURE_FIRST, MISSED, PAYS, UNCERTAIN
 from simnet.cluster.hardware import Calibration
-from simnet.cluster.timed_work import HostCost, KernelTime
+from simnet.cluster.kernel_times import HostCost, KernelTime
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration, Size
 from simnet.engine import model_error

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.analysis.key_places import KeyPlaces
+from simnet.analysis.key_index import KeyPlaces
 
 
 @given(st.lists(st.tuples(st.text(max_size=3), st.integers(0, 2**62)), max_size=200))

@@ -10,7 +10,7 @@ from simnet.analysis.step_cost import StepCost
 from simnet.analysis.time_to_target import TimesToTarget, times_to_target
 from simnet.analysis.whatif import SLOW_KERNEL_FACTOR
 from simnet.cluster.hardware import Calibration, LinkCalibration
-from simnet.cluster.timed_work import KernelTime
+from simnet.cluster.kernel_times import KernelTime
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration
 from simnet.engine.simulation import simulate

@@ -17,7 +17,7 @@ from simnet.analysis.verdict import (
     verdict_of,
 )
 from simnet.cluster.hardware import Calibration
-from simnet.cluster.timed_work import KernelTime
+from simnet.cluster.kernel_times import KernelTime
 from simnet.core.units import Bandwidth, Duration
 from simnet.strategies import DenseAllReduce, OneBitAdam, TopK
 from tests.helpers.advise_samples import scenario

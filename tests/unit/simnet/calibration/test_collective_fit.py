@@ -12,16 +12,16 @@ from simnet.calibration.comparison import Comparison
 from simnet.calibration.fitted_part import check_errors, widen
 from simnet.calibration.measurement_file import MeasurementFile, Series
 from simnet.calibration.nodes_fit import TimedBytes
-from simnet.calibration.numeric import non_negative_least_squares
+from simnet.calibration.solvers import non_negative_least_squares
 from simnet.cluster import topology
 from simnet.cluster.hardware import Calibration, Cluster, Link, LinkCalibration
 from simnet.cluster.network_costs import NodesPoint
 from simnet.cluster.schedule import GroupKind, Schedule
 from simnet.cluster.topology import Topology
-from simnet.collectives import direct, loads, ring
+from simnet.collectives import direct, link_loads, ring
+from simnet.core.bounded_types import MAX_SPREAD
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration
-from simnet.core.values import MAX_SPREAD
 from tests.helpers.measurement_samples import measurements, setup
 
 SHAPES = ((2, 1, 1.25e8), (3, 1, 1.25e8), (4, 1, 2.5e7), (2, 2, 1.25e8), (8, 1, 2.5e7))
@@ -62,7 +62,7 @@ def simulated(calibration: Calibration, noise: float = 0.0, *, knows_nic: bool =
         nodes = topology.build(cluster(*shape), calibration)
         for kind, name, schedule in schedules(nodes):
             for size in SIZES:
-                time_s = loads.duration_s(nodes, schedule, size)
+                time_s = link_loads.duration_s(nodes, schedule, size)
                 lanes = {"world": 1, "inter_node": shape[1], "intra_node": shape[0]}[kind]
                 labels = {
                     "group": kind, "group_size": nodes.group(kind).size, "message_bytes": int(size), "dtype": "uint8",

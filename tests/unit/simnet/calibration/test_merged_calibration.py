@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simnet.calibration import over_base
+from simnet.calibration import merged_calibration
 from simnet.core.files import data_path
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.golden import IPERF3
@@ -49,7 +49,7 @@ def test_a_fit_replaces_what_it_measured_with_its_intervals_and_nothing_else() -
         "libraries": {"qsgd": {"carries": ["qsgd"], "efficiency": 0.7}},
         "intervals": {"inter_node.efficiency": [0.99, 1.01]},
     }
-    found = over_base.lay_over(measured, given)
+    found = merged_calibration.lay_over(measured, given)
     assert found["title"] == "mine"
     assert found["inter_node"] == {"latency": "1 us", "efficiency": 0.9, "source": "s", "measured_on": "10 Gbit/s"}
     assert found["kernels"] == {"merge": {"time_per_element": "3 ns"}, "quantize": {"time_per_element": "2 ns"}}

@@ -12,11 +12,11 @@ from simnet.calibration.nccl_log import NcclLog
 from simnet.cluster import nccl_model, topology
 from simnet.cluster.hardware import Calibration
 from simnet.cluster.nccl_costs import NcclCosts
-from simnet.collectives import algorithms, loads, ring
+from simnet.collectives import algorithms, link_loads, ring
 from simnet.core import files
 from simnet.core.errors import SimnetError
 from simnet.core.units import Duration
-from simnet.validation import shipped
+from simnet.validation import shipped_parts as shipped
 from tests.helpers.golden import GOLDEN
 
 LARGE = 16 * 1024**2
@@ -254,7 +254,7 @@ def test_a_calibration_simulated_with_the_defaults_takes_the_fitted_times_at_eve
         nodes = topology.build(changed(azure, num_nodes=one.num_nodes, ranks_per_node=one.ranks_per_node), calibrated)
         sizes = np.array([float(row.message_bytes) for row in one.rows])
         expected = nccl_fit.all_reduce_s(known, one.num_nodes, one.ranks_per_node, sizes)
-        simulated = [loads.duration_s(nodes, algorithms.choose(None, nodes, size), size) for size in sizes]
+        simulated = [link_loads.duration_s(nodes, algorithms.choose(None, nodes, size), size) for size in sizes]
         # the file rounds its numbers to four digits or so
         assert simulated == pytest.approx(expected.tolist(), rel=1e-3), one.world_size
 
@@ -268,7 +268,7 @@ def test_a_ring_of_links_takes_what_the_model_says_of_nccls_ring() -> None:
         for size in (2.0**24, 5e7, 2.0**28):  # smaller ones across nodes wait for the links in the node
             expected = min(nccl_model.seconds(one, at, size) for one in rings)
             # 5 %: between two points of the curve, a protocol may change
-            found = loads.duration_s(nodes, ring.all_reduce(nodes.group("world")), size)
+            found = link_loads.duration_s(nodes, ring.all_reduce(nodes.group("world")), size)
             assert found == pytest.approx(expected, rel=0.05), (num_nodes, size)
 
 

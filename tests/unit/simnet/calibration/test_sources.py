@@ -19,7 +19,7 @@ from simnet.core.files import gunzipped
 from simnet.core.units import Bandwidth, Duration
 from simnet.strategies.kernel_table import every
 from simnet.traces import kineto
-from simnet.validation import shipped
+from simnet.validation import shipped_parts
 from tests.helpers.golden import GLOO, IPERF3
 from tests.helpers.measurement_samples import measurements, setup
 
@@ -173,7 +173,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def test_iperf3_gives_the_efficiency_and_its_spread() -> None:
-    slow = shipped.cluster("generic_25gbit")
+    slow = shipped_parts.cluster("generic_25gbit")
     fitted = iperf3.fit_goodput(read(IPERF3), IPERF3, slow)
     link = fitted.table["inter_node"]
     assert isinstance(link, dict)
@@ -205,7 +205,7 @@ def test_iperf3_gives_the_efficiency_and_its_spread() -> None:
 )
 def test_what_iperf3_has_not_measured_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(SimnetError, match=message):
-        iperf3.fit_goodput({**read(IPERF3), **change}, HERE, shipped.cluster("generic_25gbit"))
+        iperf3.fit_goodput({**read(IPERF3), **change}, HERE, shipped_parts.cluster("generic_25gbit"))
 
 
 def test_a_trace_of_gloo_tells_steps_phases_and_messages() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from simnet.calibration import agreement, over_base, step_fit, step_part, step_rows
+from simnet.calibration import agreement, merged_calibration, step_fit, step_part, step_rows
 from simnet.calibration.comparison import Comparison, mean_error
 from simnet.calibration.step_fit import StepFit
 from simnet.calibration.step_model import StepModel, Trained
@@ -24,7 +24,7 @@ from simnet.engine import scenario
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
 from simnet.strategies import DenseAllReduce
-from simnet.validation import shipped
+from simnet.validation import shipped_parts
 from simnet.validation.published import hkbu
 from simnet.validation.published import one_bit_adam as paper
 from simnet.validation.published_rows import PublishedRow
@@ -63,7 +63,7 @@ def timed(
 
 
 def test_compute_links_and_codec_are_found_again() -> None:
-    true = replace(shipped.calibration("v100_tcp_estimate"), codec_efficiency=0.1)
+    true = replace(shipped_parts.calibration("v100_tcp_estimate"), codec_efficiency=0.1)
     true = step_fit.with_efficiency(step_fit.with_efficiency(true, "intra_node", 0.3), "inter_node", 0.4)
     rows = timed([row(1, 1), row(1), row(1, strategy="qsgd"), row(2), row(4)], true, {("", 32): 1.3})
     start = replace(true, codec_efficiency=0.9)
@@ -80,7 +80,7 @@ def test_compute_links_and_codec_are_found_again() -> None:
 
 
 def test_the_exchange_of_a_compressing_strategy_gets_rates_of_its_own_by_nodes() -> None:
-    true = replace(shipped.calibration("v100_tcp_estimate"), codec_efficiency=0.1)
+    true = replace(shipped_parts.calibration("v100_tcp_estimate"), codec_efficiency=0.1)
     true = step_fit.with_efficiency(true, "inter_node", 0.4)
     points = (NodesPoint(nodes=2, efficiency=0.2), NodesPoint(nodes=4, efficiency=0.5))
     true = replace(true, libraries={"other": LibraryCosts(carries=("qsgd",), by_nodes=points)})
@@ -93,7 +93,7 @@ def test_the_exchange_of_a_compressing_strategy_gets_rates_of_its_own_by_nodes()
 
 
 def test_an_exchange_that_no_rate_explains_is_predicted_with_a_reason() -> None:
-    true = replace(shipped.calibration("v100_tcp_estimate"), codec_efficiency=0.1)
+    true = replace(shipped_parts.calibration("v100_tcp_estimate"), codec_efficiency=0.1)
     rows = timed([row(1), row(2), row(1, strategy="qsgd"), row(2, strategy="qsgd")], true, {})
     rows[-1] = changed(rows[-1], step_s=0.0901)
     found = fit(rows, replace(true, codec_efficiency=0.9))
@@ -103,7 +103,7 @@ def test_an_exchange_that_no_rate_explains_is_predicted_with_a_reason() -> None:
 
 def test_a_library_of_the_base_no_longer_carries_what_was_measured() -> None:
     base = {"libraries": {"mpi": {"carries": ["one_bit_adam", "qsgd"]}, "gloo": {"carries": ["top_k"]}}}
-    found = over_base.lay_over({"libraries": {"qsgd": {"carries": ["qsgd", "top_k"]}}}, base)
+    found = merged_calibration.lay_over({"libraries": {"qsgd": {"carries": ["qsgd", "top_k"]}}}, base)
     assert found["libraries"] == {"mpi": {"carries": ["one_bit_adam"]}, "qsgd": {"carries": ["qsgd", "top_k"]}}
 
 
@@ -131,7 +131,7 @@ def test_a_row_takes_the_options_of_the_baseline_of_its_kind() -> None:
 
 def test_links_that_other_files_measure_stay_as_they_are() -> None:
     points = (NodesPoint(nodes=2, efficiency=0.2),)
-    true = replace(shipped.calibration("v100_tcp_estimate"), codec_efficiency=0.1, by_nodes=points)
+    true = replace(shipped_parts.calibration("v100_tcp_estimate"), codec_efficiency=0.1, by_nodes=points)
     rows = timed([row(2), row(2, strategy="qsgd")], true, {})
     model = Trained(lambda _: TRAINED, simulate_s)
     found = step_fit.fit(rows, model, replace(true, codec_efficiency=0.9), ("inter_node",))

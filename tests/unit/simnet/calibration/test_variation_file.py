@@ -10,9 +10,9 @@ import pytest
 from simnet.calibration import variation_file, variation_files, variation_fit
 from simnet.calibration.variation_fit import FittedVariation
 from simnet.cluster import topology
+from simnet.engine.random_factors import Variation
 from simnet.engine.scenario import Scenario, load
 from simnet.engine.simulation import simulate
-from simnet.engine.variation import Variation
 from tests.helpers import rank_runs
 from tests.helpers.scenario_samples import pod, write
 

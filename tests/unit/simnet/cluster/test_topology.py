@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from simnet.cluster.hardware import Calibration, LinkCalibration, SlowNode
-from simnet.collectives import loads, tree
+from simnet.collectives import link_loads, tree
 from simnet.core.units import Duration, Size
 from tests.helpers.topologies import leaves, topology
 
@@ -51,5 +51,5 @@ def test_a_few_nodes_of_each_kind_tell_the_load_of_the_whole_tree(num_nodes):
     network = topology(num_nodes, 2)
     few = tree.all_reduce(network.group("world"), 3)
     every = replace(few, busiest_nodes=())
-    assert loads.duration_s(network, few, 1e7) == loads.duration_s(network, every, 1e7)
-    assert loads.nic_bytes_per_node(network, few, 1e7) == loads.nic_bytes_per_node(network, every, 1e7)
+    assert link_loads.duration_s(network, few, 1e7) == link_loads.duration_s(network, every, 1e7)
+    assert link_loads.nic_bytes_per_node(network, few, 1e7) == link_loads.nic_bytes_per_node(network, every, 1e7)

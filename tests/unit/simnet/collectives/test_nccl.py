@@ -11,12 +11,12 @@ from simnet.cluster import nccl_model
 from simnet.cluster.hardware import Calibration, LinkCalibration, SlowNode
 from simnet.cluster.network_costs import DOUBLING_FACTOR, LibraryCosts, NodesPoint
 from simnet.cluster.schedule import GroupKind
-from simnet.collectives import algorithms, broadcast, loads, nccl
+from simnet.collectives import algorithms, broadcast, link_loads, nccl
 from simnet.core.errors import SimnetError
 from simnet.engine import calibration_draws
 from simnet.engine.calibration_draws import Draw
 from simnet.engine.execute_schedule import Exact
-from simnet.engine.prepared import TimedProgram
+from simnet.engine.prepared_scenario import TimedProgram
 from simnet.engine.scenario import RunSettings
 from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StepTimer
@@ -80,11 +80,11 @@ def test_nics_carry_what_rings_and_trees_send(num_nodes: int, tree_bytes: float)
     network = topology(num_nodes, 4, FITTED)
     ring, tree = (nccl.all_reduce(network.group("world"), name, "Simple") for name in ("ring", "tree"))
     ranks = 4 * num_nodes
-    assert loads.nic_bytes_per_node(network, ring, 1.0) == pytest.approx(2 * (ranks - 1) / ranks)
-    assert loads.nic_bytes_per_node(network, tree, 1.0) == pytest.approx(tree_bytes)
+    assert link_loads.nic_bytes_per_node(network, ring, 1.0) == pytest.approx(2 * (ranks - 1) / ranks)
+    assert link_loads.nic_bytes_per_node(network, tree, 1.0) == pytest.approx(tree_bytes)
     _, executor = run_exact(network, tree, 1e6)
     sent = [size for link, size in executor.network.bytes_sent.items() if link.kind == "nic_tx"]
-    inflated = loads.phases(network, tree, 1e6)[0][0].inflated_bytes["nic_tx"]
+    inflated = link_loads.phases(network, tree, 1e6)[0][0].inflated_bytes["nic_tx"]
     assert max(sent) == pytest.approx(inflated)
 
 
@@ -131,7 +131,7 @@ def test_bytes_out_of_a_node_are_those_of_the_node_that_sends_most(way: broadcas
     for schedule in (broadcast.tree(world, way), broadcast.pipeline(world, 16, way)):
         _, executor = run_exact(network, schedule, 1e6)
         sent = [size for link, size in executor.network.bytes_sent.items() if link.kind == "nic_tx"]
-        assert loads.nic_bytes_per_node(network, schedule, 1e6) == pytest.approx(max(sent))
+        assert link_loads.nic_bytes_per_node(network, schedule, 1e6) == pytest.approx(max(sent))
 
 
 def test_an_all_gather_is_half_of_a_ring_all_reduce() -> None:
@@ -176,7 +176,7 @@ def test_two_all_reduces_share_the_links() -> None:
         for number in range(network.world_size):
             env.process(rank(number, sequence))
     env.run()
-    alone_s, latency_s = run_folded(network, schedule, size), loads.lower_bound_s(network, schedule)
+    alone_s, latency_s = run_folded(network, schedule, size), link_loads.lower_bound_s(network, schedule)
     assert max(ends) == pytest.approx(latency_s + 2 * (alone_s - latency_s))
 
 
@@ -184,7 +184,7 @@ def test_a_slow_nic_slows_the_whole_pipeline() -> None:
     slow = topology(4, 2, FITTED, slow_nodes=(SlowNode(node=2, nic_slowdown=3.0),))
     even = topology(4, 2, FITTED)
     schedule, size = nccl.all_reduce(even.group("world"), "ring", "Simple"), 1e9
-    latency_s = loads.lower_bound_s(even, schedule)
+    latency_s = link_loads.lower_bound_s(even, schedule)
     bytes_s = run_exact(even, schedule, size)[0] - latency_s
     assert run_exact(slow, schedule, size)[0] == pytest.approx(latency_s + 3 * bytes_s)
 

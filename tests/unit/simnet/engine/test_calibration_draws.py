@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from simnet.cli.main import cli
 from simnet.cluster.hardware import Calibration, LinkCalibration
-from simnet.cluster.timed_work import KernelTime
+from simnet.cluster.kernel_times import KernelTime
 from simnet.core import files
 from simnet.core.errors import SimnetError
 from simnet.core.schema import build

@@ -6,7 +6,7 @@ import pytest
 from simnet.cluster.faults import CollectiveJitter, ComputeJitter, Pause, SlowRank
 from simnet.cluster.hardware import Fault
 from simnet.core.units import Duration
-from simnet.engine.variation import Variation, Varied
+from simnet.engine.random_factors import Variation, Varied
 from tests.helpers.topologies import topology
 
 JITTER, OTHERS = ComputeJitter(cv=0.1, ranks=(0, 1, 2)), ComputeJitter(cv=0.1, ranks=(3,))

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from simnet.cluster.hardware import Calibration, LinkCalibration, SlowNode
-from simnet.cluster.timed_work import KernelTime
+from simnet.cluster.kernel_times import KernelTime
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration, Size
 from simnet.engine.scenario import RunSettings, Scenario

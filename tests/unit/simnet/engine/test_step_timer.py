@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from simnet.analysis.tune import dense_systems, systems
 from simnet.cluster.hardware import Calibration, LinkCalibration
-from simnet.cluster.timed_work import HostCost
+from simnet.cluster.kernel_times import HostCost
 from simnet.core.units import Bandwidth, Duration
 from simnet.engine.scenario import RunSettings
 from simnet.engine.simulation import simulate

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from simnet.cli.main import cli
 from simnet.cluster.faults import ComputeJitter
 from simnet.cluster.hardware import Calibration, LinkCalibration, SlowNode
-from simnet.cluster.timed_work import KernelTime
+from simnet.cluster.kernel_times import KernelTime
 from simnet.core.units import Duration
 from simnet.engine import uncertainty
 from simnet.engine.scenario import RunSettings, load

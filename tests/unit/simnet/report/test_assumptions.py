@@ -2,13 +2,13 @@
 
 import simnet
 from simnet.engine.result import RunResult
-from simnet.report import assumed
+from simnet.report import assumptions
 
 BERT = "bert_base_10gbit"
 
 
 def rows(result: RunResult) -> dict[str, tuple[str, ...]]:
-    return {row[0]: tuple(row) for row in assumed.parts_table(result).rows}
+    return {row[0]: tuple(row) for row in assumptions.parts_table(result).rows}
 
 
 def test_every_part_says_where_it_comes_from_and_whether_it_was_measured() -> None:
@@ -30,7 +30,7 @@ def test_every_part_says_where_it_comes_from_and_whether_it_was_measured() -> No
 
 def test_every_value_with_an_interval_is_named() -> None:
     result = simnet.simulate(BERT, draws=20)
-    table = assumed.uncertain_table(result)
+    table = assumptions.uncertain_table(result)
     named = [row[0] for row in table.rows]
     assert {"the codec", "links between nodes", "compute", "the model itself, of a time"} <= set(named)
     assert dict(table.rows)["the GPU's memory"] == "up to 1.3 times slower"  # [0.75, 1]

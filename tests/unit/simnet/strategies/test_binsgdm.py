@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from simnet.analysis.tune import systems
 from simnet.cluster.hardware import Calibration
-from simnet.cluster.timed_work import KernelTime
+from simnet.cluster.kernel_times import KernelTime
 from simnet.cluster.topology import build
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration

@@ -5,7 +5,7 @@ from msgspec import ValidationError, convert
 from msgspec.structs import replace
 
 from simnet.cluster.hardware import Calibration
-from simnet.cluster.timed_work import KernelTime
+from simnet.cluster.kernel_times import KernelTime
 from simnet.core.errors import SimnetError
 from simnet.core.system_options import SystemOptions
 from simnet.core.units import Bandwidth, Duration, Size

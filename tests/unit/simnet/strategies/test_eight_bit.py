@@ -6,11 +6,11 @@ from msgspec.structs import replace
 from simnet.analysis import tune
 from simnet.analysis.advise import advise
 from simnet.cluster.hardware import Calibration
-from simnet.cluster.timed_work import KernelTime
+from simnet.cluster.kernel_times import KernelTime
 from simnet.core.errors import SimnetError
 from simnet.core.system_options import SystemOptions
 from simnet.core.units import Duration, Size
-from simnet.engine.prepared import PreparedScenario
+from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StepTimer
 from simnet.strategies import ByteGrad, DenseAllReduce, DiLoCo, Fp8AllReduce, HybridShard, Int8AllReduce

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from simnet.core.errors import SimnetError
 from simnet.engine import scenario
-from simnet.engine.prepared import PreparedScenario
+from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StepTimer

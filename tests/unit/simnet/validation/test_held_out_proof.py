@@ -17,7 +17,7 @@ from simnet.core.units import Bandwidth, Duration, Size
 from simnet.engine.scenario import Scenario
 from simnet.report.measured_steps import proof_text
 from simnet.strategies import DenseAllReduce
-from simnet.validation import disjoint
+from simnet.validation import held_out_proof
 from simnet.workload.workload import Workload
 from tests.helpers.training_samples import DENSE, HEAD, SETUP, step, write
 
@@ -51,7 +51,7 @@ def trained(tmp_path: Path) -> Path:
 
 
 def test_other_files_and_settings_are_disjoint(trained: Path) -> None:
-    proof = disjoint.check(scenario(links(2, 25e6), links(4, 50e6)), [(trained, read(trained))])
+    proof = held_out_proof.check(scenario(links(2, 25e6), links(4, 50e6)), [(trained, read(trained))])
     assert proof.is_proven
     assert (proof.num_predicted, proof.num_fitted) == (1, 1)
     assert proof.network_settings == ("2 x 1 ranks at 0.2 Gbit/s", "4 x 1 ranks at 0.4 Gbit/s")
@@ -61,19 +61,19 @@ def test_other_files_and_settings_are_disjoint(trained: Path) -> None:
 
 
 def test_a_calibration_that_names_nothing_proves_nothing(trained: Path) -> None:
-    proof = disjoint.check(scenario(), [(trained, read(trained))])
+    proof = held_out_proof.check(scenario(), [(trained, read(trained))])
     assert not proof.is_proven
     assert proof_text(proof).startswith("not proven")
 
 
 def test_the_network_of_a_setting_that_was_fitted_is_refused(trained: Path) -> None:
     with pytest.raises(SimnetError, match=r"t\.json: 4 x 1 ranks at 0.2 Gbit/s: the network was fitted"):
-        disjoint.check(scenario(links(4, 25e6)), [(trained, read(trained))])
+        held_out_proof.check(scenario(links(4, 25e6)), [(trained, read(trained))])
 
 
 def test_what_has_no_network_may_be_measured_where_is_trained(trained: Path) -> None:
     compute = replace(links(4, 25e6), measured=("kernel", "model"))
-    disjoint.check(scenario(compute, links(4, None)), [(trained, read(trained))])
+    held_out_proof.check(scenario(compute, links(4, None)), [(trained, read(trained))])
 
 
 @pytest.mark.parametrize("by_workload", [False, True])
@@ -83,11 +83,11 @@ def test_a_file_that_was_fitted_is_refused_however_it_is_written(by_workload: bo
     other.write_text(json.dumps(json.loads(trained.read_text()), indent=7, sort_keys=True))
     given = scenario(of_workload=(mine,)) if by_workload else scenario(mine)
     with pytest.raises(SimnetError, match=r"renamed.json: was fitted by the calibration or the workload \(as links"):
-        disjoint.check(given, [(other, read(other))])
+        held_out_proof.check(given, [(other, read(other))])
     changed: dict[str, Any] = json.loads(trained.read_text())
     changed["series"][0]["values"][0] *= 1.0001
     other.write_text(json.dumps(changed))
-    disjoint.check(given, [(other, read(other))])
+    held_out_proof.check(given, [(other, read(other))])
 
 
 def test_a_digest_does_not_change_with_the_names_of_labels(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from simnet.calibration.numeric import find_root, least_squares
+from simnet.calibration.solvers import find_root, least_squares
 from simnet.cli.main import cli
 from simnet.core import files
 from simnet.core.errors import SimnetError
 from simnet.report import validation, validation_page
 from simnet.validation import published as sets
-from simnet.validation import published_rows, row_usage, shipped
+from simnet.validation import published_rows, row_usage, shipped_parts
 from simnet.validation.outcome import Limit, Outcome, Parameter, Prediction, Status
 from simnet.validation.published_rows import PublishedRow
 
@@ -221,9 +221,9 @@ def test_the_links_of_the_summary_lead_to_its_sections() -> None:
 
 
 def test_a_value_is_set_under_the_key_that_is_named() -> None:
-    changed = shipped.with_value(shipped.calibration("hkbu_10gbe"), "intra_node.efficiency", 0.5)
+    changed = shipped_parts.with_value(shipped_parts.calibration("hkbu_10gbe"), "intra_node.efficiency", 0.5)
     assert changed.intra_node.efficiency == 0.5
-    assert changed.inter_node == shipped.calibration("hkbu_10gbe").inter_node
+    assert changed.inter_node == shipped_parts.calibration("hkbu_10gbe").inter_node
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,15 @@ import msgspec
 import pytest
 
 from simnet.cluster.hardware import Calibration
+from simnet.cluster.kernel_times import KernelTime
 from simnet.cluster.network_costs import DOUBLING_FACTOR, NodesPoint
-from simnet.cluster.timed_work import KernelTime
 from simnet.core import templates
 from simnet.core.errors import SimnetError
 from simnet.core.units import Duration
 from simnet.validation import published as sets
 from simnet.validation import published_rows
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.shipped import value_of, with_value
+from simnet.validation.shipped_parts import value_of, with_value
 from simnet.validation.study import Fit, Study, all_predictions
 
 FIRST = published_rows.load().rows[0]

@@ -3,7 +3,7 @@
 import pytest
 
 from simnet.cluster.hardware import Calibration
-from simnet.cluster.timed_work import KernelTime
+from simnet.cluster.kernel_times import KernelTime
 from simnet.core.units import Bandwidth, Duration, Size
 from simnet.engine.result import RunResult
 from simnet.engine.scenario import RunSettings, Scenario

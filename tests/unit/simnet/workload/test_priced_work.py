@@ -5,7 +5,7 @@ import math
 import pytest
 
 from simnet.cluster.hardware import Calibration
-from simnet.cluster.timed_work import KernelTime
+from simnet.cluster.kernel_times import KernelTime
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration
 from simnet.engine import calibration_draws, scenario

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from simnet.cluster.hardware import Calibration
-from simnet.cluster.timed_work import KernelTime
+from simnet.cluster.kernel_times import KernelTime
 from simnet.core import files
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration, Size

@@ -22,7 +22,7 @@ from binsgdm.comm import groups
 from binsgdm.compressors.registry import SYSTEMS
 from binsgdm.compressors.residuals import Residuals
 from binsgdm.optimizers.diloco import _Hidden
-from binsgdm.optimizers.scheme import SCHEMES
+from binsgdm.optimizers.sign_exchange import SCHEMES
 from binsgdm.optimizers.worker import Worker
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ from simnet.calibration.measurement_file import Setup
 from simnet.cli.main import cli
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth
-from simnet.validation import ranking, training_steps, winners
+from simnet.validation import decisions, ranking, training_steps
 from simnet.validation.lab import campaign, run_campaign
 from simnet.validation.lab.campaign import Launch
 from simnet.validation.lab.idle_probe import IdleProbe, probe_s
@@ -301,7 +301,7 @@ class TestVerdict:
     )  # fmt: skip
 
     def test_winners_and_what_a_wrong_one_costs(self) -> None:
-        won = winners.find_winners(self.POINTS)
+        won = decisions.find_winners(self.POINTS)
         assert [(one.fastest.series, one.predicted_fastest.series) for one in won] == [
             ("a", "a"),
             ("b", "b"),
@@ -312,12 +312,15 @@ class TestVerdict:
 
     @pytest.mark.parametrize(("measured_s", "is_close"), [(1.049, True), (1.06, False)])
     def test_a_winner_is_close_where_the_other_would_not_pay(self, measured_s: float, is_close: bool) -> None:
-        (won,) = winners.find_winners([point("a", 100, 1.0, 1.0), point("b", 100, measured_s, 0.9)])
+        (won,) = decisions.find_winners([point("a", 100, 1.0, 1.0), point("b", 100, measured_s, 0.9)])
         assert (won.predicted_fastest.series, won.is_close) == ("b", is_close)
 
     def test_the_bandwidth_from_which_on_one_is_no_longer_faster(self) -> None:
-        (found,) = winners.bandwidth_sweeps(self.POINTS, [("a", "b"), ("a", "unknown")])
-        measured, predicted = winners.crossing_bandwidth(found.measured), winners.crossing_bandwidth(found.predicted)
+        (found,) = decisions.bandwidth_sweeps(self.POINTS, [("a", "b"), ("a", "unknown")])
+        measured, predicted = (
+            decisions.crossing_bandwidth(found.measured),
+            decisions.crossing_bandwidth(found.predicted),
+        )
         assert measured is not None
         assert predicted is not None
         assert measured * 8 / 1e6 == pytest.approx(400, rel=0.05)
@@ -325,8 +328,8 @@ class TestVerdict:
         assert [speedup for _, speedup in found.measured] == pytest.approx([4.0, 0.98, 0.25])
 
     def test_without_a_crossing_there_is_none(self) -> None:
-        assert winners.crossing_bandwidth(((1.0, 2.0), (2.0, 1.5))) is None
-        assert winners.crossing_bandwidth(((1.0, 0.5), (2.0, 0.4))) is None
+        assert decisions.crossing_bandwidth(((1.0, 2.0), (2.0, 1.5))) is None
+        assert decisions.crossing_bandwidth(((1.0, 0.5), (2.0, 0.4))) is None
 
 
 class TestRanking:
