@@ -1,5 +1,8 @@
 """`python -m benchmarks.compare_checkouts BEFORE AFTER [--quick]`: does any number differ between two checkouts?
 
+    --tolerance 1e-12  only numbers that differ by more than that count
+    --draws 0          both sides make as many draws for an interval, or none, where a change draws otherwise
+
 Runs the same commands in both, each on its own sources with this Python, and compares what they print and write, every
 number to its last digit. Prints a table and every difference; exit code 1: a number differs, or a command fails.
 Texts that differ, and columns or keys that stand on one side only, are listed and do not fail.
@@ -24,6 +27,8 @@ WIDTH = 400
 SIMNET = ("-m", "simnet")
 CROSSOVER = ("--over", "cluster.inter_node.bandwidth", "--from", "1 Gbit/s", "--to", "400 Gbit/s")
 INTERVALS = ("--set", 'calibration.intervals={"inter_node.efficiency" = [0.9, 1.1], "codec_efficiency" = [0.7, 1.2]}')
+DRAWING = {"simulate", "sweep", "crossover", "advise", "race"}
+"""Commands that take --draws."""
 FORMS = {".json": "json", ".csv": "csv", ".toml": "toml"}
 Documents = dict[str, tuple[str, str]]
 """By name: the form ("csv", "json" or "prose") and the text."""
@@ -119,7 +124,15 @@ def _document(path: Path) -> tuple[str, str]:
     return FORMS.get(path.suffix, "prose"), path.read_text(encoding="utf-8")
 
 
-def compare_job(job: Job, before: Path, after: Path) -> dict[str, Finding]:
+def drawing(job: Job, draws: int | None) -> Job:
+    """Return a job whose intervals are of so many draws, if it has any and does not say how many itself."""
+    command = job.arguments[len(SIMNET)] if job.arguments[: len(SIMNET)] == SIMNET else ""
+    if draws is None or command not in DRAWING or "--draws" in job.arguments:
+        return job
+    return job._replace(arguments=(*job.arguments, "--draws", str(draws)))
+
+
+def compare_job(job: Job, before: Path, after: Path, tolerance: float = 0.0) -> dict[str, Finding]:
     """Run a job in both checkouts, and compare all that it gives: what it printed, and the files of each ending."""
     old, new = run(job, before, before), run(job, after, before)
     if isinstance(old, str) or isinstance(new, str):
@@ -128,7 +141,7 @@ def compare_job(job: Job, before: Path, after: Path) -> dict[str, Finding]:
     found: dict[str, Finding] = {}
     for name in sorted(old.keys() & new.keys()):
         group = found.setdefault(f"{job.title}{_kind(name)}", Finding())
-        group.add(compare(old[name][1], new[name][1], old[name][0]).within(name))
+        group.add(compare(old[name][1], new[name][1], old[name][0], tolerance).within(name))
     group = found.setdefault(job.title, Finding())
     group.texts += [f"{name}: written by one side only" for name in sorted(old.keys() ^ new.keys())]
     return found
@@ -162,15 +175,17 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="experiments, sweeps and searches only")
     parser.add_argument("--only", metavar="TEXT", help="only commands whose title has this text")
     parser.add_argument("--jobs", type=int, default=1, help="commands at once")
+    parser.add_argument("--tolerance", type=float, default=0.0, help="largest relative difference that counts as none")
+    parser.add_argument("--draws", type=int, help="draws for every interval, on both sides")
     given = parser.parse_args()
     before, after = given.before.resolve(), given.after.resolve()
     jobs = [*quick_jobs(before), *(() if given.quick else long_jobs(before))]
-    jobs = [job for job in jobs if given.only is None or given.only in job.title]
+    jobs = [drawing(job, given.draws) for job in jobs if given.only is None or given.only in job.title]
     print("| command | numbers compared | largest relative difference | numbers that differ | texts that differ |")
     print("|---|---|---|---|---|")
     total, lines = Finding(), list[str]()
     with ThreadPoolExecutor(given.jobs) as pool:
-        for found in pool.map(lambda job: compare_job(job, before, after), jobs):
+        for found in pool.map(lambda job: compare_job(job, before, after, given.tolerance), jobs):
             for title, one in found.items():
                 print(row(title, one), flush=True)
                 total.add(one)

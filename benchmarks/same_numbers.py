@@ -49,31 +49,32 @@ class Finding:
         self.texts += other.texts
 
 
-def compare(before: str, after: str, form: str) -> Finding:
+def compare(before: str, after: str, form: str, tolerance: float = 0.0) -> Finding:
     """Compare two texts.
 
     Args:
         before: one text.
         after: the other.
         form: "csv", "json", "toml" or "prose".
+        tolerance: largest relative difference that counts as none; `Finding.largest` has it all the same.
     """
     if form == "prose":
-        return compare_prose(before, after)
+        return compare_prose(before, after, tolerance)
     leaves = LEAVES[form]
-    return compare_leaves(leaves(before), leaves(after))
+    return compare_leaves(leaves(before), leaves(after), tolerance)
 
 
-def compare_leaves(before: Mapping[str, str], after: Mapping[str, str]) -> Finding:
+def compare_leaves(before: Mapping[str, str], after: Mapping[str, str], tolerance: float = 0.0) -> Finding:
     """Compare named texts."""
     found = Finding()
     for where in (name for name in before if name in after):
-        found.add(compare_leaf(where, before[where], after[where]))
+        found.add(compare_leaf(where, before[where], after[where], tolerance))
     found.texts += [f"{where}: only before" for where in before if where not in after]
     found.texts += [f"{where}: only after" for where in after if where not in before]
     return found
 
 
-def compare_leaf(where: str, before: str, after: str) -> Finding:
+def compare_leaf(where: str, before: str, after: str, tolerance: float = 0.0) -> Finding:
     """Compare two short texts: numbers by value, where the words around them are the same.
 
     Where the words differ and a text is a bare number, its number differs; else the texts differ.
@@ -86,13 +87,14 @@ def compare_leaf(where: str, before: str, after: str) -> Finding:
     for old, new in zip(numbers(before), numbers(after), strict=True):
         if old != new:
             found.largest = max(found.largest, relative(old, new))
-            found.differing.append(f"{where}: {old!r} -> {new!r}")
-    if not found.differing and NUMBER.findall(before) != NUMBER.findall(after):  # 2 and 2.0, say
+            if not relative(old, new) <= tolerance:
+                found.differing.append(f"{where}: {old!r} -> {new!r}")
+    if not found.largest and NUMBER.findall(before) != NUMBER.findall(after):  # 2 and 2.0, say
         found.texts.append(f"{where}: {before!r} -> {after!r}")
     return found
 
 
-def compare_prose(before: str, after: str) -> Finding:
+def compare_prose(before: str, after: str, tolerance: float = 0.0) -> Finding:
     """Compare pages line by line; lines whose words are the same belong together."""
     found = Finding()
     old, new = before.splitlines(), after.splitlines()
@@ -100,7 +102,7 @@ def compare_prose(before: str, after: str) -> Finding:
     for kind, i1, i2, j1, j2 in matcher.get_opcodes():
         if kind == "equal":
             for number, (one, other) in enumerate(zip(old[i1:i2], new[j1:j2], strict=True), i1 + 1):
-                found.add(compare_leaf(f"line {number}", one, other))
+                found.add(compare_leaf(f"line {number}", one, other, tolerance))
         else:
             found.texts.append(f"line {i1 + 1}: {' / '.join(old[i1:i2])!r} -> {' / '.join(new[j1:j2])!r}")
     return found

@@ -20,6 +20,16 @@ def test_the_last_digit_of_a_number_is_a_difference() -> None:
     assert found.largest == pytest.approx(2.2e-16, rel=0.1)
 
 
+@pytest.mark.parametrize("form", ["csv", "prose"])
+def test_a_number_within_the_tolerance_is_none_and_the_largest_is_told_all_the_same(form: str) -> None:
+    after = TABLE.replace("0.25", "0.2500001")
+    found = compare(TABLE, after, form, tolerance=1e-6)
+    assert (found.differing, found.texts) == ([], [])
+    assert found.largest == pytest.approx(4e-7)
+    assert len(compare(TABLE, after, form, tolerance=1e-7).differing) == 1
+    assert compare(TABLE, TABLE.replace("0.25", "nan"), "csv", tolerance=1.0).largest == math.inf
+
+
 def test_a_number_that_is_gone_is_a_difference_and_another_word_is_a_text() -> None:
     found = compare(TABLE, TABLE.replace("1e-3", "").replace("short", "long"), "csv")
     assert (found.largest, len(found.differing)) == (math.inf, 1)

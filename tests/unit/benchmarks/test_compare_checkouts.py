@@ -1,0 +1,27 @@
+"""What is run in both checkouts."""
+
+from pathlib import Path
+
+from benchmarks import compare_checkouts
+from benchmarks.compare_checkouts import Job, drawing, simnet
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_draws_are_given_to_every_command_that_takes_them_and_says_none_itself() -> None:
+    jobs = [drawing(job, 0) for job in (*compare_checkouts.quick_jobs(ROOT), *compare_checkouts.long_jobs(ROOT))]
+    drawn = {job.title for job in jobs if job.arguments[-2:] == ("--draws", "0")}
+    assert drawn >= {
+        "simulate bert_base_10gbit",
+        "sweep speedup",
+        "crossover resnet50_10gbit",
+        "advise bert_base_10gbit",
+    }
+    assert not any("20" in title or title.startswith(("validate", "calibrate", "training")) for title in drawn)
+
+
+def test_without_a_number_of_draws_a_command_is_as_it_was() -> None:
+    job = simnet("simulate x", "csv", "simulate", "x")
+    assert drawing(job, None) == job
+    other = Job("a program", "prose", ("-m", "studies"))
+    assert drawing(other, 0) == other
