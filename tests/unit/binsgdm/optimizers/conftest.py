@@ -4,16 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.helpers.needs import needs
-
-needs("torch")
-import torch
-
-dist = torch.distributed
-
 
 @pytest.fixture
 def alone() -> Iterator[None]:
+    from torch import distributed as dist
+
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         yield
