@@ -44,6 +44,7 @@ def others_s(found: Mapping[str, Any]) -> float:
     return float(sorted(one["compute_s"] for one in found["ranks"] if one["rank"] != SLOW_RANK)[1])
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("source", SOURCES)
 def test_the_slow_rank_is_named_with_its_factor(source: str, trained: Path) -> None:
     found = fitted(trained, source)
@@ -58,6 +59,7 @@ def test_the_slow_rank_is_named_with_its_factor(source: str, trained: Path) -> N
     assert [one["compute_slowdown"] for one in written] == [pytest.approx(slow["factor"], abs=1e-3)]
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("source", SOURCES)
 def test_it_comes_last_and_holds_up_the_others(source: str, trained: Path) -> None:
     found = fitted(trained, source)
@@ -69,11 +71,13 @@ def test_it_comes_last_and_holds_up_the_others(source: str, trained: Path) -> No
     assert held_s[SLOW_RANK] == max(held_s) > 0.5 * LONGER_S
 
 
+@pytest.mark.timed
 def test_both_say_the_same(trained: Path) -> None:
     factors = [fitted(trained, source)["ranks"][SLOW_RANK]["factor"] for source in SOURCES]
     assert factors[0] == pytest.approx(factors[1], rel=NOISE)
 
 
+@pytest.mark.timed
 def test_the_faults_are_those_that_a_scenario_takes(trained: Path, tmp_path: Path) -> None:
     path = tmp_path / "faults.toml"
     done = run("calibrate", "--variation", trained / "measured.json", "-o", path)
