@@ -152,6 +152,16 @@ def test_a_page_or_an_example_uses_the_faces_alone(page: Path) -> None:
     assert beside_the_faces(text_of(page)) - set(EXCEPTIONS) == set()
 
 
+@pytest.mark.parametrize(
+    ("face", "page"),
+    [("simnet", "python.md"), ("binsgdm", "python-binsgdm.md"), ("binsgdm.compressors", "python-binsgdm.md")],
+)
+def test_the_reference_has_every_name_of_a_face(face: str, page: str) -> None:
+    text = (ROOT / "docs/reference" / page).read_text(encoding="utf-8")
+    missing = {name for name in FACES[face] if not re.search(rf"\b{face}\.{name}\b", text)}
+    assert missing <= {"__version__"}
+
+
 def test_every_exception_is_used() -> None:
     assert set(EXCEPTIONS) - {name for page in pages() for name in used(text_of(page))} == set()
 
