@@ -9,12 +9,10 @@ from typing import Any
 
 import torch
 
-from binsgdm import attach
+from binsgdm import SYSTEMS, BinSGDM, OneBitAdam, attach
 from binsgdm.comm import AllGather, AllReduceSum, AllToAll, Message, Protocol, RankContext
 from binsgdm.compressors.base import GradientBucket, Shapes, numel_of
-from binsgdm.compressors.registry import SYSTEMS, make
-from binsgdm.optimizers.binsgdm import BinSGDM
-from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.compressors.registry import make
 from binsgdm.optimizers.one_bit_momentum import MomentumResiduals, one_bit_momentum, padded_numel
 from docs.keys import own_keys
 from simnet.strategies import STRATEGIES, Strategy

@@ -14,8 +14,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm.compressors.registry import SYSTEMS
-from binsgdm.parallel.ddp_hook import compress_gradients
+import binsgdm
 
 FEATURES, CLASSES = 64, 10
 
@@ -23,7 +22,7 @@ FEATURES, CLASSES = 64, 10
 def parse() -> argparse.Namespace:
     """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--system", choices=list(SYSTEMS), default="power_sgd")
+    parser.add_argument("--system", choices=list(binsgdm.SYSTEMS), default="power_sgd")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=32, help="samples of each rank")
@@ -54,7 +53,7 @@ def main() -> None:
     model = DistributedDataParallel(network)
     # The one line more than plain DDP. The state_dict() of what it returns belongs in the checkpoint of each rank:
     # the residuals, what compression has lost so far, differ between ranks.
-    compress_gradients(model, options.system)
+    binsgdm.compress_gradients(model, options.system)
     optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
     for step in range(options.steps):
         inputs, labels = batches(1 + step * world_size + rank, options.batch, device)

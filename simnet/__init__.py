@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from simnet.api.trainings import time_to_target
     from simnet.core.errors import SimnetError
     from simnet.core.version import VERSION
+    from simnet.engine.memory_fit import fits
     from simnet.engine.scenario import Scenario
+    from simnet.report.frame import read_frame
 
     __version__ = VERSION
 
@@ -45,7 +47,9 @@ _HOMES = {
     "advise": "simnet.api.questions",
     "calibrate": "simnet.api.measurements",
     "crossover": "simnet.api.questions",
+    "fits": "simnet.engine.memory_fit",
     "load": "simnet.api.questions",
+    "read_frame": "simnet.report.frame",
     "simulate": "simnet.api.questions",
     "sweep": "simnet.api.questions",
     "sweep_to_parquet": "simnet.api.sweeping",
@@ -68,7 +72,9 @@ __all__ = [
     "advise",
     "calibrate",
     "crossover",
+    "fits",
     "load",
+    "read_frame",
     "simulate",
     "sweep",
     "sweep_to_parquet",

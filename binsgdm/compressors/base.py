@@ -193,9 +193,8 @@ RANK = ("rank", "world_size")  # arguments of a constructor that are no options 
 class System(ABC):
     """A system that averages gradients: its description, and how one rank's end of it is made.
 
-    A class of one's own has the description as class attributes, is a
-    `binsgdm.compressors.error_feedback.CompressorSystem` or a `ProtocolSystem`, and becomes known by
-    `binsgdm.compressors.registry.register`, which has an example.
+    A class of one's own has the description as class attributes, is a `binsgdm.compressors.CompressorSystem` or a
+    `ProtocolSystem`, and becomes known by `binsgdm.SYSTEMS.register`; `binsgdm.compressors.registry` has an example.
 
     Attributes:
         name: as `compress_gradients`, scenarios and measurements call it.

@@ -2,7 +2,7 @@
 
 A system of one's own, in any file:
 
-    @register
+    @SYSTEMS.register
     @dataclass(frozen=True, kw_only=True)
     class Half(CompressorSystem):
         name = "half"
@@ -24,7 +24,7 @@ A system of one's own, in any file:
             return 2 * numel_of(shapes)
 
 `compress_gradients`, `simnet measure` and whoever goes through `SYSTEMS` know it from then on, by its name, in this
-process: every rank registers it. A system that is no compressor is a `binsgdm.compressors.base.ProtocolSystem`, whose
+process: every rank registers it. A system that is no compressor is a `binsgdm.compressors.ProtocolSystem`, whose
 `mean` yields its messages. A package lets its systems be found without an import by an entry point, whose name is that
 of the system:
 
@@ -86,10 +86,12 @@ class SystemRegistry(Mapping[str, type[System]]):
         self._systems: dict[str, type[System]] = {}
         self._refused: dict[str, str] = {}
         for system in systems:
-            self.add(system)
+            self.register(system)
 
-    def add(self, system: type[System]) -> None:
-        """Take a system in; a class of the same module and name replaces the former, as in a notebook.
+    def register(self, system: AnySystem) -> AnySystem:
+        """Make a system known by its name, in this process; a decorator for its class, above that of a dataclass.
+
+        A class of the same module and name replaces the former, as in a notebook.
 
         Raises:
             BinsgdmError: it does not say what it is, or its name is taken.
@@ -103,10 +105,11 @@ class SystemRegistry(Mapping[str, type[System]]):
                 f"{other.__module__}; give another"
             )
         self._systems[system.name] = system
+        return system
 
-    def remove(self, name: str) -> None:
-        """Forget a system."""
-        del self._systems[name]
+    def remove(self, system: type[System]) -> None:
+        """Forget a system, as a test does that has added it."""
+        self._systems.pop(system.name, None)
 
     def __getitem__(self, name: str) -> type[System]:
         if name not in self._systems:
@@ -138,7 +141,7 @@ class SystemRegistry(Mapping[str, type[System]]):
             if point.name in self._systems or point.name in self._refused or name not in (None, point.name):
                 continue
             try:
-                self.add(_loaded(point))
+                self.register(_loaded(point))
             except Exception as error:  # whatever another package does, the rest goes on
                 reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
                 self._refused[point.name] = f"system: {point.name!r}: {point.value} cannot be loaded ({reason})"
@@ -157,7 +160,7 @@ def _check(system: object) -> None:
     """Refuse a class without the description of a system."""
     if not (inspect.isclass(system) and issubclass(system, System)):
         raise BinsgdmError(
-            f"register: {system!r}: must be a class of CompressorSystem or ProtocolSystem; see help(register)"
+            f"register: {system!r}: must be a class of CompressorSystem or ProtocolSystem; see help(binsgdm.register)"
         )
     where = f"register: {system.__qualname__}"
     for former, present in FORMER_ATTRIBUTES.items():
@@ -187,26 +190,19 @@ BUILT_IN: tuple[type[System], ...] = (
 SYSTEMS = SystemRegistry(BUILT_IN)
 
 
-def register(system: AnySystem) -> AnySystem:
-    """Make a system known by its name, in this process; a decorator for its class, above that of a dataclass.
-
-    Raises:
-        BinsgdmError: it does not say what it is, or its name is taken.
-    """
-    SYSTEMS.add(system)
-    return system
+register = SYSTEMS.register
 
 
 @contextmanager
 def registered(*systems: type[System]) -> Iterator[None]:
     """Make systems known for a while, as a test does."""
     for system in systems:
-        SYSTEMS.add(system)
+        SYSTEMS.register(system)
     try:
         yield
     finally:
         for system in systems:
-            SYSTEMS.remove(system.name)
+            SYSTEMS.remove(system)
 
 
 def make(  # noqa: PLR0913

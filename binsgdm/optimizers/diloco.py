@@ -77,7 +77,7 @@ class DiLoCo(LocalStepsOptimizer):
         outer_momentum: its momentum, in [0, 1).
         nesterov: whether that is Nesterov's.
         exchange: "fp32" or "bf16" all-reduce the pseudo-gradients; "int8", "fp8" (of 8 bits) and "one_bit" (with error
-            feedback) compress them, and so does any name in `binsgdm.compressors.registry.SYSTEMS`.
+            feedback) compress them, and so does any name in `binsgdm.SYSTEMS`.
         fragments: parts of the parameters, exchanged in turn at different steps of a period.
         overlap_steps: inner steps that hide an exchange, after which its result is applied.
         local_share: of a worker's own parameters in the mix with the outer ones then; by default 0.5.

@@ -72,7 +72,7 @@ def compress_replicas(  # noqa: PLR0913
     Args:
         optimizer: of torch, made after fully_shard, with all its parameters.
         mesh: two dimensions, (nodes, ranks of a node); fully_shard was given its second dimension.
-        system: a name in `binsgdm.compressors.registry.SYSTEMS`.
+        system: a name in `binsgdm.SYSTEMS`.
         seed: of the draws, the same on all ranks.
         topology: among whom payloads travel: one of the system's `topologies` that is not hierarchical.
         bucket_cap_mb: size of a shard's gradients that ends a message, in MiB of fp32.

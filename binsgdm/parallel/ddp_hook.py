@@ -47,7 +47,7 @@ def compress_gradients(  # noqa: PLR0913
 
     Args:
         model: has no communication hook yet.
-        system: a name in `binsgdm.compressors.registry.SYSTEMS`.
+        system: a name in `binsgdm.SYSTEMS`.
         seed: of the draws, the same on all ranks.
         topology: among whom payloads travel (`binsgdm.compressors.topologies`): one of the system's `topologies`, by
             default the first. With several ranks a node, "hierarchical" sends 1 / ranks_per_node of the bytes between

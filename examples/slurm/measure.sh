@@ -24,7 +24,7 @@ on() {
     local nodes=$1
     shift
     srun --nodes "$nodes" --ntasks "$nodes" torchrun --nnodes "$nodes" --nproc-per-node "$GPUS" \
-        --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d --rdzv-endpoint "$HEAD:29500" -m binsgdm.bench "$@"
+        --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d --rdzv-endpoint "$HEAD:29500" -m binsgdm measure "$@"
 }
 
 srun --nodes 1 --ntasks 1 simnet measure kernels --device cuda -o "$OUT/kernels.json"

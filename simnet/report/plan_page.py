@@ -11,7 +11,7 @@ from simnet.validation.training_steps import MIN_VALUES
 
 LEAST_SHARE = 0.1
 """Share of the network in a step below which a point says little of the network."""
-MEASURE, ON_NODES = "simnet measure", "torchrun ... -m binsgdm.bench"
+MEASURE, ON_NODES = "simnet measure", "torchrun ... -m binsgdm measure"
 
 
 def plan_page(plan: MeasurementPlan, experiment: str) -> Page:

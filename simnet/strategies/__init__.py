@@ -1,8 +1,11 @@
 """The strategies: what an iteration does with its gradients, one file a family.
 
 Those that compress gradients carry the names and options of `binsgdm.compressors`. Other packages add theirs by
-`register`, or by an entry point of the group `simnet.strategies`.
+`STRATEGIES.register`, or by an entry point of the group `simnet.strategies`; what an author needs is here, too.
 """
+
+from simnet.workload.buckets import Bucket
+from simnet.workload.kernel_cost import KernelCost
 
 # In this order they are listed and, where equal, preferred.
 # isort: off
@@ -13,7 +16,12 @@ from simnet.strategies.zero2 import Zero2
 from simnet.strategies.fsdp import FullShard
 from simnet.strategies.hsdp import HybridShard
 from simnet.strategies.binsgdm import BinSGDM
-from simnet.strategies.compressing import CompressingStrategy
+from simnet.strategies.compressing import (
+    CompressingStrategy,
+    GatheredPayload,
+    GatheringStrategy,
+    gathering_kernel_costs,
+)
 from simnet.strategies.one_bit_adam import OneBitAdam
 from simnet.strategies.signs import EFSignSGD, OneBitSGD, SignSGD, TernGrad
 from simnet.strategies.quantizing import NUQSGD, QSGD, QSGDInf
@@ -33,6 +41,7 @@ __all__ = [
     "AnyStrategy",
     "Atomo",
     "BinSGDM",
+    "Bucket",
     "ByteGrad",
     "CompressingStrategy",
     "DenseAllReduce",
@@ -42,9 +51,12 @@ __all__ = [
     "Exchange",
     "Fp8AllReduce",
     "FullShard",
+    "GatheredPayload",
+    "GatheringStrategy",
     "GradZip",
     "HybridShard",
     "Int8AllReduce",
+    "KernelCost",
     "LocalSGD",
     "MSTopK",
     "Marsit",
@@ -61,5 +73,6 @@ __all__ = [
     "TopK",
     "Zero1",
     "Zero2",
+    "gathering_kernel_costs",
     "register",
 ]

@@ -142,6 +142,15 @@ def test_its_options_are_checked_as_those_of_any_other() -> None:
         make("half_of_outside", rank=0, world_size=1, larges=1.0)
 
 
+def test_the_list_registers_as_a_decorator_and_removes_as_those_of_the_simulator() -> None:
+    before = list(SYSTEMS)
+    assert register == SYSTEMS.register
+    assert SYSTEMS.register(Half) is Half
+    assert SYSTEMS["half_of_outside"] is Half
+    SYSTEMS.remove(Half)
+    assert list(SYSTEMS) == before
+
+
 def test_it_is_known_only_for_a_while() -> None:
     before = list(SYSTEMS)
     with registered(Half):

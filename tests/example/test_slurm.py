@@ -54,7 +54,7 @@ def test_the_job_measures_one_gpu_the_network_and_a_training(tmp_path: Path) -> 
     for call in calls[1:]:
         if "torchrun" in call:
             assert call[call.index("--rdzv-endpoint") :][:2] == ["--rdzv-endpoint", "gpu-07:29500"]
-            words = ["measure", *call[call.index("binsgdm.bench") + 1 :]]
+            words = call[call.index("binsgdm") + 1 :]
         else:
             words = call[call.index("simnet") + 1 :]
         measured.append((words[1], call[2], parsed(words).params["output"]))

@@ -4,9 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from binsgdm.compressors.base import Payload, Shapes, check_payload, numel_of
-from binsgdm.compressors.error_feedback import CompressorSystem
-from binsgdm.kernels.random import Key
+from binsgdm.compressors import CompressorSystem, Key, Payload, Shapes, check_payload, numel_of
 
 BYTES_PER_ELEMENT = 2
 

@@ -2,9 +2,7 @@
 
 from typing import ClassVar
 
-from simnet.strategies.compressing import GatheredPayload, GatheringStrategy, gathering_kernel_costs
-from simnet.workload.buckets import Bucket
-from simnet.workload.kernel_cost import KernelCost
+from simnet.strategies import Bucket, GatheredPayload, GatheringStrategy, KernelCost, gathering_kernel_costs
 
 BYTES_PER_ELEMENT = 2
 

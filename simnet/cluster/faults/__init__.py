@@ -1,6 +1,6 @@
 """What makes a cluster as it is: faults of ranks, nodes and links, and what varies; one file each.
 
-Importing the package makes all of them known to `simnet.cluster.hardware.FAULTS`. Other packages add theirs by
+Importing the package makes all of them known to `simnet.cluster.FAULTS`. Other packages add theirs by
 `FAULTS.register`, or by an entry point of the group `simnet.faults`.
 """
 

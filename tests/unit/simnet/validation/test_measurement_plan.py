@@ -41,7 +41,7 @@ def test_the_plan_names_runs_commands_and_the_nic(experiment: str) -> None:
     text = " ".join(told.stdout.split())
     assert "8 x 8 qsgd bits=4" in text
     assert "--nic-gbit-per-s 10 --strategy qsgd:bits=4 --strategy all_reduce -o training_8.json" in text
-    assert "on 2 nodes: torchrun ... -m binsgdm.bench collectives --nic-gbit-per-s 10 -o links_2.json" in text
+    assert "on 2 nodes: torchrun ... -m binsgdm measure collectives --nic-gbit-per-s 10 -o links_2.json" in text
     assert "kernels --system qsgd:bits=4 -o kernels.json" in text
     assert f"simnet validate {experiment} training_4.json training_8.json --draws 200 --mean 10" in text
     assert "--nic-gbit-per-s 25" in run("validate", "--plan", experiment, "--nic-gbit-per-s", "25").stdout
