@@ -50,15 +50,34 @@ FOLDERS = {"distributed": pytest.mark.distributed, "works": pytest.mark.distribu
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Import a share of the test modules before collecting: others find them compiled, where each would compile all."""
+    """Let a fork import a share of the test modules first: all find them compiled, where each would compile all."""
     worker = getattr(session.config, "workerinput", None)
-    if worker is None or session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+    if (
+        worker is None
+        or not hasattr(os, "fork")
+        or session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+    ):
         return
     number, workers = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
-    for path in sorted(HERE.rglob("test_*.py"))[number::workers]:
-        # What is wrong with a module, its collection says.
-        with suppress(Exception, pytest.skip.Exception):
-            import_module(".".join(path.relative_to(HERE.parent).with_suffix("").parts))
+    mine = [path for path in sorted(HERE.rglob("test_*.py"))[number::workers] if not _is_compiled(path)]
+    if not mine:
+        return
+    if pid := os.fork():  # in the worker itself, tests would be in another order where imports register something
+        os.waitpid(pid, 0)
+        return
+    try:
+        for path in mine:
+            # What is wrong with a module, its collection says.
+            with suppress(Exception, pytest.skip.Exception):
+                import_module(".".join(path.relative_to(HERE.parent).with_suffix("").parts))
+    finally:
+        os._exit(0)
+
+
+def _is_compiled(path: Path) -> bool:
+    """Return whether pytest has compiled a module, whose asserts it rewrites, as it stands."""
+    compiled = (path.parent / "__pycache__").glob(f"{path.stem}.*-pytest-*.pyc")
+    return any(one.stat().st_mtime >= path.stat().st_mtime for one in compiled)
 
 
 @pytest.hookimpl(tryfirst=True)
