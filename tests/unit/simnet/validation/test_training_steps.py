@@ -26,8 +26,8 @@ NODES: dict[str, Any] = {
     "average": "gradients",
     "overlap": 1,
 }
-ADAM: dict[str, Any] = DENSE | {"strategy": "one_bit_adam", "options": "", "overlap": 0}
-SIGNS: dict[str, Any] = DENSE | {"strategy": "ef_sign_sgd", "options": "scale_per=bucket"}
+ADAM: dict[str, Any] = DENSE | {"strategy": "one_bit_adam", "options": {}, "overlap": 0}
+SIGNS: dict[str, Any] = DENSE | {"strategy": "ef_sign_sgd", "options": {"scale_per": "bucket"}}
 EXPERIMENT = """question = "?"
 workload = "model.toml"
 strategy = "binsgdm"
