@@ -24,6 +24,6 @@ BINSGDM_ORDER = (
     ("optimizers",),
     ("parallel", "recording"),
     ("bench",),
-    ("compressors.hook", "compressors.one_bit_adam", "compressors.one_bit_attach", "__init__"),
+    ("__init__",),
 )
-"""The same of binsgdm; the last line holds import paths of a former version, and what loads lazily."""
+"""The same of binsgdm; the last line loads lazily."""
