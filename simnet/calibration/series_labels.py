@@ -119,6 +119,8 @@ class _TrainingLabels(SeriesLabels, kw_only=True):
         strategy: "all_reduce", "binsgdm", "one_bit_adam" or a system.
         topology: of BinSGDM; else empty.
         intra_node_dtype: of BinSGDM; else empty.
+        average: of BinSGDM; else empty.
+        rounding: of BinSGDM; else empty.
         overlap: 1 if buckets were exchanged during backward.
         bucket_cap_mb: MiB of fp32 in a bucket.
     """
@@ -128,6 +130,8 @@ class _TrainingLabels(SeriesLabels, kw_only=True):
     strategy: str
     topology: str
     intra_node_dtype: str
+    average: str
+    rounding: str
     overlap: Annotated[int, msgspec.Meta(ge=0, le=1)]
     bucket_cap_mb: Annotated[float, msgspec.Meta(gt=0.0, le=1e9)]
 

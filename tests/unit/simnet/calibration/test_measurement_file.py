@@ -23,7 +23,7 @@ LABELS: dict[str, dict[str, Any]] = {
     },
     "training step": {
         "model": "mlp_4m", "batch": 8, "strategy": "all_reduce", "topology": "", "intra_node_dtype": "", "overlap": 1,
-        "bucket_cap_mb": 25,
+        "bucket_cap_mb": 25, "average": "", "rounding": "",
     },
     "interference backward_alone": {"model": "mlp_4m", "batch": 8, "collective": "all_reduce"},
     "optimizer_step step": {"optimizer": "adamw", "num_elements": 1024, "num_tensors": 2},
