@@ -114,7 +114,7 @@ class SystemsStudy:
         systems = dict.fromkeys(row["system"] for row in rows)
         return {
             "format": "simnet-convergence",
-            "version": 1,
+            "version": 2,
             "task": TASKS[NAME][task].title,
             "metric": "test loss",
             "unit": TASKS[NAME][task].unit,

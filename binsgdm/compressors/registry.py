@@ -69,8 +69,6 @@ RESERVED = frozenset(
     }
 )
 REQUIRED_TEXTS = ("name", "title", "source", "wire_format", "aggregation")
-# Attributes of former versions, each with the one that replaces it.
-FORMER_ATTRIBUTES = {"travels": "wire_format", "carrier": "aggregation", "carry": "aggregate"}
 
 AnySystem = TypeVar("AnySystem", bound=type[System])
 
@@ -163,9 +161,6 @@ def _check(system: object) -> None:
             f"register: {system!r}: must be a class of CompressorSystem or ProtocolSystem; see help(binsgdm.register)"
         )
     where = f"register: {system.__qualname__}"
-    for former, present in FORMER_ATTRIBUTES.items():
-        if hasattr(system, former):
-            raise BinsgdmError(f"{where}: {former}: is now {present!r}; rename it")
     for name in REQUIRED_TEXTS:
         given = getattr(system, name, None)
         if not isinstance(given, str) or not given:

@@ -3,7 +3,7 @@
 import math
 import numbers
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,22 +15,6 @@ from binsgdm.comm.replicas import check_same_tensors
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.session import BYTES_PER_ELEMENT, MIB
-
-FORMER_ARGUMENTS = {"intra": "intra_node_dtype"}
-
-
-def refuse_former_arguments(where: str, given: Mapping[str, Any]) -> None:
-    """Refuse arguments that a function does not take, with the present name of those that it took once.
-
-    Raises:
-        BinsgdmError: an argument of a former version.
-        TypeError: any other argument, as Python raises it.
-    """
-    for name, value in given.items():
-        if name not in FORMER_ARGUMENTS:
-            raise TypeError(f"{where}() got an unexpected keyword argument {name!r}")
-        present = FORMER_ARGUMENTS[name]
-        raise BinsgdmError(f"{where}: {name}={value!r}: is now {present!r}; give {present}={value!r}")
 
 
 def check_optimizer(where: str, optimizer: object, kind: type[Any]) -> None:

@@ -23,7 +23,6 @@ from binsgdm.optimizers.agreement import (
     check_optimizer,
     check_same_parameters,
     check_whole,
-    refuse_former_arguments,
     settings_to_compare,
 )
 from binsgdm.optimizers.base import OneBitOptimizer, check_gradients, frames_to_the_user
@@ -52,7 +51,6 @@ def attach(  # noqa: PLR0913
     group: dist.ProcessGroup | None = None,
     timeout: timedelta | None = None,
     on_sent: Callable[[Sent], None] | None = None,
-    **former: Any,
 ) -> None:
     """Let the optimizer agree with the other ranks on the signs that it applies; each of them must call it.
 
@@ -80,13 +78,10 @@ def attach(  # noqa: PLR0913
             mesh, else all.
         timeout: of the collectives (not with mesh, whose groups exist); a rank that is gone is noticed after it.
         on_sent: called with every collective that this rank takes part in.
-        former: arguments of former versions, which are refused.
 
     Raises:
-        TypeError: an unknown argument.
         BinsgdmError: see the message; on all ranks alike where ranks differ in seed, step, parameters or settings.
     """
-    refuse_former_arguments("attach", former)
     how = {"topology": topology, "intra_node_dtype": intra_node_dtype, "average": average, "overlap": overlap}
     nodes = 1 if topology == "flat" and ranks_per_node is None else ranks_per_node  # which then makes no difference
     made: tuple[Scheme, int] | None = None

@@ -28,7 +28,6 @@ from binsgdm.recording.shipped_models import (
 LIBRARIES = ("torchvision", "timm", "transformers")
 _FIXED_SIDES = ("vit_", "deit", "beit", "swin", "mixer")
 """Models of timm that are made for one size of images."""
-Built = Callable[[], Any]
 
 
 class ModelOptions(NamedTuple):

@@ -11,7 +11,9 @@ from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError
 from simnet.engine.raw_scenario import RawScenario
 from simnet.strategies import AnyStrategy
-from simnet.strategies.former_keys import with_present_keys
+
+VERSION = 2
+"""The version of files that is read."""
 
 # Beyond this, matplotlib fails on a metric.
 MAX_METRIC = 1e100
@@ -25,8 +27,7 @@ class TrainedSystem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         title: name in tables and figures; no two systems share one.
         strategy: the strategy as a scenario names it.
         optimizer: name of the optimizer, for people.
-        settings: learning rate and the like, for people; a rounding must be that of the strategy, "random" where that
-            has none.
+        settings: learning rate and the like, for people; a rounding must be that of the strategy.
     """
 
     title: str
@@ -93,7 +94,7 @@ class Convergence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """
 
     format: Literal["simnet-convergence"]
-    version: Annotated[int, Meta(ge=1, le=1)]
+    version: int
     task: str
     metric: str
     unit: str = ""
@@ -106,6 +107,11 @@ class Convergence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     curves: tuple[TrainingCurve, ...]
 
     def __post_init__(self) -> None:
+        if self.version != VERSION:
+            raise ValueError(
+                f"version: {self.version}: must be {VERSION}, in which binsgdm without rounding is of the default one; "
+                f'write {VERSION}, and rounding = "random" where version 1 left it out'
+            )
         titles: dict[str, str] = {}
         for name, system in self.systems.items():
             if not system.title.strip():
@@ -153,9 +159,7 @@ def load(name_or_path: str) -> Convergence:
         SimnetError: there is no such file, or it does not hold together.
     """
     path: Path = files.locate("convergence", name_or_path)
-    found = RawScenario(data=with_present_keys(files.read_file(path)), origins={(): files.label(path)}).converted(
-        Convergence
-    )
+    found = RawScenario(data=files.read_file(path), origins={(): files.label(path)}).converted(Convergence)
     for system in found.systems:
         for ranks in found.rank_counts:
             _check_same_steps(found.of(system, ranks), f"{files.label(path)}: curves of {system!r} on {ranks} ranks")

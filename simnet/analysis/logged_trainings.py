@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from simnet.analysis import log_rows as rows
-from simnet.analysis.convergence import Convergence, TrainedSystem, TrainingCurve
+from simnet.analysis.convergence import VERSION, Convergence, TrainedSystem, TrainingCurve
 from simnet.analysis.loss_curve import LoggedCurve
 from simnet.analysis.training_logs import EVENTS, is_folder, is_there, read_curves
 from simnet.core import files
@@ -114,7 +114,7 @@ def load_logs(
     return LoggedTrainings(
         convergence=Convergence(
             format="simnet-convergence",
-            version=1,
+            version=VERSION,
             task=cut(", ".join(dict.fromkeys(str(one.reference.path) for one in found)), 80),
             metric=_metric([one.curve for one in found]),
             better="lower",

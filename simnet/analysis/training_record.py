@@ -49,11 +49,6 @@ class TrainingRecord(Struct, frozen=True, kw_only=True):
         """Whether half or more of the trainings missed the target."""
         return self.speedup is None
 
-    @property
-    def is_diverged(self) -> bool:
-        """Whether half or more of the trainings diverged."""
-        return 2 * self.num_diverged >= self.num_trainings
-
 
 class TimedStages(NamedTuple):
     """What steps of a system take beside those of the baseline, in one drawn calibration."""

@@ -1,6 +1,5 @@
 """Read measurement files (docs/reference/measurement-file.md); needs no torch."""
 
-from copy import copy
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,7 +17,6 @@ WHAT = "simnet measurements"
 FORMAT = 1
 """The newest format that `read` knows."""
 
-_FORMER_LABELS = {"intra": "intra_node_dtype", "lanes": "num_groups"}
 _LIMITS = {"s": (1e-12, 1e9), "B": (0.0, 1e18)}
 """Smallest and largest value by unit: no clock resolves a picosecond, and no run takes 30 years."""
 _REPAIR = "measure again, or copy the file again from its source"
@@ -124,8 +122,6 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         known = NAMES.get(self.kind)
         if (known and self.name not in known) or not self.name:
             raise ValueError(f"name: {shown(self.name)}: unknown {self.kind}.{did_you_mean(self.name, known or ())}")
-        present = {_FORMER_LABELS.get(label, label): value for label, value in self.labels.items()}
-        msgspec.structs.force_setattr(self, "labels", present)
         labels = LABELS.get(f"{self.kind} {self.name}", LABELS[self.kind])
         try:
             check(type_of(labels), self.labels, ("labels",))
@@ -160,7 +156,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def options(self) -> SystemOptions:
-        """Options of the measured system; older files hold them as text."""
+        """Options of the measured system."""
         return SystemOptions.parse(self.labels.get("options", {}))
 
 
@@ -180,7 +176,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     detail: str = ""
 
 
-# A digest of a file without notes and checks must be that of former versions, which had no such keys.
+# A digest of a file without notes and checks is that of one without these keys.
 class MeasurementFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A whole file.
 
@@ -218,16 +214,6 @@ class MeasurementFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         for index, series in enumerate(self.series):
             if not 0 <= series.setup < len(self.setups):
                 raise ValueError(f"series.{index}.setup: {series.setup}: there are {len(self.setups)} setups")
-
-
-def with_former_labels(whole: MeasurementFile) -> MeasurementFile:
-    """Return a file whose labels are spelled as in the first version, as `provenance.digest` hashes them."""
-    former = {present: label for label, present in _FORMER_LABELS.items()}
-    copies = [copy(series) for series in whole.series]
-    for series in copies:
-        labels = {former.get(label, label): value for label, value in series.labels.items()}
-        msgspec.structs.force_setattr(series, "labels", labels)
-    return msgspec.structs.replace(whole, series=tuple(copies))
 
 
 class _Header(msgspec.Struct):

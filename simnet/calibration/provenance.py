@@ -6,15 +6,14 @@ from pathlib import Path
 
 import msgspec
 
-from simnet.calibration.measurement_file import MeasurementFile, with_former_labels
+from simnet.calibration.measurement_file import MeasurementFile
 from simnet.calibration.step_rows import StepTable
 from simnet.core.units import Bandwidth
 
 
 def digest(whole: MeasurementFile) -> str:
-    """Return a hash of the content of a file, the same for every order of keys and every version of the labels."""
-    # Calibrations of former versions hold digests of the former labels: these stay comparable.
-    content = msgspec.json.encode(with_former_labels(whole), order="deterministic")
+    """Return a hash of the content of a file, the same for every order of keys."""
+    content = msgspec.json.encode(whole, order="deterministic")
     return hashlib.sha256(content).hexdigest()[:32]
 
 

@@ -24,7 +24,7 @@ class SeriesLabels(msgspec.Struct, kw_only=True):
     """Labels that a series must have; it may have others, too.
 
     Attributes:
-        options: options of the system that was measured; older files have text, such as "bits=4 block_size=8192".
+        options: options of the system that was measured.
     """
 
     options: SystemOptions = msgspec.field(default_factory=SystemOptions)
@@ -100,7 +100,7 @@ class _CollectiveLabels(SeriesLabels, kw_only=True):
         group_size: ranks of the group.
         message_bytes: bytes of the whole array, as nccl-tests counts them.
         dtype: type of the elements.
-        num_groups: groups of the kind that are at work at one time; "lanes" in older files.
+        num_groups: groups of the kind that are at work at one time.
     """
 
     group: Literal["world", "intra_node", "inter_node"]
@@ -118,7 +118,9 @@ class _TrainingLabels(SeriesLabels, kw_only=True):
         batch: samples of a step on each rank.
         strategy: "all_reduce", "binsgdm", "one_bit_adam" or a system.
         topology: of BinSGDM; else empty.
-        intra_node_dtype: of BinSGDM; else empty; "intra" in older files.
+        intra_node_dtype: of BinSGDM; else empty.
+        average: of BinSGDM; else empty.
+        rounding: of BinSGDM; else empty.
         overlap: 1 if buckets were exchanged during backward.
         bucket_cap_mb: MiB of fp32 in a bucket.
     """
@@ -128,6 +130,8 @@ class _TrainingLabels(SeriesLabels, kw_only=True):
     strategy: str
     topology: str
     intra_node_dtype: str
+    average: str
+    rounding: str
     overlap: Annotated[int, msgspec.Meta(ge=0, le=1)]
     bucket_cap_mb: Annotated[float, msgspec.Meta(gt=0.0, le=1e9)]
 

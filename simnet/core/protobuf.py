@@ -1,8 +1,9 @@
 """The wire format of protobuf: the fields of a message, read and written.
 
 Own code, and not the package protobuf: TensorBoard's event files and Chakra's traces need some twenty fields of two
-schemas that have been stable for years. The package needs code that its compiler has generated for its own version, is
-one more thing to install, and says "Error parsing message" where a user must learn which byte of a file is wrong.
+schemas that have been stable for years. The package is one more thing to install, says "Error parsing message" where a
+user must learn which byte of a file is wrong, and passes over what is refused here: a known field of another kind, a
+number of more than 64 bits.
 
 Source: https://protobuf.dev/programming-guides/encoding/
 """

@@ -232,9 +232,6 @@ def _unknown_key(info: types.StructType, key: object, others: Iterable[types.Str
         belongs = f"key {shown(key)} belongs to {info.tag_field} {owners[0]!r}, not to {info.tag!r}"
         by_name = f", or replace the whole table by {str(info.tag)!r}" if _takes_name(path) else ""
         return f"{belongs}; drop it{by_name}"
-    former_keys: Mapping[object, str] = getattr(info.cls, "former_keys", {})
-    if key in former_keys:
-        return f"key {shown(key)} is now {former_keys[key]!r}; rename it"
     return f"unknown key {shown(key)}.{did_you_mean(str(key), _keys(info))}"
 
 

@@ -17,17 +17,15 @@ class SystemOptions(dict[str, Option]):
 
     @classmethod
     def parse(cls, given: object) -> "SystemOptions":
-        """Read a table of plain values, or the text that older files have in its place.
+        """Read a table of plain values.
 
         Raises:
-            ValueError: it is neither; the message is the part after "where:".
+            ValueError: it is none; the message is the part after "where:".
 
         Example:
-            >>> SystemOptions.parse("bits=4 k=none") == SystemOptions.parse({"bits": 4, "k": None})
-            True
+            >>> SystemOptions.parse({"bits": 4, "k": None})
+            {'bits': 4, 'k': 'none'}
         """
-        if isinstance(given, str):
-            given = dict(_pair(word, given) for word in given.split())
         if not isinstance(given, Mapping):
             raise ValueError(f"{given!r}: write a table of options, such as {cls.example}")
         return cls({str(key): _plain(key, value) for key, value in given.items()})
@@ -51,13 +49,6 @@ def read_option(text: str) -> tuple[str, Option] | None:
     """
     key, _, value = (part.strip() for part in text.partition("="))
     return (key, _read_value(value)) if key and value else None
-
-
-def _pair(word: str, whole: str) -> tuple[str, Option]:
-    found = read_option(word)
-    if found is None:
-        raise ValueError(f"{whole!r}: write a table of options, such as {SystemOptions.example}")
-    return found
 
 
 def _read_value(text: str) -> Option:

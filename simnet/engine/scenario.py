@@ -19,7 +19,6 @@ from simnet.engine.axes import Axis, Override, PointList, check_apart, read_swee
 from simnet.engine.global_batch import MAX_MICRO_BATCHES, micro_batches
 from simnet.engine.raw_scenario import PARTS, RawScenario, checked_part, with_parts_filled
 from simnet.strategies import AnyStrategy, step_file
-from simnet.strategies.former_keys import with_present_keys
 from simnet.workload.workload import Workload
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -344,7 +343,7 @@ def _scenario_table(data: dict[str, object], path: Path) -> dict[str, object]:
     inner = data.get("scenario")
     if path.suffix != ".json" or not isinstance(inner, dict):
         return data
-    return {key: _without_none(with_present_keys(value)) for key, value in inner.items() if value is not None}
+    return {key: _without_none(value) for key, value in inner.items() if value is not None}
 
 
 @lru_cache(maxsize=4096, typed=True)

@@ -12,8 +12,7 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import NDArray
 
-from simnet.core.errors import SimnetError
-from simnet.engine.result import PointResult, SweepResult
+from simnet.engine.result import PointResult
 from simnet.report.figure import TEXT_PT, plain_numbers, thin
 from simnet.report.figures import node_counts, nodes_label, rates
 from simnet.report.labels import numbers, value_label
@@ -30,20 +29,6 @@ HALF_BRIGHT = 0.45
 # Least size of the numbers in the cells [pt]; width of a character in its size, and of all cells in their axes.
 LEAST_TEXT_PT, CHARACTER_WIDTH, CELLS_WIDTH = 4.5, 0.62, 0.88
 FloatArray = NDArray[np.float64]
-
-
-def draw_heat_map(axes: Axes, sweep: SweepResult) -> None:
-    """Draw the speedup of a sweep over two keys of numbers.
-
-    Raises:
-        SimnetError: other than two keys vary, one has no numbers, or a point has no baseline.
-    """
-    if any(point.speedup is None for point in sweep.points):
-        raise SimnetError("plot: heat_map: a point has no baseline: a heat map shows speedups; give a baseline")
-    if len(sweep.varied) != 2 or any(numbers(sweep.points, key) is None for key in sweep.varied):
-        keys = ", ".join(sweep.varied) or "nothing"
-        raise SimnetError(f"plot: heat_map: {keys} varies: needs exactly two keys of numbers; sweep two")
-    heat_map_over(axes, sweep.points, row_key=sweep.varied[0], column_key=sweep.varied[1])
 
 
 def heat_map(axes: Axes, points: Sequence[PointResult]) -> None:

@@ -35,7 +35,6 @@ class DenseAllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=
     title: ClassVar[str] = "DDP"
     kernels: ClassVar[tuple[KernelCost, ...]] = (CAST, ADAMW)
     compresses: ClassVar[bool] = False
-    former_keys: ClassVar[dict[str, str]] = {"payload": "wire_dtype"}
 
     wire_dtype: Dtype | None = None
     algorithm: Algorithm | None = None

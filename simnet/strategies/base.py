@@ -87,8 +87,6 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         uses_ddp_buckets: whether DDP forms the buckets of bucketing "ddp", anew after the first step.
         path_keys: keys that hold the path of a file, which in a scenario file starts from its folder.
         takes_other_micro_batches: whether its program holds for any number of micro-batches.
-        former_keys: keys of older files with the present ones.
-        former_defaults: what a key that older files do not have was, by key.
         bucketing: "ddp" closes a bucket when its gradients reach `bucket_cap`, as PyTorch's DDP does; "per_tensor"
             makes one bucket a tensor; "fused" one bucket of all; "mg_wfbp" merges tensors where the start-up time of
             an all-reduce outweighs waiting for the next tensor (Shi et al., MG-WFBP, 2019).
@@ -105,8 +103,6 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     is_rate_independent: ClassVar[bool] = False
     path_keys: ClassVar[tuple[str, ...]] = ()
     takes_other_micro_batches: ClassVar[bool] = True
-    former_keys: ClassVar[dict[str, str]] = {}
-    former_defaults: ClassVar[dict[str, str]] = {}
 
     bucketing: Literal["ddp", "per_tensor", "fused", "mg_wfbp"] = "ddp"
     bucket_cap: Size | None = None

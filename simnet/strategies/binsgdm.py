@@ -68,8 +68,6 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
     title: ClassVar[str] = "BinSGDM"
     uses_ddp_buckets: ClassVar[bool] = False
-    former_keys: ClassVar[dict[str, str]] = {"intra": "intra_node_dtype", "agreement": "finite_check"}
-    former_defaults: ClassVar[dict[str, str]] = {"rounding": "random"}
     kernels: ClassVar[tuple[KernelCost, ...]] = (
         UPDATE,
         KernelCost(name="binsgdm_update_quantize", bytes_per_element=20.125),  # read g, m, b; write m, b and one bit

@@ -53,7 +53,6 @@ class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True
     """
 
     title: ClassVar[str] = "1-bit Adam"
-    former_keys: ClassVar[dict[str, str]] = {"agreement": "finite_check"}
     kernels: ClassVar[tuple[KernelCost, ...]] = (
         MOMENTUM,
         # read m and the residual twice (scale, then sign); write the residual and one bit

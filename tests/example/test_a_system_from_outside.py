@@ -174,8 +174,6 @@ def with_option(**options: Any) -> type[System]:
         (3, "register: 3: must be a class of CompressorSystem or ProtocolSystem"),
         (nn.Linear, "must be a class of CompressorSystem or ProtocolSystem"),
         (changed(title=""), "register: Changed: title: '': must be text"),
-        (changed(travels="gradients"), "register: Changed: travels: is now 'wire_format'; rename it"),
-        (changed(carrier="ring"), "register: Changed: carrier: is now 'aggregation'; rename it"),
         (changed(name="top_k"), "register: Changed: name 'top_k' is that of TopK of binsgdm.compressors.sparse"),
         (changed(name="no name"), "register: Changed: name: 'no name': must be letters, digits and _"),
         (

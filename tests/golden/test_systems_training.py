@@ -92,7 +92,7 @@ def test_curves_are_rounded_rows_of_numbers_to_the_last_step(task: str) -> None:
 @pytest.mark.parametrize("task", TASKS)
 def test_the_file_says_what_each_system_ran_with(study: SystemsStudy, task: str) -> None:
     head = document(task)
-    assert (head["format"], head["version"], head["better"]) == ("simnet-convergence", 1, "lower")
+    assert (head["format"], head["version"], head["better"]) == ("simnet-convergence", 2, "lower")
     assert list(head["systems"]) == [*CANDIDATES, *(IN_TOPOLOGY if NUM_TOPOLOGY_SEEDS[task] else ())]
     for system, described in head["systems"].items():
         rows = [row for row in study.search_of(task, system).rows if None not in row["losses"]]

@@ -23,7 +23,11 @@ bandwidths = ["200 Mbit/s"]
 layouts = ["2x1"]
 bandwidths = ["100 Mbit/s"]
 """
-FLAT = DENSE | {"strategy": "binsgdm", "topology": "flat", "intra_node_dtype": "fp32", "overlap": 0}
+FLAT = (
+    DENSE
+    | {"strategy": "binsgdm", "topology": "flat", "intra_node_dtype": "fp32", "overlap": 0}
+    | {"average": "updates", "rounding": "random"}
+)
 OWN_S: Mapping[str, float] = {"all_reduce": 0.1, "binsgdm": 0.3, "qsgd": 0.4}
 """Own work of a step at a slowness of 1 ms."""
 ELEMENTS, EFFICIENCY, STEP_S = 1_000_000, 0.95, 9.0
@@ -65,7 +69,7 @@ def write(
 
 
 def _qsgd(topology: str) -> dict[str, Any]:
-    scheme = dict.fromkeys(("topology", "intra_node_dtype"), "")
+    scheme = dict.fromkeys(("topology", "intra_node_dtype", "average", "rounding"), "")
     return {"strategy": "qsgd", **scheme, "overlap": 1, "options": {"topology": topology, "bits": 4}}
 
 

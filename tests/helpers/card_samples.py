@@ -225,6 +225,8 @@ def training() -> dict[str, Any]:
         "batch": 32,
         "topology": "flat",
         "intra_node_dtype": "fp32",
+        "average": "updates",
+        "rounding": "random",
         "overlap": 0,
         "bucket_cap_mb": 25.0,
     }

@@ -36,7 +36,7 @@ def trainings(**changes: Any) -> dict[str, Any]:
     ]
     whole = {
         "format": "simnet-convergence",
-        "version": 1,
+        "version": 2,
         "task": "a made-up task",
         "metric": "validation loss",
         "unit": "nats",

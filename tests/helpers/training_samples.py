@@ -22,7 +22,14 @@ HEAD: dict[str, Any] = {
     "hardware": {"machine": "x", "processor": "p", "cores": 2, "memory_bytes": 1, "gpu": "", "num_gpus": 0},
     "software": {"system": "s", "python": "3", "torch": "2", "numba": "", "nccl": "", "binsgdm": "0"},
 }
-DENSE: dict[str, Any] = {"strategy": "all_reduce", "topology": "", "intra_node_dtype": "", "overlap": 1}
+DENSE: dict[str, Any] = {
+    "strategy": "all_reduce",
+    "topology": "",
+    "intra_node_dtype": "",
+    "average": "",
+    "rounding": "",
+    "overlap": 1,
+}
 
 
 def series(kind: str, name: str, seconds: float, **labels: Any) -> dict[str, Any]:

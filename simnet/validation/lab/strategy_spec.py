@@ -52,9 +52,7 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
         system = str(labels["strategy"])
         if system != BINSGDM:
             return cls(system=system, options=SystemOptions.parse(labels.get("options", {})))
-        labelled = {key: labels[key] for key in ("topology", "intra_node_dtype")}
-        # Older files lack these labels: there was no other average, and no other rounding.
-        labelled |= {"average": labels.get("average") or "updates", "rounding": labels.get("rounding") or "random"}
+        labelled = {key: labels[key] for key in ("topology", "intra_node_dtype", "average", "rounding")}
         return cls(system=system, options=SystemOptions({**labelled, "overlap": bool(labels["overlap"])}))
 
     @property

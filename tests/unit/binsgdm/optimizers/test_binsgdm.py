@@ -277,15 +277,6 @@ def test_attach_without_a_process_group_leaves_the_optimizer_alone():
         binsgdm.attach(optimizer, net, bucket_cap_mb=0)
 
 
-def test_attach_refuses_an_argument_of_a_former_version_and_names_the_present_one():
-    net = model()
-    optimizer = binsgdm.BinSGDM(net.parameters())
-    with pytest.raises(BinsgdmError, match=r"intra='bf16': is now 'intra_node_dtype'; give intra_node_dtype='bf16'"):
-        binsgdm.attach(optimizer, net, intra="bf16")
-    with pytest.raises(TypeError, match=r"unexpected keyword argument 'inter'"):
-        binsgdm.attach(optimizer, net, inter="bf16")
-
-
 def test_averages_of_slices_are_not_taken_for_whole_ones():
     value = torch.nn.Parameter(torch.zeros(9))
     sliced, whole = binsgdm.BinSGDM([value]), binsgdm.BinSGDM([value])

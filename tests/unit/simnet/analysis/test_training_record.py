@@ -20,7 +20,7 @@ def trainings(*curves: TrainingCurve, own: AnyStrategy) -> Convergence:
     dense = curve("dense", 0, 4.0, 3.0, 2.0, 1.5), curve("dense", 1, 4.0, 3.0, 2.5, 2.0)
     return Convergence(
         format="simnet-convergence",
-        version=1,
+        version=2,
         task="a task",
         metric="loss",
         better="lower",

@@ -66,7 +66,7 @@ def simulated(calibration: Calibration, noise: float = 0.0, *, knows_nic: bool =
                 lanes = {"world": 1, "inter_node": shape[1], "intra_node": shape[0]}[kind]
                 labels = {
                     "group": kind, "group_size": nodes.group(kind).size, "message_bytes": int(size), "dtype": "uint8",
-                    "lanes": lanes,
+                    "num_groups": lanes,
                 }  # fmt: skip
                 values = tuple((time_s * np.exp(rng.normal(0, noise, 9))).tolist())
                 series.append(

@@ -59,7 +59,7 @@ def test_two_rows_are_too_few() -> None:
 
 def collective(name: str, group: str, size: int, message: int, seconds: float) -> Series:
     labels: dict[str, str | int | float] = {
-        "group": group, "group_size": size, "message_bytes": message, "lanes": 1, "dtype": "uint8"
+        "group": group, "group_size": size, "message_bytes": message, "num_groups": 1, "dtype": "uint8"
     }  # fmt: skip
     return Series(kind="collective", name=name, setup=0, unit="s", labels=labels, values=(seconds,) * 3)
 

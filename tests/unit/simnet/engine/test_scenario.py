@@ -355,28 +355,6 @@ def test_every_shipped_experiment_loads(name: str) -> None:
     assert load_experiment(name).question
 
 
-@pytest.mark.parametrize(
-    ("kind", "former", "present", "value"),
-    [
-        ("all_reduce", "payload", "wire_dtype", "bf16"),
-        ("binsgdm", "intra", "intra_node_dtype", "bf16"),
-        ("binsgdm", "agreement", "finite_check", "ring"),
-        ("one_bit_adam", "agreement", "finite_check", False),
-    ],
-)
-def test_a_former_key_of_a_strategy_is_refused_with_the_present_one(kind, former, present, value, tmp_path):
-    """By hand or on the command line; a result that simnet has written is read with either."""
-    plain = {"cluster": "hkbu_10gbe", "workload": "bert_base", "strategy": {"kind": kind}}
-    with pytest.raises(SimnetError, match=f"^x: strategy: key '{former}' is now '{present}'; rename it$"):
-        build({**plain, "strategy": {"kind": kind, former: value}}, "x")
-    path = tmp_path / "pod.json"
-    path.write_text(json.dumps(plain))
-    with pytest.raises(SimnetError, match=f"^--set: strategy: key '{former}' is now '{present}'; rename it$"):
-        load(str(path), {f"strategy.{former}": value})
-    path.write_text(json.dumps({"scenario": {**plain, "strategy": {"kind": kind, former: value}}}))
-    assert getattr(load(str(path)).strategy, present) == value
-
-
 @pytest.mark.parametrize("more", [{"topology": "flat"}, {"intra_node_dtype": "one_bit"}], ids=str)
 def test_gradients_are_averaged_only_where_they_travel_whole(more):
     with pytest.raises(ValueError, match="average: gradients are averaged with topology 'hierarchical'"):

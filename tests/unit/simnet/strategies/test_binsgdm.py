@@ -14,7 +14,6 @@ from simnet.core.units import Bandwidth, Duration
 from simnet.engine.simulation import simulate
 from simnet.strategies import QSGD, BinSGDM
 from simnet.strategies.binsgdm import DEFAULT_ROUNDING, ROUNDINGS
-from simnet.strategies.former_keys import with_present_keys
 from simnet.strategies.program import Communicate, Kernel
 from simnet.workload.buckets import Bucket
 from simnet.workload.training_step import Step
@@ -159,12 +158,3 @@ class TestTrainings:
             assert not drawn.trains_as(replace(drawn, **other))
             assert replace(drawn, **other).trains_as(replace(drawn, **other))
         assert not drawn.trains_as(QSGD())
-
-    def test_older_files_hold_random_rounding(self):
-        assert with_present_keys({"kind": "binsgdm", "intra": "bf16"}) == {
-            "kind": "binsgdm",
-            "rounding": "random",
-            "intra_node_dtype": "bf16",
-        }
-        assert with_present_keys({"kind": "binsgdm", "rounding": "shaped"})["rounding"] == "shaped"
-        assert with_present_keys({"kind": "qsgd"}) == {"kind": "qsgd"}

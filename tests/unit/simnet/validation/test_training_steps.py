@@ -18,16 +18,24 @@ from simnet.validation import training_steps
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.training_samples import DENSE, series, step, write
 
-FLAT: dict[str, Any] = {"strategy": "binsgdm", "topology": "flat", "intra_node_dtype": "fp32", "overlap": 0}
+FLAT: dict[str, Any] = {
+    "strategy": "binsgdm",
+    "topology": "flat",
+    "intra_node_dtype": "fp32",
+    "average": "updates",
+    "rounding": "random",
+    "overlap": 0,
+}
 NODES: dict[str, Any] = {
     "strategy": "binsgdm",
     "topology": "hierarchical",
     "intra_node_dtype": "bf16",
     "average": "gradients",
+    "rounding": "random",
     "overlap": 1,
 }
-ADAM: dict[str, Any] = DENSE | {"strategy": "one_bit_adam", "options": "", "overlap": 0}
-SIGNS: dict[str, Any] = DENSE | {"strategy": "ef_sign_sgd", "options": "scale_per=bucket"}
+ADAM: dict[str, Any] = DENSE | {"strategy": "one_bit_adam", "options": {}, "overlap": 0}
+SIGNS: dict[str, Any] = DENSE | {"strategy": "ef_sign_sgd", "options": {"scale_per": "bucket"}}
 EXPERIMENT = """question = "?"
 workload = "model.toml"
 strategy = "binsgdm"

@@ -80,4 +80,4 @@ def test_what_is_no_system_is_not_run(strategy) -> None:
 
 def test_labels_of_a_system_that_is_not_known_are_refused() -> None:
     with pytest.raises(SimnetError, match="training with qsgd bit=4: unknown to the simulator"):
-        StrategySpec.of_labels({"strategy": "qsgd", "options": "bit=4"}).strategy(Size(1e6), is_ring=True)
+        StrategySpec.of_labels({"strategy": "qsgd", "options": {"bit": 4}}).strategy(Size(1e6), is_ring=True)
