@@ -46,7 +46,10 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.S
 HERE = Path(__file__).parent
 collect_ignore = ["helpers"]
 # Folders whose tests are all of one kind.
-FOLDERS = {"distributed": pytest.mark.distributed, "works": pytest.mark.distributed, "lab": pytest.mark.lab}
+FOLDERS = {
+    "distributed": pytest.mark.distributed, "works": pytest.mark.distributed, "lab": pytest.mark.lab,
+    "gpu": pytest.mark.gpu,
+}  # fmt: skip
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
