@@ -23,13 +23,14 @@ from binsgdm.optimizers.sign_exchange import SCHEMES
 from binsgdm.parallel import local_gradients
 from binsgdm.parallel.ddp import attach
 from tests.gpu import attached, replicas
-from tests.gpu.samples import MOST_WITH_ONE_ORDER
+from tests.helpers import fake_nccl
+from tests.helpers.launch import of_all
 
 Compare = Callable[[Ranks], int]
 NODES = ("one a node", "half a node", "all in one node")
 GROUPS: dict[str, grouping.Groups] = {}
 """Of this rank; made once: a communicator of NCCL takes hundreds of MB and a part of a second."""
-TIMEOUT = timedelta(seconds=4)
+TIMEOUT = timedelta(seconds=4 if torch.cuda.is_available() else 2)
 
 
 def _in_nodes(node: str, compare: Callable[..., int], *args: Any) -> Compare:
@@ -150,16 +151,10 @@ def ending(fail: Callable[[torch.optim.Optimizer, torch.Tensor], None], device: 
     return "", time.monotonic() - start
 
 
-FAILURES = {"a rank that refuses": refuse, "a rank that takes no step": stay_away}
-
-
 def compare(rank: int, where: dict[str, str], world_size: int, device: str, folder: str) -> None:
     """Compare everything; rank 0 leaves the outcomes in a file."""
     torch.set_num_threads(1)
-    os.environ |= where | {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size),
-    }  # fmt: skip
-    with joined(device=device) as ranks:
+    with _as_rank(rank, where, world_size, device) as ranks:
         half = max(1, world_size // 2) if world_size % 2 == 0 else 1
         made = {size: grouping.make(size, device=ranks.device) for size in sorted({1, half, world_size})}
         GROUPS.update(zip(NODES, (made[1], made[half], made[world_size]), strict=True))
@@ -169,18 +164,30 @@ def compare(rank: int, where: dict[str, str], world_size: int, device: str, fold
         with mock.patch.object(local_gradients, "average_foreign", average_nothing):
             planted["no average"] = outcome(ranks, COMPARISONS["attach with DDP in step()"])
         planted["an error"] = outcome(ranks, lambda _: 1 // 0)
-        has_one_order = world_size <= MOST_WITH_ONE_ORDER
     if rank == 0:
-        (Path(folder) / "outcomes.json").write_text(json.dumps([found, planted, has_one_order]))
+        (Path(folder) / "outcomes.json").write_text(json.dumps([found, planted]))
 
 
-def fail_on_cards(rank: int, where: dict[str, str], world_size: int, folder: str) -> None:
-    """Leave how each step of this rank ended in which the last rank fails."""
+@contextmanager
+def _as_rank(rank: int, where: dict[str, str], world_size: int, device: str) -> Iterator[Ranks]:
     os.environ |= where | {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size),
     }  # fmt: skip
-    with joined(device="cuda") as ranks:
-        found = [ending(fail, ranks.device) for fail in FAILURES.values()]
-        (Path(folder) / f"{rank}.json").write_text(json.dumps(found))
-        ranks.barrier()
-        os._exit(0)  # NCCL leaves when its kernels are done, some of which were aborted
+    with joined(device=device) as ranks:
+        yield ranks
+
+
+def fail(rank: int, where: dict[str, str], world_size: int, folder: str) -> None:
+    """Take steps in which the last rank fails, over NCCL or without cards over what keeps to its rules."""
+    fake_nccl.FakeNccl.patience_s = 0.1
+    with (
+        _as_rank(rank, where, world_size, "cuda")
+        if torch.cuda.is_available()
+        else fake_nccl.ranks(rank, world_size, f"file://{folder}/store")
+    ):
+        device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+        # All wait for each other in the group of all ranks, which nobody has aborted.
+        endings = [of_all(ending(one, device)) for one in (refuse, stay_away)]
+        if rank == 0:
+            (Path(folder) / "endings.json").write_text(json.dumps(endings))
+        os._exit(0)  # the kernels of NCCL that were aborted are not waited for

@@ -20,7 +20,6 @@ needs("torch")
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 
 from binsgdm.comm import groups
 from binsgdm.comm.thread import CommunicationThread
@@ -161,6 +160,8 @@ def test_a_step_inside_a_cuda_graph_is_refused_in_a_sentence_and_moves_nothing(
     module: Any = torch.nn.Linear(8, 8, device=device)
     optimizer: Any = torch.optim.SGD(module.parameters(), lr=0.1)
     if name == "compress_replicas":
+        from torch.distributed.fsdp import fully_shard
+
         mesh = init_device_mesh("cuda", (1, 1), mesh_dim_names=("node", "local"))
         fully_shard(module, mesh=mesh["local"])
         optimizer = torch.optim.SGD(module.parameters(), lr=0.1)

@@ -21,7 +21,7 @@ NUM_CARDS = torch.cuda.device_count()
 WORLD_SIZE = NUM_CARDS or 2
 MOST_S = 10.0  # for the others to end: far above the timeout, far below the minute more of PyTorch's watchdog
 
-Outcomes = tuple[dict[str, str], dict[str, str], bool]
+Outcomes = tuple[dict[str, str], dict[str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +54,15 @@ def test_a_control_with_another_bit_gradients_that_are_not_averaged_and_an_error
 
 
 def test_a_rank_that_refuses_and_one_that_takes_no_step_end_the_others_with_a_sentence(tmp_path: Path) -> None:
-    needs("two GPUs")
+    needs(*(["two GPUs"] if NUM_CARDS else []))
+    world_size = NUM_CARDS or 3
     with meeting_point() as where:
-        launch(every_rank.fail_on_cards, where, NUM_CARDS, str(tmp_path), nprocs=NUM_CARDS)
-    last = NUM_CARDS - 1
-    for rank in range(last):
-        (refused, refused_s), (stayed, stayed_s) = json.loads((tmp_path / f"{rank}.json").read_text())
-        assert f"rank {last} refused: BinSGDM: a sparse gradient" in refused
-        assert "a rank is gone or did not take this step" in stayed
-        assert max(refused_s, stayed_s) < MOST_S
+        launch(every_rank.fail, where, world_size, str(tmp_path), nprocs=world_size)
+    for endings, sentence in zip(
+        json.loads((tmp_path / "endings.json").read_text()),
+        (f"rank {world_size - 1} refused: BinSGDM: a sparse gradient", "a rank is gone or did not take this step"),
+        strict=True,
+    ):
+        for told, seconds in endings[:-1]:
+            assert sentence in told
+            assert seconds < MOST_S
