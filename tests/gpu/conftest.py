@@ -51,7 +51,11 @@ class Checks:
             module, _, function = name.rpartition("::")
             title = f"{Path(module).stem}: {function}".replace("test_", "").replace("_", " ")
             failed = [report for report in reports if report.failed]
-            detail = f"{failed[0].nodeid.partition('[')[2]} {failed[0].longreprtext.strip()[-200:]}" if failed else ""
+            detail = (
+                f"{failed[0].nodeid.partition('[')[2].removesuffix(']')} {failed[0].longreprtext.strip()[-200:]}"
+                if failed
+                else ""
+            )
             detail = " ".join(detail.split())
             record.check(title, passed=not failed, count=len({one.nodeid for one in reports}), detail=detail)
         if not record.checks:

@@ -201,6 +201,7 @@ def test_operations_of_every_thread_are_shown_to_the_sanitizer(monkeypatch: pyte
     assert [one for one in judge.seen if one[0] == "test-thread"] == [("test-thread", "aten.add.Tensor")]
 
 
+@pytest.mark.slow
 def test_the_process_of_the_sanitizer_trains_what_it_is_shown() -> None:
     needs("no GPU")
     command = [sys.executable, "-m", "tests.gpu.sanitized", "cpu"]

@@ -21,6 +21,8 @@ NUM_CARDS = torch.cuda.device_count()
 WORLD_SIZE = NUM_CARDS or 2
 MOST_S = 10.0  # for the others to end: far above the timeout, far below the minute more of PyTorch's watchdog
 
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
+
 Outcomes = tuple[dict[str, str], dict[str, str]]
 
 

@@ -102,6 +102,7 @@ def are_equal(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
     return all(same_bits(one, other) for one, other in zip(ones, others, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", USED_TASKS)
 def test_losses_fall_in_every_precision_and_those_of_autocast_are_near_fp32(device: torch.device, name: str) -> None:
     ends = {}
