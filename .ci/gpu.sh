@@ -1,6 +1,6 @@
 #!/bin/sh
-# Measure the GPUs of this machine into the folder $1, and write their page into $1-card; further arguments are those of
-# `simnet measure gpu`. A Python whose torch has CUDA is looked for in $PYTHON, $VENV, $VENV-gpu and on the PATH; where
+# Test and measure the GPUs of this machine into the folder $1, and write their page into $1-card; further arguments are
+# those of `simnet measure gpu`. A Python whose torch has CUDA is looked for in $PYTHON, $VENV, $VENV-gpu and on the PATH; where
 # there is none, torch is installed into $VENV-gpu. Nothing else is installed, but for packages that the page needs.
 set -eu
 
@@ -23,6 +23,7 @@ done
 folder=${folder%/}
 has_cuda='import sys, torch; sys.exit(sys.version_info < (3, 11) or not (torch.version.cuda or torch.version.hip))'
 measures='import click, numpy, torch'
+tests='import hypothesis, pytest'
 makes_pages='import click, jinja2, matplotlib, msgspec, numpy, rich, scipy, simpy, tomli_w'
 
 # Without a package index, pip would try each package five times.
@@ -65,7 +66,7 @@ install_torch() {
     PYTHON="${PYTHON:-}" sh .ci/make_venv.sh "$VENV-gpu" || return
     # shellcheck disable=SC2046 # two words, or none
     "$VENV-gpu/bin/python" -m pip install --quiet --disable-pip-version-check $(index_of_torch) "${TORCH_GPU:-torch>=2.10}" &&
-        "$VENV-gpu/bin/python" -m pip install --quiet --disable-pip-version-check click 'numpy>=1.26' 'numba>=0.60'
+        "$VENV-gpu/bin/python" -m pip install --quiet --disable-pip-version-check click 'numpy>=1.26' 'numba>=0.60' pytest hypothesis
 }
 
 # What the shipped models are made of. Each torchvision is for one torch (0.26 for 2.11) and would replace any other.
@@ -80,7 +81,8 @@ install_models() {
 # With the packages of $1 and what else measuring needs.
 install_click() {
     "$1" -m venv --system-site-packages "$VENV-gpu" &&
-        "$VENV-gpu/bin/python" $try_pip click 'numpy>=1.26'
+        "$VENV-gpu/bin/python" $try_pip click 'numpy>=1.26' || return
+    "$VENV-gpu/bin/python" $try_pip pytest hypothesis || :
 }
 
 # Whether pip finds a package index, or what it is told to take for one; so say those without pip, which cannot ask. One
@@ -96,6 +98,19 @@ index_answers() {
     return $answer
 }
 
+# Correctness: the tests that a card shows in full. How they ended is the file of the page's part `checks`.
+test_card() {
+    if ! "$python" -c "$tests" >/dev/null 2>&1; then
+        say "pytest or hypothesis is missing, so nothing is tested on the card: $python -m pip install pytest hypothesis"
+        return
+    fi
+    # shellcheck disable=SC2086 # some words, or none
+    env $on_cpu "$python" -m pytest -q -W default -p no:cacheprovider -m gpu tests/gpu tests/unit/binsgdm/kernels \
+        --checks "$folder/checks.json" >&2 && return
+    say "tests have failed on this card: do not trust its times ($folder/checks.json)"
+    code=1
+}
+
 page_needs() {
     PYTHON="${PYTHON:-}" sh .ci/make_venv.sh "$VENV" >/dev/null &&
         "$VENV/bin/python" $try_pip --editable .
@@ -103,10 +118,12 @@ page_needs() {
 
 all="${PYTHON:-} $VENV/bin/python $VENV-gpu/bin/python python3 python3.14 python3.13 python3.12 python3.11 python"
 page_options=
+on_cpu=
 case " $* " in
     *" --device cpu "* | *" --device=cpu "*)
         has_cuda='import sys, torch; sys.exit(sys.version_info < (3, 11))'
         page_options='--accept-cpu '
+        on_cpu='CUDA_VISIBLE_DEVICES= TRITON_INTERPRET=1'
         ;;
     *)
         if ! has_card; then
@@ -137,7 +154,7 @@ elif ! "$python" -c "$measures" >/dev/null 2>&1; then
 fi
 
 say "$("$python" -c 'import platform, torch; print(f"Python {platform.python_version()}, torch {torch.__version__}")') ($python)"
-mkdir -p "$(dirname "$folder")"
+mkdir -p "$folder"
 elsewhere="copy $folder to where simnet is installed, and there: simnet card $folder $page_options"
 elsewhere="$elsewhere--base a100_tcp_estimate -o $folder-card"
 writer=$(first_that "$makes_pages" "$python" $all)
@@ -147,9 +164,17 @@ if [ -z "$writer" ] && ! index_answers; then
     say "no page will be written here: packages of simnet are missing, and no package index answers: after this, $elsewhere"
 fi
 code=0
-"$python" -m binsgdm.bench gpu -o "$folder" "$@" || code=$?
+# First: times of kernels that are wrong mislead. Once a folder, as every part.
+case " $* " in
+    *" --only"* | *" --help "*) ;;
+    *" --force "*) test_card ;;
+    *) [ -e "$folder/checks.json" ] || test_card ;;
+esac
+measured=0
+"$python" -m binsgdm.bench gpu -o "$folder" "$@" || measured=$?
 # 1: a part has failed, and the others have their place on the page.
-[ "$code" -le 1 ] || exit "$code"
+[ "$measured" -le 1 ] || exit "$measured"
+[ "$measured" -eq 0 ] || code=1
 
 if [ -z "$writer" ] && [ -z "$is_offline" ] && page_needs >&2; then
     writer="$VENV/bin/python"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.helpers.needs import pytest_terminal_summary  # noqa: F401  # a hook
+from tests.helpers.needs import is_here, pytest_terminal_summary  # noqa: F401  # a hook
 
 # `make test-all` takes "all": as many examples as prove something. CI tries the first half of the same, and while one
 # works, some are tried.
@@ -25,7 +25,7 @@ settings.load_profile("quick")
 # One process a core: with more threads torch spends three times as long, most of it waiting for a core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-if not Path("/dev/nvidia0").exists():  # Triton looks once, when something (torch, too) first imports it
+if not is_here("GPU"):  # Triton looks once, when something (torch, too) first imports it
     os.environ["TRITON_INTERPRET"] = "1"
 
 if threading.current_thread() is threading.main_thread():
@@ -46,7 +46,10 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.S
 HERE = Path(__file__).parent
 collect_ignore = ["helpers"]
 # Folders whose tests are all of one kind.
-FOLDERS = {"distributed": pytest.mark.distributed, "works": pytest.mark.distributed, "lab": pytest.mark.lab}
+FOLDERS = {
+    "distributed": pytest.mark.distributed, "works": pytest.mark.distributed, "lab": pytest.mark.lab,
+    "gpu": pytest.mark.gpu,
+}  # fmt: skip
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

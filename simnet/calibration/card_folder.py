@@ -1,4 +1,4 @@
-"""Read what `simnet measure gpu` has left in a folder: card.json, and a measurement file for each part."""
+"""Read what `make gpu` has left in a folder: card.json, a measurement file for each part, and one of the tests."""
 
 import io
 import re
@@ -20,15 +20,13 @@ ABOUT = "card.json"
 WHAT = "simnet card"
 FORMAT = 1
 PARTS: dict[str, str] = {
-    "checks": "Triton's kernels against plain torch's",
+    "checks": "tests of kernels, optimizers and systems on the card",
     "kernels": "kernels over sizes",
     "step": "the optimizer's step and its memory",
     "models": "forward and backward of the shipped models",
-    "overlap": "exchanges during backward, against those in the step",
     "interference": "backward during communication",
     "links": "collectives between cards",
-    "training": "trainings of small tasks",
-    "failures": "how ranks end when one fails",
+    "training": "steps of training over all cards",
 }
 """What each part measures, in the order of the page."""
 GPU = "cuda"

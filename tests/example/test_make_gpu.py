@@ -11,14 +11,16 @@ ROOT = Path(__file__).parents[2]
 NAMES = ("python3", "python3.14", "python3.13", "python3.12", "python3.11", "python")
 # A Python of which only the words of its command line are seen. KIND says what it can import: "cuda" has torch with
 # CUDA and all else, "plain" what measuring needs, "bare" torch with CUDA alone, "cpu" everything but CUDA, "none"
-# nothing.
+# nothing. Only "cuda" has pytest, or what stands for it.
 FAKE = """#!/bin/sh
 kind=KIND
 case "$*" in
     *torch.version.cuda*) [ $kind = cuda ] || [ $kind = bare ] || [ $kind = plain ] ; exit ;;
+    "-c "*pytest*) [ $kind = cuda ] ; exit ;;
     *"platform.python_version"*) echo "a Python of the test" ; exit ;;
     "-c "*matplotlib*) [ $kind = cuda ] || [ $kind = cpu ] ; exit ;;
     "-c "*) [ $kind = cuda ] || [ $kind = plain ] ; exit ;;
+    "-m pytest"*) echo "NAME: ${CUDA_VISIBLE_DEVICES-all cards}: $*" >> LOG ; exit ${TEST_CODE:-0} ;;
     "-m binsgdm.bench"*) echo "measures" >&2 ; echo "NAME: $*" >> LOG ; exit ${MEASURE_CODE:-0} ;;
     "-m pip download"*) echo "NAME: asks" >> LOG ; sleep ${INDEX_S:-0} ; exit ${INDEX_CODE:-1} ;;
     "-m simnet card"*) echo "NAME: $*" >> LOG ; exit 0 ;;
@@ -61,10 +63,10 @@ class Machine:
         given = {**known, **environment}
         return subprocess.run(command, env=given, cwd=ROOT, capture_output=True, text=True, check=False, timeout=50)
 
-    def done(self) -> list[str]:
-        """Return who did what, without the folder."""
+    def done(self, *, tests: bool = False) -> list[str]:
+        """Return who did what, without the folder; with tests or without."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
-        return [line.replace(f"{self.folder}/", "") for line in lines]
+        return [line.replace(f"{self.folder}/", "") for line in lines if tests or "-m pytest" not in line]
 
 
 MEASURED = "-m binsgdm.bench gpu -o gpu"
@@ -103,6 +105,38 @@ def test_a_python_that_is_named_and_cannot_measure_is_told(tmp_path):
     assert done.returncode == 0
     assert f"make gpu: {named} is no Python from 3.11 on whose torch has CUDA: taking another" in done.stderr
     assert machine.done()[0] == f"python3: {MEASURED}"
+
+
+TESTS = (
+    "-m pytest -q -W default -p no:cacheprovider -m gpu tests/gpu tests/unit/binsgdm/kernels --checks gpu/checks.json"
+)
+
+
+def test_the_card_is_tested_before_it_is_measured(tmp_path):
+    machine = Machine(tmp_path, python3="cuda")
+    assert machine.run().returncode == 0
+    assert machine.done(tests=True) == [f"python3: all cards: {TESTS}", f"python3: {MEASURED}", f"python3: {MADE}"]
+
+
+def test_a_test_that_fails_is_told_and_the_card_is_measured_all_the_same(tmp_path):
+    machine = Machine(tmp_path, python3="cuda")
+    done = machine.run(TEST_CODE="1")
+    assert done.returncode == 1
+    assert "make gpu: tests have failed on this card: do not trust its times" in done.stderr
+    assert machine.done() == [f"python3: {MEASURED}", f"python3: {MADE}"]
+
+
+@pytest.mark.parametrize(
+    ("args", "was_tested", "expected"),
+    [(["--only=kernels"], False, 0), (["--quick"], True, 0), (["--force"], True, 1), (["--quick"], False, 1)],
+)
+def test_a_card_is_tested_once_a_folder_and_not_for_one_part(args, was_tested, expected, tmp_path):
+    machine = Machine(tmp_path, python3="cuda")
+    (tmp_path / "gpu").mkdir()
+    if was_tested:
+        (tmp_path / "gpu" / "checks.json").write_text("{}")
+    assert machine.run(*args).returncode == 0
+    assert len(machine.done(tests=True)) - len(machine.done()) == expected
 
 
 @pytest.mark.parametrize(("code", "expected"), [("1", 2), ("2", 1), ("130", 1)])
@@ -147,7 +181,8 @@ esac
     assert done.returncode == 0, done.stderr
     models = ["pip: pillow transformers>=4.48", "pip: --no-deps torchvision==0.26.*"]
     assert machine.done() == [
-        "pip: torch>=2.10", "pip: click numpy>=1.26 numba>=0.60", *models[: 1 if fails else 2], MEASURED, MADE,
+        "pip: torch>=2.10", "pip: click numpy>=1.26 numba>=0.60 pytest hypothesis", *models[: 1 if fails else 2],
+        MEASURED, MADE,
     ]  # fmt: skip
     assert ("transformers cannot be installed" in done.stderr) == bool(fails)
 
@@ -155,6 +190,7 @@ esac
 def test_a_cpu_needs_no_card_and_no_cuda(tmp_path):
     machine = Machine(tmp_path, has_card=False, python3="cuda")
     assert machine.run("--device", "cpu", "--quick").returncode == 0
+    assert machine.done(tests=True)[0] == f"python3: : {TESTS}", "the tests see no card"
     assert machine.done() == [
         f"python3: {MEASURED} --device cpu --quick", f"python3: -m simnet card gpu {BASE} --accept-cpu -o gpu-card",
     ]  # fmt: skip
@@ -171,6 +207,7 @@ def test_a_page_is_written_by_another_python_where_that_of_torch_lacks_packages(
     assert machine.done() == [f"python3: {MEASURED}", f"venv: {MADE}"]
 
 
+NO_PYTEST = "pytest or hypothesis is missing, so nothing is tested on the card"
 CARRIED = f"copy {{0}}/gpu to where simnet is installed, and there: simnet card {{0}}/gpu {BASE} -o {{0}}/gpu-card"
 
 
@@ -187,6 +224,7 @@ def test_without_a_network_it_is_said_before_measuring_that_no_page_will_be_writ
     told = CARRIED.format(tmp_path)
     assert done.stderr.splitlines()[1:] == [
         f"make gpu: no page will be written here: {why}: after this, {told}",
+        f"make gpu: {NO_PYTEST}: python3 -m pip install pytest hypothesis",
         "measures",
         f"make gpu: no page was written here: {told}",
     ]

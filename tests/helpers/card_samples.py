@@ -42,7 +42,7 @@ def write(folder: Path, *, parts: tuple[str, ...] = (), sizes: tuple[int, ...] =
     """Write card.json and these parts, by default all."""
     folder.mkdir(parents=True, exist_ok=True)
     made = {"checks": checks, "kernels": lambda: kernels(sizes), "step": step, "models": models,
-            "overlap": overlap, "interference": interference, "links": links, "training": training}  # fmt: skip
+            "interference": interference, "links": links, "training": training}  # fmt: skip
     others = [part for part in PARTS if part not in made]
     made |= {part: lambda: document([], checks=({"name": "held", "passed": True},)) for part in others}
     chosen = parts or tuple(PARTS)
@@ -199,10 +199,6 @@ def checks() -> dict[str, Any]:
         "detail": "2^20 elements, offset 3: 5 bits differ",
     }
     return document([], checks=(*rows, failed))
-
-
-def overlap() -> dict[str, Any]:
-    return document([], checks=({"name": "overlap, BinSGDM", "passed": True, "count": 5, "detail": ""},))
 
 
 def links() -> dict[str, Any]:

@@ -14,6 +14,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 AWKWARD = (0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 1e-38, 3e38, -3e38, 6e-8, 65504.0, 65519.0, 65520.0, 1e-30)
 GAINS = (1.0, 2.5, 1e-30, 1e30)
 NOT_FINITE = (float("nan"), float("inf"), -float("inf"))
+GUARD_NUMEL, GUARD = 64, 77  # a number of every dtype
 
 
 def device() -> str:
@@ -26,8 +27,8 @@ def home(kernels: Kernels) -> str:
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
     """Compare bit for bit; NaNs are equal whatever their payload."""
-    assert a.dtype == b.dtype
-    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[a.element_size()]
+    assert (a.dtype, a.shape) == (b.dtype, b.shape)
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
     a, b = a.cpu().contiguous(), b.cpu().contiguous()
     equal = a.view(integers) == b.view(integers)
     if a.dtype.is_floating_point:
@@ -55,41 +56,73 @@ def residuals(numel: int, seed: int, most: int) -> Tensor:
     return torch.where(torch.rand(numel, generator=source) < 0.3, ends, made).to(torch.int16)
 
 
-def outcomes(kernels: Kernels, grad: Tensor, m: Tensor, b: Tensor, start: int) -> dict[str, Tensor]:
+class GuardedMemory:
+    """Copies on a device, each `offset` elements behind an aligned address, between guards that no kernel may write to.
+
+    Without guards each copy is alone in its memory.
+    """
+
+    def __init__(self, place: str | torch.device, offset: int = 0, guard_numel: int = GUARD_NUMEL) -> None:
+        self.device = torch.device(place)
+        self._first, self._guard_numel = guard_numel + offset, guard_numel
+        self._buffers: list[tuple[Tensor, int]] = []
+
+    def place(self, values: Tensor) -> Tensor:
+        """Return a copy."""
+        size = self._first + values.numel() + self._guard_numel
+        buffer = torch.full((size,), GUARD, dtype=values.dtype, device=self.device)
+        view = buffer[self._first : self._first + values.numel()].view(values.shape)
+        view.copy_(values)
+        self._buffers.append((buffer, values.numel()))
+        return view
+
+    def guards_hold(self) -> Tensor:
+        """Return, as a tensor of one element, whether every guard is as it was."""
+        held = [torch.ones((), dtype=torch.bool, device=self.device)]
+        for buffer, numel in self._buffers if self._guard_numel else ():
+            held += [(part == GUARD).all() for part in (buffer[: self._first], buffer[self._first + numel :])]
+        return torch.stack(held).all()
+
+
+def outcomes(
+    kernels: Kernels, grad: Tensor, m: Tensor, b: Tensor, start: int, memory: GuardedMemory | None = None
+) -> dict[str, Tensor]:
     """Return everything that every kernel writes or returns, on copies."""
-    place, numel = home(kernels), grad.numel()
-    grad, m, b = (given.to(place, copy=True) for given in (grad, m, b))
-    m1, b1, m2, b2, m3, b3 = m.clone(), b.clone(), m.clone(), b.clone(), m.clone(), b.clone()
-    u, mean = torch.full_like(m, 9.0), torch.full_like(m, 9.0)
-    one, two, merged, three, merged_shaped, amplified = (
-        torch.full((packed_numel(numel),), 0xFF, dtype=torch.uint8, device=place) for _ in range(6)
+    memory = memory or GuardedMemory(home(kernels))
+    numel, gain = grad.numel(), GAINS[grad.numel() % len(GAINS)]
+    grad, x, climbed = (memory.place(grad) for _ in range(3))
+    (m1, m2, m3), (b1, b2, b3) = ([memory.place(one) for _ in range(3)] for one in (m, b))
+    u, mean = (memory.place(torch.full_like(m, 9.0)) for _ in range(2))
+    one, two, merged, three, merged_shaped, shaped, amplified = (
+        memory.place(torch.full((packed_numel(numel),), 0xFF, dtype=torch.uint8)) for _ in range(7)
     )
     where: dict[str, Any] = {"key": KEY, "start": start}
-    all_one = kernels.update_quantize_pack_(grad, m1, b1, beta=0.95, beta_b=0.95, out=one, **where)
-    all_two = kernels.update_(grad, m2, b2, beta=0.95, beta_b=0.95, out_u=u)
+    how: dict[str, Any] = {"beta": 0.95, "beta_b": 0.99, "nesterov": gain > 1}
+    all_one = kernels.update_quantize_pack_(grad, m1, b1, gain=gain, out=one, **how, **where)
+    all_two = kernels.update_(grad, m2, b2, out_u=u, **how)
     kernels.quantize_pack(u, out=two, **where)
-    if grad.dtype == torch.float32:  # they know no other, and the interpreter takes its time
-        kernels.merge(torch.stack([one, two.flip(0), one ^ 0x5A]), numel=numel, out=merged, **where)
-        kernels.mean_(torch.stack([m1, b1, grad, u]), mean)
-    x, climbed = grad.clone(), grad.clone()
+    is_fp32 = grad.dtype == torch.float32  # some kernels know no other, and the interpreter takes its time
+    rows = memory.place(torch.stack([one, two.flip(0), one ^ 0x5A]))
+    if is_fp32:
+        kernels.merge(rows, numel=numel, out=merged, **where)
+        kernels.mean_(memory.place(torch.stack([m1, b1, grad, u])), mean)
     kernels.unpack_apply_(x, one, lr=1e-3, weight_decay=0.01)
     kernels.unpack_apply_(climbed, one, lr=1e-3, weight_decay=0.01, maximize=True)
-    gain, shaped = GAINS[numel % len(GAINS)], three.clone()
-    e1, e2 = (residuals(numel, numel, most).to(place) for most in (functional.SCALE, 3))
-    where = {"beta": 0.95, "beta_b": 0.99, "nesterov": gain > 1, "gain": gain}
-    all_three = kernels.update_shape_pack_(grad, m3, b3, e1, out=three, **where)
-    e3 = e1.clone()
-    if grad.dtype == torch.float32:
+    e1, e2 = (memory.place(residuals(numel, numel, most)) for most in (functional.SCALE, 3))
+    all_three = kernels.update_shape_pack_(grad, m3, b3, e1, gain=gain, out=three, **how)
+    e3 = memory.place(e1)
+    if is_fp32:
         kernels.shape_pack_(u, e3, gain=gain, out=shaped)
-        kernels.merge_shaped_(torch.stack([one, two.flip(0), one ^ 0x5A]), e2, numel=numel, out=merged_shaped)
-    kernels.quantize_pack(u, key=KEY, start=start, gain=gain, out=amplified)
-    names = "m1 b1 m2 b2 u mean one two merged x climbed all_one all_two "
+        kernels.merge_shaped_(rows, e2, numel=numel, out=merged_shaped)
+    kernels.quantize_pack(u, gain=gain, out=amplified, **where)
+    guards = memory.guards_hold()
+    names = "m1 b1 m2 b2 u mean one two merged x climbed all_one all_two guards "
     names += "m3 b3 e1 e2 e3 three shaped merged_shaped amplified all_three"
     scope = locals()
     return {name: scope[name] for name in names.split()}
 
 
-def assert_equal(fast: Kernels, *given: Any) -> None:
-    wanted, got = outcomes(reference, *given), outcomes(fast, *given)
+def assert_equal(fast: Kernels, *given: Any, memory: GuardedMemory | None = None) -> None:
+    wanted, got = outcomes(reference, *given), outcomes(fast, *given, memory)
     for name in wanted:
         assert same_bits(wanted[name], got[name]), name

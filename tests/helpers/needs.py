@@ -63,6 +63,12 @@ def _peak_memory_is_forgotten() -> bool:
     return hasattr(ctypes.CDLL(None), "malloc_trim")
 
 
+def _num_cards() -> int:
+    """Return how many cards tests may use: none where CUDA_VISIBLE_DEVICES is empty."""
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+    return 0 if is_hidden else len(list(Path("/dev").glob("nvidia[0-9]*"))) or Path("/dev/kfd").exists()
+
+
 def _is_a_git_checkout() -> bool:
     asked = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, check=False)
     return asked.returncode == 0
@@ -96,8 +102,10 @@ NEEDS = {
     "torchvision": _module("torchvision", "pip install --no-deps the one for your torch"),
     "accelerate": _module("accelerate", "pip install '.[integrations]'"),
     "lightning": _module("lightning", "pip install '.[integrations]'"),
-    "GPU": Need(found=lambda: Path("/dev/nvidia0").exists(), remedy="run on a machine with one"),
-    "no GPU": Need(found=lambda: not Path("/dev/nvidia0").exists(), remedy="run on a machine without one"),
+    "GPU": Need(found=lambda: _num_cards() > 0, remedy="run on a machine with one"),
+    "two GPUs": Need(found=lambda: _num_cards() > 1, remedy="run on a machine with two"),
+    "no GPU": Need(found=lambda: _num_cards() == 0, remedy="run on a machine without one"),
+    "compute-sanitizer": _program("compute-sanitizer", remedy="put /usr/local/cuda/bin on the PATH"),
     "x86-64": Need(found=lambda: platform.machine() in {"x86_64", "AMD64"}, remedy="run on such a processor"),
     "peak memory": Need(found=_peak_memory_is_forgotten, remedy="run on Linux with glibc, and its clear_refs"),
     "bash": _program("bash", remedy="install bash"),

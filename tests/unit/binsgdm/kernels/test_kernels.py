@@ -43,6 +43,8 @@ MAX_EXAMPLES = min(20, settings.default.max_examples)
 SIZES = (0, 1, 7, 8, 9, 31, 32, 33, 63, 64, 100, 1000, 1024, 1056, 2047)
 STARTS = (0, 8, 24, 1024, 2**34 - 4096)
 
+pytestmark = pytest.mark.gpu
+
 
 @pytest.fixture(params=["cpu", "triton"])
 def fast(request: pytest.FixtureRequest) -> Kernels:

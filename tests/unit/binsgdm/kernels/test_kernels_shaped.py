@@ -19,6 +19,8 @@ from binsgdm.kernels import Kernels, functional, reference, select
 from binsgdm.kernels.bits import pack_signs, packed_numel, unpack_signs
 from tests.helpers.kernel_samples import DTYPES, assert_equal, device, home, residuals, same_bits, state
 
+pytestmark = pytest.mark.gpu
+
 
 @pytest.fixture(params=["cpu", "triton"])
 def fast(request: pytest.FixtureRequest) -> Kernels:

@@ -41,6 +41,8 @@ from tests.helpers.kernel_samples import DTYPES, KEY, device, same_bits, state
 TILE, CHUNK = triton_tiles.TILE.value, 4 * triton_tiles.TILE.value
 WHERE: dict[str, Any] = {"beta": 0.95, "beta_b": 0.95, "key": KEY}
 
+pytestmark = pytest.mark.gpu
+
 
 @pytest.fixture
 def kernels() -> Kernels:

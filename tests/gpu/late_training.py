@@ -1,14 +1,11 @@
-"""Check exchanges beside backward: the same bits as in the step, however late the GPU is with either of them.
+"""Short trainings with exchanges beside backward, in which the GPU is late with what should be waited for.
 
 A wait that is missing shows where what should be waited for comes late; memory that is given away too early shows
 where its next owner fills it with NaN. So kernels that only pass time come before each layer's backward, before each
-exchange or before the update. One training has its waits taken away on purpose, to see that this shows.
+exchange or before the update.
 """
 
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -18,31 +15,24 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm.bench.bench import Bench
-from binsgdm.bench.gpu.parts import NotMeasurableError
 from binsgdm.comm import groups as grouping
 from binsgdm.comm.groups import Groups
 from binsgdm.comm.transport import Transport
-from binsgdm.compressors.registry import SYSTEMS, make
-from binsgdm.kernels import streams
+from binsgdm.compressors.registry import make
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.diloco import DiLoCo
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.settings import Rounding
-from binsgdm.optimizers.sign_exchange import SCHEMES, Scheme
+from binsgdm.optimizers.sign_exchange import Scheme
 from binsgdm.parallel.gradient_exchange import GradientExchange, exchange_bucket
 from binsgdm.parallel.overlapped import OverlappedSession
 
 Late = Literal["nothing", "backward", "exchange", "update"]
-LATE: tuple[Late, ...] = ("backward", "exchange", "update")
-STEPS, LAYERS, SIDE, QUICK_SIDE = 3, 6, 256, 16
+STEPS, LAYERS = 3, 6
 LOCAL_STEPS = 8  # in which two exchanges begin and end
-EXCHANGES = ("fp32", "bf16", "int8", "one_bit")  # of DiLoCo
-RESUMED = ("ef_sign_sgd", "power_sgd")  # systems that keep what they lost, and factors
 LATE_CYCLES = 4_000_000  # 2 to 3 ms
 OPTIONS: dict[str, dict[str, Any]] = {name: {"ratio": 0.05} for name in ("top_k", "ms_top_k", "random_k")}
 BYTES_PER_MIB = 2**20
-SANITIZER_S = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +44,12 @@ class LateTraining:
         device: of the parameters.
         side: rows and columns of each layer's weights.
         late: what.
-        rank_groups: of this rank, one rank a node; None where `groups` are such.
     """
 
     groups: Groups
     device: torch.device
     side: int
     late: Late = "nothing"
-    rank_groups: Groups | None = None
 
     def with_binsgdm(
         self, scheme: Scheme, *, overlap: bool, rounding: Rounding = "random", kernels: str | None = None
@@ -115,7 +103,7 @@ class LateTraining:
         model = self._model()
         inner = torch.optim.SGD(model.parameters(), lr=0.1)
         # Groups are made once: a communicator of NCCL takes a part of a second.
-        with mock.patch.object(grouping, "make", return_value=self.rank_groups or self.groups):
+        with mock.patch.object(grouping, "make", return_value=self.groups):
             optimizer = DiLoCo(inner, inner_steps=3, overlap_steps=2, exchange=exchange)
         optimizer._overlaps = overlap
         outer: Any = optimizer.outer
@@ -188,111 +176,3 @@ class _CallBefore(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         ctx.call()
         return gradient, None
-
-
-def measure(bench: Bench, *, quick: bool, seconds: float) -> None:
-    """Add checks of BinSGDM's schemes, of DiLoCo, and of every system in DDP's hook."""
-    groups, device = bench.ranks.groups, bench.ranks.device
-    if groups is None:
-        raise NotMeasurableError("overlap: a process alone: needs a process group; let the part run on every card")
-    setting: dict[str, Any] = {"groups": groups, "device": device, "side": QUICK_SIDE if quick else SIDE}
-    setting["rank_groups"] = grouping.make(1, device=device)
-    grouping.make_communicators(groups, device)
-    compared = _compared(setting)
-    ends_s = time.monotonic() + seconds / 2
-    for number, (name, (expected, of_late)) in enumerate(compared.items()):
-        is_over = number > 0 and time.monotonic() > ends_s
-        if bench.ranks.from_rank_0(partial(str, is_over)) == str(True):  # all ranks stop together
-            bench.record.note(f"overlap: {', '.join(list(compared)[number:])}: not checked: the time was over")
-            break
-        _check(bench, name, expected, of_late, LATE if device.type == "cuda" else ("nothing",))
-        bench.progress((number + 1) / (len(compared) + 1))
-    if device.type != "cuda":
-        bench.record.note("overlap: a CPU has no streams: nothing came late, and no wait could be missing")
-        return
-    _check_that_missing_waits_show(bench, setting)
-    if groups.world_size == 1:
-        _check_by_sanitizer(bench)
-
-
-def _compared(setting: Mapping[str, Any]) -> dict[str, tuple[Callable[[], Any], Callable[[Late], Any]]]:
-    """Return by name how the expected parameters come about, and those of trainings in which something is late."""
-
-    def of_scheme(scheme: Scheme, rounding: Rounding = "random") -> tuple[Callable[[], Any], Callable[[Late], Any]]:
-        return (
-            lambda: LateTraining(**setting).with_binsgdm(scheme, overlap=False, rounding=rounding),
-            lambda late: LateTraining(**setting, late=late).with_binsgdm(scheme, overlap=True, rounding=rounding),
-        )
-
-    def of_system(name: str) -> tuple[Callable[[], Any], Callable[[Late], Any]]:
-        return (
-            lambda: LateTraining(**setting).with_system(name),
-            lambda late: LateTraining(**setting, late=late).with_system(name),
-        )
-
-    def of_resumed(name: str) -> tuple[Callable[[], Any], Callable[[Late], Any]]:
-        return (
-            lambda: LateTraining(**setting).with_resumed_system(name),
-            lambda late: LateTraining(**setting, late=late).with_resumed_system(name),
-        )
-
-    def of_diloco(exchange: str) -> tuple[Callable[[], Any], Callable[[Late], Any]]:
-        return (
-            lambda: LateTraining(**setting).with_diloco(exchange, overlap=False),
-            lambda late: LateTraining(**setting, late=late).with_diloco(exchange, overlap=True),
-        )
-
-    names = {f"BinSGDM, {scheme.topology}, {scheme.intra_node_dtype}, {scheme.average}": scheme for scheme in SCHEMES}
-    found = {name: of_scheme(scheme) for name, scheme in names.items()}
-    # Residuals are written where the exchange runs, whatever the scheme is.
-    found["BinSGDM, shaped"] = of_scheme(SCHEMES[0], "shaped")
-    found |= {f"DiLoCo, {exchange}": of_diloco(exchange) for exchange in EXCHANGES}
-    found |= {f"{name}, resumed": of_resumed(name) for name in RESUMED}
-    return found | {name: of_system(name) for name in SYSTEMS}
-
-
-def _check(
-    bench: Bench, name: str, expected: Callable[[], Any], of_late: Callable[[Late], Any], lates: Sequence[Late]
-) -> None:
-    # All trainings run, whatever one finds: the other ranks take part in each.
-    before, again, *found = expected(), expected(), *map(of_late, lates)
-    if not _equal(before, again):
-        bench.record.note(f"overlap: {name}: not checked: two trainings alike end with other bits")
-        return
-    wrong = [late for late, after in zip(lates, found, strict=True) if not _equal(before, after)]
-    detail = f"other bits with a late {wrong[0]}" if wrong else ""
-    bench.record.check(f"overlap, {name}", passed=not wrong, count=len(lates), detail=detail)
-
-
-def _check_that_missing_waits_show(bench: Bench, setting: Mapping[str, Any]) -> None:
-    scheme = SCHEMES[0]
-    expected = LateTraining(**setting).with_binsgdm(scheme, overlap=False)
-    with mock.patch.object(streams.CudaStreams, "wait", return_value=None):
-        found = LateTraining(**setting, late="backward").with_binsgdm(scheme, overlap=True)
-        torch.cuda.synchronize()
-    shows = not _equal(expected, found)
-    bench.record.check(
-        "overlap, waits taken away on purpose show", passed=shows, detail="" if shows else "the bits were the same"
-    )
-
-
-def _check_by_sanitizer(bench: Bench, run: Callable[..., Any] = subprocess.run) -> None:
-    # A process of its own: the sanitizer calls Python from inside CUDA's calls, and might end or block this one.
-    command = [sys.executable, "-m", "binsgdm.bench.gpu.sanitized", str(bench.ranks.device)]
-    try:
-        done = run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=SANITIZER_S)
-    except subprocess.TimeoutExpired:
-        bench.record.note(f"overlap: torch.cuda._sanitizer: did not judge within {SANITIZER_S} s")
-        return
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][:300]
-        bench.record.note(f"overlap: torch.cuda._sanitizer: cannot judge here: {reason}")
-        return
-    found = done.stdout.strip()
-    bench.record.check("overlap, torch.cuda._sanitizer", passed=not found, detail=found)
-
-
-def _equal(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
-    # As bits: NaN is a result, too.
-    pairs = zip(ones, others, strict=True)
-    return all(torch.equal(one.view(torch.int32), other.view(torch.int32)) for one, other in pairs)

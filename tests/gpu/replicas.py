@@ -1,7 +1,6 @@
-"""Check that replicas stay equal to the bit over all ranks, and equal to one process that computes for all of them."""
+"""Steps of ranks that exchange, and how many tensors differ from one process that computes for all of them."""
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,34 +10,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from binsgdm.bench import choices
-from binsgdm.bench.bench import Bench
-from binsgdm.bench.gpu import attached, lockstep
-from binsgdm.bench.gpu.lockstep import (
-    BUCKET_ELEMENTS,
-    LR,
-    WEIGHT_DECAY,
-    Make,
-    in_one_process,
-    join_in_lockstep,
-    make_binsgdm,
-    scheme_text,
-)
-from binsgdm.bench.gpu.samples import (
-    MOST_WITH_ONE_ORDER,
-    SEED,
-    SHAPES,
-    STEPS,
-    ParametersWithGradients,
-    RankComparison,
-    gradients,
-    num_far,
-    num_wrong,
-    parameters,
-)
-from binsgdm.bench.gpu.trainings import num_different
 from binsgdm.bench.ranks import Ranks
 from binsgdm.comm import RankContext, run_in_lockstep
-from binsgdm.comm import groups as grouping
 from binsgdm.comm.groups import Groups
 from binsgdm.comm.transport import Transport
 from binsgdm.compressors.base import Averager, GradientBucket
@@ -46,11 +19,32 @@ from binsgdm.compressors.registry import SYSTEMS, make
 from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.sign_exchange import SCHEMES, Scheme
+from binsgdm.optimizers.sign_exchange import Scheme
 from binsgdm.parallel.ddp import attach
 from binsgdm.parallel.ddp_hook import compress_gradients
 from binsgdm.parallel.gradient_exchange import GradientExchange, exchange_bucket
 from binsgdm.parallel.overlapped import OverlappedSession
+from tests.gpu.lockstep import (
+    BUCKET_ELEMENTS,
+    LR,
+    WEIGHT_DECAY,
+    Make,
+    in_one_process,
+    join_in_lockstep,
+    make_binsgdm,
+)
+from tests.gpu.samples import (
+    MOST_WITH_ONE_ORDER,
+    SEED,
+    SHAPES,
+    STEPS,
+    ParametersWithGradients,
+    gradients,
+    num_different,
+    num_far,
+    num_wrong,
+    parameters,
+)
 
 BUCKET_MB = BUCKET_ELEMENTS * 4 / 2**20
 OTHER_ORDER = 1e-4
@@ -59,84 +53,9 @@ OTHER_ORDER = 1e-4
 Join = Callable[[OneBitOptimizer], None]
 
 
-def check(bench: Bench, seconds: float) -> None:
-    """Add the outcome for BinSGDM in every scheme, 1-bit Adam, every system, and steps that each rank takes alone.
-
-    Args:
-        bench: where to; of ranks that are joined in a process group, one too.
-        seconds: that it may take; what is not reached is noted, on all ranks alike.
-    """
-    # Made once: a communicator of NCCL takes hundreds of MB and a part of a second.
-    sizes, device = _node_sizes(bench.ranks.world_size), bench.ranks.device
-    ends_s = time.monotonic() + seconds
-    cases = list(_cases(bench.ranks, [grouping.make(size, device=device) for size in sizes]))
-    if missing := attached.missing():
-        bench.record.note(f"replicas: {missing}")
-    for number, case in enumerate(cases):
-        is_over = number > 0 and time.monotonic() > ends_s
-        if bench.ranks.from_rank_0(partial(str, is_over)) == str(True):  # all ranks stop together
-            left = f"{len(cases) - number} of {len(cases)} comparisons, from {case.name!r} on"
-            bench.record.note(f"replicas: no time was left for {left}: give more with --budget")
-            break
-        _add(bench, case)
-        bench.progress((number + 1) / len(cases))
-
-
-def _add(bench: Bench, case: RankComparison) -> None:
-    """Add the outcome of a comparison of all ranks; an error on this rank fails it."""
-    detail, wrong = "", 1
-    try:
-        wrong = case.num_wrong()
-    except Exception as error:  # the other comparisons are still worth making
-        detail = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    anywhere = int(bench.ranks.slowest([float(wrong)])[0])
-    detail = detail or (f"{anywhere} tensors differ" if anywhere else case.outcome)
-    bench.record.check(case.name, passed=anywhere == 0, count=len(SHAPES) * bench.ranks.world_size, detail=detail)
-
-
-def _cases(ranks: Ranks, groups: Sequence[Groups]) -> Iterator[RankComparison]:
-    """Yield every comparison, those that need no other rank first."""
-    yield from lockstep.cases(ranks.device)
-    where = f"{ranks.world_size} ranks over {ranks.backend}"
-    has_one_order = ranks.world_size <= MOST_WITH_ONE_ORDER
-    for one in groups:
-        for scheme in SCHEMES:
-            for overlap in (False, True):
-                how = f"{scheme_text(scheme)}, {one.ranks_per_node} a node, {'overlapped' if overlap else 'in step()'}"
-                yield RankComparison(
-                    name=f"{where}: BinSGDM {how}", num_wrong=partial(_binsgdm, ranks, one, scheme, overlap)
-                )
-        for topology in ("flat", "hierarchical"):
-            name = f"{where}: 1-bit Adam {topology}, {one.ranks_per_node} a node"
-            name += "" if has_one_order else ", replicas alone"
-            yield RankComparison(name=name, num_wrong=partial(_one_bit_adam, ranks, one, topology))
-    yield RankComparison(
-        name=f"{where}: an infinite gradient on the last stops all", num_wrong=partial(_overflow, ranks)
-    )
-    yield from attached.cases(ranks)
-    for system in SYSTEMS:
-        yield _case_of_system(ranks, groups[-1], system, f"{where}: {system} in DDP's hook")
-    for system, topology in (("qsgd", "gather"), ("ef_sign_sgd", "scatter_reduce")):
-        name = f"{where}: compress_gradients, {system}, {topology}"
-        yield _case_of_system(ranks, None, system, name, topology=topology)
-
-
-def _case_of_system(ranks: Ranks, groups: Groups | None, system: str, name: str, **options: Any) -> RankComparison:
-    compare = partial(_system, ranks, groups, system, **options)
-    if _has_one_order(ranks, system):
-        return RankComparison(name=name, num_wrong=compare)
-    outcome = f"within {OTHER_ORDER:g} of the norm"
-    return RankComparison(name=f"{name}, near one process", num_wrong=compare, outcome=outcome)
-
-
 def _has_one_order(ranks: Ranks, system: str) -> bool:
     """Tell whether a system sums in the order of one process."""
     return ranks.world_size <= MOST_WITH_ONE_ORDER or SYSTEMS[system].aggregation != "all_reduce"
-
-
-def _node_sizes(world_size: int) -> list[int]:
-    """Return one rank a node, half of all where that is another number, and all."""
-    return sorted({1, max(1, world_size // 2) if world_size % 2 == 0 else 1, world_size})
 
 
 def _as_rank(ranks: Ranks, make_one: Make, join: Join) -> list[Tensor]:
@@ -152,7 +71,7 @@ def _as_rank(ranks: Ranks, make_one: Make, join: Join) -> list[Tensor]:
     return [value.detach() for value in values]
 
 
-def _binsgdm(ranks: Ranks, groups: Groups, scheme: Scheme, overlap: bool) -> int:
+def num_wrong_with_binsgdm(ranks: Ranks, groups: Groups, scheme: Scheme, overlap: bool) -> int:
     def join(optimizer: Any) -> None:
         member = Transport(groups).member()
         session = Session(member, scheme, BUCKET_ELEMENTS)
@@ -166,7 +85,7 @@ def _binsgdm(ranks: Ranks, groups: Groups, scheme: Scheme, overlap: bool) -> int
     return num_wrong(ranks, found, control[ranks.rank])
 
 
-def _one_bit_adam(ranks: Ranks, groups: Groups, topology: Any) -> int:
+def num_wrong_with_one_bit_adam(ranks: Ranks, groups: Groups, topology: Any) -> int:
     def make_one(values: Sequence[nn.Parameter]) -> OneBitAdam:
         return OneBitAdam(values, lr=LR, weight_decay=WEIGHT_DECAY, dense_steps=2, topology=topology)
 
@@ -178,7 +97,7 @@ def _one_bit_adam(ranks: Ranks, groups: Groups, topology: Any) -> int:
     return num_wrong(ranks, found, control[ranks.rank])
 
 
-def _overflow(ranks: Ranks) -> int:
+def num_wrong_after_overflow(ranks: Ranks) -> int:
     """Compare the parameters after a step in which the last rank alone has an infinite gradient with those before.
 
     Joined by `attach`, which also compares what the ranks were given.
@@ -208,7 +127,7 @@ class _NotingLayouts:
         return getattr(self._system, name)
 
 
-def _system(ranks: Ranks, groups: Groups | None, name: str, **given: Any) -> int:
+def num_wrong_with_system(ranks: Ranks, groups: Groups | None, name: str, **given: Any) -> int:
     """Compare the gradients that DDP makes with a system, on all ranks, and with one process.
 
     Args:

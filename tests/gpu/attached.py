@@ -1,18 +1,26 @@
-"""Check what a training script calls on all ranks, against one process that computes for all of them.
+"""What a training script calls on all ranks, and how many tensors differ from one process that computes for all.
 
 It is attach with DDP, attach_fsdp and compress_replicas on a mesh of one rank a node, LocalSGD and DiLoCo.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm.bench.gpu.lockstep import (
+from binsgdm.bench.ranks import Ranks
+from binsgdm.comm import RankContext, run_in_lockstep
+from binsgdm.compressors.base import GradientBucket
+from binsgdm.compressors.registry import make
+from binsgdm.optimizers.diloco import DiLoCo
+from binsgdm.optimizers.local_sgd import LocalSGD
+from binsgdm.optimizers.sign_exchange import Scheme
+from binsgdm.parallel.ddp import attach, detach
+from tests.gpu.lockstep import (
     BUCKET_ELEMENTS,
     INNER_LR,
     OUTER,
@@ -24,29 +32,19 @@ from binsgdm.bench.gpu.lockstep import (
     outer_state,
     outer_steps,
 )
-from binsgdm.bench.gpu.samples import (
+from tests.gpu.samples import (
     MOST_WITH_ONE_ORDER,
     SEED,
     STEPS,
     ParametersWithGradients,
-    RankComparison,
     Shapes,
     are_alike,
     gradients,
+    num_different,
     num_far,
     num_wrong,
     parameters,
 )
-from binsgdm.bench.gpu.trainings import num_different, told_in_graph
-from binsgdm.bench.ranks import Ranks
-from binsgdm.comm import RankContext, run_in_lockstep
-from binsgdm.compressors.base import GradientBucket
-from binsgdm.compressors.registry import make
-from binsgdm.errors import BinsgdmError
-from binsgdm.optimizers.diloco import DiLoCo
-from binsgdm.optimizers.local_sgd import LocalSGD
-from binsgdm.optimizers.sign_exchange import Scheme
-from binsgdm.parallel.ddp import attach, detach
 
 BUCKET_MB = BUCKET_ELEMENTS * 4 / 2**20
 OTHERS = 100  # added to a step: gradients of the parameters that BinSGDM does not have
@@ -65,40 +63,6 @@ LOCAL_STEPS: dict[str, dict[str, Any]] = {
 OTHER_ORDER = {"fp32": 1e-5, "bf16": 3e-2}
 
 
-def missing() -> str:
-    """Say what cannot be compared with this torch, or return an empty string."""
-    try:
-        from torch.distributed.fsdp import fully_shard  # noqa: F401
-    except ImportError:
-        return f"torch {torch.__version__} has no torch.distributed.fsdp.fully_shard: FSDP2 is left out"
-    return ""
-
-
-def cases(ranks: Ranks) -> Iterator[RankComparison]:
-    """Yield every comparison; every rank makes each of them."""
-    where = f"{ranks.world_size} ranks over {ranks.backend}"
-    for overlap in (False, True):
-        name = f"{where}: attach with DDP, and parameters of others, {'overlapped' if overlap else 'in step()'}"
-        yield RankComparison(name=name, num_wrong=partial(_attached, ranks, overlap))
-    if not missing():
-        yield RankComparison(name=f"{where}: attach_fsdp, one rank a node", num_wrong=partial(_attached_fsdp, ranks))
-        for system, options in REPLICATED.items():
-            if _has_one_order(ranks) or system != "dense":
-                compare = partial(_compressed_replicas, ranks, system, options)
-                yield RankComparison(name=f"{where}: compress_replicas, {system}, one rank a node", num_wrong=compare)
-    for dtype in ("fp32", "bf16"):
-        yield _near(ranks, dtype, f"{where}: LocalSGD {dtype}", partial(_local_sgd, ranks, dtype))
-    for name, given in LOCAL_STEPS.items():
-        yield _near(ranks, given.get("exchange", "fp32"), f"{where}: DiLoCo {name}", partial(_diloco, ranks, given))
-    if ranks.device.type == "cuda":
-        for name, make_step in _steps_to_capture(ranks).items():
-            yield RankComparison(
-                name=f"refused in a CUDA graph: {name}",
-                num_wrong=partial(num_not_refused, ranks, make_step),
-                outcome="refused in a sentence",
-            )
-
-
 def _has_one_order(ranks: Ranks) -> bool:
     return ranks.world_size <= MOST_WITH_ONE_ORDER
 
@@ -108,15 +72,7 @@ def _tolerance(ranks: Ranks, exchange: str) -> float:
     return 0.0 if _has_one_order(ranks) else OTHER_ORDER.get(exchange, 0.0)
 
 
-def _near(ranks: Ranks, exchange: str, name: str, compare: Callable[[], int]) -> RankComparison:
-    if not (tolerance := _tolerance(ranks, exchange)):
-        return RankComparison(name=name, num_wrong=compare)
-    return RankComparison(
-        name=f"{name}, near one process", num_wrong=compare, outcome=f"within {tolerance:g} of the norm"
-    )
-
-
-def _attached(ranks: Ranks, overlap: bool) -> int:
+def num_wrong_attached(ranks: Ranks, overlap: bool) -> int:
     """Compare what BinSGDM makes of its parameters, and the averages of gradients that DDP makes of the others."""
     own, others = parameters(ranks.device), parameters(ranks.device)
     devices = [ranks.device.index] if ranks.device.type == "cuda" else None
@@ -169,7 +125,7 @@ def _train_sharded(ranks: Ranks, module: nn.Module, optimizer: torch.optim.Optim
     return [one.full_tensor().detach() for one in whole]
 
 
-def _attached_fsdp(ranks: Ranks) -> int:
+def num_wrong_in_fsdp(ranks: Ranks) -> int:
     """Compare shards that are whole with the plain parameters of one process."""
     from binsgdm.parallel.fsdp import attach_fsdp
 
@@ -183,7 +139,7 @@ def _attached_fsdp(ranks: Ranks) -> int:
     return num_wrong(ranks, found, control[ranks.rank])
 
 
-def _compressed_replicas(ranks: Ranks, system: str, options: dict[str, Any]) -> int:
+def num_wrong_in_compressed_replicas(ranks: Ranks, system: str, options: dict[str, Any]) -> int:
     """Compare shards that are whole with plain parameters, whose gradients the system averages in one process."""
     from binsgdm.parallel.compressed_replicas import compress_replicas
 
@@ -192,7 +148,10 @@ def _compressed_replicas(ranks: Ranks, system: str, options: dict[str, Any]) -> 
     exchange = compress_replicas(optimizer, mesh, system, seed=SEED, **options)
     found = _train_sharded(ranks, module, optimizer)
     del exchange  # it steps as long as it is kept
-    return num_wrong(ranks, found, _averaged_in_one_process(ranks, system, options))
+    wanted = _averaged_in_one_process(ranks, system, options)
+    if system == "dense" and not _has_one_order(ranks):
+        return num_far(wanted, found, OTHER_ORDER["fp32"])
+    return num_wrong(ranks, found, wanted)
 
 
 def _averaged_in_one_process(ranks: Ranks, name: str, options: dict[str, Any]) -> list[Tensor]:
@@ -227,7 +186,7 @@ def _take_local_steps(ranks: Ranks, values: Sequence[nn.Parameter], optimizer: A
     optimizer.close()
 
 
-def _local_sgd(ranks: Ranks, wire_dtype: Any) -> int:
+def num_wrong_with_local_sgd(ranks: Ranks, wire_dtype: Any) -> int:
     values = parameters(ranks.device)
     optimizer = LocalSGD(torch.optim.SGD(values, lr=INNER_LR), inner_steps=2, wire_dtype=wire_dtype)
     _take_local_steps(ranks, values, optimizer)
@@ -236,7 +195,7 @@ def _local_sgd(ranks: Ranks, wire_dtype: Any) -> int:
     return _num_elsewhere(ranks, found, control, wire_dtype) + (not are_alike(ranks, found))
 
 
-def _diloco(ranks: Ranks, given: dict[str, Any]) -> int:
+def num_wrong_with_diloco(ranks: Ranks, given: dict[str, Any]) -> int:
     values = parameters(ranks.device)
     settings: dict[str, Any] = {"seed": SEED, **OUTER, **given}
     optimizer = DiLoCo(torch.optim.SGD(values, lr=INNER_LR), **settings)
@@ -252,54 +211,3 @@ def _num_elsewhere(ranks: Ranks, found: Sequence[Tensor], wanted: Sequence[Tenso
     if tolerance := _tolerance(ranks, exchange):
         return num_far(wanted, found, tolerance)
     return num_different(wanted, found)
-
-
-class _ToCapture(NamedTuple):
-    """A step that is to be refused in a CUDA graph, the tensors that it must not move, and what ends its exchange."""
-
-    step: Callable[[], object]
-    tensors: list[Tensor]
-    end: Callable[[], object]
-
-
-def _steps_to_capture(ranks: Ranks) -> dict[str, Callable[[], _ToCapture]]:
-    """Return by name what makes each step."""
-    found: dict[str, Callable[[], _ToCapture]] = {
-        "LocalSGD": partial(_local_step, ranks, partial(LocalSGD, inner_steps=1)),
-        "DiLoCo": partial(_local_step, ranks, partial(DiLoCo, inner_steps=1)),
-    }
-    return found if missing() else {**found, "compress_replicas": partial(_step_of_replicas, ranks)}
-
-
-def _local_step(ranks: Ranks, wrap: Callable[[torch.optim.Optimizer], Any]) -> _ToCapture:
-    values = parameters(ranks.device)
-    optimizer = wrap(torch.optim.SGD(values, lr=INNER_LR))
-    for value, gradient in zip(values, gradients(ranks.rank, 1, ranks.device), strict=True):
-        value.grad = gradient
-    return _ToCapture(optimizer.step, [value.detach() for value in values], optimizer.close)
-
-
-def _step_of_replicas(ranks: Ranks) -> _ToCapture:
-    from binsgdm.parallel.compressed_replicas import compress_replicas
-
-    module, mesh = _sharded(ranks)
-    optimizer = torch.optim.SGD(module.parameters(), lr=SGD_LR)
-    exchange = compress_replicas(optimizer, mesh, "byte_grad")
-    module(gradients(ranks.rank, 1, ranks.device, shapes=SHARDED)).backward()
-    whole: Any = list(module.parameters())
-    return _ToCapture(optimizer.step, [one.to_local().detach() for one in whole], exchange.state_dict)
-
-
-def num_not_refused(ranks: Ranks, make_step: Callable[[], _ToCapture]) -> int:
-    """Return how many tensors have moved in a step inside a CUDA graph.
-
-    Raises:
-        AssertionError: no sentence has refused it.
-    """
-    one = make_step()
-    before = [tensor.clone() for tensor in one.tensors]
-    told = told_in_graph(one.step, ranks.device)
-    one.end()
-    if not told.startswith(BinsgdmError.__name__):
-        raise AssertionError(told)
-    return num_different(before, one.tensors)

@@ -1,22 +1,20 @@
 """Parameters and gradients, the same on every rank and every device, and comparisons of what becomes of them."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import cycle
 
 import torch
 from torch import Tensor, nn
 
-from binsgdm.bench.gpu.trainings import num_different
 from binsgdm.bench.ranks import Ranks
 from binsgdm.comm.replicas import check_same_tensors
 from binsgdm.errors import BinsgdmError
+from tests.helpers.kernel_samples import same_bits
 
 SHAPES = ((64, 33), (7,), (0,), (96, 65), (1,), (1024,))
 STEPS, SEED = 4, 7
 # Two summands have one order; with more, the backend's order of a sum is its own.
 MOST_WITH_ONE_ORDER = 2
-TO_THE_BIT = "equal to the bit"
 CPU = torch.device("cpu")
 
 Shapes = Sequence[tuple[int, ...]]
@@ -24,21 +22,6 @@ Dtypes = tuple[torch.dtype, ...]  # of the parameters, in turns
 FP32: Dtypes = (torch.float32,)
 BF16: Dtypes = (torch.bfloat16,)
 MIXED: Dtypes = (torch.bfloat16, torch.float32, torch.float16)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankComparison:
-    """One comparison, which all ranks make.
-
-    Attributes:
-        name: of the check.
-        num_wrong: makes it, and returns how many tensors are wrong on this rank.
-        outcome: in words, where none is.
-    """
-
-    name: str
-    num_wrong: Callable[[], int]
-    outcome: str = TO_THE_BIT
 
 
 def parameters(device: torch.device, dtypes: Dtypes = FP32, shapes: Shapes = SHAPES) -> list[nn.Parameter]:
@@ -69,6 +52,11 @@ class ParametersWithGradients(nn.Module):
         """Return a loss with these gradients."""
         products = [(value * gradient).sum() for value, gradient in zip(self.values, gradients, strict=True)]
         return torch.stack(products).sum()
+
+
+def num_different(wanted: Sequence[Tensor], found: Sequence[Tensor]) -> int:
+    """Return how many tensors differ in any bit."""
+    return sum(not same_bits(one.detach(), other.detach()) for one, other in zip(wanted, found, strict=True))
 
 
 def num_wrong(ranks: Ranks, found: Sequence[Tensor], wanted: Sequence[Tensor]) -> int:

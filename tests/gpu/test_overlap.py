@@ -1,0 +1,209 @@
+"""Exchanges beside backward leave the bits of those in the step, however late the GPU is with either of them.
+
+One rank alone on the first card; several are compared in `test_replicas`, and races are found by fake streams in
+`tests/unit/binsgdm/kernels/test_streams.py`.
+"""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from tests.helpers.needs import ROOT, needs
+
+needs("torch")
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from binsgdm.comm import groups
+from binsgdm.comm.thread import CommunicationThread
+from binsgdm.compressors.registry import SYSTEMS
+from binsgdm.compressors.residuals import Residuals
+from binsgdm.errors import BinsgdmError
+from binsgdm.kernels import streams
+from binsgdm.optimizers.diloco import DiLoCo, _Hidden
+from binsgdm.optimizers.local_sgd import LocalSGD
+from binsgdm.optimizers.sign_exchange import SCHEMES
+from binsgdm.optimizers.worker import Worker
+from binsgdm.parallel.compressed_replicas import compress_replicas
+from tests.gpu import sanitized
+from tests.gpu.late_training import Late, LateTraining
+from tests.helpers.fake_cuda import fake_cuda
+from tests.helpers.kernel_samples import device as device_name
+from tests.helpers.kernel_samples import same_bits
+
+IS_CARD = device_name() == "cuda"
+SIDE = 256 if IS_CARD else 16
+LATE: tuple[Late, ...] = ("backward", "exchange", "update") if IS_CARD else ("nothing",)
+EXCHANGES = ("fp32", "bf16", "int8", "one_bit")  # of DiLoCo
+RESUMED = ("ef_sign_sgd", "power_sgd")  # systems that keep what they lost, and factors
+
+Train = Callable[..., list[torch.Tensor]]
+CASES: dict[str, tuple[Train, Train]] = {}
+"""By name how the expected parameters come about, and those of a training in which something is late."""
+
+
+def _add(name: str, train: Train, *args: Any, **given: Any) -> None:
+    in_step = {"overlap": False} if train in (LateTraining.with_binsgdm, LateTraining.with_diloco) else {}
+    beside = {"overlap": True} if in_step else {}
+    CASES[name] = tuple(lambda one, more=more: train(one, *args, **more, **given) for more in (in_step, beside))
+
+
+for scheme in SCHEMES:
+    _add(f"BinSGDM {scheme.topology} {scheme.intra_node_dtype} {scheme.average}", LateTraining.with_binsgdm, scheme)
+# Residuals are written where the exchange runs, whatever the scheme is.
+_add("BinSGDM shaped", LateTraining.with_binsgdm, SCHEMES[0], rounding="shaped")
+for exchange in EXCHANGES:
+    _add(f"DiLoCo {exchange}", LateTraining.with_diloco, exchange)
+for system in RESUMED:
+    _add(f"{system} resumed", LateTraining.with_resumed_system, system)
+for system in SYSTEMS:
+    _add(system, LateTraining.with_system, system)
+
+
+@pytest.fixture(scope="module")
+def training(device: torch.device, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., LateTraining]]:
+    """Join a group of this process alone; yield what makes a training in which something is late."""
+    store = tmp_path_factory.mktemp("store") / "store"
+    place = device if IS_CARD else torch.device("cpu")
+    if IS_CARD:
+        torch.cuda.set_device(place)
+    dist.init_process_group("nccl" if IS_CARD else "gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    yield partial(LateTraining, groups=groups.make(1), device=place, side=SIDE)
+    dist.destroy_process_group()
+
+
+def are_equal(ones: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+    return all(same_bits(one, other) for one, other in zip(ones, others, strict=True))
+
+
+@pytest.mark.parametrize("late", LATE)
+@pytest.mark.parametrize("name", CASES)
+def test_an_exchange_beside_backward_leaves_the_bits_of_one_in_the_step(
+    training: Callable[..., LateTraining], name: str, late: Late
+) -> None:
+    in_step, beside = CASES[name]
+    wanted = in_step(training())
+    assert are_equal(wanted, in_step(training())), "two trainings alike end with other bits"
+    assert are_equal(wanted, beside(training(late=late)))
+
+
+def test_waits_that_are_taken_away_show(training: Callable[..., LateTraining]) -> None:
+    needs("GPU")
+    wanted = training().with_binsgdm(SCHEMES[0], overlap=False)
+    with mock.patch.object(streams.CudaStreams, "wait", return_value=None):
+        found = training(late="backward").with_binsgdm(SCHEMES[0], overlap=True)
+        torch.cuda.synchronize()
+    assert not are_equal(wanted, found)
+
+
+@pytest.mark.parametrize("what", ["an update", "a mean", "a loaded state"])
+def test_another_update_another_mean_and_another_state_are_found(
+    training: Callable[..., LateTraining], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    def is_called(times: int) -> bool:
+        calls.append(1)
+        return len(calls) > times
+
+    if what == "an update":
+        name, apply = "BinSGDM shaped", Worker.apply
+        monkeypatch.setattr(Worker, "apply", lambda *given: None if is_called(20) else apply(*given))
+    elif what == "a mean":
+        name, mean = "DiLoCo fp32", _Hidden.mean
+        monkeypatch.setattr(_Hidden, "mean", lambda hidden: mean(hidden) + 2.0**-20)
+    else:
+        name, put = "ef_sign_sgd resumed", Residuals.put
+        monkeypatch.setattr(Residuals, "put", lambda kept, new: put(kept, {} if is_called(1) else new))
+    in_step, beside = CASES[name]
+    wanted = in_step(training())
+    assert not are_equal(wanted, beside(training()))
+
+
+@pytest.mark.parametrize(("late", "thread"), [("backward", "main"), ("exchange", "exchange"), ("update", "main")])
+def test_what_is_late_waits_where_it_is_done(
+    training: Callable[..., LateTraining], monkeypatch: pytest.MonkeyPatch, late: Late, thread: str
+) -> None:
+    paused = set()
+
+    def note(one: LateTraining, what: Late) -> None:
+        if one.late == what:
+            paused.add("main" if threading.current_thread() is threading.main_thread() else "exchange")
+
+    needs("no GPU")  # on which the threads of backward are autograd's
+    monkeypatch.setattr(LateTraining, "_pause", note)
+    for name in ("DiLoCo one_bit", "BinSGDM shaped", "dense", "ef_sign_sgd resumed"):
+        paused.clear()
+        CASES[name][1](training(late=late))
+        assert paused == {thread}, name
+
+
+def test_pytorchs_sanitizer_finds_no_race() -> None:
+    needs("GPU")
+    command = [sys.executable, "-m", "tests.gpu.sanitized", "cuda:0"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("name", ["LocalSGD", "DiLoCo", "compress_replicas"])
+def test_a_step_inside_a_cuda_graph_is_refused_in_a_sentence_and_moves_nothing(
+    training: Callable[..., LateTraining], device: torch.device, name: str
+) -> None:
+    needs("GPU")
+    module: Any = torch.nn.Linear(8, 8, device=device)
+    optimizer: Any = torch.optim.SGD(module.parameters(), lr=0.1)
+    if name == "compress_replicas":
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cuda", (1, 1), mesh_dim_names=("node", "local"))
+        fully_shard(module, mesh=mesh["local"])
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        exchange = compress_replicas(optimizer, mesh, "byte_grad")
+        assert exchange is not None, "it steps as long as it is kept"
+    else:
+        optimizer = {"LocalSGD": LocalSGD, "DiLoCo": DiLoCo}[name](optimizer, inner_steps=1)
+    module(torch.ones(8, device=device)).sum().backward()
+    before = [one.detach().clone() for one in module.parameters()]
+    # Of this thread alone: those of NCCL go on asking the GPU.
+    graph: Any = torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local")
+    with pytest.raises(BinsgdmError), graph:
+        optimizer.step()
+    torch.cuda.synchronize(device)
+    assert all(bool((one == other).all()) for one, other in zip(before, module.parameters(), strict=True))
+
+
+class Judge:
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append((threading.current_thread().name, str(func)))
+        return func(*args, **(kwargs or {}))
+
+
+def test_operations_of_every_thread_are_shown_to_the_sanitizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("no GPU")
+    fake_cuda(monkeypatch)
+    judge = Judge()
+    with sanitized.watched(judge):
+        torch.ones(2, requires_grad=True).sum().backward()
+        thread = CommunicationThread("test-thread", torch.device("cuda", 1), lambda one: one + 1)
+        thread.submit(torch.ones(2))
+        thread.finish()
+    assert {("MainThread", "aten.sum.default"), ("MainThread", "aten.expand.default")} <= set(judge.seen)
+    assert [one for one in judge.seen if one[0] == "test-thread"] == [("test-thread", "aten.add.Tensor")]
+
+
+@pytest.mark.slow
+def test_the_process_of_the_sanitizer_trains_what_it_is_shown() -> None:
+    needs("no GPU")
+    command = [sys.executable, "-m", "tests.gpu.sanitized", "cpu"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "\n"), done.stderr[-2000:]
