@@ -82,7 +82,7 @@ _COMMON = (
     help="Time the parts of training, and keep every sample in a measurement file.\n\n"
     "Runs on one rank, or on all ranks that torchrun starts; the slowest rank counts, and rank 0 writes. Needs torch.",
     epilog="\b\nExample:\n  simnet measure kernels -o kernels.json\n"
-    "  torchrun --nproc-per-node 2 -m binsgdm.bench collectives -o collectives.json",
+    "  torchrun --nproc-per-node 2 -m binsgdm measure collectives -o collectives.json",
 )
 def measure() -> None:
     """Run `simnet measure`."""
@@ -271,7 +271,7 @@ def _model(models: tuple[str, ...], **options: Any) -> Work:
     about="Time the collectives of all_reduce and BinSGDM in every process group, over sizes.\n\n"
     "Groups of one kind (the groups inside nodes, the groups between nodes) run at the same time. A size whose 8 "
     "repetitions take longer than --max-seconds is the last one.",
-    example="torchrun --nproc-per-node 4 -m binsgdm.bench collectives --ranks-per-node 2 -o collectives.json",
+    example="torchrun --nproc-per-node 4 -m binsgdm measure collectives --ranks-per-node 2 -o collectives.json",
     max_seconds=3.0,
 )
 @click.option(
@@ -290,7 +290,7 @@ def _collectives(only: tuple[str, ...], min_size: int, max_size: int) -> Work:
 @_command(
     "training",
     about="Time the steps of real training with a strategy, and their phases.",
-    example="torchrun --nproc-per-node 2 -m binsgdm.bench training --strategy binsgdm:overlap -o training.json",
+    example="torchrun --nproc-per-node 2 -m binsgdm measure training --strategy binsgdm:overlap -o training.json",
     max_seconds=30.0,
 )
 @_SEVERAL
@@ -324,7 +324,7 @@ def _training(models: tuple[str, ...], strategies: tuple[str, ...], **options: A
 @_command(
     "interference",
     about="Time backward alone, and while collectives run without a pause.",
-    example="torchrun --nproc-per-node 2 -m binsgdm.bench interference --model mlp_4m -o interference.json",
+    example="torchrun --nproc-per-node 2 -m binsgdm measure interference --model mlp_4m -o interference.json",
     max_seconds=15.0,
 )
 @_MODEL

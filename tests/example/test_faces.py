@@ -51,9 +51,6 @@ EXCEPTIONS = {
     "simnet.collectives.closed_form": "times of parts of algorithms, from the literature",
     "simnet.collectives.direct": "rounds of which other algorithms are made",
     "simnet.collectives.ring": "rounds of which other algorithms are made",
-    "python -m binsgdm.bench": "what the help of `simnet measure` shows; it is `python -m binsgdm measure`",
-    "python -m binsgdm.bench.gpu.memcheck": "a part of `simnet measure gpu` by hand, to look into what it found",
-    "python -m binsgdm.bench.gpu.sanitized": "a part of `simnet measure gpu` by hand, to look into what it found",
 }
 """What pages and examples use beside the faces, each with the reason."""
 PROGRAMS = {"python -m simnet", "python -m binsgdm"}
