@@ -74,7 +74,7 @@ def long_jobs(checkout: Path) -> Iterator[Job]:
     logs = sorted(str(path) for folder in folders for path in folder.glob("*_v4_[248]gpus.log"))
     trace = str(golden / "calibrate" / "kineto_gloo_2_ranks.json.gz")
     yield simnet("calibrate nccl-tests", "prose", "calibrate", *logs, "--accept-poor-fit", "-o", "{out}/made.toml")
-    yield simnet("calibrate trace", "prose", "calibrate", trace, "--workload", "{out}/made.toml")
+    yield simnet("calibrate trace", "prose", "calibrate", trace, "--batch", "8", "--workload", "{out}/made.toml")
     for campaign in sorted(golden.glob("lab_*/campaign.toml")):
         folder = campaign.parent
         yield simnet(f"lab report {folder.name}", "prose", "lab", "report", str(folder), "--draws", "20", "-o", "{out}")
