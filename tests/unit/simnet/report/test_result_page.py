@@ -311,9 +311,9 @@ def test_slower_on_a_slow_network_only_is_not_called_a_crossover() -> None:
     ("document", "message"),
     [
         ({"points": []}, "no 'format' key"),
-        ({"format": 5}, "format 5: this version reads formats 1 to 4"),
-        ({"format": 3, "axes": [], "points": []}, "must not be empty"),
-        ({"format": 3, "axes": [], "points": [{"set": {}}]}, "is damaged"),
+        ({"format": 5}, "format 5: written by another version of simnet; this one reads 4"),
+        ({"format": 4, "axes": [], "points": []}, "must not be empty"),
+        ({"format": 4, "axes": [], "points": [{"set": {}}]}, "is damaged"),
     ],
 )
 def test_a_wrong_document_is_told_in_one_line(document: dict[str, Any], message: str) -> None:
