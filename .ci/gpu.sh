@@ -171,7 +171,7 @@ case " $* " in
     *) [ -e "$folder/checks.json" ] || test_card ;;
 esac
 measured=0
-"$python" -m binsgdm.bench gpu -o "$folder" "$@" || measured=$?
+"$python" -m binsgdm measure gpu -o "$folder" "$@" || measured=$?
 # 1: a part has failed, and the others have their place on the page.
 [ "$measured" -le 1 ] || exit "$measured"
 [ "$measured" -eq 0 ] || code=1

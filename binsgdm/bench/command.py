@@ -1,4 +1,4 @@
-"""The command line of `simnet measure` and `python -m binsgdm.bench`; torch is imported when a command runs."""
+"""The command line of `simnet measure` and `python -m binsgdm measure`; torch is imported when a command runs."""
 
 import re
 import sys

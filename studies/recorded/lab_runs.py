@@ -80,13 +80,13 @@ def _links(folder: Path, rate: Bandwidth) -> float:
     path = _links_path(folder, rate)
     sizes = ("--min-size", LINK_BYTES, "--max-size", LINK_BYTES, "--max-seconds", 1.5)
     nic = ("--nic-gbit-per-s", f"{rate * 8 / 1e9:g}")
-    return _launch(LINK_NODES, rate, "binsgdm.bench", "collectives", *sizes, *nic, "--threads", 1, "-o", path)
+    return _launch(LINK_NODES, rate, "binsgdm", "measure", "collectives", *sizes, *nic, "--threads", 1, "-o", path)
 
 
 def _messages(folder: Path, start: int) -> float:
     sizes = ("--min-size", "2^10", "--max-size", "2^22", "--max-seconds", 0.3)
     path = folder / f"messages_{start + 1}.json"
-    return _launch(NUM_NODES, None, "binsgdm.bench", "collectives", *sizes, "--threads", 1, "-o", path)
+    return _launch(NUM_NODES, None, "binsgdm", "measure", "collectives", *sizes, "--threads", 1, "-o", path)
 
 
 def _record(study: LabStudy, scratch: Path, num_ranks: int, found: dict[str, list[list[Any]]]) -> float:

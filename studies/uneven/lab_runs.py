@@ -95,13 +95,13 @@ def _links(rate: Bandwidth, path: Path) -> float:
     sizes = ("--min-size", LINK_BYTES, "--max-size", LINK_BYTES, "--max-seconds", 3)
     nic = ("--nic-gbit-per-s", f"{rate * 8 / 1e9:g}")
     with Lab(_spec(LINK_NODES, rate, CORES)) as lab:
-        return _launch(lab, "binsgdm.bench", "collectives", *sizes, *nic, "--threads", 1, "-o", path)
+        return _launch(lab, "binsgdm", "measure", "collectives", *sizes, *nic, "--threads", 1, "-o", path)
 
 
 def _messages(path: Path) -> float:
     sizes = ("--min-size", "2^10", "--max-size", "2^22", "--max-seconds", 0.5)
     with Lab(_spec(NUM_NODES, None, CORES)) as lab:
-        return _launch(lab, "binsgdm.bench", "collectives", *sizes, "--threads", 1, "-o", path)
+        return _launch(lab, "binsgdm", "measure", "collectives", *sizes, "--threads", 1, "-o", path)
 
 
 def _own_work(own: dict[str, Path]) -> float:

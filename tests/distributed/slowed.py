@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm.bench import __main__ as alone
+from binsgdm import __main__ as alone
 from binsgdm.bench import training
 from binsgdm.recording.model_zoo import Task
 from docs import shown
@@ -45,7 +45,7 @@ def measured_and_traced(rank: int, where: dict[str, str], again: dict[str, str],
     training.build = slowed  # this process ends with the test
     with output_to(Path(folder) / f"rank{rank}"):
         os.environ |= where
-        assert exit_code(alone.main, ["measure", *MEASURE]) == 0
+        assert exit_code(alone.main, ["binsgdm", "measure", *MEASURE]) == 0
         os.environ |= again
         _trace(Path(folder))
 

@@ -64,7 +64,7 @@ COMMANDS = {
 
 def measure(rank: int, work: dict[str, tuple[dict[str, str], list[str]]], folder: str) -> None:
     """Run every command in one rank, and leave what each has printed and its exit code."""
-    from binsgdm.bench import __main__ as alone
+    from binsgdm import __main__ as alone
     from binsgdm.bench import kernels
 
     # Ranks that share cores call a kernel for so long, to be timed as in training: no time is judged here.
@@ -80,7 +80,7 @@ def measure(rank: int, work: dict[str, tuple[dict[str, str], list[str]]], folder
         for name, (where, args) in work.items():
             os.environ |= where
             output = [] if "-o" in args else ["-o", f"{name}.json"]
-            codes[name] = exit_code(alone.main, ["measure", args[0], *output, *args[1:]])
+            codes[name] = exit_code(alone.main, ["binsgdm", "measure", args[0], *output, *args[1:]])
     (Path(folder) / "outputs" / f"{rank}.json").write_text(json.dumps(codes))
 
 

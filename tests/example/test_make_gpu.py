@@ -21,7 +21,7 @@ case "$*" in
     "-c "*matplotlib*) [ $kind = cuda ] || [ $kind = cpu ] ; exit ;;
     "-c "*) [ $kind = cuda ] || [ $kind = plain ] ; exit ;;
     "-m pytest"*) echo "NAME: ${CUDA_VISIBLE_DEVICES-all cards}: $*" >> LOG ; exit ${TEST_CODE:-0} ;;
-    "-m binsgdm.bench"*) echo "measures" >&2 ; echo "NAME: $*" >> LOG ; exit ${MEASURE_CODE:-0} ;;
+    "-m binsgdm measure"*) echo "measures" >&2 ; echo "NAME: $*" >> LOG ; exit ${MEASURE_CODE:-0} ;;
     "-m pip download"*) echo "NAME: asks" >> LOG ; sleep ${INDEX_S:-0} ; exit ${INDEX_CODE:-1} ;;
     "-m simnet card"*) echo "NAME: $*" >> LOG ; exit 0 ;;
 esac
@@ -69,7 +69,7 @@ class Machine:
         return [line.replace(f"{self.folder}/", "") for line in lines if tests or "-m pytest" not in line]
 
 
-MEASURED = "-m binsgdm.bench gpu -o gpu"
+MEASURED = "-m binsgdm measure gpu -o gpu"
 BASE = "--base a100_tcp_estimate"
 MADE = f"-m simnet card gpu {BASE} -o gpu-card"
 
@@ -246,6 +246,6 @@ def test_the_page_of_another_folder_lies_beside_it(words, tmp_path):
     assert machine.run("--quick", *given).returncode == 0
     shown = words.format("a/b")
     assert machine.done() == [
-        f"python3: -m binsgdm.bench gpu -o a/b --quick {shown}", f"python3: -m simnet card a/b {BASE} -o a/b-card",
+        f"python3: -m binsgdm measure gpu -o a/b --quick {shown}", f"python3: -m simnet card a/b {BASE} -o a/b-card",
     ]  # fmt: skip
     assert (tmp_path / "a").is_dir()

@@ -18,7 +18,7 @@ from simnet.strategies import AnyStrategy
 from simnet.validation.lab.strategy_spec import MIB, StrategySpec
 
 DEFAULT_CAP = Size(25 * MIB)
-MODULE = "binsgdm.bench"
+MODULE = ("binsgdm", "measure")
 OVERLAPPED_BACKWARDS = 40
 """Repetitions of backward overlapped with each collective."""
 PARTS = ("links", "model", "kernels", "messages", "beside", "own_work", "training")
@@ -176,7 +176,7 @@ class Launch:
         name: of the file, without its ending.
         part: one of `PARTS`.
         bandwidth: of each NIC; None sets no limit.
-        arguments: of `python -m binsgdm.bench`.
+        arguments: of `python -m binsgdm measure`.
     """
 
     name: str

@@ -87,7 +87,7 @@ def _launched(campaign: Campaign, launch: Launch, folder: Path) -> LaunchResult:
         threads_per_rank=campaign.threads,
     )
     # Set by env, since glibc reads these before the first line of the program runs.
-    command = ["env", *KEEPING_MEMORY, sys.executable, "-m", MODULE, *launch.arguments, "-o", str(launch.path(folder))]
+    command = ["env", *KEEPING_MEMORY, sys.executable, "-m", *MODULE, *launch.arguments, "-o", str(launch.path(folder))]
     with Lab(spec) as lab:
         return lab.launch(command, timeout_s=TIMEOUT_S)
 
