@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch._compile import _disable_dynamo  # as in binsgdm.optimizers.base
 
-from binsgdm.arguments import check_arguments
 from binsgdm.comm import groups as grouping
+from binsgdm.comm.arguments import check_arguments
 from binsgdm.comm.replicas import check_same_settings, check_same_tensors
 from binsgdm.comm.transport import Sent, Transport
 from binsgdm.compressors.base import REPAIR, check_state, check_whole

@@ -18,8 +18,8 @@ import torch
 from torch._compile import _disable_dynamo  # as in binsgdm.optimizers.base
 from torch.distributed.device_mesh import DeviceMesh
 
-from binsgdm.arguments import check_arguments
 from binsgdm.comm import RankContext
+from binsgdm.comm.arguments import check_arguments
 from binsgdm.comm.groups import Groups
 from binsgdm.comm.replicas import check_same_settings
 from binsgdm.comm.transport import Sent, Transport

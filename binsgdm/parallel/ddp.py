@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm.arguments import check_arguments
 from binsgdm.comm import groups as grouping
+from binsgdm.comm.arguments import check_arguments
 from binsgdm.comm.groups import Groups
 from binsgdm.comm.models import check_group, group_of, replicated_in
 from binsgdm.comm.replicas import check_same_settings

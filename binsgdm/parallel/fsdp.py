@@ -21,8 +21,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from binsgdm.arguments import check_arguments
 from binsgdm.comm import Member, Protocol, RankContext
+from binsgdm.comm.arguments import check_arguments
 from binsgdm.comm.groups import Groups
 from binsgdm.comm.replicas import check_same_settings
 from binsgdm.comm.transport import Sent, Transport
