@@ -42,6 +42,7 @@ def test_rank_0_that_never_comes_is_not_waited_for_for_ever(tmp_path) -> None:
 def meet(rank: int, where: dict[str, str], folder: str) -> None:
     os.environ |= where | {"RANK": str(rank), "WORLD_SIZE": "2"}
     dist.init_process_group("gloo")
+    dist.barrier()  # else a rank may leave while another still connects to it
     (Path(folder) / str(rank)).write_text(type(dist.distributed_c10d._get_default_store()).__name__)
     dist.destroy_process_group()
 
