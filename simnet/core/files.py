@@ -3,6 +3,7 @@
 The shipped parts (clusters, workloads, calibrations, experiments) are found by name from any directory.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -359,6 +360,8 @@ def write_target(path: Path, inside: Path | None = None) -> Path:
         OSError: the place cannot be looked at.
     """
     whole = path.resolve()
+    if whole.is_symlink():  # from Python 3.13 on, links that lead in a circle resolve to one of them
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     if inside is not None and not whole.is_relative_to(inside.resolve()):
         raise SimnetError(
             f"{path}: a link leads out of {str(inside)!r}; remove the link, or name another directory with -o"

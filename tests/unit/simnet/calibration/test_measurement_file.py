@@ -187,7 +187,7 @@ def test_a_file_that_was_cut_off_anywhere_is_refused(tmp_path):
 def test_a_place_that_holds_no_file_is_refused(tmp_path):
     assert "Is a directory" in refusal(tmp_path)
     assert "No such file" in refusal(tmp_path / "none.json")
-    assert "null byte" in refusal(Path("m\0.json"))
+    assert "embedded null" in refusal(Path("m\0.json"))
 
 
 @pytest.mark.parametrize(("former", "present"), [("lanes", "num_groups"), ("intra", "intra_node_dtype")])
