@@ -239,7 +239,7 @@ class TestReading:
             files.read_bytes(tmp_path / "a", 2**20)
 
     def test_a_name_with_a_null_character_is_refused(self) -> None:
-        with pytest.raises(SimnetError, match="not a file name: .*embedded null"):
+        with pytest.raises(SimnetError, match=r"not a file name: .*embedded null"):
             files.read_bytes(Path("a\0b"))
 
     def test_what_is_packed_is_unpacked_up_to_the_limit(self) -> None:
