@@ -81,6 +81,7 @@ def command(tmp_path: Path) -> list[str]:
     return [sys.executable, "-c", IN_WORKERS_AT_ONCE, "sweep", str(path), *options]
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_resumes_and_loses_nothing(command: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = _started(command, out)

@@ -296,6 +296,7 @@ def test_a_message_whose_size_is_of_another_form_is_of_unknown_size(args: dict[s
     assert {one.num_bytes for one in trace.steps[0].collectives} == {0}
 
 
+@pytest.mark.slow
 def test_a_pipe_a_device_and_a_bomb_are_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in (tmp_path / "pipe", Path("/dev/zero")):

@@ -258,6 +258,7 @@ def test_a_set_within_its_bound_exits_0_as_table_and_as_json() -> None:
     assert [(one["name"], len(one["rows"])) for one in found["sets"]] == [("nccl_tests", 18)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("holds", [True, False])
 def test_a_set_past_its_bound_exits_1_and_writes_the_page_all_the_same(
     holds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
