@@ -16,9 +16,10 @@ from math import log2
 from typing import Literal, NamedTuple
 
 from simnet.cluster.nccl_costs import NcclCosts
+from simnet.cluster.schedule import Protocol
+from simnet.core.lanes import largest
 
 Algorithm = Literal["ring", "tree"]
-Protocol = Literal["LL", "LL128", "Simple"]
 
 PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
 RING_HOP_S: dict[Protocol, tuple[float, float]] = {
@@ -117,11 +118,23 @@ def gather_candidates(costs: NcclCosts, num_nodes: int, ranks_per_node: int) -> 
 def broadcast_candidates(costs: NcclCosts, num_nodes: int, ranks_per_node: int) -> tuple[Candidate, ...]:
     """Return the ring of a broadcast or reduce in every protocol: the hops of an all-gather, S bytes on every link."""
     ranks = num_nodes * ranks_per_node
+    return tuple(_of_whole_message(one, ranks) for one in gather_candidates(costs, num_nodes, ranks_per_node))
+
+
+def candidate(  # noqa: PLR0913, PLR0917 - what names one
+    costs: NcclCosts, collective: str, algorithm: str, protocol: Protocol, num_nodes: int, ranks_per_node: int
+) -> Candidate:
+    """Return what one algorithm in one protocol takes of a collective; costs may be arrays over lanes."""
+    if collective == "all_reduce":
+        return (_tree if algorithm == "tree" else _ring)(costs, protocol, num_nodes, ranks_per_node)
+    found = _ring(costs, protocol, num_nodes, ranks_per_node, ways=1)
+    return _of_whole_message(found, num_nodes * ranks_per_node) if collective in {"broadcast", "reduce"} else found
+
+
+def _of_whole_message(gather: Candidate, ranks: int) -> Candidate:
+    """Return an all-gather's ring with the whole message on every link, as of a broadcast."""
     more = ranks / (ranks - 1) if ranks > 1 else 1.0
-    return tuple(
-        one._replace(intra_bytes=one.intra_bytes * more, inter_bytes=one.inter_bytes * more)
-        for one in gather_candidates(costs, num_nodes, ranks_per_node)
-    )
+    return gather._replace(intra_bytes=gather.intra_bytes * more, inter_bytes=gather.inter_bytes * more)
 
 
 def _start_s(costs: NcclCosts, protocol: Protocol) -> float:
@@ -163,5 +176,5 @@ def _tree(costs: NcclCosts, protocol: Protocol, num_nodes: int, ranks_per_node: 
         latency_s=_start_s(costs, protocol) + hops_s,
         intra_bytes=2 * (ranks_per_node - 1) / ranks_per_node / fraction,
         # A tree is never faster than a ring for very large messages: what limits is the same kernel and the same NIC.
-        inter_bytes=max(2 / fraction, 2 * (ranks - 1) / ranks),
+        inter_bytes=largest(2 / fraction, 2 * (ranks - 1) / ranks),
     )

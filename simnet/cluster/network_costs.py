@@ -225,7 +225,7 @@ def interpolate(curve: Sequence[tuple[float, float]], size: float) -> float:
     """Return a curve's value at a size, evenly over the logarithm between its points and constant outside."""
     above = bisect_right(curve, size, key=lambda point: point[0])
     if above == 0 or above == len(curve):
-        return float(curve[min(above, len(curve) - 1)][1])
+        return curve[min(above, len(curve) - 1)][1]
     (low, at_low), (high, at_high) = curve[above - 1], curve[above]
     part = math.log(size / low) / math.log(high / low)
-    return float(at_low + part * (at_high - at_low))
+    return at_low + part * (at_high - at_low)

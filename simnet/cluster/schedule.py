@@ -11,6 +11,8 @@ from msgspec import Struct
 
 CollectiveName = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "send_recv"]
 GroupKind = Literal["world", "intra_node", "inter_node"]
+Protocol = Literal["LL", "LL128", "Simple"]
+"""Of NCCL."""
 
 
 class Send(NamedTuple):
@@ -149,7 +151,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
     busiest_nodes: tuple[int, ...] = ()
     rails_are_symmetric: bool = False
     folded_is_upper_bound: bool = False
-    protocol: str = ""
+    protocol: Protocol | Literal[""] = ""
 
     def __hash__(self) -> int:
         """Hash what tells schedules apart; rounds follow from it and would take long."""

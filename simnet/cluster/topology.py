@@ -18,6 +18,7 @@ from simnet.core.registry import tag_of
 
 LEAST_FAULT_FACTOR, MAX_FAULT_FACTOR = 1e-3, 1e6
 LEAST_BYTES_PER_S = 1.0
+NO_HOST_COST = HostCost()
 
 
 class Level(NamedTuple):
@@ -57,7 +58,7 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
     message_s: float
     poll_s: float
     launch_s: float
-    host: HostCost
+    host: HostCost | None
     all_to_all_efficiency: float
     mean_ring_latency: bool
     nccl: NcclCosts | None = None
@@ -124,7 +125,7 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
             time_s: from the start of the iteration.
             computing: part of the GPUs at the link that compute, 0 to 1.
         """
-        nominal = self._nominal(link)
+        nominal = self.rate(link.kind)
         if computing and (level := self._level_of(link)) is not None:
             nominal *= 1 - computing * (1 - level.overlap_efficiency)
         for fault in self.faults:
@@ -140,10 +141,11 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
             _answered(fault, "added_latency_s", 0.0, 1e6, link, time_s) for fault in self.faults for link in links
         )
 
-    def _nominal(self, link: LinkId) -> float:
-        if link.kind in ("port_tx", "port_rx"):
+    def rate(self, kind: LinkKind) -> float:
+        """Return the bandwidth of a kind of link without faults [B/s]."""
+        if kind in ("port_tx", "port_rx"):
             return self.intra_node.bytes_per_s
-        return self.leaf_bytes_per_s if link.kind in ("leaf_up", "leaf_down") else self.inter_node.bytes_per_s
+        return self.leaf_bytes_per_s if kind in ("leaf_up", "leaf_down") else self.inter_node.bytes_per_s
 
     def _level_of(self, link: LinkId) -> Level | None:
         """Return the level of a link that ends at GPUs; None for the uplinks of a leaf."""
@@ -299,7 +301,7 @@ def build(cluster: Cluster, calibration: Calibration, strategy: str = "") -> Top
         message_s=float(calibration.message_s),
         poll_s=float(calibration.poll_s),
         launch_s=float(calibration.collective_launch_s),
-        host=calibration.host,
+        host=None if calibration.host == NO_HOST_COST else calibration.host,
         all_to_all_efficiency=calibration.all_to_all_efficiency,
         mean_ring_latency=calibration.flat_ring_latency == "mean",
         nccl=nccl,

@@ -20,8 +20,8 @@ Way = Literal["broadcast", "reduce"]
 Form = Literal["tree", "pipeline"]
 CHUNKS = tuple(2**power for power in range(11))
 """Numbers of chunks of a pipeline: more chunks keep more nodes busy, but pay more latencies."""
-STEADY = -1
-"""A repetition in which every rank passes a chunk on, as in the middle of a long message."""
+STEADY, ACROSS, INSIDE = -1, -2, -3
+"""What a pipeline's repetitions come to: every rank passes a chunk on; a hop between nodes; a hop inside one."""
 
 
 class BinomialSends(Struct, frozen=True):
@@ -59,17 +59,21 @@ class PipelineSends(Struct, frozen=True):
     def __call__(self, rank: int, index: int) -> tuple[Send, ...]:
         """Return the sends of a rank in a repetition."""
         node, local = self.inter_node.position(rank), self.intra_node.position(rank)
-        if self.reduce:  # as a broadcast that runs backwards
-            targets = self._before(rank, node, local)
-            chunk = self.repeat - 1 - index - node - local + 1
-        else:
-            targets = self._behind(rank, node, local)
-            chunk = index - node - local
-        if index == STEADY:
-            chunk = 0
-        if not 0 <= chunk < self.num_chunks:
-            return ()
-        return tuple(Send(target, chunk, 1, self.reduce) for target in targets)
+        targets = (self._before if self.reduce else self._behind)(rank, node, local)
+        if index < 0:
+            per_node = self.intra_node.ranks_per_node
+            is_inside = [target // per_node == rank // per_node for target in targets]
+            # A head posts its send into the node, too, before it passes a chunk on, which delays but loads no link.
+            widths = {STEADY: (1, 1), ACROSS: (1, 0), INSIDE: (0, 1)}[index]
+            passes_on = not all(is_inside)
+            return tuple(
+                Send(target, 0, widths[inside], self.reduce)
+                for target, inside in zip(targets, is_inside, strict=True)
+                if widths[inside] or (index == ACROSS and passes_on)
+            )
+        # A reduce is a broadcast that runs backwards.
+        chunk = (self.repeat - index if self.reduce else index) - node - local
+        return tuple(Send(target, chunk, 1, self.reduce) for target in targets) if 0 <= chunk < self.num_chunks else ()
 
     def _before(self, rank: int, node: int, local: int) -> tuple[int, ...]:
         if local:
@@ -116,13 +120,12 @@ def pipeline(group: Group, num_chunks: int = 1, way: Way = "broadcast") -> Sched
     """Return the pipeline with the message in `num_chunks` chunks."""
     intra_node, inter_node = group.levels()
     sends = PipelineSends(intra_node, inter_node, num_chunks, way == "reduce")
-    nodes, repeat = inter_node.size, sends.repeat
-    # While chunks go from node to node every repetition is as long as one in which all pass something on. In the others
-    # the last node alone is at work (the first to work in a reduce).
-    crossing = num_chunks + nodes - 2 if nodes > 1 else repeat
-    loads = (STEADY, crossing), (0 if way == "reduce" else repeat - 1, repeat - crossing)
+    nodes = inter_node.size
+    # A rank waits only for the one before it: the first chunk makes every hop, and then one chunk after the other
+    # arrives at the pace of the slowest hop (Baccelli et al., "Synchronization and Linearity", 1992).
+    loads = (ACROSS, nodes - 1), (INSIDE, intra_node.size - 1), (STEADY, num_chunks - 1)
     round_ = Round(
-        repeat=repeat,
+        repeat=sends.repeat,
         sends=sends,
         distinct_loads=tuple((index, times) for index, times in loads if times),
         inter_node=None if group.is_mixed else nodes > 1,

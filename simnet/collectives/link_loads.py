@@ -9,18 +9,15 @@ sweeps vary, are multiplied in later.
 from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
+from operator import attrgetter
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from simnet.cluster.hardware import LinkId, LinkKind
-from simnet.cluster.kernel_times import HostCost
 from simnet.cluster.schedule import Round, Schedule
 from simnet.cluster.topology import Level, Topology, path
 from simnet.collectives import pipelines
 from simnet.collectives.representatives import busiest, representatives
-
-NO_HOST_COST = HostCost()
+from simnet.core.lanes import Number, largest
 
 
 class LevelLoad(NamedTuple):
@@ -31,65 +28,53 @@ class LevelLoad(NamedTuple):
         inflated_bytes: `wire_bytes` divided by the efficiency of sends of this size: at the nominal rate these bytes
             take the real time.
         wire_bytes: bytes sent over the busiest link of each kind.
-        duration_s: time of the level on an idle symmetric cluster [s].
     """
 
-    latency_s: float
-    inflated_bytes: dict[LinkKind, float]
+    latency_s: Number
+    inflated_bytes: dict[LinkKind, Number]
     wire_bytes: dict[LinkKind, float]
-    duration_s: float
+
+    def duration_s(self, topology: Topology) -> Number:
+        """Return the time on an idle symmetric cluster [s]."""
+        return self.latency_s + largest(*(size / topology.rate(kind) for kind, size in self.inflated_bytes.items()))
 
 
 Phase = tuple[LevelLoad, ...]
 
 
 @lru_cache(maxsize=65_536)
-def phases(topology: Topology, schedule: Schedule, message_bytes: float) -> tuple[Phase, ...]:
-    """Return the load of every phase of `schedule` for a message of `message_bytes` in each group.
+def duration_s(topology: Topology, schedule: Schedule, message_bytes: float) -> float:
+    """Return the time of a collective on an idle symmetric cluster [s]; see `seconds`."""
+    return float(seconds(topology, schedule, message_bytes))
+
+
+def seconds(topology: Topology, schedule: Schedule, message_bytes: float) -> Number:
+    """Return the time of a collective on idle links that are all alike [s].
 
     Args:
-        topology: must be symmetric.
+        topology: made of numbers, or of arrays over lanes (`topology.lanes_of`), as the result is then.
         schedule: made for this topology's ranks.
         message_bytes: whole message of one group (per rank before a reduction, in all after an all-gather).
     """
-    found = _phases_without_rates(_without_rates(topology), schedule, message_bytes)
-    return tuple(tuple(_timed(topology, load) for load in phase) for phase in found)
+    wire_s: Number = 0.0
+    for phase in phases(topology, schedule, message_bytes):
+        wire_s = wire_s + largest(*(load.duration_s(topology) for load in phase))
+    return largest(launch_s(topology, schedule) + wire_s, host_s(topology, schedule, message_bytes))
 
 
-@lru_cache(maxsize=65_536)
-def _phases_without_rates(topology: Topology, schedule: Schedule, message_bytes: float) -> tuple[Phase, ...]:
-    """Return the phases without the time of their bytes: a search over bandwidths counts the chunks only once."""
-    if schedule.protocol:
-        return _pipeline_phases(topology, schedule, message_bytes)
+def phases(topology: Topology, schedule: Schedule, message_bytes: float) -> tuple[Phase, ...]:
+    """Return the load of every phase; arguments as of `seconds`."""
     chunk_bytes = message_bytes / schedule.num_chunks
+    if schedule.protocol:
+        return _pipeline_phases(topology, schedule, chunk_bytes) if schedule.rounds else ()
     return tuple(
-        _phase(topology, round_, tallies, chunk_bytes)
+        tuple(_level_load(topology, round_, tally, entry, chunk_bytes) for tally in entry)
         for round_, entries in zip(schedule.rounds, _tallies_of(schedule, topology), strict=True)
-        for tallies in entries
+        for entry in entries
     )
 
 
-# One topology for all rates makes one cache entry for a whole search over bandwidths.
-@lru_cache(maxsize=1024)
-def _without_rates(topology: Topology) -> Topology:
-    intra_node, inter_node = (level._replace(bytes_per_s=0.0) for level in (topology.intra_node, topology.inter_node))
-    return replace(topology, intra_node=intra_node, inter_node=inter_node, leaf_bytes_per_s=0.0)
-
-
-def _timed(topology: Topology, load: LevelLoad) -> LevelLoad:
-    busiest_s = max(size / topology.capacity(LinkId(kind, 0)) for kind, size in load.inflated_bytes.items())
-    return LevelLoad(load.latency_s, load.inflated_bytes, load.wire_bytes, load.latency_s + busiest_s)
-
-
-@lru_cache(maxsize=65_536)
-def duration_s(topology: Topology, schedule: Schedule, message_bytes: float) -> float:
-    """Return the time of a collective on an idle symmetric cluster [s]."""
-    found = phases(topology, schedule, message_bytes)
-    wire_s = sum(max(load.duration_s for load in phase) for phase in found)
-    return max(launch_s(topology, schedule) + wire_s, host_s(topology, schedule, message_bytes))
-
-
-def launch_s(topology: Topology, schedule: Schedule) -> float:
+def launch_s(topology: Topology, schedule: Schedule) -> Number:
     """Return what a collective pays once [s]; that of a pipeline is in its latency."""
     return topology.launch_s if schedule.rounds and not schedule.protocol else 0.0
 
@@ -113,24 +98,25 @@ def lower_bound_s(topology: Topology, schedule: Schedule) -> float:
     return total_s * (1 - 1e-9)  # sums of equal numbers in another order may differ in the last digits
 
 
-def host_s(topology: Topology, schedule: Schedule, message_bytes: float) -> float:
+def host_s(topology: Topology, schedule: Schedule, message_bytes: float) -> Number:
     """Return the CPU time that a collective needs of its busiest rank [s], which passes while the wire works."""
     host = topology.host
-    if host == NO_HOST_COST:
+    if host is None or not schedule.rounds:
         return 0.0
     chunk_bytes = message_bytes / schedule.num_chunks
-    times = (
-        host.launch_s + host.round_s * rounds + host.message_s * sends + host.s_per_byte * chunks * chunk_bytes
-        for rounds, sends, chunks in _work_of_ranks(schedule, topology.nodes_per_leaf)
+    return largest(
+        *(
+            host.launch_s + host.round_s * rounds + host.message_s * sends + host.s_per_byte * chunks * chunk_bytes
+            for rounds, sends, chunks in _work_of_ranks(schedule, topology.nodes_per_leaf)
+        )
     )
-    return float(max(times, default=0.0))
 
 
 @lru_cache(maxsize=16_384)
 def _work_of_ranks(schedule: Schedule, nodes_per_leaf: int) -> tuple[tuple[int, int, int], ...]:
     """Return rounds that a rank waits for, sends and chunks sent, of every rank that stands for others."""
     ranks = representatives(schedule, nodes_per_leaf)
-    return tuple(dict.fromkeys(_work_of(schedule, rank) for rank in ranks)) if schedule.rounds else ()
+    return tuple(dict.fromkeys(_work_of(schedule, rank) for rank in ranks))
 
 
 def _work_of(schedule: Schedule, rank: int) -> tuple[int, int, int]:
@@ -162,14 +148,12 @@ def _chunks_out_of_node(schedule: Schedule) -> int:
     return max(sent.values(), default=0)
 
 
-def _pipeline_phases(topology: Topology, schedule: Schedule, message_bytes: float) -> tuple[Phase, ...]:
+def _pipeline_phases(topology: Topology, schedule: Schedule, chunk_bytes: float) -> tuple[Phase, ...]:
     """Return the one phase of a pipeline, whose links all carry bytes at once."""
-    if not schedule.rounds:
-        return ()
-    cost, chunk_bytes = pipelines.cost(topology, schedule), message_bytes / schedule.num_chunks
+    cost = pipelines.cost(topology, schedule)
     wire = {kind: number * chunk_bytes for kind, number in pipelines.most_chunks(schedule, topology.nodes_per_leaf)}
     inflated = {kind: size * cost.inflation(kind) for kind, size in wire.items()}
-    return ((LevelLoad(cost.latency_s, inflated, wire, duration_s=cost.latency_s),),)
+    return ((LevelLoad(cost.latency_s, inflated, wire),),)
 
 
 class _Tally(NamedTuple):
@@ -262,7 +246,7 @@ def _tally_one(schedule: Schedule, round_: Round, index: int, nodes_per_leaf: in
     for rank in representatives(schedule, nodes_per_leaf):
         sends = round_.sends(rank, index)
         posts = max(posts, len(sends))
-        for send in sends:
+        for send in filter(attrgetter("width"), sends):
             inter_node = rank // per_node != send.dst // per_node
             widths[inter_node] = max(widths[inter_node], send.width)
             for link in path(rank, send.dst, per_node, nodes_per_leaf):
@@ -283,26 +267,21 @@ def _tally_one(schedule: Schedule, round_: Round, index: int, nodes_per_leaf: in
     )
 
 
-def _phase(topology: Topology, round_: Round, tallies: tuple[_Tally, ...], chunk_bytes: float) -> Phase:
-    posts = max(tally.posts for tally in tallies)
-    posting_s = topology.posting_s(posts, at_once=tallies[0].at_once)
-    loads = []
-    for tally in tallies:
-        level = topology.inter_node if tally.inter_node else topology.intra_node
-        latency_s = posting_s + tally.rounds * topology.alpha_s(level, round_)
-        loads.append(_level_load(topology, level, tally, chunk_bytes, latency_s))
-    return tuple(loads)
-
-
-def _level_load(topology: Topology, level: Level, tally: _Tally, chunk_bytes: float, latency_s: float) -> LevelLoad:
+def _level_load(
+    topology: Topology, round_: Round, tally: _Tally, entry: tuple[_Tally, ...], chunk_bytes: float
+) -> LevelLoad:
+    level = topology.inter_node if tally.inter_node else topology.intra_node
+    posting_s = topology.posting_s(max(one.posts for one in entry), at_once=tally.at_once)
     efficiency = send_efficiency(topology, level, tally.chunks_per_send * chunk_bytes, at_once=tally.at_once)
     wire = {kind: number * chunk_bytes for kind, number in tally.chunks}
-    inflated = {kind: size / efficiency for kind, size in wire.items()}
-    # The time of the bytes is added by `_timed`, which knows the rates.
-    return LevelLoad(latency_s, inflated, wire, duration_s=latency_s)
+    return LevelLoad(
+        posting_s + tally.rounds * topology.alpha_s(level, round_),
+        {kind: size / efficiency for kind, size in wire.items()},
+        wire,
+    )
 
 
-def send_efficiency(topology: Topology, level: Level, send_bytes: float, *, at_once: bool) -> float:
+def send_efficiency(topology: Topology, level: Level, send_bytes: float, *, at_once: bool) -> Number:
     """Return the fraction of the bandwidth that a send reaches; sends to many peers at once reach less of a NIC."""
     # Incast and congestion are of the network between nodes: NVLink and PCIe keep their rate.
     many = topology.all_to_all_efficiency if at_once and level is topology.inter_node else 1.0

@@ -17,12 +17,6 @@ from simnet.collectives.representatives import busiest, representatives
 from simnet.core.errors import SimnetError
 
 PORTS = ("port_tx", "port_rx")
-_CANDIDATES = {
-    "all_gather": nccl_model.gather_candidates,
-    "reduce_scatter": nccl_model.gather_candidates,
-    "broadcast": nccl_model.broadcast_candidates,
-    "reduce": nccl_model.broadcast_candidates,
-}
 
 
 class PipelineCost(NamedTuple):
@@ -43,7 +37,6 @@ class PipelineCost(NamedTuple):
         return self.intra_node if kind in PORTS else self.inter_node
 
 
-@lru_cache(maxsize=16_384)
 def cost(topology: Topology, schedule: Schedule) -> PipelineCost:
     """Return what a schedule with a protocol takes, from the costs of NCCL.
 
@@ -55,11 +48,8 @@ def cost(topology: Topology, schedule: Schedule) -> PipelineCost:
         raise SimnetError(
             f"{schedule.name}: needs calibration.nccl, which simnet calibrate writes; fit nccl-tests logs"
         )
-    candidates = _CANDIDATES.get(schedule.collective, nccl_model.known_candidates)
-    found = next(
-        one
-        for one in candidates(costs, group.nodes, group.members_per_node)
-        if (one.algorithm, one.protocol) == (schedule.algorithm, schedule.protocol)
+    found = nccl_model.candidate(
+        costs, schedule.collective, schedule.algorithm, schedule.protocol, group.nodes, group.members_per_node
     )
     most = dict(most_chunks(schedule, topology.nodes_per_leaf))
     in_node, between = nccl_model.efficiencies(costs)
