@@ -14,6 +14,7 @@ from simnet.cluster.kernel_times import HostCost
 from simnet.cluster.nccl_costs import NcclCosts
 from simnet.cluster.schedule import Group, GroupKind, Round, group_of
 from simnet.core.errors import SimnetError
+from simnet.core.lanes import smallest
 from simnet.core.registry import tag_of
 
 LEAST_FAULT_FACTOR, MAX_FAULT_FACTOR = 1e-3, 1e6
@@ -115,7 +116,8 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
     @property
     def compute_slows_links(self) -> bool:
         """Tell whether any link is slower while GPUs compute."""
-        return min(self.intra_node.overlap_efficiency, self.inter_node.overlap_efficiency) < 1
+        least = smallest(self.intra_node.overlap_efficiency), smallest(self.inter_node.overlap_efficiency)
+        return min(least) < 1
 
     def capacity(self, link: LinkId, time_s: float = 0.0, computing: float = 0.0) -> float:
         """Return the bytes per second of a link at a time, its faults counted.
@@ -141,11 +143,12 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
             _answered(fault, "added_latency_s", 0.0, 1e6, link, time_s) for fault in self.faults for link in links
         )
 
-    def rate(self, kind: LinkKind) -> float:
-        """Return the bandwidth of a kind of link without faults [B/s]."""
-        if kind in ("port_tx", "port_rx"):
-            return self.intra_node.bytes_per_s
-        return self.leaf_bytes_per_s if kind in ("leaf_up", "leaf_down") else self.inter_node.bytes_per_s
+    def rate(self, kind: LinkKind, *, computing: bool = False) -> float:
+        """Return the bandwidth of a kind of link without faults, also while the GPUs at its ends compute [B/s]."""
+        if kind in ("leaf_up", "leaf_down"):
+            return self.leaf_bytes_per_s
+        level = self.intra_node if kind in ("port_tx", "port_rx") else self.inter_node
+        return level.bytes_per_s * level.overlap_efficiency if computing else level.bytes_per_s
 
     def _level_of(self, link: LinkId) -> Level | None:
         """Return the level of a link that ends at GPUs; None for the uplinks of a leaf."""

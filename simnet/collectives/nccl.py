@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from simnet.cluster import nccl_model
 from simnet.cluster.nccl_costs import NcclCosts
-from simnet.cluster.nccl_model import PROTOCOLS, Algorithm, Protocol
-from simnet.cluster.schedule import Group, Schedule
+from simnet.cluster.nccl_model import PROTOCOLS, Algorithm
+from simnet.cluster.schedule import Group, Protocol, Schedule
 from simnet.cluster.topology import Topology
 from simnet.collectives import broadcast, ring, tree
 from simnet.collectives.broadcast import Way

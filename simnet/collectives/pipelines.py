@@ -48,6 +48,7 @@ def cost(topology: Topology, schedule: Schedule) -> PipelineCost:
         raise SimnetError(
             f"{schedule.name}: needs calibration.nccl, which simnet calibrate writes; fit nccl-tests logs"
         )
+    assert schedule.protocol
     found = nccl_model.candidate(
         costs, schedule.collective, schedule.algorithm, schedule.protocol, group.nodes, group.members_per_node
     )

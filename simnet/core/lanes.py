@@ -35,6 +35,11 @@ def least(*values: Number) -> Number:
     return found
 
 
+def smallest(value: Number) -> float:
+    """Return the least of all lanes."""
+    return value if isinstance(value, float | int) else float(value.min())
+
+
 class UnlikeLanesError(Exception):
     """Values that differ in more than numbers."""
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from simnet.engine.rank_waits import RankWaits
 from simnet.engine.result import Breakdown, Span
-from simnet.strategies.program import Communicate, Compute, IterationPart, OperationId
+from simnet.strategies.program import Communicate, Compute, IterationPart, Operation, OperationId
 
 TimedOperation = Compute | Communicate
 Streams = tuple[tuple[TimedOperation, ...], ...]
@@ -119,7 +119,7 @@ def make_timeline(end_s: float, busy_s: Mapping[str, float], spans: Sequence[Spa
     )
 
 
-def make_span(operation: TimedOperation, which: OperationId, start_s: float, end_s: float, rank: int = 0) -> Span:
+def make_span(operation: Operation, which: OperationId, start_s: float, end_s: float, rank: int = 0) -> Span:
     """Return the span of an operation, which has this place in its program."""
     if isinstance(operation, Communicate):
         return Span(

@@ -1,0 +1,332 @@
+"""A strategy's program with what its parts take left open: made once, then priced for a scenario, or for many like it.
+
+Compute is linear in what forward, backward and the optimizer take, and a collective is a form that links fill with
+numbers. So drawn calibrations, bandwidths and batches share one plan; whoever chose an algorithm chose it once, as
+NCCL's tuner does, which does not know its own error.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from simnet.cluster.hardware import Calibration
+from simnet.cluster.topology import Topology
+from simnet.collectives import link_loads, pace
+from simnet.core.errors import SimnetError
+from simnet.core.lanes import Number, UnlikeLanesError, stacked
+from simnet.core.registry import is_foreign
+from simnet.engine import recurrence
+from simnet.engine.recurrence import Price, Step, Steps, TwoStreams
+from simnet.engine.timeline import Streams, TimedOperation, Timeline, make_span, make_timeline
+from simnet.strategies import Strategy, kernel_table
+from simnet.strategies.program import Communicate, Compute, Kernel, Operation, OperationId, Program, check_program
+from simnet.workload import training_step
+from simnet.workload.kernel_cost import KernelCost
+
+NO_TIME = 0
+"""Number of the price of what takes no time."""
+LEAST_LANES = 12
+"""From as many on one pass over arrays takes less time than one pass each."""
+
+
+class Numbers(NamedTuple):
+    """What gives the parts of a plan their times: one scenario's, or a draw's.
+
+    Attributes:
+        step: compute of one rank.
+        topology: the links that carry the strategy's exchange.
+        calibration: kernel times, and how much communication slows compute.
+    """
+
+    step: training_step.Step
+    topology: Topology
+    calibration: Calibration
+
+    @property
+    def slowdown(self) -> float:
+        """Factor on compute while communication runs."""
+        return float(self.calibration.backward_slowdown)
+
+    @property
+    def times(self) -> tuple[Number, ...]:
+        """Forward, backward, the backward that exchanges, the optimizer, and one second."""
+        step = self.step
+        return step.forward_s, step.backward_s, step.exchanged_backward_s, step.optimizer_s, 1.0
+
+
+class _Mixed(float):
+    """A time that knows how much of each of `Numbers.times` is in it, through sums, and products with plain numbers."""
+
+    parts: tuple[float, ...]
+
+    def __new__(cls, value: float, parts: tuple[float, ...]) -> "_Mixed":
+        """Return a time, and its parts."""
+        found = super().__new__(cls, value)
+        found.parts = parts
+        return found
+
+    def __mul__(self, other: float) -> float:  # type: ignore[override]
+        """Return so many of it."""
+        if isinstance(other, _HookFactor):
+            return _Mixed(float(self) * float(other), (0.0, 0.0, self.parts[1], 0.0, 0.0))
+        return _Mixed(float(self) * other, tuple(part * other for part in self.parts))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: float) -> float:  # type: ignore[override]
+        """Return a part of it."""
+        return _Mixed(float(self) / other, tuple(part / other for part in self.parts))
+
+    def __add__(self, other: float) -> float:  # type: ignore[override]
+        """Return it and another time."""
+        return _Mixed(float(self) + float(other), tuple(map(sum, zip(self.parts, _parts(other), strict=True))))
+
+    __radd__ = __add__
+
+    def __sub__(self, other: float) -> float:  # type: ignore[override]
+        """Return it without another time."""
+        return self + _Mixed(-float(other), tuple(-part for part in _parts(other)))
+
+
+class _HookFactor(float):
+    """The factor that makes backward the backward that exchanges, which calibrations draw on its own."""
+
+
+def _parts(seconds: float) -> tuple[float, ...]:
+    return seconds.parts if isinstance(seconds, _Mixed) else (0.0, 0.0, 0.0, 0.0, float(seconds))
+
+
+def _with_parts(step: training_step.Step) -> training_step.Step:
+    """Return a step whose times know their parts."""
+    forward, backward, optimizer = (tuple(float(place == number) for place in range(5)) for number in (0, 1, 3))
+    return replace(
+        step,
+        forward_s=_Mixed(step.forward_s, forward),
+        backward_s=_Mixed(step.backward_s, backward),
+        optimizer_s=_Mixed(step.optimizer_s, optimizer),
+        hook_slowdown=_HookFactor(step.hook_slowdown),
+    )
+
+
+class _ComputePart(NamedTuple):
+    """Compute of a program: how much of each of `Numbers.times` it takes, by its place there."""
+
+    parts: tuple[tuple[int, float], ...]
+    is_update: bool
+
+
+class Plan:
+    """A strategy's program on a scenario, its operations numbered by what they take.
+
+    Attributes:
+        strategy: whose program it is.
+        program: what one rank does.
+        steps: its operations, each with the number of its price.
+        inner: the same for further steps of the period that are all alike; None if there are none.
+        is_fixed: whether the program is the same in draws: not where it is cut by what exchanges take, nor of foreign
+            code, which may do so.
+    """
+
+    def __init__(self, strategy: Strategy, program: Program) -> None:
+        """Take a program, as `program_of` gives it or with other operations."""
+        self.strategy = strategy
+        self.program = program
+        self.is_fixed = strategy.bucketing != "mg_wfbp" and not is_foreign(type(strategy))
+        self._costs = kernel_table.costs_of(program.kernels)
+        self._numbers: dict[object, int] = {None: NO_TIME}
+        self._priced: list[Communicate | Kernel | _ComputePart] = []
+        self.steps: Steps = tuple(tuple(map(self._step, stream)) for stream in program.streams)
+        self.inner = Plan(strategy, program.inner.program) if program.inner else None
+
+    def _step(self, operation: Operation) -> Step:
+        key: object
+        part: Communicate | Kernel | _ComputePart
+        if isinstance(operation, Communicate):
+            part, key = operation, (operation.schedule, operation.message_bytes) if operation.schedule.rounds else None
+        elif isinstance(operation, Kernel):
+            part, key = operation, (operation.name, operation.num_elements, operation.num_vectors)
+        else:
+            parts = tuple((place, of_it) for place, of_it in enumerate(_parts(operation.seconds)) if of_it)
+            key = part = _ComputePart(parts, operation.part == "optimizer")
+            operation = replace(operation, seconds=float(operation.seconds))
+        number = self._numbers.setdefault(key, len(self._priced) + 1)
+        if number > len(self._priced):
+            self._priced.append(part)
+        return Step(number != NO_TIME and isinstance(operation, Communicate), number, operation.after, operation)
+
+    @cached_property
+    def two_streams(self) -> TwoStreams | None:
+        """The program as one stream that communicates and one that computes; None if it is none."""
+        return recurrence.as_two_streams(self.steps)
+
+    @cached_property
+    def collectives(self) -> tuple[Communicate, ...]:
+        """Every distinct collective that sends something, those of further steps too."""
+        own = tuple(one for one in self._priced if isinstance(one, Communicate))
+        return own + (self.inner.collectives if self.inner else ())
+
+    def prices(self, at: Numbers) -> list[Price]:
+        """Return the seconds of every distinct part."""
+        moved = updates_parameters(self._costs, at.calibration)
+        return self._prices(at.times, at.topology, lambda one: self._kernel_s(one, at.calibration), moved=moved)
+
+    def _kernel_s(self, kernel: Kernel, calibration: Calibration) -> float:
+        return self._costs[kernel.name].seconds(calibration, kernel.num_elements, kernel.num_vectors)
+
+    def _prices(
+        self, times: Sequence[Number], topology: Topology, kernel_s: Callable[[Kernel], Number], *, moved: bool
+    ) -> list[Price]:
+        found: list[Price] = [0.0]
+        for one in self._priced:
+            if isinstance(one, Communicate):
+                found.append(pace.price(topology, one.schedule, one.message_bytes))
+            elif isinstance(one, Kernel):
+                found.append(kernel_s(one))
+            else:
+                parts = () if one.is_update and moved else one.parts
+                found.append(sum((of_it * times[place] for place, of_it in parts), 0.0))
+        return found
+
+    def iteration_s(self, at: Numbers) -> float:
+        """Return the mean iteration of the period where all ranks are alike [s].
+
+        Raises:
+            LinksAreSharedError: two collectives would use the same links at one time.
+        """
+        return self._of_period(self._total_s(self.prices(at), at.slowdown), lambda inner: inner.iteration_s(at))
+
+    def iterations_s(self, lanes: Sequence[Numbers]) -> Sequence[float]:
+        """Return the same for many, in one pass where they differ in numbers alone.
+
+        Raises:
+            LinksAreSharedError: as `iteration_s`.
+        """
+        found = self._together(lanes) if len(lanes) >= LEAST_LANES else None
+        return [self.iteration_s(at) for at in lanes] if found is None else found
+
+    def _together(self, lanes: Sequence[Numbers]) -> "Sequence[float] | None":
+        import numpy as np
+
+        def kernel_s(kernel: Kernel) -> Number:
+            return stacked([self._kernel_s(kernel, one.calibration) for one in lanes])
+
+        try:
+            topology, times = stacked([one.topology for one in lanes]), stacked([one.times for one in lanes])
+        except UnlikeLanesError:
+            return None
+        if self.two_streams is None and (topology.compute_slows_links or not self._can_sweep):
+            return None
+        moved = updates_parameters(self._costs, lanes[0].calibration)
+        prices = self._prices(times, topology, kernel_s, moved=moved)
+        slowdown = stacked([one.slowdown for one in lanes])
+        if self.two_streams is not None:
+            total_s = recurrence.two_streams(self.two_streams, prices, slowdown, in_arrays=True)
+        else:
+            total_s = recurrence.sweep(self.steps, prices, slowdown, start_s=np.zeros(len(lanes)))
+        whole_s = self._of_period(total_s, lambda inner: np.asarray(inner.iterations_s(lanes)))
+        return np.broadcast_to(whole_s, len(lanes)).tolist()
+
+    def _of_period(self, own_s: Number, of_inner: "Callable[[Plan], Number]") -> Number:
+        """Return the mean step of a period, of which the streams take so long."""
+        inner = self.program.inner
+        if inner is not None and self.inner is not None:
+            own_s = own_s + inner.number * of_inner(self.inner)
+        return own_s / self.program.period
+
+    def _total_s(self, prices: Sequence[Price], slowdown: float) -> float:
+        if self.two_streams is not None:
+            return recurrence.two_streams(self.two_streams, prices, slowdown)
+        return recurrence.one_rank(self.steps, prices, slowdown).end_s
+
+    @cached_property
+    def _can_sweep(self) -> bool:
+        """Whether one stream computes, and no two that communicate may use the same links."""
+        groups = [
+            {one.operation.schedule.group for one in stream if isinstance(one.operation, Communicate) and one.sends}
+            for stream in self.steps
+        ]
+        pairs = itertools.combinations(groups, 2)
+        are_apart = not any(recurrence.share_links(a, b) for some, others in pairs for a in some for b in others)
+        return recurrence.one_computes(self.steps) and are_apart
+
+    def timeline(self, at: Numbers) -> Timeline:
+        """Return one iteration of the rank that stands for all, the mean one of the period.
+
+        Raises:
+            LinksAreSharedError: as `iteration_s`.
+        """
+        found = recurrence.one_rank(self.steps, self.prices(at), at.slowdown)
+        spans = [
+            make_span(self.steps[stream][place].operation, OperationId(stream, place), start_s, end_s)
+            for stream, place, start_s, end_s in found.spans
+        ]
+        timeline, inner = make_timeline(found.end_s, found.busy_s, spans), self.program.inner
+        if inner is not None and self.inner is not None:
+            timeline = timeline.with_steps(inner.number, self.inner.timeline(at))
+        return timeline.of_one_step(self.program.period)
+
+    def timed(self, prices: Sequence[Price]) -> Streams:
+        """Return the operations with their seconds, as the executors that run them one by one take them."""
+        return tuple(tuple(_timed(step, prices[step.price]) for step in stream) for stream in self.steps)
+
+    def without_time(self, calibration: Calibration) -> tuple[str, ...]:
+        """Return the kernels whose time a calibration does not know; they cost nothing."""
+        return tuple(sorted(name for name, cost in self._costs.items() if not cost.is_known(calibration)))
+
+    def timed_otherwise(self, calibration: Calibration) -> tuple[str, ...]:
+        """Return a sentence for each kernel that was timed with other options than the strategy's."""
+        own = self.strategy.kernel_options()
+        found = {n: self._costs[n].other_options(calibration, own, self.strategy.timed_as) for n in sorted(self._costs)}
+        return tuple(f"{name} was timed with {options}" for name, options in found.items() if options)
+
+    def timed_by_others(self, calibration: Calibration) -> tuple[str, ...]:
+        """Return a sentence for each kernel that takes the time of another one."""
+        return tuple(text for name in sorted(self._costs) if (text := self._costs[name].stand_in_text(calibration)))
+
+    def nic_bytes_per_node(self, topology: Topology) -> float:
+        """Return the bytes that leave the busiest node in one iteration, the mean one of a period."""
+        sent = sum(
+            link_loads.nic_bytes_per_node(topology, one.schedule, one.message_bytes) for one in self.program.collectives
+        )
+        return self._of_period(sent, lambda inner: inner.nic_bytes_per_node(topology))
+
+
+def _timed(step: Step, price: Price) -> TimedOperation:
+    operation = step.operation
+    if isinstance(operation, Communicate):
+        return operation
+    assert isinstance(price, float | int)
+    if isinstance(operation, Compute):
+        return replace(operation, seconds=price)
+    return Compute(
+        part=operation.part, seconds=price, name=operation.name, bucket=operation.bucket, after=operation.after
+    )
+
+
+def updates_parameters(costs: Mapping[str, KernelCost], calibration: Calibration) -> bool:
+    """Tell whether kernels with a known time move the parameters, as BinSGDM's and 1-bit Adam's last one does.
+
+    The workload's optimizer would then count twice.
+    """
+    updating = [cost for cost in costs.values() if cost.updates]
+    return bool(updating) and all(cost.is_known(calibration) for cost in updating)
+
+
+def program_of(strategy: Strategy, step: training_step.Step, topology: Topology) -> Program:
+    """Return the program of a strategy, whose times know what they are made of.
+
+    Raises:
+        SimnetError: it cannot be made, or is none, as another package's may be.
+    """
+    if not is_foreign(type(strategy)):
+        return strategy.program(_with_parts(step), topology)
+    try:
+        return check_program(strategy.program(step, topology))
+    except SimnetError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise SimnetError(f"strategy {strategy.kind!r}: program: {why}; fix the package that provides it") from error

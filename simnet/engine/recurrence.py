@@ -1,0 +1,478 @@
+"""When a program is done: a rank that stands for all, lanes that differ in numbers, ranks that wait for each other.
+
+`one_rank` goes from one end of an operation to the next, on any streams, and tells what ran when. `two_streams` and
+`sweep` know times alone, as numbers or as arrays, by sums and maxima over the operations in order: the first where one
+stream communicates and another computes, as of every data-parallel step, the second where several communicate and one
+computes. All give the same times, and so does SimPy's clock (`exact`), which is their judge.
+
+Kernels share the GPU evenly, and communication slows them: with n of them each runs at 1/n of its speed. A queue would
+let a bucket's encode wait behind the rest of backward, so that the result hung on how finely backward is cut (ADR 3).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from simnet.cluster.schedule import Group
+from simnet.collectives.pace import Pace, SlowedCollective
+from simnet.core.lanes import Number
+from simnet.strategies.program import Communicate, Operation, OperationId
+
+if TYPE_CHECKING:
+    from simnet.core.bounded_types import FloatArray
+
+NEVER = math.inf
+SAME_TIME = 1e-12
+"""Relative: what ends so near each other ends together, as on SimPy's clock."""
+
+
+class Step(NamedTuple):
+    """An operation with its price left open.
+
+    Attributes:
+        sends: whether it is a collective that sends something.
+        price: number of its price.
+        after: operations that must have ended before.
+        operation: what it is.
+    """
+
+    sends: bool
+    price: int
+    after: tuple[OperationId, ...]
+    operation: Operation
+
+
+Steps = tuple[tuple[Step, ...], ...]
+Price = Number | Pace
+"""Seconds, or what tells them once it is known how long the GPU computes meanwhile."""
+
+
+class RankRun(NamedTuple):
+    """What one rank did.
+
+    Attributes:
+        end_s: when it was done [s].
+        busy_s: seconds of its GPU by part of the iteration.
+        spans: stream, position, start and end of every operation that took time [s].
+    """
+
+    end_s: float
+    busy_s: dict[str, float]
+    spans: list[tuple[int, int, float, float]]
+
+
+class LinksAreSharedError(Exception):
+    """Two collectives would use the same links at one time, which only SimPy's clock can tell."""
+
+
+def share_links(one: Group, other: Group) -> bool:
+    """Tell whether both send inside nodes, or both between them."""
+    return (one.nodes > 1 < other.nodes) or (one.members_per_node > 1 < other.members_per_node)
+
+
+def one_rank(steps: Steps, prices: Sequence[Price], slowdown: float) -> RankRun:
+    """Run a program on one rank that waits for no other.
+
+    Args:
+        steps: of the program.
+        prices: by number.
+        slowdown: factor on compute while communication runs, >= 1.
+
+    Raises:
+        LinksAreSharedError: two collectives would use the same links.
+    """
+    rank = OneRank(steps, prices, slowdown)
+    while (then := rank.next_s()) < NEVER:
+        rank.go(then)
+    return RankRun(rank.now, rank.busy_s, rank.spans)
+
+
+class OneRank:
+    """A rank while it goes from one end of an operation to the next.
+
+    Attributes:
+        now: the time [s].
+        busy_s: as of `RankRun`.
+        spans: as of `RankRun`.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        prices: Sequence[Price],
+        slowdown: float,
+        *,
+        factor: float = 1.0,
+        start_s: float = 0.0,
+        arrive: Callable[[OperationId, float], None] | None = None,
+    ) -> None:
+        """Take a program as `one_rank` does.
+
+        Args:
+            steps: of the program.
+            prices: by number.
+            slowdown: factor on compute while communication runs.
+            factor: on all compute.
+            start_s: when it begins [s].
+            arrive: called when it arrives at a collective, which then ends when `meet` says so; without it, a
+                collective's price later.
+        """
+        self._steps, self._prices, self._slowdown, self._factor = steps, prices, slowdown, factor
+        self._arrive = arrive
+        number = len(steps)
+        self._ended, self._began, self._idle = [0] * number, [0.0] * number, set(range(number))
+        self._left, self._until = (
+            [NEVER] * number,
+            [NEVER] * number,
+        )  # of each stream's kernel, and its collective's end
+        self._slowed: dict[int, SlowedCollective] = {}
+        self._kernels = self._sends = 0
+        self.now = start_s
+        self.busy_s: dict[str, float] = {}
+        self.spans: list[tuple[int, int, float, float]] = []
+        self._start_all()
+
+    def next_s(self) -> float:
+        """Return when the next operation ends; never, where all is done or others must come first [s]."""
+        kernel_s = self.now + max(min(self._left), 0.0) * self._pace if self._kernels else NEVER
+        return min(kernel_s, *self._until)
+
+    def meet(self, which: OperationId, began_s: float, ends_s: float) -> None:
+        """Take note when a collective began and will end at which the rank has arrived [s]."""
+        self._began[which.stream], self._until[which.stream] = began_s, ends_s
+
+    @property
+    def _pace(self) -> float:
+        return self._kernels * self._slowdown if self._sends else self._kernels
+
+    def go(self, then: float) -> None:
+        """Go to the next end of an operation, or to a time before it, and start what may begin there."""
+        least, pace, now = min(self._left), self._pace, self.now
+        kernel_s = now + max(least, 0.0) * pace if self._kernels else NEVER
+        is_kernel = kernel_s <= then  # at one instant kernels end before collectives
+        if self._kernels:
+            passed = least if is_kernel else (then - now) / pace
+            limit = least + SAME_TIME * then if is_kernel else -1.0
+            for stream, left in enumerate(self._left):
+                if left < NEVER:
+                    part = self._steps[stream][self._ended[stream]].operation.part  # type: ignore[union-attr]
+                    self.busy_s[part] = self.busy_s.get(part, 0.0) + (then - now) / self._kernels
+            self.now = then
+            for stream, left in enumerate(self._left):
+                if left <= limit:
+                    self._left[stream] = NEVER
+                    self._end(stream)
+                else:
+                    self._left[stream] = left - passed
+        self.now = then
+        if not is_kernel:
+            for stream, until in enumerate(self._until):
+                if until > then:
+                    continue
+                if stream in self._slowed and not self._slowed[stream].end_phase(then):
+                    self._until[stream] = self._slowed[stream].next_s
+                    continue
+                self._slowed.pop(stream, None)
+                self._until[stream] = NEVER
+                self._sends -= 1
+                self._end(stream)
+        self._start_all()
+
+    def _end(self, stream: int) -> None:
+        if self.now > self._began[stream]:
+            self.spans.append((stream, self._ended[stream], self._began[stream], self.now))
+        self._ended[stream] += 1
+        self._idle.add(stream)
+
+    def _start_all(self) -> None:
+        """Start every operation that may begin; one without duration ends at once and may let others begin."""
+        moved = True
+        while moved:
+            moved = False
+            for stream in sorted(self._idle):
+                operations, ended = self._steps[stream], self._ended
+                while ended[stream] < len(operations):
+                    step = operations[ended[stream]]
+                    if any(ended[waited.stream] <= waited.position for waited in step.after):
+                        break
+                    if self._start(stream, step):
+                        self._idle.discard(stream)
+                        break
+                    ended[stream] += 1
+                    moved = True
+        self._kernels = sum(left < NEVER for left in self._left)
+        for stream, one in self._slowed.items():
+            one.set_computing(self.now, is_computing=self._kernels > 0)
+            self._until[stream] = one.next_s
+
+    def _start(self, stream: int, step: Step) -> bool:
+        """Start an operation; tell whether it takes any time."""
+        price: Any = self._prices[step.price]
+        if not step.sends:
+            if price <= 0:
+                return False
+            self._began[stream], self._left[stream] = self.now, price * self._factor
+            return True
+        self._began[stream] = self.now
+        self._sends += 1
+        if self._arrive is not None:
+            self._arrive(OperationId(stream, self._ended[stream]), self.now)
+            return True
+        self._check_links(step)
+        if isinstance(price, Pace):
+            self._slowed[stream] = SlowedCollective(price, self.now)
+            price = self._slowed[stream].next_s - self.now
+        self._until[stream] = self.now + price
+        return True
+
+    def _check_links(self, step: Step) -> None:
+        assert isinstance(step.operation, Communicate)
+        for stream, until in enumerate(self._until):
+            if until < NEVER:
+                running = self._steps[stream][self._ended[stream]].operation
+                assert isinstance(running, Communicate)
+                if share_links(running.schedule.group, step.operation.schedule.group):
+                    raise LinksAreSharedError
+
+
+class Turn(NamedTuple):
+    """One operation of the stream that communicates.
+
+    Attributes:
+        place: of the operation in its stream.
+        step: the operation.
+        ready: operations of the other stream that must be done before it begins.
+        limit: those that can be done before it has ended, since what follows waits for it.
+    """
+
+    place: int
+    step: Step
+    ready: int
+    limit: int
+
+
+class TwoStreams(NamedTuple):
+    """A program of which one stream has all collectives, and at most one other computes.
+
+    Attributes:
+        stream: the one that communicates; None where nothing does, nor computes in a second stream.
+        compute: operations of the other.
+        turns: operations of the one that communicates.
+    """
+
+    stream: int | None
+    compute: tuple[Step, ...]
+    turns: tuple[Turn, ...]
+
+
+def as_two_streams(steps: Steps) -> TwoStreams | None:
+    """Return a program as one of this kind; None if it is none."""
+    used = [stream for stream, operations in enumerate(steps) if operations]
+    sending = [stream for stream in used if any(step.sends for step in steps[stream])]
+    if len(used) > 2 or len(sending) > 1:
+        return None
+    comm = next(iter([*sending, *used[1:]]), None)
+    comp = next((stream for stream in used if stream != comm), None)
+    compute = () if comp is None else steps[comp]
+    # Up to which operation of the other stream each one waits for.
+    awaited = [max((one.position for one in step.after if one.stream == comm), default=-1) for step in compute]
+    turns, held = [], 0  # the first operation of compute that waits for this turn or a later one
+    for place, step in enumerate(() if comm is None else steps[comm]):
+        while held < len(compute) and awaited[held] < place:
+            held += 1
+        ready = max((one.position + 1 for one in step.after if one.stream == comp), default=0)
+        assert ready <= held, "a rank waits for ever"
+        turns.append(Turn(place, step, ready, held))
+    return TwoStreams(comm, compute, tuple(turns))
+
+
+class Ranks(NamedTuple):
+    """Ranks that wait for each other, each a lane of arrays.
+
+    Attributes:
+        factor: on all compute of each rank.
+        meet: gives when a collective, by stream and position, ends on each rank, from when ranks arrive and for how
+            long their GPUs then go on to compute [s].
+        computed: takes note of a kernel and its seconds.
+        slowed: takes note of what the compute stream had done before and after a collective that slowed it, in seconds
+            of an idle GPU.
+    """
+
+    factor: "FloatArray"
+    meet: "Callable[[int, int, FloatArray, FloatArray], FloatArray]"
+    computed: "Callable[[Operation, Number], None]"
+    slowed: "Callable[[Number, Number], None]"
+
+
+def two_streams(  # noqa: PLR0913
+    program: TwoStreams,
+    prices: Sequence[Price],
+    slowdown: Number,
+    *,
+    start_s: Number = 0.0,
+    ranks: Ranks | None = None,
+    in_arrays: bool = False,
+) -> Number:
+    """Return when a program is done [s].
+
+    What the compute stream has done at the end of each turn follows from what it had done at its start: where both
+    compute each has half of the GPU, and a collective slows compute, also while a rank waits for others.
+
+    Args:
+        program: to run.
+        prices: by number; floats, or arrays over lanes.
+        slowdown: factor on compute while communication runs, >= 1; a float, or an array over lanes.
+        start_s: when it begins: a float, or an array over ranks [s].
+        ranks: those that wait for each other; without them every lane is alone.
+        in_arrays: whether any number is an array.
+    """
+    least, largest = _of_arrays() if in_arrays or ranks else (min, max)
+    factor: Number = 1.0 if ranks is None else ranks.factor  # type: ignore[assignment] # an array stands for a number
+    ends: list[Any] = list(accumulate((prices[step.price] for step in program.compute), initial=0.0))  # type: ignore[arg-type]
+    now: Any = start_s
+    done: Any = 0.0
+    pace = slowdown * factor
+    reached = 0  # operations of the compute stream that are done in every lane
+    for place, step, ready, limit in program.turns:
+        if ready > reached:
+            now = now + largest(ends[ready] - done, 0.0) * factor
+            done, reached = largest(ends[ready], done), ready
+        price: Any = prices[step.price]
+        most = ends[limit]
+        if step.sends:
+            left = (most - done) * pace
+            if ranks is not None:
+                assert program.stream is not None
+                then = ranks.meet(program.stream, place, now, left)
+            else:
+                then = now + (price.seconds(left) if isinstance(price, Pace) else price)
+            if limit > reached:
+                before, done = done, least(done + (then - now) / pace, most)
+                if ranks is not None:
+                    ranks.slowed(before, done)
+            now = then
+            continue
+        if ranks is not None:
+            ranks.computed(step.operation, price * factor)
+        if limit > reached:
+            shared = least(price, most - done)
+            now, done = now + (price + shared) * factor, done + shared
+        else:
+            now = now + price * factor
+    if ranks is not None:
+        for step in program.compute:
+            ranks.computed(step.operation, prices[step.price] * factor)  # type: ignore[operator]
+    found: Number = now + (ends[-1] - done) * factor
+    return found
+
+
+def _of_arrays() -> tuple[Any, Any]:
+    import numpy as np
+
+    return np.minimum, np.maximum
+
+
+def one_computes(steps: Steps) -> bool:
+    """Tell whether at most one stream of a program computes."""
+    return sum(any(not step.sends and _may_take_time(step.operation) for step in stream) for stream in steps) <= 1
+
+
+def _may_take_time(operation: Operation) -> bool:
+    return not isinstance(operation, Communicate)
+
+
+def sweep(
+    steps: Steps, prices: Sequence[Price], slowdown: Number, *, start_s: Any = 0.0, ranks: Ranks | None = None
+) -> Any:
+    """Return when a program is done of which `one_computes` [s]; arguments as of `two_streams`, all in arrays.
+
+    All collectives that compute so far allows are known before its next kernel begins, and so is what slows it.
+    """
+    import numpy as np
+
+    computing = next((n for n, stream in enumerate(steps) if any(not step.sends for step in stream)), 0)
+    factor = 1.0 if ranks is None else ranks.factor
+    at, free = [0] * len(steps), [start_s] * len(steps)
+    ends: dict[tuple[int, int], Any] = {}
+    beside: list[tuple[Any, Any]] = []  # when collectives that may slow the next kernel begin and end
+    order = [*(n for n in range(len(steps)) if n != computing), computing]
+
+    def begin(stream: int) -> Any:
+        """Return when the next operation of a stream begins; None if that is not known yet."""
+        if at[stream] == len(steps[stream]):
+            return None
+        after = steps[stream][at[stream]].after
+        if any(at[one.stream] <= one.position for one in after):
+            return None
+        now = free[stream]
+        for one in after:
+            now = np.maximum(now, ends[one.stream, one.position])
+        return now
+
+    def run(stream: int, now: Any) -> None:
+        position = at[stream]
+        step = steps[stream][position]
+        price: Any = prices[step.price]
+        if not step.sends:
+            beside[:] = [one for one in beside if np.any(one[1] > now)]
+            end = _beside(now, price * factor, beside, slowdown)
+            if ranks is not None:
+                ranks.computed(step.operation, end - now)
+        else:
+            left = _uninterrupted_s(steps[computing], prices, at[computing]) * slowdown * factor
+            going_on = np.maximum(free[computing] - now, 0.0)
+            going_on = going_on + np.where(going_on > 0, left, 0.0)
+            if ranks is not None:
+                end = ranks.meet(stream, position, now, going_on)
+            else:
+                end = now + price
+            beside.append((now, end))
+        free[stream] = ends[stream, position] = end
+        at[stream] += 1
+
+    moved = True
+    while moved:
+        moved = False
+        for stream in order:
+            while (now := begin(stream)) is not None:
+                run(stream, now)
+                moved = True
+                if stream == computing:
+                    break
+    found = free[0]
+    for one in free[1:]:
+        found = np.maximum(found, one)
+    return found
+
+
+def _uninterrupted_s(stream: Sequence[Step], prices: Sequence[Price], position: int) -> Any:
+    """Return the seconds of the kernels from a position on that follow without waiting for anything."""
+    found: Any = 0.0
+    for step in stream[position:]:
+        if step.sends or step.after:
+            break
+        found = found + prices[step.price]
+    return found
+
+
+def _beside(now: Any, left: Any, intervals: Sequence[tuple[Any, Any]], slowdown: Any) -> Any:
+    """Return when kernels end that take `slowdown` times as long within these intervals."""
+    import numpy as np
+
+    if not intervals or (isinstance(slowdown, float) and slowdown == 1):
+        return now + left
+    shape = np.broadcast_shapes(*(np.shape(one) for one in (now, left, slowdown, *intervals[0])))
+    begins, ends = (np.stack([np.broadcast_to(one[side], shape) for one in intervals]) for side in (0, 1))
+    near = (begins < now + left * np.max(slowdown)).any(axis=tuple(range(1, begins.ndim)))
+    begins, ends = begins[near], ends[near]  # others begin after the kernel has ended in every lane
+    now, left = np.broadcast_to(now, shape), np.broadcast_to(left, shape)
+    for point in (*np.sort(np.concatenate([begins, ends]), axis=0), math.inf):
+        if not np.any(left):
+            break
+        is_slowed = ((begins <= now) & (now < ends)).any(axis=0)
+        pace = np.where(is_slowed, slowdown, 1.0)
+        room = np.maximum(point - now, 0.0) / pace
+        is_over = left <= room
+        now, left = np.where(is_over, now + left * pace, np.maximum(now, point)), np.where(is_over, 0.0, left - room)
+    return now
