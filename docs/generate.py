@@ -33,7 +33,7 @@ from simnet.collectives import algorithms
 from simnet.core import files, parsing, templates, units
 from simnet.core.bounded_types import Precision
 from simnet.core.registry import tag_of
-from simnet.engine import rank_waits, result, scenario, step_times
+from simnet.engine import result, result, scenario, step_times
 from simnet.report import card_page
 from simnet.strategies import step_file
 from simnet.validation.lab import campaign
@@ -74,8 +74,8 @@ STRUCTS: dict[type[Struct], str] = {
     result.StrategyResult: "results.md#result-and-baseline",
     result.Breakdown: "results.md#breakdown",
     gpu_memory.GpuMemory: "results.md#memory",
-    rank_waits.RankWaits: "results.md#waits",
-    rank_waits.LateRank: "results.md#waits",
+    result.RankWaits: "results.md#waits",
+    result.LateRank: "results.md#waits",
     availability.Availability: "results.md#availability",
     step_times.LostTime: "results.md#lost_time",
     step_times.LostToFault: "results.md#lost_time",

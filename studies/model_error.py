@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from simnet.core.files import data_path, write_file
-from simnet.engine.model_error import FILE, ModelErrors, known
+from simnet.engine.intervals import FILE, ModelErrors, known
 from simnet.validation import campaign_prediction, coverage
 from simnet.validation import published as sets
 from simnet.validation.campaign_prediction import CampaignResult

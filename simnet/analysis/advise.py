@@ -24,12 +24,12 @@ from simnet.analysis.tuned_steps import SystemVsBaseline, TunedSteps
 from simnet.analysis.verdict import PAYS, Speedup
 from simnet.analysis.workers import run_where_it_pays
 from simnet.core.errors import SimnetError
-from simnet.engine import calibration_draws, memory_fit, model_error
+from simnet.engine import intervals, memory_fit
 from simnet.engine.prepared_scenario import is_folded
 from simnet.engine.result import RunResult
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
-from simnet.engine.step_timer import StageTimes
+from simnet.engine.step_timer import StepLanes, StepTimer
 from simnet.strategies import AnyStrategy, RecordedStep
 
 FREED: dict[Bound, Callable[[Scenario, RunResult], Scenario]] = {
@@ -38,8 +38,6 @@ FREED: dict[Bound, Callable[[Scenario, RunResult], Scenario]] = {
     "latency": whatif.free_latency,
     "codec": whatif.free_codec,
 }
-# Drawn calibrations for the intervals, where the scenario does not set run.draws.
-DRAWS = 50
 # The answer is told for this many times the micro-batches, too.
 MORE_ACCUMULATION = 4
 
@@ -74,7 +72,7 @@ def advise(  # noqa: PLR0913 - the arguments of one command
     known = {**systems(), **(recorded or {})}
     wanted = without_repeats(systems() if names is None else names, known, scenario.workload.dtype)
     names = (*wanted, *(recorded or {}))
-    num_draws = DRAWS if scenario.run.draws is None else scenario.run.draws
+    num_draws = intervals.DRAWS if scenario.run.draws is None else scenario.run.draws
     ranking = _Ranking(plain, known, trainings or {}, are_of_user=are_of_user, num_draws=num_draws)
     if ranking.baseline_name not in (*ranking.dense, *names):
         names = (ranking.baseline_name, *names)
@@ -150,23 +148,20 @@ class _Ranking:
         compared = self._baseline_systems()
         self._every_dense = tuple(strategy for variants in compared.values() for strategy in variants)
         here = self._times.here
-        self.plain_iteration_s = here.simulated(PLAIN)
+        self.plain_iteration_s = here.of(PLAIN)
         self._baseline = self._times.best(self._every_dense, self._times.cluster_rate).strategy
-        self._baseline_s = here.simulated(self._baseline)
+        self._baseline_s = here.of(self._baseline)
         self.baseline_name = next(name for name, found in compared.items() if self._baseline in found)
         result = simulate(replace(scenario, strategy=self._baseline))
-        freed = [free(scenario, result) for free in (whatif.free_communication, *FREED.values())]
-        without_comm, *of_bounds = self._times.timers_of(freed)
+        without_comm = StepTimer(whatif.free_communication(scenario, result))
         self.speedup_without_comm = self._baseline_s / without_comm.of(self._baseline)
-        self._freed = dict(zip(FREED, of_bounds, strict=True))
-        draws = list(calibration_draws.draws(num_draws))
-        has_intervals = calibration_draws.has_intervals(scenario)
-        # Without an interval every draw is the scenario itself, which need not be timed again.
-        drawn = [calibration_draws.draw_scenario(scenario, draw) for draw in draws] if has_intervals else [scenario]
-        self._drawn = self._times.timers_of(drawn)
-        error = model_error.of(scenario.calibration).speedup
-        self._errors = [calibration_draws.model_error_factor(error, draw) for draw in draws]
-        self._drawn_baseline_s = [steps.of(self._baseline) for steps in self._drawn]
+        self._freed = StepLanes([free(scenario, result) for free in FREED.values()])
+        intervals.check_draws(num_draws)
+        # Without an interval every draw is the scenario itself.
+        is_drawn = num_draws and intervals.has_intervals(scenario)
+        self._drawn = StepLanes(list(intervals.drawn_scenarios(scenario, num_draws)) if is_drawn else [scenario], here)
+        self._error = intervals.model_error(scenario.calibration).speedup if num_draws else None
+        self._drawn_baseline_s = self._drawn.of(self._baseline)
 
     def _baseline_systems(self) -> dict[str, Variants]:
         """Return what others are compared with: DDP, or where it does not fit what trains alike and does."""
@@ -242,11 +237,10 @@ class _Ranking:
 
     def _row(self, name: str, versus: SystemVsBaseline, *, is_dense: bool) -> RankedSystem:
         strategy = versus.best(self._times.cluster_rate).strategy
-        step_s = self._times.here.simulated(strategy)
+        step_s = self._times.here.of(strategy)
         result = simulate(replace(self._scenario, strategy=strategy))
-        own = [steps.stages(strategy) for steps in self._drawn]
         trains_otherwise = not is_dense and strategy.mathematics != "same"
-        speedup = self._speedup(strategy, own, step_s, versus)
+        speedup = self._speedup(strategy, step_s, versus)
         return RankedSystem(
             name=name,
             is_dense=is_dense,
@@ -260,42 +254,35 @@ class _Ranking:
             longest_pause_s=result.result.longest_pause_s,
             memory=result.result.memory,
             nic_bytes_per_node=result.result.nic_bytes_per_node,
-            saved={bound: 1 - steps.of(strategy) / step_s for bound, steps in self._freed.items()},
+            saved={bound: 1 - freed_s / step_s for bound, freed_s in zip(FREED, self._freed.of(strategy), strict=True)},
             notes=result.notes,
         )
 
-    def _speedup(
-        self, strategy: AnyStrategy, drawn: Sequence[StageTimes], step_s: float, versus: SystemVsBaseline
-    ) -> Speedup:
+    def _speedup(self, strategy: AnyStrategy, step_s: float, versus: SystemVsBaseline) -> Speedup:
         kernels = whatif.coverage(self._times.here.kernels(strategy), self._scenario.calibration)
         return Speedup(
             value=self._baseline_s / step_s,
-            interval=self._interval(strategy, drawn),
+            interval=self._interval(strategy),
             if_kernels_slow=versus.slow_speedup(self._times.cluster_rate) if kernels.are_estimated else None,
             unmeasured=kernels.unmeasured,
         )
 
-    def _interval(self, strategy: AnyStrategy, drawn: Sequence[StageTimes]) -> tuple[float, float] | None:
+    def _interval(self, strategy: AnyStrategy) -> tuple[float, float] | None:
         """Return the 90 % interval of the speedup.
 
         System and baseline are timed on the same draws: an error of the calibration that slows both cancels.
         """
-        if strategy == self._baseline or not self._errors:
+        if strategy == self._baseline or self._error is None:
             return None
-        pairs = zip(self._drawn_baseline_s, drawn, strict=True)
-        ratios = [baseline_s / own.mean_s(strategy.dense_fraction) for baseline_s, own in pairs]
-        if len(ratios) < len(self._errors):
-            ratios *= len(self._errors)
-        return calibration_draws.middle_90_percent(
-            [ratio * error for ratio, error in zip(ratios, self._errors, strict=True)]
-        )
+        pairs = zip(self._drawn_baseline_s, self._drawn.of(strategy), strict=True)
+        return intervals.middle_90_percent([baseline_s / own_s for baseline_s, own_s in pairs], self._error)
 
     def _records(self, strategy: AnyStrategy) -> Iterator[TrainingRecord]:
         """Yield what each file of trainings says of the system, with the time here of a step as it was trained."""
         for task, trainings in self._trainings.items():
             if (trained := trained_as(trainings, strategy)) is not None:
                 timed = self._timed_as_trained(trained.strategy)
-                yield trained.record(task, timed, errors=self._errors, is_of_user=self._are_of_user)
+                yield trained.record(task, timed, error=self._error, is_of_user=self._are_of_user)
 
     def _timed_as_trained(self, strategy: AnyStrategy) -> TimedSystem:
         """Return what steps of a strategy take at the fastest of the settings that train as it does."""
@@ -307,8 +294,7 @@ class _Ranking:
         return TimedSystem(
             usual=TimedStages(here.stages(fastest), self._baseline_s),
             drawn=[
-                TimedStages(steps.stages(fastest), baseline_s)
-                for steps, baseline_s in zip(self._drawn, self._drawn_baseline_s, strict=True)
+                TimedStages(*both) for both in zip(self._drawn.stages(fastest), self._drawn_baseline_s, strict=True)
             ],
             slow=TimedStages(self._times.at(rate, slow=True).stages(slow), self._baseline_s) if slow else None,
             unmeasured=kernels.unmeasured,

@@ -14,9 +14,9 @@ from simnet.analysis.verdict import PAYS, Speedup
 from simnet.core.errors import SimnetError
 from simnet.core.units import Quantity
 from simnet.engine.axes import Override
+from simnet.engine.intervals import with_default_draws
 from simnet.engine.result import RunResult
 from simnet.engine.scenario import Experiment, Scenario
-from simnet.engine.uncertainty import with_default_draws
 
 MIN_TOLERANCE, MAX_TOLERANCE = 1e-9, 0.5
 # Values tried first, about evenly spaced on a logarithmic scale: two crossings within one gap go unnoticed.

@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from simnet.cluster.hardware import Cluster
 from simnet.core.errors import SimnetError
-from simnet.engine.result import RunResult, StrategyResult
+from simnet.engine.result import LostTime, LostToFault, RunResult, StepTimes, StrategyResult
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
-from simnet.engine.step_times import LostTime, LostToFault, StepTimes
 from simnet.strategies import AnyStrategy
 
 _LISTS = ("slow_nodes", "faults")

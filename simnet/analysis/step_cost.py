@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from msgspec import Struct, structs
 
 from simnet.analysis import whatif
-from simnet.engine import calibration_draws
+from simnet.engine import intervals
 from simnet.engine.result import RunResult, StrategyResult
 from simnet.engine.scenario import Scenario
 from simnet.strategies import AnyStrategy
@@ -80,12 +80,13 @@ def step_costs(strategy: AnyStrategy, scenario: Scenario, simulate: Simulate, no
         return _step_cost(strategy, given, simulate, notes)
 
     usual = cost(plain)
-    draws = calibration_draws.draws(scenario.run.draws or 0)
+    draws = scenario.run.draws or 0
+    intervals.check_draws(draws)
     # Without an interval every draw is the scenario itself, which need not be simulated again.
-    has_intervals = calibration_draws.has_intervals(plain)
+    has_intervals = intervals.has_intervals(plain)
     return StepCosts(
         usual=usual,
-        drawn=tuple(cost(calibration_draws.draw_scenario(plain, draw)) if has_intervals else usual for draw in draws),
+        drawn=tuple(map(cost, intervals.drawn_scenarios(plain, draws))) if has_intervals else (usual,) * draws,
         slow=cost(whatif.slow_kernels(plain)) if kernels.are_estimated else None,
         unmeasured=kernels.unmeasured,
     )

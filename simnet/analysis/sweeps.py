@@ -19,9 +19,9 @@ from simnet.analysis.sweep_tasks import KeyedScenario, Outcome, outcomes
 from simnet.analysis.worker_pools import WorkerPool
 from simnet.core import files, schema
 from simnet.core.errors import SimnetError
+from simnet.engine.intervals import with_default_draws
 from simnet.engine.result import RefusedPoint, RunResult, SweepResult, SweptAxis, point_result
 from simnet.engine.scenario import Experiment, Scenario
-from simnet.engine.uncertainty import with_default_draws
 
 MAX_POINTS = 100_000
 """Most points of a sweep whose results are held in memory."""

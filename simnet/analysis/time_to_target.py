@@ -14,7 +14,8 @@ from simnet.analysis.tune import PLAIN, trained_variants, with_known_kernels
 from simnet.analysis.verdict import Speedup
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth
-from simnet.engine import calibration_draws, model_error
+from simnet.engine import intervals
+from simnet.engine.intervals import ModelError
 from simnet.engine.scenario import Scenario
 from simnet.engine.step_timer import StepTimer
 
@@ -108,14 +109,6 @@ class TimesToTarget(Struct, frozen=True, kw_only=True):
         if self.price_per_gpu_hour is None:
             return None
         return time_s / HOUR_S * self.scenario.cluster.world_size * self.price_per_gpu_hour
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Errors:
-    """Drawn factors of the model's own error, one a draw, on times and on speedups."""
-
-    time: Sequence[float]
-    speedup: Sequence[float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,25 +256,23 @@ def _at(
             if name == trainings.baseline:
                 raise
             left_out[name] = str(error)
-    known = model_error.of(scenario.calibration)
-    draws = list(calibration_draws.draws(scenario.run.draws or 0))
-    errors = _Errors(
-        time=[calibration_draws.model_error_factor(known.time, draw) for draw in draws],
-        speedup=[calibration_draws.model_error_factor(known.speedup, draw) for draw in draws],
-    )
-    systems = [_target_time(trainings, name, costs[name], costs[trainings.baseline], errors) for name in costs]
+    # Without draws the interval is that of the seeds alone.
+    known = intervals.model_error(scenario.calibration) if scenario.run.draws else None
+    systems = [_target_time(trainings, name, costs[name], costs[trainings.baseline], known) for name in costs]
     return AtBandwidth(
         bandwidth=scenario.cluster.inter_node.bytes_per_s,
         systems=tuple(sorted(systems, key=lambda one: math.inf if one.time_s is None else one.time_s)),
     )
 
 
-def _target_time(trainings: _Trainings, name: str, own: StepCosts, base: StepCosts, errors: _Errors) -> TargetTime:
+def _target_time(
+    trainings: _Trainings, name: str, own: StepCosts, base: StepCosts, error: ModelError | None
+) -> TargetTime:
     curves = trainings.curves[name]
     found = [trainings.steps_of(curve) for curve in curves]
     steps = _median([math.inf if step is None else step for step in found])
     time_s = _median(list(trainings.seed_times(name, [own.usual]).values()))
-    drawn = _multiplied(trainings.seed_times(name, own.drawn or [own.usual]), errors.time)
+    drawn = list(trainings.seed_times(name, own.drawn or [own.usual]).values())
     has_speedup = steps is not None and name != trainings.baseline
     return TargetTime(
         name=name,
@@ -291,8 +282,8 @@ def _target_time(trainings: _Trainings, name: str, own: StepCosts, base: StepCos
         num_reached=sum(step is not None for step in found),
         steps=steps,
         time_s=time_s,
-        interval_s=_interval(drawn, time_s) if time_s is not None else None,
-        speedup=_speedup(trainings, name, own, base, errors.speedup) if has_speedup else None,
+        interval_s=_interval(drawn, time_s, error.time if error else 1.0) if time_s is not None else None,
+        speedup=_speedup(trainings, name, own, base, error.speedup if error else 1.0) if has_speedup else None,
         unmeasured=own.unmeasured,
         has_estimated_kernels=own.slow is not None,
         sent_bytes=None if steps is None else own.usual.sent_bytes(steps),
@@ -300,39 +291,29 @@ def _target_time(trainings: _Trainings, name: str, own: StepCosts, base: StepCos
     )
 
 
-def _speedup(
-    trainings: _Trainings, name: str, own: StepCosts, base: StepCosts, errors: Sequence[float]
-) -> Speedup | None:
+def _speedup(trainings: _Trainings, name: str, own: StepCosts, base: StepCosts, error: float) -> Speedup | None:
     """Return how much sooner a system is than the baseline; None where the baseline never gets there."""
 
-    def ratios(costs: Sequence[StepCost], base_costs: Sequence[StepCost], factors: Sequence[float] = ()) -> list[float]:
+    def ratios(costs: Sequence[StepCost], base_costs: Sequence[StepCost]) -> list[float]:
         dense_s = trainings.seed_times(trainings.baseline, base_costs)
         mine = trainings.seed_times(name, costs)
-        found = {key: dense_s[key] / mine[key] for key in mine if math.isfinite(dense_s.get(key, math.inf))}
-        return _multiplied(found, factors)
+        return [dense_s[key] / mine[key] for key in mine if math.isfinite(dense_s.get(key, math.inf))]
 
     usual = ratios([own.usual], [base.usual])
     if not usual:
         return None
     return Speedup(
         value=statistics.median(usual),
-        interval=calibration_draws.middle_90_percent(
-            ratios(own.drawn or [own.usual], base.drawn or [base.usual], errors)
-        ),
+        interval=intervals.middle_90_percent(ratios(own.drawn or [own.usual], base.drawn or [base.usual]), error),
         if_kernels_slow=statistics.median(ratios([own.slow], [base.usual])) if own.slow else None,
         unmeasured=own.unmeasured,
     )
 
 
-def _multiplied(by_cost: SeedTimes, factors: Sequence[float]) -> list[float]:
-    """Return values by seed and number of the cost, each times the factor of its number, if there are factors."""
-    return [value * (factors[number] if factors else 1.0) for (_, number), value in by_cost.items()]
-
-
-def _interval(values: Sequence[float], median: float) -> tuple[float, float | None]:
+def _interval(values: Sequence[float], median: float, error: float) -> tuple[float, float | None]:
     """Return the middle 90 %, widened to hold the median that stands in the same row: of two values the larger one."""
     finite = [value for value in values if math.isfinite(value)]
-    low, high = calibration_draws.middle_90_percent(finite)
+    low, high = intervals.middle_90_percent(finite, error)
     return min(low, median), max(high, median) if len(finite) == len(values) else None
 
 

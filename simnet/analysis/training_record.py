@@ -10,7 +10,7 @@ from msgspec import Struct
 from simnet.analysis.convergence import Convergence, TrainingCurve
 from simnet.analysis.step_cost import StepCost
 from simnet.analysis.verdict import Speedup
-from simnet.engine import calibration_draws
+from simnet.engine import intervals
 from simnet.engine.step_timer import StageTimes
 from simnet.strategies import AnyStrategy
 
@@ -84,14 +84,14 @@ class TrainedCurves(NamedTuple):
     is_lower_better: bool
 
     def record(
-        self, task: str, timed: TimedSystem, *, errors: Sequence[float] = (), is_of_user: bool = False
+        self, task: str, timed: TimedSystem, *, error: float | None = None, is_of_user: bool = False
     ) -> TrainingRecord:
         """Return what the trainings say of steps that take so long.
 
         Args:
             task: name of the task.
             timed: steps of the system as it was trained.
-            errors: drawn factors of the model's own error on a speedup; none for no interval.
+            error: the model's own on a speedup, a factor at 90 %; None for no interval.
             is_of_user: as in `TrainingRecord`.
         """
         reached = [self._steps(curve) is not None for curve in self.curves]
@@ -103,18 +103,17 @@ class TrainedCurves(NamedTuple):
             num_trainings=len(reached),
             num_reached=sum(reached),
             num_diverged=sum(curve.values[-1] is None for curve in self.curves),
-            speedup=self._speedup(timed, errors) if 2 * sum(reached) > len(reached) else None,
+            speedup=self._speedup(timed, error) if 2 * sum(reached) > len(reached) else None,
         )
 
-    def _speedup(self, timed: TimedSystem, errors: Sequence[float]) -> Speedup | None:
+    def _speedup(self, timed: TimedSystem, error: float | None) -> Speedup | None:
         values = self._ratios(timed.usual)
         if not values:
             return None
-        every = [self._ratios(one) for one in timed.drawn] * (len(errors) // len(timed.drawn) if errors else 0)
-        spread = [ratio * error for ratios, error in zip(every, errors, strict=True) for ratio in ratios]
+        spread = [ratio for one in timed.drawn for ratio in self._ratios(one)]
         return Speedup(
             value=statistics.median(values),
-            interval=calibration_draws.middle_90_percent(spread) if spread else None,
+            interval=intervals.middle_90_percent(spread, error) if spread and error else None,
             if_kernels_slow=statistics.median(self._ratios(timed.slow)) if timed.slow else None,
             unmeasured=timed.unmeasured,
         )

@@ -1,7 +1,7 @@
 """The step times of tuned systems at each bandwidth of the NICs, and the bandwidths at which one is faster."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from simnet.analysis import crossing
@@ -10,7 +10,7 @@ from simnet.analysis.tune import Variants
 from simnet.analysis.whatif import at_bandwidth, slow_kernels
 from simnet.core.units import Bandwidth
 from simnet.engine.scenario import Scenario
-from simnet.engine.step_timer import StepTimer
+from simnet.engine.step_timer import StepLanes, StepTimer, first_of_least
 from simnet.strategies import AnyStrategy
 
 # Tried with the cluster's own bandwidth: the rates at which NICs are sold.
@@ -37,30 +37,24 @@ class TunedSteps:
         cluster_rate: bandwidth of a NIC of the scenario's cluster [bytes/s].
     """
 
-    def __init__(self, scenario: Scenario, steps: type[StepTimer] = StepTimer) -> None:
+    def __init__(self, scenario: Scenario) -> None:
         """Take the scenario; only the bandwidth of its NICs is varied."""
         self._scenario = scenario
-        self._steps = steps
         self._at: dict[tuple[float, bool], StepTimer] = {}
+        self._lanes: dict[bool, StepLanes] = {}
         self._fastest: dict[tuple[float, bool, Variants], TunedStep] = {}
-        # What most systems exchange does not depend on rates and kernels, so that all scenarios share it.
-        self._shared: dict[Any, Any] = {}
         self.cluster_rate = scenario.cluster.inter_node.bytes_per_s
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process needs: the results, without what it makes again."""
-        return {**self.__dict__, "_at": {}, "_shared": {}}
+        return {**self.__dict__, "_at": {}, "_lanes": {}}
 
     @property
     def here(self) -> StepTimer:
         """The times of steps at the cluster's own bandwidth."""
         return self.at(self.cluster_rate)
 
-    def timers_of(self, scenarios: Sequence[Scenario]) -> list[StepTimer]:
-        """Return the times of steps in scenarios that differ from this one in rates and times alone."""
-        return [self._steps(one, self._shared) for one in scenarios]
-
-    @property
+    @cached_property
     def rates(self) -> tuple[Bandwidth, ...]:
         """The bandwidths tried first, ascending; none where no byte leaves a node."""
         if self._scenario.cluster.num_nodes == 1:
@@ -82,17 +76,28 @@ class TunedSteps:
         """
         key = rate, slow, variants
         if key not in self._fastest:
-            steps = self.at(rate, slow=slow)
-            strategy = steps.fastest(variants)
-            self._fastest[key] = TunedStep(strategy, steps.of(strategy))
+            times = [self._step_s(one, rate, slow=slow) for one in variants]
+            place = first_of_least(times)
+            self._fastest[key] = TunedStep(variants[place], times[place])
         return self._fastest[key]
+
+    def _step_s(self, strategy: AnyStrategy, rate: float, *, slow: bool) -> float:
+        """Return the time of a step: at the bandwidths tried first, all of them together."""
+        if rate not in self.rates:
+            return self.at(rate, slow=slow).of(strategy)
+        if slow not in self._lanes:
+            self._lanes[slow] = StepLanes([self._there(one, slow=slow) for one in self.rates])
+        return self._lanes[slow].of(strategy)[self.rates.index(rate)]
 
     def at(self, rate: float, *, slow: bool = False) -> StepTimer:
         """Return the times of steps at a bandwidth [bytes/s], with estimated kernels at their slowest if `slow`."""
         if (rate, slow) not in self._at:
-            there = at_bandwidth(self._scenario, rate)
-            self._at[rate, slow] = self._steps(slow_kernels(there) if slow else there, self._shared)
+            self._at[rate, slow] = StepTimer(self._there(rate, slow=slow))
         return self._at[rate, slow]
+
+    def _there(self, rate: float, *, slow: bool) -> Scenario:
+        there = at_bandwidth(self._scenario, rate)
+        return slow_kernels(there) if slow else there
 
 
 class SystemVsBaseline:

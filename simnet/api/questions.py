@@ -66,7 +66,7 @@ def simulate(
     """
     from simnet.analysis import lost_time as losses
     from simnet.engine import simulation
-    from simnet.engine.uncertainty import with_default_draws
+    from simnet.engine.intervals import with_default_draws
 
     resolved = with_default_draws(experiment_of(scenario, settings, draws).at({}))
     if lost_time:

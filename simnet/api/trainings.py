@@ -180,7 +180,7 @@ def _trainings(
 
 
 def _with_draws(scenario: Scenario, num_simulations: int) -> Scenario:
-    from simnet.engine.uncertainty import default_draws
+    from simnet.engine.intervals import DRAWS
 
-    draws = default_draws(num_simulations) if scenario.run.draws is None else scenario.run.draws
+    draws = DRAWS if scenario.run.draws is None else scenario.run.draws
     return replace(scenario, run=replace(scenario.run, draws=draws))

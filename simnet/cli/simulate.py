@@ -55,9 +55,9 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     trace_iterations: int | None,
 ) -> None:
     """Run `simnet simulate`."""
+    from simnet.engine.intervals import with_default_draws
     from simnet.engine.scenario import load_experiment
     from simnet.engine.simulation import num_calls, simulate, with_influences
-    from simnet.engine.uncertainty import with_default_draws
 
     fixed = read_settings(settings)
     add_draws(fixed, draws)

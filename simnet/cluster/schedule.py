@@ -3,11 +3,12 @@
 Everything here is equal by value: two schedules made apart are one, so caches hold across topologies and processes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 CollectiveName = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "send_recv"]
 GroupKind = Literal["world", "intra_node", "inter_node"]
@@ -140,6 +141,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
         folded_is_upper_bound: whether the folded executor gives an upper bound of the time in place of the time.
         protocol: NCCL's protocol, whose costs the calibration holds. Such a collective is a pipeline: its rounds follow
             each other chunk by chunk, and on the links all of them are one stream.
+        alternatives: where it stands for many links at once (lanes): what it is the fastest of, on each of them.
     """
 
     collective: CollectiveName
@@ -152,6 +154,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
     rails_are_symmetric: bool = False
     folded_is_upper_bound: bool = False
     protocol: Protocol | Literal[""] = ""
+    alternatives: tuple["Schedule", ...] = ()
 
     def __hash__(self) -> int:
         """Hash what tells schedules apart; rounds follow from it and would take long."""
@@ -171,3 +174,8 @@ class Schedule(Struct, frozen=True, kw_only=True):
     def label(self) -> str:
         """The algorithm, of NCCL's collectives with its protocol: "ring", "tree LL128"."""
         return f"{self.algorithm} {self.protocol}".rstrip()
+
+
+def any_of(schedules: Sequence[Schedule]) -> Schedule:
+    """Return what stands for the fastest of some schedules on each of many links."""
+    return schedules[0] if len(schedules) == 1 else replace(schedules[0], alternatives=tuple(schedules))

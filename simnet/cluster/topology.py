@@ -14,7 +14,7 @@ from simnet.cluster.kernel_times import HostCost
 from simnet.cluster.nccl_costs import NcclCosts
 from simnet.cluster.schedule import Group, GroupKind, Round, group_of
 from simnet.core.errors import SimnetError
-from simnet.core.lanes import smallest
+from simnet.core.lanes import smallest, stacked
 from simnet.core.registry import tag_of
 
 LEAST_FAULT_FACTOR, MAX_FAULT_FACTOR = 1e-3, 1e6
@@ -47,7 +47,8 @@ class Level(NamedTuple):
 class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
     """A cluster as links: nodes x ranks, two levels, and the costs that every message and collective pays [s].
 
-    Its hash is kept, since it is the key of every cache of what a collective takes.
+    Its hash is kept, since it is the key of every cache of what a collective takes. With `lanes` it is so many
+    topologies at once (`lanes_of`), whose numbers are arrays and which has no hash.
     """
 
     num_nodes: int
@@ -65,6 +66,7 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
     nccl: NcclCosts | None = None
     all_reduce: str | None = None
     faults: tuple[Fault, ...] = ()
+    lanes: int = 0
 
     @property
     def world_size(self) -> int:
@@ -203,6 +205,16 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
         node, local_rank = divmod(rank, self.ranks_per_node)
         factors = (_factor(fault, "compute_factor", node, local_rank) for fault in self.faults)
         return math.prod(factors, start=1.0)
+
+
+def lanes_of(topologies: Sequence[Topology]) -> Topology:
+    """Return topologies that differ in numbers as one.
+
+    Raises:
+        UnlikeLanesError: they differ in something else.
+    """
+    found = stacked(topologies)
+    return found if found is topologies[0] else replace(found, lanes=len(topologies))
 
 
 def without_faults(topology: Topology) -> Topology:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from simnet.cluster.nccl_costs import NcclCosts
-from simnet.cluster.schedule import Group, Schedule
+from simnet.cluster.schedule import Group, Schedule, any_of
 from simnet.cluster.topology import Topology
 from simnet.collectives import broadcast, closed_form, halving_doubling, hierarchical, link_loads, nccl, ring, tree
 from simnet.collectives.closed_form import Shape
@@ -110,6 +110,8 @@ def choose(name: str | None, topology: Topology, message_bytes: float) -> Schedu
     """
     name = name or default_name(topology.nccl, topology.num_nodes, fitted_with=topology.all_reduce)
     if name in (AUTO, ANY):
+        if topology.lanes:
+            return any_of(_candidates(topology, message_bytes, name == ANY))
         return _fastest_of_all(topology, message_bytes, name == ANY)
     algorithm, world = _KNOWN[name], topology.group("world")
     if algorithm.needs_nccl:
@@ -213,6 +215,10 @@ def _variants(algorithm: Algorithm, group: Group) -> tuple[Schedule, ...]:
 
 @lru_cache(maxsize=65_536)
 def _fastest_of_all(topology: Topology, message_bytes: float, also_beyond_nccl: bool) -> Schedule:
+    return _fastest(_candidates(topology, message_bytes, also_beyond_nccl), topology, message_bytes)
+
+
+def _candidates(topology: Topology, message_bytes: float, also_beyond_nccl: bool) -> tuple[Schedule, ...]:
     world = topology.group("world")
     fitting = [one for one in every() if (one.is_tuned_over or also_beyond_nccl) and _exists(one, topology)]
     if any(one.needs_nccl for one in fitting):
@@ -221,13 +227,13 @@ def _fastest_of_all(topology: Topology, message_bytes: float, also_beyond_nccl: 
         (nccl.choose(topology, _nccl_costs(topology), message_bytes),) if one.needs_nccl else _variants(one, world)
         for one in fitting
     )
-    return _fastest(tuple(schedule for schedules in found for schedule in schedules), topology, message_bytes)
+    return tuple(schedule for schedules in found for schedule in schedules)
 
 
 def _fastest(schedules: tuple[Schedule, ...], topology: Topology, message_bytes: float) -> Schedule:
     """Return the fastest, the first of equals; one whose latencies alone take longer is not counted at all."""
-    if len(schedules) == 1:
-        return schedules[0]
+    if len(schedules) == 1 or topology.lanes:
+        return any_of(schedules)
     least = sorted((link_loads.lower_bound_s(topology, one), number) for number, one in enumerate(schedules))
     best_s, best = float("inf"), len(schedules)
     for least_s, number in least:

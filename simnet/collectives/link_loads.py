@@ -17,7 +17,12 @@ from simnet.cluster.schedule import Round, Schedule
 from simnet.cluster.topology import Level, Topology, path
 from simnet.collectives import pipelines
 from simnet.collectives.representatives import busiest, representatives
-from simnet.core.lanes import Number, largest
+from simnet.core.lanes import Number, largest, least
+
+UNEVEN = 0.12
+"""How far an upper bound may be off, as a part of the time (docs/explanation/collectives.md)."""
+MOST_FOLLOWED = 2_000_000
+"""Most sends of a collective that are looked at one by one to know when each rank is done: some seconds."""
 
 
 class LevelLoad(NamedTuple):
@@ -28,15 +33,21 @@ class LevelLoad(NamedTuple):
         inflated_bytes: `wire_bytes` divided by the efficiency of sends of this size: at the nominal rate these bytes
             take the real time.
         wire_bytes: bytes sent over the busiest link of each kind.
+        rounds: in a row, each of which waits for the one before.
     """
 
     latency_s: Number
     inflated_bytes: dict[LinkKind, Number]
     wire_bytes: dict[LinkKind, float]
+    rounds: int = 1
 
     def duration_s(self, topology: Topology) -> Number:
         """Return the time on an idle symmetric cluster [s]."""
-        return self.latency_s + largest(*(size / topology.rate(kind) for kind, size in self.inflated_bytes.items()))
+        return self.latency_s + self.transfer_s(topology)
+
+    def transfer_s(self, topology: Topology) -> Number:
+        """Return what its bytes take there [s]."""
+        return largest(*(size / topology.rate(kind) for kind, size in self.inflated_bytes.items()))
 
 
 Phase = tuple[LevelLoad, ...]
@@ -56,10 +67,25 @@ def seconds(topology: Topology, schedule: Schedule, message_bytes: float) -> Num
         schedule: made for this topology's ranks.
         message_bytes: whole message of one group (per rank before a reduction, in all after an all-gather).
     """
+    if schedule.alternatives:
+        return least(*(seconds(topology, one, message_bytes) for one in schedule.alternatives))
     wire_s: Number = 0.0
     for phase in phases(topology, schedule, message_bytes):
         wire_s = wire_s + largest(*(load.duration_s(topology) for load in phase))
     return largest(launch_s(topology, schedule) + wire_s, host_s(topology, schedule, message_bytes))
+
+
+def is_upper_bound(topology: Topology, schedule: Schedule) -> bool:
+    """Tell whether `seconds` is an upper bound, `UNEVEN` of it too long at most: ranks are done at different times.
+
+    Each phase is taken to wait for its busiest node. That is not so of trees with branches of different length, or
+    whose nodes post different numbers of sends, and of a chain some of whose hops alone go through uplinks.
+    """
+    if schedule.protocol or not schedule.rounds:
+        return False
+    posts_differ = schedule.algorithm == "tree" and schedule.collective == "all_reduce" and bool(topology.message_s)
+    is_chain = schedule.algorithm == "pipeline" and topology.has_leaves
+    return schedule.folded_is_upper_bound or posts_differ or is_chain
 
 
 def phases(topology: Topology, schedule: Schedule, message_bytes: float) -> tuple[Phase, ...]:
@@ -278,6 +304,7 @@ def _level_load(
         posting_s + tally.rounds * topology.alpha_s(level, round_),
         {kind: size / efficiency for kind, size in wire.items()},
         wire,
+        tally.rounds,
     )
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from simnet.cluster import nccl_model
 from simnet.cluster.nccl_costs import NcclCosts
 from simnet.cluster.nccl_model import PROTOCOLS, Algorithm
-from simnet.cluster.schedule import Group, Protocol, Schedule
+from simnet.cluster.schedule import Group, Protocol, Schedule, any_of
 from simnet.cluster.topology import Topology
 from simnet.collectives import broadcast, ring, tree
 from simnet.collectives.broadcast import Way
@@ -21,6 +21,8 @@ from simnet.collectives.pipelines import rails_per_node
 def choose(topology: Topology, costs: NcclCosts, message_bytes: float, group: Group | None = None) -> Schedule:
     """Return the fastest all-reduce of a group, by default all ranks, for a message by the closed form alone."""
     group = group or topology.group("world")
+    if topology.lanes:
+        return any_of(variants(group))
     found = _fastest(topology, costs, nccl_model.known_candidates, group, message_bytes)
     return all_reduce(group, found.algorithm, found.protocol)
 
@@ -61,6 +63,8 @@ def _half_ring(topology: Topology, half: Schedule, message_bytes: float) -> Sche
     costs, group = topology.nccl, half.group
     if costs is None or not costs.holds_for(group.nodes) or not half.rounds:
         return half
+    if topology.lanes:
+        return any_of([_in_protocol(half, one) for one in PROTOCOLS])
     found = _fastest(topology, costs, nccl_model.gather_candidates, group, message_bytes)
     return _in_protocol(half, found.protocol)
 
@@ -70,6 +74,8 @@ def choose_broadcast(topology: Topology, group: Group, message_bytes: float, way
     costs, passed_on = topology.nccl, broadcast.pipeline(group, 1, way)
     if costs is None or not costs.holds_for(group.nodes) or not passed_on.rounds:
         return None
+    if topology.lanes:
+        return any_of([_counted_in_full(passed_on, one) for one in PROTOCOLS])
     found = _fastest(topology, costs, nccl_model.broadcast_candidates, group, message_bytes)
     return _counted_in_full(passed_on, found.protocol)
 

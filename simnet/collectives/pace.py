@@ -10,7 +10,7 @@ from simnet.cluster.schedule import Schedule
 from simnet.cluster.topology import Topology
 from simnet.collectives import link_loads
 from simnet.collectives.link_loads import LevelLoad
-from simnet.core.lanes import Number, largest, least
+from simnet.core.lanes import Number, UnlikeLanesError, largest, least
 
 _NEVER = float("inf")
 
@@ -51,9 +51,15 @@ class Pace(NamedTuple):
 
 
 def price(topology: Topology, schedule: Schedule, message_bytes: float) -> Number | Pace:
-    """Return what a collective takes [s], or what tells it where it matters what the GPU does meanwhile."""
+    """Return what a collective takes [s], or what tells it where it matters what the GPU does meanwhile.
+
+    Raises:
+        UnlikeLanesError: lanes in which another schedule may be the fastest, on links that the GPU slows.
+    """
     if not topology.compute_slows_links:
         return link_loads.seconds(topology, schedule, message_bytes)
+    if schedule.alternatives:
+        raise UnlikeLanesError  # which of them is fastest depends on what the GPU does
     return pace(topology, schedule, message_bytes)
 
 

@@ -20,8 +20,6 @@ from simnet.engine.uneven_links import UnevenLinks
 if TYPE_CHECKING:
     from simnet.core.bounded_types import FloatArray, IntArray
 
-MAX_SENDS = 2_000_000
-"""Most sends of a schedule that are looked at one by one: some seconds."""
 # Relative: what ends so near each other ends together, as on the clock.
 _SAME_TIME = 1e-12
 
@@ -68,7 +66,7 @@ def hops_of(schedule: Schedule) -> tuple[Hops, ...]:
     for round_ in schedule.rounds:
         indices = range(1) if round_.same_pairs else range(round_.repeat)
         seen += world * len(indices)
-        if seen > MAX_SENDS:
+        if seen > link_loads.MOST_FOLLOWED:
             raise TooManySendsError
         for index in indices:
             one = _hops(round_, index, world, round_.repeat if round_.same_pairs else 1)

@@ -8,12 +8,12 @@ NCCL's tuner does, which does not know its own error.
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from simnet.cluster.hardware import Calibration
-from simnet.cluster.topology import Topology
+from simnet.cluster.topology import Topology, lanes_of
 from simnet.collectives import link_loads, pace
 from simnet.core.errors import SimnetError
 from simnet.core.lanes import Number, UnlikeLanesError, stacked
@@ -68,7 +68,7 @@ class _Mixed(float):
         found.parts = parts
         return found
 
-    def __mul__(self, other: float) -> float:  # type: ignore[override]
+    def __mul__(self, other: float) -> float:
         """Return so many of it."""
         if isinstance(other, _HookFactor):
             return _Mixed(float(self) * float(other), (0.0, 0.0, self.parts[1], 0.0, 0.0))
@@ -76,17 +76,17 @@ class _Mixed(float):
 
     __rmul__ = __mul__
 
-    def __truediv__(self, other: float) -> float:  # type: ignore[override]
+    def __truediv__(self, other: float) -> float:
         """Return a part of it."""
         return _Mixed(float(self) / other, tuple(part / other for part in self.parts))
 
-    def __add__(self, other: float) -> float:  # type: ignore[override]
+    def __add__(self, other: float) -> float:
         """Return it and another time."""
         return _Mixed(float(self) + float(other), tuple(map(sum, zip(self.parts, _parts(other), strict=True))))
 
     __radd__ = __add__
 
-    def __sub__(self, other: float) -> float:  # type: ignore[override]
+    def __sub__(self, other: float) -> float:
         """Return it without another time."""
         return self + _Mixed(-float(other), tuple(-part for part in _parts(other)))
 
@@ -111,6 +111,14 @@ def _with_parts(step: training_step.Step) -> training_step.Step:
     )
 
 
+def is_fixed(strategy: Strategy) -> bool:
+    """Tell whether a strategy's program is the same in draws.
+
+    It is not where buckets are cut by what exchanges take, nor is foreign code known not to do so.
+    """
+    return strategy.bucketing != "mg_wfbp" and not is_foreign(type(strategy))
+
+
 class _ComputePart(NamedTuple):
     """Compute of a program: how much of each of `Numbers.times` it takes, by its place there."""
 
@@ -126,15 +134,14 @@ class Plan:
         program: what one rank does.
         steps: its operations, each with the number of its price.
         inner: the same for further steps of the period that are all alike; None if there are none.
-        is_fixed: whether the program is the same in draws: not where it is cut by what exchanges take, nor of foreign
-            code, which may do so.
+        is_fixed: see the function.
     """
 
     def __init__(self, strategy: Strategy, program: Program) -> None:
         """Take a program, as `program_of` gives it or with other operations."""
         self.strategy = strategy
         self.program = program
-        self.is_fixed = strategy.bucketing != "mg_wfbp" and not is_foreign(type(strategy))
+        self.is_fixed = is_fixed(strategy)
         self._costs = kernel_table.costs_of(program.kernels)
         self._numbers: dict[object, int] = {None: NO_TIME}
         self._priced: list[Communicate | Kernel | _ComputePart] = []
@@ -196,40 +203,53 @@ class Plan:
         Raises:
             LinksAreSharedError: two collectives would use the same links at one time.
         """
-        return self._of_period(self._total_s(self.prices(at), at.slowdown), lambda inner: inner.iteration_s(at))
+        own_s = self._total_s(self.prices(at), at.slowdown)
+        return float(self._of_period(own_s, lambda inner: inner.iteration_s(at)))
 
-    def iterations_s(self, lanes: Sequence[Numbers]) -> Sequence[float]:
+    def iterations_s(self, lanes: Sequence[Numbers], *, in_arrays: bool = True) -> list[float]:
         """Return the same for many, in one pass where they differ in numbers alone.
+
+        Args:
+            lanes: at least one.
+            in_arrays: whether to make one pass, for which arrays must be loaded.
 
         Raises:
             LinksAreSharedError: as `iteration_s`.
         """
-        found = self._together(lanes) if len(lanes) >= LEAST_LANES else None
+        found = self._together(lanes) if in_arrays and len(lanes) >= LEAST_LANES else None
         return [self.iteration_s(at) for at in lanes] if found is None else found
 
-    def _together(self, lanes: Sequence[Numbers]) -> "Sequence[float] | None":
+    def _together(self, lanes: Sequence[Numbers]) -> list[float] | None:
         import numpy as np
 
-        def kernel_s(kernel: Kernel) -> Number:
-            return stacked([self._kernel_s(kernel, one.calibration) for one in lanes])
-
-        try:
-            topology, times = stacked([one.topology for one in lanes]), stacked([one.times for one in lanes])
-        except UnlikeLanesError:
+        if self.two_streams is None and (lanes[0].topology.compute_slows_links or not self.can_sweep):
             return None
-        if self.two_streams is None and (topology.compute_slows_links or not self._can_sweep):
+        prices = self.prices_of(lanes)
+        if prices is None:
             return None
-        moved = updates_parameters(self._costs, lanes[0].calibration)
-        prices = self._prices(times, topology, kernel_s, moved=moved)
         slowdown = stacked([one.slowdown for one in lanes])
         if self.two_streams is not None:
             total_s = recurrence.two_streams(self.two_streams, prices, slowdown, in_arrays=True)
         else:
             total_s = recurrence.sweep(self.steps, prices, slowdown, start_s=np.zeros(len(lanes)))
         whole_s = self._of_period(total_s, lambda inner: np.asarray(inner.iterations_s(lanes)))
-        return np.broadcast_to(whole_s, len(lanes)).tolist()
+        found: list[float] = np.broadcast_to(whole_s, len(lanes)).tolist()
+        return found
 
-    def _of_period(self, own_s: Number, of_inner: "Callable[[Plan], Number]") -> Number:
+    def prices_of(self, lanes: Sequence[Numbers]) -> list[Price] | None:
+        """Return the prices in many lanes, arrays where they differ; None where more differs than numbers."""
+
+        def kernel_s(kernel: Kernel) -> Number:
+            return stacked([self._kernel_s(kernel, one.calibration) for one in lanes])
+
+        try:
+            topology, times = lanes_of([one.topology for one in lanes]), stacked([one.times for one in lanes])
+            moved = updates_parameters(self._costs, lanes[0].calibration)
+            return self._prices(times, topology, kernel_s, moved=moved)
+        except UnlikeLanesError:
+            return None
+
+    def _of_period(self, own_s: Any, of_inner: "Callable[[Plan], Any]") -> Any:
         """Return the mean step of a period, of which the streams take so long."""
         inner = self.program.inner
         if inner is not None and self.inner is not None:
@@ -238,11 +258,11 @@ class Plan:
 
     def _total_s(self, prices: Sequence[Price], slowdown: float) -> float:
         if self.two_streams is not None:
-            return recurrence.two_streams(self.two_streams, prices, slowdown)
+            return float(recurrence.two_streams(self.two_streams, prices, slowdown))
         return recurrence.one_rank(self.steps, prices, slowdown).end_s
 
     @cached_property
-    def _can_sweep(self) -> bool:
+    def can_sweep(self) -> bool:
         """Whether one stream computes, and no two that communicate may use the same links."""
         groups = [
             {one.operation.schedule.group for one in stream if isinstance(one.operation, Communicate) and one.sends}
@@ -291,7 +311,7 @@ class Plan:
         sent = sum(
             link_loads.nic_bytes_per_node(topology, one.schedule, one.message_bytes) for one in self.program.collectives
         )
-        return self._of_period(sent, lambda inner: inner.nic_bytes_per_node(topology))
+        return float(self._of_period(sent, lambda inner: inner.nic_bytes_per_node(topology)))
 
 
 def _timed(step: Step, price: Price) -> TimedOperation:

@@ -47,9 +47,9 @@ class Variation:
         """Take a cluster with its faults, and a seed of 0 to 2^63 - 1."""
         self._topology = topology
         self._seed = seed
-        self._constant = np.ones(topology.world_size)
+        self.constant = np.ones(topology.world_size)
         for rank, factor in topology.slowed_ranks().items():
-            self._constant[rank] = factor
+            self.constant[rank] = factor
         self._varying = _keyed(fault for fault in topology.faults if fault.varies)
 
     def of(self, iteration: int, num_collectives: int) -> Varied:
@@ -58,7 +58,7 @@ class Variation:
         Raises:
             SimnetError: a fault, which may be foreign code, draws something else than it should.
         """
-        compute, pauses_s, collectives = self._constant, None, None
+        compute, pauses_s, collectives = self.constant, None, None
         ranks = self._topology.world_size
         for number, fault in self._varying:
             if (drawn := self._draw(fault, number, "draw_compute", iteration, ranks)) is not None:

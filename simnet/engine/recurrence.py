@@ -83,6 +83,7 @@ def one_rank(steps: Steps, prices: Sequence[Price], slowdown: float) -> RankRun:
         LinksAreSharedError: two collectives would use the same links.
     """
     rank = OneRank(steps, prices, slowdown)
+    rank.begin()
     while (then := rank.next_s()) < NEVER:
         rank.go(then)
     return RankRun(rank.now, rank.busy_s, rank.spans)
@@ -131,6 +132,9 @@ class OneRank:
         self.now = start_s
         self.busy_s: dict[str, float] = {}
         self.spans: list[tuple[int, int, float, float]] = []
+
+    def begin(self) -> None:
+        """Start what waits for nothing."""
         self._start_all()
 
     def next_s(self) -> float:
@@ -141,6 +145,24 @@ class OneRank:
     def meet(self, which: OperationId, began_s: float, ends_s: float) -> None:
         """Take note when a collective began and will end at which the rank has arrived [s]."""
         self._began[which.stream], self._until[which.stream] = began_s, ends_s
+
+    def lengthen(self, stream: int, by_s: float) -> None:
+        """Let the collective that runs in a stream end later."""
+        self._until[stream] += by_s
+
+    def running(self, stream: int) -> tuple[Operation, float] | None:
+        """Return the collective that runs in a stream, and when it ends [s]; None if none does."""
+        until = self._until[stream]
+        return (self._steps[stream][self._ended[stream]].operation, until) if until < NEVER else None
+
+    def computing_s(self) -> float:
+        """Return for how long the GPU goes on to compute if nothing else happens [s]."""
+        going_on = (
+            left + uninterrupted_s(self._steps[stream], self._prices, self._ended[stream] + 1) * self._factor
+            for stream, left in enumerate(self._left)
+            if left < NEVER
+        )
+        return max(going_on, default=0.0) * self._slowdown
 
     @property
     def _pace(self) -> float:
@@ -301,8 +323,8 @@ class Ranks(NamedTuple):
 
     factor: "FloatArray"
     meet: "Callable[[int, int, FloatArray, FloatArray], FloatArray]"
-    computed: "Callable[[Operation, Number], None]"
-    slowed: "Callable[[Number, Number], None]"
+    computed: Callable[[Operation, Any], None]
+    slowed: Callable[[Any, Any], None]
 
 
 def two_streams(  # noqa: PLR0913
@@ -310,10 +332,10 @@ def two_streams(  # noqa: PLR0913
     prices: Sequence[Price],
     slowdown: Number,
     *,
-    start_s: Number = 0.0,
+    start_s: Any = 0.0,
     ranks: Ranks | None = None,
     in_arrays: bool = False,
-) -> Number:
+) -> Any:
     """Return when a program is done [s].
 
     What the compute stream has done at the end of each turn follows from what it had done at its start: where both
@@ -329,7 +351,7 @@ def two_streams(  # noqa: PLR0913
     """
     least, largest = _of_arrays() if in_arrays or ranks else (min, max)
     factor: Number = 1.0 if ranks is None else ranks.factor  # type: ignore[assignment] # an array stands for a number
-    ends: list[Any] = list(accumulate((prices[step.price] for step in program.compute), initial=0.0))  # type: ignore[arg-type]
+    ends: list[Any] = list(accumulate((prices[step.price] for step in program.compute), initial=0.0))
     now: Any = start_s
     done: Any = 0.0
     pace = slowdown * factor
@@ -362,9 +384,9 @@ def two_streams(  # noqa: PLR0913
             now = now + price * factor
     if ranks is not None:
         for step in program.compute:
-            ranks.computed(step.operation, prices[step.price] * factor)  # type: ignore[operator]
-    found: Number = now + (ends[-1] - done) * factor
-    return found
+            price = prices[step.price]
+            ranks.computed(step.operation, price * factor)
+    return now + (ends[-1] - done) * factor
 
 
 def _of_arrays() -> tuple[Any, Any]:
@@ -414,19 +436,18 @@ def sweep(
         position = at[stream]
         step = steps[stream][position]
         price: Any = prices[step.price]
-        if not step.sends:
+        if not step.sends and isinstance(step.operation, Communicate):
+            end = now  # it sends nothing
+        elif not step.sends:
             beside[:] = [one for one in beside if np.any(one[1] > now)]
             end = _beside(now, price * factor, beside, slowdown)
             if ranks is not None:
                 ranks.computed(step.operation, end - now)
         else:
-            left = _uninterrupted_s(steps[computing], prices, at[computing]) * slowdown * factor
+            left = uninterrupted_s(steps[computing], prices, at[computing]) * slowdown * factor
             going_on = np.maximum(free[computing] - now, 0.0)
             going_on = going_on + np.where(going_on > 0, left, 0.0)
-            if ranks is not None:
-                end = ranks.meet(stream, position, now, going_on)
-            else:
-                end = now + price
+            end = now + price if ranks is None else ranks.meet(stream, position, now, going_on)
             beside.append((now, end))
         free[stream] = ends[stream, position] = end
         at[stream] += 1
@@ -446,13 +467,14 @@ def sweep(
     return found
 
 
-def _uninterrupted_s(stream: Sequence[Step], prices: Sequence[Price], position: int) -> Any:
+def uninterrupted_s(stream: Sequence[Step], prices: Sequence[Price], position: int) -> Any:
     """Return the seconds of the kernels from a position on that follow without waiting for anything."""
     found: Any = 0.0
     for step in stream[position:]:
         if step.sends or step.after:
             break
-        found = found + prices[step.price]
+        seconds: Any = prices[step.price]
+        found = found + seconds
     return found
 
 

@@ -10,9 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from simnet.cluster.availability import Availability
-from simnet.engine.rank_waits import RankWaits
 from simnet.engine.scenario import Scenario, encode
-from simnet.engine.step_times import LostTime, StepTimes
 from simnet.strategies.program import OperationId
 from simnet.workload.gpu_memory import GpuMemory
 
@@ -24,6 +22,84 @@ VARIES = 1e-6
 # The widest range of numbers that axes can be drawn for.
 SMALLEST, LARGEST = 1e-30, 1e30
 Positive = Annotated[float, Meta(ge=SMALLEST, le=LARGEST)]
+
+
+class LateRank(Struct, frozen=True, kw_only=True, gc=False):
+    """A rank for which others wait.
+
+    Attributes:
+        rank: its number.
+        share: part of all collectives that it takes part in at which it came last by its own doing, 0 to 1.
+        held_s: by how much longer than the typical rank of its group it took since its last collective, summed over the
+            collectives of a mean iteration to which it came last [s]. How late a collective left it is not its own.
+    """
+
+    rank: int
+    share: float
+    held_s: float
+
+
+class RankWaits(Struct, frozen=True, kw_only=True, gc=False):
+    """How long ranks wait for each other at collectives, in a mean iteration.
+
+    Attributes:
+        mean_s: mean over the ranks [s].
+        least_s: of the rank that waits least, for which others wait most [s].
+        most_s: of the rank that waits most [s].
+        late: ranks for which others wait longest, at most eight of them, the latest first.
+    """
+
+    mean_s: float
+    least_s: float
+    most_s: float
+    late: tuple[LateRank, ...] = ()
+
+
+class StepTimes(Struct, frozen=True, kw_only=True, gc=False):
+    """Times of an iteration, or differences of such times, which may be negative.
+
+    Attributes:
+        mean_s: mean [s].
+        p50_s: median [s].
+        p95_s: time that 95 % do not exceed [s].
+    """
+
+    mean_s: float
+    p50_s: float
+    p95_s: float
+
+    def minus(self, other: "StepTimes") -> "StepTimes":
+        """Return how much longer these are than others."""
+        return StepTimes(
+            mean_s=self.mean_s - other.mean_s, p50_s=self.p50_s - other.p50_s, p95_s=self.p95_s - other.p95_s
+        )
+
+
+class LostToFault(Struct, frozen=True, kw_only=True, gc=False):
+    """What an iteration takes longer than without one fault, all others as they are.
+
+    Attributes:
+        key: of the fault, such as "cluster.faults.0".
+        lost: mean, median and 95th percentile with it less those without it.
+    """
+
+    key: str
+    lost: StepTimes
+
+
+class LostTime(Struct, frozen=True, kw_only=True, gc=False):
+    """What faults cost an iteration, each by itself and all together.
+
+    Attributes:
+        faults: each by itself, in the order of the cluster file.
+        together: what all of them cost.
+        interaction: what is left of `together` less the sum over `faults`: above 0 where faults hide each other, so
+            that to remove one alone gains less; below 0 where each makes the others worse.
+    """
+
+    faults: tuple[LostToFault, ...]
+    together: StepTimes
+    interaction: StepTimes
 
 
 class Breakdown(Struct, frozen=True, kw_only=True, gc=False):

@@ -11,11 +11,11 @@ from simnet.cluster.hardware import Calibration
 from simnet.collectives import algorithms
 from simnet.core.registry import tag_of
 from simnet.core.version import VERSION
-from simnet.engine import calibration_draws, memory_fit, uncertainty
+from simnet.engine import intervals, memory_fit
 from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.result import RunResult, StrategyResult
 from simnet.engine.scenario import Scenario
-from simnet.engine.step_timer import SAME_TIME, StepTimer
+from simnet.engine.step_timer import SAME_TIME
 from simnet.engine.timeline import Timeline
 from simnet.strategies import Strategy
 
@@ -38,7 +38,7 @@ def simulate(
     whole = _simulate_once(scenario, on_progress)
     if not scenario.run.draws:
         return whole
-    found = uncertainty.intervals(whole, _metrics, with_model_error=with_model_error)
+    found = intervals.intervals(whole, with_model_error=with_model_error)
     return msgspec.structs.replace(whole, intervals=found)
 
 
@@ -48,25 +48,7 @@ def with_influences(result: RunResult) -> RunResult:
     Raises:
         SimnetError: as `simulate`.
     """
-    return msgspec.structs.replace(result, hangs_on=uncertainty.influences(result, _metrics))
-
-
-def _metrics(scenario: Scenario) -> dict[str, float]:
-    """Return what of a result has an interval, as `simulate` does but for rounding; draws ask hundreds of times."""
-    timer, steps = StepTimer(scenario), scenario.run.steps
-    found = {}
-    for prefix, strategy in (("", scenario.strategy), ("baseline_", scenario.baseline)):
-        if strategy is not None:
-            iteration_s, stage = timer.iteration_s(strategy), strategy.dense_stage(steps)
-            found[f"{prefix}iteration_s"] = iteration_s
-            dense_s = timer.iteration_s(stage.strategy) if stage else None
-            if (total_s := _total_s(strategy, steps, iteration_s, dense_s)) is not None:
-                found[f"{prefix}total_s"] = total_s
-    if scenario.baseline is not None:
-        found["speedup"] = found["baseline_iteration_s"] / found["iteration_s"]
-        if (ratio := _ratio(found.get("baseline_total_s"), found.get("total_s"))) is not None:
-            found["end_to_end_speedup"] = ratio
-    return found
+    return msgspec.structs.replace(result, hangs_on=intervals.influences(result))
 
 
 def _simulate_once(scenario: Scenario, on_progress: Callable[[], None] | None = None) -> RunResult:
@@ -138,7 +120,7 @@ def _run(prepared: PreparedScenario, strategy: Strategy) -> tuple[Timeline, floa
     steps = prepared.scenario.run.steps
     stage = strategy.dense_stage(steps)
     dense_s = prepared.run(prepared.plan(stage.strategy)).iteration_s if stage else None
-    return timeline, dense_s, _total_s(strategy, steps, timeline.iteration_s, dense_s)
+    return timeline, dense_s, intervals.total_s(strategy, steps, timeline.iteration_s, dense_s)
 
 
 def _strategy_result(prepared: PreparedScenario, strategy: Strategy) -> StrategyResult:
@@ -171,14 +153,6 @@ def _strategy_result(prepared: PreparedScenario, strategy: Strategy) -> Strategy
     )
 
 
-def _total_s(strategy: Strategy, steps: int | None, iteration_s: float, dense_s: float | None) -> float | None:
-    if steps is None:
-        return None
-    stage = strategy.dense_stage(steps)
-    dense_steps = stage.steps if stage else 0
-    return (steps - dense_steps) * iteration_s + dense_steps * (dense_s or 0.0)
-
-
 def _ratio(above: float | None, below: float | None) -> float | None:
     return above / below if above is not None and below else None
 
@@ -192,7 +166,7 @@ def _notes(prepared: PreparedScenario) -> tuple[str, ...]:
         notes.append(f"the cluster has faults: {titles}")
     if calibration.kind != "measured":
         notes.append(f"{calibration.label} is {_of_kind(calibration.kind)}, not measured on this cluster")
-    if prepared.scenario.run.draws and not calibration_draws.has_intervals(prepared.scenario):
+    if prepared.scenario.run.draws and not intervals.has_intervals(prepared.scenario):
         notes.append(
             f"{calibration.label} and the workload have no intervals of their own: those of the result "
             "hold the model's error alone"
@@ -213,18 +187,22 @@ def _notes(prepared: PreparedScenario) -> tuple[str, ...]:
     notes += _beyond_measured_nodes(cluster.num_nodes, calibration)
     notes += _beyond_nccl(prepared)
     free = sorted(
-        {kernel for s in _run_strategies(prepared.scenario) for kernel in prepared.plan(s).kernels_without_time}
+        {kernel for s in _run_strategies(prepared.scenario) for kernel in prepared.plan(s).without_time(calibration)}
     )
     if free:
         notes.append(
             f"no time for kernels {', '.join(free)}: they cost nothing here; give calibration.memory_bandwidth"
         )
     stand_ins = {
-        sentence for s in _run_strategies(prepared.scenario) for sentence in prepared.plan(s).kernels_timed_by_others
+        sentence
+        for s in _run_strategies(prepared.scenario)
+        for sentence in prepared.plan(s).timed_by_others(calibration)
     }
     notes += [f"{sentence}: measure it" for sentence in sorted(stand_ins)]
     others = {
-        sentence for s in _run_strategies(prepared.scenario) for sentence in prepared.plan(s).kernels_timed_otherwise
+        sentence
+        for s in _run_strategies(prepared.scenario)
+        for sentence in prepared.plan(s).timed_otherwise(calibration)
     }
     notes += [f"kernel {sentence}: measure again with the strategy's options" for sentence in sorted(others)]
     uneven = {

@@ -1,16 +1,20 @@
-"""The step times of many strategies on one scenario, as a search over settings, bandwidths and draws asks for them."""
+"""The step times of many strategies on one scenario, or on many that differ in numbers, as searches ask for them.
 
-from collections.abc import Callable, Sequence
-from functools import partial
+A step is the mean one of a long training: steps of a dense stage count by their share.
+"""
+
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from simnet.engine import bucket_recurrence
-from simnet.engine.bucket_recurrence import ComputeStream, Exchanges, Turn
-from simnet.engine.prepared_scenario import PreparedScenario, updates_parameters
+from simnet.cluster.topology import lanes_of
+from simnet.collectives import link_loads
+from simnet.core.lanes import UnlikeLanesError
+from simnet.engine.plan import Plan, is_fixed, program_of
+from simnet.engine.prepared_scenario import PreparedScenario
+from simnet.engine.recurrence import LinksAreSharedError
 from simnet.engine.scenario import Scenario
-from simnet.strategies import Strategy, kernel_table
-from simnet.strategies.program import Kernel, Operation
-from simnet.workload.kernel_cost import KernelCost
+from simnet.strategies import Strategy
 
 # Relative: times this near each other differ by rounding alone.
 SAME_TIME = 1e-12
@@ -28,28 +32,15 @@ class StageTimes(NamedTuple):
 
 
 class StepTimer:
-    """The step times of many strategies on one scenario.
+    """The step times of many strategies on one scenario."""
 
-    A step is the mean one of a long training: steps of a dense stage count by their share.
-    """
-
-    def __init__(self, scenario: Scenario, shared: dict[Strategy, Exchanges | None] | None = None) -> None:
-        """Take a scenario; its own strategy, baseline and number of steps do not matter.
-
-        Args:
-            scenario: whose steps are timed.
-            shared: exchanges are kept here where they are the same for scenarios that differ in rates and kernel times
-                alone, which may share them.
-        """
-        self._prepared = PreparedScenario(scenario)
+    def __init__(self, scenario: Scenario) -> None:
+        """Take a scenario; its own strategy, baseline and number of steps do not matter."""
+        self.prepared = PreparedScenario(scenario)
         self._known: dict[Strategy, float] = {}
-        self._exchanges: dict[Strategy, Exchanges | None] = {}
-        self._shared = shared
-        self._costs: dict[str, KernelCost] = {}
-        self._kernels_s: dict[tuple[str, float, int], float] = {}
 
     def of(self, strategy: Strategy) -> float:
-        """Return what a step takes, as `simulated` does but for rounding [s].
+        """Return what a step takes [s].
 
         Raises:
             SimnetError: as `simulate`.
@@ -62,15 +53,8 @@ class StepTimer:
         Raises:
             SimnetError: as `simulate`.
         """
-        return _stages(strategy, self.iteration_s)
-
-    def simulated(self, strategy: Strategy) -> float:
-        """Return what a step takes, to the bit as `simulate` does [s].
-
-        Raises:
-            SimnetError: as `simulate`.
-        """
-        return _stages(strategy, self._simulated_s).mean_s(strategy.dense_fraction)
+        stage = strategy.dense_stage(None)
+        return StageTimes(self.iteration_s(strategy), None if stage is None else self.iteration_s(stage.strategy))
 
     def fastest(self, strategies: Sequence[Strategy]) -> Strategy:
         """Return the fastest strategy, the first of equals.
@@ -78,9 +62,7 @@ class StepTimer:
         Raises:
             SimnetError: as `simulate`, of any of them.
         """
-        times = [self.of(strategy) for strategy in strategies]
-        limit_s = min(times) * (1 + SAME_TIME)
-        return next(strategy for strategy, step_s in zip(strategies, times, strict=True) if step_s <= limit_s)
+        return strategies[first_of_least([self.of(strategy) for strategy in strategies])]
 
     def kernels(self, strategy: Strategy) -> frozenset[str]:
         """Return the kernels of an iteration.
@@ -88,8 +70,7 @@ class StepTimer:
         Raises:
             SimnetError: as `simulate`.
         """
-        found = self._exchanges_of(strategy)
-        return self._prepared.plan(strategy).program.kernels if found is None else found.kernels
+        return self.prepared.plan(strategy).program.kernels
 
     def iteration_s(self, strategy: Strategy) -> float:
         """Return what an iteration takes, without a dense stage, as `simulate` does but for rounding [s].
@@ -98,59 +79,103 @@ class StepTimer:
             SimnetError: as `simulate`.
         """
         if strategy not in self._known:
-            found = self._exchanges_of(strategy)
-            self._known[strategy] = self._simulated_s(strategy) if found is None else self._iteration_s(strategy, found)
+            self._known[strategy] = self.prepared.iteration_s(self.prepared.plan(strategy))
         return self._known[strategy]
 
-    def _simulated_s(self, strategy: Strategy) -> float:
-        iteration_s = self._prepared.run(self._prepared.plan(strategy)).iteration_s
-        self._prepared.forget_plans()
-        return iteration_s
 
-    def _iteration_s(self, strategy: Strategy, found: Exchanges) -> float:
-        prepared = self._prepared
-        step, calibration = prepared.step, prepared.scenario.calibration
-        costs = self._costs_of(found.kernels)
-        turns = partial(self._turns, strategy)
-        compute = ComputeStream(
-            before_s=step.micro_batches * step.forward_s + (step.micro_batches - 1) * step.backward_s,
-            backward_s=step.exchanged_backward_s,
-            optimizer_s=0.0 if updates_parameters(costs, calibration) else step.optimizer_s,
-            comm_slowdown=float(calibration.backward_slowdown),
-        )
-        iteration_s = bucket_recurrence.iteration_s(
-            compute, found, [turns(operations) for operations in found.distinct], turns(found.epilogue)
-        )
-        return prepared.checked_s(iteration_s)
+class StepLanes:
+    """The step times of many strategies on scenarios that differ in numbers: rates, latencies, costs, times."""
 
-    def _turns(self, strategy: Strategy, operations: Sequence[Operation]) -> tuple[Turn, ...]:
-        return bucket_recurrence.as_turns(operations, self._kernel_s, self._prepared.topology_of(strategy))
+    def __init__(self, scenarios: Sequence[Scenario], base: StepTimer | None = None, *, in_arrays: bool = True) -> None:
+        """Take scenarios of one cluster shape and model.
 
-    def _kernel_s(self, kernel: Kernel) -> float:
-        key = kernel.name, kernel.num_elements, kernel.num_vectors
-        if key not in self._kernels_s:
-            self._kernels_s[key] = self._costs[kernel.name].seconds(self._prepared.scenario.calibration, *key[1:])
-        return self._kernels_s[key]
+        Args:
+            scenarios: at least one.
+            base: whose programs all run, as drawn calibrations do, whose algorithms were chosen as calibrated; without
+                it algorithms are chosen anew in each.
+            in_arrays: whether many are timed in one pass; not where loading arrays takes longer than that saves.
+        """
+        self._in_arrays = in_arrays
+        self._timers = [StepTimer(one) for one in scenarios]
+        self._base = base
+        self._known: dict[Strategy, list[float]] = {}
 
-    def _costs_of(self, names: frozenset[str]) -> dict[str, KernelCost]:
-        if not names <= self._costs.keys():
-            self._costs |= kernel_table.costs_of(names)
-        return {name: self._costs[name] for name in names}
+    def stages(self, strategy: Strategy) -> list[StageTimes]:
+        """Return what a step takes in each scenario, and one of the dense stage [s].
 
-    def _exchanges_of(self, strategy: Strategy) -> Exchanges | None:
-        # The class itself must say that rates do not matter: a class derived from it may choose by times.
-        chooses_by_rate = self._prepared.topology.nccl is not None
-        is_shared = vars(type(strategy)).get("is_rate_independent") and not chooses_by_rate
-        kept = self._shared if self._shared is not None and is_shared else self._exchanges
-        if strategy not in kept:
-            prepared = self._prepared
-            prepared.check(strategy)
-            topology = prepared.topology_of(strategy)
-            is_folded = prepared.fidelity == "folded"
-            kept[strategy] = bucket_recurrence.exchanges_of(strategy, prepared.step, topology) if is_folded else None
-        return kept[strategy]
+        Raises:
+            SimnetError: as `simulate`.
+        """
+        stage, own = strategy.dense_stage(None), self.iterations_s(strategy)
+        dense: Sequence[float | None] = [None] * len(own) if stage is None else self.iterations_s(stage.strategy)
+        return [StageTimes(*both) for both in zip(own, dense, strict=True)]
+
+    def of(self, strategy: Strategy) -> list[float]:
+        """Return what a step takes in each scenario [s].
+
+        Raises:
+            SimnetError: as `simulate`.
+        """
+        return [one.mean_s(strategy.dense_fraction) for one in self.stages(strategy)]
+
+    def iterations_s(self, strategy: Strategy) -> list[float]:
+        """Return what an iteration takes in each scenario [s].
+
+        Raises:
+            SimnetError: as `simulate`.
+        """
+        if strategy not in self._known:
+            found = self._together(strategy)
+            self._known[strategy] = [one.iteration_s(strategy) for one in self._timers] if found is None else found
+        return self._known[strategy]
+
+    def _together(self, strategy: Strategy) -> list[float] | None:
+        """Return the iterations by one plan; None where each needs its own."""
+        prepared = [one.prepared for one in self._timers]
+        if self._base is not None:
+            plan = self._base.prepared.plan(strategy)
+            if not plan.is_fixed:
+                return None
+            if any(one.fidelity != "folded" for one in prepared):
+                return self._on_ranks(plan, prepared)
+        elif any(one.fidelity != "folded" for one in prepared) or not is_fixed(strategy):
+            return None
+        try:
+            plan = plan if self._base is not None else self._plan_for_all(strategy)
+            seconds = plan.iterations_s([one.numbers(strategy) for one in prepared], in_arrays=self._in_arrays)
+        except (UnlikeLanesError, LinksAreSharedError):
+            return None
+        return [one.checked_s(found) for one, found in zip(prepared, seconds, strict=True)]
+
+    @staticmethod
+    def _on_ranks(plan: Plan, prepared: Sequence[PreparedScenario]) -> list[float]:
+        """Return the iterations of draws whose ranks are not alike."""
+        first = prepared[0]
+        found = None
+        if first.fidelity == "grouped" and first.topology.next_change_s(0.0) == math.inf and not first.topology.varies:
+            from simnet.engine import random_factors, ranks
+
+            factor = random_factors.Variation(first.topology, 0).constant
+            found = ranks.draws_s(plan, [one.numbers(plan.strategy) for one in prepared], factor)
+        return [one.iteration_s(plan) for one in prepared] if found is None else found
+
+    def _plan_for_all(self, strategy: Strategy) -> Plan:
+        """Return a plan that chooses algorithms anew for each scenario.
+
+        Raises:
+            UnlikeLanesError: each needs its own.
+        """
+        first = self._timers[0].prepared
+        first.check(strategy)
+        links = lanes_of([one.prepared.topology_of(strategy) for one in self._timers])
+        plan = Plan(strategy, program_of(strategy, first.step, links))
+        every = [schedule for one in plan.collectives for schedule in one.schedule.alternatives or (one.schedule,)]
+        if any(link_loads.is_upper_bound(first.topology, one) for one in every):
+            raise UnlikeLanesError  # what is an upper bound in one lane may not be chosen in another
+        return plan
 
 
-def _stages(strategy: Strategy, seconds: Callable[[Strategy], float]) -> StageTimes:
-    stage = strategy.dense_stage(None)
-    return StageTimes(seconds(strategy), None if stage is None else seconds(stage.strategy))
+def first_of_least(times: Sequence[float]) -> int:
+    """Return the place of the least time, the first of those that differ from it by rounding."""
+    limit_s = min(times) * (1 + SAME_TIME)
+    return next(place for place, step_s in enumerate(times) if step_s <= limit_s)

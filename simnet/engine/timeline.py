@@ -7,8 +7,7 @@ from typing import get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from simnet.engine.rank_waits import RankWaits
-from simnet.engine.result import Breakdown, Span
+from simnet.engine.result import Breakdown, RankWaits, Span
 from simnet.strategies.program import Communicate, Compute, IterationPart, Operation, OperationId
 
 TimedOperation = Compute | Communicate
@@ -84,7 +83,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
         )
 
 
-def collectives_of(streams: Streams) -> Iterator[OperationId]:
+def collectives_of(streams: Sequence[Sequence[Operation]]) -> Iterator[OperationId]:
     """Yield every collective of a program, stream by stream: the order in which they are drawn."""
     for stream, operations in enumerate(streams):
         for position, operation in enumerate(operations):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from simnet.cluster.hardware import Calibration
 from simnet.core.bounded_types import Kind
 from simnet.core.units import Bandwidth
-from simnet.engine import calibration_draws, model_error
+from simnet.engine import intervals
 from simnet.engine.result import RunResult
 from simnet.engine.scenario import Scenario
 from simnet.report.influences import interval_text, noun
@@ -33,9 +33,9 @@ def parts_table(result: RunResult) -> Table:
 
 def uncertain_table(result: RunResult) -> Table:
     """Return the 90 % interval of each value that has one, the model's own error last."""
-    known = calibration_draws.intervals(calibration_draws.plain_scenario(result.scenario))
+    known = intervals.given_intervals(intervals.plain_scenario(result.scenario))
     rows = [(noun(key), interval_text(key, ends)) for key, ends in known.items()]
-    error = model_error.of(result.scenario.calibration)
+    error = intervals.model_error(result.scenario.calibration)
     rows.append(("the model itself, of a time", f"{1 / error.time:.2g} to {error.time:.2g} times as long"))
     rows.append(("the model itself, of a speedup", f"{1 / error.speedup:.2g} to {error.speedup:.2g} times as large"))
     return Table(("value", "90 % interval, as a factor on what was assumed"), rows)
@@ -49,7 +49,7 @@ def _rows(result: RunResult) -> Iterator[Row]:
     yield from _compute_rows(scenario)
     yield "calibration", shown["calibration"], MEASURED[calibration.kind], calibration.source
     yield from _calibration_rows(calibration)
-    yield "the model's own error", "in the intervals", "yes", model_error.of(calibration).source
+    yield "the model's own error", "in the intervals", "yes", intervals.model_error(calibration).source
     yield "program", shown["simulated"], "", ""
 
 

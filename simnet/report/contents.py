@@ -13,10 +13,10 @@ from simnet.analysis.tune import chosen
 from simnet.calibration.comparison import Comparison, coverage, mean_error, worst_error
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, format_seconds
+from simnet.engine.intervals import with_default_draws
 from simnet.engine.result import PointResult, RunResult, SweepResult
 from simnet.engine.scenario import Scenario, experiment_of
 from simnet.engine.simulation import simulate, with_influences
-from simnet.engine.uncertainty import with_default_draws
 from simnet.report import assumptions, charts, comparison_charts, step_charts
 from simnet.report.advice_sentences import choices, sentences
 from simnet.report.chart import Chart

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 from simnet.cluster.faults.node_failure import NodeFailure
 from simnet.core.units import format_seconds
-from simnet.engine.result import RunResult, StrategyResult
-from simnet.engine.step_times import LostTime, StepTimes
+from simnet.engine.result import LostTime, RunResult, StepTimes, StrategyResult
 from simnet.report.fault_text import fault_at, fault_text
 from simnet.report.labels import names
 from simnet.report.table import Column, Table

@@ -7,8 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from simnet.engine.result import RunResult
-from simnet.engine.step_times import StepTimes
+from simnet.engine.result import RunResult, StepTimes
 from simnet.report.figure import current, new, shown, thin
 from simnet.report.figures import BASELINE_COLOUR, BASELINE_HATCH, STRATEGY_COLOUR
 from simnet.report.labels import titles

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from simnet.core.units import format_seconds
-from simnet.engine.result import RunResult, StrategyResult
-from simnet.engine.step_times import StepTimes
+from simnet.engine.result import RunResult, StepTimes, StrategyResult
 from simnet.report.chart import (
     DASHES,
     ROW_PIXELS,

@@ -7,7 +7,7 @@ from simnet.analysis.time_to_target import AtBandwidth, TargetTime, TimesToTarge
 from simnet.analysis.whatif import SLOW_KERNEL_FACTOR
 from simnet.core import templates
 from simnet.core.units import format_bytes
-from simnet.engine import calibration_draws
+from simnet.engine import intervals
 from simnet.report.notes import notes_lines
 from simnet.report.page import Page
 from simnet.report.table import Table
@@ -171,7 +171,7 @@ def _caveats(found: TimesToTarget) -> list[str]:
     """Return the limits of the conclusions, a sentence each."""
     baseline = found.convergence.systems[found.baseline].strategy
     given = {
-        "draws_possible": calibration_draws.has_intervals(found.scenario),
+        "draws_possible": intervals.has_intervals(found.scenario),
         "draws": found.scenario.run.draws,
         "max_seeds": max(system.num_seeds for there in found.bandwidths for system in there.systems),
         "any_unmeasured": any(system.unmeasured for there in found.bandwidths for system in there.systems),

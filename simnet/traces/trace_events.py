@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from simnet.engine.prepared_scenario import PreparedScenario, TimedProgram
+from simnet.engine.plan import Plan
+from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.result import RunResult, StrategyResult
 from simnet.strategies.program import Communicate, IterationPart
 from simnet.traces import traced_work
@@ -30,9 +31,7 @@ class TraceOfRank:
         groups: its process groups.
     """
 
-    def __init__(
-        self, run_result: RunResult, result: StrategyResult, plan: TimedProgram, prepared: PreparedScenario
-    ) -> None:
+    def __init__(self, run_result: RunResult, result: StrategyResult, plan: Plan, prepared: PreparedScenario) -> None:
         """Number what ran.
 
         Args:
@@ -41,7 +40,8 @@ class TraceOfRank:
             plan: its program.
             prepared: the scenario.
         """
-        kernels = traced_work.traced_kernels(result.spans, plan.streams)
+        self._streams = prepared.timed(plan)
+        kernels = traced_work.traced_kernels(result.spans, self._streams)
         topology = prepared.topology_of(plan.strategy)
         self.rank = result.spans[0].rank
         self.is_folded = result.fidelity == "folded"
@@ -56,11 +56,11 @@ class TraceOfRank:
         self._dtype = torch_dtype(getattr(plan.strategy, "wire_dtype", None) or own)
         self._arguments = [self._arguments_of(one) for one in kernels]
         self._rates = [
-            ("NIC of the node, sent [Gbit/s]", 8e-9, list(rates(kernels, plan.streams, nic_bytes(topology)))),
+            ("NIC of the node, sent [Gbit/s]", 8e-9, list(rates(kernels, self._streams, nic_bytes(topology)))),
             (
                 "links of the GPU in its node, sent [GB/s]",
                 1e-9,
-                list(rates(kernels, plan.streams, port_bytes(topology))),
+                list(rates(kernels, self._streams, port_bytes(topology))),
             ),
         ]
 
@@ -72,7 +72,7 @@ class TraceOfRank:
             yield _metadata("process_labels", pid, 0, {"labels": label})
             yield _metadata("process_sort_index", pid, 0, {"sort_index": order})
         yield _metadata("thread_name", HOST, HOST_THREAD, {"name": "steps and launches (not simulated)"})
-        for number, operations in enumerate(self._plan.streams):
+        for number, operations in enumerate(self._streams):
             is_sending = any(isinstance(one, Communicate) for one in operations)
             label = "compute" if number == 0 else "communication" if is_sending else "side work"
             stream = traced_work.stream_number(number)

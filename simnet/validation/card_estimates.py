@@ -17,7 +17,7 @@ from simnet.core import files
 from simnet.core.errors import SimnetError
 from simnet.core.schema import build
 from simnet.core.units import Bandwidth, Duration
-from simnet.engine import calibration_draws
+from simnet.engine import intervals
 from simnet.strategies import BinSGDM
 from simnet.strategies.kernel_table import every
 from simnet.workload import training_step
@@ -127,7 +127,7 @@ def kernel_estimates(
         estimate: whose intervals are drawn from.
         copy_bytes_per_s: bandwidth of the card's copies.
     """
-    drawn = [calibration_draws.draw_calibration(estimate.calibration, draw) for draw in calibration_draws.draws(DRAWS)]
+    drawn = list(intervals.drawn_calibrations(estimate.calibration, DRAWS))
     costs = every()
     return [
         KernelEstimate(
@@ -137,7 +137,7 @@ def kernel_estimates(
             num_elements=row.num_elements,
             measured=row.median_s,
             predicted=_seconds(cost, estimate.calibration, row),
-            interval=calibration_draws.middle_90_percent([_seconds(cost, one, row) for one in drawn]),
+            interval=intervals.middle_90_percent([_seconds(cost, one, row) for one in drawn]),
             spread=_spread(row),
             least_s=_least_bytes(cost, row) / copy_bytes_per_s,
             is_estimable=cost.is_estimable,

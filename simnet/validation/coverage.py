@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from simnet.calibration.comparison import coverage
-from simnet.engine.calibration_draws import CONFIDENCE, SIGMAS, quantile
+from simnet.engine.intervals import CONFIDENCE, SIGMAS, quantile
 from simnet.validation import published as sets
 from simnet.validation import published_rows
 from simnet.validation.outcome import Outcome, Prediction, Unit

@@ -15,7 +15,8 @@ from simnet.calibration.measurement_file import MeasurementFile, Series, Setup
 from simnet.cluster.hardware import Calibration
 from simnet.core.errors import SimnetError
 from simnet.core.units import Duration
-from simnet.engine import calibration_draws
+from simnet.engine import intervals
+from simnet.engine.plan import Plan
 from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.scenario import Scenario
 from simnet.engine.timeline import Streams
@@ -168,11 +169,12 @@ def predict_point(  # noqa: PLR0913, PLR0917
         speeds.own_work.reach(len(own.launches), slowness_s, own.slowness_s),
         speeds.launches.reach(own.num_message_launches, slowness_s, own.messages_slowness_s),
     )
+    draws = there.run.draws or 0
+    # One deviation for both: they are times of one launch.
+    deviations = zip(*(intervals.error_factors(one, draws) for one in reach), strict=True)
     drawn = [
-        _step_s(calibration_draws.draw_scenario(there, draw), own_s * by_own, host * by_host, is_serial=is_serial)
-        for draw in calibration_draws.draws(there.run.draws or 0)
-        # One deviation for both: they are times of one launch.
-        for by_own, by_host in [[calibration_draws.model_error_factor(one, draw) for one in reach]]
+        _step_s(one, own_s * by_own, host * by_host, is_serial=is_serial)
+        for one, (by_own, by_host) in zip(intervals.drawn_scenarios(there, draws), deviations, strict=True)
     ]
     endless = replace(there.cluster, inter_node=replace(there.cluster.inter_node, bytes_per_s=INFINITE_BANDWIDTH))
     return TrainedPoint(
@@ -182,7 +184,7 @@ def predict_point(  # noqa: PLR0913, PLR0917
         label=model,
         measured=statistics.median(series.values),
         predicted=_step_s(there, own_s, host, is_serial=is_serial),
-        interval=calibration_draws.middle_90_percent(drawn) if drawn else None,
+        interval=intervals.middle_90_percent(drawn) if drawn else None,
         without_network_s=_step_s(replace(there, cluster=endless), own_s, host, is_serial=is_serial),
         measured_interval_s=training_steps.median_interval(series.values),
         slowness=slowness_s / own.slowness_s,
@@ -193,9 +195,10 @@ def _step_s(scenario: Scenario, own_s: float, host: float, *, is_serial: bool) -
     """Return the time of a step whose compute takes `own_s` in all, and its messages `host` times the CPU [s]."""
     prepared = PreparedScenario(replace(scenario, calibration=_with_host(scenario.calibration, host)))
     plan = prepared.plan(scenario.strategy)
-    computed_s = sum(one.seconds for stream in plan.streams for one in stream if isinstance(one, Compute))
-    plan.streams = _streams(plan.streams, own_s / computed_s, is_serial=is_serial)
-    return prepared.run(plan).iteration_s
+    timed = prepared.timed(plan)
+    computed_s = sum(one.seconds for stream in timed for one in stream if isinstance(one, Compute))
+    streams = _streams(timed, own_s / computed_s, is_serial=is_serial)
+    return prepared.iteration_s(Plan(scenario.strategy, replace(plan.program, streams=streams)))
 
 
 def _streams(streams: Streams, factor: float, *, is_serial: bool) -> Streams:

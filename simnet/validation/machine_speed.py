@@ -14,7 +14,7 @@ from itertools import chain
 
 from simnet.calibration.measurement_file import MeasurementFile, Series
 from simnet.core.errors import SimnetError
-from simnet.engine.calibration_draws import SIGMAS
+from simnet.engine.intervals import SIGMAS
 
 PRIOR, PRIOR_WEIGHT = 0.7, 0.01
 """Elasticity without any measurement, and its weight as a sum of squared logarithms: as two launches whose speeds

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from simnet.calibration import solvers
 from simnet.cluster.hardware import Calibration
 from simnet.core.errors import SimnetError
-from simnet.engine import calibration_draws
+from simnet.engine import intervals
 from simnet.validation.outcome import Parameter, Prediction
 from simnet.validation.published_rows import PublishedRow
 from simnet.validation.shipped_parts import value_of, with_value
@@ -139,7 +139,7 @@ class Study:
         plain = self.fitted.at_nodes(row.nodes)
         usual = self.predict(plain, row)
         squares = [0.0, 0.0]  # independent intervals add up so, as independent draws do
-        for key, ends in calibration_draws.calibration_intervals(plain).items():
+        for key, ends in intervals.calibration_intervals(plain).items():
             if not is_wanted(key):
                 continue
             for factor in ends:
@@ -149,7 +149,7 @@ class Study:
 
     def _at(self, plain: Calibration, key: str, factor: float, row: PublishedRow) -> float:
         try:
-            changed = calibration_draws.changed_calibration(plain, key, factor)
+            changed = intervals.changed_calibration(plain, {key: factor})
         except SimnetError:  # a study fits fewer values than the shipped file holds
             changed = plain
         return self.predict(changed, row)

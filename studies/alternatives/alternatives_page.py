@@ -5,7 +5,7 @@ from pathlib import Path
 
 from simnet.calibration.comparison import mean_error, mean_signed_error, worst_error
 from simnet.core.units import format_seconds
-from simnet.engine import model_error
+from simnet.engine import intervals
 from simnet.report import comparison_figure
 from simnet.report.table import Table
 from simnet.report.validation import percent
@@ -50,9 +50,9 @@ def ranking_text(found: Sequence[RecordedPoint]) -> str:
     """Return how many pairs of ways are in the right order."""
     pairs = ranking.pairs(found)
     apart = [one for one in pairs if one.measured_intervals_are_disjoint]
-    surely = [one for one in apart if _ratio(one) > model_error.known().measured.speedup]
+    surely = [one for one in apart if _ratio(one) > intervals.model_errors().measured.speedup]
     wrong = [f"{one.faster.label} before {one.slower.series}" for one in apart if not one.is_right]
-    limit = model_error.known().measured.speedup
+    limit = intervals.model_errors().measured.speedup
     text = (
         f"Of {len(pairs)} pairs of ways at the same bandwidth, {len(apart)} were measured with 95 % intervals that do "
         f"not overlap: {sum(one.is_right for one in apart)} of them were predicted in the right order. Of the "

@@ -3,7 +3,7 @@
 import pytest
 
 from simnet.cluster.hardware import Calibration
-from simnet.engine import model_error
+from simnet.engine import intervals
 from studies import model_error as study
 from tests.helpers.lab_pages import evaluate
 
@@ -14,7 +14,7 @@ OTHER_MACHINES = 0.01
 @pytest.mark.slow
 def test_the_error_of_calibrations_measured_on_the_cluster_is_that_of_the_lab() -> None:
     residuals = [one for name in study.NAMES for one in study.of_campaign(name, evaluate(name))]
-    known = model_error.of(Calibration(kind="measured"))
+    known = intervals.model_error(Calibration(kind="measured"))
     assert known.time == pytest.approx(study.factor(residuals, "time"), rel=OTHER_MACHINES)
     assert known.speedup == pytest.approx(study.factor(residuals, "speedup"), rel=OTHER_MACHINES)
     assert len({one.source for one in residuals}) == 2
@@ -22,5 +22,5 @@ def test_the_error_of_calibrations_measured_on_the_cluster_is_that_of_the_lab() 
 
 def test_the_page_on_verdicts_tells_the_shipped_errors() -> None:
     page = study.PAGE.read_text(encoding="utf-8")
-    assert study.with_rows(page, model_error.known()) == page, "python -m studies.model_error --write"
-    assert page.count(f" {model_error.known().published.speedup:.2f} |") == 1
+    assert study.with_rows(page, intervals.model_errors()) == page, "python -m studies.model_error --write"
+    assert page.count(f" {intervals.model_errors().published.speedup:.2f} |") == 1

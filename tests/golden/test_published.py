@@ -18,7 +18,7 @@ from simnet.calibration.comparison import mean_error
 from simnet.cluster.hardware import Calibration
 from simnet.core import files
 from simnet.core.units import Duration
-from simnet.engine import model_error
+from simnet.engine import intervals
 from simnet.engine import scenario as scenarios
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
@@ -375,13 +375,13 @@ def test_intervals_hold_as_many_published_values_as_they_should_without_having_s
 
 @pytest.mark.slow
 def test_the_shipped_error_of_the_model_is_that_of_these_rows() -> None:
-    known = model_error.of(Calibration(kind="published"))
+    known = intervals.model_error(Calibration(kind="published"))
     # Fits end a little elsewhere with other versions of scipy.
     assert known.time == pytest.approx(math.exp(evidence().width("time")), rel=0.01), (
         "python -m studies.model_error --write"
     )
     assert known.speedup == pytest.approx(math.exp(evidence().width("speedup")), rel=0.01)
-    assert model_error.of(Calibration(kind="estimate")) == known
+    assert intervals.model_error(Calibration(kind="estimate")) == known
 
 
 def test_every_set_has_a_committed_figure() -> None:

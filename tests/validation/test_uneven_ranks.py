@@ -12,12 +12,11 @@ from simnet.cluster.schedule import GroupKind
 from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms, direct, ring
 from simnet.core.units import Duration
-from simnet.engine import event_runner, folded_runner
-from simnet.engine.execute_schedule import Exact, never_share_links
-from simnet.engine.random_factors import Variation
+from simnet.engine import exact as executors
+from simnet.engine.exact import Exact, never_share_links
 from simnet.engine.timeline import Streams, Timeline
-from simnet.engine.uneven_iterations import RunStep, run_exact, run_grouped
 from simnet.strategies.program import Communicate, Compute, OperationId
+from tests.helpers.programs import numbers_on, plan_of, run_exact, run_ranks
 from tests.helpers.topologies import CALIBRATIONS, NCCL_COSTS, leaves, topology
 
 NEAR = 1e-9
@@ -93,10 +92,7 @@ def runs(
     network: Topology, streams: Streams, steps: int = 1, slowdown: float = 1.0, seed: int = 0
 ) -> tuple[Timeline, Timeline]:
     """Return what the grouped and the exact executor say."""
-    variation = Variation(network, seed)
-    every = [RunStep(streams)] * steps
-    grouped = run_grouped(every, network, slowdown, variation, lambda: None)
-    return grouped, run_exact(every, network, slowdown, variation, Exact)
+    return run_ranks(streams, network, steps, slowdown, seed), run_exact(streams, network, steps, slowdown, seed)
 
 
 def agree(grouped: Timeline, exact: Timeline) -> None:
@@ -141,9 +137,8 @@ def test_the_grouped_and_the_exact_executor_agree_on_clusters_with_faults(networ
 def test_the_exact_executor_says_the_same_by_arrays_and_by_events(network, data):
     streams = data.draw(streams_on(network, ("world", "intra_node")))
     assert never_share_links(one.schedule for one in streams[1] if isinstance(one, Communicate))
-    steps, variation = [RunStep(streams)] * 2, Variation(network, 1)
-    by_events = run_exact(steps, network, 1.2, variation, Exact)
-    by_arrays = run_exact(steps, network, 1.2, variation, partial(Exact, by_arrays=True))
+    by_events = run_exact(streams, network, 2, 1.2, 1)
+    by_arrays = run_exact(streams, network, 2, 1.2, 1, partial(Exact, by_arrays=True))
     agree(by_arrays, by_events)
 
 
@@ -167,9 +162,8 @@ def test_all_three_agree_where_all_nodes_are_alike(num_nodes, per_node, calibrat
     network = topology(num_nodes, per_node, calibration)
     streams = data.draw(streams_on(network))
     slowdown = data.draw(st.sampled_from([1.0, 1.4]))
-    folded = folded_runner.run(streams, network, slowdown)
+    folded = plan_of(streams).timeline(numbers_on(network, slowdown))
     grouped, exact = runs(network, streams, slowdown=slowdown)
-    assert folded is not None
     if not grouped.off_s:
         assert [folded.iteration_s] * 2 == pytest.approx([grouped.iteration_s, exact.iteration_s], rel=NEAR)
         agree(grouped, exact)
@@ -179,5 +173,5 @@ def test_a_step_alone_is_the_same_whether_it_is_one_of_several_or_not():
     network = topology(2, 2)
     message = Communicate(schedule=ring.all_reduce(network.group("world")), message_bytes=1e6)
     streams = ((Compute(part="backward", seconds=0.1),), (message,))
-    alone = event_runner.run(streams, network, 1.0, Exact)
+    alone = executors.run(streams, network, 1.0, Exact)
     assert runs(network, streams, steps=3)[1].iterations_s == pytest.approx([alone.iteration_s] * 3, rel=NEAR)

@@ -14,7 +14,7 @@ from simnet.collectives import algorithms, link_loads
 from simnet.core import files
 from simnet.core.errors import SimnetError
 from simnet.core.units import Duration, format_seconds
-from simnet.engine import calibration_draws
+from simnet.engine import intervals
 from simnet.validation import published_rows, shipped_parts
 from simnet.validation.outcome import Alternative, Limit, Outcome, Parameter, Prediction
 from simnet.validation.published_rows import PublishedRow
@@ -70,7 +70,7 @@ def _with_scatter(
     No other publication has single messages, so that none says how far the model is off on these.
     """
     fitted = [one for gpus in CALIBRATION_GPUS for one in predict(calibrated, gpus, sizes)]
-    low, high = calibration_draws.middle_90_percent([one.measured / one.predicted for one in fitted])
+    low, high = intervals.middle_90_percent([one.measured / one.predicted for one in fitted])
     return tuple(replace(one, known_range=(min(low, 1.0), max(high, 1.0))) for one in predictions)
 
 

@@ -15,7 +15,6 @@ from simnet.cluster.hardware import Calibration
 from simnet.cluster.kernel_times import HostCost, KernelTime
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration, Size
-from simnet.engine import model_error
 from simnet.engine.scenario import RunSettings, Scenario
 from simnet.engine.simulation import kernel_names, simulate
 from simnet.engine.step_timer import StepTimer
@@ -308,7 +307,7 @@ class TestCertainty:
     def test_without_intervals_of_the_calibration_the_error_of_the_model_is_left(self, kind, intervals) -> None:
         certain = replace(self.FITTED, intervals=intervals, kind=kind)
         speedup = row(advised("1-bit Adam", calibration=certain, draws=200), "1-bit Adam").speedup
-        error = model_error.of(certain).speedup
+        error = intervals.model_error(certain).speedup
         assert speedup.interval == pytest.approx((speedup.value / error, speedup.value * error), rel=0.02)
 
     def test_an_interval_that_reaches_below_is_perhaps(self) -> None:

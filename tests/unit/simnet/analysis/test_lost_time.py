@@ -8,10 +8,9 @@ from simnet.cluster.faults import BackgroundTraffic, ComputeJitter, NodeFailure,
 from simnet.cluster.hardware import Fault, SlowNode
 from simnet.core.errors import SimnetError
 from simnet.core.units import Duration
-from simnet.engine.result import RunResult, StrategyResult
+from simnet.engine.result import LostTime, RunResult, StrategyResult
 from simnet.engine.scenario import RunSettings, Scenario
 from simnet.engine.simulation import simulate
-from simnet.engine.step_times import LostTime
 from simnet.strategies import BinSGDM, DenseAllReduce
 from tests.helpers.step_samples import WORKLOAD
 from tests.helpers.topologies import cluster

@@ -12,7 +12,7 @@ from simnet.cluster.hardware import Calibration, LinkCalibration
 from simnet.cluster.network_costs import DOUBLING_FACTOR, LibraryCosts, NodesPoint
 from simnet.core.errors import SimnetError
 from simnet.core.units import Duration, Size
-from simnet.engine import calibration_draws, scenario
+from simnet.engine import intervals, scenario
 from simnet.engine.simulation import simulate
 
 TWO = NodesPoint(nodes=2, efficiency=0.8, alpha_s=Duration(1e-5), intervals={"efficiency": (0.9, 1.1)})
@@ -112,9 +112,7 @@ def test_a_result_beyond_the_measured_nodes_says_so_and_is_wider():
 def test_the_costs_of_a_library_are_drawn_within_their_intervals():
     mpi = LibraryCosts(carries=("one_bit_adam",), efficiency=0.5, intervals={"efficiency": (0.5, 2.0)})
     given_ = Calibration(libraries={"mpi": mpi})
-    drawn = {
-        calibration_draws.draw_calibration(given_, d).libraries["mpi"].efficiency for d in calibration_draws.draws(20)
-    }
+    drawn = {intervals.draw_calibration(given_, d).libraries["mpi"].efficiency for d in intervals.draws(20)}
     assert len(drawn) > 15
 
 

@@ -14,8 +14,8 @@ from simnet.core import files
 from simnet.core.errors import SimnetError
 from simnet.core.schema import build
 from simnet.core.units import Bandwidth, Duration, Size
-from simnet.engine import calibration_draws, model_error
-from simnet.engine.calibration_draws import draw_calibration, draw_workload, draws
+from simnet.engine import intervals
+from simnet.engine.intervals import draw_calibration, draw_workload, draws
 from simnet.engine.scenario import RunSettings
 from simnet.engine.simulation import simulate
 from simnet.report.result_page import result_page
@@ -49,14 +49,14 @@ def test_a_tenth_of_the_draws_lies_outside_the_interval_half_on_either_side():
     assert sum(value < 0.5 for value in drawn) == 0.05 * NUMBER
     assert sum(value > 3.0 for value in drawn) == 0.05 * NUMBER
     assert sum(value < 1.0 for value in drawn) == 0.5 * NUMBER
-    assert calibration_draws.middle_90_percent(drawn) == pytest.approx((0.5, 3.0), rel=0.05)
+    assert intervals.middle_90_percent(drawn) == pytest.approx((0.5, 3.0), rel=0.05)
 
 
 @pytest.mark.parametrize("count", [20, 50, 200])
 def test_few_draws_give_no_narrower_an_interval_than_many(count):
     given = replace(GIVEN, intervals={"inter_node.latency": (0.5, 3.0)})
     drawn = [draw_calibration(given, draw).inter_node.alpha_s / 20e-6 for draw in draws(count)]
-    assert calibration_draws.middle_90_percent(drawn) == pytest.approx((0.5, 3.0), rel=0.07)
+    assert intervals.middle_90_percent(drawn) == pytest.approx((0.5, 3.0), rel=0.07)
 
 
 def test_two_values_are_drawn_without_regard_to_each_other():
@@ -125,7 +125,7 @@ def test_the_error_of_the_model_is_in_every_interval_and_smaller_where_the_clust
     for kind in ("measured", "published"):
         certain = replace(GIVEN, intervals={"inter_node.latency": (1.0, 1.0)}, kind=kind)
         given = scenario(BinSGDM(), calibration=certain, baseline=DenseAllReduce(), run=RunSettings(draws=200))
-        result, known = simulate(given), model_error.of(certain)
+        result, known = simulate(given), intervals.model_error(certain)
         for name, value, error in (
             ("speedup", result.speedup, known.speedup),
             ("iteration_s", result.result.iteration_s, known.time),
@@ -152,8 +152,8 @@ def test_compute_rows_are_drawn_within_their_interval_and_what_scaling_may_be_of
     sure = replace(given, compute=(replace(row, interval=(0.8, 1.25)),))
     assert training_step.compute_interval(sure, cluster) == pytest.approx((0.8, 1.25))
     whole = replace(scenario(), cluster=cluster, workload=sure)
-    drawn = [calibration_draws.draw_scenario(whole, draw).workload.compute[0].samples_per_s for draw in draws(200)]
-    low, high = calibration_draws.middle_90_percent(drawn)
+    drawn = [intervals.draw_scenario(whole, draw).workload.compute[0].samples_per_s for draw in draws(200)]
+    low, high = intervals.middle_90_percent(drawn)
     assert (low, high) == pytest.approx((100 / 1.25, 100 / 0.8), rel=0.02)
     times = replace(row, samples_per_s=None, step_s=Duration(0.16))
     assert times.slower_by(2.0).step_s == 0.32
@@ -211,7 +211,7 @@ def test_too_few_draws_for_an_interval_are_refused(count: int) -> None:
 def test_a_compute_factor_is_drawn_on_both_sides_of_one(factor):
     given = replace(scenario().workload, compute_factor=factor, intervals={"compute_factor": (0.5, 2.0)})
     drawn = [draw_workload(given, draw).compute_factor for draw in draws(200)]
-    low, high = calibration_draws.middle_90_percent(drawn)
+    low, high = intervals.middle_90_percent(drawn)
     assert (low, high) == pytest.approx((0.5 * factor, 2.0 * factor), rel=0.03)
 
 

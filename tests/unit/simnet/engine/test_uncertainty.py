@@ -11,10 +11,10 @@ from simnet.cluster.faults import ComputeJitter
 from simnet.cluster.hardware import Calibration, LinkCalibration, SlowNode
 from simnet.cluster.kernel_times import KernelTime
 from simnet.core.units import Duration
-from simnet.engine import uncertainty
+from simnet.engine import intervals
+from simnet.engine.intervals import default_draws, with_default_draws
 from simnet.engine.scenario import RunSettings, load
 from simnet.engine.simulation import simulate, with_influences
-from simnet.engine.uncertainty import default_draws, with_default_draws
 from simnet.strategies import DenseAllReduce, OneBitAdam
 from tests.helpers.step_samples import scenario
 
@@ -63,9 +63,9 @@ def test_what_says_how_many_or_has_no_use_for_draws_is_left(left):
 
 def test_ranks_that_are_not_alike_get_few_draws_and_very_many_of_them_none():
     slow = replace(GIVEN, run=RunSettings(), cluster=replace(GIVEN.cluster, slow_nodes=(SlowNode(node=0),)))
-    assert with_default_draws(slow).run.draws == uncertainty.LEAST_DRAWS
+    assert with_default_draws(slow).run.draws == intervals.LEAST_DRAWS
     assert with_default_draws(slow, 2) is slow
-    many = replace(slow, cluster=replace(slow.cluster, num_nodes=uncertainty.MOST_DRAWN_RANKS + 1))
+    many = replace(slow, cluster=replace(slow.cluster, num_nodes=intervals.MOST_DRAWN_RANKS + 1))
     assert with_default_draws(many) is many
 
 
@@ -93,7 +93,7 @@ def test_a_result_hangs_on_what_changes_it_at_the_ends_of_its_interval():
         link = replace(LINKS.inter_node, efficiency=0.5 * factor)
         there = replace(GIVEN, calibration=replace(LINKS, inter_node=link), run=RunSettings())
         assert value == pytest.approx(simulate(there).speedup, rel=1e-12)
-    assert one.effect(found.speedup) >= uncertainty.LEAST_EFFECT
+    assert one.effect(found.speedup) >= intervals.LEAST_EFFECT
 
 
 def test_without_a_baseline_the_time_of_an_iteration_hangs_on_it():

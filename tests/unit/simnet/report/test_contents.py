@@ -7,7 +7,7 @@ from msgspec import structs
 
 import simnet
 from simnet.calibration.comparison import Comparison
-from simnet.engine.step_times import LostTime, LostToFault, StepTimes
+from simnet.engine.result import LostTime, LostToFault, StepTimes
 from simnet.report import contents, step_charts
 from simnet.report.text import speedup_text
 from simnet.report.validation import percent

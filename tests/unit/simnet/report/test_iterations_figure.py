@@ -11,8 +11,7 @@ import simnet
 from simnet.cluster.faults import CollectiveJitter, Pause, SlowLink, SlowRank
 from simnet.core.errors import SimnetError
 from simnet.core.units import Duration
-from simnet.engine.result import RunResult, to_json
-from simnet.engine.step_times import LostTime, LostToFault, StepTimes
+from simnet.engine.result import LostTime, LostToFault, RunResult, StepTimes, to_json
 from simnet.report import figure, iterations_figure, lost_time_figure
 from simnet.report.fault_text import fault_text
 from simnet.report.lost_time import lost_time_lines, signed

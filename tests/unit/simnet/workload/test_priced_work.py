@@ -8,7 +8,7 @@ from simnet.cluster.hardware import Calibration
 from simnet.cluster.kernel_times import KernelTime
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration
-from simnet.engine import calibration_draws, scenario
+from simnet.engine import intervals, scenario
 from simnet.workload import roofline, training_step
 from simnet.workload.workload import ComputeTime, Gradient, Work, Workload
 from tests.helpers.topologies import cluster
@@ -137,7 +137,7 @@ def test_drawn_times_fill_the_interval() -> None:
             "workload": {"num_elements": 1000, "work": {key: getattr(WORK, key) for key in WORK.__struct_fields__}},
         }
     )
-    drawn = [calibration_draws.draw_scenario(whole, draw) for draw in calibration_draws.draws(200)]
+    drawn = [intervals.draw_scenario(whole, draw) for draw in intervals.draws(200)]
     times = sorted(training_step.resolve(one.workload, one.cluster, one.calibration).forward_s for one in drawn)
     usual = training_step.resolve(whole.workload, whole.cluster, whole.calibration).forward_s
     low, high = roofline.attainments().either.factors

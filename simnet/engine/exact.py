@@ -1,27 +1,319 @@
-"""Run a schedule on a cluster, in one of two ways that agree on symmetric clusters.
+"""Programs and schedules on SimPy's clock, send by send: the judge of the recurrences, and what holds where they fail.
 
+Every stream of every rank is a process. Streams of a rank share its GPU, and collectives of all ranks share the links.
 `Exact`: every send is a flow of the network and every rank goes through its own rounds. `Folded`: one representative
-stands for all ranks, and each phase is one flow a level, so that the cost does not grow with the ranks.
+stands for all ranks, and each phase is one flow a level; it serves where streams of ranks that are alike share links.
 """
 
 import math
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, get_args
+from typing import TYPE_CHECKING, NamedTuple, Protocol, get_args
 
+import numpy as np
 import simpy
+from msgspec.structs import replace
 
 from simnet.cluster.hardware import LinkId, LinkKind
 from simnet.cluster.schedule import Round, Schedule, Send
 from simnet.cluster.topology import Topology, around, touched
 from simnet.collectives import link_loads, pipelines
+from simnet.engine.collective_times import group_order, rank_times
+from simnet.engine.gpu import Gpu
 from simnet.engine.links import Network
+from simnet.engine.random_factors import Varied
+from simnet.engine.ranks import RanksIteration, StepSums, latecomers, slowest_rank
+from simnet.engine.recurrence import SAME_TIME
+from simnet.engine.result import Span
+from simnet.engine.timeline import (
+    ITERATION_PARTS,
+    Streams,
+    TimedOperation,
+    Timeline,
+    collectives_of,
+    make_span,
+    make_timeline,
+)
+from simnet.strategies.program import Communicate, Compute, OperationId
 
 if TYPE_CHECKING:
-    from simnet.core.bounded_types import FloatArray
+    from simnet.core.bounded_types import FloatArray, IntArray
 
 Steps = Generator[simpy.Event, object, tuple[float, float]]
+MakeExecutor = Callable[[simpy.Environment, Topology], "Executor"]
+
+
+class Met(NamedTuple):
+    """What one step meets, drawn by `simnet.engine.random_factors`: factors on compute, pauses [s] by rank.
+
+    Attributes:
+        compute: factor on the time of compute of each rank.
+        pauses_s: how long each rank stands still before it begins [s]; None if none does.
+        collectives: factor on the time of each collective, stream by stream; None if it does not vary.
+    """
+
+    compute: Sequence[float]
+    pauses_s: Sequence[float] | None = None
+    collectives: Sequence[float] | None = None
+
+
+class RankStep(NamedTuple):
+    """One step of one rank.
+
+    Attributes:
+        end_s: when it was done [s].
+        busy_s: seconds of its GPU by part of the iteration.
+        comm_s: seconds that communication took.
+        arrivals_s: when it arrived at each collective [s].
+        waits_s: how long it waited for others there, in all [s].
+        spans: what ran.
+    """
+
+    end_s: float
+    busy_s: Mapping[str, float]
+    comm_s: float
+    arrivals_s: Mapping[OperationId, float]
+    waits_s: float
+    spans: Sequence[Span]
+
+
+def run(streams: Streams, topology: Topology, comm_slowdown: float, make_executor: MakeExecutor) -> Timeline:
+    """Simulate one iteration on the ranks that the executor asks for.
+
+    Args:
+        streams: of a program, every kernel timed.
+        topology: the ranks and their links.
+        comm_slowdown: factor on compute while communication runs, >= 1.
+        make_executor: of collectives.
+    """
+    (ranks,) = run_steps([streams], topology, comm_slowdown, make_executor, [None])
+    # Synchronous training goes on when the last rank is done: the iteration is that of the slowest rank.
+    slowest = max(ranks, key=lambda rank: rank.end_s)
+    return make_timeline(slowest.end_s, slowest.busy_s, slowest.spans)
+
+
+def run_steps(
+    steps: Sequence[Streams],
+    topology: Topology,
+    comm_slowdown: float,
+    make_executor: MakeExecutor,
+    met: Sequence[Met | None],
+) -> Iterator[list[RankStep]]:
+    """Simulate steps one after the other: a rank begins one when it is done with the one before.
+
+    Args:
+        steps: the streams of each step.
+        topology: as `run`.
+        comm_slowdown: as `run`.
+        make_executor: as `run`.
+        met: what each step meets; None: what the topology says of compute, and no more.
+
+    Yields:
+        What each step was on every rank.
+    """
+    env = simpy.Environment()
+    executor = make_executor(env, topology)
+    ranks = [_SimulatedRank(env, number, executor, comm_slowdown) for number in range(executor.num_ranks)]
+    processes = [env.process(rank.run_all(steps, met)) for rank in ranks]
+    is_over = env.all_of(processes)
+    for number in range(len(steps)):
+        # Faults may change links for ever: the clock stops when the ranks are done, not when nothing is left to do.
+        for rank in ranks:
+            while len(rank.done) <= number:
+                assert not is_over.processed, "a rank waits for ever"
+                env.step()
+        yield [rank.take(number) for rank in ranks]
+
+
+class _SimulatedRank:
+    """One rank, or the one that stands for all, while it runs."""
+
+    def __init__(self, env: simpy.Environment, number: int, executor: "Executor", comm_slowdown: float) -> None:
+        self._env = env
+        self._number = number
+        self._executor = executor
+        self._slowdown = executor.topology.compute_factor(number)
+        self.gpu = Gpu(
+            env,
+            slowdown=self._slowdown,
+            comm_slowdown=comm_slowdown,
+            on_change=partial(executor.compute_changes, number) if executor.topology.compute_slows_links else None,
+        )
+        self.done: list[RankStep | None] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._spans: list[Span] = []
+        self._comm_s = self._waits_s = 0.0
+        self._arrivals_s: dict[OperationId, float] = {}
+
+    def take(self, step: int) -> RankStep:
+        """Return a step that is done, and forget it."""
+        found, self.done[step] = self.done[step], None
+        assert found is not None
+        return found
+
+    def run_all(self, steps: Sequence[Streams], met: Sequence[Met | None]) -> Generator[simpy.Event]:
+        """Go through all steps."""
+        busy_before: dict[str, float] = {}
+        for number, (streams, meets) in enumerate(zip(steps, met, strict=True)):
+            self._begin()
+            yield from self._run_step(number, streams, meets)
+            busy_s = {part: seconds - busy_before.get(part, 0.0) for part, seconds in self.gpu.busy_s.items()}
+            busy_before = dict(self.gpu.busy_s)
+            self.done.append(
+                RankStep(self._env.now, busy_s, self._comm_s, self._arrivals_s, self._waits_s, self._spans)
+            )
+
+    def _run_step(self, number: int, streams: Streams, meets: Met | None) -> Generator[simpy.Event]:
+        self._meets, self._step = meets, number
+        if meets is not None:
+            self.gpu.set_slowdown(meets.compute[self._number])
+            if meets.pauses_s is not None:
+                yield self._env.timeout(meets.pauses_s[self._number])
+        self._order = {one: place for place, one in enumerate(collectives_of(streams))}
+        waited_for = {waited for stream in streams for operation in stream for waited in operation.after}
+        self._ended = {operation_id: self._env.event() for operation_id in waited_for}
+        yield self._env.all_of([self._env.process(self.run(place, one)) for place, one in enumerate(streams)])
+
+    def run(self, stream: int, operations: tuple[TimedOperation, ...]) -> Generator[simpy.Event]:
+        """Go through the operations of one stream."""
+        for index, operation in enumerate(operations):
+            for waited in operation.after:
+                yield self._ended[waited]
+            operation_id = OperationId(stream, index)
+            if isinstance(operation, Communicate):
+                yield from self._communicate(operation, operation_id)
+            else:
+                yield from self._compute(operation, operation_id)
+            if operation_id in self._ended:
+                self._ended[operation_id].succeed()
+
+    def _compute(self, operation: Compute, operation_id: OperationId) -> Generator[simpy.Event]:
+        start_s = self._env.now
+        yield self.gpu.run(operation.part, operation.seconds)
+        self._keep(operation, operation_id, start_s)
+
+    def _communicate(self, operation: Communicate, operation_id: OperationId) -> Generator[simpy.Event]:
+        """Take part in a collective; its step and its id, the same on every rank, name it to the executor."""
+        if not operation.schedule.rounds:
+            return
+        self.gpu.communication_starts()
+        self._arrivals_s[operation_id] = self._env.now
+        drawn = self._meets.collectives if self._meets else None
+        stretch = 1.0 if drawn is None else drawn[self._order[operation_id]]
+        start_s, end_s = yield from self._executor.run(
+            self._number, (self._step, operation_id), operation.schedule, operation.message_bytes, stretch
+        )
+        self.gpu.communication_ends()
+        self._waits_s += start_s - self._arrivals_s[operation_id]
+        self._comm_s += end_s - start_s
+        self._keep(operation, operation_id, start_s)
+
+    def _keep(self, operation: TimedOperation, operation_id: OperationId, start_s: float) -> None:
+        if self._env.now > start_s:
+            self._spans.append(make_span(operation, operation_id, start_s, self._env.now, self._number))
+
+
+def run_exact(
+    steps: Sequence[tuple[Streams, int]],
+    topology: Topology,
+    comm_slowdown: float,
+    drawn: Sequence[Varied],
+    make_executor: MakeExecutor,
+) -> Timeline:
+    """Simulate steps one after the other on every rank, send by send.
+
+    Args:
+        steps: the streams of each, every kernel timed, and how many optimizer steps they hold.
+        topology: the ranks and their links.
+        comm_slowdown: factor on compute while communication runs, >= 1.
+        drawn: what each step meets.
+        make_executor: of collectives.
+    """
+    tally = StepSums(topology.world_size)
+    spans: tuple[Span, ...] = ()
+    longest_s, starts_s = 0.0, np.zeros(topology.world_size)
+    met_s = starts_s
+    streams = [one for one, _ in steps]
+    of_steps = run_steps(streams, topology, comm_slowdown, make_executor, [_met(one) for one in drawn])
+    for (streams_of_it, num_steps), ranks in zip(steps, of_steps, strict=True):
+        found = _as_arrays(streams_of_it, ranks, met_s)
+        taken_s = tally.add(found, num_steps, sum(1 for _ in collectives_of(streams_of_it)))
+        if taken_s > longest_s:
+            slowest = slowest_rank(found.ends_s)
+            longest_s, spans = taken_s, _from_zero(tuple(ranks[slowest].spans), float(starts_s[slowest]))
+        starts_s, met_s = found.ends_s, found.met_s
+    return tally.timeline(spans, "exact")
+
+
+def _met(varied: Varied) -> Met:
+    pauses_s, collectives = (None if one is None else one.tolist() for one in (varied.pauses_s, varied.collectives))
+    return Met(varied.compute.tolist(), pauses_s, collectives)
+
+
+def _from_zero(spans: tuple[Span, ...], start_s: float) -> tuple[Span, ...]:
+    if not start_s:
+        return spans
+    return tuple(replace(one, start_s=one.start_s - start_s, end_s=one.end_s - start_s) for one in spans)
+
+
+def _as_arrays(streams: Streams, ranks: "list[RankStep]", met_s: "FloatArray") -> RanksIteration:
+    """Return a step of the exact executor as the grouped one tells its own.
+
+    Args:
+        streams: of the step.
+        ranks: what the step was on each.
+        met_s: when the last collective before the step had ended on each rank [s].
+    """
+    held_s, last = np.zeros(len(ranks)), np.zeros(len(ranks))
+    ended = _CollectiveEnds(ranks, met_s)
+    for groups, arrivals_s in _arrivals(streams, ranks):
+        late, by_s = latecomers(groups, arrivals_s[groups], ended.before(arrivals_s)[groups])
+        held_s[late] += by_s
+        last[late] += 1
+    return RanksIteration(
+        ends_s=np.array([rank.end_s for rank in ranks]),
+        busy_s={part: np.array([rank.busy_s.get(part, 0.0) for rank in ranks]) for part in ITERATION_PARTS},
+        comm_s=np.array([rank.comm_s for rank in ranks]),
+        waits_s=np.array([rank.waits_s for rank in ranks]),
+        held_s=held_s,
+        last=last,
+        met_s=ended.last_s,
+        off_s=0.0,
+        met={},
+    )
+
+
+def _arrivals(streams: Streams, ranks: "list[RankStep]") -> "Iterator[tuple[IntArray, FloatArray]]":
+    for which in collectives_of(streams):
+        operation = streams[which.stream][which.position]
+        if isinstance(operation, Communicate) and operation.schedule.rounds:
+            yield group_order(operation.schedule.group), np.array([rank.arrivals_s[which] for rank in ranks])
+
+
+class _CollectiveEnds:
+    """When collectives had ended on each rank."""
+
+    def __init__(self, ranks: "list[RankStep]", before_s: "FloatArray") -> None:
+        """Take what a step was on each rank, and when the last collective before it had ended there [s]."""
+        self._ends_s = [
+            [first_s, *sorted(one.end_s for one in rank.spans if one.stream == "communication")]
+            for rank, first_s in zip(ranks, before_s.tolist(), strict=True)
+        ]
+
+    @property
+    def last_s(self) -> "FloatArray":
+        """When the last one had ended [s]."""
+        return np.array([ends_s[-1] for ends_s in self._ends_s])
+
+    def before(self, moments_s: "FloatArray") -> "FloatArray":
+        """Return when the last one had ended before a moment of each rank [s]."""
+        latest_s = (moments_s * (1 + SAME_TIME)).tolist()
+        pairs = zip(self._ends_s, latest_s, strict=True)
+        return np.array([ends_s[max(bisect_right(ends_s, moment_s) - 1, 0)] for ends_s, moment_s in pairs])
 
 
 class Executor(Protocol):
@@ -190,8 +482,6 @@ class Exact:
         """Return what a collective that starts now takes each rank, or all [s]; None where only its events tell."""
         if not self._by_arrays:
             return None
-        from simnet.engine.rank_times import rank_times
-
         seconds, off_s = rank_times(self.topology, schedule, message_bytes, self._changed_s)
         taken_s = seconds * stretch
         longest_s = taken_s if isinstance(taken_s, float) else float(taken_s.max())

@@ -1,10 +1,12 @@
-"""When each rank is done with a collective, on links that need not be alike: the base of the grouped executor.
+"""When each rank is done with a collective, on links that need not be alike and that may change meanwhile.
 
-Every group starts at its own time 0 and all that share links are taken to start together. Pipelines and direct
-exchanges go on at the pace of their most loaded link; rounds that wait for each other are followed rank by rank
+Every group begins when its last rank arrives, and all that share links are taken to begin together. Pipelines and
+direct exchanges go on at the pace of their most loaded link; rounds that wait for each other are followed rank by rank
 (`hops`). Where that is not what the exact executor gives but an approximation, the answer says so.
 """
 
+import math
+from bisect import bisect_right
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
@@ -13,17 +15,168 @@ import numpy as np
 from simnet.cluster.hardware import LinkId, LinkKind
 from simnet.cluster.schedule import Group, Schedule
 from simnet.cluster.topology import Topology, path, without_faults
-from simnet.collectives import link_loads, pipelines
+from simnet.collectives import link_loads, pace, pipelines
+from simnet.collectives.pace import Pace
+from simnet.collectives.pipelines import rails_per_node
 from simnet.collectives.representatives import TX
 from simnet.engine import hops
 from simnet.engine.uneven_links import UnevenLinks, links_since
+from simnet.strategies.program import Communicate
 
 if TYPE_CHECKING:
     from simnet.core.bounded_types import FloatArray, IntArray
 
 _SAME_TIME = 1e-12
-UNEVEN_TREES = 0.12
-"""How far a tree that is not level may be off, as a part of its time (docs/explanation/collectives.md)."""
+_MOST_CHANGES = 10_000
+"""That are gone through to come to a time."""
+
+
+class Changes:
+    """The times at which links change, found as they are asked for."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._found = [0.0, topology.next_change_s(0.0)]
+
+    def around(self, time_s: float) -> tuple[float, float]:
+        """Return a time since which links are as at a time, such as the last change, and the next change [s]."""
+        for _ in range(_MOST_CHANGES):
+            if self._found[-1] > time_s:
+                break
+            self._found.append(self._topology.next_change_s(self._found[-1]))
+        else:  # a long pause amid quick changes
+            self._found = [time_s, self._topology.next_change_s(time_s)]
+        place = bisect_right(self._found, time_s)
+        if not place:
+            return time_s, self._topology.next_change_s(time_s)
+        return self._found[place - 1], self._found[place]
+
+
+class CollectiveTimes:
+    """What one collective of the program takes in one iteration, from when its groups begin.
+
+    Attributes:
+        operation: the collective.
+    """
+
+    def __init__(self, operation: Communicate, topology: Topology, changes: Changes, stretch: float) -> None:
+        """Take the links, when they change, and a factor on the time of the collective."""
+        self.operation = operation
+        self._topology = topology
+        self._changes = changes
+        self._stretch = stretch
+        self._begun_s = math.inf, -math.inf  # when the first group began, and when the last one did
+        # By how much it may be off, by what makes it so: counted once, in however many parts its groups begin.
+        self._off_s: dict[tuple[str, float], float] = {}
+
+    @property
+    def off_s(self) -> float:
+        """By how much its times may be off [s]."""
+        schedule, off_s = self.operation.schedule, sum(self._off_s.values())
+        apart_s = max(self._begun_s[1] - self._begun_s[0], 0.0)
+        if not apart_s or not shares_nics(schedule.group, self._topology):
+            return off_s
+        # A group that begins before others on its links has more of them than is counted here. From then on its rounds
+        # have theirs while those of the others are in latency, of each of them once.
+        rounds = 0 if any(one.at_once for one in schedule.rounds) else schedule.num_rounds
+        others = max(rails_per_node(schedule.group) - 1, 1)
+        hidden_s = min(rounds * others * apart_s, link_loads.lower_bound_s(without_faults(self._topology), schedule))
+        return off_s + apart_s + hidden_s
+
+    def are_even_rails(self, groups: "IntArray") -> bool:
+        """Tell whether these are all rails of all nodes, one rank of each node in each, on links as they always are."""
+        schedule, topology = self.operation.schedule, self._topology
+        group = schedule.group
+        return (
+            groups.size == topology.world_size
+            and group.members_per_node == 1
+            and group.nodes == topology.num_nodes > 1
+            and group.ranks_per_node > 1
+            and bool(schedule.rounds)
+            and not schedule.protocol
+            and self._stretch == 1.0
+            and not topology.has_leaves
+            and self._changes.around(0.0)[1] == math.inf
+            and links_since(topology, 0.0).are_usual
+            and _ends_together(topology, schedule)
+        )
+
+    def ends_s(
+        self, groups: "IntArray", starts_s: "FloatArray", computing_s: "FloatArray | None" = None
+    ) -> "FloatArray":
+        """Return when each rank of groups is done, links followed from one change to the next [s].
+
+        Args:
+            groups: ranks, a group a row.
+            starts_s: when each group begins [s].
+            computing_s: for how long the GPU of each rank goes on to compute [s]; None where links do not mind.
+        """
+        first_s, last_s = float(starts_s.min()), float(starts_s.max())
+        self._begun_s = min(self._begun_s[0], first_s), max(self._begun_s[1], last_s)
+        slowed = 1.0 if computing_s is None else self._slowed_by_compute(groups, computing_s)
+        since_s, until_s = self._changes.around(first_s)
+        ends_s = starts_s[:, None] + self._taken_s(groups, since_s) * slowed
+        if until_s == math.inf or ends_s.max() <= until_s:
+            return np.asarray(np.broadcast_to(ends_s, groups.shape))
+        return self._across_changes(groups, starts_s, slowed)
+
+    def _across_changes(self, groups: "IntArray", starts_s: "FloatArray", slowed: "FloatArray | float") -> "FloatArray":
+        now = np.broadcast_to(starts_s[:, None], groups.shape).copy()
+        left = np.ones(groups.shape)
+        since_s, until_s = self._changes.around(float(starts_s.min()))
+        while True:
+            is_here = (now < until_s) & (left > 0)
+            if is_here.any():
+                taken_s = np.broadcast_to(self._taken_s(groups, since_s) * slowed, groups.shape)
+                ends_s = now + left * taken_s
+                over = is_here & (ends_s <= until_s)
+                now[over], left[over] = ends_s[over], 0.0
+                crossing = is_here & ~over
+                if crossing.any():
+                    left[crossing] -= (until_s - now[crossing]) / taken_s[crossing]
+                    now[crossing] = until_s
+                    self._note_error(("a link changes", until_s), self._of_a_round_s(float(taken_s.max())))
+                if not (left > 0).any():
+                    return now
+            since_s, until_s = self._changes.around(until_s)
+
+    def _taken_s(self, groups: "IntArray", since_s: float) -> "FloatArray | float":
+        """Return what it takes on links as they are since a time, of each rank or of all [s]."""
+        operation = self.operation
+        seconds, off_s = rank_times(self._topology, operation.schedule, operation.message_bytes, since_s)
+        if off_s:
+            self._note_error(("links are uneven", since_s), self._stretch * off_s)
+        return self._stretch * (seconds if isinstance(seconds, float) else seconds[groups])
+
+    def _note_error(self, why: tuple[str, float], by_s: float) -> None:
+        self._off_s[why] = max(self._off_s.get(why, 0.0), by_s)
+
+    def _of_a_round_s(self, taken_s: float) -> float:
+        """Return how long the part takes that a change of a link may catch anywhere: a round, and all latencies."""
+        schedule = self.operation.schedule
+        rounds = 1 if any(one.at_once for one in schedule.rounds) else max(schedule.num_rounds, 1)
+        latencies_s = link_loads.lower_bound_s(without_faults(self._topology), schedule)
+        return latencies_s + (taken_s / rounds if rounds > 1 else 0.0)
+
+    def _slowed_by_compute(self, groups: "IntArray", computing_s: "FloatArray") -> "FloatArray":
+        """Return how many times as long each group takes since its GPUs compute meanwhile, which slows their links."""
+        usual = without_faults(self._topology)
+        cost = _paced(usual, self.operation.schedule, self.operation.message_bytes)
+        alone_s = cost.seconds(0.0)
+        first, last = (cost.seconds(float(computing_s[groups].min())), cost.seconds(float(computing_s[groups].max())))
+        self._note_error(("compute slows links", 0.0), last - first)
+        slowest = computing_s[groups].max(axis=1)
+        return np.array([[cost.seconds(float(one)) / alone_s] for one in slowest])
+
+
+@lru_cache(maxsize=4096)
+def _paced(topology: Topology, schedule: Schedule, message_bytes: float) -> Pace:
+    return pace.pace(topology, schedule, message_bytes)
+
+
+def shares_nics(group: Group, topology: Topology) -> bool:
+    """Tell whether groups side by side send over the same NICs or uplinks."""
+    return group.nodes > 1 and (rails_per_node(group) > 1 or (topology.has_leaves and group.nodes < group.num_nodes))
 
 
 _Wire = tuple["FloatArray | float", bool]
@@ -61,20 +214,26 @@ def rank_times(topology: Topology, schedule: Schedule, message_bytes: float, sin
 def _times_on(links: UnevenLinks, schedule: Schedule, message_bytes: float) -> RankTimes:
     usual = without_faults(links.topology)
     usual_s = link_loads.duration_s(usual, schedule, message_bytes)
-    if links.are_usual and _ends_together(schedule):
+    if links.are_usual and _ends_together(usual, schedule):
         return RankTimes(usual_s)
     launch_s, host_s = link_loads.launch_s(usual, schedule), link_loads.host_s(usual, schedule, message_bytes)
     wire_s, is_exact = _wire_times(links, schedule, message_bytes)
     seconds = np.maximum(launch_s + wire_s, host_s)
     longest_s = float(np.max(seconds))
-    return RankTimes(seconds, 0.0 if is_exact else max(longest_s - usual_s, UNEVEN_TREES * longest_s))
+    return RankTimes(seconds, 0.0 if is_exact else max(longest_s - usual_s, link_loads.UNEVEN * longest_s))
 
 
-def _ends_together(schedule: Schedule) -> bool:
+def ends_as_usual(topology: Topology, schedule: Schedule) -> bool:
+    """Tell whether all ranks of a group end together, as on links without faults: at the start no fault is there."""
+    return links_since(topology, 0.0).are_usual and _ends_together(topology, schedule)
+
+
+def _ends_together(topology: Topology, schedule: Schedule) -> bool:
     """Tell whether all ranks of a group that start together end together where links are alike."""
     if not schedule.rounds or schedule.protocol:
         return True
-    return schedule.nodes_are_symmetric and schedule.rails_are_symmetric and not schedule.folded_is_upper_bound
+    is_symmetric = schedule.nodes_are_symmetric and schedule.rails_are_symmetric
+    return is_symmetric and not link_loads.is_upper_bound(topology, schedule)
 
 
 def _wire_times(links: UnevenLinks, schedule: Schedule, message_bytes: float) -> _Wire:

@@ -1,4 +1,6 @@
-"""The recurrence over collectives gives what the grouped executor gives from one end of an operation to the next."""
+"""Ranks take the same times by a recurrence over collectives as one by one in the order of time."""
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -6,19 +8,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simnet.cluster import faults
-from simnet.cluster.hardware import Calibration, Fault, LinkCalibration, SlowNode
+from simnet.cluster.hardware import SlowNode
+from simnet.cluster.schedule import Group
 from simnet.cluster.topology import Topology
 from simnet.collectives import direct, hierarchical, ring
 from simnet.core.units import Duration
-from simnet.engine import uneven_iterations
-from simnet.engine.grouped_runner import GroupedRunner, RanksIteration
-from simnet.engine.random_factors import Variation
-from simnet.engine.rank_recurrence import RankRecurrence, holds_for
+from simnet.engine import ranks
+from simnet.engine.collective_times import Changes
+from simnet.engine.random_factors import Variation, Varied
+from simnet.engine.ranks import RanksIteration, RunStep
+from simnet.engine.shared_nics import SharedNics
 from simnet.engine.timeline import Streams
-from simnet.engine.uneven_iterations import RunStep, run_grouped
 from simnet.strategies.program import Communicate, Compute, OperationId
+from tests.helpers.programs import plan_of, run_ranks, run_step
 from tests.helpers.topologies import CALIBRATIONS, topology
 
+if TYPE_CHECKING:
+    from simnet.core.bounded_types import FloatArray
+
+NOTHING = {"schedule": ring.all_reduce(Group(0, 1, 1, 1, 1)), "message_bytes": 0.0}
 NEAR = 1e-9
 """Relative to the whole run: sums of the same times in another order."""
 FAULTS = st.one_of(
@@ -77,24 +85,51 @@ def same(one: RanksIteration, other: RanksIteration) -> None:
     assert one.off_s == pytest.approx(other.off_s, rel=1e-6, abs=limit)
 
 
+class _Alone(SharedNics):
+    """Rails that are not followed: ranks that are run one by one do not meet in all rails at once."""
+
+    def ends_s(self, *_given: object) -> None:
+        return None
+
+
+def run_by(network: Topology, step: RunStep, varied: Varied, starts_s: "FloatArray", how: str) -> RanksIteration:
+    """Run a step by one of the recurrences."""
+    iteration = ranks._Iteration(
+        step, network, Changes(network), 1.0 if how == "plain" else 1.4, starts_s, starts_s, varied
+    )
+    iteration._nics = _Alone(network)
+    if how == "one by one":
+        iteration._once = iteration._one_by_one
+    if how == "sweep":
+        iteration._plan.__dict__["two_streams"] = None
+    return iteration.run()
+
+
 @settings(max_examples=settings.default.max_examples * 4)
 @given(networks(), st.data())
-def test_the_recurrence_gives_what_the_grouped_executor_gives(network, data):
+def test_ranks_take_the_same_times_by_two_streams_and_one_by_one(network, data):
     streams = data.draw(two_streams(network))
-    slowdown, variation = data.draw(st.sampled_from([1.0, 1.4])), Variation(network, 3)
-    assert holds_for(streams, network)
     number = sum(isinstance(one, Communicate) for one in streams[1])
-    general, quick = GroupedRunner(network, slowdown), RankRecurrence(network, slowdown)
-    starts_s = np.zeros(network.world_size)
+    variation, starts_s = Variation(network, 3), np.zeros(network.world_size)
     for step in range(2):
         varied = variation.of(step, number)
-        expected = general.run(streams, starts_s, varied)
-        same(quick.run(streams, starts_s, varied), expected)
+        expected = run_by(network, run_step(streams, network), varied, starts_s, "one by one")
+        same(run_by(network, run_step(streams, network), varied, starts_s, "two streams"), expected)
         starts_s = expected.ends_s
 
 
-def jittery(num_ranks: int, fault: Fault | None = None, calibration: Calibration | None = None) -> Topology:
-    return topology(num_ranks, 1, calibration, faults=(fault or faults.ComputeJitter(cv=0.1),))
+@given(networks(), st.data())
+def test_ranks_take_the_same_times_by_a_sweep_and_one_by_one(network, data):
+    streams = data.draw(two_streams(network))
+    sent = tuple(one if isinstance(one, Communicate) else Communicate(**NOTHING, after=one.after) for one in streams[1])
+    varied = Variation(network, 3).of(0, len(sent))
+    starts_s = np.zeros(network.world_size)
+    expected = run_by(network, run_step((streams[0], sent), network), varied, starts_s, "one by one")
+    same(run_by(network, run_step((streams[0], sent), network), varied, starts_s, "sweep"), expected)
+
+
+def jittery(num_ranks: int) -> Topology:
+    return topology(num_ranks, 1, faults=(faults.ComputeJitter(cv=0.1),))
 
 
 def step_of(network: Topology, num_streams: int = 2) -> Streams:
@@ -102,23 +137,23 @@ def step_of(network: Topology, num_streams: int = 2) -> Streams:
     return ((Compute(part="backward", seconds=0.01),), *[(message, message)] * (num_streams - 1))
 
 
-def test_programs_with_a_third_stream_or_links_that_compute_slows_are_not_for_it():
-    slowed = Calibration(inter_node=LinkCalibration(overlap_efficiency=0.5))
-    assert holds_for(step_of(jittery(2)), jittery(2))
-    assert not holds_for(step_of(jittery(2), 3), jittery(2))
-    assert not holds_for(step_of(jittery(2)), jittery(2, calibration=slowed))
+def test_what_each_recurrence_is_for():
+    network = jittery(2)
+    one, two = plan_of(step_of(network)), plan_of(step_of(network, 3))
+    assert one.two_streams is not None
+    assert two.two_streams is None
+    assert not two.can_sweep, "two streams use the same links"
 
 
-def test_a_run_of_many_steps_goes_from_end_to_end_in_one_of_them_alone(monkeypatch):
+def test_a_run_of_many_steps_runs_one_of_them_again_for_its_spans(monkeypatch):
     network, passes = jittery(4), []
-    counted = GroupedRunner.run
-    monkeypatch.setattr(GroupedRunner, "run", lambda *given, **more: passes.append(1) or counted(*given, **more))
-    for num_streams, expected in ((2, 1), (3, 21)):
-        passes.clear()
-        run_grouped([RunStep(step_of(network, num_streams))] * 20, network, 1.0, Variation(network, 0), lambda: None)
-        assert len(passes) == expected
+    counted = ranks._Iteration.run
+    monkeypatch.setattr(ranks._Iteration, "run", lambda given: passes.append(1) or counted(given))
+    found = run_ranks(step_of(network), network, steps=20)
+    assert len(passes) == 21
+    assert len(found.spans) == 3
 
 
 def test_ranks_that_end_together_but_for_rounding_are_told_by_the_first():
-    assert uneven_iterations.slowest_rank(np.array([0.5, 1.0 - 1e-15, 1.0])) == 1
-    assert uneven_iterations.slowest_rank(np.array([0.5, 1.0 - 1e-9, 1.0])) == 2
+    assert ranks.slowest_rank(np.array([0.5, 1.0 - 1e-15, 1.0])) == 1
+    assert ranks.slowest_rank(np.array([0.5, 1.0 - 1e-9, 1.0])) == 2

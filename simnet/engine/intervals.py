@@ -1,0 +1,445 @@
+"""What a result says between: calibrations drawn from given intervals, and the 90 % intervals that follow from them.
+
+Every fitted value is drawn on its own: log-normal around the value, with its own width below and above it, so that 5 %
+of the draws lie below the given interval and 5 % above. A file does not know how the errors of its values correlate:
+errors that a fit made together (a latency too low and a bandwidth too low) are drawn as if they were independent, which
+makes intervals wider than they need be. The draws of all values together are spread evenly over their joint
+distribution (a Kronecker sequence), so that few suffice; the model's own error, of which nothing else depends, is not
+drawn but integrated.
+
+Source: H. Niederreiter, "Random Number Generation and Quasi-Monte Carlo Methods", SIAM 1992, chapter 3, on sequences of
+multiples of square roots of primes (Richtmyer).
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from simnet.cluster.hardware import Calibration
+from simnet.core import files, schema
+from simnet.core.bounded_types import Intervals
+from simnet.core.errors import SimnetError, did_you_mean
+from simnet.core.units import Bandwidth, Duration
+from simnet.engine.prepared_scenario import is_folded
+from simnet.engine.result import Influence, RunResult
+from simnet.engine.scenario import Scenario
+from simnet.engine.step_timer import StepLanes, StepTimer
+from simnet.strategies import Strategy
+from simnet.workload import training_step
+from simnet.workload.workload import Workload
+
+CONFIDENCE = 0.9
+SIGMAS = 1.6448536269514722
+"""The 95 % point of the standard normal distribution: a 90 % interval reaches so far on either side."""
+DRAWS, LEAST_DRAWS = 50, 20
+"""Draws where the user does not say, as sure as 200 drawn at random (docs/explanation/uncertainty.md), and the least."""
+MOST_DRAWN_RANKS = 4096
+"""Ranks that are not alike of which an iteration takes at most some tens of milliseconds."""
+LEAST_EFFECT = 0.01
+"""Relative change of a result below which nobody asks what caused it."""
+COMPUTE = ("forward", "backward")
+"""What the key "compute" of a workload with times stands for."""
+FREE_FACTORS = ("compute_factor",)
+"""Numbers that may lie on both sides of 1; of all others, one below 1 is a fraction, and stays one."""
+BESIDE = 200
+"""A dimension of draws that no value of a scenario has."""
+ERROR_FILE = ("published", "model_error.toml")
+Spread = Annotated[float, Meta(ge=1.0, le=1000.0)]
+
+
+class ModelError(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The model's own error: factors by which predictions are too large or too small at most, at 90 %.
+
+    Predictions are that far off even where all that they rest on is known.
+
+    Attributes:
+        time: of a time.
+        speedup: of a quotient of two times: errors that both times have cancel.
+        source: the predictions that were compared with measurements.
+    """
+
+    time: Spread
+    speedup: Spread
+    source: str
+
+
+class ModelErrors(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The error by where calibrations come from.
+
+    Attributes:
+        published: of calibrations fitted to some rows of a publication, which predict its others.
+        measured: of calibrations measured on the cluster itself.
+    """
+
+    published: ModelError
+    measured: ModelError
+
+
+@cache
+def model_errors() -> ModelErrors:
+    """Read the errors that were found.
+
+    Raises:
+        SimnetError: the shipped file is missing or damaged.
+    """
+    path = files.data_path(*ERROR_FILE)
+    return schema.build(ModelErrors, files.read_file(path), files.label(path))
+
+
+def model_error(calibration: Calibration) -> ModelError:
+    """Return the error of predictions with a calibration.
+
+    The model of an estimate is the same as that of a published calibration; what the estimate does not know is in its
+    intervals.
+    """
+    return model_errors().measured if calibration.kind == "measured" else model_errors().published
+
+
+# ---- intervals that are given
+
+
+def plain_scenario(given: Scenario) -> Scenario:
+    """Return a scenario whose intervals are all of plain keys: at its number of nodes, on its GPU, at its batch."""
+    workload, found = given.workload, training_step.compute_interval(given.workload, given.cluster)
+    if found is not None and "compute" not in workload.intervals:
+        workload = replace(workload, intervals={**workload.intervals, "compute": found})
+    return replace(given, calibration=given.calibration.at_nodes(given.cluster.num_nodes), workload=workload)
+
+
+def has_intervals(given: Scenario) -> bool:
+    """Tell whether anything of a scenario has an interval."""
+    return bool(given_intervals(plain_scenario(given)))
+
+
+def given_intervals(plain: Scenario) -> Intervals:
+    """Return the intervals of a plain scenario by dotted key of the scenario; those without width are left out."""
+    of_calibration = {f"calibration.{key}": ends for key, ends in calibration_intervals(plain.calibration).items()}
+    of_workload = {f"workload.{key}": ends for key, ends in plain.workload.intervals.items() if ends != (1, 1)}
+    return of_calibration | of_workload
+
+
+def calibration_intervals(plain: Calibration) -> Intervals:
+    """Return the intervals of a calibration and its libraries by dotted key; those without width are left out."""
+    by_part = {
+        "": plain.intervals,
+        **{f"libraries.{name}.": library.intervals for name, library in plain.libraries.items()},
+    }
+    return {f"{part}{key}": ends for part, known in by_part.items() for key, ends in known.items() if ends != (1, 1)}
+
+
+def changed(plain: Scenario, factors: Mapping[str, float]) -> Scenario:
+    """Return a plain scenario with some of the values that have an interval multiplied.
+
+    Args:
+        plain: see `plain_scenario`.
+        factors: on the values, by key of `given_intervals`.
+
+    Raises:
+        SimnetError: an interval of a key that the scenario does not have, or that has no number.
+    """
+    by_part: dict[str, dict[str, float]] = {"calibration": {}, "workload": {}}
+    for key, factor in factors.items():
+        part, _, rest = key.partition(".")
+        by_part[part][rest] = factor
+    calibration = changed_calibration(plain.calibration, by_part["calibration"])
+    return replace(plain, calibration=calibration, workload=_changed_workload(plain.workload, by_part["workload"]))
+
+
+def changed_calibration(plain: Calibration, factors: Mapping[str, float]) -> Calibration:
+    """Return a calibration with some of the values of `calibration_intervals` multiplied.
+
+    Raises:
+        SimnetError: as `changed`.
+    """
+    found: Calibration = _changed(plain, factors, f"{plain.label}: intervals")
+    return found
+
+
+def _changed_workload(given: Workload, factors: Mapping[str, float]) -> Workload:
+    by_key = dict(factors)
+    changed, compute = given, by_key.pop("compute", None)
+    if compute is not None and given.forward_s is None and (given.compute or given.work):
+        rows = tuple(row.slower_by(compute) for row in given.compute)
+        changed = replace(given, compute=rows, work=given.work and given.work.slower_by(compute))
+    elif compute is not None:
+        by_key = {**dict.fromkeys(COMPUTE, compute), **by_key}
+    found: Workload = _changed(changed, by_key, f"{given.label}: intervals")
+    return found
+
+
+def _changed(whole: Any, factors: Mapping[str, float], where: str, prefix: str = "") -> Any:
+    """Return a struct or mapping with the values at dotted keys multiplied: every struct on the way is made once."""
+    if not factors:
+        return whole
+    by_first: dict[str, dict[str, float]] = {}
+    for key, factor in factors.items():
+        first, _, rest = key.partition(".")
+        by_first.setdefault(first, {})[rest] = factor
+    is_mapping = isinstance(whole, dict)
+    # msgspec.structs.fields would evaluate every annotation anew, which takes longer than a simulation.
+    kind: Any = type(whole)
+    names = {k: k for k in whole} if is_mapping else _field_names(kind)
+    made = {}
+    for first, inner in by_first.items():
+        if first not in names:
+            raise SimnetError(f"{where}: {prefix + first!r}: unknown key.{did_you_mean(first, list(names))}")
+        value = whole[first] if is_mapping else getattr(whole, names[first])
+        here = f"{prefix}{first}"
+        made[names[first]] = (
+            _scaled(first, value, inner[""], f"{where}: {here!r}")
+            if "" in inner
+            else _changed(value, inner, where, f"{here}.")
+        )
+    return {**whole, **made} if is_mapping else replace(whole, **made)
+
+
+@lru_cache(maxsize=64)
+def _field_names(kind: Any) -> dict[str, str]:
+    """Return the names of a struct's fields by key."""
+    return dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
+
+
+def _scaled(name: str, value: Any, factor: float, where: str) -> Any:
+    """Multiply a quantity, a factor of at least 1, a free factor, a fraction, or every fraction of a curve."""
+    if isinstance(value, tuple):
+        return tuple((size, min(1.0, share * factor)) for size, share in value)
+    if isinstance(value, Bandwidth | Duration):
+        return type(value)(value * factor)
+    if isinstance(value, float | int) and not isinstance(value, bool):
+        if name in FREE_FACTORS:
+            return value * factor
+        # A number below 1 is a fraction: no factor on a time is.
+        is_fraction = name.endswith("efficiency") or value < 1
+        return min(1.0, value * factor) if is_fraction else max(1.0, value * factor)
+    raise SimnetError(f"{where}: holds no number to draw; drop it")
+
+
+# ---- draws
+
+
+def drawn_scenarios(given: Scenario, count: int) -> Iterator[Scenario]:
+    """Yield so many scenarios whose calibration and workload are drawn from their intervals.
+
+    Raises:
+        SimnetError: the draws are too few, or an interval is of a key that is not there, or that has no number.
+    """
+    plain = plain_scenario(given)
+    yield from (changed(plain, factors) for factors in _drawn_factors(given_intervals(plain), count))
+
+
+def drawn_calibrations(given: Calibration, count: int) -> Iterator[Calibration]:
+    """Yield so many calibrations drawn from the intervals of one.
+
+    Raises:
+        SimnetError: as `drawn_scenarios`.
+    """
+    known = calibration_intervals(given)
+    yield from (changed_calibration(given, factors) for factors in _drawn_factors(known, count))
+
+
+def _drawn_factors(known: Intervals, count: int) -> Iterator[dict[str, float]]:
+    """Yield the factors on all values of each draw, by key."""
+    check_draws(count)
+    columns = [(key, ends, normals(number, count)) for number, (key, ends) in enumerate(sorted(known.items()))]
+    for draw in range(count):
+        yield {key: _factor(normal[draw], ends) for key, ends, normal in columns}
+
+
+def error_factors(error: float, count: int) -> list[float]:
+    """Return so many factors of an error at 90 %, drawn beside whatever else `drawn_scenarios` draws."""
+    return [math.exp(normal * math.log(error) / SIGMAS) for normal in normals(BESIDE, count)]
+
+
+def check_draws(count: int) -> None:
+    """Refuse draws that are too few for an interval: the middle 90 % of one value is no wider than the value.
+
+    Raises:
+        SimnetError: they are.
+    """
+    if 0 < count < LEAST_DRAWS:
+        raise SimnetError(f"run.draws: {count}: must be 0, for no intervals, or at least {LEAST_DRAWS}")
+
+
+def _factor(normal: float, ends: tuple[float, float]) -> float:
+    width = math.log(ends[1]) if normal > 0 else -math.log(ends[0])
+    return math.exp(normal * width / SIGMAS)
+
+
+@lru_cache(maxsize=1024)
+def normals(dimension: int, count: int) -> tuple[float, ...]:
+    """Return values of the standard normal distribution, those of one dimension of evenly spread points."""
+    from statistics import NormalDist  # which most runs need not load
+
+    normal, step = NormalDist(), math.sqrt(_prime(dimension)) % 1
+    return tuple(normal.inv_cdf((0.5 + (number + 1) * step) % 1) for number in range(count))
+
+
+@lru_cache(maxsize=1024)
+def _prime(number: int) -> int:
+    """Return a prime by its number, from 0: 2."""
+    found = 2 if not number else _prime(number - 1) + 1
+    while any(found % divisor == 0 for divisor in range(2, math.isqrt(found) + 1)):
+        found += 1
+    return found
+
+
+# ---- intervals that follow
+
+
+def middle_90_percent(values: Sequence[float], error: float = 1.0) -> tuple[float, float]:
+    """Return the middle 90 % of at least one value, none below 0, each of which may be off by a factor at 90 %.
+
+    Args:
+        values: one a draw.
+        error: the model's own, log-normal, as `ModelError` holds it; 1 for none.
+    """
+    ordered, tail = sorted(values), (1 - CONFIDENCE) / 2
+    if error <= 1:
+        return quantile(ordered, tail), quantile(ordered, 1 - tail)
+    return _with_error(ordered, tail, error), _with_error(ordered, 1 - tail, error)
+
+
+def _with_error(values: Sequence[float], share: float, error: float) -> float:
+    """Return where a share of the distribution lies below: solve mean Phi((ln q - ln x) / sigma) = share for q."""
+    sigma, below = math.log(error) / SIGMAS, share * len(values)
+    places = [math.log(value) for value in values if 0 < value < math.inf]
+    zeros = sum(value <= 0 for value in values)
+    if below <= zeros or not places:
+        return values[0]
+    if below >= zeros + len(places):
+        return values[-1]
+    low, high = places[0] - 9 * sigma, places[-1] + 9 * sigma
+    below -= zeros
+    scale = sigma * math.sqrt(2)
+    for _ in range(60):
+        middle = (low + high) / 2
+        found = sum(math.erfc((place - middle) / scale) for place in places) / 2
+        low, high = (middle, high) if found < below else (low, middle)
+        if high - low < 1e-9:
+            break
+    return math.exp((low + high) / 2)
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return the value below which a share of at least one ascending value lies, interpolated between neighbours.
+
+    Each of n values stands for the middle of an nth of the distribution, as the draws do. So few of them give no
+    narrower interval than many; beyond the first and the last nothing is known.
+
+    Source: A. Hazen, 1914; definition 5 of Hyndman and Fan, "Sample Quantiles in Statistical Packages", 1996.
+    """
+    position = min(max(share * len(ordered) - 0.5, 0.0), len(ordered) - 1.0)
+    below = math.floor(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+
+
+def with_default_draws(scenario: Scenario, num_points: int = 1) -> Scenario:
+    """Return a scenario that gives a speedup with as many draws as are useful, unless it says how many.
+
+    None are drawn for an ideal calibration, which is not for decisions, nor where a draw takes long: on the exact
+    executor, on very many ranks that are not alike, or at many points with such ranks.
+    """
+    is_left = scenario.run.draws is not None or scenario.baseline is None or scenario.calibration.kind == "ideal"
+    if is_left:
+        return scenario
+    if not is_folded(scenario):
+        is_quick = scenario.run.fidelity != "exact" and scenario.cluster.world_size <= MOST_DRAWN_RANKS
+        if not is_quick or num_points > 1:
+            return scenario
+    return replace(scenario, run=replace(scenario.run, draws=DRAWS))
+
+
+def metrics_of(result: RunResult) -> dict[str, float]:
+    """Return what of a result has an interval."""
+    values = {
+        "iteration_s": result.result.iteration_s,
+        "total_s": result.result.total_s,
+        "baseline_iteration_s": result.baseline.iteration_s if result.baseline else None,
+        "baseline_total_s": result.baseline.total_s if result.baseline else None,
+        "speedup": result.speedup,
+        "end_to_end_speedup": result.end_to_end_speedup,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def intervals(result: RunResult, *, with_model_error: bool) -> dict[str, tuple[float, float]]:
+    """Return the 90 % intervals of a result by name.
+
+    Args:
+        result: as calibrated; its scenario says how many draws to make.
+        with_model_error: whether the intervals hold the model's own error.
+    """
+    scenario, usual = result.scenario, metrics_of(result)
+    known, plain = model_error(scenario.calibration), _of_one_iteration(scenario)
+    check_draws(scenario.run.draws or 0)
+    ratios = {name: [1.0] for name in usual}
+    if has_intervals(scenario):
+        # One draw serves strategy and baseline: their common errors cancel in the speedup. What varies between
+        # iterations changes as one plain iteration does.
+        ratios = _ratios([plain, *drawn_scenarios(plain, scenario.run.draws or 0)])
+    # A strategy against itself is as fast, whatever the model leaves out.
+    of_speedup = 1.0 if scenario.strategy == scenario.baseline else known.speedup
+    errors = {name: known.time if name.endswith("_s") else of_speedup for name in usual}
+    return {
+        name: middle_90_percent([value * ratio for ratio in ratios[name]], errors[name] if with_model_error else 1.0)
+        for name, value in usual.items()
+    }
+
+
+def influences(result: RunResult) -> tuple[Influence, ...]:
+    """Return what a result is sensitive to, one value at a time at both ends of its interval, the largest first."""
+    scenario = _of_one_iteration(plain_scenario(result.scenario))
+    metric = "iteration_s" if result.speedup is None else "speedup"
+    usual = metrics_of(result)[metric]
+    asked = [(key, factor) for key, ends in given_intervals(scenario).items() for factor in ends]
+    if not asked:
+        return ()
+    ratios = iter(_ratios([scenario, *(changed(scenario, {key: factor}) for key, factor in asked)])[metric])
+    found = [
+        Influence(key=key, interval=ends, values=(usual * next(ratios), usual * next(ratios)))
+        for key, ends in given_intervals(scenario).items()
+    ]
+    known = [one for one in found if one.effect(usual) >= LEAST_EFFECT]
+    return tuple(sorted(known, key=lambda one: one.effect(usual), reverse=True))
+
+
+def _ratios(scenarios: Sequence[Scenario]) -> dict[str, list[float]]:
+    """Return every metric of all scenarios but the first, relative to the first's, whose programs all of them run."""
+    first, steps = scenarios[0], scenarios[0].run.steps
+    base = StepTimer(first)
+    lanes = StepLanes(scenarios, base, in_arrays=False)
+    of_all: dict[str, list[float]] = {}
+    for prefix, strategy in (("", first.strategy), ("baseline_", first.baseline)):
+        if strategy is not None:
+            stage, own = strategy.dense_stage(steps), lanes.iterations_s(strategy)
+            dense = lanes.iterations_s(stage.strategy) if stage else [None] * len(own)
+            of_all[f"{prefix}iteration_s"] = own
+            totals = [total_s(strategy, steps, *one) for one in zip(own, dense, strict=True)]
+            of_all[f"{prefix}total_s"] = [one for one in totals if one is not None]
+    for name, prefix in (("speedup", "iteration_s"), ("end_to_end_speedup", "total_s")):
+        both = zip(of_all.get(f"baseline_{prefix}", []), of_all[prefix], strict=False)
+        of_all[name] = [baseline_s / own_s for baseline_s, own_s in both if own_s]
+    return {name: [one / values[0] for one in values[1:]] for name, values in of_all.items() if values and values[0]}
+
+
+def total_s(strategy: Strategy, steps: int | None, iteration_s: float, dense_s: float | None) -> float | None:
+    """Return the time of a training of so many steps, those of its dense stage as they are [s]; None without steps."""
+    if steps is None:
+        return None
+    stage = strategy.dense_stage(steps)
+    dense_steps = stage.steps if stage else 0
+    return (steps - dense_steps) * iteration_s + dense_steps * (dense_s or 0.0)
+
+
+def _of_one_iteration(scenario: Scenario) -> Scenario:
+    """Return a scenario with one iteration of what is always there, collectives as wholes where ranks differ."""
+    if is_folded(scenario):
+        return scenario
+    faults = tuple(fault for fault in scenario.cluster.faults if not fault.varies)
+    run = replace(scenario.run, iterations=1)
+    return replace(scenario, run=run, cluster=replace(scenario.cluster, faults=faults))

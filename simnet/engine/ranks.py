@@ -1,0 +1,519 @@
+"""Iterations of ranks that are not alike, each of them simulated, its collectives as wholes.
+
+Ranks meet at collectives alone (`CollectiveTimes`): when a group begins, who waited for whom, and when each rank is
+done follows from when its ranks arrive. What runs between is one of the recurrences of `recurrence`, over arrays of
+ranks; where several streams compute, rank after rank in the order of time.
+"""
+
+import heapq
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from simnet.cluster.topology import Topology
+from simnet.engine import recurrence
+from simnet.engine.collective_times import Changes, CollectiveTimes, ends_as_usual, group_order, rank_times
+from simnet.engine.plan import Numbers, Plan
+from simnet.engine.random_factors import Variation, Varied
+from simnet.engine.recurrence import NEVER, SAME_TIME, OneRank, Price, Ranks
+from simnet.engine.result import LateRank, RankWaits, Span
+from simnet.engine.shared_nics import SharedNics
+from simnet.engine.timeline import ITERATION_PARTS, Timeline, collectives_of, make_span, make_timeline
+from simnet.strategies.program import Communicate, Operation, OperationId
+
+if TYPE_CHECKING:
+    from simnet.core.bounded_types import FloatArray, IntArray
+
+MOST_LATE_RANKS = 8
+
+
+class RanksIteration(NamedTuple):
+    """One iteration of all ranks.
+
+    Attributes:
+        ends_s: when each rank was done [s].
+        busy_s: seconds of the GPU of each rank by part of the iteration.
+        comm_s: seconds that communication took on each rank.
+        waits_s: how long each rank waited for others at collectives [s].
+        held_s: by how long each rank, where it came last, held up the typical rank of its group by itself [s].
+        last: at how many collectives each rank did so.
+        met_s: when the last collective of each rank had ended [s].
+        off_s: by how much the end may be off: 0 where the exact executor gives the same [s].
+        met: when collectives began and ended on the watched rank, by stream and position [s].
+    """
+
+    ends_s: "FloatArray"
+    busy_s: "dict[str, FloatArray]"
+    comm_s: "FloatArray"
+    waits_s: "FloatArray"
+    held_s: "FloatArray"
+    last: "FloatArray"
+    met_s: "FloatArray"
+    off_s: float
+    met: dict[OperationId, tuple[float, float]]
+
+
+class RunStep(NamedTuple):
+    """What runs between two steps of the optimizer, or between several where a program holds more.
+
+    Attributes:
+        plan: of the program.
+        prices: of its parts.
+        num_steps: optimizer steps in it.
+    """
+
+    plan: Plan
+    prices: Sequence[Price]
+    num_steps: int = 1
+
+
+def period_of(plan: Plan, at: Numbers) -> list[RunStep]:
+    """Return what runs in one period of a plan."""
+    inner, whole = plan.program.inner, [RunStep(plan, plan.prices(at), plan.program.num_steps)]
+    if inner is None or plan.inner is None:
+        return whole
+    return [RunStep(plan.inner, plan.inner.prices(at))] * inner.number + whole
+
+
+def run(
+    steps: Sequence[RunStep],
+    topology: Topology,
+    slowdown: float,
+    variation: Variation,
+    on_step: Callable[[], None] | None = None,
+    *,
+    with_spans: bool = True,
+) -> Timeline:
+    """Simulate steps one after the other: a rank begins one when it is done with the one before.
+
+    Args:
+        steps: what runs.
+        topology: the ranks and their links.
+        slowdown: factor on compute while communication runs, >= 1.
+        variation: draws what each step meets.
+        on_step: called after each step.
+        with_spans: whether to tell what ran in the longest step.
+    """
+    changes, tally = Changes(topology), StepSums(topology.world_size)
+    starts_s = met_s = np.zeros(topology.world_size)
+    longest = (-1.0, 0, starts_s, met_s, 0)
+    for number, step in enumerate(steps):
+        varied = variation.of(number, num_collectives(step.plan))
+        found = _Iteration(step, topology, changes, slowdown, starts_s, met_s, varied).run()
+        taken_s = tally.add(found, step.num_steps, num_collectives(step.plan))
+        if taken_s > longest[0]:
+            longest = taken_s, number, starts_s, met_s, slowest_rank(found.ends_s)
+        starts_s, met_s = found.ends_s, found.met_s
+        if on_step is not None:
+            on_step()
+    if not with_spans:
+        return tally.timeline((), "grouped")
+    # Spans are of one rank in one step: that step is run once more, which costs less than to keep them of all.
+    _, number, starts_s, met_s, rank = longest
+    step = steps[number]
+    varied = variation.of(number, num_collectives(step.plan))
+    met = _Iteration(step, topology, changes, slowdown, starts_s, met_s, varied, watched=rank).run().met
+    return tally.timeline(_spans(step, slowdown, varied, met, float(starts_s[rank]), rank), "grouped")
+
+
+def draws_s(plan: Plan, lanes: Sequence[Numbers], factor: "FloatArray") -> list[float] | None:
+    """Return the mean step of a period in each of many draws, all ranks of all draws at once [s].
+
+    Rails of one NIC have their part of it throughout; what several draws have in common, a ratio, hardly knows.
+
+    Args:
+        plan: whose program all run.
+        lanes: the numbers of each draw; links differ in numbers alone and do not change in time.
+        factor: on the time of compute of each rank.
+
+    Returns:
+        None where each draw has to be run by itself.
+    """
+    plans = [one for one in (plan, plan.inner) if one is not None]
+    if lanes[0].topology.compute_slows_links or not all(one.two_streams or one.can_sweep for one in plans):
+        return None
+    starts_s = np.zeros((len(lanes), len(factor)))
+    slowdown = _column([one.slowdown for one in lanes])
+    period = (
+        [plan]
+        if plan.inner is None or plan.program.inner is None
+        else [plan.inner] * plan.program.inner.number + [plan]
+    )
+    prices: dict[int, list[Price]] = {}
+    for one in period:
+        if id(one) not in prices:
+            found = one.prices_of(lanes)
+            if found is None:
+                return None
+            prices[id(one)] = [price if isinstance(price, float) else _column(price) for price in found]
+        meet = partial(_meet_in_draws, one, prices[id(one)], [one.topology for one in lanes])
+        ranks = Ranks(factor, meet, lambda *_: None, lambda *_: None)
+        if one.two_streams is not None:
+            ends_s = recurrence.two_streams(one.two_streams, prices[id(one)], slowdown, start_s=starts_s, ranks=ranks)
+        else:
+            ends_s = recurrence.sweep(one.steps, prices[id(one)], slowdown, start_s=starts_s, ranks=ranks)
+        starts_s = np.broadcast_to(ends_s, starts_s.shape)
+    return list(map(float, starts_s.max(axis=1) / plan.program.period))
+
+
+def _column(values: Any) -> Any:
+    """Return what differs between draws, each of which is a row of ranks."""
+    return np.reshape(np.asarray(values), (-1, 1))
+
+
+def _meet_in_draws(  # noqa: PLR0913, PLR0917 - what all collectives share, and one of them
+    plan: Plan,
+    prices: Sequence[Price],
+    topologies: Sequence[Topology],
+    stream: int,
+    position: int,
+    arrivals_s: "FloatArray",
+    _computing_s: "FloatArray",
+) -> "FloatArray":
+    step = plan.steps[stream][position]
+    assert isinstance(step.operation, Communicate)
+    schedule, size = step.operation.schedule, step.operation.message_bytes
+    groups, world = group_order(schedule.group), topologies[0].world_size
+    arrivals_s = np.broadcast_to(arrivals_s, (len(topologies), world))
+    taken_s: Any = prices[step.price]
+    if not ends_as_usual(topologies[0], schedule):
+        of_draws = [rank_times(one, schedule, size, 0.0).seconds for one in topologies]
+        taken_s = np.stack([np.broadcast_to(one, world) for one in of_draws])
+    starts_s = np.empty(arrivals_s.shape)
+    starts_s[:, groups] = arrivals_s[:, groups].max(axis=2)[:, :, None]
+    return np.asarray(starts_s + taken_s)
+
+
+def num_collectives(plan: Plan) -> int:
+    """Return the collectives of a program, in the order of which factors on them are drawn."""
+    return sum(1 for _ in collectives_of(plan.program.streams))
+
+
+def slowest_rank(ends_s: "FloatArray") -> int:
+    """Return the rank that was done last, of those that were together but for rounding the first."""
+    return int((ends_s >= (1 - SAME_TIME) * ends_s.max()).argmax())
+
+
+def _spans(
+    step: RunStep,
+    slowdown: float,
+    varied: Varied,
+    met: dict[OperationId, tuple[float, float]],
+    start_s: float,
+    rank: int,
+) -> tuple[Span, ...]:
+    """Return what ran on a rank in a step that it began at a time, from then on."""
+    pause_s = 0.0 if varied.pauses_s is None else float(varied.pauses_s[rank])
+    one = OneRank(
+        step.plan.steps,
+        step.prices,
+        slowdown,
+        factor=float(varied.compute[rank]),
+        start_s=start_s + pause_s,
+        arrive=lambda which, _now: one.meet(which, *met[which]),
+    )
+    one.begin()
+    while (then := one.next_s()) < NEVER:
+        one.go(then)
+    return tuple(
+        make_span(
+            step.plan.steps[stream][place].operation, OperationId(stream, place), began - start_s, end - start_s, rank
+        )
+        for stream, place, began, end in one.spans
+    )
+
+
+class _Iteration:
+    """One step of all ranks while they run; arrays are over ranks."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what one step meets
+        self,
+        step: RunStep,
+        topology: Topology,
+        changes: Changes,
+        slowdown: float,
+        starts_s: "FloatArray",
+        met_s: "FloatArray",
+        varied: Varied,
+        watched: int | None = None,
+    ) -> None:
+        self._plan, self._prices, self._slowdown, self._varied = step.plan, step.prices, slowdown, varied
+        self._topology, self._changes, self._watched = topology, changes, watched
+        self._begins_s: FloatArray = starts_s if varied.pauses_s is None else starts_s + varied.pauses_s
+        self._before_s = met_s
+        self._number = {one: number for number, one in enumerate(collectives_of(step.plan.program.streams))}
+        self._nics = SharedNics(topology)
+        self._forget()
+
+    def _forget(self) -> None:
+        world = self._topology.world_size
+        self._busy_s = {part: np.zeros(world) for part in ITERATION_PARTS}
+        self._comm_s, self._waits_s, self._held_s, self._last = (np.zeros(world) for _ in range(4))
+        self._met_s = self._before_s.copy()
+        self._times: dict[OperationId, CollectiveTimes] = {}
+        self._met: dict[OperationId, tuple[float, float]] = {}
+        self._off_s = 0.0
+
+    def run(self) -> RanksIteration:
+        """Take every rank to its end, rails of one NIC until their times stand."""
+        ends_s = self._once()
+        while not self._nics.are_settled():
+            self._forget()
+            ends_s = self._once()
+        off_s = self._off_s + self._nics.off_s + sum(one.off_s for one in self._times.values())
+        return RanksIteration(
+            ends_s,
+            self._busy_s,
+            self._comm_s,
+            self._waits_s,
+            self._held_s,
+            self._last,
+            self._met_s,
+            off_s,
+            self._met,
+        )
+
+    def _once(self) -> "FloatArray":
+        plan, factor = self._plan, self._varied.compute
+        ranks = Ranks(factor, self._meet, self._computed, self._slowed)
+        given = self._prices, self._slowdown
+        if plan.two_streams is not None:
+            ends_s = recurrence.two_streams(plan.two_streams, *given, start_s=self._begins_s, ranks=ranks)
+        elif plan.can_sweep:
+            ends_s = recurrence.sweep(plan.steps, *given, start_s=self._begins_s, ranks=ranks)
+        else:
+            ends_s = self._one_by_one()
+        return np.asarray(np.broadcast_to(ends_s, self._begins_s.shape))
+
+    def _computed(self, operation: Operation, seconds: "FloatArray") -> None:
+        if not isinstance(operation, Communicate):  # one that sends nothing takes no time
+            self._busy_s[operation.part] += seconds
+
+    def _slowed(self, before: "FloatArray", after: "FloatArray") -> None:
+        """Take note of what communication slowed, by the part of the iteration that was on the GPU then."""
+        if self._slowdown == 1:
+            return
+        for part, seconds in self._parts_s.items():
+            had_s, has_s = (np.interp(one, self._compute_ends_s, seconds) for one in (before, after))
+            self._busy_s[part] += (has_s - had_s) * (self._slowdown - 1) * self._varied.compute
+
+    @cached_property
+    def _compute_ends_s(self) -> "FloatArray":
+        """Seconds of the compute stream by the end of each of its operations, from 0 on."""
+        assert self._plan.two_streams is not None
+        seconds = [self._prices[step.price] for step in self._plan.two_streams.compute]
+        return np.cumsum([0.0, *seconds])
+
+    @cached_property
+    def _parts_s(self) -> "dict[str, FloatArray]":
+        """Of these, the seconds of each part of the iteration."""
+        assert self._plan.two_streams is not None
+        parts = [step.operation.part for step in self._plan.two_streams.compute]  # type: ignore[union-attr]
+        seconds = np.diff(self._compute_ends_s)
+        return {part: np.cumsum([0.0, *(seconds * [one == part for one in parts])]) for part in set(parts)}
+
+    def _times_of(self, which: OperationId) -> CollectiveTimes:
+        if which not in self._times:
+            operation = self._plan.steps[which.stream][which.position].operation
+            assert isinstance(operation, Communicate)
+            drawn = self._varied.collectives
+            stretch = 1.0 if drawn is None else float(drawn[self._number[which]])
+            self._times[which] = CollectiveTimes(operation, self._topology, self._changes, stretch)
+        return self._times[which]
+
+    def _meet(self, stream: int, position: int, arrivals_s: "FloatArray", computing_s: "FloatArray") -> "FloatArray":
+        """Meet at a collective in all groups; compute goes on meanwhile, more slowly while a rank waits, too."""
+        which = OperationId(stream, position)
+        groups = group_order(self._times_of(which).operation.schedule.group)
+        begins_s, ends_s = np.empty(self._begins_s.shape), np.empty(self._begins_s.shape)
+        arrivals_s = np.broadcast_to(arrivals_s, begins_s.shape)
+        begins_s[groups], ends_s[groups] = self._begin(which, groups, arrivals_s[groups], computing_s)
+        return ends_s
+
+    def _begin(
+        self, which: OperationId, groups: "IntArray", arrivals_s: "FloatArray", computing_s: "FloatArray"
+    ) -> "tuple[FloatArray, FloatArray]":
+        """Return when groups whose ranks have all arrived begin, and when each rank is done; a group a row [s]."""
+        times = self._times_of(which)
+        starts_s = arrivals_s.max(axis=1)
+        late, held_s = latecomers(groups, arrivals_s, self._met_s[groups])
+        self._held_s[late] += held_s
+        self._last[late] += 1
+        slowed_for = computing_s[groups] if self._topology.compute_slows_links else None
+        ends_s = self._nics.ends_s(which, times, groups, starts_s) if slowed_for is None else None
+        if ends_s is None:
+            ends_s = times.ends_s(groups, starts_s, slowed_for)
+        self._waits_s[groups] += starts_s[:, None] - arrivals_s
+        self._comm_s[groups] += ends_s - starts_s[:, None]
+        self._met_s[groups] = np.maximum(self._met_s[groups], ends_s)
+        if self._watched is not None and (here := groups == self._watched).any():
+            row = int(here.any(axis=1).argmax())
+            self._met[which] = float(starts_s[row]), float(ends_s[here][0])
+        return np.broadcast_to(starts_s[:, None], groups.shape), ends_s
+
+    def _one_by_one(self) -> "FloatArray":
+        """Run ranks in the order of time, which holds for any program."""
+        waiting: dict[tuple[OperationId, int], dict[int, float]] = {}
+        planned: list[tuple[float, int, int]] = []
+        version = [0] * len(self._begins_s)
+
+        def plan(rank: int) -> None:
+            version[rank] += 1
+            if (then := ranks[rank].next_s()) < NEVER:
+                heapq.heappush(planned, (then, rank, version[rank]))
+
+        def arrive(rank: int, which: OperationId, now: float) -> None:
+            group = self._times_of(which).operation.schedule.group
+            arrived = waiting.setdefault((which, group.group_id(rank)), {})
+            arrived[rank] = now
+            if len(arrived) == group.size:
+                members = sorted(arrived)
+                began_s, ends_s = self._meet_one_group(which, members, [arrived[one] for one in members], ranks)
+                for member, end_s in zip(members, ends_s, strict=True):
+                    ranks[member].meet(which, began_s, end_s)
+                    plan(member)
+
+        ranks = [
+            OneRank(
+                self._plan.steps,
+                self._prices,
+                self._slowdown,
+                factor=float(factor),
+                start_s=float(start_s),
+                arrive=partial(arrive, rank),
+            )
+            for rank, (factor, start_s) in enumerate(zip(self._varied.compute, self._begins_s, strict=True))
+        ]
+        for rank in sorted(range(len(ranks)), key=lambda one: ranks[one].now):
+            ranks[rank].begin()
+            plan(rank)
+        while planned:
+            then, rank, number = heapq.heappop(planned)
+            if number == version[rank]:
+                ranks[rank].go(then)
+                plan(rank)
+        for rank, one in enumerate(ranks):
+            for part, seconds in one.busy_s.items():
+                self._busy_s[part][rank] += seconds
+        return np.array([one.now for one in ranks])
+
+    def _meet_one_group(
+        self, which: OperationId, members: list[int], arrivals_s: list[float], ranks: Sequence[OneRank]
+    ) -> tuple[float, list[float]]:
+        """Return when a group begins, and when each of its ranks is done [s].
+
+        Where other streams use the same links, both get half of them until the shorter collective ends, as two flows
+        without latency do.
+        """
+        groups, arrived = np.array([members]), np.array([arrivals_s])
+        computing_s = np.zeros(len(ranks))
+        computing_s[members] = [ranks[one].computing_s() for one in members]
+        begins_s, ends_s = self._begin(which, groups, arrived, computing_s)
+        began_s, found = float(begins_s[0, 0]), list(map(float, ends_s[0]))
+        own = self._times_of(which).operation.schedule.group
+        for place, member in enumerate(members):
+            for stream in range(len(self._plan.steps)):
+                running = ranks[member].running(stream) if stream != which.stream else None
+                if running is None or not isinstance(running[0], Communicate) or running[1] <= began_s:
+                    continue
+                if recurrence.share_links(running[0].schedule.group, own):
+                    together_s = min(running[1], found[place]) - began_s
+                    ranks[member].lengthen(stream, together_s)
+                    found[place] += together_s
+                    self._comm_s[member] += 2 * together_s
+                    self._off_s = max(self._off_s, 0.0) + (together_s if place == 0 else 0.0)
+        return began_s, found
+
+
+def latecomers(groups: "IntArray", arrivals_s: "FloatArray", met_s: "FloatArray") -> "tuple[IntArray, FloatArray]":
+    """Return the ranks that came last and had others wait, and for how long that was their own doing [s].
+
+    It is by how much longer than the typical rank of its group the last one took since its last collective. What that
+    one has left it late by, as a ring leaves some of its ranks, or a rank of another group for which it had to wait, is
+    not its own.
+
+    Args:
+        groups: ranks, a group a row.
+        arrivals_s: when each of them arrived [s].
+        met_s: when the last collective of each of them had ended [s].
+    """
+    last_s = arrivals_s.max(axis=1)
+    if not np.count_nonzero(last_s - arrivals_s.min(axis=1) > SAME_TIME * last_s):
+        return groups[:0, 0], last_s[:0]
+    rows, latest = np.arange(len(groups)), arrivals_s.argmax(axis=1)
+    own_s = last_s - _medians(arrivals_s)
+    # Most collectives leave all of their ranks at once.
+    are_apart = met_s != met_s[:, :1]
+    if np.count_nonzero(are_apart):
+        apart = np.flatnonzero(are_apart.any(axis=1))
+        own_s[apart] -= np.maximum(met_s[apart, latest[apart]] - _medians(met_s[apart]), 0.0)
+    is_late = own_s > SAME_TIME * last_s
+    return groups[rows, latest][is_late], own_s[is_late]
+
+
+def _medians(values: "FloatArray") -> "FloatArray":
+    """Return the median of each row, as `np.median` in a third of its time."""
+    size = values.shape[1]
+    low, high = (size - 1) // 2, size // 2
+    parted = np.partition(values, (low, high) if low < high else high, axis=1)
+    return np.asarray((parted[:, low] + parted[:, high]) / 2)
+
+
+class StepSums:
+    """What all steps so far took, summed over them for each rank."""
+
+    def __init__(self, world_size: int) -> None:
+        self._times_s: list[float] = []
+        self._ends_s: FloatArray = np.zeros(world_size)
+        self._busy_s = {part: np.zeros(world_size) for part in ITERATION_PARTS}
+        self._comm_s, self._waits_s, self._held_s, self._last = (np.zeros(world_size) for _ in range(4))
+        self._collectives = 0
+        self._off_s = 0.0
+
+    def add(self, found: RanksIteration, num_steps: int, num_collectives: int) -> float:
+        """Take a step in; return its time, from when the last rank was done with the one before [s]."""
+        taken_s = float(found.ends_s.max() - self._ends_s.max())
+        self._times_s += [taken_s / num_steps] * num_steps
+        self._ends_s = found.ends_s
+        for part, seconds in found.busy_s.items():
+            self._busy_s[part] += seconds
+        self._comm_s += found.comm_s
+        self._waits_s += found.waits_s
+        self._held_s += found.held_s
+        self._last += found.last
+        self._off_s += found.off_s
+        self._collectives += num_collectives
+        return taken_s
+
+    def timeline(self, spans: tuple[Span, ...], fidelity: str) -> Timeline:
+        """Return the mean step, as the rank saw it that was done last."""
+        number, slowest = len(self._times_s), slowest_rank(self._ends_s)
+        busy_s = {part: float(seconds[slowest]) / number for part, seconds in self._busy_s.items()}
+        mean_s = float(self._ends_s[slowest]) / number
+        found = make_timeline(mean_s, busy_s, spans)
+        return replace(
+            found,
+            comm_s=float(self._comm_s[slowest]) / number,
+            iterations_s=tuple(self._times_s),
+            waits=self._waits(number),
+            off_s=self._off_s / number,
+            fidelity=fidelity,
+        )
+
+    def _waits(self, number: int) -> RankWaits:
+        latest = np.argsort(-self._held_s, kind="stable")[:MOST_LATE_RANKS]
+        late = tuple(
+            LateRank(
+                rank=int(rank),
+                share=float(self._last[rank] / max(self._collectives, 1)),
+                held_s=float(self._held_s[rank] / number),
+            )
+            for rank in latest
+            if self._held_s[rank] > 0
+        )
+        waits_s = self._waits_s / number
+        least_s, most_s = float(waits_s.min()), float(waits_s.max())
+        return RankWaits(mean_s=float(waits_s.mean()), least_s=least_s, most_s=most_s, late=late)
