@@ -33,7 +33,7 @@ from simnet.collectives import algorithms
 from simnet.core import files, parsing, templates, units
 from simnet.core.bounded_types import Precision
 from simnet.core.registry import tag_of
-from simnet.engine import result, result, scenario, step_times
+from simnet.engine import result, scenario, step_times
 from simnet.report import card_page
 from simnet.strategies import step_file
 from simnet.validation.lab import campaign

@@ -1,14 +1,14 @@
 """What a result says between: calibrations drawn from given intervals, and the 90 % intervals that follow from them.
 
 Every fitted value is drawn on its own: log-normal around the value, with its own width below and above it, so that 5 %
-of the draws lie below the given interval and 5 % above. A file does not know how the errors of its values correlate:
+of the draws lie below the given interval and 5 % above. The draws of one value are spread evenly over its distribution,
+one in each of as many equal parts (Latin hypercube). A file does not know how the errors of its values correlate:
 errors that a fit made together (a latency too low and a bandwidth too low) are drawn as if they were independent, which
-makes intervals wider than they need be. The draws of all values together are spread evenly over their joint
-distribution (a Kronecker sequence), so that few suffice; the model's own error, of which nothing else depends, is not
-drawn but integrated.
+makes intervals wider than they need be. The model's own error depends on none of them: it is not drawn but integrated,
+so that 50 draws are surer than 200 were with it (docs/explanation/fits.md).
 
-Source: H. Niederreiter, "Random Number Generation and Quasi-Monte Carlo Methods", SIAM 1992, chapter 3, on sequences of
-multiples of square roots of primes (Richtmyer).
+Source: M. D. McKay, R. J. Beckman, W. J. Conover, "A Comparison of Three Methods for Selecting Values of Input
+Variables in the Analysis of Output from a Computer Code", Technometrics 21, 1979.
 """
 
 import math
@@ -36,7 +36,8 @@ CONFIDENCE = 0.9
 SIGMAS = 1.6448536269514722
 """The 95 % point of the standard normal distribution: a 90 % interval reaches so far on either side."""
 DRAWS, LEAST_DRAWS = 50, 20
-"""Draws where the user does not say, as sure as 200 drawn at random (docs/explanation/uncertainty.md), and the least."""
+"""Draws where the user does not say, and the least."""
+SEED = 0
 MOST_DRAWN_RANKS = 4096
 """Ranks that are not alike of which an iteration takes at most some tens of milliseconds."""
 LEAST_EFFECT = 0.01
@@ -45,8 +46,6 @@ COMPUTE = ("forward", "backward")
 """What the key "compute" of a workload with times stands for."""
 FREE_FACTORS = ("compute_factor",)
 """Numbers that may lie on both sides of 1; of all others, one below 1 is a fraction, and stays one."""
-BESIDE = 200
-"""A dimension of draws that no value of a scenario has."""
 ERROR_FILE = ("published", "model_error.toml")
 Spread = Annotated[float, Meta(ge=1.0, le=1000.0)]
 
@@ -244,14 +243,14 @@ def drawn_calibrations(given: Calibration, count: int) -> Iterator[Calibration]:
 def _drawn_factors(known: Intervals, count: int) -> Iterator[dict[str, float]]:
     """Yield the factors on all values of each draw, by key."""
     check_draws(count)
-    columns = [(key, ends, normals(number, count)) for number, (key, ends) in enumerate(sorted(known.items()))]
+    columns = [(key, ends, normals(key, count)) for key, ends in known.items()]
     for draw in range(count):
         yield {key: _factor(normal[draw], ends) for key, ends, normal in columns}
 
 
 def error_factors(error: float, count: int) -> list[float]:
     """Return so many factors of an error at 90 %, drawn beside whatever else `drawn_scenarios` draws."""
-    return [math.exp(normal * math.log(error) / SIGMAS) for normal in normals(BESIDE, count)]
+    return [math.exp(normal * math.log(error) / SIGMAS) for normal in normals("model error", count)]
 
 
 def check_draws(count: int) -> None:
@@ -270,21 +269,15 @@ def _factor(normal: float, ends: tuple[float, float]) -> float:
 
 
 @lru_cache(maxsize=1024)
-def normals(dimension: int, count: int) -> tuple[float, ...]:
-    """Return values of the standard normal distribution, those of one dimension of evenly spread points."""
-    from statistics import NormalDist  # which most runs need not load
+def normals(key: str, count: int) -> tuple[float, ...]:
+    """Return values of the standard normal distribution, one in each of `count` equal parts of it, shuffled."""
+    from random import Random  # both of which most runs need not load
+    from statistics import NormalDist
 
-    normal, step = NormalDist(), math.sqrt(_prime(dimension)) % 1
-    return tuple(normal.inv_cdf((0.5 + (number + 1) * step) % 1) for number in range(count))
-
-
-@lru_cache(maxsize=1024)
-def _prime(number: int) -> int:
-    """Return a prime by its number, from 0: 2."""
-    found = 2 if not number else _prime(number - 1) + 1
-    while any(found % divisor == 0 for divisor in range(2, math.isqrt(found) + 1)):
-        found += 1
-    return found
+    normal = NormalDist()
+    found = [normal.inv_cdf((part + 0.5) / count) for part in range(count)]
+    Random(f"{SEED}/{key}").shuffle(found)
+    return tuple(found)
 
 
 # ---- intervals that follow

@@ -19,18 +19,16 @@ ROOT = Path(__file__).resolve().parents[2]
 SIMPY_ROOMS = (
     "simnet/engine/links.py",
     "simnet/engine/gpu.py",
-    "simnet/engine/execute_schedule.py",
-    "simnet/engine/event_runner.py",
+    "simnet/engine/exact.py",
 )
 SIMULATOR = (
     "simpy",
     "simnet.cluster.topology",
     "simnet.engine.simulation",
     "simnet.engine.gpu",
-    "simnet.engine.gpu_sharing",
     "simnet.engine.links",
-    "simnet.engine.event_runner",
-    "simnet.engine.folded_runner",
+    "simnet.engine.exact",
+    "simnet.engine.recurrence",
 )
 # Of the room of reports these ask: the explorer, and what a report holds.
 ASKING = {"contents", "explorer_live", "explorer_static_page"}

@@ -47,7 +47,7 @@ def scenario() -> Scenario:
 
 @cache
 def gradient_bytes() -> float:
-    return sum(one.num_elements for one in StepTimer(scenario())._prepared.step.tensors) * 2
+    return sum(one.num_elements for one in StepTimer(scenario()).prepared.step.tensors) * 2
 
 
 @cache
@@ -95,7 +95,7 @@ def test_a_dense_exchange_takes_the_time_of_its_bytes_after_forward() -> None:
 
 
 def test_full_sharding_gathers_twice_all_but_the_root_and_is_bound_by_the_nic() -> None:
-    step = StepTimer(scenario())._prepared.step
+    step = StepTimer(scenario()).prepared.step
     root_bytes = 2 * sum(one.num_elements for one in step.tensors if not block_of(one.name))
     nic_bytes = OF_ALL_RANKS * (3 * gradient_bytes() - root_bytes)
     result = simulate(replace(scenario(), strategy=FullShard())).result

@@ -94,7 +94,7 @@ def test_shipped_experiments_take_the_same_times():
     settings = {name: PreparedScenario(load_experiment(name).at({})) for name in files.names("experiments")}
     without_faults = {name: setting for name, setting in settings.items() if setting.topology.is_symmetric}
     assert len(without_faults) >= 15
-    for name, setting in without_faults.items():
+    for setting in without_faults.values():
         for strategy in filter(None, (setting.scenario.strategy, setting.scenario.baseline)):
             loop, clock = both(setting.timed(setting.plan(strategy)), setting.topology, 1.1)
             same(loop, clock)

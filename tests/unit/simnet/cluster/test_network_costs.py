@@ -112,7 +112,7 @@ def test_a_result_beyond_the_measured_nodes_says_so_and_is_wider():
 def test_the_costs_of_a_library_are_drawn_within_their_intervals():
     mpi = LibraryCosts(carries=("one_bit_adam",), efficiency=0.5, intervals={"efficiency": (0.5, 2.0)})
     given_ = Calibration(libraries={"mpi": mpi})
-    drawn = {intervals.draw_calibration(given_, d).libraries["mpi"].efficiency for d in intervals.draws(20)}
+    drawn = {one.libraries["mpi"].efficiency for one in intervals.drawn_calibrations(given_, 20)}
     assert len(drawn) > 15
 
 

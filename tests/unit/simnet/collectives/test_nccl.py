@@ -15,7 +15,6 @@ from simnet.collectives import algorithms, broadcast, link_loads, nccl
 from simnet.core.errors import SimnetError
 from simnet.engine import intervals
 from simnet.engine.exact import Exact
-from simnet.engine.intervals import Draw
 from simnet.engine.prepared_scenario import TimedProgram
 from simnet.engine.scenario import RunSettings
 from simnet.engine.simulation import simulate
@@ -197,7 +196,7 @@ def test_bandwidths_scale_with_the_links() -> None:
 def test_drawn_costs_move_the_time_and_fractions_stay_fractions() -> None:
     keys = ("start", "inter_node_hop", "exposed", "inter_node_efficiency")
     wide = replace(FITTED, intervals={f"nccl.{key}": (0.5, 3.0) for key in keys}, inter_node=LinkCalibration())
-    drawn = [intervals.draw_calibration(wide, Draw(number, 20)).nccl for number in range(20)]
+    drawn = [one.nccl for one in intervals.drawn_calibrations(wide, 20)]
     assert len({one.exposed for one in drawn if one}) > 10
     assert all(one is not None and one.exposed <= 1 and one.inter_node_efficiency <= 1 for one in drawn)  # type: ignore[operator]
     result = simulate(scenario(DenseAllReduce(), 2, calibration=wide, run=RunSettings(draws=20)))

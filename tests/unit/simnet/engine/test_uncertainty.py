@@ -12,7 +12,7 @@ from simnet.cluster.hardware import Calibration, LinkCalibration, SlowNode
 from simnet.cluster.kernel_times import KernelTime
 from simnet.core.units import Duration
 from simnet.engine import intervals
-from simnet.engine.intervals import default_draws, with_default_draws
+from simnet.engine.intervals import with_default_draws
 from simnet.engine.scenario import RunSettings, load
 from simnet.engine.simulation import simulate, with_influences
 from simnet.strategies import DenseAllReduce, OneBitAdam
@@ -30,20 +30,9 @@ LINKS = Calibration(
 GIVEN = scenario(OneBitAdam(), calibration=LINKS, baseline=DenseAllReduce(), run=RunSettings(draws=20))
 
 
-@pytest.fixture(autouse=True)
-def few_draws():
-    """Draw as many as a user gets."""
-
-
-@pytest.mark.parametrize(("points", "draws"), [(1, 200), (5, 200), (10, 100), (50, 20), (1000, 20)])
-def test_many_points_get_fewer_draws(points, draws):
-    assert default_draws(points) == draws
-
-
 def test_a_speedup_is_drawn_by_default():
     asked = replace(GIVEN, run=RunSettings())
-    assert with_default_draws(asked).run.draws == 200
-    assert with_default_draws(asked, 10).run.draws == 100
+    assert with_default_draws(asked).run.draws == with_default_draws(asked, 10).run.draws == intervals.DRAWS
 
 
 @pytest.mark.parametrize(
@@ -61,9 +50,9 @@ def test_what_says_how_many_or_has_no_use_for_draws_is_left(left):
     assert with_default_draws(left) is left
 
 
-def test_ranks_that_are_not_alike_get_few_draws_and_very_many_of_them_none():
+def test_ranks_that_are_not_alike_get_draws_and_very_many_of_them_none():
     slow = replace(GIVEN, run=RunSettings(), cluster=replace(GIVEN.cluster, slow_nodes=(SlowNode(node=0),)))
-    assert with_default_draws(slow).run.draws == intervals.LEAST_DRAWS
+    assert with_default_draws(slow).run.draws == intervals.DRAWS
     assert with_default_draws(slow, 2) is slow
     many = replace(slow, cluster=replace(slow.cluster, num_nodes=intervals.MOST_DRAWN_RANKS + 1))
     assert with_default_draws(many) is many

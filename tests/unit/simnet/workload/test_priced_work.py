@@ -137,7 +137,7 @@ def test_drawn_times_fill_the_interval() -> None:
             "workload": {"num_elements": 1000, "work": {key: getattr(WORK, key) for key in WORK.__struct_fields__}},
         }
     )
-    drawn = [intervals.draw_scenario(whole, draw) for draw in intervals.draws(200)]
+    drawn = intervals.drawn_scenarios(whole, 200)
     times = sorted(training_step.resolve(one.workload, one.cluster, one.calibration).forward_s for one in drawn)
     usual = training_step.resolve(whole.workload, whole.cluster, whole.calibration).forward_s
     low, high = roofline.attainments().either.factors

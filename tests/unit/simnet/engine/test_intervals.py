@@ -15,7 +15,7 @@ from simnet.core.errors import SimnetError
 from simnet.core.schema import build
 from simnet.core.units import Bandwidth, Duration, Size
 from simnet.engine import intervals
-from simnet.engine.intervals import draw_calibration, draw_workload, draws
+from simnet.engine.intervals import drawn_calibrations, drawn_scenarios
 from simnet.engine.scenario import RunSettings
 from simnet.engine.simulation import simulate
 from simnet.report.result_page import result_page
@@ -45,7 +45,7 @@ NUMBER = 400
 
 
 def test_a_tenth_of_the_draws_lies_outside_the_interval_half_on_either_side():
-    drawn = [draw_calibration(GIVEN, draw).inter_node.alpha_s / 20e-6 for draw in draws(NUMBER)]
+    drawn = [one.inter_node.alpha_s / 20e-6 for one in drawn_calibrations(GIVEN, NUMBER)]
     assert sum(value < 0.5 for value in drawn) == 0.05 * NUMBER
     assert sum(value > 3.0 for value in drawn) == 0.05 * NUMBER
     assert sum(value < 1.0 for value in drawn) == 0.5 * NUMBER
@@ -55,21 +55,20 @@ def test_a_tenth_of_the_draws_lies_outside_the_interval_half_on_either_side():
 @pytest.mark.parametrize("count", [20, 50, 200])
 def test_few_draws_give_no_narrower_an_interval_than_many(count):
     given = replace(GIVEN, intervals={"inter_node.latency": (0.5, 3.0)})
-    drawn = [draw_calibration(given, draw).inter_node.alpha_s / 20e-6 for draw in draws(count)]
+    drawn = [one.inter_node.alpha_s / 20e-6 for one in drawn_calibrations(given, count)]
     assert intervals.middle_90_percent(drawn) == pytest.approx((0.5, 3.0), rel=0.07)
 
 
 def test_two_values_are_drawn_without_regard_to_each_other():
-    drawn = [draw_calibration(GIVEN, draw) for draw in draws(NUMBER)]
+    drawn = list(drawn_calibrations(GIVEN, NUMBER))
     slow = [one.inter_node.alpha_s > 20e-6 for one in drawn]
     both = sum(is_slow and one.memory_bytes_per_s > 1e12 for is_slow, one in zip(slow, drawn, strict=True))
     assert both / NUMBER == pytest.approx(0.25, abs=4 * math.sqrt(0.25 * 0.75 / NUMBER))
 
 
 def test_draws_keep_types_and_bounds_and_are_the_same_again():
-    for draw in draws(200):
-        drawn = draw_calibration(GIVEN, draw)
-        assert drawn == draw_calibration(GIVEN, draw)
+    for drawn, again in zip(drawn_calibrations(GIVEN, 200), drawn_calibrations(GIVEN, 200), strict=True):
+        assert drawn == again
         assert isinstance(drawn.inter_node.alpha_s, Duration)
         assert isinstance(drawn.memory_bytes_per_s, Bandwidth)
         assert drawn.backward_slowdown >= 1
@@ -81,16 +80,15 @@ def test_draws_keep_types_and_bounds_and_are_the_same_again():
 
 def test_a_value_is_drawn_alike_whatever_else_has_an_interval():
     alone = replace(GIVEN, intervals={"inter_node.latency": (0.5, 3.0)})
-    for draw in draws(20):
-        one, two = (draw_calibration(given, draw).inter_node.alpha_s for given in (GIVEN, alone))
-        assert one == two
+    one, two = ([drawn.inter_node.alpha_s for drawn in drawn_calibrations(given, 20)] for given in (GIVEN, alone))
+    assert one == two
 
 
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("inter_node.latencies", "intervals: 'inter_node.latencies': 'latencies': unknown key.*latency"),
-        ("kernels.merge.launch", "intervals: 'kernels.merge.launch': 'merge': unknown key"),
+        ("inter_node.latencies", "intervals: 'inter_node.latencies': unknown key.*latency"),
+        ("kernels.merge.launch", "intervals: 'kernels.merge': unknown key"),
         ("title", "intervals: 'title': holds no number to draw"),
     ],
 )
@@ -152,7 +150,7 @@ def test_compute_rows_are_drawn_within_their_interval_and_what_scaling_may_be_of
     sure = replace(given, compute=(replace(row, interval=(0.8, 1.25)),))
     assert training_step.compute_interval(sure, cluster) == pytest.approx((0.8, 1.25))
     whole = replace(scenario(), cluster=cluster, workload=sure)
-    drawn = [intervals.draw_scenario(whole, draw).workload.compute[0].samples_per_s for draw in draws(200)]
+    drawn = [one.workload.compute[0].samples_per_s for one in drawn_scenarios(whole, 200)]
     low, high = intervals.middle_90_percent(drawn)
     assert (low, high) == pytest.approx((100 / 1.25, 100 / 0.8), rel=0.02)
     times = replace(row, samples_per_s=None, step_s=Duration(0.16))
@@ -179,7 +177,7 @@ def test_the_shipped_estimates_of_gpus_hold_what_was_published_of_them(name):
     assert launch_low < 2.8e-6
     assert launch_high > 49e-6
     assert given.intervals["backward_slowdown"][1] >= 1.4
-    drawn = [draw_calibration(given, draw) for draw in draws(50)]
+    drawn = list(drawn_calibrations(given, 50))
     for field in ("codec_efficiency", "memory_bytes_per_s", "kernel_launch_s", "backward_slowdown"):
         assert len({getattr(one, field) for one in drawn}) > 20, field
 
@@ -210,7 +208,7 @@ def test_too_few_draws_for_an_interval_are_refused(count: int) -> None:
 @pytest.mark.parametrize("factor", [0.9, 1.0, 1.1])
 def test_a_compute_factor_is_drawn_on_both_sides_of_one(factor):
     given = replace(scenario().workload, compute_factor=factor, intervals={"compute_factor": (0.5, 2.0)})
-    drawn = [draw_workload(given, draw).compute_factor for draw in draws(200)]
+    drawn = [one.workload.compute_factor for one in drawn_scenarios(replace(scenario(), workload=given), 200)]
     low, high = intervals.middle_90_percent(drawn)
     assert (low, high) == pytest.approx((0.5 * factor, 2.0 * factor), rel=0.03)
 
@@ -224,3 +222,42 @@ def test_an_unsure_compute_factor_widens_the_interval_of_the_result():
         widths.append(high / low)
     assert widths[0] == 1
     assert widths[1] == pytest.approx(4, rel=0.1)
+
+
+@pytest.mark.parametrize("error", [1.05, 1.353, 3.0])
+def test_the_error_of_the_model_is_integrated_as_very_many_draws_of_it_would_have_it(error):
+    drawn = [one.inter_node.alpha_s for one in drawn_calibrations(GIVEN, 50)]
+    factors = [math.exp(normal * math.log(error) / intervals.SIGMAS) for normal in intervals.normals("e", 2000)]
+    expected = intervals.middle_90_percent([value * factor for value in drawn for factor in factors])
+    assert intervals.middle_90_percent(drawn, error) == pytest.approx(expected, rel=0.01)
+
+
+def test_where_the_target_is_never_reached_the_interval_says_so():
+    assert intervals.middle_90_percent([0.0, 0.0, 1.0, 2.0], 1.2)[0] == 0
+    assert intervals.middle_90_percent([1.0, 2.0, math.inf, math.inf], 1.2)[1] == math.inf
+
+
+def test_fifty_draws_are_surer_than_two_hundred_were_with_the_error_drawn_among_them():
+    assert intervals.DRAWS == 50
+    wide = {f"key{number}": (0.6, 1.7) for number in range(9)}
+
+    def values(count, seed):
+        keys = [f"{seed}/{key}" for key in wide]
+        columns = [intervals.normals(key, count) for key in keys]
+        return [math.exp(max(sum(row[:5]), sum(row[4:])) / 9) for row in zip(*columns, strict=True)]
+
+    def worst(count, ends_of):
+        true = intervals.middle_90_percent(values(4000, "true"), 1.353)
+        off = [
+            [math.log(end / known) for end, known in zip(ends_of(count, seed), true, strict=True)] for seed in range(12)
+        ]
+        return max(math.sqrt(sum(one[side] ** 2 for one in off) / len(off)) for side in (0, 1))
+
+    def drawn_among_them(count, seed):
+        errors = (math.exp(z * math.log(1.353) / intervals.SIGMAS) for z in intervals.normals(f"{seed}/e", count))
+        return intervals.middle_90_percent([v * e for v, e in zip(values(count, seed), errors, strict=True)])
+
+    def integrated(count, seed):
+        return intervals.middle_90_percent(values(count, seed), 1.353)
+
+    assert worst(50, integrated) < worst(200, drawn_among_them)
