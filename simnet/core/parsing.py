@@ -11,8 +11,8 @@ MAX_DEPTH = 50
 # No float is larger; and Python writes no whole number of more than 4,300 digits.
 MAX_BITS = 1024
 LONG_NUMBER = "a whole number of more than 300 digits; write a shorter one"
+DEEP = f"nested deeper than {MAX_DEPTH} levels; write fewer levels"
 _DELIMITERS = ",;\t"
-_DEEP = f"nested deeper than {MAX_DEPTH} levels; write fewer levels"
 
 
 def parse_toml(text: str, where: str) -> dict[str, object]:
@@ -96,7 +96,7 @@ def check_plain(data: object, where: str) -> None:
         level = [item for value in level for _, item in _items(value)]
         if not level:
             return
-    raise SimnetError(f"{where}: {_DEEP}")
+    raise SimnetError(f"{where}: {DEEP}")
 
 
 def _is_long(value: object) -> bool:
@@ -132,7 +132,7 @@ def _refused(error: ValueError | RecursionError, where: str, language: str) -> S
     """Return what a parser has refused as a sentence, where Python's own words are for programmers."""
     match error:
         case RecursionError():
-            return SimnetError(f"{where}: {_DEEP}")
+            return SimnetError(f"{where}: {DEEP}")
         case UnicodeDecodeError():
             text = f"not UTF-8 text (byte {error.start}); save it as UTF-8"
         case UnicodeEncodeError():
