@@ -1,6 +1,5 @@
 """Text to plain data: TOML, JSON and tables, read strictly, and within limits that the whole program can bear."""
 
-import json
 import tomllib
 from collections.abc import Iterable, Iterator
 
@@ -44,6 +43,8 @@ def parse_json(data: bytes, where: str, *, unique: bool = True) -> object:
     Raises:
         SimnetError: it is no JSON, is nested too deep, or holds a number that is too long.
     """
+    import json  # which a scenario in TOML need not load
+
     try:
         text = data.decode("utf-8-sig")
         value = json.loads(text, object_pairs_hook=_table if unique else None)
@@ -130,6 +131,8 @@ def _table(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _refused(error: ValueError | RecursionError, where: str, language: str) -> SimnetError:
     """Return what a parser has refused as a sentence, where Python's own words are for programmers."""
+    import json
+
     match error:
         case RecursionError():
             return SimnetError(f"{where}: {DEEP}")
