@@ -167,14 +167,13 @@ def points(count: int) -> Case:
 
 def seconds_of(case: Case, checkouts: Sequence[Checkout], beyond: Case | None = None) -> list[float]:
     """Return the best of each checkout, less the best of what it is to be beyond."""
-    found = [one.seconds for one in in_turns(case, list(checkouts))]
-    if beyond is None:
-        return found
-    return [one - less.seconds for one, less in zip(found, in_turns(beyond, list(checkouts)), strict=True)]
+    cases = [case] if beyond is None else [case, beyond]
+    rounds = [[in_turns(one._replace(repeat=1), list(checkouts)) for one in cases] for _ in range(case.repeat)]
+    best = [[min(times).seconds for times in zip(*of_case, strict=True)] for of_case in zip(*rounds, strict=True)]
+    return best[0] if beyond is None else [one - less for one, less in zip(*best, strict=True)]
 
 
 def cells_of(found: Sequence[float]) -> list[str]:
-    """Return both times and their ratio."""
     before, after = found
     return [format_seconds(before), format_seconds(after), f"{after / before:.2f}"]
 
@@ -220,7 +219,8 @@ def draw(measured: dict[str, tuple[str, list[tuple[int, list[float]]]]], path: P
             for place, (name, colour) in enumerate((("before", figure.VERMILION), ("after", figure.BLUE))):
                 panel.plot(numbers, [1e3 * found[place] for _, found in curve], "o-", color=colour, label=name)
             panel.set(xscale="log", yscale="log", xlabel=axis, ylabel="ms", title=title)
-            panel.grid(visible=True, which="major", alpha=0.3)
+            figure.log_numbers(panel.xaxis)
+            figure.log_numbers(panel.yaxis, (1.0, 2.0, 5.0))
             panel.legend()
         for panel in list(panels):
             panel.axis("off")
