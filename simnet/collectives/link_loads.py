@@ -136,11 +136,13 @@ def _work_of_ranks(schedule: Schedule, nodes_per_leaf: int) -> tuple[tuple[int, 
 def _work_of(schedule: Schedule, rank: int) -> tuple[int, int, int]:
     rounds, sends, chunks = 0, 0, 0
     for round_ in schedule.rounds:
-        posted = [round_.sends(rank, index) for index in range(round_.repeat)]
-        busy = sum(bool(mine) for mine in posted)
+        # Where every repetition is alike for the rank, one of them counts for all.
+        alike = round_.repeat if round_.same_pairs else 1
+        posted = [round_.sends(rank, index) for index in range(0, round_.repeat, alike)]
+        busy = alike * sum(bool(mine) for mine in posted)
         rounds += min(busy, 1) if round_.at_once else busy
-        sends += sum(map(len, posted))
-        chunks += sum(send.width for mine in posted for send in mine)
+        sends += alike * sum(map(len, posted))
+        chunks += alike * sum(send.width for mine in posted for send in mine)
     return rounds, sends, chunks
 
 
@@ -208,10 +210,11 @@ def _tallies_of(schedule: Schedule, topology: Topology) -> tuple[Tallies, ...]:
 
 def _tallies(schedule: Schedule, ranks: Sequence[int], round_: Round, nodes_per_leaf: int, has_leaves: bool) -> Tallies:
     """Return one entry for each set of repetitions with equal loads; each has at most one tally a level."""
-    every = tuple((index, 1) for index in range(round_.repeat))
+    distinct = round_.distinct_loads
     # `distinct_loads` speaks of NICs and ports alone: with leaf switches, repetitions that are posted together may
     # differ on the uplinks, so that all of them are counted.
-    distinct = every if round_.distinct_loads is None or (round_.at_once and has_leaves) else round_.distinct_loads
+    if distinct is None or (round_.at_once and has_leaves):
+        distinct = tuple((index, 1) for index in range(round_.repeat))
     seen = [(_tally_one(schedule, ranks, round_, index, nodes_per_leaf), times) for index, times in distinct]
     if round_.at_once:
         return (tuple(_joined(seen, round_.repeat)),)
