@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -81,14 +82,17 @@ def command(form: str, output: Path | None) -> None:
 
 def findings() -> Iterator[Finding]:
     """Look for everything, in the order of the page."""
-    yield from _machine()
-    for name, least in PACKAGES.items():
-        yield _package("simulator", name, least, "all commands", "pip install binsgdm")
-    for name, least, needed_for, repair in EXTRAS:
-        yield _package("extras", name, least, needed_for, repair)
-    yield _browser()
-    yield from _gpu()
-    yield from _lab()
+    with ThreadPoolExecutor(max_workers=1) as meanwhile:
+        asked = meanwhile.submit(lambda: list(_gpu()))  # importing torch takes longer than all else together
+        yield from _machine()
+        for name, least in PACKAGES.items():
+            yield _package("simulator", name, least, "all commands", "pip install binsgdm")
+        for name, least, needed_for, repair in EXTRAS:
+            yield _package("extras", name, least, needed_for, repair)
+        yield _browser()
+        lab = list(_lab())
+        yield from asked.result()
+        yield from lab
 
 
 def _page(found: list[Finding]) -> Page:

@@ -1,6 +1,7 @@
 """The command `simnet`: finds the module of a subcommand when it is called, so that each starts fast."""
 
 import errno
+import gc
 import importlib
 import sys
 from collections.abc import Sequence
@@ -38,6 +39,8 @@ COMMANDS: dict[str, str] = {
 }
 # Former names of commands, which still work and are not listed.
 ALIASES = {"race": "time-to-target"}
+GARBAGE_AFTER = 50_000
+"""How many more objects there are before Python looks for garbage among the new ones."""
 INTERRUPTED = 130
 INTERRUPTION = "simnet: interrupted; nothing was written"
 
@@ -146,6 +149,8 @@ def cli() -> None:
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
+    # Most of what a command makes stays until it ends: a search for garbage finds little, and at the end costs most.
+    gc.set_threshold(GARBAGE_AFTER)
     try:
         sys.exit(cli(args=args, prog_name="simnet", standalone_mode=False))
     except click.ClickException as error:
@@ -158,6 +163,8 @@ def main(args: Sequence[str] | None = None) -> None:
         refuse(_reason(error))
         silence(sys.stdout)
         sys.exit(Failure.exit_code)
+    finally:
+        gc.freeze()
 
 
 def _reason(error: OSError | UnicodeEncodeError) -> str:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +28,8 @@ def say(text: "str | Page") -> None:
     if isinstance(text, str):
         click.echo(harmless(text.removesuffix("\n")))
     elif _is_drawn(sys.stdout):
+        import shutil  # which a pipe need not load
+
         # Click takes colours out of what goes into a pipe, unless it is told that they are wanted.
         click.echo(coloured(text.drawn(shutil.get_terminal_size().columns)), color=True)
     else:

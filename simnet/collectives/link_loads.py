@@ -7,7 +7,7 @@ sweeps vary, are multiplied in later.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
@@ -148,11 +148,13 @@ def _work_of_ranks(schedule: Schedule, nodes_per_leaf: int) -> tuple[tuple[int, 
 def _work_of(schedule: Schedule, rank: int) -> tuple[int, int, int]:
     rounds, sends, chunks = 0, 0, 0
     for round_ in schedule.rounds:
-        posted = [round_.sends(rank, index) for index in range(round_.repeat)]
-        busy = sum(bool(mine) for mine in posted)
+        # Where every repetition is alike for the rank, one of them counts for all.
+        alike = round_.repeat if round_.same_pairs else 1
+        posted = [round_.sends(rank, index) for index in range(0, round_.repeat, alike)]
+        busy = alike * sum(bool(mine) for mine in posted)
         rounds += min(busy, 1) if round_.at_once else busy
-        sends += sum(map(len, posted))
-        chunks += sum(send.width for mine in posted for send in mine)
+        sends += alike * sum(map(len, posted))
+        chunks += alike * sum(send.width for mine in posted for send in mine)
     return rounds, sends, chunks
 
 
@@ -207,7 +209,8 @@ Tallies = tuple[tuple[_Tally, ...], ...]
 
 @lru_cache(maxsize=16_384)
 def _all_tallies(schedule: Schedule, nodes_per_leaf: int, has_leaves: bool) -> tuple[Tallies, ...]:
-    return tuple(_tallies(schedule, round_, nodes_per_leaf, has_leaves) for round_ in schedule.rounds)
+    ranks = tuple(representatives(schedule, nodes_per_leaf))
+    return tuple(_tallies(schedule, ranks, round_, nodes_per_leaf, has_leaves) for round_ in schedule.rounds)
 
 
 def _tallies_of(schedule: Schedule, topology: Topology) -> tuple[Tallies, ...]:
@@ -215,13 +218,14 @@ def _tallies_of(schedule: Schedule, topology: Topology) -> tuple[Tallies, ...]:
     return _all_tallies(schedule, topology.nodes_per_leaf, topology.has_leaves)
 
 
-def _tallies(schedule: Schedule, round_: Round, nodes_per_leaf: int, has_leaves: bool) -> Tallies:
+def _tallies(schedule: Schedule, ranks: Sequence[int], round_: Round, nodes_per_leaf: int, has_leaves: bool) -> Tallies:
     """Return one entry for each set of repetitions with equal loads; each has at most one tally a level."""
-    every = tuple((index, 1) for index in range(round_.repeat))
+    distinct = round_.distinct_loads
     # `distinct_loads` speaks of NICs and ports alone: with leaf switches, repetitions that are posted together may
     # differ on the uplinks, so that all of them are counted.
-    distinct = every if round_.distinct_loads is None or (round_.at_once and has_leaves) else round_.distinct_loads
-    seen = [(_tally_one(schedule, round_, index, nodes_per_leaf), times) for index, times in distinct]
+    if distinct is None or (round_.at_once and has_leaves):
+        distinct = tuple((index, 1) for index in range(round_.repeat))
+    seen = [(_tally_one(schedule, ranks, round_, index, nodes_per_leaf), times) for index, times in distinct]
     if round_.at_once:
         return (tuple(_joined(seen, round_.repeat)),)
     runs: Counter[tuple[_Tally, ...]] = Counter()
@@ -262,14 +266,16 @@ def _joined(seen: list[tuple[tuple[_Tally, ...], int]], posts: int) -> Iterator[
             )
 
 
-def _tally_one(schedule: Schedule, round_: Round, index: int, nodes_per_leaf: int) -> tuple[_Tally, ...]:
+def _tally_one(
+    schedule: Schedule, ranks: Sequence[int], round_: Round, index: int, nodes_per_leaf: int
+) -> tuple[_Tally, ...]:
     """Count one repetition over the ranks that stand for all."""
     group = schedule.group
     per_node = group.ranks_per_node
     loads: dict[bool, Counter[LinkId]] = {False: Counter(), True: Counter()}
     widths = {False: 0, True: 0}
     posts = 0
-    for rank in representatives(schedule, nodes_per_leaf):
+    for rank in ranks:
         sends = round_.sends(rank, index)
         posts = max(posts, len(sends))
         for send in filter(attrgetter("width"), sends):

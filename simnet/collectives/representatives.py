@@ -33,7 +33,8 @@ def representatives(schedule: Schedule, nodes_per_leaf: int) -> Iterator[int]:
     if schedule.nodes_are_symmetric:
         nodes = range(1 if one_leaf else _nodes_of_a_period(group, nodes_per_leaf))
     elif one_leaf and schedule.busiest_nodes:
-        nodes = (_node_at(schedule, position) for position in schedule.busiest_nodes)
+        _, first_rail = group.levels()
+        nodes = (first_rail.rank_at(0, position) // group.ranks_per_node for position in schedule.busiest_nodes)
     rails = 1 if schedule.rails_are_symmetric else group.ranks_per_node
     return (node * group.ranks_per_node + rail for node in nodes for rail in range(rails))
 
@@ -42,9 +43,3 @@ def _nodes_of_a_period(group: Group, nodes_per_leaf: int) -> int:
     """Return after how many nodes leaves are loaded alike again: groups that end within a leaf do not turn with it."""
     reached = max(group.size * group.stride // group.ranks_per_node, 1)
     return nodes_per_leaf if reached == group.num_nodes else math.lcm(reached, nodes_per_leaf)
-
-
-def _node_at(schedule: Schedule, position: int) -> int:
-    """Return the node at a position of the first rail."""
-    _, inter_node = schedule.group.levels()
-    return inter_node.rank_at(0, position) // inter_node.ranks_per_node

@@ -81,9 +81,22 @@ def _tree_rounds(intra_node: Group, inter_node: Group, num_chunks: int, *, up: b
     """Return the pipelined rounds up both trees (adding) or down both (copying)."""
     if inter_node.size == 1:
         return ()
-    # The first chunk climbs `deepest` levels; each further chunk arrives one repetition later.
-    repeat = _deepest(inter_node.size) + num_chunks - 1
-    return (Round(repeat=repeat, sends=TreeSends(intra_node, inter_node, num_chunks, up), inter_node=True),)
+    # The first chunk climbs `deepest` levels; each further chunk arrives one repetition later. From then until the last
+    # chunk sets out every level has a chunk to send.
+    deepest = _deepest(inter_node.size)
+    repeat, full = deepest + num_chunks - 1, max(num_chunks - deepest + 1, 1)
+    return (
+        Round(
+            repeat=repeat,
+            sends=TreeSends(intra_node, inter_node, num_chunks, up),
+            distinct_loads=tuple(
+                (index, full if index == deepest - 1 else 1)
+                for index in range(repeat)
+                if not deepest <= index < deepest - 1 + full
+            ),
+            inter_node=True,
+        ),
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from simnet.core.errors import SimnetError
+from simnet.core.parsing import DEEP, MAX_DEPTH
 
 KeyPath = tuple[str, ...]
 
@@ -38,6 +39,8 @@ def first_missing(table: object, path: KeyPath) -> KeyPath:
 
 def replaced(data: object, path: KeyPath, value: object, where: str) -> object:
     """Return `data` with `value` at `path`; lists are entered by index; `data` itself is not changed."""
+    if len(path) > MAX_DEPTH:
+        raise SimnetError(f"{where}: {DEEP}")
     if not path:
         return value
     key, rest = path[0], path[1:]

@@ -1,6 +1,5 @@
 """Text to plain data: TOML, JSON and tables, read strictly, and within limits that the whole program can bear."""
 
-import json
 import tomllib
 from collections.abc import Iterable, Iterator
 
@@ -11,8 +10,8 @@ MAX_DEPTH = 50
 # No float is larger; and Python writes no whole number of more than 4,300 digits.
 MAX_BITS = 1024
 LONG_NUMBER = "a whole number of more than 300 digits; write a shorter one"
+DEEP = f"nested deeper than {MAX_DEPTH} levels; write fewer levels"
 _DELIMITERS = ",;\t"
-_DEEP = f"nested deeper than {MAX_DEPTH} levels; write fewer levels"
 
 
 def parse_toml(text: str, where: str) -> dict[str, object]:
@@ -44,6 +43,8 @@ def parse_json(data: bytes, where: str, *, unique: bool = True) -> object:
     Raises:
         SimnetError: it is no JSON, is nested too deep, or holds a number that is too long.
     """
+    import json  # which a scenario in TOML need not load
+
     try:
         text = data.decode("utf-8-sig")
         value = json.loads(text, object_pairs_hook=_table if unique else None)
@@ -96,7 +97,7 @@ def check_plain(data: object, where: str) -> None:
         level = [item for value in level for _, item in _items(value)]
         if not level:
             return
-    raise SimnetError(f"{where}: {_DEEP}")
+    raise SimnetError(f"{where}: {DEEP}")
 
 
 def _is_long(value: object) -> bool:
@@ -130,9 +131,11 @@ def _table(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _refused(error: ValueError | RecursionError, where: str, language: str) -> SimnetError:
     """Return what a parser has refused as a sentence, where Python's own words are for programmers."""
+    import json
+
     match error:
         case RecursionError():
-            return SimnetError(f"{where}: {_DEEP}")
+            return SimnetError(f"{where}: {DEEP}")
         case UnicodeDecodeError():
             text = f"not UTF-8 text (byte {error.start}); save it as UTF-8"
         case UnicodeEncodeError():

@@ -191,10 +191,10 @@ def _check_leaf(info: types.Type, given: object, path: KeyPath) -> None:
             _check_name(given, [str(value) for value in info.values], path)
         case types.IntType():
             _require(type(given) is int, given, "write a whole number without quotes", path)
-            _check_range(info, given, f"must be a whole number {_range(info)}", path)
+            _check_range(info, given, "must be a whole number", path)
         case types.FloatType():
             _require(type(given) in (int, float), given, "write a number without quotes", path)
-            _check_range(info, given, f"must be a number {_range(info)}".rstrip(), path)
+            _check_range(info, given, "must be a number", path)
         case types.BoolType():
             _require(type(given) is bool, given, "write true or false, without quotes", path)
         case types.StrType():
@@ -348,21 +348,20 @@ def _check_name(given: object, known: Any, path: KeyPath) -> None:
         raise FieldError(path, f"{shown(given)}: unknown.{did_you_mean(str(given), known)}")
 
 
-def _check_range(info: types.IntType | types.FloatType, given: Any, rule: str, path: KeyPath) -> None:
+def _check_range(info: types.IntType | types.FloatType, given: Any, noun: str, path: KeyPath) -> None:
     is_finite = isinstance(given, int) or math.isfinite(given)  # a whole number may be too large for a float
     fits = not isinstance(info, types.FloatType) or abs(given) <= sys.float_info.max
-    inside = (
-        is_finite
-        and fits
-        and all(
-            (
-                info.ge is None or given >= info.ge,
-                info.gt is None or given > info.gt,
-                info.le is None or given <= info.le,
-            )
+    if not (is_finite and fits):
+        raise FieldError(path, f"{shown(given)}: must be finite")
+    inside = all(
+        (
+            info.ge is None or given >= info.ge,
+            info.gt is None or given > info.gt,
+            info.le is None or given <= info.le,
         )
     )
-    _require(inside, given, rule if is_finite and fits else "must be finite", path)
+    if not inside:
+        raise FieldError(path, f"{shown(given)}: {noun} {_range(info)}".rstrip())
 
 
 def _range(info: types.IntType | types.FloatType) -> str:

@@ -106,14 +106,30 @@ def what_fits(scenario: Scenario, strategy: Strategy) -> Repair | None:
     Tried are, in this order: a smaller micro-batch and more of them, full sharding, hybrid sharding, ZeRO, shards over
     more ranks, full sharding with a smaller micro-batch, the same on more nodes.
     """
+    step = training_step.resolve(scenario.workload, scenario.cluster, scenario.calibration)
     for text, changed in _changes(replace(scenario, strategy=strategy, baseline=None)):
         try:
-            memory = memory_of(changed, changed.strategy)
+            memory = _of_change(changed, step)
+            if memory is not None and memory.fits is not False:
+                # What fits must have a time, too: a smaller batch may be shorter than its optimizer.
+                training_step.resolve(changed.workload, changed.cluster, changed.calibration)
+                return Repair(text, changed, memory)
         except (SimnetError, ValueError):
             continue
-        if memory is not None and memory.fits is not False:
-            return Repair(text, changed, memory)
     return None
+
+
+def _of_change(changed: Scenario, step: Step) -> GpuMemory | None:
+    """Return what a GPU holds after a change of the scenario that `step` is of; None where that is too much at once.
+
+    The times of the step stay those before the change: nothing that is held hangs on them, and they take long to find.
+    """
+    workload, cluster = changed.workload, changed.cluster
+    step = replace(step, samples=workload.batch_per_rank, micro_batches=changed.grad_accumulation)
+    activations, gpu = gpu_memory.of_model(workload, cluster, step).activations, gpu_models.known(cluster.gpu)
+    if gpu is not None and activations is not None and activations > gpu.memory_bytes:
+        return None
+    return _at_peak(changed, changed.strategy, step, topologies.build(cluster, changed.calibration))
 
 
 def sentence(scenario: Scenario, strategy: Strategy, memory: GpuMemory) -> str:

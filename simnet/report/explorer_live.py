@@ -1,7 +1,8 @@
 """What the explorer shows at one place of its knobs, fast enough to follow a slider."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replaced
 from typing import Any
 
 from msgspec.structs import replace
@@ -14,7 +15,7 @@ from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StepTimer
 from simnet.report.chart import axis, layout, line, tick_values
 from simnet.report.contents import capitalized, verdict_sentence
-from simnet.report.explorer_knobs import Knobs, Places
+from simnet.report.explorer_knobs import Knobs, Places, toml_of
 from simnet.report.step_charts import breakdown
 from simnet.report.text import printable
 
@@ -50,7 +51,7 @@ def view(knobs: Knobs, places: Places) -> LiveAnswer:
     try:
         scenario = knobs.scenario_at(places)
         result = simulate(replace(scenario, run=replace(scenario.run, draws=0)))
-        figures = _figures(result)
+        figures = _figures(knobs, places, result)
     except SimnetError as error:
         return LiveAnswer(verdict=printable(str(error)), is_error=True, figures=(), notes=(), command="", toml="")
     return LiveAnswer(
@@ -59,20 +60,28 @@ def view(knobs: Knobs, places: Places) -> LiveAnswer:
         figures=figures,
         notes=tuple(map(printable, result.notes)),
         command=knobs.command_at(places),
-        toml=knobs.toml_at(places),
+        toml=toml_of(scenario),
     )
 
 
-def _figures(result: RunResult) -> tuple[dict[str, Any], ...]:
+def _figures(knobs: Knobs, places: Places, result: RunResult) -> tuple[dict[str, Any], ...]:
     scenario, cluster = result.scenario, result.scenario.cluster
     own_rate = cluster.inter_node.bytes_per_s * 8 / 1e9
     rates = sorted({*map(float, RATES), own_rate})
     nodes = sorted(
         {2**power for power in range(MOST_NODES.bit_length()) if 2**power <= MOST_NODES} | {cluster.num_nodes}
     )
-    over_rate = _curve(rates, lambda rate: whatif.at_bandwidth(scenario, rate * 1e9 / 8), scenario)
+    here = replaced(places, gbit_per_s=own_rate)
+    knobs.speedups.setdefault(here, result.speedup)
+    over_rate = _curve(
+        {rate: replaced(here, gbit_per_s=rate) for rate in rates},
+        lambda rate: whatif.at_bandwidth(scenario, rate * 1e9 / 8),
+        knobs.speedups,
+    )
     over_nodes = _curve(
-        nodes, lambda count: replace(scenario, cluster=replace(cluster, num_nodes=int(count))), scenario
+        {count: replaced(here, nodes=count) for count in nodes},
+        lambda count: replace(scenario, cluster=replace(cluster, num_nodes=int(count))),
+        knobs.speedups,
     )
     step = breakdown([result])
     return (
@@ -82,17 +91,30 @@ def _figures(result: RunResult) -> tuple[dict[str, Any], ...]:
     )
 
 
-def _curve(values: Sequence[float], at: Callable[[float], Scenario], scenario: Scenario) -> list[tuple[float, float]]:
-    """Return the speedup at each value at which the scenario holds together."""
-    found = []
-    for value in values:
-        try:
-            timer = StepTimer(at(value))
-            assert scenario.baseline is not None
-            found.append((value, timer.iteration_s(scenario.baseline) / timer.iteration_s(scenario.strategy)))
-        except SimnetError:  # a fabric, say, that has not so many nodes
-            continue
-    return found
+def _curve(
+    places: Mapping[float, Places], at: Callable[[float], Scenario], known: dict[Places, float | None]
+) -> list[tuple[float, float]]:
+    """Return the speedup at each value at which the scenario holds together.
+
+    Args:
+        places: of the knobs at each value.
+        at: returns the scenario at a value.
+        known: speedups by place, to which those are added that were not there.
+    """
+    for value, place in places.items():
+        if place not in known:
+            known[place] = _speedup(at, value)
+    return [(value, speedup) for value, place in places.items() if (speedup := known[place]) is not None]
+
+
+def _speedup(at: Callable[[float], Scenario], value: float) -> float | None:
+    try:
+        scenario = at(value)
+        timer = StepTimer(scenario)
+        assert scenario.baseline is not None
+        return timer.iteration_s(scenario.baseline) / timer.iteration_s(scenario.strategy)
+    except SimnetError:  # a fabric, say, that has not so many nodes
+        return None
 
 
 def _figure(title: str, points: Sequence[tuple[float, float]], own: float) -> dict[str, Any]:

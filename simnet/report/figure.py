@@ -1,15 +1,15 @@
 """The one look of all figures, and the one way from a figure to a file."""
 
 import io
-import logging
 import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from msgspec import Struct
 
 from simnet.core.errors import SimnetError, did_you_mean
 from simnet.core.files import write_file
@@ -51,8 +51,7 @@ METADATA: dict[Format, dict[str, None]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class FigureStyle:
+class FigureStyle(Struct, frozen=True, kw_only=True):
     """How figures look.
 
     Attributes:
@@ -219,6 +218,8 @@ def styled(style: FigureStyle = SCREEN) -> Iterator[None]:
 @contextmanager
 def _quiet_matplotlib() -> Iterator[None]:
     """Keep from the user what matplotlib says at import and while it draws: of a home without a cache, of glyphs."""
+    import logging  # which tables need not load
+
     logger = logging.getLogger("matplotlib")
     level = logger.level
     logger.setLevel(logging.ERROR)

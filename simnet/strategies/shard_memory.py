@@ -47,7 +47,7 @@ def _gathered(strategy: ShardedStrategy, parts: ModelParts, step: Step, num_shar
     made: dict[int, float] = defaultdict(float)
     begun: list[int] = []
     for owner, tensor in zip(parts.owners, step.tensors, strict=True):
-        if owner != parts.root and owner not in begun:
+        if owner != parts.root and owner not in made:
             begun.append(owner)
         made[owner] += tensor.num_elements
         current = begun[-1] if begun else None

@@ -44,16 +44,13 @@ class ModelParts(NamedTuple):
         parts: in the order in which backward first needs them.
         segments: of backward, in order.
         owners: for each tensor in the order of backward, the number of its part.
+        root: the number of the root; None where every tensor is in a block.
     """
 
     parts: tuple[ModelPart, ...]
     segments: tuple[BackwardSegment, ...]
     owners: tuple[int, ...]
-
-    @property
-    def root(self) -> int | None:
-        """Number of the root; None where every tensor is in a block."""
-        return next((number for number, part in enumerate(self.parts) if not part.name), None)
+    root: int | None
 
 
 @lru_cache(maxsize=64)
@@ -127,6 +124,7 @@ def _grouped(tensors: Sequence[Tensor], names: Sequence[str]) -> ModelParts:
         parts=tuple(ModelPart(name, tuple(found)) for name, found in members.items()),
         segments=tuple(BackwardSegment(numbers[name], fraction) for name, fraction in segments),
         owners=tuple(numbers[name] for name in names),
+        root=numbers.get(""),
     )
 
 

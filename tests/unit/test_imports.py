@@ -47,7 +47,10 @@ PACKAGES = ("simnet", "binsgdm", "benchmarks", "studies", "examples")
 HEAVY = {
     "torch", "pandas", "matplotlib", "numpy", "rich", "scipy", "tomli_w", "jinja2", "distributed", "dask", "pyarrow",
 }  # fmt: skip
-SLOW_TO_START = {"simpy", "importlib.metadata", "multiprocessing", "concurrent.futures", "difflib"}
+SLOW_TO_START = {
+    "simpy", "importlib.metadata", "multiprocessing", "concurrent.futures", "difflib",
+    "shutil", "logging", "dataclasses",
+}  # fmt: skip
 SIMULATE_INLINE = """
 import json, sys
 import simnet.cli.main

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import threading
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -69,6 +70,16 @@ def test_what_is_missing_or_too_old_has_a_repair(monkeypatch: pytest.MonkeyPatch
     assert found("dash") == doctor.Finding("extras", "dash", "", "explore", "pip install 'binsgdm[explore]'")
     assert found("plotly").repair == "needs 6.0 or newer: pip install 'binsgdm[report]' --upgrade"
     assert "missing or too old: " in run("doctor").stdout
+
+
+def test_all_else_is_looked_for_while_torch_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab_is_done = threading.Event()
+    check = machine.check
+    monkeypatch.setattr(machine, "check", lambda: (lab_is_done.set(), check()))
+    monkeypatch.setattr(doctor, "_gpu", lambda: [doctor.Finding("GPU", str(lab_is_done.wait(60)), "", "")])
+    parts = [(one.part, one.name) for one in doctor.findings()]
+    assert ("GPU", "True") in parts
+    assert list(dict(parts)) == ["machine", "simulator", "extras", "GPU", "lab"]
 
 
 def test_a_machine_without_torch_is_not_asked_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

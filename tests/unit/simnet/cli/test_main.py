@@ -36,6 +36,23 @@ def test_an_unknown_option_is_one_line(file: str) -> None:
     assert_refused(run("simulate", file, "--fromat", "json"), "--format")
 
 
+@pytest.mark.parametrize("depth", [51, 2_700])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("simulate", "--set", "KEY=1"),
+        ("sweep", "--set", "KEY=1,2"),
+        ("advise", "--set", "cluster.KEY=1"),
+        ("crossover", "--over", "KEY", "--from", "1", "--to", "2"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_key_of_too_many_levels_is_refused(file: str, words: tuple[str, ...], depth: int) -> None:
+    key = ".".join("a" * depth)
+    result = run(words[0], file, *(word.replace("KEY", key) for word in words[1:]))
+    assert_refused(result, "nested deeper than 50 levels; write fewer levels")
+
+
 def test_the_version_is_printed() -> None:
     assert re.fullmatch(r"simnet \d+\.\d+\.\d+( \(commit [0-9a-f]{12}(-dirty)?\))?\n", run("--version").stdout)
 

@@ -1,14 +1,19 @@
 """Does a step fit the GPU, and what would: what a rank holds by strategy, and changes that hold less."""
 
+from unittest.mock import Mock
+
 import pytest
 from msgspec.structs import replace
 
 from simnet.core.errors import SimnetError
+from simnet.core.units import Duration
 from simnet.engine import memory_fit
 from simnet.engine.scenario import Scenario, build
 from simnet.engine.simulation import simulate
-from simnet.strategies import STRATEGIES, BinSGDM, DenseAllReduce, FullShard, HybridShard
+from simnet.strategies import STRATEGIES, BinSGDM, DenseAllReduce, FullShard, HybridShard, Strategy
 from simnet.strategies.named import strategy_from_text
+from simnet.workload import training_step
+from simnet.workload.workload import ComputeTime
 
 GB = 1e9
 
@@ -131,6 +136,40 @@ def test_what_does_not_fit_is_noted_with_the_first_change_that_fits() -> None:
     (note,) = (note for note in simulate(given).notes if "does not fit" in note)
     assert note.startswith("does not fit: DDP takes 96.67 GB of 80 GB on A100-80GB (activations 85.77 GB, ")
     assert repair.text in note
+
+
+@pytest.mark.parametrize(
+    ("workload", "batch"), [("llama_70b", 1), ("llama_13b", 16), ("llama_7b", 16), ("llama_1b", 16)]
+)
+@pytest.mark.parametrize("strategy", [DenseAllReduce(), FullShard(), BinSGDM()], ids=lambda one: one.kind)
+def test_what_fits_is_the_first_change_that_fits_by_itself(workload: str, batch: int, strategy: Strategy) -> None:
+    given = replace(scenario(workload, batch), strategy=strategy)
+    fitting = (
+        (text, memory)
+        for text, changed in memory_fit._changes(given)
+        if (memory := memory_fit.memory_of(changed, changed.strategy)) is not None and memory.fits
+    )
+    found = memory_fit.what_fits(given, strategy)
+    assert (found and (found.text, found.memory)) == next(fitting, None)
+
+
+def test_the_step_is_resolved_once_however_many_changes_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve = Mock(wraps=training_step.resolve)
+    monkeypatch.setattr(training_step, "resolve", resolve)
+    assert memory_fit.what_fits(scenario("llama_70b", 1), DenseAllReduce()) is None
+    resolve.assert_called_once()
+
+
+def test_a_change_whose_step_has_no_time_is_not_offered() -> None:
+    row = ComputeTime(
+        gpu="A100-80GB", precision="bf16", batch=16, step_s=Duration(0.02), optimizer="adam", source="made up"
+    )
+    given = scenario("llama_1b", 16)
+    given = replace(given, workload=replace(given.workload, work=None, precision=None, compute=(row,)))
+    halved = replace(given, workload=replace(given.workload, batch_per_rank=8))
+    with pytest.raises(SimnetError, match="is shorter than its optimizer"):
+        memory_fit.memory_of(halved, DenseAllReduce())
+    assert memory_fit.what_fits(given, DenseAllReduce()) is None
 
 
 def test_a_model_too_large_for_one_sample_is_sharded() -> None:

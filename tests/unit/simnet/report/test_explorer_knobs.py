@@ -3,15 +3,18 @@
 import json
 import shlex
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from simnet.core.errors import SimnetError
 from simnet.engine.scenario import load
 from simnet.engine.simulation import simulate
-from simnet.report.explorer_knobs import Knobs, Places, places_of
+from simnet.report import explorer_live
+from simnet.report.explorer_knobs import Knobs, Places, places_of, toml_of
 from simnet.report.explorer_live import view
 from tests.helpers.cli import run
 
@@ -37,7 +40,7 @@ def test_command_and_file_give_the_shown_numbers(knobs: Knobs, places: Places, t
     assert printed.exit_code == 0, printed.stderr
     assert json.loads(printed.stdout)["result"]["iterations_s"] == [shown.result.iteration_s]
     assert json.loads(printed.stdout)["speedup"] == shown.speedup
-    (tmp_path / "copied.toml").write_text(knobs.toml_at(places), encoding="utf-8")
+    (tmp_path / "copied.toml").write_text(toml_of(knobs.scenario_at(places)), encoding="utf-8")
     assert simulate(load(str(tmp_path / "copied.toml"))).speedup == shown.speedup
 
 
@@ -79,6 +82,22 @@ def test_what_cannot_be_simulated_is_said_in_the_place_of_the_verdict(knobs: Kno
     assert found.is_error
     assert "has no 8-bit floats" in found.verdict
     assert view(knobs, Places(4, 10.0, 64, 1.0, "<script>", "DDP")).is_error
+
+
+def test_a_knob_that_moves_leaves_its_own_curve(monkeypatch: pytest.MonkeyPatch) -> None:
+    knobs = Knobs(load(BERT), BERT)
+    before = view(knobs, PLACES[1]).figures
+    timed = Mock(wraps=explorer_live.StepTimer)
+    monkeypatch.setattr(explorer_live, "StepTimer", timed)
+    moved = view(knobs, replace(PLACES[1], gbit_per_s=50.0)).figures
+    assert moved[0]["data"][0] == before[0]["data"][0]
+    assert moved[1]["data"][0]["x"] == before[1]["data"][0]["x"]
+    assert moved[1]["data"][0]["y"] != before[1]["data"][0]["y"]
+    assert timed.call_count == len(moved[1]["data"][0]["x"]) - 1
+    assert view(knobs, PLACES[1]).figures == before
+    anew = view(Knobs(load(BERT), BERT), replace(PLACES[1], gbit_per_s=50.0)).figures
+    for one, other in zip(anew, moved, strict=True):
+        assert one["data"][0]["y"] == pytest.approx(other["data"][0]["y"])
 
 
 def test_a_view_holds_three_figures_of_which_two_have_the_own_place(knobs: Knobs) -> None:
