@@ -17,7 +17,8 @@ from simnet.core.registry import is_foreign
 from simnet.engine import folded_runner
 from simnet.engine.scenario import Scenario
 from simnet.engine.timeline import Streams, TimedOperation, Timeline
-from simnet.strategies import Strategy, kernel_table
+from simnet.strategies import Strategy
+from simnet.strategies.base import check_calibration, kernel_costs_of
 from simnet.strategies.program import Communicate, Compute, Kernel, Operation, Program, check_program
 from simnet.workload import training_step
 from simnet.workload.kernel_cost import KernelCost
@@ -44,7 +45,7 @@ class PreparedScenario:
         on_progress: Callable[[], None] | None = None,
     ) -> None:
         """Take a scenario, and what to call after each round of the exact executor, or each step of the grouped one."""
-        kernel_table.check(scenario.calibration)
+        check_calibration(scenario.calibration)
         step = training_step.resolve(scenario.workload, scenario.cluster, scenario.calibration)
         self.scenario = scenario
         self._cluster = _with_numbers(scenario)
@@ -224,7 +225,7 @@ class TimedProgram:
     def __init__(self, strategy: Strategy, program: Program, calibration: Calibration) -> None:
         self.strategy = strategy
         self.program = program
-        costs = kernel_table.costs_of(self.program.kernels)
+        costs = kernel_costs_of(self.program.kernels)
         self.kernels_without_time = tuple(
             sorted(name for name, cost in costs.items() if not cost.is_known(calibration))
         )

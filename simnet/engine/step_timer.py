@@ -8,7 +8,8 @@ from simnet.engine import bucket_recurrence
 from simnet.engine.bucket_recurrence import ComputeStream, Exchanges, Turn
 from simnet.engine.prepared_scenario import PreparedScenario, updates_parameters
 from simnet.engine.scenario import Scenario
-from simnet.strategies import Strategy, kernel_table
+from simnet.strategies import Strategy
+from simnet.strategies.base import kernel_costs_of
 from simnet.strategies.program import Kernel, Operation
 from simnet.workload.kernel_cost import KernelCost
 
@@ -134,7 +135,7 @@ class StepTimer:
 
     def _costs_of(self, names: frozenset[str]) -> dict[str, KernelCost]:
         if not names <= self._costs.keys():
-            self._costs |= kernel_table.costs_of(names)
+            self._costs |= kernel_costs_of(names)
         return {name: self._costs[name] for name in names}
 
     def _exchanges_of(self, strategy: Strategy) -> Exchanges | None:

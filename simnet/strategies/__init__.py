@@ -11,10 +11,8 @@ from simnet.workload.kernel_cost import KernelCost
 # isort: off
 from simnet.strategies.base import STRATEGIES, AnyStrategy, DenseStage, Exchange, Planner, Strategy, register
 from simnet.strategies.all_reduce import DenseAllReduce
-from simnet.strategies.zero1 import Zero1
-from simnet.strategies.zero2 import Zero2
-from simnet.strategies.fsdp import FullShard
-from simnet.strategies.hsdp import HybridShard
+from simnet.strategies.zero import Zero1, Zero2
+from simnet.strategies.fsdp import FullShard, HybridShard
 from simnet.strategies.binsgdm import BinSGDM
 from simnet.strategies.compressing import (
     CompressingStrategy,
@@ -29,8 +27,7 @@ from simnet.strategies.eight_bit import ByteGrad, Fp8AllReduce, Int8AllReduce
 from simnet.strategies.marsit import Marsit
 from simnet.strategies.low_rank import Atomo, GradZip, PowerSGD
 from simnet.strategies.sparse import MSTopK, RandomK, TopK
-from simnet.strategies.local_sgd import LocalSGD
-from simnet.strategies.diloco import DiLoCo
+from simnet.strategies.local_steps import DiLoCo, LocalSGD
 from simnet.strategies.recorded import RecordedStep
 # isort: on
 

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms
-from simnet.core.bounded_types import BYTES_PER_ELEMENT, Dtype
-from simnet.strategies.base import Exchange, Mathematics, Strategy, choose_all_reduce, register
+from simnet.core.bounded_types import Dtype
+from simnet.strategies.base import Exchange, Strategy, choose_all_reduce, register, width_of
 from simnet.strategies.program import Kernel, Operation
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernel_cost import ADAMW, KernelCost
@@ -44,11 +44,6 @@ class DenseAllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=
         check_algorithm("algorithm", self.algorithm)
 
     @property
-    def mathematics(self) -> Mathematics:
-        """Rounding, where gradients are cast."""
-        return "same" if self.wire_dtype is None else "rounding"
-
-    @property
     def form(self) -> str:
         """Whether the all-reduce is hierarchical."""
         return self.algorithm if self.algorithm == HIERARCHICAL else ""
@@ -59,7 +54,7 @@ class DenseAllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:
         """Return cast, all-reduce and cast back."""
-        width = BYTES_PER_ELEMENT[self.wire_dtype] if self.wire_dtype else step.bytes_per_element
+        width = width_of(self.wire_dtype, step)
         collective, algorithm = choose_all_reduce(self.algorithm, topology, bucket.num_elements * width)
         operations: tuple[Operation, ...] = (collective,)
         if width != step.bytes_per_element:

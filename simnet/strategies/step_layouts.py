@@ -247,7 +247,7 @@ def _laws_of_message(
     amounts: Sequence[float], message: RecordedOperation, recorded: Sequence[RecordedLayout]
 ) -> list[Law]:
     """Return the laws that the bytes of a message follow: those that hold to the byte, else the nearest one."""
-    candidates = [_constant, partial(_of_group, message.group), *_shares(recorded)]
+    candidates: list[Law] = [_constant, partial(_of_group, message.group), *_shares(recorded)]
     misses = [_miss_bytes(amounts, message.dtype, law, recorded) for law in candidates]
     exact = [law for miss, law in zip(misses, candidates, strict=True) if miss <= ROUNDING * max(amounts)]
     padded = [(miss, number) for number, miss in enumerate(misses) if miss < math.inf]

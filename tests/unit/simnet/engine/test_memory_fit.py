@@ -8,7 +8,7 @@ from simnet.engine import memory_fit
 from simnet.engine.scenario import Scenario, build
 from simnet.engine.simulation import simulate
 from simnet.strategies import STRATEGIES, BinSGDM, DenseAllReduce, FullShard, HybridShard
-from simnet.strategies.named import strategy_from_text
+from simnet.strategies.base import strategy_from_text
 
 GB = 1e9
 

@@ -14,7 +14,7 @@ from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StepTimer
 from simnet.strategies import ByteGrad, DenseAllReduce, DiLoCo, Fp8AllReduce, HybridShard, Int8AllReduce
-from simnet.strategies.named import strategy_from_text
+from simnet.strategies.base import strategy_from_text
 from tests.helpers.advise_samples import scenario
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.scenario_samples import pod, write

@@ -1,6 +1,7 @@
-"""ZeRO-1: the state of the optimizer is sharded, gradients and parameters are not."""
+"""ZeRO-1 and ZeRO-2: each rank updates its shard of the parameters and hands it out; parameters stay whole."""
 
 import heapq
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import ClassVar, Literal
@@ -8,17 +9,18 @@ from typing import ClassVar, Literal
 from msgspec.structs import replace
 
 from simnet.cluster.topology import Topology
-from simnet.collectives import algorithms
+from simnet.collectives import algorithms, nccl
 from simnet.collectives.broadcast import Form
+from simnet.core.bounded_types import Dtype
 from simnet.core.errors import SimnetError
 from simnet.core.units import Size
-from simnet.strategies.all_reduce import Algorithm, DenseAllReduce, check_algorithm
-from simnet.strategies.base import Exchange, Strategy, register
-from simnet.strategies.program import Communicate, Program
-from simnet.strategies.sharded_update import ShardedUpdate, UpdateStreams, with_shared_state
+from simnet.strategies.all_reduce import CAST, Algorithm, DenseAllReduce, check_algorithm
+from simnet.strategies.base import Exchange, Strategy, all_gather, data_parallel, register, width_of
+from simnet.strategies.program import Communicate, Kernel, Operation, Program
 from simnet.workload import gpu_memory
 from simnet.workload.buckets import Bucket
 from simnet.workload.gpu_memory import ModelMemory, RankMemory
+from simnet.workload.kernel_cost import KernelCost
 from simnet.workload.training_step import Step, Tensor
 
 # What a rank without parameters broadcasts as its bucket: one number in fp32.
@@ -29,6 +31,100 @@ ParamGroups = Literal["one", "by_dimensions"]
 
 Owned = tuple[tuple[tuple[float, ...], ...], ...]
 """Elements of each tensor, by rank and parameter group."""
+HandedOut = tuple[float, tuple[Communicate, ...]]
+"""Part of all parameters that the rank with the most of them updates, and the messages that hand them out."""
+BUCKETS_AT_ONCE = 2
+"""Buffers of DeepSpeed's `overlap_comm`: gradients of one bucket are made while those of another travel."""
+
+
+class ShardedUpdate(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Shard the state of the optimizer over all ranks; parameters stay whole.
+
+    A rank owns an equal part of every bucket, padded to whole elements. Flat buffers are cut, so that nothing is copied
+    around messages.
+
+    Attributes:
+        reduces_every_micro_batch: whether gradients stay sharded, so that each micro-batch reduces its own.
+        wire_dtype: number format in which gradients travel; by default their own.
+        gather_dtype: number format in which parameters travel; by default that of the gradients.
+        overlap_param_gather: whether a bucket's parameters are gathered during the next forward, one bucket ahead of
+            it, as Megatron's option of this name does, in place of before it.
+        reduce_scatter_as: "all_reduce" sends the bytes of a whole all-reduce, as gloo does in torch 2.13.
+    """
+
+    kernels: ClassVar[tuple[KernelCost, ...]] = (CAST,)
+    compresses: ClassVar[bool] = False
+    reduces_every_micro_batch: ClassVar[bool] = False
+
+    wire_dtype: Dtype | None = None
+    gather_dtype: Dtype | None = None
+    overlap_param_gather: bool = False
+    reduce_scatter_as: Literal["ring", "all_reduce"] = "ring"
+
+    @classmethod
+    def presets(cls) -> dict[str, tuple[Strategy, ...]]:
+        """Return it in the numbers of the gradients, and in bf16."""
+        return {cls.title: (cls(),), f"{cls.title} bf16": (cls(wire_dtype="bf16", gather_dtype="bf16"),)}
+
+    def bucketing_variants(self, caps: Sequence[Size | None]) -> tuple[Strategy, ...]:
+        """Return it with each way to cut buckets; gathered before and during forward, where there are several."""
+        *capped, fused = super().bucketing_variants(caps)
+        early_or_not = (replace(one, overlap_param_gather=early) for one in capped for early in (False, True))
+        return (*early_or_not, replace(fused, overlap_param_gather=False))
+
+    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:
+        """Return cast, reduce-scatter and cast of the shard back."""
+        width, world = width_of(self.wire_dtype, step), topology.group("world")
+        padded = _padded(bucket, world.size)
+        message_bytes = padded * width
+        if self.reduce_scatter_as == "all_reduce":
+            schedule = algorithms.choose(None, topology, message_bytes)
+        else:
+            schedule = nccl.choose_reduce_scatter(topology, world, message_bytes)
+        operations: tuple[Operation, ...] = (Communicate(schedule=schedule, message_bytes=message_bytes),)
+        if width != step.bytes_per_element:
+            down = Kernel(name=CAST.name, part="encode", num_elements=bucket.num_elements)
+            up = Kernel(name=CAST.name, part="decode", num_elements=padded / world.size)
+            operations = (down, *operations, up)
+        return Exchange(operations, bucket.num_elements * width, "reduce_scatter+all_gather")
+
+    def program(self, step: Step, topology: Topology) -> Program:
+        """Return one iteration, whose parameters are handed out at its end or in its forward."""
+        buckets = self.buckets(step, topology)
+        exchanges = tuple(self.exchange(bucket, step, topology) for bucket in buckets)
+        share, messages = self._handed_out(buckets, step, topology)
+        return data_parallel(
+            self,
+            step,
+            buckets,
+            exchanges,
+            share=share,
+            every_micro_batch=self.reduces_every_micro_batch,
+            handed_out=messages,
+            in_forward=self.overlap_param_gather,
+        )
+
+    def _handed_out(self, buckets: Sequence[Bucket], step: Step, topology: Topology) -> HandedOut:
+        world, width = topology.group("world"), width_of(self.gather_dtype, step)
+        gathers = (
+            replace(all_gather(world, topology, _padded(one, world.size) * width), bucket=one.index) for one in buckets
+        )
+        return 1 / world.size, tuple(gathers)
+
+    def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
+        """Return what a rank holds, as counted and not measured: gradients are those of one flat buffer.
+
+        Where each micro-batch reduces its own, a shard of them stays, and two buckets: that which backward fills and
+        that which travels.
+        """
+        share = 1 / topology.world_size
+        held = _with_shared_state(gpu_memory.in_buckets(replace(model, gradient_as_bucket_view=True)), share)
+        if not self.reduces_every_micro_batch:
+            return held
+        bucket_bytes = self.largest_bucket(step, topology).num_elements * step.bytes_per_element
+        return replace(
+            held, gradients=model.gradients * share, buckets=min(BUCKETS_AT_ONCE * bucket_bytes, model.gradients)
+        )
 
 
 @register
@@ -95,26 +191,18 @@ class Zero1(ShardedUpdate, frozen=True, kw_only=True, forbid_unknown_fields=True
         found = dense.exchange(bucket, step, topology)
         return found._replace(algorithm=f"{found.algorithm}+broadcast")
 
-    def program(self, step: Step, topology: Topology) -> Program:
-        """Return one iteration.
-
-        Raises:
-            SimnetError: as of all strategies, or broadcasts need tensors that the workload does not have.
-        """
+    def _handed_out(self, buckets: Sequence[Bucket], step: Step, topology: Topology) -> HandedOut:
         if self.update == "all_gather":
-            return super().program(step, topology)
-        buckets = self.buckets(step, topology)
-        exchanges = tuple(self.exchange(bucket, step, topology) for bucket in buckets)
+            return super()._handed_out(buckets, step, topology)
         owned = self._owned(step, topology.world_size)
-        messages = self._broadcasts(owned, step, topology)
-        return UpdateStreams(self, step, buckets, exchanges).program(_largest_share(owned), messages, in_forward=False)
+        return _largest_share(owned), self._broadcasts(owned, step, topology)
 
     def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
         """Return what the rank with the most parameters to update holds, with "broadcast" beside DDP's buckets."""
         if self.update == "all_gather":
             return super().memory(model, step, topology)
         share = _largest_share(self._owned(step, topology.world_size))
-        return with_shared_state(gpu_memory.in_buckets(model), share)
+        return _with_shared_state(gpu_memory.in_buckets(model), share)
 
     def _owned(self, step: Step, world_size: int) -> Owned:
         """Return the elements of the tensors that each rank updates."""
@@ -132,13 +220,35 @@ class Zero1(ShardedUpdate, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Return what each rank broadcasts, rank by rank; nothing where there is one rank."""
         if topology.world_size == 1:
             return ()
-        width = self.gather_width(step)
+        width = width_of(self.gather_dtype, step)
         tensors = [[float(elements * width) for group in of_rank for elements in group] for of_rank in owned]
         if self.parameters_as_bucket_view:
-            return broadcasts(
-                tuple(sum(of_rank) or EMPTY_BUCKET_BYTES for of_rank in tensors), self.broadcast, topology
-            )
-        return broadcasts(tuple(size for of_rank in tensors for size in of_rank), self.broadcast, topology)
+            tensors = [[sum(of_rank) or EMPTY_BUCKET_BYTES] for of_rank in tensors]
+        return _broadcast(tuple(size for of_rank in tensors for size in of_rank), self.broadcast, topology)
+
+
+@register
+class Zero2(ShardedUpdate, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="zero2"):
+    """Shard gradients and the optimizer's state over all ranks (ZeRO-2): every micro-batch scatters its gradients.
+
+    Source: Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC 2020,
+    https://arxiv.org/abs/1910.02054, section 5; DeepSpeed, deepspeed/runtime/zero/stage_1_and_2.py, for what waits
+    at the end of a backward. Differs: DeepSpeed shares out all parameters as one array, so that a bucket goes to the
+    one or two ranks that own it; here each rank owns a part of every bucket, as in Megatron's distributed optimizer.
+    """
+
+    title: ClassVar[str] = "ZeRO-2"
+    reduces_every_micro_batch: ClassVar[bool] = True
+
+
+def _with_shared_state(held: RankMemory, share: float) -> RankMemory:
+    """Return what a rank holds whose optimizer updates a share of the parameters."""
+    optimizer = None if held.optimizer is None else held.optimizer * share
+    return replace(held, optimizer=optimizer, update=held.update * share)
+
+
+def _padded(bucket: Bucket, num_shards: int) -> float:
+    return float(math.ceil(bucket.num_elements / num_shards) * num_shards)
 
 
 def _largest_share(owned: Owned) -> float:
@@ -148,7 +258,7 @@ def _largest_share(owned: Owned) -> float:
 
 
 @lru_cache(maxsize=256)
-def broadcasts(sizes: tuple[float, ...], form: Form | None, topology: Topology) -> tuple[Communicate, ...]:
+def _broadcast(sizes: tuple[float, ...], form: Form | None, topology: Topology) -> tuple[Communicate, ...]:
     """Return a broadcast to all ranks of a message of each size, made once for all ways to cut buckets."""
     world = topology.group("world")
     chosen = {size: algorithms.choose_broadcast(form, topology, size, world) for size in dict.fromkeys(sizes)}
