@@ -24,6 +24,8 @@ from simnet.core.errors import SimnetError, did_you_mean, shown
 from simnet.core.registry import StructRegistry, tag_of
 from simnet.core.system_options import SystemOptions, read_option
 from simnet.core.units import Bandwidth, Duration, Size
+from simnet.strategies import choices
+from simnet.strategies.choices import Choices
 from simnet.strategies.program import Communicate, Compute, Operation, OperationId, Program, Streams
 from simnet.workload import buckets as bucketing
 from simnet.workload import gpu_memory
@@ -93,6 +95,9 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
             calibration holds NCCL's costs none is, since protocols are chosen by times.
         uses_ddp_buckets: whether DDP forms the buckets of bucketing "ddp", anew after the first step.
         path_keys: keys that hold the path of a file, which in a scenario file starts from its folder.
+        choices: what `simnet advise` tries of it.
+        stage_key: the option that says how many steps at the start of a training are done otherwise; empty: there is
+            none.
         takes_other_micro_batches: whether its program holds for any number of micro-batches.
         bucketing: "ddp" closes a bucket when its gradients reach `bucket_cap`, as PyTorch's DDP does; "per_tensor"
             makes one bucket a tensor; "fused" one bucket of all; "mg_wfbp" merges tensors where the start-up time of
@@ -110,6 +115,8 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     is_rate_independent: ClassVar[bool] = False
     path_keys: ClassVar[tuple[str, ...]] = ()
     takes_other_micro_batches: ClassVar[bool] = True
+    choices: ClassVar[Choices] = Choices()
+    stage_key: ClassVar[str] = ""
 
     bucketing: Literal["ddp", "per_tensor", "fused", "mg_wfbp"] = "ddp"
     bucket_cap: Size | None = None
@@ -195,20 +202,23 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         """Return the options that its kernels depend on, or may."""
         return asdict(self)
 
-    def trains_as(self, other: "Strategy") -> bool:
-        """Tell whether a training with another strategy says how one with this goes: any of its kind, as a rule."""
-        return type(other) is type(self)
-
-    def for_longer_training(self, scale: float) -> "Strategy":  # noqa: ARG002
-        """Return the strategy for a training `scale` times as long: a dense stage at its start grows with it."""
-        return self
-
     def check_steps(self, steps: int | None) -> None:
-        """Refuse a number of training steps that does not fit the options.
+        """Refuse a stage at the start of a training without `run.steps`, or longer than those.
 
         Raises:
             ValueError: "key: given: rule".
         """
+        given = getattr(self, self.stage_key) if self.stage_key else 0
+        if given and steps is None:
+            raise ValueError(f"{self.stage_key}: {given}: has no effect without run.steps; give both")
+        if given > (steps or given):
+            raise ValueError(f"{self.stage_key}: {given}: more than run.steps ({steps})")
+
+    def for_longer_training(self, scale: float) -> "Strategy":
+        """Return the strategy for a training `scale` times as long: a stage at its start grows with it."""
+        if not self.stage_key:
+            return self
+        return replace(self, **{self.stage_key: round(getattr(self, self.stage_key) * scale)})
 
     def check_gpu(self, gpu: GpuModel) -> None:
         """Refuse a GPU that cannot do what it asks for.
@@ -216,25 +226,6 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         Raises:
             SimnetError: it is one.
         """
-
-    @classmethod
-    def presets(cls) -> dict[str, tuple["Strategy", ...]]:
-        """Return the settings to compare on a new cluster, by what to call them; each is tuned over its variants."""
-        return {cls.title: (cls(),)}
-
-    @property
-    def form(self) -> str:
-        """Which of its topologies it has, for people; empty where it has one only."""
-        return ""
-
-    def topology_variants(self) -> tuple["Strategy", ...]:
-        """Return this setting with each topology that is worth a try."""
-        return (self,)
-
-    def bucketing_variants(self, caps: Sequence[Size | None]) -> tuple["Strategy", ...]:
-        """Return this setting with each way to cut buckets that is worth a try: these caps, and all fused."""
-        capped = (replace(self, bucket_cap=cap) for cap in caps)
-        return (*capped, replace(self, bucketing="fused", overlap=False))
 
 
 def _check_is_distinct(added: type[Strategy]) -> None:
@@ -245,12 +236,12 @@ def _check_is_distinct(added: type[Strategy]) -> None:
     """
     where = f"strategy {tag_of(added)!r}"
     try:
-        labels = set(added.presets())
+        labels = set(choices.presets(added))
     except Exception as error:  # foreign code
-        raise SimnetError(f"{where}: presets: {error}: must give settings to try; see Strategy.presets") from error
+        raise SimnetError(f"{where}: presets: {error}: must give settings to try; see Strategy.choices") from error
     others = [one for one in STRATEGIES.built_in() if tag_of(one) != tag_of(added)]
     for other in others:
-        if not added.title or labels & set(other.presets()):
+        if not added.title or labels & set(choices.presets(other)):
             raise SimnetError(f"{where}: title: {added.title!r}: must be text, and the title of no other; set another")
     costs = {cost.name: cost for other in others for cost in other.kernels}
     for cost in added.kernels:

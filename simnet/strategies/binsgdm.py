@@ -20,7 +20,8 @@ from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms, direct
 from simnet.core.bounded_types import BYTES_PER_ELEMENT
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
-from simnet.strategies.base import BITS_PER_BYTE, Exchange, Strategy, all_gather, register
+from simnet.strategies.base import BITS_PER_BYTE, Exchange, Strategy, all_gather
+from simnet.strategies.choices import Choices
 from simnet.strategies.compressing import COPY
 from simnet.strategies.program import Communicate, Kernel, Operation
 from simnet.workload import gpu_memory
@@ -51,7 +52,6 @@ SHAPED_KERNELS = (
 )
 
 
-@register
 class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="binsgdm"):
     """Average 1-bit updates; hierarchical: reduce-scatter in the node, 1 bit between nodes, all-gather in the node.
 
@@ -79,6 +79,22 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
         KernelCost(name="binsgdm_apply", bytes_per_element=8.125, updates=True),  # read one bit and x, write x
         *SHAPED_KERNELS,
     )
+    choices: ClassVar[Choices] = Choices(
+        presets={"{title}": ({},), "{title} random": ({"rounding": "random"},)},  # they train differently
+        topologies=lambda _: (
+            *(
+                {"topology": "hierarchical", "intra_node_dtype": dtype, "average": average}
+                for average in get_args(Average)
+                for dtype in (None, "bf16")
+            ),
+            {"topology": "flat", "intra_node_dtype": None, "average": "updates"},
+        ),
+        form=lambda self: self.topology,
+        # What is rounded depends on the topology, and on what is averaged in the node.
+        training=lambda self: (
+            (BinSGDM, self.rounding, self.topology, "signs" if self.intra_node_dtype == "one_bit" else self.average)
+        ),
+    )
 
     topology: Literal["hierarchical", "flat"] = "hierarchical"
     intra_node_dtype: Literal["fp32", "fp16", "bf16", "one_bit"] | None = None
@@ -95,38 +111,6 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
             raise ValueError(
                 "average: gradients are averaged with topology 'hierarchical' and 16 or 32 bits in the node only"
             )
-
-    @classmethod
-    def presets(cls) -> dict[str, tuple[Strategy, ...]]:
-        """Return it with either rounding, the default one first: they train differently."""
-        title = cls.title
-        roundings = sorted(ROUNDINGS, key=lambda one: one != DEFAULT_ROUNDING)
-        return {title if one == DEFAULT_ROUNDING else f"{title} {one}": (cls(rounding=one),) for one in roundings}
-
-    @property
-    def form(self) -> str:
-        """Its topology."""
-        return self.topology
-
-    def topology_variants(self) -> tuple[Strategy, ...]:
-        """Return the hierarchical exchange of updates or gradients, in fp32 or bf16 in the node, and the flat one."""
-        in_node = (
-            replace(self, topology="hierarchical", intra_node_dtype=dtype, average=average)
-            for average in get_args(Average)
-            for dtype in (None, "bf16")
-        )
-        return (*in_node, replace(self, topology="flat", intra_node_dtype=None, average="updates"))
-
-    def trains_as(self, other: Strategy) -> bool:
-        """Tell whether a training with another strategy says how one with this goes: where the same is rounded alike.
-
-        What is rounded depends on the topology, and on what is averaged in the node.
-        """
-        return isinstance(other, BinSGDM) and other._arithmetic == self._arithmetic
-
-    @property
-    def _arithmetic(self) -> tuple[str, str, str]:
-        return self.rounding, self.topology, "signs" if self.intra_node_dtype == "one_bit" else self.average
 
     def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
         """Return what a rank holds: m and b in the place of an optimizer's state, and what rounding lost.

@@ -21,8 +21,9 @@ from simnet.core.bounded_types import Count, Dtype
 from simnet.core.errors import SimnetError
 from simnet.core.units import Size
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
-from simnet.strategies.base import BITS_PER_BYTE, Mathematics, Strategy, register, strategy_from_text, width_of
+from simnet.strategies.base import BITS_PER_BYTE, Mathematics, Strategy, strategy_from_text, width_of
 from simnet.strategies.binsgdm import BinSGDM
+from simnet.strategies.choices import Choices, Options, as_it_is
 from simnet.strategies.compressing import BETWEEN_NODES, CompressingStrategy
 from simnet.strategies.program import (
     Communicate,
@@ -42,6 +43,8 @@ from simnet.workload.kernel_cost import KernelCost
 from simnet.workload.training_step import Step
 
 FP32_BYTES = 4
+BF16: Options = {"gather_dtype": "bf16", "reduce_dtype": "bf16"}
+"""As mixed precision has it."""
 COMPUTE, SHARDS, REPLICAS = 0, 1, 2
 """Streams: of the GPU, of the ranks that share one copy of the model, and of those that hold the same shard."""
 SHARD_COPY = KernelCost(name="shard_copy", bytes_per_element=2.0, is_streaming=True)
@@ -69,6 +72,11 @@ class ShardedStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fields
     kernels: ClassVar[tuple[KernelCost, ...]] = (SHARD_COPY,)
     compresses: ClassVar[bool] = False
     uses_ddp_buckets: ClassVar[bool] = False
+    choices: ClassVar[Choices] = Choices(
+        topologies=lambda _: [{"reshard_after_forward": frees} for frees in (True, False)],
+        bucketings=as_it_is,  # parts are the model's blocks
+        form=lambda self: "freed after forward" if self.reshard_after_forward else "kept after forward",
+    )
 
     reshard_after_forward: bool = True
     reduce_every: Literal["micro_batch", "step"] = "micro_batch"
@@ -88,19 +96,6 @@ class ShardedStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fields
         if self.unit_cap is not None and self.unit_cap < 1:
             raise ValueError(f"unit_cap: {self.unit_cap.text()!r}: must be at least 1 B")
 
-    @property
-    def form(self) -> str:
-        """Whether blocks are freed after forward."""
-        return "freed after forward" if self.reshard_after_forward else "kept after forward"
-
-    def topology_variants(self) -> tuple[Strategy, ...]:
-        """Return it with blocks freed after forward, and kept."""
-        return tuple(replace(self, reshard_after_forward=frees) for frees in (True, False))
-
-    def bucketing_variants(self, caps: Sequence[Size | None]) -> tuple[Strategy, ...]:  # noqa: ARG002
-        """Return it alone: parts are the model's blocks."""
-        return (self,)
-
     def reduced_in(self, micro_batches: int) -> list[bool]:
         """Return for each micro-batch whether its gradients are reduced."""
         return [self.reduce_every == "micro_batch" or number == micro_batches for number in range(1, micro_batches + 1)]
@@ -114,7 +109,6 @@ class ShardedStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fields
         return blocks.parts_of(step.tensors, self.unit_cap, step.bytes_per_element)
 
 
-@register
 class FullShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="fsdp"):
     """Shard the model over all ranks, as torch's FSDP2 does on a mesh of one dimension; the same as ZeRO-3.
 
@@ -123,11 +117,7 @@ class FullShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_field
     """
 
     title: ClassVar[str] = "FSDP"
-
-    @classmethod
-    def presets(cls) -> dict[str, tuple[Strategy, ...]]:
-        """Return it in the numbers of the gradients, and in bf16 as mixed precision has it."""
-        return {cls.title: (cls(),), f"{cls.title} bf16": (cls(gather_dtype="bf16", reduce_dtype="bf16"),)}
+    choices: ClassVar[Choices] = ShardedStrategy.choices._replace(presets={"{title}": ({},), "{title} bf16": (BF16,)})
 
     def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
         """Return what a rank holds: its shards, and parts that are whole."""
@@ -153,7 +143,6 @@ class FullShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_field
         )
 
 
-@register
 class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="hsdp"):
     """Shard the model over the ranks of a node and keep a copy a node, as FSDP2 does on a mesh of two dimensions.
 
@@ -171,6 +160,16 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
     """
 
     title: ClassVar[str] = "HSDP"
+    choices: ClassVar[Choices] = ShardedStrategy.choices._replace(
+        presets={
+            "{title}": ({"algorithm": algorithms.AUTO},),
+            "{title} bf16": ({"algorithm": algorithms.AUTO, **BF16},),
+            "{title} + BinSGDM": ({"replicas": "binsgdm"},),
+            "{title} + int8": ({"replicas": "byte_grad:topology=scatter_reduce"},),
+        },
+        # Messages between copies have a size only where a system compresses them.
+        bucketings=lambda self, caps: [{"bucket_cap": cap} for cap in caps] if self.replicas else ({},),
+    )
 
     shard_ranks: Count | None = None
     all_reduce_every: Literal["micro_batch", "step"] = "step"
@@ -213,20 +212,6 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
         """
         if self._system is not None:
             self._system.check_gpu(gpu)
-
-    @classmethod
-    def presets(cls) -> dict[str, tuple[Strategy, ...]]:
-        """Return it with torch's all-reduce between the copies, in bf16 too, with BinSGDM and with 8 bits."""
-        return {
-            cls.title: (cls(algorithm=algorithms.AUTO),),
-            f"{cls.title} bf16": (cls(algorithm=algorithms.AUTO, gather_dtype="bf16", reduce_dtype="bf16"),),
-            f"{cls.title} + BinSGDM": (cls(replicas="binsgdm"),),
-            f"{cls.title} + int8": (cls(replicas="byte_grad:topology=scatter_reduce"),),
-        }
-
-    def bucketing_variants(self, caps: Sequence[Size | None]) -> tuple[Strategy, ...]:
-        """Return it with each size of messages between copies, where it has a choice."""
-        return tuple(replace(self, bucket_cap=cap) for cap in caps) if self.replicas else (self,)
 
     def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
         """Return what a rank holds: its shards, parts that are whole, and what the system between copies keeps."""

@@ -4,7 +4,6 @@ A period has `inner_steps` steps. Of these the streams of the program hold those
 others are all alike, and simulated once.
 """
 
-from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from msgspec import Meta
@@ -16,8 +15,7 @@ from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms
 from simnet.core.bounded_types import BYTES_PER_ELEMENT, Count, Dtype
 from simnet.core.errors import SimnetError
-from simnet.core.units import Size
-from simnet.strategies.all_reduce import HIERARCHICAL, Algorithm, check_algorithm
+from simnet.strategies.all_reduce import Algorithm, all_reduces_to_try, check_algorithm
 from simnet.strategies.base import (
     Exchange,
     Mathematics,
@@ -25,9 +23,9 @@ from simnet.strategies.base import (
     all_gather,
     choose_all_reduce,
     data_parallel,
-    register,
     strategy_from_text,
 )
+from simnet.strategies.choices import Choices, Options, as_it_is
 from simnet.strategies.compressing import BETWEEN_NODES, COPY, CompressingStrategy
 from simnet.strategies.fsdp import FullShard, sharded_memory
 from simnet.strategies.program import Communicate, Compute, InnerSteps, Kernel, Operation, OperationId, Program, Streams
@@ -40,6 +38,7 @@ from simnet.workload.training_step import Step
 
 COMPUTE, INNER, OUTER = 0, 1, 2
 """Streams: of the GPU, of the exchange inside a worker, and of that between workers where steps hide it."""
+AUTO: Options = {"algorithm": algorithms.AUTO}
 AVERAGED_COPIES = 4
 """Of all parameters, that binsgdm.LocalSGD holds at once: flat, their sum, the mean, the check that it is finite."""
 PSEUDO_GRADIENT = KernelCost(name="pseudo_gradient", bytes_per_element=12.0, is_streaming=True)
@@ -79,6 +78,7 @@ class LocalStepsStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fie
 
     compresses: ClassVar[bool] = False
     uses_ddp_buckets: ClassVar[bool] = False
+    choices: ClassVar[Choices] = Choices(bucketings=as_it_is)  # buckets inside a node hide behind backward as a rule
 
     inner_steps: Count = 8
     workers: Literal["rank", "node"] = "rank"
@@ -105,10 +105,6 @@ class LocalStepsStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fie
         held = gpu_memory.in_buckets(model)
         is_alone = self.workers == "rank" or topology.ranks_per_node == 1
         return replace(held, gradients=model.gradients, buckets=0.0) if is_alone else held
-
-    def bucketing_variants(self, caps: Sequence[Size | None]) -> tuple[Strategy, ...]:  # noqa: ARG002
-        """Return it alone: buckets inside a node hide behind backward as a rule."""
-        return (self,)
 
     def period(
         self, step: Step, topology: Topology, outer: _OuterExchange, *, steps: int, overlapped: int = 0
@@ -162,7 +158,6 @@ class LocalStepsStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fie
         return data_parallel(self, step, buckets, exchanges)
 
 
-@register
 class LocalSGD(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="local_sgd"):
     """Average all parameters after every few steps that each worker takes alone.
 
@@ -176,21 +171,14 @@ class LocalSGD(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_fie
 
     title: ClassVar[str] = "local SGD"
     kernels: ClassVar[tuple[KernelCost, ...]] = (COPY,)
+    choices: ClassVar[Choices] = LocalStepsStrategy.choices._replace(
+        # numbers of steps that papers keep the quality of
+        presets={f"{{title}} {steps}": ({"inner_steps": steps, **AUTO},) for steps in (4, 8)},
+        topologies=all_reduces_to_try,
+        training=lambda self: (LocalSGD, self.inner_steps),
+    )
 
     wire_dtype: Dtype = "fp32"
-
-    @classmethod
-    def presets(cls) -> dict[str, tuple[Strategy, ...]]:
-        """Return it with the numbers of steps that papers keep the quality of."""
-        return {f"{cls.title} {steps}": (cls(inner_steps=steps, algorithm=algorithms.AUTO),) for steps in (4, 8)}
-
-    def trains_as(self, other: Strategy) -> bool:
-        """Tell whether a training with another strategy says how one with this goes: with as many steps."""
-        return isinstance(other, LocalSGD) and other.inner_steps == self.inner_steps
-
-    def topology_variants(self) -> tuple[Strategy, ...]:
-        """Return it with the fastest all-reduce that NCCL has, and with the one that sums inside the node first."""
-        return (self, replace(self, algorithm=HIERARCHICAL)) if self.algorithm == algorithms.AUTO else (self,)
 
     def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
         """Return what a rank holds: after the optimizer's step, copies of all parameters while they are averaged."""
@@ -210,7 +198,6 @@ class LocalSGD(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_fie
         return self.period(step, topology, outer, steps=self.inner_steps)
 
 
-@register
 class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="diloco"):
     """Train workers apart for many steps, then let an outer Nesterov step follow the mean of what they moved.
 
@@ -234,6 +221,28 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
 
     title: ClassVar[str] = "DiLoCo"
     kernels: ClassVar[tuple[KernelCost, ...]] = (PSEUDO_GRADIENT, OUTER_UPDATE)
+    choices: ClassVar[Choices] = LocalStepsStrategy.choices._replace(
+        presets={
+            # as many steps as this project has trained, in 8 bits and one bit too, and those of papers
+            "{title} 30": ({"inner_steps": 30, **AUTO},),
+            "{title} 30 int8": ({"inner_steps": 30, "exchange_by": "byte_grad:topology=scatter_reduce"},),
+            "{title} 30 1-bit": (
+                {"inner_steps": 30, "exchange_by": "ef_sign_sgd:topology=scatter_reduce,scale_per=bucket"},
+            ),
+            "{title} 50": (AUTO,),
+            "{title} 500": ({"inner_steps": 500, **AUTO},),
+            "streaming {title} 100": ({"inner_steps": 100, "fragments": 4, "overlap_steps": 5, **AUTO},),
+        },
+        topologies=lambda self: (
+            [{"in_node": in_node} for in_node in ("ddp", "fsdp")]
+            if self.workers == "node"
+            else all_reduces_to_try(self)
+        ),
+        form=lambda self: f"{'FSDP in a node, ' if self.in_node == 'fsdp' else ''}a worker a {self.workers}",
+        training=lambda self: (
+            (DiLoCo, self.inner_steps, self.fragments, self.overlap_steps, self.outer_dtype or "fp32", self._system)
+        ),
+    )
 
     inner_steps: Count = 50
     workers: Literal["rank", "node"] = "node"
@@ -278,19 +287,6 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
             "hierarchical; give such as 'ef_sign_sgd:scale_per=bucket' or 'byte_grad:topology=scatter_reduce'"
         )
 
-    @property
-    def form(self) -> str:
-        """What a worker is."""
-        return f"FSDP in a node, a worker a {self.workers}" if self.in_node == "fsdp" else f"a worker a {self.workers}"
-
-    def trains_as(self, other: Strategy) -> bool:
-        """Tell whether a training with another strategy says how one with this goes: the same, but for workers."""
-        return isinstance(other, DiLoCo) and other._arithmetic == self._arithmetic
-
-    @property
-    def _arithmetic(self) -> tuple[object, ...]:
-        return self.inner_steps, self.fragments, self.overlap_steps, self.outer_dtype or "fp32", self._system
-
     def check_gpu(self, gpu: GpuModel) -> None:
         """Refuse a GPU on which the system inside cannot run.
 
@@ -299,26 +295,6 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
         """
         if self._system is not None:
             self._system.check_gpu(gpu)
-
-    @classmethod
-    def presets(cls) -> dict[str, tuple[Strategy, ...]]:
-        """Return as many steps as this project has trained, in 8 bits and one bit too, and those of papers."""
-        auto, title = algorithms.AUTO, cls.title
-        one_bit = "ef_sign_sgd:topology=scatter_reduce,scale_per=bucket"
-        return {
-            f"{title} 30": (cls(inner_steps=30, algorithm=auto),),
-            f"{title} 30 int8": (cls(inner_steps=30, exchange_by="byte_grad:topology=scatter_reduce"),),
-            f"{title} 30 1-bit": (cls(inner_steps=30, exchange_by=one_bit),),
-            f"{title} 50": (cls(algorithm=auto),),
-            f"{title} 500": (cls(inner_steps=500, algorithm=auto),),
-            f"streaming {title} 100": (cls(inner_steps=100, fragments=4, overlap_steps=5, algorithm=auto),),
-        }
-
-    def topology_variants(self) -> tuple[Strategy, ...]:
-        """Return it with the all-reduces worth a try, or with workers that hold all parameters and that shard them."""
-        if self.workers == "node":
-            return tuple(replace(self, in_node=in_node) for in_node in ("ddp", "fsdp"))
-        return (self, replace(self, algorithm=HIERARCHICAL)) if self.algorithm == algorithms.AUTO else (self,)
 
     def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
         """Return what a rank holds: its slice of the outer parameters and their momentum, and what it sends of them."""

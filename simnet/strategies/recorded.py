@@ -15,7 +15,8 @@ from simnet.core.errors import SimnetError
 from simnet.core.units import format_bytes
 from simnet.strategies import step_file, step_layouts
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
-from simnet.strategies.base import Strategy, register
+from simnet.strategies.base import Strategy
+from simnet.strategies.choices import Choices, as_it_is
 from simnet.strategies.program import Communicate, Compute, IterationPart, Kernel, Operation, OperationId, Program
 from simnet.strategies.step_file import RecordedLayout, RecordedOperation, TimedBy
 from simnet.workload.gpu_memory import ModelMemory
@@ -32,7 +33,6 @@ MEMORY_TRAFFIC = KernelCost(name="recorded_bytes", bytes_per_element=1.0)
 WORKLOAD_PARTS: tuple[IterationPart, ...] = ("forward", "backward", "optimizer")
 
 
-@register
 class RecordedStep(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="recorded"):
     """Do what a training script did in steps that `simnet record` has recorded.
 
@@ -51,6 +51,7 @@ class RecordedStep(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     uses_ddp_buckets: ClassVar[bool] = False
     path_keys: ClassVar[tuple[str, ...]] = ("file",)
     takes_other_micro_batches: ClassVar[bool] = False
+    choices: ClassVar[Choices] = Choices(presets={}, bucketings=as_it_is)  # there is no step without a file
 
     file: str
     algorithm: Algorithm | None = None
@@ -66,15 +67,6 @@ class RecordedStep(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for key, default in (("bucketing", "ddp"), ("bucket_cap", None), ("overlap", True)):
             if getattr(self, key) != default:
                 raise ValueError(f"{key}: has no effect on a recorded step, whose buckets are as recorded; drop it")
-
-    @classmethod
-    def presets(cls) -> dict[str, tuple[Strategy, ...]]:
-        """Return none: there is no step without a file."""
-        return {}
-
-    def bucketing_variants(self, caps: object) -> tuple[Strategy, ...]:  # noqa: ARG002
-        """Return it alone: its buckets are as recorded."""
-        return (self,)
 
     def memory(self, model: ModelMemory, step: Step, topology: Topology) -> None:
         """Return none: a step file does not hold what its script kept in memory."""

@@ -2,7 +2,7 @@
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import ClassVar, Literal
 
@@ -15,7 +15,8 @@ from simnet.core.bounded_types import Dtype
 from simnet.core.errors import SimnetError
 from simnet.core.units import Size
 from simnet.strategies.all_reduce import CAST, Algorithm, DenseAllReduce, check_algorithm
-from simnet.strategies.base import Exchange, Strategy, all_gather, data_parallel, register, width_of
+from simnet.strategies.base import Exchange, Strategy, all_gather, data_parallel, width_of
+from simnet.strategies.choices import Choices, Options, capped_or_fused
 from simnet.strategies.program import Communicate, Kernel, Operation, Program
 from simnet.workload import gpu_memory
 from simnet.workload.buckets import Bucket
@@ -27,6 +28,14 @@ from simnet.workload.training_step import Step, Tensor
 EMPTY_BUCKET_BYTES = 4.0
 OF_BROADCAST = ("algorithm", "broadcast", "param_groups", "parameters_as_bucket_view")
 OF_ALL_GATHER = ("overlap_param_gather", "reduce_scatter_as")
+BROADCAST: Options = {
+    "update": "broadcast",
+    "algorithm": algorithms.AUTO,
+    "parameters_as_bucket_view": True,
+    "overlap_param_gather": False,
+    "reduce_scatter_as": "ring",
+}
+"""The other way to hand out: one broadcast a rank, which is never slower than one a tensor."""
 ParamGroups = Literal["one", "by_dimensions"]
 
 Owned = tuple[tuple[tuple[float, ...], ...], ...]
@@ -35,6 +44,17 @@ HandedOut = tuple[float, tuple[Communicate, ...]]
 """Part of all parameters that the rank with the most of them updates, and the messages that hand them out."""
 BUCKETS_AT_ONCE = 2
 """Buffers of DeepSpeed's `overlap_comm`: gradients of one bucket are made while those of another travel."""
+
+
+def _cut_and_gathered(setting: object, caps: Sequence[Size | None]) -> Iterable[Options]:
+    """Return each way to cut buckets; gathered before and during forward, where there are several."""
+    *capped, fused = capped_or_fused(setting, caps)
+    early_or_not = ({**one, "overlap_param_gather": early} for one in capped for early in (False, True))
+    return [*early_or_not, {**fused, "overlap_param_gather": False}]
+
+
+BUCKETINGS = {"all_gather": _cut_and_gathered, "broadcast": capped_or_fused}
+"""What is tried of each way to hand out."""
 
 
 class ShardedUpdate(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,22 +75,15 @@ class ShardedUpdate(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=T
     kernels: ClassVar[tuple[KernelCost, ...]] = (CAST,)
     compresses: ClassVar[bool] = False
     reduces_every_micro_batch: ClassVar[bool] = False
+    choices: ClassVar[Choices] = Choices(
+        presets={"{title}": ({},), "{title} bf16": ({"wire_dtype": "bf16", "gather_dtype": "bf16"},)},
+        bucketings=_cut_and_gathered,
+    )
 
     wire_dtype: Dtype | None = None
     gather_dtype: Dtype | None = None
     overlap_param_gather: bool = False
     reduce_scatter_as: Literal["ring", "all_reduce"] = "ring"
-
-    @classmethod
-    def presets(cls) -> dict[str, tuple[Strategy, ...]]:
-        """Return it in the numbers of the gradients, and in bf16."""
-        return {cls.title: (cls(),), f"{cls.title} bf16": (cls(wire_dtype="bf16", gather_dtype="bf16"),)}
-
-    def bucketing_variants(self, caps: Sequence[Size | None]) -> tuple[Strategy, ...]:
-        """Return it with each way to cut buckets; gathered before and during forward, where there are several."""
-        *capped, fused = super().bucketing_variants(caps)
-        early_or_not = (replace(one, overlap_param_gather=early) for one in capped for early in (False, True))
-        return (*early_or_not, replace(fused, overlap_param_gather=False))
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:
         """Return cast, reduce-scatter and cast of the shard back."""
@@ -127,7 +140,6 @@ class ShardedUpdate(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=T
         )
 
 
-@register
 class Zero1(ShardedUpdate, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="zero1"):
     """Shard the optimizer's state over all ranks (ZeRO-1): each updates its part of the parameters and hands it out.
 
@@ -149,6 +161,11 @@ class Zero1(ShardedUpdate, frozen=True, kw_only=True, forbid_unknown_fields=True
     """
 
     title: ClassVar[str] = "ZeRO-1"
+    choices: ClassVar[Choices] = ShardedUpdate.choices._replace(
+        topologies=lambda self: ({},) if self.update == "broadcast" else ({}, BROADCAST),
+        bucketings=lambda self, caps: BUCKETINGS[self.update](self, caps),
+        form=lambda self: self.update.replace("_", "-"),
+    )
 
     update: Literal["all_gather", "broadcast"] = "all_gather"
     parameters_as_bucket_view: bool = False
@@ -164,24 +181,6 @@ class Zero1(ShardedUpdate, frozen=True, kw_only=True, forbid_unknown_fields=True
         for key, default in zip(type(self).__struct_fields__, defaults, strict=True):
             if key in without_effect and getattr(self, key) != default:
                 raise ValueError(f"{key}: has no effect with update {self.update!r}; drop one of them")
-
-    @property
-    def form(self) -> str:
-        """How parameters are handed out."""
-        return self.update.replace("_", "-")
-
-    def topology_variants(self) -> tuple[Strategy, ...]:
-        """Return it with an all-gather, and with one broadcast a rank, which is never slower than one a tensor."""
-        if self.update == "broadcast":
-            return (self,)
-        others = {"parameters_as_bucket_view": True, "overlap_param_gather": False, "reduce_scatter_as": "ring"}
-        return (self, replace(self, update="broadcast", algorithm=algorithms.AUTO, **others))
-
-    def bucketing_variants(self, caps: Sequence[Size | None]) -> tuple[Strategy, ...]:
-        """Return it with each way to cut buckets."""
-        if self.update == "broadcast":
-            return Strategy.bucketing_variants(self, caps)
-        return super().bucketing_variants(caps)
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:
         """Return what reduces the gradients of a bucket: DDP's all-reduce, or a reduce-scatter."""
@@ -227,7 +226,6 @@ class Zero1(ShardedUpdate, frozen=True, kw_only=True, forbid_unknown_fields=True
         return _broadcast(tuple(size for of_rank in tensors for size in of_rank), self.broadcast, topology)
 
 
-@register
 class Zero2(ShardedUpdate, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="zero2"):
     """Shard gradients and the optimizer's state over all ranks (ZeRO-2): every micro-batch scatters its gradients.
 

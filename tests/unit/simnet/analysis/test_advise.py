@@ -21,7 +21,7 @@ from simnet.engine.simulation import kernel_names, simulate
 from simnet.engine.step_timer import StepTimer
 from simnet.report.advice import advice_page
 from simnet.report.advice_sentences import sentences
-from simnet.strategies import STRATEGIES, AnyStrategy, BinSGDM, DenseAllReduce, OneBitAdam, TopK
+from simnet.strategies import STRATEGIES, AnyStrategy, BinSGDM, DenseAllReduce, OneBitAdam, TopK, choices
 from simnet.strategies.base import every_kernel
 from simnet.workload.workload import Gradient, Workload
 from tests.helpers.advise_samples import FAST_CODEC, GBIT, WORKLOAD, advised, dense_s, least_s, row, scenario
@@ -36,7 +36,7 @@ class TestSystems:
 
     def test_names_and_kinds_choose(self) -> None:
         assert chosen(()) == tuple(SYSTEMS)
-        assert chosen(["binsgdm", "BinSGDM", "top_k"]) == (*BinSGDM.presets(), "Top-k 1 %")
+        assert chosen(["binsgdm", "BinSGDM", "top_k"]) == (*choices.presets(BinSGDM), "Top-k 1 %")
 
     @pytest.mark.parametrize(
         ("name", "near"), [("Powersgd rank 4", "PowerSGD rank 4"), ("one_bit_adm", "one_bit_adam")]

@@ -11,6 +11,7 @@ from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StepTimer
+from simnet.strategies import choices
 from simnet.strategies.base import strategy_from_text
 from simnet.strategies.zero import Zero1, partition
 from simnet.workload.gpu_memory import ModelMemory
@@ -235,10 +236,10 @@ def test_the_largest_goes_first_to_the_rank_with_the_fewest_elements():
 
 
 def test_both_ways_to_hand_out_are_tried():
-    gathers, broadcasts = Zero1(wire_dtype="bf16", overlap_param_gather=True).topology_variants()
-    assert (gathers.form, broadcasts.form) == ("all-gather", "broadcast")
+    tried = [*choices.variants(Zero1(wire_dtype="bf16", overlap_param_gather=True), (None,))]
+    assert [choices.form(one) for one in tried] == ["all-gather"] * 3 + ["broadcast"] * 2
+    assert [one.overlap_param_gather for one in tried] == [False, True, False, False, False]
+    assert [one.bucketing for one in tried] == ["ddp", "ddp", "fused", "ddp", "fused"]
+    *_, broadcasts, _ = tried
     assert (broadcasts.parameters_as_bucket_view, broadcasts.algorithm, broadcasts.wire_dtype) == (True, "auto", "bf16")
-    early = [one.overlap_param_gather for one in gathers.bucketing_variants((None,))]
-    assert early == [False, True, False]
-    assert broadcasts.topology_variants() == (broadcasts,)
-    assert not any(one.overlap_param_gather for one in broadcasts.bucketing_variants((None,)))
+    assert [*choices.variants(broadcasts, (None,))] == tried[3:]
