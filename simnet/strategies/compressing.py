@@ -160,29 +160,27 @@ class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fi
 
     def exchange(self, bucket: Bucket, step: Step, topology: NetworkTopology) -> Exchange:  # noqa: ARG002
         """Return what one bucket goes through in the topology."""
-        used = self.used_topology
-        if used not in BETWEEN_NODES:
-            return self.exchange_among("world", used, bucket, topology)
-        between = BETWEEN_NODES[used] or self.topologies[0]
+        if self.used_topology not in BETWEEN_NODES:
+            return self.exchange_among("world", bucket, topology)
         piece = longest_piece(bucket, topology.ranks_per_node, self.cut)
-        found = self.exchange_among("inter_node", between, piece, topology)
+        found = self.exchange_among("inter_node", piece, topology)
         if topology.ranks_per_node == 1:  # nothing is sent inside a node
-            return found._replace(algorithm=used)
+            return found._replace(algorithm=self.used_topology)
         operations = _with_mean_in_node(found.operations, bucket, piece, self.intra_node_dtype or "fp32", topology)
-        return Exchange(operations, found.payload_bytes * topology.ranks_per_node, used)
+        return Exchange(operations, found.payload_bytes * topology.ranks_per_node, self.used_topology)
 
-    def exchange_among(self, group: GroupKind, form: str, bucket: Bucket, topology: NetworkTopology) -> Exchange:
-        """Return what a bucket, or a piece of one, goes through among the ranks of a group.
+    def exchange_among(self, group: GroupKind, bucket: Bucket, topology: NetworkTopology) -> Exchange:
+        """Return what a bucket, or a piece of one, goes through among ranks of which none has averaged with others.
 
         Args:
             group: "world" or "inter_node".
-            form: one of `topologies` that averages nothing in the node first.
             bucket: what is exchanged.
             topology: of the network.
 
         Raises:
             SimnetError: the workload lacks what the exchange needs, or the strategy does not fit the cluster.
         """
+        _, form = self.arithmetic
         if form == "scatter_reduce":
             return scatter_reduce_payloads(self, bucket, topology.group(group), topology)
         if form == "all_reduce":

@@ -93,7 +93,7 @@ class SignSGD(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fie
 
     momentum: Momentum = 0.0
 
-    def exchange_among(self, group: GroupKind, form: str, bucket: Bucket, topology: NetworkTopology) -> Exchange:  # noqa: ARG002
+    def exchange_among(self, group: GroupKind, bucket: Bucket, topology: NetworkTopology) -> Exchange:
         """Swap signs among all ranks, count, and gather the winners; a byte with each chunk tells if it is finite."""
         ranks = topology.group(group)
         message_bytes = float(padded_sign_bytes(bucket.num_elements, ranks.size) + ranks.size)
@@ -196,7 +196,7 @@ class Marsit(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fiel
         """Part of the steps in full precision."""
         return 1 / self.sync_period if self.sync_period else 0.0
 
-    def exchange_among(self, group: GroupKind, form: str, bucket: Bucket, topology: NetworkTopology) -> Exchange:  # noqa: ARG002
+    def exchange_among(self, group: GroupKind, bucket: Bucket, topology: NetworkTopology) -> Exchange:
         """Merge signs hop by hop round one ring or two, and hand them back."""
         world = topology.group(group)
         message_bytes = float(padded_sign_bytes(bucket.num_elements, world.size))
@@ -427,7 +427,7 @@ class PowerSGD(LowRank, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     # orthogonal, one after the other, on which PowerSGD spends most (pytorch/pytorch#65813): bytes tell little of it.
     kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("power_sgd", 12.0, 4.0, 12.0, measured_only=("merge",))
 
-    def exchange_among(self, group: GroupKind, form: str, bucket: Bucket, topology: NetworkTopology) -> Exchange:  # noqa: ARG002
+    def exchange_among(self, group: GroupKind, bucket: Bucket, topology: NetworkTopology) -> Exchange:
         """Average the left factors with what is not factored, then the right ones."""
         left, right, whole = self.factor_bytes(bucket)
         sizes = [size for size in (left + whole, right) if size]

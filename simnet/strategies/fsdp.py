@@ -138,9 +138,7 @@ class FullShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_field
             SimnetError: as `program`.
         """
         alone, number = shards._replace(size=1), step.micro_batches
-        return _ShardedStep(self, step, topology, shards, alone).program(
-            reduced_in=self.reduced_in(number), all_reduced_in=[False] * number
-        )
+        return _ShardedStep(self, step, topology, shards, alone).program(self.reduced_in(number), [False] * number)
 
 
 class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="hsdp"):
@@ -222,8 +220,7 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
             return held
         own = step.num_elements / shards.size
         if isinstance(system, BinSGDM):
-            kept, signs = system.flat_residual_bytes(own, replicas.size), own / BITS_PER_BYTE
-            return replace(held, optimizer=0.0, update=0.0, residuals=kept, buckets=signs)
+            held = replace(held, optimizer=0.0, update=0.0, buckets=own / BITS_PER_BYTE)
         return replace(held, residuals=system.residual_bytes(own, replicas.size))
 
     def program(self, step: Step, topology: Topology) -> Program:
@@ -234,14 +231,16 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
                 the cluster.
         """
         shards, replicas = self._groups(topology)
-        reduced_in = self.reduced_in(step.micro_batches)
-        is_last = [number == step.micro_batches - 1 for number in range(step.micro_batches)]
-        all_reduced_in = is_last if self.all_reduce_every == "step" else reduced_in
-        if self.replicas:
-            all_reduced_in = [False] * step.micro_batches
+        number, system = step.micro_batches, self._system
+        reduced_in, never = self.reduced_in(number), [False] * number
+        all_reduced_in = [*never[1:], True] if self.all_reduce_every == "step" else reduced_in
+        between: tuple[Operation, ...] = ()
+        if system is not None and replicas.size > 1:
+            messages = self._messages(step, shards.size)
+            exchanges = [system.exchange_among("inter_node", one, topology) for one in messages]
+            between = (*(one for found in exchanges for one in found.operations), *system.epilogue(messages, topology))
         sharded = _ShardedStep(self, step, topology, shards, replicas)
-        between = self._between_copies(step, shards, topology) if self.replicas and replicas.size > 1 else ()
-        return sharded.program(reduced_in=reduced_in, all_reduced_in=all_reduced_in, between=between)
+        return sharded.program(reduced_in, never if self.replicas else all_reduced_in, between)
 
     def _groups(self, topology: Topology) -> tuple[Group, Group]:
         """Return the groups of ranks that share a copy, and of those that hold the same shard."""
@@ -261,19 +260,6 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
             )
         cluster = topology.num_nodes, per_node
         return Group(0, size, 1, *cluster), Group(0, world // size, size, *cluster)
-
-    def _between_copies(self, step: Step, shards: Group, topology: Topology) -> tuple[Operation, ...]:
-        """Return the exchange of a rank's whole shard with those that hold the same one."""
-        system, messages = self._system, self._messages(step, shards.size)
-        if isinstance(system, BinSGDM):
-            exchanges = [system.exchange_flat("inter_node", one, topology) for one in messages]
-            epilogue = system.epilogue(messages, topology)
-        else:
-            assert system is not None
-            form = system.used_topology
-            exchanges = [system.exchange_among("inter_node", form, one, topology) for one in messages]
-            epilogue = ()
-        return (*(one for found in exchanges for one in found.operations), *epilogue)
 
     def _messages(self, step: Step, num_shards: int) -> tuple[Bucket, ...]:
         """Return a rank's shards of all tensors, in messages that end where they reach the cap."""
@@ -316,7 +302,7 @@ class _ShardedStep:
         self._scattered: list[OperationId] = []
 
     def program(
-        self, *, reduced_in: Sequence[bool], all_reduced_in: Sequence[bool], between: Sequence[Operation] = ()
+        self, reduced_in: Sequence[bool], all_reduced_in: Sequence[bool], between: Sequence[Operation] = ()
     ) -> Program:
         """Return the step.
 

@@ -298,7 +298,10 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
 
     def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
         """Return what a rank holds: its slice of the outer parameters and their momentum, and what it sends of them."""
-        held = self._held(model, step, topology)
+        if self.in_node == "fsdp":
+            held = sharded_memory(FullShard(), model, step, topology.ranks_per_node)
+        else:
+            held = self.held_by_worker(model, topology)
         ranks = topology.ranks_per_node if self.workers == "node" else 1
         own = step.num_elements / ranks * BYTES_PER_ELEMENT["fp32"]
         system = self._system
@@ -312,12 +315,6 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
             buckets=held.buckets + (sent if self.overlap_steps else 0.0),
             update=max(held.update, STEPPED_COPIES * sent + gathered),
         )
-
-    def _held(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
-        """Return what a rank holds of its worker."""
-        if self.in_node == "fsdp":
-            return sharded_memory(FullShard(), model, step, topology.ranks_per_node)
-        return self.held_by_worker(model, topology)
 
     def inner_step(self, step: Step, topology: Topology) -> Program:
         """Return a step of a worker.
@@ -368,7 +365,7 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
         kind: GroupKind = "inter_node" if self.workers == "node" else "world"
         system = self._system
         if system is not None:
-            return system.exchange_among(kind, system.used_topology, own, topology)
+            return system.exchange_among(kind, own, topology)
         message_bytes = own.num_elements * BYTES_PER_ELEMENT[self.outer_dtype or "fp32"]
         schedule = algorithms.choose_on(self.algorithm, topology, message_bytes, topology.group(kind))
         return Exchange((Communicate(schedule=schedule, message_bytes=message_bytes),), message_bytes, schedule.label)

@@ -10,11 +10,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import zip_longest
 
 from msgspec.structs import replace
 
 from simnet.core.errors import SimnetError
-from simnet.strategies.step_file import RecordedGroup, RecordedLayout, RecordedOperation, StepFile
+from simnet.strategies.step_file import RecordedGroup, RecordedLayout, RecordedOperation, RecordedStream, StepFile
 
 KEEPS_WHOLE = ("all_reduce", "reduce_scatter", "all_to_all", "broadcast", "reduce")
 """Collectives whose message is that of a rank, which more ranks do not make longer."""
@@ -97,10 +98,9 @@ def _check_same(first: RecordedLayout, other: RecordedLayout, where: str) -> Non
     actual = [replace(group, name="") for group in other.groups]
     if groups != actual:
         raise _differ(f"{where}: groups", first, _groups_text(first.groups), other, _groups_text(other.groups))
-    for stream in range(max(len(first.streams), len(other.streams))):
-        mine, theirs = _operations(first, stream), _operations(other, stream)
-        for place in range(max(len(mine), len(theirs))):
-            one, two = _kind_text(first, mine, place), _kind_text(other, theirs, place)
+    for stream, (mine, theirs) in enumerate(zip_longest(first.streams, other.streams, fillvalue=RecordedStream())):
+        for place, (left, right) in enumerate(zip_longest(mine.operations, theirs.operations)):
+            one, two = _kind_text(first, left), _kind_text(other, right)
             if one != two:
                 raise _differ(f"{where}: streams.{stream}.operations.{place}", first, one, other, two)
 
@@ -114,15 +114,10 @@ def _groups_text(groups: Sequence[RecordedGroup]) -> str:
     return " and ".join(f"size {group.size}, stride {group.stride}" for group in groups) or "none"
 
 
-def _operations(layout: RecordedLayout, stream: int) -> tuple[RecordedOperation, ...]:
-    return layout.streams[stream].operations if stream < len(layout.streams) else ()
-
-
-def _kind_text(layout: RecordedLayout, operations: Sequence[RecordedOperation], place: int) -> str:
+def _kind_text(layout: RecordedLayout, one: RecordedOperation | None) -> str:
     """Return what tells an operation from others, without its sizes."""
-    if place >= len(operations):
+    if one is None:
         return "nothing"
-    one = operations[place]
     what = (
         f"compute of {one.part}" if one.kind == "compute" else f"{one.kind} in group {layout.groups[one.group].name!r}"
     )
