@@ -17,6 +17,7 @@ from simnet.core.units import Bandwidth
 from simnet.engine import calibration_draws, model_error
 from simnet.engine.scenario import Scenario
 from simnet.engine.step_timer import StepTimer
+from simnet.strategies import choices
 
 HOUR_S = 3600.0
 SeedTimes = dict[tuple[int, int], float]
@@ -254,7 +255,7 @@ def _at(
     costs: dict[str, StepCosts] = {}
     steps = StepTimer(scenario)
     for name in trainings.curves:
-        strategy = trainings.convergence.systems[name].strategy.for_longer_training(trainings.scale)
+        strategy = choices.for_longer_training(trainings.convergence.systems[name].strategy, trainings.scale)
         try:
             variants = trained_variants(strategy, scenario.workload.dtype)
             fastest = steps.fastest(with_known_kernels(variants, steps, scenario.calibration))

@@ -214,12 +214,6 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         if given > (steps or given):
             raise ValueError(f"{self.stage_key}: {given}: more than run.steps ({steps})")
 
-    def for_longer_training(self, scale: float) -> "Strategy":
-        """Return the strategy for a training `scale` times as long: a stage at its start grows with it."""
-        if not self.stage_key:
-            return self
-        return replace(self, **{self.stage_key: round(getattr(self, self.stage_key) * scale)})
-
     def check_gpu(self, gpu: GpuModel) -> None:
         """Refuse a GPU that cannot do what it asks for.
 

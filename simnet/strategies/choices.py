@@ -1,7 +1,7 @@
 """What `simnet advise` tries of each strategy, and whose trainings stand for whose: a row that a class may bring."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -45,6 +45,7 @@ class Tuned(Protocol):
 
     title: ClassVar[str]
     choices: ClassVar[Choices]
+    stage_key: ClassVar[str]
 
 
 S = TypeVar("S", bound=Tuned)
@@ -58,9 +59,8 @@ def presets(kind: type[S]) -> dict[str, tuple[S, ...]]:
 
 def variants(setting: S, caps: Sequence[Size | None]) -> Iterator[S]:
     """Yield a setting in each topology and with each way to cut buckets that is worth a try."""
-    struct: Any = setting  # for `replace`
     for topology in setting.choices.topologies(setting):
-        formed = replace(struct, **topology)
+        formed = replace(cast("Any", setting), **topology)
         for cut in formed.choices.bucketings(formed, caps):
             yield replace(formed, **cut)
 
@@ -73,3 +73,9 @@ def form(setting: Tuned) -> str:
 def train_alike(one: Tuned, other: Tuned) -> bool:
     """Tell whether a training with one setting says how one with another goes."""
     return one.choices.training(one) == other.choices.training(other)
+
+
+def for_longer_training(setting: S, scale: float) -> S:
+    """Return a setting for a training `scale` times as long: a stage at its start grows with it."""
+    key, struct = setting.stage_key, cast("Any", setting)
+    return replace(struct, **{key: round(getattr(setting, key) * scale)}) if key else setting

@@ -132,11 +132,7 @@ class FullShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_field
         return self.program_among(topology.group("world"), step, topology)
 
     def program_among(self, shards: Group, step: Step, topology: Topology) -> Program:
-        """Return one iteration of ranks that share the model with their group alone.
-
-        Raises:
-            SimnetError: as `program`.
-        """
+        """Return one iteration of ranks that share the model with their group alone."""
         alone, number = shards._replace(size=1), step.micro_batches
         return _ShardedStep(self, step, topology, shards, alone).program(self.reduced_in(number), [False] * number)
 
@@ -203,11 +199,7 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
         return super().mathematics if system is None else system.mathematics
 
     def check_gpu(self, gpu: GpuModel) -> None:
-        """Refuse a GPU on which the system inside cannot run.
-
-        Raises:
-            SimnetError: it is one.
-        """
+        """Refuse a GPU on which the system inside cannot run."""
         if self._system is not None:
             self._system.check_gpu(gpu)
 

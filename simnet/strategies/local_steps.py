@@ -22,16 +22,14 @@ from simnet.strategies.base import (
     Strategy,
     all_gather,
     choose_all_reduce,
-    data_parallel,
     strategy_from_text,
 )
 from simnet.strategies.choices import Choices, Options, as_it_is
 from simnet.strategies.compressing import BETWEEN_NODES, COPY, CompressingStrategy
 from simnet.strategies.fsdp import FullShard, sharded_memory
 from simnet.strategies.program import Communicate, Compute, InnerSteps, Kernel, Operation, OperationId, Program, Streams
-from simnet.workload import buckets as bucketing
 from simnet.workload import gpu_memory
-from simnet.workload.buckets import Bucket, LinearCost
+from simnet.workload.buckets import Bucket
 from simnet.workload.gpu_memory import ModelMemory, RankMemory
 from simnet.workload.kernel_cost import KernelCost
 from simnet.workload.training_step import Step
@@ -144,18 +142,23 @@ class LocalStepsStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fie
             inner=InnerSteps(program=inner, number=left) if left else None,
         )
 
-    def inner_step(self, step: Step, topology: Topology) -> Program:
-        """Return a step of a worker.
+    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:
+        """Return the all-reduce of a worker's gradients in its node, at every step."""
+        message_bytes = bucket.num_elements * step.bytes_per_element
+        collective, label = choose_all_reduce(None, topology, message_bytes, "intra_node")
+        return Exchange((collective,), message_bytes, label)
 
-        Raises:
-            SimnetError: it does not fit the workload.
-        """
-        if self.workers == "rank" or topology.ranks_per_node == 1:
-            return _compute_alone(step)
-        # mg_wfbp is refused, so that no cost is asked for.
-        buckets = bucketing.build(self, step, LinearCost(start_up_s=0.0, s_per_byte=0.0))
-        exchanges = [_all_reduced_in_node(bucket, step, topology) for bucket in buckets]
-        return data_parallel(self, step, buckets, exchanges)
+    def inner_step(self, step: Step, topology: Topology) -> Program:
+        """Return a step of a worker: DDP's in its node, or compute alone."""
+        if self.workers == "node" and topology.ranks_per_node > 1:
+            return Strategy.program(self, step, topology)
+        forward_s, backward_s = step.micro_batches * step.forward_s, step.micro_batches * step.backward_s
+        compute = (
+            Compute(part="forward", seconds=forward_s),
+            Compute(part="backward", seconds=backward_s),
+            Compute(part="optimizer", seconds=step.optimizer_s),
+        )
+        return Program(streams=(compute, ()), num_buckets=1, payload_bytes=step.gradient_bytes, algorithm="none")
 
 
 class LocalSGD(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="local_sgd"):
@@ -288,11 +291,7 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
         )
 
     def check_gpu(self, gpu: GpuModel) -> None:
-        """Refuse a GPU on which the system inside cannot run.
-
-        Raises:
-            SimnetError: it is one.
-        """
+        """Refuse a GPU on which the system inside cannot run."""
         if self._system is not None:
             self._system.check_gpu(gpu)
 
@@ -317,11 +316,7 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
         )
 
     def inner_step(self, step: Step, topology: Topology) -> Program:
-        """Return a step of a worker.
-
-        Raises:
-            SimnetError: shards need what the workload does not have.
-        """
+        """Return a step of a worker, which may share the model among its ranks."""
         if self.in_node == "ddp":
             return super().inner_step(step, topology)
         return FullShard().program_among(topology.group("intra_node"), step, topology)
@@ -375,22 +370,6 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
         if self.workers == "rank" or self.in_node == "fsdp" or topology.ranks_per_node == 1:
             return ()
         return (all_gather(topology.group("intra_node"), topology, part.num_elements * BYTES_PER_ELEMENT["fp32"]),)
-
-
-def _compute_alone(step: Step) -> Program:
-    forward_s, backward_s = step.micro_batches * step.forward_s, step.micro_batches * step.backward_s
-    compute = (
-        Compute(part="forward", seconds=forward_s),
-        Compute(part="backward", seconds=backward_s),
-        Compute(part="optimizer", seconds=step.optimizer_s),
-    )
-    return Program(streams=(compute, ()), num_buckets=1, payload_bytes=step.gradient_bytes, algorithm="none")
-
-
-def _all_reduced_in_node(bucket: Bucket, step: Step, topology: Topology) -> Exchange:
-    message_bytes = bucket.num_elements * step.bytes_per_element
-    collective, label = choose_all_reduce(None, topology, message_bytes, "intra_node")
-    return Exchange((collective,), message_bytes, label)
 
 
 def _add_steps(made: Streams, inner: Program, number: int) -> None:
