@@ -310,7 +310,11 @@ class _ShardedStep:
             self._backward(backward_s, reduces=reduces, all_reduces=all_reduces)
         self._blocking = [*self._made.last(SHARDS), *self._made.last(REPLICAS)]
         for operation in between:
-            self._after_backward(operation)
+            if isinstance(operation, Communicate):
+                # On the shards' stream, idle by now: two streams are simulated several times as fast as three.
+                self._blocking += self._made.add(SHARDS, replace(operation, after=self._made.last(COMPUTE)))
+            else:
+                self._work(operation)
         self._work(Compute(part="optimizer", seconds=self._step.optimizer_s / self._shards.size))
         sent = (one for stream in self._made.lists for one in stream if isinstance(one, Communicate))
         reductions = {
@@ -335,13 +339,7 @@ class _ShardedStep:
             self._gather(waiting.popleft(), begun)
         needed = [] if root is None else [BackwardSegment(root, 0.0)]
         for part, fraction in (*needed, *reversed(self._model.segments)):
-            if part not in self._is_whole:
-                if part in waiting:
-                    waiting.remove(part)
-                    self._gather(part, begun)
-                copied = self._copy_out(part)
-                if ahead and waiting:
-                    self._gather(waiting.popleft(), copied)
+            self._make_whole(part, begun, waiting, looks_ahead=ahead > 0)
             self._compute("forward", fraction * self._step.forward_s)
 
     def _backward(self, backward_s: float, *, reduces: bool, all_reduces: bool) -> None:
@@ -356,19 +354,26 @@ class _ShardedStep:
             waiting.clear()
         left = Counter(segment.part for segment in self._model.segments)
         for part, fraction in self._model.segments:
-            if part not in self._is_whole:
-                if part in waiting:
-                    waiting.remove(part)
-                    self._gather(part, self._made.last(COMPUTE))
-                copied = self._copy_out(part)
-                if waiting:
-                    self._gather(waiting.popleft(), copied)
+            self._make_whole(part, self._made.last(COMPUTE), waiting)
             self._compute("backward", fraction * backward_s)
             left[part] -= 1
             if reduces and not left[part] and part != root:
                 self._reduce(part, all_reduces=all_reduces)
         if reduces and root is not None:
             self._reduce(root, all_reduces=all_reduces)
+
+    def _make_whole(
+        self, part: int, begun: Sequence[OperationId], waiting: deque[int], *, looks_ahead: bool = True
+    ) -> None:
+        """Wait for a part, and ask for the next one."""
+        if part in self._is_whole:
+            return
+        if part in waiting:
+            waiting.remove(part)
+            self._gather(part, begun)
+        copied = self._copy_out(part)
+        if looks_ahead and waiting:
+            self._gather(waiting.popleft(), copied)
 
     def _gather(self, part: int, after: Sequence[OperationId]) -> None:
         group = self._shards
@@ -403,13 +408,6 @@ class _ShardedStep:
         if self._strategy.reduce_scatter_as == "all_reduce":
             return algorithms.choose_on(self._strategy.algorithm, self._topology, num_bytes, self._shards)
         return nccl.choose_reduce_scatter(self._topology, self._shards, num_bytes)
-
-    def _after_backward(self, operation: Operation) -> None:
-        if isinstance(operation, Communicate):
-            # On the shards' stream, which is idle by now: two streams are simulated several times as fast as three.
-            self._blocking += self._made.add(SHARDS, replace(operation, after=self._made.last(COMPUTE)))
-        else:
-            self._work(operation)
 
     def _padded(self, part: int) -> float:
         return self._model.parts[part].padded_elements(self._shards.size)
