@@ -181,7 +181,7 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
             averaged: tuple[Operation, ...] = (kernels.merging(num_elements, in_node),)
         else:
             message_bytes = num_elements * BYTES_PER_ELEMENT[dtype]
-            first, last = (UPDATE.name, kernels.round)
+            first, last = UPDATE.name, kernels.round
             if self.average == "gradients":
                 first, last = COPY.name, kernels.update_and_round
             averaged = (

@@ -5,7 +5,7 @@ payload. Those that exchange neither by a gather, a scatter-reduce nor one all-r
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
@@ -27,7 +27,7 @@ from simnet.strategies.base import (
     choose_all_reduce,
     padded_sign_bytes,
 )
-from simnet.strategies.choices import Choices
+from simnet.strategies.choices import Choices, Options
 from simnet.strategies.compressing import (
     INDEX_BYTES,
     MOMENTUM,
@@ -325,6 +325,12 @@ class EightBitStrategy(GatheringStrategy, frozen=True, kw_only=True, forbid_unkn
         return GatheredPayload(num_bytes, bucket.num_elements)
 
 
+def _other_than_int8(setting: EightBitStrategy) -> Iterable[Options]:
+    """Return each topology; of a setting in another than its own, all but the scatter-reduce, which is `int8`."""
+    own, *others = EightBitStrategy.choices.topologies(setting)
+    return (own, *others) if setting.used_topology == setting.topologies[0] else others
+
+
 class ByteGrad(EightBitStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="byte_grad"):
     """ByteGrad of BAGUA (Gan et al., VLDB 2022): a byte an element and a scale a block, averaged by pieces.
 
@@ -336,12 +342,8 @@ class ByteGrad(EightBitStrategy, frozen=True, kw_only=True, forbid_unknown_field
     title: ClassVar[str] = "ByteGrad"
     topologies: ClassVar[tuple[Topology, ...]] = ("scatter_reduce", "gather", "hierarchical")
     is_rate_independent: ClassVar[bool] = True
-    # what `int8` is not: in another topology than its own without the scatter-reduce
     choices: ClassVar[Choices] = EightBitStrategy.choices._replace(
-        presets={"{title}": ({"topology": "hierarchical"},)},
-        topologies=lambda self: tuple(EightBitStrategy.choices.topologies(self))[
-            self.used_topology != self.topologies[0] :
-        ],
+        presets={"{title}": ({"topology": "hierarchical"},)}, topologies=_other_than_int8
     )
 
     dtype: Literal["int8", "fp8_e4m3", "fp8_e5m2"] = "int8"
