@@ -34,7 +34,7 @@ from simnet.cluster.hardware import Calibration, Cluster, Link
 from simnet.core.units import Bandwidth, Duration, Size
 from simnet.engine import memory_fit
 from simnet.engine.scenario import RunSettings, Scenario
-from simnet.strategies.named import strategy_from_text
+from simnet.strategies.base import strategy_from_text
 from simnet.workload.gpu_memory import GpuMemory
 from simnet.workload.workload import Gradient, StepMemory, Work, Workload
 

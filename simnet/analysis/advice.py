@@ -11,7 +11,7 @@ from simnet.analysis.training_record import TrainingRecord
 from simnet.analysis.verdict import MISSED, NO_FIT, PAYS, UNTRAINED, Speedup, Verdict, verdict_of
 from simnet.core.units import Bandwidth
 from simnet.engine.scenario import Scenario
-from simnet.strategies import AnyStrategy
+from simnet.strategies import AnyStrategy, choices
 from simnet.strategies.base import Mathematics
 from simnet.workload.gpu_memory import GpuMemory
 
@@ -81,7 +81,7 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         """Its name, with the topology of the fastest variant where there are several."""
-        return f"{self.name}, {form}" if (form := self.strategy.form) else self.name
+        return f"{self.name}, {form}" if (form := choices.form(self.strategy)) else self.name
 
     @property
     def mathematics(self) -> Mathematics:

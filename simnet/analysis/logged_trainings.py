@@ -19,7 +19,7 @@ from simnet.core.errors import SimnetError, cut, did_you_mean, shown
 from simnet.core.parsing import parse_json
 from simnet.engine.scenario import Scenario
 from simnet.strategies import Strategy
-from simnet.strategies.named import strategy_from_text
+from simnet.strategies.base import strategy_from_text
 
 BETWEEN_RUN = "::"
 SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".gz")

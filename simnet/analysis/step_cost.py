@@ -10,7 +10,7 @@ from simnet.analysis import whatif
 from simnet.engine import intervals
 from simnet.engine.result import RunResult, StrategyResult
 from simnet.engine.scenario import Scenario
-from simnet.strategies import AnyStrategy
+from simnet.strategies import AnyStrategy, choices
 
 Simulate = Callable[[Scenario], RunResult]
 Notes = dict[str, None]
@@ -74,7 +74,7 @@ def step_costs(strategy: AnyStrategy, scenario: Scenario, simulate: Simulate, no
     """
     plain = structs.replace(scenario, run=structs.replace(scenario.run, draws=0, steps=None))
     # A training 0 times as long has no dense steps, which a scenario without run.steps would refuse.
-    kernels = whatif.kernel_coverage(strategy.for_longer_training(0.0), plain)
+    kernels = whatif.kernel_coverage(choices.for_longer_training(strategy, 0.0), plain)
 
     def cost(given: Scenario) -> StepCost:
         return _step_cost(strategy, given, simulate, notes)
@@ -99,7 +99,7 @@ def _step_cost(strategy: AnyStrategy, scenario: Scenario, simulate: Simulate, no
         return result.result
 
     stage = strategy.dense_stage(None)
-    own, dense = run(strategy.for_longer_training(0.0)), run(stage.strategy) if stage else None
+    own, dense = run(choices.for_longer_training(strategy, 0.0)), run(stage.strategy) if stage else None
     first = stage.strategy if stage and stage.steps else strategy
     usual_s = dense.iteration_s if dense and first is not strategy else own.iteration_s
     return StepCost(

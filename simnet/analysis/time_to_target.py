@@ -18,6 +18,7 @@ from simnet.engine import intervals
 from simnet.engine.intervals import ModelError
 from simnet.engine.scenario import Scenario
 from simnet.engine.step_timer import StepTimer
+from simnet.strategies import choices
 
 HOUR_S = 3600.0
 SeedTimes = dict[tuple[int, int], float]
@@ -247,7 +248,7 @@ def _at(
     costs: dict[str, StepCosts] = {}
     steps = StepTimer(scenario)
     for name in trainings.curves:
-        strategy = trainings.convergence.systems[name].strategy.for_longer_training(trainings.scale)
+        strategy = choices.for_longer_training(trainings.convergence.systems[name].strategy, trainings.scale)
         try:
             variants = trained_variants(strategy, scenario.workload.dtype)
             fastest = steps.fastest(with_known_kernels(variants, steps, scenario.calibration))

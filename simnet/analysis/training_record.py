@@ -12,7 +12,7 @@ from simnet.analysis.step_cost import StepCost
 from simnet.analysis.verdict import Speedup
 from simnet.engine import intervals
 from simnet.engine.step_timer import StageTimes
-from simnet.strategies import AnyStrategy
+from simnet.strategies import AnyStrategy, choices
 
 
 class TrainingRecord(Struct, frozen=True, kw_only=True):
@@ -141,10 +141,10 @@ class TrainedCurves(NamedTuple):
 def trained_as(found: Convergence, strategy: AnyStrategy) -> TrainedCurves | None:
     """Return the system of a file that trains as a strategy does, on the most ranks; None if there is none.
 
-    A system in another topology trains otherwise (`Strategy.trains_as`), and may have been trained on fewer ranks. Of
+    A system in another topology trains otherwise (`choices.train_alike`), and may have been trained on fewer ranks. Of
     several systems, it is the one with the most options in common.
     """
-    alike = {name: system for name, system in found.systems.items() if strategy.trains_as(system.strategy)}
+    alike = {name: system for name, system in found.systems.items() if choices.train_alike(strategy, system.strategy)}
     ranks = max((curve.ranks for curve in found.curves if curve.system in alike), default=0)
     named = {name: system for name, system in alike.items() if found.of(name, ranks)}
     if found.target is None or not named:

@@ -11,7 +11,7 @@ from simnet.core.registry import tag_of
 from simnet.core.units import Size
 from simnet.engine.scenario import Experiment, load_experiment
 from simnet.engine.step_timer import StepTimer
-from simnet.strategies import STRATEGIES, AnyStrategy, DenseAllReduce, RecordedStep, step_file
+from simnet.strategies import STRATEGIES, AnyStrategy, DenseAllReduce, RecordedStep, choices, step_file
 
 # One system with different options, such as bucket sizes; the fastest stands for the system.
 Variants = tuple[AnyStrategy, ...]
@@ -25,7 +25,7 @@ PLAIN = DenseAllReduce()
 
 def systems() -> dict[str, Variants]:
     """Return everything that may stand in the place of DDP, by title, each with all its variants."""
-    by_kind = (kind.presets() for kind in STRATEGIES if not issubclass(kind, DenseAllReduce))
+    by_kind = (choices.presets(kind) for kind in STRATEGIES if not issubclass(kind, DenseAllReduce))
     return {title: _tuned(variants) for systems_ in by_kind for title, variants in systems_.items()}
 
 
@@ -73,7 +73,7 @@ def trained_variants(strategy: AnyStrategy, dtype: Dtype) -> Variants:
     """Return the settings of a strategy whose training goes as its own; of DDP all that stand for the baseline."""
     if isinstance(strategy, DenseAllReduce):
         return tuple(variant for variants in dense_systems(dtype).values() for variant in variants)
-    return tuple(one for one in _tuned([strategy]) if one.trains_as(strategy))
+    return tuple(one for one in _tuned([strategy]) if choices.train_alike(one, strategy))
 
 
 def with_known_kernels(variants: Variants, steps: StepTimer, calibration: Calibration) -> Variants:
@@ -89,8 +89,7 @@ def with_known_kernels(variants: Variants, steps: StepTimer, calibration: Calibr
 
 
 def _tuned(variants: Iterable[AnyStrategy]) -> Variants:
-    formed = (one for variant in variants for one in variant.topology_variants())
-    return tuple(dict.fromkeys(bucketed for one in formed for bucketed in one.bucketing_variants(BUCKET_CAPS)))
+    return tuple(dict.fromkeys(one for setting in variants for one in choices.variants(setting, BUCKET_CAPS)))
 
 
 def load_with_any_strategy(scenario: str, settings: Mapping[str, object]) -> Experiment:

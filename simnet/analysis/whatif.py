@@ -10,7 +10,8 @@ from simnet.core.units import Bandwidth, Duration
 from simnet.engine.result import RunResult
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import kernel_names
-from simnet.strategies import AnyStrategy, kernel_table
+from simnet.strategies import AnyStrategy
+from simnet.strategies.base import every_kernel, kernel_costs_of
 
 SLOW_KERNEL_FACTOR = 170 / 44
 """Largest kernel time / its estimate: 1-bit Adam's own took 44 ms on one of its two clusters, which
@@ -47,7 +48,7 @@ def coverage(names: frozenset[str], calibration: Calibration) -> KernelCoverage:
     Raises:
         SimnetError: one is not known.
     """
-    known = kernel_table.costs_of(names)
+    known = kernel_costs_of(names)
     untimed = {name for name, cost in known.items() if not (cost.is_streaming or cost.timed(calibration))}
     return KernelCoverage(
         are_estimated=calibration.memory_bytes_per_s is not None and bool(untimed),
@@ -89,7 +90,7 @@ def free_latency(scenario: Scenario, _result: RunResult) -> Scenario:
 
 def free_codec(scenario: Scenario, _result: RunResult) -> Scenario:
     """Return the scenario in which kernels take no time, but those that update the parameters."""
-    free = {name: NO_TIME for name, cost in kernel_table.every().items() if not cost.updates}
+    free = {name: NO_TIME for name, cost in every_kernel().items() if not cost.updates}
     return _with_kernels(scenario, free)
 
 
@@ -103,7 +104,7 @@ def free_compute(scenario: Scenario, result: RunResult) -> Scenario:
         backward_s=Duration(parts.backward_s / FREE_FACTOR),
         optimizer_s=Duration(parts.optimizer_s / FREE_FACTOR),
     )
-    updates = {name: NO_TIME for name, cost in kernel_table.every().items() if cost.updates}
+    updates = {name: NO_TIME for name, cost in every_kernel().items() if cost.updates}
     return _with_kernels(replace(scenario, workload=workload), updates)
 
 

@@ -20,7 +20,7 @@ from simnet.cluster.kernel_times import fraction_beyond_cache
 from simnet.core.errors import SimnetError
 from simnet.core.system_options import SystemOptions
 from simnet.core.units import Bandwidth, format_bytes, format_seconds
-from simnet.strategies.kernel_table import every
+from simnet.strategies.base import every_kernel
 from simnet.workload.kernel_cost import ADAMW
 
 SIMULATED_NAMES: dict[str, str] = {
@@ -131,7 +131,7 @@ def select_kernels(measurements: Sequence[MeasurementFile]) -> list[TimedKernel]
     AdamW counts on a GPU alone: on a CPU a workload has the time of its optimizer, measured in the model.
     """
     found = [(one, whole.setups[one.setup]) for whole in measurements for one in whole.series if one.kind == "kernel"]
-    names = {*SIMULATED_NAMES, *every(), COPY}
+    names = {*SIMULATED_NAMES, *every_kernel(), COPY}
     known = [
         (series, setup)
         for series, setup in found
@@ -345,7 +345,7 @@ def _kernel_table(line: _LineFit, rows: Sequence[TimedKernel]) -> dict[str, obje
 
 def _shares_results(name: str) -> bool:
     """Tell whether the time of a kernel follows from the number of vectors that share a result, too."""
-    cost = every().get(name)
+    cost = every_kernel().get(name)
     return cost is not None and cost.bytes_per_result > 0
 
 

@@ -13,7 +13,7 @@ from simnet.core.errors import SimnetError
 from simnet.core.units import Duration, Size
 from simnet.engine.scenario import Scenario
 from simnet.strategies import Strategy
-from simnet.strategies.named import strategy_from_text
+from simnet.strategies.base import strategy_from_text
 from simnet.workload import training_step
 from simnet.workload.workload import Workload
 

@@ -14,7 +14,8 @@ from simnet.core.errors import SimnetError
 from simnet.core.files import is_path
 from simnet.engine.raw_scenario import PART_TYPES, check_part
 from simnet.engine.scenario import load_experiment
-from simnet.strategies import kernel_table, step_file
+from simnet.strategies import step_file
+from simnet.strategies.base import check_calibration
 
 
 @click.command(
@@ -46,7 +47,7 @@ def _checked(name: str) -> str:
     if kind in PART_TYPES:
         part = check_part(kind, name)
         if isinstance(part, Calibration):
-            kernel_table.check(part)
+            check_calibration(part)
         return kind.removesuffix("s")
     if kind == "convergence":
         convergence.load(name)

@@ -21,7 +21,8 @@ from simnet.core.registry import is_foreign
 from simnet.engine import recurrence
 from simnet.engine.recurrence import Price, Step, Steps, TwoStreams
 from simnet.engine.timeline import Streams, TimedOperation, Timeline, make_span, make_timeline
-from simnet.strategies import Strategy, kernel_table
+from simnet.strategies import Strategy
+from simnet.strategies.base import kernel_costs_of
 from simnet.strategies.program import Communicate, Compute, Kernel, Operation, OperationId, Program, check_program
 from simnet.workload import training_step
 from simnet.workload.kernel_cost import KernelCost
@@ -142,7 +143,7 @@ class Plan:
         self.strategy = strategy
         self.program = program
         self.is_fixed = is_fixed(strategy)
-        self._costs = kernel_table.costs_of(program.kernels)
+        self._costs = kernel_costs_of(program.kernels)
         self._numbers: dict[object, int] = {None: NO_TIME}
         self._priced: list[Communicate | Kernel | _ComputePart] = []
         self.steps: Steps = tuple(tuple(map(self._step, stream)) for stream in program.streams)

@@ -17,7 +17,8 @@ from simnet.engine.plan import Numbers, Plan, program_of
 from simnet.engine.recurrence import LinksAreSharedError
 from simnet.engine.scenario import Scenario
 from simnet.engine.timeline import Streams, Timeline, collectives_of
-from simnet.strategies import Strategy, kernel_table
+from simnet.strategies import Strategy
+from simnet.strategies.base import check_calibration
 from simnet.workload import training_step
 from simnet.workload.training_step import Step
 
@@ -37,7 +38,7 @@ class PreparedScenario:
         on_progress: Callable[[], None] | None = None,
     ) -> None:
         """Take a scenario, and what to call after each round of the exact executor, or each step of the grouped one."""
-        kernel_table.check(scenario.calibration)
+        check_calibration(scenario.calibration)
         step = training_step.resolve(scenario.workload, scenario.cluster, scenario.calibration)
         self.scenario = scenario
         self._cluster = _with_numbers(scenario)

@@ -14,7 +14,7 @@ from simnet.core import files, nested_tables, schema
 from simnet.core.errors import SimnetError
 from simnet.core.nested_tables import KeyPath
 from simnet.engine.axes import Override
-from simnet.strategies.named import with_paths_at
+from simnet.strategies.base import with_paths_at
 from simnet.workload.workload import Workload
 
 T = TypeVar("T", bound=msgspec.Struct)

@@ -23,6 +23,7 @@ from simnet.report.text import (
 )
 from simnet.strategies import RecordedStep
 from simnet.strategies.base import Mathematics
+from simnet.strategies.choices import form as form_of
 
 COLUMNS = (
     "system",
@@ -95,7 +96,7 @@ def heading(advice: Advice) -> list[str]:
     scenario, cluster = advice.scenario, advice.scenario.cluster
     nics = count_text(cluster.nics_per_node, "NIC")
     network = f"{nics} of {cluster.inter_node.bytes_per_s.text()} a node"
-    form = advice.baseline_system.strategy.form
+    form = form_of(advice.baseline_system.strategy)
     no_ddp = "" if advice.baseline_system.is_dense else ", since DDP does not fit"
     where = f"{nodes_text(cluster.num_nodes)} x {gpus_text(cluster.ranks_per_node)}"
     return [

@@ -4,35 +4,50 @@ Those that compress gradients carry the names and options of `binsgdm.compressor
 `STRATEGIES.register`, or by an entry point of the group `simnet.strategies`; what an author needs is here, too.
 """
 
-from simnet.workload.buckets import Bucket
-from simnet.workload.kernel_cost import KernelCost
-
-# In this order they are listed and, where equal, preferred.
-# isort: off
-from simnet.strategies.base import STRATEGIES, AnyStrategy, DenseStage, Exchange, Planner, Strategy, register
 from simnet.strategies.all_reduce import DenseAllReduce
-from simnet.strategies.zero1 import Zero1
-from simnet.strategies.zero2 import Zero2
-from simnet.strategies.fsdp import FullShard
-from simnet.strategies.hsdp import HybridShard
+from simnet.strategies.base import STRATEGIES, AnyStrategy, DenseStage, Exchange, Planner, Strategy, register
 from simnet.strategies.binsgdm import BinSGDM
+from simnet.strategies.choices import Choices
 from simnet.strategies.compressing import (
     CompressingStrategy,
     GatheredPayload,
     GatheringStrategy,
     gathering_kernel_costs,
 )
+from simnet.strategies.compressors import (
+    NUQSGD,
+    QSGD,
+    Atomo,
+    ByteGrad,
+    EFSignSGD,
+    Fp8AllReduce,
+    GradZip,
+    Int8AllReduce,
+    Marsit,
+    MSTopK,
+    OneBitSGD,
+    PowerSGD,
+    QSGDInf,
+    RandomK,
+    SignSGD,
+    TernGrad,
+    TopK,
+)
+from simnet.strategies.fsdp import FullShard, HybridShard
+from simnet.strategies.local_steps import DiLoCo, LocalSGD
 from simnet.strategies.one_bit_adam import OneBitAdam
-from simnet.strategies.signs import EFSignSGD, OneBitSGD, SignSGD, TernGrad
-from simnet.strategies.quantizing import NUQSGD, QSGD, QSGDInf
-from simnet.strategies.eight_bit import ByteGrad, Fp8AllReduce, Int8AllReduce
-from simnet.strategies.marsit import Marsit
-from simnet.strategies.low_rank import Atomo, GradZip, PowerSGD
-from simnet.strategies.sparse import MSTopK, RandomK, TopK
-from simnet.strategies.local_sgd import LocalSGD
-from simnet.strategies.diloco import DiLoCo
 from simnet.strategies.recorded import RecordedStep
-# isort: on
+from simnet.strategies.zero import Zero1, Zero2
+from simnet.workload.buckets import Bucket
+from simnet.workload.kernel_cost import KernelCost
+
+# In this order they are listed and, where equal, preferred.
+for _kind in (
+    *(DenseAllReduce, Zero1, Zero2, FullShard, BinSGDM, HybridShard, OneBitAdam),
+    *(OneBitSGD, SignSGD, EFSignSGD, TernGrad, QSGD, QSGDInf, NUQSGD, ByteGrad, Int8AllReduce, Fp8AllReduce, Marsit),
+    *(PowerSGD, GradZip, Atomo, TopK, MSTopK, RandomK, LocalSGD, DiLoCo, RecordedStep),
+):
+    register(_kind)
 
 __all__ = [
     "NUQSGD",
@@ -43,6 +58,7 @@ __all__ = [
     "BinSGDM",
     "Bucket",
     "ByteGrad",
+    "Choices",
     "CompressingStrategy",
     "DenseAllReduce",
     "DenseStage",

@@ -1,13 +1,13 @@
 """DDP's exchange: cast if asked to, all-reduce, cast back."""
 
-from typing import ClassVar
-
-from msgspec.structs import replace
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms
-from simnet.core.bounded_types import BYTES_PER_ELEMENT, Dtype
-from simnet.strategies.base import Exchange, Mathematics, Strategy, choose_all_reduce, register
+from simnet.core.bounded_types import Dtype
+from simnet.strategies.base import Exchange, Strategy, choose_all_reduce, width_of
+from simnet.strategies.choices import Choices, Options
 from simnet.strategies.program import Kernel, Operation
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernel_cost import ADAMW, KernelCost
@@ -20,7 +20,11 @@ CAST = KernelCost(name="cast", bytes_per_element=6.0, is_streaming=True)
 """Read 4, write 2, or the reverse."""
 
 
-@register
+def all_reduces_to_try(setting: Any) -> Sequence[Options]:
+    """Return a setting with the fastest all-reduce that NCCL has, and with the one that sums inside the node first."""
+    return ({}, {"algorithm": HIERARCHICAL}) if setting.algorithm == algorithms.AUTO else ({},)
+
+
 class DenseAllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="all_reduce"):
     """Average gradients without compression, as DDP does.
 
@@ -35,6 +39,9 @@ class DenseAllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=
     title: ClassVar[str] = "DDP"
     kernels: ClassVar[tuple[KernelCost, ...]] = (CAST, ADAMW)
     compresses: ClassVar[bool] = False
+    choices: ClassVar[Choices] = Choices(
+        topologies=all_reduces_to_try, form=lambda self: self.algorithm if self.algorithm == HIERARCHICAL else ""
+    )
 
     wire_dtype: Dtype | None = None
     algorithm: Algorithm | None = None
@@ -43,23 +50,9 @@ class DenseAllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=
         super().__post_init__()
         check_algorithm("algorithm", self.algorithm)
 
-    @property
-    def mathematics(self) -> Mathematics:
-        """Rounding, where gradients are cast."""
-        return "same" if self.wire_dtype is None else "rounding"
-
-    @property
-    def form(self) -> str:
-        """Whether the all-reduce is hierarchical."""
-        return self.algorithm if self.algorithm == HIERARCHICAL else ""
-
-    def topology_variants(self) -> tuple[Strategy, ...]:
-        """Return it with the fastest all-reduce that NCCL has, and with the one that sums inside the node first."""
-        return (self, replace(self, algorithm=HIERARCHICAL)) if self.algorithm == algorithms.AUTO else (self,)
-
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:
         """Return cast, all-reduce and cast back."""
-        width = BYTES_PER_ELEMENT[self.wire_dtype] if self.wire_dtype else step.bytes_per_element
+        width = width_of(self.wire_dtype, step)
         collective, algorithm = choose_all_reduce(self.algorithm, topology, bucket.num_elements * width)
         operations: tuple[Operation, ...] = (collective,)
         if width != step.bytes_per_element:

@@ -5,21 +5,28 @@ through. `register` makes it known to scenario files, `simnet advise` and everyt
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from simnet.cluster.gpu_models import GpuModel
+from simnet.cluster.hardware import Calibration
 from simnet.cluster.schedule import Group, GroupKind
 from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms, link_loads, nccl
-from simnet.core.errors import SimnetError
+from simnet.core import schema
+from simnet.core.bounded_types import BYTES_PER_ELEMENT, Dtype
+from simnet.core.errors import SimnetError, did_you_mean, shown
 from simnet.core.registry import StructRegistry, tag_of
-from simnet.core.system_options import SystemOptions
+from simnet.core.system_options import SystemOptions, read_option
 from simnet.core.units import Bandwidth, Duration, Size
-from simnet.strategies.program import Communicate, Compute, Operation, OperationId, Program
+from simnet.strategies import choices
+from simnet.strategies.choices import Choices
+from simnet.strategies.program import Communicate, Compute, Operation, OperationId, Program, Streams
 from simnet.workload import buckets as bucketing
 from simnet.workload import gpu_memory
 from simnet.workload.buckets import Bucket, LinearCost
@@ -31,6 +38,8 @@ BITS_PER_BYTE = 8
 Mathematics = Literal["same", "rounding", "compression", "local_steps"]
 """What a strategy does to the mathematics of data-parallel training: nothing, values rounded to fewer bits
 (8 as a rule), a system that compresses further, or steps that each rank takes alone."""
+CASTS = ("wire_dtype", "gather_dtype", "reduce_dtype")
+"""Options that cast what travels; by default it keeps the number format of the gradients."""
 # Streams of a data-parallel iteration.
 COMPUTE, COMMUNICATION = 0, 1
 
@@ -81,11 +90,11 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         title: for people.
         kernels: the kernels that it runs around its messages.
         compresses: whether fewer bits travel than the gradients have.
-        is_rate_independent: whether the program is the same however fast links are, so that other bandwidths can share
-            it; a class says so of itself alone, since a class derived from it may choose by times. Where the
-            calibration holds NCCL's costs none is, since protocols are chosen by times.
         uses_ddp_buckets: whether DDP forms the buckets of bucketing "ddp", anew after the first step.
         path_keys: keys that hold the path of a file, which in a scenario file starts from its folder.
+        choices: what `simnet advise` tries of it.
+        stage_key: the option that says how many steps at the start of a training are done otherwise; empty: there is
+            none.
         takes_other_micro_batches: whether its program holds for any number of micro-batches.
         bucketing: "ddp" closes a bucket when its gradients reach `bucket_cap`, as PyTorch's DDP does; "per_tensor"
             makes one bucket a tensor; "fused" one bucket of all; "mg_wfbp" merges tensors where the start-up time of
@@ -100,9 +109,10 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     kernels: ClassVar[tuple[KernelCost, ...]] = ()
     compresses: ClassVar[bool] = True
     uses_ddp_buckets: ClassVar[bool] = True
-    is_rate_independent: ClassVar[bool] = False
     path_keys: ClassVar[tuple[str, ...]] = ()
     takes_other_micro_batches: ClassVar[bool] = True
+    choices: ClassVar[Choices] = Choices()
+    stage_key: ClassVar[str] = ""
 
     bucketing: Literal["ddp", "per_tensor", "fused", "mg_wfbp"] = "ddp"
     bucket_cap: Size | None = None
@@ -125,7 +135,9 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     @property
     def mathematics(self) -> Mathematics:
         """What it does to the mathematics of data-parallel training."""
-        return "compression" if self.compresses else "same"
+        if self.compresses:
+            return "compression"
+        return "rounding" if any(getattr(self, key, None) for key in CASTS) else "same"
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:
         """Return what one bucket goes through on every rank.
@@ -155,7 +167,7 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         """
         buckets = self.buckets(step, topology)
         exchanges = tuple(self.exchange(bucket, step, topology) for bucket in buckets)
-        return data_parallel(self, step, buckets, exchanges, self.epilogue(buckets, topology))
+        return data_parallel(self, step, buckets, exchanges, epilogue=self.epilogue(buckets, topology))
 
     def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory | None:  # noqa: ARG002
         """Return what one rank holds, without activations; None if that is not known.
@@ -186,20 +198,17 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         """Return the options that its kernels depend on, or may."""
         return asdict(self)
 
-    def trains_as(self, other: "Strategy") -> bool:
-        """Tell whether a training with another strategy says how one with this goes: any of its kind, as a rule."""
-        return type(other) is type(self)
-
-    def for_longer_training(self, scale: float) -> "Strategy":  # noqa: ARG002
-        """Return the strategy for a training `scale` times as long: a dense stage at its start grows with it."""
-        return self
-
     def check_steps(self, steps: int | None) -> None:
-        """Refuse a number of training steps that does not fit the options.
+        """Refuse a stage at the start of a training without `run.steps`, or longer than those.
 
         Raises:
             ValueError: "key: given: rule".
         """
+        given = getattr(self, self.stage_key) if self.stage_key else 0
+        if given and steps is None:
+            raise ValueError(f"{self.stage_key}: {given}: has no effect without run.steps; give both")
+        if given > (steps or given):
+            raise ValueError(f"{self.stage_key}: {given}: more than run.steps ({steps})")
 
     def check_gpu(self, gpu: GpuModel) -> None:
         """Refuse a GPU that cannot do what it asks for.
@@ -207,25 +216,6 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         Raises:
             SimnetError: it is one.
         """
-
-    @classmethod
-    def presets(cls) -> dict[str, tuple["Strategy", ...]]:
-        """Return the settings to compare on a new cluster, by what to call them; each is tuned over its variants."""
-        return {cls.title: (cls(),)}
-
-    @property
-    def form(self) -> str:
-        """Which of its topologies it has, for people; empty where it has one only."""
-        return ""
-
-    def topology_variants(self) -> tuple["Strategy", ...]:
-        """Return this setting with each topology that is worth a try."""
-        return (self,)
-
-    def bucketing_variants(self, caps: Sequence[Size | None]) -> tuple["Strategy", ...]:
-        """Return this setting with each way to cut buckets that is worth a try: these caps, and all fused."""
-        capped = (replace(self, bucket_cap=cap) for cap in caps)
-        return (*capped, replace(self, bucketing="fused", overlap=False))
 
 
 def _check_is_distinct(added: type[Strategy]) -> None:
@@ -236,12 +226,12 @@ def _check_is_distinct(added: type[Strategy]) -> None:
     """
     where = f"strategy {tag_of(added)!r}"
     try:
-        labels = set(added.presets())
+        labels = set(choices.presets(added))
     except Exception as error:  # foreign code
-        raise SimnetError(f"{where}: presets: {error}: must give settings to try; see Strategy.presets") from error
+        raise SimnetError(f"{where}: presets: {error}: must give settings to try; see Strategy.choices") from error
     others = [one for one in STRATEGIES.built_in() if tag_of(one) != tag_of(added)]
     for other in others:
-        if not added.title or labels & set(other.presets()):
+        if not added.title or labels & set(choices.presets(other)):
             raise SimnetError(f"{where}: title: {added.title!r}: must be text, and the title of no other; set another")
     costs = {cost.name: cost for other in others for cost in other.kernels}
     for cost in added.kernels:
@@ -257,70 +247,204 @@ else:
     AnyStrategy = STRATEGIES.annotation
 
 
-def data_parallel(
+def strategy_from_text(text: str, where: str, own: Iterable[Strategy | None] = ()) -> Strategy:
+    """Return the strategy that a text names: the first of one's own of this kind, else with its options or defaults.
+
+    Args:
+        text: a kind, with options after a colon or without.
+        where: how messages call the place of the text.
+        own: strategies that a bare kind stands for, such as those of a scenario.
+
+    Raises:
+        SimnetError: the kind or an option is unknown, or does not fit.
+    """
+    kind, _, options = text.partition(":")
+    found = next((one for one in own if one is not None and one.kind == kind and not options), None)
+    try:
+        return found or schema.build(STRATEGIES.find(kind), _options(options, where), where)
+    except SimnetError as error:
+        message = str(error)
+        raise SimnetError(message if message.startswith(where) else f"{where}: {message}") from error
+    except ValueError as error:
+        raise SimnetError(f"{where}: {error}") from error
+
+
+def with_paths_at(strategy: object, directory: Path) -> object:
+    """Return the table of a strategy whose relative paths of files start from the working directory.
+
+    Args:
+        strategy: data of a scenario file, not checked yet.
+        directory: where relative paths start there.
+    """
+    if not isinstance(strategy, Mapping):
+        return strategy
+    known = {tag_of(one): one for one in STRATEGIES.built_in()}
+    kind = known.get(str(strategy.get("kind")))
+    paths = {key: given for key in kind.path_keys if isinstance(given := strategy.get(key), str)} if kind else {}
+    return {**strategy, **{key: str(directory / given) for key, given in paths.items() if given}}
+
+
+def _options(text: str, where: str) -> dict[str, object]:
+    """Return options such as "bits=4,overlap=false"."""
+    found: dict[str, object] = {}
+    for piece in filter(None, text.split(",")):
+        option = read_option(piece)
+        if option is None:
+            raise SimnetError(f"{where}: {shown(piece)}: write options as key=value, such as qsgd:bits=4")
+        found[option[0]] = option[1]
+    return found
+
+
+def every_kernel() -> Mapping[str, KernelCost]:
+    """Return the cost of every kernel, those of other packages' strategies included."""
+    return {cost.name: cost for strategy in STRATEGIES for cost in strategy.kernels}
+
+
+def kernel_costs_of(names: frozenset[str]) -> dict[str, KernelCost]:
+    """Return the costs of these kernels; other packages are asked only if one is not built in.
+
+    Raises:
+        SimnetError: a program runs a kernel that no strategy declares.
+    """
+    known = _built_in_kernels()
+    if not names <= known.keys():
+        known = dict(every_kernel())
+    for name in sorted(names - known.keys()):
+        raise SimnetError(f"kernel {name!r}: no strategy declares its cost; add it to the kernels of its strategy")
+    return {name: known[name] for name in names}
+
+
+def check_calibration(calibration: Calibration) -> None:
+    """Refuse unknown kernels, strategies and algorithms, and a time of each result where a kernel has none.
+
+    Raises:
+        SimnetError: an unknown name, or such a time.
+    """
+    _check_libraries(calibration)
+    try:
+        algorithms.check(calibration.all_reduce)
+    except ValueError as error:
+        raise SimnetError(f"{calibration.label}: all_reduce: {error}") from error
+    for name, timed in calibration.kernels.items():
+        if timed.s_per_result is not None and not getattr(every_kernel().get(name), "bytes_per_result", True):
+            raise SimnetError(
+                f"{calibration.label}: kernels.{name}.time_per_result: {timed.s_per_result.text()!r}: has "
+                "no effect on this kernel; drop it"
+            )
+    if calibration.kernels.keys() <= _built_in_kernels().keys():
+        return
+    known = every_kernel()
+    for name in calibration.kernels:
+        if name not in known:
+            raise SimnetError(f"{calibration.label}: kernels: {name!r}: unknown kernel.{did_you_mean(name, known)}")
+
+
+def _check_libraries(calibration: Calibration) -> None:
+    for name, library in calibration.libraries.items():
+        for strategy in library.carries:
+            if strategy not in {tag_of(one) for one in STRATEGIES.built_in()} and strategy not in STRATEGIES.names():
+                raise SimnetError(
+                    f"{calibration.label}: libraries.{name}.carries: {strategy!r}: unknown strategy."
+                    f"{did_you_mean(strategy, STRATEGIES.names())}"
+                )
+
+
+def _built_in_kernels() -> dict[str, KernelCost]:
+    return {cost.name: cost for strategy in STRATEGIES.built_in() for cost in strategy.kernels}
+
+
+def data_parallel(  # noqa: PLR0913 - what is exchanged, and what ranks hand out
     strategy: Strategy,
     step: Step,
     buckets: Sequence[Bucket],
     exchanges: Sequence[Exchange],
+    *,
     epilogue: Sequence[Operation] = (),
+    share: float = 1.0,
+    every_micro_batch: bool = False,
+    handed_out: Sequence[Communicate] = (),
+    in_forward: bool = False,
 ) -> Program:
     """Return the iteration of data-parallel training: exchanges in order, during the last backward or after it.
 
     Backward makes buckets ready; one communication stream takes them in order, as a communication thread or NCCL's
-    stream does. Earlier micro-batches only compute. The dense optimizer follows the last exchange.
+    stream does. With micro-batches, one whose gradients are not exchanged only computes; the next one waits for what
+    was exchanged of one whose gradients are, as DDP, DeepSpeed and FSDP do at the end of backward. The optimizer
+    follows the last exchange.
+
+    Args:
+        strategy: says whether exchanges overlap backward.
+        step: what a rank computes.
+        buckets: in the order in which they become ready.
+        exchanges: of these buckets.
+        epilogue: what follows the last exchange.
+        share: part of all parameters that the rank with the most of them updates.
+        every_micro_batch: whether the gradients of each micro-batch are exchanged, not of the last alone.
+        handed_out: messages by which ranks hand out what they have updated, in order; of each bucket one, if they do so
+            in the next forward.
+        in_forward: whether they do.
     """
-    compute: list[Operation] = []
-    communication: list[Operation] = []
-    for _ in range(step.micro_batches - 1):
-        compute.append(Compute(part="forward", seconds=step.forward_s))
-        compute.append(Compute(part="backward", seconds=step.backward_s))
-    compute.append(Compute(part="forward", seconds=step.forward_s))
-    add_exchanged_backward(compute, communication, step, buckets, exchanges, overlap=strategy.overlap)
-    communication += epilogue
-    last = (OperationId(COMMUNICATION, len(communication) - 1),) if communication else ()
-    compute.append(Compute(part="optimizer", seconds=step.optimizer_s, after=last))
+    made = Streams(2)
+    exchanged: tuple[OperationId, ...] = ()
+    for number in range(step.micro_batches):
+        if in_forward and number == 0:
+            _add_gathered_forward(made, step, buckets, handed_out)
+        else:
+            made.add(COMPUTE, Compute(part="forward", seconds=step.forward_s, after=exchanged))
+        if every_micro_batch or number == step.micro_batches - 1:
+            _add_exchanged_backward(made, step, buckets, exchanges, overlap=strategy.overlap)
+            exchanged = made.last(COMMUNICATION)
+        else:
+            made.add(COMPUTE, Compute(part="backward", seconds=step.backward_s))
+    exchanged = made.add(COMMUNICATION, *epilogue)
+    updated = made.add(COMPUTE, Compute(part="optimizer", seconds=step.optimizer_s * share, after=exchanged))
+    if handed_out and not in_forward:  # the iteration ends once all is there
+        first, *others = handed_out
+        handed = made.add(COMMUNICATION, replace(first, after=updated), *others)
+        made.add(COMPUTE, Compute(part="optimizer", seconds=0.0, after=handed))
     return Program(
-        streams=(tuple(compute), tuple(communication)),
+        streams=made.made(),
         num_buckets=len(buckets),
         payload_bytes=sum(found.payload_bytes for found in exchanges),
         algorithm="+".join(sorted({found.algorithm for found in exchanges})),
     )
 
 
-def add_exchanged_backward(  # noqa: PLR0913 - two streams, and what they get
-    compute: list[Operation],
-    communication: list[Operation],
-    step: Step,
-    buckets: Sequence[Bucket],
-    exchanges: Sequence[Exchange],
-    *,
-    overlap: bool,
-) -> None:
-    """Add to both streams a backward, and the exchange of each bucket once it is ready, or of all once backward ends.
+def _add_gathered_forward(made: Streams, step: Step, buckets: Sequence[Bucket], gathers: Sequence[Communicate]) -> None:
+    """Add forward, from the last bucket to the first; the next one is gathered while one computes."""
+    order = buckets[::-1]
+    gathered = made.add(COMMUNICATION, gathers[order[0].index])
+    for bucket, following in zip_longest(order, order[1:]):
+        begun = made.last(COMPUTE)
+        seconds = step.forward_s * bucket.backward_fraction
+        made.add(COMPUTE, Compute(part="forward", seconds=seconds, bucket=bucket.index, after=gathered))
+        if following is not None:
+            gathered = made.add(COMMUNICATION, replace(gathers[following.index], after=begun))
 
-    Args:
-        compute: stream of the GPU.
-        communication: stream of the exchanges.
-        step: says how long backward takes.
-        buckets: in the order in which they become ready.
-        exchanges: of these buckets.
-        overlap: whether buckets are exchanged while backward still runs.
-    """
-    first = len(compute)
-    compute += [
-        Compute(part="backward", seconds=step.exchanged_backward_s * bucket.backward_fraction, bucket=bucket.index)
-        for bucket in buckets
-    ]
+
+def _add_exchanged_backward(
+    made: Streams, step: Step, buckets: Sequence[Bucket], exchanges: Sequence[Exchange], *, overlap: bool
+) -> None:
+    """Add a backward, and the exchange of each bucket once it is ready, or of all once backward ends."""
+    first = len(made.lists[COMPUTE])
+    for bucket in buckets:
+        seconds = step.exchanged_backward_s * bucket.backward_fraction
+        made.add(COMPUTE, Compute(part="backward", seconds=seconds, bucket=bucket.index))
     for bucket, found in zip(buckets, exchanges, strict=True):
-        ready = OperationId(COMPUTE, first + bucket.index if overlap else len(compute) - 1)
+        ready = (OperationId(COMPUTE, first + bucket.index),) if overlap else made.last(COMPUTE)
         # Only the first operation waits for backward: a stream runs the others of a bucket, and the buckets, in order.
         for operation in found.operations:
-            after = () if operation is not found.operations[0] else (ready,)
-            communication.append(_of_bucket(operation, bucket.index, after))
+            after = () if operation is not found.operations[0] else ready
+            made.add(COMMUNICATION, _of_bucket(operation, bucket.index, after))
 
 
 def _of_bucket(operation: Operation, bucket: int, after: tuple[OperationId, ...]) -> Operation:
     return replace(operation, bucket=bucket, after=after)
+
+
+def width_of(dtype: Dtype | None, step: Step) -> int:
+    """Return the bytes of an element in a number format, by default that of the gradients."""
+    return BYTES_PER_ELEMENT[dtype] if dtype else step.bytes_per_element
 
 
 def choose_all_reduce(

@@ -20,7 +20,8 @@ from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms, direct
 from simnet.core.bounded_types import BYTES_PER_ELEMENT
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
-from simnet.strategies.base import BITS_PER_BYTE, Exchange, Strategy, all_gather, register
+from simnet.strategies.base import BITS_PER_BYTE, Exchange, Strategy, all_gather
+from simnet.strategies.choices import Choices
 from simnet.strategies.compressing import COPY
 from simnet.strategies.program import Communicate, Kernel, Operation
 from simnet.workload import gpu_memory
@@ -51,7 +52,6 @@ SHAPED_KERNELS = (
 )
 
 
-@register
 class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="binsgdm"):
     """Average 1-bit updates; hierarchical: reduce-scatter in the node, 1 bit between nodes, all-gather in the node.
 
@@ -79,6 +79,22 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
         KernelCost(name="binsgdm_apply", bytes_per_element=8.125, updates=True),  # read one bit and x, write x
         *SHAPED_KERNELS,
     )
+    choices: ClassVar[Choices] = Choices(
+        presets={"{title}": ({},), "{title} random": ({"rounding": "random"},)},  # they train differently
+        topologies=lambda _: (
+            *(
+                {"topology": "hierarchical", "intra_node_dtype": dtype, "average": average}
+                for average in get_args(Average)
+                for dtype in (None, "bf16")
+            ),
+            {"topology": "flat", "intra_node_dtype": None, "average": "updates"},
+        ),
+        form=lambda self: self.topology,
+        # What is rounded depends on the topology, and on what is averaged in the node.
+        training=lambda self: (
+            (BinSGDM, self.rounding, self.topology, "signs" if self.intra_node_dtype == "one_bit" else self.average)
+        ),
+    )
 
     topology: Literal["hierarchical", "flat"] = "hierarchical"
     intra_node_dtype: Literal["fp32", "fp16", "bf16", "one_bit"] | None = None
@@ -96,38 +112,6 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
                 "average: gradients are averaged with topology 'hierarchical' and 16 or 32 bits in the node only"
             )
 
-    @classmethod
-    def presets(cls) -> dict[str, tuple[Strategy, ...]]:
-        """Return it with either rounding, the default one first: they train differently."""
-        title = cls.title
-        roundings = sorted(ROUNDINGS, key=lambda one: one != DEFAULT_ROUNDING)
-        return {title if one == DEFAULT_ROUNDING else f"{title} {one}": (cls(rounding=one),) for one in roundings}
-
-    @property
-    def form(self) -> str:
-        """Its topology."""
-        return self.topology
-
-    def topology_variants(self) -> tuple[Strategy, ...]:
-        """Return the hierarchical exchange of updates or gradients, in fp32 or bf16 in the node, and the flat one."""
-        in_node = (
-            replace(self, topology="hierarchical", intra_node_dtype=dtype, average=average)
-            for average in get_args(Average)
-            for dtype in (None, "bf16")
-        )
-        return (*in_node, replace(self, topology="flat", intra_node_dtype=None, average="updates"))
-
-    def trains_as(self, other: Strategy) -> bool:
-        """Tell whether a training with another strategy says how one with this goes: where the same is rounded alike.
-
-        What is rounded depends on the topology, and on what is averaged in the node.
-        """
-        return isinstance(other, BinSGDM) and other._arithmetic == self._arithmetic
-
-    @property
-    def _arithmetic(self) -> tuple[str, str, str]:
-        return self.rounding, self.topology, "signs" if self.intra_node_dtype == "one_bit" else self.average
-
     def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
         """Return what a rank holds: m and b in the place of an optimizer's state, and what rounding lost.
 
@@ -137,24 +121,26 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
         # One bucket of updates, and one that is received of them, in fp32 as they are added up.
         copies = 2 * FP32_BYTES * self.largest_bucket(step, topology).num_elements if sends_values else 0.0
         signs = step.num_elements / BITS_PER_BYTE
+        residuals = self._kept(step.num_elements, self._lost(topology))
+        if self.topology == "flat":
+            residuals = self.residual_bytes(step.num_elements, topology.world_size)
         held = gpu_memory.in_buckets(model)
         return replace(
             held,
             optimizer=0.0,
             update=0.0,
-            residuals=self._residual_bytes(step.num_elements, topology),
+            residuals=residuals,
             buckets=held.buckets + copies + signs,
         )
 
-    def _residual_bytes(self, num_elements: float, topology: Topology) -> float:
+    def _lost(self, topology: Topology) -> float:
+        """Return the roundings of each element whose losses a rank keeps."""
         in_node, num_nodes = topology.ranks_per_node, topology.num_nodes
-        if self.topology == "flat":
-            return self.flat_residual_bytes(num_elements, topology.world_size)
         slices = 1 / in_node
         own = 1 + (slices if in_node > 1 else 0.0) if self.intra_node_dtype == "one_bit" else slices
-        return self._kept(num_elements, own + (slices / num_nodes if num_nodes > 1 else 0.0))
+        return own + (slices / num_nodes if num_nodes > 1 else 0.0)
 
-    def flat_residual_bytes(self, num_elements: float, num_ranks: int) -> float:
+    def residual_bytes(self, num_elements: float, num_ranks: int) -> float:
         """Return what a rank keeps from step to step of elements whose signs as many ranks exchange as equals."""
         return self._kept(num_elements, 1 + (1 / num_ranks if num_ranks > 1 else 0.0))
 
@@ -165,20 +151,48 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
         """Return all up to the signs that all ranks agree on."""
-        num_elements, kernels = bucket.num_elements, _KERNELS[self.rounding]
         if self.topology == "flat":
-            return self.exchange_flat("world", bucket, topology)
-        in_node = _average_gradients if self.average == "gradients" else _reduce_in_node
-        operations = (
-            *in_node(kernels, self.intra_node_dtype or "fp32", num_elements, topology),
-            *_between_nodes(kernels, num_elements, topology),
-        )
+            return self.exchange_among("world", bucket, topology)
+        num_elements, kernels = bucket.num_elements, _KERNELS[self.rounding]
+        # Each local rank holds one slice of the node: the rails exchange their slices at the same time.
+        between = _agreed(kernels, num_elements / topology.ranks_per_node, topology.group("inter_node"), topology)
+        gathered = all_gather(topology.group("intra_node"), topology, num_elements / BITS_PER_BYTE)
+        operations = (*self._averaged_in_node(kernels, num_elements, topology), *between, gathered)
         return Exchange(operations, num_elements / BITS_PER_BYTE, self.topology)
 
-    def exchange_flat(self, group: GroupKind, bucket: Bucket, topology: Topology) -> Exchange:
+    def exchange_among(self, group: GroupKind, bucket: Bucket, topology: Topology) -> Exchange:
         """Return all up to the signs that the ranks of a group agree on, each as one among equals."""
-        operations = _flat(_KERNELS[self.rounding], bucket.num_elements, topology.group(group), topology)
-        return Exchange(operations, bucket.num_elements / BITS_PER_BYTE, "flat")
+        kernels, num_elements = _KERNELS[self.rounding], bucket.num_elements
+        rounded = Kernel(name=kernels.update_and_round, part="encode", num_elements=num_elements)
+        operations = (rounded, *_agreed(kernels, num_elements, topology.group(group), topology))
+        return Exchange(operations, num_elements / BITS_PER_BYTE, "flat")
+
+    def _averaged_in_node(
+        self, kernels: "_RoundingKernels", num_elements: float, topology: Topology
+    ) -> tuple[Operation, ...]:
+        """Return what leaves each local rank with the quantized mean of its slice, of updates or gradients.
+
+        The slices are swapped and added up in the order of ranks, not passed round a ring, so that the sum does not
+        depend on the transport; as many bytes leave each rank.
+        """
+        in_node, dtype = topology.group("intra_node"), self.intra_node_dtype or "fp32"
+        if dtype == "one_bit":
+            first, message_bytes = kernels.update_and_round, num_elements / BITS_PER_BYTE
+            averaged: tuple[Operation, ...] = (kernels.merging(num_elements, in_node),)
+        else:
+            message_bytes = num_elements * BYTES_PER_ELEMENT[dtype]
+            first, last = UPDATE.name, kernels.round
+            if self.average == "gradients":
+                first, last = COPY.name, kernels.update_and_round
+            averaged = (
+                Kernel(name="mean", part="encode", num_elements=num_elements, num_vectors=in_node.size),
+                Kernel(name=last, part="encode", num_elements=num_elements / in_node.size),
+            )
+        return (
+            Kernel(name=first, part="encode", num_elements=num_elements),
+            Communicate(schedule=direct.all_to_all(in_node), message_bytes=message_bytes),
+            *averaged,
+        )
 
     def epilogue(self, buckets: Sequence[Bucket], topology: Topology) -> tuple[Operation, ...]:
         """Return what follows the last bucket: all ranks agree whether the step counts, then parameters move.
@@ -213,65 +227,12 @@ _KERNELS: dict[Rounding, _RoundingKernels] = {
 }
 
 
-def _flat(kernels: _RoundingKernels, num_elements: float, group: Group, topology: Topology) -> tuple[Operation, ...]:
-    """Quantize, swap pieces among all ranks of a group, average and quantize again, gather."""
+def _agreed(kernels: _RoundingKernels, num_elements: float, group: Group, topology: Topology) -> tuple[Operation, ...]:
+    """Swap signs in pieces among all ranks of a group, average and quantize again, gather."""
     # The all-to-all of signs is a reduce-scatter whose owner merges them; the merged signs are then gathered.
     signs_bytes = num_elements / BITS_PER_BYTE
     return (
-        Kernel(name=kernels.update_and_round, part="encode", num_elements=num_elements),
         Communicate(schedule=direct.all_to_all(group), message_bytes=signs_bytes),
         kernels.merging(num_elements, group),
         all_gather(group, topology, signs_bytes),
-    )
-
-
-def _between_nodes(kernels: _RoundingKernels, num_elements: float, topology: Topology) -> tuple[Operation, ...]:
-    """Exchange one bit an element of a slice between nodes, then gather the slices in the node."""
-    in_node, between = topology.group("intra_node"), topology.group("inter_node")
-    # Each local rank holds one slice of the node: the rails exchange their slices at the same time.
-    slice_elements = num_elements / topology.ranks_per_node
-    slice_bytes = slice_elements / BITS_PER_BYTE
-    return (
-        Communicate(schedule=direct.all_to_all(between), message_bytes=slice_bytes),
-        kernels.merging(slice_elements, between),
-        all_gather(between, topology, slice_bytes),
-        all_gather(in_node, topology, num_elements / BITS_PER_BYTE),
-    )
-
-
-def _reduce_in_node(
-    kernels: _RoundingKernels, dtype: str, num_elements: float, topology: Topology
-) -> tuple[Operation, ...]:
-    """Leave each local rank with the quantized mean of its slice of u.
-
-    The slices are swapped and added up in the order of ranks, not passed round a ring, so that the sum does not depend
-    on the transport; as many bytes leave each rank.
-    """
-    in_node = topology.group("intra_node")
-    if dtype == "one_bit":
-        return (
-            Kernel(name=kernels.update_and_round, part="encode", num_elements=num_elements),
-            Communicate(schedule=direct.all_to_all(in_node), message_bytes=num_elements / BITS_PER_BYTE),
-            kernels.merging(num_elements, in_node),
-        )
-    message_bytes = num_elements * BYTES_PER_ELEMENT[dtype]
-    return (
-        Kernel(name="binsgdm_update", part="encode", num_elements=num_elements),
-        Communicate(schedule=direct.all_to_all(in_node), message_bytes=message_bytes),
-        Kernel(name="mean", part="encode", num_elements=num_elements, num_vectors=topology.ranks_per_node),
-        Kernel(name=kernels.round, part="encode", num_elements=num_elements / topology.ranks_per_node),
-    )
-
-
-def _average_gradients(
-    kernels: _RoundingKernels, dtype: str, num_elements: float, topology: Topology
-) -> tuple[Operation, ...]:
-    """Leave each local rank with the quantized update of its slice, from the mean gradient of the node."""
-    slice_elements = num_elements / topology.ranks_per_node
-    message_bytes = num_elements * BYTES_PER_ELEMENT[dtype]
-    return (
-        Kernel(name="gather_gradients", part="encode", num_elements=num_elements),
-        Communicate(schedule=direct.all_to_all(topology.group("intra_node")), message_bytes=message_bytes),
-        Kernel(name="mean", part="encode", num_elements=num_elements, num_vectors=topology.ranks_per_node),
-        Kernel(name=kernels.update_and_round, part="encode", num_elements=slice_elements),
     )

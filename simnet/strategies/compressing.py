@@ -7,7 +7,7 @@ writes the residual; decode, per element of each payload, reads the code, and re
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from msgspec import Meta
@@ -20,7 +20,8 @@ from simnet.core.bounded_types import BYTES_PER_ELEMENT
 from simnet.core.errors import SimnetError
 from simnet.core.system_options import SystemOptions
 from simnet.strategies.base import BITS_PER_BYTE, Exchange, Strategy, all_gather, choose_all_reduce
-from simnet.strategies.program import Communicate, Kernel, Operation
+from simnet.strategies.choices import Choices, Options
+from simnet.strategies.program import Communicate, IterationPart, Kernel, Operation
 from simnet.workload import gpu_memory
 from simnet.workload.buckets import Bucket
 from simnet.workload.gpu_memory import ModelMemory, RankMemory
@@ -42,6 +43,28 @@ Topology = Literal["all_reduce", "gather", "scatter_reduce", "ring", "hierarchic
 BETWEEN_NODES: Mapping[str, str | None] = {"hierarchical": None, "hierarchical_scatter_reduce": "scatter_reduce"}
 
 
+class GatheredPayload(NamedTuple):
+    """The message of one rank for a bucket.
+
+    Attributes:
+        num_bytes: its size.
+        decoded_elements: elements of one payload that decoding touches.
+        is_variable_length: whether the size depends on the values, so that a gather of the lengths comes first.
+    """
+
+    num_bytes: float
+    decoded_elements: float
+    is_variable_length: bool = False
+
+
+def _topologies_to_try(setting: "CompressingStrategy") -> Iterable[Options]:
+    """Return each topology, the system's own first, those that average in the node in fp32 and in bf16."""
+    yield {"topology": None, "intra_node_dtype": None}
+    for topology in setting.topologies[1:]:
+        for dtype in (None, "bf16") if topology in BETWEEN_NODES else (None,):
+            yield {"topology": topology, "intra_node_dtype": dtype}
+
+
 class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A system that compresses gradients.
 
@@ -59,9 +82,15 @@ class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fi
     """
 
     has_feedback: ClassVar[bool] = False
-    topologies: ClassVar[tuple[Topology, ...]] = ()
+    topologies: ClassVar[tuple[Topology, ...]] = ("gather",)
     cut: ClassVar[Cut] = "elements"
     runs_kernels_of: ClassVar[str] = ""
+    choices: ClassVar[Choices] = Choices(
+        topologies=_topologies_to_try,
+        form=lambda self: self.used_topology.replace("_", "-") if len(self.topologies) > 1 else "",
+        # A mean in the node before encoding, and a second encoding, change what is lost; a mean in bf16 does not.
+        training=lambda self: (type(self), self.arithmetic),
+    )
 
     topology: Topology | None = None
     intra_node_dtype: Literal["fp32", "bf16"] | None = None
@@ -78,13 +107,27 @@ class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def has_momentum(self) -> bool:
-        """Whether each rank sends its own momentum in place of its gradients."""
-        return False
+        """Whether each rank sends its own momentum in place of its gradients, by the option of this name."""
+        return bool(getattr(self, "momentum", 0.0))
 
     @property
     def used_topology(self) -> Topology:
-        """The topology given, or the system's own; "gather" of one that names none."""
-        return self.topology or (self.topologies[0] if self.topologies else "gather")
+        """The topology given, or the system's own."""
+        return self.topology or self.topologies[0]
+
+    @property
+    def system(self) -> str:
+        """The system whose kernels it runs: itself, or another one that does the same."""
+        return self.runs_kernels_of or self.kind
+
+    @property
+    def arithmetic(self) -> tuple[bool, str]:
+        """Whether the ranks of a node average first, and what is done between those that exchange then."""
+        return self.used_topology in BETWEEN_NODES, self._among_equals(self.topology)
+
+    def _among_equals(self, topology: object) -> str:
+        used = str(topology or self.topologies[0])
+        return BETWEEN_NODES.get(used, used) or self.topologies[0]
 
     def kernel_options(self) -> dict[str, object]:
         """Return the options, the topology as that among equals: kernels are the same with a mean in the node first."""
@@ -94,59 +137,13 @@ class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fi
         """Return timed options likewise; without a topology they are those of the system's own."""
         return SystemOptions(options | {"topology": self._among_equals(options.get("topology"))})
 
-    def _among_equals(self, topology: object) -> str:
-        own = self.topologies[0] if self.topologies else ""
-        used = str(topology or own)
-        return BETWEEN_NODES.get(used, used) or own
-
-    @property
-    def form(self) -> str:
-        """Its topology where it can have several."""
-        return self.used_topology.replace("_", "-") if len(self.topologies) > 1 else ""
-
-    def topology_variants(self) -> tuple[Strategy, ...]:
-        """Return it with each topology, its own first, those that average in the node in fp32 and in bf16."""
-        _, *others = self.topologies or ("",)
-        return (
-            replace(self, topology=None, intra_node_dtype=None),
-            *(
-                replace(self, topology=topology, intra_node_dtype=dtype)
-                for topology in others
-                for dtype in ((None, "bf16") if topology in BETWEEN_NODES else (None,))
-            ),
-        )
-
-    def trains_as(self, other: Strategy) -> bool:
-        """Tell whether a training with another strategy says how one with this goes: of its kind, in its topology.
-
-        A mean in the node before encoding, and a second encoding, change what is lost. A mean in bf16 instead of fp32
-        counts as alike.
-        """
-        return isinstance(other, type(self)) and self.has_arithmetic_of(other)
-
-    def has_arithmetic_of(self, other: "CompressingStrategy") -> bool:
-        """Tell whether another one averages as many times, among the same ranks, before and after encoding."""
-        return other._arithmetic == self._arithmetic
-
-    @property
-    def system(self) -> str:
-        """The system whose kernels it runs: itself, or another one that does the same."""
-        return self.runs_kernels_of or self.kind
-
-    @property
-    def _arithmetic(self) -> tuple[bool, str]:
-        """Whether the ranks of a node average first, and what is done between those that exchange then."""
-        own = self.topologies[0] if self.topologies else ""
-        used = self.topology or own
-        return used in BETWEEN_NODES, BETWEEN_NODES.get(used, used) or own
-
     def memory(self, model: ModelMemory, step: Step, topology: NetworkTopology) -> RankMemory:
         """Return what a rank holds: DDP's buckets, their means up to the next backward, and what the system keeps."""
         bucket = self.largest_bucket(step, topology)
         operations = self.exchange(bucket, step, topology).operations
         received = max((one.message_bytes for one in operations if isinstance(one, Communicate)), default=0.0)
         held, copies = gpu_memory.in_buckets(model), step.num_elements + COPIES_IN_EXCHANGE * bucket.num_elements
-        shared = topology.ranks_per_node if self._arithmetic[0] else 1
+        shared = topology.ranks_per_node if self.arithmetic[0] else 1
         num_ranks = topology.world_size // shared
         return replace(
             held,
@@ -157,40 +154,57 @@ class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fi
     def residual_bytes(self, num_elements: float, num_ranks: int) -> float:
         """Return what a rank keeps from step to step of so many elements that as many ranks compress and exchange."""
         # Who averages a piece, and encodes the mean, keeps what that loses.
-        lost = 1 + 1 / num_ranks if self._arithmetic[1] == "scatter_reduce" else 1
-        return VALUE_BYTES * num_elements * (lost * self.keeps_feedback + self.has_momentum)
-
-    @property
-    def keeps_feedback(self) -> bool:
-        """Whether it has error feedback with these options."""
-        return self.has_feedback
+        lost = 1 + 1 / num_ranks if self.arithmetic[1] == "scatter_reduce" else 1
+        keeps = self.has_feedback and not getattr(self, "unbiased", False)
+        return VALUE_BYTES * num_elements * (lost * keeps + self.has_momentum)
 
     def exchange(self, bucket: Bucket, step: Step, topology: NetworkTopology) -> Exchange:  # noqa: ARG002
         """Return what one bucket goes through in the topology."""
-        used = self.used_topology
-        if used not in BETWEEN_NODES:
-            return self.exchange_among("world", used, bucket, topology)
-        between = BETWEEN_NODES[used] or self.topologies[0]
+        if self.used_topology not in BETWEEN_NODES:
+            return self.exchange_among("world", bucket, topology)
         piece = longest_piece(bucket, topology.ranks_per_node, self.cut)
-        found = self.exchange_among("inter_node", between, piece, topology)
+        found = self.exchange_among("inter_node", piece, topology)
         if topology.ranks_per_node == 1:  # nothing is sent inside a node
-            return found._replace(algorithm=used)
+            return found._replace(algorithm=self.used_topology)
         operations = _with_mean_in_node(found.operations, bucket, piece, self.intra_node_dtype or "fp32", topology)
-        return Exchange(operations, found.payload_bytes * topology.ranks_per_node, used)
+        return Exchange(operations, found.payload_bytes * topology.ranks_per_node, self.used_topology)
 
-    def exchange_among(self, group: GroupKind, form: str, bucket: Bucket, topology: NetworkTopology) -> Exchange:
-        """Return what a bucket, or a piece of one, goes through among the ranks of a group.
+    def exchange_among(self, group: GroupKind, bucket: Bucket, topology: NetworkTopology) -> Exchange:
+        """Return what a bucket, or a piece of one, goes through among ranks of which none has averaged with others.
 
         Args:
             group: "world" or "inter_node".
-            form: one of `topologies` that averages nothing in the node first.
             bucket: what is exchanged.
             topology: of the network.
 
         Raises:
             SimnetError: the workload lacks what the exchange needs, or the strategy does not fit the cluster.
         """
+        _, form = self.arithmetic
+        if form == "scatter_reduce":
+            return scatter_reduce_payloads(self, bucket, topology.group(group), topology)
+        if form == "all_reduce":
+            return all_reduce_payload(self, bucket, self.payload(bucket), group, topology)
+        return gather_payloads(self, bucket, self.payload(bucket), topology.group(group), topology)
+
+    def payload(self, bucket: Bucket) -> GatheredPayload:
+        """Return the message of one rank for a bucket, or for a piece of one.
+
+        Raises:
+            SimnetError: the workload lacks what the size depends on.
+        """
         raise NotImplementedError  # as `Strategy.exchange`
+
+
+class GatheringStrategy(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A system whose payloads all ranks gather and decode, or whose payloads of pieces go to the pieces' owners."""
+
+    topologies: ClassVar[tuple[Topology, ...]] = (
+        "gather",
+        "scatter_reduce",
+        "hierarchical",
+        "hierarchical_scatter_reduce",
+    )
 
 
 def _with_mean_in_node(
@@ -200,29 +214,19 @@ def _with_mean_in_node(
     in_node = topology.group("intra_node")
     # Every row has the length of the longest piece.
     message_bytes = piece.num_elements * in_node.size * BYTES_PER_ELEMENT[dtype]
-    copied = Kernel(name=COPY.name, part="encode", num_elements=bucket.num_elements)
-    return (
-        copied,
+    return _in_pieces(
+        bucket,
         Communicate(schedule=direct.all_to_all(in_node), message_bytes=message_bytes),
         Kernel(name="mean", part="encode", num_elements=bucket.num_elements, num_vectors=in_node.size),
         *between,
         all_gather(in_node, topology, message_bytes),
-        replace(copied, part="decode"),
     )
 
 
-class GatheredPayload(NamedTuple):
-    """The message of one rank for a bucket, which all ranks gather.
-
-    Attributes:
-        num_bytes: its size.
-        decoded_elements: elements of one payload that decoding touches.
-        is_variable_length: whether the size depends on the values, so that a gather of the lengths comes first.
-    """
-
-    num_bytes: float
-    decoded_elements: float
-    is_variable_length: bool = False
+def _in_pieces(bucket: Bucket, *operations: Operation) -> tuple[Operation, ...]:
+    """Return operations on pieces of a bucket, which is cut before and put together after."""
+    copied = Kernel(name=COPY.name, part="encode", num_elements=bucket.num_elements)
+    return (copied, *operations, replace(copied, part="decode"))
 
 
 def kernel_costs(
@@ -279,13 +283,13 @@ def gather_payloads(
         *encode_kernels(strategy, bucket),
         *((lengths,) if payload.is_variable_length else ()),
         all_gather(group, topology, payload.num_bytes * group.size),
-        decode_kernel(strategy, payload.decoded_elements * group.size),
+        codec_kernel(strategy, "decode", payload.decoded_elements * group.size),
     )
     return Exchange(operations, payload.num_bytes, "all_gather")
 
 
 def scatter_reduce_payloads(
-    strategy: "GatheringStrategy", bucket: Bucket, group: Group, topology: NetworkTopology
+    strategy: CompressingStrategy, bucket: Bucket, group: Group, topology: NetworkTopology
 ) -> Exchange:
     """Send the payload of each piece to its owner, which averages and encodes it once more; gather what owners send.
 
@@ -300,78 +304,39 @@ def scatter_reduce_payloads(
         )
     # Every row has the length of the longest payload.
     message_bytes = payload.num_bytes * group.size
-    copied = Kernel(name=COPY.name, part="encode", num_elements=bucket.num_elements)
-    merge = replace(merge_kernel(strategy, bucket), num_vectors=group.size)
-    operations: tuple[Operation, ...] = (
-        copied,
+    operations = _in_pieces(
+        bucket,
         *encode_kernels(strategy, bucket),
         Communicate(schedule=direct.all_to_all(group), message_bytes=message_bytes),
-        merge,
+        replace(codec_kernel(strategy, "merge", bucket.num_elements), num_vectors=group.size),
         all_gather(group, topology, message_bytes),
-        decode_kernel(strategy, payload.decoded_elements * group.size),
-        replace(copied, part="decode"),
+        codec_kernel(strategy, "decode", payload.decoded_elements * group.size),
     )
     return Exchange(operations, message_bytes, "scatter_reduce")
 
 
-def all_reduce_payload(  # noqa: PLR0913, PLR0917
-    strategy: CompressingStrategy,
-    bucket: Bucket,
-    message_bytes: float,
-    algorithm: str | None,
-    group: GroupKind,
-    topology: NetworkTopology,
+def all_reduce_payload(
+    strategy: CompressingStrategy, bucket: Bucket, payload: GatheredPayload, group: GroupKind, topology: NetworkTopology
 ) -> Exchange:
-    """Add up payloads that stand for the same on all ranks of a group."""
-    collective, chosen = choose_all_reduce(algorithm, topology, message_bytes, group)
-    operations: tuple[Operation, ...] = (
-        *encode_kernels(strategy, bucket),
-        collective,
-        decode_kernel(strategy, bucket.num_elements),
-    )
-    return Exchange(operations, message_bytes, chosen)
-
-
-class GatheringStrategy(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A system whose payloads all ranks gather and decode, or whose payloads of pieces go to the pieces' owners."""
-
-    topologies: ClassVar[tuple[Topology, ...]] = (
-        "gather",
-        "scatter_reduce",
-        "hierarchical",
-        "hierarchical_scatter_reduce",
-    )
-
-    def payload(self, bucket: Bucket) -> GatheredPayload:
-        """Return the message of one rank for a bucket, or for a piece of one.
-
-        Raises:
-            SimnetError: the workload lacks what the size depends on.
-        """
-        raise NotImplementedError  # as `Strategy.exchange`
-
-    def exchange_among(self, group: GroupKind, form: str, bucket: Bucket, topology: NetworkTopology) -> Exchange:
-        """Return the gather of all payloads, or the scatter-reduce of those of pieces."""
-        ranks = topology.group(group)
-        if form == "scatter_reduce":
-            return scatter_reduce_payloads(self, bucket, ranks, topology)
-        return gather_payloads(self, bucket, self.payload(bucket), ranks, topology)
+    """Add up payloads that stand for the same on all ranks of a group, by the algorithm that the strategy names."""
+    algorithm = getattr(strategy, "algorithm", None)
+    collective, chosen = choose_all_reduce(algorithm, topology, payload.num_bytes, group)
+    decode = codec_kernel(strategy, "decode", payload.decoded_elements)
+    return Exchange((*encode_kernels(strategy, bucket), collective, decode), payload.num_bytes, chosen)
 
 
 def encode_kernels(strategy: CompressingStrategy, bucket: Bucket) -> tuple[Kernel, ...]:
     """Return the kernels before the first message: the momentum where there is one, and the encoding."""
-    names = ("momentum",) * strategy.has_momentum + (f"{strategy.system}_encode",)
-    return tuple(Kernel(name=name, part="encode", num_elements=bucket.num_elements) for name in names)
+    encode = codec_kernel(strategy, "encode", bucket.num_elements)
+    return (replace(encode, name=MOMENTUM.name), encode) if strategy.has_momentum else (encode,)
 
 
-def merge_kernel(strategy: CompressingStrategy, bucket: Bucket) -> Kernel:
-    """Return the kernel between messages."""
-    return Kernel(name=f"{strategy.system}_merge", part="encode", num_elements=bucket.num_elements)
-
-
-def decode_kernel(strategy: CompressingStrategy, num_elements: float) -> Kernel:
-    """Return the kernel after the last message."""
-    return Kernel(name=f"{strategy.system}_decode", part="decode", num_elements=num_elements)
+def codec_kernel(
+    strategy: CompressingStrategy, what: Literal["encode", "merge", "decode"], num_elements: float
+) -> Kernel:
+    """Return the kernel of a system before its first message, between messages or after the last."""
+    part: IterationPart = "decode" if what == "decode" else "encode"
+    return Kernel(name=f"{strategy.system}_{what}", part=part, num_elements=num_elements)
 
 
 def bytes_of_bits(bits: float) -> float:

@@ -6,7 +6,6 @@ the owner of a chunk, all-gather. One fp32 scale travels with every chunk. The h
 this project's own. Padding is not counted.
 """
 
-from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, get_args
 
 from msgspec import Meta
@@ -15,10 +14,10 @@ from msgspec.structs import replace
 from simnet.cluster.schedule import Group
 from simnet.cluster.topology import Topology
 from simnet.collectives import direct
-from simnet.core.units import Size
-from simnet.strategies.all_reduce import DenseAllReduce
-from simnet.strategies.base import BITS_PER_BYTE, DenseStage, Exchange, Strategy, all_gather, register
+from simnet.strategies.all_reduce import HIERARCHICAL, DenseAllReduce
+from simnet.strategies.base import BITS_PER_BYTE, DenseStage, Exchange, Strategy, all_gather
 from simnet.strategies.binsgdm import MERGE
+from simnet.strategies.choices import Choices, capped_or_fused
 from simnet.strategies.compressing import MOMENTUM
 from simnet.strategies.program import Communicate, Kernel, Operation
 from simnet.workload import gpu_memory
@@ -34,7 +33,6 @@ DENSE_FRACTION = 23_000 / 152_000
 """Fraction of the steps without compression: BERT-Large in its authors' tutorial (one_bit_adam_end_to_end)."""
 
 
-@register
 class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="one_bit_adam"):
     """Exchange error-compensated 1-bit momentum over all ranks after backward (Tang et al. 2021), after a dense stage.
 
@@ -64,6 +62,21 @@ class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True
         KernelCost(name="decompress", bytes_per_element=4.125),  # read one bit, write the momentum
         KernelCost(name="adam_update", bytes_per_element=16.0, updates=True),  # read m, v, x; write x
     )
+    stage_key: ClassVar[str] = "dense_steps"
+    choices: ClassVar[Choices] = Choices(
+        presets={"{title}": ({"dense": DenseAllReduce(algorithm="auto")},)},
+        # the paper's topology first, with the dense stage in each form that the baseline has
+        topologies=lambda _: [
+            {"topology": topology, "dense": DenseAllReduce(algorithm=algorithm, wire_dtype=dtype)}
+            for topology in get_args(Topologies)
+            for dtype in (None, "bf16")
+            for algorithm in ("auto", HIERARCHICAL)
+        ],
+        # of its dense stage; the momentum travels as a whole
+        bucketings=lambda self, caps: [{"dense": replace(self.dense, **cut)} for cut in capped_or_fused(self, caps)],
+        form=lambda self: self.topology,
+        training=lambda self: (OneBitAdam, self.topology),
+    )
 
     topology: Topologies = "flat"
     finite_check: bool = True
@@ -77,10 +90,6 @@ class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.overlap or self.bucketing != "fused":
             raise ValueError("overlap: 1-bit Adam exchanges one fused momentum after backward; drop overlap")
 
-    def trains_as(self, other: Strategy) -> bool:
-        """Tell whether a training with another strategy says how one with this goes: in the same topology."""
-        return isinstance(other, OneBitAdam) and other.topology == self.topology
-
     def dense_stage(self, steps: int | None) -> DenseStage:  # noqa: ARG002
         """Return the `dense_steps` at the start of the training."""
         return DenseStage(self.dense, self.dense_steps)
@@ -89,43 +98,6 @@ class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True
     def dense_fraction(self) -> float:
         """Part of the steps before compression begins."""
         return DENSE_FRACTION
-
-    def for_longer_training(self, scale: float) -> "OneBitAdam":
-        """Return the strategy with `scale` times the dense steps."""
-        return replace(self, dense_steps=round(self.dense_steps * scale))
-
-    def check_steps(self, steps: int | None) -> None:
-        """Refuse `dense_steps` without `run.steps`, or more of them than `run.steps`.
-
-        Raises:
-            ValueError: "key: given: rule".
-        """
-        if self.dense_steps and steps is None:
-            raise ValueError(f"dense_steps: {self.dense_steps}: has no effect without run.steps; give both")
-        if self.dense_steps > (steps or self.dense_steps):
-            raise ValueError(f"dense_steps: {self.dense_steps}: more than run.steps ({steps})")
-
-    @classmethod
-    def presets(cls) -> dict[str, tuple[Strategy, ...]]:
-        """Return the paper's exchange."""
-        return {cls.title: (cls(dense=DenseAllReduce(algorithm="auto")),)}
-
-    @property
-    def form(self) -> str:
-        """Its topology."""
-        return self.topology
-
-    def topology_variants(self) -> tuple[Strategy, ...]:
-        """Return both topologies, the paper's first, with the dense stage in each form that the baseline has."""
-        stage = DenseAllReduce(algorithm="auto")
-        stages = [form for one in (stage, replace(stage, wire_dtype="bf16")) for form in one.topology_variants()]
-        return tuple(
-            replace(self, topology=topology, dense=dense) for topology in get_args(Topologies) for dense in stages
-        )
-
-    def bucketing_variants(self, caps: Sequence[Size | None]) -> tuple[Strategy, ...]:
-        """Return it with each way to cut the buckets of its dense stage; the momentum travels as a whole."""
-        return tuple(replace(self, dense=dense) for dense in self.dense.bucketing_variants(caps))
 
     def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
         """Return what a rank holds: momentum and variance in fp32, residuals, and one flat copy of all gradients."""

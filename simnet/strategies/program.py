@@ -119,6 +119,26 @@ class Program(Struct, frozen=True, kw_only=True):
         return inner + sum(one.schedule.num_rounds for one in self.collectives)
 
 
+class Streams:
+    """Streams of a program while they are made, each a list of operations."""
+
+    def __init__(self, number: int) -> None:
+        self.lists: tuple[list[Operation], ...] = tuple([] for _ in range(number))
+
+    def add(self, stream: int, *operations: Operation) -> tuple[OperationId, ...]:
+        """Add operations to a stream, and return its last one as what another waits for."""
+        self.lists[stream].extend(operations)
+        return self.last(stream)
+
+    def last(self, stream: int) -> tuple[OperationId, ...]:
+        """Return the last operation of a stream as what another waits for; none at the beginning."""
+        return (OperationId(stream, len(self.lists[stream]) - 1),) if self.lists[stream] else ()
+
+    def made(self) -> tuple[tuple[Operation, ...], ...]:
+        """Return the streams as a program holds them."""
+        return tuple(map(tuple, self.lists))
+
+
 def check_program(program: object) -> Program:
     """Return a program that foreign code has made, if it can be run.
 

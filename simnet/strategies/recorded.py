@@ -15,7 +15,8 @@ from simnet.core.errors import SimnetError
 from simnet.core.units import format_bytes
 from simnet.strategies import step_file, step_layouts
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
-from simnet.strategies.base import Strategy, register
+from simnet.strategies.base import Strategy
+from simnet.strategies.choices import Choices, as_it_is
 from simnet.strategies.program import Communicate, Compute, IterationPart, Kernel, Operation, OperationId, Program
 from simnet.strategies.step_file import RecordedLayout, RecordedOperation, TimedBy
 from simnet.workload.gpu_memory import ModelMemory
@@ -32,7 +33,6 @@ MEMORY_TRAFFIC = KernelCost(name="recorded_bytes", bytes_per_element=1.0)
 WORKLOAD_PARTS: tuple[IterationPart, ...] = ("forward", "backward", "optimizer")
 
 
-@register
 class RecordedStep(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="recorded"):
     """Do what a training script did in steps that `simnet record` has recorded.
 
@@ -51,6 +51,7 @@ class RecordedStep(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     uses_ddp_buckets: ClassVar[bool] = False
     path_keys: ClassVar[tuple[str, ...]] = ("file",)
     takes_other_micro_batches: ClassVar[bool] = False
+    choices: ClassVar[Choices] = Choices(presets={}, bucketings=as_it_is)  # there is no step without a file
 
     file: str
     algorithm: Algorithm | None = None
@@ -67,15 +68,6 @@ class RecordedStep(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             if getattr(self, key) != default:
                 raise ValueError(f"{key}: has no effect on a recorded step, whose buckets are as recorded; drop it")
 
-    @classmethod
-    def presets(cls) -> dict[str, tuple[Strategy, ...]]:
-        """Return none: there is no step without a file."""
-        return {}
-
-    def bucketing_variants(self, caps: object) -> tuple[Strategy, ...]:  # noqa: ARG002
-        """Return it alone: its buckets are as recorded."""
-        return (self,)
-
     def memory(self, model: ModelMemory, step: Step, topology: Topology) -> None:
         """Return none: a step file does not hold what its script kept in memory."""
 
@@ -87,8 +79,19 @@ class RecordedStep(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """
         path = Path(self.file)
         layout = _layout_at(path, files.file_stamp(path), topology.num_nodes, topology.ranks_per_node)
-        self._check_fits(layout, step)
-        seconds = _seconds(layout, self._timed_by(path), step, self.compute)
+        if layout.micro_batches != step.micro_batches:
+            raise SimnetError(
+                f"run.grad_accumulation: {step.micro_batches}: {self.file} has a step of {layout.micro_batches} "
+                f"micro-batches; set run.grad_accumulation = {layout.micro_batches}, or record the step with "
+                f"{step.micro_batches}"
+            )
+        source = step_file.read(path).source
+        if self.compute == "recorded" and source.compute != "timed":
+            raise SimnetError(
+                f"strategy.compute: 'recorded': {self.file} has no seconds, its compute is {source.compute!r}; record "
+                "it on the GPU with --compute timed, or use 'workload'"
+            )
+        seconds = _seconds(layout, source.compute, step, self.compute)
         streams = tuple(
             tuple(self._operation(one, seconds.get((number, place)), layout, topology) for place, one in enumerate(ops))
             for number, ops in enumerate(stream.operations for stream in layout.streams)
@@ -100,31 +103,23 @@ class RecordedStep(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             payload_bytes=_payload_bytes(layout) or step.gradient_bytes,
             algorithm="+".join(sorted({one.schedule.label for one in found if one.schedule.rounds})) or "none",
             num_steps=layout.num_steps,
-            notes=(*layout.notes, *_notes(path, layout, step), *self._notes_of_seconds(path)),
+            notes=(*layout.notes, *self._notes(path, layout, step)),
         )
 
-    def _timed_by(self, path: Path) -> TimedBy:
-        timed_by = step_file.read(path).source.compute
-        if self.compute == "recorded" and timed_by != "timed":
-            raise SimnetError(
-                f"strategy.compute: 'recorded': {self.file} has no seconds, its compute is {timed_by!r}; record it on "
-                "the GPU with --compute timed, or use 'workload'"
+    def _notes(self, path: Path, layout: RecordedLayout, step: Step) -> Iterable[str]:
+        """Yield what a reader must know of a recorded step."""
+        yield f"the step was recorded: {files.label(path)}, SHA-256 {step_file.content_hash(path)}"
+        if not any(one.kind != "compute" for one in layout.operations):
+            yield "the recorded step never communicates"
+        recorded, given = layout.gradient_bytes, step.gradient_bytes
+        if recorded and abs(recorded / given - 1) > SAME_MODEL:
+            yield (
+                f"the recorded step has gradients of {format_bytes(recorded)}, the workload of {format_bytes(given)}: "
+                "is it the same model?"
             )
-        return timed_by
-
-    def _notes_of_seconds(self, path: Path) -> tuple[str, ...]:
-        """Say whose seconds compute takes."""
-        source = step_file.read(path).source
-        on = source.gpu or source.device
-        return (f"compute takes the seconds that were recorded on {on}",) if self.compute == "recorded" else ()
-
-    def _check_fits(self, layout: RecordedLayout, step: Step) -> None:
-        if layout.micro_batches != step.micro_batches:
-            raise SimnetError(
-                f"run.grad_accumulation: {step.micro_batches}: {self.file} has a step of {layout.micro_batches} "
-                f"micro-batches; set run.grad_accumulation = {layout.micro_batches}, or record the step with "
-                f"{step.micro_batches}"
-            )
+        if self.compute == "recorded":
+            source = step_file.read(path).source
+            yield f"compute takes the seconds that were recorded on {source.gpu or source.device}"
 
     def _operation(
         self, one: RecordedOperation, seconds: float | None, layout: RecordedLayout, topology: Topology
@@ -201,35 +196,25 @@ def _seconds(
     if compute == "recorded":
         return {place: one.seconds for place, one in computed.items()}
     found: dict[tuple[int, int], float] = {}
-    for part, total_s in _part_seconds(layout, step).items():
-        weights = {place: _weight(one, timed_by) for place, one in computed.items() if one.part == part}
+    forward_s = step.micro_batches * step.forward_s
+    backward_s = (step.micro_batches - 1) * step.backward_s + step.exchanged_backward_s
+    for part, part_s in zip(WORKLOAD_PARTS, (forward_s, backward_s, step.optimizer_s), strict=True):
+        total_s = layout.num_steps * part_s
+        weights = {
+            place: one.seconds if timed_by == "timed" else step_file.bytes_of_memory(one)
+            for place, one in computed.items()
+            if one.part == part
+        }
         if not weights and total_s > 0:
             raise SimnetError(
                 f"strategy.file: no compute of {part!r} in {layout.text}: the workload takes {total_s:g} s for it; "
                 f"{step_file.REPAIR} with its compute, or set workload.{part} to '0 s'"
             )
-        found |= _shared_out(total_s, weights)
+        whole = sum(weights.values())
+        found |= {place: total_s * (one / whole if whole else 1 / len(weights)) for place, one in weights.items()}
     # A trace times what compresses and does not count its bytes.
     only_timed = {place: one.seconds for place, one in computed.items() if not step_file.bytes_of_memory(one)}
     return only_timed | found
-
-
-def _part_seconds(layout: RecordedLayout, step: Step) -> dict[IterationPart, float]:
-    """Return what the workload takes in each part, in all steps of the recording [s]."""
-    forward_s = step.micro_batches * step.forward_s
-    backward_s = (step.micro_batches - 1) * step.backward_s + step.exchanged_backward_s
-    times = zip(WORKLOAD_PARTS, (forward_s, backward_s, step.optimizer_s), strict=True)
-    return {part: layout.num_steps * seconds for part, seconds in times}
-
-
-def _weight(operation: RecordedOperation, timed_by: TimedBy) -> float:
-    return operation.seconds if timed_by == "timed" else step_file.bytes_of_memory(operation)
-
-
-def _shared_out(total: float, weights: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
-    """Share a total out by weights, or evenly where all of them are 0."""
-    whole = sum(weights.values())
-    return {place: total * (weight / whole if whole else 1 / len(weights)) for place, weight in weights.items()}
 
 
 def _num_buckets(layout: RecordedLayout) -> int:
@@ -249,16 +234,3 @@ def _payload_bytes(layout: RecordedLayout) -> float:
             if one.kind == "all_gather":
                 of_groups[one.group] += one.message_bytes / layout.groups[one.group].size
     return max(of_groups.values(), default=0.0) / layout.num_steps
-
-
-def _notes(path: Path, layout: RecordedLayout, step: Step) -> Iterable[str]:
-    """Yield what a reader must know of a recorded step."""
-    yield f"the step was recorded: {files.label(path)}, SHA-256 {step_file.content_hash(path)}"
-    if not any(one.kind != "compute" for one in layout.operations):
-        yield "the recorded step never communicates"
-    recorded, given = layout.gradient_bytes, step.gradient_bytes
-    if recorded and abs(recorded / given - 1) > SAME_MODEL:
-        yield (
-            f"the recorded step has gradients of {format_bytes(recorded)}, the workload of {format_bytes(given)}: is "
-            "it the same model?"
-        )

@@ -8,17 +8,28 @@ whole.
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import zip_longest
 
 from msgspec.structs import replace
 
 from simnet.core.errors import SimnetError
-from simnet.strategies.step_file import RecordedGroup, RecordedLayout, RecordedOperation, StepFile
-from simnet.strategies.step_laws import ROUNDING, LayoutSizes, Message, compute_at, constant
+from simnet.strategies.step_file import RecordedGroup, RecordedLayout, RecordedOperation, RecordedStream, StepFile
 
 KEEPS_WHOLE = ("all_reduce", "reduce_scatter", "all_to_all", "broadcast", "reduce")
 """Collectives whose message is that of a rank, which more ranks do not make longer."""
 CODEC_PARTS = ("encode", "decode")
+# A law holds exactly but for rounding; messages may be padded by some elements a rank, compute by a little of its own.
+ROUNDING = 1e-9
+PADDING_ELEMENTS = 32
+COMPUTE_TOLERANCE = 0.02
+BYTES_OF: dict[str, int] = {
+    "int64": 8, "fp64": 8, "int32": 4, "fp32": 4, "int16": 2, "fp16": 2, "bf16": 2, "int8": 1, "uint8": 1, "bool": 1,
+}  # fmt: skip
+"""Bytes of an element; of other formats as many as of the widest."""
+Law = Callable[[RecordedLayout], float]
+"""How an amount grows: its factor on a layout."""
 
 
 def at_layout(step: StepFile, num_nodes: int, ranks_per_node: int, where: str) -> RecordedLayout:
@@ -87,10 +98,9 @@ def _check_same(first: RecordedLayout, other: RecordedLayout, where: str) -> Non
     actual = [replace(group, name="") for group in other.groups]
     if groups != actual:
         raise _differ(f"{where}: groups", first, _groups_text(first.groups), other, _groups_text(other.groups))
-    for stream in range(max(len(first.streams), len(other.streams))):
-        mine, theirs = _operations(first, stream), _operations(other, stream)
-        for place in range(max(len(mine), len(theirs))):
-            one, two = _kind_text(first, mine, place), _kind_text(other, theirs, place)
+    for stream, (mine, theirs) in enumerate(zip_longest(first.streams, other.streams, fillvalue=RecordedStream())):
+        for place, (left, right) in enumerate(zip_longest(mine.operations, theirs.operations)):
+            one, two = _kind_text(first, left), _kind_text(other, right)
             if one != two:
                 raise _differ(f"{where}: streams.{stream}.operations.{place}", first, one, other, two)
 
@@ -104,15 +114,10 @@ def _groups_text(groups: Sequence[RecordedGroup]) -> str:
     return " and ".join(f"size {group.size}, stride {group.stride}" for group in groups) or "none"
 
 
-def _operations(layout: RecordedLayout, stream: int) -> tuple[RecordedOperation, ...]:
-    return layout.streams[stream].operations if stream < len(layout.streams) else ()
-
-
-def _kind_text(layout: RecordedLayout, operations: Sequence[RecordedOperation], place: int) -> str:
+def _kind_text(layout: RecordedLayout, one: RecordedOperation | None) -> str:
     """Return what tells an operation from others, without its sizes."""
-    if place >= len(operations):
+    if one is None:
         return "nothing"
-    one = operations[place]
     what = (
         f"compute of {one.part}" if one.kind == "compute" else f"{one.kind} in group {layout.groups[one.group].name!r}"
     )
@@ -126,9 +131,7 @@ class _Resized:
     def __init__(self, recordings: Sequence[RecordedLayout], wanted: RecordedLayout, where: str) -> None:
         """Take recordings that differ in sizes alone, and the wanted layout with its groups."""
         self._recordings, self._wanted, self._where = recordings, wanted, where
-        self._recorded = [_sizes(layout) for layout in recordings]
-        self._sizes = _sizes(wanted)
-        ratios = [abs(math.log(one.world_size / self._sizes.world_size)) for one in self._recorded]
+        ratios = [abs(math.log(one.world_size / wanted.world_size)) for one in recordings]
         self._nearest = ratios.index(min(ratios))
         self._assumed: Counter[str] = Counter()
 
@@ -156,7 +159,7 @@ class _Resized:
         if each[0].part in CODEC_PARTS and len(each) == 1:
             self._assumed["compute of " + str(each[0].part)] += 1
         amounts = {
-            key: compute_at([getattr(one, key) for one in each], self._recorded, self._sizes)
+            key: _compute_at([getattr(one, key) for one in each], self._recordings, self._wanted)
             for key in ("flops", "num_bytes")
         }
         # Seconds differ by chance, too: no line is drawn through them.
@@ -164,13 +167,13 @@ class _Resized:
 
     def _message_bytes(self, each: Sequence[RecordedOperation], place: str) -> float:
         first = each[0]
-        message = Message(tuple(one.message_bytes for one in each), first.group, first.dtype)
-        laws = message.laws(self._recorded)
-        found = [message.at(law, self._recorded, self._sizes) for law in laws]
+        amounts = [one.message_bytes for one in each]
+        laws = _laws_of_message(amounts, first, self._recordings)
+        found = [_unit(amounts, law, self._recordings) * law(self._wanted) for law in laws]
         if found and max(found) <= min(found) * (1 + ROUNDING):
             return found[0]
-        if found and first.kind in KEEPS_WHOLE and constant in laws:
-            if self._sizes.groups[first.group] != self._recorded[0].groups[first.group]:
+        if found and first.kind in KEEPS_WHOLE and _constant in laws:
+            if self._wanted.groups[first.group].size != self._recordings[0].groups[first.group].size:
                 self._assumed[first.kind] += 1
             return first.message_bytes
         raise SimnetError(f"{self._where}: {place}: {self._why_not(first, bool(found))}")
@@ -202,5 +205,75 @@ class _Resized:
         return found
 
 
-def _sizes(layout: RecordedLayout) -> LayoutSizes:
-    return LayoutSizes(layout.num_nodes, layout.ranks_per_node, tuple(group.size for group in layout.groups))
+def _constant(_: RecordedLayout) -> float:
+    return 1.0
+
+
+def _of_group(number: int, layout: RecordedLayout) -> float:
+    """Return the factor of what every rank of a group adds to."""
+    return float(layout.groups[number].size)
+
+
+def _dimensions(layout: RecordedLayout) -> tuple[int, ...]:
+    """Return every number that an amount may be shared out by: world, nodes, ranks of a node, groups."""
+    return (layout.world_size, layout.num_nodes, layout.ranks_per_node, *(group.size for group in layout.groups))
+
+
+def _share(index: int, layout: RecordedLayout) -> float:
+    return 1.0 / _dimensions(layout)[index]
+
+
+def _whole(share: Law, layout: RecordedLayout) -> float:
+    return 1.0 / share(layout)
+
+
+def _shares(recorded: Sequence[RecordedLayout]) -> Iterator[Law]:
+    """Yield the laws of what is shared out by a dimension that differs between the recordings."""
+    for index, sizes in enumerate(zip(*map(_dimensions, recorded), strict=True)):
+        if len(set(sizes)) > 1:
+            yield partial(_share, index)
+
+
+def _unit(amounts: Sequence[float], law: Law, recorded: Sequence[RecordedLayout]) -> float:
+    return min(amount / law(layout) for amount, layout in zip(amounts, recorded, strict=True))
+
+
+def _laws_of_message(
+    amounts: Sequence[float], message: RecordedOperation, recorded: Sequence[RecordedLayout]
+) -> list[Law]:
+    """Return the laws that the bytes of a message follow: those that hold to the byte, else the nearest one."""
+    candidates: list[Law] = [_constant, partial(_of_group, message.group), *_shares(recorded)]
+    misses = [_miss_bytes(amounts, message.dtype, law, recorded) for law in candidates]
+    exact = [law for miss, law in zip(misses, candidates, strict=True) if miss <= ROUNDING * max(amounts)]
+    padded = [(miss, number) for number, miss in enumerate(misses) if miss < math.inf]
+    return exact or ([candidates[min(padded)[1]]] if padded else [])
+
+
+def _miss_bytes(amounts: Sequence[float], dtype: str, law: Law, recorded: Sequence[RecordedLayout]) -> float:
+    """Return the most bytes by which a message is larger than by a law; infinite beyond its padding."""
+    unit, most = _unit(amounts, law, recorded), 0.0
+    for amount, layout in zip(amounts, recorded, strict=True):
+        miss = amount - unit * law(layout)
+        # Slices of a node are padded for all nodes, so that every rank may round up.
+        if miss > float(PADDING_ELEMENTS * BYTES_OF.get(dtype, 8) * layout.world_size):
+            return math.inf
+        most = max(most, miss)
+    return most
+
+
+def _compute_at(amounts: Sequence[float], recorded: Sequence[RecordedLayout], wanted: RecordedLayout) -> float:
+    """Return an amount of compute on a layout: by a law, else along a line over the ranks, else as recorded nearest."""
+    low, high = min(amounts), max(amounts)
+    if high <= low * (1 + ROUNDING):
+        return low
+    known = tuple(_shares(recorded))
+    laws: list[Law] = [*(partial(_whole, share) for share in known), *known]
+    for law in laws:
+        units = [amount / law(one) for amount, one in zip(amounts, recorded, strict=True)]
+        if max(units) <= min(units) * (1 + COMPUTE_TOLERANCE):
+            return sum(units) / len(units) * law(wanted)
+    points = sorted(zip((one.world_size for one in recorded), amounts, strict=True))
+    ranks = wanted.world_size
+    (first, at_first), (second, at_second) = sorted(points, key=lambda point: abs(math.log(point[0] / ranks)))[:2]
+    slope = (at_second - at_first) / (second - first) if second != first else 0.0
+    return at_first + slope * (ranks - first) if slope > 0 else at_first

@@ -19,7 +19,7 @@ from simnet.core.schema import build
 from simnet.core.units import Bandwidth, Duration
 from simnet.engine import intervals
 from simnet.strategies import BinSGDM
-from simnet.strategies.kernel_table import every
+from simnet.strategies.base import every_kernel
 from simnet.workload import training_step
 from simnet.workload.kernel_cost import ADAMW, KernelCost, optimizer_s
 from simnet.workload.training_step import Step
@@ -128,7 +128,7 @@ def kernel_estimates(
         copy_bytes_per_s: bandwidth of the card's copies.
     """
     drawn = list(intervals.drawn_calibrations(estimate.calibration, DRAWS))
-    costs = every()
+    costs = every_kernel()
     return [
         KernelEstimate(
             series=_group(row.kernel),

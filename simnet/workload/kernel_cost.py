@@ -1,7 +1,7 @@
 """Seconds of the kernels around communication: measured where the calibration has them, else by the bytes they move.
 
 The bytes are what a fused kernel must read and write at least, per element; the time is then an estimate from below.
-The strategies that run the kernels declare them (`simnet.strategies.kernel_table`).
+The strategies that run the kernels declare them (`simnet.strategies`).
 """
 
 from collections.abc import Callable, Mapping

@@ -11,7 +11,7 @@ from simnet.cluster.hardware import Calibration
 from simnet.core.units import Bandwidth, Duration
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
-from simnet.strategies.named import strategy_from_text
+from simnet.strategies.base import strategy_from_text
 from simnet.workload.workload import Gradient, Workload
 from studies.recorded import forecast as recorded
 from studies.recorded.rows import ROOT, WORLD_SIZE, LabStudy, Way

@@ -15,7 +15,7 @@ from simnet.core.units import Bandwidth, Duration
 from simnet.engine.result import StrategyResult
 from simnet.engine.scenario import RunSettings, Scenario
 from simnet.engine.simulation import simulate
-from simnet.strategies.named import strategy_from_text
+from simnet.strategies.base import strategy_from_text
 from simnet.workload.workload import Gradient, Workload
 from studies.recorded import forecast as recorded
 from studies.uneven.rows import (

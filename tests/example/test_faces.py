@@ -37,8 +37,8 @@ FACES = {
 """All names of each package and room that loads them on first use."""
 ROOMS = {
     "simnet.strategies": {
-        "STRATEGIES", "Bucket", "CompressingStrategy", "Exchange", "GatheredPayload", "GatheringStrategy", "KernelCost",
-        "Strategy", "gathering_kernel_costs", "register",
+        "STRATEGIES", "Bucket", "Choices", "CompressingStrategy", "Exchange", "GatheredPayload", "GatheringStrategy",
+        "KernelCost", "Strategy", "gathering_kernel_costs", "register",
     },
     "binsgdm.comm": {
         "AllGather", "AllReduceMax", "AllReduceSum", "AllToAll", "Message", "Protocol", "RankContext", "SendRecv",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from simnet.calibration.card_folder import PARTS
-from simnet.strategies.kernel_table import every
+from simnet.strategies.base import every_kernel
 
 NAME = "Synthetic X100 SXM5 80GB HBM3"
 LABEL = "Synthetic-X100-80GB"
@@ -140,7 +140,7 @@ def _copies(sizes: tuple[int, ...]) -> Iterator[dict[str, Any]]:
 
 
 def _kernels(sizes: tuple[int, ...]) -> Iterator[dict[str, Any]]:
-    for cost in every().values():
+    for cost in every_kernel().values():
         measured, share = MEASURED_NAMES.get(cost.name, cost.name), bandwidth_share(cost.name)
         vectors = 8 if cost.name in {"merge", "merge_shaped", "mean"} else 4 if cost.name.endswith("_decode") else 0
         own = measured in MEASURED_NAMES.values() or cost.name in {"merge", "mean"}

@@ -12,7 +12,7 @@ from simnet.core.system_options import NONE, SystemOptions, value_text
 from simnet.core.units import Size
 from simnet.strategies import STRATEGIES, BinSGDM, ByteGrad, CompressingStrategy, DenseAllReduce, OneBitAdam, Strategy
 from simnet.strategies.binsgdm import DEFAULT_ROUNDING, ROUNDINGS
-from simnet.strategies.eight_bit import EightBitStrategy
+from simnet.strategies.compressors import EightBitStrategy
 
 MIB = 2**20
 SIMULATED_ONLY = {field.name for field in fields(Strategy)} | {"algorithm", "coded_bits", "dense", "dense_steps"}

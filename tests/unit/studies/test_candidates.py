@@ -16,7 +16,7 @@ import msgspec
 from torch import nn
 
 from binsgdm.compressors.registry import SYSTEMS, make
-from simnet.strategies import STRATEGIES
+from simnet.strategies import STRATEGIES, choices
 from studies import stacked, topology_page
 from studies.candidates import CANDIDATES, IN_TOPOLOGY, LATER, NAMES_IN_TOPOLOGY, PLAIN, strategy_of
 from studies.outcome import Outcome
@@ -36,14 +36,14 @@ def test_every_topology_of_a_system_is_trained_in_which_the_simulator_tells_from
             continue
         own = simulated(name)
         for topology in system.topologies[1:]:
-            is_alike = own.trains_as(msgspec.structs.replace(own, topology=topology))
+            is_alike = choices.train_alike(own, msgspec.structs.replace(own, topology=topology))
             assert ((name, topology) in NAMES_IN_TOPOLOGY) is not is_alike
 
 
 def test_no_training_speaks_for_another_topology() -> None:
     names = [*CANDIDATES, *IN_TOPOLOGY]
     for name, candidate in IN_TOPOLOGY.items():
-        alike = {other for other in names if simulated(other).trains_as(simulated(name))}
+        alike = {other for other in names if choices.train_alike(simulated(other), simulated(name))}
         assert alike == {name}, candidate.title
 
 

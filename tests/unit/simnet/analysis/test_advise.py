@@ -20,8 +20,8 @@ from simnet.engine.simulation import kernel_names, simulate
 from simnet.engine.step_timer import StepTimer
 from simnet.report.advice import advice_page
 from simnet.report.advice_sentences import sentences
-from simnet.strategies import STRATEGIES, AnyStrategy, BinSGDM, DenseAllReduce, OneBitAdam, TopK
-from simnet.strategies.kernel_table import every
+from simnet.strategies import STRATEGIES, AnyStrategy, BinSGDM, DenseAllReduce, OneBitAdam, TopK, choices
+from simnet.strategies.base import every_kernel
 from simnet.workload.workload import Gradient, Workload
 from tests.helpers.advise_samples import FAST_CODEC, GBIT, WORKLOAD, advised, dense_s, least_s, row, scenario
 
@@ -35,7 +35,7 @@ class TestSystems:
 
     def test_names_and_kinds_choose(self) -> None:
         assert chosen(()) == tuple(SYSTEMS)
-        assert chosen(["binsgdm", "BinSGDM", "top_k"]) == (*BinSGDM.presets(), "Top-k 1 %")
+        assert chosen(["binsgdm", "BinSGDM", "top_k"]) == (*choices.presets(BinSGDM), "Top-k 1 %")
 
     @pytest.mark.parametrize(
         ("name", "near"), [("Powersgd rank 4", "PowerSGD rank 4"), ("one_bit_adm", "one_bit_adam")]
@@ -78,7 +78,7 @@ class TestSystems:
             replace(one, topology="scatter_reduce") for one in own if "scatter_reduce" in getattr(one, "topologies", ())
         ]
         used = {name for one in tried for name in kernel_names(replace(scenario(), strategy=one))}
-        assert used >= {name for name, cost in every().items() if not cost.is_estimable}
+        assert used >= {name for name, cost in every_kernel().items() if not cost.is_estimable}
 
 
 class TestRanking:
@@ -212,7 +212,7 @@ class TestBound:
         free = simulate(whatif.free_codec(given, result)).result.breakdown
         assert free.encode_s == 0
         assert free.decode_s == pytest.approx(
-            sum(every()["binsgdm_apply"].seconds(self.SLOW_MEMORY, elements) for elements in [4 * 1024 * 4096])
+            sum(every_kernel()["binsgdm_apply"].seconds(self.SLOW_MEMORY, elements) for elements in [4 * 1024 * 4096])
         )
 
 

@@ -16,7 +16,8 @@ from simnet.core.units import Bandwidth, Duration
 from simnet.engine.simulation import simulate
 from simnet.report.time_to_target import time_to_target_object, time_to_target_page, verdict
 from simnet.report.time_to_target_figure import time_to_target_figure
-from simnet.strategies import QSGD, Marsit, OneBitAdam, kernel_table
+from simnet.strategies import QSGD, Marsit, OneBitAdam
+from simnet.strategies.base import every_kernel
 from tests.helpers.time_to_target_samples import scenario, simple_simulate, trainings, write_trainings
 
 RATE = Bandwidth(1.25e9)
@@ -278,7 +279,7 @@ def test_a_curve_of_one_point_is_seen(measured):
         (scenario().calibration, "QSGD (kernels estimated)", "--"),
         (Calibration(), "QSGD (kernels: measure first)", "-."),
         (
-            Calibration(kernels={name: KernelTime(s_per_element=Duration(0)) for name in kernel_table.every()}),
+            Calibration(kernels={name: KernelTime(s_per_element=Duration(0)) for name in every_kernel()}),
             "QSGD",
             "-",
         ),

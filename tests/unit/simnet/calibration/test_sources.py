@@ -17,7 +17,7 @@ from simnet.calibration.measurement_file import Series
 from simnet.core.errors import SimnetError
 from simnet.core.files import gunzipped
 from simnet.core.units import Bandwidth, Duration
-from simnet.strategies.kernel_table import every
+from simnet.strategies.base import every_kernel
 from simnet.traces import kineto
 from simnet.validation import shipped_parts
 from tests.helpers.golden import GLOO, IPERF3
@@ -165,7 +165,7 @@ def test_measured_kernels_are_taken_by_the_names_of_the_simulator_in_one_impleme
     )
     found = kernel_fit.select_kernels([whole])
     assert [(one.kernel, one.num_elements) for one in found] == [("binsgdm_update", 1024.0), ("merge", 8192.0)]
-    assert set(kernel_fit.SIMULATED_NAMES.values()) <= every().keys()
+    assert set(kernel_fit.SIMULATED_NAMES.values()) <= every_kernel().keys()
 
 
 def read(path: Path) -> dict[str, Any]:

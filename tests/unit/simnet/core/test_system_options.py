@@ -9,7 +9,7 @@ from simnet.core.errors import SimnetError
 from simnet.core.system_options import SystemOptions
 from simnet.engine.raw_scenario import RawScenario
 from simnet.engine.scenario import build, to_dict
-from simnet.strategies.kernel_table import every
+from simnet.strategies.base import every_kernel
 
 TABLE = '[kernels.qsgd_encode]\ntime_per_element = "1 ns"\noptions = {options}\n'
 OPTIONS = "{ bits = 4, block_size = 8192, warm = true }"
@@ -43,7 +43,7 @@ def test_what_is_no_table_of_plain_values_is_refused(options: str, said: str) ->
 def test_values_are_compared_and_not_their_text() -> None:
     timed = calibration("{ ratio = 0.010, bits = 4.0, k = 'none', unknown = 1 }")
     same = {"ratio": 1e-2, "bits": 4, "k": None}
-    encode = every()["qsgd_encode"]
+    encode = every_kernel()["qsgd_encode"]
     assert not encode.other_options(timed, same)
     assert encode.other_options(timed, {**same, "bits": 8, "k": 5}) == "bits=4.0, not bits=8; k=none, not k=5"
 

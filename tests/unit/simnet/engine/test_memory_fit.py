@@ -10,8 +10,8 @@ from simnet.core.units import Duration
 from simnet.engine import memory_fit
 from simnet.engine.scenario import Scenario, build
 from simnet.engine.simulation import simulate
-from simnet.strategies import STRATEGIES, BinSGDM, DenseAllReduce, FullShard, HybridShard, Strategy
-from simnet.strategies.named import strategy_from_text
+from simnet.strategies import STRATEGIES, BinSGDM, DenseAllReduce, FullShard, HybridShard, Strategy, choices
+from simnet.strategies.base import strategy_from_text
 from simnet.workload import training_step
 from simnet.workload.workload import ComputeTime
 
@@ -114,7 +114,7 @@ def test_residuals_are_fp32_values_of_what_a_rank_compresses(text: str, copies: 
 
 @pytest.mark.parametrize("strategy", STRATEGIES.built_in(), ids=lambda one: one.__name__)
 def test_every_strategy_that_advise_tries_has_a_memory(strategy: type) -> None:
-    for variants in strategy.presets().values():
+    for variants in choices.presets(strategy).values():
         for one in variants:
             found = memory_fit.memory_of(scenario("llama_1b", 1), one)
             assert found is not None

@@ -12,7 +12,7 @@ from simnet.cluster.topology import build
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration
 from simnet.engine.simulation import simulate
-from simnet.strategies import QSGD, BinSGDM
+from simnet.strategies import QSGD, BinSGDM, choices
 from simnet.strategies.binsgdm import DEFAULT_ROUNDING, ROUNDINGS
 from simnet.strategies.program import Communicate, Kernel
 from simnet.workload.buckets import Bucket
@@ -151,10 +151,10 @@ def test_one_row_of_the_advice_shows_the_other_rounding():
 class TestTrainings:
     def test_a_training_with_another_rounding_or_topology_says_nothing_of_this_one(self):
         drawn, shaped = (BinSGDM(rounding=one) for one in ("random", "shaped"))
-        assert drawn.trains_as(replace(drawn, intra_node_dtype="bf16"))
-        assert not drawn.trains_as(shaped)
-        assert not drawn.trains_as(replace(drawn, intra_node_dtype="one_bit"))
+        assert choices.train_alike(drawn, replace(drawn, intra_node_dtype="bf16"))
+        assert not choices.train_alike(drawn, shaped)
+        assert not choices.train_alike(drawn, replace(drawn, intra_node_dtype="one_bit"))
         for other in ({"topology": "flat"}, {"average": "gradients"}):
-            assert not drawn.trains_as(replace(drawn, **other))
-            assert replace(drawn, **other).trains_as(replace(drawn, **other))
-        assert not drawn.trains_as(QSGD())
+            assert not choices.train_alike(drawn, replace(drawn, **other))
+            assert choices.train_alike(replace(drawn, **other), replace(drawn, **other))
+        assert not choices.train_alike(drawn, QSGD())

@@ -7,7 +7,7 @@ from simnet.core.errors import SimnetError
 from simnet.engine import scenario
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
-from simnet.strategies.named import strategy_from_text
+from simnet.strategies.base import strategy_from_text
 from tests.helpers import scenario_samples
 
 BLOCKS, SIDE = 8, 1024

@@ -13,8 +13,8 @@ from simnet.core.units import Duration, Size
 from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StepTimer
-from simnet.strategies import ByteGrad, DenseAllReduce, DiLoCo, Fp8AllReduce, HybridShard, Int8AllReduce
-from simnet.strategies.named import strategy_from_text
+from simnet.strategies import ByteGrad, DenseAllReduce, DiLoCo, Fp8AllReduce, HybridShard, Int8AllReduce, choices
+from simnet.strategies.base import strategy_from_text
 from tests.helpers.advise_samples import scenario
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.scenario_samples import pod, write
@@ -50,11 +50,11 @@ def test_kernels_that_were_timed_with_other_bytes_are_named():
 
 
 def test_trainings_of_the_same_bytes_in_the_same_topology_count():
-    assert Int8AllReduce().trains_as(ByteGrad(block_size=64))
-    assert ByteGrad().trains_as(Int8AllReduce())
-    assert not Int8AllReduce().trains_as(ByteGrad(topology="hierarchical"))
-    assert not Fp8AllReduce().trains_as(ByteGrad())
-    assert not Int8AllReduce().trains_as(strategy_from_text("qsgd", "here"))
+    assert choices.train_alike(Int8AllReduce(), ByteGrad(block_size=64))
+    assert choices.train_alike(ByteGrad(), Int8AllReduce())
+    assert not choices.train_alike(Int8AllReduce(), ByteGrad(topology="hierarchical"))
+    assert not choices.train_alike(Fp8AllReduce(), ByteGrad())
+    assert not choices.train_alike(Int8AllReduce(), strategy_from_text("qsgd", "here"))
 
 
 def test_no_exchange_is_ranked_twice():

@@ -1,6 +1,8 @@
-"""Sharded updates: what they send, take and refuse, on both executors."""
+"""ZeRO-1 and ZeRO-2: who owns which tensor, what is sent and held, and which forms are tried."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from simnet.core.errors import SimnetError
@@ -9,8 +11,11 @@ from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StepTimer
-from simnet.strategies.named import strategy_from_text
+from simnet.strategies import choices
+from simnet.strategies.base import strategy_from_text
+from simnet.strategies.zero import Zero1, partition
 from simnet.workload.gpu_memory import ModelMemory
+from simnet.workload.training_step import Tensor
 from tests.helpers import scenario_samples
 from tests.helpers.cli import assert_refused, run
 
@@ -198,3 +203,43 @@ def test_a_model_without_tensors_is_shared_out_evenly_or_refused(tmp_path):
 def test_what_does_not_hold_together_is_refused_in_one_sentence(tmp_path, strategy, message):
     given = scenario_samples.write(tmp_path / "pod.toml", scenario_samples.pod(strategy=strategy))
     assert_refused(run("simulate", str(given)), message)
+
+
+def tensors(shapes):
+    return tuple(
+        Tensor(
+            num_elements=float(rows * columns), backward_fraction=0.0, shape=(rows, columns) if columns > 1 else (rows,)
+        )
+        for rows, columns in shapes
+    )
+
+
+SHAPES = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 9)), min_size=1, max_size=30)
+
+
+@given(shapes=SHAPES, world_size=st.integers(1, 9), param_groups=st.sampled_from(["one", "by_dimensions"]))
+def test_every_tensor_has_one_owner_and_none_owns_much_more(shapes, world_size, param_groups):
+    model = tensors(shapes)
+    owned = partition(model, world_size, param_groups)
+    assert len(owned) == world_size
+    assert sorted(one for of_rank in owned for group in of_rank for one in group) == sorted(
+        one.num_elements for one in model
+    )
+    totals = [sum(map(sum, of_rank)) for of_rank in owned]
+    assert max(totals) - min(totals) <= max(one.num_elements for one in model)
+
+
+def test_the_largest_goes_first_to_the_rank_with_the_fewest_elements():
+    model = tensors([(5, 1), (3, 1), (4, 2), (2, 1)])
+    assert partition(model, 2, "one") == (((8.0, 2.0),), ((5.0, 3.0),))
+    assert partition(model, 2, "by_dimensions") == (((8.0,), (2.0,)), ((), (5.0, 3.0)))
+
+
+def test_both_ways_to_hand_out_are_tried():
+    tried = [*choices.variants(Zero1(wire_dtype="bf16", overlap_param_gather=True), (None,))]
+    assert [choices.form(one) for one in tried] == ["all-gather"] * 3 + ["broadcast"] * 2
+    assert [one.overlap_param_gather for one in tried] == [False, True, False, False, False]
+    assert [one.bucketing for one in tried] == ["ddp", "ddp", "fused", "ddp", "fused"]
+    *_, broadcasts, _ = tried
+    assert (broadcasts.parameters_as_bucket_view, broadcasts.algorithm, broadcasts.wire_dtype) == (True, "auto", "bf16")
+    assert [*choices.variants(broadcasts, (None,))] == tried[3:]
