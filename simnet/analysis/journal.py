@@ -73,12 +73,7 @@ class Journal:
     """
 
     def __init__(self, directory: Path | None) -> None:
-        """Open or make the journal of a directory; without one it is temporary.
-
-        Raises:
-            SimnetError: the directory is not writable, another sweep writes to it, or the file is damaged, of an older
-                version or something else; it is left as it was.
-        """
+        """Open or make the journal of a directory; without one it is temporary. What is refused is left as it was."""
         self.path = (directory or Path()) / NAME
         target = _TEMPORARY if directory is None else str(_target(directory))
         try:
@@ -133,9 +128,6 @@ class Journal:
         Args:
             entries: points that are not there yet.
             seconds: that they took.
-
-        Raises:
-            SimnetError: the disk is full or gone.
         """
         places = []
         try:
@@ -171,9 +163,6 @@ class Journal:
         Args:
             place: as `append` and `place_of` return it.
             scenario: of the point, if it is at hand: the one in the file is not read then.
-
-        Raises:
-            SimnetError: it is not what the simulator writes; results of other versions of it are never asked for.
         """
         question = "SELECT result, refused FROM points WHERE place = ?"
         result, refused = self._fetched(question, place) or (None, None)
@@ -213,11 +202,7 @@ class Journal:
 
 
 def _target(directory: Path) -> Path:
-    """Make the directory, and return where the file is or will be, links followed.
-
-    Raises:
-        SimnetError: nothing can be written there, or something else is there.
-    """
+    """Make the directory, check that a file can be written there, and return where it is, links followed."""
     path = directory / NAME
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -27,12 +27,12 @@ from simnet.engine.result import (
 NAME, PARQUET = "results.json", "results.parquet"
 # A sweep may have 100,000 points of some ten kilobytes.
 MAX_BYTES = 2**32
+# Rows of a Parquet file that are in memory at a time: with the JSON of their results 20 MB.
 ROWS_PER_GROUP = 2_000
-"""Rows of a Parquet file that are in memory at a time: with the JSON of their results 20 MB."""
+# Most points of a Parquet file that are read with their whole results, as figures need them.
 MOST_READ = 100_000
-"""Most points of a Parquet file that are read with their whole results, as figures need them."""
+# The column of a Parquet file that has a point as results.json has it.
 WHOLE = "point_json"
-"""The column of a Parquet file that has a point as results.json has it."""
 Kind = Literal["text", "whole", "number", "truth"]
 """What a column holds."""
 _HEAD = b"simnet"
@@ -47,16 +47,10 @@ class _DocumentHead(Struct):
 
 
 class ParquetHead(Struct, frozen=True, kw_only=True):
-    """What a Parquet file says of the sweep as a whole, under the key "simnet" of its metadata.
+    """What a Parquet file says of the sweep as a whole, under the key "simnet" of its metadata, as results.json does.
 
     Attributes:
-        format: of the results, as in results.json.
-        version: of simnet.
-        name: of the experiment.
-        question: what the experiment asks.
-        axes: what was swept as a grid.
-        num_refused: how many points are refused, which have no row.
-        refused: the first of them.
+        num_refused: how many points are refused, which have no row; `refused` has the first of them.
     """
 
     format: int = FORMAT
@@ -76,15 +70,7 @@ class FlatPoint(NamedTuple):
 
 
 def read(results: Path) -> SweepResult:
-    """Read the results of a sweep.
-
-    Args:
-        results: the file, or the folder in which a sweep has left its results.
-
-    Raises:
-        SimnetError: there is no such file, or it is damaged, empty, or of a format that is not read, or it holds more
-            than figures can be drawn of.
-    """
+    """Read the results of a sweep from a file, or from the folder in which it has left them."""
     repair = _REPAIR.format(NAME)
     try:
         path = file_in(results)
@@ -172,13 +158,9 @@ def _check_format(data: bytes, where: str) -> None:
 def write_parquet(
     file: IO[bytes], kinds: Mapping[str, Kind], points: Iterable[FlatPoint], head: Callable[[int], ParquetHead]
 ) -> None:
-    """Write points to a Parquet file, a row each, as they come.
+    """Write points to a Parquet file as they come, a row each with a column of each kind; some are in memory at a time.
 
-    Args:
-        file: to write to.
-        kinds: what each column holds, in their order.
-        points: of which a group is in memory at a time.
-        head: asked at the end, with the number of points, for what the file says of the whole sweep.
+    The head is asked for at the end, with the number of points.
     """
     arrow, parquet = _pyarrow()
     types = {"text": arrow.string(), "whole": arrow.int64(), "number": arrow.float64(), "truth": arrow.bool_()}
@@ -216,14 +198,8 @@ def _read_parquet(path: Path) -> SweepResult:
         batches = file.iter_batches(ROWS_PER_GROUP, columns=[WHOLE])
         texts = itertools.chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
         points = tuple(schema.decode(PointResult, text.encode(), str(path)) for text in texts)
-    return SweepResult(
-        version=head.version,
-        name=head.name,
-        question=head.question,
-        axes=head.axes,
-        points=points,
-        refused=head.refused,
-    )
+    about = {name: getattr(head, name) for name in ("version", "name", "question", "axes", "refused")}
+    return SweepResult(**about, points=points)
 
 
 def read_columns(path: Path) -> Any:

@@ -25,28 +25,22 @@ from simnet.engine.result import PointResult, RefusedPoint, RunResult, SweepResu
 from simnet.engine.scenario import Experiment, Scenario
 from simnet.engine.uncertainty import with_default_draws
 
-MAX_POINTS = 100_000
-"""Most points of a sweep whose results are held in memory."""
-MAX_STREAMED = 10_000_000
-"""Most points of a sweep that is streamed, as to a Parquet file."""
+# Most points of a sweep whose results are held in memory, and of one that is streamed, as to a Parquet file.
+MAX_POINTS, MAX_STREAMED = 100_000, 10_000_000
+# Points of a sweep up to which each gets an interval by default; beyond, it would take minutes.
 MOST_DRAWN = 200
-"""Points of a sweep up to which each gets an interval by default; beyond, it would take minutes."""
-WINDOW = 5_000
-"""Points of a streamed sweep that are in memory at a time."""
-CHUNK = 500
-"""Points that this process hands to `run_points` at a time."""
+# Points of a streamed sweep that are in memory at a time, and that this process hands to `run_points` at a time.
+WINDOW, CHUNK = 5_000, 500
 # Time after which this process writes down what it has finished of a chunk.
 PART_S = 0.1
-# Tasks of workers that would take longer are cut, since an interrupted task is simulated again.
-LONGEST_TASK_S = 0.5
-# Time after which a worker hands back what is left of a task: its scenarios take longer than those before.
-ENOUGH_S = 2 * LONGEST_TASK_S
-# Time spent on points in this process before workers are considered.
-PROBE_S = 0.3
-# Least remaining time for which workers are started: starting them takes about 0.2 s.
-WORKERS_PAY_S = 1.0
+# A worker's task that would take longer is cut, since an interrupted task is simulated again; one that does take as
+# long as ENOUGH_S, as its points take longer than those before, hands back what is left.
+LONGEST_TASK_S, ENOUGH_S = 0.5, 1.0
 # Tasks that each worker gets at least, so that all of them end at about the same time.
 TASKS_PER_WORKER = 4
+# Time spent on points in this process before workers are considered, and the least remaining time for which they are
+# started, which takes about 0.2 s.
+PROBE_S, WORKERS_PAY_S = 0.3, 1.0
 _NOT_YET = 0
 
 
@@ -100,8 +94,7 @@ Point = SweepPoint | RefusedPoint
 def points_of(experiment: Experiment) -> tuple[Point, ...]:
     """Return every point of an experiment: those listed in their order, each with the grid, the last axis fastest.
 
-    Raises:
-        SimnetError: there is nothing to sweep, too much of it, or no point holds together.
+    Not all may be refused, and there must be some, but not too many.
     """
     check_size(experiment, MAX_POINTS)
     points = tuple(each_point(experiment))
@@ -182,11 +175,7 @@ def at_text(values: Mapping[str, object]) -> str:
 
 
 def streamed(experiment: Experiment, journal: Journal) -> "Sweep":
-    """Return a sweep of any number of points, which are made as they are simulated, with draws as one held in memory.
-
-    Raises:
-        SimnetError: there is nothing to sweep, or too much of it.
-    """
+    """Return a sweep of any number of points, made as they are simulated, with draws as one that is held in memory."""
     num_points = check_size(experiment, MAX_STREAMED)
     points: Iterable[Point] = each_point(experiment)
     return Sweep(with_draws(tuple(points)) if num_points <= MOST_DRAWN else points, num_points, journal, WINDOW)
@@ -228,9 +217,6 @@ def run(
         jobs: number of processes at most.
         progress: called first with the number of points that need no simulation, then with the number of further ones.
         pool: simulates all points, in place of this process and those that it starts.
-
-    Raises:
-        SimnetError: the directory cannot be used, or a process died; the journal keeps what is finished.
     """
     with Journal(out_dir) as journal:
         sweep = Sweep(points, len(points), journal, len(points))
@@ -268,14 +254,7 @@ class Sweep:
     """
 
     def __init__(self, points: Iterable[Point], num_points: int, journal: Journal, window: int) -> None:
-        """Take points; nothing is simulated yet.
-
-        Args:
-            points: in their order; some of them are in memory at a time.
-            num_points: how many there are.
-            journal: where their results go; those that it has are not simulated again.
-            window: how many of them are in memory at a time.
-        """
+        """Take points, of which a window is in memory at a time; nothing is simulated yet."""
         self.num_points, self.num_before = num_points, 0
         self._points, self._journal, self._window = iter(points), journal, window
         self._places = array("q")

@@ -23,7 +23,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from multiprocessing import resource_tracker
 from threading import Thread
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from simnet.analysis import code_hash
 from simnet.core.errors import SimnetError
@@ -38,20 +38,16 @@ About = TypeVar("About")
 PROBE_S, WORKERS_PAY_S = 0.5, 2.0
 # New objects that wait for a look for circles among them, where Python's own number is 700.
 OBJECTS_PER_LOOK = 50_000
+# Tasks in flight for each that is done at a time: one waits beside it, so that no worker waits for its next.
 TASKS_PER_SLOT = 2
-"""Tasks in flight for each that is done at a time: one waits beside it, so that no worker waits for its next."""
+# Tasks that are done at a time by an executor that does not say how many.
 UNKNOWN_SLOTS = 32
-"""Tasks that are done at a time by an executor that does not say how many."""
+# Time without a result after which a pool is asked whether any can still come.
 CHECK_S = 10.0
-"""Time without a result after which a pool is asked whether any can still come."""
-ANSWER_S = 10
-"""Time within which a scheduler of Dask must answer, and a first worker be there."""
-CHECKED_S = 30.0
-"""Time within which all workers of Dask must say which versions they have."""
-WITHOUT_WORKERS_S = 60.0
-"""Time without any worker after which a sweep ends: they may come back, as where a job is requeued."""
-# Time for which the number of workers is taken to be the same.
-COUNTED_S = 1.0
+# Of Dask: time within which a scheduler must answer and a first worker be there; in which all workers must say what
+# they have; without any worker, after which a sweep ends, since they may come back where a job is requeued; and for
+# which the number of workers is taken to be the same.
+ANSWER_S, CHECKED_S, WITHOUT_WORKERS_S, COUNTED_S = 10, 30.0, 60.0, 1.0
 # What Dask does beside the work, for a dashboard that a cluster of its own does not have.
 _UNWATCHED = {
     "distributed.worker.profile.enabled": False,
@@ -63,17 +59,10 @@ _SAME = "install the same on all workers"
 _RESUMES = "the same sweep resumes from the finished points"
 
 
-class TaskExecutor(Protocol):
-    """What takes tasks as the executors of `concurrent.futures` do."""
-
-    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Any:
-        """Have work done with arguments, and return the future of its result."""
-
-
 class Pool:
     """Workers behind an executor: `concurrent.futures`, those of mpi4py, parsl or loky, or whatever has `submit`."""
 
-    def __init__(self, executor: TaskExecutor) -> None:
+    def __init__(self, executor: Any) -> None:
         self._executor = executor
 
     def num_slots(self) -> int:
@@ -101,17 +90,13 @@ class Pool:
 
 
 def pool_of(executor: object) -> Pool:
-    """Return the workers of an executor: one of `concurrent.futures`, a client of Dask, or anything with `submit`.
-
-    Raises:
-        SimnetError: it has no `submit`, or the workers of a client of Dask cannot be used.
-    """
+    """Return the workers of an executor: one of `concurrent.futures`, a client of Dask, or anything with `submit`."""
     if type(executor).__module__.partition(".")[0] == "distributed" and hasattr(executor, "get_versions"):
         return DaskPool(executor, "executor")
     if not callable(getattr(executor, "submit", None)):
         rule = "must have submit(function, *arguments), as concurrent.futures and distributed.Client have"
         raise SimnetError(f"executor: {type(executor).__name__}: {rule}; give one of them")
-    return Pool(executor)  # type: ignore[arg-type]
+    return Pool(executor)
 
 
 def run_on(
@@ -121,8 +106,7 @@ def run_on(
 
     Args:
         pool: does them.
-        next_task: makes the next task, with what is known of it here, or returns None where there is none; asked again
-            after each result.
+        next_task: makes the next task, with what is known of it here; None where there is none, until a result comes.
         work: done with each; a function of a module.
 
     Yields:
@@ -201,11 +185,9 @@ class LocalPool(Pool):
 
 @contextmanager
 def local_pool(jobs: int, prepare: Callable[[], object] = int) -> Iterator[Pool]:
-    """Yield processes of this machine, which end with this one whatever ends it.
+    """Yield processes of this machine, `jobs` at most, which end with this one whatever ends it.
 
-    Args:
-        jobs: number of processes at most; each starts when there is a task for it.
-        prepare: called once in each process, first; a function of a module.
+    Each starts when there is a task for it, and first calls `prepare`, a function of a module.
     """
     # Children of the caller must outlive an interrupt: only those started here are ended.
     others = multiprocessing.active_children()
@@ -230,20 +212,10 @@ def run_where_it_pays(
     work_there: Callable[[Task], Result],
     prepare: Callable[[], object] = int,
 ) -> Iterator[Result]:
-    """Do the first tasks in this process, and the others in workers where they would take long.
-
-    Args:
-        tasks: what to do.
-        work_here: done with each in this process.
-        jobs: number of processes at most.
-        work_there: the same in a worker; a function of a module, as is `prepare`.
-        prepare: called once in each process, first.
+    """Do the first tasks in this process, and the others in a `local_pool` where they would take long.
 
     Yields:
         Results in the order in which they are ready.
-
-    Raises:
-        SimnetError: the work raised it, or a process died.
     """
     start_s = time.process_time()
     for done, task in enumerate(tasks):
@@ -284,14 +256,7 @@ def _start(prepare: Callable[[], object]) -> None:
 
 @contextmanager
 def dask_scheduler(address: str) -> Iterator["DaskPool"]:
-    """Yield the workers of a scheduler of Dask that is there.
-
-    Args:
-        address: such as "tcp://10.0.0.1:8786".
-
-    Raises:
-        SimnetError: Dask is missing, the scheduler does not answer, or its workers cannot be used.
-    """
+    """Yield the workers of a scheduler of Dask that is there, at an address such as "tcp://10.0.0.1:8786"."""
     if not _ADDRESS.fullmatch(address):
         raise SimnetError(f"--scheduler: {address!r}: write its address, such as tcp://10.0.0.1:8786")
     distributed = _distributed("--scheduler")
@@ -307,11 +272,7 @@ def dask_scheduler(address: str) -> Iterator["DaskPool"]:
 
 @contextmanager
 def dask_local(num_processes: int) -> Iterator["DaskPool"]:
-    """Yield workers of a scheduler of Dask on this machine, a process each, which end with this one.
-
-    Raises:
-        SimnetError: Dask is missing, or they cannot be started.
-    """
+    """Yield workers of a scheduler of Dask on this machine, a process each, which end with this one."""
     distributed = _distributed("--dask-local")
     import dask
 
@@ -335,15 +296,7 @@ class DaskPool(Pool):
     """The workers of a client of Dask, all of which have this version of simnet and of Python."""
 
     def __init__(self, client: Any, where: str) -> None:
-        """Take the workers, once they are there.
-
-        Args:
-            client: of the scheduler.
-            where: how messages call it.
-
-        Raises:
-            SimnetError: there are none after a while, or one has another version of simnet or Python.
-        """
+        """Take the workers of a client once they are there and checked; `where` is how messages call it."""
         super().__init__(client.get_executor(pure=False))
         self._client, self._where = client, where
         self._counted_at_s, self._num_slots = 0.0, 0
@@ -415,14 +368,13 @@ class DaskPool(Pool):
         """Check Python first: code of another minor version cannot be run to ask for the rest."""
         wanted = _minor(platform.python_version())
         for worker, about in self._client.get_versions()["workers"].items():
-            self._check_same(worker, "Python", _minor(about["host"]["python"]), wanted)
-        for worker, version in self._client.run(_version_by_value()).items():
-            self._check_same(worker, "simnet", version, VERSION)
-        for worker, difference in self._client.run(_difference_by_value(code_hash.computing())).items():
+            self._check(worker, "Python", _minor(about["host"]["python"]), wanted)
+        for worker, (version, difference) in self._client.run(_asking(code_hash.computing())).items():
+            self._check(worker, "simnet", version, VERSION)
             if difference:
                 raise SimnetError(f"{self._where}: worker {worker} has {difference}: {_SAME}")
 
-    def _check_same(self, worker: str, what: str, found: str, wanted: str) -> None:
+    def _check(self, worker: str, what: str, found: str, wanted: str) -> None:
         if not found:
             raise SimnetError(f"{self._where}: worker {worker} has no {what}: install {what} {wanted} on all workers")
         if found != wanted:
@@ -453,43 +405,32 @@ def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _version_by_value() -> Callable[[], str]:
-    """Return a function that returns the version of simnet where it runs, "" without any.
+def _asking(wanted: code_hash.Computing) -> Callable[[], tuple[str, str]]:
+    """Return a function that returns the version of simnet where it runs, and what computes in another way there.
 
-    Being inside another function, it travels as code: a worker need not have simnet to run it.
+    Both are "" where there is none. Being inside another function, it travels as code: a worker need not have simnet.
     """
+    code, packages, here = dict(wanted.code), dict(wanted.packages), VERSION
 
-    def version() -> str:
+    def asked() -> tuple[str, str]:
         try:
             from simnet.core.version import VERSION as FOUND
         except ImportError:
-            return ""
-        return FOUND
-
-    return version
-
-
-def _difference_by_value(wanted: code_hash.Computing) -> Callable[[], str]:
-    """Return a function that returns what differs where it runs, "" where nothing does; it travels as code, too."""
-    code, packages = dict(wanted.code), dict(wanted.packages)
-
-    def difference() -> str:
+            return "", ""
+        if here != FOUND:
+            return FOUND, ""
         try:
             from simnet.analysis import code_hash
 
-            return code_hash.difference(code_hash.Computing(code, packages)) or ""
+            return FOUND, code_hash.difference(code_hash.Computing(code, packages)) or ""
         except (ImportError, AttributeError):  # code before or after there was such a function
-            return f"other code of simnet {VERSION}"
+            return FOUND, f"other code of simnet {here}"
 
-    return difference
+    return asked
 
 
 def _within(seconds: float, ask: Callable[[], Result]) -> Result:
-    """Return what a function returns, which waits for others for an unknown time.
-
-    Raises:
-        TimeoutError: it does not return in time; its thread is left alone.
-    """
+    """Return what a function returns, or raise TimeoutError where it does not in time; its thread is left alone."""
     answer: Future[Result] = Future()
 
     def answered() -> None:
@@ -503,11 +444,7 @@ def _within(seconds: float, ask: Callable[[], Result]) -> Result:
 
 
 def _distributed(where: str) -> Any:
-    """Return Dask's `distributed`, which takes half a second to load.
-
-    Raises:
-        SimnetError: it is missing.
-    """
+    """Return Dask's `distributed`, which takes half a second to load."""
     try:
         import distributed
     except ImportError as error:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -12,9 +12,6 @@ from simnet.core.errors import SimnetError, shown
 from simnet.engine import scenario as scenarios
 from simnet.engine.axes import point_list
 from simnet.engine.scenario import Experiment, Scenario
-
-if TYPE_CHECKING:
-    from simnet.analysis.workers import TaskExecutor
 
 Asked = Scenario | str | Path
 """A scenario, the name of a shipped experiment, or the path of a scenario file."""
@@ -85,7 +82,7 @@ def sweep(  # noqa: PLR0913 - the options of the command
     draws: int | None = None,
     jobs: int = 1,
     output: str | Path | None = None,
-    executor: "TaskExecutor | None" = None,
+    executor: object | None = None,
     progress: Progress = True,
 ) -> SweepAnswer:
     """Simulate every point of a grid, or of a list of points.

@@ -10,7 +10,7 @@ from msgspec import Struct
 from simnet.analysis import results_file
 from simnet.analysis.journal import Journal
 from simnet.analysis.sweeps import MAX_STREAMED, check_size, each_values, streamed
-from simnet.analysis.workers import Pool, TaskExecutor, pool_of
+from simnet.analysis.workers import Pool, pool_of
 from simnet.api.questions import Asked, Progress, Settings, advancing, experiment_to_sweep
 from simnet.engine.scenario import Experiment
 from simnet.report.sweep_table import WrittenTable, write_table
@@ -78,7 +78,7 @@ def sweep_to_parquet(  # noqa: PLR0913 - the options of the command
     settings: Settings | None = None,
     draws: int | None = None,
     jobs: int = 1,
-    executor: TaskExecutor | None = None,
+    executor: object | None = None,
     progress: Progress = True,
 ) -> Path:
     """Simulate every point as `sweep` does, and write a row each to a Parquet file; memory hardly grows with them.

@@ -197,7 +197,8 @@ def _hold(experiment: "Experiment", form: str, output: Path | None, workers: _Wo
     whole = sweeps.collect_results(experiment, points, results)
     shown = _text(whole, form)  # before anything is written: it may be refused
     for file in files:
-        emit(_text(whole, file.suffix.removeprefix(".")), file, output)
+        kind = file.suffix.removeprefix(".")
+        emit(shown if kind == form else _text(whole, kind), file, output)
     emit(shown, None)
     if form != "table":  # whose end has them
         _tell_refused(whole)

@@ -24,10 +24,13 @@ def rows(out: Path) -> list[Row]:
 
 
 def num_written(out: Path) -> int:
-    """Return how many points a sweep that goes on has written by now, as far as that can be seen."""
+    """Return how many points a sweep that goes on has committed by now; 0 while it commits more."""
+    # Of a commit that goes on, the head of the rollback journal is not yet zero.
+    undo = out / f"{NAME}-journal"
     try:
         with closing(sqlite3.connect(f"file:{out / NAME}?immutable=1", uri=True)) as database:
-            return int(database.execute("SELECT count(*) FROM points").fetchone()[0])
+            found = int(database.execute("SELECT count(*) FROM points").fetchone()[0])
+        return 0 if undo.exists() and any(undo.read_bytes()[:8]) else found
     except sqlite3.Error:  # there is none yet, or it is just being written
         return 0
 
