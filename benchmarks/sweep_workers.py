@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import psutil
 
 from benchmarks import regions
-from simnet.analysis import dask_pool, sweeps, workers
+from simnet.analysis import sweeps, workers
 from simnet.analysis.sweeps import SweepPoint
-from simnet.analysis.worker_pools import WorkerPool
+from simnet.analysis.workers import Pool
 from simnet.core.units import format_seconds
 from simnet.core.version import VERSION
 from simnet.engine.result import RefusedPoint
@@ -49,8 +49,8 @@ MEMORY = """### Memory of the client
 
 `simnet sweep --jobs {cores}` over a cheap scenario (one fused all-reduce, no baseline): the peak of its largest
 process, which is the client, where results stream to a Parquet file, and where they are held for CSV and JSON, of
-100,000 points at most. Of a streamed point the client keeps its place in the journal and a slot of 24 bytes in a table
-of keys; what it takes at 1,000 points is mostly Python, pyarrow and pandas. The journal takes 3 kB a point on disk.
+100,000 points at most. Of a streamed point the client keeps its place in the journal, 8 bytes; what it takes at 1,000
+points is mostly Python, pyarrow and pandas. The journal takes 3 kB a point on disk.
 One run each; another run of a million points, of 2026-11-25 beside other work, took 327 MiB and 469 s.
 
 ![Peak memory of the client over the number of points](figures/{figure})
@@ -114,7 +114,7 @@ class Side(NamedTuple):
         processes: all that simulate or hand out points: this one, and those that were started for the pool.
     """
 
-    pool: WorkerPool
+    pool: Pool
     processes: list[psutil.Process]
 
     def cpu_s(self) -> float:
@@ -168,7 +168,7 @@ def workers_table(folder: Path) -> Iterator[str]:
     with workers.local_pool(cores) as local:
         sweeps.run(sweeps.points_of(load_experiment("speedup")), pool=local)
         started = this.children(recursive=True)
-        with dask_pool.local_cluster(cores) as dask:
+        with workers.dask_local(cores) as dask:
             others = [process for process in this.children(recursive=True) if process not in started]
             for kind in kinds_of_points(folder):
                 yield compared(kind, Side(local, [this, *started]), Side(dask, [this, *others]))

@@ -1,84 +1,113 @@
-"""The journal of a sweep: one line a finished or refused point, so that a killed sweep loses nothing."""
+"""The journal of a sweep: what each point came to, in a database of SQLite, so that a stopped sweep goes on."""
 
-import fcntl
+import errno
+import os
+import sqlite3
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
-from msgspec import Struct
 
-from simnet.analysis.key_index import KeyPlaces
 from simnet.core import schema
 from simnet.core.errors import NotInstalledError, SimnetError
 from simnet.core.files import write_error, write_target
 from simnet.engine.result import RunResult
+from simnet.engine.scenario import Scenario
 
-NAME = "points.jsonl"
-DAMAGED = "is damaged; delete this line to simulate its point again, or name another directory with -o"
-_START = b'{"key": "'
+NAME = "points.sqlite"
+OLDER = "points.jsonl"
+"""What versions before this one wrote."""
+COMMIT_S = 1.0
+"""Work that a kill may cost: points are committed once they have taken as long together, or waited as long."""
+# Time in which another sweep that is just being refused lets go of the file.
+BUSY_S = 0.5
+_ELSEWHERE = "or name another directory with -o"
+_DAMAGED = f"is damaged, or no journal; delete the file to simulate all points again, {_ELSEWHERE}"
+# A database of a temporary file that SQLite itself makes and removes.
+_TEMPORARY = ""
+
+Outcome = bytes | str
+"""The result of a point in JSON, or the reason why it is refused."""
+
+_TABLE = """CREATE TABLE points (
+    place INTEGER PRIMARY KEY,
+    key TEXT NOT NULL UNIQUE,
+    result TEXT,
+    refused TEXT,
+    point TEXT,
+    CHECK ((result IS NULL) != (refused IS NULL))
+)"""
+_TABLES = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"
+_ADD = "INSERT INTO points (key, result, refused, point) VALUES (?, CAST(? AS TEXT), ?, CAST(? AS TEXT))"
 
 
-class _Entry(Struct, frozen=True):
-    """A line of the journal, of any version of the simulator: what a point came to, or why it is refused."""
+class Entry(NamedTuple):
+    """A point with what it came to; its values of the swept keys are for people who read why it is refused."""
 
     key: str
-    result: dict[str, Any] | None = None
-    refused: str | None = None
+    outcome: Outcome
+    values: Mapping[str, object]
+
+
+class _Unread(RunResult, frozen=True, kw_only=True, gc=False):
+    """A result whose scenario is left as it is: a point has it, too, and reading it would take most of the time."""
+
+    scenario: msgspec.Raw  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        if (self.result is None) == (self.refused is None):
-            raise ValueError("must have a result, or a reason why the point is refused")
-
-
-class _Kept(Struct, frozen=True):
-    """A line that this version has written."""
-
-    key: str
-    result: RunResult | None = None
-    refused: str | None = None
+        """Check nothing here: with the scenario of the point it is checked."""
 
 
 class Journal:
-    """A file of finished points, locked as long as it is open; the places of its lines are in memory, not the lines.
+    """The finished points of a sweep, locked as long as it is open.
 
-    Example: `with Journal(Path("out")) as journal: journal.append(key, result)`.
+    Example: `with Journal(Path("out")) as journal: journal.append([Entry(key, result, {})], seconds)`.
 
     Attributes:
         path: of the file.
-        places: where the line of each point starts [bytes], by the content hash of the point.
-        end_before: where it ended when it was opened [bytes].
+        last_before: place of the last point that it had when it was opened; places count from 1.
     """
 
-    def __init__(self, directory: Path) -> None:
-        """Open or make the journal of a directory, and cut off a last line that a killed sweep left unfinished.
+    def __init__(self, directory: Path | None) -> None:
+        """Open or make the journal of a directory; without one it is temporary. What is refused is left as it was."""
+        self.path = (directory or Path()) / NAME
+        target = _TEMPORARY if directory is None else str(_target(directory))
+        try:
+            self._database = sqlite3.connect(target, timeout=BUSY_S, isolation_level=None)
+            try:
+                self.last_before = self._opened()
+            except BaseException:
+                self._database.close()
+                raise
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite's message quotes what it does not understand
+            raise self._explained(error) from error
+        self._waiting_s, self._committed_at_s = 0.0, time.monotonic()
 
-        Raises:
-            SimnetError: the directory is not writable, another sweep writes to it, or the journal is damaged or none;
-                it is left as it was.
-        """
-        self.path = directory / NAME
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            if self.path.exists() and not self.path.is_file():
-                rule = "not a regular file; remove it, or name another with -o"
-                raise SimnetError(f"{self.path}: {rule}")
-            self._file = write_target(self.path, directory).open("a+b")
-            # Lines are read by a handle of their own, since a seek writes out what the other one holds.
-            self._reader = self.path.open("rb")
-        except OSError as error:
-            raise write_error(directory, error) from error
-        try:
-            self._lock()
-            self.places = KeyPlaces()
-            self._end = self._read()
-            self.end_before = self._end
-        except BaseException:
-            self._reader.close()
-            self._file.close()
-            raise
+    def _opened(self) -> int:
+        """Lock the file, make the table where there is none, and return the last place."""
+        database = self._database
+        # One process reads and writes the file at a time, so the lock is kept from here on. That also spares SQLite the
+        # memory that processes share for its write-ahead log, which file systems over a network do not have: the
+        # rollback journal, the default, needs locks of the file and nothing else. The order matters: two sweeps that
+        # kept a lock before they had this one would refuse each other.
+        database.execute("BEGIN EXCLUSIVE")
+        database.execute("PRAGMA locking_mode = EXCLUSIVE")
+        database.text_factory = bytes
+        tables = [str(text, errors="replace") for (text,) in database.execute(_TABLES)]
+        if not tables:
+            database.execute(_TABLE)
+        elif tables != [_TABLE]:
+            raise SimnetError(f"{self.path}: no journal of this version of simnet; delete it, {_ELSEWHERE}")
+        # The whole file is read for that. Else damage might be found after hours, with new points in the file.
+        if [one for (one,) in database.execute("PRAGMA integrity_check(1)")] != [b"ok"]:
+            raise SimnetError(f"{self.path}: {_DAMAGED}")
+        database.execute("COMMIT")
+        ((last,),) = database.execute("SELECT max(place) FROM points")
+        return last or 0
 
     def __enter__(self) -> Self:
         return self
@@ -86,113 +115,111 @@ class Journal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._reader.close()
-        with suppress(OSError):  # closing writes once more what a full disk has refused
-            self._file.close()
+        try:
+            # After an error, too: Ctrl-C loses nothing. What a full disk has refused is refused again.
+            with suppress(*([SimnetError] if error else [])):
+                self._commit()
+        finally:
+            self._database.close()
 
-    def append(self, key: str, outcome: bytes | str, values: Mapping[str, object] | None = None) -> int:
-        """Add a finished point; it outlives a kill at once.
+    def append(self, entries: Iterable[Entry], seconds: float) -> list[int]:
+        """Add finished points, which outlive a kill after `COMMIT_S` of work at the latest, and return their places.
 
         Args:
-            key: content hash of the point.
-            outcome: its result in JSON, or the reason why it is refused.
-            values: of the swept keys, for people who read why a point is refused.
-
-        Returns:
-            The place of its line.
-
-        Raises:
-            SimnetError: the disk is full or gone.
+            entries: points that are not there yet.
+            seconds: that they took.
         """
-        line = b'{"key": "%b", %b}\n' % (key.encode(), _written(outcome, values or {}))
+        places = []
         try:
-            self._file.write(line)
-            self._file.flush()
-        except OSError as error:
-            rule = "make room: the same sweep resumes from the finished points; or name another directory with -o"
-            raise SimnetError(f"{self.path}: cannot be written ({error.strerror}); {rule}") from error
-        place = self.places[key] = self._end
-        self._end += len(line)
-        return place
+            if not self._database.in_transaction:
+                self._database.execute("BEGIN")
+            for key, outcome, values in entries:
+                is_result = isinstance(outcome, bytes)
+                row = (key, outcome, None, None) if is_result else (key, None, outcome, msgspec.json.encode(values))
+                places.append(self._database.execute(_ADD, row).lastrowid or 0)
+        except sqlite3.Error as error:
+            raise self._explained(error) from error
+        self._waiting_s += seconds
+        if max(self._waiting_s, time.monotonic() - self._committed_at_s) >= COMMIT_S:
+            self._commit()
+        return places
 
-    def _lock(self) -> None:
+    def _commit(self) -> None:
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            rule = "another sweep is writing here; wait for it, or name another directory with -o"
-            raise SimnetError(f"{self.path.parent}: {rule}") from error
+            if self._database.in_transaction:
+                self._database.execute("COMMIT")
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite's message quotes what it does not understand
+            raise self._explained(error) from error
+        self._waiting_s, self._committed_at_s = 0.0, time.monotonic()
 
-    def outcomes_of(self, keys: Iterable[str]) -> dict[str, RunResult | str]:
-        """Return what those of the points came to that are in the file: results, or reasons why they are refused.
+    def place_of(self, key: str) -> int | None:
+        """Return the place of a point by the content hash of its scenario; None if it is not there."""
+        found = self._fetched("SELECT place FROM points WHERE key = ?", key)
+        return None if found is None else int(found[0])
 
-        Raises:
-            SimnetError: one is not what the simulator writes; results of other versions of it are never asked for.
+    def outcome_at(self, place: int, scenario: Scenario | None = None) -> RunResult | str:
+        """Return what a point came to: its result, or the reason why it is refused.
+
+        Args:
+            place: as `append` and `place_of` return it.
+            scenario: of the point, if it is at hand: the one in the file is not read then.
         """
-        known = ((key, self.places.get(key)) for key in dict.fromkeys(keys))
-        return {key: self.outcome_at(place) for key, place in known if place is not None}
-
-    def outcome_at(self, place: int) -> RunResult | str:
-        """Return what the point came to whose line is at a place.
-
-        Raises:
-            SimnetError: as `outcomes_of`.
-        """
-        self._reader.seek(place)
-        line = self._reader.readline()
+        question = "SELECT result, refused FROM points WHERE place = ?"
+        result, refused = self._fetched(question, place) or (None, None)
+        if isinstance(refused, bytes):
+            return refused.decode(errors="replace")
+        if not isinstance(result, bytes):  # SQLite takes what damaged pages say for other types
+            raise SimnetError(f"{self.path}: point {place}: {_DAMAGED}")
+        if scenario is not None:
+            with suppress(msgspec.DecodeError, ValueError, RecursionError):
+                kept = msgspec.json.decode(result, type=_Unread)
+                return RunResult(**{**msgspec.structs.asdict(kept), "scenario": scenario})
         try:
-            kept = schema.decode(_Kept, line, "")
-        except SimnetError:
-            kept = self._decoded(line, self._line(place))  # whose message says where
-        outcome = kept.refused if kept.result is None else kept.result
-        assert outcome is not None  # as `_Entry` has checked
-        return outcome
-
-    @staticmethod
-    def _decoded(line: bytes, where: str) -> _Kept:
-        try:
-            return schema.decode(_Kept, line, where)
+            return schema.decode(RunResult, result, f"{self.path}: point {place}")
         except NotInstalledError as error:
             raise SimnetError(error.in_data) from error
         except SimnetError as error:
-            raise SimnetError(f"{error}: {DAMAGED}") from error
+            raise SimnetError(f"{error}: {_DAMAGED}") from error
 
-    def _line(self, place: int) -> str:
-        """Return how messages call the line at a place."""
-        self._reader.seek(0)
-        number = 1
-        while self._reader.tell() < place and self._reader.readline():
-            number += 1
-        return f"{self.path}: line {number}"
-
-    def _read(self) -> int:
-        """Read the places of all lines, and only then cut off what a kill has left of a line; return the end."""
-        place = 0
-        for number, line in enumerate(self._reader, start=1):
-            if not line.endswith(b"\n"):
-                if not (line.startswith(_START) or _START.startswith(line)):
-                    raise self._damaged(number, line)
-                self._file.truncate(place)
-                break
-            self.places[self._key(number, line)] = place
-            place += len(line)
-        return place
-
-    def _key(self, number: int, line: bytes) -> str:
+    def _fetched(self, question: str, about: str | int) -> tuple[Any, ...] | None:
         try:
-            return msgspec.json.decode(line, type=_Entry).key
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise self._damaged(number, line.rstrip(b"\n")) from error
+            row: tuple[Any, ...] | None = self._database.execute(question, (about,)).fetchone()
+        except sqlite3.Error as error:
+            raise self._explained(error) from error
+        return row
 
-    def _damaged(self, number: int, line: bytes) -> SimnetError:
-        return SimnetError(f"{self.path}: line {number}: {_shown(line)}: {DAMAGED}")
+    def _explained(self, error: Exception) -> SimnetError:
+        """Return an error of SQLite as a sentence."""
+        kind = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the other bits say more of the kind
+        if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return SimnetError(f"{self.path.parent}: another sweep is writing here; wait for it, {_ELSEWHERE}")
+        if kind in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+            return SimnetError(f"{self.path}: cannot be written ({error}); name another directory with -o")
+        if kind in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            rule = f"make room: the same sweep resumes from the finished points; {_ELSEWHERE}"
+            return SimnetError(f"{self.path}: cannot be written ({error}); {rule}")
+        return SimnetError(f"{self.path}: {_DAMAGED}")
 
 
-def _written(outcome: bytes | str, values: Mapping[str, object]) -> bytes:
-    """Return what follows the key in the line of a point."""
-    if isinstance(outcome, bytes):
-        return b'"result": %b' % outcome
-    return b'"refused": %b, "set": %b' % (msgspec.json.encode(outcome), msgspec.json.encode(values))
-
-
-def _shown(line: bytes) -> str:
-    return repr(line[:40].decode(errors="replace"))
+def _target(directory: Path) -> Path:
+    """Make the directory, check that a file can be written there, and return where it is, links followed."""
+    path = directory / NAME
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            raise SimnetError(f"{path}: not a regular file; remove it, or name another with -o")
+        target = write_target(path, directory)
+        if (directory / OLDER).exists():
+            rule = f"the journal of an older version, whose results this one does not take; delete it, {_ELSEWHERE}"
+            raise SimnetError(f"{directory / OLDER}: {rule}")
+        # SQLite does not say why a file cannot be made. Never opened where it exists: closing it would end the lock
+        # that another journal of this process has.
+        if not target.exists():
+            with suppress(FileExistsError):  # another sweep was faster
+                target.touch(exist_ok=False)
+        # SQLite reads what it cannot write, and says so when the first points are finished.
+        if not all(os.access(place, os.W_OK) for place in (target.parent, target)):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise write_error(directory, error) from error
+    return target

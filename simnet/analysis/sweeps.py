@@ -1,34 +1,62 @@
-"""One experiment to many scenarios, simulated in parallel, resumable at every point; refused points are skipped."""
+"""One experiment to many points, simulated in chunks into a journal, here or by workers; refused points are skipped."""
 
 import hashlib
 import itertools
 import math
-from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+import socket
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from simnet.analysis import code_hash
-from simnet.analysis.journal import Journal
-from simnet.analysis.sweep_tasks import KeyedScenario, Outcome, outcomes
-from simnet.analysis.worker_pools import WorkerPool
-from simnet.core import files, schema
+from simnet.analysis.journal import Entry, Journal, Outcome
+from simnet.analysis.workers import Pool, local_pool, rare_looks_for_circles, run_on
+from simnet.core import files
 from simnet.core.errors import SimnetError
 from simnet.engine.intervals import with_default_draws
-from simnet.engine.result import RefusedPoint, RunResult, SweepResult, SweptAxis, point_result
+from simnet.engine.result import PointResult, RefusedPoint, RunResult, SweepResult, SweptAxis, point_result, to_json
 from simnet.engine.scenario import Experiment, Scenario
 
-MAX_POINTS = 100_000
-"""Most points of a sweep whose results are held in memory."""
-MAX_STREAMED = 10_000_000
-"""Most points of a sweep that is streamed, as to a Parquet file."""
+# Most points of a sweep whose results are held in memory, and of one that is streamed, as to a Parquet file.
+MAX_POINTS, MAX_STREAMED = 100_000, 10_000_000
+# Points of a sweep up to which each gets an interval by default; beyond, it would take minutes.
 MOST_DRAWN = 200
-"""Points of a sweep up to which each gets an interval by default; beyond, it would take minutes."""
+# Points of a streamed sweep that are in memory at a time, and that this process hands to `run_points` at a time.
+WINDOW, CHUNK = 5_000, 500
+# Time after which this process writes down what it has finished of a chunk.
+PART_S = 0.1
+# A worker's task that would take longer is cut, since an interrupted task is simulated again; one that does take as
+# long as ENOUGH_S, as its points take longer than those before, hands back what is left.
+LONGEST_TASK_S, ENOUGH_S = 0.5, 1.0
+# Tasks that each worker gets at least, so that all of them end at about the same time.
+TASKS_PER_WORKER = 4
+# Time spent on points in this process before workers are considered, and the least remaining time for which they are
+# started, which takes about 0.2 s.
+PROBE_S, WORKERS_PAY_S = 0.3, 1.0
+_NOT_YET = 0
+
+
+def run_points(scenarios: Sequence[Scenario]) -> Iterator[Outcome]:
+    """Simulate a chunk of points, and yield in their order what each comes to: a result in JSON, or a refusal.
+
+    All that sweeps ask of the engine, here and in workers. Scenarios of one cluster shape follow each other, since they
+    share cached schedules. Whoever takes what is yielded may stop in between: what is left goes to another call.
+    """
+    from simnet.engine.simulation import simulate
+
+    for scenario in scenarios:
+        try:
+            yield to_json(simulate(scenario).without_spans())
+        except SimnetError as error:
+            yield str(error)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +80,7 @@ class SweepPoint:
 
 
 def _input_files(scenario: Scenario) -> Iterator[Path]:
-    """Yield the files that a scenario names by path: gradients, and those of its strategies.
-
-    Raises:
-        SimnetError: the gradients file is not there.
-    """
+    """Yield the files that a scenario names by path: gradients, and those of its strategies."""
     gradients = scenario.workload.gradients
     if gradients and files.is_path(gradients):
         yield files.gradients_path(gradients)
@@ -64,11 +88,13 @@ def _input_files(scenario: Scenario) -> Iterator[Path]:
         yield from (Path(getattr(strategy, key)) for key in strategy.path_keys)
 
 
-def points_of(experiment: Experiment) -> tuple[SweepPoint | RefusedPoint, ...]:
+Point = SweepPoint | RefusedPoint
+
+
+def points_of(experiment: Experiment) -> tuple[Point, ...]:
     """Return every point of an experiment: those listed in their order, each with the grid, the last axis fastest.
 
-    Raises:
-        SimnetError: there is nothing to sweep, too much of it, or no point holds together.
+    Not all may be refused, and there must be some, but not too many.
     """
     check_size(experiment, MAX_POINTS)
     points = tuple(each_point(experiment))
@@ -77,11 +103,7 @@ def points_of(experiment: Experiment) -> tuple[SweepPoint | RefusedPoint, ...]:
 
 
 def check_size(experiment: Experiment, most: int) -> int:
-    """Check that there is something to sweep, and not too much of it, and return how many points.
-
-    Raises:
-        SimnetError: it is not so.
-    """
+    """Check that there is something to sweep, and not too much of it, and return how many points."""
     if not experiment.swept_keys:
         rule = "nothing to sweep; add a [sweep] table or --set KEY=V1,V2, or use: simnet simulate"
         raise SimnetError(f"{experiment.where}: {rule}")
@@ -102,17 +124,17 @@ def each_values(experiment: Experiment) -> Iterator[dict[str, object]]:
             yield {**point, **dict(zip(keys, place, strict=True))}
 
 
-def each_point(experiment: Experiment) -> Iterator[SweepPoint | RefusedPoint]:
+def each_point(experiment: Experiment) -> Iterator[Point]:
     """Yield every point of an experiment, as `points_of`, one at a time."""
-    yield from map(_point, each_values(experiment), experiment.each(each_values(experiment)))
+    for values, scenario in zip(each_values(experiment), experiment.each(each_values(experiment)), strict=True):
+        if isinstance(scenario, SimnetError):
+            yield RefusedPoint(set=plain(values), reason=str(scenario))
+        else:
+            yield SweepPoint(values=values, scenario=scenario)
 
 
 def expand(experiment: Experiment) -> tuple[SweepPoint, ...]:
-    """Return every point of an experiment, as `points_of`, none of which may be refused.
-
-    Raises:
-        SimnetError: as `points_of`, or a point does not hold together.
-    """
+    """Return every point of an experiment, as `points_of`, none of which may be refused."""
     points = points_of(experiment)
     for point in points:
         if isinstance(point, RefusedPoint):
@@ -120,12 +142,8 @@ def expand(experiment: Experiment) -> tuple[SweepPoint, ...]:
     return tuple(point for point in points if isinstance(point, SweepPoint))
 
 
-def check_any(points: Sequence[SweepPoint | RunResult | RefusedPoint]) -> None:
-    """Check that not all points, or their results, are refused.
-
-    Raises:
-        SimnetError: they are.
-    """
+def check_any(points: Sequence[Point | RunResult]) -> None:
+    """Check that not all points, or their results, are refused."""
     refused = [point for point in points if isinstance(point, RefusedPoint)]
     if not refused or len(refused) < len(points):
         return
@@ -135,20 +153,20 @@ def check_any(points: Sequence[SweepPoint | RunResult | RefusedPoint]) -> None:
     raise SimnetError(f"{first.reason}{others}")
 
 
-def with_draws(points: Sequence[SweepPoint | RefusedPoint]) -> tuple[SweepPoint | RefusedPoint, ...]:
+def with_draws(points: Sequence[Point]) -> tuple[Point, ...]:
     """Return the points with draws for their intervals, fewer the more points there are; of very many, without."""
     if len(points) > MOST_DRAWN:
         return tuple(points)
-    return tuple(_drawn(point, len(points)) for point in points)
 
+    def drawn(point: Point) -> Point:
+        if isinstance(point, RefusedPoint):
+            return point
+        try:
+            return replace(point, scenario=with_default_draws(point.scenario, len(points)))
+        except SimnetError as error:  # a cluster whose links do not hold together
+            return RefusedPoint(set=point.values, reason=str(error))
 
-def _drawn(point: SweepPoint | RefusedPoint, num_points: int) -> SweepPoint | RefusedPoint:
-    if isinstance(point, RefusedPoint):
-        return point
-    try:
-        return replace(point, scenario=with_default_draws(point.scenario, num_points))
-    except SimnetError as error:  # a cluster whose links do not hold together
-        return RefusedPoint(set=point.values, reason=str(error))
+    return tuple(map(drawn, points))
 
 
 def at_text(values: Mapping[str, object]) -> str:
@@ -156,12 +174,40 @@ def at_text(values: Mapping[str, object]) -> str:
     return ", ".join(f"{key} = {value}" for key, value in values.items())
 
 
+def streamed(experiment: Experiment, journal: Journal) -> "Sweep":
+    """Return a sweep of any number of points, made as they are simulated, with draws as one that is held in memory."""
+    num_points = check_size(experiment, MAX_STREAMED)
+    points: Iterable[Point] = each_point(experiment)
+    return Sweep(with_draws(tuple(points)) if num_points <= MOST_DRAWN else points, num_points, journal, WINDOW)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON holds it, a whole number of more than 64 bits as text: only a refused point has such."""
+    if isinstance(value, Mapping):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return list(map(plain, value))
+    return str(value) if type(value) is int and value.bit_length() >= 64 else value
+
+
+def key_of(point: Point) -> str:
+    """Return the content hash of a point; that of a refused one has its values and the reason."""
+    if isinstance(point, SweepPoint):
+        return point.key
+    return hashlib.sha256(f"{point.set!r} {point.reason}".encode(errors="replace")).hexdigest()
+
+
+def values_of(point: Point) -> dict[str, object]:
+    """Return the values of the swept keys that lead to a point."""
+    return point.values if isinstance(point, SweepPoint) else point.set
+
+
 def run(
-    points: Sequence[SweepPoint | RefusedPoint],
+    points: Sequence[Point],
     out_dir: Path | None = None,
     jobs: int = 1,
     progress: Callable[[int], object] = lambda _: None,
-    pool: WorkerPool | None = None,
+    pool: Pool | None = None,
 ) -> list[RunResult | RefusedPoint]:
     """Simulate points, and return their results, or why they are refused, in the order of the points.
 
@@ -169,58 +215,19 @@ def run(
         points: what to simulate; the same scenario is simulated once.
         out_dir: directory of the journal: points that it has are not simulated again. None keeps no journal.
         jobs: number of processes at most.
-        progress: called first with the number of points that the journal has, then for each simulation with the number
-            of points that it serves.
+        progress: called first with the number of points that need no simulation, then with the number of further ones.
         pool: simulates all points, in place of this process and those that it starts.
-
-    Raises:
-        SimnetError: the directory cannot be used, or a process died; the journal keeps what is finished.
     """
-    known = [with_key(point) for point in points]
-    keys = [key_of(point) for point in known]
-    num_points = Counter(keys)
-    with Journal(out_dir) if out_dir else nullcontext() as journal:
-        found: dict[str, RunResult | str] = journal.outcomes_of(keys) if journal else {}
-        todo = {key: point for key, point in zip(keys, known, strict=True) if key not in found}
-        progress(sum(num_points[key] for key in found))
-        # Closed at once: else workers would go on for as long as an error is held.
-        with closing(_outcomes(todo, jobs, pool)) as finished:
-            for key, outcome in finished:
-                found[key] = _kept(todo[key], outcome)
-                if journal:
-                    journal.append(key, outcome, values_of(todo[key]))
-                progress(num_points[key])
-    return [_result(point, found[key]) for key, point in zip(keys, known, strict=True)]
-
-
-def _outcomes(
-    todo: Mapping[str, SweepPoint | RefusedPoint], jobs: int, pool: WorkerPool | None
-) -> Generator[tuple[str, Outcome], None, None]:
-    """Yield the key of each point with its result in JSON, or with the reason why it is refused."""
-    yield from ((key, point.reason) for key, point in todo.items() if isinstance(point, RefusedPoint))
-    known = [KeyedScenario(key, point.scenario) for key, point in todo.items() if isinstance(point, SweepPoint)]
-    yield from outcomes([known], len(known), jobs, pool)
-
-
-def _kept(point: SweepPoint | RefusedPoint, outcome: Outcome) -> RunResult | str:
-    """Return what is held of an outcome in memory."""
-    if not isinstance(outcome, bytes) or not isinstance(point, SweepPoint):
-        return str(outcome)
-    result = schema.decode(RunResult, outcome, "sweep")
-    # Scenarios of points share parts, decoded ones would not: Python's collector walks through all of them.
-    return msgspec.structs.replace(result, scenario=point.scenario)
+    with Journal(out_dir) as journal:
+        sweep = Sweep(points, len(points), journal, len(points))
+        sweep.simulate(jobs, progress, pool)
+        return sweep.results(points)
 
 
 def collect_results(
-    experiment: Experiment,
-    points: Sequence[SweepPoint | RefusedPoint],
-    results: Sequence[RunResult | RefusedPoint],
+    experiment: Experiment, points: Sequence[Point], results: Sequence[RunResult | RefusedPoint]
 ) -> SweepResult:
-    """Return the results of all points of an experiment, as results.json holds them.
-
-    Raises:
-        SimnetError: all points are refused.
-    """
+    """Return the results of all points of an experiment, as results.json holds them; not all may be refused."""
     check_any(results)
     ran = [(point, result) for point, result in zip(points, results, strict=True) if isinstance(result, RunResult)]
     return SweepResult(
@@ -238,41 +245,199 @@ def swept_axes(experiment: Experiment) -> tuple[SweptAxis, ...]:
     return tuple(SweptAxis(key=axis.key, values=tuple(map(plain, axis.values))) for axis in experiment.axes)
 
 
-def _point(values: dict[str, object], scenario: Scenario | SimnetError) -> SweepPoint | RefusedPoint:
-    if isinstance(scenario, SimnetError):
-        return RefusedPoint(set=plain(values), reason=str(scenario))
-    return SweepPoint(values=values, scenario=scenario)
+class Sweep:
+    """Points that are simulated into a journal, and read from there: of each its place there is in memory.
+
+    Attributes:
+        num_points: how many points there are.
+        num_before: how many of them the journal had before.
+    """
+
+    def __init__(self, points: Iterable[Point], num_points: int, journal: Journal, window: int) -> None:
+        """Take points, of which a window is in memory at a time; nothing is simulated yet."""
+        self.num_points, self.num_before = num_points, 0
+        self._points, self._journal, self._window = iter(points), journal, window
+        self._places = array("q")
+        self._waiting: dict[str, tuple[SweepPoint, list[int]]] = {}
+
+    def simulate(
+        self, jobs: int = 1, progress: Callable[[int], object] = lambda _: None, pool: Pool | None = None
+    ) -> None:
+        """Simulate all points that the journal does not have; arguments are those of `run`."""
+        queue = _Queue(self._windows(progress), self.num_points)
+        parts = _on_pool(pool, queue, None, is_elsewhere=True) if pool else _here_or_in_workers(queue, jobs)
+        # Closed at once: else workers would go on for as long as an error is held.
+        with closing(parts):
+            for keys, outcomes, seconds in parts:
+                done = [self._waiting.pop(key) for key in keys]
+                values = (point.values for point, _ in done)
+                places = self._journal.append(map(Entry, keys, outcomes, values), seconds)
+                for (_, numbers), place in zip(done, places, strict=True):
+                    for number in numbers:
+                        self._places[number] = place
+                progress(sum(len(numbers) for _, numbers in done))
+
+    def results(self, points: Sequence[Point]) -> list[RunResult | RefusedPoint]:
+        """Return what every point came to; all must be simulated."""
+        found: list[RunResult | RefusedPoint] = []
+        for point, place in zip(points, self._places, strict=True):
+            # Scenarios of points share parts, those of the journal would not: they would take most of the memory.
+            outcome = self._journal.outcome_at(place, point.scenario if isinstance(point, SweepPoint) else None)
+            found.append(RefusedPoint(set=values_of(point), reason=outcome) if isinstance(outcome, str) else outcome)
+        return found
+
+    def each_result(self, values: Iterable[dict[str, object]]) -> Iterator[PointResult | RefusedPoint]:
+        """Yield what every point came to by its values of the swept keys, one at a time; all must be simulated."""
+        for at, place in zip(values, self._places, strict=True):
+            outcome = self._journal.outcome_at(place)
+            if isinstance(outcome, str):
+                yield RefusedPoint(set=plain(at), reason=outcome)
+            else:
+                yield point_result(at, outcome)
+
+    def _windows(self, progress: Callable[[int], object]) -> Iterator[list[SweepPoint]]:
+        """Yield what is to be simulated; points that the journal has are counted on the way, refused ones written."""
+        while window := list(itertools.islice(self._points, self._window)):
+            start = len(self._places)
+            new = [one for one in map(self._placed, window) if one is not None]
+            progress(sum(place != _NOT_YET for place in self._places[start:]))
+            yield new
+
+    def _placed(self, point: Point) -> SweepPoint | None:
+        """Note where a point is or will be in the journal, and return it if it is to be simulated."""
+        try:
+            key = key_of(point)
+        except SimnetError as error:  # a file that it names cannot be read
+            point = RefusedPoint(set=values_of(point), reason=str(error))
+            key = key_of(point)
+        place = self._journal.place_of(key)
+        if place is not None:
+            self.num_before += place <= self._journal.last_before
+        elif isinstance(point, RefusedPoint):
+            (place,) = self._journal.append([Entry(key, point.reason, point.set)], 0.0)
+        self._places.append(place or _NOT_YET)
+        if place is not None or isinstance(point, RefusedPoint):
+            return None
+        is_new = key not in self._waiting
+        self._waiting.setdefault(key, (point, []))[1].append(len(self._places) - 1)
+        return point if is_new else None
 
 
-def plain(value: Any) -> Any:
-    """Return a value as JSON holds it, a whole number of more than 64 bits as text: only a refused point has such."""
-    if isinstance(value, Mapping):
-        return {key: plain(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return list(map(plain, value))
-    return str(value) if type(value) is int and value.bit_length() >= 64 else value
+class Part(NamedTuple):
+    """Points that were simulated together, by their keys, with what they came to and how long that took."""
+
+    keys: Sequence[str]
+    outcomes: Sequence[Outcome]
+    seconds: float
 
 
-def with_key(point: SweepPoint | RefusedPoint) -> SweepPoint | RefusedPoint:
-    """Return a point whose key can be had: the gradients file of another cannot be read."""
-    try:
-        key_of(point)
-    except SimnetError as error:
-        return RefusedPoint(set=values_of(point), reason=str(error))
-    return point
+class _Queue:
+    """Points that wait to be simulated: in each window those with the smallest clusters first."""
+
+    def __init__(self, windows: Iterable[Sequence[SweepPoint]], num_points: int) -> None:
+        self.num_left = num_points  # at most
+        self._windows = iter(windows)
+        self._window: deque[SweepPoint] = deque()
+
+    def smallest(self, most: int) -> list[SweepPoint]:
+        """Take points with the smallest clusters of the window; none if there are none left."""
+        return self._taken(most, self._window.popleft)
+
+    def largest(self, most: int) -> list[SweepPoint]:
+        """Take points with the largest clusters of the window.
+
+        They take longest: at the end they would keep one worker busy while the others idle.
+        """
+        return self._taken(most, self._window.pop)
+
+    def put_back(self, points: Sequence[SweepPoint]) -> None:
+        """Take points back, to be the next largest ones."""
+        self._window.extend(reversed(points))
+        self.num_left += len(points)
+
+    def _taken(self, most: int, take: Callable[[], SweepPoint]) -> list[SweepPoint]:
+        while not self._window and (window := next(self._windows, None)) is not None:
+            self._window.extend(sorted(window, key=_shape))
+        taken = [take() for _ in range(min(most, len(self._window)))]
+        self.num_left -= len(taken)
+        return taken
 
 
-def key_of(point: SweepPoint | RefusedPoint) -> str:
-    """Return the content hash of a point; that of a refused one has its values and the reason."""
-    if isinstance(point, SweepPoint):
-        return point.key
-    return hashlib.sha256(f"{point.set!r} {point.reason}".encode(errors="replace")).hexdigest()
+def _shape(point: SweepPoint) -> tuple[int, int]:
+    """Return what the schedules of collectives depend on."""
+    return point.scenario.cluster.num_nodes, point.scenario.cluster.ranks_per_node
 
 
-def values_of(point: SweepPoint | RefusedPoint) -> dict[str, object]:
-    """Return the values of the swept keys that lead to a point."""
-    return point.values if isinstance(point, SweepPoint) else point.set
+def _here_or_in_workers(queue: _Queue, jobs: int) -> Generator[Part, None, None]:
+    """Simulate some points here to see how long they take, and the rest in workers if that pays."""
+    taken_s, num_done = 0.0, 0
+    while chunk := queue.smallest(CHUNK):
+        with closing(_timed(run_points([point.scenario for point in chunk]), PART_S)) as parts:
+            for outcomes, seconds in parts:
+                done, chunk = chunk[: len(outcomes)], chunk[len(outcomes) :]
+                yield Part([point.key for point in done], outcomes, seconds)
+                taken_s, num_done = taken_s + seconds, num_done + len(done)
+                left_s = (queue.num_left + len(chunk)) * taken_s / num_done
+                if jobs > 1 and taken_s > PROBE_S and left_s > WORKERS_PAY_S:
+                    break
+            else:
+                continue
+        queue.put_back(chunk)
+        with local_pool(jobs) as workers:
+            yield from _on_pool(workers, queue, taken_s / num_done, is_elsewhere=False)
 
 
-def _result(point: SweepPoint | RefusedPoint, outcome: RunResult | str) -> RunResult | RefusedPoint:
-    return RefusedPoint(set=values_of(point), reason=outcome) if isinstance(outcome, str) else outcome
+def _timed(outcomes: Iterator[Outcome], part_s: float) -> Generator[tuple[list[Outcome], float], None, None]:
+    """Yield outcomes in parts that take so long, each with the time that it took."""
+    part: list[Outcome] = []
+    start = time.perf_counter()
+    for outcome in outcomes:
+        part.append(outcome)
+        if (seconds := time.perf_counter() - start) >= part_s:
+            yield part, seconds
+            part, start = [], time.perf_counter()
+    if part:
+        yield part, time.perf_counter() - start
+
+
+class SweepTask(NamedTuple):
+    """What a worker does in one go: scenarios to simulate, by their keys, and what it must have for that."""
+
+    computing: code_hash.Computing
+    keys: tuple[str, ...]
+    scenarios: tuple[Scenario, ...]
+
+
+def simulate_task(task: SweepTask) -> Part:
+    """Simulate the first scenarios of a task, in a worker: all, unless they take too long together.
+
+    Raises:
+        SimnetError: the worker computes with something else than the task's sender: its results could differ.
+    """
+    if (other := code_hash.difference(task.computing)) is not None:
+        raise SimnetError(f"{socket.gethostname()}: a worker has {other}: install the same on all workers")
+    with rare_looks_for_circles(), closing(_timed(run_points(task.scenarios), ENOUGH_S)) as parts:
+        outcomes, seconds = next(parts)
+    return Part(task.keys[: len(outcomes)], outcomes, seconds)
+
+
+def _on_pool(pool: Pool, queue: _Queue, point_s: float | None, *, is_elsewhere: bool) -> Generator[Part, None, None]:
+    """Simulate what is in a queue; the first tasks are of one point each where nobody knows how long it takes."""
+    computing = code_hash.computing()
+
+    def next_task() -> tuple[SweepTask, Sequence[SweepPoint]] | None:
+        share = math.ceil(queue.num_left / (TASKS_PER_WORKER * pool.num_slots()))
+        most = 1 if point_s is None else min(int(LONGEST_TASK_S / max(point_s, 1e-6)), share)
+        points = queue.largest(max(most, 1))
+        task = SweepTask(computing, tuple(one.key for one in points), tuple(one.scenario for one in points))
+        return (task, points) if points else None
+
+    for points, part in run_on(pool, next_task, simulate_task):
+        queue.put_back(points[len(part.keys) :])
+        point_s = part.seconds / len(part.keys)
+        for point, outcome in zip(points, part.outcomes, strict=False):
+            # The journal would keep what only the worker refuses, as where it lacks a file.
+            if is_elsewhere and isinstance(outcome, str) and not isinstance(next(run_points([point.scenario])), str):
+                rule = "refused by a worker, not here; name files by absolute paths, on a disk that all workers share"
+                raise SimnetError(f"{outcome}: {rule}")
+        yield part

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -12,9 +12,6 @@ from simnet.core.errors import SimnetError, shown
 from simnet.engine import scenario as scenarios
 from simnet.engine.axes import point_list
 from simnet.engine.scenario import Experiment, Scenario
-
-if TYPE_CHECKING:
-    from simnet.analysis.worker_pools import TaskExecutor
 
 Asked = Scenario | str | Path
 """A scenario, the name of a shipped experiment, or the path of a scenario file."""
@@ -85,7 +82,7 @@ def sweep(  # noqa: PLR0913 - the options of the command
     draws: int | None = None,
     jobs: int = 1,
     output: str | Path | None = None,
-    executor: "TaskExecutor | None" = None,
+    executor: object | None = None,
     progress: Progress = True,
 ) -> SweepAnswer:
     """Simulate every point of a grid, or of a list of points.
@@ -99,7 +96,7 @@ def sweep(  # noqa: PLR0913 - the options of the command
         jobs: processes at most; more than 1 needs a script with `if __name__ == "__main__"`.
         output: folder of a journal, from which the same sweep goes on after it was stopped.
         executor: simulates the points in place of processes of this machine: a client of Dask, or whatever has
-            `submit(function, *arguments)` as the executors of `concurrent.futures` have. It is left open.
+            `submit(function, *arguments)` and futures as the executors of `concurrent.futures` have. It is left open.
         progress: a bar, a function that is called with the number of points done, or nothing.
 
     Raises:
@@ -113,12 +110,12 @@ def sweep(  # noqa: PLR0913 - the options of the command
         [('binsgdm', 10.4), ('one_bit_adam', 4.7)]
     """
     from simnet.analysis import sweeps
-    from simnet.analysis.any_executor import adapted
+    from simnet.analysis.workers import pool_of
 
     experiment = experiment_to_sweep(scenario, axes, points, settings, draws)
     asked = sweeps.with_draws(sweeps.points_of(experiment))
     sweeps.check_any(asked)
-    pool = None if executor is None else adapted(executor)
+    pool = None if executor is None else pool_of(executor)
     with advancing(progress, len(asked), "simulating") as advance:
         results = sweeps.run(asked, Path(output) if output is not None else None, jobs, advance, pool)
     return as_answer(SweepAnswer, sweeps.collect_results(experiment, asked, results))

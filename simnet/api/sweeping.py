@@ -7,12 +7,10 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from simnet.analysis import parquet_file
-from simnet.analysis.any_executor import adapted
+from simnet.analysis import results_file
 from simnet.analysis.journal import Journal
-from simnet.analysis.sweep_stream import SweepStream
-from simnet.analysis.sweeps import MAX_STREAMED, check_size
-from simnet.analysis.worker_pools import TaskExecutor, WorkerPool
+from simnet.analysis.sweeps import MAX_STREAMED, check_size, each_values, streamed
+from simnet.analysis.workers import Pool, pool_of
 from simnet.api.questions import Asked, Progress, Settings, advancing, experiment_to_sweep
 from simnet.engine.scenario import Experiment
 from simnet.report.sweep_table import WrittenTable, write_table
@@ -39,7 +37,7 @@ class StreamedSweep(Struct, frozen=True, kw_only=True):
 
 
 def stream(
-    experiment: Experiment, directory: Path, jobs: int = 1, pool: WorkerPool | None = None, bar: Bar = _no_bar
+    experiment: Experiment, directory: Path, jobs: int = 1, pool: Pool | None = None, bar: Bar = _no_bar
 ) -> StreamedSweep:
     """Simulate every point of an experiment into the journal of a directory, and write results.parquet from there.
 
@@ -56,12 +54,12 @@ def stream(
             the journal keeps what is finished.
     """
     with Journal(directory) as journal:
-        sweep = SweepStream(experiment, journal)
+        sweep = streamed(experiment, journal)
         with bar(sweep.num_points, SIMULATING) as advance:
             sweep.simulate(jobs, advance, pool)
         with bar(sweep.num_points, "writing") as advance:
-            results = _counted(sweep.results(), advance)
-            table = write_table(directory / parquet_file.NAME, experiment, results, directory)
+            results = _counted(sweep.each_result(each_values(experiment)), advance)
+            table = write_table(directory / results_file.PARQUET, experiment, results, directory)
     return StreamedSweep(table=table, num_before=sweep.num_before)
 
 
@@ -80,7 +78,7 @@ def sweep_to_parquet(  # noqa: PLR0913 - the options of the command
     settings: Settings | None = None,
     draws: int | None = None,
     jobs: int = 1,
-    executor: TaskExecutor | None = None,
+    executor: object | None = None,
     progress: Progress = True,
 ) -> Path:
     """Simulate every point as `sweep` does, and write a row each to a Parquet file; memory hardly grows with them.
@@ -103,9 +101,9 @@ def sweep_to_parquet(  # noqa: PLR0913 - the options of the command
         SimnetError: as in `sweep`, or pyarrow is missing, or a file cannot be written.
     """
     experiment = experiment_to_sweep(scenario, axes, points, settings, draws)
-    pool = None if executor is None else adapted(executor)
+    pool = None if executor is None else pool_of(executor)
     check_size(experiment, MAX_STREAMED)
-    parquet_file.check_installed()
+    results_file.check_parquet()
 
     def bar(total: int, label: str) -> AbstractContextManager[Callable[[int], object]]:
         # A function of the caller counts what is simulated, and that once.

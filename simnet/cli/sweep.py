@@ -17,7 +17,7 @@ from simnet.core.errors import SimnetError
 from simnet.engine.result import SweepResult, to_json
 
 if TYPE_CHECKING:
-    from simnet.analysis.worker_pools import WorkerPool
+    from simnet.analysis.workers import Pool
     from simnet.engine.axes import PointList
     from simnet.engine.scenario import Experiment
     from simnet.report.page import Page
@@ -146,18 +146,14 @@ class _Workers(NamedTuple):
         return self.jobs or num_cores()
 
     @contextmanager
-    def pool(self) -> "Iterator[WorkerPool | None]":
+    def pool(self) -> "Iterator[Pool | None]":
         """Yield the workers of Dask; None where processes of this machine simulate."""
         if self.scheduler is None and self.dask_local is None:
             yield None
             return
-        from simnet.analysis import dask_pool  # which takes half a second
+        from simnet.analysis.workers import dask_local, dask_scheduler
 
-        if self.scheduler is not None:
-            made = dask_pool.scheduler(self.scheduler)
-        else:
-            made = dask_pool.local_cluster(self.dask_local or 1)
-        with made as pool:
+        with dask_scheduler(self.scheduler) if self.scheduler is not None else dask_local(self.dask_local or 1) as pool:
             yield pool
 
 
@@ -182,24 +178,27 @@ class _Done(NamedTuple):
 def _hold(experiment: "Experiment", form: str, output: Path | None, workers: _Workers) -> _Done:
     """Simulate all points, and write and print them once all are there."""
     from simnet.analysis import sweeps
+    from simnet.analysis.journal import Journal
 
     points = sweeps.with_draws(sweeps.points_of(experiment))
     sweeps.check_any(points)
     files = [output / name for name in RESULTS] if output else []
     for file in files:
         check_replaceable(file, output)
-    done: list[int] = []  # its first entry counts the points of an earlier, stopped sweep
-    with _explain_resume(output), workers.pool() as pool, progress(len(points), "simulating") as advance:
-
-        def note(count: int) -> None:
-            done.append(count)
-            advance(count)
-
-        results = sweeps.run(points, output, workers.num_processes, note, pool)
+    with (
+        _explain_resume(output),
+        workers.pool() as pool,
+        progress(len(points), "simulating") as advance,
+        Journal(output) as journal,
+    ):
+        sweep = sweeps.Sweep(points, len(points), journal, len(points))
+        sweep.simulate(workers.num_processes, advance, pool)
+        results = sweep.results(points)
     whole = sweeps.collect_results(experiment, points, results)
     shown = _text(whole, form)  # before anything is written: it may be refused
     for file in files:
-        emit(_text(whole, file.suffix.removeprefix(".")), file, output)
+        kind = file.suffix.removeprefix(".")
+        emit(shown if kind == form else _text(whole, kind), file, output)
     emit(shown, None)
     if form != "table":  # whose end has them
         _tell_refused(whole)
@@ -207,7 +206,7 @@ def _hold(experiment: "Experiment", form: str, output: Path | None, workers: _Wo
     return _Done(
         num_points=len(points),
         num_refused=len(whole.refused),
-        num_before=done[0],
+        num_before=sweep.num_before,
         lacks_intervals=has_baseline and len(points) > sweeps.MOST_DRAWN,
         files=files,
     )
@@ -215,13 +214,13 @@ def _hold(experiment: "Experiment", form: str, output: Path | None, workers: _Wo
 
 def _stream(experiment: "Experiment", output: Path, workers: _Workers) -> _Done:
     """Simulate all points into the journal, write a Parquet file from there, and print its name."""
-    from simnet.analysis import journal, parquet_file, sweeps
+    from simnet.analysis import journal, results_file, sweeps
     from simnet.api.sweeping import stream
     from simnet.report.sweep_page import refused_text
 
     num_points = sweeps.check_size(experiment, sweeps.MAX_STREAMED)
-    parquet_file.check_installed()
-    file = output / parquet_file.NAME
+    results_file.check_parquet()
+    file = output / results_file.PARQUET
     check_replaceable(file, output)
     with _explain_resume(output), workers.pool() as pool:
         done = stream(experiment, output, workers.num_processes, pool, progress)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simnet.analysis import parquet_file, results_file
+from simnet.analysis import results_file
 from simnet.core.errors import SimnetError
 from simnet.report.rows import is_interval, row
 
@@ -44,7 +44,7 @@ def read_frame(results: Path | str) -> "pandas.DataFrame":
 
 def _frame_of_parquet(path: Path) -> "pandas.DataFrame":
     """Return the rows of a file without the columns of intervals that no point has."""
-    columns = parquet_file.read_columns(path)
+    columns = results_file.read_columns(path)
     empty = [
         name
         for name in columns.column_names

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from simnet.analysis.parquet_file import Kind
+from simnet.analysis.results_file import Kind
 from simnet.engine.result import Breakdown, RunResult, StrategyResult
 from simnet.report.table import Table
 from simnet.report.text import part_title, workload_title

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from simnet.analysis.parquet_file import FlatPoint, ParquetHead, ParquetTable
+from simnet.analysis.results_file import FlatPoint, ParquetHead, write_parquet
 from simnet.analysis.sweeps import swept_axes
 from simnet.core import files
 from simnet.core.errors import SimnetError
@@ -34,24 +34,6 @@ class WrittenTable(Struct, frozen=True, kw_only=True):
     refused: tuple[RefusedPoint, ...]
 
 
-class _RefusedPoints:
-    """Refused points, taken out of others on the way: all are counted, the first kept."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.first: list[RefusedPoint] = []
-
-    def left_out(self, points: Iterable[PointResult | RefusedPoint]) -> Iterator[PointResult]:
-        """Yield the points that are not refused."""
-        for point in points:
-            if isinstance(point, PointResult):
-                yield point
-                continue
-            self.count += 1
-            if len(self.first) < MOST_REFUSED:
-                self.first.append(point)
-
-
 def write_table(
     path: Path, experiment: Experiment, points: Iterable[PointResult | RefusedPoint], inside: Path | None = None
 ) -> WrittenTable:
@@ -67,23 +49,33 @@ def write_table(
         SimnetError: all points are refused, the file cannot be written, or pyarrow is missing.
     """
     columns = kinds({key: experiment.values_of(key) for key in experiment.swept_keys})
-    refused = _RefusedPoints()
-    with files.writing(path, inside) as file, ParquetTable(file, columns) as table:
-        flat = (FlatPoint(plain(row(one, one.set), columns), one) for one in refused.left_out(points))
-        num_points = table.add(flat)
+    refused: list[RefusedPoint] = []
+    num_points = num_refused = 0
+
+    def flat() -> Iterator[FlatPoint]:
+        nonlocal num_refused
+        for point in points:
+            if isinstance(point, PointResult):
+                yield FlatPoint(plain(row(point, point.set), columns), point)
+                continue
+            num_refused += 1
+            if len(refused) < MOST_REFUSED:
+                refused.append(point)
+
+    def head(num_written: int) -> ParquetHead:
+        nonlocal num_points
+        num_points = num_written
         if not num_points:
-            first = refused.first[0]
-            raise SimnetError(f"{first.reason} (all {refused.count} points are refused)")
-        table.finish(_head(experiment, refused))
-    return WrittenTable(path=path, num_points=num_points, num_refused=refused.count, refused=tuple(refused.first))
+            raise SimnetError(f"{refused[0].reason} (all {num_refused} points are refused)")
+        return ParquetHead(
+            version=VERSION,
+            name=experiment.name,
+            question=experiment.question,
+            axes=swept_axes(experiment),
+            num_refused=num_refused,
+            refused=tuple(refused),
+        )
 
-
-def _head(experiment: Experiment, refused: _RefusedPoints) -> ParquetHead:
-    return ParquetHead(
-        version=VERSION,
-        name=experiment.name,
-        question=experiment.question,
-        axes=swept_axes(experiment),
-        num_refused=refused.count,
-        refused=tuple(refused.first),
-    )
+    with files.writing(path, inside) as file:
+        write_parquet(file, columns, flat(), head)
+    return WrittenTable(path=path, num_points=num_points, num_refused=num_refused, refused=tuple(refused))

@@ -10,11 +10,12 @@ import os
 import random
 import resource
 import signal
+import sqlite3
 import tempfile
 import tomllib
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -29,6 +30,7 @@ from simnet.cli.terminal import LINE
 from simnet.core import files
 from tests.helpers import step_files
 from tests.helpers.mutations import VALUES, as_json, as_toml, damaged, damaged_bytes
+from tests.helpers.needs import is_here
 from tests.helpers.scenario_samples import SWEEP, pod, write
 
 NUM = int(os.environ.get("SIMNET_MUTATIONS", min(settings.default.max_examples, 40)))
@@ -78,13 +80,13 @@ def of_json(path: Path) -> Any:
 
 
 @cache
-def few_results() -> tuple[Any, list[str]]:
-    """Return the results and the lines of the journal of a sweep over two points."""
+def few_results() -> tuple[Any, bytes]:
+    """Return the results and the journal of a sweep over two points."""
     with tempfile.TemporaryDirectory() as name:
         out = Path(name) / "out"
         source = write(Path(name) / "pod.toml", pod())
         CliRunner().invoke(cli, ["sweep", str(source), "--set", "cluster.num_nodes=1,2", "-o", str(out)])
-        return of_json(out / "results.json"), (out / "points.jsonl").read_text().splitlines()
+        return of_json(out / "results.json"), (out / "points.sqlite").read_bytes()
 
 
 def few_trainings() -> Any:
@@ -98,8 +100,19 @@ def nothing(data: bytes) -> bytes:
 
 
 def journal(entry: bytes) -> bytes:
-    """Return a journal whose first line is given."""
-    return b"\n".join([entry, *(line.encode() for line in few_results()[1][1:]), b""])
+    """Return a journal whose first result is given."""
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.deserialize(few_results()[1])
+        database.execute("UPDATE points SET result = CAST(? AS TEXT) WHERE place = 1", (entry,))
+        database.commit()
+        return database.serialize()
+
+
+def first_result() -> Any:
+    """Return the first result of the journal."""
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.deserialize(few_results()[1])
+        return json.loads(database.execute("SELECT result FROM points WHERE place = 1").fetchone()[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,9 +213,18 @@ KINDS = {
     ),
     "results": Kind(name="in.json", whole=lambda: few_results()[0], commands=("plot in.json -o new",)),
     "journal": Kind(
-        name="out/points.jsonl",
-        whole=lambda: json.loads(few_results()[1][0]),
+        name="out/points.sqlite",
+        whole=first_result,
         wrap=journal,
+        others={"pod.toml": pod()},
+        commands=(
+            "sweep pod.toml --set cluster.num_nodes=1,2 -o out",
+            *(["sweep pod.toml --set cluster.num_nodes=1,2 -o out --format parquet"] if is_here("pyarrow") else []),
+        ),
+    ),
+    "journal, its bytes": Kind(
+        name="out/points.sqlite",
+        whole=lambda: few_results()[1],
         others={"pod.toml": pod()},
         commands=("sweep pod.toml --set cluster.num_nodes=1,2 -o out",),
     ),
@@ -334,7 +356,7 @@ def left(folder: Path, is_refused: bool) -> Iterator[str]:
     for path in folder.rglob("*"):
         if path.name.startswith(".simnet-"):
             yield f"half-written: {path}"
-    made = [path for path in (folder / "new").rglob("*") if path.is_file() and path.name != "points.jsonl"]
+    made = [path for path in (folder / "new").rglob("*") if path.is_file() and path.name != "points.sqlite"]
     if is_refused and made:
         yield f"refused, and wrote {made}"
 
@@ -357,7 +379,7 @@ def tried(kind: Kind, rng: random.Random, folder: Path) -> Iterator[str]:
     args = rng.choice(kind.commands).split()
     result = ran(args)
     found = [*faults(result, args), *left(folder, result.exit_code == 2)]
-    if path.read_bytes() != data and (result.exit_code == 2 or kind.name != "out/points.jsonl"):
+    if path.read_bytes() != data and (result.exit_code == 2 or kind.name != "out/points.sqlite"):
         found.append("the input was changed")
     yield from (f"simnet {' '.join(args)}: {data[:3000]!r}\n{fault}" for fault in found)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from simnet.analysis import code_hash, sweep_tasks
+from simnet.analysis import code_hash, sweeps
 from simnet.analysis.code_hash import Computing
-from simnet.analysis.sweep_tasks import SweepTask
+from simnet.analysis.sweeps import SweepTask
 from simnet.core.errors import SimnetError
 from simnet.core.version import VERSION
 
@@ -41,9 +41,9 @@ def test_a_task_of_another_process_is_not_done(
     plugin: None, code: dict[str, str], packages: dict[str, str], told: str
 ) -> None:
     own = code_hash.computing()
-    task = SweepTask(Computing({**own.code, **code}, {**own.packages, **packages}), ())
+    task = SweepTask(Computing({**own.code, **code}, {**own.packages, **packages}), (), ())
     with pytest.raises(SimnetError, match=rf"^\S+: a worker has {told}: install the same on all workers$"):
-        sweep_tasks.simulate_task(task)
+        sweeps.simulate_task(task)
 
 
 def test_versions_are_those_of_the_packages_that_compute() -> None:

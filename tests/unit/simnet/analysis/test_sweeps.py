@@ -3,15 +3,13 @@
 import csv
 import io
 import json
-import os
-import resource
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from simnet.analysis import code_hash, sweep_tasks, sweeps
+from simnet.analysis import code_hash, sweeps
 from simnet.analysis.journal import NAME, Journal
 from simnet.analysis.sweeps import SweepPoint, expand
 from simnet.core import files
@@ -21,15 +19,11 @@ from simnet.engine.raw_scenario import RawScenario
 from simnet.engine.result import RefusedPoint, RunResult, to_json
 from simnet.engine.scenario import Experiment, Scenario, load_experiment
 from simnet.report import rows
+from tests.helpers.journals import change
+from tests.helpers.journals import rows as rows_of
 from tests.helpers.scenario_samples import SWEEP, pod, write
 
 ROOT = Path(__file__).parents[4]
-STRANGE = [
-    b'{"key": ["a"], "result": {}}',
-    b'{"key": "a", "result": {"speedup": NaN}}',
-    b'{"key": "a", "result": {"speedup": 1e999}}',
-    b'{"key": "a", "result": {"x": ' + b"[" * 100_000,
-]
 MANY = {"cluster.num_nodes": list(range(1, 41)), "workload.batch_per_rank": [1, 2, 3, 4]}
 
 
@@ -113,8 +107,8 @@ class TestRun:
         points = expand(experiment)
         expected = sweeps.run(points)
         simulated.clear()
-        monkeypatch.setattr(sweep_tasks, "PROBE_S", 0)
-        monkeypatch.setattr(sweep_tasks, "WORKERS_PAY_S", 0)
+        for name in ("PART_S", "PROBE_S", "WORKERS_PAY_S"):
+            monkeypatch.setattr(sweeps, name, 0)
         assert sweeps.run(points, jobs=2) == expected
         assert len(simulated) == 1  # the probe
 
@@ -125,14 +119,20 @@ class TestRun:
         assert len(simulated) == 1
         assert results[0] == results[1]
 
-    def test_progress_tells_first_what_needs_no_simulation(self, experiment: Experiment, tmp_path: Path) -> None:
+    def test_progress_tells_first_what_needs_no_simulation(
+        self, experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sweeps, "PART_S", 0)
         points = expand(experiment)
         sweeps.run(points[:2], tmp_path / "out")
         told: list[int] = []
         sweeps.run(points, tmp_path / "out", progress=told.append)
         assert told == [2, 1, 1, 1, 1]
 
-    def test_progress_counts_the_same_scenario_as_often_as_it_is_asked_for(self, tmp_path: Path) -> None:
+    def test_progress_counts_the_same_scenario_as_often_as_it_is_asked_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sweeps, "PART_S", 0)
         axes = {"cluster.num_nodes": [2, 2, 4]}
         points = expand(load_experiment(str(write(tmp_path / "pod.toml", pod())), axes=axes))
         told: list[int] = []
@@ -146,10 +146,13 @@ class TestRun:
         ("old", "new"),
         [
             ('"breakdown":{', '"breakdown":null,"more":{'),
-            ('"scenario":{', '"scenaro":{'),
             ('"baseline":{"strategy"', '"baseline":3,"more":{"strategy"'),
             ('"iterations_s":', '"iterations_s":"","more":'),
-            ('"10 Gbit/s"', '"10"'),
+            ('"result":{', '"result":['),
+            ('"world_size":8', '"world_size":0'),
+            ('"speedup":', '"speedup":1e999,"more":'),
+            ('"speedup":', '"speedup":"fast","more":'),
+            ('"notes":[', '"notes":7,"more":['),
         ],
     )
     def test_a_result_that_the_simulator_did_not_write_is_refused(
@@ -157,23 +160,25 @@ class TestRun:
     ) -> None:
         points = expand(experiment)[:1]
         sweeps.run(points, tmp_path)
-        damaged = (tmp_path / NAME).read_text().replace(old, new, 1)
-        (tmp_path / NAME).write_text(damaged)
-        with pytest.raises(SimnetError, match=rf"^{tmp_path / NAME}: line 1: .*: is damaged; delete this line to"):
+        (row,) = rows_of(tmp_path)
+        assert old in str(row.result)
+        change(tmp_path, "UPDATE points SET result = ?", str(row.result).replace(old, new, 1))
+        damaged = (tmp_path / NAME).read_bytes()
+        with pytest.raises(SimnetError, match=rf"^{tmp_path / NAME}: point 1: .*: is damaged, or no journal; delete "):
             sweeps.run(points, tmp_path)
-        assert (tmp_path / NAME).read_text() == damaged
+        assert (tmp_path / NAME).read_bytes() == damaged
 
     def test_a_result_of_a_strategy_that_is_not_installed_is_told_with_its_place(
         self, experiment: Experiment, tmp_path: Path
     ) -> None:
         points = expand(experiment)[:1]
         sweeps.run(points, tmp_path)
-        (tmp_path / NAME).write_text((tmp_path / NAME).read_text().replace('"kind":"binsgdm"', '"kind":"elsewhere"', 1))
-        with pytest.raises(SimnetError) as refused:
-            sweeps.run(points, tmp_path)
+        change(tmp_path, """UPDATE points SET result = replace(result, '"kind":"binsgdm"', '"kind":"elsewhere"')""")
+        with Journal(tmp_path) as journal, pytest.raises(SimnetError) as refused:
+            journal.outcome_at(1)
         assert str(refused.value) == (
-            f"{tmp_path / NAME}: line 1: result.scenario.strategy.kind: 'elsewhere': unknown strategy; install the "
-            "package that provides it"
+            f"{tmp_path / NAME}: point 1: scenario.strategy.kind: 'elsewhere': unknown strategy; install the package "
+            "that provides it"
         )
 
     def test_finished_points_are_not_simulated_again(
@@ -181,20 +186,6 @@ class TestRun:
     ) -> None:
         points = expand(experiment)
         first = sweeps.run(points, tmp_path)
-        simulated.clear()
-        assert sweeps.run(points, tmp_path) == first
-        assert not simulated
-
-    def test_a_torn_last_line_is_done_again(
-        self, experiment: Experiment, tmp_path: Path, simulated: list[Scenario]
-    ) -> None:
-        points = expand(experiment)
-        first = sweeps.run(points, tmp_path)
-        journal = tmp_path / NAME
-        journal.write_bytes(journal.read_bytes()[:-20])
-        simulated.clear()
-        assert sweeps.run(points, tmp_path) == first
-        assert len(simulated) == 1
         simulated.clear()
         assert sweeps.run(points, tmp_path) == first
         assert not simulated
@@ -213,7 +204,8 @@ class TestRun:
             "gradient, num_elements",
         )
         assert "nonesuch.json': no such file" in missing.reason
-        assert len((tmp_path / NAME).read_bytes().splitlines()) == 3
+        assert [row.refused for row in rows_of(tmp_path) if row.refused] == [missing.reason, contradiction.reason]
+        assert len(rows_of(tmp_path)) == 3
 
     def test_another_gradients_file_is_another_point(self, tmp_path: Path) -> None:
         gradients = tmp_path / "mine.json"
@@ -245,69 +237,6 @@ def _contradicting(scenario: Scenario) -> Scenario:
 
     workload = msgspec.structs.replace(scenario.workload, num_elements=5)
     return msgspec.structs.replace(scenario, workload=workload)
-
-
-class TestJournal:
-    def test_a_second_sweep_in_the_same_directory_is_refused(self, tmp_path: Path) -> None:
-        with Journal(tmp_path), pytest.raises(SimnetError, match=f"^{tmp_path}: another sweep is writing here; wait"):
-            Journal(tmp_path)
-        with Journal(tmp_path) as journal:
-            assert len(journal.places) == 0
-
-    @pytest.mark.parametrize(
-        "line", [b"{", b"[]", b'{"key": "a"}', b'{"key": "a", "result": 3}', b"\xff", b"", *STRANGE]
-    )
-    def test_a_damaged_line_is_refused_with_its_number(self, tmp_path: Path, line: bytes) -> None:
-        content = b'{"key": "a", "result": {}}\n' + line + b'\n{"key": "b'
-        (tmp_path / NAME).write_bytes(content)
-        with pytest.raises(SimnetError, match=rf"^{tmp_path / NAME}: line 2: .* is damaged; delete this line to"):
-            Journal(tmp_path)
-        assert (tmp_path / NAME).read_bytes() == content
-
-    @pytest.mark.parametrize(
-        "content", [b"notes", b"x,y\n1,2", b'{"key": "a", "result": {}}\nnotes', b'{"points": []}']
-    )
-    def test_a_file_of_something_else_is_left_as_it_is(self, tmp_path: Path, content: bytes) -> None:
-        (tmp_path / NAME).write_bytes(content)
-        with pytest.raises(SimnetError, match=rf"^{tmp_path / NAME}: line .: .* or name another directory with -o"):
-            Journal(tmp_path)
-        assert (tmp_path / NAME).read_bytes() == content
-
-    @pytest.mark.parametrize("torn", [b"{", b'{"key": ', b'{"key": "a', b'{"key": "b", "result": {"a": 1'])
-    def test_what_a_kill_has_left_of_a_line_is_cut_off(self, tmp_path: Path, torn: bytes) -> None:
-        (tmp_path / NAME).write_bytes(b'{"key": "a", "result": {}}\n' + torn)
-        with Journal(tmp_path) as journal:
-            assert (len(journal.places), journal.places.get("a")) == (1, 0)
-        assert (tmp_path / NAME).read_bytes() == b'{"key": "a", "result": {}}\n'
-
-    def test_a_pipe_or_a_device_is_no_journal(self, tmp_path: Path) -> None:
-        for name in ("pipe", "device"):
-            (tmp_path / name).mkdir()
-        os.mkfifo(tmp_path / "pipe" / NAME)
-        (tmp_path / "device" / NAME).symlink_to("/dev/full")
-        for name in ("pipe", "device"):
-            with pytest.raises(SimnetError, match="not a regular file; remove it, or name another with -o"):
-                Journal(tmp_path / name)
-
-    def test_a_place_that_is_no_directory_is_refused(self, tmp_path: Path) -> None:
-        (tmp_path / "file").write_text("")
-        with pytest.raises(SimnetError, match=r"file: cannot be written \(File exists\); name another with -o"):
-            Journal(tmp_path / "file")
-
-    def test_a_line_that_does_not_fit_on_the_disk_is_told_and_done_again(self, tmp_path: Path) -> None:
-        with Journal(tmp_path) as journal:
-            journal.append("a", b"{}")
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        message = rf"^{tmp_path / NAME}: cannot be written \(File too large\); make room: the same sweep resumes"
-        with Journal(tmp_path) as journal:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (40, limits[1]))
-            try:
-                with pytest.raises(SimnetError, match=message):
-                    journal.append("b", b"{}")
-            finally:
-                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        with Journal(tmp_path) as journal:
-            assert "a" in journal.places
 
 
 class TestDocument:

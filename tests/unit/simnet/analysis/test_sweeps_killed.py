@@ -2,23 +2,30 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from simnet.analysis.journal import NAME
+from simnet.analysis import journal, sweeps
+from simnet.analysis.journal import NAME, Journal
+from simnet.analysis.sweeps import each_values, points_of
+from simnet.engine.scenario import load_experiment
+from tests.helpers.journals import Row, num_written, rows
 from tests.helpers.scenario_samples import pod, write
 
 ROOT = Path(__file__).parents[4]
 LONGEST_S = 60.0
 IN_WORKERS_AT_ONCE = """
-from simnet.analysis import sweep_tasks
-sweep_tasks.PROBE_S = sweep_tasks.WORKERS_PAY_S = 0
+from simnet.analysis import journal, sweeps
+sweeps.PART_S = sweeps.PROBE_S = sweeps.WORKERS_PAY_S = journal.COMMIT_S = 0
 from simnet.cli.main import main
 main()
 """
@@ -32,7 +39,7 @@ def _started(command: list[str], out: Path) -> subprocess.Popen[str]:
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     deadline = time.monotonic() + LONGEST_S
-    while not (out / NAME).exists() or (out / NAME).read_bytes().count(b"\n") < 9:
+    while num_written(out) < 9:
         assert process.poll() is None, process.communicate(timeout=LONGEST_S)
         assert time.monotonic() < deadline, "no points are finished"
         time.sleep(0.002)
@@ -89,8 +96,8 @@ def test_a_killed_sweep_resumes_and_loses_nothing(command: list[str], tmp_path: 
     process.kill()
     process.communicate(timeout=LONGEST_S)  # workers have its output, too
     assert not (out / "results.json").exists()
-    finished = (out / NAME).read_bytes().count(b"\n")
     assert _all_end(workers)
+    finished = len(rows(out))
     resumed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert "324 points in " in resumed.stderr
     assert f", 4 of them refused, {finished} of them finished before" in resumed.stderr
@@ -105,3 +112,51 @@ def test_an_interrupt_says_how_to_resume_and_exits_130(command: list[str], tmp_p
     _, told = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 130
     assert told.strip() == "simnet: sweep: interrupted; the same command resumes from the finished points"
+
+
+KILLS = 13
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["held", "streamed"])
+def test_kills_at_random_moments_lose_and_double_nothing(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep is killed thirteen times, each time somewhere between two of its points or in the midst of one."""
+    monkeypatch.setattr(sweeps, "PART_S", 0)
+    monkeypatch.setattr(journal, "COMMIT_S", 0.01)
+    path = str(write(tmp_path / "pod.toml", pod(sweep=MANY)))
+
+    def sweep(out: Path) -> list[bytes]:
+        """Return the results, or simulate until killed."""
+        experiment = load_experiment(path)
+        with Journal(out) as kept:
+            if form == "streamed":
+                whole = sweeps.streamed(experiment, kept)
+                whole.simulate()
+                return [msgspec.json.encode(one, enc_hook=str) for one in whole.each_result(each_values(experiment))]
+            points = points_of(experiment)
+            held = sweeps.Sweep(points, len(points), kept, len(points))
+            held.simulate()
+            return [msgspec.json.encode(one, enc_hook=str) for one in held.results(points)]
+
+    expected = sweep(tmp_path / "whole")
+    start = time.perf_counter()
+    sweep(tmp_path / "timed")
+    usual_s = time.perf_counter() - start
+    out, draw = tmp_path / "out", random.Random(f"kills {form}")
+    counts, before = [], set[Row]()
+    for _ in range(KILLS):
+        process = get_context("fork").Process(target=sweep, args=(out,))
+        process.start()
+        time.sleep(draw.uniform(0, usual_s / 6))
+        process.kill()
+        process.join(LONGEST_S)
+        found = rows(out) if (out / NAME).exists() else []
+        assert len({row.key for row in found}) == len(found)
+        assert before <= set(found)
+        before = set(found)
+        counts.append(len(found))
+    assert sum(0 < count < len(expected) for count in counts) >= 3, counts
+    assert sweep(out) == expected
+    assert set(rows(out)) == set(rows(tmp_path / "whole"))

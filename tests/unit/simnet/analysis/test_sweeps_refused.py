@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from simnet.analysis import sweeps
-from simnet.analysis.journal import NAME, Journal
 from simnet.analysis.results_file import decode
 from simnet.analysis.sweeps import SweepPoint, collect_results, expand, points_of
 from simnet.core.errors import SimnetError
@@ -17,6 +16,7 @@ from simnet.engine.result import RefusedPoint, RunResult, SweepResult, to_json
 from simnet.engine.scenario import Experiment, load_experiment
 from simnet.report.sweep_page import sweep_page
 from simnet.report.text import nodes_text
+from tests.helpers.journals import change, rows
 from tests.helpers.scenario_samples import pod, write
 
 NODES = "cluster.num_nodes"
@@ -77,33 +77,23 @@ def test_the_journal_has_them_once_and_a_resumed_sweep_the_same(
 ) -> None:
     experiment, out = fixed_batch(tmp_path), tmp_path / "out"
     first = whole(experiment, out)
-    lines = (out / NAME).read_bytes().splitlines()
-    (refused,) = (json.loads(line) for line in lines if b'"refused"' in line)
-    assert (refused["set"], refused["refused"]) == ({NODES: 3}, first.refused[0].reason)
+    lines = rows(out)
+    (refused,) = (row for row in lines if row.refused)
+    assert (json.loads(str(refused.point)), refused.refused) == ({NODES: 3}, first.refused[0].reason)
     monkeypatch.setattr("simnet.engine.simulation.simulate", None)  # nothing is simulated again
     assert whole(experiment, out) == first
-    assert (out / NAME).read_bytes().splitlines() == lines
+    assert rows(out) == lines
     told: list[int] = []
     sweeps.run(points_of(experiment), out, progress=told.append)
     assert told == [4]
 
 
-@pytest.mark.parametrize("torn", [1, 20, 200])
-def test_a_refused_point_that_a_kill_tore_is_told_again(tmp_path: Path, torn: int) -> None:
+def test_a_refused_point_that_a_kill_has_undone_is_told_again(tmp_path: Path) -> None:
     experiment, out = fixed_batch(tmp_path), tmp_path / "out"
     first = whole(experiment, out)
-    lines = (out / NAME).read_bytes().splitlines(keepends=True)
-    lines.sort(key=lambda line: b'"refused"' in line)
-    (out / NAME).write_bytes(b"".join(lines)[:-torn])
+    change(out, "DELETE FROM points WHERE refused IS NOT NULL")
     assert whole(experiment, out) == first
-    assert (out / NAME).read_bytes().count(b"\n") == 4
-
-
-@pytest.mark.parametrize("line", [b'{"key": "a", "refused": 3}', b'{"key": "a", "result": {}, "refused": "x"}'])
-def test_a_damaged_refusal_is_told(tmp_path: Path, line: bytes) -> None:
-    (tmp_path / NAME).write_bytes(line + b"\n")
-    with pytest.raises(SimnetError, match=r"line 1: .* is damaged; delete this line"):
-        Journal(tmp_path)
+    assert len(rows(out)) == 4
 
 
 def test_all_points_refused_is_a_refusal(tmp_path: Path) -> None:

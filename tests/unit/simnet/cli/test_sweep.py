@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.cli import BANDWIDTH, assert_refused, run
+from tests.helpers.journals import change, rows
 from tests.helpers.scenario_samples import pod, write
 
 
@@ -69,23 +70,29 @@ def test_a_place_of_results_that_is_a_directory_is_refused_before_simulating(fil
 
 
 def test_a_damaged_journal_is_refused(file: str, tmp_path: Path) -> None:
+    (tmp_path / "points.sqlite").write_text("{}\n")
+    told = "points.sqlite: is damaged, or no journal; delete the file to simulate all points again"
+    assert_refused(run("sweep", file, "-o", str(tmp_path)), told)
+
+
+@pytest.mark.usefixtures("never_simulated")
+def test_a_journal_of_an_older_version_is_refused_before_simulating(file: str, tmp_path: Path) -> None:
     (tmp_path / "points.jsonl").write_text("{}\n")
-    assert_refused(run("sweep", file, "-o", str(tmp_path)), "points.jsonl: line 1: '{}': is damaged; delete this line")
+    told = "points.jsonl: the journal of an older version, whose results this one does not take; delete it, or name"
+    assert_refused(run("sweep", file, "-o", str(tmp_path)), told)
 
 
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (("result", "scenario"), "text"),
-        (("result", "scenario", "cluster"), ["text"]),
-        (("result", "scenario", "cluster", "num_nodes"), "many"),
-        (("result", "scenario", "workload"), {"a": json.loads("[" * 200 + "]" * 200)}),
-        (("result", "result", "iterations_s"), [-1.0]),
-        (("result", "result", "iterations_s"), [10**400]),
-        (("result", "result", "breakdown"), {"forward_s": "x"}),
-        (("result", "baseline", "iterations_s"), [0]),
-        (("result", "notes"), "none"),
-        (("result", "speedup"), "fast"),
+        (("result",), "text"),
+        (("result", "iterations_s"), [-1.0]),
+        (("result", "iterations_s"), [10**400]),
+        (("result", "breakdown"), {"forward_s": "x"}),
+        (("baseline", "iterations_s"), [0]),
+        (("notes",), {"a": json.loads("[" * 200 + "]" * 200)}),
+        (("notes",), "none"),
+        (("speedup",), "fast"),
     ],
     ids=str,
 )
@@ -95,29 +102,28 @@ def test_a_journal_with_a_damaged_result_is_refused_before_anything_is_written(
 ) -> None:
     out = tmp_path / "out"
     run("sweep", file, "-o", str(out))
-    first, *rest = (out / "points.jsonl").read_text().splitlines()
-    entry = json.loads(first)
+    entry = json.loads(str(rows(out)[0].result))
     *outer, last = path
     place = entry
     for key in outer:
         place = place[key]
     place[last] = value
-    (out / "points.jsonl").write_text("\n".join([json.dumps(entry), *rest, ""]))
+    change(out, "UPDATE points SET result = ? WHERE place = 1", json.dumps(entry))
     for name in ("results.csv", "results.json"):
         (out / name).unlink()
-    before = (out / "points.jsonl").read_bytes()
+    before = (out / "points.sqlite").read_bytes()
     refused = run("sweep", file, "-o", str(out), "--format", form)
     assert_refused(refused, "damaged")
     assert "`" not in refused.stderr
-    assert [found.name for found in out.iterdir()] == ["points.jsonl"]
-    assert (out / "points.jsonl").read_bytes() == before
+    assert [found.name for found in out.iterdir()] == ["points.sqlite"]
+    assert (out / "points.sqlite").read_bytes() == before
 
 
 def test_a_journal_that_is_a_link_to_elsewhere_is_refused(file: str, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "mine").write_text("")
-    (tmp_path / "out" / "points.jsonl").symlink_to(tmp_path / "mine")
-    assert_refused(run("sweep", file, "-o", str(tmp_path / "out")), "points.jsonl: a link leads out of")
+    (tmp_path / "out" / "points.sqlite").symlink_to(tmp_path / "mine")
+    assert_refused(run("sweep", file, "-o", str(tmp_path / "out")), "points.sqlite: a link leads out of")
     assert (tmp_path / "mine").read_text() == ""
 
 

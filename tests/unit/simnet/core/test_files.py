@@ -170,7 +170,7 @@ def test_a_missing_file_of_trainings_is_asked_for_by_its_ending() -> None:
         files.locate("convergence", "no.json")
 
 
-# Who else opens a file: what is appended to and locked, /proc, the hash of the simulator's own code, a shipped table, a
+# Who else opens a file: what is locked, /proc, the hash of the simulator's own code, a shipped table, a
 # place that is tried out, limits of the kernel, and what swallows the rest of a broken stream.
 OPENERS = {
     "simnet/core/files.py",

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import simnet
-from simnet.analysis import dask_pool
-from simnet.analysis.dask_pool import DaskPool
+from simnet.analysis import workers
+from simnet.analysis.workers import DaskPool
 from simnet.core.errors import SimnetError
 from tests.helpers.dask_processes import ROOT, DaskProcesses, dask_processes, wait_until
 from tests.helpers.needs import needs
@@ -112,6 +112,9 @@ class StubClient:
         self.scheduler = SimpleNamespace(address="tcp://10.0.0.1:8786")
         self.asked = 0
 
+    def get_executor(self, **_: object) -> None:
+        return None
+
     def wait_for_workers(self, count: int, timeout: float) -> None:
         if self.threads < count:
             raise TimeoutError
@@ -148,7 +151,7 @@ def test_a_scheduler_without_workers_is_refused(stub: StubClient) -> None:
 
 def test_workers_that_do_not_answer_are_refused(stub: StubClient, monkeypatch: pytest.MonkeyPatch) -> None:
     never = socket.socketpair()
-    monkeypatch.setattr(dask_pool, "CHECKED_S", 0.05)
+    monkeypatch.setattr(workers, "CHECKED_S", 0.05)
     monkeypatch.setattr(stub, "run", lambda _: never[0].recv(1))
     with pytest.raises(SimnetError, match=r"not all workers say within 0 s what they have; end those that hang$"):
         DaskPool(stub, "--scheduler")
@@ -167,14 +170,14 @@ def test_a_worker_that_is_lost_while_it_is_asked_is_told(stub: StubClient, monke
 
 def test_workers_may_be_away_for_a_while_but_not_for_good(stub: StubClient, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 100.0
-    monkeypatch.setattr(dask_pool.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(workers.time, "monotonic", lambda: now_s)
     pool = DaskPool(stub, "--scheduler")
     stub.threads = 0
-    now_s += dask_pool.WITHOUT_WORKERS_S - 1
+    now_s += workers.WITHOUT_WORKERS_S - 1
     pool.check()
     stub.threads, now_s = 1, now_s + 30
     pool.check()
-    stub.threads, now_s = 0, now_s + dask_pool.WITHOUT_WORKERS_S + 1
+    stub.threads, now_s = 0, now_s + workers.WITHOUT_WORKERS_S + 1
     rule = "no workers for 60 s; start some: the same sweep resumes from the finished points"
     with pytest.raises(SimnetError, match=rf"^--scheduler: tcp://10\.0\.0\.1:8786: {rule}$"):
         pool.check()
@@ -184,13 +187,13 @@ def test_the_number_of_threads_is_asked_for_again_when_workers_come(
     stub: StubClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 100.0
-    monkeypatch.setattr(dask_pool.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(workers.time, "monotonic", lambda: now_s)
     pool = DaskPool(stub, "--scheduler")
     assert [pool.num_slots() for _ in range(5)] == [2] * 5
     assert stub.asked == 1
-    stub.threads, now_s = 7, now_s + dask_pool.COUNTED_S + 0.1
+    stub.threads, now_s = 7, now_s + workers.COUNTED_S + 0.1
     assert pool.num_slots() == 7
-    stub.threads, now_s = 0, now_s + dask_pool.COUNTED_S + 0.1
+    stub.threads, now_s = 0, now_s + workers.COUNTED_S + 0.1
     assert pool.num_slots() == 1  # a task that waits brings the workers that scale with the tasks
 
 
@@ -218,27 +221,27 @@ def test_what_fails_elsewhere_is_told_in_a_sentence(stub: StubClient) -> None:
      "tcp://10.0.0.1:8786/path", "tcp://10.0.0.1:port", "tcp://10.0.0.1:123456", "\u0661.0.0.1:8786\n", "tcp://[zz]:1"],
 )  # fmt: skip
 def test_what_is_no_address_is_refused_at_once(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask_pool, "_distributed", lambda _: pytest.fail("asked the network"))
+    monkeypatch.setattr(workers, "_distributed", lambda _: pytest.fail("asked the network"))
     with (
         pytest.raises(SimnetError, match=r"write its address, such as tcp://10\.0\.0\.1:8786$"),
-        dask_pool.scheduler(address),
+        workers.dask_scheduler(address),
     ):
         pass
 
 
 def test_a_scheduler_that_takes_connections_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask_pool, "ANSWER_S", 0.2)
+    monkeypatch.setattr(workers, "ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         rule = r"no scheduler of Dask answers within 0\.2 s; start one with: dask scheduler"
-        with pytest.raises(SimnetError, match=rf"^--scheduler: '{address}': {rule}$"), dask_pool.scheduler(address):
+        with pytest.raises(SimnetError, match=rf"^--scheduler: '{address}': {rule}$"), workers.dask_scheduler(address):
             pass
 
 
 def test_without_dask_a_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     rule = r"Dask is missing: it runs the workers; pip install 'binsgdm\[dask\]'$"
-    with pytest.raises(SimnetError, match=f"^--dask-local: {rule}"), dask_pool.local_cluster(2):
+    with pytest.raises(SimnetError, match=f"^--dask-local: {rule}"), workers.dask_local(2):
         pass
-    with pytest.raises(SimnetError, match=f"^--scheduler: {rule}"), dask_pool.scheduler("tcp://127.0.0.1:8786"):
+    with pytest.raises(SimnetError, match=f"^--scheduler: {rule}"), workers.dask_scheduler("tcp://127.0.0.1:8786"):
         pass

@@ -1,6 +1,5 @@
 """Sweeps on a real scheduler of Dask: workers, the client and the scheduler are killed in mid-sweep."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -9,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from simnet.analysis.journal import NAME
 from tests.helpers.cli import run
 from tests.helpers.dask_processes import ROOT, DaskProcesses, dask_processes, wait_until
+from tests.helpers.journals import num_written, rows
 from tests.helpers.needs import needs
 from tests.helpers.scenario_samples import pod, write
 
@@ -54,15 +53,14 @@ def _results(out: Path) -> list[bytes]:
 
 
 def _keys(out: Path) -> list[str]:
-    """Return the keys of the whole lines of a journal."""
-    return [json.loads(line)["key"] for line in (out / NAME).read_bytes().split(b"\n")[:-1]]
+    return [row.key for row in rows(out)]
 
 
 def _started(scenario: Path, dask: DaskProcesses, out: Path) -> subprocess.Popen[str]:
     """Start a sweep, and return when workers have finished some of its points."""
     process = _begun(scenario, dask.address, out)
     wait_until(
-        lambda: process.poll() is not None or ((out / NAME).exists() and len(_keys(out)) > NUM_REFUSED + 8),
+        lambda: process.poll() is not None or num_written(out) > NUM_REFUSED + 8,
         "points are finished",
     )
     assert process.poll() is None, process.communicate()
@@ -87,7 +85,7 @@ def test_a_killed_worker_loses_and_doubles_nothing(
     victim = dask.add_worker()
     process = _started(scenario, dask, tmp_path)
     victim.send_signal(signal.SIGKILL)
-    finished = len(_keys(tmp_path))
+    finished = num_written(tmp_path)
     code, told = _ended(process)
     assert (code, told.count("\n")) == (0, 1), told
     assert finished < NUM_POINTS

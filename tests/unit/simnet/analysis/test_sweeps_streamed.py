@@ -1,18 +1,18 @@
 """A streamed sweep has the points of one that is held in memory, and resumes as it does."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import simnet
-from simnet.analysis import results_file, sweep_stream, sweeps
+from simnet.analysis import results_file, sweeps
 from simnet.analysis.journal import NAME
 from simnet.core.errors import SimnetError
 from simnet.engine.result import to_json
 from simnet.engine.scenario import Scenario
 from simnet.report.frame import read_frame
+from tests.helpers.journals import rows
 from tests.helpers.needs import needs
 from tests.helpers.scenario_samples import pod, write
 
@@ -30,7 +30,7 @@ def scenario(tmp_path: Path) -> str:
 def test_the_file_holds_what_a_sweep_in_memory_finds(
     scenario: str, tmp_path: Path, window: int, simulated: list[Scenario], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep_stream, "WINDOW", window)
+    monkeypatch.setattr(sweeps, "WINDOW", window)
     path = simnet.sweep_to_parquet(scenario, AXES, output=tmp_path / "out", progress=False)
     assert len(simulated) == len({to_json(one) for one in simulated}) == 6  # the repeated ones once
     held = simnet.sweep(scenario, AXES, progress=False)
@@ -52,28 +52,29 @@ def test_a_data_frame_of_it_is_that_of_the_other_form(scenario: str, tmp_path: P
     assert flat.drop(columns=kept).isna().all(axis=None)
 
 
-def test_a_stopped_stream_goes_on_where_it_stopped(scenario: str, tmp_path: Path, simulated: list[Scenario]) -> None:
+def test_a_stopped_stream_goes_on_where_it_stopped(
+    scenario: str, tmp_path: Path, simulated: list[Scenario], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeps, "PART_S", 0)
     whole = simnet.sweep_to_parquet(scenario, AXES, output=tmp_path / "whole", progress=False).read_bytes()
-    out = tmp_path / "out"
+    out, told = tmp_path / "out", []
 
     def stop(count: int) -> None:
-        if len(_lines(out)) == 5:
+        told.append(count)
+        if len(told) == 4:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         simnet.sweep_to_parquet(scenario, AXES, output=out, progress=stop)
     assert not (out / "results.parquet").exists()
-    finished = set(_lines(out))
+    finished = set(rows(out))
+    assert len(finished) == 2 + 3
     simulated.clear()
     assert simnet.sweep_to_parquet(scenario, AXES, output=out, progress=False).read_bytes() == whole
-    keys = [json.loads(line)["key"] for line in _lines(out)]
+    keys = [row.key for row in rows(out)]
     assert len(keys) == len(set(keys)) == 6 + 2  # those that were asked for twice are there once
-    assert finished < set(_lines(out))
+    assert finished < set(rows(out))
     assert len(simulated) == 8 - len(finished)
-
-
-def _lines(out: Path) -> list[str]:
-    return (out / NAME).read_text().splitlines()
 
 
 def test_progress_counts_every_point_once(scenario: str, tmp_path: Path) -> None:

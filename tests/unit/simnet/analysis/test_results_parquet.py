@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import simnet
-from simnet.analysis import parquet_file, results_file
+from simnet.analysis import results_file
 from simnet.core.errors import SimnetError
 from simnet.engine.result import to_json
 from simnet.engine.scenario import load_experiment
@@ -58,21 +58,20 @@ def test_whole_results_come_back_with_their_question(file: Path) -> None:
 def test_a_swept_key_has_the_type_of_its_values(values: list[Any], kind: Any, tmp_path: Path) -> None:
     columns = kinds({"key": values})
     assert next(iter(columns)) == "key"
-    with (
-        (tmp_path / "a.parquet").open("wb") as out,
-        parquet_file.ParquetTable(out, {"key": columns["key"]}) as table,
-    ):
+    counted: list[int] = []
+    with (tmp_path / "a.parquet").open("wb") as out:
         run = simnet.simulate("bert_base_10gbit", draws=0)
-        points = [parquet_file.FlatPoint(plain({"key": value}, {"key": columns["key"]}), run) for value in values]
-        assert table.add(points) == len(values)
-        table.finish(_head())
-    found = parquet_file.read_columns(tmp_path / "a.parquet")
+        only = {"key": columns["key"]}
+        points = [results_file.FlatPoint(plain({"key": value}, only), run) for value in values]
+        results_file.write_parquet(out, only, points, lambda count: counted.append(count) or _head())
+    assert counted == [len(values)]
+    found = results_file.read_columns(tmp_path / "a.parquet")
     assert found.schema.field("key").type == kind
     assert len(set(map(str, found["key"].to_pylist()))) == len(values)
 
 
-def _head() -> parquet_file.ParquetHead:
-    return parquet_file.ParquetHead(version="1", name="a", question="", axes=(), num_refused=0, refused=())
+def _head() -> results_file.ParquetHead:
+    return results_file.ParquetHead(version="1", name="a", question="", axes=(), num_refused=0, refused=())
 
 
 def test_every_column_of_a_row_has_a_place_in_the_file() -> None:
@@ -89,7 +88,7 @@ def test_every_column_of_a_row_has_a_place_in_the_file() -> None:
 def test_more_points_than_figures_take_are_refused_and_rows_are_not(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet_file, "MOST_READ", 5)
+    monkeypatch.setattr(results_file, "MOST_READ", 5)
     rule = "6 points: at most 5 are read whole; choose some by simnet.report.frame.read_frame"
     with pytest.raises(SimnetError, match=rf"^{file}: {rule}$"):
         results_file.read(file)

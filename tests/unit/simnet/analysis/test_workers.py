@@ -1,14 +1,14 @@
 """Tasks on executors of any kind: few wait, results come as they are ready, and what fails is told."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import BrokenExecutor, CancelledError, Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 import simnet
-from simnet.analysis import any_executor, worker_pools
-from simnet.analysis.worker_pools import ExecutorPool, TaskFuture, run_on
+from simnet.analysis import workers
+from simnet.analysis.workers import Pool, pool_of, run_on
 from simnet.core.errors import SimnetError
 
 AXES = {"cluster.num_nodes": [2, 4]}
@@ -31,17 +31,6 @@ class Now:
         return future
 
 
-class Asked:
-    """An executor whose futures know nothing but their result, as some of older libraries."""
-
-    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> TaskFuture:
-        class Later:
-            def result(self) -> Any:
-                return work(*arguments)
-
-        return Later()
-
-
 class Held(Now):
     """An executor that does a task when it is told to."""
 
@@ -57,7 +46,7 @@ def expected() -> Any:
     return simnet.sweep("bert_base_10gbit", AXES, settings=JITTER, draws=0, progress=False)
 
 
-@pytest.mark.parametrize("make", [Now, Asked, lambda: ThreadPoolExecutor(4)])
+@pytest.mark.parametrize("make", [Now, lambda: ThreadPoolExecutor(4)])
 def test_any_executor_gives_what_one_process_gives(make: Callable[[], Any], expected: Any) -> None:
     found = simnet.sweep("bert_base_10gbit", AXES, settings=JITTER, draws=0, executor=make(), progress=False)
     assert found.to_json() == expected.to_json()
@@ -67,13 +56,28 @@ def test_any_executor_gives_what_one_process_gives(make: Callable[[], Any], expe
 def test_what_cannot_take_tasks_is_refused() -> None:
     rule = r"must have submit\(function, \*arguments\), as concurrent.futures and distributed.Client have; give one"
     with pytest.raises(SimnetError, match=f"^executor: list: {rule}"):
-        any_executor.adapted([1])
+        pool_of([1])
+
+
+def test_an_executor_with_futures_of_its_own_is_refused() -> None:
+    class Own:
+        def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Any:
+            return work
+
+    rule = "its submit must return a future of concurrent.futures; give one whose does, or a client of Dask"
+    with pytest.raises(SimnetError, match=f"^executor: Own: {rule}$"):
+        next(run_on(pool_of(Own()), twice([1]), str))
+
+
+def twice(tasks: Iterable[Any]) -> Callable[[], tuple[Any, Any] | None]:
+    """Return what makes the next task, of which nothing else is known."""
+    waiting = iter(tasks)
+    return lambda: next(((task, task) for task in waiting), None)
 
 
 def test_few_tasks_wait_however_many_there_are() -> None:
     executor = Held()
-    tasks = iter(range(100))
-    found = run_on(ExecutorPool(executor), lambda: next(tasks, None), str)
+    found = run_on(Pool(executor), twice(range(100)), str)
     seen = []
     for finished in range(100):
         if finished == 0:
@@ -102,9 +106,8 @@ def _answering(executor: Held, at_once: set[int]) -> Callable[..., Any]:
 
 def test_the_first_task_that_fails_ends_the_others() -> None:
     executor = Held()
-    tasks = iter(range(100))
     executor.submit = _answering(executor, {3})  # type: ignore[method-assign]
-    found = run_on(ExecutorPool(executor), lambda: next(tasks, None), str)
+    found = run_on(Pool(executor), twice(range(100)), str)
     assert next(found) == (3, "at once")
     executor.given[1].set_exception(ZeroDivisionError("of a strategy"))
     with pytest.raises(ZeroDivisionError, match="of a strategy"):
@@ -121,15 +124,26 @@ def test_a_broken_executor_is_told_in_a_sentence(error: Exception, what: str) ->
             raise error
 
     with pytest.raises(SimnetError, match=rf"^executor: {what}; start again with another one \(a sweep resumes\)$"):
-        next(run_on(ExecutorPool(Broken()), lambda: 1, str))
+        next(run_on(Pool(Broken()), twice([1]), str))
 
 
 def test_a_pool_is_asked_whether_results_can_still_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_pools, "CHECK_S", 0.01)
+    monkeypatch.setattr(workers, "CHECK_S", 0.01)
 
-    class Gone(ExecutorPool):
+    class Gone(Pool):
         def check(self) -> None:
             raise SimnetError("no workers")
 
     with pytest.raises(SimnetError, match=r"^no workers$"):
-        next(run_on(Gone(Held()), lambda: 1, str))
+        next(run_on(Gone(Held()), twice([1]), str))
+
+
+def test_a_task_that_was_cancelled_before_it_began_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "CHECK_S", 0.01)
+    executor = Held()
+    found = run_on(Pool(executor), twice(range(9)), str)
+    executor.submit = _answering(executor, {0})  # type: ignore[method-assign]
+    next(found)
+    executor.given[1].cancel()  # as an executor that is shut down does, without a word to those who wait
+    with pytest.raises(SimnetError, match=r"^executor: its tasks were cancelled; start again with another one"):
+        next(found)
