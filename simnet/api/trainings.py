@@ -104,7 +104,7 @@ class TargetQuestion:
         trainings, notes = _trainings(curves, scenario, metric, ranks)
         if not same_task:
             check_same_task(trainings, scenario)
-        drawn = _with_draws(scenario, num_simulations(trainings, len(rates), 0))
+        drawn = _with_draws(scenario)
         return cls(scenario=drawn, trainings=trainings, bandwidths=rates, ranks=ranks, notes=notes)
 
     @property
@@ -179,7 +179,7 @@ def _trainings(
     return load(of_files[0]), ()
 
 
-def _with_draws(scenario: Scenario, num_simulations: int) -> Scenario:
+def _with_draws(scenario: Scenario) -> Scenario:
     from simnet.engine.intervals import DRAWS
 
     draws = DRAWS if scenario.run.draws is None else scenario.run.draws

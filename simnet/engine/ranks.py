@@ -78,7 +78,7 @@ def period_of(plan: Plan, at: Numbers) -> list[RunStep]:
     return [RunStep(plan.inner, plan.inner.prices(at))] * inner.number + whole
 
 
-def run(
+def run(  # noqa: PLR0913 - what is run, and what is told of it
     steps: Sequence[RunStep],
     topology: Topology,
     slowdown: float,
@@ -197,7 +197,7 @@ def slowest_rank(ends_s: "FloatArray") -> int:
     return int((ends_s >= (1 - SAME_TIME) * ends_s.max()).argmax())
 
 
-def _spans(
+def _spans(  # noqa: PLR0913, PLR0917 - one step of one rank
     step: RunStep,
     slowdown: float,
     varied: Varied,
@@ -256,6 +256,11 @@ class _Iteration:
         self._times: dict[OperationId, CollectiveTimes] = {}
         self._met: dict[OperationId, tuple[float, float]] = {}
         self._off_s = 0.0
+        # Of ranks that run one by one: those at each collective of a group, and the ends that are planned.
+        self._ranks: list[OneRank] = []
+        self._arrived: dict[tuple[OperationId, int], dict[int, float]] = {}
+        self._planned: list[tuple[float, int, int]] = []
+        self._version: list[int] = []
 
     def run(self) -> RanksIteration:
         """Take every rank to its end, rails of one NIC until their times stand."""
@@ -356,26 +361,6 @@ class _Iteration:
 
     def _one_by_one(self) -> "FloatArray":
         """Run ranks in the order of time, which holds for any program."""
-        waiting: dict[tuple[OperationId, int], dict[int, float]] = {}
-        planned: list[tuple[float, int, int]] = []
-        version = [0] * len(self._begins_s)
-
-        def plan(rank: int) -> None:
-            version[rank] += 1
-            if (then := ranks[rank].next_s()) < NEVER:
-                heapq.heappush(planned, (then, rank, version[rank]))
-
-        def arrive(rank: int, which: OperationId, now: float) -> None:
-            group = self._times_of(which).operation.schedule.group
-            arrived = waiting.setdefault((which, group.group_id(rank)), {})
-            arrived[rank] = now
-            if len(arrived) == group.size:
-                members = sorted(arrived)
-                began_s, ends_s = self._meet_one_group(which, members, [arrived[one] for one in members], ranks)
-                for member, end_s in zip(members, ends_s, strict=True):
-                    ranks[member].meet(which, began_s, end_s)
-                    plan(member)
-
         ranks = [
             OneRank(
                 self._plan.steps,
@@ -383,32 +368,51 @@ class _Iteration:
                 self._slowdown,
                 factor=float(factor),
                 start_s=float(start_s),
-                arrive=partial(arrive, rank),
+                arrive=partial(self._arrive, rank),
             )
             for rank, (factor, start_s) in enumerate(zip(self._varied.compute, self._begins_s, strict=True))
         ]
+        self._ranks, self._arrived, self._planned, self._version = ranks, {}, [], [0] * len(ranks)
         for rank in sorted(range(len(ranks)), key=lambda one: ranks[one].now):
             ranks[rank].begin()
-            plan(rank)
-        while planned:
-            then, rank, number = heapq.heappop(planned)
-            if number == version[rank]:
+            self._wake(rank)
+        while self._planned:
+            then, rank, version = heapq.heappop(self._planned)
+            if version == self._version[rank]:
                 ranks[rank].go(then)
-                plan(rank)
+                self._wake(rank)
         for rank, one in enumerate(ranks):
             for part, seconds in one.busy_s.items():
                 self._busy_s[part][rank] += seconds
         return np.array([one.now for one in ranks])
 
+    def _wake(self, rank: int) -> None:
+        """Plan the next end of an operation of a rank, in place of what was planned."""
+        self._version[rank] += 1
+        if (then := self._ranks[rank].next_s()) < NEVER:
+            heapq.heappush(self._planned, (then, rank, self._version[rank]))
+
+    def _arrive(self, rank: int, which: OperationId, now: float) -> None:
+        """Take note that a rank has arrived at a collective; the last of its group lets it begin."""
+        group = self._times_of(which).operation.schedule.group
+        arrived = self._arrived.setdefault((which, group.group_id(rank)), {})
+        arrived[rank] = now
+        if len(arrived) == group.size:
+            members = sorted(arrived)
+            began_s, ends_s = self._meet_one_group(which, members, [arrived[one] for one in members])
+            for member, end_s in zip(members, ends_s, strict=True):
+                self._ranks[member].meet(which, began_s, end_s)
+                self._wake(member)
+
     def _meet_one_group(
-        self, which: OperationId, members: list[int], arrivals_s: list[float], ranks: Sequence[OneRank]
+        self, which: OperationId, members: list[int], arrivals_s: list[float]
     ) -> tuple[float, list[float]]:
         """Return when a group begins, and when each of its ranks is done [s].
 
         Where other streams use the same links, both get half of them until the shorter collective ends, as two flows
         without latency do.
         """
-        groups, arrived = np.array([members]), np.array([arrivals_s])
+        ranks, groups, arrived = self._ranks, np.array([members]), np.array([arrivals_s])
         computing_s = np.zeros(len(ranks))
         computing_s[members] = [ranks[one].computing_s() for one in members]
         begins_s, ends_s = self._begin(which, groups, arrived, computing_s)
@@ -424,7 +428,7 @@ class _Iteration:
                     ranks[member].lengthen(stream, together_s)
                     found[place] += together_s
                     self._comm_s[member] += 2 * together_s
-                    self._off_s = max(self._off_s, 0.0) + (together_s if place == 0 else 0.0)
+                    self._off_s += together_s if place == 0 else 0.0
         return began_s, found
 
 

@@ -9,6 +9,7 @@ Kernels share the GPU evenly, and communication slows them: with n of them each 
 let a bucket's encode wait behind the rest of backward, so that the result hung on how finely backward is cut (ADR 3).
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -98,7 +99,7 @@ class OneRank:
         spans: as of `RankRun`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a rank is given
         self,
         steps: Steps,
         prices: Sequence[Price],
@@ -350,7 +351,7 @@ def two_streams(  # noqa: PLR0913
         in_arrays: whether any number is an array.
     """
     least, largest = _of_arrays() if in_arrays or ranks else (min, max)
-    factor: Number = 1.0 if ranks is None else ranks.factor  # type: ignore[assignment] # an array stands for a number
+    factor: Any = 1.0 if ranks is None else ranks.factor
     ends: list[Any] = list(accumulate((prices[step.price] for step in program.compute), initial=0.0))
     now: Any = start_s
     done: Any = 0.0
@@ -361,31 +362,25 @@ def two_streams(  # noqa: PLR0913
             now = now + largest(ends[ready] - done, 0.0) * factor
             done, reached = largest(ends[ready], done), ready
         price: Any = prices[step.price]
-        most = ends[limit]
+        left = ends[limit] - done
         if step.sends:
-            left = (most - done) * pace
-            if ranks is not None:
-                assert program.stream is not None
-                then = ranks.meet(program.stream, place, now, left)
+            if ranks is None:
+                then = now + (price.seconds(left * pace) if isinstance(price, Pace) else price)
             else:
-                then = now + (price.seconds(left) if isinstance(price, Pace) else price)
+                then = ranks.meet(program.stream or 0, place, now, left * pace)
             if limit > reached:
-                before, done = done, least(done + (then - now) / pace, most)
+                before, done = done, least(done + (then - now) / pace, ends[limit])
                 if ranks is not None:
                     ranks.slowed(before, done)
             now = then
             continue
+        shared = least(price, left) if limit > reached else 0.0
+        now, done = now + (price + shared) * factor, done + shared
         if ranks is not None:
             ranks.computed(step.operation, price * factor)
-        if limit > reached:
-            shared = least(price, most - done)
-            now, done = now + (price + shared) * factor, done + shared
-        else:
-            now = now + price * factor
     if ranks is not None:
         for step in program.compute:
-            price = prices[step.price]
-            ranks.computed(step.operation, price * factor)
+            ranks.computed(step.operation, prices[step.price] * factor)
     return now + (ends[-1] - done) * factor
 
 
@@ -395,76 +390,95 @@ def _of_arrays() -> tuple[Any, Any]:
     return np.minimum, np.maximum
 
 
+def _computes(stream: Sequence[Step]) -> bool:
+    return any(not isinstance(step.operation, Communicate) for step in stream)
+
+
 def one_computes(steps: Steps) -> bool:
     """Tell whether at most one stream of a program computes."""
-    return sum(any(not step.sends and _may_take_time(step.operation) for step in stream) for stream in steps) <= 1
-
-
-def _may_take_time(operation: Operation) -> bool:
-    return not isinstance(operation, Communicate)
+    return sum(map(_computes, steps)) <= 1
 
 
 def sweep(
     steps: Steps, prices: Sequence[Price], slowdown: Number, *, start_s: Any = 0.0, ranks: Ranks | None = None
 ) -> Any:
-    """Return when a program is done of which `one_computes` [s]; arguments as of `two_streams`, all in arrays.
+    """Return when a program is done of which `one_computes` [s]; arguments as of `two_streams`, all in arrays."""
+    return _Sweep(steps, prices, slowdown, start_s, ranks).run()
+
+
+class _Sweep:
+    """Streams while their operations are gone through, each as soon as what it waits for is known.
 
     All collectives that compute so far allows are known before its next kernel begins, and so is what slows it.
     """
-    import numpy as np
 
-    computing = next((n for n, stream in enumerate(steps) if any(not step.sends for step in stream)), 0)
-    factor = 1.0 if ranks is None else ranks.factor
-    at, free = [0] * len(steps), [start_s] * len(steps)
-    ends: dict[tuple[int, int], Any] = {}
-    beside: list[tuple[Any, Any]] = []  # when collectives that may slow the next kernel begin and end
-    order = [*(n for n in range(len(steps)) if n != computing), computing]
+    def __init__(
+        self, steps: Steps, prices: Sequence[Price], slowdown: Number, start_s: Any, ranks: Ranks | None
+    ) -> None:
+        self._steps, self._prices, self._slowdown, self._ranks = steps, prices, slowdown, ranks
+        self._factor: Any = 1.0 if ranks is None else ranks.factor
+        self._computing = next((number for number, stream in enumerate(steps) if _computes(stream)), 0)
+        self._at, self._free = [0] * len(steps), [start_s] * len(steps)
+        self._ends: dict[tuple[int, int], Any] = {}
+        self._beside: list[tuple[Any, Any]] = []  # when collectives that may slow the next kernel begin and end
 
-    def begin(stream: int) -> Any:
-        """Return when the next operation of a stream begins; None if that is not known yet."""
-        if at[stream] == len(steps[stream]):
-            return None
-        after = steps[stream][at[stream]].after
-        if any(at[one.stream] <= one.position for one in after):
-            return None
-        now = free[stream]
-        for one in after:
-            now = np.maximum(now, ends[one.stream, one.position])
-        return now
+    def run(self) -> Any:
+        """Return when all is done."""
+        _, largest = _of_arrays()
+        order = [*(number for number in range(len(self._steps)) if number != self._computing), self._computing]
+        moved = True
+        while moved:
+            moved = False
+            for stream in order:
+                while self._is_known(stream):
+                    self._go(stream)
+                    moved = True
+                    if stream == self._computing:
+                        break
+        return functools.reduce(largest, self._free)
 
-    def run(stream: int, now: Any) -> None:
-        position = at[stream]
-        step = steps[stream][position]
-        price: Any = prices[step.price]
-        if not step.sends and isinstance(step.operation, Communicate):
+    def _is_known(self, stream: int) -> bool:
+        """Tell whether it is known when the next operation of a stream begins."""
+        at = self._at
+        if at[stream] == len(self._steps[stream]):
+            return False
+        return all(at[one.stream] > one.position for one in self._steps[stream][at[stream]].after)
+
+    def _go(self, stream: int) -> None:
+        position = self._at[stream]
+        step = self._steps[stream][position]
+        _, largest = _of_arrays()
+        now = functools.reduce(largest, (self._ends[one] for one in step.after), self._free[stream])
+        if step.sends:
+            end = self._sent(stream, position, now)
+        elif isinstance(step.operation, Communicate):
             end = now  # it sends nothing
-        elif not step.sends:
-            beside[:] = [one for one in beside if np.any(one[1] > now)]
-            end = _beside(now, price * factor, beside, slowdown)
-            if ranks is not None:
-                ranks.computed(step.operation, end - now)
         else:
-            left = uninterrupted_s(steps[computing], prices, at[computing]) * slowdown * factor
-            going_on = np.maximum(free[computing] - now, 0.0)
-            going_on = going_on + np.where(going_on > 0, left, 0.0)
-            end = now + price if ranks is None else ranks.meet(stream, position, now, going_on)
-            beside.append((now, end))
-        free[stream] = ends[stream, position] = end
-        at[stream] += 1
+            end = self._computed(step, now)
+        self._free[stream] = self._ends[stream, position] = end
+        self._at[stream] += 1
 
-    moved = True
-    while moved:
-        moved = False
-        for stream in order:
-            while (now := begin(stream)) is not None:
-                run(stream, now)
-                moved = True
-                if stream == computing:
-                    break
-    found = free[0]
-    for one in free[1:]:
-        found = np.maximum(found, one)
-    return found
+    def _sent(self, stream: int, position: int, now: Any) -> Any:
+        price: Any = self._prices[self._steps[stream][position].price]
+        ranks = self._ranks
+        end = now + price if ranks is None else ranks.meet(stream, position, now, self._going_on_s(now))
+        self._beside.append((now, end))
+        return end
+
+    def _going_on_s(self, now: Any) -> Any:
+        """Return for how long the GPU of each rank goes on to compute if nothing else happens [s]."""
+        _, largest = _of_arrays()
+        left = largest(self._free[self._computing] - now, 0.0)
+        after = uninterrupted_s(self._steps[self._computing], self._prices, self._at[self._computing])
+        return left + (left > 0) * after * self._slowdown * self._factor
+
+    def _computed(self, step: Step, now: Any) -> Any:
+        self._beside = [one for one in self._beside if (one[1] > now).any()]
+        price: Any = self._prices[step.price]
+        end = _beside(now, price * self._factor, self._beside, self._slowdown)
+        if self._ranks is not None:
+            self._ranks.computed(step.operation, end - now)
+        return end
 
 
 def uninterrupted_s(stream: Sequence[Step], prices: Sequence[Price], position: int) -> Any:
