@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from simnet.core.files import data_path, write_file
-from simnet.engine.intervals import FILE, ModelErrors, known
+from simnet.engine.intervals import ERROR_FILE, ModelErrors, model_errors
 from simnet.validation import campaign_prediction, coverage
 from simnet.validation import published as sets
 from simnet.validation.campaign_prediction import CampaignResult
@@ -117,7 +117,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write the file")
     if parser.parse_args().write:
-        write_file(data_path(*FILE), text().encode())
-        write_file(PAGE, with_rows(PAGE.read_text(encoding="utf-8"), known()).encode())
+        write_file(data_path(*ERROR_FILE), text().encode())
+        write_file(PAGE, with_rows(PAGE.read_text(encoding="utf-8"), model_errors()).encode())
     else:
         print(text(), end="")

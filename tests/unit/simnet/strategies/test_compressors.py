@@ -31,7 +31,7 @@ SAME = [
 def test_an_all_reduce_of_bytes_is_the_scatter_reduce_of_byte_grad(one, other):
     prepared = PreparedScenario(scenario(num_nodes=3))
     assert prepared.plan(one).program == prepared.plan(other).program
-    assert prepared.plan(one).streams == prepared.plan(other).streams
+    assert prepared.timed(prepared.plan(one)) == prepared.timed(prepared.plan(other))
 
 
 def test_kernels_that_were_timed_with_other_bytes_are_named():
@@ -39,7 +39,7 @@ def test_kernels_that_were_timed_with_other_bytes_are_named():
     timed = KernelTime(s_per_element=Duration(1e-12), launch_s=Duration(1e-6), options=options)
     given_ = scenario(calibration=Calibration(kernels={"byte_grad_encode": timed}))
     said = {
-        one: PreparedScenario(given_).plan(one).kernels_timed_otherwise
+        one: PreparedScenario(given_).plan(one).timed_otherwise(given_.calibration)
         for one in (Int8AllReduce(), Fp8AllReduce(), Fp8AllReduce(dtype="fp8_e5m2"))
     }
     assert list(said.values()) == [
