@@ -181,6 +181,17 @@ class TestRefused:
             Journal(tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == [OLDER]
 
+    def test_a_key_that_is_damaged_in_the_index_alone_is_refused_at_once(self, tmp_path: Path) -> None:
+        with Journal(tmp_path) as one:
+            one.append([Entry("k" * 64, b"{}", {})], 0.0)
+        content = (tmp_path / NAME).read_bytes()
+        start = content.rindex(b"k" * 64)
+        assert content.count(b"k" * 64) == 2
+        content = content[:start] + b"j" + content[start + 1 :]
+        (tmp_path / NAME).write_bytes(content)
+        with pytest.raises(SimnetError, match=rf"^{tmp_path / NAME}: is damaged, or no journal; delete the file to"):
+            Journal(tmp_path)
+
     def test_damaged_pages_are_refused_before_anything_is_written(self, tmp_path: Path) -> None:
         with Journal(tmp_path) as one:
             one.append([Entry(str(number), b"x" * 9_000, {}) for number in range(30)], 0.0)

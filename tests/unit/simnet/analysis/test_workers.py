@@ -20,6 +20,8 @@ JITTER = {"cluster.ranks_per_node": 2, "cluster.faults": [{"kind": "compute_jitt
 class Now:
     """An executor that does a task when it is given."""
 
+    _max_workers = 0
+
     def __init__(self) -> None:
         self.given: list[Future[Any]] = []
 
@@ -59,6 +61,7 @@ def test_what_a_worker_hands_back_is_done_by_another_task(monkeypatch: pytest.Mo
     monkeypatch.setattr(sweeps, "ENOUGH_S", 0)
     monkeypatch.setattr(sweeps, "TASKS_PER_WORKER", 1 / 64)  # tasks of more than the one point that is done
     executor, axes = Now(), {"cluster.num_nodes": [2, 3, 4, 5, 6, 7]}
+    executor._max_workers = 1  # so that not all points are given before it is known how long one takes
     found = simnet.sweep("bert_base_10gbit", axes, settings=JITTER, draws=0, executor=executor, progress=False)
     assert len(found.points) == len(executor.given) == 6
     assert found.points[0].result == expected.points[0].result
