@@ -92,8 +92,7 @@ class Journal:
         database = self._database
         # One process reads and writes the file at a time, so the lock is kept from here on. That also spares SQLite the
         # memory that processes share for its write-ahead log, which file systems over a network do not have: the
-        # rollback journal, the default, needs locks of the file and nothing else. The order matters: two sweeps that
-        # kept a lock before they had this one would refuse each other.
+        # rollback journal, the default, needs locks of the file and nothing else.
         database.execute("BEGIN EXCLUSIVE")
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
         database.text_factory = bytes

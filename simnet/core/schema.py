@@ -23,7 +23,8 @@ from simnet.core.units import Quantity
 T = TypeVar("T", bound=msgspec.Struct)
 Origins = Mapping[KeyPath, str]
 # What may be a whole number that no float holds: `parse_json` looks closer, which msgspec does not.
-_LONG_NUMBER = re.compile(rb"[0-9]{300}")
+# Every digit as 0, to find such a number in a tenth of the time that a pattern takes.
+_AS_ZEROS, _LONG_NUMBER = bytes.maketrans(b"123456789", b"0" * 9), b"0" * 300
 # What msgspec itself says; all else is the sentence of a struct's own check.
 _OF_MSGSPEC = re.compile(
     r"Expected `|Object (missing required|contains unknown) field `|Invalid (enum )?value ['\d-]"
@@ -99,7 +100,7 @@ def decode(struct: type[T], data: bytes, where: str) -> T:
         SimnetError: it is no JSON, or something does not fit.
     """
     try:
-        if not _LONG_NUMBER.search(data):
+        if _LONG_NUMBER not in data.translate(_AS_ZEROS):
             return msgspec.json.decode(data, type=struct, dec_hook=_read_custom)
     except (msgspec.DecodeError, ValueError, RecursionError):
         pass

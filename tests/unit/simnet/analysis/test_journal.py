@@ -118,6 +118,8 @@ class TestLock:
             assert forked(second) == 0
             first.append([B], 0.0)
         assert keys(tmp_path) == ["a", "b"]
+        with Journal(tmp_path), pytest.raises(SimnetError, match=rule):  # before it has written anything
+            Journal(tmp_path)
 
     def test_of_two_that_start_at_once_one_goes_on(self, tmp_path: Path) -> None:
         num = 4
@@ -133,6 +135,8 @@ class TestLock:
                 told.put(str(error))
 
         for turn in range(3):
+            if turn:
+                Journal(tmp_path / str(turn)).__exit__(None, None, None)  # one that is there, which is read first
             processes = [FORKED.Process(target=sweep, args=(tmp_path / str(turn),)) for _ in range(num)]
             for process in processes:
                 process.start()
@@ -177,15 +181,28 @@ class TestRefused:
             Journal(tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == [OLDER]
 
-    def test_damaged_pages_are_refused_where_they_are_read(self, tmp_path: Path) -> None:
+    def test_a_key_that_is_damaged_in_the_index_alone_is_refused_at_once(self, tmp_path: Path) -> None:
+        with Journal(tmp_path) as one:
+            one.append([Entry("k" * 64, b"{}", {})], 0.0)
+        content = (tmp_path / NAME).read_bytes()
+        start = content.rindex(b"k" * 64)
+        assert content.count(b"k" * 64) == 2
+        content = content[:start] + b"j" + content[start + 1 :]
+        (tmp_path / NAME).write_bytes(content)
+        with pytest.raises(SimnetError, match=rf"^{tmp_path / NAME}: is damaged, or no journal; delete the file to"):
+            Journal(tmp_path)
+
+    def test_damaged_pages_are_refused_before_anything_is_written(self, tmp_path: Path) -> None:
         with Journal(tmp_path) as one:
             one.append([Entry(str(number), b"x" * 9_000, {}) for number in range(30)], 0.0)
         size = (tmp_path / NAME).stat().st_size
         with (tmp_path / NAME).open("r+b") as file:
             file.seek(4096)
             file.write(bytes(size - 4096))
+        content = (tmp_path / NAME).read_bytes()
         with pytest.raises(SimnetError, match=rf"^{tmp_path / NAME}: is damaged, or no journal; delete the file to"):
-            Journal(tmp_path).place_of("7")
+            Journal(tmp_path)
+        assert (tmp_path / NAME).read_bytes() == content
 
     def test_a_pipe_or_a_device_is_no_journal(self, tmp_path: Path) -> None:
         for name in ("pipe", "device"):

@@ -112,6 +112,18 @@ class TestRun:
         assert sweeps.run(points, jobs=2) == expected
         assert len(simulated) == 1  # the probe
 
+    def test_points_of_one_cluster_shape_follow_each_other(
+        self, experiment: Experiment, simulated: list[Scenario]
+    ) -> None:
+        sweeps.run(expand(experiment))
+        assert [scenario.cluster.num_nodes for scenario in simulated] == [1, 1, 2, 2, 4, 4]
+
+    def test_results_share_the_scenarios_of_their_points(self, experiment: Experiment, tmp_path: Path) -> None:
+        points = expand(experiment)
+        for _ in range(2):
+            results = sweeps.run(points, tmp_path)
+            assert all(result.scenario is point.scenario for result, point in zip(results, points, strict=True))
+
     def test_the_same_scenario_is_simulated_once(self, tmp_path: Path, simulated: list[Scenario]) -> None:
         axes = {"cluster": [pod()["cluster"], pod()["cluster"]]}
         base = load_experiment(str(write(tmp_path / "pod.toml", pod())), axes=axes)

@@ -7,10 +7,10 @@ import pytest
 
 import simnet
 from simnet.analysis import results_file, sweeps
-from simnet.analysis.journal import NAME
+from simnet.analysis.journal import NAME, Journal
 from simnet.core.errors import SimnetError
 from simnet.engine.result import to_json
-from simnet.engine.scenario import Scenario
+from simnet.engine.scenario import Scenario, load_experiment
 from simnet.report.frame import read_frame
 from tests.helpers.journals import rows
 from tests.helpers.needs import needs
@@ -75,6 +75,18 @@ def test_a_stopped_stream_goes_on_where_it_stopped(
     assert len(keys) == len(set(keys)) == 6 + 2  # those that were asked for twice are there once
     assert finished < set(rows(out))
     assert len(simulated) == 8 - len(finished)
+
+
+def test_a_point_that_comes_again_was_not_there_before(
+    scenario: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeps, "WINDOW", 1)
+    experiment = load_experiment(scenario, axes={NODES: [1, 2, 1]})
+    for before in (0, 3):
+        with Journal(tmp_path / "out") as journal:
+            sweep = sweeps.streamed(experiment, journal)
+            sweep.simulate()
+            assert sweep.num_before == before
 
 
 def test_progress_counts_every_point_once(scenario: str, tmp_path: Path) -> None:

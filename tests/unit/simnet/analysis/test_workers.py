@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import BrokenExecutor, CancelledError, Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import simnet
-from simnet.analysis import workers
+from simnet.analysis import sweeps, workers
 from simnet.analysis.workers import Pool, pool_of, run_on
 from simnet.core.errors import SimnetError
+from tests.helpers.journals import rows
 
 AXES = {"cluster.num_nodes": [2, 4]}
 JITTER = {"cluster.ranks_per_node": 2, "cluster.faults": [{"kind": "compute_jitter", "cv": 0.05}], "run.iterations": 2}
@@ -17,6 +19,8 @@ JITTER = {"cluster.ranks_per_node": 2, "cluster.faults": [{"kind": "compute_jitt
 
 class Now:
     """An executor that does a task when it is given."""
+
+    _max_workers = 0
 
     def __init__(self) -> None:
         self.given: list[Future[Any]] = []
@@ -51,6 +55,29 @@ def test_any_executor_gives_what_one_process_gives(make: Callable[[], Any], expe
     found = simnet.sweep("bert_base_10gbit", AXES, settings=JITTER, draws=0, executor=make(), progress=False)
     assert found.to_json() == expected.to_json()
     assert any(len(set(run.result.iterations_s)) > 1 for run in found)
+
+
+def test_what_a_worker_hands_back_is_done_by_another_task(monkeypatch: pytest.MonkeyPatch, expected: Any) -> None:
+    monkeypatch.setattr(sweeps, "ENOUGH_S", 0)
+    monkeypatch.setattr(sweeps, "TASKS_PER_WORKER", 1 / 64)  # tasks of more than the one point that is done
+    executor, axes = Now(), {"cluster.num_nodes": [2, 3, 4, 5, 6, 7]}
+    executor._max_workers = 1  # so that not all points are given before it is known how long one takes
+    found = simnet.sweep("bert_base_10gbit", axes, settings=JITTER, draws=0, executor=executor, progress=False)
+    assert len(found.points) == len(executor.given) == 6
+    assert found.points[0].result == expected.points[0].result
+
+
+def test_what_only_a_worker_refuses_is_told_and_not_kept(tmp_path: Path) -> None:
+    class Lacking(Now):
+        def submit(self, work: Callable[..., Any], /, task: Any) -> Any:
+            future = super().submit(work, task)
+            future._result = future.result()._replace(outcomes=["/data/a.json: no such file"])
+            return future
+
+    rule = "refused by a worker, not here; name files by absolute paths, on a disk that all workers share"
+    with pytest.raises(SimnetError, match=f"^/data/a.json: no such file: {rule}$"):
+        simnet.sweep("bert_base_10gbit", AXES, draws=0, executor=Lacking(), output=tmp_path, progress=False)
+    assert rows(tmp_path) == []
 
 
 def test_what_cannot_take_tasks_is_refused() -> None:
