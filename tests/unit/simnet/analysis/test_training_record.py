@@ -68,7 +68,7 @@ def test_draws_and_seeds_make_the_interval() -> None:
     found = trained_as(trainings(curve("own", 0, 2.0), own=own), own)
     assert found is not None
     drawn = [TimedStages(StageTimes(step_s), 1.0) for step_s in (0.25, 0.5, 1.0)]
-    speedup = found.record("task", TimedSystem(USUAL, drawn, USUAL._replace(baseline_s=0.5)), errors=[1.0] * 3).speedup
+    speedup = found.record("task", TimedSystem(USUAL, drawn, USUAL._replace(baseline_s=0.5)), error=1.0).speedup
     assert speedup is not None
     assert speedup.interval == (3.0, 12.0)
     assert (speedup.value, speedup.if_kernels_slow) == (6.0, 3.0)
