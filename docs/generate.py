@@ -33,7 +33,7 @@ from simnet.collectives import algorithms
 from simnet.core import files, parsing, templates, units
 from simnet.core.bounded_types import Precision
 from simnet.core.registry import tag_of
-from simnet.engine import result, scenario, step_times
+from simnet.engine import result, scenario
 from simnet.report import card_page
 from simnet.strategies import step_file
 from simnet.validation.lab import campaign
@@ -77,9 +77,9 @@ STRUCTS: dict[type[Struct], str] = {
     result.RankWaits: "results.md#waits",
     result.LateRank: "results.md#waits",
     availability.Availability: "results.md#availability",
-    step_times.LostTime: "results.md#lost_time",
-    step_times.LostToFault: "results.md#lost_time",
-    step_times.StepTimes: "results.md#lost_time",
+    result.LostTime: "results.md#lost_time",
+    result.LostToFault: "results.md#lost_time",
+    result.StepTimes: "results.md#lost_time",
     result.SweepResult: "results.md#a-sweep",
     result.SweptAxis: "results.md#a-sweep",
     result.PointResult: "results.md#a-sweep",

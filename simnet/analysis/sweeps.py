@@ -323,7 +323,7 @@ class Sweep:
         return point if is_new else None
 
 
-class Part(NamedTuple):
+class TaskPart(NamedTuple):
     """Points that were simulated together, by their keys, with what they came to and how long that took."""
 
     keys: Sequence[str]
@@ -368,14 +368,14 @@ def _shape(point: SweepPoint) -> tuple[int, int]:
     return point.scenario.cluster.num_nodes, point.scenario.cluster.ranks_per_node
 
 
-def _here_or_in_workers(queue: _Queue, jobs: int) -> Generator[Part, None, None]:
+def _here_or_in_workers(queue: _Queue, jobs: int) -> Generator[TaskPart, None, None]:
     """Simulate some points here to see how long they take, and the rest in workers if that pays."""
     taken_s, num_done = 0.0, 0
     while chunk := queue.smallest(CHUNK):
         with closing(_timed(run_points([point.scenario for point in chunk]), PART_S)) as parts:
             for outcomes, seconds in parts:
                 done, chunk = chunk[: len(outcomes)], chunk[len(outcomes) :]
-                yield Part([point.key for point in done], outcomes, seconds)
+                yield TaskPart([point.key for point in done], outcomes, seconds)
                 taken_s, num_done = taken_s + seconds, num_done + len(done)
                 left_s = (queue.num_left + len(chunk)) * taken_s / num_done
                 if jobs > 1 and taken_s > PROBE_S and left_s > WORKERS_PAY_S:
@@ -408,7 +408,7 @@ class SweepTask(NamedTuple):
     scenarios: tuple[Scenario, ...]
 
 
-def simulate_task(task: SweepTask) -> Part:
+def simulate_task(task: SweepTask) -> TaskPart:
     """Simulate the first scenarios of a task, in a worker: all, unless they take too long together.
 
     Raises:
@@ -418,10 +418,12 @@ def simulate_task(task: SweepTask) -> Part:
         raise SimnetError(f"{socket.gethostname()}: a worker has {other}: install the same on all workers")
     with rare_looks_for_circles(), closing(_timed(run_points(task.scenarios), ENOUGH_S)) as parts:
         outcomes, seconds = next(parts)
-    return Part(task.keys[: len(outcomes)], outcomes, seconds)
+    return TaskPart(task.keys[: len(outcomes)], outcomes, seconds)
 
 
-def _on_pool(pool: Pool, queue: _Queue, point_s: float | None, *, is_elsewhere: bool) -> Generator[Part, None, None]:
+def _on_pool(
+    pool: Pool, queue: _Queue, point_s: float | None, *, is_elsewhere: bool
+) -> Generator[TaskPart, None, None]:
     """Simulate what is in a queue; the first tasks are of one point each where nobody knows how long it takes."""
     computing = code_hash.computing()
 

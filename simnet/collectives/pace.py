@@ -1,7 +1,7 @@
 """A collective over links that are slower while the GPUs at their ends compute, as where copies need their memory.
 
 Its legs are followed from one change of the GPU to the next (`SlowedCollective`), or at once where it is known for how
-long the GPU goes on (`Pace.seconds`).
+long the GPU goes on (`OverlappedCost.seconds`).
 """
 
 from typing import NamedTuple
@@ -29,7 +29,7 @@ class Leg(NamedTuple):
     rates: tuple[Number, Number] = (_NEVER, _NEVER)
 
 
-class Pace(NamedTuple):
+class OverlappedCost(NamedTuple):
     """What a collective takes, once it is known how long the GPU computes meanwhile.
 
     Attributes:
@@ -50,7 +50,7 @@ class Pace(NamedTuple):
         return largest(now, self.host_s)
 
 
-def price(topology: Topology, schedule: Schedule, message_bytes: float) -> Number | Pace:
+def price(topology: Topology, schedule: Schedule, message_bytes: float) -> Number | OverlappedCost:
     """Return what a collective takes [s], or what tells it where it matters what the GPU does meanwhile.
 
     Raises:
@@ -63,9 +63,9 @@ def price(topology: Topology, schedule: Schedule, message_bytes: float) -> Numbe
     return pace(topology, schedule, message_bytes)
 
 
-def pace(topology: Topology, schedule: Schedule, message_bytes: float) -> Pace:
+def pace(topology: Topology, schedule: Schedule, message_bytes: float) -> OverlappedCost:
     """Return what tells how long a collective takes."""
-    return Pace(
+    return OverlappedCost(
         link_loads.launch_s(topology, schedule),
         tuple(
             tuple(_leg(topology, load) for load in phase)
@@ -101,7 +101,7 @@ class SlowedCollective:
         next_s: when its present phase ends if the GPU goes on as now [s].
     """
 
-    def __init__(self, pace: Pace, start_s: float) -> None:
+    def __init__(self, pace: OverlappedCost, start_s: float) -> None:
         self._phases = iter(pace.phases)
         self._until_s = start_s + pace.host_s
         self._computing = False

@@ -16,7 +16,7 @@ from simnet.cluster.hardware import LinkId, LinkKind
 from simnet.cluster.schedule import Group, Schedule
 from simnet.cluster.topology import Topology, path, without_faults
 from simnet.collectives import link_loads, pace, pipelines
-from simnet.collectives.pace import Pace
+from simnet.collectives.pace import OverlappedCost
 from simnet.collectives.pipelines import rails_per_node
 from simnet.collectives.representatives import TX
 from simnet.engine import hops
@@ -170,7 +170,7 @@ class CollectiveTimes:
 
 
 @lru_cache(maxsize=4096)
-def _paced(topology: Topology, schedule: Schedule, message_bytes: float) -> Pace:
+def _paced(topology: Topology, schedule: Schedule, message_bytes: float) -> OverlappedCost:
     return pace.pace(topology, schedule, message_bytes)
 
 

@@ -19,7 +19,7 @@ from simnet.core.errors import SimnetError
 from simnet.core.lanes import Number, UnlikeLanesError, stacked
 from simnet.core.registry import is_foreign
 from simnet.engine import recurrence
-from simnet.engine.recurrence import Price, Step, Steps, TwoStreams
+from simnet.engine.recurrence import Price, PricedStep, Steps, TwoStreams
 from simnet.engine.timeline import Streams, TimedOperation, Timeline, make_span, make_timeline
 from simnet.strategies import Strategy
 from simnet.strategies.base import kernel_costs_of
@@ -33,7 +33,7 @@ LEAST_LANES = 12
 """From as many on one pass over arrays takes less time than one pass each."""
 
 
-class Numbers(NamedTuple):
+class PlanNumbers(NamedTuple):
     """What gives the parts of a plan their times: one scenario's, or a draw's.
 
     Attributes:
@@ -59,7 +59,7 @@ class Numbers(NamedTuple):
 
 
 class _Mixed(float):
-    """A time that knows how much of each of `Numbers.times` is in it, through sums, and products with plain numbers."""
+    """A time that knows how much of each of `PlanNumbers.times` is in it, through sums and products."""
 
     parts: tuple[float, ...]
 
@@ -121,13 +121,13 @@ def is_fixed(strategy: Strategy) -> bool:
 
 
 class _ComputePart(NamedTuple):
-    """Compute of a program: how much of each of `Numbers.times` it takes, by its place there."""
+    """Compute of a program: how much of each of `PlanNumbers.times` it takes, by its place there."""
 
     parts: tuple[tuple[int, float], ...]
     is_update: bool
 
 
-class Plan:
+class StrategyPlan:
     """A strategy's program on a scenario, its operations numbered by what they take.
 
     Attributes:
@@ -147,9 +147,9 @@ class Plan:
         self._numbers: dict[object, int] = {None: NO_TIME}
         self._priced: list[Communicate | Kernel | _ComputePart] = []
         self.steps: Steps = tuple(tuple(map(self._step, stream)) for stream in program.streams)
-        self.inner = Plan(strategy, program.inner.program) if program.inner else None
+        self.inner = StrategyPlan(strategy, program.inner.program) if program.inner else None
 
-    def _step(self, operation: Operation) -> Step:
+    def _step(self, operation: Operation) -> PricedStep:
         key: object
         part: Communicate | Kernel | _ComputePart
         if isinstance(operation, Communicate):
@@ -163,7 +163,7 @@ class Plan:
         number = self._numbers.setdefault(key, len(self._priced) + 1)
         if number > len(self._priced):
             self._priced.append(part)
-        return Step(number != NO_TIME and isinstance(operation, Communicate), number, operation.after, operation)
+        return PricedStep(number != NO_TIME and isinstance(operation, Communicate), number, operation.after, operation)
 
     @cached_property
     def two_streams(self) -> TwoStreams | None:
@@ -176,7 +176,7 @@ class Plan:
         own = tuple(one for one in self._priced if isinstance(one, Communicate))
         return own + (self.inner.collectives if self.inner else ())
 
-    def prices(self, at: Numbers) -> list[Price]:
+    def prices(self, at: PlanNumbers) -> list[Price]:
         """Return the seconds of every distinct part."""
         moved = updates_parameters(self._costs, at.calibration)
         return self._prices(at.times, at.topology, lambda one: self._kernel_s(one, at.calibration), moved=moved)
@@ -198,7 +198,7 @@ class Plan:
                 found.append(sum((of_it * times[place] for place, of_it in parts), 0.0))
         return found
 
-    def iteration_s(self, at: Numbers) -> float:
+    def iteration_s(self, at: PlanNumbers) -> float:
         """Return the mean iteration of the period where all ranks are alike [s].
 
         Raises:
@@ -207,7 +207,7 @@ class Plan:
         own_s = self._total_s(self.prices(at), at.slowdown)
         return float(self._of_period(own_s, lambda inner: inner.iteration_s(at)))
 
-    def iterations_s(self, lanes: Sequence[Numbers], *, in_arrays: bool = True) -> list[float]:
+    def iterations_s(self, lanes: Sequence[PlanNumbers], *, in_arrays: bool = True) -> list[float]:
         """Return the same for many, in one pass where they differ in numbers alone.
 
         Args:
@@ -220,7 +220,7 @@ class Plan:
         found = self._together(lanes) if in_arrays and len(lanes) >= LEAST_LANES else None
         return [self.iteration_s(at) for at in lanes] if found is None else found
 
-    def _together(self, lanes: Sequence[Numbers]) -> list[float] | None:
+    def _together(self, lanes: Sequence[PlanNumbers]) -> list[float] | None:
         import numpy as np
 
         if self.two_streams is None and (lanes[0].topology.compute_slows_links or not self.can_sweep):
@@ -237,7 +237,7 @@ class Plan:
         found: list[float] = np.broadcast_to(whole_s, len(lanes)).tolist()
         return found
 
-    def prices_of(self, lanes: Sequence[Numbers]) -> list[Price] | None:
+    def prices_of(self, lanes: Sequence[PlanNumbers]) -> list[Price] | None:
         """Return the prices in many lanes, arrays where they differ; None where more differs than numbers."""
 
         def kernel_s(kernel: Kernel) -> Number:
@@ -250,7 +250,7 @@ class Plan:
         except UnlikeLanesError:
             return None
 
-    def _of_period(self, own_s: Any, of_inner: "Callable[[Plan], Any]") -> Any:
+    def _of_period(self, own_s: Any, of_inner: "Callable[[StrategyPlan], Any]") -> Any:
         """Return the mean step of a period, of which the streams take so long."""
         inner = self.program.inner
         if inner is not None and self.inner is not None:
@@ -273,7 +273,7 @@ class Plan:
         are_apart = not any(recurrence.share_links(a, b) for some, others in pairs for a in some for b in others)
         return recurrence.one_computes(self.steps) and are_apart
 
-    def timeline(self, at: Numbers) -> Timeline:
+    def timeline(self, at: PlanNumbers) -> Timeline:
         """Return one iteration of the rank that stands for all, the mean one of the period.
 
         Raises:
@@ -315,7 +315,7 @@ class Plan:
         return float(self._of_period(sent, lambda inner: inner.nic_bytes_per_node(topology)))
 
 
-def _timed(step: Step, price: Price) -> TimedOperation:
+def _timed(step: PricedStep, price: Price) -> TimedOperation:
     operation = step.operation
     if isinstance(operation, Communicate):
         return operation

@@ -13,7 +13,7 @@ from simnet.cluster.hardware import Cluster
 from simnet.cluster.topology import Topology
 from simnet.collectives import link_loads
 from simnet.core.errors import SimnetError
-from simnet.engine.plan import Numbers, Plan, program_of
+from simnet.engine.plan import PlanNumbers, StrategyPlan, program_of
 from simnet.engine.recurrence import LinksAreSharedError
 from simnet.engine.scenario import Scenario
 from simnet.engine.timeline import Streams, Timeline, collectives_of
@@ -47,20 +47,20 @@ class PreparedScenario:
         self.step: Step = replace(step, micro_batches=scenario.grad_accumulation)
         self.fidelity = _fidelity(scenario, self.topology)
         self._on_progress = on_progress
-        self._plans: dict[Strategy, Plan] = {}
+        self._plans: dict[Strategy, StrategyPlan] = {}
 
-    def plan(self, strategy: Strategy) -> Plan:
+    def plan(self, strategy: Strategy) -> StrategyPlan:
         """Return the program of a strategy, made once."""
         if strategy not in self._plans:
             self.check(strategy)
             # Whoever chooses an algorithm, as NCCL's tuner does, knows of no fault.
             usual = topologies.without_faults(self.topology_of(strategy))
-            self._plans[strategy] = Plan(strategy, program_of(strategy, self.step, usual))
+            self._plans[strategy] = StrategyPlan(strategy, program_of(strategy, self.step, usual))
         return self._plans[strategy]
 
-    def numbers(self, strategy: Strategy) -> Numbers:
+    def numbers(self, strategy: Strategy) -> PlanNumbers:
         """Return what gives the parts of a strategy's plan their times."""
-        return Numbers(self.step, self.topology_of(strategy), self.scenario.calibration)
+        return PlanNumbers(self.step, self.topology_of(strategy), self.scenario.calibration)
 
     def check(self, strategy: Strategy) -> None:
         """Refuse a strategy that the cluster's GPU cannot run, where its data sheet is known.
@@ -80,7 +80,7 @@ class PreparedScenario:
             self._topologies[kind] = topologies.build(self._cluster, calibration, kind)
         return self._topologies[kind]
 
-    def run(self, plan: Plan) -> Timeline:
+    def run(self, plan: StrategyPlan) -> Timeline:
         """Run one iteration, the mean one of a period where steps are not all alike.
 
         Raises:
@@ -95,7 +95,7 @@ class PreparedScenario:
         self.checked_s(timeline.iteration_s)
         return timeline
 
-    def iteration_s(self, plan: Plan) -> float:
+    def iteration_s(self, plan: StrategyPlan) -> float:
         """Return the time of an iteration, as `run` does but for rounding [s].
 
         Raises:
@@ -110,11 +110,11 @@ class PreparedScenario:
             return self.run(plan).iteration_s
         return self.checked_s(self._run_ranks(plan, with_spans=False).iteration_s)
 
-    def timed(self, plan: Plan) -> Streams:
+    def timed(self, plan: StrategyPlan) -> Streams:
         """Return the operations of a program with their seconds."""
         return plan.timed(plan.prices(self.numbers(plan.strategy)))
 
-    def ends_apart(self, plan: Plan) -> bool:
+    def ends_apart(self, plan: StrategyPlan) -> bool:
         """Tell whether some collective leaves ranks that are alike at different times, so that each is simulated.
 
         Not where one node was asked to stand for all, or where that is more than can be looked at.
@@ -123,7 +123,7 @@ class PreparedScenario:
         most = max((one.schedule.num_rounds for one in bounds), default=0) * self.topology.world_size
         return bool(bounds) and self.scenario.run.fidelity == "auto" and most <= link_loads.MOST_FOLLOWED
 
-    def _run_alike(self, plan: Plan) -> Timeline:
+    def _run_alike(self, plan: StrategyPlan) -> Timeline:
         """Run the rank that stands for all."""
         at = self.numbers(plan.strategy)
         try:
@@ -137,7 +137,7 @@ class PreparedScenario:
             off_s=link_loads.UNEVEN * timeline.comm_s if is_bound else 0.0,
         )
 
-    def _on_the_clock(self, plan: Plan, at: Numbers) -> Timeline:
+    def _on_the_clock(self, plan: StrategyPlan, at: PlanNumbers) -> Timeline:
         """Run the rank that stands for all on SimPy's clock, where its streams share links."""
         from simnet.engine import exact
 
@@ -160,7 +160,7 @@ class PreparedScenario:
             )
         return iteration_s
 
-    def _run_ranks(self, plan: Plan, *, with_spans: bool = True) -> Timeline:
+    def _run_ranks(self, plan: StrategyPlan, *, with_spans: bool = True) -> Timeline:
         """Run every rank, collectives as wholes."""
         from simnet.engine import ranks
 
@@ -169,7 +169,7 @@ class PreparedScenario:
         variation = self._variation(at.topology)
         return ranks.run(steps, at.topology, at.slowdown, variation, self._on_progress, with_spans=with_spans)
 
-    def _run_exact(self, plan: Plan) -> Timeline:
+    def _run_exact(self, plan: StrategyPlan) -> Timeline:
         """Run every rank and every send.
 
         Raises:
@@ -197,20 +197,20 @@ class PreparedScenario:
 
         return Variation(topology, self.scenario.run.seed)
 
-    def num_periods(self, plan: Plan) -> int:
+    def num_periods(self, plan: StrategyPlan) -> int:
         """Return how many periods hold as many iterations as asked for."""
         return -(-self.scenario.num_iterations // plan.program.period)
 
-    def num_steps(self, plan: Plan) -> int:
+    def num_steps(self, plan: StrategyPlan) -> int:
         """Return how many steps run one after the other."""
         inner = plan.program.inner
         return self.num_periods(plan) * (1 + (inner.number if inner else 0))
 
-    def num_sends(self, plan: Plan) -> int:
+    def num_sends(self, plan: StrategyPlan) -> int:
         """Return about how many sends all iterations have."""
         return self.num_rounds(plan) * self.topology.world_size
 
-    def num_rounds(self, plan: Plan) -> int:
+    def num_rounds(self, plan: StrategyPlan) -> int:
         """Return how many rounds a rank goes through in all iterations."""
         return plan.program.num_rounds * self.num_periods(plan)
 
@@ -266,7 +266,7 @@ def _fidelity(scenario: Scenario, topology: Topology) -> str:
     return "grouped" if topology.leaves_are_filled else "exact"
 
 
-def _is_regular(plan: Plan) -> bool:
+def _is_regular(plan: StrategyPlan) -> bool:
     """Tell whether no two collectives of a program ever use the same links."""
     from simnet.engine.exact import never_share_links
 

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from simnet.cluster.topology import Topology
 from simnet.engine import recurrence
 from simnet.engine.collective_times import Changes, CollectiveTimes, ends_as_usual, group_order, rank_times
-from simnet.engine.plan import Numbers, Plan
+from simnet.engine.plan import PlanNumbers, StrategyPlan
 from simnet.engine.random_factors import Variation, Varied
-from simnet.engine.recurrence import NEVER, SAME_TIME, OneRank, Price, Ranks
+from simnet.engine.recurrence import NEVER, SAME_TIME, MeetingRanks, OneRank, Price
 from simnet.engine.result import LateRank, RankWaits, Span
 from simnet.engine.shared_nics import SharedNics
 from simnet.engine.timeline import ITERATION_PARTS, Timeline, collectives_of, make_span, make_timeline
@@ -65,12 +65,12 @@ class RunStep(NamedTuple):
         num_steps: optimizer steps in it.
     """
 
-    plan: Plan
+    plan: StrategyPlan
     prices: Sequence[Price]
     num_steps: int = 1
 
 
-def period_of(plan: Plan, at: Numbers) -> list[RunStep]:
+def period_of(plan: StrategyPlan, at: PlanNumbers) -> list[RunStep]:
     """Return what runs in one period of a plan."""
     inner, whole = plan.program.inner, [RunStep(plan, plan.prices(at), plan.program.num_steps)]
     if inner is None or plan.inner is None:
@@ -119,7 +119,7 @@ def run(  # noqa: PLR0913 - what is run, and what is told of it
     return tally.timeline(_spans(step, slowdown, varied, met, float(starts_s[rank]), rank), "grouped")
 
 
-def draws_s(plan: Plan, lanes: Sequence[Numbers], factor: "FloatArray") -> list[float] | None:
+def draws_s(plan: StrategyPlan, lanes: Sequence[PlanNumbers], factor: "FloatArray") -> list[float] | None:
     """Return the mean step of a period in each of many draws, all ranks of all draws at once [s].
 
     Rails of one NIC have their part of it throughout; what several draws have in common, a ratio, hardly knows.
@@ -150,7 +150,7 @@ def draws_s(plan: Plan, lanes: Sequence[Numbers], factor: "FloatArray") -> list[
                 return None
             prices[id(one)] = [price if isinstance(price, float) else _column(price) for price in found]
         meet = partial(_meet_in_draws, one, prices[id(one)], [one.topology for one in lanes])
-        ranks = Ranks(factor, meet, lambda *_: None, lambda *_: None)
+        ranks = MeetingRanks(factor, meet, lambda *_: None, lambda *_: None)
         if one.two_streams is not None:
             ends_s = recurrence.two_streams(one.two_streams, prices[id(one)], slowdown, start_s=starts_s, ranks=ranks)
         else:
@@ -165,7 +165,7 @@ def _column(values: Any) -> Any:
 
 
 def _meet_in_draws(  # noqa: PLR0913, PLR0917 - what all collectives share, and one of them
-    plan: Plan,
+    plan: StrategyPlan,
     prices: Sequence[Price],
     topologies: Sequence[Topology],
     stream: int,
@@ -187,7 +187,7 @@ def _meet_in_draws(  # noqa: PLR0913, PLR0917 - what all collectives share, and 
     return np.asarray(starts_s + taken_s)
 
 
-def num_collectives(plan: Plan) -> int:
+def num_collectives(plan: StrategyPlan) -> int:
     """Return the collectives of a program, in the order of which factors on them are drawn."""
     return sum(1 for _ in collectives_of(plan.program.streams))
 
@@ -283,7 +283,7 @@ class _Iteration:
 
     def _once(self) -> "FloatArray":
         plan, factor = self._plan, self._varied.compute
-        ranks = Ranks(factor, self._meet, self._computed, self._slowed)
+        ranks = MeetingRanks(factor, self._meet, self._computed, self._slowed)
         given = self._prices, self._slowdown
         if plan.two_streams is not None:
             ends_s = recurrence.two_streams(plan.two_streams, *given, start_s=self._begins_s, ranks=ranks)
@@ -387,7 +387,7 @@ class _Iteration:
         return np.array([one.now for one in ranks])
 
     def _wake(self, rank: int) -> None:
-        """Plan the next end of an operation of a rank, in place of what was planned."""
+        """StrategyPlan the next end of an operation of a rank, in place of what was planned."""
         self._version[rank] += 1
         if (then := self._ranks[rank].next_s()) < NEVER:
             heapq.heappush(self._planned, (then, rank, self._version[rank]))

@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simnet.cluster.schedule import Group
-from simnet.collectives.pace import Pace, SlowedCollective
+from simnet.collectives.pace import OverlappedCost, SlowedCollective
 from simnet.core.lanes import Number
 from simnet.strategies.program import Communicate, Operation, OperationId
 
@@ -28,7 +28,7 @@ SAME_TIME = 1e-12
 """Relative: what ends so near each other ends together, as on SimPy's clock."""
 
 
-class Step(NamedTuple):
+class PricedStep(NamedTuple):
     """An operation with its price left open.
 
     Attributes:
@@ -44,8 +44,8 @@ class Step(NamedTuple):
     operation: Operation
 
 
-Steps = tuple[tuple[Step, ...], ...]
-Price = Number | Pace
+Steps = tuple[tuple[PricedStep, ...], ...]
+Price = Number | OverlappedCost
 """Seconds, or what tells them once it is known how long the GPU computes meanwhile."""
 
 
@@ -229,7 +229,7 @@ class OneRank:
             one.set_computing(self.now, is_computing=self._kernels > 0)
             self._until[stream] = one.next_s
 
-    def _start(self, stream: int, step: Step) -> bool:
+    def _start(self, stream: int, step: PricedStep) -> bool:
         """Start an operation; tell whether it takes any time."""
         price: Any = self._prices[step.price]
         if not step.sends:
@@ -243,13 +243,13 @@ class OneRank:
             self._arrive(OperationId(stream, self._ended[stream]), self.now)
             return True
         self._check_links(step)
-        if isinstance(price, Pace):
+        if isinstance(price, OverlappedCost):
             self._slowed[stream] = SlowedCollective(price, self.now)
             price = self._slowed[stream].next_s - self.now
         self._until[stream] = self.now + price
         return True
 
-    def _check_links(self, step: Step) -> None:
+    def _check_links(self, step: PricedStep) -> None:
         assert isinstance(step.operation, Communicate)
         for stream, until in enumerate(self._until):
             if until < NEVER:
@@ -270,7 +270,7 @@ class Turn(NamedTuple):
     """
 
     place: int
-    step: Step
+    step: PricedStep
     ready: int
     limit: int
 
@@ -285,7 +285,7 @@ class TwoStreams(NamedTuple):
     """
 
     stream: int | None
-    compute: tuple[Step, ...]
+    compute: tuple[PricedStep, ...]
     turns: tuple[Turn, ...]
 
 
@@ -310,7 +310,7 @@ def as_two_streams(steps: Steps) -> TwoStreams | None:
     return TwoStreams(comm, compute, tuple(turns))
 
 
-class Ranks(NamedTuple):
+class MeetingRanks(NamedTuple):
     """Ranks that wait for each other, each a lane of arrays.
 
     Attributes:
@@ -334,7 +334,7 @@ def two_streams(  # noqa: PLR0913
     slowdown: Number,
     *,
     start_s: Any = 0.0,
-    ranks: Ranks | None = None,
+    ranks: MeetingRanks | None = None,
     in_arrays: bool = False,
 ) -> Any:
     """Return when a program is done [s].
@@ -365,7 +365,7 @@ def two_streams(  # noqa: PLR0913
         left = ends[limit] - done
         if step.sends:
             if ranks is None:
-                then = now + (price.seconds(left * pace) if isinstance(price, Pace) else price)
+                then = now + (price.seconds(left * pace) if isinstance(price, OverlappedCost) else price)
             else:
                 then = ranks.meet(program.stream or 0, place, now, left * pace)
             if limit > reached:
@@ -390,7 +390,7 @@ def _of_arrays() -> tuple[Any, Any]:
     return np.minimum, np.maximum
 
 
-def _computes(stream: Sequence[Step]) -> bool:
+def _computes(stream: Sequence[PricedStep]) -> bool:
     return any(not isinstance(step.operation, Communicate) for step in stream)
 
 
@@ -400,27 +400,27 @@ def one_computes(steps: Steps) -> bool:
 
 
 def sweep(
-    steps: Steps, prices: Sequence[Price], slowdown: Number, *, start_s: Any = 0.0, ranks: Ranks | None = None
+    steps: Steps, prices: Sequence[Price], slowdown: Number, *, start_s: Any = 0.0, ranks: MeetingRanks | None = None
 ) -> Any:
     """Return when a program is done of which `one_computes` [s]; arguments as of `two_streams`, all in arrays."""
-    return _Sweep(steps, prices, slowdown, start_s, ranks).run()
+    return _StreamsInArrays(steps, prices, slowdown, start_s, ranks).run()
 
 
-class _Sweep:
+class _StreamsInArrays:
     """Streams while their operations are gone through, each as soon as what it waits for is known.
 
     All collectives that compute so far allows are known before its next kernel begins, and so is what slows it.
     """
 
     def __init__(
-        self, steps: Steps, prices: Sequence[Price], slowdown: Number, start_s: Any, ranks: Ranks | None
+        self, steps: Steps, prices: Sequence[Price], slowdown: Number, start_s: Any, ranks: MeetingRanks | None
     ) -> None:
         self._steps, self._prices, self._slowdown, self._ranks = steps, prices, slowdown, ranks
         self._factor: Any = 1.0 if ranks is None else ranks.factor
         self._computing = next((number for number, stream in enumerate(steps) if _computes(stream)), 0)
         self._at, self._free = [0] * len(steps), [start_s] * len(steps)
         self._ends: dict[tuple[int, int], Any] = {}
-        self._beside: list[tuple[Any, Any]] = []  # when collectives that may slow the next kernel begin and end
+        self._slowing: list[tuple[Any, Any]] = []  # when collectives that may slow the next kernel begin and end
 
     def run(self) -> Any:
         """Return when all is done."""
@@ -462,7 +462,7 @@ class _Sweep:
         price: Any = self._prices[self._steps[stream][position].price]
         ranks = self._ranks
         end = now + price if ranks is None else ranks.meet(stream, position, now, self._going_on_s(now))
-        self._beside.append((now, end))
+        self._slowing.append((now, end))
         return end
 
     def _going_on_s(self, now: Any) -> Any:
@@ -472,16 +472,16 @@ class _Sweep:
         after = uninterrupted_s(self._steps[self._computing], self._prices, self._at[self._computing])
         return left + (left > 0) * after * self._slowdown * self._factor
 
-    def _computed(self, step: Step, now: Any) -> Any:
-        self._beside = [one for one in self._beside if (one[1] > now).any()]
+    def _computed(self, step: PricedStep, now: Any) -> Any:
+        self._slowing = [one for one in self._slowing if (one[1] > now).any()]
         price: Any = self._prices[step.price]
-        end = _beside(now, price * self._factor, self._beside, self._slowdown)
+        end = _slowed_end_s(now, price * self._factor, self._slowing, self._slowdown)
         if self._ranks is not None:
             self._ranks.computed(step.operation, end - now)
         return end
 
 
-def uninterrupted_s(stream: Sequence[Step], prices: Sequence[Price], position: int) -> Any:
+def uninterrupted_s(stream: Sequence[PricedStep], prices: Sequence[Price], position: int) -> Any:
     """Return the seconds of the kernels from a position on that follow without waiting for anything."""
     found: Any = 0.0
     for step in stream[position:]:
@@ -492,7 +492,7 @@ def uninterrupted_s(stream: Sequence[Step], prices: Sequence[Price], position: i
     return found
 
 
-def _beside(now: Any, left: Any, intervals: Sequence[tuple[Any, Any]], slowdown: Any) -> Any:
+def _slowed_end_s(now: Any, left: Any, intervals: Sequence[tuple[Any, Any]], slowdown: Any) -> Any:
     """Return when kernels end that take `slowdown` times as long within these intervals."""
     import numpy as np
 

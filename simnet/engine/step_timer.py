@@ -10,7 +10,7 @@ from typing import NamedTuple
 from simnet.cluster.topology import lanes_of
 from simnet.collectives import link_loads
 from simnet.core.lanes import UnlikeLanesError
-from simnet.engine.plan import Plan, is_fixed, program_of
+from simnet.engine.plan import StrategyPlan, is_fixed, program_of
 from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.recurrence import LinksAreSharedError
 from simnet.engine.scenario import Scenario
@@ -148,7 +148,7 @@ class StepLanes:
         return [one.checked_s(found) for one, found in zip(prepared, seconds, strict=True)]
 
     @staticmethod
-    def _on_ranks(plan: Plan, prepared: Sequence[PreparedScenario]) -> list[float]:
+    def _on_ranks(plan: StrategyPlan, prepared: Sequence[PreparedScenario]) -> list[float]:
         """Return the iterations of draws whose ranks are not alike."""
         first = prepared[0]
         found = None
@@ -159,7 +159,7 @@ class StepLanes:
             found = ranks.draws_s(plan, [one.numbers(plan.strategy) for one in prepared], factor)
         return [one.iteration_s(plan) for one in prepared] if found is None else found
 
-    def _plan_for_all(self, strategy: Strategy) -> Plan:
+    def _plan_for_all(self, strategy: Strategy) -> StrategyPlan:
         """Return a plan that chooses algorithms anew for each scenario.
 
         Raises:
@@ -168,7 +168,7 @@ class StepLanes:
         first = self._timers[0].prepared
         first.check(strategy)
         links = lanes_of([one.prepared.topology_of(strategy) for one in self._timers])
-        plan = Plan(strategy, program_of(strategy, first.step, links))
+        plan = StrategyPlan(strategy, program_of(strategy, first.step, links))
         every = [schedule for one in plan.collectives for schedule in one.schedule.alternatives or (one.schedule,)]
         if any(link_loads.is_upper_bound(first.topology, one) for one in every):
             raise UnlikeLanesError  # what is an upper bound in one lane may not be chosen in another

@@ -16,7 +16,7 @@ import msgspec
 
 from simnet.core.errors import SimnetError
 from simnet.core.files import is_special, write_file
-from simnet.engine.plan import Plan
+from simnet.engine.plan import StrategyPlan
 from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.result import RunResult, StrategyResult
 from simnet.traces.trace_events import TraceOfRank
@@ -95,7 +95,7 @@ def _check(run_result: RunResult, result: StrategyResult, iterations: int) -> No
         )
 
 
-def _header(run_result: RunResult, traced: TraceOfRank, title: str, plan: Plan) -> Event:
+def _header(run_result: RunResult, traced: TraceOfRank, title: str, plan: StrategyPlan) -> Event:
     gpu = run_result.scenario.cluster.gpu or ""
     return {
         "schemaVersion": 1,
@@ -120,7 +120,7 @@ def _header(run_result: RunResult, traced: TraceOfRank, title: str, plan: Plan) 
     }
 
 
-def _notes(plan: Plan) -> Iterator[str]:
+def _notes(plan: StrategyPlan) -> Iterator[str]:
     yield "the host is not simulated: launches stand where their kernels begin"
     steps, inner = plan.program.num_steps, plan.program.inner
     if inner is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from simnet.engine.plan import Plan
+from simnet.engine.plan import StrategyPlan
 from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.result import RunResult, StrategyResult
 from simnet.strategies.program import Communicate, IterationPart
@@ -31,7 +31,9 @@ class TraceOfRank:
         groups: its process groups.
     """
 
-    def __init__(self, run_result: RunResult, result: StrategyResult, plan: Plan, prepared: PreparedScenario) -> None:
+    def __init__(
+        self, run_result: RunResult, result: StrategyResult, plan: StrategyPlan, prepared: PreparedScenario
+    ) -> None:
         """Number what ran.
 
         Args:

@@ -16,7 +16,7 @@ from simnet.cluster.hardware import Calibration
 from simnet.core.errors import SimnetError
 from simnet.core.units import Duration
 from simnet.engine import intervals
-from simnet.engine.plan import Plan
+from simnet.engine.plan import StrategyPlan
 from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.scenario import Scenario
 from simnet.engine.timeline import Streams
@@ -198,7 +198,7 @@ def _step_s(scenario: Scenario, own_s: float, host: float, *, is_serial: bool) -
     timed = prepared.timed(plan)
     computed_s = sum(one.seconds for stream in timed for one in stream if isinstance(one, Compute))
     streams = _streams(timed, own_s / computed_s, is_serial=is_serial)
-    return prepared.iteration_s(Plan(scenario.strategy, replace(plan.program, streams=streams)))
+    return prepared.iteration_s(StrategyPlan(scenario.strategy, replace(plan.program, streams=streams)))
 
 
 def _streams(streams: Streams, factor: float, *, is_serial: bool) -> Streams:

@@ -14,7 +14,7 @@ from simnet.calibration.fitted_part import FittedPart
 from simnet.calibration.sources import Sources
 from simnet.cluster.hardware import Calibration, Cluster, Link
 from simnet.core.units import Bandwidth, Duration
-from simnet.engine.plan import Plan
+from simnet.engine.plan import StrategyPlan
 from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
@@ -108,7 +108,7 @@ def serial_s(there: Scenario) -> float:
     prepared = PreparedScenario(there)
     plan = prepared.plan(there.strategy)
     in_a_row = replace(plan.program, streams=_in_a_row(prepared.timed(plan)))
-    return prepared.run(Plan(there.strategy, in_a_row)).iteration_s
+    return prepared.run(StrategyPlan(there.strategy, in_a_row)).iteration_s
 
 
 def _in_a_row(streams: Streams) -> Streams:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from simnet.cluster.hardware import Calibration
 from simnet.cluster.topology import Topology
 from simnet.engine import exact, ranks
-from simnet.engine.plan import Numbers, Plan
+from simnet.engine.plan import PlanNumbers, StrategyPlan
 from simnet.engine.random_factors import Variation
 from simnet.engine.ranks import RunStep
 from simnet.engine.timeline import Streams, Timeline, collectives_of
@@ -19,13 +19,13 @@ NO_STEP = Step(
 MakeExecutor = Callable[..., exact.Executor]
 
 
-def plan_of(streams: Streams) -> Plan:
+def plan_of(streams: Streams) -> StrategyPlan:
     program = Program(streams=streams, num_buckets=1, payload_bytes=1.0, algorithm="")
-    return Plan(DenseAllReduce(), program)
+    return StrategyPlan(DenseAllReduce(), program)
 
 
-def numbers_on(network: Topology, slowdown: float = 1.0) -> Numbers:
-    return Numbers(NO_STEP, network, Calibration(backward_slowdown=slowdown))
+def numbers_on(network: Topology, slowdown: float = 1.0) -> PlanNumbers:
+    return PlanNumbers(NO_STEP, network, Calibration(backward_slowdown=slowdown))
 
 
 def run_step(streams: Streams, network: Topology) -> RunStep:
