@@ -154,7 +154,7 @@ def check_any(points: Sequence[Point | RunResult]) -> None:
 
 
 def with_draws(points: Sequence[Point]) -> tuple[Point, ...]:
-    """Return the points with draws for their intervals, fewer the more points there are; of very many, without."""
+    """Return the points with draws for their intervals; of very many, without."""
     if len(points) > MOST_DRAWN:
         return tuple(points)
 

@@ -92,7 +92,7 @@ def sweep(  # noqa: PLR0913 - the options of the command
         axes: values of keys that vary; every combination is simulated.
         points: values by key, point by point, each at every combination of `axes`.
         settings: values to use instead, by dotted key.
-        draws: as in `simulate`; by default fewer the more points there are, and none beyond 200 points.
+        draws: as in `simulate`; by default none beyond 200 points.
         jobs: processes at most; more than 1 needs a script with `if __name__ == "__main__"`.
         output: folder of a journal, from which the same sweep goes on after it was stopped.
         executor: simulates the points in place of processes of this machine: a client of Dask, or whatever has

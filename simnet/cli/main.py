@@ -150,7 +150,9 @@ def cli() -> None:
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
     # Most of what a command makes stays until it ends: a search for garbage finds little, and at the end costs most.
-    gc.set_threshold(GARBAGE_AFTER)
+    is_alone = args is None
+    if is_alone:
+        gc.set_threshold(GARBAGE_AFTER)
     try:
         sys.exit(cli(args=args, prog_name="simnet", standalone_mode=False))
     except click.ClickException as error:
@@ -164,7 +166,8 @@ def main(args: Sequence[str] | None = None) -> None:
         silence(sys.stdout)
         sys.exit(Failure.exit_code)
     finally:
-        gc.freeze()
+        if is_alone:
+            gc.freeze()
 
 
 def _reason(error: OSError | UnicodeEncodeError) -> str:

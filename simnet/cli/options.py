@@ -48,8 +48,8 @@ OUTPUT = click.option("-o", "--output", type=OUTPUT_PATH, help="Write to this fi
 DRAWS = click.option(
     "--draws",
     type=click.IntRange(0, 10_000),
-    help="Draws from the intervals of calibration and workload and from the model's own error, for 90 % intervals of "
-    "the results; 0 for none, else at least 20.  [default: 200 for one speedup, fewer for each of many]",
+    help="Draws from the intervals of calibration and workload, for 90 % intervals of the results; 0 for none, else at "
+    "least 20.  [default: 50]",
 )
 STYLE = click.option(
     "--style",

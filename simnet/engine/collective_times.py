@@ -2,11 +2,13 @@
 
 Every group begins when its last rank arrives, and all that share links are taken to begin together. Pipelines and
 direct exchanges go on at the pace of their most loaded link; rounds that wait for each other are followed rank by rank
-(`hops`). Where that is not what the exact executor gives but an approximation, the answer says so.
+(`hops`). Where that does not hold, a collective of few sends is followed send by send; of one with many the answer is
+an approximation, and says so.
 """
 
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 _SAME_TIME = 1e-12
 _MOST_CHANGES = 10_000
 """That are gone through to come to a time."""
+MOST_SENDS = 2_000
+"""That are followed one by one: some 30 ms."""
 
 
 class Changes:
@@ -83,23 +87,27 @@ class CollectiveTimes:
         hidden_s = min(rounds * others * apart_s, link_loads.lower_bound_s(without_faults(self._topology), schedule))
         return off_s + apart_s + hidden_s
 
-    def are_even_rails(self, groups: "IntArray") -> bool:
-        """Tell whether these are all rails of all nodes, one rank of each node in each, on links as they always are."""
+    @property
+    def stretch(self) -> float:
+        """How many times as long as usual it takes."""
+        return self._stretch
+
+    @property
+    def can_be_followed(self) -> bool:
+        """Tell whether it sends between nodes, on links that do not change."""
         schedule, topology = self.operation.schedule, self._topology
-        group = schedule.group
         return (
-            groups.size == topology.world_size
-            and group.members_per_node == 1
-            and group.nodes == topology.num_nodes > 1
-            and group.ranks_per_node > 1
+            schedule.group.nodes > 1
             and bool(schedule.rounds)
-            and not schedule.protocol
-            and self._stretch == 1.0
             and not topology.has_leaves
             and self._changes.around(0.0)[1] == math.inf
-            and links_since(topology, 0.0).are_usual
-            and _ends_together(topology, schedule)
         )
+
+    @property
+    def are_even(self) -> bool:
+        """Tell whether rails that begin together end together, since their links are as they always are."""
+        schedule, links = self.operation.schedule, links_since(self._topology, 0.0)
+        return not schedule.protocol and links.are_usual_between_nodes and _ends_together(self._topology, schedule)
 
     def ends_s(
         self, groups: "IntArray", starts_s: "FloatArray", computing_s: "FloatArray | None" = None
@@ -117,7 +125,7 @@ class CollectiveTimes:
         since_s, until_s = self._changes.around(first_s)
         ends_s = starts_s[:, None] + self._taken_s(groups, since_s) * slowed
         if until_s == math.inf or ends_s.max() <= until_s:
-            return np.asarray(np.broadcast_to(ends_s, groups.shape))
+            return ends_s if ends_s.shape == groups.shape else np.asarray(np.broadcast_to(ends_s, groups.shape))
         return self._across_changes(groups, starts_s, slowed)
 
     def _across_changes(self, groups: "IntArray", starts_s: "FloatArray", slowed: "FloatArray | float") -> "FloatArray":
@@ -209,9 +217,21 @@ def rank_times(topology: Topology, schedule: Schedule, message_bytes: float, sin
     return _times_on(links_since(topology, since_s), schedule, message_bytes)
 
 
+def rank_times_of_draws(topologies: Sequence[Topology], schedule: Schedule, message_bytes: float) -> "FloatArray":
+    """Return how long a collective takes each rank in draws of one cluster, a draw a row [s].
+
+    One draw alone is followed send by send where that is needed: the others are as far off their forms as it is.
+    """
+    world = topologies[0].world_size
+    forms = [_times_on(links_since(one, 0.0), schedule, message_bytes, follows=False).seconds for one in topologies]
+    found = np.stack([np.broadcast_to(one, world) for one in forms])
+    first = rank_times(topologies[0], schedule, message_bytes, 0.0).seconds
+    return np.asarray(found * np.divide(first, found[0], out=np.ones(world), where=found[0] > 0))
+
+
 # By what links give and not since when: one that flaps a thousand times has two states.
 @lru_cache(maxsize=512)
-def _times_on(links: UnevenLinks, schedule: Schedule, message_bytes: float) -> RankTimes:
+def _times_on(links: UnevenLinks, schedule: Schedule, message_bytes: float, *, follows: bool = True) -> RankTimes:
     usual = without_faults(links.topology)
     usual_s = link_loads.duration_s(usual, schedule, message_bytes)
     if links.are_usual and _ends_together(usual, schedule):
@@ -219,8 +239,28 @@ def _times_on(links: UnevenLinks, schedule: Schedule, message_bytes: float) -> R
     launch_s, host_s = link_loads.launch_s(usual, schedule), link_loads.host_s(usual, schedule, message_bytes)
     wire_s, is_exact = _wire_times(links, schedule, message_bytes)
     seconds = np.maximum(launch_s + wire_s, host_s)
+    if is_exact:
+        return RankTimes(seconds)
+    if follows and num_sends(schedule) <= MOST_SENDS:
+        from simnet.engine import every_send
+
+        (ends_s,) = every_send.ends_s(
+            links.frozen(), [every_send.Begun(schedule, message_bytes, np.zeros(len(seconds)))]
+        )
+        return RankTimes(ends_s)
     longest_s = float(np.max(seconds))
-    return RankTimes(seconds, 0.0 if is_exact else max(longest_s - usual_s, link_loads.UNEVEN * longest_s))
+    return RankTimes(seconds, max(longest_s - usual_s, link_loads.UNEVEN * longest_s))
+
+
+@lru_cache(maxsize=512)
+def num_sends(schedule: Schedule) -> float:
+    """Return the sends of all ranks, infinity where they are too many to be followed."""
+    world, found = schedule.group.num_nodes * schedule.group.ranks_per_node, 0
+    for one in schedule.rounds:
+        if one.repeat * world > MOST_SENDS:
+            return math.inf
+        found += sum(len(one.sends(rank, index)) for index in range(one.repeat) for rank in range(world))
+    return found
 
 
 def ends_as_usual(topology: Topology, schedule: Schedule) -> bool:

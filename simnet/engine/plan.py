@@ -69,6 +69,10 @@ class _Mixed(float):
         found.parts = parts
         return found
 
+    def __reduce__(self) -> "tuple[type[_Mixed], tuple[float, tuple[float, ...]]]":
+        """Return what it is made of again: a ranking goes to workers with its plans."""
+        return _Mixed, (float(self), self.parts)
+
     def __mul__(self, other: float) -> float:
         """Return so many of it."""
         if isinstance(other, _HookFactor):

@@ -140,8 +140,9 @@ class PreparedScenario:
     def _on_the_clock(self, plan: StrategyPlan, at: PlanNumbers) -> Timeline:
         """Run the rank that stands for all on SimPy's clock, where its streams share links."""
         from simnet.engine import exact
+        from simnet.engine.every_send import Folded
 
-        timeline = exact.run(plan.timed(plan.prices(at)), at.topology, at.slowdown, exact.Folded)
+        timeline = exact.run(plan.timed(plan.prices(at)), at.topology, at.slowdown, Folded)
         inner = plan.program.inner
         if inner is not None and plan.inner is not None:
             timeline = timeline.with_steps(inner.number, self._on_the_clock(plan.inner, at))
@@ -176,6 +177,8 @@ class PreparedScenario:
             SimnetError: they are too many.
         """
         from simnet.engine import exact
+        from simnet.engine.collective_times import rank_times
+        from simnet.engine.every_send import Exact
 
         if (sends := self.num_sends(plan)) > EXACT_MAX_SENDS:
             raise SimnetError(
@@ -189,7 +192,8 @@ class PreparedScenario:
             period = [(plan.inner.timed(plan.inner.prices(at)), 1)] * inner.number + period
         steps = period * self.num_periods(plan)
         drawn = [variation.of(n, sum(1 for _ in collectives_of(one))) for n, (one, _) in enumerate(steps)]
-        make = partial(exact.Exact, on_round=self._on_progress, by_arrays=_is_regular(plan))
+        regular = rank_times if _is_regular(plan) else None
+        make = partial(Exact, on_round=self._on_progress, regular=regular)
         return exact.run_exact(steps, at.topology, at.slowdown, drawn, make)
 
     def _variation(self, topology: Topology) -> "Variation":
@@ -268,7 +272,7 @@ def _fidelity(scenario: Scenario, topology: Topology) -> str:
 
 def _is_regular(plan: StrategyPlan) -> bool:
     """Tell whether no two collectives of a program ever use the same links."""
-    from simnet.engine.exact import never_share_links
+    from simnet.engine.every_send import never_share_links
 
     steps = [plan.steps, *([plan.inner.steps] if plan.inner else [])]
     sending = max(sum(any(one.sends for one in stream) for stream in streams) for streams in steps)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from simnet.cluster.topology import Topology
 from simnet.engine import recurrence
-from simnet.engine.collective_times import Changes, CollectiveTimes, ends_as_usual, group_order, rank_times
+from simnet.engine.collective_times import Changes, CollectiveTimes, ends_as_usual, group_order, rank_times_of_draws
 from simnet.engine.plan import PlanNumbers, StrategyPlan
 from simnet.engine.random_factors import Variation, Varied
 from simnet.engine.recurrence import NEVER, SAME_TIME, MeetingRanks, OneRank, Price
@@ -180,8 +180,7 @@ def _meet_in_draws(  # noqa: PLR0913, PLR0917 - what all collectives share, and 
     arrivals_s = np.broadcast_to(arrivals_s, (len(topologies), world))
     taken_s: Any = prices[step.price]
     if not ends_as_usual(topologies[0], schedule):
-        of_draws = [rank_times(one, schedule, size, 0.0).seconds for one in topologies]
-        taken_s = np.stack([np.broadcast_to(one, world) for one in of_draws])
+        taken_s = rank_times_of_draws(topologies, schedule, size)
     starts_s = np.empty(arrivals_s.shape)
     starts_s[:, groups] = arrivals_s[:, groups].max(axis=2)[:, :, None]
     return np.asarray(starts_s + taken_s)
@@ -333,31 +332,35 @@ class _Iteration:
         """Meet at a collective in all groups; compute goes on meanwhile, more slowly while a rank waits, too."""
         which = OperationId(stream, position)
         groups = group_order(self._times_of(which).operation.schedule.group)
-        begins_s, ends_s = np.empty(self._begins_s.shape), np.empty(self._begins_s.shape)
-        arrivals_s = np.broadcast_to(arrivals_s, begins_s.shape)
-        begins_s[groups], ends_s[groups] = self._begin(which, groups, arrivals_s[groups], computing_s)
+        if arrivals_s.shape != self._begins_s.shape:
+            arrivals_s = np.broadcast_to(arrivals_s, self._begins_s.shape)
+        ends_s = np.empty(self._begins_s.shape)
+        _, ends_s[groups] = self._begin(which, groups, arrivals_s[groups], computing_s)
         return ends_s
 
     def _begin(
         self, which: OperationId, groups: "IntArray", arrivals_s: "FloatArray", computing_s: "FloatArray"
     ) -> "tuple[FloatArray, FloatArray]":
-        """Return when groups whose ranks have all arrived begin, and when each rank is done; a group a row [s]."""
+        """Return when each group begins, whose ranks have all arrived, and each rank is done; a group a row [s]."""
         times = self._times_of(which)
         starts_s = arrivals_s.max(axis=1)
         late, held_s = latecomers(groups, arrivals_s, self._met_s[groups])
         self._held_s[late] += held_s
         self._last[late] += 1
         slowed_for = computing_s[groups] if self._topology.compute_slows_links else None
-        ends_s = self._nics.ends_s(which, times, groups, starts_s) if slowed_for is None else None
-        if ends_s is None:
+        if (taken_s := self._nics.taken_s.get(which)) is None:
             ends_s = times.ends_s(groups, starts_s, slowed_for)
+        else:
+            ends_s = starts_s[:, None] + taken_s[groups]
+        if slowed_for is None:
+            self._nics.note(which, times, groups, starts_s, ends_s)
         self._waits_s[groups] += starts_s[:, None] - arrivals_s
         self._comm_s[groups] += ends_s - starts_s[:, None]
         self._met_s[groups] = np.maximum(self._met_s[groups], ends_s)
         if self._watched is not None and (here := groups == self._watched).any():
             row = int(here.any(axis=1).argmax())
             self._met[which] = float(starts_s[row]), float(ends_s[here][0])
-        return np.broadcast_to(starts_s[:, None], groups.shape), ends_s
+        return starts_s, ends_s
 
     def _one_by_one(self) -> "FloatArray":
         """Run ranks in the order of time, which holds for any program."""
@@ -387,7 +390,7 @@ class _Iteration:
         return np.array([one.now for one in ranks])
 
     def _wake(self, rank: int) -> None:
-        """StrategyPlan the next end of an operation of a rank, in place of what was planned."""
+        """Plan the next end of an operation of a rank, in place of what was planned."""
         self._version[rank] += 1
         if (then := self._ranks[rank].next_s()) < NEVER:
             heapq.heappush(self._planned, (then, rank, self._version[rank]))
@@ -416,7 +419,7 @@ class _Iteration:
         computing_s = np.zeros(len(ranks))
         computing_s[members] = [ranks[one].computing_s() for one in members]
         begins_s, ends_s = self._begin(which, groups, arrived, computing_s)
-        began_s, found = float(begins_s[0, 0]), list(map(float, ends_s[0]))
+        began_s, found = float(begins_s[0]), list(map(float, ends_s[0]))
         own = self._times_of(which).operation.schedule.group
         for place, member in enumerate(members):
             for stream in range(len(self._plan.steps)):

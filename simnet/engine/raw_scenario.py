@@ -11,7 +11,7 @@ from msgspec import Struct
 from simnet.cluster.gpu_models import GpuModel
 from simnet.cluster.hardware import Calibration, Cluster, NamedPart
 from simnet.core import files, nested_tables, schema
-from simnet.core.errors import SimnetError
+from simnet.core.errors import SimnetError, shown
 from simnet.core.nested_tables import KeyPath
 from simnet.engine.axes import Override
 from simnet.strategies.base import with_paths_at
@@ -119,7 +119,7 @@ def _fill(key: str, given: object, where: str, directory: Path) -> tuple[object,
     if use is None:
         return _with_gradients_at(changes, directory), {}
     if not isinstance(use, str):
-        raise SimnetError(f"{where}: {key}: {use!r}: write the name of a {key} in quotes, or a table")
+        raise SimnetError(f"{where}: {key}: {shown(use)}: write the name of a {key} in quotes, or a table")
     part, label = _named_part(PARTS[key], use, f"{where}: {key}", directory)
     origins = {(key,): label} | {(key, *path): where for path in nested_tables.leaves(changes)}
     return nested_tables.merged(part, changes) if changes else part, origins

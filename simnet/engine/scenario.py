@@ -34,8 +34,8 @@ class RunSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     Attributes:
         fidelity: "folded" simulates one node that stands for all, for clusters without faults; "grouped" every rank,
             and collectives as a whole, which holds or is a near approximation also with faults; "exact" every rank and
-            every send; "auto" takes the first of these that holds, or an approximation that is off by at most 0.1 % or
-            is too large for "exact".
+            every send; "auto" takes the first of these that holds. Where that is an approximation the result says by
+            how much it may be off.
         grad_accumulation: micro-batches of one iteration; gradients are exchanged after the last one only; 1 by
             default, or what `global_batch` takes.
         global_batch: samples of one iteration on all ranks; it must be a multiple of what they take in one micro-batch

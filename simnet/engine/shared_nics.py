@@ -3,19 +3,22 @@
 A rail is one local rank of every node. As long as all rails of a collective begin together each has its part of a NIC
 throughout; else one that begins early has more of it, and may be a collective ahead of another. What each rail takes
 follows from when all begin, and when the next collectives begin follows from what each takes: a few passes over the
-iteration come to a fixed point.
+iteration come to a fixed point. Where NICs are alike a rail is followed as a whole, else send by send.
 """
 
 import heapq
 import math
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from simnet.cluster.schedule import Schedule
 from simnet.cluster.topology import Topology, without_faults
 from simnet.collectives import link_loads
 from simnet.collectives.pipelines import rails_per_node
-from simnet.engine.collective_times import CollectiveTimes
+from simnet.engine.collective_times import MOST_SENDS, CollectiveTimes, num_sends
+from simnet.engine.uneven_links import links_since
 from simnet.strategies.program import OperationId
 
 if TYPE_CHECKING:
@@ -27,89 +30,183 @@ MOST_EVENTS = 200_000
 STANDS = 1e-10
 """Relative to the end of the iteration: times that change by less between two passes stand."""
 SURE = 1e-3
-"""Part of the time in which rails began apart by which their ends may be off: four times the most that was seen in
-random cases beside the exact executor."""
-Rounds = tuple[tuple[float, float], ...]
-"""Latency of each round, and its transfer by one rail that has the NICs for itself [s]."""
+"""Part of the time in which rails began apart by which their ends may be off where they do not come to stand."""
 
 
-class _Rail(NamedTuple):
+class RailRound(NamedTuple):
+    """A round of one rail.
+
+    Attributes:
+        latency_s: before its bytes move [s].
+        transfer_s: by one rail that has the NICs for itself [s].
+        flows: that a rank has on its NIC meanwhile: NICs give every flow as much as every other.
+    """
+
+    latency_s: float
+    transfer_s: float
+    flows: int
+
+
+class _UnderWay(NamedTuple):
+    """A collective over NICs in one pass: when the group of each rank begins, and the rank ends; nan before [s]."""
+
+    times: CollectiveTimes
+    starts_s: "FloatArray"
+    ends_s: "FloatArray"
+
+    @property
+    def are_rails(self) -> bool:
+        """Tell whether its groups are rails: one rank of each node in each, several of which share a NIC."""
+        group = self.times.operation.schedule.group
+        return group.members_per_node == 1 and group.ranks_per_node > 1
+
+    @property
+    def lasts_s(self) -> tuple[float, float]:
+        """When the first of its groups begins, and its last rank ends [s]."""
+        return float(self.starts_s.min()), float(self.ends_s.max())
+
+
+class _Job(NamedTuple):
     """One or several rails that begin a collective together: when [s], how many, and its rounds."""
 
     start_s: float
     number: int
-    rounds: Rounds
+    rounds: tuple[RailRound, ...]
 
 
 class SharedNics:
-    """What rails of the collectives of one iteration take.
+    """What collectives of one iteration take whose rails do not begin together.
 
     Attributes:
+        taken_s: by each rank from the start of its group, by collective, of those that are followed [s].
         off_s: by how much the end of the iteration may be off for what was followed [s].
     """
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
-        self._taken_s: dict[OperationId, FloatArray] = {}
-        self._begun: dict[OperationId, tuple[FloatArray, Rounds, float]] = {}
+        self._begun: dict[OperationId, _UnderWay] = {}
         self._passes = 0
         self._is_off = False
+        self.taken_s: dict[OperationId, FloatArray] = {}
         self.off_s = 0.0
 
-    def ends_s(
-        self, which: OperationId, times: CollectiveTimes, groups: "IntArray", starts_s: "FloatArray"
-    ) -> "FloatArray | None":
-        """Return when each rank of all rails is done [s]; None where they need not be followed, or cannot be."""
-        if self._is_off or not times.are_even_rails(groups):
-            return None
-        if which not in self._taken_s and np.ptp(starts_s) <= STANDS * starts_s.max() and not self._begun:
-            return None
-        operation, usual = times.operation, without_faults(self._topology)
-        schedule, size = operation.schedule, operation.message_bytes
-        rails = rails_per_node(schedule.group)
-        rounds = tuple(
-            (load.latency_s / load.rounds, load.transfer_s(usual) / load.rounds / rails)
-            for (load,) in link_loads.phases(usual, schedule, size)
-            for _ in range(load.rounds)
-        )
-        launch_s, host_s = link_loads.launch_s(usual, schedule), link_loads.host_s(usual, schedule, size)
-        self._begun[which] = starts_s, rounds, launch_s
-        together_s = sum(latency_s + rails * transfer_s for latency_s, transfer_s in rounds)
-        taken_s = self._taken_s.get(which, np.full(len(starts_s), together_s))
-        ends_s = np.maximum(launch_s + taken_s, host_s) + starts_s
-        return np.broadcast_to(ends_s[:, None], groups.shape)
+    def note(
+        self,
+        which: OperationId,
+        times: CollectiveTimes,
+        groups: "IntArray",
+        starts_s: "FloatArray",
+        ends_s: "FloatArray",
+    ) -> None:
+        """Take note of what this pass says of groups of a collective, a group a row."""
+        if self._is_off or not times.can_be_followed:
+            return
+        if which not in self._begun:
+            world = self._topology.world_size
+            self._begun[which] = _UnderWay(times, np.full(world, np.nan), np.full(world, np.nan))
+        self._begun[which].starts_s[groups], self._begun[which].ends_s[groups] = starts_s[:, None], ends_s
 
     def are_settled(self) -> bool:
         """Tell whether what rails take stands, from when they began in the last pass; else another pass is to come."""
         begun, self._begun = self._begun, {}
-        apart_s = sum(float(np.ptp(starts_s)) for starts_s, _, _ in begun.values())
+        rails = {which: one for which, one in begun.items() if one.are_rails}
+        apart_s = sum(float(np.ptp(one.starts_s)) for one in rails.values())
         if self._is_off or not apart_s:
             return True
         self._passes += 1
-        jobs: list[_Rail] = []
-        of_rails = {}
-        for which, (starts_s, rounds, launch_s) in begun.items():
-            begins, inverse, number = np.unique(np.round(starts_s, 14), return_inverse=True, return_counts=True)
-            of_rails[which] = len(jobs) + inverse
-            jobs += [_Rail(float(s) + launch_s, int(n), rounds) for s, n in zip(begins, number, strict=True)]
-        if sum(len(one.rounds) for one in jobs) > MOST_EVENTS:
-            self._is_off = True  # taken to have their part of the NICs throughout, which says by how much it may be off
+        mixed_s = _overlap_s(rails.values(), (one for one in begun.values() if not one.are_rails))
+        are_even = all(one.times.are_even for one in rails.values())
+        found = None if are_even and not mixed_s else self._send_by_send(begun)
+        if found is not None:
+            mixed_s = 0.0
+        elif are_even:
+            found = self._as_wholes(rails)
+        if found is None:  # taken to have their part of the NICs throughout, which says by how much it may be off
+            self._is_off, self.taken_s, self.off_s = True, {}, 0.0
             return False
+        moved_s = [
+            float(np.abs(found[which] - before).max()) for which, before in self.taken_s.items() if which in found
+        ]
+        end_s = max(float((begun[which].starts_s + taken_s).max()) for which, taken_s in found.items())
+        stands = len(moved_s) == len(found) and max(moved_s) <= STANDS * end_s
+        self.taken_s, self.off_s = found, mixed_s + (0.0 if stands else sum(moved_s) + SURE * apart_s)
+        return stands or self._passes >= MOST_PASSES
+
+    def _as_wholes(self, begun: dict[OperationId, _UnderWay]) -> "dict[OperationId, FloatArray] | None":
+        """Return what each rail takes on NICs that are alike; None where they are too many."""
+        usual = without_faults(self._topology)
+        jobs: list[_Job] = []
+        found = {}
+        for which, (times, starts_s, _) in begun.items():
+            rounds, launch_s = tuple(_rounds(times, usual)), _launch_s(times, usual)
+            begins, inverse, number = np.unique(np.round(starts_s, 14), return_inverse=True, return_counts=True)
+            found[which] = len(jobs) + inverse
+            rails = number // usual.num_nodes  # each has a rank in every node
+            jobs += [_Job(float(s) + launch_s, int(n), rounds) for s, n in zip(begins, rails, strict=True)]
+        if sum(len(one.rounds) for one in jobs) > MOST_EVENTS:
+            return None
         ends_s = np.array(_followed(jobs))
-        found = {w: ends_s[of] - begun[w][0] - begun[w][2] for w, of in of_rails.items()}
-        known = [(found[w], self._taken_s[w]) for w in found if w in self._taken_s]
-        moved_s = max((float(np.abs(new - old).max()) for new, old in known), default=math.inf)
-        self._taken_s = found
-        self.off_s = SURE * apart_s
-        return len(known) == len(found) and (moved_s <= STANDS * ends_s.max() or self._passes >= MOST_PASSES)
+        return {
+            which: np.maximum(ends_s[of] - begun[which].starts_s, _host_s(begun[which].times, usual))
+            for which, of in found.items()
+        }
+
+    def _send_by_send(self, begun: dict[OperationId, _UnderWay]) -> "dict[OperationId, FloatArray] | None":
+        """Return what each rank takes on NICs that differ; None where its sends are too many."""
+        if sum(num_sends(one.times.operation.schedule) for one in begun.values()) > MOST_SENDS:
+            return None
+        from simnet.engine import every_send
+
+        operations = [one.times.operation for one in begun.values()]
+        asked = [
+            every_send.Begun(operation.schedule, operation.message_bytes, one.starts_s, one.times.stretch)
+            for operation, one in zip(operations, begun.values(), strict=True)
+        ]
+        ends_s = every_send.ends_s(links_since(self._topology, 0.0).frozen(), asked)
+        return {which: ends - begun[which].starts_s for which, ends in zip(begun, ends_s, strict=True)}
 
 
-def _followed(jobs: list[_Rail]) -> list[float]:
-    """Return when each job is done: those that transfer at one time share the NICs equally."""
-    waking = [(one.start_s + one.rounds[0][0], number) for number, one in enumerate(jobs)]
+def _overlap_s(some: Iterable[_UnderWay], others: Iterable[_UnderWay]) -> float:
+    """Return for how long collectives are under way together with others, over all pairs of them [s]."""
+    found, of_others = 0.0, [one.lasts_s for one in others]
+    for one in some:
+        first_s, last_s = one.lasts_s
+        found += sum(max(min(last_s, end) * (1 - STANDS) - max(first_s, start), 0.0) for start, end in of_others)
+    return found
+
+
+def _rounds(times: CollectiveTimes, usual: Topology) -> Iterator[RailRound]:
+    schedule, stretch = times.operation.schedule, times.stretch
+    phases = link_loads.phases(usual, schedule, times.operation.message_bytes)
+    loads = [load for (load,) in phases for _ in range(load.rounds)]
+    for load, flows in zip(loads, _flows(schedule), strict=True):
+        alone_s = load.transfer_s(usual) / rails_per_node(schedule.group)
+        yield RailRound(stretch * load.latency_s / load.rounds, stretch * alone_s / load.rounds, flows)
+
+
+def _launch_s(times: CollectiveTimes, usual: Topology) -> float:
+    return times.stretch * link_loads.launch_s(usual, times.operation.schedule)
+
+
+def _host_s(times: CollectiveTimes, usual: Topology) -> float:
+    return times.stretch * link_loads.host_s(usual, times.operation.schedule, times.operation.message_bytes)
+
+
+def _flows(schedule: Schedule) -> Iterator[int]:
+    """Yield how many flows a rank has at a time in each round that it waits for."""
+    for one in schedule.rounds:
+        if one.at_once:
+            yield sum(len(one.sends(schedule.group.first, index)) for index in range(one.repeat))
+        else:
+            yield from (len(one.sends(schedule.group.first, index)) for index in range(one.repeat))
+
+
+def _followed(jobs: list[_Job]) -> list[float]:
+    """Return when each job is done: all flows that are under way at one time share the NICs equally."""
+    waking = [(one.start_s + one.rounds[0].latency_s, number) for number, one in enumerate(jobs)]
     heapq.heapify(waking)
     at, done = [0] * len(jobs), [0.0] * len(jobs)
-    # A transfer ends when the NICs have given one rail as much as it needs: all that run get equally much.
+    # A transfer ends when the NICs have given one flow as much as it needs: all that run get equally much.
     ending: list[tuple[float, int]] = []
     given_s, sending, now = 0.0, 0, 0.0
     while waking or ending:
@@ -118,15 +215,16 @@ def _followed(jobs: list[_Rail]) -> list[float]:
             then, number = heapq.heappop(waking)
             given_s += (then - now) / sending if sending else 0.0
             now = then
-            heapq.heappush(ending, (given_s + jobs[number].rounds[at[number]][1], number))
-            sending += jobs[number].number
+            round_ = jobs[number].rounds[at[number]]
+            heapq.heappush(ending, (given_s + round_.transfer_s / round_.flows, number))
+            sending += jobs[number].number * round_.flows
             continue
         given_s, now = ending[0][0], end_s
         _, number = heapq.heappop(ending)
-        sending -= jobs[number].number
+        sending -= jobs[number].number * jobs[number].rounds[at[number]].flows
         at[number] += 1
         if at[number] == len(jobs[number].rounds):
             done[number] = now
         else:
-            heapq.heappush(waking, (now + jobs[number].rounds[at[number]][0], number))
+            heapq.heappush(waking, (now + jobs[number].rounds[at[number]].latency_s, number))
     return done

@@ -1,12 +1,14 @@
 """The links of a cluster whose links are not alike, as arrays: what each gives while no fault begins or ends."""
 
+import math
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
+from msgspec.structs import replace
 
-from simnet.cluster.hardware import LinkId, LinkKind
+from simnet.cluster.hardware import Fault, LinkId, LinkKind
 from simnet.cluster.topology import Topology, touched, without_faults
 
 if TYPE_CHECKING:
@@ -17,6 +19,22 @@ _PLACES: dict[LinkKind, str] = {"port_tx": "rank", "port_rx": "rank", "nic_tx": 
 
 _KINDS: tuple[LinkKind, ...] = get_args(LinkKind)
 _State = tuple[tuple[LinkKind, int, float, float], ...]
+
+
+class _Frozen(Fault, frozen=True, kw_only=True):
+    """A link that is for good as faults make it at one time."""
+
+    link: LinkId
+    rate: float
+    added: float
+
+    def link_limit(self, link: LinkId, time_s: float) -> float:  # noqa: ARG002
+        """Return its bandwidth [B/s]."""
+        return self.rate if link == self.link else math.inf
+
+    def added_latency_s(self, link: LinkId, time_s: float) -> float:  # noqa: ARG002
+        """Return what it adds to the latency of a send [s]."""
+        return self.added if link == self.link else 0.0
 
 
 class UnevenLinks:
@@ -49,6 +67,11 @@ class UnevenLinks:
         """Tell whether no fault touches any link just now."""
         return not self._state
 
+    @property
+    def are_usual_between_nodes(self) -> bool:
+        """Tell whether no fault touches a link between nodes just now."""
+        return all(kind in ("port_tx", "port_rx") for kind, *_ in self._state)
+
     def bytes_per_s(self, kind: LinkKind) -> "FloatArray":
         """Return the bandwidth of every link of a kind [B/s]."""
         if kind not in self._bytes_per_s:
@@ -66,6 +89,11 @@ class UnevenLinks:
                 found[place] = added_s
             self._added_s[kind] = found
         return self._added_s[kind]
+
+    def frozen(self) -> Topology:
+        """Return a cluster whose links are for good as these are."""
+        faults = (_Frozen(link=LinkId(kind, place), rate=rate, added=added) for kind, place, rate, added in self._state)
+        return replace(self.topology, faults=tuple(faults))
 
     def _places(self, kind: LinkKind) -> Iterator[tuple[int, float, float]]:
         return ((place, rate, added_s) for of_kind, place, rate, added_s in self._state if of_kind == kind)

@@ -218,6 +218,9 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         """
 
 
+FORMER_HOOKS = ("presets", "topology_variants", "bucketing_variants", "trains_as")
+
+
 def _check_is_distinct(added: type[Strategy]) -> None:
     """Refuse a title or a kernel's cost that another strategy already has.
 
@@ -225,6 +228,8 @@ def _check_is_distinct(added: type[Strategy]) -> None:
         SimnetError: it would.
     """
     where = f"strategy {tag_of(added)!r}"
+    if former := [name for name in FORMER_HOOKS if callable(getattr(added, name, None))]:
+        raise SimnetError(f"{where}: {former[0]}: is never called; give what it returned in Strategy.choices")
     try:
         labels = set(choices.presets(added))
     except Exception as error:  # foreign code

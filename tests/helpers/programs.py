@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from simnet.cluster.hardware import Calibration
 from simnet.cluster.topology import Topology
-from simnet.engine import exact, ranks
+from simnet.engine import every_send, exact, ranks
 from simnet.engine.plan import PlanNumbers, StrategyPlan
 from simnet.engine.random_factors import Variation
 from simnet.engine.ranks import RunStep
@@ -16,7 +16,7 @@ from simnet.workload.training_step import Step
 NO_STEP = Step(
     tensors=(), num_elements=1.0, bytes_per_element=4, forward_s=0.0, backward_s=0.0, optimizer_s=0.0, samples=1
 )
-MakeExecutor = Callable[..., exact.Executor]
+MakeExecutor = Callable[..., every_send.Executor]
 
 
 def plan_of(streams: Streams) -> StrategyPlan:
@@ -44,7 +44,7 @@ def run_exact(
     steps: int = 1,
     slowdown: float = 1.0,
     seed: int = 0,
-    make_executor: MakeExecutor = exact.Exact,
+    make_executor: MakeExecutor = every_send.Exact,
 ) -> Timeline:
     """Return what all ranks do, send by send."""
     variation, number = Variation(network, seed), sum(1 for _ in collectives_of(streams))

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SIMPY_ROOMS = (
     "simnet/engine/links.py",
     "simnet/engine/gpu.py",
+    "simnet/engine/every_send.py",
     "simnet/engine/exact.py",
 )
 SIMULATOR = (
@@ -27,6 +28,7 @@ SIMULATOR = (
     "simnet.engine.simulation",
     "simnet.engine.gpu",
     "simnet.engine.links",
+    "simnet.engine.every_send",
     "simnet.engine.exact",
     "simnet.engine.recurrence",
 )

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from simnet.collectives import algorithms, direct, ring
 from simnet.core import files
 from simnet.engine import exact, recurrence
-from simnet.engine.exact import Folded
+from simnet.engine.every_send import Folded
 from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.recurrence import LinksAreSharedError
 from simnet.engine.scenario import load_experiment

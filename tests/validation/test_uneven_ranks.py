@@ -13,39 +13,19 @@ from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms, direct, ring
 from simnet.core.units import Duration
 from simnet.engine import exact as executors
-from simnet.engine.exact import Exact, never_share_links
+from simnet.engine.collective_times import rank_times
+from simnet.engine.every_send import Exact, never_share_links
 from simnet.engine.timeline import Streams, Timeline
 from simnet.strategies.program import Communicate, Compute, OperationId
 from tests.helpers.programs import numbers_on, plan_of, run_exact, run_ranks
+from tests.helpers.random_faults import constant_faults
 from tests.helpers.topologies import CALIBRATIONS, NCCL_COSTS, leaves, topology
 
 NEAR = 1e-9
 """Relative: times this near each other differ by rounding alone."""
 ABOUT = 1.5
 """What the grouped executor says that it may be off is an estimate: of rails that start apart, how far apart."""
-slowdowns = st.sampled_from([1.0, 1.3, 2.0, 3.7])
 WITH_NCCL = Calibration(nccl=NCCL_COSTS)
-
-
-def constant_faults(num_nodes: int, per_node: int) -> st.SearchStrategy[Fault]:
-    """Return faults that are there for good and draw nothing."""
-    node = st.integers(0, num_nodes - 1)
-    return st.one_of(
-        st.builds(SlowNode, node=node, compute_slowdown=slowdowns, nic_slowdown=slowdowns),
-        st.builds(faults.SlowRank, node=node, local_rank=st.integers(0, per_node - 1), compute_slowdown=slowdowns),
-        st.builds(faults.SlowLink, place=node, rate=st.sampled_from([0.1, 0.5, 1.0])),
-        st.builds(
-            faults.SlowLink, link=st.just("port"), place=st.integers(0, num_nodes * per_node - 1), rate=st.just(0.01)
-        ),
-        st.builds(faults.AddedLatency, at_nodes=st.tuples(node), added=st.just(Duration(1e-3))),
-        st.builds(faults.BackgroundTraffic, at_nodes=st.tuples(node), flows=st.integers(1, 3)),
-        st.builds(
-            faults.PacketLoss,
-            at_nodes=st.tuples(node),
-            probability=st.sampled_from([1e-5, 0.01]),
-            round_trip=st.just(Duration(1e-4)),
-        ),
-    )
 
 
 varying = st.one_of(
@@ -138,7 +118,7 @@ def test_the_exact_executor_says_the_same_by_arrays_and_by_events(network, data)
     streams = data.draw(streams_on(network, ("world", "intra_node")))
     assert never_share_links(one.schedule for one in streams[1] if isinstance(one, Communicate))
     by_events = run_exact(streams, network, 2, 1.2, 1)
-    by_arrays = run_exact(streams, network, 2, 1.2, 1, partial(Exact, by_arrays=True))
+    by_arrays = run_exact(streams, network, 2, 1.2, 1, partial(Exact, regular=rank_times))
     agree(by_arrays, by_events)
 
 

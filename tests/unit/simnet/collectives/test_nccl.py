@@ -14,7 +14,7 @@ from simnet.cluster.schedule import GroupKind
 from simnet.collectives import algorithms, broadcast, link_loads, nccl
 from simnet.core.errors import SimnetError
 from simnet.engine import intervals
-from simnet.engine.exact import Exact
+from simnet.engine.every_send import Exact
 from simnet.engine.scenario import RunSettings
 from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StepLanes

@@ -142,6 +142,10 @@ class TestRegistration:
         self.refused("title: 'QSGD 4 bit': must be text, and the title of no other", title="QSGD 4 bit")
         self.refused("title: '': must be text", title="")
 
+    @pytest.mark.parametrize("hook", ["presets", "trains_as"])
+    def test_a_method_that_nobody_calls_any_more_is_refused(self, hook: str) -> None:
+        self.refused(f"{hook}: is never called; give what it returned in Strategy.choices", **{hook: lambda _: ()})
+
     def test_a_tag_that_is_taken_is_refused_and_the_same_class_may_come_again(self) -> None:
         thief = type("Thief", (CompressingStrategy,), {"title": "Thief"}, frozen=True, tag="qsgd")
         with pytest.raises(SimnetError, match="'qsgd': is registered twice"):

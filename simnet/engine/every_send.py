@@ -1,0 +1,411 @@
+"""Collectives on SimPy's clock: every send of every rank, or one representative whose phases are flows.
+
+`Exact`: every send is a flow of the network and every rank goes through its own rounds. `Folded`: one representative
+stands for all ranks, and each phase is one flow a level; it serves where streams of ranks that are alike share links.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol, get_args
+
+import numpy as np
+import simpy
+
+from simnet.cluster.hardware import LinkId, LinkKind
+from simnet.cluster.schedule import Round, Schedule, Send
+from simnet.cluster.topology import Topology, around, touched
+from simnet.collectives import link_loads, pipelines
+from simnet.engine.links import Network
+
+if TYPE_CHECKING:
+    from simnet.core.bounded_types import FloatArray
+
+Steps = Generator[simpy.Event, object, tuple[float, float]]
+Regular = Callable[[Topology, Schedule, float, float], tuple["FloatArray | float", float]]
+"""What a collective takes each rank on links as they are since a time, and by how much that may be off [s]."""
+
+
+class Executor(Protocol):
+    """Runs collectives for `num_ranks` ranks, which must all call them in the same order."""
+
+    num_ranks: int
+    topology: Topology
+
+    def run(
+        self, rank: int, sequence: Hashable, schedule: Schedule, message_bytes: float, stretch: float = 1.0
+    ) -> Steps:
+        """Take part as `rank` in collective number `sequence`, which takes `stretch` times as long as usual.
+
+        Returns:
+            When the last rank of the group had arrived, and when this rank was done [s].
+        """
+        ...
+
+    def compute_changes(self, rank: int, is_computing: bool) -> None:
+        """Take note that a rank's GPU begins or stops to compute, which may change the rates of its links."""
+        ...
+
+
+class Folded:
+    """One representative rank on representative links."""
+
+    num_ranks = 1
+
+    def __init__(self, env: simpy.Environment, topology: Topology) -> None:
+        self._env = env
+        self.topology = topology
+        self._network = Network(env)
+        for kind in get_args(LinkKind):
+            self._network.add_link(LinkId(kind, 0), topology.capacity(LinkId(kind, 0)))
+
+    def run(
+        self,
+        rank: int,  # noqa: ARG002 - it stands for all
+        sequence: Hashable,  # noqa: ARG002
+        schedule: Schedule,
+        message_bytes: float,
+        stretch: float = 1.0,  # noqa: ARG002 - nothing varies where all are alike
+    ) -> Steps:
+        """Run every phase as one flow a level."""
+        start_s = self._env.now
+        phases = link_loads.phases(self.topology, schedule, message_bytes)
+        if launch_s := link_loads.launch_s(self.topology, schedule):
+            yield self._env.timeout(launch_s)
+        for phase in phases:
+            if len(phase) == 1:
+                yield from self._level(phase[0])
+            else:
+                yield self._env.all_of([self._env.process(self._level(load)) for load in phase])
+        yield from _until(self._env, start_s + link_loads.host_s(self.topology, schedule, message_bytes))
+        return start_s, self._env.now
+
+    def compute_changes(self, rank: int, is_computing: bool) -> None:  # noqa: ARG002
+        """Set the rates of all links anew."""
+        for kind in get_args(LinkKind):
+            link = LinkId(kind, 0)
+            self._network.add_link(link, self.topology.capacity(link, computing=float(is_computing)))
+
+    def _level(self, load: link_loads.LevelLoad) -> Generator[simpy.Event]:
+        yield self._env.timeout(load.latency_s)
+        yield self._network.transfer({LinkId(kind, 0): size for kind, size in load.inflated_bytes.items()})
+
+
+class Exact:
+    """All ranks, all sends, all links."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        topology: Topology,
+        on_round: Callable[[], None] | None = None,
+        regular: Regular | None = None,
+    ) -> None:
+        """Take the clock and the links.
+
+        Args:
+            env: the clock.
+            topology: the ranks and their links.
+            on_round: called whenever rank 0 has finished a round.
+            regular: what a collective takes whose rounds need no events (`rank_times`), which is right where no two
+                collectives ever use the same links (`never_share_links`).
+        """
+        self._env = env
+        self.topology = topology
+        self._on_round = on_round
+        self._regular = regular if not topology.compute_slows_links and topology.leaves_are_filled else None
+        self.num_ranks = topology.world_size
+        self.network = Network(env)
+        for link in _all_links(topology):
+            self.network.add_link(link, around(topology, link).capacity(link))
+        if topology.next_change_s(0.0) < math.inf:
+            env.process(self._change_links())
+        self._calls: dict[Hashable, _Call] = {}
+        self._changed_s = 0.0  # when a fault began or ended last
+        self._is_computing = [False] * topology.world_size
+
+    def _change_links(self) -> Generator[simpy.Event]:
+        """Set the rate of every link anew when a fault begins or ends."""
+        while (time_s := self.topology.next_change_s(self._changed_s)) < math.inf:
+            yield self._env.timeout(time_s - self._env.now)
+            self._changed_s = time_s
+            for link in _changing_links(self.topology):
+                self._set_rate(link)
+
+    def compute_changes(self, rank: int, is_computing: bool) -> None:
+        """Set the rates of the rank's ports and of its node's NICs anew."""
+        self._is_computing[rank] = is_computing
+        node = rank // self.topology.ranks_per_node
+        for link in (LinkId("port_tx", rank), LinkId("port_rx", rank), LinkId("nic_tx", node), LinkId("nic_rx", node)):
+            self._set_rate(link)
+
+    def _set_rate(self, link: LinkId) -> None:
+        rate = around(self.topology, link).capacity(link, self._changed_s, self._computing_at(link))
+        self.network.add_link(link, rate)
+
+    def _computing_at(self, link: LinkId) -> float:
+        """Return the part of the GPUs at a link that compute."""
+        if link.kind in ("port_tx", "port_rx"):
+            return float(self._is_computing[link.place])
+        if link.kind in ("nic_tx", "nic_rx"):
+            per_node = self.topology.ranks_per_node
+            return sum(self._is_computing[link.place * per_node : (link.place + 1) * per_node]) / per_node
+        return 0.0
+
+    def run(
+        self, rank: int, sequence: Hashable, schedule: Schedule, message_bytes: float, stretch: float = 1.0
+    ) -> Steps:
+        """Wait for the group, then go through this rank's rounds."""
+        if sequence not in self._calls:
+            self._calls[sequence] = _Call(self._env, self.topology, self.network, schedule, message_bytes, stretch)
+        call = self._calls[sequence]
+        yield call.arrive(rank)
+        start_s = self._env.now
+        taken_s = self._regular_s(schedule, message_bytes, stretch)
+        if taken_s is not None:
+            yield self._env.timeout(taken_s if isinstance(taken_s, float) else float(taken_s[rank]))
+            for _ in range(schedule.num_rounds):
+                self._tell_round(rank)
+            self._leave(sequence, call)
+            return start_s, self._env.now
+        if launch_s := link_loads.launch_s(self.topology, schedule):
+            yield self._env.timeout(launch_s * stretch)
+        if schedule.protocol and schedule.rounds:
+            yield call.pipeline(rank)
+            self._tell_round(rank)
+        for number, round_ in enumerate(() if schedule.protocol else schedule.rounds):
+            # A rank waits for its own sends and receives alone: ranks drift apart as in NCCL, with no barrier a round.
+            for indices in _batches(round_):
+                yield call.exchange(rank, number, indices)
+                self._tell_round(rank)
+        self._leave(sequence, call)
+        yield from _until(self._env, start_s + stretch * link_loads.host_s(self.topology, schedule, message_bytes))
+        return start_s, self._env.now
+
+    def _leave(self, sequence: Hashable, call: "_Call") -> None:
+        call.ranks_left -= 1
+        if not call.ranks_left:
+            del self._calls[sequence]
+
+    def _regular_s(self, schedule: Schedule, message_bytes: float, stretch: float) -> "FloatArray | float | None":
+        """Return what a collective that starts now takes each rank, or all [s]; None where only its events tell."""
+        if self._regular is None:
+            return None
+        seconds, off_s = self._regular(self.topology, schedule, message_bytes, self._changed_s)
+        taken_s = seconds * stretch
+        longest_s = taken_s if isinstance(taken_s, float) else float(taken_s.max())
+        lasts = self._env.now + longest_s < self.topology.next_change_s(self._changed_s)
+        return taken_s if lasts and not off_s else None
+
+    def _tell_round(self, rank: int) -> None:
+        if rank == 0 and self._on_round:
+            self._on_round()
+
+
+class Begun(NamedTuple):
+    """A collective that all groups begin at times of their own.
+
+    Attributes:
+        schedule: of the collective.
+        message_bytes: whole message of one group.
+        starts_s: when the group of each rank begins [s].
+        stretch: how many times as long as usual it takes.
+    """
+
+    schedule: Schedule
+    message_bytes: float
+    starts_s: "FloatArray"
+    stretch: float = 1.0
+
+
+def ends_s(topology: Topology, begun: Sequence[Begun]) -> "list[FloatArray]":
+    """Return when each rank is done with each collective, all of which share the links, send by send [s]."""
+    env = simpy.Environment()
+    executor = Exact(env, topology)
+    found = [np.zeros(topology.world_size) for _ in begun]
+
+    def goes(number: int, rank: int) -> Generator[simpy.Event]:
+        schedule, message_bytes, starts_s, stretch = begun[number]
+        yield from _until(env, float(starts_s[rank]))
+        _, found[number][rank] = yield from executor.run(rank, number, schedule, message_bytes, stretch)
+
+    env.run(env.all_of([env.process(goes(*one)) for one in np.ndindex(len(begun), topology.world_size)]))
+    return found
+
+
+class _RoundInFlight:
+    """One repetition on all ranks, or all repetitions that are posted at once.
+
+    Attributes:
+        sends: what each rank sends.
+        missing: sends and receives that each rank still waits for.
+        done: the event of each rank that none is missing.
+        ranks_left: ranks that have not posted yet.
+    """
+
+    __slots__ = ("done", "missing", "ranks_left", "sends")
+
+    def __init__(self, env: simpy.Environment, sends: tuple[tuple[Send, ...], ...]) -> None:
+        self.sends = sends
+        self.missing = Counter(send.dst for mine in sends for send in mine)
+        self.missing.update({rank: len(mine) for rank, mine in enumerate(sends)})
+        self.done = [env.event() for _ in sends]
+        self.ranks_left = len(sends)
+        for rank, event in enumerate(self.done):
+            if not self.missing[rank]:
+                event.succeed()
+
+    def one_done(self, rank: int) -> None:
+        self.missing[rank] -= 1
+        if not self.missing[rank]:
+            self.done[rank].succeed()
+
+
+class _Call:
+    """One collective, shared by all its ranks."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what all ranks of the collective share
+        self,
+        env: simpy.Environment,
+        topology: Topology,
+        network: Network,
+        schedule: Schedule,
+        message_bytes: float,
+        stretch: float,
+    ) -> None:
+        self._env = env
+        self.topology = topology
+        self._network = network
+        self._schedule = schedule
+        self._chunk_bytes = message_bytes / schedule.num_chunks
+        self._stretch = stretch
+        self._arrived: Counter[int] = Counter()
+        self._complete: dict[int, simpy.Event] = {}
+        self._exchanges: dict[tuple[int, int], _RoundInFlight] = {}
+        self._pipelines: dict[int, simpy.Event] = {}
+        self.ranks_left = topology.world_size
+        self._adds_latency = topology.adds_latency
+
+    def arrive(self, rank: int) -> simpy.Event:
+        """Return the event that every rank of this rank's group has arrived."""
+        group = self._schedule.group.group_id(rank)
+        event = self._complete.setdefault(group, self._env.event())
+        self._arrived[group] += 1
+        if self._arrived[group] == self._schedule.group.size:
+            event.succeed()
+        return event
+
+    def pipeline(self, rank: int) -> simpy.Event:
+        """Return the event that all rounds of this rank's group are done, as one flow over all its links.
+
+        A pipeline goes on at the pace of its slowest link: one flow loads every link as all rounds together do.
+        """
+        group = self._schedule.group.group_id(rank)
+        if group not in self._pipelines:
+            self._pipelines[group] = self._env.process(self._flow(group))
+        return self._pipelines[group]
+
+    def _flow(self, group: int) -> Generator[simpy.Event]:
+        schedule, cost = self._schedule, pipelines.cost(self.topology, self._schedule)
+        ranks = [schedule.group.rank_at(group, position) for position in range(schedule.group.size)]
+        chunks = pipelines.count_chunks(schedule, ranks, self.topology.nodes_per_leaf)
+        added_s = [around(self.topology, link).added_latency_s((link,), self._env.now) for link in chunks]
+        yield self._env.timeout(self._stretch * (cost.latency_s + pipelines.added_latency_s(schedule, added_s)))
+        yield self._network.transfer(
+            {
+                link: number * self._chunk_bytes * cost.inflation(link.kind) * self._stretch
+                for link, number in chunks.items()
+            }
+        )
+
+    def exchange(self, rank: int, number: int, indices: range) -> simpy.Event:
+        """Post this rank's sends; return the event that they and what it receives here are done."""
+        key = number, indices.start
+        if key not in self._exchanges:
+            self._exchanges[key] = self._open(self._schedule.rounds[number], indices)
+        exchange = self._exchanges[key]
+        exchange.ranks_left -= 1
+        if not exchange.ranks_left:
+            del self._exchanges[key]
+        self._post(rank, exchange, self._schedule.rounds[number])
+        return exchange.done[rank]
+
+    def _open(self, round_: Round, indices: range) -> _RoundInFlight:
+        ranks = range(self.topology.world_size)
+        sends = tuple(tuple(s for index in indices for s in round_.sends(rank, index)) for rank in ranks)
+        return _RoundInFlight(self._env, sends)
+
+    def _post(self, rank: int, exchange: _RoundInFlight, round_: Round) -> None:
+        mine = exchange.sends[rank]
+        posting_s = self.topology.posting_s(len(mine), at_once=round_.at_once)
+        together: dict[float, list[Send]] = {}
+        for send in mine:
+            level = self.topology.level(rank, send.dst)
+            latency_s = posting_s + self.topology.alpha_s(level, round_)
+            if self._adds_latency:
+                path = self.topology.path(rank, send.dst)
+                latency_s += sum(around(self.topology, link).added_latency_s((link,), self._env.now) for link in path)
+            together.setdefault(latency_s, []).append(send)
+        # Sends of one latency start together; a rank posts all of them before any starts.
+        for latency_s, same in together.items():
+            start = self._env.timeout(latency_s * self._stretch)
+            _then(start, partial(self._start, rank, same, exchange, at_once=round_.at_once))
+
+    def _start(self, rank: int, sends: list[Send], exchange: _RoundInFlight, *, at_once: bool) -> None:
+        for send in sends:
+            level = self.topology.level(rank, send.dst)
+            size = send.width * self._chunk_bytes
+            inflated = size * self._stretch / link_loads.send_efficiency(self.topology, level, size, at_once=at_once)
+            # An inefficient send holds its links as long as more bytes at the nominal rate would.
+            done = self._network.transfer(dict.fromkeys(self.topology.path(rank, send.dst), inflated))
+            _then(done, partial(self._delivered, rank, send.dst, exchange))
+
+    def _delivered(self, src: int, dst: int, exchange: _RoundInFlight) -> None:
+        exchange.one_done(src)
+        exchange.one_done(dst)
+
+
+def never_share_links(schedules: Iterable[Schedule]) -> bool:
+    """Tell whether collectives that follow each other never use the same links at one time.
+
+    That holds for those of all ranks, and of groups inside nodes: a rank is done with its links before it arrives.
+    """
+    return all(
+        one.group.size == one.group.num_nodes * one.group.ranks_per_node or one.group.nodes == 1 for one in schedules
+    )
+
+
+def _until(env: simpy.Environment, time_s: float) -> Generator[simpy.Event]:
+    """Wait until a time, if it is still to come."""
+    if time_s > env.now:
+        yield env.timeout(time_s - env.now)
+
+
+def _then(event: simpy.Event, function: Callable[[], None]) -> None:
+    """Call `function` when the event happens."""
+    event.callbacks.append(lambda _event: function())
+
+
+def _batches(round_: Round) -> tuple[range, ...]:
+    """Return the repetitions that a rank waits for together."""
+    if round_.at_once:
+        return (range(round_.repeat),)
+    return tuple(range(index, index + 1) for index in range(round_.repeat))
+
+
+def _changing_links(topology: Topology) -> Iterator[LinkId]:
+    return (LinkId(kind, place) for kind in get_args(LinkKind) for place in touched(topology, kind))
+
+
+def _all_links(topology: Topology) -> tuple[LinkId, ...]:
+    leaves = -(-topology.num_nodes // topology.nodes_per_leaf)
+    counts: dict[LinkKind, int] = {
+        "port_tx": topology.world_size,
+        "port_rx": topology.world_size,
+        "nic_tx": topology.num_nodes,
+        "nic_rx": topology.num_nodes,
+        "leaf_up": leaves,
+        "leaf_down": leaves,
+    }
+    return tuple(LinkId(kind, place) for kind, number in counts.items() for place in range(number))
