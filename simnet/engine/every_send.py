@@ -118,11 +118,11 @@ class Exact:
         self.num_ranks = topology.world_size
         self.network = Network(env)
         for link in _all_links(topology):
-            self.network.add_link(link, around(topology, link).capacity(link))
-        if topology.next_change_s(0.0) < math.inf:
+            self.network.add_link(link, around(topology, link).capacity(link, env.now))
+        if topology.next_change_s(env.now) < math.inf:
             env.process(self._change_links())
         self._calls: dict[Hashable, _Call] = {}
-        self._changed_s = 0.0  # when a fault began or ended last
+        self._changed_s = float(env.now)  # when a fault began or ended last
         self._is_computing = [False] * topology.world_size
 
     def _change_links(self) -> Generator[simpy.Event]:
@@ -219,9 +219,15 @@ class Begun(NamedTuple):
     stretch: float = 1.0
 
 
-def ends_s(topology: Topology, begun: Sequence[Begun]) -> "list[FloatArray]":
-    """Return when each rank is done with each collective, all of which share the links, send by send [s]."""
-    env = simpy.Environment()
+def ends_s(topology: Topology, begun: Sequence[Begun], since_s: float = 0.0) -> "list[FloatArray]":
+    """Return when each rank is done with each collective, all of which share the links, send by send [s].
+
+    Args:
+        topology: the ranks and their links.
+        begun: collectives.
+        since_s: when the clock begins: before any of them, so that faults of before are not gone through.
+    """
+    env = simpy.Environment(since_s)
     executor = Exact(env, topology)
     found = [np.zeros(topology.world_size) for _ in begun]
 

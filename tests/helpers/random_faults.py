@@ -28,3 +28,19 @@ def constant_faults(num_nodes: int, per_node: int) -> st.SearchStrategy[Fault]:
             round_trip=st.just(Duration(1e-4)),
         ),
     )
+
+
+varying = st.one_of(
+    st.builds(faults.ComputeJitter, cv=st.sampled_from([0.01, 0.3])),
+    st.builds(faults.CollectiveJitter, cv=st.just(0.2)),
+    st.builds(faults.Pause, pause=st.just(Duration(0.05)), probability=st.just(0.3)),
+    st.builds(faults.Pause, pause=st.just(Duration(0.2)), every=st.just(2)),
+)
+comings = st.builds(
+    faults.SlowLink,
+    place=st.just(0),
+    rate=st.sampled_from([0.2, 0.5]),
+    from_s=st.builds(Duration, st.floats(0, 0.2)),
+    to_s=st.builds(Duration, st.floats(0.21, 0.4)),
+    every_s=st.none() | st.just(Duration(0.5)),
+)

@@ -1,4 +1,7 @@
-"""Every strategy on small clusters with random faults: "auto" gives the times of the exact executor.
+"""Every strategy on small clusters with random faults: "auto" gives the times of the exact executor, or its bound.
+
+Of 4,000 clusters with faults that are there for good one has a bound (rails that do not come to stand), of 600 with
+faults that vary 14.
 
 SIMNET_CLUSTERS sets how many clusters are tried (else three times the examples of the profile of Hypothesis).
 """
@@ -6,24 +9,24 @@ SIMNET_CLUSTERS sets how many clusters are tried (else three times the examples 
 import os
 from functools import cache
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from simnet.core.errors import SimnetError
-from simnet.engine.result import RunResult
+from simnet.cluster.faults import SlowLink
+from simnet.core.units import Duration
+from simnet.engine.result import StrategyResult
 from simnet.engine.scenario import Scenario, build
 from simnet.engine.simulation import simulate
 from simnet.strategies import STRATEGIES, Strategy
 from simnet.strategies.choices import presets, variants
 from tests.helpers import scenario_samples
-from tests.helpers.random_faults import constant_faults
+from tests.helpers.random_faults import comings, constant_faults, varying
 
 NUM = int(os.environ.get("SIMNET_CLUSTERS", settings.default.max_examples * 3))
 NEAR = 1e-9
 """Relative: times this near each other differ by rounding alone."""
-WORST = 0.02
-"""Most that is said to be off, where rails do not come to stand: 1 of 4,000 clusters, off by 0.3 %."""
 BLOCKS, SIDE = 4, 512
 TENSORS = [
     {"name": "head.weight", "shape": [1000, SIDE]},
@@ -52,24 +55,48 @@ def base() -> Scenario:
 
 @st.composite
 def scenarios(draw: st.DrawFn) -> Scenario:
+    """Return one strategy on a cluster with faults that are there for good."""
     num_nodes, per_node = draw(st.integers(1, 4)), draw(st.integers(1, 4))
     found = tuple(draw(st.lists(constant_faults(num_nodes, per_node), max_size=2, unique_by=type)))
     cluster = replace(base().cluster, num_nodes=num_nodes, ranks_per_node=per_node, faults=found)
     return replace(base(), cluster=cluster, strategy=draw(st.sampled_from(settings_of_all())))
 
 
-def ran(scenario: Scenario, fidelity: str) -> RunResult:
-    return simulate(replace(scenario, run=replace(scenario.run, fidelity=fidelity)))
+@st.composite
+def varying_scenarios(draw: st.DrawFn) -> Scenario:
+    """Return one with jitter, pauses or links that come and go, over several iterations."""
+    scenario = draw(scenarios())
+    has_slow_link = any(isinstance(one, SlowLink) for one in scenario.cluster.faults)
+    kinds = varying if has_slow_link else varying | comings
+    more = [
+        replace(one, from_s=in_a_step(one.from_s), to_s=in_a_step(one.to_s), every_s=in_a_step(one.every_s))
+        if isinstance(one, SlowLink)
+        else one
+        for one in draw(st.lists(kinds, min_size=1, max_size=2, unique_by=type))
+    ]
+    cluster = replace(scenario.cluster, faults=(*scenario.cluster.faults, *more))
+    return replace(scenario, cluster=cluster, run=replace(scenario.run, iterations=draw(st.integers(1, 3))))
+
+
+def in_a_step(time_s: float | None) -> Duration | None:
+    """Return a time of a longer run as one of the short steps here."""
+    return None if time_s is None else Duration(time_s / 20)
+
+
+def ran(scenario: Scenario, fidelity: str) -> StrategyResult:
+    return simulate(replace(scenario, run=replace(scenario.run, fidelity=fidelity))).result
 
 
 @settings(max_examples=NUM)
 @given(scenarios())
 def test_a_strategy_takes_what_every_send_takes(scenario: Scenario) -> None:
-    try:
-        exact = ran(scenario, "exact").result
-    except SimnetError:
-        return  # of parts that a cluster cannot have
-    found = ran(scenario, "auto").result
-    near = NEAR + found.approximation
-    assert abs(found.iteration_s - exact.iteration_s) <= near * exact.iteration_s
-    assert found.approximation <= WORST, scenario.strategy
+    exact, found = ran(scenario, "exact"), ran(scenario, "auto")
+    assert found.iteration_s == pytest.approx(exact.iteration_s, rel=NEAR + found.approximation)
+    assert found.approximation <= 0.02, scenario.strategy
+
+
+@settings(max_examples=NUM)
+@given(varying_scenarios())
+def test_it_does_so_with_faults_that_vary_or_come_and_go(scenario: Scenario) -> None:
+    exact, found = ran(scenario, "exact"), ran(scenario, "auto")
+    assert found.iteration_s == pytest.approx(exact.iteration_s, rel=NEAR + found.approximation)

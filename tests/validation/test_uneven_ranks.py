@@ -11,14 +11,13 @@ from simnet.cluster.hardware import Calibration, Fault, SlowNode
 from simnet.cluster.schedule import GroupKind
 from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms, direct, ring
-from simnet.core.units import Duration
 from simnet.engine import exact as executors
 from simnet.engine.collective_times import rank_times
 from simnet.engine.every_send import Exact, never_share_links
 from simnet.engine.timeline import Streams, Timeline
 from simnet.strategies.program import Communicate, Compute, OperationId
 from tests.helpers.programs import numbers_on, plan_of, run_exact, run_ranks
-from tests.helpers.random_faults import constant_faults
+from tests.helpers.random_faults import comings, constant_faults, varying
 from tests.helpers.topologies import CALIBRATIONS, NCCL_COSTS, leaves, topology
 
 NEAR = 1e-9
@@ -26,22 +25,6 @@ NEAR = 1e-9
 ABOUT = 1.5
 """What the grouped executor says that it may be off is an estimate: of rails that start apart, how far apart."""
 WITH_NCCL = Calibration(nccl=NCCL_COSTS)
-
-
-varying = st.one_of(
-    st.builds(faults.ComputeJitter, cv=st.sampled_from([0.01, 0.3])),
-    st.builds(faults.CollectiveJitter, cv=st.just(0.2)),
-    st.builds(faults.Pause, pause=st.just(Duration(0.05)), probability=st.just(0.3)),
-    st.builds(faults.Pause, pause=st.just(Duration(0.2)), every=st.just(2)),
-)
-comings = st.builds(
-    faults.SlowLink,
-    place=st.just(0),
-    rate=st.sampled_from([0.2, 0.5]),
-    from_s=st.builds(Duration, st.floats(0, 0.2)),
-    to_s=st.builds(Duration, st.floats(0.21, 0.4)),
-    every_s=st.none() | st.just(Duration(0.5)),
-)
 
 
 @st.composite
