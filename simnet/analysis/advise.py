@@ -226,14 +226,14 @@ class _Ranking:
 
     def _with_micro_batches(self, number: int, variants: Variants) -> float:
         run = replace(self._scenario.run, grad_accumulation=number, global_batch=None)
-        times = TunedSteps(replace(self._scenario, run=run))
-        return SystemVsBaseline(times, variants, self._every_dense).speedup(times.cluster_rate)
+        timer = StepTimer(replace(self._scenario, run=run))
+        return min(map(timer.of, self._every_dense)) / min(map(timer.of, variants))
 
     def _versus(self, variants: Variants) -> SystemVsBaseline:
         return SystemVsBaseline(self._times, variants, self._every_dense)
 
     def _known(self, variants: Variants) -> Variants:
-        return with_known_kernels(self._fitting(variants) or variants, self._times.here, self._scenario.calibration)
+        return with_known_kernels(self._fitting(variants) or variants, self._times.kernels, self._scenario.calibration)
 
     def _row(self, name: str, versus: SystemVsBaseline, *, is_dense: bool) -> RankedSystem:
         strategy = versus.best(self._times.cluster_rate).strategy
@@ -259,7 +259,7 @@ class _Ranking:
         )
 
     def _speedup(self, strategy: AnyStrategy, step_s: float, versus: SystemVsBaseline) -> Speedup:
-        kernels = whatif.coverage(self._times.here.kernels(strategy), self._scenario.calibration)
+        kernels = whatif.coverage(self._times.kernels(strategy), self._scenario.calibration)
         return Speedup(
             value=self._baseline_s / step_s,
             interval=self._interval(strategy),
@@ -289,7 +289,7 @@ class _Ranking:
         variants = self._known(trained_variants(strategy, self._scenario.workload.dtype))
         rate, here = self._times.cluster_rate, self._times.here
         fastest = self._times.best(variants, rate).strategy
-        kernels = whatif.coverage(here.kernels(fastest), self._scenario.calibration)
+        kernels = whatif.coverage(self._times.kernels(fastest), self._scenario.calibration)
         slow = self._times.best(variants, rate, slow=True).strategy if kernels.are_estimated else None
         return TimedSystem(
             usual=TimedStages(here.stages(fastest), self._baseline_s),

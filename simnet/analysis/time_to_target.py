@@ -251,7 +251,7 @@ def _at(
         strategy = choices.for_longer_training(trainings.convergence.systems[name].strategy, trainings.scale)
         try:
             variants = trained_variants(strategy, scenario.workload.dtype)
-            fastest = steps.fastest(with_known_kernels(variants, steps, scenario.calibration))
+            fastest = steps.fastest(with_known_kernels(variants, steps.kernels, scenario.calibration))
             costs[name] = step_costs(fastest, scenario, simulate, notes)
         except SimnetError as error:
             if name == trainings.baseline:

@@ -1,6 +1,6 @@
 """The systems that are compared, each with the variants over which it is tuned."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from simnet.analysis import whatif
@@ -10,7 +10,6 @@ from simnet.core.errors import SimnetError, did_you_mean
 from simnet.core.registry import tag_of
 from simnet.core.units import Size
 from simnet.engine.scenario import Experiment, load_experiment
-from simnet.engine.step_timer import StepTimer
 from simnet.strategies import STRATEGIES, AnyStrategy, DenseAllReduce, RecordedStep, choices, step_file
 
 # One system with different options, such as bucket sizes; the fastest stands for the system.
@@ -76,7 +75,9 @@ def trained_variants(strategy: AnyStrategy, dtype: Dtype) -> Variants:
     return tuple(one for one in _tuned([strategy]) if choices.train_alike(one, strategy))
 
 
-def with_known_kernels(variants: Variants, steps: StepTimer, calibration: Calibration) -> Variants:
+def with_known_kernels(
+    variants: Variants, kernels_of: Callable[[AnyStrategy], frozenset[str]], calibration: Calibration
+) -> Variants:
     """Return the variants whose kernels all have a time or a usable estimate, or all variants if none has.
 
     A kernel without either costs nothing, so that a variant with it would win against those that are known.
@@ -84,7 +85,7 @@ def with_known_kernels(variants: Variants, steps: StepTimer, calibration: Calibr
     Raises:
         SimnetError: a variant cannot be simulated.
     """
-    known = (one for one in variants if not whatif.coverage(steps.kernels(one), calibration).unmeasured)
+    known = (one for one in variants if not whatif.coverage(kernels_of(one), calibration).unmeasured)
     return tuple(known) or variants
 
 

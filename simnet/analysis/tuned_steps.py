@@ -63,6 +63,14 @@ class TunedSteps:
         slower = [Bandwidth(max(1.0, own * part)) for part in SLOWER_FRACTIONS] if own <= NIC_RATES[0] else []
         return tuple(sorted({*slower, own, *(rate for rate in NIC_RATES if rate <= MAX_RATE_RATIO * own)}))
 
+    def kernels(self, strategy: AnyStrategy) -> frozenset[str]:
+        """Return the kernels of an iteration.
+
+        Raises:
+            SimnetError: it cannot be predicted.
+        """
+        return (self._lanes_at(slow=False) if self.rates else self.here).kernels(strategy)
+
     def best(self, variants: Variants, rate: float, *, slow: bool = False) -> TunedStep:
         """Return the fastest variant at a bandwidth.
 
@@ -85,9 +93,14 @@ class TunedSteps:
         """Return the time of a step: at the bandwidths tried first, all of them together."""
         if rate not in self.rates:
             return self.at(rate, slow=slow).of(strategy)
+        return self._lanes_at(slow=slow).of(strategy)[self.rates.index(rate)]
+
+    def _lanes_at(self, *, slow: bool) -> StepLanes:
+        """Return the times at the bandwidths tried first; how slow kernels are leaves programs as they are."""
         if slow not in self._lanes:
-            self._lanes[slow] = StepLanes([self._there(one, slow=slow) for one in self.rates])
-        return self._lanes[slow].of(strategy)[self.rates.index(rate)]
+            there = [self._there(one, slow=slow) for one in self.rates]
+            self._lanes[slow] = StepLanes(there, self._lanes_at(slow=False) if slow else None)
+        return self._lanes[slow]
 
     def at(self, rate: float, *, slow: bool = False) -> StepTimer:
         """Return the times of steps at a bandwidth [bytes/s], with estimated kernels at their slowest if `slow`."""

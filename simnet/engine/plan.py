@@ -29,7 +29,7 @@ from simnet.workload.kernel_cost import KernelCost
 
 NO_TIME = 0
 """Number of the price of what takes no time."""
-LEAST_LANES = 12
+LEAST_LANES = 4
 """From as many on one pass over arrays takes less time than one pass each."""
 
 
@@ -56,6 +56,44 @@ class PlanNumbers(NamedTuple):
         """Forward, backward, the backward that exchanges, the optimizer, and one second."""
         step = self.step
         return step.forward_s, step.backward_s, step.exchanged_backward_s, step.optimizer_s, 1.0
+
+
+class LaneNumbers:
+    """The same of many scenarios that differ in numbers alone.
+
+    Attributes:
+        lanes: each of them.
+    """
+
+    def __init__(self, lanes: Sequence[PlanNumbers]) -> None:
+        """Take at least one."""
+        self.lanes = lanes
+
+    @cached_property
+    def topology(self) -> Topology:
+        """All their links.
+
+        Raises:
+            UnlikeLanesError: more differs than numbers.
+        """
+        return lanes_of([one.topology for one in self.lanes])
+
+    @cached_property
+    def times(self) -> tuple[Number, ...]:
+        """All their compute, as of one."""
+        return stacked([one.times for one in self.lanes])
+
+    @cached_property
+    def slowdown(self) -> Number:
+        """All their factors, as of one."""
+        return stacked([one.slowdown for one in self.lanes])
+
+    @cached_property
+    def calibrations(self) -> tuple[Calibration, ...]:
+        """Those that differ, each once; one where all share it."""
+        first = self.lanes[0].calibration
+        are_one = all(one.calibration is first or one.calibration == first for one in self.lanes)
+        return (first,) if are_one else tuple(one.calibration for one in self.lanes)
 
 
 class _Mixed(float):
@@ -125,9 +163,9 @@ def is_fixed(strategy: Strategy) -> bool:
 
 
 class _ComputePart(NamedTuple):
-    """Compute of a program: how much of each of `PlanNumbers.times` it takes, by its place there."""
+    """Compute of a program: how much of each of `PlanNumbers.times` it takes."""
 
-    parts: tuple[tuple[int, float], ...]
+    parts: tuple[float, ...]
     is_update: bool
 
 
@@ -161,9 +199,9 @@ class StrategyPlan:
         elif isinstance(operation, Kernel):
             part, key = operation, (operation.name, operation.num_elements, operation.num_vectors)
         else:
-            parts = tuple((place, of_it) for place, of_it in enumerate(_parts(operation.seconds)) if of_it)
-            key = part = _ComputePart(parts, operation.part == "optimizer")
-            operation = replace(operation, seconds=float(operation.seconds))
+            seconds = operation.seconds
+            of_times = seconds.parts if isinstance(seconds, _Mixed) else (0.0, 0.0, 0.0, 0.0, seconds)
+            key = part = _ComputePart(of_times, operation.part == "optimizer")
         number = self._numbers.setdefault(key, len(self._priced) + 1)
         if number > len(self._priced):
             self._priced.append(part)
@@ -199,7 +237,7 @@ class StrategyPlan:
                 found.append(kernel_s(one))
             else:
                 parts = () if one.is_update and moved else one.parts
-                found.append(sum((of_it * times[place] for place, of_it in parts), 0.0))
+                found.append(sum((of_it * time_s for of_it, time_s in zip(parts, times, strict=False) if of_it), 0.0))
         return found
 
     def iteration_s(self, at: PlanNumbers) -> float:
@@ -211,46 +249,44 @@ class StrategyPlan:
         own_s = self._total_s(self.prices(at), at.slowdown)
         return float(self._of_period(own_s, lambda inner: inner.iteration_s(at)))
 
-    def iterations_s(self, lanes: Sequence[PlanNumbers], *, in_arrays: bool = True) -> list[float]:
+    def iterations_s(self, at: LaneNumbers, *, in_arrays: bool = True) -> list[float]:
         """Return the same for many, in one pass where they differ in numbers alone.
 
         Args:
-            lanes: at least one.
+            at: the numbers of each.
             in_arrays: whether to make one pass, for which arrays must be loaded.
 
         Raises:
             LinksAreSharedError: as `iteration_s`.
         """
-        found = self._together(lanes) if in_arrays and len(lanes) >= LEAST_LANES else None
-        return [self.iteration_s(at) for at in lanes] if found is None else found
+        found = self._together(at) if in_arrays and len(at.lanes) >= LEAST_LANES else None
+        return [self.iteration_s(one) for one in at.lanes] if found is None else found
 
-    def _together(self, lanes: Sequence[PlanNumbers]) -> list[float] | None:
+    def _together(self, at: LaneNumbers) -> list[float] | None:
         import numpy as np
 
-        if self.two_streams is None and (lanes[0].topology.compute_slows_links or not self.can_sweep):
+        if self.two_streams is None and (at.lanes[0].topology.compute_slows_links or not self.can_sweep):
             return None
-        prices = self.prices_of(lanes)
+        prices = self.prices_of(at)
         if prices is None:
             return None
-        slowdown = stacked([one.slowdown for one in lanes])
         if self.two_streams is not None:
-            total_s = recurrence.two_streams(self.two_streams, prices, slowdown, in_arrays=True)
+            total_s = recurrence.two_streams(self.two_streams, prices, at.slowdown, in_arrays=True)
         else:
-            total_s = recurrence.sweep(self.steps, prices, slowdown, start_s=np.zeros(len(lanes)))
-        whole_s = self._of_period(total_s, lambda inner: np.asarray(inner.iterations_s(lanes)))
-        found: list[float] = np.broadcast_to(whole_s, len(lanes)).tolist()
+            total_s = recurrence.sweep(self.steps, prices, at.slowdown, start_s=np.zeros(len(at.lanes)))
+        whole_s = self._of_period(total_s, lambda inner: np.asarray(inner.iterations_s(at)))
+        found: list[float] = np.broadcast_to(whole_s, len(at.lanes)).tolist()
         return found
 
-    def prices_of(self, lanes: Sequence[PlanNumbers]) -> list[Price] | None:
+    def prices_of(self, at: LaneNumbers) -> list[Price] | None:
         """Return the prices in many lanes, arrays where they differ; None where more differs than numbers."""
 
         def kernel_s(kernel: Kernel) -> Number:
-            return stacked([self._kernel_s(kernel, one.calibration) for one in lanes])
+            return stacked([self._kernel_s(kernel, one) for one in at.calibrations])
 
         try:
-            topology, times = lanes_of([one.topology for one in lanes]), stacked([one.times for one in lanes])
-            moved = updates_parameters(self._costs, lanes[0].calibration)
-            return self._prices(times, topology, kernel_s, moved=moved)
+            moved = updates_parameters(self._costs, at.calibrations[0])
+            return self._prices(at.times, at.topology, kernel_s, moved=moved)
         except UnlikeLanesError:
             return None
 

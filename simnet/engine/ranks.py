@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from simnet.cluster.topology import Topology
 from simnet.engine import recurrence
 from simnet.engine.collective_times import Changes, CollectiveTimes, ends_as_usual, group_order, rank_times_of_draws
-from simnet.engine.plan import PlanNumbers, StrategyPlan
+from simnet.engine.plan import LaneNumbers, PlanNumbers, StrategyPlan
 from simnet.engine.random_factors import Variation, Varied
 from simnet.engine.recurrence import NEVER, SAME_TIME, MeetingRanks, OneRank, Price
 from simnet.engine.result import LateRank, RankWaits, Span
@@ -119,19 +119,20 @@ def run(  # noqa: PLR0913 - what is run, and what is told of it
     return tally.timeline(_spans(step, slowdown, varied, met, float(starts_s[rank]), rank), "grouped")
 
 
-def draws_s(plan: StrategyPlan, lanes: Sequence[PlanNumbers], factor: "FloatArray") -> list[float] | None:
+def draws_s(plan: StrategyPlan, at: LaneNumbers, factor: "FloatArray") -> list[float] | None:
     """Return the mean step of a period in each of many draws, all ranks of all draws at once [s].
 
     Rails of one NIC have their part of it throughout; what several draws have in common, a ratio, hardly knows.
 
     Args:
         plan: whose program all run.
-        lanes: the numbers of each draw; links differ in numbers alone and do not change in time.
+        at: the numbers of each draw; links do not change in time.
         factor: on the time of compute of each rank.
 
     Returns:
         None where each draw has to be run by itself.
     """
+    lanes = at.lanes
     plans = [one for one in (plan, plan.inner) if one is not None]
     if lanes[0].topology.compute_slows_links or not all(one.two_streams or one.can_sweep for one in plans):
         return None
@@ -145,7 +146,7 @@ def draws_s(plan: StrategyPlan, lanes: Sequence[PlanNumbers], factor: "FloatArra
     prices: dict[int, list[Price]] = {}
     for one in period:
         if id(one) not in prices:
-            found = one.prices_of(lanes)
+            found = one.prices_of(at)
             if found is None:
                 return None
             prices[id(one)] = [price if isinstance(price, float) else _column(price) for price in found]

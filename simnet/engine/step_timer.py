@@ -7,10 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from simnet.cluster.topology import lanes_of
 from simnet.collectives import link_loads
 from simnet.core.lanes import UnlikeLanesError
-from simnet.engine.plan import StrategyPlan, is_fixed, program_of
+from simnet.engine.plan import LaneNumbers, StrategyPlan, is_fixed, program_of
 from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.recurrence import LinksAreSharedError
 from simnet.engine.scenario import Scenario
@@ -86,19 +85,32 @@ class StepTimer:
 class StepLanes:
     """The step times of many strategies on scenarios that differ in numbers: rates, latencies, costs, times."""
 
-    def __init__(self, scenarios: Sequence[Scenario], base: StepTimer | None = None, *, in_arrays: bool = True) -> None:
+    def __init__(
+        self, scenarios: Sequence[Scenario], base: "StepTimer | StepLanes | None" = None, *, in_arrays: bool = True
+    ) -> None:
         """Take scenarios of one cluster shape and model.
 
         Args:
             scenarios: at least one.
-            base: whose programs all run, as drawn calibrations do, whose algorithms were chosen as calibrated; without
-                it algorithms are chosen anew in each.
+            base: whose programs all run, as drawn calibrations do, whose algorithms were chosen as calibrated, or
+                others on the same links; without it algorithms are chosen anew in each.
             in_arrays: whether many are timed in one pass; not where loading arrays takes longer than that saves.
         """
         self._in_arrays = in_arrays
         self._timers = [StepTimer(one) for one in scenarios]
         self._base = base
         self._known: dict[Strategy, list[float]] = {}
+        self._plans: dict[Strategy, StrategyPlan | None] = {}
+        self._numbers: dict[str | None, LaneNumbers] = {}
+
+    def kernels(self, strategy: Strategy) -> frozenset[str]:
+        """Return the kernels of an iteration, the same in each scenario.
+
+        Raises:
+            SimnetError: as `simulate`.
+        """
+        plan = self._plan(strategy)
+        return self._timers[0].kernels(strategy) if plan is None else plan.program.kernels
 
     def stages(self, strategy: Strategy) -> list[StageTimes]:
         """Return what a step takes in each scenario, and one of the dense stage [s].
@@ -131,33 +143,56 @@ class StepLanes:
 
     def _together(self, strategy: Strategy) -> list[float] | None:
         """Return the iterations by one plan; None where each needs its own."""
-        prepared = [one.prepared for one in self._timers]
-        if self._base is not None:
-            plan = self._base.prepared.plan(strategy)
-            if not plan.is_fixed:
-                return None
-            if any(one.fidelity != "folded" for one in prepared):
-                return self._on_ranks(plan, prepared)
-        elif any(one.fidelity != "folded" for one in prepared) or not is_fixed(strategy):
+        plan, prepared = self._plan(strategy), [one.prepared for one in self._timers]
+        if plan is None:
             return None
+        if any(one.fidelity != "folded" for one in prepared):
+            return self._on_ranks(plan)
         try:
-            plan = plan if self._base is not None else self._plan_for_all(strategy)
-            seconds = plan.iterations_s([one.numbers(strategy) for one in prepared], in_arrays=self._in_arrays)
+            seconds = plan.iterations_s(self._numbers_of(strategy), in_arrays=self._in_arrays)
         except (UnlikeLanesError, LinksAreSharedError):
             return None
         return [one.checked_s(found) for one, found in zip(prepared, seconds, strict=True)]
 
-    @staticmethod
-    def _on_ranks(plan: StrategyPlan, prepared: Sequence[PreparedScenario]) -> list[float]:
+    def _numbers_of(self, strategy: Strategy) -> LaneNumbers:
+        """Return the numbers of each scenario, the same for all strategies but those that another library carries."""
+        prepared = [one.prepared for one in self._timers]
+        carried = strategy.kind if prepared[0].scenario.calibration.library_of(strategy.kind) else None
+        if carried not in self._numbers:
+            self._numbers[carried] = LaneNumbers([one.numbers(strategy) for one in prepared])
+        return self._numbers[carried]
+
+    def _on_ranks(self, plan: StrategyPlan) -> list[float]:
         """Return the iterations of draws whose ranks are not alike."""
+        prepared = [one.prepared for one in self._timers]
         first = prepared[0]
         found = None
         if first.fidelity == "grouped" and first.topology.next_change_s(0.0) == math.inf and not first.topology.varies:
             from simnet.engine import random_factors, ranks
 
             factor = random_factors.Variation(first.topology, 0).constant
-            found = ranks.draws_s(plan, [one.numbers(plan.strategy) for one in prepared], factor)
+            found = ranks.draws_s(plan, self._numbers_of(plan.strategy), factor)
         return [one.iteration_s(plan) for one in prepared] if found is None else found
+
+    def _plan(self, strategy: Strategy) -> StrategyPlan | None:
+        """Return the plan that all share; None where each needs its own."""
+        if strategy not in self._plans:
+            self._plans[strategy] = self._shared_plan(strategy)
+        return self._plans[strategy]
+
+    def _shared_plan(self, strategy: Strategy) -> StrategyPlan | None:
+        if not is_fixed(strategy):
+            return None
+        if isinstance(self._base, StepLanes):
+            return self._base._plan(strategy)
+        if self._base is not None:
+            return self._base.prepared.plan(strategy)
+        if any(one.prepared.fidelity != "folded" for one in self._timers):
+            return None
+        try:
+            return self._plan_for_all(strategy)
+        except UnlikeLanesError:
+            return None
 
     def _plan_for_all(self, strategy: Strategy) -> StrategyPlan:
         """Return a plan that chooses algorithms anew for each scenario.
@@ -167,8 +202,7 @@ class StepLanes:
         """
         first = self._timers[0].prepared
         first.check(strategy)
-        links = lanes_of([one.prepared.topology_of(strategy) for one in self._timers])
-        plan = StrategyPlan(strategy, program_of(strategy, first.step, links))
+        plan = StrategyPlan(strategy, program_of(strategy, first.step, self._numbers_of(strategy).topology))
         every = [schedule for one in plan.collectives for schedule in one.schedule.alternatives or (one.schedule,)]
         if any(link_loads.is_upper_bound(first.topology, one) for one in every):
             raise UnlikeLanesError  # what is an upper bound in one lane may not be chosen in another

@@ -431,9 +431,9 @@ def _add_exchanged_backward(
     made: Streams, step: Step, buckets: Sequence[Bucket], exchanges: Sequence[Exchange], *, overlap: bool
 ) -> None:
     """Add a backward, and the exchange of each bucket once it is ready, or of all once backward ends."""
-    first = len(made.lists[COMPUTE])
+    first, backward_s = len(made.lists[COMPUTE]), step.exchanged_backward_s
     for bucket in buckets:
-        seconds = step.exchanged_backward_s * bucket.backward_fraction
+        seconds = backward_s * bucket.backward_fraction
         made.add(COMPUTE, Compute(part="backward", seconds=seconds, bucket=bucket.index))
     for bucket, found in zip(buckets, exchanges, strict=True):
         ready = (OperationId(COMPUTE, first + bucket.index),) if overlap else made.last(COMPUTE)
