@@ -160,14 +160,31 @@ def _work_of(schedule: Schedule, rank: int) -> tuple[int, int, int]:
 
 def nic_bytes_per_node(topology: Topology, schedule: Schedule, message_bytes: float) -> float:
     """Return the bytes that leave the busiest node [B]."""
-    if schedule.collective in ("broadcast", "reduce") and schedule.busiest_nodes and not schedule.protocol:
-        return _chunks_out_of_node(schedule) * message_bytes / schedule.num_chunks
-    found = phases(topology, schedule, message_bytes)
-    return sum(load.wire_bytes.get("nic_tx", 0.0) for phase in found for load in phase)
+    return (
+        _chunks_out_of_node(schedule, topology.nodes_per_leaf, topology.has_leaves)
+        * message_bytes
+        / schedule.num_chunks
+    )
 
 
 @lru_cache(maxsize=16_384)
-def _chunks_out_of_node(schedule: Schedule) -> int:
+def _chunks_out_of_node(schedule: Schedule, nodes_per_leaf: int, has_leaves: bool) -> float:
+    if not schedule.rounds:
+        return 0.0
+    if schedule.protocol:
+        return dict(pipelines.most_chunks(schedule, nodes_per_leaf)).get("nic_tx", 0.0)
+    if schedule.collective in ("broadcast", "reduce") and schedule.busiest_nodes:
+        return _chunks_out_of_busiest(schedule)
+    tallies = (
+        tally
+        for of_round in _all_tallies(schedule, nodes_per_leaf, has_leaves)
+        for entry in of_round
+        for tally in entry
+    )
+    return sum(number for tally in tallies for kind, number in tally.chunks if kind == "nic_tx")
+
+
+def _chunks_out_of_busiest(schedule: Schedule) -> int:
     """Return the chunks that leave the busiest node: not one node is the busiest of every round of a chain or tree."""
     per_node, sent = schedule.group.ranks_per_node, Counter[int]()
     for rank in representatives(schedule, schedule.group.num_nodes):

@@ -126,14 +126,10 @@ class CollectiveTimes:
         ends_s = starts_s[:, None] + self._taken_s(groups, since_s) * slowed
         if until_s == math.inf or ends_s.max() <= until_s:
             return ends_s if ends_s.shape == groups.shape else np.asarray(np.broadcast_to(ends_s, groups.shape))
-        if computing_s is None and groups.size == self._topology.world_size and self._is_followed(starts_s):
+        is_alone = len(groups) == 1 and groups.size == self._topology.world_size
+        if computing_s is None and is_alone and num_sends(self.operation.schedule) <= MOST_SENDS:
             return self._send_by_send(groups, starts_s, since_s)
         return self._across_changes(groups, starts_s, slowed)
-
-    def _is_followed(self, starts_s: "FloatArray") -> bool:
-        schedule = self.operation.schedule
-        is_alone = not shares_nics(schedule.group, self._topology) or np.ptp(starts_s) <= _SAME_TIME * starts_s.max()
-        return bool(is_alone) and num_sends(schedule) <= MOST_SENDS
 
     def _send_by_send(self, groups: "IntArray", starts_s: "FloatArray", since_s: float) -> "FloatArray":
         from simnet.engine import every_send

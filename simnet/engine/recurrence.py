@@ -123,13 +123,13 @@ class OneRank:
         self._steps, self._prices, self._slowdown, self._factor = steps, prices, slowdown, factor
         self._arrive = arrive
         number = len(steps)
-        self._ended, self._began, self._idle = [0] * number, [0.0] * number, set(range(number))
-        self._left, self._until = (
-            [NEVER] * number,
-            [NEVER] * number,
-        )  # of each stream's kernel, and its collective's end
+        self._ended, self._began, self._is_idle = [0] * number, [0.0] * number, [True] * number
+        # What is left of each stream's kernel, and when its collective ends.
+        self._left, self._until = [NEVER] * number, [NEVER] * number
         self._slowed: dict[int, SlowedCollective] = {}
         self._kernels = self._sends = 0
+        # Of the kernel with the least left: how much that is, in how many times as much it is done, and when.
+        self._least, self._pace, self._kernel_s = NEVER, 0.0, NEVER
         self.now = start_s
         self.busy_s: dict[str, float] = {}
         self.spans: list[tuple[int, int, float, float]] = []
@@ -140,8 +140,7 @@ class OneRank:
 
     def next_s(self) -> float:
         """Return when the next operation ends; never, where all is done or others must come first [s]."""
-        kernel_s = self.now + max(min(self._left), 0.0) * self._pace if self._kernels else NEVER
-        return min(kernel_s, *self._until)
+        return min(self._kernel_s, *self._until)
 
     def meet(self, which: OperationId, began_s: float, ends_s: float) -> None:
         """Take note when a collective began and will end at which the rank has arrived [s]."""
@@ -165,26 +164,22 @@ class OneRank:
         )
         return max(going_on, default=0.0) * self._slowdown
 
-    @property
-    def _pace(self) -> float:
-        return self._kernels * self._slowdown if self._sends else self._kernels
-
     def go(self, then: float) -> None:
         """Go to the next end of an operation, or to a time before it, and start what may begin there."""
-        least, pace, now = min(self._left), self._pace, self.now
-        kernel_s = now + max(least, 0.0) * pace if self._kernels else NEVER
-        is_kernel = kernel_s <= then  # at one instant kernels end before collectives
+        is_kernel = self._kernel_s <= then  # at one instant kernels end before collectives
         if self._kernels:
-            passed = least if is_kernel else (then - now) / pace
-            limit = least + SAME_TIME * then if is_kernel else -1.0
-            for stream, left in enumerate(self._left):
-                if left < NEVER:
-                    part = self._steps[stream][self._ended[stream]].operation.part  # type: ignore[union-attr]
-                    self.busy_s[part] = self.busy_s.get(part, 0.0) + (then - now) / self._kernels
+            passed = self._least if is_kernel else (then - self.now) / self._pace
+            limit = self._least + SAME_TIME * then if is_kernel else -1.0
+            each_s = (then - self.now) / self._kernels
             self.now = then
             for stream, left in enumerate(self._left):
+                if left == NEVER:
+                    continue
+                part = self._steps[stream][self._ended[stream]].operation.part  # type: ignore[union-attr]
+                self.busy_s[part] = self.busy_s.get(part, 0.0) + each_s
                 if left <= limit:
                     self._left[stream] = NEVER
+                    self._kernels -= 1
                     self._end(stream)
                 else:
                     self._left[stream] = left - passed
@@ -206,28 +201,34 @@ class OneRank:
         if self.now > self._began[stream]:
             self.spans.append((stream, self._ended[stream], self._began[stream], self.now))
         self._ended[stream] += 1
-        self._idle.add(stream)
+        self._is_idle[stream] = True
 
     def _start_all(self) -> None:
         """Start every operation that may begin; one without duration ends at once and may let others begin."""
         moved = True
         while moved:
             moved = False
-            for stream in sorted(self._idle):
-                operations, ended = self._steps[stream], self._ended
-                while ended[stream] < len(operations):
-                    step = operations[ended[stream]]
-                    if any(ended[waited.stream] <= waited.position for waited in step.after):
+            for stream, operations in enumerate(self._steps):
+                while self._is_idle[stream] and self._ended[stream] < len(operations):
+                    step = operations[self._ended[stream]]
+                    if not self._may_begin(step):
                         break
                     if self._start(stream, step):
-                        self._idle.discard(stream)
-                        break
-                    ended[stream] += 1
-                    moved = True
-        self._kernels = sum(left < NEVER for left in self._left)
+                        self._is_idle[stream] = False
+                    else:
+                        self._ended[stream] += 1
+                        moved = True
+        if self._kernels:
+            self._least, self._pace = min(self._left), self._kernels * (self._slowdown if self._sends else 1.0)
+            self._kernel_s = self.now + max(self._least, 0.0) * self._pace
+        else:
+            self._kernel_s = NEVER
         for stream, one in self._slowed.items():
             one.set_computing(self.now, is_computing=self._kernels > 0)
             self._until[stream] = one.next_s
+
+    def _may_begin(self, step: PricedStep) -> bool:
+        return not step.after or all(self._ended[stream] > position for stream, position in step.after)
 
     def _start(self, stream: int, step: PricedStep) -> bool:
         """Start an operation; tell whether it takes any time."""
@@ -236,6 +237,7 @@ class OneRank:
             if price <= 0:
                 return False
             self._began[stream], self._left[stream] = self.now, price * self._factor
+            self._kernels += 1
             return True
         self._began[stream] = self.now
         self._sends += 1

@@ -1,7 +1,7 @@
 """Every strategy on small clusters with random faults: "auto" gives the times of the exact executor, or its bound.
 
 Of 4,000 clusters with faults that are there for good one has a bound (rails that do not come to stand), of 600 with
-faults that vary 14.
+faults that vary 5.
 
 SIMNET_CLUSTERS sets how many clusters are tried (else three times the examples of the profile of Hypothesis).
 """
