@@ -1,11 +1,13 @@
-"""A collective over links that are slower while the GPUs at their ends compute, as where copies need their memory.
+"""A collective over links that others use, too, or that are slower while the GPUs at their ends compute.
 
-Its legs are followed from one change of the GPU to the next (`SlowedCollective`), or at once where it is known for how
-long the GPU goes on (`OverlappedCost.seconds`).
+Its legs are followed from one change to the next (`CollectivesUnderWay`), or at once where it is alone and known for
+how long the GPU goes on (`OverlappedCost.seconds`).
 """
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple, get_args
 
+from simnet.cluster.hardware import LinkKind
 from simnet.cluster.schedule import Schedule
 from simnet.cluster.topology import Topology
 from simnet.collectives import link_loads
@@ -13,6 +15,9 @@ from simnet.collectives.link_loads import LevelLoad
 from simnet.core.lanes import Number, UnlikeLanesError, largest, least
 
 _NEVER = float("inf")
+_ROUNDING = 1e-12
+Rates = dict[LinkKind, tuple[Number, Number]]
+"""Of each kind of link while the GPU does not compute, and while it does [B/s]."""
 
 
 class Leg(NamedTuple):
@@ -21,26 +26,30 @@ class Leg(NamedTuple):
     Attributes:
         latency_s: time before its first byte [s].
         inflated_bytes: bytes on its most loaded link.
-        rates: of that link while the GPU does not compute, and while it does [B/s].
+        rates: at which they go if the leg is alone, while the GPU does not compute, and while it does [B/s].
+        shares: bytes on each kind of link, relative to the most loaded one.
     """
 
     latency_s: Number
     inflated_bytes: Number = 0.0
     rates: tuple[Number, Number] = (_NEVER, _NEVER)
+    shares: tuple[tuple[LinkKind, Number], ...] = ()
 
 
 class OverlappedCost(NamedTuple):
-    """What a collective takes, once it is known how long the GPU computes meanwhile.
+    """What a collective takes, once it is known what shares its links and how long the GPU computes meanwhile.
 
     Attributes:
         launch_s: before its first phase [s].
         phases: the legs of every phase, in order.
         host_s: CPU time of the whole [s].
+        rates: of the links.
     """
 
     launch_s: Number
     phases: tuple[tuple[Leg, ...], ...]
     host_s: Number
+    rates: Rates
 
     def seconds(self, computing_s: Number) -> Number:
         """Return what it takes if the GPU computes for so long from its start on [s]."""
@@ -50,13 +59,15 @@ class OverlappedCost(NamedTuple):
         return largest(now, self.host_s)
 
 
-def price(topology: Topology, schedule: Schedule, message_bytes: float) -> Number | OverlappedCost:
-    """Return what a collective takes [s], or what tells it where it matters what the GPU does meanwhile.
+def price(
+    topology: Topology, schedule: Schedule, message_bytes: float, *, is_alone: bool = True
+) -> Number | OverlappedCost:
+    """Return what a collective takes [s], or what tells it where others or the GPU may slow it.
 
     Raises:
         UnlikeLanesError: lanes in which another schedule may be the fastest, on links that the GPU slows.
     """
-    if not topology.compute_slows_links:
+    if is_alone and not topology.compute_slows_links:
         return link_loads.seconds(topology, schedule, message_bytes)
     if schedule.alternatives:
         raise UnlikeLanesError  # which of them is fastest depends on what the GPU does
@@ -72,6 +83,7 @@ def pace(topology: Topology, schedule: Schedule, message_bytes: float) -> Overla
             for phase in link_loads.phases(topology, schedule, message_bytes)
         ),
         link_loads.host_s(topology, schedule, message_bytes),
+        {kind: (topology.rate(kind), topology.rate(kind, computing=True)) for kind in get_args(LinkKind)},
     )
 
 
@@ -84,7 +96,7 @@ def _leg(topology: Topology, load: LevelLoad) -> Leg:
         least(*(topology.rate(kind, computing=computing) / share for kind, share in shares.items()))
         for computing in (False, True)
     )
-    return Leg(load.latency_s, most, (alone, beside))
+    return Leg(load.latency_s, most, (alone, beside), tuple(shares.items()))
 
 
 def _leg_end_s(leg: Leg, begin_s: Number, computing_s: Number) -> Number:
@@ -94,46 +106,122 @@ def _leg_end_s(leg: Leg, begin_s: Number, computing_s: Number) -> Number:
     return begin_s + least(beside_s, leg.inflated_bytes / beside) + left / alone
 
 
-class SlowedCollective:
-    """A running collective on one rank.
+class _LegUnderWay:
+    """A leg under way on one rank: when its bytes begin, what is left of them, at which rate, and when it ends."""
 
-    Attributes:
-        next_s: when its present phase ends if the GPU goes on as now [s].
+    __slots__ = ("begins_s", "ends_s", "left", "leg", "rate")
+
+    def __init__(self, leg: Leg, now: float) -> None:
+        self.leg, self.begins_s, self.left, self.rate = leg, now + leg.latency_s, leg.inflated_bytes, 0.0
+        self.ends_s = self.begins_s if self.left <= 0 else _NEVER
+
+
+class _Run(NamedTuple):
+    """A collective under way: its cost, phases to come, the flows of the present one, and when its CPU is done [s]."""
+
+    cost: OverlappedCost
+    phases: Iterator[tuple[Leg, ...]]
+    flows: list[_LegUnderWay]
+    until_s: float
+
+
+class CollectivesUnderWay:
+    """Collectives of one rank that share links with each other, or that the GPU slows.
+
+    Every flow has a max-min fair rate, as on SimPy's clock (`simnet.engine.links`): rates of all rise together until a
+    link is full.
     """
 
-    def __init__(self, pace: OverlappedCost, start_s: float) -> None:
-        self._phases = iter(pace.phases)
-        self._until_s = start_s + pace.host_s
-        self._computing = False
-        self._updated_s = start_s
-        self._left: list[float] = []
-        self._begin((Leg(pace.launch_s),), start_s)
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._runs: dict[int, _Run] = {}
+        self._now = 0.0
+        self._is_computing = False
+
+    @property
+    def streams(self) -> tuple[int, ...]:
+        """Streams that have one."""
+        return tuple(self._runs)
+
+    def next_s(self) -> dict[int, float]:
+        """Return when something next happens in each stream that has a collective [s]."""
+        found = {}
+        for stream, run in self._runs.items():
+            ahead = [one.ends_s if one.begins_s <= self._now else one.begins_s for one in run.flows]
+            found[stream] = min((then for then in ahead if then > self._now), default=self._now)
+        return found
+
+    def begin(self, stream: int, cost: OverlappedCost, now: float) -> None:
+        """Begin a collective in a stream."""
+        self._pass_until(now)
+        phases = iter(cost.phases)
+        flows = [_LegUnderWay(leg, now + cost.launch_s) for leg in next(phases, (Leg(0.0),))]
+        self._runs[stream] = _Run(cost, phases, flows, now + cost.host_s)
 
     def set_computing(self, now: float, *, is_computing: bool) -> None:
-        """Take note whether the GPU computes from now on."""
-        if is_computing == self._computing:
-            return
-        for number, (leg, left) in enumerate(zip(self._running, self._left, strict=True)):
-            passed = max(now - max(self._updated_s, self._began_s + leg.latency_s), 0.0)
-            self._left[number] = max(left - passed * leg.rates[self._computing], 0.0) if left else 0.0
-        self._updated_s, self._computing = now, is_computing
-        self._plan()
+        """Take note whether the GPU computes from now on, and of all collectives that have begun."""
+        self._pass_until(now)
+        self._is_computing = is_computing
+        self._set_rates()
 
-    def end_phase(self, now: float) -> bool:
-        """Go on to the next phase; tell whether there is none and the CPU is done, too."""
-        phase = next(self._phases, None)
-        if phase is None and self._until_s <= now:
-            return True
-        self._begin((Leg(self._until_s - now),) if phase is None else phase, now)
-        return False
+    def go(self, now: float) -> list[int]:
+        """Go to a time; return the streams whose collectives have ended."""
+        self._pass_until(now)
+        ended = [stream for stream, run in self._runs.items() if not self._goes_on(run, now)]
+        for stream in ended:
+            del self._runs[stream]
+        return ended
 
-    def _begin(self, phase: tuple[Leg, ...], now: float) -> None:
-        self._running, self._began_s, self._updated_s = phase, now, now
-        self._left = [leg.inflated_bytes for leg in phase]
-        self._plan()
+    def _goes_on(self, run: _Run, now: float) -> bool:
+        """Take a collective to the phase that is under way; tell whether there is any."""
+        while all(one.ends_s <= now * (1 + _ROUNDING) for one in run.flows):
+            phase = next(run.phases, None)
+            if phase is None:
+                if run.until_s <= now * (1 + _ROUNDING):
+                    return False
+                phase = (Leg(run.until_s - now),)
+            run.flows[:] = [_LegUnderWay(leg, now) for leg in phase]
+        return True
 
-    def _plan(self) -> None:
-        self.next_s = max(
-            max(self._updated_s, self._began_s + leg.latency_s) + left / leg.rates[self._computing]
-            for leg, left in zip(self._running, self._left, strict=True)
-        )
+    def _pass_until(self, now: float) -> None:
+        for run in self._runs.values():
+            for one in run.flows:
+                one.left = max(one.left - one.rate * (now - self._now), 0.0)
+        self._now = now
+
+    def _set_rates(self) -> None:
+        """Give every flow its rate, and the time of its end; one that ends at once leaves its part to the others."""
+        while True:
+            active = [
+                (one, run.cost.rates)
+                for run in self._runs.values()
+                for one in run.flows
+                if one.begins_s <= self._now < one.ends_s
+            ]
+            for one, rate in _fair_rates(active, is_computing=self._is_computing):
+                one.rate, one.ends_s = rate, self._now + one.left / rate
+            if all(one.ends_s > self._now for one, _ in active):
+                return
+
+
+def _fair_rates(active: list[tuple[_LegUnderWay, Rates]], *, is_computing: bool) -> list[tuple[_LegUnderWay, float]]:
+    """Raise all rates equally until a link is full, fix the rates of its flows, and go on with the other flows."""
+    if len(active) == 1:
+        ((one, _),) = active
+        return [(one, one.leg.rates[is_computing])]
+    free = {kind: rates[kind][is_computing] for one, rates in active for kind, _ in one.leg.shares}
+    waiting, found = [one for one, _ in active], []
+    while waiting:
+        weight: dict[LinkKind, float] = {}
+        for one in waiting:
+            for kind, share in one.leg.shares:
+                weight[kind] = weight.get(kind, 0.0) + share
+        level = min(free[kind] / number for kind, number in weight.items())
+        full = {kind for kind, number in weight.items() if free[kind] / number <= level * (1 + _ROUNDING)}
+        fixed = [one for one in waiting if any(kind in full for kind, _ in one.leg.shares)]
+        waiting = [one for one in waiting if one not in fixed]
+        for one in fixed:
+            found.append((one, level))
+            for kind, share in one.leg.shares:
+                free[kind] = max(free[kind] - level * share, 0.0)
+    return found

@@ -1,8 +1,4 @@
-"""Collectives on SimPy's clock: every send of every rank, or one representative whose phases are flows.
-
-`Exact`: every send is a flow of the network and every rank goes through its own rounds. `Folded`: one representative
-stands for all ranks, and each phase is one flow a level; it serves where streams of ranks that are alike share links.
-"""
+"""Collectives on SimPy's clock: every send is a flow of the network, and every rank goes through its own rounds."""
 
 import math
 from collections import Counter
@@ -46,50 +42,6 @@ class Executor(Protocol):
     def compute_changes(self, rank: int, is_computing: bool) -> None:
         """Take note that a rank's GPU begins or stops to compute, which may change the rates of its links."""
         ...
-
-
-class Folded:
-    """One representative rank on representative links."""
-
-    num_ranks = 1
-
-    def __init__(self, env: simpy.Environment, topology: Topology) -> None:
-        self._env = env
-        self.topology = topology
-        self._network = Network(env)
-        for kind in get_args(LinkKind):
-            self._network.add_link(LinkId(kind, 0), topology.capacity(LinkId(kind, 0)))
-
-    def run(
-        self,
-        rank: int,  # noqa: ARG002 - it stands for all
-        sequence: Hashable,  # noqa: ARG002
-        schedule: Schedule,
-        message_bytes: float,
-        stretch: float = 1.0,  # noqa: ARG002 - nothing varies where all are alike
-    ) -> Steps:
-        """Run every phase as one flow a level."""
-        start_s = self._env.now
-        phases = link_loads.phases(self.topology, schedule, message_bytes)
-        if launch_s := link_loads.launch_s(self.topology, schedule):
-            yield self._env.timeout(launch_s)
-        for phase in phases:
-            if len(phase) == 1:
-                yield from self._level(phase[0])
-            else:
-                yield self._env.all_of([self._env.process(self._level(load)) for load in phase])
-        yield from _until(self._env, start_s + link_loads.host_s(self.topology, schedule, message_bytes))
-        return start_s, self._env.now
-
-    def compute_changes(self, rank: int, is_computing: bool) -> None:  # noqa: ARG002
-        """Set the rates of all links anew."""
-        for kind in get_args(LinkKind):
-            link = LinkId(kind, 0)
-            self._network.add_link(link, self.topology.capacity(link, computing=float(is_computing)))
-
-    def _level(self, load: link_loads.LevelLoad) -> Generator[simpy.Event]:
-        yield self._env.timeout(load.latency_s)
-        yield self._network.transfer({LinkId(kind, 0): size for kind, size in load.inflated_bytes.items()})
 
 
 class Exact:

@@ -232,7 +232,7 @@ class StrategyPlan:
         found: list[Price] = [0.0]
         for one in self._priced:
             if isinstance(one, Communicate):
-                found.append(pace.price(topology, one.schedule, one.message_bytes))
+                found.append(pace.price(topology, one.schedule, one.message_bytes, is_alone=self.are_apart))
             elif isinstance(one, Kernel):
                 found.append(kernel_s(one))
             else:
@@ -241,11 +241,7 @@ class StrategyPlan:
         return found
 
     def iteration_s(self, at: PlanNumbers) -> float:
-        """Return the mean iteration of the period where all ranks are alike [s].
-
-        Raises:
-            LinksAreSharedError: two collectives would use the same links at one time.
-        """
+        """Return the mean iteration of the period where all ranks are alike [s]."""
         own_s = self._total_s(self.prices(at), at.slowdown)
         return float(self._of_period(own_s, lambda inner: inner.iteration_s(at)))
 
@@ -255,9 +251,6 @@ class StrategyPlan:
         Args:
             at: the numbers of each.
             in_arrays: whether to make one pass, for which arrays must be loaded.
-
-        Raises:
-            LinksAreSharedError: as `iteration_s`.
         """
         found = self._together(at) if in_arrays and len(at.lanes) >= LEAST_LANES else None
         return [self.iteration_s(one) for one in at.lanes] if found is None else found
@@ -305,20 +298,20 @@ class StrategyPlan:
     @cached_property
     def can_sweep(self) -> bool:
         """Whether one stream computes, and no two that communicate may use the same links."""
+        return recurrence.one_computes(self.steps) and self.are_apart
+
+    @cached_property
+    def are_apart(self) -> bool:
+        """Whether no two streams that communicate may use the same links."""
         groups = [
             {one.operation.schedule.group for one in stream if isinstance(one.operation, Communicate) and one.sends}
             for stream in self.steps
         ]
         pairs = itertools.combinations(groups, 2)
-        are_apart = not any(recurrence.share_links(a, b) for some, others in pairs for a in some for b in others)
-        return recurrence.one_computes(self.steps) and are_apart
+        return not any(recurrence.share_links(a, b) for some, others in pairs for a in some for b in others)
 
     def timeline(self, at: PlanNumbers) -> Timeline:
-        """Return one iteration of the rank that stands for all, the mean one of the period.
-
-        Raises:
-            LinksAreSharedError: as `iteration_s`.
-        """
+        """Return one iteration of the rank that stands for all, the mean one of the period."""
         found = recurrence.one_rank(self.steps, self.prices(at), at.slowdown)
         spans = [
             make_span(self.steps[stream][place].operation, OperationId(stream, place), start_s, end_s)

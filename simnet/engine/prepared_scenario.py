@@ -14,7 +14,6 @@ from simnet.cluster.topology import Topology
 from simnet.collectives import link_loads
 from simnet.core.errors import SimnetError
 from simnet.engine.plan import PlanNumbers, StrategyPlan, program_of
-from simnet.engine.recurrence import LinksAreSharedError
 from simnet.engine.scenario import Scenario
 from simnet.engine.timeline import Streams, Timeline, collectives_of
 from simnet.strategies import Strategy
@@ -102,10 +101,7 @@ class PreparedScenario:
             SimnetError: as `run`.
         """
         if self.fidelity == "folded" and not self.ends_apart(plan):
-            try:
-                return self.checked_s(plan.iteration_s(self.numbers(plan.strategy)))
-            except LinksAreSharedError:
-                return self.run(plan).iteration_s
+            return self.checked_s(plan.iteration_s(self.numbers(plan.strategy)))
         if self.fidelity == "exact":
             return self.run(plan).iteration_s
         return self.checked_s(self._run_ranks(plan, with_spans=False).iteration_s)
@@ -125,28 +121,13 @@ class PreparedScenario:
 
     def _run_alike(self, plan: StrategyPlan) -> Timeline:
         """Run the rank that stands for all."""
-        at = self.numbers(plan.strategy)
-        try:
-            timeline = plan.timeline(at)
-        except LinksAreSharedError:
-            timeline = self._on_the_clock(plan, at)
+        timeline = plan.timeline(self.numbers(plan.strategy))
         is_bound = any(link_loads.is_upper_bound(self.topology, one.schedule) for one in plan.collectives)
         return replace(
             timeline,
             iterations_s=(timeline.iteration_s,) * self.scenario.num_iterations,
             off_s=link_loads.UNEVEN * timeline.comm_s if is_bound else 0.0,
         )
-
-    def _on_the_clock(self, plan: StrategyPlan, at: PlanNumbers) -> Timeline:
-        """Run the rank that stands for all on SimPy's clock, where its streams share links."""
-        from simnet.engine import exact
-        from simnet.engine.every_send import Folded
-
-        timeline = exact.run(plan.timed(plan.prices(at)), at.topology, at.slowdown, Folded)
-        inner = plan.program.inner
-        if inner is not None and plan.inner is not None:
-            timeline = timeline.with_steps(inner.number, self._on_the_clock(plan.inner, at))
-        return timeline.of_one_step(plan.program.period)
 
     def checked_s(self, iteration_s: float) -> float:
         """Return the time of an iteration [s].

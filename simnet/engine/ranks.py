@@ -348,7 +348,9 @@ class _Iteration:
         late, held_s = latecomers(groups, arrivals_s, self._met_s[groups])
         self._held_s[late] += held_s
         self._last[late] += 1
-        slowed_for = computing_s[groups] if self._topology.compute_slows_links else None
+        slowed_for = None
+        if self._topology.compute_slows_links:
+            slowed_for = np.broadcast_to(computing_s, self._begins_s.shape)
         if (taken_s := self._nics.taken_s.get(which)) is None:
             ends_s = times.ends_s(groups, starts_s, slowed_for)
         else:

@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simnet.cluster.schedule import Group
-from simnet.collectives.pace import OverlappedCost, SlowedCollective
+from simnet.collectives.pace import CollectivesUnderWay, OverlappedCost
 from simnet.core.lanes import Number
 from simnet.strategies.program import Communicate, Operation, OperationId
 
@@ -63,10 +63,6 @@ class RankRun(NamedTuple):
     spans: list[tuple[int, int, float, float]]
 
 
-class LinksAreSharedError(Exception):
-    """Two collectives would use the same links at one time, which only SimPy's clock can tell."""
-
-
 def share_links(one: Group, other: Group) -> bool:
     """Tell whether both send inside nodes, or both between them."""
     return (one.nodes > 1 < other.nodes) or (one.members_per_node > 1 < other.members_per_node)
@@ -79,9 +75,6 @@ def one_rank(steps: Steps, prices: Sequence[Price], slowdown: float) -> RankRun:
         steps: of the program.
         prices: by number.
         slowdown: factor on compute while communication runs, >= 1.
-
-    Raises:
-        LinksAreSharedError: two collectives would use the same links.
     """
     rank = OneRank(steps, prices, slowdown)
     rank.begin()
@@ -126,7 +119,7 @@ class OneRank:
         self._ended, self._began, self._is_idle = [0] * number, [0.0] * number, [True] * number
         # What is left of each stream's kernel, and when its collective ends.
         self._left, self._until = [NEVER] * number, [NEVER] * number
-        self._slowed: dict[int, SlowedCollective] = {}
+        self._followed = CollectivesUnderWay()
         self._kernels = self._sends = 0
         # Of the kernel with the least left: how much that is, in how many times as much it is done, and when.
         self._least, self._pace, self._kernel_s = NEVER, 0.0, NEVER
@@ -185,17 +178,19 @@ class OneRank:
                     self._left[stream] = left - passed
         self.now = then
         if not is_kernel:
+            followed = self._followed.streams
+            ended = self._followed.go(then) if followed else ()
             for stream, until in enumerate(self._until):
-                if until > then:
-                    continue
-                if stream in self._slowed and not self._slowed[stream].end_phase(then):
-                    self._until[stream] = self._slowed[stream].next_s
-                    continue
-                self._slowed.pop(stream, None)
-                self._until[stream] = NEVER
-                self._sends -= 1
-                self._end(stream)
+                if until <= then and stream not in followed:
+                    self._end_collective(stream)
+            for stream in ended:
+                self._end_collective(stream)
         self._start_all()
+
+    def _end_collective(self, stream: int) -> None:
+        self._until[stream] = NEVER
+        self._sends -= 1
+        self._end(stream)
 
     def _end(self, stream: int) -> None:
         if self.now > self._began[stream]:
@@ -223,9 +218,10 @@ class OneRank:
             self._kernel_s = self.now + max(self._least, 0.0) * self._pace
         else:
             self._kernel_s = NEVER
-        for stream, one in self._slowed.items():
-            one.set_computing(self.now, is_computing=self._kernels > 0)
-            self._until[stream] = one.next_s
+        if self._followed.streams:
+            self._followed.set_computing(self.now, is_computing=self._kernels > 0)
+            for stream, then in self._followed.next_s().items():
+                self._until[stream] = then
 
     def _may_begin(self, step: PricedStep) -> bool:
         return not step.after or all(self._ended[stream] > position for stream, position in step.after)
@@ -244,21 +240,11 @@ class OneRank:
         if self._arrive is not None:
             self._arrive(OperationId(stream, self._ended[stream]), self.now)
             return True
-        self._check_links(step)
         if isinstance(price, OverlappedCost):
-            self._slowed[stream] = SlowedCollective(price, self.now)
-            price = self._slowed[stream].next_s - self.now
-        self._until[stream] = self.now + price
+            self._followed.begin(stream, price, self.now)
+        else:
+            self._until[stream] = self.now + price
         return True
-
-    def _check_links(self, step: PricedStep) -> None:
-        assert isinstance(step.operation, Communicate)
-        for stream, until in enumerate(self._until):
-            if until < NEVER:
-                running = self._steps[stream][self._ended[stream]].operation
-                assert isinstance(running, Communicate)
-                if share_links(running.schedule.group, step.operation.schedule.group):
-                    raise LinksAreSharedError
 
 
 class Turn(NamedTuple):

@@ -11,7 +11,6 @@ from simnet.collectives import link_loads
 from simnet.core.lanes import UnlikeLanesError
 from simnet.engine.plan import LaneNumbers, StrategyPlan, is_fixed, program_of
 from simnet.engine.prepared_scenario import PreparedScenario
-from simnet.engine.recurrence import LinksAreSharedError
 from simnet.engine.scenario import Scenario
 from simnet.strategies import Strategy
 
@@ -150,7 +149,7 @@ class StepLanes:
             return self._on_ranks(plan)
         try:
             seconds = plan.iterations_s(self._numbers_of(strategy), in_arrays=self._in_arrays)
-        except (UnlikeLanesError, LinksAreSharedError):
+        except UnlikeLanesError:
             return None
         return [one.checked_s(found) for one, found in zip(prepared, seconds, strict=True)]
 

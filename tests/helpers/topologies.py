@@ -11,7 +11,8 @@ from simnet.cluster.nccl_costs import NcclCosts
 from simnet.cluster.schedule import Schedule
 from simnet.cluster.topology import Topology
 from simnet.core.units import Bandwidth, Duration, Size
-from simnet.engine.every_send import Exact, Folded
+from simnet.engine.every_send import Exact
+from tests.helpers.folded import Folded
 
 INTRA_BYTES_PER_S, INTRA_ALPHA_S = 300e9, 0.5e-6
 INTER_BYTES_PER_S, INTER_ALPHA_S = 1.25e9, 5e-6

@@ -9,12 +9,11 @@ from msgspec.structs import replace
 from simnet.collectives import algorithms, direct, ring
 from simnet.core import files
 from simnet.engine import exact, recurrence
-from simnet.engine.every_send import Folded
 from simnet.engine.prepared_scenario import PreparedScenario
-from simnet.engine.recurrence import LinksAreSharedError
 from simnet.engine.scenario import load_experiment
 from simnet.engine.timeline import Streams, Timeline
 from simnet.strategies.program import Communicate, Compute, OperationId
+from tests.helpers.folded import Folded
 from tests.helpers.programs import numbers_on, plan_of
 from tests.helpers.topologies import CALIBRATIONS, leaves, topology
 
@@ -26,6 +25,7 @@ SLOWED = [
     )
     for calibration in CALIBRATIONS
 ]
+ALL = [*CALIBRATIONS, *SLOWED]
 seconds = st.floats(0.0, 0.5) | st.sampled_from([0.0, 1e-3, 0.1])
 sizes = st.floats(0.0, 1e9) | st.sampled_from([0.0, 1.0, 1e6])
 
@@ -134,12 +134,29 @@ def test_one_stream_inside_nodes_and_one_between_them_take_the_same_times(given_
         assert swept == pytest.approx(clock.iteration_s, rel=1e-9)
 
 
-@pytest.mark.parametrize("groups", [("world", "intra_node"), ("inter_node", "world"), ("intra_node", "intra_node")])
-def test_collectives_of_two_streams_on_the_same_links_run_on_the_clock(groups):
-    network = topology(2, 2)
-    sent = (Communicate(schedule=ring.all_reduce(network.group(kind)), message_bytes=1e6) for kind in groups)
-    with pytest.raises(LinksAreSharedError):
-        plan_of(tuple((one,) for one in sent)).timeline(numbers_on(network))
+@st.composite
+def on_the_same_links(draw) -> tuple[Streams, object, float]:
+    """Return streams that communicate beside each other on any links, and one that computes."""
+    network = topology(
+        draw(st.integers(1, 4)), draw(st.integers(1, 4)), draw(st.sampled_from([*CALIBRATIONS, *SLOWED]))
+    )
+    groups = [network.group(kind) for kind in ("world", "intra_node", "inter_node")]
+    compute = tuple(Compute(part="backward", seconds=draw(seconds)) for _ in range(draw(st.integers(1, 4))))
+    streams = [compute]
+    for _ in range(draw(st.integers(2, 3))):
+        sent = []
+        for _ in range(draw(st.integers(1, 4))):
+            group, make = draw(st.sampled_from(groups)), draw(st.sampled_from([ring.all_reduce, direct.all_to_all]))
+            after = draw(st.sampled_from([(), (OperationId(0, draw(st.integers(0, len(compute) - 1))),)]))
+            size = draw(st.floats(0.0, 1e9) | st.sampled_from([1.0, 1e6]))
+            sent.append(Communicate(schedule=make(group), message_bytes=size, after=after))
+        streams.append(tuple(sent))
+    return tuple(streams), network, draw(st.sampled_from([1.0, 1.3]))
+
+
+@given(on_the_same_links())
+def test_collectives_that_share_links_take_the_same_times(given_program):
+    same(*both(*given_program))
 
 
 def test_collectives_of_two_streams_share_the_nics_on_the_clock():
