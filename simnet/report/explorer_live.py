@@ -1,6 +1,6 @@
 """What the explorer shows at one place of its knobs, fast enough to follow a slider."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replaced
 from typing import Any
@@ -12,7 +12,7 @@ from simnet.core.errors import SimnetError
 from simnet.engine.result import RunResult
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
-from simnet.engine.step_timer import StepTimer
+from simnet.engine.step_timer import StepLanes
 from simnet.report.chart import axis, layout, line, tick_values
 from simnet.report.contents import capitalized, verdict_sentence
 from simnet.report.explorer_knobs import Knobs, Places, toml_of
@@ -73,16 +73,14 @@ def _figures(knobs: Knobs, places: Places, result: RunResult) -> tuple[dict[str,
     )
     here = replaced(places, gbit_per_s=own_rate)
     knobs.speedups.setdefault(here, result.speedup)
-    over_rate = _curve(
-        {rate: replaced(here, gbit_per_s=rate) for rate in rates},
-        lambda rate: whatif.at_bandwidth(scenario, rate * 1e9 / 8),
-        knobs.speedups,
-    )
-    over_nodes = _curve(
-        {count: replaced(here, nodes=count) for count in nodes},
-        lambda count: replace(scenario, cluster=replace(cluster, num_nodes=int(count))),
-        knobs.speedups,
-    )
+    for count in nodes:
+        if count == cluster.num_nodes or replaced(here, nodes=count) not in knobs.speedups:
+            there = replace(scenario, cluster=replace(cluster, num_nodes=count))
+            _find_speedups(
+                there, {rate: replaced(here, nodes=count, gbit_per_s=rate) for rate in rates}, knobs.speedups
+            )
+    over_rate = _curve({rate: replaced(here, gbit_per_s=rate) for rate in rates}, knobs.speedups)
+    over_nodes = _curve({count: replaced(here, nodes=count) for count in nodes}, knobs.speedups)
     step = breakdown([result])
     return (
         _figure("NIC bandwidth [Gbit/s]", over_rate, own_rate),
@@ -91,30 +89,30 @@ def _figures(knobs: Knobs, places: Places, result: RunResult) -> tuple[dict[str,
     )
 
 
-def _curve(
-    places: Mapping[float, Places], at: Callable[[float], Scenario], known: dict[Places, float | None]
-) -> list[tuple[float, float]]:
-    """Return the speedup at each value at which the scenario holds together.
-
-    Args:
-        places: of the knobs at each value.
-        at: returns the scenario at a value.
-        known: speedups by place, to which those are added that were not there.
-    """
-    for value, place in places.items():
-        if place not in known:
-            known[place] = _speedup(at, value)
+def _curve(places: Mapping[float, Places], known: Mapping[Places, float | None]) -> list[tuple[float, float]]:
+    """Return the speedup at each value at which the scenario holds together."""
     return [(value, speedup) for value, place in places.items() if (speedup := known[place]) is not None]
 
 
-def _speedup(at: Callable[[float], Scenario], value: float) -> float | None:
+def _find_speedups(scenario: Scenario, places: Mapping[float, Places], known: dict[Places, float | None]) -> None:
+    """Find the speedups at bandwidths that are not known, all of them together: the next knob is likely one of them.
+
+    Args:
+        scenario: at any of them.
+        places: of the knobs by bandwidth [Gbit/s].
+        known: speedups by place, to which those are added.
+    """
+    missing = [rate for rate, place in places.items() if place not in known]
+    if not missing:
+        return
+    known |= dict.fromkeys((places[rate] for rate in missing), None)
     try:
-        scenario = at(value)
-        timer = StepTimer(scenario)
+        lanes = StepLanes([whatif.at_bandwidth(scenario, rate * 1e9 / 8) for rate in missing])
         assert scenario.baseline is not None
-        return timer.iteration_s(scenario.baseline) / timer.iteration_s(scenario.strategy)
+        pairs = zip(lanes.iterations_s(scenario.baseline), lanes.iterations_s(scenario.strategy), strict=True)
     except SimnetError:  # a fabric, say, that has not so many nodes
-        return None
+        return
+    known |= {places[rate]: dense_s / own_s for rate, (dense_s, own_s) in zip(missing, pairs, strict=True)}
 
 
 def _figure(title: str, points: Sequence[tuple[float, float]], own: float) -> dict[str, Any]:
