@@ -47,7 +47,7 @@ class LevelLoad(NamedTuple):
 
     def transfer_s(self, topology: Topology) -> Number:
         """Return what its bytes take there [s]."""
-        return largest(*(size / topology.rate(kind) for kind, size in self.inflated_bytes.items()))
+        return largest(*[size / topology.rate(kind) for kind, size in self.inflated_bytes.items()])
 
 
 Phase = tuple[LevelLoad, ...]
@@ -71,7 +71,7 @@ def seconds(topology: Topology, schedule: Schedule, message_bytes: float) -> Num
         return least(*(seconds(topology, one, message_bytes) for one in schedule.alternatives))
     wire_s: Number = 0.0
     for phase in phases(topology, schedule, message_bytes):
-        wire_s = wire_s + largest(*(load.duration_s(topology) for load in phase))
+        wire_s = wire_s + largest(*[load.duration_s(topology) for load in phase])
     return largest(launch_s(topology, schedule) + wire_s, host_s(topology, schedule, message_bytes))
 
 

@@ -13,9 +13,10 @@ T = TypeVar("T")
 
 def largest(*values: Number) -> Number:
     """Return the largest of some values, in every lane."""
-    if all(isinstance(one, float | int) for one in values):
+    try:
         return max(values)
-    import numpy as np  # arrays have been made: it is loaded
+    except ValueError:  # an array is neither more nor less than another
+        import numpy as np
 
     found = values[0]
     for one in values[1:]:
@@ -25,9 +26,10 @@ def largest(*values: Number) -> Number:
 
 def least(*values: Number) -> Number:
     """Return the least of some values, in every lane."""
-    if all(isinstance(one, float | int) for one in values):
+    try:
         return min(values)
-    import numpy as np
+    except ValueError:
+        import numpy as np
 
     found = values[0]
     for one in values[1:]:
