@@ -51,6 +51,12 @@ class OverlappedCost(NamedTuple):
     host_s: Number
     rates: Rates
 
+    @property
+    def latency_s(self) -> Number:
+        """What passes before its bytes, of all phases [s]."""
+        waits = [largest(*[leg.latency_s for leg in phase]) for phase in self.phases]
+        return self.launch_s + sum(waits)
+
     def seconds(self, computing_s: Number) -> Number:
         """Return what it takes if the GPU computes for so long from its start on [s]."""
         now = self.launch_s

@@ -312,15 +312,41 @@ class StrategyPlan:
 
     def timeline(self, at: PlanNumbers) -> Timeline:
         """Return one iteration of the rank that stands for all, the mean one of the period."""
-        found = recurrence.one_rank(self.steps, self.prices(at), at.slowdown)
+        prices = self.prices(at)
+        found = recurrence.one_rank(self.steps, prices, at.slowdown)
         spans = [
             make_span(self.steps[stream][place].operation, OperationId(stream, place), start_s, end_s)
             for stream, place, start_s, end_s in found.spans
         ]
         timeline, inner = make_timeline(found.end_s, found.busy_s, spans), self.program.inner
+        if not self.are_apart:
+            timeline = replace(timeline, off_s=self._off_s(prices, found.spans))
         if inner is not None and self.inner is not None:
             timeline = timeline.with_steps(inner.number, self.inner.timeline(at))
         return timeline.of_one_step(self.program.period)
+
+    def _off_s(self, prices: Sequence[Price], spans: Sequence[tuple[int, int, float, float]]) -> float:
+        """Return by how much a step may be off whose collectives run beside others of other streams [s].
+
+        Latencies pass before the bytes do, while sends of a round alternate with those of others: off by less than all
+        latencies. Sends that are posted at once take more of a link than a send alone, and here as much.
+        """
+        found, last = 0.0, dict[int, tuple[float, PricedStep]]()  # of each stream: when its latest collective ends
+        counted: set[int] = set()
+        for start_s, end_s, stream, place in sorted((begin, end, stream, place) for stream, place, begin, end in spans):
+            step = self.steps[stream][place]
+            if not step.sends:
+                continue
+            beside = [one for other, (until_s, one) in last.items() if other != stream and until_s > start_s]
+            for one in (step, *beside) if beside else ():
+                cost = prices[one.price]
+                if id(one) not in counted and isinstance(cost, pace.OverlappedCost):
+                    counted.add(id(one))
+                    found += float(cost.latency_s)
+            if any(_posts_at_once(one.operation) for one in (step, *beside)) and beside:
+                found += min(end_s, max(until_s for until_s, one in last.values() if one in beside)) - start_s
+            last[stream] = end_s, step
+        return found
 
     def timed(self, prices: Sequence[Price]) -> Streams:
         """Return the operations with their seconds, as the executors that run them one by one take them."""
@@ -346,6 +372,10 @@ class StrategyPlan:
             link_loads.nic_bytes_per_node(topology, one.schedule, one.message_bytes) for one in self.program.collectives
         )
         return float(self._of_period(sent, lambda inner: inner.nic_bytes_per_node(topology)))
+
+
+def _posts_at_once(operation: Operation) -> bool:
+    return isinstance(operation, Communicate) and any(one.at_once for one in operation.schedule.rounds)
 
 
 def _timed(step: PricedStep, price: Price) -> TimedOperation:

@@ -126,7 +126,7 @@ class PreparedScenario:
         return replace(
             timeline,
             iterations_s=(timeline.iteration_s,) * self.scenario.num_iterations,
-            off_s=link_loads.UNEVEN * timeline.comm_s if is_bound else 0.0,
+            off_s=timeline.off_s + (link_loads.UNEVEN * timeline.comm_s if is_bound else 0.0),
         )
 
     def checked_s(self, iteration_s: float) -> float:

@@ -205,31 +205,15 @@ def _notes(prepared: PreparedScenario) -> tuple[str, ...]:
         for sentence in prepared.plan(s).timed_otherwise(calibration)
     }
     notes += [f"kernel {sentence}: measure again with the strategy's options" for sentence in sorted(others)]
-    uneven = {
-        c.schedule.collective
-        for s in _run_strategies(prepared.scenario)
-        for c in prepared.plan(s).program.collectives
-        if c.schedule.folded_is_upper_bound and prepared.fidelity == "folded"
-    }
-    if uneven & {"broadcast", "reduce"}:
-        notes.append(
-            "broadcasts or reduces by a tree of ranks that are no power of two: their folded time may be off, by up to "
-            "11 % for large messages; run.fidelity = 'exact' gives the time itself"
-        )
-    if "all_reduce" in uneven:
-        notes.append(
-            f"trees over {cluster.num_nodes} nodes are not level: their folded time is an upper bound, up to 12 % too "
-            "long; run.fidelity = 'exact' gives the time itself"
-        )
     return tuple(notes)
 
 
 def _notes_of_executor(results: Iterable[StrategyResult | None]) -> Iterator[str]:
-    """Say of which strategy the grouped executor gives an approximation, and how good it is."""
+    """Say of which strategy the result is an approximation, and how good it is."""
     for result in results:
         if result is not None and result.approximation:
             yield (
-                f"{result.strategy} on the grouped executor is an approximation, off by up to about "
+                f"{result.strategy} on the {result.fidelity} executor is an approximation, off by up to about "
                 f"{100 * result.approximation:.2g} %; run.fidelity = 'exact' simulates every send"
             )
 

@@ -67,6 +67,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
             iteration_s=self.iteration_s + number * inner.iteration_s,
             breakdown=Breakdown(**parts),
             comm_s=self.comm_s + number * inner.comm_s,
+            off_s=self.off_s + number * inner.off_s,
             inner=inner,
         )
 
@@ -80,6 +81,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
             iteration_s=self.iteration_s / num_steps,
             breakdown=Breakdown(**parts),
             comm_s=self.comm_s / num_steps,
+            off_s=self.off_s / num_steps,
         )
 
 
