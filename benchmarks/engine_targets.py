@@ -76,9 +76,10 @@ class Growth(NamedTuple):
 def targets(*, long: bool) -> Iterator[Target]:
     """Yield what has a target; a sweep of 100,000 points only where there is time."""
     with_interval = "with its interval, beyond an empty Python"
-    for name, words in ((BERT, ()), ("reference_ddp_step", ()), (LLAMA, ("--set", "strategy=fsdp"))):
+    shown = ((BERT, (), "150 ms"), ("reference_ddp_step", (), "85 ms"), (LLAMA, ("--set", "strategy=fsdp"), "250 ms"))
+    for name, words, aim in shown:
         title = f"`simulate {' '.join((name, *words))}`, {with_interval}"
-        yield Target(title, command("", "simulate", name, *words, repeat=9), "", EMPTY)
+        yield Target(title, command("", "simulate", name, *words, repeat=9), aim, EMPTY)
     yield Target("a point of llama_70b, one process", llama_point(), "20 ms")
     nodes = {1_000: "8", 100_000: ",".join(map(str, range(1, 101)))}
     for count, numbers in nodes.items():
@@ -86,15 +87,16 @@ def targets(*, long: bool) -> Iterator[Target]:
             axes = (f"cluster.num_nodes={numbers}", f"cluster.inter_node.bandwidth={MORE_RATES}")
             settings = [word for axis in axes for word in ("--set", axis)]
             case = command("", "sweep", "speedup", "--format", "csv", *settings, clock="wall", repeat=2)
-            yield Target(f"a sweep of {count:,} points from the shell, wall time", case)
-    for name, title in ((BERT, "BERT-Base"), (LLAMA, "llama_1b")):
-        yield Target(f"`advise` of {title}, CPU time", command("", "advise", name, repeat=2))
-    for ranks in (64, 96, 4_096):
-        yield Target(f"a slow rank of {ranks:,}, first time", slow_rank(ranks))
+            aim = {1_000: "1.5 s", 100_000: "60 s"}[count]
+            yield Target(f"a sweep of {count:,} points from the shell, wall time", case, aim)
+    for name, title, aim in ((BERT, "BERT-Base", "2.5 s"), (LLAMA, "llama_1b", "4 s")):
+        yield Target(f"`advise` of {title}, CPU time", command("", "advise", name, repeat=2), aim)
+    for ranks, aim in ((64, "40 ms"), (96, ""), (4_096, "")):
+        yield Target(f"a slow rank of {ranks:,}, first time", slow_rank(ranks), aim)
     for layers, ranks in ((10, 64), (334, 64)):
         setup = f"from benchmarks.recorded import sharded_step\ngiven = sharded_step({layers}, {ranks // 8})"
         case = program("", setup, "simulate(given)", 5)
-        yield Target(f"a collective of a recorded step of {3 * layers:,}", case, parts=3 * layers)
+        yield Target(f"a collective of a recorded step of {3 * layers:,}", case, "30 us", parts=3 * layers)
     for nodes_of_tree, aim in ((8, "less"), (16_384, "0.67")):
         yield Target(f"first price of a tree on {nodes_of_tree:,} nodes", first_tree(nodes_of_tree), aim)
     rates = "places = iter([replace(knobs.start, gbit_per_s=float(rate)) for rate in (1, 2, 5, 10, 50, 200, 400, 800)])"

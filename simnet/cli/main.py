@@ -166,7 +166,7 @@ def main(args: Sequence[str] | None = None) -> None:
         silence(sys.stdout)
         sys.exit(Failure.exit_code)
     finally:
-        if is_alone:
+        if is_alone and "torch" not in sys.modules:  # libraries beneath it complain of what is not collected
             gc.freeze()
 
 

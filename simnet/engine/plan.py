@@ -245,6 +245,12 @@ class StrategyPlan:
         own_s = self._total_s(self.prices(at), at.slowdown)
         return float(self._of_period(own_s, lambda inner: inner.iteration_s(at)))
 
+    def uneven_s(self, at: PlanNumbers) -> float:
+        """Return by how much an iteration may be too long for collectives whose times are upper bounds [s]."""
+        counted = [one for one in self.program.collectives if link_loads.is_upper_bound(at.topology, one.schedule)]
+        own_s = sum(link_loads.duration_s(at.topology, one.schedule, one.message_bytes) for one in counted)
+        return float(self._of_period(link_loads.UNEVEN * own_s, lambda inner: inner.uneven_s(at)))
+
     def iterations_s(self, at: LaneNumbers, *, in_arrays: bool = True) -> list[float]:
         """Return the same for many, in one pass where they differ in numbers alone.
 

@@ -24,6 +24,8 @@ from simnet.workload.training_step import Step
 if TYPE_CHECKING:
     from simnet.engine.random_factors import Variation
 
+UNEVEN_MATTERS = 1e-3
+"""Part of a step by which it may be off before every rank is simulated."""
 EXACT_MAX_SENDS = 20_000_000
 """Most sends that the exact executor takes on: several minutes (docs/evidence/benchmarks.md)."""
 
@@ -87,10 +89,10 @@ class PreparedScenario:
         """
         if self.fidelity == "exact":
             timeline = self._run_exact(plan)
-        elif self.fidelity == "folded" and not self.ends_apart(plan):
-            timeline = self._run_alike(plan)
-        else:
+        elif self.fidelity == "grouped" or self.ends_apart(plan):
             timeline = self._run_ranks(plan)
+        else:
+            timeline = self._run_alike(plan)
         self.checked_s(timeline.iteration_s)
         return timeline
 
@@ -111,22 +113,26 @@ class PreparedScenario:
         return plan.timed(plan.prices(self.numbers(plan.strategy)))
 
     def ends_apart(self, plan: StrategyPlan) -> bool:
-        """Tell whether some collective leaves ranks that are alike at different times, so that each is simulated.
+        """Tell whether each rank is simulated though all are alike, since collectives leave them at different times.
 
-        Not where one node was asked to stand for all, or where that is more than can be looked at.
+        Not where one node was asked to stand for all, where that makes next to no difference, or where it is more than
+        can be looked at.
         """
         bounds = [one for one in plan.collectives if link_loads.is_upper_bound(self.topology, one.schedule)]
-        most = max((one.schedule.num_rounds for one in bounds), default=0) * self.topology.world_size
-        return bool(bounds) and self.scenario.run.fidelity == "auto" and most <= link_loads.MOST_FOLLOWED
+        if not bounds or self.scenario.run.fidelity != "auto":
+            return False
+        most = max(one.schedule.num_rounds for one in bounds) * self.topology.world_size
+        at = self.numbers(plan.strategy)
+        return most <= link_loads.MOST_FOLLOWED and plan.uneven_s(at) > UNEVEN_MATTERS * plan.iteration_s(at)
 
     def _run_alike(self, plan: StrategyPlan) -> Timeline:
         """Run the rank that stands for all."""
-        timeline = plan.timeline(self.numbers(plan.strategy))
-        is_bound = any(link_loads.is_upper_bound(self.topology, one.schedule) for one in plan.collectives)
+        at = self.numbers(plan.strategy)
+        timeline = plan.timeline(at)
         return replace(
             timeline,
             iterations_s=(timeline.iteration_s,) * self.scenario.num_iterations,
-            off_s=timeline.off_s + (link_loads.UNEVEN * timeline.comm_s if is_bound else 0.0),
+            off_s=timeline.off_s + plan.uneven_s(at),
         )
 
     def checked_s(self, iteration_s: float) -> float:

@@ -12,7 +12,7 @@ from simnet.collectives import algorithms
 from simnet.core.registry import tag_of
 from simnet.core.version import VERSION
 from simnet.engine import intervals, memory_fit
-from simnet.engine.prepared_scenario import PreparedScenario
+from simnet.engine.prepared_scenario import UNEVEN_MATTERS, PreparedScenario
 from simnet.engine.result import RunResult, StrategyResult
 from simnet.engine.scenario import Scenario
 from simnet.engine.step_timer import SAME_TIME
@@ -211,7 +211,7 @@ def _notes(prepared: PreparedScenario) -> tuple[str, ...]:
 def _notes_of_executor(results: Iterable[StrategyResult | None]) -> Iterator[str]:
     """Say of which strategy the result is an approximation, and how good it is."""
     for result in results:
-        if result is not None and result.approximation:
+        if result is not None and result.approximation > UNEVEN_MATTERS:
             yield (
                 f"{result.strategy} on the {result.fidelity} executor is an approximation, off by up to about "
                 f"{100 * result.approximation:.2g} %; run.fidelity = 'exact' simulates every send"

@@ -296,14 +296,20 @@ def test_values_that_cannot_be_are_refused_where_they_are_built(build, said):
         build()
 
 
-def test_a_ragged_tree_says_that_it_is_a_bound_and_a_level_one_does_not():
+@pytest.mark.parametrize(("num_nodes", "bounded"), [(7, True), (8, False)])
+def test_a_ragged_tree_says_that_it_is_a_bound_and_is_followed_unless_asked_not_to_be(num_nodes, bounded):
     tree = DenseAllReduce(algorithm="tree")
-    for num_nodes, bounded in ((7, True), (8, False)):
-        notes = simulate(scenario(tree, num_nodes)).notes
-        assert any("upper bound" in note for note in notes) is bounded
-    assert not any(
-        "upper bound" in note for note in simulate(scenario(tree, 7, 2, run=RunSettings(fidelity="exact"))).notes
-    )
+    found = {
+        fidelity: simulate(scenario(tree, num_nodes, 1, run=RunSettings(fidelity=fidelity)))
+        for fidelity in ("folded", "auto", "exact")
+    }
+    for fidelity, one in found.items():
+        is_off = bounded and fidelity == "folded"
+        assert any("is an approximation" in note for note in one.notes) is is_off
+        assert (one.result.approximation > 0) is is_off
+    exact_s, folded = found["exact"].result.iteration_s, found["folded"].result
+    assert found["auto"].result.iteration_s == pytest.approx(exact_s, rel=1e-9)
+    assert exact_s * (1 - 1e-9) <= folded.iteration_s <= exact_s * (1 + folded.approximation) * (1 + 1e-9)
 
 
 def test_more_bytes_never_make_a_tree_faster():
