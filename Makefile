@@ -31,7 +31,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 AFTER_LAB := nice -n 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo torch extras docs lab lab-short lab-systems lab-topologies lab-recorded lab-alternatives lab-uneven test test-all test-most lab-test check format-check format lint types gpu gpu-commit bench chaos clean
+.PHONY: help demo torch extras docs lab lab-short lab-systems lab-topologies lab-recorded lab-latency lab-alternatives lab-uneven test test-all test-most lab-test check format-check format lint types gpu gpu-commit bench chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -102,13 +102,17 @@ lab-topologies: torch ## real steps of three systems in three topologies on four
 	$(BIN)/simnet lab report out/lab-topologies -o out/lab-topologies-report
 
 lab-recorded: torch ## recorded steps of four scripts on four nodes of two ranks, predicted before they run: a quarter of an hour
-	$(BIN)/python -m studies.recorded run --folder out/lab-recorded
+	$(BIN)/python -m studies.lab run recorded --folder out/lab-recorded
+
+lab-latency: torch ## all-reduces over 1 to 30 ms between four and eight nodes, predicted before they run: half an hour, a C compiler
+	$(BIN)/python -m studies.latency predict --folder out/lab-latency
+	$(BIN)/python -m studies.latency run --folder out/lab-latency
 
 lab-alternatives: torch ## FSDP, HSDP, ZeRO-1, local SGD and int8 on four nodes of two ranks, predicted before they run: a quarter of an hour
-	$(BIN)/python -m studies.alternatives run --folder out/lab-alternatives
+	$(BIN)/python -m studies.lab run alternatives --folder out/lab-alternatives
 
 lab-uneven: torch ## four nodes with a slow rank, a slow NIC, traffic of others, predicted before they train: three quarters of an hour, needs iperf3
-	$(BIN)/python -m studies.uneven run --folder out/lab-uneven
+	$(BIN)/python -m studies.lab run uneven --folder out/lab-uneven
 
 # Finds or installs a torch with CUDA by itself: what .venv has stays as it is.
 gpu: ## test and measure the GPUs of this machine, and write their page: out/gpu, out/gpu-card (GPU_ARGS=--only=kernels)

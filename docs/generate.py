@@ -65,7 +65,7 @@ STRUCTS: dict[type[Struct], str] = {
     network_costs.LibraryCosts: "calibration.md#libraries",
     hardware.FittedTo: "calibration.md#fitted_to",
     campaign.Campaign: "campaign.md",
-    campaign.Grid: "campaign.md#points",
+    campaign.Points: "campaign.md#points",
     campaign.Links: "campaign.md#links",
     convergence.Convergence: "convergence.md",
     convergence.TrainedSystem: "convergence.md#systems",
@@ -305,7 +305,7 @@ def systems_page() -> str:
     """Return the page of systems, which needs torch."""
     from docs import systems
 
-    tables = ("overview", "options", "bytes_sent", "differences")
+    tables = ("overview", "authors_forms", "options", "bytes_sent", "differences")
     return templates.page("reference/systems.md", {name: getattr(systems, name) for name in tables})
 
 

@@ -17,6 +17,36 @@ from binsgdm.optimizers.one_bit_momentum import MomentumResiduals, one_bit_momen
 from docs.keys import own_keys
 from simnet.strategies import STRATEGIES, Strategy
 
+AUTHORS: dict[str, tuple[str, str]] = {
+    "dense": ("all ranks alike, by NCCL's choice of algorithm", "torch's DDP"),
+    "one_bit_sgd": ("all ranks alike; each sums a part and quantizes the sum again", "paper (*)"),
+    "sign_sgd": ("all ranks alike; a server counts", "paper (*)"),
+    "ef_sign_sgd": ("all ranks alike", "paper (*)"),
+    "terngrad": ("all ranks alike; a parameter server averages", "wenwei202/terngrad, README"),
+    "qsgd": ("all ranks alike; each sends to all", "paper, algorithm 1 (*)"),
+    "qsgd_inf": ("as `qsgd`", "paper (*)"),
+    "nuqsgd": ("as `qsgd`", "paper (*)"),
+    "byte_grad": (
+        "averages in the node, then 8 bits between nodes",
+        "BaguaSys/bagua, torch_api/algorithms/bytegrad.py: `hierarchical=True`",
+    ),
+    "marsit": ("all ranks alike round a ring, or a torus of two rings (`torus=True`)", "paper (*)"),
+    "power_sgd": ("all ranks alike", "torch's `powerSGD_hook`"),
+    "grad_zip": ("all ranks alike", "paper (*)"),
+    "atomo": ("all ranks alike; a parameter server averages", "paper (*)"),
+    "top_k": ("all ranks alike; a parameter server averages", "paper (*)"),
+    "ms_top_k": ("averages in the node, then k values of each rank's piece between nodes", "paper, HiTopKComm (*)"),
+    "random_k": ("all ranks alike", "Vogels et al., NeurIPS 2019 (*)"),
+    "binsgdm": ("averages in the node, then one bit between nodes", "paper, hierarchical 1-bit all-reduce (*)"),
+    "one_bit_adam": ("all ranks alike, as 1-bit LAMB and 0/1 Adam", "DeepSpeed, `compressed_allreduce` (*)"),
+    "int8": (
+        "all replica groups alike, which are single ranks under its DDP; of several ranks: `hsdp` with `replicas`",
+        "torchft, collectives.py and ddp.py",
+    ),
+}
+"""By system: what its authors run where nodes have several ranks, and where that stands."""
+SEVERAL = 8
+"""Ranks of a node."""
 LAYOUT: Shapes = ((1024, 256), (1024,), (256, 1024), (256,))
 """The two linear layers of a transformer block of width 256, with their biases."""
 WORLD_SIZE = 16
@@ -92,6 +122,18 @@ def overview() -> str:
         ("name", "system", "paper", "what travels", "own collectives", "`topology`, its own first", "error feedback"),
         rows,
     )
+
+
+def authors_forms() -> str:
+    """Return a table of what the authors of all systems run on nodes of several ranks, and the defaults here."""
+    defaults: dict[str, str] = {name: entry.default_topology(SEVERAL) for name, entry in SYSTEMS.items()} | {
+        "binsgdm": _given(attach, ("topology",))["topology"],
+        "one_bit_adam": _given(OneBitAdam, ("topology",))["topology"],
+        "int8": STRATEGIES.find("int8")().topology_on(SEVERAL),
+    }
+    names = {"int8": "`int8`, `fp8` (simulator)"}
+    rows = [(names.get(name, f"`{name}`"), *AUTHORS[name], f"`{default}`") for name, default in defaults.items()]
+    return _table(("name", "what its authors run", "where that stands", "default here"), rows)
 
 
 @cache

@@ -6,7 +6,7 @@ from typing import Any
 from binsgdm import BinSGDM
 from binsgdm.compressors.base import System
 from binsgdm.compressors.dense import Dense
-from binsgdm.compressors.registry import BUILT_IN
+from binsgdm.compressors.registry import BUILT_IN, SYSTEMS
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from studies.tasks import Trial
 
@@ -206,6 +206,12 @@ ALL = CANDIDATES | PLAIN | IN_TOPOLOGY
 
 
 def strategy_of(system: str) -> dict[str, Any]:
-    """Return kind and options of a system as a scenario of simnet has them."""
+    """Return kind and options of a system as a scenario of simnet has them.
+
+    The topology is named where it is not the default on nodes of several ranks.
+    """
     candidate = ALL[system]
-    return {"kind": candidate.kind or system, **candidate.options}
+    kind = candidate.kind or system
+    is_named = kind in SYSTEMS and SYSTEMS[kind].averages_in_node and "topology" not in candidate.options
+    topology = {"topology": SYSTEMS[kind].topologies[0]} if is_named else {}
+    return {"kind": kind, **candidate.options, **topology}

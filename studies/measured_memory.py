@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -27,7 +28,6 @@ from binsgdm import kernels
 from binsgdm.recording.llama import LlamaSize
 from binsgdm.recording.model_description import ModelDescription, describe, fake_tensors
 from binsgdm.recording.model_zoo import Task
-from binsgdm.recording.patching import replaced
 from binsgdm.recording.recording import Recording, RecordingSettings
 from binsgdm.recording.single_process_world import World
 from simnet.cluster.hardware import Calibration, Cluster, Link
@@ -201,7 +201,7 @@ def _counted_momenta() -> Iterator[None]:
     users = [one for one in list(sys.modules.values()) if vars(one).get("zeros") is kernels.zeros]
     with ExitStack() as stack:
         for module in users:
-            stack.enter_context(replaced(module, zeros=zeros))
+            stack.enter_context(patch.multiple(module, zeros=zeros))
         yield
 
 

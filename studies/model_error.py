@@ -101,8 +101,8 @@ def _table(name: str, residuals: Iterable[Residual], what: str) -> str:
 
 
 def factor(residuals: Iterable[Residual], of: Quantity) -> float:
-    """Return the factor within which 90 % of the values of each publication or campaign are."""
-    return math.exp(coverage.model_width(one for one in residuals if one.quantity == of))
+    """Return the factor within which 90 % of the values of the next publication or campaign are."""
+    return math.exp(coverage.model_width(list(residuals), of))
 
 
 def with_rows(page: str, errors: ModelErrors) -> str:

@@ -20,7 +20,7 @@ from binsgdm.comm import Protocol, RankContext, run_in_lockstep
 from binsgdm.compressors.aggregation import Aggregation
 from binsgdm.compressors.base import Averager, Compressor, GradientBucket, Payload, Shapes
 from binsgdm.compressors.error_feedback import ErrorFeedback, WithoutFeedback
-from binsgdm.compressors.registry import make
+from binsgdm.compressors.registry import SYSTEMS, make
 from binsgdm.compressors.topologies import Hierarchical
 
 
@@ -102,13 +102,13 @@ def systems_of(name: str, options: dict[str, Any], num_ranks: int, ranks_per_nod
 
     Args:
         name: in `SYSTEMS`.
-        options: of the system; its topology may be among them.
+        options: of the system; its topology may be among them, else it is the system's own, whatever is its default.
         num_ranks: all of them.
         ranks_per_node: of them in a node.
     """
+    named = {"topology": SYSTEMS[name].topologies[0], **options}
     systems = [
-        make(name, rank=rank, world_size=num_ranks, ranks_per_node=ranks_per_node, **options)
-        for rank in range(num_ranks)
+        make(name, rank=rank, world_size=num_ranks, ranks_per_node=ranks_per_node, **named) for rank in range(num_ranks)
     ]
     if isinstance(systems[0], Hierarchical):
         # Between nodes, the ranks with the same local rank are a group of their own.

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from binsgdm.bench.annotations import check_values
@@ -60,6 +60,13 @@ class SystemChoice:
         """The topology that was given, or the system's own."""
         own = "flat" if self.name == ONE_BIT_ADAM else SYSTEMS[self.name].topologies[0]
         return str(self.given.get("topology") or own)
+
+    def on(self, ranks_per_node: int) -> "SystemChoice":
+        """Return it with the topology that it has by default on nodes of so many ranks, if that is not its own."""
+        if self.name == ONE_BIT_ADAM or self.given.get("topology"):
+            return self
+        default = SYSTEMS[self.name].default_topology(ranks_per_node)
+        return self if default == self.topology else replace(self, options=(*self.options, ("topology", default)))
 
     @property
     def is_hierarchical(self) -> bool:

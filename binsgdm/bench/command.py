@@ -57,6 +57,10 @@ _COMMON = (
     click.option(
         "--nic-gbit-per-s", type=click.FloatRange(0, min_open=True), help="NIC bandwidth of a node, noted in the file."
     ),
+    click.option(
+        "--nic-latency-ms", type=click.FloatRange(0, min_open=True),
+        help="Latency, one way, that a shaper adds to a node's NIC, noted in the file.",
+    ),
     click.option("--network", default="", help="Description of the network, noted in the file."),
     click.option(
         "--speed", "with_speed", is_flag=True,
@@ -131,7 +135,8 @@ def run(function: Callable[..., Work], options: dict[str, Any]) -> None:
     start = time.perf_counter()
     output, force = options.pop("output"), options.pop("force")
     stop_rule = StopRule(**{name: options.pop(name) for name in ("relative_error", "max_repetitions", "max_seconds")})
-    rate, network, with_speed = (options.pop(name) for name in ("nic_gbit_per_s", "network", "with_speed"))
+    rate, latency_ms = options.pop("nic_gbit_per_s"), options.pop("nic_latency_ms")
+    network, with_speed = options.pop("network"), options.pop("with_speed")
     layout = {name: options.pop(name) for name in ("device", "ranks_per_node", "threads")}
     work = function(**options)
     with joining.joined(**layout) as ranks:
@@ -140,7 +145,8 @@ def run(function: Callable[..., Work], options: dict[str, Any]) -> None:
         if ranks.rank == 0 and ranks.num_nodes > 1 and rate is None:
             # Now, since simnet validate would ask for it when the training is over.
             click.echo(f"note: {ranks.num_nodes} nodes: to predict these times, give --nic-gbit-per-s", err=True)
-        record = Record(ranks, nic_bytes_per_s=rate and rate * BYTES_PER_S, network=network)
+        nic = {"nic_bytes_per_s": rate and rate * BYTES_PER_S}
+        record = Record(ranks, **nic, nic_latency_s=(latency_ms or 0) / 1e3, network=network)
         speed = SpeedProbe(ranks) if with_speed else None
         with _progress(is_shown=ranks.rank == 0) as progress:
             bench = Bench(record=record, ranks=ranks, stop_rule=stop_rule, progress=progress)

@@ -33,8 +33,11 @@ Label = str | int | float | Mapping[str, Any]
 class Record:
     """The series of one run, all of one setup."""
 
-    def __init__(self, ranks: Ranks, *, nic_bytes_per_s: float | None = None, network: str = "") -> None:
+    def __init__(
+        self, ranks: Ranks, *, nic_bytes_per_s: float | None = None, nic_latency_s: float = 0.0, network: str = ""
+    ) -> None:
         self._setup = setup(ranks) | {"nic_bytes_per_s": nic_bytes_per_s, "network": network}
+        self._setup |= {"nic_latency_s": nic_latency_s} if nic_latency_s else {}
         self.series: list[dict[str, Any]] = []
         self.notes: list[str] = []
         self.checks: list[dict[str, Any]] = []

@@ -61,6 +61,7 @@ def measure(
             left out with a note.
     """
     ranks, stop_rule = bench.ranks, bench.stop_rule
+    systems = [one.on(ranks.ranks_per_node) for one in systems]
     largest = max_numel or (MAX_GPU_NUMEL if ranks.device.type == "cuda" else MAX_NUMEL)
     numels = [2**power for power in range(1, 40) if min_numel <= 2**power <= largest]
     for count, system in enumerate(systems):

@@ -37,7 +37,6 @@ _OWN_TOPOLOGIES: Mapping[str, Topology] = {
 _NOT_OFFERED = {
     "gather": "its own exchange sends less than a gather of every rank's payload",
     "scatter_reduce": "its payloads cannot be decoded and added up piece by piece",
-    "hierarchical": "it leaves the way inside a node to the backend",
     "hierarchical_scatter_reduce": "between nodes it has its own exchange",
 }
 MAX_RANKS = 2**31 - 1
@@ -204,6 +203,8 @@ class System(ABC):
         aggregation: which collectives move its payloads.
         has_feedback: what it loses comes back with the next gradient.
         topologies: among whom its payloads travel (`binsgdm.compressors.topologies`), its own first.
+        averages_in_node: whether its authors average in the node first: then it has the hierarchical topology by
+            default where nodes have several ranks.
         cut: along what pieces of a matrix are cut.
         needs_equal_threads: every rank computes the mean with products of matrices, whose last bits depend on the
             number of threads.
@@ -219,6 +220,7 @@ class System(ABC):
     aggregation: ClassVar[AggregationName]
     has_feedback: ClassVar[bool] = False
     topologies: ClassVar[Any] = _Topologies()  # tuple[Topology, ...]
+    averages_in_node: ClassVar[bool] = False
     cut: ClassVar[Cut] = "elements"
     needs_equal_threads: ClassVar[bool] = False
     options: ClassVar[_OptionDefaults] = _OptionDefaults()
@@ -233,6 +235,12 @@ class System(ABC):
         Raises:
             BinsgdmError: an option out of range.
         """
+
+    @classmethod
+    def default_topology(cls, ranks_per_node: int) -> Topology:
+        """Return the topology that it has on nodes of so many ranks where none is given."""
+        own: Topology = cls.topologies[0]
+        return "hierarchical" if cls.averages_in_node and ranks_per_node > 1 else own
 
     @classmethod
     def check_topology(cls, topology: object, options: Mapping[str, Any]) -> None:  # noqa: ARG003

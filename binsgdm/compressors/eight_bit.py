@@ -50,12 +50,13 @@ class ByteGrad(CheckedCompressor):
     centralized algorithm with compressed scatter-reduce, named ByteGrad in their code. Differs: there a byte counts
     equal steps from the smallest to the largest value of a rank's whole piece of a bucket, which are sent with it; here
     from -s to s of a block, so that zero stays zero, and one large value costs its own block alone; pieces are cut
-    tensor by tensor; their code is hierarchical by default with one rank a node between nodes, here every local rank
-    has a piece. fp8: as others send gradients (Peng et al., "FP8-LM: training FP8 large language models", 2023), with
-    a scale a block and sums in fp32.
+    tensor by tensor; in their code, which averages in the node first as the default here does, one rank of a node
+    exchanges between nodes, here every local rank has a piece. fp8: as others send gradients (Peng et al., "FP8-LM:
+    training FP8 large language models", 2023), with a scale a block and sums in fp32.
     """
 
     name = "byte_grad"
+    averages_in_node = True
     title = "ByteGrad"
     source = "Gan et al., VLDB 2022"
     wire_format = "a byte per element (int8 or fp8) and an fp32 scale per block"

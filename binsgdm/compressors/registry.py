@@ -217,7 +217,8 @@ def make(  # noqa: PLR0913
         rank: this rank.
         world_size: all ranks.
         ranks_per_node: ranks of each node, which are numbered node by node.
-        topology: one of the system's `topologies`, by default the first.
+        topology: one of the system's `topologies`; by default what its authors run: the first, or, of some systems on
+            nodes of several ranks, "hierarchical".
         intra_node_dtype: of what travels inside a node with a hierarchical topology; by default "fp32".
         options: as the system's class takes them; the same on all ranks.
 

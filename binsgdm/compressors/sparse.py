@@ -227,12 +227,14 @@ class MSTopK(_Indexed):
     Source: Shi et al., "Towards scalable distributed training of deep learning on public cloud clusters", MLSys 2021,
     its MSTopK (bisection by a number of samplings). Differs: bisects the bit pattern of |v| between 0 and its maximum,
     where the paper bisects its value between the mean and the maximum. So nothing overflows, K may be more than there
-    are values above the mean, NaN is ordered, and 31 halvings are exact.
+    are values above the mean, NaN is ordered, and 31 halvings are exact. HiTopKComm, by which the paper averages in the
+    node first, is the hierarchical topology, the default on nodes of several ranks.
     """
 
     num_samplings: int = MAGNITUDE_BITS
 
     name = "ms_top_k"
+    averages_in_node = True
     title = "MSTop-k"
     source = "Shi et al., MLSys 2021"
 

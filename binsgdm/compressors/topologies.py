@@ -58,12 +58,12 @@ def averager(  # noqa: PLR0913
     topology: Topology | None,
     intra_node_dtype: IntraNodeDtype | None,
 ) -> Averager:
-    """Return one rank's end of a system in a topology; None is its own.
+    """Return one rank's end of a system in a topology; None is the default on such nodes.
 
     Raises:
         BinsgdmError: the system cannot have the topology, or an option is out of range.
     """
-    topology = system.topologies[0] if topology is None else topology
+    topology = system.default_topology(ranks_per_node) if topology is None else topology
     system.check_topology(topology, options)
     if topology not in BETWEEN_NODES:
         if intra_node_dtype is not None:

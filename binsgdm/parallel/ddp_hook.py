@@ -50,8 +50,8 @@ def compress_gradients(  # noqa: PLR0913
         system: a name in `binsgdm.SYSTEMS`.
         seed: of the draws, the same on all ranks.
         topology: among whom payloads travel (`binsgdm.compressors.topologies`): one of the system's `topologies`, by
-            default the first. With several ranks a node, "hierarchical" sends 1 / ranks_per_node of the bytes between
-            nodes.
+            default what its authors run: the first, or, of "byte_grad" and "ms_top_k" on nodes of several ranks,
+            "hierarchical", which sends 1 / ranks_per_node of the bytes between nodes.
         intra_node_dtype: of what travels inside a node with a hierarchical topology: "fp32" (default) or "bf16".
         ranks_per_node: consecutive ranks of the model that are on a node; default LOCAL_WORLD_SIZE from torchrun, of a
             part of all ranks those with equal rank // LOCAL_WORLD_SIZE, else all ranks of the model.
@@ -115,18 +115,18 @@ def compress_gradients(  # noqa: PLR0913
         raise AssertionError("check_same_settings raises what this rank refused")
     one, local = made
     groups = grouping.make(local, timeout, device, members)
+    used = topology or SYSTEMS[system].default_topology(local)
     exchange = GradientExchange(
-        model, one, groups, seed=seed, on_sent=on_sent, settings=_saved_settings(system, seed, topology, options)
+        model, one, groups, seed=seed, on_sent=on_sent, settings=_saved_settings(system, seed, used, options)
     )
     model.register_comm_hook(exchange, exchange_bucket)
     setattr(model, COMPRESSED, exchange)
     return exchange
 
 
-def _saved_settings(system: str, seed: int, topology: Topology | None, options: Mapping[str, Any]) -> dict[str, Any]:
+def _saved_settings(system: str, seed: int, topology: Topology, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a state is saved with: who goes on with another does not go on bit for bit."""
-    kind = SYSTEMS[system]
-    return {"system": system, "seed": seed, "topology": topology or kind.topologies[0], **kind.options, **options}
+    return {"system": system, "seed": seed, "topology": topology, **SYSTEMS[system].options, **options}
 
 
 def _check_model(model: object) -> None:

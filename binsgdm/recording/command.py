@@ -1,21 +1,31 @@
-"""The command line of `simnet record`; torch is imported in the processes that record."""
+"""`simnet record`: records a script in processes of their own, and imports no torch itself."""
 
+import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from binsgdm.errors import BinsgdmError
+from binsgdm.errors import INSTALL_TORCH, BinsgdmError, shown
 from binsgdm.recording import step_file
-from binsgdm.recording.launched_script import LaunchedScript, from_words
 
 MOST_RANKS = 1_000_000
+SIGNALLED = 128
+"""What a shell adds to the number of the signal that has killed a process."""
+SHOWN_AFTER_S, RARELY_S = 2.0, 60.0
+"""When progress is shown first, and how rarely at last where nobody watches."""
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun")
+LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "torchrun")
 
 
 class _Counts(click.ParamType[tuple[int, ...]]):
@@ -99,8 +109,10 @@ def record(  # noqa: PLR0913, PLR0917 - one argument an option
             f"--nodes {max(nodes)} --ranks-per-node {ranks_per_node}: at most {MOST_RANKS} ranks: record fewer nodes, "
             "and simulate more"
         )
-    script = from_words(words)
-    chosen = {
+    script = script_of(words)
+    if importlib.util.find_spec("torch") is None:
+        raise BinsgdmError(f"record: needs torch: {INSTALL_TORCH}")
+    chosen = script | {
         "steps": steps,
         "warm_up": warm_up,
         "runs_on": runs_on,
@@ -108,43 +120,132 @@ def record(  # noqa: PLR0913, PLR0917 - one argument an option
         "device": device,
         "fake": fake,
     }
-    found = [
-        _recorded(script, {**chosen, "num_nodes": number, "ranks_per_node": ranks_per_node})
-        for number in _announced(nodes)
-    ]
-    step_file.write(output, found, command=" ".join([script.name, *script.arguments]))
-    click.echo(f"{output}: {step_file.summary(found)}")
-
-
-def _announced(nodes: tuple[int, ...]) -> Iterator[int]:
+    ends = []
     for number in nodes:
         click.echo(f"recording as rank 0 of {number} nodes", err=True)
-        yield number
+        ends.append(_recorded({**chosen, "num_nodes": number, "ranks_per_node": ranks_per_node}))
+    found = [one.found for one in ends]
+    step_file.write(output, found, command=" ".join([script["script"], *script["arguments"]]))
+    click.echo(f"{output}: {step_file.summary(found)}")
+    failed = next((one for one in ends if one.status), None)
+    if failed is not None:
+        click.echo(
+            f"simnet: {script['script']}: {_how_it_ended(failed.status)} after its recorded steps: {output} is "
+            "written, this command ends with that status; correct what the script does then",
+            err=True,
+        )
+        click.get_current_context().exit(failed.status)
 
 
-def _recorded(script: LaunchedScript, settings: dict[str, Any]) -> dict[str, Any]:
+class _End(NamedTuple):
+    """What a process has found, and the status that a shell gives to its end: that of the script."""
+
+    found: dict[str, Any]
+    status: int
+
+
+def _recorded(settings: dict[str, Any]) -> _End:
     """Record in a process of its own, since torch has one world a process.
 
     Raises:
-        BinsgdmError: it failed.
+        BinsgdmError: no step was recorded.
     """
+    name = settings["script"]
     with tempfile.TemporaryDirectory(prefix="simnet-record-") as folder:
-        path = Path(folder) / "found.json"
-        given = settings | {
-            "script": script.name, "is_module": script.is_module, "arguments": script.arguments, "found": str(path)
-        }  # fmt: skip
-        # What the script prints is not our result.
-        command = [sys.executable, "-m", "binsgdm.recording.isolated_process", json.dumps(given)]
-        ended = subprocess.run(command, stdout=sys.stderr, env=_environment(), check=False)
+        path, steps = Path(folder) / "found.json", Path(folder) / "steps"
+        given = json.dumps(settings | {"found": str(path), "steps_done": str(steps)})
+        command = [sys.executable, "-m", "binsgdm.recording.isolated_process", given]
+        with _progress(steps, asked=settings["warm_up"] + settings["steps"]):
+            # What the script prints is not our result.
+            output = subprocess.DEVNULL if sys.stderr is None else sys.stderr
+            ended = subprocess.run(command, stdout=output, env=_environment(), check=False)
+        status = ended.returncode if ended.returncode >= 0 else SIGNALLED - ended.returncode
         if not path.exists():
-            raise BinsgdmError(f"{script.name}: its process ended with {ended.returncode} before a step was recorded")
+            done, asked = _num_steps(steps), settings["warm_up"] + settings["steps"]
+            why = "before a step was recorded: correct what the script does there"
+            if done > settings["warm_up"]:
+                why = f"after {done} of {asked} steps, and takes the recorded ones along: ask for fewer --steps"
+            memory = ", or let it need less memory (--fake)" if status == SIGNALLED + signal.SIGKILL else ""
+            raise BinsgdmError(f"{name}: its process {_how_it_ended(status)} {why}{memory}")
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if "mistake" in found:
         raise BinsgdmError(found["mistake"])
-    return found
+    return _End(found, status)
+
+
+def _how_it_ended(status: int) -> str:
+    """Say it in words: "ended with 3", "was killed by SIGKILL"."""
+    if status > SIGNALLED and status - SIGNALLED in {one.value for one in signal.Signals}:
+        return f"was killed by {signal.Signals(status - SIGNALLED).name}"
+    return f"ended with {status}"
+
+
+@contextmanager
+def _progress(steps: Path, asked: int) -> Iterator[None]:
+    """Say on stderr how many steps are done, if it takes more than two seconds.
+
+    Args:
+        steps: file to which a byte is added at the end of each step.
+        asked: steps to do, with those to warm up.
+    """
+    is_over, begin_s = threading.Event(), time.monotonic()
+    is_terminal = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+    def show() -> None:
+        next_s = SHOWN_AFTER_S
+        while not is_over.wait(max(0.0, begin_s + next_s - time.monotonic())):
+            line = f"{_num_steps(steps)} of {asked} steps, {next_s:.0f} s"
+            # A terminal has one line, that is written anew; what else reads it gets fewer and fewer.
+            click.echo(f"\r{line}\x1b[K" if is_terminal else line, err=True, nl=not is_terminal)
+            next_s += 1.0 if is_terminal else min(next_s, RARELY_S)
+        if is_terminal and next_s > SHOWN_AFTER_S:
+            click.echo("\r\x1b[K", err=True, nl=False)
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _num_steps(steps: Path) -> int:
+    return steps.stat().st_size if steps.exists() else 0
 
 
 def _environment() -> dict[str, str]:
     """Return the environment with this package in the path, wherever the script's process starts."""
     home = str(Path(__file__).resolve().parents[2])
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH", "")]))}
+
+
+def script_of(words: Sequence[str]) -> dict[str, Any]:
+    """Return what a command line runs: `python train.py ...`, `train.py ...`, `python -m package.train ...`.
+
+    Returns:
+        "script", a path or the name of a module; "is_module"; "arguments".
+
+    Raises:
+        BinsgdmError: it is something else.
+    """
+    rest = list(words)
+    is_python = Path(rest[0]).name.startswith("python") if rest else False
+    if is_python:
+        rest = rest[1:]
+        while rest and rest[0] in ("-u", "-O", "-B"):
+            rest = rest[1:]
+    is_module = len(rest) > 1 and rest[0] == "-m"
+    if is_module:
+        rest = rest[1:]
+    if rest and (rest[0] in LAUNCHER_MODULES if is_module else Path(rest[0]).name in LAUNCHERS):
+        started = next((index for index, word in enumerate(rest) if word.endswith(".py")), None)
+        repair = "train.py" if started is None else " ".join(rest[started:])
+        raise BinsgdmError(f"{shown(' '.join(words[:3]))}: starts processes: one is enough: simnet record -- {repair}")
+    if not rest or rest[0].startswith("-"):
+        raise BinsgdmError(
+            f"{shown(' '.join(words))}: must be a script: simnet record -- python train.py --its-options"
+        )
+    if not is_module and not Path(rest[0]).is_file():
+        raise BinsgdmError(f"{shown(rest[0])}: no such file: give the path of a script, or -m and a module")
+    return {"script": rest[0], "is_module": is_module, "arguments": rest[1:]}

@@ -1,23 +1,222 @@
-"""Let a script run on tensors without memory: DDP, whose reducer copies real data, is a module in Python there."""
+"""Let a script run on tensors without memory.
+
+What it reads of them is zero; DDP, whose reducer copies real data, is a module in Python there: its buckets, its hook
+and its waits.
+"""
 
 import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.compiler import is_dynamo_compiling
 from torch.distributed import fsdp  # noqa: F401 - which has the name, too
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn import parallel
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from binsgdm.recording.fake_ddp import FakeDdp
-from binsgdm.recording.fake_values import zeros_for_values
-from binsgdm.recording.patching import replaced
+from binsgdm.recording.operator_work import grouped_shape
+
+FIRST_BUCKET_BYTES = 1 << 20
+DEFAULT_CAP_MB = 25
+_TRACES = "_are_we_tracing"
+"""What DTensor takes fake tensors for: it would keep no plan of an operator, and wait at once for what it sends."""
+Hook = Callable[[Any, Any], "torch.futures.Future[Any]"]
+
+
+class FakeBucket:
+    """What a hook asks of `dist.GradBucket`."""
+
+    def __init__(self, index: int, parameters: list[nn.Parameter], *, is_last: bool) -> None:
+        self._index, self._parameters, self._is_last = index, parameters, is_last
+        self._buffer = torch.cat([_gradient(one).reshape(-1) for one in parameters])
+
+    def index(self) -> int:
+        """Return its number."""
+        return self._index
+
+    def buffer(self) -> Tensor:
+        """Return its gradients in one tensor (N)."""
+        return self._buffer
+
+    def set_buffer(self, buffer: Tensor) -> None:
+        """Take another tensor in its place."""
+        self._buffer = buffer
+
+    def gradients(self) -> list[Tensor]:
+        """Return views of its gradients."""
+        parts = torch.split(self._buffer, [one.numel() for one in self._parameters])
+        return [part.view(one.shape) for part, one in zip(parts, self._parameters, strict=True)]
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return its parameters."""
+        return self._parameters
+
+    def is_last(self) -> bool:
+        """Tell whether no other bucket follows."""
+        return self._is_last
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+class FakeDdp(nn.Module):
+    """A module whose gradients leave in DDP's buckets.
+
+    Buckets are cut as DDP cuts them from the second step on: in the order in which gradients were ready in the first
+    backward, by `torch.distributed._compute_bucket_assignment_by_size`.
+
+    Args:
+        module: to wrap.
+        given: arguments of DDP, of which the group and the bucket's size matter.
+    """
+
+    def __init__(self, module: nn.Module, *_: Any, **given: Any) -> None:
+        super().__init__()
+        self.module = module
+        self.process_group = given.get("process_group") or dist.group.WORLD
+        cap_mb = given.get("bucket_cap_mb")
+        cap = int((cap_mb or DEFAULT_CAP_MB) * 2**20)
+        self._caps = [cap if cap_mb else FIRST_BUCKET_BYTES, cap]
+        self.require_backward_grad_sync = True
+        self._hook: Hook = _mean
+        self._state: object = None
+        self._trained = [one for one in module.parameters() if one.requires_grad]
+        self._order: list[nn.Parameter] = []  # in which gradients were ready in this backward
+        self._buckets: list[list[nn.Parameter]] = [self._trained]
+        self._futures: list[tuple[FakeBucket, Any]] = []
+        self._num_steps = 0
+        for one in self._trained:
+            one.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
+        # As DDP does, ranks start from the parameters of rank 0.
+        for one in module.state_dict().values():
+            dist.broadcast(one, 0, group=self.process_group)
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        """Run the module."""
+        return self.module(*given, **named)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Let gradients accumulate."""
+        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
+
+    def register_comm_hook(self, state: object, hook: Hook) -> None:
+        """Let a hook reduce the buckets."""
+        self._state, self._hook = state, hook
+
+    def _on_gradient(self, parameter: nn.Parameter) -> None:
+        if not self.require_backward_grad_sync:
+            return
+        if not self._order:
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+        self._order.append(parameter)
+        ready = {id(one) for one in self._order}
+        # Buckets leave in order, each when all of its gradients are there.
+        while len(self._futures) < len(self._buckets):
+            number = len(self._futures)
+            if not all(id(one) in ready for one in self._buckets[number]):
+                return
+            bucket = FakeBucket(number, self._buckets[number], is_last=number == len(self._buckets) - 1)
+            self._futures.append((bucket, self._hook(self._state or self.process_group, bucket)))
+
+    def _finish(self) -> None:
+        """Wait for all buckets, and copy them back, as DDP's reducer does at the end of backward."""
+        for bucket, future in self._futures:
+            found = future.wait()
+            bucket.set_buffer(found[0] if isinstance(found, list) else found)
+            for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+                _gradient(parameter).copy_(gradient)
+        if not self._num_steps:
+            cut = dist._compute_bucket_assignment_by_size  # type: ignore[attr-defined]
+            sizes = cut([one.detach() for one in self._order], self._caps)[0]
+            self._buckets = [[self._order[index] for index in bucket] for bucket in sizes]
+        self._num_steps += 1
+        self._order, self._futures = [], []
+
+
+def _mean(group: Any, bucket: FakeBucket) -> Any:
+    """Average as DDP does without a hook: the division comes first."""
+    buffer = bucket.buffer().div_(group.size())
+    return dist.all_reduce(buffer, group=group, async_op=True).get_future()
+
+
+_READS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "item": lambda tensor: 0.0 if tensor.is_floating_point() else 0,
+    "tolist": lambda tensor: torch.Tensor.item(tensor) if not tensor.dim() else [one.tolist() for one in tensor],
+    "__bool__": lambda _: False,  # which ends loops that wait for a value
+    "__float__": lambda _: 0.0,
+    "__int__": lambda _: 0,
+}
+
+
+@contextmanager
+def zeros_for_values() -> Iterator[list[str]]:
+    """Let what reads the value of a fake tensor return zero, or False, where the value is not known.
+
+    Yields:
+        Where that was, "model.py:12", each place once.
+    """
+    places: list[str] = []
+    with ExitStack() as stack:
+        for name, zero in _READS.items():
+            stack.enter_context(patch.object(torch.Tensor, name, _known(name, zero, places)))
+        yield places
+
+
+def _known(name: str, zero: Callable[[torch.Tensor], Any], places: list[str]) -> Callable[..., Any]:
+    read = getattr(torch.Tensor, name)
+
+    def value(self: torch.Tensor) -> Any:
+        try:
+            return read(self)
+        except (DataDependentOutputException, NotImplementedError):
+            _note(sys._getframe(1), places)
+            return zero(self)
+
+    return value
+
+
+def _note(reader: FrameType, places: list[str]) -> None:
+    place = f"{Path(reader.f_code.co_filename).name}:{reader.f_lineno}"
+    if place not in places:
+        places.append(place)
+
+
+class GroupedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Makes grouped products of tensors without memory, as experts need them.
+
+    torch's own refuse all but bf16 there, which they compute in every format where there is memory.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Return a tensor of the right shape for a grouped product, and run all else."""
+        del types
+        if func is not torch.ops.aten._grouped_mm.default:
+            return func(*args, **(kwargs or {}))
+        named = {"offs": None, "out_dtype": None} | dict(zip(("offs", "bias", "out_dtype"), args[2:], strict=False))
+        named |= kwargs or {}
+        return args[0].new_empty(
+            grouped_shape(args[0], args[1], named["offs"]), dtype=named["out_dtype"] or args[0].dtype
+        )
 
 
 @contextmanager
@@ -25,13 +224,19 @@ def fake_tensors() -> Iterator[None]:
     """Make all tensors of a script fake; what it reads of them is zero."""
     with ExitStack() as stack:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        stack.enter_context(GroupedProducts())
         stack.enter_context(zeros_for_values())
-        stack.enter_context(replaced(parallel, DistributedDataParallel=FakeDdp))
-        stack.enter_context(replaced(parallel.distributed, DistributedDataParallel=FakeDdp))
-        stack.enter_context(replaced(nn.Module, _apply=_with_new_parameters))
-        stack.enter_context(replaced(DeviceMesh, **_real_methods()))
-        for home in [one for one in list(sys.modules.values()) if vars(one).get(_MAKES) is init_device_mesh]:
-            stack.enter_context(replaced(home, **{_MAKES: _on_real_numbers(init_device_mesh)}))
+        for home in (parallel, parallel.distributed):
+            stack.enter_context(patch.object(home, "DistributedDataParallel", FakeDdp))
+        stack.enter_context(patch.object(nn.Module, "_apply", _with_new_parameters))
+        for name, method in list(vars(DeviceMesh).items()):  # which read its ranks
+            if inspect.isfunction(method):
+                stack.enter_context(patch.object(DeviceMesh, name, _on_real_numbers(method)))
+        for home in list(sys.modules.values()):
+            if vars(home).get("init_device_mesh") is init_device_mesh:
+                stack.enter_context(patch.object(home, "init_device_mesh", _on_real_numbers(init_device_mesh)))
+            if _TRACES in vars(home):
+                stack.enter_context(patch.object(home, _TRACES, is_dynamo_compiling))
         yield
 
 
@@ -49,14 +254,6 @@ def _with_new_parameters(self: nn.Module, change: Callable[[Tensor], Tensor], re
             if buffer is not None:
                 module._buffers[name] = change(buffer)
     return self
-
-
-_MAKES = "init_device_mesh"
-
-
-def _real_methods() -> dict[str, Any]:
-    """Return the methods of a mesh, whose ranks are read."""
-    return {name: _on_real_numbers(one) for name, one in vars(DeviceMesh).items() if inspect.isfunction(one)}
 
 
 def _on_real_numbers(function: Callable[..., Any]) -> Callable[..., Any]:

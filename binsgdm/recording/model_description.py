@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -14,10 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.recording.checkpointed import checkpoint_blocks
-from binsgdm.recording.fake_values import zeros_for_values
+from binsgdm.recording.fake_tensors import GroupedProducts, zeros_for_values
 from binsgdm.recording.model_zoo import Task
-from binsgdm.recording.operator_work import OperatorWork, work_of
-from binsgdm.recording.patching import replaced
+from binsgdm.recording.operator_work import OperatorWork, causal_share, work_of
 
 _ATTENTION = functional.scaled_dot_product_attention
 
@@ -45,6 +45,8 @@ class ModelDescription(NamedTuple):
         backward: FLOPs and bytes of backward.
         activation_bytes: kept from forward for backward, parameters and inputs apart.
         dtype: of the gradients.
+        masked_flops: of scores that a causal mask leaves out, of forward and backward; they are not in the others
+            where `causal` was asked for.
     """
 
     gradients: tuple[ReadyGradient, ...]
@@ -52,21 +54,25 @@ class ModelDescription(NamedTuple):
     backward: OperatorWork
     activation_bytes: int
     dtype: torch.dtype
+    masked_flops: float = 0.0
 
 
 class _WorkSum(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up what runs below it."""
+    """Adds up what runs below it; of causal attention, if `causal`, what is before the diagonal."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, causal: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.flops = self.num_bytes = 0.0
+        self.flops = self.num_bytes = self.masked_flops = 0.0
+        self._causal = causal
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator and count it."""
         del types
         found = func(*args, **(kwargs or {}))
         work = work_of(func, args, kwargs or {}, found)
-        self.flops += work.flops
+        masked = work.flops and work.flops * (1 - causal_share(func, args, kwargs or {}))
+        self.masked_flops += masked
+        self.flops += work.flops - (masked if self._causal else 0.0)
         self.num_bytes += work.num_bytes
         return found
 
@@ -85,13 +91,13 @@ class _Saved:
 
     def __init__(self, task: Task) -> None:
         parameters = [*task.module.parameters(), *task.inputs, *task.keywords.values()]
-        self._known = {_storage(one) for one in parameters if isinstance(one, Tensor)}
+        self._known = {storage_of(one) for one in parameters if isinstance(one, Tensor)}
         self._kept: list[Tensor] = []  # alive, so that no other storage has the number of one of them
         self.num_bytes = 0
 
     def keep(self, tensor: Tensor) -> Tensor:
         """Note a tensor that is saved."""
-        number = _storage(tensor)
+        number = storage_of(tensor)
         if number not in self._known:
             self._known.add(number)
             self._kept.append(tensor.detach())
@@ -99,12 +105,17 @@ class _Saved:
         return tensor
 
 
-def _storage(tensor: Tensor) -> int:
+def storage_of(tensor: Tensor) -> int:
+    """Return the number of a tensor's storage, which its views share."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def describe(
-    task: Task, *, forward_in: AbstractContextManager[Any] | None = None, checkpoint: bool = False
+    task: Task,
+    *,
+    forward_in: AbstractContextManager[Any] | None = None,
+    checkpoint: bool = False,
+    causal: bool = False,
 ) -> ModelDescription:
     """Run one forward and one backward of a model, whose tensors may be fake.
 
@@ -114,6 +125,7 @@ def describe(
         task: the model with its batch.
         forward_in: context of forward, such as autocast.
         checkpoint: keep only the inputs of repeated blocks; changes the module.
+        causal: count of causal attention what fused kernels compute, not the whole score matrix.
 
     Raises:
         BinsgdmError: the loss is no scalar, or some parameter that is trained gets no gradient.
@@ -121,7 +133,7 @@ def describe(
     trained = [(name, one) for name, one in task.module.named_parameters() if one.requires_grad]
     if not trained:
         raise BinsgdmError("the model: no parameter requires a gradient: there is nothing to train; return another")
-    work, saved, ready = _WorkSum(), _Saved(task), dict[str, tuple[tuple[int, ...], float]]()
+    work, saved, ready = _WorkSum(causal=causal), _Saved(task), dict[str, tuple[tuple[int, ...], float]]()
 
     def note(name: str) -> Callable[[Tensor], None]:
         return lambda parameter: ready.update({name: (tuple(parameter.shape), work.flops)})
@@ -146,6 +158,7 @@ def describe(
         backward=work.since(forward),
         activation_bytes=activation_bytes,
         dtype=trained[0][1].dtype,
+        masked_flops=work.masked_flops,
     )
 
 
@@ -202,11 +215,19 @@ def fake_tensors() -> Iterator[list[str]]:
     Yields:
         Where a value was read, as of `zeros_for_values`.
     """
-    fused = replaced(functional, scaled_dot_product_attention=_with_dropout_inside)
-    with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True), fused, zeros_for_values() as places:
+    no_memory = FakeTensorMode(allow_non_fake_inputs=True)
+    with as_on_a_gpu(), no_memory, GroupedProducts(), zeros_for_values() as places:
+        yield places
+
+
+@contextmanager
+def as_on_a_gpu() -> Iterator[None]:
+    """Fuse attention as a GPU does, and let tensors without memory be copied."""
+    fused = patch.multiple(functional, scaled_dot_product_attention=_with_dropout_inside)
+    with warnings.catch_warnings(), fused:
         # Who copies a module looks whether its tensors have a place in memory.
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
-        yield places
+        yield
 
 
 def _with_dropout_inside(

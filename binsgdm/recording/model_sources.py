@@ -54,6 +54,7 @@ class FoundModel(NamedTuple):
         origin: what is built, as code, or where its sizes come from.
         takes: which of "length" and "side" change it.
         has_own_batch: it is the user's function, which takes no batch.
+        notes: what a reader should know of how it is made.
     """
 
     title: str
@@ -62,6 +63,7 @@ class FoundModel(NamedTuple):
     origin: str = ""
     takes: tuple[str, ...] = ()
     has_own_batch: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def find(source: str, options: ModelOptions) -> FoundModel:
@@ -193,8 +195,8 @@ def _of_images(module: nn.Module, batch: int, side: int) -> Task:
 
 def _transformers(name: str, options: ModelOptions) -> FoundModel:
     declare_torchvision_operators()
-    title, build, takes = transformers_models.of_config(name, options.batch, options.length, options.side)
-    return FoundModel(title, lambda: as_task(build()), "transformers", takes=takes)
+    title, build, takes, notes = transformers_models.of_config(name, options.batch, options.length, options.side)
+    return FoundModel(title, lambda: as_task(build()), "transformers", takes=takes, notes=notes)
 
 
 def _own(source: str, home: str, name: str, options: ModelOptions) -> FoundModel:

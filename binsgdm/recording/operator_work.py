@@ -29,13 +29,30 @@ class OperatorWork(NamedTuple):
 _NOTHING = OperatorWork()
 
 
+def causal_share(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
+    """Return which part of the scores attention computes: those before the diagonal where it is causal, else all.
+
+    Fused kernels skip what the mask of `is_causal` leaves out, block by block; a mask that is a tensor is computed in
+    full. Query i sees min(i + 1, S) of S keys, as torch aligns the two.
+    """
+    names = [one.name for one in operator._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | dict(kwargs)
+    if not given.get("is_causal") or not {"query", "key"} <= given.keys():
+        return 1.0
+    # The kernels below `scaled_dot_product_attention` have tokens before heads.
+    axis = -2 if operator._schema.name.startswith("aten::_scaled_dot_product") else -3
+    queries, keys = (int(given[name].shape[axis]) for name in ("query", "key"))
+    square = min(queries, keys)
+    return (square * (square + 1) / 2 + max(queries - keys, 0) * keys) / (queries * keys)
+
+
 def work_of(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> OperatorWork:
-    """Return the work of a call of an operator.
+    """Return the work of a call of an operator; attention counts in full, also where `causal_share` is less.
 
     Source: torch.utils.flop_counter, but for backward of convolutions and attention on a CPU (`FLOPS`).
     """
     packet = getattr(operator, "_overloadpacket", None)
-    count = FLOPS.get(packet)
+    count = FLOPS.get(packet) or OTHERS_FLOPS.get(operator._schema.name)
     if count is not None:
         return OperatorWork(flops=float(count(*args, **kwargs)))
     if packet in flop_registry:
@@ -43,6 +60,12 @@ def work_of(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resul
     if not _moves_bytes(operator):
         return _NOTHING
     return OperatorWork(num_bytes=float(_bytes_of(args) + _bytes_of(tuple(kwargs.values())) + _bytes_of(result)))
+
+
+def is_product(operator: Any) -> bool:
+    """Return whether an operator is a product, a convolution or attention, of which FLOPs count and not bytes."""
+    packet = getattr(operator, "_overloadpacket", None)
+    return packet in FLOPS or packet in flop_registry or operator._schema.name in OTHERS_FLOPS
 
 
 @cache
@@ -86,7 +109,38 @@ def _attention_backward(grad_out: Any, query: Any, key: Any, value: Any, *_: Any
     return int(sdpa_backward_flop_count(grad_out.shape, query.shape, key.shape, value.shape))  # type: ignore[no-untyped-call]
 
 
+def grouped_shape(first: Any, second: Any, offs: Any = None) -> tuple[int, ...]:
+    """Return the shape of grouped products, as those of experts: a group takes some rows, or some of what is summed.
+
+    Two matrices give one product for each group, of the part of the sums that is its own; in all other cases the
+    groups share rows or columns out, or come as a batch.
+    """
+    if first.dim() == second.dim() == 2:
+        return (offs.numel(), first.shape[0], second.shape[1])
+    if first.dim() == second.dim():
+        return (first.shape[0], first.shape[1], second.shape[2])
+    return (first.shape[-2], second.shape[-1])
+
+
+def _grouped_products(first: Any, second: Any, *_: Any, **__: Any) -> int:
+    """Count grouped products: every row meets the matrix of one group, so that idle experts cost nothing."""
+    groups = first.shape[0] if first.dim() == second.dim() == 3 else 1
+    return int(2 * groups * first.shape[-2] * first.shape[-1] * second.shape[-1])
+
+
+def _grouped_backward(given: Any, weight: Any, *_: Any, **__: Any) -> int:
+    """Count backward of grouped products: the gradients of the rows and of the weights each cost what forward did."""
+    return 2 * _grouped_products(given, weight)
+
+
+OTHERS_FLOPS: Mapping[str, Callable[..., int]] = {
+    "transformers::grouped_mm_fallback": _grouped_products,
+    "transformers::grouped_mm_fallback_backward": _grouped_backward,
+}
+"""The same of operators of libraries, by name: they may not be there."""
 FLOPS: Mapping[Any, Callable[..., int]] = {
+    aten._grouped_mm: _grouped_products,
+    aten._scaled_grouped_mm: _grouped_products,
     aten.convolution_backward: _convolution_backward,
     aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,

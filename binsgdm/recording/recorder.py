@@ -2,14 +2,14 @@
 
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
-from binsgdm.recording.clocks import Clock, CudaClock, HostClock, NoClock
-from binsgdm.recording.rank_streams import COMPUTE, NOTHING, Collective, Mark, Part, Tape
+from binsgdm.recording.rank_streams import COMPUTE, NOTHING, Collective, Mark, Part, Position, Tape
 
 ComputeForm = Literal["counted", "timed"]
 Device = Literal["cpu", "cuda"]
@@ -17,6 +17,79 @@ Place = tuple[int, int, int]
 """A stream, how many operations it has, and how many collectives its thread has started."""
 FLOPS_PER_BYTE = 150.0
 """What a GPU computes while it moves a byte, about: as in `simnet.strategies.step_file`."""
+
+
+class Clock:
+    """Adds to a stream of the tape the time since it was asked last; this one, of a recording that counts, none."""
+
+    def lap(self, stream: int, part: Part, on: Any = None) -> None:
+        """Add the time of a thread's work to a stream of the tape; `on` is its stream on the device."""
+
+    def skip(self, on: Any = None) -> None:
+        """Start anew: what was done since the last lap is no work of the step."""
+
+    def settle(self) -> None:
+        """Wait until all times are known."""
+
+
+class HostClock(Clock):
+    """Times each thread of a CPU.
+
+    Args:
+        tape: takes the times.
+    """
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape, self._of_thread = tape, threading.local()
+
+    def lap(self, stream: int, part: Part, on: Any = None) -> None:  # noqa: ARG002 - a CPU has no streams
+        """Add the time since the last lap of this thread."""
+        now_s, since_s = time.perf_counter(), getattr(self._of_thread, "since_s", None)
+        if since_s is not None:
+            self._tape.compute(stream, part, seconds=now_s - since_s)
+        self.skip()
+
+    def skip(self, on: Any = None) -> None:  # noqa: ARG002
+        """Start anew."""
+        self._of_thread.since_s = time.perf_counter()
+
+
+class CudaClock(Clock):
+    """Times each stream of a GPU by events, which are read when all is done.
+
+    Args:
+        tape: takes the times.
+    """
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        self._last: dict[int, Any] = {}
+        self._laps: list[tuple[Position, Any, Any]] = []
+        self._record = torch.cuda.Event.record  # the one of torch, whatever is put in its place
+
+    def lap(self, stream: int, part: Part, on: Any = None) -> None:
+        """Add what the stream has done since its last event, once that is known."""
+        on = torch.cuda.current_stream() if on is None else on
+        before, now = self._last.get(on.cuda_stream), self._event(on)
+        if before is not None:
+            self._laps.append((self._tape.open(stream, part), before, now))
+
+    def skip(self, on: Any = None) -> None:
+        """Start anew."""
+        self._event(torch.cuda.current_stream() if on is None else on)
+
+    def settle(self) -> None:
+        """Read all events."""
+        torch.cuda.synchronize()
+        for position, before, now in self._laps:
+            self._tape.add_seconds(position, before.elapsed_time(now) / 1e3)
+        self._laps.clear()
+
+    def _event(self, on: Any) -> Any:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self._record(event, on)
+        self._last[on.cuda_stream] = event
+        return event
 
 
 class _OfThread(threading.local):
@@ -44,7 +117,8 @@ class Recorder:
     def __init__(self, compute: ComputeForm = "counted", device: Device = "cpu") -> None:
         self.tape = Tape()
         self.compute_form = compute
-        self.clock = _clock(compute, device, self.tape)
+        timed = CudaClock if device == "cuda" else HostClock
+        self.clock = timed(self.tape) if compute == "timed" else Clock()
         self.current_side_stream: Callable[[], int | None] = lambda: None
         self.cuts: list[tuple[int, ...]] = []  # lengths of all streams at the end of every step
         self.backwards: list[int] = []  # backward passes of every step
@@ -54,7 +128,8 @@ class Recorder:
         self._of_thread = _OfThread()
         self._lock = threading.Lock()
         self._names: dict[str, int] = {}  # streams of other threads
-        self._num_backwards = 0
+        self._num_backwards = 0  # of this step
+        self.num_backwards = self.num_optimizer_steps = 0  # of all, whether a step came of them or not
         self._in_optimizer = 0
         self._in_backward = 0
         self._after_backward: Mark = NOTHING
@@ -194,6 +269,7 @@ class Recorder:
         """End an optimizer's step."""
         self.lap()
         self._in_optimizer -= 1
+        self.num_optimizer_steps += 1
 
     @contextmanager
     def of_bucket(self, number: int) -> Iterator[None]:
@@ -216,6 +292,7 @@ class Recorder:
             self.lap()
             self._in_backward -= 1
             self._num_backwards += 1
+            self.num_backwards += 1
             self._wait_as_ddp()
 
     def wait_after_backward(self, mark: Mark) -> None:
@@ -268,12 +345,6 @@ class Recorder:
         self.cuts.append(self.tape.lengths)
         self.backwards.append(self._num_backwards)
         self._num_backwards = 0
-
-
-def _clock(compute: ComputeForm, device: Device, tape: Tape) -> Clock:
-    if compute == "counted":
-        return NoClock()
-    return CudaClock(tape) if device == "cuda" else HostClock(tape)
 
 
 def in_graph_task() -> bool:

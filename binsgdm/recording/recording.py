@@ -1,7 +1,7 @@
 """One recording, from its start to what is written."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,16 +10,60 @@ from typing import Any, Literal
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.recording import side_streams, step_file
-from binsgdm.recording.cuda_streams import noted_cuda_streams
+from binsgdm.recording import step_file
 from binsgdm.recording.fake_tensors import fake_tensors
-from binsgdm.recording.gradient_order import GradientOrder
-from binsgdm.recording.noted_threads import counting, noted_threads
-from binsgdm.recording.periods import Period, find_period
-from binsgdm.recording.rank_streams import Collective, Recorded
+from binsgdm.recording.noted_waits import counting, in_place_of_stand_ins, noted_cuda_streams, noted_threads
+from binsgdm.recording.rank_streams import Collective, Period, Recorded, find_period
 from binsgdm.recording.recorder import ComputeForm, Device, Recorder
 from binsgdm.recording.recording_group import ONE_SIDED
 from binsgdm.recording.single_process_world import MeshGroups, World, alone
+
+
+class GradientOrder:
+    """Watches the parameters of optimizers.
+
+    Args:
+        backward_work: gives the work of backward so far, in any unit.
+    """
+
+    def __init__(self, backward_work: Callable[[], float]) -> None:
+        self._backward_work = backward_work
+        self._watched: dict[int, torch.Tensor] = {}
+        self._ready: dict[int, float] = {}  # work at which the gradient of a parameter was ready, in this order
+        self._begin = 0.0
+
+    def watch(self, optimizer: torch.optim.Optimizer) -> None:
+        """Watch what an optimizer updates."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in self._watched and parameter.requires_grad:
+                    self._watched[id(parameter)] = parameter
+                    parameter.register_post_accumulate_grad_hook(self._note)
+
+    def begin(self) -> None:
+        """Note that a backward pass begins; the last one of a step counts."""
+        self._ready.clear()
+        self._begin = self._backward_work()
+
+    def gradients(self) -> list[dict[str, Any]]:
+        """Return the shape of each gradient and its share of backward, in ready order.
+
+        None are returned where some were never ready, as with FSDP2, which sets gradients by itself.
+        """
+        if self._watched.keys() != self._ready.keys():
+            return []
+        found, before = [], self._begin
+        whole = max(self._ready.values(), default=0.0) - self._begin
+        for number, work in self._ready.items():
+            share = (work - before) / whole if whole > 0 else 1.0
+            found.append({"shape": list(self._watched[number].shape), "backward_share": float(f"{share:.9f}")})
+            before = work
+        return found
+
+    def _note(self, parameter: torch.Tensor) -> None:
+        self._ready.pop(id(parameter), None)  # of a parameter that is used twice the last time counts
+        self._ready[id(parameter)] = self._backward_work()
+
 
 Runs = Literal["gpu", "cpu"]
 """Where the step is to run: side streams overlap on a GPU; on a CPU a call returns when its work is done."""
@@ -34,7 +78,7 @@ DTYPES = {
 
 
 class RecordingIsDone(BaseException):
-    """Ends a script when enough steps are recorded; no `except Exception` of the script holds it up."""
+    """Ends a script that trains on; no `except Exception` of the script holds it up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +92,7 @@ class RecordingSettings:
         runs_on: whether work of side streams overlaps.
         device: on which the script computes.
         fake: whether tensors have shapes and no memory, for models that this machine cannot hold.
-        stops_script: whether to end the script, by RecordingIsDone, when enough steps are recorded.
+        stops_script: whether steps after those that were asked for are passed over, until the script ends or is ended.
     """
 
     steps: int = 8
@@ -70,14 +114,24 @@ class Recording:
     Args:
         world: that the script believes to be in.
         settings: how to record.
+        after_step: called at the end of every step that is noted.
+        before_backward: called when a backward pass begins; may raise RecordingIsDone.
     """
 
-    def __init__(self, world: World, settings: RecordingSettings) -> None:
+    def __init__(
+        self,
+        world: World,
+        settings: RecordingSettings,
+        *,
+        after_step: Callable[[], object] = lambda: None,
+        before_backward: Callable[[], object] = lambda: None,
+    ) -> None:
         self.world, self.recorder, self._settings = world, Recorder(settings.compute, settings.device), settings
+        self._after_step, self._before_backward = after_step, before_backward
         self._groups: MeshGroups | None = None
         self._gradient_bytes: dict[int, float] = {}
         self._order = GradientOrder(lambda: self.recorder.backward_work)
-        self.recorder.on_backward = self._order.begin
+        self.recorder.on_backward = self._begin_backward
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -91,7 +145,7 @@ class Recording:
             if self._settings.device == "cuda":
                 stack.enter_context(noted_cuda_streams(self.recorder))
             elif self._settings.runs_on == "gpu":
-                stack.enter_context(side_streams.in_place_of_stand_ins(self.recorder))
+                stack.enter_context(in_place_of_stand_ins(self.recorder))
             stack.enter_context(noted_threads(self.recorder))
             stack.enter_context(counting(self.recorder))
             if self._settings.fake:
@@ -101,16 +155,34 @@ class Recording:
 
     def end_step(self) -> None:
         """End a step, where its end is not that of the first optimizer's step."""
-        self.recorder.end_step()
-        settings = self._settings
-        if settings.stops_script and len(self.recorder.cuts) == settings.warm_up + settings.steps:
-            raise RecordingIsDone
+        if not self.is_complete:
+            self.recorder.end_step()
+            self._after_step()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a script that is stopped has done all steps that were asked for."""
+        return self._settings.stops_script and self.num_recorded == self._settings.steps
+
+    @property
+    def num_recorded(self) -> int:
+        """Steps since those to warm up."""
+        return max(0, len(self.recorder.cuts) - self._settings.warm_up)
+
+    def steps(self) -> dict[str, int]:
+        """Return how many steps were asked for, and how many are recorded."""
+        return {"asked": self._settings.steps, "recorded": self.num_recorded}
+
+    def _begin_backward(self) -> None:
+        self._before_backward()
+        if not self.is_complete:
+            self._order.begin()
 
     def _early_end(self) -> list[str]:
         settings, found = self._settings, len(self.recorder.cuts)
-        if not settings.stops_script or found >= settings.warm_up + settings.steps:
+        if not settings.stops_script or self.is_complete:
             return []
-        return [f"the script ended after {found} steps: {found - settings.warm_up} of {settings.steps} are recorded"]
+        return [f"the script ended after {found} steps: {self.num_recorded} of {settings.steps} are recorded"]
 
     def source(self) -> dict[str, str]:
         """Return what work was counted or timed with, as the step file holds it."""
@@ -136,10 +208,7 @@ class Recording:
         recorder.clock.settle()
         skipped = self._settings.warm_up
         if groups is None or len(recorder.cuts) <= skipped:
-            raise BinsgdmError(
-                f"the script ended after {len(recorder.cuts)} steps: at least {skipped + 1} are needed ({skipped} to "
-                "warm up): let it train longer, or give a smaller --warm-up"
-            )
+            raise BinsgdmError(self._why_too_few())
         period = find_period(recorder.tape, recorder.cuts, skipped)
         if not any(isinstance(one, Collective) for stream in period.streams for one in stream):
             raise BinsgdmError(
@@ -163,6 +232,24 @@ class Recording:
             "streams": _used_streams(recorder.tape.names, period),
             "notes": [*self._early_end(), *_notes(period)],
         }
+
+    def _why_too_few(self) -> str:
+        recorder, skipped = self.recorder, self._settings.warm_up
+        if not recorder.num_optimizer_steps:
+            return (
+                f"no optimizer of torch has stepped ({recorder.num_backwards} backward passes): a step ends with that "
+                "of an optimizer: update parameters by one, such as torch.optim.SGD, or end each step by "
+                "recording.end_step() inside `with binsgdm.record(...)`"
+            )
+        if not recorder.num_backwards:
+            return (
+                f"an optimizer has stepped {recorder.num_optimizer_steps} times, and loss.backward() has never run: a "
+                "step begins with a backward pass: call it in place of torch.autograd.grad or gradients set by hand"
+            )
+        return (
+            f"the script ended after {len(recorder.cuts)} steps: at least {skipped + 1} are needed ({skipped} to "
+            "warm up): let it train longer, or give a smaller --warm-up"
+        )
 
 
 def usual_settings(**given: Any) -> RecordingSettings:

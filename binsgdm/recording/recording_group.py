@@ -1,15 +1,111 @@
 """A process group without other ranks: it notes a collective, and answers as if all ranks sent what this one sends."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.recording.recorded_works import RecordedWork
+from binsgdm.recording.rank_streams import Mark
 from binsgdm.recording.recorder import Place, Recorder
+
+
+class RecordedFuture(torch.futures.Future):  # type: ignore[type-arg]
+    """A future that has its value; whose stream waits for it waits for a mark.
+
+    Args:
+        recorder: takes notes.
+        mark: at which the value is there.
+        callbacks: stream on which callbacks run, as those of NCCL's futures run on a stream of their own.
+    """
+
+    def __new__(cls, *_: Any, **__: Any) -> "RecordedFuture":
+        """Make a future of no device."""
+        made: RecordedFuture = super().__new__(cls)
+        return made
+
+    def __init__(self, recorder: Recorder, mark: Mark, callbacks: int) -> None:
+        super().__init__()
+        self._recorder, self.mark, self._callbacks = recorder, mark, callbacks
+
+    def wait(self) -> Any:
+        """Return the value; the stream of this thread waits for it."""
+        self._recorder.wait(self.mark)
+        return super().wait()
+
+    def then(self, callback: Callable[[Any], Any]) -> "RecordedFuture":
+        """Run a callback on the stream of callbacks, and return the future of what it returns."""
+        recorder = self._recorder
+        with recorder.on_stream(self._callbacks, "decode"):
+            recorder.wait(self.mark)
+            chained = RecordedFuture(recorder, self.mark, self._callbacks)
+            try:
+                found = callback(self)
+            except Exception as error:
+                chained.set_exception(error)
+            else:
+                chained.mark = recorder.mark()
+                chained.set_result(found)
+        recorder.wait_after_backward(chained.mark)
+        return chained
+
+
+class RecordedWork(dist.Work):
+    """The handle of a collective.
+
+    Args:
+        recorder: takes notes.
+        mark: at which it has ended; None for half of a hop, until the other half is there.
+        callbacks: stream on which callbacks run.
+        result: tensors that it gives.
+    """
+
+    def __init__(self, recorder: Recorder, mark: Mark | None, callbacks: int, result: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._recorder, self.mark, self._callbacks, self._result = recorder, mark, callbacks, result
+        self.refuse: Callable[[], NoReturn] | None = None
+
+    def wait(self, timeout: object = None) -> bool:  # noqa: ARG002
+        """Let the stream of this thread wait for it."""
+        self._recorder.wait(self._known_mark())
+        return True
+
+    def synchronize(self) -> None:
+        """Let the stream of this thread wait for it."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """Let the stream of this thread wait for it."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Return True."""
+        return True
+
+    def is_success(self) -> bool:
+        """Return True."""
+        return True
+
+    def result(self) -> list[torch.Tensor]:
+        """Return its tensors."""
+        return self._result
+
+    def get_future(self) -> RecordedFuture:
+        """Return its future, for which DDP waits at the end of backward."""
+        found = RecordedFuture(self._recorder, self._known_mark(), self._callbacks)
+        found.set_result(self._result)
+        self._recorder.wait_after_backward(found.mark)
+        return found
+
+    def _known_mark(self) -> Mark:
+        if self.mark is None and self.refuse is not None:
+            self.refuse()
+        assert self.mark is not None
+        return self.mark
+
 
 _ProcessGroup: Any = dist.ProcessGroup  # whose overloads, of another API, torch never calls on a group in Python
 
@@ -88,7 +184,7 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> RecordedWork:
         """Sum, and keep the part of this rank."""
         given = [one for row in inputs for one in row]
-        self._check_alike([one.numel() for one in given], "reduce_scatter")
+        self.check_alike([one.numel() for one in given], "reduce_scatter")
 
         def answer() -> None:
             for output, row in zip(outputs, inputs, strict=True):
@@ -199,7 +295,7 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
         *_: Any,
     ) -> RecordedWork:
         """Give every rank the first part of what this rank has."""
-        self._check_alike([*output_sizes, *sizes], "all_to_all")
+        self.check_alike([*output_sizes, *sizes], "all_to_all")
 
         def answer() -> None:
             first = given.reshape(self._size, -1)[self._rank]
@@ -215,7 +311,7 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], *_: Any) -> RecordedWork:
         """Give every rank the part of this rank."""
-        self._check_alike([one.numel() for one in (*outputs, *inputs)], "all_to_all")
+        self.check_alike([one.numel() for one in (*outputs, *inputs)], "all_to_all")
 
         def answer() -> None:
             first = inputs[self._rank].clone()
@@ -283,7 +379,8 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
             for tensor in tensors:
                 tensor.mul_(self._size)
 
-    def _check_alike(self, sizes: Sequence[int], kind: str) -> None:
+    def check_alike(self, sizes: Sequence[int], kind: str) -> None:
+        """Refuse parts of several sizes, which other ranks would not have alike."""
         if len(set(sizes)) > 1:
             self._refuse(kind, f"parts of {min(sizes)} to {max(sizes)} elements hang on the data")
 
@@ -301,3 +398,63 @@ ONE_SIDED = ("gather", "scatter")
 
 def _bytes(tensors: Sequence[Tensor]) -> float:
     return float(sum(one.numel() * one.element_size() for one in tensors))
+
+
+FUNCTIONAL = ("_c10d_functional", "_dtensor")
+"""Namespaces of the collectives of DTensor, which return what they give."""
+_CALLS: dict[str, Callable[[RecordingGroup, Any, Any], RecordedWork]] = {
+    "all_reduce": lambda group, _, found: group.allreduce([found]),
+    "all_reduce_coalesced": lambda group, _, found: group.allreduce(found),
+    "all_gather_into_tensor": lambda group, given, found: group.all_gather_single(found, given),
+    "all_gather_into_tensor_coalesced": lambda group, given, found: group.all_gather_single_coalesced(found, given),
+    "reduce_scatter_tensor": lambda group, given, found: group.reduce_scatter_single(found, given),
+    "reduce_scatter_tensor_coalesced": lambda group, given, found: group.reduce_scatter_single_coalesced(found, given),
+    "all_to_all_single": lambda group, given, found: group.all_to_all_single(found, given, [], []),
+    "shard_dim_alltoall": lambda group, given, found: group.all_to_all_single(found, given, [], []),
+    "broadcast": lambda group, _, found: group.broadcast([found]),
+}
+"""What a functional collective asks of its group, by its name, for what it is given and what it returns."""
+
+
+class FunctionalCollectives:
+    """Lets collectives of DTensor reach their group where tensors have no memory, since torch asks no group there."""
+
+    def __init__(self) -> None:
+        self._works: dict[int, tuple[Tensor, RecordedWork]] = {}  # by storage, which the tensor keeps alive
+
+    def answer(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return what an operator of `FUNCTIONAL` does with real tensors, and note what it sends and waits for.
+
+        Args:
+            operator: of torch.
+            args: that it is given.
+            kwargs: likewise, by name.
+
+        Raises:
+            BinsgdmError: ranks do not all do the same in it.
+        """
+        name = operator._schema.name.partition("::")[2]
+        if name == "_wrap_tensor_autograd":
+            return AsyncCollectiveTensor(args[0])
+        if name == "wait_tensor":
+            _, work = self._works.pop(_storage(args[0]), (None, None))
+            if work is not None:
+                work.wait()
+            return args[0]
+        call = _CALLS.get(name.removesuffix("_out").removesuffix("_"))
+        if call is None:
+            raise BinsgdmError(f"--fake: {operator}: is answered with memory alone: record without --fake")
+        named = dict(zip([one.name for one in operator._schema.arguments], args, strict=False)) | dict(kwargs)
+        group = named["group_name"]
+        if isinstance(group, str):
+            group = torch._C._distributed_c10d._resolve_process_group(group)  # type: ignore[arg-type]
+        group.check_alike([*named.get("output_split_sizes", ()), *named.get("input_split_sizes", ())], "all_to_all")
+        found = operator(*args, **kwargs)
+        work = call(group, args[0], found)
+        for one in found if isinstance(found, (list, tuple)) else [found]:
+            self._works[_storage(one)] = one, work
+        return found
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)

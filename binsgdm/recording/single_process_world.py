@@ -1,11 +1,14 @@
-"""Let a script believe that it is rank 0 of a world: its environment, its process groups, its hooks."""
+"""Let a script believe that it is rank 0 of a world: its environment, its store, its process groups, its hooks."""
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import timedelta
+from typing import Any, NoReturn
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -14,11 +17,81 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optimizers
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.recording.fake_ddp import FakeDdp
-from binsgdm.recording.patching import replaced
+from binsgdm.recording.fake_tensors import FakeDdp
 from binsgdm.recording.recorder import Recorder, in_graph_task
 from binsgdm.recording.recording_group import BACKEND, RecordingGroup
-from binsgdm.recording.single_process_store import AloneStore
+
+_Store: Any = getattr(dist, "Store")  # noqa: B009 - torch has no types for it
+
+
+class AloneStore(_Store):  # type: ignore[misc]
+    """Keeps what this rank sets, and refuses to wait for what another one would.
+
+    Args:
+        world_size: ranks that count together with this one.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        super().__init__()
+        self._world_size = world_size
+        self._values: dict[str, bytes] = {}
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Keep a value."""
+        self._values[key] = value.encode() if isinstance(value, str) else bytes(value)
+
+    def get(self, key: str) -> bytes:
+        """Return a value that this rank has set.
+
+        Raises:
+            BinsgdmError: it has not.
+        """
+        if key not in self._values:
+            self._refuse(key)
+        return self._values[key]
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a counter what all ranks add, so that nobody waits for the last one to arrive."""
+        total = int(self._values.get(key, b"0")) + amount * self._world_size
+        self._values[key] = str(total).encode()
+        return total
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        """Set a value if it is what is expected."""
+        if self._values.get(key, expected.encode()) == expected.encode():
+            self.set(key, desired)
+        return self._values[key]
+
+    def check(self, keys: list[str]) -> bool:
+        """Tell whether all keys are set."""
+        return all(key in self._values for key in keys)
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # noqa: ARG002
+        """Refuse keys that are not set.
+
+        Raises:
+            BinsgdmError: one is not.
+        """
+        for key in keys:
+            if key not in self._values:
+                self._refuse(key)
+
+    def delete_key(self, key: str) -> bool:
+        """Forget a key."""
+        return self._values.pop(key, None) is not None
+
+    def num_keys(self) -> int:
+        """Return the number of keys."""
+        return len(self._values)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Do nothing: nothing waits."""
+
+    def _refuse(self, key: str) -> NoReturn:
+        raise BinsgdmError(
+            f"store.get({key!r}): another rank would set it, and a recording has none: leave out what ranks tell each "
+            "other through the store"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,15 +200,17 @@ def alone(
         dist.Backend.register_backend(BACKEND, lambda *_: None, extended_api=True, devices=["cpu", "cuda"])
     plugin = dist.Backend._BackendPlugin(groups.create, True)
     with ExitStack() as stack:
-        stack.enter_context(_environment(world))
-        stack.enter_context(replaced(dist.Backend, _plugins={**dist.Backend._plugins, BACKEND.upper(): plugin}))
+        stack.enter_context(patch.dict(os.environ, world.environment()))
+        stack.enter_context(patch.multiple(dist.Backend, _plugins={**dist.Backend._plugins, BACKEND.upper(): plugin}))
         init_process_group, new_group = _init_alone(world), _new_group(c10d.new_group)
         for home in (dist, c10d):
-            stack.enter_context(replaced(home, init_process_group=init_process_group, new_group=new_group))
+            stack.enter_context(patch.multiple(home, init_process_group=init_process_group, new_group=new_group))
         for module in (DistributedDataParallel, FakeDdp):
             stack.enter_context(_noted_hooks(recorder, module))
         stack.enter_context(_noted_backward(recorder))
         stack.enter_context(_noted_optimizers(recorder, on_step_end, on_gradients))
+        for home in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
+            stack.enter_context(patch.multiple(home, start_processes=_refuse_processes))
         try:
             yield groups
         finally:
@@ -143,16 +218,11 @@ def alone(
                 dist.destroy_process_group()
 
 
-@contextmanager
-def _environment(world: World) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(world.environment())
-    try:
-        yield
-    finally:
-        for name in world.environment():
-            os.environ.pop(name, None)
-        os.environ.update(before)
+def _refuse_processes(*_: Any, **__: Any) -> NoReturn:
+    raise BinsgdmError(
+        "torch.multiprocessing.spawn: the script starts its ranks itself, and one process is recorded: call what each "
+        "rank runs as rank 0 where WORLD_SIZE is set, as under torchrun"
+    )
 
 
 def _init_alone(world: World) -> Callable[..., None]:
@@ -200,7 +270,7 @@ def _noted_hooks(recorder: Recorder, module: Any) -> Iterator[None]:
 
         original(self, state, noted)
 
-    with replaced(module, register_comm_hook=register_comm_hook):
+    with patch.multiple(module, register_comm_hook=register_comm_hook):
         yield
 
 
@@ -216,7 +286,7 @@ def _noted_backward(recorder: Recorder) -> Iterator[None]:
         with recorder.backward():
             original(*given, **named)
 
-    with replaced(torch.autograd, backward=backward):
+    with patch.multiple(torch.autograd, backward=backward):
         yield
 
 

@@ -40,6 +40,8 @@ class StepOptions:
         optimizer: whose state is counted.
         checkpoint: keep only the inputs of repeated blocks, and run each again in backward.
         real: compute with values, in the memory of this machine.
+        attention: what counts of causal attention: what fused kernels compute, or the whole score matrix.
+        compiled: count what is read and written, and kept for backward, once torch.compile has fused the operators.
     """
 
     batch: int | None = None
@@ -50,6 +52,8 @@ class StepOptions:
     optimizer: Literal["adam", "sgd_momentum"] = "adam"
     checkpoint: bool = False
     real: bool = False
+    attention: Literal["causal", "full"] = "causal"
+    compiled: bool = False
 
     @property
     def kept(self) -> torch.dtype:
@@ -68,15 +72,18 @@ def describe_step(source: str, options: StepOptions) -> dict[str, Any]:
         BinsgdmError: the source names no model, or one that cannot be described so.
         FailedModelError: the model's own code raises.
     """
-    _check_autocast(options)
+    _check_options(options)
     logging.getLogger("torch._subclasses.fake_tensor").disabled = True  # it logs what it raises
     with _tensors(real=options.real) as places:
         found = _found(source, options)
         task = _made(found.build, options, source)
         places.clear()  # of values that the model is made of, such as rates of dropout, none changes a shape
         description = _described(task, options, source)
+    if options.compiled:
+        description = _compiled(description, found.build, options, source)
     batch = _own_batch(task, source) if found.has_own_batch else options.batch or DEFAULT_BATCH
-    return _plain(found, task, description, options, batch) | {"notes": _notes(places)}
+    notes = [*_notes(places), *found.notes, *_left_out(task, description, options, batch)]
+    return _plain(found, task, description, options, batch) | {"notes": notes}
 
 
 def _tensors(*, real: bool) -> AbstractContextManager[list[str]]:
@@ -84,7 +91,13 @@ def _tensors(*, real: bool) -> AbstractContextManager[list[str]]:
     return nullcontext([]) if real else fake_tensors()
 
 
-def _check_autocast(options: StepOptions) -> None:
+def _check_options(options: StepOptions) -> None:
+    for name in ("real", "checkpoint"):
+        if options.compiled and getattr(options, name):
+            raise BinsgdmError(
+                f"--compile, --{name}: must not be given both, since torch.compile is traced without values, and "
+                "chooses itself what it computes again; drop one"
+            )
     if options.autocast and DTYPES[options.number_format] == torch.float32:
         raise BinsgdmError(f"--autocast: no effect with --dtype {options.number_format}; add --dtype bf16, or drop it")
 
@@ -122,7 +135,33 @@ def _made(build: Callable[[], Task], options: StepOptions, source: str) -> Task:
 def _described(task: Task, options: StepOptions, source: str) -> ModelDescription:
     in_format = autocast(options.number_format, is_on=options.autocast)
     with _failures_explained(source, "a step of the model"):
-        return describe(task, forward_in=in_format, checkpoint=options.checkpoint)
+        return describe(task, forward_in=in_format, checkpoint=options.checkpoint, causal=options.attention == "causal")
+
+
+def _compiled(
+    plain: ModelDescription, build: Callable[[], Task], options: StepOptions, source: str
+) -> ModelDescription:
+    """Return a description with what a compiled step moves and keeps.
+
+    Raises:
+        BinsgdmError: the step is no single graph.
+    """
+    from binsgdm.recording import compiled_work  # which loads torch's compiler: a second
+
+    in_format = autocast(options.number_format, is_on=options.autocast)
+    try:
+        work = compiled_work.compiled_work(lambda: _made(build, options, source), in_format)
+    except Exception as error:
+        text = str(error).strip().partition("\n")[0][:200]
+        raise BinsgdmError(
+            f"{source}: --compile: the step cannot be traced as one graph ({type(error).__name__}: {text}); count it "
+            "without --compile: its time is then that of a step that is not compiled"
+        ) from error
+    return plain._replace(
+        forward=plain.forward._replace(num_bytes=work.forward_bytes),
+        backward=plain.backward._replace(num_bytes=work.backward_bytes),
+        activation_bytes=work.activation_bytes,
+    )
 
 
 def _check_inputs(task: Task, source: str) -> None:
@@ -196,6 +235,29 @@ def _sample(task: Task) -> str:
     """Return the shape of the first input of one sample: "3x224x224"."""
     tensors = [one for one in (*task.inputs, *task.keywords.values()) if isinstance(one, Tensor) and one.dim() > 1]
     return "x".join(map(str, tensors[0].shape[1:])) if tensors else ""
+
+
+def _left_out(task: Task, description: ModelDescription, options: StepOptions, batch: int) -> list[str]:
+    """Say what does not count as in a plain training: causal attention, and parameters that are not trained."""
+    notes = []
+    if description.masked_flops:
+        done = description.forward.flops + description.backward.flops
+        causal, full = (
+            (done, done + description.masked_flops)
+            if options.attention == "causal"
+            else (done - description.masked_flops, done)
+        )
+        notes.append(
+            f"attention is causal: {causal / batch / 1e9:,.4g} GFLOP a sample as fused kernels skip what is masked, "
+            f"{full / batch / 1e9:,.4g} with the whole score matrix; counted is --attention {options.attention}"
+        )
+    frozen = sum(one.numel() for one in task.module.parameters() if not one.requires_grad)
+    if frozen:
+        trained = sum(one.numel() for one in task.module.parameters() if one.requires_grad)
+        notes.append(
+            f"{frozen:,} of {frozen + trained:,} elements are frozen: they have no gradients, nothing is sent for them"
+        )
+    return notes
 
 
 def _notes(places: list[str]) -> list[str]:

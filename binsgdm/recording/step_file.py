@@ -32,13 +32,14 @@ def write(path: Path, found: Sequence[dict[str, Any]], command: str) -> None:
 
 def summary(found: Sequence[dict[str, Any]]) -> str:
     """Return what was found, in one line."""
-    return "; ".join(_of_recording(one["recording"]) for one in found)
+    return "; ".join(_of_recording(one["recording"], one["steps"]) for one in found)
 
 
-def _of_recording(recording: dict[str, Any]) -> str:
+def _of_recording(recording: dict[str, Any], of_steps: dict[str, int]) -> str:
     operations = [one for stream in recording["streams"] for one in stream["operations"]]
     sent = [one for one in operations if one["kind"] != "compute"]
     ranks = recording["num_nodes"] * recording["ranks_per_node"]
     steps = recording["num_steps"]
     period = "a step" if steps == 1 else f"{steps} steps"
-    return f"{period} of {ranks} ranks with {len(sent)} collectives"
+    seen = f"{of_steps['recorded']} of {of_steps['asked']} steps recorded"
+    return f"{period} of {ranks} ranks with {len(sent)} collectives ({seen})"

@@ -1,5 +1,6 @@
 """Models of transformers by their config, with random weights and a synthetic batch; nothing is downloaded."""
 
+import functools
 import importlib
 import json
 import os
@@ -7,6 +8,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +26,10 @@ Made = tuple[nn.Module, Mapping[str, Tensor]]
 
 def of_config(
     name: str, batch: int, length: int | None, side: int | None
-) -> tuple[str, Callable[[], Made], tuple[str, ...]]:
-    """Return the title of the model of a config, what makes it with its inputs, and which of length and side it takes.
+) -> tuple[str, Callable[[], Made], tuple[str, ...], tuple[str, ...]]:
+    """Return the title of the model of a config, what makes it with its inputs, what of them it takes, and notes.
+
+    What it takes are "length" or "side".
 
     Args:
         name: `config.json`, a folder that holds one, or `LlamaConfig:config.json` if the file does not name its type.
@@ -49,10 +53,37 @@ def of_config(
         config = config_class(**data)
         config.use_cache = False
         module = model_class(config)
+        module.forward = _of_whole_sequences(module.forward)
         return module, _inputs(module, batch, length, side)
 
     takes = ("side",) if model_class.main_input_name == "pixel_values" else ("length",)
-    return f"{model_class.__name__} of {path.name}", build, takes
+    quantized = data.get("quantization_config")
+    notes = (
+        (f"{path.name}: quantization_config: weights and products count in --dtype, not as quantized",)
+        if quantized
+        else ()
+    )
+    return f"{model_class.__name__} of {path.name}", build, takes, notes
+
+
+def _of_whole_sequences(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return forward of a model whose samples are whole sequences, which the library cannot read off fake positions.
+
+    It would write down a mask for sequences that are packed into one, and attention would not be causal by itself.
+    """
+    try:
+        masking = importlib.import_module("transformers.masking_utils")
+    except ImportError:  # of another version
+        masking = None
+    if not hasattr(masking, "find_packed_sequence_indices"):
+        return forward
+
+    @functools.wraps(forward)
+    def run(*given: Any, **named: Any) -> Any:
+        with patch.multiple(masking, find_packed_sequence_indices=lambda _: None):
+            return forward(*given, **named)
+
+    return run
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -102,6 +133,12 @@ def _inputs(module: Any, batch: int, length: int | None, side: int | None) -> di
         images = torch.randn(batch, getattr(config, "num_channels", 3), *sides)
         labels = {"labels": torch.zeros(batch, dtype=torch.long)} if head.endswith("ImageClassification") else {}
         return {"pixel_values": images, **labels}
+    others = [kind for kind in ("vision", "audio") if getattr(config, f"{kind}_config", None) is not None]
+    if others:
+        raise BinsgdmError(
+            f"{head}: takes {' and '.join(others)} besides text, which have no batch here; write module:function that "
+            "returns (module, inputs), or give the config of its text model (text_config)"
+        )
     if module.main_input_name != "input_ids":
         raise BinsgdmError(
             f"{head}: takes {module.main_input_name!r}, which has no batch here; write module:function that returns "

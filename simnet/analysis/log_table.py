@@ -3,16 +3,21 @@
 import math
 import re
 from collections.abc import Iterable, Sequence
+from datetime import datetime
+from itertools import pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 from simnet.analysis.log_rows import LogTable, Row
-from simnet.analysis.loss_curve import Counted, LoggedCurve, Point, checked
+from simnet.analysis.loss_curve import Counted, LoggedCurve, Point, checked, of_last_life
 from simnet.core.errors import SimnetError, cut, shown
 
 # In this order: W&B's own "_step" counts calls of wandb.log, so a trainer's counter goes before it.
 STEPS = ("global_step", "trainer/global_step", "train/global_step", "step", "steps", "iteration", "iter", "_step")
 SAMPLES = ("samples", "num_samples", "samples_seen", "consumed_samples", "train/consumed_samples")
 OF_A_TRAINING = ("system", "seed", "ranks", "run")
+CLOCKS = ("wall time", "wall_time", "_timestamp", "timestamp")
+"""Columns of the time at which a row was logged [s]."""
 LOSSES = ("loss", "value")
 """Columns that are taken without being asked for; TensorBoard's own CSV calls it "Value"."""
 NO_METRICS = {*STEPS, *SAMPLES, *OF_A_TRAINING, "epoch", "wall time", "relative time (process)", "relative time (wall)"}
@@ -79,8 +84,8 @@ def _losses(table: LogTable, metric: str | None, position: str) -> tuple[_LossCo
     plain = [
         name for name in names if name.lower() not in NO_METRICS and not name.startswith("_") and BETWEEN not in name
     ]
-    usual = [name for loss in LOSSES for name in plain if name.lower() == loss]
-    if usual or (len(plain) == 1 and not of_runs):
+    usual = next(filter(None, ([name for name in plain if name.lower() == loss] for loss in LOSSES)), [])
+    if len(usual) == 1 or (len(plain) == 1 and not of_runs):
         name = (usual or plain)[0]
         return (_LossColumn(name, "" if name.lower() == "value" else name),)
     if of_runs and not plain and len({column.metric for column in of_runs}) == 1:
@@ -106,7 +111,7 @@ def _curve(  # noqa: PLR0913, PLR0917
     given = {name.lower(): value for name, value in of.items() if value is not None}
     run = column.run or str(given.get("run", ""))
     where = ": ".join(filter(None, [str(table.path), run]))
-    points = [_point(row, position, column.name) for row in rows]
+    points, notes = of_last_life([_point(row, position, column.name) for row in _as_logged(rows, position)], where)
     positions, values = checked(points, where, column.name, counted)
     first = rows[0].where
     return LoggedCurve(
@@ -120,11 +125,35 @@ def _curve(  # noqa: PLR0913, PLR0917
         seed=_whole(given["seed"], f"{first}: seed") if "seed" in given else None,
         ranks=_whole(given["ranks"], f"{first}: ranks", least=1) if "ranks" in given else None,
         notes=(
-            (f"{table.path}: steps are those of '_step', which counts calls of wandb.log: right if each step made one",)
-            if position == "_step"
-            else ()
+            *notes,
+            *(
+                [f"{table.path}: steps are those of '_step', which counts calls of wandb.log: right if each made one"]
+                if position == "_step"
+                else []
+            ),
         ),
     )
+
+
+def _as_logged(rows: Sequence[Row], position: str) -> Sequence[Row]:
+    """Return rows in the order in which they were logged: of a table that was sorted by step, by its clock."""
+    clock = next((name for name in (rows[0].cells if rows else ()) if name.lower() in CLOCKS), None)
+    try:
+        steps = [float(row.cells[position]) for row in rows]  # type: ignore[arg-type]
+        times = [_seconds(row.cells[clock]) for row in rows] if clock else []
+    except (KeyError, TypeError, ValueError):  # no clock in each row; a step that is none is refused where it is read
+        return rows
+    if not times or not all(map(math.isfinite, times)) or any(a > b for a, b in pairwise(steps)):
+        return rows
+    return [row for _, row in sorted(zip(times, rows, strict=True), key=itemgetter(0))]
+
+
+def _seconds(time: object) -> float:
+    """Return a time of a clock [s], given as a number or as ISO 8601."""
+    try:
+        return float(time)  # type: ignore[arg-type]
+    except ValueError:
+        return datetime.fromisoformat(str(time)).timestamp()
 
 
 def _point(row: Row, position: str, loss: str) -> Point:

@@ -1,7 +1,9 @@
 """A loss curve as a trainer logged it, checked point by point."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
@@ -49,6 +51,65 @@ class LoggedCurve(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+RECUR = 0.5
+"""Part of the steps dropped at a resumption, as far as it has come, that come again: else the rows are not those of one
+training."""
+
+
+def of_last_life(points: Sequence[Point], where: str) -> tuple[list[Point], list[str]]:
+    """Return what a training that was resumed from a checkpoint came to: the steps logged again count, as logged last.
+
+    Args:
+        points: in the order in which they were logged.
+        where: the file, for notes.
+
+    Returns:
+        The points that count, and what was left out. A jump back that is no resumption is left as it is: one to the
+        beginning, or one after which the steps do not come again.
+
+    Raises:
+        SimnetError: a step comes twice in a row with two values, so that nothing says which is the later one.
+    """
+    kept: list[Point] = []
+    notes: list[str] = []
+    twice = 0
+    for index, point in enumerate(points):
+        if kept and point.position == kept[-1].position:
+            values = kept[-1].value, point.value
+            if values[0] != values[1] and not all(map(math.isnan, values)):
+                raise SimnetError(
+                    f"{point.where}: step {point.position} is there twice, with {values[0]:g} and {values[1]:g}: must "
+                    f"be once; of a training that was resumed drop the rows of the first life from step "
+                    f"{point.position} on; write two trainings with a seed or a system of their own"
+                )
+            twice += 1
+            continue
+        if kept and point.position < kept[-1].position:
+            before = bisect_left(kept, point.position, key=attrgetter("position"))
+            if not (before and _come_again(kept[before:], points[index:])):
+                return [*kept, *points[index:]], notes
+            notes.append(
+                f"{where}: begins again at step {point.position}: {len(kept) - before} values from there on, of before "
+                "it was resumed, are left out"
+            )
+            del kept[before:]
+        kept.append(point)
+    if twice:
+        notes.append(f"{where}: {twice} steps are there twice with the same value, and count once")
+    return kept, notes
+
+
+def _come_again(dropped: Sequence[Point], later: Sequence[Point]) -> bool:
+    """Return whether steps come again in the life that begins with `later`, as far as it goes."""
+    life = [later[0].position]
+    for point in later[1:]:
+        if point.position < life[-1]:
+            break
+        life.append(point.position)
+    reached = [point.position for point in dropped if point.position <= life[-1]]
+    return bool(reached) and len(set(life).intersection(reached)) >= RECUR * len(reached)
+
+
 def checked(
     points: Sequence[Point], where: str, metric: str, counted: Counted = "steps"
 ) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
@@ -87,7 +148,7 @@ def _check_ascending(points: Sequence[Point], counted: Counted) -> None:
             raise SimnetError(f"{point.where}: {point.position} {counted}: must be from 0 to {MAX_STEP}; correct it")
         if point.position <= last:
             raise SimnetError(
-                f"{point.where}: {point.position} {counted} after {last}: must increase; sort the rows, or write each "
-                "training with a seed or a system of its own"
+                f"{point.where}: {point.position} {counted} after {last}: must increase; write each training with a "
+                "seed or a system of its own; sort the rows of one that was shuffled; drop those of before a resumption"
             )
         last = point.position

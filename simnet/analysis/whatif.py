@@ -85,7 +85,8 @@ def free_latency(scenario: Scenario, _result: RunResult) -> Scenario:
         intra_node=replace(calibration.intra_node, alpha_s=Duration(0)),
         inter_node=replace(calibration.inter_node, alpha_s=Duration(0)),
     )
-    return replace(scenario, calibration=free)
+    near = replace(scenario.cluster.inter_node, alpha_s=Duration(0))
+    return replace(scenario, calibration=free, cluster=replace(scenario.cluster, inter_node=near))
 
 
 def free_codec(scenario: Scenario, _result: RunResult) -> Scenario:

@@ -26,7 +26,7 @@ class RunAnswer(Answer, RunResult, frozen=True, kw_only=True):
         >>> import simnet
         >>> run = simnet.simulate("bert_base_10gbit")
         >>> run
-        RunAnswer(bert_base_10gbit: 10.4x (5.95x to 16.0x), binsgdm 76.05 ms a step against all_reduce)
+        RunAnswer(bert_base_10gbit: 10.4x (6.22x to 15.2x), binsgdm 76.05 ms a step against all_reduce)
         >>> f"{run.result.iteration_s * 1e3:.1f} ms, {run.result.overlap:.0%} of its communication hidden"
         '76.0 ms, 73% of its communication hidden'
     """

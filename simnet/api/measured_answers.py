@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from simnet.calibration.comparison import Comparison
-    from simnet.calibration.fitted_part import FittedPart
+    from simnet.calibration.fit import FittedPart
     from simnet.traces.kineto import Trace
     from simnet.validation.coverage import Evidence
     from simnet.validation.outcome import Outcome
@@ -64,8 +64,7 @@ class CalibrationAnswer(Answer):
         """Return what `simnet calibrate` prints, with `all_rows` every residual."""
         from simnet.report.calibration import calibration_page
 
-        listed = [one for one in self.residuals if all_rows or one.role == "held out"]
-        return calibration_page(self.traces, self.parts, listed, self.notes)
+        return calibration_page(self.traces, self.parts, self.residuals if all_rows else (), self.notes)
 
     def to_json(self) -> str:
         """Return what `simnet calibrate --format json` prints."""

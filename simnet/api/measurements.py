@@ -3,21 +3,21 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from simnet.api.measured_answers import CalibrationAnswer, ValidationAnswer
 from simnet.core.errors import SimnetError
 
 if TYPE_CHECKING:
+    from simnet.calibration.fit import FittedPart
     from simnet.calibration.fit_files import FitOptions
-    from simnet.calibration.fitted_part import FittedPart
     from simnet.calibration.sources import Sources
     from simnet.calibration.trained_setup import WasTrained
     from simnet.cluster.hardware import Cluster
     from simnet.engine.scenario import Scenario
     from simnet.validation.training_steps import MeasuredStep
 
-BOUND_PERCENT = 10.0
+BOUND_PERCENT = 15.0
 DRAWS = 200
 Files = Iterable[str | Path] | str | Path
 
@@ -33,6 +33,8 @@ def calibrate(  # noqa: PLR0913 - the options of the command
     in_place: Files = (),
     workload: bool = False,
     batch: int | None = None,
+    algorithm: Literal["ring"] | None = None,
+    protocol: Literal["LL", "LL128", "Simple"] | None = None,
     bound_percent: float = BOUND_PERCENT,
     accept_poor_fit: bool = False,
     bootstrap_draws: int = DRAWS,
@@ -50,6 +52,8 @@ def calibrate(  # noqa: PLR0913 - the options of the command
         in_place: collectives of simnet lab without a NIC limit and with as many ranks as in training.
         workload: whether the answer shall hold the compute times of a workload, too.
         batch: samples of a traced rank, which no trace holds.
+        algorithm: the only one that NCCL might take where logs of nccl-tests were measured (`NCCL_ALGO`).
+        protocol: the same (`NCCL_PROTO`).
         bound_percent: largest mean residual of a fit [%].
         accept_poor_fit: whether a fit above `bound_percent` is returned, not refused.
         bootstrap_draws: refits for the intervals.
@@ -62,7 +66,7 @@ def calibrate(  # noqa: PLR0913 - the options of the command
         >>> found = simnet.calibrate("tests/golden/calibrate/nccl_all_reduce_2x8.log")  # doctest: +SKIP
         >>> found.write("mine.toml")  # doctest: +SKIP
     """
-    from simnet.calibration.fitted_part import check_errors, checked_residuals
+    from simnet.calibration.fit import check_errors, checked_residuals
 
     asked = ask(
         _paths(files),
@@ -74,6 +78,7 @@ def calibrate(  # noqa: PLR0913 - the options of the command
         in_place_paths=_paths(in_place),
         wants_workload=workload,
         batch=batch,
+        allowed=(algorithm, protocol),
         bound=bound_percent / 100,
         draws=bootstrap_draws,
     )
@@ -107,6 +112,7 @@ def ask(  # noqa: PLR0913 - the options of the command
     in_place_paths: Sequence[Path],
     wants_workload: bool,
     batch: int | None,
+    allowed: tuple[Literal["ring"] | None, Literal["LL", "LL128", "Simple"] | None],
     bound: float,
     draws: int,
 ) -> FitRequest:
@@ -115,7 +121,7 @@ def ask(  # noqa: PLR0913 - the options of the command
     Raises:
         SimnetError: they do not.
     """
-    from simnet.calibration import fit_files, merged_calibration, sources
+    from simnet.calibration import fit_files, merged_calibration, nccl, sources
     from simnet.calibration.step_model import Trained
     from simnet.calibration.trained_setup import WasTrained
 
@@ -125,13 +131,18 @@ def ask(  # noqa: PLR0913 - the options of the command
     _check_disjoint(files, held_out_paths, "--hold-out")
     _check_disjoint(files, in_place_paths, "--in-place")
     _check_effect(train, held_out, experiment or trained, batch, wants_workload=wants_workload)
-    known = WasTrained.of(experiment, trained, cluster)
+    if any(allowed) and not train.logs:
+        raise SimnetError("--algorithm, --protocol: have no effect without logs of nccl-tests; drop them")
+    own_cluster = _cluster(cluster)
+    known = WasTrained.of(experiment, trained, own_cluster)
     options = fit_files.FitOptions(
-        cluster=_cluster(cluster) or known.cluster,
+        cluster=own_cluster or known.cluster,
         bound=bound,
         draws=draws,
         base=merged_calibration.read(base) if base is not None else None,
         trained=Trained(known.scenario, _simulate_s) if known.cluster else None,
+        refits_compute=wants_workload,
+        allowed=nccl.Allowed(*allowed),
     )
     return FitRequest(
         train=train,
@@ -202,12 +213,20 @@ def _workload_text(asked: FitRequest, parts: "Sequence[FittedPart]") -> str:
 
 
 def _cluster(name: str | None) -> "Cluster | None":
+    """Return a cluster by name or path, or that of an experiment, as simnet init writes one.
+
+    Raises:
+        SimnetError: there is none, or something in it does not fit.
+    """
     from simnet.cluster.hardware import Cluster
     from simnet.core import files
     from simnet.core.schema import build
+    from simnet.engine import scenario
 
     if name is None:
         return None
+    if files.is_path(name) and "cluster" in files.read("clusters", name):
+        return scenario.load(name).cluster
     label = files.label(files.locate("clusters", name))
     return build(Cluster, {"name": name, **files.read("clusters", name)}, label)
 

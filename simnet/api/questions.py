@@ -59,7 +59,7 @@ def simulate(
         >>> import simnet
         >>> run = simnet.simulate("bert_base_10gbit", {"cluster.inter_node.bandwidth": "100 Gbit/s"})
         >>> f"{run.speedup:.2f}x, 90 % interval {run.speedup_interval[0]:.2f} to {run.speedup_interval[1]:.2f}"
-        '1.59x, 90 % interval 0.97 to 2.44'
+        '1.59x, 90 % interval 1.01 to 2.31'
     """
     from simnet.analysis import lost_time as losses
     from simnet.engine import simulation

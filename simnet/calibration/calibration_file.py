@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from simnet.calibration import provenance
-from simnet.calibration.fitted_part import FittedPart
+from simnet.calibration.fit import FittedPart
 from simnet.calibration.sources import Sources
 from simnet.cluster.hardware import Calibration
 from simnet.core.errors import SimnetError

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from simnet.calibration import calibration_file, interference_fit, kernel_fit, merged_calibration, provenance
+from simnet.calibration import calibration_file, kernels, merged_calibration, provenance
 from simnet.calibration.card_folder import CardFolder, versions_text
 from simnet.calibration.comparison import mean_error
-from simnet.calibration.fitted_part import FittedPart
+from simnet.calibration.fit import FittedPart
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration
 
@@ -78,16 +78,16 @@ def fit(folder: CardFolder, draws: int) -> CardFit:
     """
     parts: list[FittedPart] = []
     left_out: list[str] = []
-    rows = kernel_fit.select_kernels(folder.measurements)
+    rows = kernels.select_kernels(folder.measurements)
     for name in dict.fromkeys(row.kernel for row in rows):
         try:
-            parts += kernel_fit.fit_kernels([row for row in rows if row.kernel == name], BOUND, draws)
+            parts += kernels.fit_kernels([row for row in rows if row.kernel == name], BOUND, draws)
         except SimnetError as error:
             left_out.append(str(error))
-    if launch := kernel_fit.fit_launch(folder.measurements):
+    if launch := kernels.fit_launch(folder.measurements):
         parts.append(launch)
-    if pairs := interference_fit.select_pairs(folder.measurements):
-        parts.append(interference_fit.fit_slowdown(pairs, draws))
+    if pairs := kernels.select_pairs(folder.measurements):
+        parts.append(kernels.fit_slowdown(pairs, draws))
     return CardFit(parts=tuple(parts), left_out=tuple(left_out))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import tomli_w
 
 from simnet.calibration.card_folder import CardFolder, versions_text
-from simnet.calibration.fitted_part import Floats
+from simnet.calibration.fit import Floats
 from simnet.calibration.measurement_file import Series
 from simnet.core.errors import SimnetError
 from simnet.core.parsing import parse_toml

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from simnet.calibration.fitted_part import FittedPart
+from simnet.calibration.fit import FittedPart
 from simnet.cluster.hardware import Cluster
 from simnet.core.errors import SimnetError, shown
 from simnet.core.schema import build

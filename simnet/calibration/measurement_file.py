@@ -75,6 +75,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         threads_per_rank: threads of a rank.
         ranks_on_machine: ranks that share the cores of one machine.
         nic_bytes_per_s: bandwidth of a node's NICs in one direction; null where it is not known.
+        nic_latency_s: what a shaper adds to the latency of a node's NICs, one way.
         network: what else is known of the network, for people.
     """
 
@@ -85,6 +86,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     threads_per_rank: Count
     ranks_on_machine: Count
     nic_bytes_per_s: Annotated[float, msgspec.Meta(gt=0.0, le=1e18)] | None = None
+    nic_latency_s: Annotated[float, msgspec.Meta(ge=0.0, le=1e3)] = 0.0
     network: str = ""
 
     def __post_init__(self) -> None:

@@ -1,12 +1,21 @@
-"""Lay what was measured over another calibration, which gives all else with its own intervals."""
+"""Lay what was measured over another calibration, which gives all else with its own intervals.
 
-from collections.abc import Collection, Mapping
+Bandwidths between nodes that were measured on some numbers of nodes say nothing of others. There the base's stay, moved
+as far as the measured ones are from it: m of them tell m / (m + 1) of their mean move, as if the base were one more.
+Beyond the largest measured number there is one of these points at least. On the rows of 1-bit Adam's Table 1, with its
+Fig 5a as the base, 8 to 64 GPUs are predicted from two nodes within 31 % in place of 48 %, from two and four nodes
+within 21 % in place of 16 % (tests/validation/test_moved_points.py).
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from simnet.calibration.calibration_file import as_calibration
 from simnet.cluster.hardware import Calibration
-from simnet.cluster.network_costs import KEYS
+from simnet.cluster.network_costs import KEYS, Cost, NodesPoint, costs_at, fraction_at
 from simnet.core import files
 from simnet.core.schema import build
 
@@ -19,6 +28,9 @@ OF_A_GPU = ("kernels", "memory_bandwidth", "codec_efficiency", "kernel_launch")
 LESS_SURE = ("measured", "published", "derived", "estimate", "ideal")
 """Kinds of a calibration, the surest first."""
 NOT_VALUES = ("source", "measured_on")
+FROM_DAY_TO_DAY = ((8, 1.25), (math.inf, 1.03))
+"""How far the bandwidth of one fabric may be from what it was on another day, either way, up to so many nodes: 1-bit
+Adam's Table 1 and Fig 5a, of one cluster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +70,10 @@ def lay_over(measured: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
     for key, value in measured.items():
         is_joined = key in (*LINKS, "kernels") and isinstance(found.get(key), Mapping)
         found[key] = {**found[key], **value} if is_joined else value
-    if "by_nodes" in found and "by_nodes" not in measured:
+    if "by_nodes" in measured:
+        points = [*measured["by_nodes"], *moved_points(measured, given)]
+        found["by_nodes"] = sorted(points, key=lambda point: point["nodes"])
+    elif "by_nodes" in found:
         found["by_nodes"] = _points_left(given["by_nodes"], replaced)
         if not found["by_nodes"]:
             del found["by_nodes"]
@@ -69,6 +84,58 @@ def lay_over(measured: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
     # The keys of the head stay where the file begins, and the intervals where it ends.
     head = {key: measured[key] for key in HEAD if key in measured and key != "intervals"}
     return head | {key: value for key, value in found.items() if key not in HEAD} | {"intervals": intervals}
+
+
+def moved_points(measured: Mapping[str, Any], given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the bandwidths by nodes of a base on other numbers of nodes than the measured ones, moved with these.
+
+    There are none where the base's go with another all-reduce, whose bytes are others, and none beside logs of
+    nccl-tests, whose costs hold for every number of nodes.
+
+    Args:
+        measured: in file form.
+        given: in file form.
+    """
+    base, fitted = (_bandwidths(table.get("by_nodes", ())) for table in (given, measured))
+    if not base or not fitted or NCCL in measured or measured.get(ALL_REDUCE) != given.get(ALL_REDUCE):
+        return []
+    part = len(fitted) / (len(fitted) + 1)
+    factor = math.exp(part * fmean(_move(point, _bandwidth_at(base, point.nodes).value) for point in fitted))
+    numbers = {point.nodes for point in base} - {point.nodes for point in fitted}
+    largest = max(point.nodes for point in fitted)
+    if not any(nodes > largest for nodes in numbers):
+        numbers.add(2 * largest)
+    return [_moved(_bandwidth_at(base, nodes), nodes, factor) for nodes in sorted(numbers)]
+
+
+def _bandwidths(points: Any) -> list[NodesPoint]:
+    found = [build(NodesPoint, dict(point), "by_nodes") for point in points if isinstance(point, Mapping)]
+    return [point for point in found if point.efficiency is not None]
+
+
+def _bandwidth_at(points: Sequence[NodesPoint], num_nodes: int) -> Cost:
+    return next(cost for cost in costs_at(points, num_nodes) if cost.key == "efficiency")
+
+
+def _move(point: NodesPoint, of_base: object) -> float:
+    """Return the mean logarithm of a measured bandwidth over another, at the sizes of sends that either has."""
+    curves = [one for one in (point.efficiency, of_base) if isinstance(one, tuple)]
+    sizes = {float(size) for curve in curves for size, _ in curve} or {1.0}
+    return fmean(math.log(fraction_at(point.efficiency, size) / fraction_at(of_base, size)) for size in sizes)
+
+
+def _moved(cost: Cost, num_nodes: int, factor: float) -> dict[str, Any]:
+    day = next(day for most, day in FROM_DAY_TO_DAY if num_nodes <= most)
+    widths = [math.hypot(math.log(end), math.log(day)) for end in cost.interval or (1.0, 1.0)]
+    curve = cost.value if isinstance(cost.value, tuple) else ((None, cost.value),)
+    # A calibration holds fractions: a rate above the nominal one counts as 1.
+    points = [(size, min(float(f"{float(value) * factor:.4g}"), 1.0)) for size, value in curve]
+    return {
+        "nodes": num_nodes,
+        "efficiency": [[size.text(), value] for size, value in points] if len(points) > 1 else points[0][1],
+        "intervals": {"efficiency": [round(math.exp(-widths[0]), 4), round(math.exp(widths[1]), 4)]},
+        "source": f"of the base, times {factor:.4g}",
+    }
 
 
 def fitted_over(measured: Mapping[str, Any], base: Base) -> dict[str, Any]:
@@ -115,6 +182,9 @@ def notes(measured: Mapping[str, Any], base: Base | None) -> tuple[str, ...]:
         )
     rest = values_left(measured, base)
     found = [f"not measured, from {base.name} ({base.calibration.kind}): {', '.join(rest)}"] if rest else []
+    if kept := moved_points(measured, base.table):
+        numbers = ", ".join(str(point["nodes"]) for point in kept)
+        found.append(f"bandwidths on {numbers} nodes are those of {base.name}, {kept[0]['source'].partition(', ')[2]}")
     gpu = measured.get("gpu")
     if gpu and base.calibration.gpu and gpu != base.calibration.gpu and not _is_gpu_measured(measured):
         found.append(f"kernels are those of {base.calibration.gpu} ({base.name}); the files were measured on {gpu}")

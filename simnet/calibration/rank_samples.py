@@ -1,16 +1,22 @@
 """The times of every rank in every step of a run, in one form whatever they were read from."""
 
+import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from simnet.calibration.fitted_part import Floats
-from simnet.core.bounded_types import MAX_SPREAD
+from simnet.calibration.fit import Floats
+from simnet.calibration.measurement_file import MeasurementFile
 from simnet.core.errors import SimnetError
 
 SIGNIFICANCE = 0.1
 """Of all ranks together: the intervals of their medians all hold with a probability of 90 % at least."""
+STEP, COMPUTE = "rank_step", "rank_compute"
+"""Series of `simnet measure training`."""
+_AGAIN = "measure one --model with one --strategy at a time"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,27 +64,6 @@ class RankSamples:
         """Steps of each rank."""
         return len(self.compute_s[0])
 
-    @property
-    def came_last(self) -> Floats | None:
-        """Part of the collectives of each rank at which it came last; None where there are none."""
-        if not self.collectives:
-            return None
-        took_part, last = np.zeros(self.num_ranks), np.zeros(self.num_ranks)
-        for one in self.collectives:
-            took_part[list(one.ranks)] += 1
-            last[one.last] += max(one.waits_s) > 0
-        return last / np.maximum(took_part, 1)
-
-    @property
-    def held_s(self) -> Floats | None:
-        """By how long each rank held up the typical rank of its groups in a mean step; None as `came_last` [s]."""
-        if not self.collectives:
-            return None
-        held_s = np.zeros(self.num_ranks)
-        for one in self.collectives:
-            held_s[one.last] += float(np.median(one.waits_s))
-        return held_s / self.num_steps
-
 
 def met(ranks: tuple[int, ...], waits_s: Floats, last: int | None = None) -> MetCollective:
     """Return a collective by how long each of its ranks was in it beyond the one that came last.
@@ -102,7 +87,8 @@ def check_enough(samples: RankSamples) -> None:
         raise SimnetError(
             f"{samples.where}: one rank only: a slow rank shows in comparison with others; give the files of all ranks"
         )
-    least = least_steps(samples.num_ranks)
+    # From here on the shortest and the longest time are an interval, and those of all ranks hold together.
+    least = math.ceil(math.log2(2 * samples.num_ranks / SIGNIFICANCE))
     if samples.num_steps < least:
         raise SimnetError(
             f"{samples.where}: {samples.num_steps} steps of {samples.num_ranks} ranks: must be at least {least}, since "
@@ -110,37 +96,73 @@ def check_enough(samples: RankSamples) -> None:
         )
 
 
-def least_steps(num_ranks: int) -> int:
-    """Return the steps from which on the medians of so many ranks have intervals that hold together.
+def of_training(files: Sequence[tuple[Path, MeasurementFile]]) -> RankSamples:
+    """Return the steps of one training of `simnet measure`, those of several files one after the other.
 
-    Example:
-        >>> least_steps(2), least_steps(8), least_steps(1024)
-        (6, 8, 15)
+    Raises:
+        SimnetError: a file has no times of single ranks, lacks some, or the files hold several trainings.
     """
-    return math.ceil(math.log2(2 * num_ranks / SIGNIFICANCE))
+    trainings = [_training(path, whole) for path, whole in files]
+    for (path, _), training in zip(files, trainings, strict=True):
+        if training != trainings[0]:
+            raise SimnetError(f"{path}: another training than {files[0][0]}: must be the same setting; {_AGAIN}")
+    steps, computes = (np.hstack([_times(path, whole, name) for path, whole in files]) for name in (STEP, COMPUTE))
+    if steps.shape != computes.shape:
+        raise SimnetError(f"{files[0][0]}: {STEP} and {COMPUTE} differ in their number: must be as many; measure again")
+    kind, *_, ranks_per_node = trainings[0]
+    ranks, in_collectives_s = tuple(range(len(steps))), steps - computes
+    return RankSamples(
+        where=", ".join(str(path) for path, _ in files),
+        ranks_per_node=ranks_per_node,
+        compute_s=computes,
+        own_s=computes,
+        # The collectives of a step as one: the rank that was in them for the shortest time came last. Without
+        # messages a step is its compute, and nobody waits.
+        collectives=tuple(met(ranks, one - one.min()) for one in in_collectives_s.T) if kind == "training" else (),
+    )
 
 
-def interval_of_median(times_s: Floats, num_ranks: int) -> tuple[float, float]:
-    """Return an interval of the median, free of any distribution: two of the times, chosen by their order.
+def _training(path: Path, whole: MeasurementFile) -> tuple[str, str, str, int, int]:
+    """Return kind and labels of the training whose ranks a file holds one by one, its device, nodes and ranks of each.
 
-    Args:
-        times_s: of one rank; fewer than `least_steps(num_ranks)` have an interval that says nothing.
-        num_ranks: whose intervals shall hold together.
-
-    Source: the number of times below the median is binomial with probability 1/2 (David and Nagaraja, "Order
-        Statistics", 2003, chapter 7.1); the level is divided by the number of ranks (Bonferroni).
-
-    Example:
-        >>> interval_of_median(np.arange(1.0, 101.0), 1)
-        (42.0, 59.0)
+    Raises:
+        SimnetError: there is none, or there are several.
     """
-    from scipy.stats import binom
+    found = {}
+    for one in whole.series:
+        if "rank" in one.labels:
+            labels = {key: value for key, value in one.labels.items() if key != "rank"}
+            found[one.kind, json.dumps(labels, sort_keys=True), one.setup] = labels
+    if not found:
+        raise SimnetError(
+            f"{path}: holds no times of single ranks: give a file of simnet measure training with several ranks, which "
+            "this version has written"
+        )
+    if len(found) > 1:
+        names = " and ".join(f"{one['model']} with {one['strategy']}" for one in list(found.values())[:2])
+        raise SimnetError(f"{path}: {len(found)} trainings, such as {names}: must be one; {_AGAIN}")
+    ((kind, labels_text, number),) = found
+    setup = whole.setups[number]
+    return kind, labels_text, setup.device, setup.num_nodes, setup.ranks_per_node
 
-    count, level = len(times_s), SIGNIFICANCE / num_ranks / 2
-    left_out = int(binom.ppf(level, count, 0.5))
-    if binom.cdf(left_out, count, 0.5) > level:
-        left_out -= 1
-    ordered = np.sort(times_s)
-    if left_out < 0:
-        return float(ordered[0]) / MAX_SPREAD, float(ordered[-1]) * MAX_SPREAD
-    return float(ordered[left_out]), float(ordered[count - 1 - left_out])
+
+def _times(path: Path, whole: MeasurementFile, name: str) -> Floats:
+    """Return the times of every rank, a row a rank.
+
+    Raises:
+        SimnetError: a rank is missing, comes twice, or has another number of steps.
+    """
+    mine = [one for one in whole.series if one.name == name]
+    by_rank = {one.count("rank"): one.values for one in mine}
+    world_size = whole.setups[mine[0].setup].world_size if mine else 0
+    missing = sorted(set(range(world_size)) - set(by_rank))
+    if missing or len(mine) > world_size or not mine:
+        what = f"rank {missing[0]} is missing" if missing else f"{len(mine)} series of {world_size} ranks"
+        raise SimnetError(f"{path}: {name}: {what}: must be one of every rank; measure again")
+    for rank, values in sorted(by_rank.items()):
+        if len(values) != len(by_rank[0]):
+            raise SimnetError(
+                f"{path}: {name}: rank {rank} has {len(values)} steps, rank 0 has {len(by_rank[0])}: must be as many; "
+                "measure again"
+            )
+    return np.array([by_rank[rank] for rank in range(world_size)])

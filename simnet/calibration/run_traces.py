@@ -1,25 +1,55 @@
-"""The traces of all ranks of a run, put side by side: who came last at which collective, by clocks that may differ."""
+"""The traces of all ranks of a run, put side by side: who came last at which collective, by clocks that may differ.
 
+With a GPU a step is what the CPU launched in it, and compute is where kernels ran. Without one, compute is the step
+less the time in collectives that no operator hides.
+"""
+
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from simnet.calibration.fitted_part import counted
+from simnet.calibration.fit import counted
 from simnet.calibration.rank_samples import MetCollective, RankSamples, met
 from simnet.core.errors import SimnetError
-from simnet.traces.rank_traces import RankTrace, SentCollective
+from simnet.traces import kineto
+from simnet.traces.kineto import Event, Span, Trace
 
 SLACK_S = 60.0
 """By how much clocks of nodes may differ."""
 MOST_UNMATCHED = 0.5
 """Part of the collectives that may lack ranks; more are those of another run."""
+OF_ALL = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+"""Collectives that end on no rank before all have come."""
+_AGAIN = "profile every rank with torch.profiler after init_process_group"
 _ONE_RUN = "must be traces of one run; give those of all its ranks, and no others"
 Key = tuple[str, tuple[int, ...], int]
 """Name of a collective, ranks of its group, and its number among these in a step."""
 
 
-def samples_of(traces: Sequence[RankTrace], ranks_per_node: int | None) -> RankSamples:
+@dataclass(frozen=True, kw_only=True)
+class RankTraceStep:
+    """A step of a rank.
+
+    Attributes:
+        name: of its mark.
+        compute_s: how long the rank computed [s].
+        own_s: the step less what it waited in collectives [s].
+        sent: when each collective ran, by the clock of the rank's node [s].
+        num_unknown: collectives whose process group the trace does not say.
+    """
+
+    name: str
+    compute_s: float
+    own_s: float
+    sent: dict[Key, Span]
+    num_unknown: int
+
+
+def samples_of(traces: Sequence[Trace], ranks_per_node: int | None) -> RankSamples:
     """Return the steps of all ranks of a run.
 
     Args:
@@ -31,35 +61,49 @@ def samples_of(traces: Sequence[RankTrace], ranks_per_node: int | None) -> RankS
             ranks share a node.
     """
     in_order = sorted(traces, key=lambda one: one.rank)
+    for one in in_order:
+        _check_rank(one)
     _check_one_run(in_order)
-    _check_steps(in_order)
+    steps = [steps_of(one) for one in in_order]
+    _check_steps(in_order, steps)
     per_node = ranks_per_node if ranks_per_node is not None else _ranks_per_node(in_order)
     if in_order[0].world_size % per_node:
         raise SimnetError(
             f"--ranks-per-node {per_node}: the traces are of {in_order[0].world_size} ranks: must divide that; give "
             "the ranks of a node"
         )
-    collectives, notes = _collectives(in_order)
+    collectives, notes = _collectives(in_order, steps)
     others = f" and {len(traces) - 1} others" if len(traces) > 1 else ""
     return RankSamples(
         where=f"{traces[0].where}{others}",
         ranks_per_node=per_node,
-        compute_s=np.array([[step.compute_s for step in one.steps] for one in in_order]),
-        own_s=np.array([[step.own_s for step in one.steps] for one in in_order]),
+        compute_s=np.array([[step.compute_s for step in one] for one in steps]),
+        own_s=np.array([[step.own_s for step in one] for one in steps]),
         collectives=collectives,
         notes=notes,
     )
 
 
-def _check_one_run(traces: Sequence[RankTrace]) -> None:
+def _check_rank(trace: Trace) -> None:
+    about = trace.about.distributed
+    if about is None:
+        raise SimnetError(f"{trace.where}: distributedInfo: missing: must say the rank; {_AGAIN}")
+    if about.rank >= about.size:
+        raise SimnetError(
+            f"{trace.where}: distributedInfo: rank {about.rank} of {about.size}: must be below that; {_AGAIN}"
+        )
+
+
+def _check_one_run(traces: Sequence[Trace]) -> None:
     """Refuse traces that are not one of every rank of one run; they come in the order of their ranks."""
     first = traces[0]
-    for one in traces[1:]:
+    spans = [_since_1970(one) for one in traces]
+    for one, span in zip(traces[1:], spans[1:], strict=True):
         if one.world_size != first.world_size:
             sizes = f"{one.world_size} ranks, and {first.where} of {first.world_size}"
             raise SimnetError(f"{one.where}: of {sizes}: {_ONE_RUN}")
-        if one.span[0] > first.span[1] + SLACK_S or first.span[0] > one.span[1] + SLACK_S:
-            apart_s = max(one.span[0] - first.span[1], first.span[0] - one.span[1])
+        apart_s = max(span[0] - spans[0][1], spans[0][0] - span[1])
+        if apart_s > SLACK_S:
             raise SimnetError(f"{one.where}: {apart_s:.0f} s from {first.where}: {_ONE_RUN}")
     for before, one in pairwise(traces):
         if one.rank == before.rank:
@@ -75,15 +119,21 @@ def _check_one_run(traces: Sequence[RankTrace]) -> None:
         )
 
 
-def _check_steps(traces: Sequence[RankTrace]) -> None:
+def _since_1970(trace: Trace) -> Span:
+    """Return from when to when the steps of a trace went [s]."""
+    start_s = trace.about.base_ns * 1e-9
+    return start_s + trace.marks[0].start_s, start_s + trace.marks[-1].end_s
+
+
+def _check_steps(traces: Sequence[Trace], steps: Sequence[Sequence[RankTraceStep]]) -> None:
     first = traces[0]
-    for one in traces[1:]:
-        if len(one.steps) != len(first.steps):
+    for one, found in zip(traces[1:], steps[1:], strict=True):
+        if len(found) != len(steps[0]):
             raise SimnetError(
-                f"{one.where}: {len(one.steps)} steps, {first.where} has {len(first.steps)}: must be as many; profile "
+                f"{one.where}: {len(found)} steps, {first.where} has {len(steps[0])}: must be as many; profile "
                 "the same steps of every rank"
             )
-        for mine, its in zip(one.steps, first.steps, strict=True):
+        for mine, its in zip(found, steps[0], strict=True):
             if mine.name != its.name:
                 raise SimnetError(
                     f"{one.where}: {mine.name} where {first.where} has {its.name}: must be the same; profile the same "
@@ -91,25 +141,98 @@ def _check_steps(traces: Sequence[RankTrace]) -> None:
                 )
 
 
-def _ranks_per_node(traces: Sequence[RankTrace]) -> int:
+def _ranks_per_node(traces: Sequence[Trace]) -> int:
     """Return the ranks of a node by the names of machines, or else by their GPUs.
 
     Raises:
         SimnetError: the traces say neither, or ranks of a node do not follow each other.
     """
     first = traces[0]
-    hosts = [one.host for one in traces]
+    hosts = [one.about.host for one in traces]
+    num_gpus = len(first.about.devices) if first.on_gpu else 0
     if all(hosts):
-        per_node = hosts.count(first.host)
+        per_node = hosts.count(hosts[0])
         blocks = [set(hosts[start : start + per_node]) for start in range(0, len(hosts), per_node)]
         if len(set(hosts)) * per_node == len(hosts) and all(len(block) == 1 for block in blocks):
             return per_node
-    elif first.num_gpus and first.world_size % first.num_gpus == 0:
-        return first.num_gpus
+    elif num_gpus and first.world_size % num_gpus == 0:
+        return num_gpus
     raise SimnetError(f"{first.where}: does not say which ranks share a node: give --ranks-per-node")
 
 
-def _collectives(traces: Sequence[RankTrace]) -> tuple[tuple[MetCollective, ...], tuple[str, ...]]:
+def steps_of(trace: Trace) -> tuple[RankTraceStep, ...]:
+    """Return the steps of a rank.
+
+    Raises:
+        SimnetError: nothing was computed in a step, or nothing says which kernels are of which step.
+    """
+    trace.check_launches()
+    found: list[RankTraceStep] = []
+    ended_s: float | None = None
+    for mark, inside in zip(trace.marks, _by_step(trace), strict=True):
+        sent = sorted((event for event in inside if event.collective is not None), key=lambda one: one.start_s)
+        computed = kineto.union(event for event in inside if kineto.is_compute(event, on_gpu=trace.on_gpu))
+        whole = mark.start_s, mark.end_s
+        if trace.on_gpu and computed:
+            # On the clock of the GPU: from the end of the step before it, if there is one, to its own end.
+            ran = [*computed, *((one.start_s, one.end_s) for one in sent)]
+            last_s = max(end for _, end in ran)
+            whole = (min(start for start, _ in ran) if ended_s is None else min(ended_s, last_s)), last_s
+        waits = [(max(one.start_s, whole[0]), min(one.end_s, whole[1])) for one in sent]
+        both = kineto.union_of_spans([*(span for span in waits if span[0] < span[1]), *computed])
+        exposed_s = kineto.length(both) - kineto.length(computed)
+        own_s = whole[1] - whole[0] - exposed_s
+        compute_s = kineto.length(computed) if trace.on_gpu else own_s
+        if not computed or compute_s <= 0:
+            raise SimnetError(f"{trace.where}: {mark.name}: nothing was computed in it; profile whole training steps")
+        spans, num_unknown = _sent(sent, trace)
+        found.append(
+            RankTraceStep(
+                name=mark.name,
+                compute_s=compute_s,
+                own_s=max(own_s, compute_s),
+                sent=spans,
+                num_unknown=num_unknown,
+            )
+        )
+        ended_s = whole[1]
+    return tuple(found)
+
+
+def _by_step(trace: Trace) -> list[list[Event]]:
+    """Return the events of each step: of a GPU those that were launched in it, else those that start in it."""
+    starts = [mark.start_s for mark in trace.marks]
+    found: list[list[Event]] = [[] for _ in starts]
+    for event in trace.events:
+        if trace.on_gpu and event.category not in kineto.KERNELS:
+            continue
+        place = bisect_right(starts, event.launched_s) - 1
+        if place >= 0 and event.launched_s < trace.marks[place].end_s:
+            found[place].append(event)
+    return found
+
+
+def _sent(sent: Sequence[Event], trace: Trace) -> tuple[dict[Key, Span], int]:
+    """Return the collectives at which all ranks of a group wait for each other, and how many are of an unknown one."""
+    counts: Counter[tuple[str, tuple[int, ...]]] = Counter()
+    found: dict[Key, Span] = {}
+    num_unknown = 0
+    for event in sent:
+        assert event.collective is not None
+        kind = event.collective.kind
+        if kind not in OF_ALL:
+            continue
+        ranks = tuple(sorted(trace.distributed.ranks_of(event.collective, trace.world_size)))
+        num_unknown += not ranks
+        if len(ranks) > 1:
+            found[kind, ranks, counts[kind, ranks]] = event.start_s, event.end_s
+            counts[kind, ranks] += 1
+    return found, num_unknown
+
+
+def _collectives(
+    traces: Sequence[Trace], steps: Sequence[Sequence[RankTraceStep]]
+) -> tuple[tuple[MetCollective, ...], tuple[str, ...]]:
     """Return the collectives at which ranks met, and a note on those that cannot be matched.
 
     Raises:
@@ -117,13 +240,12 @@ def _collectives(traces: Sequence[RankTrace]) -> tuple[tuple[MetCollective, ...]
     """
     found: list[MetCollective] = []
     num_unmatched = num_unknown = 0
-    for number in range(len(traces[0].steps)):
-        by_key: dict[Key, dict[int, SentCollective]] = {}
-        num_unknown += sum(not one.ranks for one in traces[0].steps[number].sent)
-        for trace in traces:
-            for one in trace.steps[number].sent:
-                if len(one.ranks) > 1:
-                    by_key.setdefault((one.name, one.ranks, one.number), {})[trace.rank] = one
+    for number in range(len(steps[0])):
+        by_key: dict[Key, dict[int, Span]] = {}
+        num_unknown += steps[0][number].num_unknown
+        for trace, mine in zip(traces, steps, strict=True):
+            for key, span in mine[number].sent.items():
+                by_key.setdefault(key, {})[trace.rank] = span
         matched = [ranks for (_, group, _), ranks in by_key.items() if tuple(sorted(ranks)) == group]
         num_unmatched += len(by_key) - len(matched)
         found += _met(matched)
@@ -139,7 +261,7 @@ def _collectives(traces: Sequence[RankTrace]) -> tuple[tuple[MetCollective, ...]
     return tuple(found), tuple(f"{counted(number, 'collective')} {text}" for number, text in notes if number)
 
 
-def _met(matched: Sequence[dict[int, SentCollective]]) -> list[MetCollective]:
+def _met(matched: Sequence[dict[int, Span]]) -> list[MetCollective]:
     """Return the collectives of one step.
 
     A collective ends for all ranks at about one time, whatever their clocks say: who was in it for the shortest time
@@ -147,12 +269,12 @@ def _met(matched: Sequence[dict[int, SentCollective]]) -> list[MetCollective]:
     """
     until_s: dict[int, float] = {}
     found = []
-    for sent in sorted(matched, key=lambda one: min(place.span[0] for place in one.values())):
+    for sent in sorted(matched, key=lambda one: min(span[0] for span in one.values())):
         ranks = tuple(sorted(sent))
-        lengths_s = [sent[rank].span[1] - sent[rank].span[0] for rank in ranks]
+        lengths_s = [sent[rank][1] - sent[rank][0] for rank in ranks]
         waits_s = []
         for rank, length_s in zip(ranks, lengths_s, strict=True):
-            start_s = sent[rank].span[0]
+            start_s = sent[rank][0]
             end_s = start_s + length_s - min(lengths_s)
             waits_s.append(max(end_s - max(start_s, until_s.get(rank, start_s)), 0.0))
             until_s[rank] = max(end_s, until_s.get(rank, end_s))

@@ -9,11 +9,11 @@ from simnet.calibration import iperf3, measurement_file, nccl_log, step_rows
 from simnet.core.errors import SimnetError
 from simnet.core.files import gunzipped, read_bytes
 from simnet.core.parsing import parse_json
-from simnet.traces import kineto, kineto_events
+from simnet.traces import kineto
 
 SNIFFED_BYTES = 4096
 """The first bytes of a file, which show whether it is JSON."""
-KNOWN_KINDS = "a measurement file, nccl-tests text, iperf3 -J, a torch.profiler trace, or a CSV of step times"
+KNOWN_KINDS = "a measurement file, output of nccl-tests, iperf3 -J, a torch.profiler trace, or a CSV of step times"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,19 +61,29 @@ def _add(found: Sources, path: Path) -> None:
     if path.suffix not in {".json", ".gz"} and raw[:SNIFFED_BYTES].lstrip()[:1] != b"{":
         _add_text(found, raw, path)
         return
-    data = json_object(raw, path)
-    if kineto_events.looks_like(data):
+    if nccl_log.looks_like(raw[:SNIFFED_BYTES].decode(errors="replace")):  # objects of rccl-tests, one a line
+        _add_text(found, raw, path)
+        return
+    whole = parse_json(raw, str(path), unique=False)
+    if nccl_log.looks_like_json(whole):
+        found.logs.extend(nccl_log.of_json(whole, str(path)))
+        return
+    data = _object(whole, path)
+    if kineto.looks_like(data):
         found.traces.append((kineto.parse(data, path), path))
     elif iperf3.looks_like(data):
         found.iperf3.append((data, path))
-    else:
+    elif "what" in data:
         found.files.append((path, measurement_file.parse(raw, path)))
+    else:
+        raise SimnetError(f"{path}: unknown kind of file; give {KNOWN_KINDS}")
 
 
 def _add_text(found: Sources, raw: bytes, path: Path) -> None:
-    text = raw.decode("utf-8-sig", errors="replace")
+    # A console of Windows writes UTF-16.
+    text = raw.decode("utf-16" if raw.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig", errors="replace")
     if nccl_log.looks_like(text):
-        found.logs.append(nccl_log.parse(text, str(path)))
+        found.logs.extend(nccl_log.parse(text, str(path)))
     elif path.suffix == ".csv" or step_rows.looks_like(text[:SNIFFED_BYTES]):
         table = step_rows.parse(text, path)
         if same := [one for one in found.tables if one.digest == table.digest]:
@@ -89,7 +99,10 @@ def json_object(raw: bytes, path: Path) -> dict[str, Any]:
     Raises:
         SimnetError: the JSON is damaged, nested too deep, or no object.
     """
-    whole = parse_json(raw, str(path), unique=False)
+    return _object(parse_json(raw, str(path), unique=False), path)
+
+
+def _object(whole: object, path: Path) -> dict[str, Any]:
     if not isinstance(whole, dict):
         raise SimnetError(f"{path}: {type(whole).__name__}: must hold one JSON object")
     return whole

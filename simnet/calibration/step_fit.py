@@ -15,14 +15,15 @@ their logarithms.
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replaced
 from functools import partial
+from itertools import pairwise
 from statistics import fmean
 
 import numpy as np
 from msgspec.structs import replace
 
-from simnet.calibration.fitted_part import Interval, counted
-from simnet.calibration.solvers import find_root
+from simnet.calibration.fit import Interval, counted, find_root
 from simnet.calibration.step_model import Batch, StepModel, Trained
 from simnet.calibration.step_rows import TimedStep
 from simnet.cluster.hardware import Calibration
@@ -91,7 +92,14 @@ class StepFit:
         return {row for one in found if one is not None for row in one.rows}
 
 
-def fit(rows: Sequence[TimedStep], trained: Trained, start: Calibration, known_links: Collection[str] = ()) -> StepFit:
+def fit(
+    rows: Sequence[TimedStep],
+    trained: Trained,
+    start: Calibration,
+    known_links: Collection[str] = (),
+    *,
+    refits_compute: bool = False,
+) -> StepFit:
     """Fit to rows of one or more tables.
 
     Args:
@@ -99,6 +107,7 @@ def fit(rows: Sequence[TimedStep], trained: Trained, start: Calibration, known_l
         trained: what was trained.
         start: calibration that gives all that is not fitted.
         known_links: links of `LINKS` that other files measure.
+        refits_compute: fit the compute to rows of one node also where the workload has times of its own.
 
     Raises:
         SimnetError: a step is shorter than its compute or than its bytes take, or nothing tells the compute.
@@ -108,10 +117,15 @@ def fit(rows: Sequence[TimedStep], trained: Trained, start: Calibration, known_l
         start = replace(start, by_nodes=())
     model = StepModel(trained=trained, start=start)
     fits = _Fits(model=model, spread=_run_spread(rows))
-    compute = fits.compute(rows)
-    fits = _Fits(model=model.with_factors({batch: one.value for batch, one in compute.items()}), spread=fits.spread)
+    compute = fits.compute(rows, {row.workload for row in rows} if refits_compute else ())
+    fits = fits.with_factors(compute)
+    # Steps that the workload's own compute exceeds were made on faster GPUs, or with other settings.
+    if short := {row.workload for row in rows if fits.model.knows_compute(row) and _excess(row, fits.model) > 1}:
+        compute |= fits.compute(rows, short)
+        fits = fits.with_factors(compute)
     for row in rows:
         _check_compute(row, fits.model)
+    refitted = _refitted_notes(compute, model)
     used = {row for one in compute.values() for row in one.rows}
     dense = [row for row in rows if not fits.model.strategy(row).compresses]
     found, intra_node = fits.model.start, None
@@ -137,7 +151,7 @@ def fit(rows: Sequence[TimedStep], trained: Trained, start: Calibration, known_l
         codec=codec,
         exchanges=exchanges,
         spread=fits.spread,
-        notes=(*notes, *more_notes),
+        notes=(*refitted, *notes, *more_notes, *_slower_notes(dense)),
     )
 
 
@@ -148,13 +162,21 @@ class _Fits:
     model: StepModel
     spread: float
 
-    def compute(self, rows: Sequence[TimedStep]) -> dict[Batch, FittedNumber]:
-        """Return the factors on compute, where rows tell them."""
+    def with_factors(self, compute: Mapping[Batch, FittedNumber]) -> "_Fits":
+        """Return the fits with these factors on compute."""
+        return replaced(self, model=self.model.with_factors({batch: one.value for batch, one in compute.items()}))
+
+    def compute(self, rows: Sequence[TimedStep], again: Collection[str] = ()) -> dict[Batch, FittedNumber]:
+        """Return the factors on compute, where rows tell them; of workloads `again` also in place of their own."""
         dense = [row for row in rows if row.num_nodes == 1 and not self.model.strategy(row).compresses]
         alone = [row for row in dense if row.world_size == 1]
         of_one_rank = {row.workload for row in alone}
         # A published compute row says less of this cluster than a step of one of its nodes; times of the workload do.
-        others = [row for row in dense if row.workload not in of_one_rank and not self.model.has_own_compute(row)]
+        others = [
+            row
+            for row in dense
+            if row.workload not in of_one_rank and (row.workload in again or not self.model.has_own_compute(row))
+        ]
         groups: dict[Batch, list[TimedStep]] = {}
         for row in [*alone, *others]:
             groups.setdefault((row.workload, row.batch), []).append(row)
@@ -280,6 +302,39 @@ def _run_spread(rows: Sequence[TimedStep]) -> float:
     return max(NORMAL_90 * math.sqrt(variance), LEAST_SPREAD)
 
 
+def _refitted_notes(compute: Mapping[Batch, FittedNumber], model: StepModel) -> list[str]:
+    """Return where times of the workload's own were replaced by those of one node."""
+    return [
+        f"compute of {row.workload or 'the workload'}, batch {batch}: fitted to {counted(len(found.rows), 'row')} of "
+        f"one node, {found.value:.3g} of the workload's own, in place of that"
+        for (_, batch), found in compute.items()
+        for row in found.rows[:1]
+        if row.world_size > 1 and model.has_own_compute(row)
+    ]
+
+
+def _slower_notes(dense: Sequence[TimedStep]) -> list[str]:
+    """Return where a step on fewer nodes is longer than on more, with as many samples a rank."""
+    best: dict[tuple[object, ...], dict[int, TimedStep]] = {}
+    for row in dense:
+        known = best.setdefault(row.curve, {})
+        if row.num_nodes not in known or row.step_s < known[row.num_nodes].step_s:
+            known[row.num_nodes] = row
+    pairs = [pair for by_nodes in best.values() for pair in pairwise(by_nodes[nodes] for nodes in sorted(by_nodes))]
+    return [
+        f"{few.where}: {format_seconds(few.step_s)} on {counted(few.num_nodes, 'node')} is longer than "
+        f"{format_seconds(more.step_s)} on {more.num_nodes} ({more.where}): fewer nodes are slower, so that one of the "
+        "rows is not of a quiet cluster; measure it again"
+        for few, more in pairs
+        if few.step_s > more.step_s * (1 + RUN_SPREAD)
+    ]
+
+
+def _excess(row: TimedStep, model: StepModel) -> float:
+    """Return compute over the step, so that it cannot be that long above 1."""
+    return model.compute_s(row) * (1 - RUN_SPREAD) / row.step_s
+
+
 def _check_compute(row: TimedStep, model: StepModel) -> None:
     """Refuse a step of unknown compute, or one that compute alone exceeds by more than steps differ between runs."""
     if not model.knows_compute(row):
@@ -287,10 +342,11 @@ def _check_compute(row: TimedStep, model: StepModel) -> None:
             f"{row.where}: no compute time: give the workload times or rows for this GPU, or add a step of one rank"
         )
     compute_s = model.compute_s(row)
-    if row.step_s < compute_s * (1 - RUN_SPREAD):
+    if _excess(row, model) > 1:
         raise SimnetError(
             f"{row.where}: a step of {format_seconds(row.step_s)}: is shorter than its compute of "
-            f"{format_seconds(compute_s)}; check the unit, the batch and the workload"
+            f"{format_seconds(compute_s)}; check the unit, the batch and the workload, or add a step of one rank or of "
+            "one node, to which compute is fitted"
         )
 
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
-from simnet.calibration import agreement, merged_calibration, step_fit
+from simnet.calibration import agreement, merged_calibration, nccl, step_fit
 from simnet.calibration.calibration_file import as_calibration
 from simnet.calibration.comparison import Comparison
-from simnet.calibration.fitted_part import FittedPart, Interval, counted, text_with_interval
+from simnet.calibration.fit import FittedPart, Interval, counted, text_with_interval
 from simnet.calibration.step_fit import FittedNumber, StepFit
 from simnet.calibration.step_model import Batch, Trained
 from simnet.calibration.step_rows import StepTable, TimedStep
@@ -41,6 +42,8 @@ def fit_tables(
     held_out: Sequence[StepTable],
     trained: Trained,
     others: OtherFiles,
+    *,
+    refits_compute: bool = False,
 ) -> FittedSteps:
     """Fit tables of step times.
 
@@ -49,6 +52,7 @@ def fit_tables(
         held_out: to predict.
         trained: what was trained.
         others: what step times need not tell.
+        refits_compute: as of `step_fit.fit`.
 
     Raises:
         SimnetError: a step is shorter than its compute, or nothing tells the compute.
@@ -56,11 +60,12 @@ def fit_tables(
     rows = [row for table in tables for row in table.rows]
     others_rows = [row for table in held_out for row in table.rows]
     start = as_calibration(others.table)
-    found = step_fit.fit(rows, trained, start, others.links)
+    found = step_fit.fit(rows, trained, start, others.links, refits_compute=refits_compute)
     cluster = trained.scenario(rows[0].workload).cluster
     part = _table(found, cluster, [table.path.name for table in tables])
     intervals = _intervals(found)
-    whole = as_calibration(merged_calibration.lay_over({**part, "intervals": intervals}, others.table))
+    merged = merged_calibration.lay_over({**part, "intervals": intervals}, others.table)
+    whole = as_calibration(merged)
     compared = [_comparison(row, found, whole) for row in [*rows, *others_rows]]
     return FittedSteps(
         found=found,
@@ -68,7 +73,12 @@ def fit_tables(
         shown=_shown(found) | _speedups(compared, [*rows, *others_rows], found),
         intervals=intervals,
         residuals=tuple(compared),
-        notes=(*_notes(found, tables), *found.notes, *agreement.note(found, rows, trained, start, others.links)),
+        notes=(
+            *_notes(found, tables),
+            *_left_out(found, others, merged),
+            *found.notes,
+            *agreement.note(found, rows, trained, start, others.links),
+        ),
     )
 
 
@@ -102,9 +112,9 @@ def _table(found: StepFit, cluster: Cluster, names: Iterable[str]) -> dict[str, 
 
 
 def _algorithm(found: StepFit) -> str | None:
-    """Return the all-reduce that the experiment names, which the bandwidths go with."""
+    """Return the all-reduce that the experiment names, or else the base, which the bandwidths go with."""
     strategies = {found.model.strategy(row) for one in found.by_nodes.values() for row in one.rows}
-    named = {one.algorithm for one in strategies if isinstance(one, DenseAllReduce)}
+    named = {one.algorithm or found.model.start.all_reduce for one in strategies if isinstance(one, DenseAllReduce)}
     return named.pop() if len(named) == 1 else None
 
 
@@ -194,6 +204,36 @@ def _speedups(compared: Sequence[Comparison], rows: Sequence[TimedStep], found: 
 def _names(names: Sequence[str]) -> str:
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return ", ".join(names[:MAX_NAMES]) + more
+
+
+def _left_out(found: StepFit, others: OtherFiles, merged: Mapping[str, Any]) -> list[str]:
+    """Return what of a base's bandwidths by nodes is left out, and on how few numbers of nodes the others rest."""
+    numbers = sorted({row.num_nodes for one in found.by_nodes.values() for row in one.rows})
+    if not numbers:
+        return []
+    points = [point["nodes"] for point in others.table.get("by_nodes", ()) if "efficiency" in point]
+    kept = {point["nodes"] for point in merged["by_nodes"]}
+    dropped = [str(nodes) for nodes in points if nodes not in kept]
+    notes = []
+    if dropped:
+        notes.append(
+            f"bandwidths of the base on {', '.join(dropped)} nodes are left out, since they go with another "
+            f"all-reduce: beyond {counted(numbers[-1], 'node')} that of {numbers[-1]} is taken"
+        )
+    if len({1, *numbers}) < nccl.MIN_NUMBERS:
+        notes.append(nccl.few_numbers_note(sorted({1, *numbers})))
+    return [*notes, *_slower(found)]
+
+
+def _slower(found: StepFit) -> list[str]:
+    """Return where fewer nodes have less bandwidth than more."""
+    return [
+        f"NICs give {few.value:.3g} of their rate on {counted(at_few, 'node')} and {more.value:.3g} on {at_more}: "
+        "fewer nodes are slower, so that another all-reduce ran than the one that is counted, or some rows are not of "
+        "a quiet network; name what ran, or measure again"
+        for (at_few, few), (at_more, more) in pairwise(sorted(found.by_nodes.items()))
+        if few.value < nccl.SLOWER * more.value
+    ]
 
 
 def _notes(found: StepFit, tables: Iterable[StepTable]) -> list[str]:

@@ -18,16 +18,16 @@ class WasTrained:
     Attributes:
         experiment: its name; None where a workload is named.
         workload_name: name of the workload; None where an experiment is named.
-        cluster_name: name of the cluster, in place of that of the experiment.
+        own_cluster: in place of that of the experiment.
     """
 
     experiment: str | None
     workload_name: str | None
-    cluster_name: str | None
+    own_cluster: Cluster | None
     _known: dict[str, Scenario] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, experiment: str | None, workload: str | None, cluster: str | None) -> "WasTrained":
+    def of(cls, experiment: str | None, workload: str | None, cluster: Cluster | None) -> "WasTrained":
         """Return what the options name.
 
         Raises:
@@ -35,12 +35,12 @@ class WasTrained:
         """
         if experiment is not None and workload is not None:
             raise SimnetError("--trained: an experiment names its workload; drop --trained or --experiment")
-        return cls(experiment=experiment, workload_name=workload, cluster_name=cluster)
+        return cls(experiment=experiment, workload_name=workload, own_cluster=cluster)
 
     @property
     def cluster(self) -> Cluster | None:
         """The cluster; None if nothing names one together with what was trained."""
-        is_named = self.experiment is not None or (self.workload_name is not None and self.cluster_name is not None)
+        is_named = self.experiment is not None or (self.workload_name is not None and self.own_cluster is not None)
         return self.scenario("").cluster if is_named else None
 
     @property
@@ -57,7 +57,7 @@ class WasTrained:
         if self.workload_name is None:
             return None
         # A workload needs no cluster here: of the scenario only the workload is taken.
-        return self._build(self.workload_name, self.cluster_name or "generic_10gbit").workload
+        return self._build(self.workload_name, "generic_10gbit").workload
 
     def scenario(self, workload: str) -> Scenario:
         """Return the scenario of a workload by name, of that named on the command line for an empty name.
@@ -72,11 +72,11 @@ class WasTrained:
     def _made(self, workload: str) -> Scenario:
         if self.experiment is None:
             assert self.workload_name is not None
-            assert self.cluster_name is not None
-            return self._build(workload or self.workload_name, self.cluster_name)
-        changes = {"workload": workload, "cluster": self.cluster_name}
+            assert self.own_cluster is not None
+            return self._build(workload or self.workload_name, scenario.to_dict(self.own_cluster))
+        changes = {"workload": workload, "cluster": self.own_cluster and scenario.to_dict(self.own_cluster)}
         return scenario.load(self.experiment, {key: value for key, value in changes.items() if value})
 
     @staticmethod
-    def _build(workload: str, cluster: str) -> Scenario:
+    def _build(workload: str, cluster: object) -> Scenario:
         return scenario.build({"cluster": cluster, "workload": workload, "strategy": DENSE}, "--trained")

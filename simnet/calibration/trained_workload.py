@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import median
 
 from simnet.calibration import provenance
-from simnet.calibration.fitted_part import counted, duration_text
+from simnet.calibration.fit import counted, duration_text
 from simnet.calibration.step_fit import StepFit
 from simnet.calibration.step_model import FORWARD_SHARE
 from simnet.calibration.step_rows import StepTable

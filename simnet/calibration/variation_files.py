@@ -4,14 +4,14 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from simnet.calibration import measurement_file, rank_measurements, rank_samples, run_traces
+from simnet.calibration import measurement_file, rank_samples, run_traces
 from simnet.calibration.measurement_file import MeasurementFile
 from simnet.calibration.rank_samples import RankSamples
 from simnet.calibration.sources import json_object
 from simnet.core.errors import SimnetError
 from simnet.core.files import gunzipped, read_bytes
-from simnet.traces import kineto_events, rank_traces
-from simnet.traces.rank_traces import RankTrace
+from simnet.traces import kineto
+from simnet.traces.kineto import Trace
 
 _NAME = re.compile(r"\.json(\.gz)?$")
 _GIVE = "files of simnet measure training, or the traces of torch.profiler of all ranks"
@@ -29,14 +29,14 @@ def read(paths: Sequence[Path], ranks_per_node: int | None = None) -> RankSample
             or too few steps.
     """
     measured: list[tuple[Path, MeasurementFile]] = []
-    traced: list[RankTrace] = []
+    traced: list[Trace] = []
     for path in _files(paths):
         _read_one(path, measured, traced)
     if measured and traced:
         raise SimnetError(f"{traced[0].where}: a trace, but {measured[0][0]} is a measurement: give one kind of file")
     if measured and ranks_per_node is not None:
         raise SimnetError(f"--ranks-per-node: has no effect on {measured[0][0]}, which says it; drop it")
-    found = rank_measurements.samples_of(measured) if measured else run_traces.samples_of(traced, ranks_per_node)
+    found = rank_samples.of_training(measured) if measured else run_traces.samples_of(traced, ranks_per_node)
     rank_samples.check_enough(found)
     return found
 
@@ -64,15 +64,15 @@ def _of_folder(folder: Path) -> list[Path]:
     return found
 
 
-def _read_one(path: Path, measured: list[tuple[Path, MeasurementFile]], traced: list[RankTrace]) -> None:
+def _read_one(path: Path, measured: list[tuple[Path, MeasurementFile]], traced: list[Trace]) -> None:
     raw = gunzipped(read_bytes(path), path)
     if not raw.strip():
         raise SimnetError(f"{path}: is empty; copy it again from its source")
     if not raw.lstrip().startswith((b"{", b"\xef\xbb\xbf")):
         raise SimnetError(f"{path}: unknown kind of file; give {_GIVE}")
     data = json_object(raw, path)
-    if kineto_events.looks_like(data):
-        traced.append(rank_traces.parse(data, path))
+    if kineto.looks_like(data):
+        traced.append(kineto.parse(data, path))
     elif data.get("what") == measurement_file.WHAT:
         measured.append((path, measurement_file.parse(raw, path)))
     else:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import tomli_w
 
-from simnet.calibration import bootstrap, provenance
-from simnet.calibration.fitted_part import Floats, duration_text
+from simnet.calibration import fit, provenance
+from simnet.calibration.fit import Floats, duration_text
 from simnet.calibration.measurement_file import MeasurementFile, Series, Setup
 from simnet.core.errors import SimnetError, shown
 from simnet.core.schema import build
@@ -25,7 +25,7 @@ def has_model(measurements: MeasurementFile) -> bool:
     return any(series.kind == "model" for series in measurements.series)
 
 
-def text_of_model(files: Sequence[tuple[Path, MeasurementFile]], draws: int = bootstrap.DRAWS) -> str:
+def text_of_model(files: Sequence[tuple[Path, MeasurementFile]], draws: int = fit.DRAWS) -> str:
     """Return a workload as TOML: the medians of a measured model, and its gradients in the order of readiness.
 
     The optimizer is AdamW, as in a dense baseline. A gradient that becomes ready together with the previous one has a
@@ -46,7 +46,7 @@ def text_of_model(files: Sequence[tuple[Path, MeasurementFile]], draws: int = bo
             "--workload: the gradients of the model differ between files; give files of one version of the model"
         )
     point = _times(runs)
-    spread = bootstrap.interval_factors(point, partial(_resampled, runs), draws)
+    spread = fit.interval_factors(point, partial(_resampled, runs), draws)
     machine = f"{setup.ranks_on_machine} ranks on a machine ({_machine(files[0][1])})"
     forward_s = point["compute"] * point["forward share"]
     whole: dict[str, object] = {

@@ -1,13 +1,13 @@
 """`simnet calibrate`: measurements to a calibration, with intervals and residuals."""
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from simnet.api.measurements import BOUND_PERCENT
 from simnet.cli import options
-from simnet.cli.fit_variation import check_options, fit_variation
 from simnet.cli.output import check_files, check_format, emit
 from simnet.cli.terminal import say, tell
 from simnet.core.errors import SimnetError
@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 
     from simnet.calibration.comparison import Comparison
 
+_OF_VARIATION = ("variation", "files", "output", "ranks_per_node", "all_rows", "form")
+"""Parameters that have an effect with `--variation`."""
+
 
 @click.command(
     "calibrate",
-    help="Fit a calibration to FILES of simnet measure and simnet lab, logs of nccl-tests, iperf3 -J, and step "
+    help="Fit a calibration to FILES of simnet measure and simnet lab, output of nccl-tests, iperf3 -J, and step "
     "times (CSV: nodes, ranks_per_node, batch, strategy, seconds).\n\n"
     "With --workload: take the compute times of a workload from a model of simnet measure, step times, or traces of "
     "torch.profiler. Residuals are printed; a fit with a mean residual above --bound is refused.\n\n"
@@ -66,14 +69,28 @@ if TYPE_CHECKING:
     "held_out_paths",
     multiple=True,
     type=options.INPUT_PATH,
-    help="Predict this file instead of fitting it, and print each of its rows; repeatable.",
+    help="Predict this file instead of fitting it; repeatable.",
 )
 @click.option(
     "--in-place", "in_place_paths", multiple=True, type=options.INPUT_PATH,
     help="Collectives of simnet lab without a NIC limit and with as many ranks as in training: fits the CPU time "
     "per message and the links inside a node; repeatable.",
 )  # fmt: skip
-@click.option("--cluster", metavar="NAME", help="Cluster whose nominal bandwidths the fitted efficiencies refer to.")
+@click.option(
+    "--cluster",
+    metavar="NAME",
+    help="Cluster whose nominal bandwidths the fitted efficiencies refer to, or an experiment that has one.",
+)
+@click.option(
+    "--algorithm",
+    type=click.Choice(["ring"]),
+    help="NCCL might take this algorithm alone where nccl-tests were run (NCCL_ALGO=Ring).",
+)
+@click.option(
+    "--protocol",
+    type=click.Choice(["LL", "LL128", "Simple"]),
+    help="NCCL might take this protocol alone where nccl-tests were run (NCCL_PROTO).",
+)
 @click.option(
     "--bound",
     type=options.Number(0, 1000),
@@ -84,7 +101,11 @@ if TYPE_CHECKING:
 @click.option("--accept-poor-fit", is_flag=True, help="Write a fit that is above --bound.")
 @options.BOOTSTRAP_DRAWS
 @click.option("--figure", type=options.OUTPUT_PATH, help="Draw the residuals to this .png, .pdf or .svg file.")
-@click.option("--all-rows", is_flag=True, help="Print every residual, or with --variation every rank.")
+@click.option(
+    "--all-rows",
+    is_flag=True,
+    help="Print every residual, those of files held out too, or with --variation every rank.",
+)
 @options.form("table", "json")
 @click.pass_context
 def command(  # noqa: PLR0913, PLR0917 - one argument an option
@@ -102,6 +123,8 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     held_out_paths: tuple[Path, ...],
     in_place_paths: tuple[Path, ...],
     cluster: str | None,
+    algorithm: Literal["ring"] | None,
+    protocol: Literal["LL", "LL128", "Simple"] | None,
     bound: float,
     accept_poor_fit: bool,
     draws: int,
@@ -110,12 +133,17 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     form: str,
 ) -> None:
     """Run `simnet calibrate`."""
-    check_options(ctx, variation=variation)
+    for param in ctx.command.params:
+        is_given = ctx.get_parameter_source(param.name or "") is click.core.ParameterSource.COMMANDLINE
+        if not variation and is_given and param.name == "ranks_per_node":
+            raise SimnetError(f"{param.opts[0]}: has no effect without --variation; drop it")
+        if variation and is_given and param.name not in _OF_VARIATION:
+            raise SimnetError(f"{param.opts[0]}: has no effect with --variation; drop it")
     if variation:
-        fit_variation(files, output, ranks_per_node, form, all_rows=all_rows)
+        _fit_variation(files, output, ranks_per_node, form, all_rows=all_rows)
         return
     from simnet.api import measurements
-    from simnet.calibration.fitted_part import check_errors, checked_residuals
+    from simnet.calibration.fit import check_errors, checked_residuals
 
     asked = measurements.ask(
         files,
@@ -127,6 +155,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
         in_place_paths=in_place_paths,
         wants_workload=workload is not None,
         batch=batch,
+        allowed=(algorithm, protocol),
         bound=bound / 100,
         draws=draws,
     )
@@ -143,6 +172,27 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
         if path is not None and text is not None:
             emit(text, path)
             tell(f"wrote {path}")
+
+
+def _fit_variation(
+    files: tuple[Path, ...], output: Path | None, ranks_per_node: int | None, form: str, *, all_rows: bool
+) -> None:
+    """Fit the variation in files, print it, and write it as faults."""
+    from simnet.calibration import variation, variation_files
+    from simnet.report import rank_table
+
+    samples = variation_files.read(files, ranks_per_node)
+    # Last, since no output may replace any file that was read.
+    check_files(output=output)
+    found = variation.fit(samples)
+    text = variation.text(found)
+    if form == "json":
+        say(json.dumps(rank_table.variation_object(found), indent=2))
+    else:
+        say(rank_table.variation_page(found, "" if output else text, all_rows=all_rows))
+    if output is not None:
+        emit(text, output)
+        tell(f"wrote {output}")
 
 
 def _draw(residuals: "Sequence[Comparison]", path: Path) -> None:

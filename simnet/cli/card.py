@@ -47,14 +47,14 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     from simnet.calibration import card_folder
     from simnet.core.files import watch_inputs
     from simnet.report import card_page
-    from simnet.validation import card_result
+    from simnet.validation import card_estimates
 
     _check_options(output, into, force=force)
     given = card_folder.read(folder, accepts_cpu=accept_cpu)
     if into is not None:
         _check_checkout(into, given)
     workloads = into / WORKLOADS if into is not None else None
-    found = card_result.evaluate(given, base=base, draws=draws, workloads=workloads)
+    found = card_estimates.evaluate(given, base=base, draws=draws, workloads=workloads)
     made = card_page.files_of(found)
     if into is not None:
         _check_new(into, [path for path in made if path.parts[1] != "workloads"], force=force)

@@ -19,8 +19,9 @@ from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth
 
 MOST = 100_000
-TCP, INSIDE = "14 us", "2 us"
-"""Latencies of TCP and of NVLink, as the shipped clusters have them."""
+LATENCIES = {"tcp": "14 us", "roce": "4 us", "infiniband": "4 us"}
+INSIDE = "2 us"
+"""Latencies between nodes, and of NVLink, as the shipped clusters have them."""
 INSIDE_RATES = {
     "V100": "150 GB/s", "A100-PCIe": "32 GB/s", "A100": "300 GB/s", "H100-PCIe": "64 GB/s", "H100": "450 GB/s",
     "H200": "450 GB/s", "B200": "900 GB/s", "MI250X": "50 GB/s", "MI300X": "448 GB/s", "T4": "16 GB/s",
@@ -28,8 +29,11 @@ INSIDE_RATES = {
 """What a GPU sends to the others of its node, one direction, by how its name begins: NVLink, PCIe x16 or Infinity
 Fabric, by the makers' data sheets; others have PCIe 4.0."""
 PCIE = "32 GB/s"
-CALIBRATIONS = {"V100": "v100_tcp_estimate"}
-CALIBRATION = "a100_tcp_estimate"
+OVER_TCP, OVER_RDMA = {"V100": "v100_tcp_estimate"}, {"V100": "azure_nd_a100_v4", "A100": "azure_nd_a100_v4"}
+OTHER_OVER_TCP, OTHER_OVER_RDMA = "a100_tcp_estimate", "h100_infiniband"
+"""Shipped calibrations by how the name of a GPU begins, and those of all others."""
+RDMA_BYTES_PER_S = 200e9 / 8
+"""NICs from this rate on are taken to be InfiniBand, if nobody says: TCP does not fill them."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class FirstAnswers:
     gpu: str
     nic: str
     nics: int
+    network: str
     inside: str
     workload: str
     batch: int
@@ -66,6 +71,9 @@ class FirstAnswers:
 )
 @click.option("--nic", help="Bandwidth of a NIC.  [default: 25 Gbit/s]")
 @click.option("--nics", type=click.IntRange(1, 64), help="NICs of a node.  [default: 1]")
+@click.option(
+    "--network", type=click.Choice(list(LATENCIES)), help="What NICs speak.  [default: infiniband from 200 Gbit/s on]"
+)
 @click.option("--inside", help="Bandwidth of a GPU inside its node, one direction.  [default: by the GPU]")
 @click.option(
     "--workload",
@@ -82,7 +90,7 @@ class FirstAnswers:
 @click.option(
     "--calibration",
     shell_complete=completing.names_of("calibrations"),
-    help="What the hardware takes (simnet list calibrations).  [default: by the GPU]",
+    help="What the hardware takes (simnet list calibrations).  [default: by the GPU and the network]",
 )
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing: take the default of what no option says.")
 def command(file: Path, *, yes: bool, **given: Any) -> None:
@@ -95,8 +103,10 @@ def command(file: Path, *, yes: bool, **given: Any) -> None:
     ask = _default if yes else _asker()
     answers = _answers({key: value for key, value in given.items() if value is not None}, ask, file.absolute().parent)
     text = templates.page("init.toml", _template_values(answers, file))
-    _check(text, file)
+    notes = _checked(text, file)
     emit(text, file)
+    for note in notes:
+        tell(f"note: {note}")
     tell(f"wrote {file}; try: simnet simulate {file}")
 
 
@@ -130,19 +140,42 @@ def _answers(given: dict[str, Any], ask: Ask, folder: Path) -> FirstAnswers:
 
     gpu = str(say("gpu", "A100-80GB", "GPU (simnet list gpus)"))
     rate = _of_gpu(INSIDE_RATES, gpu, PCIE)
+    nodes, gpus = say("nodes", 4, "Nodes"), say("gpus", 8, "GPUs of a node")
+    nic = _rate("nic", say("nic", "25 Gbit/s", "Bandwidth of a NIC"))
+    usual = "infiniband" if Bandwidth.parse(nic) >= RDMA_BYTES_PER_S else "tcp"
+    network = _network(say("network", usual, f"Network ({', '.join(LATENCIES)})"))
     return FirstAnswers(
-        nodes=say("nodes", 4, "Nodes"),
-        gpus=say("gpus", 8, "GPUs of a node"),
+        nodes=nodes,
+        gpus=gpus,
         gpu=gpu,
-        nic=_rate("nic", say("nic", "25 Gbit/s", "Bandwidth of a NIC")),
+        nic=nic,
         nics=say("nics", 1, "NICs of a node"),
+        network=network,
         inside=_rate("inside", say("inside", rate, "Bandwidth of a GPU inside its node, one direction")),
         workload=_from(folder, say("workload", "bert_base", "Model (simnet list workloads, or a file)")),
         batch=say("batch", 32, "Samples of a GPU in a micro-batch"),
         accumulation=say("accumulation", 1, "Micro-batches of a step"),
         strategy=say("strategy", "binsgdm", "Strategy to ask about (simnet list strategies)"),
-        calibration=_from(folder, given.get("calibration") or _of_gpu(CALIBRATIONS, gpu, CALIBRATION)),
+        calibration=_from(folder, given.get("calibration") or _calibration(gpu, network)),
     )
+
+
+def _network(given: str) -> str:
+    """Return a network that was asked for on a terminal.
+
+    Raises:
+        SimnetError: it is none.
+    """
+    if given not in LATENCIES:
+        raise SimnetError(f"--network: {given!r}: must be one of {', '.join(LATENCIES)}; give one of them")
+    return given
+
+
+def _calibration(gpu: str, network: str) -> str:
+    """Return the shipped calibration that is the nearest."""
+    if network == "tcp":
+        return _of_gpu(OVER_TCP, gpu, OTHER_OVER_TCP)
+    return _of_gpu(OVER_RDMA, gpu, OTHER_OVER_RDMA)
 
 
 def _from(folder: Path, name: str) -> str:
@@ -179,7 +212,7 @@ def _template_values(answers: FirstAnswers, file: Path) -> dict[str, object]:
         "file": file.name,
         "question": f"Is {answers.strategy} faster than DDP for {Path(answers.workload).stem} on {cluster}?",
         "baseline": "all_reduce",
-        "nic_latency": TCP,
+        "nic_latency": LATENCIES[answers.network],
         "inside_latency": INSIDE,
         "precision": _precision(answers, file.absolute().parent),
         "sweep_nodes": json.dumps(nodes),
@@ -200,14 +233,14 @@ def _precision(answers: FirstAnswers, folder: Path) -> str:
     return str(known[0]) if known and ("compute" in part or "work" in part) else ""
 
 
-def _check(text: str, file: Path) -> None:
-    """Check that the scenario runs, before it is written.
+def _checked(text: str, file: Path) -> tuple[str, ...]:
+    """Check that the scenario runs, before it is written, and return how far its calibration is from its cluster.
 
     Raises:
         SimnetError: it does not.
     """
     from simnet.engine.scenario import load
-    from simnet.engine.simulation import check
+    from simnet.engine.simulation import calibration_notes, check
 
     # Beside the file, whose relative paths start there.
     folder = file.absolute().parent
@@ -215,6 +248,8 @@ def _check(text: str, file: Path) -> None:
         draft.write(text)
         draft.flush()
         try:
-            check(load(draft.name))
+            scenario = load(draft.name)
+            check(scenario)
         except SimnetError as error:
             raise SimnetError(str(error).replace(files.label(Path(draft.name)), file.name)) from error
+    return calibration_notes(scenario.cluster, scenario.calibration)

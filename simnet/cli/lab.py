@@ -44,6 +44,7 @@ def command() -> None:
 @click.option("--nodes", type=int, metavar="N", help="Number of nodes.")
 @click.option("--ranks-per-node", type=int, default=1, show_default=True, metavar="N", help="Processes on each node.")
 @click.option("--bandwidth", metavar="B", help="Bandwidth of each node's NIC, each direction.  [default: no limit]")
+@click.option("--latency", metavar="TIME", help="Latency of each node's NIC, one way.  [default: that of the kernel]")
 @click.option("--threads", type=int, default=1, show_default=True, metavar="N", help="OMP_NUM_THREADS of a rank.")
 @click.option("--timeout", metavar="TIME", help="Stop all ranks after this time, such as '10 min'.")
 @options.directory("Directory for the measurements of a campaign.")
@@ -59,6 +60,7 @@ def run(  # noqa: PLR0913, PLR0917 - one argument an option
     nodes: int | None,
     ranks_per_node: int,
     bandwidth: str | None,
+    latency: str | None,
     threads: int,
     timeout: str | None,
     output: Path | None,
@@ -79,6 +81,7 @@ def run(  # noqa: PLR0913, PLR0917 - one argument an option
         num_nodes=nodes,
         ranks_per_node=ranks_per_node,
         bandwidth=_read(Bandwidth, "--bandwidth", bandwidth),
+        latency=_read(Duration, "--latency", latency) or Duration(0),
         threads_per_rank=threads,
     )
     timeout_s = _read(Duration, "--timeout", timeout)
@@ -101,7 +104,7 @@ def _campaign(context: click.Context, program: tuple[str, ...], output: Path | N
     """Measure a campaign."""
     from simnet.core.files import read_text
     from simnet.validation.lab import campaign as campaigns
-    from simnet.validation.lab import idle_probe, machine, run_campaign
+    from simnet.validation.lab import machine, run_campaign
 
     if len(program) != 1 or not program[0].endswith(".toml"):
         raise SimnetError("lab: nothing to run: give --nodes N and -- COMMAND..., or CAMPAIGN.toml and -o")
@@ -112,8 +115,8 @@ def _campaign(context: click.Context, program: tuple[str, ...], output: Path | N
     machine.check()
     run_campaign.check_folder(output, read_text(path), CAMPAIGN)
     try:
-        max_wait_s = idle_probe.MAX_WAIT_S if max_wait_s is None else max_wait_s
-        run_campaign.run(campaign, campaigns.launches(campaign), output, tell, max_wait_s)
+        max_wait_s = run_campaign.MAX_WAIT_S if max_wait_s is None else max_wait_s
+        run_campaign.run(campaigns.launches(campaign), output, tell, max_wait_s)
     except KeyboardInterrupt:
         tell(f"simnet: lab: interrupted; {output} keeps the measurements, and the same command resumes")
         context.exit(INTERRUPTED)

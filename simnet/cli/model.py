@@ -56,6 +56,19 @@ LEFT_OUT = ("source", "output", "force", "timed")
 @click.option(
     "--checkpoint", is_flag=True, help="Keep only the inputs of repeated blocks, and run each again in backward."
 )
+@click.option(
+    "--attention",
+    type=click.Choice(["causal", "full"]),
+    default="causal",
+    show_default=True,
+    help="Count of causal attention what fused kernels compute, or the whole score matrix, as MFU does.",
+)
+@click.option(
+    "--compile",
+    "compiled",
+    is_flag=True,
+    help="Count what is read, written and kept once torch.compile has fused the operators.",
+)
 @click.option("--real", is_flag=True, help="Compute with values, in this machine's memory, where shapes hang on them.")
 @click.option(
     "--measurement",

@@ -53,6 +53,7 @@ def import_step(  # noqa: PLR0913, PLR0917 - one argument an option
 ) -> None:
     """Run `simnet step import`."""
     from simnet.core.files import write_file
+    from simnet.report import recorded_step
     from simnet.strategies import step_file
     from simnet.traces.import_step import ImportOptions, step_of
 
@@ -64,6 +65,8 @@ def import_step(  # noqa: PLR0913, PLR0917 - one argument an option
     write_file(output, data)
     for note in found.recordings[0].notes:
         tell(f"note: {note}")
+    for sentence in recorded_step.found_text(found):
+        tell(sentence if sentence.startswith("warning") else f"found: {sentence}")
     tell(f"wrote {output}")
 
 
@@ -89,13 +92,13 @@ def export_step(file: Path, prefix: Path, nodes: int | None, ranks_per_node: int
 
     from simnet.core.files import write_file
     from simnet.strategies import step_file
-    from simnet.traces import chakra_export, chakra_protobuf
+    from simnet.traces import chakra, chakra_file
 
     layout = _layout(step_file.read(file), nodes, ranks_per_node, str(file))
-    groups = f"{json.dumps(chakra_export.comm_groups(layout))}\n".encode()
+    groups = f"{json.dumps(chakra.comm_groups(layout))}\n".encode()
     made = {
-        prefix.with_name(f"{prefix.name}.{rank}.et"): chakra_protobuf.encode(trace)
-        for rank, trace in chakra_export.traces(layout, str(file))
+        prefix.with_name(f"{prefix.name}.{rank}.et"): chakra_file.encode(trace)
+        for rank, trace in chakra.traces(layout, str(file))
     }
     made[prefix.with_name(f"{prefix.name}.groups.json")] = groups
     for path in made:

@@ -14,9 +14,9 @@ from simnet.cluster import network_costs
 from simnet.cluster.kernel_times import HostCost, KernelTime
 from simnet.cluster.nccl_costs import NcclCosts
 from simnet.cluster.network_costs import Cost, Efficiency, LibraryCosts, NodesPoint, check_intervals
-from simnet.core.bounded_types import MAX_RANKS, Count, Factor, Fraction, Intervals, Kind
+from simnet.core.bounded_types import MAX_RANKS, Count, Factor, Fraction, Intervals, Kind, Share
 from simnet.core.registry import StructRegistry
-from simnet.core.units import Bandwidth, Duration
+from simnet.core.units import Bandwidth, Duration, Size
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -277,6 +277,11 @@ class Cluster(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return (*self.slow_nodes, *self.faults)
 
 
+MAX_WINDOW = 2**34
+GLOO_WINDOW = Size(2 * 2**20)
+"""Two of gloo's segments of at most 1 MiB: a chunk's iteration waits for the receive of the one before the last."""
+
+
 class LinkCalibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a link really gives.
 
@@ -287,6 +292,10 @@ class LinkCalibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         overlap_efficiency: further fraction of the bandwidth that sends reach while the GPU at the link computes, since
             the kernels that send share it with backward; NICs slow down with the part of their node's GPUs that do.
         alpha_s: replaces the latency of the cluster's link.
+        window: bytes of a send that may be under way at once, at most 16 GiB, as of a library that waits for the
+            receiver before it goes on: "2 MiB" for gloo, whose segments are of 1 MiB, two at a time. A send of s bytes
+            then takes s / W times the larger of W / rate and 2 x latency + 0.75 W / rate, with W = min(window, s), in
+            place of the latency and s / rate. Without it bytes follow each other whatever the latency is.
         measured_on: nominal bandwidth of the link that was measured; on another link the efficiency is a guess, and
             the result says so.
         source: where the numbers come from.
@@ -295,11 +304,14 @@ class LinkCalibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     efficiency: Efficiency = 1.0
     overlap_efficiency: Fraction = 1.0
     alpha_s: Duration | None = field(name="latency", default=None)
+    window: Size | None = None
     measured_on: Bandwidth | None = None
     source: str = ""
 
     def __post_init__(self) -> None:
         network_costs.check_efficiency(self.efficiency)
+        if self.window is not None and not 1 <= self.window <= MAX_WINDOW:
+            raise ValueError(f"window: {self.window.text()!r}: must be from 1 B to 16 GiB; drop it to have none")
 
 
 class FittedTo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -340,6 +352,10 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         backward_slowdown: factor on the time of compute that runs while communication does.
         hook_slowdown: factor on the time of a backward that exchanges gradients, over backward on one GPU by itself:
             DDP's hooks, copies into buckets, checks.
+        compute_spread: standard deviation of what GPUs of one kind take for the same compute, as a part of their mean,
+            0 to 1. FSDP, HSDP and ZeRO-2 wait for the slowest of all ranks.
+        host_pause_s: how long a rank's host pauses in a step on average, as to collect garbage, at most 1 s. Ranks of
+            FSDP, HSDP and ZeRO-2 wait for it.
         memory_bytes_per_s: bandwidth of the GPU's memory; at least 1 MB/s. Kernels without a time in `kernels` take
             `kernel_launch` + bytes moved / (`memory_bandwidth` * `codec_efficiency`).
         codec_efficiency: fraction of the memory bandwidth that encode and decode kernels reach; casts reach all of it.
@@ -348,6 +364,10 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         all_to_all_efficiency: further fraction of the NICs' bandwidth that sends to many peers at once reach.
         flat_ring_latency: latency of a round of a flat ring, where one hop in `ranks_per_node` leaves the node:
             "slowest" is that of the slowest hop (rounds in lock-step), "mean" that of all hops (NCCL's cost model).
+        hops_hide: whether latency between nodes beyond 14 us, a hop of NCCL's, hides behind bytes in all hops of a ring
+            but the first, as NCCL passes a slice on before its chunk is complete; else every hop is paid in full, as
+            by a library that waits for whole chunks. Missing: true, but not where `kind` is "measured" without costs of
+            NCCL, since such latencies are fitted with every hop paid.
         by_nodes: costs between nodes as measured on several numbers of nodes, in place of the plain ones.
         libraries: costs of exchanges that another library carries, by its name, such as "mpi".
         all_reduce: the all-reduce algorithm that the bandwidths were fitted with, the default of those that name none.
@@ -367,12 +387,15 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     host: HostCost = HostCost()
     backward_slowdown: Factor = 1.0
     hook_slowdown: Factor = 1.0
+    compute_spread: Share = 0.0
+    host_pause_s: Duration = field(name="host_pause", default=Duration(0))
     memory_bytes_per_s: Bandwidth | None = field(name="memory_bandwidth", default=None)
     codec_efficiency: Fraction = 1.0
     kernel_launch_s: Duration = field(name="kernel_launch", default=Duration(0))
     kernels: dict[str, KernelTime] = {}
     all_to_all_efficiency: Fraction = 1.0
     flat_ring_latency: Literal["slowest", "mean"] = "slowest"
+    hops_hide: bool | None = None
     by_nodes: tuple[NodesPoint, ...] = ()
     libraries: dict[str, LibraryCosts] = {}
     all_reduce: str | None = None
@@ -382,12 +405,19 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def __post_init__(self) -> None:
         check_intervals(self.intervals)
+        if self.host_pause_s > 1:
+            raise ValueError(f"host_pause: {self.host_pause_s.text()!r}: must be at most 1 s; a slow rank is a fault")
         if self.memory_bytes_per_s is not None and self.memory_bytes_per_s < 1e6:
             raise ValueError(f"memory_bandwidth: {self.memory_bytes_per_s.text()!r}: must be at least 1 MB/s")
         network_costs.check_points(self.by_nodes)
         carried = [strategy for library in self.libraries.values() for strategy in library.carries]
         if len(set(carried)) < len(carried):
             raise ValueError(f"libraries: carries {carried}: name each strategy in one library")
+
+    @property
+    def hides_hops(self) -> bool:
+        """Tell whether latencies of a ring hide behind its bytes."""
+        return self.hops_hide if self.hops_hide is not None else self.kind != "measured" or self.nccl is not None
 
     def library_of(self, strategy: str) -> LibraryCosts | None:
         """Return the library that carries a strategy's exchange; None: the one that the plain costs are of."""
@@ -409,6 +439,14 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             intervals[LATENCY] = found.intervals.get(LATENCY, (1.0, 1.0))
         wider = {key: network_costs.widened(one, self.by_nodes, num_nodes) for key, one in intervals.items()}
         return {key: one for key, one in wider.items() if one != (1.0, 1.0)}
+
+    def is_of_another_nccl(self, cluster: Cluster) -> bool:
+        """Tell whether costs of NCCL were fitted to another cluster: other GPUs, or NICs of another rate."""
+        if self.nccl is None or self.kind == "measured":
+            return False
+        on = self.inter_node.measured_on
+        is_other_gpu = bool(self.gpu and cluster.gpu) and self.gpu != cluster.gpu
+        return is_other_gpu or (on is not None and not math.isclose(on, cluster.inter_node.bytes_per_s, rel_tol=0.01))
 
     def for_strategy(self, strategy: str) -> "Calibration":
         """Return the calibration with the costs of the library that carries a strategy's exchange."""

@@ -113,6 +113,10 @@ class Round(Struct, frozen=True, kw_only=True):
         crossing_fraction: fraction of the hops of a ring that leave a node, where only some do.
         inter_node: whether every send leaves the node (True) or none does (False); None: some do.
         same_pairs: whether every repetition has the same senders, receivers and sizes.
+        passes_on: whether a rank passes on a chunk slice by slice before it has all of it, as NCCL's rings do: the
+            wire's latencies but the first hide behind bytes. Every repetition loads the links alike.
+        is_whole: whether every send is a message of its own, which no library cuts into segments: no window holds for
+            it.
     """
 
     repeat: int
@@ -122,6 +126,8 @@ class Round(Struct, frozen=True, kw_only=True):
     crossing_fraction: float | None = None
     inter_node: bool | None = None
     same_pairs: bool = False
+    passes_on: bool = False
+    is_whole: bool = False
 
 
 class Schedule(Struct, frozen=True, kw_only=True):

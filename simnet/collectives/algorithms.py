@@ -295,7 +295,7 @@ register(
 register(
     Algorithm(
         name=NCCL,
-        summary="NCCL's ring or double binary tree in LL, LL128 or Simple, the fastest by the fitted costs",
+        summary="NCCL's ring, double binary tree or NVLSTree in LL, LL128 or Simple, the fastest by the fitted costs",
         variants=nccl.variants,
         closed_form_s=lambda _shape, _message_bytes: None,  # its closed form is `nccl_model`, which is fitted
         rule="a calibration with a table `nccl`",

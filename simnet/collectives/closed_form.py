@@ -11,10 +11,11 @@ from msgspec import Struct
 
 
 class AlphaBeta(Struct, frozen=True, kw_only=True):
-    """A level of links: latency of one send [s] and bandwidth [B/s]."""
+    """A level of links: latency of one send, the part of it that hides behind bytes [s], and bandwidth [B/s]."""
 
     alpha_s: float
     bytes_per_s: float
+    wire_alpha_s: float = 0.0
 
 
 class Shape(Struct, frozen=True, kw_only=True):
@@ -29,16 +30,22 @@ class Shape(Struct, frozen=True, kw_only=True):
 def ring_all_reduce_s(ranks: int, message_bytes: float, link: AlphaBeta) -> float:
     """Return 2(P-1)(a + S/(P B)): the flat ring, whose every round waits for its slowest link.
 
+    Of a, a part w hides behind the bytes of the hop before, or these behind it: 2(P-1)(a - w + max(w, c)) + 2 min(w, c)
+    with c = S/(P B).
+
     Args:
         ranks: P.
         message_bytes: S.
         link: the slowest link of the ring: a NIC if there is more than one node.
     """
-    return 2 * (ranks - 1) * (link.alpha_s + message_bytes / ranks / link.bytes_per_s) if ranks > 1 else 0.0
+    if ranks == 1:
+        return 0.0
+    bytes_s, wire_s = message_bytes / ranks / link.bytes_per_s, link.wire_alpha_s
+    return 2 * (ranks - 1) * (link.alpha_s - wire_s + max(wire_s, bytes_s)) + 2 * min(wire_s, bytes_s)
 
 
 def ring_all_gather_s(ranks: int, message_bytes: float, link: AlphaBeta) -> float:
-    """Return (P-1)(a + S/(P B)); a reduce-scatter takes the same."""
+    """Return half of an all-reduce, (P-1)(a + S/(P B)); a reduce-scatter takes the same."""
     return ring_all_reduce_s(ranks, message_bytes, link) / 2
 
 

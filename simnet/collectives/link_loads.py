@@ -17,7 +17,7 @@ from simnet.cluster.schedule import Round, Schedule
 from simnet.cluster.topology import Level, Topology, path
 from simnet.collectives import pipelines
 from simnet.collectives.representatives import busiest, representatives
-from simnet.core.lanes import Number, largest, least
+from simnet.core.lanes import Number, largest, least, smallest
 
 UNEVEN = 0.12
 """How far an upper bound may be off, as a part of the time (docs/explanation/collectives.md)."""
@@ -34,12 +34,14 @@ class LevelLoad(NamedTuple):
             take the real time.
         wire_bytes: bytes sent over the busiest link of each kind.
         rounds: in a row, each of which waits for the one before.
+        fill_s: part of the latencies that only the first of them has [s].
     """
 
     latency_s: Number
     inflated_bytes: dict[LinkKind, Number]
     wire_bytes: dict[LinkKind, float]
     rounds: int = 1
+    fill_s: Number = 0.0
 
     def duration_s(self, topology: Topology) -> Number:
         """Return the time on an idle symmetric cluster [s]."""
@@ -94,10 +96,54 @@ def phases(topology: Topology, schedule: Schedule, message_bytes: float) -> tupl
     if schedule.protocol:
         return _pipeline_phases(topology, schedule, chunk_bytes) if schedule.rounds else ()
     return tuple(
-        tuple(_level_load(topology, round_, tally, entry, chunk_bytes) for tally in entry)
+        _phase(topology, round_, entry, chunk_bytes)
         for round_, entries in zip(schedule.rounds, _tallies_of(schedule, topology), strict=True)
         for entry in entries
     )
+
+
+class HopLatency(NamedTuple):
+    """What the hops of a round cost beyond their bytes [s].
+
+    Attributes:
+        fill_s: once, before the first repetition.
+        intra_node: of each repetition, inside a node.
+        inter_node: of each repetition, between nodes.
+    """
+
+    fill_s: Number
+    intra_node: Number
+    inter_node: Number
+
+
+def hop_latency(topology: Topology, schedule: Schedule, number: int, chunk_bytes: float) -> HopLatency:
+    """Return the latencies of round `number` of a schedule on links that are all alike."""
+    round_ = schedule.rounds[number]
+    entries = _tallies_of(schedule, topology)[number] if round_.passes_on else ()
+    return _hop_latency(topology, round_, entries[0] if entries else (), chunk_bytes)
+
+
+def _hop_latency(topology: Topology, round_: Round, entry: "tuple[_Tally, ...]", chunk_bytes: float) -> HopLatency:
+    """Return the latencies of a round.
+
+    Where a rank passes on what it has of a chunk, a hop whose bytes take c and whose wire has latency w ends max(w, c)
+    after the one before: w - c is left to wait for. The first hop has none before it, and takes w + c.
+    """
+    levels = topology.intra_node, topology.inter_node
+    alphas, wires = ([of(level, round_) for level in levels] for of in (topology.alpha_s, topology.wire_alpha_s))
+    if not entry or all(smallest(-one) >= 0 for one in wires):
+        return HopLatency(0.0, *alphas)
+    bytes_s: list[Number] = [0.0, 0.0]
+    for tally in entry:
+        inflated = _inflated(topology, round_, tally, chunk_bytes)
+        taken_s = largest(*(size / topology.rate(kind) for kind, size in inflated.items()))
+        bytes_s[tally.inter_node] = taken_s / tally.rounds
+    rest = [alpha_s - wire_s for alpha_s, wire_s in zip(alphas, wires, strict=True)]
+    used = {tally.inter_node for tally in entry}
+    first_s = largest(*(alphas[one] + bytes_s[one] for one in used))
+    later_s = largest(*(rest[one] + largest(wires[one], bytes_s[one]) for one in used))
+    waits = [largest(wire_s - sent_s, 0.0) for wire_s, sent_s in zip(wires, bytes_s, strict=True)]
+    return HopLatency(first_s - later_s, rest[0] + waits[0], rest[1] + waits[1])
 
 
 def launch_s(topology: Topology, schedule: Schedule) -> Number:
@@ -112,7 +158,7 @@ def lower_bound_s(topology: Topology, schedule: Schedule) -> float:
     algorithm whose latencies alone exceed the time of another algorithm need not be counted.
     """
     if schedule.protocol and schedule.rounds:
-        return pipelines.cost(topology, schedule).latency_s
+        return pipelines.least_latency_s(topology, schedule)
     alphas = topology.intra_node.alpha_s, topology.inter_node.alpha_s
     total_s = launch_s(topology, schedule)
     for round_ in schedule.rounds:
@@ -195,7 +241,7 @@ def _chunks_out_of_busiest(schedule: Schedule) -> int:
 
 def _pipeline_phases(topology: Topology, schedule: Schedule, chunk_bytes: float) -> tuple[Phase, ...]:
     """Return the one phase of a pipeline, whose links all carry bytes at once."""
-    cost = pipelines.cost(topology, schedule)
+    cost = pipelines.cost(topology, schedule, chunk_bytes * schedule.num_chunks)
     wire = {kind: number * chunk_bytes for kind, number in pipelines.most_chunks(schedule, topology.nodes_per_leaf)}
     inflated = {kind: size * cost.inflation(kind) for kind, size in wire.items()}
     return ((LevelLoad(cost.latency_s, inflated, wire),),)
@@ -316,23 +362,32 @@ def _tally_one(
     )
 
 
-def _level_load(
-    topology: Topology, round_: Round, tally: _Tally, entry: tuple[_Tally, ...], chunk_bytes: float
+def _phase(topology: Topology, round_: Round, entry: tuple[_Tally, ...], chunk_bytes: float) -> Phase:
+    hops = _hop_latency(topology, round_, entry, chunk_bytes)
+    return tuple(_level_load(topology, round_, tally, entry, chunk_bytes, hops) for tally in entry)
+
+
+def _level_load(  # noqa: PLR0913, PLR0917 - a round on one level
+    topology: Topology, round_: Round, tally: _Tally, entry: tuple[_Tally, ...], chunk_bytes: float, hops: HopLatency
 ) -> LevelLoad:
-    level = topology.inter_node if tally.inter_node else topology.intra_node
     posting_s = topology.posting_s(max(one.posts for one in entry), at_once=tally.at_once)
-    efficiency = send_efficiency(topology, level, tally.chunks_per_send * chunk_bytes, at_once=tally.at_once)
-    wire = {kind: number * chunk_bytes for kind, number in tally.chunks}
     return LevelLoad(
-        posting_s + tally.rounds * topology.alpha_s(level, round_),
-        {kind: size / efficiency for kind, size in wire.items()},
-        wire,
+        posting_s + hops.fill_s + tally.rounds * (hops.inter_node if tally.inter_node else hops.intra_node),
+        _inflated(topology, round_, tally, chunk_bytes),
+        {kind: number * chunk_bytes for kind, number in tally.chunks},
         tally.rounds,
+        hops.fill_s,
     )
 
 
-def send_efficiency(topology: Topology, level: Level, send_bytes: float, *, at_once: bool) -> Number:
+def _inflated(topology: Topology, round_: Round, tally: _Tally, chunk_bytes: float) -> dict[LinkKind, Number]:
+    level = topology.inter_node if tally.inter_node else topology.intra_node
+    efficiency = send_efficiency(topology, level, tally.chunks_per_send * chunk_bytes, round_)
+    return {kind: number * chunk_bytes / efficiency for kind, number in tally.chunks}
+
+
+def send_efficiency(topology: Topology, level: Level, send_bytes: float, round_: Round) -> Number:
     """Return the fraction of the bandwidth that a send reaches; sends to many peers at once reach less of a NIC."""
     # Incast and congestion are of the network between nodes: NVLink and PCIe keep their rate.
-    many = topology.all_to_all_efficiency if at_once and level is topology.inter_node else 1.0
-    return level.efficiency(send_bytes) * many
+    many = topology.all_to_all_efficiency if round_.at_once and level is topology.inter_node else 1.0
+    return level.efficiency(send_bytes, is_whole=round_.is_whole) * many

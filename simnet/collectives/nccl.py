@@ -22,15 +22,20 @@ def choose(topology: Topology, costs: NcclCosts, message_bytes: float, group: Gr
     """Return the fastest all-reduce of a group, by default all ranks, for a message by the closed form alone."""
     group = group or topology.group("world")
     if topology.lanes:
-        return any_of(variants(group))
+        return any_of(variants(group, costs))
     found = _fastest(topology, costs, nccl_model.known_candidates, group, message_bytes)
     return all_reduce(group, found.algorithm, found.protocol)
 
 
-def variants(group: Group) -> tuple[Schedule, ...]:
-    """Return every algorithm in every protocol; trees run only across nodes."""
+def variants(group: Group, costs: NcclCosts | None = None) -> tuple[Schedule, ...]:
+    """Return every algorithm in every protocol; trees run only across nodes, through NVSwitches where the costs say."""
     names: tuple[Algorithm, ...] = ("ring", "tree") if group.nodes > 1 else ("ring",)
-    return tuple(all_reduce(group, algorithm, protocol) for algorithm in names for protocol in PROTOCOLS)
+    found = tuple(all_reduce(group, algorithm, protocol) for algorithm in names for protocol in PROTOCOLS)
+    if costs is None:
+        return found
+    if group.nodes > 1 and nccl_model.has_nvls(costs, group.members_per_node):
+        found = (*found, all_reduce(group, "nvls_tree", "Simple"))
+    return tuple(one for one in found if one.protocol and costs.allows(one.algorithm, one.protocol))
 
 
 @lru_cache(maxsize=16_384)
@@ -43,7 +48,7 @@ def all_reduce(group: Group, algorithm: Algorithm, protocol: Protocol) -> Schedu
     if algorithm == "ring":
         return replace(ring.all_reduce(group), protocol=protocol)
     # As one stream the tree has no rounds that wait for their busiest node: the folded time is the time itself.
-    return replace(tree.all_reduce(group), protocol=protocol, folded_is_upper_bound=False)
+    return replace(tree.all_reduce(group), algorithm=algorithm, protocol=protocol, folded_is_upper_bound=False)
 
 
 def choose_all_gather(topology: Topology, group: Group, message_bytes: float) -> Schedule:
@@ -64,7 +69,7 @@ def _half_ring(topology: Topology, half: Schedule, message_bytes: float) -> Sche
     if costs is None or not costs.holds_for(group.nodes) or not half.rounds:
         return half
     if topology.lanes:
-        return any_of([_in_protocol(half, one) for one in PROTOCOLS])
+        return any_of([_in_protocol(half, one) for one in PROTOCOLS if costs.allows("ring", one)])
     found = _fastest(topology, costs, nccl_model.gather_candidates, group, message_bytes)
     return _in_protocol(half, found.protocol)
 
@@ -75,7 +80,7 @@ def choose_broadcast(topology: Topology, group: Group, message_bytes: float, way
     if costs is None or not costs.holds_for(group.nodes) or not passed_on.rounds:
         return None
     if topology.lanes:
-        return any_of([_counted_in_full(passed_on, one) for one in PROTOCOLS])
+        return any_of([_counted_in_full(passed_on, one) for one in PROTOCOLS if costs.allows("ring", one)])
     found = _fastest(topology, costs, nccl_model.broadcast_candidates, group, message_bytes)
     return _counted_in_full(passed_on, found.protocol)
 
@@ -91,6 +96,7 @@ def _fastest(
         candidates(costs, group.nodes, group.members_per_node),
         nccl_model.rates(costs, topology.intra_node.bytes_per_s, topology.inter_node.bytes_per_s),
         message_bytes * rails_per_node(group),
+        topology.nccl_added_s,
     )
 
 

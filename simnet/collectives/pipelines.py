@@ -15,6 +15,7 @@ from simnet.cluster.schedule import Group, Schedule
 from simnet.cluster.topology import Topology, path
 from simnet.collectives.representatives import busiest, representatives
 from simnet.core.errors import SimnetError
+from simnet.core.lanes import least
 
 PORTS = ("port_tx", "port_rx")
 
@@ -23,7 +24,7 @@ class PipelineCost(NamedTuple):
     """What a schedule with a protocol takes: one latency, and factors on the bytes that it sends over links.
 
     Attributes:
-        latency_s: time of a message of no bytes [s].
+        latency_s: what of the time its bytes do not take [s].
         intra_node: factor on bytes over the ports of ranks, by which the nominal rate gives the real time.
         inter_node: the same of NICs and uplinks.
     """
@@ -37,8 +38,8 @@ class PipelineCost(NamedTuple):
         return self.intra_node if kind in PORTS else self.inter_node
 
 
-def cost(topology: Topology, schedule: Schedule) -> PipelineCost:
-    """Return what a schedule with a protocol takes, from the costs of NCCL.
+def cost(topology: Topology, schedule: Schedule, message_bytes: float) -> PipelineCost:
+    """Return what a schedule with a protocol takes of a message, from the costs of NCCL.
 
     Raises:
         SimnetError: the calibration holds no such costs.
@@ -53,18 +54,34 @@ def cost(topology: Topology, schedule: Schedule) -> PipelineCost:
         costs, schedule.collective, schedule.algorithm, schedule.protocol, group.nodes, group.members_per_node
     )
     most = dict(most_chunks(schedule, topology.nodes_per_leaf))
-    in_node, between = nccl_model.efficiencies(costs)
+    nominal = topology.intra_node.bytes_per_s, topology.inter_node.bytes_per_s
+    at = nccl_model.rates(costs, *nominal)
+    rails = rails_per_node(group)
+    slower = costs.factor(message_bytes * rails)
 
     # The closed form says what the busiest link carries as if at full rate; the schedule says what it really carries.
     def factor(carried: float, kind: LinkKind, efficiency: float) -> float:
-        return carried * schedule.num_chunks / most[kind] / efficiency if kind in most else 1.0
+        return slower * carried * schedule.num_chunks / most[kind] / efficiency if kind in most else 1.0
 
+    # Of a message of no bytes all hops count, as its factor does.
+    latency_s = nccl_model.latency_s(found, at, message_bytes * rails, topology.nccl_added_s)
     return PipelineCost(
-        found.latency_s,
-        factor(found.intra_bytes, "port_tx", in_node),
+        slower * latency_s,
+        factor(found.intra_bytes, "port_tx", at.in_node(found.limit) / nominal[0]),
         # The closed form knows one group; the NICs of a node carry what all of its rails send.
-        factor(found.inter_bytes * rails_per_node(group), "nic_tx", between),
+        factor(found.inter_bytes * rails, "nic_tx", at.inter_node / nominal[1]),
     )
+
+
+def least_latency_s(topology: Topology, schedule: Schedule) -> float:
+    """Return what a schedule with a protocol takes at least, whatever its message [s].
+
+    Hops that hide behind bytes take no more time than these: a message of no bytes takes the least.
+    """
+    costs = topology.nccl
+    assert costs is not None
+    plain_s = cost(topology, schedule, 0.0).latency_s / costs.below_1_mib
+    return plain_s * least(costs.below_1_mib, costs.below_16_mib, costs.from_16_mib)
 
 
 def added_latency_s(schedule: Schedule, added_s: Collection[float]) -> float:
@@ -79,7 +96,7 @@ def added_latency_s(schedule: Schedule, added_s: Collection[float]) -> float:
     nodes = schedule.group.nodes
     passes = 2 if schedule.collective == "all_reduce" else 1
     in_a_row = sum(added_s)
-    if schedule.algorithm == "tree":
+    if schedule.algorithm in {"tree", "nvls_tree"}:
         in_a_row = min(in_a_row, 2 * math.ceil(math.log2(max(nodes, 2))) * max(added_s, default=0.0))
     return passes * in_a_row
 

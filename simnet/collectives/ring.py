@@ -1,6 +1,8 @@
 """Ring reduce-scatter, all-gather and all-reduce: every rank sends one chunk a round to its next neighbour.
 
 Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.
+Differs: a slice is passed on before its chunk is complete, in all three alike, since NCCL builds them of the same
+primitives (src/device/all_reduce.h, all_gather.h and reduce_scatter.h: recvReduceSend, recvCopySend).
 """
 
 from collections.abc import Callable
@@ -77,6 +79,7 @@ def _rounds(group: Group, chunks_of: ChunksOf, *, reduce: bool) -> tuple[Round, 
             crossing_fraction=crossing,
             inter_node=None if group.is_mixed else group.nodes > 1,
             same_pairs=True,
+            passes_on=True,
         ),
     )
 
@@ -116,7 +119,7 @@ def hop(group: Group) -> Schedule:
         return _schedule("send_recv", group, ())
     crossing = 1 / group.members_per_node if group.nodes > 1 else None
     inter_node = None if group.is_mixed else group.nodes > 1
-    one = Round(repeat=1, sends=WholeSends(group), crossing_fraction=crossing, inter_node=inter_node)
+    one = Round(repeat=1, sends=WholeSends(group), crossing_fraction=crossing, inter_node=inter_node, is_whole=True)
     return replace(_schedule("send_recv", group, (one,)), num_chunks=1)
 
 

@@ -16,6 +16,7 @@ Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Shape = Annotated[tuple[Count, ...], Meta(max_length=8)]
 Factor = Annotated[float, Meta(ge=1.0, le=1000.0)]
 Fraction = Annotated[float, Meta(ge=1e-6, le=1.0)]
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 MAX_SPREAD = 1000.0
 Spread = Annotated[float, Meta(gt=0.0, le=MAX_SPREAD)]
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]

@@ -61,6 +61,7 @@ class CollectiveTimes:
 
     Attributes:
         operation: the collective.
+        stretch: how many times as long as usual it takes.
     """
 
     def __init__(self, operation: Communicate, topology: Topology, changes: Changes, stretch: float) -> None:
@@ -68,7 +69,7 @@ class CollectiveTimes:
         self.operation = operation
         self._topology = topology
         self._changes = changes
-        self._stretch = stretch
+        self.stretch = stretch
         self._begun_s = math.inf, -math.inf  # when the first group began, and when the last one did
         # By how much it may be off, by what makes it so: counted once, in however many parts its groups begin.
         self._off_s: dict[tuple[str, float], float] = {}
@@ -88,11 +89,6 @@ class CollectiveTimes:
         return off_s + apart_s + hidden_s
 
     @property
-    def stretch(self) -> float:
-        """How many times as long as usual it takes."""
-        return self._stretch
-
-    @property
     def can_be_followed(self) -> bool:
         """Tell whether it sends between nodes, on links that do not change."""
         schedule, topology = self.operation.schedule, self._topology
@@ -105,9 +101,11 @@ class CollectiveTimes:
 
     @property
     def are_even(self) -> bool:
-        """Tell whether rails that begin together end together, since their links are as they always are."""
+        """Tell whether rails that begin together end together, over all nodes on links as they always are."""
         schedule, links = self.operation.schedule, links_since(self._topology, 0.0)
-        return not schedule.protocol and links.are_usual_between_nodes and _ends_together(self._topology, schedule)
+        is_over_all = schedule.group.nodes == self._topology.num_nodes
+        is_usual = links.are_usual_between_nodes and _ends_together(self._topology, schedule)
+        return is_over_all and not schedule.protocol and is_usual
 
     def ends_s(
         self, groups: "IntArray", starts_s: "FloatArray", computing_s: "FloatArray | None" = None
@@ -136,7 +134,7 @@ class CollectiveTimes:
 
         of_ranks = np.empty(groups.size)
         of_ranks[groups] = starts_s[:, None]
-        begun = every_send.Begun(self.operation.schedule, self.operation.message_bytes, of_ranks, self._stretch)
+        begun = every_send.Begun(self.operation.schedule, self.operation.message_bytes, of_ranks, self.stretch)
         return every_send.ends_s(self._topology, [begun], since_s)[0][groups]
 
     def _across_changes(self, groups: "IntArray", starts_s: "FloatArray", slowed: "FloatArray | float") -> "FloatArray":
@@ -164,8 +162,8 @@ class CollectiveTimes:
         operation = self.operation
         seconds, off_s = rank_times(self._topology, operation.schedule, operation.message_bytes, since_s)
         if off_s:
-            self._note_error(("links are uneven", since_s), self._stretch * off_s)
-        return self._stretch * (seconds if isinstance(seconds, float) else seconds[groups])
+            self._note_error(("links are uneven", since_s), self.stretch * off_s)
+        return self.stretch * (seconds if isinstance(seconds, float) else seconds[groups])
 
     def _note_error(self, why: tuple[str, float], by_s: float) -> None:
         self._off_s[why] = max(self._off_s.get(why, 0.0), by_s)
@@ -390,7 +388,7 @@ def _of_groups(group: Group, values: "FloatArray", combine: np.ufunc) -> "FloatA
 def _pipeline(links: UnevenLinks, schedule: Schedule, message_bytes: float) -> _Wire:
     """Return the times of a pipeline: all links of a group carry its bytes at the pace of the most loaded one."""
     topology, group = links.topology, schedule.group
-    cost = pipelines.cost(without_faults(topology), schedule)
+    cost = pipelines.cost(without_faults(topology), schedule, message_bytes)
     chunk_bytes = message_bytes / schedule.num_chunks
     seconds = np.zeros(topology.world_size)
     sent = _links_by_rank(schedule, topology.nodes_per_leaf)

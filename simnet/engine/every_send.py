@@ -13,6 +13,7 @@ from simnet.cluster.hardware import LinkId, LinkKind
 from simnet.cluster.schedule import Round, Schedule, Send
 from simnet.cluster.topology import Topology, around, touched
 from simnet.collectives import link_loads, pipelines
+from simnet.collectives.link_loads import HopLatency
 from simnet.engine.links import Network
 
 if TYPE_CHECKING:
@@ -242,6 +243,7 @@ class _Call:
         self._complete: dict[int, simpy.Event] = {}
         self._exchanges: dict[tuple[int, int], _RoundInFlight] = {}
         self._pipelines: dict[int, simpy.Event] = {}
+        self._hop_latencies: dict[int, HopLatency] = {}
         self.ranks_left = topology.world_size
         self._adds_latency = topology.adds_latency
 
@@ -265,7 +267,8 @@ class _Call:
         return self._pipelines[group]
 
     def _flow(self, group: int) -> Generator[simpy.Event]:
-        schedule, cost = self._schedule, pipelines.cost(self.topology, self._schedule)
+        schedule = self._schedule
+        cost = pipelines.cost(self.topology, schedule, self._chunk_bytes * schedule.num_chunks)
         ranks = [schedule.group.rank_at(group, position) for position in range(schedule.group.size)]
         chunks = pipelines.count_chunks(schedule, ranks, self.topology.nodes_per_leaf)
         added_s = [around(self.topology, link).added_latency_s((link,), self._env.now) for link in chunks]
@@ -286,7 +289,7 @@ class _Call:
         exchange.ranks_left -= 1
         if not exchange.ranks_left:
             del self._exchanges[key]
-        self._post(rank, exchange, self._schedule.rounds[number])
+        self._post(rank, exchange, number, is_first=not indices.start)
         return exchange.done[rank]
 
     def _open(self, round_: Round, indices: range) -> _RoundInFlight:
@@ -294,13 +297,14 @@ class _Call:
         sends = tuple(tuple(s for index in indices for s in round_.sends(rank, index)) for rank in ranks)
         return _RoundInFlight(self._env, sends)
 
-    def _post(self, rank: int, exchange: _RoundInFlight, round_: Round) -> None:
-        mine = exchange.sends[rank]
+    def _post(self, rank: int, exchange: _RoundInFlight, number: int, *, is_first: bool) -> None:
+        mine, round_ = exchange.sends[rank], self._schedule.rounds[number]
         posting_s = self.topology.posting_s(len(mine), at_once=round_.at_once)
-        together: dict[float, list[Send]] = {}
+        hops, together = self._hops(number), dict[float, list[Send]]()
         for send in mine:
-            level = self.topology.level(rank, send.dst)
-            latency_s = posting_s + self.topology.alpha_s(level, round_)
+            leaves_node = self.topology.level(rank, send.dst) is self.topology.inter_node
+            latency_s = posting_s + (hops.inter_node if leaves_node else hops.intra_node)
+            latency_s += hops.fill_s if is_first else 0.0
             if self._adds_latency:
                 path = self.topology.path(rank, send.dst)
                 latency_s += sum(around(self.topology, link).added_latency_s((link,), self._env.now) for link in path)
@@ -308,13 +312,19 @@ class _Call:
         # Sends of one latency start together; a rank posts all of them before any starts.
         for latency_s, same in together.items():
             start = self._env.timeout(latency_s * self._stretch)
-            _then(start, partial(self._start, rank, same, exchange, at_once=round_.at_once))
+            _then(start, partial(self._start, rank, same, exchange, round_))
 
-    def _start(self, rank: int, sends: list[Send], exchange: _RoundInFlight, *, at_once: bool) -> None:
+    def _hops(self, number: int) -> HopLatency:
+        if number not in self._hop_latencies:
+            found = link_loads.hop_latency(self.topology, self._schedule, number, self._chunk_bytes)
+            self._hop_latencies[number] = found
+        return self._hop_latencies[number]
+
+    def _start(self, rank: int, sends: list[Send], exchange: _RoundInFlight, round_: Round) -> None:
         for send in sends:
             level = self.topology.level(rank, send.dst)
             size = send.width * self._chunk_bytes
-            inflated = size * self._stretch / link_loads.send_efficiency(self.topology, level, size, at_once=at_once)
+            inflated = size * self._stretch / link_loads.send_efficiency(self.topology, level, size, round_)
             # An inefficient send holds its links as long as more bytes at the nominal rate would.
             done = self._network.transfer(dict.fromkeys(self.topology.path(rank, send.dst), inflated))
             _then(done, partial(self._delivered, rank, send.dst, exchange))

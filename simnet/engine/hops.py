@@ -15,6 +15,7 @@ from simnet.cluster.hardware import LinkKind
 from simnet.cluster.schedule import Round, Schedule
 from simnet.cluster.topology import Topology
 from simnet.collectives import link_loads
+from simnet.collectives.link_loads import HopLatency
 from simnet.engine.uneven_links import UnevenLinks
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Hops(NamedTuple):
 
     Attributes:
         round_: whose they are.
+        numbers: of the rounds that begin with them.
         times: repetitions in a row.
         src: rank that sends, of each send.
         dst: rank that receives it.
@@ -40,6 +42,7 @@ class Hops(NamedTuple):
     """
 
     round_: Round
+    numbers: tuple[int, ...]
     times: int
     src: "IntArray"
     dst: "IntArray"
@@ -63,15 +66,17 @@ def hops_of(schedule: Schedule) -> tuple[Hops, ...]:
     world = schedule.group.num_nodes * schedule.group.ranks_per_node
     found: list[Hops] = []
     seen = 0
-    for round_ in schedule.rounds:
+    for number, round_ in enumerate(schedule.rounds):
         indices = range(1) if round_.same_pairs else range(round_.repeat)
         seen += world * len(indices)
         if seen > link_loads.MOST_FOLLOWED:
             raise TooManySendsError
         for index in indices:
             one = _hops(round_, index, world, round_.repeat if round_.same_pairs else 1)
+            one = one._replace(numbers=() if index else (number,))
             if found and _are_equal(found[-1], one):
-                found[-1] = found[-1]._replace(times=found[-1].times + one.times)
+                last = found[-1]
+                found[-1] = last._replace(times=last.times + one.times, numbers=last.numbers + one.numbers)
             elif len(one.src):
                 found.append(one)
     return tuple(_with_rings(one) for one in found)
@@ -93,7 +98,7 @@ def _hops(round_: Round, index: int, world: int, times: int) -> Hops:
     if len(sends) == world and len(set(dst)) == world and (posts == 1).all():
         before = np.empty(world, dtype=int)
         before[dst] = src
-    return Hops(round_, times, src, dst, width, posts, before, None)
+    return Hops(round_, (), times, src, dst, width, posts, before, None)
 
 
 def _rings(before: "IntArray") -> "IntArray | None":
@@ -115,6 +120,7 @@ def _rings(before: "IntArray") -> "IntArray | None":
 def _are_equal(one: Hops, other: Hops) -> bool:
     return (
         one.round_.crossing_fraction == other.round_.crossing_fraction
+        and one.round_.passes_on == other.round_.passes_on
         and len(one.src) == len(other.src)
         and all((a == b).all() for a, b in ((one.src, other.src), (one.dst, other.dst), (one.width, other.width)))
     )
@@ -132,10 +138,13 @@ def run(links: UnevenLinks, schedule: Schedule, message_bytes: float) -> tuple["
     topology = links.topology
     now = np.zeros(topology.world_size)
     is_exact, on_levels = True, dict[bool, Hops]()
+    chunk_bytes = message_bytes / schedule.num_chunks
     for hops in hops_of(schedule):
-        cost = _HopCost(links, hops, message_bytes / schedule.num_chunks)
+        cost = _HopCost(links, hops, chunk_bytes, schedule)
         is_exact = is_exact and cost.shares_evenly(now) and _keeps_links(topology, hops, on_levels, now)
-        now = _advance(now, hops, cost.seconds)
+        # What each round pays once moves all ranks alike, whenever that is.
+        fills_s = sum(link_loads.hop_latency(topology, schedule, number, chunk_bytes).fill_s for number in hops.numbers)
+        now = _advance(now + fills_s, hops, cost.seconds)
     return now, is_exact
 
 
@@ -165,7 +174,7 @@ class _HopCost:
         seconds: of each send, latency included.
     """
 
-    def __init__(self, links: UnevenLinks, hops: Hops, chunk_bytes: float) -> None:
+    def __init__(self, links: UnevenLinks, hops: Hops, chunk_bytes: float, schedule: Schedule) -> None:
         topology, self._hops = links.topology, hops
         per_node = topology.ranks_per_node
         nodes = hops.src // per_node, hops.dst // per_node
@@ -182,7 +191,8 @@ class _HopCost:
             ("leaf_down", crosses, leaves[1]),
         )
         rate = np.full(len(hops.src), np.inf)
-        latency = self._latency_s(topology)
+        number = schedule.rounds.index(hops.round_)
+        latency = self._latency_s(topology, link_loads.hop_latency(topology, schedule, number, chunk_bytes))
         self._most_on_a_link = 1
         for kind, mask, place in self._loaded:
             if mask.any():
@@ -194,9 +204,9 @@ class _HopCost:
         self._rate = rate
         self.seconds = latency + self._inflated / rate
 
-    def _latency_s(self, topology: Topology) -> "FloatArray":
+    def _latency_s(self, topology: Topology, latency: HopLatency) -> "FloatArray":
         hops = self._hops
-        inside, between = (topology.alpha_s(one, hops.round_) for one in (topology.intra_node, topology.inter_node))
+        inside, between = latency.intra_node, latency.inter_node
         posting = {n: topology.posting_s(int(n), at_once=False) for n in _distinct(hops.posts)}
         found = np.where(self._between, between, inside)
         for number, posting_s in posting.items():
@@ -208,7 +218,7 @@ class _HopCost:
         for width in _distinct(self._hops.width):
             for is_between, level in ((False, topology.intra_node), (True, topology.inter_node)):
                 size = float(width) * chunk_bytes
-                efficiency = link_loads.send_efficiency(topology, level, size, at_once=False)
+                efficiency = link_loads.send_efficiency(topology, level, size, self._hops.round_)
                 found[(self._hops.width == width) & (self._between == is_between)] = size / efficiency
         return found
 

@@ -20,6 +20,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from simnet.cluster.hardware import Calibration
+from simnet.cluster.nccl_costs import BETWEEN_CLUSTERS
 from simnet.core import files, schema
 from simnet.core.bounded_types import Intervals
 from simnet.core.errors import SimnetError, did_you_mean
@@ -44,7 +45,7 @@ LEAST_EFFECT = 0.01
 """Relative change of a result below which nobody asks what caused it."""
 COMPUTE = ("forward", "backward")
 """What the key "compute" of a workload with times stands for."""
-FREE_FACTORS = ("compute_factor",)
+FREE_FACTORS = ("compute_factor", *BETWEEN_CLUSTERS)
 """Numbers that may lie on both sides of 1; of all others, one below 1 is a fraction, and stays one."""
 ERROR_FILE = ("published", "model_error.toml")
 Spread = Annotated[float, Meta(ge=1.0, le=1000.0)]
@@ -106,7 +107,11 @@ def plain_scenario(given: Scenario) -> Scenario:
     workload, found = given.workload, training_step.compute_interval(given.workload, given.cluster)
     if found is not None and "compute" not in workload.intervals:
         workload = replace(workload, intervals={**workload.intervals, "compute": found})
-    return replace(given, calibration=given.calibration.at_nodes(given.cluster.num_nodes), workload=workload)
+    calibration = given.calibration.at_nodes(given.cluster.num_nodes)
+    if calibration.is_of_another_nccl(given.cluster):
+        between = {f"nccl.{key}": ends for key, ends in BETWEEN_CLUSTERS.items()}
+        calibration = replace(calibration, intervals=calibration.intervals | between)
+    return replace(given, calibration=calibration, workload=workload)
 
 
 def has_intervals(given: Scenario) -> bool:

@@ -7,7 +7,7 @@ NCCL's tuner does, which does not know its own error.
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from simnet.cluster.hardware import Calibration
 from simnet.cluster.topology import Topology, lanes_of
 from simnet.collectives import link_loads, pace
 from simnet.core.errors import SimnetError
-from simnet.core.lanes import Number, UnlikeLanesError, stacked
+from simnet.core.lanes import Number, UnlikeLanesError, least, stacked
 from simnet.core.registry import is_foreign
 from simnet.engine import recurrence
 from simnet.engine.recurrence import Price, PricedStep, Steps, TwoStreams
@@ -29,6 +29,8 @@ from simnet.workload.kernel_cost import KernelCost
 
 NO_TIME = 0
 """Number of the price of what takes no time."""
+PAUSE_S = 0.07
+"""A pause of a host. Source: torchtitan logs collections of garbage of 0.06 to 0.08 s (pull request 1287)."""
 LEAST_LANES = 4
 """From as many on one pass over arrays takes less time than one pass each."""
 
@@ -82,6 +84,11 @@ class LaneNumbers:
     def times(self) -> tuple[Number, ...]:
         """All their compute, as of one."""
         return stacked([one.times for one in self.lanes])
+
+    @cached_property
+    def pause_s(self) -> Number:
+        """All their pauses of hosts, as of one."""
+        return stacked([one.step.host_pause_s for one in self.lanes])
 
     @cached_property
     def slowdown(self) -> Number:
@@ -169,6 +176,21 @@ class _ComputePart(NamedTuple):
     is_update: bool
 
 
+class _HostPauses(NamedTuple):
+    """The wait of a program for hosts that pause before any of so many messages."""
+
+    messages: int
+
+    def seconds(self, mean_s: Number, num_ranks: int) -> Number:
+        """Return the wait [s] for ranks whose hosts pause for so long in a step each, on average [s].
+
+        Pauses before the same message overlap, others add up: of L seconds each, before K messages, by P ranks that
+        pause L q = mean_s of a step, they take K L (1 - (1 - q / K) ** P).
+        """
+        most_s = self.messages * PAUSE_S
+        return most_s * (1 - (1 - least(mean_s / most_s, 1.0)) ** num_ranks)
+
+
 class StrategyPlan:
     """A strategy's program on a scenario, its operations numbered by what they take.
 
@@ -187,17 +209,19 @@ class StrategyPlan:
         self.is_fixed = is_fixed(strategy)
         self._costs = kernel_costs_of(program.kernels)
         self._numbers: dict[object, int] = {None: NO_TIME}
-        self._priced: list[Communicate | Kernel | _ComputePart] = []
+        self._priced: list[Communicate | Kernel | _ComputePart | _HostPauses] = []
         self.steps: Steps = tuple(tuple(map(self._step, stream)) for stream in program.streams)
         self.inner = StrategyPlan(strategy, program.inner.program) if program.inner else None
 
     def _step(self, operation: Operation) -> PricedStep:
         key: object
-        part: Communicate | Kernel | _ComputePart
+        part: Communicate | Kernel | _ComputePart | _HostPauses
         if isinstance(operation, Communicate):
             part, key = operation, (operation.schedule, operation.message_bytes) if operation.schedule.rounds else None
         elif isinstance(operation, Kernel):
             part, key = operation, (operation.name, operation.num_elements, operation.num_vectors)
+        elif operation.part == "wait" and self.strategy.waits_for_hosts:
+            key = part = _HostPauses(_num_messages(self.program))
         else:
             seconds = operation.seconds
             of_times = seconds.parts if isinstance(seconds, _Mixed) else (0.0, 0.0, 0.0, 0.0, seconds)
@@ -221,13 +245,20 @@ class StrategyPlan:
     def prices(self, at: PlanNumbers) -> list[Price]:
         """Return the seconds of every distinct part."""
         moved = updates_parameters(self._costs, at.calibration)
-        return self._prices(at.times, at.topology, lambda one: self._kernel_s(one, at.calibration), moved=moved)
+        kernel_s = partial(self._kernel_s, calibration=at.calibration)
+        return self._prices(at.times, at.step.host_pause_s, at.topology, kernel_s, moved=moved)
 
     def _kernel_s(self, kernel: Kernel, calibration: Calibration) -> float:
         return self._costs[kernel.name].seconds(calibration, kernel.num_elements, kernel.num_vectors)
 
     def _prices(
-        self, times: Sequence[Number], topology: Topology, kernel_s: Callable[[Kernel], Number], *, moved: bool
+        self,
+        times: Sequence[Number],
+        pause_s: Number,
+        topology: Topology,
+        kernel_s: Callable[[Kernel], Number],
+        *,
+        moved: bool,
     ) -> list[Price]:
         found: list[Price] = [0.0]
         for one in self._priced:
@@ -235,6 +266,8 @@ class StrategyPlan:
                 found.append(pace.price(topology, one.schedule, one.message_bytes, is_alone=self.are_apart))
             elif isinstance(one, Kernel):
                 found.append(kernel_s(one))
+            elif isinstance(one, _HostPauses):
+                found.append(one.seconds(pause_s, topology.world_size))
             else:
                 parts = () if one.is_update and moved else one.parts
                 found.append(sum((of_it * time_s for of_it, time_s in zip(parts, times, strict=False) if of_it), 0.0))
@@ -285,7 +318,7 @@ class StrategyPlan:
 
         try:
             moved = updates_parameters(self._costs, at.calibrations[0])
-            return self._prices(at.times, at.topology, kernel_s, moved=moved)
+            return self._prices(at.times, at.pause_s, at.topology, kernel_s, moved=moved)
         except UnlikeLanesError:
             return None
 
@@ -405,6 +438,10 @@ def updates_parameters(costs: Mapping[str, KernelCost], calibration: Calibration
     return bool(updating) and all(cost.is_known(calibration) for cost in updating)
 
 
+def _num_messages(program: Program) -> int:
+    return sum(1 for one in program.collectives if one.schedule.rounds)
+
+
 def program_of(strategy: Strategy, step: training_step.Step, topology: Topology) -> Program:
     """Return the program of a strategy, whose times know what they are made of.
 
@@ -412,7 +449,12 @@ def program_of(strategy: Strategy, step: training_step.Step, topology: Topology)
         SimnetError: it cannot be made, or is none, as another package's may be.
     """
     if not is_foreign(type(strategy)):
-        return strategy.program(_with_parts(step), topology)
+        program = strategy.program(_with_parts(step), topology)
+        if not (strategy.waits_for_hosts and step.host_pause_s and _num_messages(program)):
+            return program
+        compute, *others = program.streams
+        waited = Compute(part="wait", name="host pauses", seconds=step.host_pause_s)  # a plan prices it
+        return replace(program, streams=((*compute, waited), *others))
     try:
         return check_program(strategy.program(step, topology))
     except SimnetError:

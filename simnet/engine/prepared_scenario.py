@@ -56,12 +56,16 @@ class PreparedScenario:
             self.check(strategy)
             # Whoever chooses an algorithm, as NCCL's tuner does, knows of no fault.
             usual = topologies.without_faults(self.topology_of(strategy))
-            self._plans[strategy] = StrategyPlan(strategy, program_of(strategy, self.step, usual))
+            self._plans[strategy] = StrategyPlan(strategy, program_of(strategy, self.step_of(strategy), usual))
         return self._plans[strategy]
 
     def numbers(self, strategy: Strategy) -> PlanNumbers:
         """Return what gives the parts of a strategy's plan their times."""
-        return PlanNumbers(self.step, self.topology_of(strategy), self.scenario.calibration)
+        return PlanNumbers(self.step_of(strategy), self.topology_of(strategy), self.scenario.calibration)
+
+    def step_of(self, strategy: Strategy) -> Step:
+        """Return the step as a strategy has it: some wait for the slowest rank."""
+        return self.step.of_slowest_rank if strategy.waits_for_hosts else self.step
 
     def check(self, strategy: Strategy) -> None:
         """Refuse a strategy that the cluster's GPU cannot run, where its data sheet is known.

@@ -21,7 +21,7 @@ from simnet.engine.random_factors import Variation, Varied
 from simnet.engine.recurrence import NEVER, SAME_TIME, MeetingRanks, OneRank, Price
 from simnet.engine.result import LateRank, RankWaits, Span
 from simnet.engine.shared_nics import SharedNics
-from simnet.engine.timeline import ITERATION_PARTS, Timeline, collectives_of, make_span, make_timeline
+from simnet.engine.timeline import PARTS_ON_GPU, Timeline, collectives_of, make_span, make_timeline
 from simnet.strategies.program import Communicate, Operation, OperationId
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ class _Iteration:
 
     def _forget(self) -> None:
         world = self._topology.world_size
-        self._busy_s = {part: np.zeros(world) for part in ITERATION_PARTS}
+        self._busy_s = {part: np.zeros(world) for part in PARTS_ON_GPU}
         self._comm_s, self._waits_s, self._held_s, self._last = (np.zeros(world) for _ in range(4))
         self._met_s = self._before_s.copy()
         self._times: dict[OperationId, CollectiveTimes] = {}
@@ -478,7 +478,7 @@ class StepSums:
     def __init__(self, world_size: int) -> None:
         self._times_s: list[float] = []
         self._ends_s: FloatArray = np.zeros(world_size)
-        self._busy_s = {part: np.zeros(world_size) for part in ITERATION_PARTS}
+        self._busy_s = {part: np.zeros(world_size) for part in PARTS_ON_GPU}
         self._comm_s, self._waits_s, self._held_s, self._last = (np.zeros(world_size) for _ in range(4))
         self._collectives = 0
         self._off_s = 0.0

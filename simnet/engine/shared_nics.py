@@ -179,9 +179,12 @@ def _rounds(times: CollectiveTimes, usual: Topology) -> Iterator[RailRound]:
     schedule, stretch = times.operation.schedule, times.stretch
     phases = link_loads.phases(usual, schedule, times.operation.message_bytes)
     loads = [load for (load,) in phases for _ in range(load.rounds)]
+    before = None
     for load, flows in zip(loads, _flows(schedule), strict=True):
         alone_s = load.transfer_s(usual) / rails_per_node(schedule.group)
-        yield RailRound(stretch * load.latency_s / load.rounds, stretch * alone_s / load.rounds, flows)
+        latency_s = (load.latency_s - load.fill_s) / load.rounds + (0.0 if load is before else load.fill_s)
+        yield RailRound(stretch * latency_s, stretch * alone_s / load.rounds, flows)
+        before = load
 
 
 def _launch_s(times: CollectiveTimes, usual: Topology) -> float:

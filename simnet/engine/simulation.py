@@ -7,7 +7,8 @@ import msgspec
 
 from simnet.cluster import availability
 from simnet.cluster.faults.windows import TimedFault
-from simnet.cluster.hardware import Calibration
+from simnet.cluster.hardware import Calibration, Cluster
+from simnet.cluster.nccl_costs import BETWEEN_CLUSTERS
 from simnet.collectives import algorithms
 from simnet.core.registry import tag_of
 from simnet.core.version import VERSION
@@ -164,25 +165,12 @@ def _notes(prepared: PreparedScenario) -> tuple[str, ...]:
     if cluster.faults:
         titles = ", ".join(dict.fromkeys(fault.title or tag_of(fault) for fault in cluster.faults))
         notes.append(f"the cluster has faults: {titles}")
-    if calibration.kind != "measured":
-        notes.append(f"{calibration.label} is {_of_kind(calibration.kind)}, not measured on this cluster")
+    notes += calibration_notes(cluster, calibration)
     if prepared.scenario.run.draws and not intervals.has_intervals(prepared.scenario):
         notes.append(
             f"{calibration.label} and the workload have no intervals of their own: those of the result "
             "hold the model's error alone"
         )
-    if calibration.gpu and cluster.gpu and calibration.gpu != cluster.gpu:
-        notes.append(
-            f"kernel times of {calibration.label} are those of {calibration.gpu}, the cluster has {cluster.gpu}"
-        )
-    for name, link, calibrated in (
-        ("inter_node", cluster.inter_node, calibration.inter_node),
-        ("intra_node", cluster.intra_node, calibration.intra_node),
-    ):
-        on = calibrated.measured_on
-        if on is not None and not math.isclose(on, link.bytes_per_s, rel_tol=0.01):
-            own = link.bytes_per_s.text()
-            notes.append(f"the efficiency of {name} links was measured on {on.text()}, not on the cluster's {own}")
     notes += dict.fromkeys(note for s in _run_strategies(prepared.scenario) for note in prepared.plan(s).program.notes)
     notes += _beyond_measured_nodes(cluster.num_nodes, calibration)
     notes += _beyond_nccl(prepared)
@@ -205,6 +193,32 @@ def _notes(prepared: PreparedScenario) -> tuple[str, ...]:
         for sentence in prepared.plan(s).timed_otherwise(calibration)
     }
     notes += [f"kernel {sentence}: measure again with the strategy's options" for sentence in sorted(others)]
+    return tuple(notes)
+
+
+def calibration_notes(cluster: Cluster, calibration: Calibration) -> tuple[str, ...]:
+    """Say how far a calibration is from a cluster: what it is, and on what GPU, links and cluster it was measured."""
+    notes = []
+    if calibration.kind != "measured":
+        notes.append(f"{calibration.label} is {_of_kind(calibration.kind)}, not measured on this cluster")
+    if calibration.gpu and cluster.gpu and calibration.gpu != cluster.gpu:
+        notes.append(
+            f"kernel times of {calibration.label} are those of {calibration.gpu}, the cluster has {cluster.gpu}"
+        )
+    for name, link, calibrated in (
+        ("inter_node", cluster.inter_node, calibration.inter_node),
+        ("intra_node", cluster.intra_node, calibration.intra_node),
+    ):
+        on = calibrated.measured_on
+        if on is not None and not math.isclose(on, link.bytes_per_s, rel_tol=0.01):
+            own = link.bytes_per_s.text()
+            notes.append(f"the efficiency of {name} links was measured on {on.text()}, not on the cluster's {own}")
+    if calibration.is_of_another_nccl(cluster):
+        low, high = BETWEEN_CLUSTERS["from_16_mib"]
+        notes.append(
+            f"NCCL's costs of {calibration.label} are those of another cluster: between clusters its times differ by "
+            f"{low:g} to {high:g} times from 16 MiB on, and more below; fit nccl-tests logs of yours"
+        )
     return tuple(notes)
 
 

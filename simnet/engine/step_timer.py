@@ -100,7 +100,7 @@ class StepLanes:
         self._base = base
         self._known: dict[Strategy, list[float]] = {}
         self._plans: dict[Strategy, StrategyPlan | None] = {}
-        self._numbers: dict[str | None, LaneNumbers] = {}
+        self._numbers: dict[tuple[str | None, bool], LaneNumbers] = {}
 
     def kernels(self, strategy: Strategy) -> frozenset[str]:
         """Return the kernels of an iteration, the same in each scenario.
@@ -156,7 +156,8 @@ class StepLanes:
     def _numbers_of(self, strategy: Strategy) -> LaneNumbers:
         """Return the numbers of each scenario, the same for all strategies but those that another library carries."""
         prepared = [one.prepared for one in self._timers]
-        carried = strategy.kind if prepared[0].scenario.calibration.library_of(strategy.kind) else None
+        library = strategy.kind if prepared[0].scenario.calibration.library_of(strategy.kind) else None
+        carried = library, strategy.waits_for_hosts
         if carried not in self._numbers:
             self._numbers[carried] = LaneNumbers([one.numbers(strategy) for one in prepared])
         return self._numbers[carried]
@@ -201,7 +202,9 @@ class StepLanes:
         """
         first = self._timers[0].prepared
         first.check(strategy)
-        plan = StrategyPlan(strategy, program_of(strategy, first.step, self._numbers_of(strategy).topology))
+        plan = StrategyPlan(
+            strategy, program_of(strategy, first.step_of(strategy), self._numbers_of(strategy).topology)
+        )
         every = [schedule for one in plan.collectives for schedule in one.schedule.alternatives or (one.schedule,)]
         if any(link_loads.is_upper_bound(first.topology, one) for one in every):
             raise UnlikeLanesError  # what is an upper bound in one lane may not be chosen in another

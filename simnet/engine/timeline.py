@@ -8,11 +8,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from simnet.engine.result import Breakdown, RankWaits, Span
-from simnet.strategies.program import Communicate, Compute, IterationPart, Operation, OperationId
+from simnet.strategies.program import Communicate, Compute, IterationPart, Operation, OperationId, Waiting
 
 TimedOperation = Compute | Communicate
 Streams = tuple[tuple[TimedOperation, ...], ...]
 ITERATION_PARTS = get_args(IterationPart)
+PARTS_ON_GPU = (*ITERATION_PARTS, *get_args(Waiting))
 
 
 class Timeline(Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from simnet.calibration.comparison import Comparison, mean_error, worst_row
-from simnet.calibration.fitted_part import FittedPart
+from simnet.calibration.fit import FittedPart
 from simnet.core.units import format_bytes, format_seconds
 from simnet.report.page import Page
 from simnet.report.table import Table
@@ -93,7 +93,12 @@ def step_times(trace: Trace, name: str) -> list[str]:
     lines = [f"{name}: {len(trace.steps)} steps of one rank, {where}; medians"]
     lines += [f"  {text:<26} {format_seconds(trace.median_s(field))}" for field, text in PHASES.items()]
     last = trace.steps[-1]
-    lines += [f"  {one.name}, {format_bytes(one.num_bytes)}: {format_seconds(one.seconds)}" for one in last.collectives]
+    for one in last.collectives:
+        sent = one.collective
+        assert sent is not None
+        size = format_bytes(sent.in_bytes or 0)
+        size = "of unknown size" if sent.in_bytes is None and sent.kind != "barrier" else size
+        lines.append(f"  {sent.name}, {size}: {format_seconds(one.end_s - one.start_s)}")
     return lines
 
 

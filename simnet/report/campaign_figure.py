@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
+from simnet.core.units import format_seconds
 from simnet.report import figure as looks
 from simnet.report.comparison_figure import STYLES
 from simnet.validation.training_steps import TrainedPoint
@@ -17,7 +18,7 @@ MBIT = 8 / 1e6
 
 def curves(points: Sequence[TrainedPoint], model: str) -> bytes:
     """Return the times of one model's steps over NIC bandwidth, a panel a layout, as PNG."""
-    layouts = list(dict.fromkeys(point.setting[1:3] for point in points))
+    layouts = list(dict.fromkeys(map(_place, points)))
     rows = -(-len(layouts) // COLUMNS)
     rates = sorted({point.setting[3] * MBIT for point in points})
     styles = dict(zip(sorted({point.series for point in points}), cycle(STYLES), strict=False))
@@ -26,9 +27,9 @@ def curves(points: Sequence[TrainedPoint], model: str) -> bytes:
         figure.suptitle(f"{model}: measured (markers) and predicted (lines, 90 % intervals)")
         grid = figure.subplots(rows, min(COLUMNS, len(layouts)), sharex=True, sharey=True, squeeze=False)
         panels = [axes for row in grid for axes in row]
-        for axes, (nodes, ranks) in zip(panels, layouts, strict=False):
-            _panel(axes, [point for point in points if point.setting[1:3] == (nodes, ranks)], styles)
-            axes.set_title(f"{nodes} nodes x {ranks}", fontweight="normal")
+        for axes, place in zip(panels, layouts, strict=False):
+            _panel(axes, [point for point in points if _place(point) == place], styles)
+            axes.set_title(place, fontweight="normal")
             axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
         for axes in panels[len(layouts) :]:
             axes.set_visible(False)
@@ -54,24 +55,29 @@ def variants(points: Sequence[TrainedPoint], model: str, systems: Mapping[str, S
         model: its name.
         systems: the strategies of each panel by its title.
     """
-    layouts = list(dict.fromkeys(point.setting[1:3] for point in points))
+    layouts = list(dict.fromkeys(map(_place, points)))
     rates = sorted({point.setting[3] * MBIT for point in points})
     with looks.styled():
         figure = looks.new(looks.PAGE_IN, 2.9 * len(layouts) + 0.4)
         figure.suptitle(f"{model}: measured (markers) and predicted (lines, 90 % intervals)")
         grid = figure.subplots(len(layouts), len(systems), sharex=True, sharey=True, squeeze=False)
-        for row, (nodes, ranks) in zip(grid, layouts, strict=True):
+        for row, place in zip(grid, layouts, strict=True):
             row[0].set_ylabel("time of a step [ms]")
             for axes, (title, names) in zip(row, systems.items(), strict=True):
-                there = [point for point in points if point.setting[1:3] == (nodes, ranks)]
+                there = [point for point in points if _place(point) == place]
                 _panel(axes, there, dict(zip(names, cycle(STYLES), strict=False)))
-                axes.set_title(f"{title}, {nodes} nodes x {ranks}", fontweight="normal")
+                axes.set_title(f"{title}, {place}", fontweight="normal")
                 axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
                 axes.set_xlabel("NIC of a node [Mbit/s]")
                 handles, labels = axes.get_legend_handles_labels()
                 shown = [label.removeprefix(f"{title} ") for label in labels]
                 axes.legend(handles, shown, loc="upper center", bbox_to_anchor=(0.5, -0.22))
         return looks.image(figure)
+
+
+def _place(point: TrainedPoint) -> str:
+    _, nodes, ranks, _, latency_s = point.setting
+    return f"{nodes} nodes x {ranks}" + (f", {format_seconds(latency_s)}" if latency_s else "")
 
 
 def _panel(axes: "Axes", points: Sequence[TrainedPoint], styles: dict[str, tuple[str, str]]) -> None:

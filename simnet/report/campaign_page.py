@@ -14,11 +14,10 @@ from simnet.report.measured_steps import comparison_cells, layout_text
 from simnet.report.page import Page
 from simnet.report.table import Table
 from simnet.report.validation import percent
-from simnet.validation import decisions, ranking
+from simnet.validation import decisions
 from simnet.validation.campaign_prediction import BOUND, CampaignResult, LayoutFit
-from simnet.validation.decisions import BandwidthSweep, Speedups, Winner
+from simnet.validation.decisions import BandwidthSweep, Speedups, StrategyPair, Winner
 from simnet.validation.lab.campaign import file_stem
-from simnet.validation.ranking import StrategyPair
 from simnet.validation.training_steps import Setting, TrainedPoint
 
 LEAST_SHARE = 0.1
@@ -96,11 +95,12 @@ def page(found: CampaignResult) -> str:
         "wrong": [winner for winner in won if not winner.is_right],
         "winners": _winners,
         "has_systems": bool(_systems(found)),
-        "ranking": _ranking(ranking.pairs(found.points)),
+        "ranking": _ranking(decisions.pairs(found.points)),
         "crossings": _crossings(
             decisions.bandwidth_sweeps(found.points, (*PAIRS, *_systems(found), *_variants(found)))
         ),
         "least_share": percent(LEAST_SHARE),
+        "latency": _latency(found),
         "bound": bound,
         "bound_places": _bound_places(bound),
         "fit_bound": percent(BOUND),
@@ -153,7 +153,7 @@ def _variants(found: CampaignResult) -> tuple[tuple[str, str], ...]:
 
 def _headlines(found: CampaignResult) -> list[str]:
     """Return the headline numbers, a line each."""
-    pairs = ranking.pairs(found.points)
+    pairs = decisions.pairs(found.points)
     apart = [pair for pair in pairs if pair.measured_intervals_are_disjoint]
     given = {
         "points": found.points,
@@ -294,6 +294,12 @@ def _slowness(found: CampaignResult) -> str:
     return f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else ""
 
 
+def _latency(found: CampaignResult) -> str:
+    added = [format_seconds(points.latency) for points in found.campaign.points if points.latency]
+    more = f", and {', '.join(dict.fromkeys(added))} that the lab adds" if added else ""
+    return f"the latency here is that of the scheduler{more}"
+
+
 def _points(points: Iterable[TrainedPoint]) -> str:
     heads = (*HEADS, "strategy", "measured", "predicted", "error", "90 % interval", "")
     rows = []
@@ -305,12 +311,12 @@ def _points(points: Iterable[TrainedPoint]) -> str:
 
 
 def _setting_cells(setting: Setting) -> tuple[str, str, str]:
-    model, nodes, ranks, rate = setting
-    return model, f"{nodes} x {ranks}", _rate(rate)
+    model, nodes, ranks, rate, latency_s = setting
+    return model, f"{nodes} x {ranks}", _rate(rate) + (f", {format_seconds(latency_s)}" if latency_s else "")
 
 
 def _nic(point: TrainedPoint) -> str:
-    return _rate(point.setting[3])
+    return _setting_cells(point.setting)[2]
 
 
 def _rate(bytes_per_s: float) -> str:
@@ -318,7 +324,7 @@ def _rate(bytes_per_s: float) -> str:
     return f"{mbit / 1e3:g} Gbit/s" if mbit >= 1000 else f"{mbit:g} Mbit/s"
 
 
-def _order(point: TrainedPoint) -> tuple[str, int, int, float, str]:
+def _order(point: TrainedPoint) -> tuple[str, int, int, float, float, str]:
     return (*point.setting, point.series)
 
 

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simnet.calibration import interference_fit
+from simnet.calibration import kernels
 from simnet.calibration.compute_rows import MeasuredPass
-from simnet.calibration.interference_fit import BackwardPair
+from simnet.calibration.kernels import BackwardPair
 from simnet.calibration.optimizer_steps import OptimizerStep, optimizer_steps
 from simnet.report import comparison_figure
 from simnet.report import figure as looks
 from simnet.report.figure import COLOURS, MARKERS
-from simnet.validation.card_estimates import GROUPS, SYSTEMS, TARGET, KernelEstimate, StepEstimate
-from simnet.validation.card_result import CardResult
+from simnet.validation.card_estimates import GROUPS, SYSTEMS, TARGET, CardResult, KernelEstimate, StepEstimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +43,7 @@ def drawn(found: CardResult) -> dict[str, bytes]:
         pictures |= {"kernels": _kernels(found.kernels), "estimates": _estimates(found.kernels)}
     if steps:
         pictures["step"] = _steps(steps)
-    if pairs := interference_fit.select_pairs(found.folder.measurements):
+    if pairs := kernels.select_pairs(found.folder.measurements):
         pictures["backward"] = _backward(pairs, found)
     if found.passes:
         pictures["models"] = _models(found.passes, found.steps)

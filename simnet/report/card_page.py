@@ -13,8 +13,7 @@ from simnet.report import card_figures, card_tables
 from simnet.report.page import Page
 from simnet.report.table import Table
 from simnet.report.text import hanging, printable
-from simnet.validation.card_estimates import TARGET, TARGET_FROM
-from simnet.validation.card_result import CardResult
+from simnet.validation.card_estimates import TARGET, TARGET_FROM, CardResult
 
 CALIBRATIONS = PurePosixPath("scenarios/calibrations")
 WORKLOADS = PurePosixPath("scenarios/workloads")

@@ -6,7 +6,7 @@ from statistics import median
 from simnet.calibration.card_folder import CardFolder
 from simnet.calibration.comparison import Comparison, by_series, coverage
 from simnet.calibration.compute_rows import MeasuredPass
-from simnet.calibration.interference_fit import select_pairs
+from simnet.calibration.kernels import select_pairs
 from simnet.calibration.measurement_file import Series
 from simnet.calibration.optimizer_steps import DENSE, OptimizerStep
 from simnet.core.units import format_bytes, format_seconds

@@ -29,18 +29,27 @@ NOUNS = {
     "calibration.all_to_all_efficiency": "exchanges of all with all",
     "calibration.inter_node.latency": "latency between nodes",
     "calibration.intra_node.latency": "latency inside nodes",
+    "calibration.nccl.below_1_mib": "a message below 1 MiB in NCCL",
+    "calibration.nccl.below_16_mib": "a message of 1 to 16 MiB in NCCL",
+    "calibration.nccl.from_16_mib": "a message from 16 MiB on in NCCL",
+    "calibration.nccl.inter_node_efficiency": "NCCL between nodes",
+    "calibration.nccl.intra_node_efficiency": "NCCL inside nodes",
+    "calibration.nccl.nvls_efficiency": "NCCL through NVSwitches",
+    "calibration.nccl.ll_tree_rate": "a tree of NCCL in LL",
     "calibration.kernel_launch": "the launch of a kernel",
     "calibration.collective_launch": "the launch of a collective",
     "calibration.message_cost": "posting a message",
     "calibration.poll_cost": "polling",
     "calibration.backward_slowdown": "compute during communication",
     "calibration.hook_slowdown": "backward with hooks",
+    "calibration.compute_spread": "the wait for the slowest GPU",
+    "calibration.host_pause": "pauses of hosts",
     "calibration.intra_node.overlap_efficiency": "links inside nodes during compute",
     "calibration.inter_node.overlap_efficiency": "links between nodes during compute",
 }
 PLURAL = ("links", "exchanges")
 """First words of nouns in the plural."""
-RATES = ("efficiency", "bandwidth")
+RATES = ("efficiency", "bandwidth", "tree_rate")
 """Ends of keys whose values make things faster the larger they are."""
 
 

@@ -34,6 +34,7 @@ def _row(point: TrainedPoint) -> tuple[str, ...]:
     inside = {None: "", True: "inside", False: "outside"}[point.is_inside]
     rate = point.setup.nic_bytes_per_s
     nic = bandwidth_text(rate * 8 / 1e9) if rate else "-"
+    nic += f", {format_seconds(point.setup.nic_latency_s)}" if point.setup.nic_latency_s else ""
     return layout_text(point), nic, *comparison_cells(point), inside
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import to_builtins
 
-from simnet.calibration.variation_fit import FittedVariation, VariedRank
+from simnet.calibration.variation import FittedVariation, VariedRank
 from simnet.core.units import format_seconds
 from simnet.report.page import Page
 from simnet.report.table import Column, Table

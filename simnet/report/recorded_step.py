@@ -25,6 +25,8 @@ COLUMNS = (
     Column("exposed waits", "right"),
 )
 Row = dict[str, Any]
+Place = tuple[int, int]
+"""Of an operation: the number of its stream, and its place there."""
 
 
 def step_page(step: StepFile) -> Page:
@@ -70,8 +72,30 @@ def rows(step: StepFile) -> Iterator[Row]:
         yield from _rows(layout)
 
 
+def found_text(step: StepFile) -> list[str]:
+    """Return what was found of communication, a sentence for each kind of collective; a warning where there is none.
+
+    Example: "2 all_reduce on world (4 ranks), 12 MB; compute waits for 2 of them, 1 with nothing to do meanwhile".
+    """
+    found = []
+    for layout in step.recordings:
+        sent = [row for row in _rows(layout) if row["group"] is not None]
+        for row in sent:
+            idle = f", {row['exposed_waits']} with nothing to do meanwhile" if row["waits"] else ""
+            found.append(
+                f"{row['number']} {row['operations']} on {row['group']}, {format_bytes(row['message_bytes'])}; compute "
+                f"waits for {row['waits'] or 'none'} of them{idle}"
+            )
+        if not sent and layout.world_size > 1:
+            found.append(
+                f"warning: {layout.text} that never communicate: no collective is in the trace; profile whole steps of "
+                "training on several ranks, and look whether their collectives have names of a known library"
+            )
+    return found
+
+
 def _rows(layout: RecordedLayout) -> Iterator[Row]:
-    exposed = _exposed_waits(layout)
+    waited, exposed = _waits(layout)
     for number, stream in enumerate(layout.streams):
         by_kind: dict[tuple[str, int | None], list[tuple[int, RecordedOperation]]] = defaultdict(list)
         for position, one in enumerate(stream.operations):
@@ -80,10 +104,11 @@ def _rows(layout: RecordedLayout) -> Iterator[Row]:
                 (position, one)
             )
         for (kind, group), found in by_kind.items():
-            waits = sum((number, position) in exposed for position, _ in found)
+            places = {(number, position) for position, _ in found}
+            waits = {"waits": len(places & waited), "exposed_waits": len(places & exposed)}
             operations = [one for _, one in found]
             head = {"layout": layout.text, "stream": _stream_name(layout, number), "operations": kind}
-            yield head | _numbers(layout, group, operations) | {"exposed_waits": None if group is None else waits}
+            yield head | _numbers(layout, group, operations) | (dict.fromkeys(waits) if group is None else waits)
 
 
 def _numbers(layout: RecordedLayout, group: int | None, operations: Iterable[RecordedOperation]) -> Row:
@@ -115,7 +140,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     cells += [_text(row[key], number_of[key]) for key in ("message_bytes", "largest_bytes")]
     cells += [_text(row["flops"], lambda flops: f"{flops:.3g}"), _text(row["memory_bytes"], format_bytes)]
     cells += [_text(row["seconds"], format_seconds)]
-    return (*cells, NO_NUMBER if row["exposed_waits"] is None else str(row["exposed_waits"]))
+    return (*cells, NO_NUMBER if row["waits"] is None else f"{row['exposed_waits']} of {row['waits']}")
 
 
 def _text(number: float | None, written: Any) -> str:
@@ -149,14 +174,23 @@ def _stream_name(layout: RecordedLayout, number: int) -> str:
     return printable(layout.streams[number].name) or f"stream {number}"
 
 
-def _exposed_waits(layout: RecordedLayout) -> set[tuple[int, int]]:
-    """Return the collectives that an operation waits for right after the one before it has made them ready."""
-    found: set[tuple[int, int]] = set()
+def _waits(layout: RecordedLayout) -> tuple[set[Place], set[Place]]:
+    """Return the collectives that compute waits for, and those of them that nothing computed since can have hidden.
+
+    Who waits for one has waited for all before it on its stream. What is not hidden was made ready by the operation
+    before the waiting one.
+    """
+    latest: dict[int, int] = {}
+    exposed: set[Place] = set()
     for number, stream in enumerate(layout.streams):
         for position, one in enumerate(stream.operations):
             for other, place in one.after if one.kind == "compute" else ():
-                waited = layout.streams[other].operations[place]
-                begun = [before for on, before in waited.after if on == number]
-                if waited.kind != "compute" and begun and max(begun) == position - 1:
-                    found.add((other, place))
-    return found
+                sent = layout.streams[other].operations[place]
+                if sent.kind == "compute":
+                    continue
+                latest[other] = max(place, latest.get(other, 0))
+                begun = [before for on, before in sent.after if on == number]
+                if begun and max(begun) == position - 1:
+                    exposed.add((other, place))
+    waited = {(number, at) for number, last in latest.items() for at in range(last + 1)}
+    return waited, exposed

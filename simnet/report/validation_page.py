@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from simnet.calibration.comparison import by_series, mean_error, worst_error
 from simnet.core import templates
@@ -16,7 +17,7 @@ from simnet.report.validation import (
     speedup_sentences,
     summary_cells,
 )
-from simnet.validation import coverage, row_usage
+from simnet.validation import coverage
 from simnet.validation.coverage import Evidence
 from simnet.validation.outcome import Outcome
 from simnet.validation.published_rows import PublishedRow
@@ -33,6 +34,35 @@ SUMMARY = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class RowUsage:
+    """All published rows, and the keys of the used ones; one set may fit a row that another predicts."""
+
+    rows: tuple[PublishedRow, ...]
+    calibrated: frozenset[str]
+    predicted: frozenset[str]
+
+    @property
+    def used(self) -> int:
+        """Number of rows that a set uses."""
+        return len(self.rows) - len(self.unused)
+
+    @property
+    def unused(self) -> tuple[PublishedRow, ...]:
+        """Rows that no set uses."""
+        return tuple(row for row in self.rows if row.key not in self.calibrated | self.predicted)
+
+
+def usage_of(outcomes: Sequence[Outcome], rows: tuple[PublishedRow, ...]) -> RowUsage:
+    """Return which rows the sets use; a quotient of two rows uses both."""
+    known = {row.key for row in rows}
+    calibrated = {row.key for outcome in outcomes for row in outcome.calibration_rows}
+    # "file:4, 9" stands for lines 4 and 9.
+    keys = (one.row.key.partition(":") for outcome in outcomes for one in outcome.predictions)
+    predicted = {f"{file}:{line}" for file, _, lines in keys for line in lines.split(", ")}
+    return RowUsage(rows=rows, calibrated=frozenset(calibrated & known), predicted=frozenset(predicted & known))
+
+
 def page(outcomes: Sequence[Outcome], rows: tuple[PublishedRow, ...], evidence: Evidence | None = None) -> str:
     """Return the page; its links expect the figures in `figures/`.
 
@@ -42,7 +72,7 @@ def page(outcomes: Sequence[Outcome], rows: tuple[PublishedRow, ...], evidence: 
         evidence: what the intervals are made of; without it the page says nothing of them.
     """
     notes = [outcome for outcome in outcomes if outcome.text("caveat")]
-    used = row_usage.usage_of(outcomes, rows)
+    used = usage_of(outcomes, rows)
     given = {
         "outcomes": outcomes,
         "intervals": _intervals(outcomes, evidence) if evidence else None,
@@ -90,8 +120,8 @@ def _intervals(outcomes: Sequence[Outcome], evidence: Evidence) -> dict[str, obj
         ],
         "is_met": coverage.meets_target(outcomes),
         "spread": coverage.run_to_run(),
-        "num_times": sum(one.quantity == "time" for one in evidence.residuals),
-        "num_speedups": sum(one.quantity == "speedup" for one in evidence.residuals),
+        "times": evidence.inside("time"),
+        "speedups": evidence.inside("speedup"),
         "widths": Table(("publication left out", "times", "speedups", "its values inside"), widths).markdown(),
         "alternatives": Table(("intervals", "values inside"), others).markdown(),
     }

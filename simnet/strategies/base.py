@@ -95,6 +95,8 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         choices: what `simnet advise` tries of it.
         stage_key: the option that says how many steps at the start of a training are done otherwise; empty: there is
             none.
+        waits_for_hosts: whether a step waits for the slowest of all ranks and for pauses of every host, by
+            `compute_spread` and `host_pause` of the calibration.
         takes_other_micro_batches: whether its program holds for any number of micro-batches.
         bucketing: "ddp" closes a bucket when its gradients reach `bucket_cap`, as PyTorch's DDP does; "per_tensor"
             makes one bucket a tensor; "fused" one bucket of all; "mg_wfbp" merges tensors where the start-up time of
@@ -110,6 +112,7 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     compresses: ClassVar[bool] = True
     uses_ddp_buckets: ClassVar[bool] = True
     path_keys: ClassVar[tuple[str, ...]] = ()
+    waits_for_hosts: ClassVar[bool] = False
     takes_other_micro_batches: ClassVar[bool] = True
     choices: ClassVar[Choices] = Choices()
     stage_key: ClassVar[str] = ""

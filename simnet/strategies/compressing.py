@@ -29,6 +29,8 @@ from simnet.workload.kernel_cost import KernelCost, StandIn
 from simnet.workload.pieces import Cut, longest_piece
 from simnet.workload.training_step import Step
 
+SEVERAL = 2
+"""Ranks of a node, or more."""
 COPIES_IN_EXCHANGE = 3
 """Of a bucket, in fp32: what is compressed, what is delivered of it, and the mean."""
 # The length of a payload, sent as one int64 where it depends on the values.
@@ -59,7 +61,7 @@ class GatheredPayload(NamedTuple):
 
 def _topologies_to_try(setting: "CompressingStrategy") -> Iterable[Options]:
     """Return each topology, the system's own first, those that average in the node in fp32 and in bf16."""
-    yield {"topology": None, "intra_node_dtype": None}
+    yield {"topology": setting.topologies[0] if setting.averages_in_node else None, "intra_node_dtype": None}
     for topology in setting.topologies[1:]:
         for dtype in (None, "bf16") if topology in BETWEEN_NODES else (None,):
             yield {"topology": topology, "intra_node_dtype": dtype}
@@ -71,18 +73,22 @@ class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes:
         has_feedback: whether each rank keeps what its payloads lost, an fp32 value an element.
         topologies: those that it can have, its own first.
+        averages_in_node: whether its authors average in the node first: then it has the hierarchical topology by
+            default where nodes have several ranks. `binsgdm` has the same.
         cut: along what pieces of a matrix are cut.
         runs_kernels_of: the kind whose kernels it runs; empty for its own.
         topology: among whom payloads travel: "gather": every rank gathers and decodes every rank's payload;
             "scatter_reduce": every rank averages what all send of its piece of the bucket and encodes it once more;
             "hierarchical": the ranks of a node first average, each a piece, which then goes between nodes in the
             system's own exchange; "hierarchical_scatter_reduce": that, with a scatter_reduce between nodes;
-            "all_reduce" and "ring" are own exchanges. By default the system's own.
+            "all_reduce" and "ring" are own exchanges. By default what the system's authors run: its own, or, of some
+            systems where nodes have several ranks, "hierarchical".
         intra_node_dtype: what travels inside a node with a hierarchical topology; by default "fp32".
     """
 
     has_feedback: ClassVar[bool] = False
     topologies: ClassVar[tuple[Topology, ...]] = ("gather",)
+    averages_in_node: ClassVar[bool] = False
     cut: ClassVar[Cut] = "elements"
     runs_kernels_of: ClassVar[str] = ""
     choices: ClassVar[Choices] = Choices(
@@ -100,7 +106,7 @@ class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fi
         if self.topology is not None and self.topology not in self.topologies:
             known = ", ".join(map(repr, self.topologies)) or "none"
             raise ValueError(f"topology: {self.topology!r}: {self.kind} cannot have it; its topologies are {known}")
-        if self.intra_node_dtype is not None and self.topology not in BETWEEN_NODES:
+        if self.intra_node_dtype is not None and self.used_topology not in BETWEEN_NODES:
             raise ValueError(
                 "intra_node_dtype: has no effect without a hierarchical topology; drop it, or set topology"
             )
@@ -110,10 +116,16 @@ class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fi
         """Whether each rank sends its own momentum in place of its gradients, by the option of this name."""
         return bool(getattr(self, "momentum", 0.0))
 
+    def topology_on(self, ranks_per_node: int) -> Topology:
+        """Return the topology given, or the default on nodes of so many ranks."""
+        if self.topology is not None:
+            return self.topology
+        return "hierarchical" if self.averages_in_node and ranks_per_node > 1 else self.topologies[0]
+
     @property
     def used_topology(self) -> Topology:
-        """The topology given, or the system's own."""
-        return self.topology or self.topologies[0]
+        """The topology given, or the default on nodes of several ranks."""
+        return self.topology_on(SEVERAL)
 
     @property
     def system(self) -> str:
@@ -160,14 +172,15 @@ class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fi
 
     def exchange(self, bucket: Bucket, step: Step, topology: NetworkTopology) -> Exchange:  # noqa: ARG002
         """Return what one bucket goes through in the topology."""
-        if self.used_topology not in BETWEEN_NODES:
+        used = self.topology_on(topology.ranks_per_node)
+        if used not in BETWEEN_NODES:
             return self.exchange_among("world", bucket, topology)
         piece = longest_piece(bucket, topology.ranks_per_node, self.cut)
         found = self.exchange_among("inter_node", piece, topology)
         if topology.ranks_per_node == 1:  # nothing is sent inside a node
-            return found._replace(algorithm=self.used_topology)
+            return found._replace(algorithm=used)
         operations = _with_mean_in_node(found.operations, bucket, piece, self.intra_node_dtype or "fp32", topology)
-        return Exchange(operations, found.payload_bytes * topology.ranks_per_node, self.used_topology)
+        return Exchange(operations, found.payload_bytes * topology.ranks_per_node, used)
 
     def exchange_among(self, group: GroupKind, bucket: Bucket, topology: NetworkTopology) -> Exchange:
         """Return what a bucket, or a piece of one, goes through among ranks of which none has averaged with others.

@@ -326,6 +326,9 @@ def _other_than_int8(setting: EightBitStrategy) -> Iterable[Options]:
 class ByteGrad(EightBitStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="byte_grad"):
     """ByteGrad of BAGUA (Gan et al., VLDB 2022): a byte an element and a scale a block, averaged by pieces.
 
+    On nodes of several ranks it averages in the node first, as its authors' code does (`ByteGradAlgorithm`, in
+    bagua/torch_api/algorithms/bytegrad.py).
+
     Attributes:
         dtype: of a byte; messages are the same.
         block_size: elements that share a scale.
@@ -333,9 +336,8 @@ class ByteGrad(EightBitStrategy, frozen=True, kw_only=True, forbid_unknown_field
 
     title: ClassVar[str] = "ByteGrad"
     topologies: ClassVar[tuple[Topology, ...]] = ("scatter_reduce", "gather", "hierarchical")
-    choices: ClassVar[Choices] = EightBitStrategy.choices._replace(
-        presets={"{title}": ({"topology": "hierarchical"},)}, topologies=_other_than_int8
-    )
+    averages_in_node: ClassVar[bool] = True
+    choices: ClassVar[Choices] = EightBitStrategy.choices._replace(topologies=_other_than_int8)
 
     dtype: Literal["int8", "fp8_e4m3", "fp8_e5m2"] = "int8"
 
@@ -538,9 +540,13 @@ class TopK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
 
 class MSTopK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="ms_top_k"):
-    """Values of largest magnitude with their indices, found by counting instead of sorting (Shi et al., MLSys 2021)."""
+    """Values of largest magnitude with their indices, found by counting instead of sorting (Shi et al., MLSys 2021).
+
+    On nodes of several ranks it averages in the node first, as the paper's HiTopKComm does.
+    """
 
     title: ClassVar[str] = "MSTop-k"
+    averages_in_node: ClassVar[bool] = True
     kernels: ClassVar[tuple[KernelCost, ...]] = (
         *gathering_kernel_costs("ms_top_k", 136.0, 16.0, decoded_fraction=USUAL_RATIO),  # 31 counts read all
         MOMENTUM,

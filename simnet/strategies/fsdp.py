@@ -72,6 +72,7 @@ class ShardedStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fields
     kernels: ClassVar[tuple[KernelCost, ...]] = (SHARD_COPY,)
     compresses: ClassVar[bool] = False
     uses_ddp_buckets: ClassVar[bool] = False
+    waits_for_hosts: ClassVar[bool] = True
     choices: ClassVar[Choices] = Choices(
         topologies=lambda _: [{"reshard_after_forward": frees} for frees in (True, False)],
         bucketings=as_it_is,  # parts are the model's blocks
@@ -183,7 +184,7 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
         if not self.replicas:
             return None
         found = strategy_from_text(self.replicas, "replicas")
-        if isinstance(found, CompressingStrategy) and found.used_topology not in BETWEEN_NODES:
+        if isinstance(found, CompressingStrategy) and found.topology not in BETWEEN_NODES:
             return found
         if isinstance(found, BinSGDM) and found.intra_node_dtype is None and found.average == "updates":
             return replace(found, topology="flat")

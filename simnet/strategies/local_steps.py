@@ -283,7 +283,7 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
         if not self.exchange_by:
             return None
         found = strategy_from_text(self.exchange_by, "exchange_by")
-        if isinstance(found, CompressingStrategy) and found.used_topology not in BETWEEN_NODES:
+        if isinstance(found, CompressingStrategy) and found.topology not in BETWEEN_NODES:
             return found
         raise ValueError(
             f"exchange_by: {self.exchange_by!r}: must be a system that compresses gradients, in a topology that is not "

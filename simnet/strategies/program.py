@@ -13,6 +13,8 @@ from msgspec import Struct
 from simnet.cluster.schedule import Schedule
 
 IterationPart = Literal["forward", "backward", "encode", "decode", "optimizer"]
+Waiting = Literal["wait"]
+"""Time in which the GPU is idle and nothing is sent; a result counts it as exposed communication."""
 
 
 class OperationId(NamedTuple):
@@ -23,9 +25,9 @@ class OperationId(NamedTuple):
 
 
 class Compute(Struct, frozen=True, kw_only=True):
-    """Work of the GPU that takes `seconds` on an idle GPU, counted as `part` of the iteration."""
+    """Work of the GPU that takes `seconds` on an idle GPU, counted as `part` of the iteration, or a wait as long."""
 
-    part: IterationPart
+    part: IterationPart | Waiting
     seconds: float
     name: str = ""
     bucket: int | None = None

@@ -236,6 +236,7 @@ class Zero2(ShardedUpdate, frozen=True, kw_only=True, forbid_unknown_fields=True
     """
 
     title: ClassVar[str] = "ZeRO-2"
+    waits_for_hosts: ClassVar[bool] = True
     reduces_every_micro_batch: ClassVar[bool] = True
 
 

@@ -9,18 +9,10 @@ from typing import Any, Literal
 from simnet.core import files
 from simnet.core.errors import SimnetError
 from simnet.strategies.step_file import FORMAT, VERSION, RecordedLayout, StepFile, StepSource
-from simnet.traces import (
-    chakra_import,
-    chakra_json,
-    chakra_node,
-    chakra_protobuf,
-    kineto_events,
-    process_groups,
-    profiler_import,
-)
-from simnet.traces.chakra_import import ChakraRank
-from simnet.traces.chakra_node import ChakraTrace
-from simnet.traces.process_groups import Ranks, WorldShape
+from simnet.traces import chakra, chakra_file, kineto, layouts, profiled_step
+from simnet.traces.chakra import ChakraRank
+from simnet.traces.chakra_file import ChakraTrace
+from simnet.traces.layouts import Ranks, WorldShape
 
 _RANK = re.compile(r"\.(\d{1,7})\.(?:et|json)(?:\.gz)?$")
 
@@ -69,9 +61,9 @@ def step_of(paths: Sequence[Path], options: ImportOptions) -> StepFile:
 def _profiled_step(data: Mapping[str, Any], path: Path, options: ImportOptions) -> StepFile:
     if options.comm_groups is not None:
         raise SimnetError("--comm-groups: has no effect on a trace of torch.profiler; drop it")
-    traced = profiler_import.parse(data, path)
-    shape = profiler_import.world(traced, options.num_nodes, options.ranks_per_node)
-    return _step_file(profiler_import.layout_of(traced, shape, options.step), traced.source)
+    trace = kineto.parse(data, files.label(path))
+    world = profiled_step.world_of(trace, options.num_nodes, options.ranks_per_node)
+    return _step_file(profiled_step.layout_of(trace, world, options.step), profiled_step.source_of(trace))
 
 
 def _chakra_rank(trace: ChakraTrace, path: Path) -> ChakraRank:
@@ -86,15 +78,15 @@ def _loaded(path: Path) -> ChakraTrace | Mapping[str, Any]:
     data = files.gunzipped(files.read_bytes(path), path)
     if not data:
         raise SimnetError(f"{where}: is empty; give a Chakra execution trace, or one of torch.profiler")
-    if chakra_json.looks_like(data):
-        found = chakra_json.objects(data, where)
-        if len(found) == 1 and kineto_events.looks_like(found[0]):
+    if chakra_file.is_json(data):
+        found = chakra_file.json_objects(data, where)
+        if len(found) == 1 and kineto.looks_like(found[0]):
             return found[0]
-        trace = chakra_json.parse(found, where)
+        trace = chakra_file.parse_json(found, where)
     else:
-        trace = chakra_protobuf.parse(data, where)
-    chakra_node.check_version(trace, where)
-    chakra_node.check_nodes(trace, where)
+        trace = chakra_file.parse_protobuf(data, where)
+    chakra_file.check_version(trace, where)
+    chakra_file.check_nodes(trace, where)
     return trace
 
 
@@ -102,8 +94,8 @@ def _chakra_step(ranks: Sequence[ChakraRank], options: ImportOptions) -> StepFil
     if options.step is not None:
         raise SimnetError("--step: has no effect on a Chakra trace, which has no ProfilerStep; drop it")
     first = ranks[0]
-    groups = process_groups.read_comm_groups(options.comm_groups) if options.comm_groups else {}
-    layout, timed_by = chakra_import.layout_of(ranks, _world(first, groups, options), groups)
+    groups = chakra.read_comm_groups(options.comm_groups) if options.comm_groups else {}
+    layout, timed_by = chakra.layout_of(ranks, _world(first, groups, options), groups)
     # A CPU trace of a step has no word for it; that of a GPU says of its kernels that they are none of the CPU.
     on_gpu = any(node.attributes.get("is_cpu_op") is False for node in first.trace.nodes)
     device: Literal["cpu", "cuda"] = "cuda" if on_gpu else "cpu"
@@ -111,11 +103,11 @@ def _chakra_step(ranks: Sequence[ChakraRank], options: ImportOptions) -> StepFil
 
 
 def _world(first: ChakraRank, groups: Mapping[str, Ranks], options: ImportOptions) -> WorldShape:
-    own = chakra_import.own_layout(first.trace, first.where)
-    known = {**chakra_import.pg_ranks(first.trace, first.where), **groups}
+    own = chakra.own_layout(first.trace, first.where)
+    known = {**chakra.pg_ranks(first.trace, first.where), **groups}
     largest = max((max(ranks) + 1 for ranks in known.values() if ranks), default=0)
     if own is not None:
-        return process_groups.world_shape(
+        return layouts.world_shape(
             options.num_nodes or own.num_nodes,
             options.ranks_per_node or own.ranks_per_node,
             own.world_size,
@@ -123,7 +115,7 @@ def _world(first: ChakraRank, groups: Mapping[str, Ranks], options: ImportOption
             first.where,
         )
     is_told = largest and not (options.num_nodes and options.ranks_per_node)
-    return process_groups.world_shape(
+    return layouts.world_shape(
         options.num_nodes, options.ranks_per_node, largest if is_told else None, None, first.where
     )
 

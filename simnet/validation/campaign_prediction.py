@@ -1,28 +1,31 @@
 """Calibrate on the measurements of a campaign, and predict the steps that it trained."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from msgspec import structs
 
-from simnet.calibration import calibration_file, fit_files, kernel_fit, sources, workload_file
+from simnet.calibration import calibration_file, fit_files, kernels, sources, workload_file
 from simnet.calibration.comparison import Comparison, by_series, mean_error
+from simnet.calibration.fit import FittedPart, check_errors, checked_residuals
 from simnet.calibration.fit_files import FitOptions
-from simnet.calibration.fitted_part import FittedPart, check_errors, checked_residuals
+from simnet.calibration.measurement_file import MeasurementFile
 from simnet.calibration.sources import Sources
 from simnet.cluster import topology as topologies
 from simnet.cluster.hardware import Calibration, Cluster, Link
 from simnet.core.errors import SimnetError
 from simnet.core.parsing import parse_toml
+from simnet.core.system_options import SystemOptions
 from simnet.core.units import Duration
 from simnet.engine.raw_scenario import RawScenario
 from simnet.engine.scenario import RunSettings, Scenario
-from simnet.strategies import DenseAllReduce, Strategy
-from simnet.validation import held_out_proof, kernel_variants, local_work, machine_speed, training_steps
+from simnet.strategies import CompressingStrategy, DenseAllReduce, Strategy
+from simnet.validation import held_out_proof, local_work, training_steps
 from simnet.validation.held_out_proof import Disjointness
 from simnet.validation.lab import campaign as campaigns
-from simnet.validation.lab.campaign import Campaign, Launch, Layout, file_stem
+from simnet.validation.lab.campaign import Campaign, Layout, file_stem
 from simnet.validation.lab.strategy_spec import StrategySpec
 from simnet.validation.local_work import CHOSEN, Form, OwnWork, Speeds
 from simnet.validation.training_steps import MeasuredStep, TrainedPoint
@@ -126,6 +129,49 @@ class CampaignResult:
     alternatives: Mapping[str, tuple[TrainedPoint, ...]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _Measured:
+    """The measurements of a campaign."""
+
+    campaign: Campaign
+    folder: Path
+
+    @cached_property
+    def launches(self) -> list[campaigns.Launch]:
+        found = campaigns.launches(self.campaign)
+        missing = [launch.name for launch in found if not launch.path(self.folder).exists()]
+        if missing:
+            raise SimnetError(
+                f"{self.folder}: {len(missing)} of {len(found)} measurements are missing, such as {missing[0]}.json: "
+                f"go on with simnet lab run CAMPAIGN -o {self.folder}"
+            )
+        return found
+
+    def paths(self, *parts: str, layout: Layout, model: str = "") -> list[Path]:
+        """Return the files of some parts on a layout, and of one model if it is named."""
+        return [
+            launch.path(self.folder)
+            for part in parts
+            for launch in self.launches
+            if launch.part == part and launch.layout == layout and (not model or model in launch.arguments)
+        ]
+
+    def of(self, part: str, layout: Layout, model: str = "") -> Sources:
+        return sources.read(self.paths(part, layout=layout, model=model))
+
+    def speeds(self) -> Speeds | None:
+        """Return how times follow the machine's speed, where own work was measured."""
+        if self.campaign.own_work_seconds is None:
+            return None
+        return Speeds.of([
+            sources.read(paths).measurements
+            for layout in self.campaign.layouts
+            for part in IN_PLACE
+            for model in (self.campaign.models if part == "model" else [""])
+            if (paths := self.paths(part, layout=layout, model=model))
+        ])  # fmt: skip
+
+
 def evaluate(campaign: Campaign, folder: Path, draws: int, watched: Watched = iter) -> CampaignResult:
     """Calibrate on a measured campaign and predict its trained steps.
 
@@ -138,30 +184,28 @@ def evaluate(campaign: Campaign, folder: Path, draws: int, watched: Watched = it
     Raises:
         SimnetError: a file is missing or damaged, a fit is bad, or a point was calibrated on.
     """
-    launches = campaigns.launches(campaign)
-    _check_there(launches, folder)
-    speeds = _speeds(campaign, launches, folder)
-    fits = [_fit(campaign, launches, folder, layout, draws, speeds) for layout in campaign.layouts]
+    measured = _Measured(campaign, folder)
+    speeds = measured.speeds()
+    fits = [_fit(measured, layout, draws, speeds) for layout in campaign.layouts]
     steps: list[PointToPredict] = []
     workloads: dict[str, str] = {}
     proofs: dict[tuple[Layout, Disjointness], None] = {}
     for fit in fits:
-        trained = sources.read(_paths(launches, folder, "training", fit.layout)).files
+        trained = measured.of("training", fit.layout).files
         for model in campaign.models:
-            text = _workload(launches, folder, fit.layout, model, draws)
+            text = workload_file.text_of_model(measured.of("model", fit.layout, model).files, draws)
             workloads[f"{file_stem(model)}_{fit.layout.text()}"] = text
             scenario = _scenario(fit, text, f"{model}_{fit.layout.text()}", draws)
             proofs[fit.layout, held_out_proof.check(scenario, trained)] = None
-            steps += [
-                PointToPredict(fit=fit, scenario=_of_step(scenario, fit, step), step=step, slowness_s=slowness_s)
-                for _, whole in trained
-                for slowness_s in [machine_speed.slowness_s(whole) if speeds else None]
-                for step in training_steps.measured_steps([whole])
-                if step[0].labels["model"] == model
-            ]
+            for _, whole in trained:
+                slowness_s = local_work.probed_slowness_s(whole) if speeds else None
+                for step in training_steps.measured_steps([whole]):
+                    if step[0].labels["model"] == model:
+                        calibration = fit.calibration_of(StrategySpec.of_labels(step[0].labels))
+                        there = structs.replace(scenario, calibration=calibration)
+                        steps.append(PointToPredict(fit=fit, scenario=there, step=step, slowness_s=slowness_s))
     points = tuple(_predict(one, CHOSEN) for one in watched(steps))
-    forms = ALTERNATIVES if speeds else {}
-    others = {name: tuple(_predict(_undrawn(one), form) for one in steps) for name, form in forms.items()}
+    undrawn = [replace(one, scenario=structs.replace(one.scenario, run=RunSettings(draws=0))) for one in steps]
     return CampaignResult(
         campaign=campaign,
         points=points,
@@ -169,7 +213,10 @@ def evaluate(campaign: Campaign, folder: Path, draws: int, watched: Watched = it
         workloads=workloads,
         proofs=tuple(proofs),
         speeds=speeds,
-        alternatives=others,
+        alternatives={
+            name: tuple(_predict(one, form) for one in undrawn)
+            for name, form in (ALTERNATIVES if speeds else {}).items()
+        },
     )
 
 
@@ -182,43 +229,62 @@ def _predict(point: PointToPredict, form: Form | None) -> TrainedPoint:
     return local_work.predict_point(point.scenario, *point.step, own, point.slowness_s, form)
 
 
-def _of_step(scenario: Scenario, fit: LayoutFit, step: MeasuredStep) -> Scenario:
-    calibration = fit.calibration_of(StrategySpec.of_labels(step[0].labels))
-    return structs.replace(scenario, calibration=calibration)
+def _scenario(fit: LayoutFit, workload: str, name: str, draws: int) -> Scenario:
+    """Return a scenario whose nodes, NIC and strategy `predict_point` replaces by those of each point."""
+    link = Link(bytes_per_s=training_steps.INFINITE_BANDWIDTH, alpha_s=Duration(0))
+    given = RawScenario(data={"name": name, **parse_toml(workload, name)}, origins={(): name})
+    return Scenario(
+        name=name,
+        cluster=Cluster(name="lab", **fit.layout._asdict(), intra_node=link, inter_node=link),
+        workload=given.converted(Workload),
+        calibration=fit.calibration,
+        strategy=DenseAllReduce(),
+        run=RunSettings(draws=draws),
+    )
 
 
-def _undrawn(point: PointToPredict) -> PointToPredict:
-    return replace(point, scenario=structs.replace(point.scenario, run=RunSettings(draws=0)))
+# The fit of a layout.
 
 
-def _speeds(campaign: Campaign, launches: Sequence[Launch], folder: Path) -> Speeds | None:
-    """Fit how times follow the machine's speed, where own work was measured."""
-    if campaign.own_work_seconds is None:
-        return None
-    return Speeds.of([
-        sources.read(paths).measurements
-        for layout in campaign.layouts
-        for part in IN_PLACE
-        for model in (campaign.models if part == "model" else [""])
-        if (paths := _paths(launches, folder, part, layout, model))
-    ])  # fmt: skip
-
-
-def _check_there(launches: Sequence[Launch], folder: Path) -> None:
-    missing = [launch.name for launch in launches if not launch.path(folder).exists()]
-    if missing:
-        raise SimnetError(
-            f"{folder}: {len(missing)} of {len(launches)} measurements are missing, such as {missing[0]}.json: go on "
-            f"with simnet lab run CAMPAIGN -o {folder}"
+def _fit(measured: _Measured, layout: Layout, draws: int, speeds: Speeds | None) -> LayoutFit:
+    campaign = measured.campaign
+    links = [path for there in campaign.links.parsed_layouts for path in measured.paths("links", layout=there)]
+    train = sources.read([*links, *measured.paths("kernels", "beside", "own_work", layout=layout)])
+    in_place = measured.of("messages", layout)
+    messages, slowness_s = in_place, 0.0
+    if speeds is not None:
+        files, slowness_s = local_work.at_one_speed(in_place.measurements, speeds.launches)
+        messages = _with_files(in_place, files)
+    sets = variants(campaigns.strategies_on(campaign, layout))
+    by_set = _fit_sets(train, messages, sets, FitOptions(bound=BOUND, draws=draws))
+    parts = list({id(part): part for one in by_set for part in one}.values())
+    used = {f"{KERNEL}{name}" for name in _kernels(campaign)}
+    # Links count, and kernels that a trained strategy runs.
+    judged = [one for one in checked_residuals(parts) if not one.series.startswith(KERNEL) or one.series in used]
+    # Where own work is measured, kernels serve another form alone: their scatter refuses no prediction.
+    errors = {series: mean_error(rows) for series, rows in by_series(judged).items() if series.startswith(KERNEL)}
+    poor = {series: error for series, error in errors.items() if error > BOUND} if speeds is not None else {}
+    check_errors([one for one in judged if one.series not in poor], BOUND)
+    head, comment = calibration_file.header(train, in_place), calibration_file.comment(train, in_place)
+    own = None
+    if speeds is not None:
+        own = OwnWork(
+            launches=tuple(measured.of("own_work", layout).measurements),
+            messages_slowness_s=slowness_s,
+            num_message_launches=len(in_place.files),
+            speeds=speeds,
         )
+    return LayoutFit(
+        layout=layout,
+        by_strategies=tuple(_of_sets(sets, [calibration_file.merge(found, head) for found in by_set], comment)),
+        residuals=tuple(residual for part in parts for residual in part.residuals),
+        own=own,
+        poor_kernels=poor,
+    )
 
 
-def _paths(launches: Sequence[Launch], folder: Path, part: str, layout: Layout, model: str = "") -> list[Path]:
-    return [
-        launch.path(folder)
-        for launch in launches
-        if launch.part == part and launch.layout == layout and (not model or model in launch.arguments)
-    ]
+def _with_files(known: Sources, files: Iterable[MeasurementFile]) -> Sources:
+    return replace(known, files=[(path, one) for (path, _), one in zip(known.files, files, strict=True)])
 
 
 def _kernels(campaign: Campaign) -> set[str]:
@@ -236,119 +302,94 @@ def _kernels(campaign: Campaign) -> set[str]:
     return {name for one in campaign.strategies for name in one.program(step, nodes).kernels}
 
 
-def _is_relevant(residual: Comparison, kernels: set[str]) -> bool:
-    """Return whether a residual belongs to a link, or to a kernel that a trained strategy runs."""
-    name = residual.series.removeprefix(KERNEL)
-    return name == residual.series or name in kernels
-
-
-def _fit(  # noqa: PLR0913, PLR0917
-    campaign: Campaign, launches: Sequence[Launch], folder: Path, layout: Layout, draws: int, speeds: Speeds | None
-) -> LayoutFit:
-    links = [path for one in campaign.links.parsed_layouts for path in _paths(launches, folder, "links", one)]
-    on_layout = [path for part in ("kernels", "beside", "own_work") for path in _paths(launches, folder, part, layout)]
-    train = sources.read([*links, *on_layout])
-    in_place = sources.read(_paths(launches, folder, "messages", layout))
-    messages, slowness_s = in_place, 0.0
-    if speeds is not None:
-        files, slowness_s = local_work.at_one_speed(in_place.measurements, speeds.launches)
-        messages = replace(in_place, files=[(path, one) for (path, _), one in zip(in_place.files, files, strict=True)])
-    sets = kernel_variants.group(campaigns.strategies_on(campaign, layout))
-    by_set = _fit_sets(train, messages, sets, FitOptions(bound=BOUND, draws=draws))
-    parts = list({id(part): part for one in by_set for part in one}.values())
-    kernels = _kernels(campaign)
-    judged = [one for one in checked_residuals(parts) if _is_relevant(one, kernels)]
-    # Where own work is measured, kernels serve another form alone: their scatter refuses no prediction.
-    poor = _poor_kernels(judged) if speeds is not None else {}
-    check_errors([one for one in judged if one.series not in poor], BOUND)
-    head, comment = calibration_file.header(train, in_place), calibration_file.comment(train, in_place)
-    return LayoutFit(
-        layout=layout,
-        by_strategies=tuple(
-            _of_set(mine, calibration_file.merge(found, head), [comment, *_kernels_text(mine, sets)])
-            for mine, found in zip(sets, by_set, strict=True)
-        ),
-        residuals=tuple(residual for part in parts for residual in part.residuals),
-        own=_own_work(launches, folder, layout, speeds, slowness_s) if speeds is not None else None,
-        poor_kernels=poor,
-    )
-
-
-def _poor_kernels(residuals: Iterable[Comparison]) -> dict[str, float]:
-    errors = {series: mean_error(rows) for series, rows in by_series(residuals).items() if series.startswith(KERNEL)}
-    return {series: error for series, error in errors.items() if error > BOUND}
-
-
 def _fit_sets(
     train: Sources, messages: Sources, sets: Sequence[Sequence[Strategy]], options: FitOptions
 ) -> list[list[FittedPart]]:
     """Return what was fitted for each set of strategies: they share all but kernels timed with several options."""
-    timed = [kernel_variants.keep_kernels_of(train.measurements, one) for one in sets]
-    first = replace(train, files=[(path, one) for (path, _), one in zip(train.files, timed[0], strict=True)])
-    parts = fit_files.fit_parts(first, Sources(), messages, options)
-    several = kernel_variants.find_ambiguous(train.measurements)
+    first, *others = (keep_kernels_of(train.measurements, one) for one in sets)
+    parts = fit_files.fit_parts(_with_files(train, first), Sources(), messages, options)
+    several = {name for name, timed in timed_options(train.measurements).items() if len(timed) > 1}
     shared = [part for part in parts if not several & set(_kernel_names(part))]
     found = [parts]
-    for files in timed[1:]:
-        own = [one for one in kernel_fit.select_kernels(files) if one.kernel in several]
-        found.append([*shared, *kernel_fit.fit_kernels(own, options.bound, options.draws)])
+    for files in others:
+        own = [one for one in kernels.select_kernels(files) if one.kernel in several]
+        found.append([*shared, *kernels.fit_kernels(own, options.bound, options.draws)])
     return found
 
 
 def _kernel_names(part: FittedPart) -> Iterable[str]:
-    kernels = part.table.get("kernels")
-    return kernels if isinstance(kernels, dict) else ()
+    found = part.table.get("kernels")
+    return found if isinstance(found, dict) else ()
 
 
-def _kernels_text(strategies: Sequence[Strategy], sets: Sequence[object]) -> Iterable[str]:
-    """Yield whose kernels a calibration holds, where there are several."""
-    if len(sets) > 1:
-        yield f"Kernels as in {'; '.join(StrategySpec.of_strategy(one).label for one in strategies)}"
+def _of_sets(
+    sets: Sequence[Sequence[Strategy]], merged: Sequence[Mapping[str, object]], comment: str
+) -> Iterator[StrategiesFit]:
+    for strategies, whole in zip(sets, merged, strict=True):
+        specs = tuple(map(StrategySpec.of_strategy, strategies))
+        # Whose kernels a calibration holds, where there are several.
+        whose = [f"Kernels as in {'; '.join(one.label for one in specs)}"] if len(sets) > 1 else []
+        text = calibration_file.text(whole, [comment, *whose])
+        yield StrategiesFit(specs=specs, calibration=calibration_file.as_calibration(whole), text=text)
 
 
-def _of_set(strategies: Sequence[Strategy], whole: Mapping[str, object], comments: Sequence[str]) -> StrategiesFit:
-    specs = tuple(map(StrategySpec.of_strategy, strategies))
-    return StrategiesFit(
-        specs=specs,
-        calibration=calibration_file.as_calibration(whole),
-        text=calibration_file.text(whole, comments),
-    )
+# Which timed kernels are those of which strategy, where a campaign trains with several variants of a system.
 
 
-def _own_work(
-    launches: Sequence[Launch], folder: Path, layout: Layout, speeds: Speeds, messages_slowness_s: float
-) -> OwnWork:
-    return OwnWork(
-        launches=tuple(sources.read(_paths(launches, folder, "own_work", layout)).measurements),
-        messages_slowness_s=messages_slowness_s,
-        num_message_launches=len(_paths(launches, folder, "messages", layout)),
-        speeds=speeds,
-    )
+def variants(strategies: Sequence[Strategy]) -> list[list[Strategy]]:
+    """Return the strategies whose kernels are timed by variant in sets without two of one system.
+
+    Kernels have the same names in all variants of a system, so a calibration holds those of one variant. There is one
+    set at least, which may be empty.
+    """
+    found: list[list[Strategy]] = [[]]
+    for strategy in strategies:
+        if not StrategySpec.of_strategy(strategy).kernels_argument:
+            continue
+        free = (one for one in found if all(other.kind != strategy.kind for other in one))
+        if (mine := next(free, None)) is None:
+            found.append(mine := [])
+        mine.append(strategy)
+    return found
 
 
-def _workload(launches: Sequence[Launch], folder: Path, layout: Layout, model: str, draws: int) -> str:
-    return workload_file.text_of_model(sources.read(_paths(launches, folder, "model", layout, model)).files, draws)
+def keep_kernels_of(files: Sequence[MeasurementFile], strategies: Sequence[Strategy]) -> list[MeasurementFile]:
+    """Return files without the kernels that were timed for other variants than these strategies.
+
+    Args:
+        files: measurement files.
+        strategies: no two of one system.
+    """
+    chosen = {name: _nearest(name, timed, strategies) for name, timed in timed_options(files).items()}
+    return [
+        structs.replace(whole, series=tuple(one for one in whole.series
+                                            if one.kind != "kernel" or one.options == chosen[one.name]))
+        for whole in files
+    ]  # fmt: skip
 
 
-def _scenario(fit: LayoutFit, workload: str, name: str, draws: int) -> Scenario:
-    """Return a scenario whose nodes, NIC and strategy `predict_point` replaces by those of each point."""
-    link = Link(bytes_per_s=training_steps.INFINITE_BANDWIDTH, alpha_s=Duration(0))
-    cluster = Cluster(
-        name="lab",
-        num_nodes=fit.layout.num_nodes,
-        ranks_per_node=fit.layout.ranks_per_node,
-        intra_node=link,
-        inter_node=link,
-    )
-    return Scenario(
-        name=name,
-        cluster=cluster,
-        workload=_read_workload(workload, name),
-        calibration=fit.calibration,
-        strategy=DenseAllReduce(),
-        run=RunSettings(draws=draws),
-    )
+def timed_options(files: Sequence[MeasurementFile]) -> Mapping[str, list[SystemOptions]]:
+    """Return all options that each kernel was timed with, by its name, once each."""
+    found: dict[str, list[SystemOptions]] = {}
+    for whole in files:
+        for one in whole.series:
+            if one.kind == "kernel" and one.options not in found.setdefault(one.name, []):
+                found[one.name].append(one.options)
+    return found
 
 
-def _read_workload(text: str, name: str) -> Workload:
-    return RawScenario(data={"name": name, **parse_toml(text, name)}, origins={(): name}).converted(Workload)
+def _nearest(name: str, timed: Sequence[SystemOptions], strategies: Sequence[Strategy]) -> SystemOptions:
+    """Return the options of a kernel that contradict the strategy that runs it the least; the first of equal ones."""
+    owner = next((one for one in strategies if name in {cost.name for cost in one.kernels}), None)
+    if owner is None:
+        return timed[0]
+    given, usual = structs.asdict(owner), {}
+    if isinstance(owner, CompressingStrategy):
+        given["topology"] = owner.used_topology
+        # What was timed before there were topologies, or in a system's own, has no such option.
+        usual = {"topology": owner.topologies[0]}
+
+    def num_contradictions(options: SystemOptions) -> int:
+        return sum(given.get(key) not in {None, value} for key, value in (usual | dict(options)).items())
+
+    return min(timed, key=num_contradictions)

@@ -1,20 +1,26 @@
-"""What the shipped estimates say of a card that was measured: kernels, copies, launches, backward and compute rows."""
+"""All that follows from the measurements of a card: calibration, workloads, and how wrong the shipped estimates were.
+
+Estimated are kernels, copies, launches, backward and compute rows.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
 
 import numpy as np
 from msgspec.structs import replace
 
+from simnet.calibration import card_calibration, compute_rows, kernels
 from simnet.calibration.card_calibration import CardFit
 from simnet.calibration.card_folder import CardFolder
 from simnet.calibration.comparison import Comparison
 from simnet.calibration.compute_rows import MeasuredPass, half_ready
-from simnet.calibration.kernel_fit import COPY, TimedKernel
+from simnet.calibration.kernels import COPY, TimedKernel
 from simnet.cluster.hardware import Calibration, Cluster, Link
 from simnet.core import files
 from simnet.core.errors import SimnetError
+from simnet.core.parsing import parse_toml
 from simnet.core.schema import build
 from simnet.core.units import Bandwidth, Duration
 from simnet.engine import intervals
@@ -105,6 +111,78 @@ class StepEstimate(Comparison):
     estimated_half_ready: float | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class CardResult:
+    """What `simnet card` writes, and what its page shows.
+
+    Attributes:
+        folder: the measurements.
+        base: name of the calibration that gives what was not measured; None for neutral values.
+        fitted: to kernels and to backward beside communication.
+        calibration: as TOML; "" if there is nothing to fit.
+        workloads: with compute rows of the card, as TOML, by name.
+        passes: forward and backward of the models.
+        without_workload: measured models that are no shipped workload.
+        estimate: the shipped estimate that the measurements are compared with.
+        kernels: every kernel at every size; empty without a bandwidth of copies.
+        values: single values of a calibration, by key.
+        steps: forward and backward against the shipped compute rows.
+    """
+
+    folder: CardFolder
+    base: str | None
+    fitted: CardFit
+    calibration: str
+    workloads: Mapping[str, str]
+    passes: tuple[MeasuredPass, ...]
+    without_workload: tuple[str, ...]
+    estimate: ShippedEstimate
+    kernels: tuple[KernelEstimate, ...]
+    values: Mapping[str, Comparison]
+    steps: tuple[StepEstimate, ...]
+
+
+def evaluate(folder: CardFolder, *, base: str | None, draws: int, workloads: Path | None = None) -> CardResult:
+    """Fit, merge and compare.
+
+    Args:
+        folder: the measurements of a card.
+        base: name or path of a calibration for what was not measured.
+        draws: bootstrap resamples.
+        workloads: folder of the workload files that get compute rows; the shipped ones by default.
+
+    Raises:
+        SimnetError: measurements contradict each other, or a workload file cannot be changed.
+    """
+    fitted = card_calibration.fit(folder, draws)
+    passes = compute_rows.measured_passes(folder)
+    paths = {path.stem: path for path in sorted((workloads or files.data_path("workloads")).glob("*.toml"))}
+    models = list(dict.fromkeys(one.model for one in passes))
+    texts = {model: files.read_text(paths[model]) for model in models if model in paths}
+    estimate = shipped_estimate(folder, fitted)
+    tables = {model: parse_toml(text, str(paths[model])) for model, text in texts.items()}
+    copies = fitted.copy_bytes_per_s
+    rows = kernels.select_kernels(folder.measurements)
+    return CardResult(
+        folder=folder,
+        base=base,
+        fitted=fitted,
+        calibration=card_calibration.text(folder, fitted, base) if fitted.parts else "",
+        workloads={
+            model: compute_rows.with_rows(
+                text, [one for one in passes if one.model == model], folder, str(paths[model])
+            )
+            for model, text in texts.items()
+        },
+        passes=tuple(passes),
+        without_workload=tuple(model for model in models if model not in paths),
+        estimate=estimate,
+        kernels=tuple(kernel_estimates(rows, estimate, copies)) if copies is not None else (),
+        values=value_estimates(estimate, fitted),
+        steps=tuple(step_estimates(passes, estimate, folder.label, tables)),
+    )
+
+
 def shipped_estimate(folder: CardFolder, fitted: CardFit) -> ShippedEstimate:
     """Return the shipped estimate to compare a card with; that of another card is scaled to this one's copies."""
     name = next(name for start, name in ESTIMATES.items() if folder.label.startswith(start))
@@ -123,15 +201,15 @@ def kernel_estimates(
     """Return every measured kernel at every size, but copies, which give the bandwidth.
 
     Args:
-        rows: from `kernel_fit.select_kernels`.
+        rows: from `kernels.select_kernels`.
         estimate: whose intervals are drawn from.
         copy_bytes_per_s: bandwidth of the card's copies.
     """
     drawn = list(intervals.drawn_calibrations(estimate.calibration, DRAWS))
-    costs = every_kernel()
+    costs, own = every_kernel(), {cost.name for cost in BinSGDM.kernels}
     return [
         KernelEstimate(
-            series=_group(row.kernel),
+            series=PLAIN if row.kernel in _PLAIN else OWN if row.kernel in own else SYSTEMS,
             label=f"{row.kernel}, {row.num_elements:,.0f} elements",
             kernel=row.kernel,
             num_elements=row.num_elements,
@@ -165,12 +243,6 @@ def _seconds(cost: KernelCost, calibration: Calibration, row: TimedKernel) -> fl
 def _spread(row: TimedKernel) -> float:
     first, third = np.percentile(row.samples_s, [25, 75])
     return float(third - first) / row.median_s
-
-
-def _group(kernel: str) -> str:
-    if kernel in _PLAIN:
-        return PLAIN
-    return OWN if kernel in {cost.name for cost in BinSGDM.kernels} else SYSTEMS
 
 
 def value_estimates(estimate: ShippedEstimate, fitted: CardFit) -> dict[str, Comparison]:

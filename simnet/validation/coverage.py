@@ -5,15 +5,15 @@ Two errors are added up, as logarithms of factors and in squares:
 - The *values* were fitted to rows that another run would have given otherwise. Every calibrated row is varied by the
   spread of values that a publication prints more than once (`run_to_run`), and all sets are fitted again.
 - The *model* leaves something out. How much, is read off the rows of the other publications alone, so that a
-  publication says nothing about the width of its own intervals: the width under which 90 % of the rows of each of them
-  are inside.
+  publication says nothing about the width of its own intervals. For times it is the width under which 90 % of the rows
+  of each of them are inside; for speedups publications count as draws of one error (`model_width`).
 
 Rows of one publication have errors in common, so that the share of rows inside is less sure than their number suggests.
 """
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -42,6 +42,8 @@ SAME_SET_UP = (
     "metric",
 )
 """Columns in which two rows agree whose quotient is a speedup, or that are one value printed twice."""
+MIN_RESIDUALS = 3
+"""Residuals from which on a source says how large its error is."""
 RowKey = tuple[str, str]
 """Name of a set, and key of a row."""
 _TimeError = tuple[PublishedRow, float, tuple[float, float]]
@@ -91,18 +93,37 @@ class Evidence:
         It is 0 where no other row tells.
         """
         known = [one for one in self.residuals if one.quantity == of and one.source != without]
-        return model_width(replace(one, source="") if self.rows_alike else one for one in known)
+        return model_width([replace(one, source="") if self.rows_alike else one for one in known], of)
+
+    def inside(self, of: Quantity) -> tuple[int, int]:
+        """Return how many values are within intervals found without their publication, and how many there are."""
+        widths = {one.source: self.width(of, without=one.source) for one in self.residuals}
+        known = [one for one in self.residuals if one.quantity == of]
+        return sum(one.unexplained <= widths[one.source] for one in known), len(known)
 
 
-def model_width(residuals: Iterable[Residual]) -> float:
-    """Return the half width, as a logarithm, under which 90 % of each source's rows are inside; 0 of none.
+def model_width(residuals: Sequence[Residual], of: Quantity) -> float:
+    """Return the half width, as a logarithm, that predictions of the next source need at 90 %; 0 of no residual.
 
     Sources, not rows, are what the next cluster is one more of: the many rows of one that is predicted well would hide
-    another that is not.
+    another that is not. Of times it is the width under which 90 % of each source's rows are inside. Errors that two
+    times have in common cancel in their quotient, so that what is left of a speedup's error looks alike in all sources:
+    it is the root of their mean square error, times Student's t of one source less. Few sources keep the rule of times.
+
+    Args:
+        residuals: of sources of which none is the one to predict.
+        of: time or speedup; residuals of the other are passed over.
     """
     widths: dict[str, list[float]] = {}
     for one in residuals:
-        widths.setdefault(one.source, []).append(one.unexplained)
+        if one.quantity == of:
+            widths.setdefault(one.source, []).append(one.unexplained)
+    squares = [statistics.fmean(one**2 for one in known) for known in widths.values() if len(known) >= MIN_RESIDUALS]
+    if of == "speedup" and len(squares) > 2:
+        from scipy.special import stdtrit
+
+        # Student's t at 95 %, with the digits of printed tables.
+        return round(float(stdtrit(len(squares) - 1, 0.95)), 3) * math.sqrt(statistics.fmean(squares))
     return max((quantile(sorted(known), CONFIDENCE) for known in widths.values()), default=0.0)
 
 

@@ -1,15 +1,92 @@
-"""Decisions that predictions are made for: the fastest strategy, and the bandwidth at which another becomes it."""
+"""What predictions are made for: which strategy is faster, the fastest, and the bandwidth at which that changes."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
+from typing import Generic, Protocol, TypeVar
 
 from simnet.analysis.verdict import Speedup
 from simnet.validation.training_steps import TrainedPoint
 
+Interval = tuple[float, float]
 Speedups = tuple[tuple[float, float], ...]
 """Pairs of NIC bandwidth [B/s] and speedup, by ascending bandwidth."""
+
+
+class RankedPoint(Protocol):
+    """A step of a strategy, measured and predicted."""
+
+    @property
+    def setting(self) -> Hashable:
+        """What strategies are compared in."""
+
+    @property
+    def measured(self) -> float:
+        """Measured time of a step [s]."""
+
+    @property
+    def predicted(self) -> float:
+        """Predicted time of a step [s]."""
+
+    @property
+    def measured_interval_s(self) -> Interval | None:
+        """95 % interval of the measured median [s]."""
+
+    @property
+    def interval(self) -> Interval | None:
+        """Predicted 90 % interval [s]."""
+
+
+Point = TypeVar("Point", bound=RankedPoint)
+
+
+def by_setting(points: Sequence[Point]) -> list[list[Point]]:
+    """Return the points of every setting, the smallest measured step first."""
+    found: dict[Hashable, list[Point]] = {}
+    for point in sorted(points, key=lambda point: point.measured):
+        found.setdefault(point.setting, []).append(point)
+    return [found[setting] for setting in dict.fromkeys(point.setting for point in points)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyPair(Generic[Point]):
+    """Two strategies in one setting; `faster` has the smaller measured step."""
+
+    faster: Point
+    slower: Point
+
+    @property
+    def measured_intervals_are_disjoint(self) -> bool:
+        """Whether the 95 % intervals of the two measured medians do not overlap."""
+        return _apart(self.faster.measured_interval_s, self.slower.measured_interval_s)
+
+    @property
+    def predicted_intervals_are_disjoint(self) -> bool:
+        """Whether the predicted intervals do not overlap, in either order."""
+        one, other = self.faster.interval, self.slower.interval
+        return _apart(one, other) or _apart(other, one)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the faster one is also predicted to be faster."""
+        return self.faster.predicted < self.slower.predicted
+
+    @property
+    def difference(self) -> float:
+        """Measured time of the slower one over that of the faster one, minus 1."""
+        return self.slower.measured / self.faster.measured - 1
+
+
+def pairs(points: Sequence[Point]) -> list[StrategyPair[Point]]:
+    """Return all pairs of strategies in every setting."""
+    return [
+        StrategyPair(faster=one, slower=other) for mine in by_setting(points) for one, other in combinations(mine, 2)
+    ]
+
+
+def _apart(low: Interval | None, high: Interval | None) -> bool:
+    return low is not None and high is not None and low[1] < high[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,26 +131,28 @@ class BandwidthSweep:
 
 def find_winners(points: Sequence[TrainedPoint]) -> list[Winner]:
     """Return the winner of every setting with at least two strategies."""
-    settings = [
-        [point for point in points if point.setting == setting] for setting in dict.fromkeys(p.setting for p in points)
-    ]
     return [
-        Winner(fastest=min(mine, key=lambda p: p.measured), predicted_fastest=min(mine, key=lambda p: p.predicted))
-        for mine in settings
+        Winner(fastest=mine[0], predicted_fastest=min(mine, key=lambda point: point.predicted))
+        for mine in by_setting(points)
         if len(mine) > 1
     ]
 
 
 def bandwidth_sweeps(points: Sequence[TrainedPoint], names: Sequence[tuple[str, str]]) -> list[BandwidthSweep]:
-    """Return each pair of named strategies over the bandwidths with both, for each layout with at least two of them."""
-    layouts = dict.fromkeys(point.setting[:3] for point in points)
-    found = [_matched([p for p in points if p.setting[:3] == layout], *two) for layout in layouts for two in names]
-    return [BandwidthSweep(pairs=pairs) for pairs in found if len(pairs) > 1]
+    """Return each pair of named strategies over the bandwidths with both, for each layout and latency with two."""
 
+    def others(point: TrainedPoint) -> tuple[object, ...]:
+        return point.setting[:3] + point.setting[4:]
 
-def _matched(points: Sequence[TrainedPoint], faster: str, slower: str) -> tuple[tuple[TrainedPoint, TrainedPoint], ...]:
-    first, second = ({p.setting[3]: p for p in points if p.series == name} for name in (faster, slower))
-    return tuple((first[rate], second[rate]) for rate in sorted(first.keys() & second.keys()))
+    found = []
+    for there in dict.fromkeys(map(others, points)):
+        mine = [point for point in points if others(point) == there]
+        for two in names:
+            first, second = ({point.setting[3]: point for point in mine if point.series == name} for name in two)
+            rates = sorted(first.keys() & second.keys())
+            if len(rates) > 1:
+                found.append(BandwidthSweep(pairs=tuple((first[rate], second[rate]) for rate in rates)))
+    return found
 
 
 def crossing_bandwidth(speedups: Speedups) -> float | None:

@@ -2,12 +2,18 @@
 
 A step is its own work, at the speed of the machine in the launch that trained, and its messages. Kernels and models
 that are timed one by one miss what runs between them, and their slowest ranks add up to more than the slowest step.
+
+A virtual machine has other speeds in other launches. Every launch times fixed pieces of work, the probes. Work follows
+them by a power, the elasticity, fitted to what a campaign measures in place more than once; so is the spread that is
+left. Predicted steps take no part: a probe of their launch says how fast the machine was, and nothing else does.
 """
 
+import json
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -16,15 +22,146 @@ from simnet.cluster.hardware import Calibration
 from simnet.core.errors import SimnetError
 from simnet.core.units import Duration
 from simnet.engine import intervals
+from simnet.engine.intervals import SIGMAS
 from simnet.engine.plan import StrategyPlan
 from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.scenario import Scenario
 from simnet.engine.timeline import Streams
 from simnet.strategies.program import Communicate, Compute
-from simnet.validation import machine_speed, training_steps
+from simnet.validation import training_steps
 from simnet.validation.lab.strategy_spec import StrategySpec
-from simnet.validation.machine_speed import Repeated, SpeedFit
-from simnet.validation.training_steps import INFINITE_BANDWIDTH, TrainedPoint
+from simnet.validation.training_steps import TrainedPoint
+
+PRIOR, PRIOR_WEIGHT = 0.7, 0.01
+"""Elasticity without any measurement, and its weight as a sum of squared logarithms: as two launches whose speeds
+differ by 14 %. A judgment: work follows the speed of a core in full, and a probe's own noise lowers the power."""
+
+
+def probed_slowness_s(whole: MeasurementFile) -> float:
+    """Return what the probes of a launch took: the geometric mean of their medians [s].
+
+    Raises:
+        SimnetError: the launch has no probes.
+    """
+    medians = [statistics.median(one.values) for one in whole.series if one.kind == "speed"]
+    if not medians:
+        raise SimnetError(f"{whole.command}: no series of kind speed: measure again with --speed")
+    return _geometric_mean(medians)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeated:
+    """The same things, measured in several launches.
+
+    Attributes:
+        slowness_s: of each launch.
+        times_s: of each thing in each launch, its median.
+    """
+
+    slowness_s: tuple[float, ...]
+    times_s: tuple[tuple[float, ...], ...]
+
+    @classmethod
+    def of(cls, launches: Sequence[MeasurementFile], name: str = "") -> "Repeated":
+        """Collect the series, but probes and those of single ranks, that all of some launches have.
+
+        Args:
+            launches: of one part and layout.
+            name: of the series; empty for all.
+
+        Raises:
+            SimnetError: a launch has no probes.
+        """
+        found = [
+            {
+                f"{one.kind} {one.name} {json.dumps(one.labels, sort_keys=True)}": statistics.median(one.values)
+                for one in whole.series
+                if one.kind != "speed" and "rank" not in one.labels and name in {"", one.name}
+            }
+            for whole in launches
+        ]
+        common = [key for key in found[0] if all(key in one for one in found)]
+        return cls(
+            slowness_s=tuple(map(probed_slowness_s, launches)),
+            times_s=tuple(tuple(one[key] for one in found) for key in common),
+        )
+
+    @property
+    def together(self) -> "Repeated":
+        """All things as one, with the geometric mean of their times."""
+        means = tuple(_geometric_mean(column) for column in zip(*self.times_s, strict=True))
+        return Repeated(slowness_s=self.slowness_s, times_s=(means,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedFit:
+    """How times of the CPU follow the probes.
+
+    Attributes:
+        elasticity: a machine whose probes take twice as long takes 2 ** elasticity as long for other work.
+        doubt: standard deviation of the elasticity.
+        spread: standard deviation of the logarithm of a time that is left from launch to launch.
+        freedom: differences between launches that the spread was found from.
+    """
+
+    elasticity: float
+    doubt: float
+    spread: float
+    freedom: int
+
+    def factor(self, slowness_s: float, than_s: float) -> float:
+        """Return how many times longer work takes at one slowness than at another."""
+        return math.exp(self.elasticity * math.log(slowness_s / than_s))
+
+    def reach(self, num_launches: int, slowness_s: float, than_s: float) -> float:
+        """Return the end, as a factor, of the 90 % interval of a time in a new launch, predicted from some launches.
+
+        The further the speed of the new launch is from theirs, the more the elasticity's own doubt counts.
+
+        Source: the 95 % point of Student's distribution, to the first order of its expansion; Abramowitz and Stegun,
+        "Handbook of Mathematical Functions", 26.7.5.
+        """
+        deviations = SIGMAS + (SIGMAS**3 + SIGMAS) / (4 * self.freedom)
+        of_launches = self.spread * math.sqrt(1 + 1 / num_launches)
+        return math.exp(deviations * math.hypot(of_launches, self.doubt * math.log(slowness_s / than_s)))
+
+
+def fit(repeated: Sequence[Repeated], known: SpeedFit | None = None) -> SpeedFit:
+    """Fit an elasticity from 0 to 1 by least squares, drawn to `PRIOR`, and the spread that it leaves.
+
+    Args:
+        repeated: of one layout each; every thing in them counts alike.
+        known: gives the elasticity and its doubt; only the spread is fitted.
+
+    Raises:
+        SimnetError: nothing was measured in two launches.
+    """
+    # Centred: only differences between launches of the same thing say how it follows the probes.
+    pairs = [
+        (_centred(one.slowness_s), _centred(times_s))
+        for one in repeated
+        for times_s in one.times_s
+        if len(one.slowness_s) > 1
+    ]
+    freedom = sum(len(slow) - 1 for slow, _ in pairs)
+    if not freedom:
+        raise SimnetError("the spread between launches needs two launches of the same: give starts = 2 or more")
+    x, y = (tuple(chain.from_iterable(side)) for side in zip(*pairs, strict=True))
+    along, of_probes = sum(a * b for a, b in zip(x, y, strict=True)), sum(a * a for a in x) + PRIOR_WEIGHT
+    elasticity = known.elasticity if known else min(max((along + PRIOR_WEIGHT * PRIOR) / of_probes, 0.0), 1.0)
+    spread = math.sqrt(sum((b - elasticity * a) ** 2 for a, b in zip(x, y, strict=True)) / freedom)
+    doubt = known.doubt if known else spread / math.sqrt(of_probes)
+    return SpeedFit(elasticity=elasticity, doubt=doubt, spread=spread, freedom=freedom)
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, values)))
+
+
+def _centred(values: Sequence[float]) -> list[float]:
+    logs = [math.log(value) for value in values]
+    mean = statistics.fmean(logs)
+    return [log - mean for log in logs]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +199,10 @@ class Speeds:
         Raises:
             SimnetError: a launch has no probes, or nothing was measured twice.
         """
-        launches = machine_speed.fit([Repeated.of(files).together for files in by_part])
+        launches = fit([Repeated.of(files).together for files in by_part])
         # A step is predicted from steps: their phases scatter more.
         own = [Repeated.of(files, "step") for files in by_part if files[0].series[0].kind == "own_work"]
-        return cls(launches=launches, own_work=machine_speed.fit(own, launches))
+        return cls(launches=launches, own_work=fit(own, launches))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,15 +237,15 @@ class OwnWork:
             values = [one.values for one in whole.series if _is_step(one, model, strategy)]
             if not values:
                 raise SimnetError(f"own work of {model} with {strategy}: not measured: measure own_work again")
-            own_s = machine_speed.slowness_s(whole)
+            own_s = probed_slowness_s(whole)
             factor = 1.0 if slowness_s is None else self.speeds.launches.factor(slowness_s, own_s)
             found.append(statistics.median(values[0]) * factor)
-        return _mean(found)
+        return _geometric_mean(found)
 
     @property
     def slowness_s(self) -> float:
         """The slowness of the machine while own work was measured, the geometric mean over launches [s]."""
-        return _mean([machine_speed.slowness_s(whole) for whole in self.launches])
+        return _geometric_mean([probed_slowness_s(whole) for whole in self.launches])
 
     @property
     def shares_cores(self) -> bool:
@@ -129,13 +266,9 @@ def at_one_speed(files: Sequence[MeasurementFile], speed: SpeedFit) -> tuple[lis
     Raises:
         SimnetError: a launch has no probes.
     """
-    slow = [machine_speed.slowness_s(whole) for whole in files]
-    mean_s = _mean(slow)
+    slow = [probed_slowness_s(whole) for whole in files]
+    mean_s = _geometric_mean(slow)
     return [_scaled(whole, speed.factor(mean_s, own_s)) for whole, own_s in zip(files, slow, strict=True)], mean_s
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.exp(statistics.fmean(map(math.log, values)))
 
 
 def _scaled(whole: MeasurementFile, factor: float) -> MeasurementFile:
@@ -176,7 +309,7 @@ def predict_point(  # noqa: PLR0913, PLR0917
         _step_s(one, own_s * by_own, host * by_host, is_serial=is_serial)
         for one, (by_own, by_host) in zip(intervals.drawn_scenarios(there, draws), deviations, strict=True)
     ]
-    endless = replace(there.cluster, inter_node=replace(there.cluster.inter_node, bytes_per_s=INFINITE_BANDWIDTH))
+    endless = training_steps.with_endless_nics(there)
     return TrainedPoint(
         setup=setup,
         model=model,
@@ -185,7 +318,7 @@ def predict_point(  # noqa: PLR0913, PLR0917
         measured=statistics.median(series.values),
         predicted=_step_s(there, own_s, host, is_serial=is_serial),
         interval=intervals.middle_90_percent(drawn) if drawn else None,
-        without_network_s=_step_s(replace(there, cluster=endless), own_s, host, is_serial=is_serial),
+        without_network_s=_step_s(endless, own_s, host, is_serial=is_serial),
         measured_interval_s=training_steps.median_interval(series.values),
         slowness=slowness_s / own.slowness_s,
     )

@@ -121,8 +121,8 @@ def _accumulation(scenario: Scenario) -> list[str]:
 def _run(scenario: Scenario, num_nodes: int, spec: StrategySpec, strategy: Strategy) -> PlannedRun:
     cluster = replace(scenario.cluster, num_nodes=num_nodes)
     there = replace(scenario, cluster=cluster, strategy=strategy, baseline=None, run=replace(scenario.run, draws=0))
-    endless = replace(cluster, inter_node=replace(cluster.inter_node, bytes_per_s=training_steps.INFINITE_BANDWIDTH))
-    step_s, without_s = (simulate(replace(there, cluster=one)).result.iteration_s for one in (cluster, endless))
+    both = (there, training_steps.with_endless_nics(there))
+    step_s, without_s = (simulate(one).result.iteration_s for one in both)
     return PlannedRun(num_nodes=num_nodes, spec=spec, step_s=step_s, network_share=1 - without_s / step_s)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Literal
 
-from simnet.calibration import solvers
+from simnet.calibration.fit import Fit, Values, relative_error
 from simnet.cluster.hardware import Calibration
 from simnet.core.errors import SimnetError
 from simnet.engine import intervals
@@ -24,7 +24,7 @@ FIRST_GUESS = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
+class FittedValue:
     """The fit of one number.
 
     Attributes:
@@ -67,6 +67,8 @@ class Study:
         fits: made in this order, each with the results of the previous ones.
         held_out: rows to predict, which no fit uses.
         known_range: factors between which the model itself says that the value of a row lies, at 90 %.
+        grows: whether that range is what a calibration says of rows beyond the numbers of nodes that it was fitted on:
+            the growing interval of its bandwidths between nodes.
     """
 
     initial: Any
@@ -74,9 +76,10 @@ class Study:
     measured: Callable[[PublishedRow], float]
     series: Callable[[PublishedRow], str]
     label: Callable[[PublishedRow], str]
-    fits: tuple[Fit, ...] = ()
+    fits: tuple[FittedValue, ...] = ()
     held_out: tuple[PublishedRow, ...] = ()
     known_range: Callable[[PublishedRow], tuple[float, float]] = lambda _: (1.0, 1.0)
+    grows: bool = False
 
     @cached_property
     def fitted(self) -> Any:
@@ -95,6 +98,24 @@ class Study:
         """Return the study with these rows for each of its fits."""
         known = tuple(rows)
         return replace(self, fits=tuple(replace(fit, rows=known) for fit in self.fits))
+
+    def predicting(self, rows: Iterable[PublishedRow]) -> "Study":
+        """Return the study that predicts those of these rows that none of its fits uses."""
+        return replace(self, held_out=tuple(row for row in rows if row not in self.train))
+
+    def fixed(self, calibration: Any = None, **changes: Any) -> "Study":
+        """Return the study with nothing left to fit, under its own fitted calibration or another one."""
+        return replace(self, initial=self.fitted if calibration is None else calibration, fits=(), **changes)
+
+    def solved(self, rows: Sequence[PublishedRow], first_guess: Values, make: Callable[[Values], Any]) -> "Study":
+        """Return the study whose calibration, made of free values, meets these rows best: all values at once."""
+        found = Fit(
+            rows=rows,
+            times=[self.measured(row) for row in rows],
+            model=lambda values, some: [self.predict(make(values), row) for row in some],
+            free=dict(first_guess),
+        )
+        return self.fixed(make(found.solve()))
 
     def value(self, key: str) -> float:
         """Return a number of the fitted calibration, in SI units."""
@@ -119,7 +140,7 @@ class Study:
                 row=row,
                 predicted=self.predict(self.fitted, row),
                 measured=self.measured(row),
-                known_range=self.known_range(row),
+                known_range=self.calibrated_range(row, _grows_by_nodes) if self.grows else self.known_range(row),
                 shipped_range=partial(self.calibrated_range, row),
             )
             for row in rows
@@ -155,21 +176,30 @@ class Study:
         return self.predict(changed, row)
 
 
+def _grows_by_nodes(key: str) -> bool:
+    """Tell whether the key of an interval is of the bandwidth between nodes, plain or of a library."""
+    return key.startswith(("inter_node.", "libraries.")) and key.endswith(".efficiency")
+
+
 def all_predictions(studies: Iterable[Study]) -> tuple[Prediction, ...]:
     """Return the predictions of several studies."""
     return tuple(prediction for study in studies for prediction in study.predictions)
 
 
-def _errors(study: Study, calibration: Any, rows: Sequence[PublishedRow]) -> list[float]:
-    return [study.predict(calibration, row) / study.measured(row) - 1 for row in rows]
+def _fit_one(study: Study, calibration: Any, given: FittedValue) -> Any:
+    def predict(value: float, rows: Sequence[PublishedRow]) -> list[float]:
+        return [study.predict(with_value(calibration, given.key, value), row) for row in rows]
 
-
-def _fit_one(study: Study, calibration: Any, fit: Fit) -> Any:
-    def errors(value: float) -> list[float]:
-        return _errors(study, with_value(calibration, fit.key, value), fit.rows)
-
-    if fit.how == "least squares":
+    measured = [study.measured(row) for row in given.rows]
+    if given.how == "least squares":
         # A time is linear in the inverse of a rate, so the solver needs few steps.
-        (inverse,) = solvers.least_squares(lambda inverses: errors(1 / inverses[0]), [1 / FIRST_GUESS])
-        return with_value(calibration, fit.key, 1 / inverse)
-    return with_value(calibration, fit.key, solvers.find_root(lambda value: sum(errors(value)), *fit.bounds))
+        inverse = Fit(
+            rows=given.rows, times=measured, model=lambda values, rows: predict(1 / values["inverse"], rows),
+            free={"inverse": 1 / FIRST_GUESS},
+        ).solve()["inverse"]  # fmt: skip
+        return with_value(calibration, given.key, 1 / inverse)
+    found = Fit(
+        rows=given.rows, times=measured, model=lambda values, rows: predict(values["value"], rows),
+        free={"value": FIRST_GUESS}, bounds={"value": given.bounds},
+    )  # fmt: skip
+    return with_value(calibration, given.key, found.meet_mean(relative_error)["value"])

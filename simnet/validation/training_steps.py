@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from simnet.calibration.comparison import Comparison
 from simnet.calibration.measurement_file import MeasurementFile, Series, Setup
 from simnet.core.errors import SimnetError
-from simnet.core.units import Bandwidth, Size
+from simnet.core.units import Bandwidth, Duration, Size
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
 from simnet.validation.lab.strategy_spec import MIB, StrategySpec
@@ -19,8 +19,8 @@ OUTSIDE, MIN_VALUES = 0.05, 6
 """Error probability of the interval of a median, and the fewest values that have such an interval."""
 INFINITE_BANDWIDTH = Bandwidth(1e15)
 MeasuredStep = tuple[Series, Setup]
-Setting = tuple[str, int, int, float]
-"""Model, nodes, ranks on each, NIC bandwidth [B/s]."""
+Setting = tuple[str, int, int, float, float]
+"""Model, nodes, ranks on each, NIC bandwidth [B/s] and added latency [s]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +49,9 @@ class TrainedPoint(Comparison):
 
     @property
     def setting(self) -> Setting:
-        """Model, nodes, ranks per node and NIC bandwidth [B/s]."""
+        """Model, nodes, ranks per node, NIC bandwidth [B/s] and added latency [s]."""
         setup = self.setup
-        return self.model, setup.num_nodes, setup.ranks_per_node, setup.nic_bytes_per_s or 0.0
+        return self.model, setup.num_nodes, setup.ranks_per_node, setup.nic_bytes_per_s or 0.0, setup.nic_latency_s
 
 
 def predict_points(
@@ -111,8 +111,7 @@ def predict_point(scenario: Scenario, series: Series, setup: Setup, *, with_mode
     """
     there = scenario_of_step(scenario, series, setup)
     result = simulate(there, with_model_error=with_model_error)
-    endless = replace(there.cluster, inter_node=replace(there.cluster.inter_node, bytes_per_s=INFINITE_BANDWIDTH))
-    without = simulate(replace(there, cluster=endless, run=replace(there.run, draws=0)))
+    without = simulate(replace(with_endless_nics(there), run=replace(there.run, draws=0)))
     return TrainedPoint(
         setup=setup,
         model=str(series.labels["model"]),
@@ -126,6 +125,12 @@ def predict_point(scenario: Scenario, series: Series, setup: Setup, *, with_mode
     )
 
 
+def with_endless_nics(scenario: Scenario) -> Scenario:
+    """Return a scenario with NICs of infinite bandwidth."""
+    link = replace(scenario.cluster.inter_node, bytes_per_s=INFINITE_BANDWIDTH)
+    return replace(scenario, cluster=replace(scenario.cluster, inter_node=link))
+
+
 def scenario_of_step(scenario: Scenario, series: Series, setup: Setup) -> Scenario:
     """Return the scenario with the nodes, network and strategy of a measured series."""
     cluster = replace(scenario.cluster, num_nodes=setup.num_nodes, ranks_per_node=setup.ranks_per_node)
@@ -137,9 +142,16 @@ def scenario_of_step(scenario: Scenario, series: Series, setup: Setup) -> Scenar
             f"validate: {setup.num_nodes} nodes with NICs of unknown bandwidth: give that of a node with "
             "--nic-gbit-per-s, as simnet validate --plan says"
         )
+    calibration = scenario.calibration
+    if setup.nic_latency_s:
+        calibrated = calibration.inter_node.alpha_s
+        known = cluster.inter_node.alpha_s if calibrated is None else calibrated
+        over = replace(calibration.inter_node, alpha_s=Duration(known + setup.nic_latency_s))
+        calibration = replace(calibration, inter_node=over)
     cap = Size(round(series.number("bucket_cap_mb") * MIB))
     strategy = StrategySpec.of_labels(series.labels).strategy(cap, is_ring=setup.backend == "gloo")
-    return replace(scenario.without_global_batch(), cluster=cluster, strategy=strategy, baseline=None)
+    alone = scenario.without_global_batch()
+    return replace(alone, cluster=cluster, calibration=calibration, strategy=strategy, baseline=None)
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:

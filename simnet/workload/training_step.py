@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from simnet.cluster.hardware import Calibration, Cluster
 from simnet.core import files, schema
@@ -51,6 +52,8 @@ class Step(Struct, frozen=True, kw_only=True):
         notes: sentences on where the times come from.
         micro_batches: micro-batches of an iteration; gradients are exchanged in the backward of the last one.
         hook_slowdown: factor on the time of that backward.
+        slowest: factor on forward and backward of the slowest of all ranks, over those of the mean one.
+        host_pause_s: how long a rank's host pauses in a step, on average [s].
     """
 
     tensors: tuple[Tensor, ...]
@@ -63,6 +66,15 @@ class Step(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     micro_batches: int = 1
     hook_slowdown: float = 1.0
+    slowest: float = 1.0
+    host_pause_s: float = 0.0
+
+    @property
+    def of_slowest_rank(self) -> "Step":
+        """The step of the slowest rank."""
+        if self.slowest == 1:
+            return self
+        return replace(self, forward_s=self.forward_s * self.slowest, backward_s=self.backward_s * self.slowest)
 
     @property
     def exchanged_backward_s(self) -> float:
@@ -85,7 +97,7 @@ def resolve(workload: Workload, cluster: Cluster, calibration: Calibration) -> S
     width = BYTES_PER_ELEMENT[workload.dtype]
     total = _num_elements(workload, tensors)
     forward_s, backward_s, update_s, notes = _compute(workload, cluster, calibration, tensors, flops)
-    factor = workload.compute_factor
+    factor, spread = workload.compute_factor, calibration.compute_spread
     return Step(
         tensors=tensors,
         num_elements=total,
@@ -96,7 +108,20 @@ def resolve(workload: Workload, cluster: Cluster, calibration: Calibration) -> S
         samples=workload.batch_per_rank,
         notes=(*notes, *_notes_of_factor(workload)),
         hook_slowdown=calibration.hook_slowdown if cluster.world_size > 1 else 1.0,
+        slowest=1 + (spread and spread * slowest_of(cluster.world_size)),
+        host_pause_s=float(calibration.host_pause_s),
     )
+
+
+def slowest_of(num_ranks: int) -> float:
+    """Return how many standard deviations the slowest of so many ranks lies above their mean, 0 for one.
+
+    Source: G. Blom, Statistical Estimates and Transformed Beta-Variables, Wiley 1958: the mean of the largest of normal
+    numbers.
+    """
+    from statistics import NormalDist  # which most runs need not load
+
+    return NormalDist().inv_cdf((num_ranks - 0.375) / (num_ranks + 0.25))
 
 
 def _notes_of_factor(workload: Workload) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from binsgdm.optimizers.binsgdm import BinSGDM as RealBinSGDM
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.settings import Rounding
 from binsgdm.optimizers.sign_exchange import SCHEMES, Scheme
-from simnet.calibration.kernel_fit import SIMULATED_NAMES
+from simnet.calibration.kernels import SIMULATED_NAMES
 from simnet.cluster.hardware import Calibration
 from simnet.cluster.schedule import group_of
 from simnet.cluster.topology import build

@@ -47,11 +47,11 @@ OPTIONS = [
     ("top_k", {"ratio": 0.01, "momentum": 0.9}),
     ("random_k", {"ratio": 0.1, "momentum": 0.9}),
 ]
-# Each system with its usual options in each topology but its own, in fp32 or bf16 inside the node.
+# Each system with its usual options in each topology but its default, in fp32 or bf16 inside the node.
 TOPOLOGIES = [
     (name, {**options, "topology": topology} | extra)
     for name, options in dict(OPTIONS[::-1]).items()
-    for topology in SYSTEMS[name].topologies[1:]
+    for topology in SYSTEMS[name].topologies[not SYSTEMS[name].averages_in_node :]
     for extra in ({}, *([{"intra_node_dtype": "bf16"}] if "hierarchical" in topology else []))
 ]
 
@@ -108,6 +108,7 @@ def test_every_system_is_recorded_in_every_topology():
     for name in set(SYSTEMS) - {"dense"}:
         assert STRATEGIES.find(name).topologies == SYSTEMS[name].topologies
         assert STRATEGIES.find(name).cut == SYSTEMS[name].cut
+        assert STRATEGIES.find(name).averages_in_node == SYSTEMS[name].averages_in_node
 
 
 SCHEMES = [

@@ -11,7 +11,7 @@ from binsgdm.compressors.registry import SYSTEMS
 from docs import systems
 
 
-@pytest.mark.parametrize("table", [systems.overview, systems.bytes_sent, systems.options])
+@pytest.mark.parametrize("table", [systems.overview, systems.authors_forms, systems.bytes_sent, systems.options])
 def test_every_system_has_a_row(table) -> None:
     made = table()
     assert [name for name in (*SYSTEMS, "one_bit_adam") if f"| `{name}` |" not in made] == []

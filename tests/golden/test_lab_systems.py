@@ -6,7 +6,7 @@ import pytest
 
 from simnet.calibration.comparison import mean_error
 from simnet.report.validation import percent
-from simnet.validation import ranking
+from simnet.validation import decisions
 from simnet.validation.campaign_prediction import CampaignResult
 from tests.helpers.lab_pages import ROOT, errors_line, evaluate, found_points, page, told_points
 
@@ -48,7 +48,7 @@ def test_every_point_of_the_page_is_measured_and_predicted_so(found: CampaignRes
 
 
 def test_the_page_tells_how_many_pairs_are_ranked_as_measured(found: CampaignResult, text: str) -> None:
-    pairs = ranking.pairs(found.points)
+    pairs = decisions.pairs(found.points)
     apart = [pair for pair in pairs if pair.measured_intervals_are_disjoint]
     (line,) = [line for line in text.splitlines() if line.startswith(f"- of {len(pairs)} pairs")]
     assert [int(number) for number in re.findall(r"\d+(?! %)\b", line)] == [

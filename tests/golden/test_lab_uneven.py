@@ -16,26 +16,15 @@ needs("torch")
 from benchmarks.regions import filled, region
 from simnet.calibration import measurement_file
 from simnet.calibration.comparison import mean_error, worst_error
-from studies.uneven import forecast, uneven_page
-from studies.uneven.rows import (
-    BANDWIDTHS,
-    DEGRADED_AFTER,
-    FAULTS,
-    GOLDEN,
-    NUM_NODES,
-    OWN_STEPS,
-    STRATEGIES,
-    own_file,
-    place,
-    trained_file,
-)
+from studies.lab import uneven, uneven_forecast
+from studies.lab.campaign import mbit
+from studies.lab.uneven import CAMPAIGN
+from studies.lab.uneven_forecast import DEGRADED_AFTER, FAULTS, MODEL, NUM_NODES, STRATEGIES, place, steps_file
+from studies.lab.uneven_runs import OWN_STEPS
 
-PAGE = uneven_page.PAGE.read_text(encoding="utf-8")
+BANDWIDTHS, GOLDEN = CAMPAIGN.bandwidths, CAMPAIGN.golden
+PAGE = CAMPAIGN.page.read_text(encoding="utf-8")
 PLACES = [(fault, rate) for rate in BANDWIDTHS for fault in FAULTS]
-
-
-def mbit(rate: float) -> int:
-    return round(rate * 8 / 1e6)
 
 
 def document(fault: Any, rate: float) -> Any:
@@ -43,16 +32,16 @@ def document(fault: Any, rate: float) -> Any:
 
 
 def test_the_page_says_what_the_files_say() -> None:
-    assert filled(PAGE, uneven_page.regions(GOLDEN)) == PAGE
+    assert filled(PAGE, uneven.regions(GOLDEN)) == PAGE
 
 
 def test_the_page_tells_another_measurement_apart(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(GOLDEN, tmp_path / "measured"))
-    path = folder / trained_file("one_bit_adam", "slow NIC", mbit(BANDWIDTHS[0]))
+    path = folder / steps_file("trained", "one_bit_adam", "slow NIC", mbit(BANDWIDTHS[0]))
     measured = json.loads(path.read_text(encoding="utf-8"))
     measured["series"][0]["values"] = [1.01 * value for value in measured["series"][0]["values"]]
     path.write_text(json.dumps(measured), encoding="utf-8")
-    assert filled(PAGE, uneven_page.regions(folder)) != PAGE
+    assert filled(PAGE, uneven.regions(folder)) != PAGE
 
 
 def test_every_strategy_was_predicted_and_trained_with_every_fault_at_every_bandwidth() -> None:
@@ -60,7 +49,7 @@ def test_every_strategy_was_predicted_and_trained_with_every_fault_at_every_band
         rows = document(fault, rate)["rows"]
         assert [row["strategy"] for row in rows] == [one.argument for one in STRATEGIES]
         for row in rows:
-            series = measurement_file.read(GOLDEN / trained_file(row["strategy"], fault, mbit(rate))).series
+            series = measurement_file.read(GOLDEN / steps_file("trained", row["strategy"], fault, mbit(rate))).series
             assert {len(one.values) for one in series} == {row["steps"]}
             assert sum(one.name == "rank_step" for one in series) == NUM_NODES
 
@@ -70,16 +59,15 @@ def test_percentiles_were_predicted_before_their_training_began() -> None:
         predicted = document(fault, rate)
         for row in predicted["rows"]:
             # Created when its steps had run; in whole seconds.
-            measured = measurement_file.read(GOLDEN / trained_file(row["strategy"], fault, mbit(rate)))
-            steps_s = sum(uneven_page.steps_s(GOLDEN, row))
+            measured = measurement_file.read(GOLDEN / steps_file("trained", row["strategy"], fault, mbit(rate)))
+            steps_s = sum(uneven.steps_s(GOLDEN, row))
             assert datetime.fromisoformat(measured.created).timestamp() - steps_s > predicted["written_s"] - 1
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_still_predict_what_they_predicted_before_the_trainings(fault: Any) -> None:
     rate = BANDWIDTHS[1]
-    own = {one.argument: GOLDEN / own_file(one.argument, fault, mbit(rate)) for one in STRATEGIES}
-    for mine, theirs in zip(forecast.predict(GOLDEN, rate, fault, own), document(fault, rate)["rows"], strict=True):
+    for mine, theirs in zip(uneven_forecast.predict(GOLDEN, rate, fault), document(fault, rate)["rows"], strict=True):
         # Draws may be keyed in another way: percentiles of 400 of them vary by a percent.
         assert mine["p50_s"] == pytest.approx(theirs["p50_s"], rel=0.01)
         assert mine["p95_s"] == pytest.approx(theirs["p95_s"], rel=0.04)
@@ -88,7 +76,7 @@ def test_faults_still_predict_what_they_predicted_before_the_trainings(fault: An
 def test_own_work_had_no_messages_and_every_rank_told_its_own() -> None:
     for fault, rate in PLACES:
         for one in STRATEGIES:
-            series = measurement_file.read(GOLDEN / own_file(one.argument, fault, mbit(rate))).series
+            series = measurement_file.read(GOLDEN / steps_file("own", one.argument, fault, mbit(rate))).series
             assert {mine.kind for mine in series} == {"own_work"}
             assert {len(mine.values) for mine in series} == {OWN_STEPS}
 
@@ -97,7 +85,7 @@ def test_the_nic_of_ddp_got_slower_in_mid_run() -> None:
     for rate in BANDWIDTHS:
         row = document("degrading NIC", rate)["rows"][0]
         assert row["strategy"] == "all_reduce"
-        times_s = uneven_page.steps_s(GOLDEN, row)
+        times_s = uneven.steps_s(GOLDEN, row)
         cut = round(DEGRADED_AFTER * len(times_s))
         assert statistics.median(times_s[cut + 5 :]) > 2 * statistics.median(times_s[: cut - 5])
 
@@ -105,16 +93,15 @@ def test_the_nic_of_ddp_got_slower_in_mid_run() -> None:
 def test_the_errors_are_those_of_the_page() -> None:
     shown = region(PAGE, "outcome")
     for percentile in (50, 95):
-        assert f"| {100 * mean_error(uneven_page.points(GOLDEN, percentile)):.1f} % |" in shown
-        assert f"| {100 * worst_error(uneven_page.points(GOLDEN, percentile)):.1f} % (" in shown
+        assert f"| {100 * mean_error(uneven.points(GOLDEN, percentile)):.1f} % |" in shown
+        assert f"| {100 * worst_error(uneven.points(GOLDEN, percentile)):.1f} % (" in shown
 
 
 def test_the_tensors_that_are_predicted_are_those_of_the_model_that_runs() -> None:
     import torch
 
     from binsgdm.recording.model_zoo import build
-    from studies.uneven.rows import MODEL
 
     module = build(MODEL, 1, torch.device("cpu")).module
     real = sorted(tuple(one.shape) for one in module.parameters())
-    assert sorted(one.shape for one in forecast.gradients()) == real
+    assert sorted(one.shape for one in uneven_forecast.gradients()) == real

@@ -17,8 +17,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm.recording import clocks
-from binsgdm.recording.clocks import HostClock
+from binsgdm.recording import recorder
+from binsgdm.recording.recorder import HostClock
 from binsgdm.recording.recording import Recording, RecordingSettings
 from binsgdm.recording.single_process_world import World
 from tests.helpers.kernel_samples import device as device_name
@@ -55,7 +55,7 @@ class Layer(nn.Linear):
 def _pretended_clock(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     if device.type != "cuda":
         monkeypatch.setattr(Working, "passed_s", 0.0)
-        monkeypatch.setattr(clocks, "time", SimpleNamespace(perf_counter=lambda: Working.passed_s))
+        monkeypatch.setattr(recorder, "time", SimpleNamespace(perf_counter=lambda: Working.passed_s))
 
 
 def moment_of(device: torch.device) -> tuple[Callable[[], Any], Callable[[Any, Any], float]]:

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from simnet.traces import chakra_protobuf
-from simnet.traces.chakra_node import ChakraNode, ChakraTrace
+from simnet.traces import chakra_file
+from simnet.traces.chakra_file import ChakraNode, ChakraTrace
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "chakra"
 ALL_REDUCE, GATHER = 0, 3
@@ -26,5 +26,5 @@ def trace(*nodes: ChakraNode, version: str = "0.0.4", **attributes: Any) -> Chak
 
 
 def write(path: Path, *nodes: ChakraNode, **more: Any) -> Path:
-    path.write_bytes(chakra_protobuf.encode(trace(*nodes, **more)))
+    path.write_bytes(chakra_file.encode(trace(*nodes, **more)))
     return path

@@ -17,8 +17,9 @@ from click.testing import CliRunner
 
 from simnet.cli.main import cli
 from simnet.core import files
-from tests.helpers import step_files
+from tests.helpers import nccl_logs, step_files
 from tests.helpers.mutations import as_json, as_toml, damaged, damaged_bytes
+from tests.helpers.nccl_logs import Run
 from tests.helpers.needs import is_here
 from tests.helpers.scenario_samples import SWEEP, pod, write
 
@@ -233,6 +234,24 @@ KINDS = {
         name="in.log",
         whole=files.data_path("published", "nccl-tests", "a100_azure_nd_v4_8gpus.log").read_bytes,
         commands=("calibrate in.log --draws 20 -o new/out",),
+    ),
+    "nccl-tests, several runs": Kind(
+        name="in.log",
+        whole=lambda: "\n".join(
+            f"[1,0]<stdout>:{line}" for shape in (1, 2) for line in Run(num_nodes=shape).text().splitlines()
+        ).encode(),
+        commands=("calibrate in.log --draws 20 -o new/out",),
+    ),
+    "nccl-tests in JSON": Kind(
+        name="in.json", whole=Run(num_nodes=2).as_json, commands=("calibrate in.json --draws 20 -o new/out",)
+    ),
+    "rccl-tests": Kind(
+        name="in.json", whole=Run(num_nodes=2).as_records, commands=("calibrate in.json --draws 20 -o new/out",)
+    ),
+    "rccl-tests in CSV": Kind(
+        name="in.csv",
+        whole=lambda: nccl_logs.csv_of(Run(num_nodes=2)).encode(),
+        commands=("calibrate in.csv --draws 20 -o new/out",),
     ),
     "iperf3": Kind(
         name="in.json",

@@ -18,8 +18,13 @@ class Row(NamedTuple):
 
 
 def rows(out: Path) -> list[Row]:
-    """Return the points of a journal that no sweep has open, in the order in which they were written."""
+    """Return the points of a journal that no sweep has open, in the order in which they were written.
+
+    A sweep that is killed while it makes the journal leaves a file without the table.
+    """
     with closing(sqlite3.connect(out / NAME)) as database:
+        if not database.execute("SELECT count(*) FROM sqlite_master WHERE name = 'points'").fetchone()[0]:
+            return []
         return [Row(*row) for row in database.execute("SELECT key, result, refused, point FROM points ORDER BY place")]
 
 

@@ -109,6 +109,7 @@ NEEDS = {
     "x86-64": Need(found=lambda: platform.machine() in {"x86_64", "AMD64"}, remedy="run on such a processor"),
     "peak memory": Need(found=_peak_memory_is_forgotten, remedy="run on Linux with glibc, and its clear_refs"),
     "bash": _program("bash", remedy="install bash"),
+    "cc": _program("cc", remedy="install a C compiler"),
     "git checkout": Need(found=_is_a_git_checkout, remedy="git clone"),
     "Linux": Need(found=lambda: sys.platform == "linux", remedy="run on Linux"),
     "no root": Need(found=lambda: os.geteuid() != 0, remedy="run as another user"),

@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "campaign.toml").write_text(CAMPAIGN)
     mine = campaign.load(folder / "campaign.toml")
     launches = campaign.launches(mine)
-    paths = run_campaign.run(mine, launches, folder, lambda _: None, max_wait_s=0.0)
+    paths = run_campaign.run(launches, folder, lambda _: None, max_wait_s=0.0)
     assert [path.name for path in paths] == [f"{launch.name}.json" for launch in launches]
     return folder
 
@@ -73,7 +73,7 @@ def found(folder: Path) -> CampaignResult:
                 if "time must grow" not in str(refusal):
                     raise
             (folder / "kernels_3x1.json").unlink()
-            run_campaign.run(mine, campaign.launches(mine), folder, lambda _: None, max_wait_s=0.0)
+            run_campaign.run(campaign.launches(mine), folder, lambda _: None, max_wait_s=0.0)
         return evaluate(mine, folder, draws=20)
 
 
@@ -86,7 +86,7 @@ def test_what_is_measured_is_not_measured_again(folder: Path) -> None:
     mine = campaign.load(folder / "campaign.toml")
     launches = campaign.launches(mine)
     said: list[str] = []
-    paths = run_campaign.run(mine, launches, folder, said.append, max_wait_s=0.0)
+    paths = run_campaign.run(launches, folder, said.append, max_wait_s=0.0)
     assert paths == [launch.path(folder) for launch in launches]
     assert said == [f"{len(launches)} of {len(launches)} launches are already measured"]
 

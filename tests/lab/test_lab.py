@@ -12,7 +12,7 @@ from threading import Timer
 import pytest
 
 from simnet.core.errors import SimnetError
-from simnet.core.units import Bandwidth
+from simnet.core.units import Bandwidth, Duration
 from simnet.validation.lab import machine
 from simnet.validation.lab.lab import Lab
 from simnet.validation.lab.plan import LabSpec
@@ -39,6 +39,27 @@ while True:
         break
     except ConnectionRefusedError:
         time.sleep(0.01)
+"""
+# Rank 0 writes the shortest of twenty round trips of one byte.
+ROUND_TRIP = """
+import os, socket, time
+if os.environ["RANK"] == "1":
+    server = socket.create_server(("10.77.0.2", 5000))
+    peer, _ = server.accept()
+    while got := peer.recv(1): peer.sendall(got)
+else:
+    while True:
+        try:
+            peer = socket.create_connection(("10.77.0.2", 5000), 5)
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+    found = []
+    for _ in range(20):
+        begun = time.perf_counter()
+        peer.sendall(b"x"); peer.recv(1)
+        found.append(time.perf_counter() - begun)
+    print(min(found))
 """
 # The sleep is there before the file says so: who waits for the file may kill at once and count what is left.
 SLEEPER = "sleep 1000 & echo $$ > {folder}/$RANK.new; mv {folder}/$RANK.new {folder}/$RANK; wait"
@@ -118,6 +139,16 @@ def test_a_nic_sends_and_receives_at_its_bandwidth_and_at_a_new_one() -> None:
         assert fastest(lab, "gather", 1_250_000) == pytest.approx(GOODPUT * 12.5e6, rel=0.15)
         lab.shape(None)
         assert fastest(lab, "gather", 2_500_000) > 50e6
+
+
+@pytest.mark.timed
+def test_a_latency_is_waited_for_one_way_and_the_bandwidth_stays() -> None:
+    spec = LabSpec(num_nodes=2, bandwidth=Bandwidth.parse("100 Mbit/s"), latency=Duration(15e-3))
+    with Lab(spec) as lab:
+        outcome = lab.launch([sys.executable, "-c", ROUND_TRIP], timeout_s=60)
+        outcome.raise_if_failed()
+        assert 0.030 <= float(outcome.outputs[0]) < 0.045
+        assert fastest(lab, "gather", 5_000_000) == pytest.approx(GOODPUT * 12.5e6, rel=0.2)
 
 
 @pytest.mark.timed

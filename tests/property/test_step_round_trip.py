@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from simnet.strategies import step_file
 from simnet.strategies.step_file import RecordedLayout
-from simnet.traces import chakra_export, chakra_protobuf
-from simnet.traces.chakra_node import LAYOUT_ATTRIBUTE, ChakraNode, ChakraTrace
+from simnet.traces import chakra, chakra_file
+from simnet.traces.chakra_file import LAYOUT_ATTRIBUTE, ChakraNode, ChakraTrace
 from simnet.traces.import_step import ImportOptions, step_of
 from tests.helpers import step_files
 
@@ -48,7 +48,7 @@ def steps(draw: st.DrawFn) -> dict[str, Any]:
 def clocks(layout: RecordedLayout) -> list[list[tuple[int, ...]]]:
     """Return how much of each stream has ended before each operation begins: what its waits say, in whatever words."""
     found: list[list[tuple[int, ...]]] = [[] for _ in layout.streams]
-    for stream, position in chakra_export._in_order(layout.streams):
+    for stream, position in chakra._in_order(layout.streams):
         clock = list(found[stream][-1]) if position else [0] * len(layout.streams)
         clock[stream] = position
         for other, place in layout.streams[stream].operations[position].after:
@@ -75,12 +75,12 @@ def there_and_back(data: dict[str, Any], *, keeps_own: bool, ranks: tuple[int, .
     (layout,) = step_file.decode(json.dumps(data).encode(), "step.json").recordings
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "groups.json").write_text(json.dumps(chakra_export.comm_groups(layout)))
-        for rank, trace in chakra_export.traces(layout, "step.json"):
+        (folder / "groups.json").write_text(json.dumps(chakra.comm_groups(layout)))
+        for rank, trace in chakra.traces(layout, "step.json"):
             if rank not in ranks:
                 continue
             written = trace if keeps_own else foreign(trace)
-            (folder / f"t.{rank}.et").write_bytes(chakra_protobuf.encode(written))
+            (folder / f"t.{rank}.et").write_bytes(chakra_file.encode(written))
         options = (
             ImportOptions()
             if keeps_own

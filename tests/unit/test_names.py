@@ -33,7 +33,7 @@ FORMER_NAMES = {
     "Pace": "StepCost",
     "payload_dtype": "wire_dtype",
     "Place": "RankContext",
-    "quiet": "idle_probe",
+    "quiet": "run_campaign",
     "room_s": "headroom_s",
     "run_together": "run_in_lockstep",
     "said": "text",

@@ -33,7 +33,14 @@ PADDING = 2e-3
 
 @cache
 def scenario() -> Scenario:
-    parts = ("cluster.num_nodes=16", "workload=llama_1b", "cluster=generic_25gbit", "calibration=a100_tcp_estimate")
+    parts = (
+        "cluster.num_nodes=16",
+        "workload=llama_1b",
+        "cluster=generic_25gbit",
+        "calibration=a100_tcp_estimate",
+        "calibration.compute_spread=0",
+        "calibration.host_pause=0 s",
+    )
     found = load_with_any_strategy("bert_base_10gbit", read_settings(parts)).at({})
     workload = replace(
         found.workload,

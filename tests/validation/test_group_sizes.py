@@ -12,9 +12,8 @@ import pytest
 from simnet.calibration.comparison import mean_error, worst_error
 from simnet.cluster.network_costs import DOUBLING_FACTOR
 from simnet.validation.outcome import Prediction
-from simnet.validation.published import hkbu, one_bit_models
-from simnet.validation.published.one_bit_adam import NETWORKS
-from simnet.validation.study import Fit, Study
+from simnet.validation.published import hkbu, one_bit_adam
+from simnet.validation.study import FittedValue, Study
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "network.md"
 SIGMAS = 1.645
@@ -24,12 +23,12 @@ SIGMAS = 1.645
 def studies() -> dict[str, Study]:
     """Return the dense rows of each publication, network and model, with the links before a fit between nodes."""
     found = {}
-    for network in NETWORKS:
+    for network in one_bit_adam.NETWORKS:
         for name, make in (
-            ("Table 1", one_bit_models.dense_all_reduce),
-            ("Fig 5a", one_bit_models.dense_adam),
+            ("Table 1", one_bit_adam.dense_all_reduce),
+            ("Fig 5a", one_bit_adam.dense_adam),
         ):
-            found[f"1-bit Adam, {name}, {network.label}"] = one_bit_models.chosen(network, make)
+            found[f"1-bit Adam, {name}, {network.label}"] = one_bit_adam.chosen(network, make)
     for network in (*hkbu.NETWORKS, hkbu.FAST_ETHERNET):
         whole = hkbu.bsp(network)
         for model in hkbu.MODELS:
@@ -61,7 +60,7 @@ def doubling_factor(publication: str = "") -> float:
 
 def _efficiency(name, study, row):
     link = "intra_node" if "100 Gbit IB" in name else "inter_node"
-    fit = Fit(key=f"{link}.efficiency", rows=(row,), bounds=(0.005, 1.0))
+    fit = FittedValue(key=f"{link}.efficiency", rows=(row,), bounds=(0.005, 1.0))
     return replace(study, fits=(fit,)).value(fit.key)
 
 
@@ -72,7 +71,7 @@ def beyond_four(name: str) -> tuple[Prediction, ...]:
         return tuple(one for one in study.predictions if one.row.nodes > 4)
     link = "intra_node" if "100 Gbit IB" in name else "inter_node"
     four = next(row for row in study.held_out if row.nodes == 4)
-    fitted = replace(study, fits=(Fit(key=f"{link}.efficiency", rows=(four,)),))
+    fitted = replace(study, fits=(FittedValue(key=f"{link}.efficiency", rows=(four,)),))
     return fitted.compare(row for row in study.held_out if row.nodes > 4)
 
 

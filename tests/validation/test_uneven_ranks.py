@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from simnet.cluster import faults
 from simnet.cluster.hardware import Calibration, Fault, SlowNode
-from simnet.cluster.schedule import GroupKind
+from simnet.cluster.schedule import Group, GroupKind
 from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms, direct, ring
 from simnet.engine import exact as executors
+from simnet.engine import shared_nics
 from simnet.engine.collective_times import rank_times
 from simnet.engine.every_send import Exact, never_share_links
 from simnet.engine.timeline import Streams, Timeline
@@ -138,3 +139,15 @@ def test_a_step_alone_is_the_same_whether_it_is_one_of_several_or_not():
     streams = ((Compute(part="backward", seconds=0.1),), (message,))
     alone = executors.run(streams, network, 1.0, Exact)
     assert runs(network, streams, steps=3)[1].iterations_s == pytest.approx([alone.iteration_s] * 3, rel=NEAR)
+
+
+@pytest.mark.parametrize("most_sends", [shared_nics.MOST_SENDS, 0])
+def test_rails_over_some_of_the_nodes_share_nics_with_those_of_their_nodes_alone(monkeypatch, most_sends):
+    monkeypatch.setattr(shared_nics, "MOST_SENDS", most_sends)
+    network = topology(4, 2, faults=(faults.SlowRank(node=0, local_rank=0, compute_slowdown=1.3),))
+    pairs = Group(first=0, size=2, stride=2, num_nodes=4, ranks_per_node=2)
+    sent = Communicate(schedule=ring.all_reduce(pairs), message_bytes=2e7)
+    encode = Compute(part="encode", seconds=0.0, after=(OperationId(0, 0),))
+    grouped, exact = runs(network, ((Compute(part="backward", seconds=0.01),), (encode, sent, sent)))
+    assert abs(grouped.iteration_s - exact.iteration_s) <= grouped.off_s + NEAR * exact.iteration_s
+    assert (grouped.off_s == 0) is (most_sends > 0)

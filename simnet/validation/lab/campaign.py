@@ -1,7 +1,7 @@
 """A campaign as data: the measurements that calibrate, the trainings to predict, and the launches of both."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
@@ -13,8 +13,9 @@ from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError
 from simnet.core.files import read_file
 from simnet.core.schema import build
-from simnet.core.units import Bandwidth, Size
+from simnet.core.units import Bandwidth, Duration, Size
 from simnet.strategies import AnyStrategy
+from simnet.validation.lab.plan import check_latency
 from simnet.validation.lab.strategy_spec import MIB, StrategySpec
 
 DEFAULT_CAP = Size(25 * MIB)
@@ -27,6 +28,7 @@ interference: backward overlapped with a collective, "own_work" is training with
 campaigns hold these names."""
 _MODEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_.]+)?")
 Seconds = Annotated[float, Meta(gt=0.0, le=3600.0)]
+NO_LATENCY = Duration(0)
 
 
 class Layout(NamedTuple):
@@ -79,6 +81,23 @@ class Grid(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return tuple(product(self.parsed_layouts, self.bandwidths))
 
 
+class Points(Grid, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every layout at every bandwidth, over links of one latency.
+
+    Attributes:
+        latency: of each NIC, one way, at most 1 s.
+    """
+
+    latency: Duration = NO_LATENCY
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            check_latency(self.latency)
+        except SimnetError as error:
+            raise ValueError(str(error).removeprefix("lab: ")) from error
+
+
 class Links(Grid, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the network is calibrated on.
 
@@ -92,6 +111,17 @@ class Links(Grid, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_message: Size = Size(16 * MIB)
     max_seconds: Seconds = 4.0
 
+    @property
+    def arguments(self) -> tuple[object, ...]:
+        """Of `python -m binsgdm measure`."""
+        sizes = ("--min-size", round(self.min_message), "--max-size", round(self.max_message))
+        return ("collectives", *sizes, "--max-seconds", self.max_seconds)
+
+
+def in_place(seconds: float) -> tuple[object, ...]:
+    """Return the arguments of `python -m binsgdm measure` for collectives in place, without a limit of NICs."""
+    return ("collectives", "--min-size", "2^10", "--max-size", "2^22", "--max-seconds", seconds)
+
 
 class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A campaign file.
@@ -104,11 +134,11 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         threads: threads of each rank.
         strategies: strategies to train with; hierarchical ones are left out on nodes of one rank, where they equal the
             flat ones.
-        points: layouts and bandwidths that are trained on and predicted.
+        points: layouts, bandwidths and latencies that are trained on and predicted.
         links: what the network is calibrated on; no layout and bandwidth may be among the points.
         starts: how often each model is measured, from a new start each time, over the whole campaign.
-        by_layout: all that is measured in place is measured so often, and the launches of a layout follow each other:
-            what is measured in place first, then some of the trainings, then what is measured in place again.
+        by_layout: all that is measured in place is measured so often: before, between and after the trainings of its
+            layout.
         speed: every launch times fixed pieces of work as well, which show how fast the machine was meanwhile.
         model_seconds: seconds at most for each model and start.
         kernel_seconds: seconds at most for each kernel and size.
@@ -127,7 +157,7 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     batch: Count = 8
     threads: Count = 1
     strategies: tuple[AnyStrategy, ...]
-    points: tuple[Grid, ...]
+    points: tuple[Points, ...]
     links: Links
     starts: Count = 2
     by_layout: bool = False
@@ -163,9 +193,9 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return tuple(dict.fromkeys(layout for points in self.points for layout in points.parsed_layouts))
 
     @property
-    def settings(self) -> tuple[tuple[Layout, Bandwidth], ...]:
-        """Layouts and bandwidths of the points, in the order of the file."""
-        return tuple(setting for points in self.points for setting in points.settings)
+    def settings(self) -> tuple[tuple[Layout, Bandwidth, Duration], ...]:
+        """Layouts, bandwidths and latencies of the points, in the order of the file."""
+        return tuple((*setting, points.latency) for points in self.points for setting in points.settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,14 +206,51 @@ class Launch:
         name: of the file, without its ending.
         part: one of `PARTS`.
         bandwidth: of each NIC; None sets no limit.
+        latency: of each NIC, one way.
         arguments: of `python -m binsgdm measure`.
+        threads: of each rank.
+        cores_per_rank: part of a core that each rank may use; None sets no limit.
     """
 
     name: str
     part: str
     layout: Layout
     bandwidth: Bandwidth | None
+    latency: Duration = NO_LATENCY
     arguments: tuple[str, ...]
+    threads: int = 1
+    cores_per_rank: float | None = None
+
+    @classmethod
+    def of(  # noqa: PLR0913 - one argument an aspect
+        cls,
+        part: str,
+        layout: Layout,
+        arguments: Iterable[object],
+        *,
+        more: object = "",
+        rate: Bandwidth | None = None,
+        latency: Duration = NO_LATENCY,
+        threads: int = 1,
+        speed: bool = False,
+        cores_per_rank: float | None = None,
+    ) -> "Launch":
+        """Return the launch of a part; `more` distinguishes launches of one part, layout, bandwidth and latency."""
+        link = (_rate_text(rate, "") if rate is not None else "", f"{latency * 1e3:g}ms" if latency else "")
+        words = (part, str(more), layout.text(), *link)
+        nic: tuple[str, ...] = ("--nic-gbit-per-s", f"{rate * 8 / 1e9:g}") if rate is not None else ()
+        nic += ("--nic-latency-ms", f"{latency * 1e3:g}") if latency else ()
+        every = (*arguments, "--threads", threads, *nic, *(("--speed",) if speed else ()))
+        return cls(
+            name="_".join(filter(None, words)),
+            part=part,
+            layout=layout,
+            bandwidth=rate,
+            latency=latency,
+            arguments=tuple(map(str, every)),
+            threads=threads,
+            cores_per_rank=cores_per_rank,
+        )
 
     def path(self, folder: Path) -> Path:
         """Return the path of the measurement file."""
@@ -191,8 +258,9 @@ class Launch:
 
     @property
     def description(self) -> str:
-        """Part, layout and bandwidth as text."""
+        """Part, layout, bandwidth and latency as text."""
         rate = f" at {_rate_text(self.bandwidth)}" if self.bandwidth is not None else ""
+        rate += f" and {self.latency.text()}" if self.latency else ""
         return f"{self.part} on {self.layout.num_nodes} x {self.layout.ranks_per_node} ranks{rate}"
 
 
@@ -203,55 +271,52 @@ def load(path: Path) -> Campaign:
         SimnetError: the file cannot be read, or holds an invalid value.
     """
     campaign = build(Campaign, read_file(path), str(path))
-    check_disjoint(campaign, str(path))
-    return campaign
-
-
-def check_disjoint(campaign: Campaign, where: str) -> None:
-    """Refuse a campaign that calibrates the network at a setting to predict.
-
-    Raises:
-        SimnetError: links and points have a layout and bandwidth in common.
-    """
-    for layout, rate in campaign.settings:
+    for layout, rate, _ in campaign.settings:
         if (layout, rate) in campaign.links.settings:
             raise SimnetError(
-                f"{where}: points: {layout.text()} at {_rate_text(rate)}: the links are calibrated there; drop one of "
+                f"{path}: points: {layout.text()} at {_rate_text(rate)}: the links are calibrated there; drop one of "
                 "the two"
             )
+    return campaign
 
 
 def launches(campaign: Campaign) -> list[Launch]:
     """Return the launches in order: the starts of the models are spread over the campaign.
 
     A machine drifts over hours. Models measured once at the beginning would miss this drift.
+
+    Raises:
+        SimnetError: strategies with different buckets.
     """
-    found = [_links(campaign, layout, rate) for layout, rate in campaign.links.settings]
+    found = [
+        Launch.of("links", layout, campaign.links.arguments, rate=rate, threads=campaign.threads, speed=campaign.speed)
+        for layout, rate in campaign.links.settings
+    ]
     if campaign.by_layout:
         return [*found, *(launch for layout in campaign.layouts for launch in _of_layout(campaign, layout))]
     for layout in campaign.layouts:
-        found += [_kernels(campaign, layout), _in_place(campaign, layout), _interference(campaign, layout)]
-    training = [_training(campaign, layout, rate) for layout, rate in campaign.settings]
+        found += [_launch(campaign, part, layout) for part in ("kernels", "messages", "beside")]
+    training = [_launch(campaign, "training", *setting) for setting in campaign.settings]
     # Rounded up, so that no training is left over after the last start.
     step = -(-len(training) // campaign.starts)
     for start in range(campaign.starts):
-        found += [_model(campaign, layout, model, start) for layout in campaign.layouts for model in campaign.models]
+        found += [launch for layout in campaign.layouts for launch in _models(campaign, layout, start)]
         found += training[start * step : (start + 1) * step]
     return found
 
 
 def _of_layout(campaign: Campaign, layout: Layout) -> Iterator[Launch]:
     """Yield what is measured in place, before, between and after the trainings."""
-    training = [_training(campaign, there, rate) for there, rate in campaign.settings if there == layout]
+    training = [_launch(campaign, "training", *setting) for setting in campaign.settings if setting[0] == layout]
     share = -(-len(training) // max(1, campaign.starts - 1))
-    yield _interference(campaign, layout)
+    yield _launch(campaign, "beside", layout)
     for start in range(campaign.starts):
         if start < (campaign.kernel_starts or campaign.starts):
-            yield _kernels(campaign, layout, start)
-        yield _in_place(campaign, layout, start)
+            yield _launch(campaign, "kernels", layout, more=start + 1)
+        yield _launch(campaign, "messages", layout, more=start + 1)
         if campaign.own_work_seconds is not None:
-            yield _own_work(campaign, layout, start)
-        yield from (_model(campaign, layout, model, start) for model in campaign.models)
+            yield _launch(campaign, "own_work", layout, more=start + 1)
+        yield from _models(campaign, layout, start)
         yield from training[start * share : (start + 1) * share]
 
 
@@ -264,74 +329,51 @@ def strategies_on(campaign: Campaign, layout: Layout) -> list[AnyStrategy]:
     ]
 
 
-def _launch(
-    campaign: Campaign, part: str, layout: Layout, *arguments: object, rate: Bandwidth | None = None, more: str = ""
+def _models(campaign: Campaign, layout: Layout, start: int) -> Iterator[Launch]:
+    for model in campaign.models:
+        what = ("model", "--model", model, "--batch", campaign.batch, "--max-seconds", campaign.model_seconds)
+        more = f"{file_stem(model)}_{start + 1}"
+        yield Launch.of("model", layout, what, more=more, threads=campaign.threads, speed=campaign.speed)
+
+
+def _launch(  # noqa: PLR0913, PLR0917 - a setting, and what else names a launch
+    campaign: Campaign,
+    part: str,
+    layout: Layout,
+    rate: Bandwidth | None = None,
+    latency: Duration = NO_LATENCY,
+    more: object = "",
 ) -> Launch:
-    name = "_".join(filter(None, [part, more, layout.text(), _rate_text(rate, "") if rate is not None else ""]))
-    nic = ("--nic-gbit-per-s", f"{rate * 8 / 1e9:g}") if rate is not None else ()
-    every = (*arguments, "--threads", campaign.threads, *nic, *(("--speed",) if campaign.speed else ()))
-    return Launch(name=name, part=part, layout=layout, bandwidth=rate, arguments=tuple(map(str, every)))
-
-
-def _links(campaign: Campaign, layout: Layout, rate: Bandwidth) -> Launch:
-    links = campaign.links
-    sizes = ("--min-size", round(links.min_message), "--max-size", round(links.max_message))
-    seconds = ("--max-seconds", links.max_seconds)
-    return _launch(campaign, "links", layout, "collectives", *sizes, *seconds, rate=rate)
-
-
-def _kernels(campaign: Campaign, layout: Layout, start: int | None = None) -> Launch:
-    sizes = ("--kernels", "cpu", "--min-size", campaign.min_elements, "--max-size", campaign.max_elements)
-    specs = map(StrategySpec.of_strategy, strategies_on(campaign, layout))
-    systems = [word for one in specs if (text := one.kernels_argument) for word in ("--system", text)]
-    what = ("kernels", *sizes, *systems, "--max-seconds", campaign.kernel_seconds)
-    return _launch(campaign, "kernels", layout, *what, more=_number(start))
-
-
-def _in_place(campaign: Campaign, layout: Layout, start: int | None = None) -> Launch:
-    what = ("collectives", "--min-size", "2^10", "--max-size", "2^22", "--max-seconds", campaign.message_seconds)
-    return _launch(campaign, "messages", layout, *what, more=_number(start))
-
-
-def _interference(campaign: Campaign, layout: Layout) -> Launch:
-    what = ("--model", campaign.models[0], "--batch", campaign.batch, "--max-repetitions", OVERLAPPED_BACKWARDS)
-    return _launch(campaign, "beside", layout, "interference", *what, rate=max(campaign.links.bandwidths))
-
-
-def _model(campaign: Campaign, layout: Layout, model: str, start: int) -> Launch:
-    what = ("--model", model, "--batch", campaign.batch, "--max-seconds", campaign.model_seconds)
-    return _launch(campaign, "model", layout, "model", *what, more=f"{file_stem(model)}_{start + 1}")
-
-
-def _training(campaign: Campaign, layout: Layout, rate: Bandwidth) -> Launch:
-    what = _steps(campaign, layout, campaign.training_seconds)
-    return _launch(campaign, "training", layout, *what, rate=rate)
-
-
-def _own_work(campaign: Campaign, layout: Layout, start: int) -> Launch:
-    what = _steps(campaign, layout, campaign.own_work_seconds or 0.0)
-    return _launch(campaign, "own_work", layout, *what, "--without-messages", more=_number(start))
-
-
-def _number(start: int | None) -> str:
-    """Return the start as a part of a name, from 1; campaigns whose launches are not by layout have none."""
-    return "" if start is None else str(start + 1)
-
-
-def _steps(campaign: Campaign, layout: Layout, seconds: float) -> tuple[object, ...]:
-    """Return the arguments of a training.
-
-    Raises:
-        SimnetError: strategies with different buckets.
-    """
+    """Return a launch of all models and strategies; campaigns whose launches are not by layout do not number them."""
     chosen = strategies_on(campaign, layout)
-    caps = {strategy.bucket_cap or DEFAULT_CAP for strategy in chosen if strategy.bucketing == "ddp"} or {DEFAULT_CAP}
-    if len(caps) != 1:
+    specs = tuple(map(StrategySpec.of_strategy, chosen))
+    what: Iterable[object]
+    if part == "kernels":
+        sizes = ("--kernels", "cpu", "--min-size", campaign.min_elements, "--max-size", campaign.max_elements)
+        systems = (word for one in specs if (text := one.kernels_argument) for word in ("--system", text))
+        what = ("kernels", *sizes, *systems, "--max-seconds", campaign.kernel_seconds)
+    elif part == "messages":
+        what = in_place(campaign.message_seconds)
+    elif part == "beside":
+        rate = max(campaign.links.bandwidths)
+        settings = ("--batch", campaign.batch, "--max-repetitions", OVERLAPPED_BACKWARDS)
+        what = ("interference", "--model", campaign.models[0], *settings)
+    else:
+        seconds = campaign.training_seconds if part == "training" else campaign.own_work_seconds
+        models = (word for model in campaign.models for word in ("--model", model))
+        trained = (word for one in specs for word in ("--strategy", one.argument))
+        step = ("--batch", campaign.batch, "--max-seconds", seconds, "--bucket-cap-mb", _bucket_cap_mb(chosen))
+        what = ("training", *models, *trained, *step, *(("--without-messages",) if part == "own_work" else ()))
+    return Launch.of(
+        part, layout, what, more=more, rate=rate, latency=latency, threads=campaign.threads, speed=campaign.speed
+    )
+
+
+def _bucket_cap_mb(strategies: Iterable[AnyStrategy]) -> float:
+    caps = {strategy.bucket_cap or DEFAULT_CAP for strategy in strategies if strategy.bucketing == "ddp"}
+    if len(caps) > 1:
         raise SimnetError("strategies: bucket_cap: all strategies must have the same; give one")
-    what: list[object] = [word for model in campaign.models for word in ("--model", model)]
-    what += [word for strategy in chosen for word in ("--strategy", StrategySpec.of_strategy(strategy).argument)]
-    what += ["--batch", campaign.batch, "--max-seconds", seconds]
-    return ("training", *what, "--bucket-cap-mb", caps.pop() / MIB)
+    return next(iter(caps), DEFAULT_CAP) / MIB
 
 
 def _rate_text(rate: Bandwidth, space: str = " ") -> str:

@@ -9,7 +9,7 @@ from typing import Self
 
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth
-from simnet.validation.lab import machine, plan, ranks
+from simnet.validation.lab import cables, machine, plan, ranks
 from simnet.validation.lab.cpu_quota import CpuQuotas, remove_groups_of
 from simnet.validation.lab.owner import Owner
 from simnet.validation.lab.plan import LabSpec
@@ -61,6 +61,8 @@ class Lab:
                 self._quotas = CpuQuotas(self._prefix, [self.spec.cores_per_rank] * self.spec.world_size)
             for command in plan.create_commands(self.spec, self._prefix):
                 machine.run_command(command)
+            if self.spec.latency > 0:
+                stack.enter_context(cables.laid(self.spec, self._prefix))
             # All commands succeeded: from here on `__exit__` cleans up.
             self._stack = stack.pop_all()
         return self

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from simnet.core.errors import SimnetError
-from simnet.core.units import Bandwidth
+from simnet.core.units import Bandwidth, Duration
 
 Command = tuple[str, ...]
 
@@ -16,6 +16,7 @@ LATENCY_MS = 20
 BURST_S, MIN_BURST_BYTES = 2e-3, 32768
 """Bucket of tbf, as time at its rate. A NIC whose node waits for a core sends late; the bucket lets it catch up."""
 MAX_PACKET_BYTES = 65536
+MAX_LATENCY = Duration(1.0)
 NIC = "eth0"
 NETWORK = f"network namespaces, tbf burst {BURST_S * 1e3:g} ms, latency {LATENCY_MS} ms, TCP reno"
 QUEUED_OVERHEAD = 1.1
@@ -30,6 +31,7 @@ class LabSpec(Struct, frozen=True, kw_only=True):
         num_nodes: number of nodes.
         ranks_per_node: ranks on each node.
         bandwidth: of each node's NIC in each direction; None sets no limit.
+        latency: what each frame that leaves a node waits on its way to the switch, one way.
         threads_per_rank: becomes OMP_NUM_THREADS.
         pins_cores: pin each rank to its share of the cores, as if on a machine of its own; else the scheduler moves
             ranks between cores.
@@ -40,6 +42,7 @@ class LabSpec(Struct, frozen=True, kw_only=True):
     num_nodes: int
     ranks_per_node: int = 1
     bandwidth: Bandwidth | None = None
+    latency: Duration = Duration(0)
     threads_per_rank: int = 1
     pins_cores: bool = True
     cores_per_rank: float | None = None
@@ -52,6 +55,7 @@ class LabSpec(Struct, frozen=True, kw_only=True):
             if getattr(self, what) < 1:
                 raise SimnetError(f"lab: {what}: {getattr(self, what)}: must be at least 1")
         check_bandwidth(self.bandwidth)
+        check_latency(self.latency)
 
     @property
     def world_size(self) -> int:
@@ -81,6 +85,16 @@ def check_bandwidth(bandwidth: Bandwidth | None) -> None:
     """
     if bandwidth is not None and bandwidth < MIN_BANDWIDTH:
         raise SimnetError(f"lab: bandwidth: {bandwidth.text()!r}: must be at least {MIN_BANDWIDTH.text()!r}")
+
+
+def check_latency(latency: Duration) -> None:
+    """Check that a NIC can have this latency.
+
+    Raises:
+        SimnetError: the latency is below zero or above a second.
+    """
+    if not 0 <= latency <= MAX_LATENCY:
+        raise SimnetError(f"lab: latency: {latency.text()!r}: must be from '0 s' to {MAX_LATENCY.text()!r}")
 
 
 def switch_name(prefix: str) -> str:
@@ -113,18 +127,22 @@ def create_commands(spec: LabSpec, prefix: str) -> list[Command]:
         ("ip", "-n", switch, "link", "set", "bridge", "up"),
     ]
     for node in range(spec.all_nodes):
-        commands += _node_commands(prefix, node)
+        commands += _node_commands(prefix, node, has_cable=spec.latency > 0)
     return commands + shape_commands(range(spec.all_nodes), prefix, spec.bandwidth)
 
 
-def _node_commands(prefix: str, node: int) -> list[Command]:
-    """Return the commands that create one node and connect it to the switch."""
+def _node_commands(prefix: str, node: int, *, has_cable: bool) -> list[Command]:
+    """Return the commands that create one node and connect it to the switch, or prepare both ends for `cable.c`."""
     switch, name, port = switch_name(prefix), node_name(prefix, node), f"port{node}"
-    here = ("ip", "-n", name)
+    here, there = ("ip", "-n", name), ("ip", "-n", switch)
+    tap = ("mode", "tap", "vnet_hdr")
+    ends: list[Command] = [(*there, "link", "add", port, "type", "veth", "peer", "name", NIC, "netns", name)]
+    if has_cable:
+        ends = [(*here, "tuntap", "add", NIC, *tap), (*there, "tuntap", "add", port, *tap)]
     return [
         ("ip", "netns", "add", name),
-        ("ip", "-n", switch, "link", "add", port, "type", "veth", "peer", "name", NIC, "netns", name),
-        ("ip", "-n", switch, "link", "set", port, "master", "bridge", "up"),
+        *ends,
+        (*there, "link", "set", port, "master", "bridge", "up"),
         (*here, "link", "set", "lo", "up"),
         (*here, "address", "add", f"{address(node)}/24", "dev", NIC),
         (*here, "link", "set", NIC, "up"),

@@ -174,9 +174,9 @@ def _of_compressing(strategy: Strategy) -> dict[str, object]:
 
 
 def _of_eight_bit(strategy: EightBitStrategy) -> dict[str, object]:
-    """Return the options of ByteGrad, which it is."""
+    """Return the options of ByteGrad, which it is, in a topology that is not ByteGrad's default everywhere."""
     dtype = {} if strategy.byte_dtype == ByteGrad().byte_dtype else {"dtype": strategy.byte_dtype}
-    return _of_compressing(strategy) | dtype
+    return {"topology": strategy.used_topology} | _of_compressing(strategy) | dtype
 
 
 _OPTIONS: dict[str, Callable[[Any], dict[str, object]]] = {

@@ -15,7 +15,6 @@ from simnet.validation.published import hkbu
 from simnet.validation.published_rows import PublishedRow
 from simnet.validation.shipped_parts import cached, with_value
 
-ORDER = 6
 WORKLOADS = {"ResNet-50": "resnet50", "BERT-Base": "bert_base_squad"}
 TASKS = {"ResNet-50": "ResNet-50 at 224x224", "BERT-Base": "BERT-Base on SQuAD, sequence 384"}
 """The simulated task; the publication names only the model with the headline."""

@@ -1,12 +1,11 @@
 """Global-QSGD: all-reduces of 32, 8 and 4 bits an element, and a gather of 8, among four A100 of one node."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from msgspec import Struct
 
-from simnet.calibration import solvers
+from simnet.calibration.fit import Values
 from simnet.cluster.hardware import Calibration, Cluster, Link
 from simnet.cluster.kernel_times import KernelTime
 from simnet.core.units import Bandwidth, Duration
@@ -20,7 +19,6 @@ from simnet.validation.shipped_parts import cached
 from simnet.validation.study import Study
 from simnet.workload.workload import Workload
 
-ORDER = 15
 SOURCE = "sands-lab/global-qsgd"
 DENSE, EIGHT, FOUR, GATHERED = "fp32 all-reduce", "8-bit all-reduce", "4-bit all-reduce", "8-bit all-gather"
 WIDE_RESNET, TRANSFORMER = "Wide ResNet-101-2", "Transformer-XL base"
@@ -45,7 +43,7 @@ packs again on every level of the tree. A gather is decoded once a rank, and its
 """
 DENSE_BYTES = 56.0
 """The same for fp32: div_ 8, two clones 16, two sums 24, a copy 8."""
-FIRST_GUESS = (0.08, 0.6, 5.0, 100.0)
+FIRST_GUESS = {"wide_resnet_s": 0.08, "transformer_s": 0.6, "per_p2p": 5.0, "per_shm": 100.0}
 """Both steps [s], and the inverse of both parts of NVLink's rate."""
 
 
@@ -67,34 +65,40 @@ class Numbers(Struct, frozen=True, kw_only=True):
 
 def evaluate() -> Outcome:
     """Calibrate on four rows of both models and links, predict the other eight."""
-    study = _study()
+    study = _study(has_hooks=True)
+
+    def alternatives() -> Iterator[Alternative]:
+        fused = _study(has_hooks=False).predictions
+        yield Alternative("fused kernels, as those of the systems here", "the same rows", fused)
+
     return Outcome(
         title="Global-QSGD: 8-bit and 4-bit all-reduce",
         unit="ms",
         bound=Limit(mean=0.05, worst=0.15),
-        parameters=tuple(_parameters()),
+        parameters=tuple(_parameters(study)),
         predictions=study.predictions,
         facts={"eight": EIGHT, "four": FOUR, "gathered": GATHERED, "resnet": WIDE_RESNET, "transformer": TRANSFORMER},
-        make_alternatives=_alternatives,
+        make_alternatives=alternatives,
     )
-
-
-def _row(network: str, model: str, method: str) -> PublishedRow:
-    return published_rows.load().one(SOURCE, network=network, model=model, method=method)
 
 
 def _known() -> dict[str, PublishedRow]:
     """Return the row that most shows each number."""
+    shown = {
+        "wide_resnet_s": ("P2P", WIDE_RESNET, EIGHT),
+        "transformer_s": ("P2P", TRANSFORMER, EIGHT),
+        "p2p": ("P2P", WIDE_RESNET, DENSE),
+        "shm": ("SHM", WIDE_RESNET, DENSE),
+    }
+    rows = published_rows.load()
     return {
-        "wide_resnet_s": _row("P2P", WIDE_RESNET, EIGHT),
-        "transformer_s": _row("P2P", TRANSFORMER, EIGHT),
-        "p2p": _row("P2P", WIDE_RESNET, DENSE),
-        "shm": _row("SHM", WIDE_RESNET, DENSE),
+        key: rows.one(SOURCE, network=network, model=model, method=method)
+        for key, (network, model, method) in shown.items()
     }
 
 
 @cached
-def _study(*, has_hooks: bool = True) -> Study:
+def _study(*, has_hooks: bool) -> Study:
     """Return the study whose four numbers meet four rows, all at once: each row shows more than one of them."""
     known = tuple(_known().values())
     plain = Study(
@@ -105,32 +109,27 @@ def _study(*, has_hooks: bool = True) -> Study:
         label=lambda row: f"{row.model}, {row.method}, {row.network}",
         held_out=tuple(row for row in published_rows.load().select(SOURCE) if row not in known),
     )
-
-    def residuals(found: Sequence[float]) -> list[float]:
-        return [one.error for one in replace(plain, initial=_numbers(found)).compare(known)]
-
-    return replace(plain, initial=_numbers(solvers.least_squares(residuals, FIRST_GUESS)))
+    return plain.solved(known, FIRST_GUESS, _numbers)
 
 
-def _numbers(found: Sequence[float]) -> Numbers:
+def _numbers(found: Values) -> Numbers:
     """Return the numbers from both steps [s] and the inverse of both parts, in which a time is linear."""
-    wide_resnet_s, transformer_s, per_p2p, per_shm = found
-    return Numbers(wide_resnet_s=wide_resnet_s, transformer_s=transformer_s, p2p=1 / per_p2p, shm=1 / per_shm)
+    steps = {key: found[key] for key in ("wide_resnet_s", "transformer_s")}
+    return Numbers(**steps, p2p=1 / found["per_p2p"], shm=1 / found["per_shm"])
 
 
-def _parameters() -> Iterator[Parameter]:
-    study, known = _study(), _known()
-    for key, model in (("wide_resnet_s", WIDE_RESNET), ("transformer_s", TRANSFORMER)):
-        value = study.value(key)
-        yield _parameter(known[key], "workload", f"a step without exchange, {model}", value, f"{1e3 * value:.1f} ms")
-    for key in ("p2p", "shm"):
-        value = study.value(key)
-        text = f"{value:.4f} ({value * NVLINK_BYTES_PER_S / 1e9:.2f} GB/s)"
-        yield _parameter(known[key], "this set only", f"bus bandwidth of an all-reduce, {key.upper()}", value, text)
-
-
-def _parameter(row: PublishedRow, part: str, key: str, value: float, text: str) -> Parameter:
-    return Parameter(part=part, key=key, value=value, text=text, how="all four meet four rows at once", rows=(row,))
+def _parameters(study: Study) -> Iterator[Parameter]:
+    parts = {"wide_resnet_s": WIDE_RESNET, "transformer_s": TRANSFORMER, "p2p": "P2P", "shm": "SHM"}
+    for key, row in _known().items():
+        value, is_step = study.value(key), key.endswith("_s")
+        yield Parameter(
+            part="workload" if is_step else "this set only",
+            key=f"{'a step without exchange' if is_step else 'bus bandwidth of an all-reduce'}, {parts[key]}",
+            value=value,
+            text=f"{1e3 * value:.1f} ms" if is_step else f"{value:.4f} ({value * NVLINK_BYTES_PER_S / 1e9:.2f} GB/s)",
+            how="all four meet four rows at once",
+            rows=(row,),
+        )
 
 
 def _strategy(method: str) -> AnyStrategy:
@@ -171,9 +170,3 @@ def _hook_kernels(method: str) -> dict[str, KernelTime]:
     moved = dict(zip(("encode", "merge", "decode"), HOOK_BYTES[method], strict=True))
     times = {f"qsgd_inf_{part}": each / MEMORY_BYTES_PER_S for part, each in moved.items()} | {"gather_gradients": 0.0}
     return {name: KernelTime(s_per_element=Duration(seconds)) for name, seconds in times.items()}
-
-
-def _alternatives() -> Iterator[Alternative]:
-    yield Alternative(
-        "fused kernels, as those of the systems here", "the same rows", _study(has_hooks=False).predictions
-    )

@@ -1,4 +1,7 @@
-"""HiPress (SOSP 2021): its rows, its two clusters, a scenario for each row, and the study of a cluster."""
+"""HiPress (SOSP 2021): its rows, a scenario for each, and the sets of its two clusters.
+
+Compressed parameter servers on all nodes; calibrated on dense rows of one, two and four nodes.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -6,17 +9,18 @@ from functools import partial
 
 from msgspec import structs
 
-from simnet.cluster.hardware import Calibration, Cluster, Link
+from simnet.cluster.hardware import Calibration, Cluster, Link, LinkCalibration
 from simnet.core.units import Bandwidth, Duration, Size
 from simnet.engine.scenario import Scenario
 from simnet.engine.step_timer import StepTimer
 from simnet.strategies import AnyStrategy, DenseAllReduce, EFSignSGD, QSGDInf, TopK
 from simnet.strategies.compressing import Topology
-from simnet.validation import extrapolation, published_rows
-from simnet.validation.outcome import Alternative, Parameter, compute_parameter
+from simnet.validation import published_rows
+from simnet.validation.outcome import Alternative, Limit, Outcome, Parameter, compute_parameter
+from simnet.validation.published import hkbu, one_bit_adam
 from simnet.validation.published_rows import PublishedRow
 from simnet.validation.shipped_parts import cached
-from simnet.validation.study import Fit, Study
+from simnet.validation.study import FittedValue, Study
 from simnet.workload.workload import Gradient, Workload
 
 SOURCE = "YouhuiBai/SOSP21-scripts"
@@ -27,6 +31,7 @@ BATCH, TOKENS = 32, 128
 FUSION = Size(64 * 2**20)
 """Horovod's default fusion buffer."""
 TOPOLOGY: Topology = "hierarchical_scatter_reduce"
+OTHER_BATCHES = (24, 64)
 LATENCIES_S = (5.7e-6, 14e-6)
 """Hops inside and between nodes: NCCL tuning table, ring, Simple, PCI and network (src/graph/tuning.cc @5067397)."""
 SLOWDOWNS = (1.0, 2.0)
@@ -51,7 +56,7 @@ class Nodes:
         network: value of the column `network` of its rows.
         ranks_per_node: GPUs of a node.
         gbit_per_s: nominal rates inside a node, of a GPU, and between nodes.
-        memory_bytes_per_s: bandwidth of a GPU's memory, by its data sheet.
+        copy_bytes_per_s: what copies reach of the bandwidth of a GPU's memory, by its data sheet.
         models: what was trained.
     """
 
@@ -59,13 +64,8 @@ class Nodes:
     network: str
     ranks_per_node: int
     gbit_per_s: tuple[float, float]
-    memory_bytes_per_s: float
+    copy_bytes_per_s: float
     models: tuple[str, ...]
-
-    @property
-    def copy_bytes_per_s(self) -> float:
-        """What copies reach of the memory's bandwidth."""
-        return COPY_PART * self.memory_bytes_per_s
 
 
 LOCAL = Nodes(
@@ -73,7 +73,7 @@ LOCAL = Nodes(
     network="56Gbit IB",
     ranks_per_node=2,
     gbit_per_s=(126, 56),
-    memory_bytes_per_s=484e9,
+    copy_bytes_per_s=COPY_PART * 484e9,
     models=("VGG19", "BERT-Base"),
 )
 AWS = Nodes(
@@ -81,7 +81,7 @@ AWS = Nodes(
     network="100Gbit",
     ranks_per_node=8,
     gbit_per_s=(1200, 100),
-    memory_bytes_per_s=900e9,
+    copy_bytes_per_s=COPY_PART * 900e9,
     models=("VGG19", "BERT-Large"),
 )
 
@@ -102,15 +102,12 @@ def compute_s(nodes: Nodes, model: str, batch: int = BATCH) -> float:
     return iteration_s(row, batch)
 
 
-def compute_parameters(nodes: Nodes, batch: int = BATCH) -> Iterator[Parameter]:
-    """Yield the compute times of a cluster."""
+def _compute_parameters(nodes: Nodes) -> Iterator[Parameter]:
     for model in nodes.models:
         first, whole = _breakdown(model)
         found = (*rows(nodes, model=model, method="Linear"), first, whole)
         how = f"Linear; {first.value / whole.value:.0%} of it before the first gradient, as on the 1080 Ti"
-        yield compute_parameter(
-            f"a step of one GPU, {model}, batch {batch}", compute_s(nodes, model, batch), how, found
-        )
+        yield compute_parameter(f"a step of one GPU, {model}, batch {BATCH}", compute_s(nodes, model), how, found)
 
 
 def printed_batches() -> dict[str, float]:
@@ -118,13 +115,11 @@ def printed_batches() -> dict[str, float]:
     return {model: _breakdown(model)[1].value / 1e3 / compute_s(LOCAL, model) * BATCH for model in LOCAL.models}
 
 
-def study(nodes: Nodes, initial: Calibration, fits: tuple[Fit, ...], batch: int = BATCH) -> Study:
+def _study(nodes: Nodes, inside: LinkCalibration, fits: tuple[FittedValue, ...], batch: int = BATCH) -> Study:
     """Return the study of a cluster: these fits, and all other rows across nodes to predict."""
-    known = {row.key for fit in fits for row in fit.rows}
-    wanted = (row for row in rows(nodes) if row.method != "Linear" and row.nodes > 1 and row.key not in known)
-    found = Study(
-        initial=structs.replace(
-            initial,
+    return Study(
+        initial=Calibration(
+            intra_node=inside,
             memory_bytes_per_s=Bandwidth(nodes.copy_bytes_per_s),
             kernel_launch_s=Duration(5e-6),
             flat_ring_latency="mean",
@@ -134,14 +129,13 @@ def study(nodes: Nodes, initial: Calibration, fits: tuple[Fit, ...], batch: int 
         measured=partial(iteration_s, batch=batch),
         series=lambda row: row.method if row.method in (RING, ONEBIT) else f"{CASYNC}, others",
         label=lambda row: f"{row.model}, {row.method}, {row.gpus} GPUs",
-        held_out=tuple(wanted),
-    )
-    return extrapolation.with_range(found)
+        grows=True,
+    ).predicting(row for row in rows(nodes) if row.method != "Linear" and row.nodes > 1)
 
 
-def ring_fit(nodes: Nodes, key: str, num_nodes: int, gbit_per_s: float) -> Fit:
+def _ring_fit(nodes: Nodes, key: str, num_nodes: int, gbit_per_s: float) -> FittedValue:
     """Return a fit of a rate to the dense rows of so many nodes."""
-    return Fit(
+    return FittedValue(
         key=key,
         how="least squares",
         rows=rows(nodes, method=RING, nodes=num_nodes),
@@ -149,30 +143,36 @@ def ring_fit(nodes: Nodes, key: str, num_nodes: int, gbit_per_s: float) -> Fit:
     )
 
 
-def fits(nodes: Nodes) -> tuple[Fit, ...]:
+def _fits(nodes: Nodes) -> tuple[FittedValue, ...]:
     """Return the fits of a cluster, all to dense rows: what one node adds to backward, then the NICs by nodes."""
-    rate = nodes.gbit_per_s[1]
-    slowdown = Fit(
+    slowdown = FittedValue(
         key="hook_slowdown",
         how="mean signed error zero",
         bounds=SLOWDOWNS,
         rows=rows(nodes, method=RING, nodes=1),
     )
-    return (slowdown, *(ring_fit(nodes, f"by_nodes.{count}.efficiency", count, rate) for count in (2, 4)))
+    rate = nodes.gbit_per_s[1]
+    return (slowdown, *(_ring_fit(nodes, f"by_nodes.{count}.efficiency", count, rate) for count in (2, 4)))
 
 
-def other_topologies(whole: Study, nodes: Nodes) -> Iterator[Alternative]:
+def _changed(whole: Study, nodes: Nodes, **change: object) -> Study:
+    """Return a study whose compressing strategies have other options."""
+    return replace(whole, predict=partial(_predict_s, nodes, BATCH, change=tuple(change.items())))
+
+
+def _other_topologies(whole: Study, nodes: Nodes) -> Iterator[Alternative]:
     """Yield the other forms that the same systems could be run in."""
-    for text, change in (
+    changes: tuple[tuple[str, dict[str, object]], ...] = (
         ("one exchange after backward", {"bucketing": "fused", "overlap": False}),
         ("every GPU a server: no mean inside the node", {"topology": "scatter_reduce"}),
         ("every node gathers the payloads of all", {"topology": "hierarchical"}),
         ("every GPU gathers the payloads of all", {"topology": "gather"}),
-    ):
-        yield Alternative(text, "the same rows", with_strategy(whole, nodes, change).predictions)
+    )
+    for text, change in changes:
+        yield Alternative(text, "the same rows", _changed(whole, nodes, **change).predictions)
 
 
-def speedups(whole: Study) -> dict[str, tuple[float, float]]:
+def _speedups(whole: Study) -> dict[str, tuple[float, float]]:
     """Return the speedup of onebit over the dense rows, predicted and published, by model, on the most GPUs."""
     most = max(one.row.gpus for one in whole.predictions)
     found = {(one.row.model, one.row.method): one for one in whole.predictions if one.row.gpus == most}
@@ -182,9 +182,66 @@ def speedups(whole: Study) -> dict[str, tuple[float, float]]:
     }
 
 
-def with_strategy(whole: Study, nodes: Nodes, change: Mapping[str, object]) -> Study:
-    """Return a study whose compressing strategies have other options."""
-    return replace(whole, predict=partial(_predict_s, nodes, BATCH, change=tuple(change.items())))
+@cached
+def _local() -> Study:
+    return _study(LOCAL, LinkCalibration(efficiency=hkbu.bsp(hkbu.INFINIBAND).value(hkbu.EFFICIENCY)), _fits(LOCAL))
+
+
+def local() -> Outcome:
+    """Predict the authors' cluster, 16 nodes of two GTX 1080 Ti: dense rows of more nodes and all compressed ones."""
+    study = _local()
+    (pcie,) = hkbu.bsp(hkbu.INFINIBAND).parameters
+    gathered = _changed(study, LOCAL, topology="gather").predictions
+
+    def alternatives() -> Iterator[Alternative]:
+        of_pcie = _ring_fit(LOCAL, hkbu.EFFICIENCY, 1, LOCAL.gbit_per_s[0])
+        otherwise = _study(LOCAL, LinkCalibration(), (of_pcie, *study.fits[1:]))
+        text = "PCIe fitted to one node in place of backward's slowdown"
+        yield Alternative(text, "the same rows", otherwise.predictions)
+        yield from _other_topologies(study, LOCAL)
+        alone = _changed(study, LOCAL, bucketing="per_tensor")
+        yield Alternative("each tensor exchanged by itself", "the same rows", alone.predictions)
+
+    return Outcome(
+        title="HiPress on 16 nodes of two GPUs",
+        unit="ms",
+        bound=Limit(mean=0.09, worst=0.18),
+        parameters=(*_compute_parameters(LOCAL), replace(pcie, part="this set only"), *study.parameters),
+        predictions=study.predictions,
+        facts={
+            "ring": RING,
+            "onebit": ONEBIT,
+            "batches": printed_batches(),
+            "speedups": _speedups(study),
+            "gathered": max(1 + one.error for one in gathered),
+        },
+        make_alternatives=alternatives,
+    )
+
+
+@cached
+def _aws(batch: int) -> Study:
+    return _study(AWS, one_bit_adam.nvlink()[0], _fits(AWS), batch)
+
+
+def aws() -> Outcome:
+    """Predict 16 nodes of eight V100: the same systems, at a batch that no readable source prints."""
+    study = _aws(BATCH)
+
+    def alternatives() -> Iterator[Alternative]:
+        for batch in OTHER_BATCHES:
+            yield Alternative(f"batch {batch} in place of {BATCH}", "the same rows", _aws(batch).predictions)
+        yield from _other_topologies(study, AWS)
+
+    return Outcome(
+        title="HiPress on 16 nodes of eight GPUs",
+        unit="ms",
+        bound=Limit(mean=0.07, worst=0.22),
+        parameters=(*_compute_parameters(AWS), one_bit_adam.nvlink()[1], *study.parameters),
+        predictions=study.predictions,
+        facts={"ring": RING, "onebit": ONEBIT, "speedups": _speedups(study)},
+        make_alternatives=alternatives,
+    )
 
 
 def _breakdown(model: str) -> tuple[PublishedRow, PublishedRow]:
@@ -196,7 +253,7 @@ def _breakdown(model: str) -> tuple[PublishedRow, PublishedRow]:
     )
 
 
-def strategy_of(method: str) -> AnyStrategy:
+def _strategy(method: str) -> AnyStrategy:
     """Return what a method is here: CaSync's parameter servers on all nodes scatter and reduce compressed pieces."""
     if method == RING:
         return DenseAllReduce(algorithm="ring", bucket_cap=FUSION)
@@ -212,7 +269,7 @@ def strategy_of(method: str) -> AnyStrategy:
 def _predict_s(
     nodes: Nodes, batch: int, calibration: Calibration, row: PublishedRow, change: tuple[tuple[str, object], ...] = ()
 ) -> float:
-    strategy = strategy_of(row.method)
+    strategy = _strategy(row.method)
     if strategy.compresses:
         strategy = structs.replace(strategy, **dict(change))
     scenario = _scenario(nodes, row.model, row.nodes, batch)

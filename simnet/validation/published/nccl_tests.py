@@ -1,13 +1,13 @@
-"""nccl-tests on Azure in the simulator: all-reduces from 16 MiB on 32 GPUs from the logs of 2 to 16."""
+"""nccl-tests on Azure in the simulator: all-reduces on 32 GPUs from the logs of 2 to 16, a set a class of sizes."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from msgspec import structs
 
-from simnet.calibration import nccl_fit, nccl_log
+from simnet.calibration import nccl, nccl_log
 from simnet.calibration.nccl_log import LogRow, NcclLog
-from simnet.cluster import topology
+from simnet.cluster import nccl_costs, topology
 from simnet.cluster.hardware import Calibration
 from simnet.cluster.nccl_costs import NcclCosts
 from simnet.collectives import algorithms, link_loads
@@ -19,7 +19,6 @@ from simnet.validation import published_rows, shipped_parts
 from simnet.validation.outcome import Alternative, Limit, Outcome, Parameter, Prediction
 from simnet.validation.published_rows import PublishedRow
 
-ORDER = 9.1  # behind the sets of 1-bit Adam that have a target
 CLUSTER = CALIBRATION = "azure_nd_a100_v4"
 SOURCE = "NetX-lab/Echo nccl-test-log (arXiv 2412.12487)"
 RANKS_PER_NODE = 8
@@ -28,48 +27,43 @@ MIB = 1024**2
 PLACES = ("", ", in place")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SizeClass:
-    """Messages from `least` up to below `most` [B], in words."""
-
-    words: str
-    least: float
-    most: float = float("inf")
-
-    def holds(self, row: PublishedRow) -> bool:
-        """Tell whether a row is one of these."""
-        return self.least <= float(row.batch_per_gpu) < self.most
-
-
-def evaluate() -> Outcome:
+def large() -> Outcome:
     """Predict the large messages."""
-    return outcome(SizeClass(words="from 16 MiB on", least=16 * MIB), Limit(mean=0.05))
+    return _outcome("from_16_mib", Limit(mean=0.05))
 
 
-def outcome(sizes: SizeClass, target: Limit) -> Outcome:
-    """Calibrate on 2 to 16 GPUs, predict the messages of these sizes on 32."""
+def medium() -> Outcome:
+    """Predict the messages of medium size."""
+    return _outcome("below_16_mib", Limit(mean=0.10))
+
+
+def small() -> Outcome:
+    """Predict the small messages."""
+    return _outcome("below_1_mib", Limit(mean=0.20))
+
+
+def _outcome(band: str, target: Limit) -> Outcome:
+    """Calibrate on 2 to 16 GPUs, predict the messages of a band of sizes on 32."""
     logs = tuple(read_log(gpus) for gpus in CALIBRATION_GPUS)
     calibrated = fit(logs)
     return Outcome(
-        title=f"nccl-tests: all-reduces {sizes.words}",
+        title=f"nccl-tests: all-reduces {nccl.BAND_WORDS[band]}",
         unit="ms",
         bound=target,
         target=target,
         parameters=tuple(_parameters(calibrated, logs)),
-        predictions=_with_scatter(predict(calibrated, PREDICTED_GPUS, sizes), calibrated, sizes),
+        predictions=_with_scatter(predict(calibrated, PREDICTED_GPUS, band), calibrated, band),
         tells_of_others=False,
-        make_alternatives=lambda: _alternatives(calibrated, sizes),
+        make_alternatives=lambda: _alternatives(calibrated, band),
     )
 
 
-def _with_scatter(
-    predictions: Sequence[Prediction], calibrated: Calibration, sizes: SizeClass
-) -> tuple[Prediction, ...]:
+def _with_scatter(predictions: Sequence[Prediction], calibrated: Calibration, band: str) -> tuple[Prediction, ...]:
     """Return predictions with the range by which fitted messages of their size scatter about the fit, 90 %.
 
     No other publication has single messages, so that none says how far the model is off on these.
     """
-    fitted = [one for gpus in CALIBRATION_GPUS for one in predict(calibrated, gpus, sizes)]
+    fitted = [one for gpus in CALIBRATION_GPUS for one in predict(calibrated, gpus, band)]
     low, high = intervals.middle_90_percent([one.measured / one.predicted for one in fitted])
     return tuple(replace(one, known_range=(min(low, 1.0), max(high, 1.0))) for one in predictions)
 
@@ -114,23 +108,20 @@ def _key(name: str, row: LogRow, place: str) -> str:
 
 def fit(logs: Sequence[NcclLog]) -> Calibration:
     """Return the shipped calibration with the costs of NCCL fitted to logs, as `simnet calibrate` does."""
-    costs = nccl_fit.fit_costs(nccl_fit.select_all_reduces(logs))
-    cluster = shipped_parts.cluster(CLUSTER, 1)
-    rates = float(cluster.intra_node.bytes_per_s), float(cluster.inter_node.bytes_per_s) * cluster.nics_per_node
+    rates = nccl.nominal_rates(shipped_parts.cluster(CLUSTER, 1))
+    costs, _ = nccl.fit_costs(nccl.select(logs), rates)
     in_node, between = costs.intra_node_efficiency, costs.inter_node_efficiency
-    nccl = structs.replace(
+    fitted = structs.replace(
         costs,
-        intra_node_efficiency=None if in_node is None else in_node / rates[0],
-        inter_node_efficiency=None if between is None else between / rates[1],
+        intra_node_efficiency=None if in_node is None else in_node / rates.intra_bytes_per_s,
+        inter_node_efficiency=None if between is None else between / rates.inter_bytes_per_s,
     )
-    return structs.replace(shipped_parts.calibration(CALIBRATION), nccl=nccl)
+    return structs.replace(shipped_parts.calibration(CALIBRATION), nccl=fitted)
 
 
-def predict(
-    calibrated: Calibration, gpus: int, sizes: SizeClass, algorithm: str | None = None
-) -> tuple[Prediction, ...]:
+def predict(calibrated: Calibration, gpus: int, band: str, algorithm: str | None = None) -> tuple[Prediction, ...]:
     """Return the simulated all-reduces of these sizes against a log."""
-    rows = [row for row in log_rows(gpus) if sizes.holds(row)]
+    rows = [row for row in log_rows(gpus) if (size := float(row.batch_per_gpu)) and nccl_costs.band(size) == band]
     cluster = shipped_parts.cluster(CLUSTER, -(-gpus // RANKS_PER_NODE))
     nodes = topology.build(structs.replace(cluster, ranks_per_node=min(gpus, RANKS_PER_NODE)), calibrated)
 
@@ -188,6 +179,7 @@ _TEXTS: dict[str, Callable[[float], str]] = {
     "ll_start_s": format_seconds,
     "ll_hop_s": format_seconds,
     "inter_node_hop_s": format_seconds,
+    "ll_inter_node_hop_s": format_seconds,
     "ll_efficiency": "{:.3f}".format,
     "exposed": "{:.3f}".format,
     "intra_node_efficiency": "{:.4f}".format,
@@ -199,8 +191,8 @@ def _parameters(calibrated: Calibration, logs: Sequence[NcclLog]) -> Iterator[Pa
     costs = calibrated.nccl
     assert isinstance(costs, NcclCosts)
     rows = tuple(row for gpus in CALIBRATION_GPUS for row in log_rows(gpus) if row.value)
-    used = tuple(row for row in rows if float(row.batch_per_gpu) >= nccl_fit.TINY_BYTES)
-    for name in nccl_fit.determined_names(nccl_fit.select_all_reduces(logs)):
+    used = tuple(row for row in rows if float(row.batch_per_gpu) >= nccl.TINY_BYTES)
+    for name in sorted(_TEXTS.keys() & nccl.fit_costs(nccl.select(logs))[1].keys(), key=[*_TEXTS].index):
         value = float(getattr(costs, name))
         yield Parameter(
             part=CALIBRATION,
@@ -212,12 +204,12 @@ def _parameters(calibrated: Calibration, logs: Sequence[NcclLog]) -> Iterator[Pa
         )
 
 
-def _alternatives(calibrated: Calibration, sizes: SizeClass) -> Iterator[Alternative]:
+def _alternatives(calibrated: Calibration, band: str) -> Iterator[Alternative]:
     on = "2, 4, 8 and 16 GPUs"
     for gpus in FURTHER_GPUS:
-        yield Alternative(f"{gpus} GPUs", on, predict(calibrated, gpus, sizes))
-    yield Alternative("32 GPUs", "8 and 16 GPUs", predict(fit([read_log(8), read_log(16)]), PREDICTED_GPUS, sizes))
+        yield Alternative(f"{gpus} GPUs", on, predict(calibrated, gpus, band))
+    yield Alternative("32 GPUs", "8 and 16 GPUs", predict(fit([read_log(8), read_log(16)]), PREDICTED_GPUS, band))
     assert calibrated.nccl is not None
     table = structs.replace(calibrated, nccl=structs.replace(calibrated.nccl, inter_node_hop_s=Duration(0)))
-    yield Alternative("hops between nodes as in NCCL's table", on, predict(table, PREDICTED_GPUS, sizes))
-    yield Alternative("the ring of links in place of NCCL", on, predict(calibrated, PREDICTED_GPUS, sizes, "ring"))
+    yield Alternative("hops between nodes as in NCCL's table", on, predict(table, PREDICTED_GPUS, band))
+    yield Alternative("the ring of links in place of NCCL", on, predict(calibrated, PREDICTED_GPUS, band, "ring"))

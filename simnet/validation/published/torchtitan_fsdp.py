@@ -1,7 +1,6 @@
 """torchtitan: Llama 3.1 8B under FSDP2, from one node to sixteen, and from four to eight."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from msgspec import Struct
 
@@ -13,10 +12,9 @@ from simnet.strategies import FullShard
 from simnet.validation import published_rows, shipped_parts
 from simnet.validation.outcome import Alternative, Limit, Outcome
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.study import Fit, Study
+from simnet.validation.study import FittedValue, Study
 from simnet.workload.workload import Gradient, Workload
 
-ORDER = 16
 SOURCE = "torchtitan"
 METHODS = {
     "FSDP": "plain_s",
@@ -32,6 +30,7 @@ TOKENS = 2 * 8192
 """Of a GPU in a step: two samples of Llama 3's sequence."""
 FORWARD = 1 / 3
 BOUNDS_S = (0.5, 4.0)
+TARGET = Limit(mean=0.01, worst=0.02)
 WIDTH, INNER, KEYS, VOCABULARY, LAYERS = 4096, 14336, 1024, 128256, 32
 
 
@@ -46,32 +45,36 @@ class StepSeconds(Struct, frozen=True, kw_only=True):
 
 def evaluate() -> Outcome:
     """Take compute from the fewest nodes of each method, predict the most."""
-    study = _study()
+    study, blocking = _study(overlap=True), _study(overlap=False)
+
+    def alternatives() -> Iterator[Alternative]:
+        yield Alternative("every message blocks", "the fewest nodes of each method", blocking.predictions)
+        unfitted = blocking.fixed(study.fitted)
+        yield Alternative("every message blocks, with compute as fitted above", "as above", unfitted.predictions)
+
     return Outcome(
         title="torchtitan: FSDP2 on more nodes",
         unit="ms",
-        bound=Limit(mean=0.03, worst=0.05),
+        target=TARGET,
+        bound=TARGET,
         parameters=study.parameters,
         predictions=study.predictions,
-        make_alternatives=lambda: _alternatives(study),
+        make_alternatives=alternatives,
     )
 
 
-def _rows(method: str) -> list[PublishedRow]:
-    return sorted(published_rows.load().select(SOURCE, method=method), key=lambda row: row.nodes)
-
-
-def _study(*, overlap: bool = True) -> Study:
-    known = {method: _rows(method)[0] for method in METHODS}
+def _study(*, overlap: bool) -> Study:
+    rows = published_rows.load()
+    by_nodes = {method: sorted(rows.select(SOURCE, method=method), key=lambda row: row.nodes) for method in METHODS}
     return Study(
         initial=StepSeconds(),
         fits=tuple(
-            Fit(
+            FittedValue(
                 key=key,
                 bounds=BOUNDS_S,
-                rows=(known[method],),
+                rows=(by_nodes[method][0],),
                 name=f"forward + backward, {method}",
-                text=_milliseconds,
+                text=lambda seconds: f"{1e3 * seconds:.0f} ms",
             )
             for method, key in METHODS.items()
         ),
@@ -79,12 +82,8 @@ def _study(*, overlap: bool = True) -> Study:
         measured=lambda row: TOKENS / row.value,
         series=lambda row: row.method,
         label=lambda row: f"{row.method}, {row.gpus} GPUs",
-        held_out=tuple(_rows(method)[-1] for method in METHODS),
+        held_out=tuple(mine[-1] for mine in by_nodes.values()),
     )
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{1e3 * seconds:.0f} ms"
 
 
 def _iteration_s(numbers: StepSeconds, row: PublishedRow, *, overlap: bool) -> float:
@@ -126,10 +125,3 @@ def _tensors() -> tuple[Gradient, ...]:
     head = Gradient(name="output.weight", shape=(VOCABULARY, WIDTH), backward_share=float(VOCABULARY * WIDTH))
     embedding = Gradient(name="tok_embeddings.weight", shape=(VOCABULARY, WIDTH), backward_share=0.0)
     return (head, *blocks, embedding)
-
-
-def _alternatives(study: Study) -> Iterator[Alternative]:
-    blocking = _study(overlap=False)
-    yield Alternative("every message blocks", "the fewest nodes of each method", blocking.predictions)
-    unfitted = replace(blocking, initial=study.fitted, fits=())
-    yield Alternative("every message blocks, with compute as fitted above", "as above", unfitted.predictions)

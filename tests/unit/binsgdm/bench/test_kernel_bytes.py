@@ -3,7 +3,7 @@
 import pytest
 
 from binsgdm.bench.kernel_bytes import NAMES, bytes_per_element
-from simnet.calibration.kernel_fit import COPY, COPY_BYTES, SIMULATED_NAMES
+from simnet.calibration.kernels import COPY, COPY_BYTES, SIMULATED_NAMES
 from simnet.strategies.base import every_kernel
 from simnet.strategies.recorded import MEMORY_TRAFFIC
 from simnet.workload.kernel_cost import OPTIMIZER_BYTES

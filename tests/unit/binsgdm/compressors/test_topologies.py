@@ -47,6 +47,18 @@ def mean_of(systems, values, layout, step=1, names=NAMES, shapes=SHAPES, on_sent
     return run_in_lockstep(protocols, layout[1], on_sent)
 
 
+@pytest.mark.parametrize("layout", [(2, 2), (3, 1)])
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_without_a_topology_it_is_what_the_authors_run_on_such_nodes(name, layout):
+    """BAGUA's ByteGrad and HiTopKComm average in the node; all others exchange among all ranks."""
+    averages_first = name in ("byte_grad", "ms_top_k") and layout[1] > 1
+    default = "hierarchical" if averages_first else SYSTEMS[name].topologies[0]
+    assert SYSTEMS[name].default_topology(layout[1]) == default
+    assert type(ends(name, None, layout)[0]) is type(ends(name, default, layout)[0])
+    means = [mean_of(ends(name, one, layout), gradients(layout[0] * layout[1]), layout) for one in (None, default)]
+    assert all(map(torch.equal, *means))
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("name", "topology"), FORMS)
 def test_all_ranks_get_the_same_estimate_of_the_mean(name, topology, layout):
@@ -232,7 +244,7 @@ def test_a_scatter_reduce_sends_about_two_payloads_whatever_the_ranks():
         ("power_sgd", {"topology": "scatter_reduce"}, "cannot be decoded and added up piece by piece"),
         ("power_sgd", {"topology": "gather"}, "sends less than a gather"),
         ("atomo", {"topology": "scatter_reduce"}, "must be one of"),
-        ("dense", {"topology": "hierarchical"}, "to the backend"),
+        ("dense", {"dtype": "fp8"}, "must be one of \\['fp32', 'bf16'\\]"),
         ("sign_sgd", {"topology": "hierarchical_scatter_reduce"}, "between nodes it has its own"),
         ("marsit", {"topology": "hierarchical", "torus": True}, "must not have both"),
         ("qsgd", {"topology": "scatter_reduce", "coding": "elias", "bits": 2}, "coding='packed'"),

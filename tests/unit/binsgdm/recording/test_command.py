@@ -1,9 +1,14 @@
 """`simnet record` as a user calls it: a script in a process of its own, a file at the end, or one sentence."""
 
+import contextlib
 import json
 import os
+import pty
+import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -27,6 +32,22 @@ for _ in range({steps}):
     optimizer.step()
     optimizer.zero_grad()
 {end}
+"""
+
+BY_HAND = """
+for _ in range(9):
+    module.zero_grad()
+    module(torch.ones(2, 8)).sum().backward()
+    with torch.no_grad():
+        for one in module.parameters():
+            one -= 0.1 * one.grad
+"""
+BY_GRAD = """
+for _ in range(9):
+    gradients = torch.autograd.grad(module(torch.ones(2, 8)).sum(), list(module.parameters()))
+    for one, gradient in zip(module.parameters(), gradients):
+        one.grad = gradient
+    optimizer.step()
 """
 
 
@@ -53,7 +74,8 @@ def test_a_script_is_recorded_in_two_worlds(tmp_path):
     )
     assert (done.returncode, done.stdout) == (
         0,
-        "step.json: a step of 8 ranks with 1 collectives; a step of 12 ranks with 1 collectives\n",
+        "step.json: a step of 8 ranks with 1 collectives (2 of 2 steps recorded); "
+        "a step of 12 ranks with 1 collectives (2 of 2 steps recorded)\n",
     )
     assert done.stderr.count("a line of the script") == 2
     content = json.loads((tmp_path / "step.json").read_text(encoding="utf-8"))
@@ -69,9 +91,90 @@ def test_a_script_is_recorded_in_two_worlds(tmp_path):
 @pytest.mark.slow
 def test_a_script_that_ends_early_is_noted(tmp_path):
     script(tmp_path, steps=4)
-    assert record_forked(tmp_path, "--nodes", "2", "--", "train.py").code == 0
+    done = record_forked(tmp_path, "--nodes", "2", "--", "train.py")
+    assert done.code == 0
+    assert done.stdout == "step.json: a step of 16 ranks with 1 collectives (2 of 8 steps recorded)\n"
     (recording,) = json.loads((tmp_path / "step.json").read_text(encoding="utf-8"))["recordings"]
     assert recording["notes"] == ["the script ended after 4 steps: 2 of 8 are recorded"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("steps", "end", "status", "how"),
+    [
+        (4, "import os; os._exit(3)", 3, "ended with 3"),
+        (3, "import os; os._exit(3)", 3, "ended with 3"),
+        (9, "raise SystemExit(5)", 5, "ended with 5"),
+        (3, "raise SystemExit('in words')", 1, "ended with 1"),
+        (4, "raise ValueError('mine')", 1, "ended with 1"),
+        (4, "import os; os.kill(os.getpid(), 9)", 137, "was killed by SIGKILL"),
+        (3, "import os; os.kill(os.getpid(), 15)", 143, "was killed by SIGTERM"),
+        (4, "import os; os.kill(os.getpid(), 2)", 130, "was killed by SIGINT"),
+    ],
+)
+def test_a_script_that_fails_after_its_recorded_steps_gives_the_command_its_status(tmp_path, steps, end, status, how):
+    script(tmp_path, steps, end)
+    done = record_forked(tmp_path, "--nodes", "2", "--steps", "2", "--", "train.py")
+    assert done.code == status
+    assert f"({min(steps - 2, 2)} of 2 steps recorded)" in done.stdout
+    assert f"train.py: {how} after its recorded steps: step.json is written" in done.stderr.splitlines()[-1]
+    assert (tmp_path / "step.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("caught", ["Exception", "BaseException"])
+def test_a_script_that_trains_for_ever_is_stopped_whatever_it_catches(tmp_path, caught):
+    end = f"""
+while True:
+    try:
+        module(torch.ones(2, 8)).sum().backward()
+    except {caught}:
+        pass
+"""
+    script(tmp_path, 4, end)
+    done = record_forked(tmp_path, "--nodes", "2", "--steps", "2", "--", "train.py")
+    assert done.code == 0
+    assert "train.py: stopped, since all steps that were asked for are recorded" in done.stderr
+    assert "(2 of 2 steps recorded)" in done.stdout
+
+
+@pytest.mark.slow
+def test_what_cannot_be_recorded_is_no_matter_after_the_recorded_steps(tmp_path):
+    script(tmp_path, 4, "dist.send(torch.ones(1), 1)")
+    assert record_forked(tmp_path, "--nodes", "2", "--steps", "2", "--", "train.py").code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_steps_done_and_elapsed_time_are_shown_while_a_script_takes_long(tmp_path, is_terminal):
+    # Twice as long as it took to come here: a line falls into that time.
+    script(tmp_path, 3, f"import time; time.sleep(4 + 1.2 * (time.time() - {time.time()}))")
+    words = ["record", "--nodes", "2", "--steps", "2", "--", "train.py"]
+    command = [sys.executable, "-m", "simnet", *words]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "TERM": "xterm"}
+    ours, theirs = pty.openpty() if is_terminal else os.pipe()
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=theirs, text=True
+    ) as process:
+        os.close(theirs)
+        shown = _all_of(ours)
+        assert process.stdout is not None
+        assert process.stdout.read() == "step.json: a step of 16 ranks with 1 collectives (1 of 2 steps recorded)\n"
+    lines = [line for line in re.split(r"[\r\n]+", shown) if " steps, " in line]
+    assert lines[-1].startswith("3 of 4 steps, ")
+    assert ("\r3 of 4 steps" in shown) == is_terminal
+    # A terminal has one line a second; elsewhere the time between two lines doubles.
+    seconds = [int(re.search(r", (\d+) s", line)[1]) for line in lines]
+    assert seconds == [2 + number if is_terminal else 2 ** (number + 1) for number in range(len(seconds))]
+
+
+def _all_of(end: int) -> str:
+    found = b""
+    with contextlib.suppress(OSError):  # how the end of a terminal is told
+        while part := os.read(end, 4096):
+            found += part
+    os.close(end)
+    return found.decode()
 
 
 @pytest.mark.slow
@@ -79,6 +182,11 @@ def test_a_script_that_ends_early_is_noted(tmp_path):
     ("steps", "end", "sentence"),
     [
         (2, "", "the script ended after 2 steps: at least 3 are needed"),
+        (0, "", "no optimizer of torch has stepped (0 backward passes)"),
+        (0, BY_HAND, "no optimizer of torch has stepped (9 backward passes): a step ends with that of an optimizer"),
+        (0, BY_GRAD, "an optimizer has stepped 9 times, and loss.backward() has never run"),
+        (0, "torch.multiprocessing.spawn(print, nprocs=2)", "the script starts its ranks itself"),
+        (3, "import os; os.kill(os.getpid(), 9)", "was killed by SIGKILL after 3 of 10 steps, and takes the recorded"),
         (0, "raise ValueError('mine')", "train.py: failed as rank 0 of 8 (its error is above)"),
         (0, "raise SystemExit(3)", "train.py: ended with exit code 3"),
         (0, "import os; os._exit(5)", "train.py: its process ended with 5 before a step was recorded"),
@@ -100,6 +208,8 @@ def test_what_fails_is_one_sentence_and_no_file(tmp_path, steps, end, sentence):
     ("words", "sentence"),
     [
         (("--", "torchrun", "train.py"), "starts processes: one is enough"),
+        (("--", "torchrun", "--nproc-per-node", "8", "train.py", "--lr", "1"), "simnet record -- train.py --lr 1"),
+        (("--", "python", "-m", "torch.distributed.run", "train.py"), "starts processes: one is enough"),
         (("--", "no_such.py"), "'no_such.py': no such file"),
         (("--", "python"), "must be a script"),
         (("--nodes", "0", "--", "train.py"), "whole numbers above 0"),
@@ -114,6 +224,33 @@ def test_what_cannot_be_meant_is_refused_before_anything_runs(tmp_path, words, s
     assert done.returncode == 2
     assert sentence in done.stderr
     assert "a line of the script" not in done.stderr
+
+
+def test_a_python_without_torch_is_told_how_to_install_it(tmp_path):
+    script(tmp_path)
+    code = "import sys; sys.modules['torch'] = None; from simnet.cli.main import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", code, "record", "--", "train.py"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("simnet: record: needs torch: pip install")
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_script_and_writes_nothing(tmp_path):
+    script(tmp_path, 3, "print('here', flush=True); import time; time.sleep(60)")
+    command = [sys.executable, "-m", "simnet", "record", "--nodes", "2", "--steps", "2", "--", "train.py"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        while process.stderr.readline() != "here\n":
+            pass
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        assert process.stderr.read().splitlines()[-1] == "simnet: interrupted; nothing was written"
+    assert process.returncode == 130
+    assert not (tmp_path / "step.json").exists()
 
 
 def test_work_that_takes_no_time_is_not_timed(tmp_path):

@@ -8,6 +8,7 @@ needs("torch")
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import _functional_collectives as functional_collectives
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
@@ -15,7 +16,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.recording.recording import RecordingSettings
-from tests.helpers.recorded_steps import LAYER_BYTES, LAYERS, collectives, model, recorded, train
+from tests.helpers.recorded_steps import LAYER_BYTES, LAYERS, collectives, model, recorded, stream_of, train
 
 
 def mesh(*sizes: int) -> DeviceMesh:
@@ -47,13 +48,52 @@ def accumulated() -> None:
         optimizer.step()
 
 
-def sharded(hybrid: bool) -> None:
+def sharded(hybrid: bool, *, clips: bool = False) -> None:
     module = model()
     given = {"mesh": mesh(2, 4)} if hybrid else {}
     for layer in module:
         fully_shard(layer, **given)
     fully_shard(module, **given)
-    train(module, torch.optim.AdamW(module.parameters()))
+    if not clips:
+        train(module, torch.optim.AdamW(module.parameters()))
+        return
+    optimizer = torch.optim.AdamW(module.parameters())
+    for _ in range(6):
+        module(torch.ones(2, 64)).square().mean().backward()
+        norm = nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        assert norm.full_tensor().shape == ()
+        optimizer.step()
+
+
+def scaled() -> None:
+    """Scale the loss: the scaler sums over the ranks whether a gradient is infinite."""
+    module = model()
+    fully_shard(module)
+    optimizer, scaler = torch.optim.SGD(module.parameters()), torch.amp.GradScaler("cpu")
+    for _ in range(6):
+        scaler.scale(module(torch.ones(2, 64)).mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def redistributed() -> None:
+    """Use each functional collective of DTensor beside a step."""
+    module = torch.nn.parallel.DistributedDataParallel(model())
+    group, optimizer = dist.group.WORLD, torch.optim.SGD(module.parameters())
+    for _ in range(6):
+        module(torch.ones(2, 64)).mean().backward()
+        found = [
+            functional_collectives.all_reduce(torch.ones(16), "avg", group),
+            functional_collectives.all_gather_tensor(torch.ones(4), 0, group),
+            functional_collectives.reduce_scatter_tensor(torch.ones(32), "sum", 0, group),
+            functional_collectives.all_to_all_single(torch.ones(16), [2] * 8, [2] * 8, group),
+            functional_collectives.broadcast(torch.ones(3), 0, group),
+            *functional_collectives.all_reduce_coalesced([torch.ones(3), torch.ones(4)], "sum", group),
+            *functional_collectives.all_gather_into_tensor_coalesced([torch.ones(3), torch.ones(4)], group),
+            *functional_collectives.reduce_scatter_tensor_coalesced([torch.ones(8)] * 2, "sum", [0, 0], group),
+        ]
+        assert len([one + 1 for one in found]) == 11
+        optimizer.step()
 
 
 def tensor_parallel() -> None:
@@ -70,9 +110,15 @@ SCRIPTS = {
     "accumulated": accumulated,
     "fsdp": lambda: sharded(hybrid=False),
     "hybrid": lambda: sharded(hybrid=True),
+    "clipped fsdp": lambda: sharded(hybrid=False, clips=True),
+    "clipped hybrid": lambda: sharded(hybrid=True, clips=True),
+    "scaled": scaled,
+    "tensor parallel": tensor_parallel,
+    "functional": redistributed,
 }
 
 
+@pytest.mark.filterwarnings("ignore:`torch.distributed._functional_collectives:FutureWarning")
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_without_memory_the_same_is_recorded(name):
     fake, real = recorded(SCRIPTS[name], fake=True), recorded(SCRIPTS[name])
@@ -122,10 +168,29 @@ def test_tied_weights_stay_tied_when_a_model_is_converted():
     recorded(script, fake=True)
 
 
-def test_what_torch_answers_itself_is_refused():
-    recorded(tensor_parallel)
-    with pytest.raises(BinsgdmError, match="torch answers collectives of tensor parallel itself"):
-        recorded(tensor_parallel, fake=True)
+def test_a_clipped_step_of_fsdp2_holds_the_all_reduce_of_its_norm():
+    recording = recorded(lambda: sharded(hybrid=False, clips=True), fake=True)
+    # A norm of every weight and every bias: their sum over the ranks is one message.
+    assert [one for one in collectives(recording) if one[0] == "all_reduce"] == [("all_reduce", (8, 1), 2 * LAYERS * 4)]
+    compute = stream_of(recording, "compute")
+    assert any(one["part"] == "forward" and one.get("after") for one in compute[-3:-1])  # clipping waits for the norm
+
+
+def test_a_collective_that_stands_on_the_ranks_data_is_refused_without_memory():
+    def script() -> None:
+        sizes = [1, 3, 2, 2, 2, 2, 2, 2]
+        functional_collectives.all_to_all_single(torch.ones(16), sizes, sizes, dist.group.WORLD)
+
+    with pytest.raises(BinsgdmError, match="parts of 1 to 3 elements hang on the data"):
+        recorded(script, fake=True)
+
+
+def test_a_hop_of_tensor_parallelism_is_refused_by_its_name_without_memory():
+    def script() -> None:
+        torch.ops._c10d_functional.isend(torch.ones(4), 1, 0, dist.group.WORLD.group_name)
+
+    with pytest.raises(BinsgdmError, match=r"--fake: _c10d_functional\.isend.*: record without --fake"):
+        recorded(script, fake=True)
 
 
 def test_time_of_what_has_no_memory_is_refused():

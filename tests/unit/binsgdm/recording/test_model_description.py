@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.recording.llama import LLAMAS, LlamaSize
-from binsgdm.recording.model_description import describe, without_memory
+from binsgdm.recording.model_description import ModelDescription, describe, fake_tensors, without_memory
 from binsgdm.recording.model_sources import ModelOptions, as_task, find
 from binsgdm.recording.model_zoo import Task
 from binsgdm.recording.unet import UNet
@@ -152,3 +152,61 @@ def test_the_u_net_gives_two_classes_of_a_smaller_image():
 def test_what_cannot_be_trained_is_refused(made, sentence):
     with pytest.raises(BinsgdmError, match=sentence):
         describe(as_task(made))
+
+
+class Experts(nn.Module):
+    """Two grouped products, each row of which meets the matrix of one of eight experts."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(8, 32, 48, dtype=dtype))
+        self.down = nn.Parameter(torch.randn(8, 48, 32, dtype=dtype))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        ends = torch.arange(1, 9, dtype=torch.int32) * (rows.shape[0] // 8)
+        return functional.grouped_mm(functional.grouped_mm(rows, self.up, offs=ends), self.down, offs=ends)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_grouped_products_of_experts_count_by_their_rows_in_every_format(dtype: torch.dtype) -> None:
+    found, _ = without_memory(lambda: as_task((Experts(dtype), torch.randn(64, 32, dtype=dtype, requires_grad=True))))
+    forward = 2 * 2 * 64 * 32 * 48
+    assert (found.forward.flops, found.backward.flops) == (forward, 2 * forward)
+    assert [one.shape for one in found.gradients] == [(8, 48, 32), (8, 32, 48)]
+
+
+class Attention(nn.Module):
+    """Attention of 2 heads of 16 over sequences of 64, causal or by a mask."""
+
+    def __init__(self, **settings: object) -> None:
+        super().__init__()
+        self.rows = nn.Linear(32, 32, bias=False)
+        self.settings = settings
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        heads = self.rows(rows).unflatten(-1, (2, 16)).transpose(1, 2)
+        return functional.scaled_dot_product_attention(heads, heads, heads, **self.settings)  # type: ignore[arg-type]
+
+
+def described(causal: bool, **settings: object) -> ModelDescription:
+    with fake_tensors():
+        task = as_task((Attention(**settings), torch.randn(3, 64, 32)))
+        return describe(task, causal=causal)
+
+
+def test_causal_attention_counts_what_is_before_the_diagonal() -> None:
+    full, half = described(causal=False, is_causal=True), described(causal=True, is_causal=True)
+    scores = 3 * 2 * 2 * 2 * 64 * 64 * 16  # of 3 samples and 2 heads: query x key, and that x value
+    masked = 1 - 65 / 128
+    assert full.forward.flops - half.forward.flops == pytest.approx(scores * masked)
+    # Backward has 5 such products for the 2 of forward, with the scores again.
+    assert full.backward.flops - half.backward.flops == pytest.approx(2.5 * scores * masked)
+    assert full.masked_flops == half.masked_flops == pytest.approx(3.5 * scores * masked)
+    assert sum(one.flops for one in half.gradients) == pytest.approx(half.backward.flops)
+
+
+def test_attention_that_is_not_causal_or_has_a_tensor_as_its_mask_counts_in_full() -> None:
+    for settings in ({}, {"attn_mask": torch.zeros(64, 64)}):
+        found = described(causal=True, **settings)
+        assert found.masked_flops == 0
+        assert found.forward.flops == described(causal=False, is_causal=True).forward.flops

@@ -115,3 +115,13 @@ def test_dropout_in_attention_changes_neither_work_nor_memory_of_scores():
     without, _ = without_memory(lambda: attention(0.0))
     with_dropout, _ = without_memory(lambda: attention(0.1))
     assert with_dropout == without
+
+
+def test_what_causal_attention_and_frozen_parameters_leave_out_is_noted():
+    counted = {
+        name: describe_step("llama_1b", StepOptions(batch=1, length=256, attention=name)) for name in ("causal", "full")
+    }
+    notes = {name: one["notes"][0] for name, one in counted.items()}
+    assert all(note.startswith("attention is causal: ") for note in notes.values())
+    assert notes["causal"].removesuffix("causal") == notes["full"].removesuffix("full")
+    assert counted["causal"]["work"]["forward_flops"] < counted["full"]["work"]["forward_flops"]

@@ -370,14 +370,15 @@ class TestCertainty:
         said = sentences(advise(on_gpus, names=chosen(["power_sgd"])))
         assert said[1].startswith("Kernels to measure first (make gpu on one A100-80GB), since")
 
-    @pytest.mark.parametrize(("kind_", "verdict"), [("measured", "pays"), ("estimate", UNCERTAIN)])
-    def test_a_small_speedup_counts_where_the_calibration_was_measured(
-        self, kind_: typing.Any, verdict: str, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("kind_", ["measured", "estimate"])
+    @pytest.mark.parametrize(("gbit_per_s", "verdict"), [(16, "pays"), (18, UNCERTAIN)])
+    def test_a_speedup_counts_beyond_the_error_of_the_model(
+        self, gbit_per_s: float, verdict: str, kind_: typing.Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(whatif, "SLOW_KERNEL_FACTOR", 1.0)
         calibration = replace(FAST_CODEC, kind=kind_)
-        found = row(advised("BinSGDM", gbit_per_s=16, calibration=calibration), "BinSGDM")
-        assert 1.19 < found.speedup.value < 1.35
+        found = row(advised("BinSGDM", gbit_per_s=gbit_per_s, calibration=calibration), "BinSGDM")
+        assert 1.2 < found.speedup.value < 1.35
         assert found.speedup.verdict == verdict
 
     def test_kernels_that_cost_nothing_are_no_evidence(self) -> None:

@@ -111,7 +111,7 @@ def test_a_training_that_ends_in_no_number_has_diverged() -> None:
         ("step,loss\nnan,1\n", "f.csv:2: 'step': 'nan': must be a whole number"),
         ("step,loss\n-1,1\n", "f.csv:2: 'step': '-1': must be a whole number"),
         ("step,loss\n,1\n", "f.csv:2: 'step': missing in a row with a loss"),
-        ("step,loss\n1,2\n1,1\n", "f.csv:3: 1 steps after 1: must increase"),
+        ("step,loss\n1,2\n1,1\n", "f.csv:3: step 1 is there twice, with 2 and 1: must be once"),
         ("step,loss\n2,2\n1,1\n", "f.csv:3: 1 steps after 2: must increase"),
         ("step,loss\n1,2\n2,nan\n3,1\n", "f.csv:3: 'loss' is nan and later a number"),
         ("step,loss\n1,nan\n2,nan\n", "f.csv: 'loss': no number after step 0"),
@@ -150,3 +150,72 @@ def test_json_of_another_kind_is_refused(text: str, said: str) -> None:
 def test_a_column_that_is_not_there_is_named() -> None:
     with pytest.raises(SimnetError, match="no column 'x'; name one with --metric: 'loss'"):
         curves("step,loss\n1,2\n", "x")
+
+
+def logged(steps: list[int], first: float = 5.0, clocks: list[float] | None = None) -> str:
+    """Return a log whose losses tell the order in which they were logged."""
+    head = "Wall time,Step,Value" if clocks else "Step,Value"
+    rows = [f"{step},{first + 0.01 * number:.2f}" for number, step in enumerate(steps)]
+    return "\n".join([head, *([f"{at},{row}" for at, row in zip(clocks, rows, strict=True)] if clocks else rows)])
+
+
+ONCE, AGAIN = [0, 10, 20, 30, 40], [20, 30, 40, 50]
+
+
+def test_of_a_training_that_was_resumed_the_later_life_counts_and_a_note_says_so() -> None:
+    (curve,) = curves(logged([*ONCE, *AGAIN]))
+    assert curve.positions == (10, 20, 30, 40, 50)
+    assert curve.values == pytest.approx((5.01, 5.05, 5.06, 5.07, 5.08))
+    assert curve.notes == (
+        "f.csv: begins again at step 20: 3 values from there on, of before it was resumed, are left out",
+    )
+
+
+def test_lives_follow_one_another_and_a_crash_may_end_in_no_number() -> None:
+    (curve,) = curves(logged([*ONCE, *AGAIN, 30, 40, 50, 60]))
+    assert (curve.positions, len(curve.notes)) == ((10, 20, 30, 40, 50, 60), 2)
+    text = logged([*ONCE, *AGAIN]).replace("40,5.04", "40,nan")
+    assert curves(text)[0].values[3] == pytest.approx(5.07)
+
+
+def test_rows_that_were_sorted_by_step_are_told_apart_by_their_clock() -> None:
+    steps, clocks = [*ONCE, *AGAIN], [float(number) for number in range(9)]
+    lines = logged(steps, clocks=clocks).splitlines()
+    by_step = "\n".join([lines[0], *sorted(lines[1:], key=lambda line: int(line.split(",")[1]))])
+    assert curves(by_step)[0].values == curves("\n".join(lines))[0].values
+
+
+def test_sorted_rows_without_a_clock_are_refused_with_what_to_drop() -> None:
+    message = "step 20 is there twice, with 5.02 and 5.05.* drop the rows of the first life from step 20 on"
+    with pytest.raises(SimnetError, match=message):
+        curves("step,loss\n0,5\n10,5.01\n20,5.02\n20,5.05\n30,5.03\n30,5.06\n")
+    (curve,) = curves("step,loss\n10,5.01\n20,5.02\n20,5.02\n30,5.03\n")
+    assert (curve.positions, len(curve.notes)) == ((10, 20, 30), 1)
+
+
+@pytest.mark.parametrize("steps", [[*ONCE, *ONCE], [10, 30, 20, 40], [100, 90, 80]])
+def test_rows_of_two_trainings_and_shuffled_ones_are_refused_as_before(steps: list[int]) -> None:
+    with pytest.raises(SimnetError, match=r"must increase; write each training with a seed .* sort the rows"):
+        curves(logged(steps))
+
+
+def test_a_life_counts_as_far_as_it_has_come() -> None:
+    """One that was killed or is still under way repeats a little of the one before."""
+    (curve,) = curves(logged([10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 50, 60]))
+    assert (curve.positions, curve.values[-1]) == ((10, 20, 30, 40, 50, 60), 5.11)
+
+
+def test_a_clock_that_starts_anew_with_the_second_life_does_not_reorder_rows() -> None:
+    steps, clocks = [10, 20, 30, 40, 30, 40, 50], [1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0]
+    assert curves(logged(steps, clocks=clocks))[0].values == curves(logged(steps))[0].values
+
+
+def test_clocks_are_numbers_or_iso_8601() -> None:
+    rows = ["10,5,2026-01-02T10:00", "20,4,2026-01-02T10:01", "20,2,2026-01-02T11:00", "30,3,2026-01-02T10:02"]
+    (curve,) = curves("\n".join(["step,loss,timestamp", *rows, "30,1,2026-01-02T11:01"]))
+    assert (curve.positions, curve.values) == ((10, 20, 30), (5.0, 2.0, 1.0))
+
+
+def test_two_columns_of_losses_of_one_name_ask_for_the_metric() -> None:
+    with pytest.raises(SimnetError, match="--metric"):
+        curves("step,loss,Loss\n1,2,3\n2,1,2\n")

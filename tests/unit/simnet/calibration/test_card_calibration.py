@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from simnet.calibration import card_calibration, card_folder, kernel_fit, measurement_file
+from simnet.calibration import card_calibration, card_folder, kernels, measurement_file
 from simnet.calibration.card_calibration import CardFit
 from simnet.calibration.card_folder import CardFolder
 from simnet.core import files
@@ -63,8 +63,8 @@ def test_a_base_gives_what_was_not_measured_with_its_intervals(folder: CardFolde
 
 def test_without_interference_the_slowdown_and_its_interval_are_those_of_the_base(tmp_path: Path) -> None:
     given = card_folder.read(card_samples.write(tmp_path, parts=("kernels",), sizes=(18, 20, 22)), accepts_cpu=False)
-    rows = [row for row in kernel_fit.select_kernels(given.measurements) if row.kernel in {"copy", "cast"}]
-    parts = tuple(kernel_fit.fit_kernels(rows, 0.1, 20))
+    rows = [row for row in kernels.select_kernels(given.measurements) if row.kernel in {"copy", "cast"}]
+    parts = tuple(kernels.fit_kernels(rows, 0.1, 20))
     whole = toml(given, CardFit(parts=parts, left_out=("kernel x: reason",)), BASE)
     assert "backward_slowdown" not in whole
     assert whole["intervals"]["backward_slowdown"] == [1.0, 1.4]
@@ -101,9 +101,9 @@ def test_on_a_cpu_neither_launches_nor_adamw_are_calibrated(tmp_path: Path) -> N
     content = card_samples.kernels((18, 20, 22))
     content["setups"][0]["device"] = "cpu"
     card_samples.save(tmp_path / "kernels.json", content)
-    rows = kernel_fit.select_kernels([measurement_file.read(tmp_path / "kernels.json")])
+    rows = kernels.select_kernels([measurement_file.read(tmp_path / "kernels.json")])
     assert "cast" in {row.kernel for row in rows}
     assert "adamw" not in {row.kernel for row in rows}
-    (copies,) = kernel_fit.fit_kernels([row for row in rows if row.kernel == "copy"], 0.1, 20)
+    (copies,) = kernels.fit_kernels([row for row in rows if row.kernel == "copy"], 0.1, 20)
     assert set(copies.table) == {"memory_bandwidth"}
-    assert kernel_fit.fit_launch([measurement_file.read(tmp_path / "kernels.json")]) is None
+    assert kernels.fit_launch([measurement_file.read(tmp_path / "kernels.json")]) is None

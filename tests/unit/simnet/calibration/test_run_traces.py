@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from simnet.calibration import run_traces
-from simnet.traces import rank_traces
-from simnet.traces.rank_traces import RankTrace
-from tests.helpers import kineto_traces
+from simnet.traces import kineto
+from simnet.traces.kineto import Trace
+from tests.helpers import kineto_traces, rank_runs
 from tests.helpers.kineto_traces import event
 
 PG = [
@@ -16,11 +16,11 @@ PG = [
 ]
 
 
-def parsed(rank: int, *events: Any, on_gpu: bool = False, groups: Any = PG, world_size: int = 2) -> RankTrace:
+def parsed(rank: int, *events: Any, on_gpu: bool = False, groups: Any = PG, world_size: int = 2) -> Trace:
     data = kineto_traces.trace(*events)
     data["distributedInfo"] |= {"rank": rank, "world_size": world_size, "pg_config": groups}
     data["deviceProperties"] = data["deviceProperties"] if on_gpu else []
-    return rank_traces.parse(data, kineto_traces.Path(f"{rank}.json"))
+    return kineto.parse(data, kineto_traces.Path(f"{rank}.json"))
 
 
 def gloo(name: str, start: float, end: float) -> Any:
@@ -31,7 +31,7 @@ def mm(start: float, end: float) -> Any:
     return event("cpu_op", "aten::mm", start, end)
 
 
-def waits_us(*traces: RankTrace) -> list[tuple[int, list[float]]]:
+def waits_us(*traces: Trace) -> list[tuple[int, list[float]]]:
     found = run_traces.samples_of(traces, 1).collectives
     return [(one.last, [round(1e6 * wait) for wait in one.waits_s]) for one in found]
 
@@ -72,7 +72,7 @@ def test_a_collective_at_the_edge_of_a_step_is_left_out_with_a_note() -> None:
 
 
 def test_compute_on_a_cpu_is_the_step_less_what_no_operator_hides_of_its_collectives() -> None:
-    (step,) = parsed(0, mm(0, 200), gloo("all_reduce", 100, 400), mm(500, 600)).steps
+    (step,) = run_traces.steps_of(parsed(0, mm(0, 200), gloo("all_reduce", 100, 400), mm(500, 600)))
     assert step.compute_s == pytest.approx(800e-6)
     assert step.own_s == step.compute_s
 
@@ -84,9 +84,26 @@ def test_kernels_belong_to_the_step_that_launched_them_and_a_gpu_that_idles_show
         work += kineto_traces.kernel("gemm", launch, 1000 * number, start, start + 400)
         work += kineto_traces.sent("allreduce", launch + 1, 1000 * number + 9, start + 300, start + 700)
     data = kineto_traces.trace(*work, steps=2)
-    first, second = rank_traces.parse(data, kineto_traces.Path("x.json")).steps
+    first, second = run_traces.steps_of(kineto.parse(data, kineto_traces.Path("x.json")))
     assert [first.compute_s, second.compute_s] == pytest.approx([400e-6, 400e-6])
     # From 2,200 to 3,200 us, of which 300 us are in the all-reduce alone and 300 us idle.
     assert [first.own_s, second.own_s] == pytest.approx([400e-6, 700e-6])
-    assert second.sent[0].ranks == (0, 1, 2, 3)
-    assert second.sent[0].span == pytest.approx((2800e-6, 3200e-6))
+    assert list(second.sent) == [("all_reduce", (0, 1, 2, 3), 0)]
+    assert second.sent["all_reduce", (0, 1, 2, 3), 0] == pytest.approx((2800e-6, 3200e-6))
+
+
+def test_kernels_and_launches_of_any_vendor_wait_as_those_of_nccl_do() -> None:
+    def of(rank: int, name: str, category: str) -> Trace:
+        data = rank_runs.trace(rank_runs.times(4, 6), rank, on_gpu=True)
+        for one in data["traceEvents"]:
+            one["cat"] = one["cat"].replace("cuda_runtime", category)
+            one["name"] = name if "Collective name" in one["args"] else one["name"]
+        return kineto.parse(data, f"{rank}.json")
+
+    wanted, found = (
+        run_traces.samples_of([of(rank, name, category) for rank in range(4)], 2)
+        for name, category in (("ncclDevKernel_AllReduce", "cuda_runtime"), ("hcom_x", "privateuse1_runtime"))
+    )
+    assert (found.own_s == wanted.own_s).all()
+    assert [list(one.waits_s) for one in found.collectives] == [list(one.waits_s) for one in wanted.collectives]
+    assert len(found.collectives) == 6

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simnet.calibration import calibration_file, iperf3, kernel_fit, sources, trained_workload
-from simnet.calibration.kernel_fit import TimedKernel
+from simnet.calibration import calibration_file, iperf3, kernels, sources, trained_workload
+from simnet.calibration.kernels import TimedKernel
 from simnet.calibration.measurement_file import Series
 from simnet.core.errors import SimnetError
 from simnet.core.files import gunzipped
@@ -65,7 +65,7 @@ def times(kernel: str, time_s: Callable[[float], float], vectors: int = 1) -> li
 
 
 def test_launch_and_time_per_element_of_a_kernel_are_found() -> None:
-    (fitted,) = kernel_fit.fit_kernels(times("quantize", lambda size: 2e-5 + 1e-9 * size), 0.1, draws=40)
+    (fitted,) = kernels.fit_kernels(times("quantize", lambda size: 2e-5 + 1e-9 * size), 0.1, draws=40)
     found = fitted.table["kernels"]
     assert isinstance(found, dict)
     assert float(found["quantize"]["launch"].split()[0]) == pytest.approx(20, rel=0.05)  # us
@@ -74,14 +74,14 @@ def test_launch_and_time_per_element_of_a_kernel_are_found() -> None:
 
 
 def test_copies_tell_the_memory_bandwidth() -> None:
-    (fitted,) = kernel_fit.fit_kernels(times("copy", lambda size: 1e-6 + 8 * size / 2e10), 0.1, draws=20)
+    (fitted,) = kernels.fit_kernels(times("copy", lambda size: 1e-6 + 8 * size / 2e10), 0.1, draws=20)
     assert Bandwidth.parse(fitted.table["memory_bandwidth"]) == pytest.approx(2e10, rel=0.03)
     assert "kernels" not in fitted.table
 
 
 def test_the_end_of_a_cache_is_found_where_a_straight_line_explains_badly() -> None:
     rows = times("quantize", lambda size: 1e-6 + (2e-10 if size <= 2**18 else 2e-9) * size)
-    (fitted,) = kernel_fit.fit_kernels(rows, 0.1, draws=20)
+    (fitted,) = kernels.fit_kernels(rows, 0.1, draws=20)
     table = fitted.table["kernels"]
     assert isinstance(table, dict)
     found = calibration_file.as_calibration({"kernels": table}).kernels["quantize"]
@@ -95,7 +95,7 @@ def test_the_end_of_a_cache_is_found_where_a_straight_line_explains_badly() -> N
 @pytest.mark.parametrize(("wanted", "nanoseconds"), [(None, 0.2), (2, 0.5), (3, 0.5), (7, 0.2)])
 def test_vectors_are_those_that_the_layout_gives(wanted: int | None, nanoseconds: float) -> None:
     rows = times("merge", lambda size: 5e-10 * size, 2) + times("merge", lambda size: 2e-10 * size, 8)
-    (fitted,) = kernel_fit.fit_kernels([replace(row, layout_vectors=wanted) for row in rows], 0.1, draws=20)
+    (fitted,) = kernels.fit_kernels([replace(row, layout_vectors=wanted) for row in rows], 0.1, draws=20)
     table = fitted.table["kernels"]
     assert isinstance(table, dict)
     assert Duration.parse(table["merge"]["time_per_element"]) == pytest.approx(nanoseconds * 1e-9, rel=0.05)
@@ -107,14 +107,14 @@ def test_intervals_hold_what_a_further_row_would_take() -> None:
         replace(row, samples_s=row.samples_s * np.exp(rng.normal(0, 0.2)))
         for row in times("quantize", lambda size: 1e-9 * size)
     ]
-    low, high = kernel_fit.fit_kernels(rows, 0.1, draws=40)[0].intervals["kernels.quantize.time_per_element"]
+    low, high = kernels.fit_kernels(rows, 0.1, draws=40)[0].intervals["kernels.quantize.time_per_element"]
     assert low < 0.85
     assert high > 1.15
 
 
 def test_the_most_vectors_are_fitted_and_said() -> None:
     rows = times("merge", lambda size: 5e-10 * size, 2) + times("merge", lambda size: 2e-10 * size, 8)
-    (fitted,) = kernel_fit.fit_kernels(rows, 0.1, draws=20)
+    (fitted,) = kernels.fit_kernels(rows, 0.1, draws=20)
     assert fitted.notes == ("kernel merge: fitted to 8 vectors at once; fewer take longer per element",)
     assert "0.2" in fitted.shown["merge"]
 
@@ -122,7 +122,7 @@ def test_the_most_vectors_are_fitted_and_said() -> None:
 def test_a_shaped_merge_is_fitted_to_all_numbers_of_vectors() -> None:
     rows = times("merge_shaped", lambda size: 1e-6 + (2e-10 + 8e-10 / 2) * size, 2)
     rows += times("merge_shaped", lambda size: 1e-6 + (2e-10 + 8e-10 / 8) * size, 8)
-    (fitted,) = kernel_fit.fit_kernels(rows, 0.1, draws=20)
+    (fitted,) = kernels.fit_kernels(rows, 0.1, draws=20)
     assert fitted.notes == ()
     found = calibration_file.as_calibration(fitted.table).kernels["merge_shaped"]
     assert found.s_per_element == pytest.approx(2e-10, rel=0.05)
@@ -132,16 +132,16 @@ def test_a_shaped_merge_is_fitted_to_all_numbers_of_vectors() -> None:
 
 
 def test_a_shaped_merge_of_one_number_of_vectors_has_a_time_of_each_sign_alone() -> None:
-    (fitted,) = kernel_fit.fit_kernels(times("merge_shaped", lambda size: 3e-10 * size, 8), 0.1, draws=20)
+    (fitted,) = kernels.fit_kernels(times("merge_shaped", lambda size: 3e-10 * size, 8), 0.1, draws=20)
     found = calibration_file.as_calibration(fitted.table).kernels["merge_shaped"]
     assert (found.s_per_element, found.s_per_result) == (pytest.approx(3e-10, rel=0.05), None)
 
 
 def test_kernels_that_cannot_be_fitted_are_refused() -> None:
     with pytest.raises(SimnetError, match="kernel quantize: at least 3 sizes"):
-        kernel_fit.fit_kernels(times("quantize", lambda size: size)[:2], 0.1, draws=20)
+        kernels.fit_kernels(times("quantize", lambda size: size)[:2], 0.1, draws=20)
     with pytest.raises(SimnetError, match="time must grow with the number of elements"):
-        kernel_fit.fit_kernels(times("quantize", lambda size: 1 / size), 0.1, draws=20)
+        kernels.fit_kernels(times("quantize", lambda size: 1 / size), 0.1, draws=20)
 
 
 def test_measured_kernels_are_taken_by_the_names_of_the_simulator_in_one_implementation() -> None:
@@ -163,9 +163,9 @@ def test_measured_kernels_are_taken_by_the_names_of_the_simulator_in_one_impleme
         ),
         (setup(1, 1, None),),
     )
-    found = kernel_fit.select_kernels([whole])
+    found = kernels.select_kernels([whole])
     assert [(one.kernel, one.num_elements) for one in found] == [("binsgdm_update", 1024.0), ("merge", 8192.0)]
-    assert set(kernel_fit.SIMULATED_NAMES.values()) <= every_kernel().keys()
+    assert set(kernels.SIMULATED_NAMES.values()) <= every_kernel().keys()
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -225,7 +225,9 @@ def test_a_trace_of_nccl_is_read_on_the_clock_of_the_gpu() -> None:
     found = (step.step_s, step.forward_s, step.backward_s, step.optimizer_s, step.compute_s, step.communication_s)
     assert found == pytest.approx((1e-3, 2e-4, 4e-4, 1e-4, 7e-4, 2e-4))
     assert step.overlapped_s == pytest.approx(1e-4)
-    assert [(one.name, one.num_bytes) for one in step.collectives] == [("allreduce", 2000)]
+    assert [(one.collective.name, one.collective.in_bytes) for one in step.collectives if one.collective] == [
+        ("allreduce", 2000)
+    ]
 
 
 def test_a_trace_becomes_a_workload() -> None:
@@ -293,7 +295,8 @@ def test_what_stands_beside_the_events_must_be_of_its_form(change: dict[str, obj
 def test_a_message_whose_size_is_of_another_form_is_of_unknown_size(args: dict[str, object]) -> None:
     talks = [{**one, "args": args} if one["name"].startswith("nccl") else one for one in NCCL["traceEvents"]]
     trace = kineto.parse({**NCCL, "traceEvents": talks}, HERE)
-    assert {one.num_bytes for one in trace.steps[0].collectives} == {0}
+    assert {one.collective and one.collective.in_bytes for one in trace.steps[0].collectives} == {None}
+    assert trace.reduced_bytes == 0
 
 
 @pytest.mark.slow
@@ -324,7 +327,11 @@ def test_lists_in_lists_without_end_are_refused(tmp_path: Path) -> None:
         ("a.json.gz", gzip.compress(b"{}", mtime=0)[:-4], "damaged or incomplete gzip"),
         ("a.json.gz", gzip.compress(b"{}", mtime=0)[:10] + b"\xff\xff\xff\xff", "damaged or incomplete gzip"),
         ("a.json", b"[1]", "must hold one JSON object"),
-        ("a.json", json.dumps({"a": 1}).encode(), "what: None"),
+        (
+            "a.json",
+            json.dumps({"a": 1}).encode(),
+            "unknown kind of file; give a measurement file, output of nccl-tests",
+        ),
         ("a.log", b"hello", "unknown kind of file"),
     ],
 )

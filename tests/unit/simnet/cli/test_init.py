@@ -29,7 +29,7 @@ def written(folder: Path, *flags: str) -> Path:
     path = folder / "mine.toml"
     result = run("init", str(path), "--yes", *flags)
     assert result.exit_code == 0, result.stderr
-    assert result.stderr == f"wrote {path}; try: simnet simulate {path}\n"
+    assert result.stderr.endswith(f"wrote {path}; try: simnet simulate {path}\n")
     return path
 
 
@@ -82,12 +82,20 @@ def test_a_file_of_a_model_is_taken_from_where_the_command_runs(
 def test_what_no_option_says_is_asked_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(init, "_is_watched", lambda: True)
     path = tmp_path / "asked.toml"
-    answers = "H100-80GB\n16\n\n50 Gbit/s\n\n\nllama_1b\n2\n\nhsdp\n"
+    answers = "H100-80GB\n16\n\n50 Gbit/s\nroce\n\n\nllama_1b\n2\n\nhsdp\n"
     result = CliRunner().invoke(cli, ["init", str(path)], input=answers)
     assert result.exit_code == 0, result.output
     scenario = load(str(path))
     assert (scenario.cluster.gpu, scenario.cluster.num_nodes, scenario.cluster.ranks_per_node) == ("H100-80GB", 16, 8)
     assert "one direction [450 GB/s]" in result.stderr
+    assert scenario.calibration.name == "h100_infiniband"
+
+
+def test_a_network_that_there_is_not_is_refused_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(init, "_is_watched", lambda: True)
+    result = CliRunner().invoke(cli, ["init", str(tmp_path / "asked.toml")], input="\n\n\n\nrocee\n")
+    assert result.exit_code == 2
+    assert result.stderr.endswith("--network: 'rocee': must be one of tcp, roce, infiniband; give one of them\n")
 
 
 def test_an_answer_that_is_no_number_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,3 +146,28 @@ def test_a_name_that_no_command_would_read_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert_refused(run("init", str(tmp_path / "no" / "mine.toml"), "--yes"), "no")
+
+
+@pytest.mark.parametrize(("flags", "calibration", "latency_s"), [
+    (("--gpu", "H100-80GB", "--nic", "400 Gbit/s"), "h100_infiniband", 4e-6),
+    (("--gpu", "H200", "--nic", "100 Gbit/s", "--network", "roce"), "h100_infiniband", 4e-6),
+    (("--gpu", "A100-80GB", "--nic", "200 Gbit/s"), "azure_nd_a100_v4", 4e-6),
+    (("--gpu", "A100-80GB", "--nic", "100 Gbit/s"), "a100_tcp_estimate", 14e-6),
+    (("--gpu", "A100-80GB", "--nic", "400 Gbit/s", "--network", "tcp"), "a100_tcp_estimate", 14e-6),
+    (("--gpu", "V100-16GB", "--nic", "100 Gbit/s", "--network", "infiniband"), "azure_nd_a100_v4", 4e-6),
+    (("--gpu", "V100-16GB", "--nic", "25 Gbit/s"), "v100_tcp_estimate", 14e-6),
+])  # fmt: skip
+def test_the_calibration_is_that_of_the_nearest_cluster(
+    tmp_path: Path, flags: tuple[str, ...], calibration: str, latency_s: float
+) -> None:
+    scenario = load(str(written(tmp_path, *flags, "--nics", "8")))
+    assert scenario.calibration.name == calibration
+    assert scenario.cluster.inter_node.alpha_s == latency_s
+    assert simulate(scenario).speedup is not None
+
+
+def test_what_is_written_says_how_far_its_calibration_is_from_the_cluster(tmp_path: Path) -> None:
+    flags = ("--yes", "--gpu", "H100-80GB", "--nic", "100 Gbit/s", "--network", "roce")
+    notes = run("init", str(tmp_path / "mine.toml"), *flags).stderr
+    assert "note: calibration 'h100_infiniband' is published, not measured on this cluster" in notes
+    assert "note: NCCL's costs of calibration 'h100_infiniband' are those of another cluster" in notes

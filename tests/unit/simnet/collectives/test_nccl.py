@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import simpy
 from msgspec.structs import replace
@@ -12,7 +13,9 @@ from simnet.cluster.hardware import Calibration, LinkCalibration, SlowNode
 from simnet.cluster.network_costs import DOUBLING_FACTOR, LibraryCosts, NodesPoint
 from simnet.cluster.schedule import GroupKind
 from simnet.collectives import algorithms, broadcast, link_loads, nccl
+from simnet.core import lanes
 from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth
 from simnet.engine import intervals
 from simnet.engine.every_send import Exact
 from simnet.engine.scenario import RunSettings
@@ -188,7 +191,7 @@ def test_a_slow_nic_slows_the_whole_pipeline() -> None:
 
 def test_bandwidths_scale_with_the_links() -> None:
     found = nccl_model.rates(NCCL_COSTS, 3e11, INTER_BYTES_PER_S)
-    assert found == (0.8 * 3e11, 0.6 * INTER_BYTES_PER_S)
+    assert found[:2] == (0.8 * 3e11, 0.6 * INTER_BYTES_PER_S)
 
 
 def test_drawn_costs_move_the_time_and_fractions_stay_fractions() -> None:
@@ -216,3 +219,66 @@ def test_figures_name_the_default() -> None:
     assert labels.titles([run]) == ["BinSGDM", "DDP (fp32, NCCL's choice)"]
     assert run.baseline is not None
     assert run.baseline.algorithm == "tree Simple"
+
+
+WITH_NVLS = replace(NCCL_COSTS, nvls_start_s=type(NCCL_COSTS.start_s)(2e-4), nvls_efficiency=0.5)
+
+
+@pytest.mark.parametrize("num_nodes", [2, 4, 8])
+@pytest.mark.parametrize("size", [1e6, 1e9])
+def test_nvlstree_takes_the_closed_form_in_both_executors(num_nodes: int, size: float) -> None:
+    costs = replace(WITH_NVLS, below_16_mib=1.5, from_16_mib=0.8)
+    network = topology(num_nodes, 8, Calibration(nccl=costs))
+    at = nccl_model.rates(costs, network.intra_node.bytes_per_s, network.inter_node.bytes_per_s)
+    (found,) = [one for one in nccl_model.candidates(costs, num_nodes, 8) if one.algorithm == "nvls_tree"]
+    assert found.inter_bytes == (1.0 if num_nodes == 2 else 2.0)
+    expected_s = costs.factor(size) * nccl_model.seconds(found, at, size)
+    schedule = nccl.all_reduce(network.group("world"), "nvls_tree", "Simple")
+    assert run_folded(network, schedule, size) == pytest.approx(expected_s)
+    assert run_exact(network, schedule, size)[0] == pytest.approx(expected_s)
+    assert link_loads.lower_bound_s(network, schedule) <= expected_s
+
+
+def test_nvlstree_is_chosen_where_it_is_the_fastest_and_given() -> None:
+    fast_nics = replace(WITH_NVLS, inter_node_efficiency=0.6, nvls_start_s=type(NCCL_COSTS.start_s)(5e-5))
+    group = topology(2, 8, FITTED).group("world")
+    assert "nvls_tree" in {one.algorithm for one in nccl.variants(group, WITH_NVLS)}
+    assert "nvls_tree" not in {one.algorithm for one in nccl.variants(group, NCCL_COSTS)}
+    assert algorithms.choose("nccl", topology(2, 8, Calibration(nccl=fast_nics)), 1e9).label == "nvls_tree Simple"
+    with pytest.raises(ValueError, match="nvls_start, nvls_efficiency: must be given together"):
+        replace(WITH_NVLS, nvls_efficiency=None)
+    with pytest.raises(ValueError, match="ll_tree_rate: '0 B/s': must be at least 1 MB/s"):
+        replace(WITH_NVLS, ll_tree_rate=Bandwidth(0))
+
+
+def test_factors_by_size_are_drawn_on_both_sides() -> None:
+    spread = {"nccl.below_1_mib": (0.5, 2.0), "nccl.below_16_mib": (0.5, 2.0), "nccl.from_16_mib": (0.5, 2.0)}
+    drawn = list(intervals.drawn_calibrations(replace(FITTED, intervals=spread), 20))
+    factors = [one.nccl.from_16_mib for one in drawn if one.nccl]
+    assert min(factors) < 0.7
+    assert max(factors) > 1.4
+    times = [link_loads.duration_s(net := topology(4, 8, one), algorithms.choose(None, net, 1e9), 1e9) for one in drawn]
+    assert [time / factor for time, factor in zip(times, factors, strict=True)] == pytest.approx(
+        [times[0] / factors[0]] * 20
+    )
+
+
+def test_costs_that_differ_in_every_number_stand_side_by_side_as_lanes() -> None:
+    rates = (2e9, 3e9)
+    costs = [replace(WITH_NVLS, ll_tree_rate=Bandwidth(rate), from_16_mib=rate / 2e9) for rate in rates]
+    group = topology(4, 8, FITTED).group("world")
+    together = lanes.stacked(costs)
+    for algorithm, protocol in (("tree", "LL"), ("nvls_tree", "Simple")):
+        found = nccl_model.candidate(together, "all_reduce", algorithm, protocol, group.nodes, 8)
+        at = nccl_model.rates(together, INTRA_BYTES_PER_S, INTER_BYTES_PER_S)
+        whole = nccl_model.largest(
+            found.intra_bytes / at.in_node(found.limit), found.inter_bytes / at.inter_node
+        ) * np.ones(2)
+        alone = [
+            nccl_model.s_per_byte(
+                nccl_model.candidate(one, "all_reduce", algorithm, protocol, group.nodes, 8),
+                nccl_model.rates(one, INTRA_BYTES_PER_S, INTER_BYTES_PER_S),
+            )
+            for one in costs
+        ]
+        assert whole.tolist() == pytest.approx(alone), algorithm

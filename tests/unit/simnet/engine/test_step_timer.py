@@ -28,6 +28,7 @@ CALIBRATIONS = {
     "costly messages": replace(FAST_CODEC, collective_launch_s=Duration(1e-4), message_s=Duration(1e-5)),
     "costly CPU": replace(FAST_CODEC, host=HostCost(launch_s=Duration(1e-3), s_per_byte=Duration(1e-9))),
     "slowed backward": replace(FAST_CODEC, backward_slowdown=1.4, hook_slowdown=1.1),
+    "waits": replace(FAST_CODEC, compute_spread=0.05, host_pause_s=Duration(0.002)),
     "slowed links": replace(FAST_CODEC, intra_node=SLOWED_LINKS, inter_node=SLOWED_LINKS, backward_slowdown=1.2),
 }
 ROUNDING = 1e-9
@@ -90,9 +91,8 @@ def test_many_bandwidths_together_give_what_each_gives_alone(name, calibration, 
 @given(name=st.sampled_from(sorted(EVERY)), data=st.data())
 def test_drawn_calibrations_run_the_program_of_the_given_one(name, data):
     strategy = data.draw(st.sampled_from(EVERY[name]))
-    wide = replace(
-        CALIBRATIONS["fast kernels"], intervals={"inter_node.efficiency": (0.3, 1.0), "memory_bandwidth": (0.5, 2.0)}
-    )
+    ends = {"inter_node.efficiency": (0.3, 1.0), "memory_bandwidth": (0.5, 2.0), "host_pause": (0.1, 2.0)}
+    wide = replace(CALIBRATIONS["waits"], intervals=ends)
     given_ = replace(scenario(calibration=wide), strategy=strategy)
     base, drawn = StepTimer(given_), list(intervals.drawn_scenarios(given_, 20))
     together = StepLanes(drawn, base).iterations_s(strategy)
@@ -103,6 +103,15 @@ def test_drawn_calibrations_run_the_program_of_the_given_one(name, data):
     chooses = "auto" in (getattr(strategy, "algorithm", None), getattr(strategy, "broadcast", "auto"))
     if strategy.bucketing != "mg_wfbp" and not chooses and "zero" not in strategy.kind:
         assert together == pytest.approx(alone, rel=ROUNDING)
+
+
+def test_strategies_that_wait_for_hosts_and_others_have_numbers_of_their_own() -> None:
+    there = [scenario(gbit_per_s=rate, calibration=CALIBRATIONS["waits"]) for rate in range(1, LEAST_LANES + 1)]
+    for order in (("FSDP", "BinSGDM"), ("BinSGDM", "FSDP")):
+        lanes = StepLanes(there)
+        for name in order:
+            alone = [StepTimer(one).of(EVERY[name][0]) for one in there]
+            assert lanes.of(EVERY[name][0]) == pytest.approx(alone, rel=ROUNDING)
 
 
 def test_kernels_are_those_of_the_program() -> None:

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from simnet.calibration import variation_file, variation_fit
+from simnet.calibration import variation
 from simnet.calibration.rank_samples import RankSamples, met
-from simnet.calibration.variation_fit import FittedVariation
+from simnet.calibration.variation import FittedVariation
 from simnet.report.rank_table import MOST_ROWS, variation_object, variation_page
 from tests.helpers import rank_runs
 
@@ -15,7 +15,7 @@ def found(**run: object) -> FittedVariation:
     compute_s = rank_runs.times(**run)  # type: ignore[arg-type]
     everyone = tuple(range(len(compute_s)))
     collectives = tuple(met(everyone, column.max() - column) for column in compute_s.T)
-    return variation_fit.fit(
+    return variation.fit(
         RankSamples(where="run", ranks_per_node=2, compute_s=compute_s, own_s=compute_s, collectives=collectives)
     )
 
@@ -46,7 +46,7 @@ def test_who_came_last_is_said_in_parts_and_time() -> None:
 
 
 def test_where_nobody_waits_a_dash_stands_for_it() -> None:
-    fitted = variation_fit.fit(rank_runs.samples(rank_runs.times()))
+    fitted = variation.fit(rank_runs.samples(rank_runs.times()))
     assert all(line.split().count("-") == 3 for line in rows(fitted))
 
 
@@ -67,7 +67,7 @@ def test_of_many_ranks_those_that_cost_most_are_shown() -> None:
 
 def test_the_faults_are_shown_below_unless_they_are_written() -> None:
     fitted = found(slow={3: 1.3})
-    text = variation_file.text(fitted)
+    text = variation.text(fitted)
     assert text.strip() in "\n".join(line.rstrip() for line in str(variation_page(fitted, text)).splitlines())
     assert "[[cluster.faults]]" not in str(variation_page(fitted))
 

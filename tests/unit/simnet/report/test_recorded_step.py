@@ -35,7 +35,19 @@ def test_collectives_are_counted_by_stream_and_group_and_compute_by_part():
 def test_a_wait_is_exposed_where_nothing_is_computed_between(work_between, exposed):
     ops = [compute("forward"), *work_between, compute("optimizer", after=[[1, 0]])]
     found = rows(step_files.layout([ops, [collective("all_reduce", 1e6, after=[[0, 0]])]]))
-    assert found["2 x 8 ranks", "stream 1", "all_reduce"]["exposed_waits"] == exposed
+    row = found["2 x 8 ranks", "stream 1", "all_reduce"]
+    assert (row["waits"], row["exposed_waits"]) == (1, exposed)
+
+
+def test_what_was_found_of_communication_is_said_and_ranks_that_never_communicate_are_warned_of():
+    ops = [compute("forward"), compute("optimizer", after=[[1, 0]])]
+    sent = [collective("all_reduce", 1e6, after=[[0, 0]]), collective("all_gather", 2e6)]
+    assert recorded_step.found_text(step(step_files.layout([ops, sent]))) == [
+        "1 all_reduce on group 0 (16 ranks), 1 MB; compute waits for 1 of them, 1 with nothing to do meanwhile",
+        "1 all_gather on group 0 (16 ranks), 2 MB; compute waits for none of them",
+    ]
+    (warning,) = recorded_step.found_text(step(step_files.layout([ops[:1]])))
+    assert warning.startswith("warning: 2 x 8 ranks that never communicate")
 
 
 def test_the_page_names_layouts_periods_buckets_and_notes_once():
@@ -59,3 +71,11 @@ def test_json_and_csv_say_what_the_table_says():
     assert lines[-1].startswith("2 x 8 ranks,stream 1,all_reduce,group 0 (16 ranks),3,75000000.0,25000000.0,")
     layout = json.loads(json.dumps(recorded_step.to_object(found), allow_nan=False))["layouts"][0]
     assert (layout["num_nodes"], layout["num_buckets"], layout["operations"][-1]["number"]) == (2, 3, 3)
+
+
+def test_who_waits_for_the_last_of_a_stream_waits_for_all_before_it():
+    ops = [compute("backward"), compute("backward"), compute("optimizer", after=[[1, 1]])]
+    sent = [collective("all_reduce", 1e6, after=[[0, 0]]), collective("all_reduce", 1e6, after=[[0, 1]])]
+    assert recorded_step.found_text(step(step_files.layout([ops, sent]))) == [
+        "2 all_reduce on group 0 (16 ranks), 2 MB; compute waits for 2 of them, 1 with nothing to do meanwhile",
+    ]

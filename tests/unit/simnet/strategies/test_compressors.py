@@ -13,17 +13,29 @@ from simnet.core.units import Duration, Size
 from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StepTimer
-from simnet.strategies import ByteGrad, DenseAllReduce, DiLoCo, Fp8AllReduce, HybridShard, Int8AllReduce, choices
+from simnet.strategies import (
+    STRATEGIES,
+    ByteGrad,
+    CompressingStrategy,
+    DenseAllReduce,
+    DiLoCo,
+    Fp8AllReduce,
+    HybridShard,
+    Int8AllReduce,
+    choices,
+)
 from simnet.strategies.base import strategy_from_text
+from simnet.strategies.compressors import MSTopK
 from tests.helpers.advise_samples import scenario
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.scenario_samples import pod, write
 
+FLAT = ByteGrad(topology="scatter_reduce")
 SAME = [
-    (Int8AllReduce(), ByteGrad()),
-    (Int8AllReduce(block_size=64), ByteGrad(block_size=64)),
-    (Fp8AllReduce(), ByteGrad(dtype="fp8_e4m3")),
-    (Fp8AllReduce(dtype="fp8_e5m2", bucketing="fused"), ByteGrad(dtype="fp8_e5m2", bucketing="fused")),
+    (Int8AllReduce(), FLAT),
+    (Int8AllReduce(block_size=64), replace(FLAT, block_size=64)),
+    (Fp8AllReduce(), replace(FLAT, dtype="fp8_e4m3")),
+    (Fp8AllReduce(dtype="fp8_e5m2", bucketing="fused"), replace(FLAT, dtype="fp8_e5m2", bucketing="fused")),
 ]
 
 
@@ -50,9 +62,10 @@ def test_kernels_that_were_timed_with_other_bytes_are_named():
 
 
 def test_trainings_of_the_same_bytes_in_the_same_topology_count():
-    assert choices.train_alike(Int8AllReduce(), ByteGrad(block_size=64))
-    assert choices.train_alike(ByteGrad(), Int8AllReduce())
-    assert not choices.train_alike(Int8AllReduce(), ByteGrad(topology="hierarchical"))
+    assert choices.train_alike(Int8AllReduce(), replace(FLAT, block_size=64))
+    assert choices.train_alike(FLAT, Int8AllReduce())
+    assert choices.train_alike(ByteGrad(), ByteGrad(topology="hierarchical"))
+    assert not choices.train_alike(Int8AllReduce(), ByteGrad())
     assert not choices.train_alike(Fp8AllReduce(), ByteGrad())
     assert not choices.train_alike(Int8AllReduce(), strategy_from_text("qsgd", "here"))
 
@@ -68,7 +81,39 @@ def test_no_exchange_is_ranked_twice():
         {("int8", "scatter_reduce")},
         {("fp8_e4m3", "scatter_reduce")},
     ]
-    assert {one.used_topology for one in tune.trained_variants(ByteGrad(), "fp32")} == {"scatter_reduce"}
+    assert {one.used_topology for one in tune.trained_variants(FLAT, "fp32")} == {"scatter_reduce"}
+    assert {one.used_topology for one in tune.trained_variants(ByteGrad(), "fp32")} == {"hierarchical"}
+
+
+AVERAGING = [ByteGrad(), ByteGrad(dtype="fp8_e5m2"), MSTopK(ratio=0.01)]
+
+
+@pytest.mark.parametrize("strategy", AVERAGING, ids=str)
+def test_what_averages_in_the_node_does_so_by_default_where_a_node_has_several_ranks(strategy):
+    """As BAGUA's ByteGrad and HiTopKComm do."""
+    own, hierarchical = (replace(strategy, topology=one) for one in (strategy.topologies[0], "hierarchical"))
+    several, one_each = (PreparedScenario(scenario(num_nodes=3, ranks_per_node=ranks)) for ranks in (4, 1))
+    assert several.plan(strategy).program == several.plan(hierarchical).program != several.plan(own).program
+    assert one_each.plan(strategy).program == one_each.plan(own).program
+
+
+@pytest.mark.parametrize("strategy", AVERAGING, ids=str)
+def test_a_topology_that_is_given_stays(strategy):
+    prepared = PreparedScenario(scenario(num_nodes=3))
+    given = [replace(strategy, topology=one) for one in strategy.topologies]
+    assert [one.used_topology for one in given] == [*strategy.topologies]
+    assert len({str(prepared.plan(one).program) for one in given}) == len(given)
+
+
+def test_between_copies_that_fsdp_has_averaged_there_is_no_node_by_default():
+    prepared = PreparedScenario(scenario(num_nodes=3))
+    plans = [prepared.plan(HybridShard(replicas=text)) for text in ("byte_grad", "byte_grad:topology=scatter_reduce")]
+    assert plans[0].program == plans[1].program
+
+
+def test_all_others_have_their_own_exchange_by_default():
+    kinds = [kind for kind in STRATEGIES.built_in() if issubclass(kind, CompressingStrategy)]
+    assert {kind for kind in kinds if kind.averages_in_node} == {ByteGrad, MSTopK}
 
 
 REFUSED = (

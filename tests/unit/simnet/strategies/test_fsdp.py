@@ -16,6 +16,7 @@ TENSORS = [
     *({"name": f"blocks.{index}.weight", "shape": [SIDE, SIDE]} for index in reversed(range(BLOCKS))),
     {"name": "first.weight", "shape": [1000, SIDE]},
 ]
+WAITS = {"calibration__compute_spread": 0.02, "calibration__host_pause": "0.5 ms"}
 BLOCK_BYTES, ROOT_BYTES = 4 * SIDE * SIDE, 2 * 4 * 1000 * SIDE
 
 
@@ -82,14 +83,51 @@ def test_one_bit_between_copies_sends_a_32nd(tmp_path):
     assert dense.nic_bytes_per_node / one_bit.nic_bytes_per_node == pytest.approx(32, rel=0.01)
 
 
+@pytest.mark.parametrize("waits", [{}, WAITS], ids=["alike", "waiting"])
 @pytest.mark.parametrize(
     "text", ["fsdp", "hsdp", "hsdp:shard_ranks=2", "hsdp:replicas=byte_grad", "hsdp:overlap=false"]
 )
-def test_both_executors_agree(tmp_path, text):
-    scene = loaded(tmp_path, {"kind": "all_reduce"}, cluster__num_nodes=3, cluster__ranks_per_node=4)
+def test_both_executors_agree(tmp_path, text, waits):
+    scene = loaded(tmp_path, {"kind": "all_reduce"}, cluster__num_nodes=3, cluster__ranks_per_node=4, **waits)
     scene = replace(scene, strategy=strategy_from_text(text, "strategy"), baseline=None)
-    exact = simulate(replace(scene, run=replace(scene.run, fidelity="exact"))).result
-    assert exact.iteration_s == pytest.approx(simulate(scene).result.iteration_s, rel=1e-9)
+    folded = simulate(scene).result
+    for fidelity in ("exact", "grouped"):
+        other = simulate(replace(scene, run=replace(scene.run, fidelity=fidelity))).result
+        assert other.iteration_s == pytest.approx(folded.iteration_s, rel=1e-9)
+        assert other.breakdown.exposed_comm_s == pytest.approx(folded.breakdown.exposed_comm_s, rel=1e-6)
+
+
+@pytest.mark.parametrize("text", ["fsdp", "hsdp", "zero2"])
+def test_ranks_wait_for_the_slowest_gpu_and_for_hosts_that_pause(tmp_path, text):
+    blocking = f"{text}:overlap=false"  # so that the step is a sum
+    alike, waiting = found(tmp_path, blocking), found(tmp_path, blocking, **WAITS)
+    slowest = 1.7662  # standard deviations, of 16: Harter 1961, Table 1
+    assert waiting.breakdown.forward_s / alike.breakdown.forward_s == pytest.approx(1 + 0.02 * slowest, rel=1e-3)
+    assert waiting.breakdown.optimizer_s == alike.breakdown.optimizer_s
+    pauses_s = waiting.breakdown.exposed_comm_s - alike.breakdown.exposed_comm_s
+    assert 0.98 * 16 * 0.0005 < pauses_s < 16 * 0.0005  # few come before the same message
+
+
+def test_pauses_before_the_same_message_overlap(tmp_path):
+    often = {"calibration__host_pause": "1 s"}
+    alike, waiting = found(tmp_path, "fsdp"), found(tmp_path, "fsdp", **often)
+    messages = 2 * (BLOCKS + 1) + BLOCKS
+    longest_s = messages * 0.07
+    assert waiting.iteration_s - alike.iteration_s == pytest.approx(longest_s * (1 - (1 - 1 / longest_s) ** 16))
+
+
+@pytest.mark.parametrize("text", ["all_reduce", "binsgdm", "zero1"])
+def test_others_do_not_wait_like_that(tmp_path, text):
+    assert found(tmp_path, text, **WAITS).iteration_s == found(tmp_path, text).iteration_s
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("compute_spread", 1.5), ("compute_spread", -0.1), ("host_pause", "-1 ms"), ("host_pause", "2 s")],
+)
+def test_waits_out_of_range_are_refused(tmp_path, key, value):
+    with pytest.raises(SimnetError, match=key):
+        found(tmp_path, "fsdp", **{**WAITS, f"calibration__{key}": value})
 
 
 @pytest.mark.parametrize(

@@ -180,3 +180,14 @@ def test_files_that_cannot_be_traces_are_refused(tmp_path: Path) -> None:
     assert "--step: has no effect on a Chakra trace" in refused(
         GOLDEN / "pytorch.0.et", options=ImportOptions(step=1, ranks_per_node=4)
     )
+
+
+def test_collectives_of_which_none_says_its_bytes_are_refused_and_some_are_noted(tmp_path: Path) -> None:
+    sent = [collective(at, 0, comm_size=0) for at in (1, 2)]
+    path = chakra_traces.write(tmp_path / "t.0.et", compute(0), *sent)
+    assert "comm_size: 0 in all 2 collectives: a collective must say its bytes" in refused(path)
+    (layout,) = step_of(
+        [chakra_traces.write(tmp_path / "u.0.et", compute(0), *sent, collective(3, 0))],
+        ImportOptions(num_nodes=1, ranks_per_node=2),
+    ).recordings
+    assert any("2 of 3 collectives carry 0 bytes" in note for note in layout.notes)

@@ -14,7 +14,7 @@ from simnet.core.errors import SimnetError
 from simnet.engine.result import RunResult, StrategyResult
 from simnet.engine.scenario import load_experiment
 from simnet.engine.simulation import simulate
-from simnet.traces import kineto_events, profiler_import
+from simnet.traces import kineto, profiled_step
 from simnet.traces.timeline_trace import baseline_path, write_trace
 from tests.helpers.needs import needs
 from tests.helpers.report_samples import run_result
@@ -66,7 +66,7 @@ def test_the_baseline_stands_beside_the_strategy(given: str, beside: str) -> Non
 def test_the_header_names_ranks_groups_and_gpus_as_kineto_does(tmp_path: Path) -> None:
     run = simulated()
     trace, _ = traces(run, tmp_path)
-    about = kineto_events.header(trace, tmp_path / "trace.json")
+    about = kineto.parse(trace, tmp_path / "trace.json").about
     assert about.distributed is not None
     assert (about.distributed.backend, about.distributed.rank) == ("nccl", 0)
     assert about.distributed.world_size == run.world_size
@@ -196,10 +196,10 @@ def test_a_trace_read_back_is_the_step_that_was_simulated(name: str, tmp_path: P
     run = simulated(name)
     write_trace(run, tmp_path / "trace.json")
     trace = json.loads((tmp_path / "trace.json").read_bytes())
-    traced = profiler_import.parse(trace, tmp_path / "trace.json")
-    shape = profiler_import.world(traced, None, None)
+    traced = kineto.parse(trace, tmp_path / "trace.json")
+    shape = profiled_step.world_of(traced, None, None)
     assert (shape.num_nodes, shape.ranks_per_node) == (run.num_nodes, run.ranks_per_node)
-    layout = profiler_import.layout_of(traced, shape, None)
+    layout = profiled_step.layout_of(traced, shape, None)
     operations = [one for stream in layout.streams for one in stream.operations]
     sent = [one for one in operations if one.kind != "compute"]
     spans = [span for span in run.result.spans if span.stream == "communication"]

@@ -9,8 +9,8 @@ import pytest
 from simnet.calibration.card_calibration import CardFit
 from simnet.calibration.card_folder import CardAbout, CardFacts, CardFolder
 from simnet.calibration.compute_rows import MeasuredPass
-from simnet.calibration.fitted_part import FittedPart
-from simnet.calibration.kernel_fit import TimedKernel
+from simnet.calibration.fit import FittedPart
+from simnet.calibration.kernels import TimedKernel
 from simnet.core import files
 from simnet.validation import card_estimates
 

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from simnet.calibration.solvers import find_root, least_squares
 from simnet.cli.main import cli
 from simnet.core import files
 from simnet.core.errors import SimnetError
 from simnet.report import validation, validation_page
 from simnet.validation import published as sets
-from simnet.validation import published_rows, row_usage, shipped_parts
+from simnet.validation import published_rows, shipped_parts
 from simnet.validation.outcome import Limit, Outcome, Parameter, Prediction, Status
 from simnet.validation.published_rows import PublishedRow
 
@@ -65,32 +64,9 @@ def outcome(*errors: float, target: Limit | None = None, bound: Limit | None = N
     )
 
 
-def test_root_finds_where_a_monotonic_function_is_zero() -> None:
-    assert find_root(lambda x: 3.0 - x**3, 0.0, 5.0) == pytest.approx(3 ** (1 / 3), rel=1e-8)
-
-
-def test_root_refuses_an_interval_without_one() -> None:
-    with pytest.raises(SimnetError, match="no value between 0 and 1 meets the rows"):
-        find_root(lambda x: x + 1, 0.0, 1.0)
-
-
-def test_least_squares_is_exact_on_a_linear_problem_and_weighs_both_residuals() -> None:
-    (found,) = least_squares(lambda p: [2 * p[0] - 1, 2 * p[0] - 2], [1.0])
-    assert found == pytest.approx(0.75, rel=1e-9)
-
-
-def test_least_squares_fits_two_parameters_of_a_nonlinear_problem() -> None:
-    found = least_squares(lambda p: [p[0] * p[1] - 6, p[0] - 2, p[0] ** 2 - 4], [1.0, 1.0])
-    assert found == pytest.approx((2.0, 3.0), rel=1e-6)
-
-
-def test_least_squares_of_a_met_problem_stays_where_it_is() -> None:
-    assert least_squares(lambda p: [p[0] - 1], [1.0]) == (1.0,)
-
-
 def test_every_row_has_a_source_a_unit_and_a_value_above_zero() -> None:
     rows = published_rows.load().rows
-    assert len(rows) == 294
+    assert len(rows) == 373
     assert all(row.source and row.unit and row.value > 0 for row in rows)
     assert len({row.key for row in rows}) == len(rows)
 
@@ -212,7 +188,9 @@ def test_the_page_lists_the_rows_that_no_set_uses() -> None:
 
 def test_a_quotient_uses_both_of_its_rows() -> None:
     made = replace(prediction(1.0), row=replace_row(row(3), key="measurements.csv:3, 5"))
-    found = row_usage.usage_of([replace(outcome(), predictions=(made,))], tuple(row(line) for line in (2, 3, 4, 5)))
+    found = validation_page.usage_of(
+        [replace(outcome(), predictions=(made,))], tuple(row(line) for line in (2, 3, 4, 5))
+    )
     assert [left.key for left in found.unused] == ["measurements.csv:4"]
 
 

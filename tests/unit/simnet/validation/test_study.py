@@ -1,11 +1,12 @@
 """The engine of published sets: fits one after another, rows predicted, alternatives by replacement; and their text."""
 
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from simnet.calibration.fit import Values
 from simnet.cluster.hardware import Calibration
 from simnet.cluster.kernel_times import KernelTime
 from simnet.cluster.network_costs import DOUBLING_FACTOR, NodesPoint
@@ -14,9 +15,10 @@ from simnet.core.errors import SimnetError
 from simnet.core.units import Duration
 from simnet.validation import published as sets
 from simnet.validation import published_rows
+from simnet.validation.outcome import Limit, Outcome
 from simnet.validation.published_rows import PublishedRow
 from simnet.validation.shipped_parts import value_of, with_value
-from simnet.validation.study import Fit, Study, all_predictions
+from simnet.validation.study import FittedValue, Study, all_predictions
 
 FIRST = published_rows.load().rows[0]
 
@@ -35,8 +37,8 @@ def toy_s(calibration: Calibration, of: PublishedRow) -> float:
 
 
 START = Calibration(kernels={"compress": KernelTime(s_per_element=Duration(0))})
-BANDWIDTH = Fit(key="inter_node.efficiency", how="least squares", rows=(row(2, 4.0), row(4, 8.0)))
-POLL = Fit(key="poll_cost", rows=(row(4, 24.0),), bounds=(0.0, 10.0))
+BANDWIDTH = FittedValue(key="inter_node.efficiency", how="least squares", rows=(row(2, 4.0), row(4, 8.0)))
+POLL = FittedValue(key="poll_cost", rows=(row(4, 24.0),), bounds=(0.0, 10.0))
 STUDY = Study(
     initial=START,
     fits=(BANDWIDTH,),
@@ -137,28 +139,45 @@ def test_every_template_is_that_of_a_set() -> None:
     assert {path.name for path in FOLDER.iterdir()} == {f"{name}.md.jinja" for name in sets.names()}
 
 
-SET = """
-from simnet.validation.outcome import Limit, Outcome
-from tests.unit.simnet.validation.test_study import STUDY
+def test_a_further_set_needs_a_line_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mine() -> Outcome:
+        given: Any = {"parameters": STUDY.parameters, "predictions": STUDY.predictions}
+        return Outcome(title="Mine", unit="s", bound=Limit(mean=0.2), **given)
 
-ORDER = 99
-
-
-def evaluate() -> Outcome:
-    numbers = dict(parameters=STUDY.parameters, predictions=STUDY.predictions)
-    return Outcome(title="Mine", unit="s", bound=Limit(mean=0.2), **numbers)
-"""
-
-
-def test_a_file_is_all_that_a_further_set_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine.py").write_text(SET, encoding="utf-8")
-    monkeypatch.setattr(sets, "__path__", [*sets.__path__, str(tmp_path)])
-    sets._makers.cache_clear()
-    try:
-        assert sets.names()[-1] == "mine"
-        found = sets.run("mine")
-    finally:
-        monkeypatch.undo()
-        sets._makers.cache_clear()
+    monkeypatch.setattr(sets, "SETS", {**sets.SETS, "mine": mine})
+    assert sets.names()[-1] == "mine"
+    found = sets.run("mine")
     assert (found.name, found.status, found.holds) == ("mine", "no target", True)
     assert found.mean == pytest.approx(0.1, abs=1e-6)
+
+
+def test_a_study_predicts_those_rows_that_no_fit_uses() -> None:
+    rows = (*BANDWIDTH.rows, row(8, 20.0))
+    assert STUDY.predicting(rows).held_out == (row(8, 20.0),)
+
+
+def test_a_fixed_study_keeps_its_numbers_and_fits_none() -> None:
+    fixed = STUDY.fixed()
+    assert (fixed.fits, fixed.predictions) == ((), STUDY.predictions)
+    assert STUDY.fixed(with_value(START, BANDWIDTH.key, 0.25)).value(BANDWIDTH.key) == 0.25
+
+
+def test_several_numbers_are_solved_for_at_once() -> None:
+    rows = (row(1, 3.0), row(2, 8.0))
+
+    def made(values: Values) -> Calibration:
+        return with_value(with_value(START, BANDWIDTH.key, 1 / values["inverse"]), "poll_cost", values["poll_s"])
+
+    found = STUDY.solved(rows, {"inverse": 1.0, "poll_s": 0.5}, made)
+    assert found.value(BANDWIDTH.key) == pytest.approx(0.5)
+    assert found.value("poll_cost") == pytest.approx(1.0)
+
+
+def test_rows_beyond_the_fitted_nodes_have_the_range_of_the_bandwidth_between_nodes_alone() -> None:
+    intervals = {"inter_node.efficiency": (0.5, 1.25), "poll_cost": (0.1, 9.0)}
+    start = with_value(msgspec.structs.replace(START, poll_s=Duration(1e-3), intervals=intervals), BANDWIDTH.key, 0.5)
+    (one,) = replace(STUDY, initial=start, fits=(), grows=True).compare([row(8, 20.0)])
+    (plain,) = replace(STUDY, initial=start, fits=()).compare([row(8, 20.0)])
+    assert plain.known_range == (1.0, 1.0)
+    assert one.known_range == pytest.approx((0.8, 2.0), rel=1e-2)
+    assert one.shipped_range()[1] > one.known_range[1]

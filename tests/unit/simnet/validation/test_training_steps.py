@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from simnet.calibration.measurement_file import read
 from simnet.calibration.workload_file import text_of_model
 from simnet.cli.main import cli
+from simnet.cluster.hardware import GLOO_WINDOW, Calibration, LinkCalibration
 from simnet.core.errors import SimnetError
-from simnet.core.units import Size
+from simnet.core.units import Duration, Size
 from simnet.engine.scenario import load_experiment
 from simnet.engine.simulation import simulate
 from simnet.strategies import BinSGDM, DenseAllReduce, EFSignSGD, OneBitAdam
@@ -167,6 +169,26 @@ def test_a_step_is_predicted_on_its_own_nodes_network_and_strategy(
     assert point.error == pytest.approx(point.predicted - 1)
     assert point.measured_interval_s is None, "of three steps"
     assert point.is_inside is None
+
+
+def test_a_latency_that_was_added_is_paid_with_the_window_of_the_calibration(experiment: Path, tmp_path: Path) -> None:
+    scenario = load_experiment(str(experiment)).at({})
+    link = LinkCalibration(alpha_s=Duration(0), window=GLOO_WINDOW)
+    scenario = replace(scenario, calibration=Calibration(inter_node=link))
+
+    def predicted(latency_s: float) -> float:
+        layout = {"num_nodes": 3, "ranks_on_machine": 3}
+        file = read(write(tmp_path / "t.json", [step(1.0, DENSE)], **layout, nic_latency_s=latency_s))
+        (point,) = training_steps.predict_points(scenario, [file], None)
+        assert point.setting[4] == latency_s
+        return point.predicted
+
+    # Rounds of 2.67 MB at 25 MB/s: what is seen of a latency are two of them less a quarter of the time of a window.
+    hidden_s = 0.25 * GLOO_WINDOW / 25e6
+    chunk = 2_001_500 * 4 / 3
+    assert predicted(10e-3) == predicted(0.0)
+    added_s = 4 * chunk / GLOO_WINDOW * (2 * 50e-3 - hidden_s)
+    assert predicted(50e-3) - predicted(0.0) == pytest.approx(added_s, rel=0.01)
 
 
 def test_the_command_judges_by_median_interval_and_limits(experiment: Path, tmp_path: Path) -> None:

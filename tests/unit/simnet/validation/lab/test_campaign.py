@@ -12,11 +12,11 @@ from simnet.calibration.measurement_file import Setup
 from simnet.cli.main import cli
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth
-from simnet.validation import decisions, ranking, training_steps
+from simnet.validation import decisions, training_steps
 from simnet.validation.lab import campaign, run_campaign
 from simnet.validation.lab.campaign import Launch
-from simnet.validation.lab.idle_probe import IdleProbe, probe_s
 from simnet.validation.lab.ranks import LaunchResult
+from simnet.validation.lab.run_campaign import IdleProbe, probe_s
 from simnet.validation.training_steps import TrainedPoint
 from tests.helpers.needs import needs
 from tests.helpers.training_samples import SETUP
@@ -43,7 +43,7 @@ def write(folder: Path, text: str = TEXT) -> Path:
 
 class TestFile:
     def test_the_shipped_ones_are_read_and_their_points_are_not_calibrated_on(self) -> None:
-        for name in ("campaign", "short", "systems", "topologies"):
+        for name in ("campaign", "short", "systems", "topologies", "latency"):
             launches = campaign.launches(campaign.load(ROOT / f"scenarios/lab/{name}.toml"))
             assert len({launch.name for launch in launches}) == len(launches)
             links = {(launch.layout, launch.bandwidth) for launch in launches if launch.part == "links"}
@@ -89,6 +89,17 @@ class TestFile:
         strategies = [[word for word in one if word.startswith(("all", "bin"))] for one in (own, trained)]
         assert strategies[0] == strategies[1]
 
+    def test_points_over_a_latency_have_launches_of_their_own(self, tmp_path: Path) -> None:
+        text = TEXT.replace(
+            "[links]", '[[points]]\nlayouts = ["3x1"]\nbandwidths = ["50 Mbit/s"]\nlatency = "2.5 ms"\n[links]'
+        )
+        names = {launch.name: launch for launch in campaign.launches(campaign.load(write(tmp_path, text)))}
+        delayed, plain = names["training_3x1_50mbit_2.5ms"], names["training_3x1_50mbit"]
+        assert (delayed.latency, plain.latency) == (2.5e-3, 0)
+        assert delayed.description.endswith("at 50 Mbit/s and 2.5 ms")
+        assert [*plain.arguments, "--nic-latency-ms", "2.5"] == list(delayed.arguments)
+        assert {launch.latency for launch in names.values() if launch.part != "training"} == {0}
+
     @pytest.mark.parametrize(
         ("old", "new", "message"),
         [
@@ -124,6 +135,15 @@ class TestFile:
                 'starts = 1\nown_work_seconds = 1.0\nby_layout = true\nspeed = true\nmodels = ["mlp',
                 "own_work_seconds: needs starts of 2 or more",
             ),
+            (
+                "[links]",
+                'latency = "-1 ms"\n[links]',
+                "points.0.latency: '-1 ms': time must be finite and not negative",
+            ),
+            ("[links]", 'latency = "2 s"\n[links]', "points.0.latency: '2 s': must be from '0 s' to '1 s'"),
+            ("[links]", "latency = 5\n[links]", "points.0.latency: 5: write a number and a unit"),
+            ("[links]", 'latenzy = "5 ms"\n[links]', "unknown key 'latenzy'. Did you mean 'latency'?"),
+            ('["100 Mbit/s"]', '["100 Mbit/s"]\nlatency = "5 ms"', "links: unknown key 'latency'"),
             ("models", "modles", "modles"),
             ("[links]", "[links", "not TOML"),
         ],
@@ -193,7 +213,7 @@ class TestRun:
         """Run with launches that end with these codes, and with 0 when they are used up; return what was told."""
         given = iter(codes)
 
-        def launched(_campaign: object, launch: Launch, place: Path) -> LaunchResult:
+        def launched(launch: Launch, place: Path) -> LaunchResult:
             code = next(given, 0)
             if not code:
                 launch.path(place).write_text("{}")
@@ -207,7 +227,7 @@ class TestRun:
         mine = campaign.load(write(folder))
         place = folder / "out"
         place.mkdir(exist_ok=True)
-        run_campaign.run(mine, campaign.launches(mine), place, told.append)
+        run_campaign.run(campaign.launches(mine), place, told.append)
         return told
 
     def test_every_launch_has_its_file_and_a_second_run_has_nothing_to_do(
@@ -341,7 +361,7 @@ class TestRanking:
     def test_pairs_that_measurements_tell_apart_are_ranked(self) -> None:
         points = [self.measured("a", 1.0, 1.3), self.measured("b", 1.05, 1.2), self.measured("c", 2.0, 1.25)]
         points.append(replace(self.measured("d", 9.0, 5.0), model="other"))
-        found = {(pair.faster.series, pair.slower.series): pair for pair in ranking.pairs(points)}
+        found = {(pair.faster.series, pair.slower.series): pair for pair in decisions.pairs(points)}
         assert {names: pair.measured_intervals_are_disjoint for names, pair in found.items()} == {
             ("a", "b"): False, ("a", "c"): True, ("b", "c"): True
         }  # fmt: skip
@@ -353,12 +373,12 @@ class TestRanking:
 
     def test_predicted_intervals_are_apart_in_either_order(self) -> None:
         low, high = self.measured("a", 1.0, 1.0), self.measured("b", 2.0, 2.0)
-        assert all(pair.predicted_intervals_are_disjoint for pair in ranking.pairs([low, high]))
+        assert all(pair.predicted_intervals_are_disjoint for pair in decisions.pairs([low, high]))
         swapped = [replace(low, interval=(1.6, 2.4)), replace(high, interval=(0.8, 1.2))]
-        assert all(pair.predicted_intervals_are_disjoint for pair in ranking.pairs(swapped))
+        assert all(pair.predicted_intervals_are_disjoint for pair in decisions.pairs(swapped))
 
     def test_without_intervals_nothing_is_told_apart(self) -> None:
-        (pair,) = ranking.pairs([point("a", 100, 1.0, 1.0), point("b", 100, 9.0, 9.0)])
+        (pair,) = decisions.pairs([point("a", 100, 1.0, 1.0), point("b", 100, 9.0, 9.0)])
         assert not pair.measured_intervals_are_disjoint
         assert not pair.predicted_intervals_are_disjoint
 

@@ -4,14 +4,15 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from simnet.cli.main import main
 from simnet.core.errors import SimnetError
-from simnet.core.units import Bandwidth
-from simnet.validation.lab import machine, plan
+from simnet.core.units import Bandwidth, Duration
+from simnet.validation.lab import cables, machine, plan
 from simnet.validation.lab.lab import check_command
 from simnet.validation.lab.owner import Owner
 from simnet.validation.lab.plan import LabSpec
@@ -52,6 +53,17 @@ class TestPlan:
             assert f"ip -n lab-node{node} address add 10.77.0.{node + 1}/24 dev eth0" in lines
             assert f"ip -n lab-node{node} link set eth0 up" in lines
             assert f"ip -n lab-node{node} link set lo up" in lines
+
+    def test_with_a_latency_both_ends_are_taps_and_all_else_is_alike(self) -> None:
+        plain, delayed = (plan.create_commands(spec(2, **more), "lab") for more in ({}, {"latency": Duration(5e-3)}))
+        added = [" ".join(command) for command in delayed if command not in plain]
+        tap = "mode tap vnet_hdr"
+        assert added == [
+            f"ip -n lab-{name} tuntap add {nic} {tap}"
+            for node in range(2)
+            for name, nic in ((f"node{node}", "eth0"), ("switch", f"port{node}"))
+        ]
+        assert len(plain) + 2 == len(delayed)
 
     def test_both_ends_of_every_nic_are_shaped(self) -> None:
         lines = [" ".join(command) for command in plan.shape_commands(range(2), "lab", GBIT)]
@@ -116,12 +128,40 @@ class TestPlan:
             ({"num_nodes": 255}, "nodes: 255: must be from 1 to 254"),
             ({"ranks_per_node": 0}, "ranks_per_node: 0: must be at least 1"),
             ({"threads_per_rank": 0}, "threads_per_rank: 0: must be at least 1"),
+            ({"latency": Duration(-1e-3)}, "latency: '-1 ms': must be from '0 s' to '1 s'"),
+            ({"latency": Duration(1.5)}, "latency: '1.5 s': must be from '0 s' to '1 s'"),
             ({"bandwidth": Bandwidth.parse("0.9 Mbit/s")}, "bandwidth: '0.9 Mbit/s': must be at least '1 Mbit/s'"),
         ],
     )
     def test_a_wrong_spec_is_refused(self, wrong: dict[str, object], rule: str) -> None:
         with pytest.raises(SimnetError, match=f"lab: {rule}"):
             spec(**{"num_nodes": 2, **wrong})  # type: ignore[arg-type]
+
+
+class TestCables:
+    def test_without_a_compiler_a_latency_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cables, "COMPILER", "no-such-compiler")
+        rule = "lab: latency: 'no-such-compiler': not on the PATH; install a C compiler"
+        with pytest.raises(SimnetError, match=rule), cables.laid(spec(latency=Duration(1e-3)), "lab"):
+            pass
+
+    def test_a_program_that_does_not_compile_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "cable.c").write_text("nonsense")
+        monkeypatch.setattr(cables, "SOURCE", tmp_path / "cable.c")
+        needs("cc")
+        with (
+            pytest.raises(SimnetError, match=r"lab: latency: cable\.c does not compile"),
+            cables.laid(spec(latency=Duration(1e-3)), "lab"),
+        ):
+            pass
+
+    def test_nodes_that_are_not_there_are_refused(self) -> None:
+        needs("Linux", "cc")
+        with (
+            pytest.raises(SimnetError, match=r"lab: latency: .*: needs root and a kernel with TUN and TAP devices"),
+            cables.laid(spec(latency=Duration(1e-3)), "simnet-none"),
+        ):
+            pass
 
 
 class TestOwner:

@@ -30,6 +30,7 @@ from simnet.strategies import (
 from simnet.validation.lab.strategy_spec import StrategySpec
 from tests.helpers.needs import needs
 
+FLAT = ByteGrad(topology="scatter_reduce")
 STRATEGIES = [
     DenseAllReduce(), BinSGDM(topology="flat", finite_check="ring"), BinSGDM(intra_node_dtype="bf16",
     overlap=False, finite_check="ring"), BinSGDM(intra_node_dtype="one_bit", rounding="random", finite_check="ring"),
@@ -59,9 +60,13 @@ def test_what_is_trained_with_comes_back_from_its_labels(strategy: AnyStrategy) 
 @pytest.mark.parametrize(
     ("strategy", "argument", "run"),
     [
-        (Int8AllReduce(), "byte_grad", ByteGrad()),
-        (Fp8AllReduce(), "byte_grad:dtype=fp8_e4m3", ByteGrad(dtype="fp8_e4m3")),
-        (Fp8AllReduce(dtype="fp8_e5m2", block_size=64), None, ByteGrad(dtype="fp8_e5m2", block_size=64)),
+        (Int8AllReduce(), "byte_grad:topology=scatter_reduce", FLAT),
+        (Fp8AllReduce(), "byte_grad:topology=scatter_reduce,dtype=fp8_e4m3", structs.replace(FLAT, dtype="fp8_e4m3")),
+        (
+            Fp8AllReduce(dtype="fp8_e5m2", block_size=64),
+            None,
+            structs.replace(FLAT, dtype="fp8_e5m2", block_size=64),
+        ),
     ],
     ids=str,
 )

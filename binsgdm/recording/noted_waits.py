@@ -1,0 +1,206 @@
+"""Who waits for whom beside collectives: streams and events, threads and futures. No wait is work of the step."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from binsgdm.recording.operator_counter import OperatorCounter
+from binsgdm.recording.rank_streams import COMPUTE, NOTHING, Mark
+from binsgdm.recording.recorder import Recorder
+
+
+class SideEvent:
+    """What a stream has been given when the event is recorded."""
+
+    def __init__(self, recorder: Recorder, *_: Any, **__: Any) -> None:
+        self._recorder, self._mark = recorder, NOTHING
+
+    def record(self, stream: "SideStream | None" = None) -> "SideEvent":
+        """Take what a stream, or that of this thread, has been given so far."""
+        self._mark = self._recorder.mark() if stream is None else stream.mark()
+        return self
+
+    def wait(self, stream: "SideStream | None" = None) -> None:
+        """Let a stream, or that of this thread, wait."""
+        self._recorder.wait(self._mark, None if stream is None else stream.number)
+
+    def query(self) -> bool:
+        """Return True: work is done when it is enqueued."""
+        return True
+
+    def synchronize(self) -> None:
+        """Let the stream of this thread wait."""
+        self.wait()
+
+
+class SideStream:
+    """A stream by its number on the tape."""
+
+    def __init__(self, recorder: Recorder, *_: Any, number: int | None = None, **__: Any) -> None:
+        self._recorder = recorder
+        self.number = recorder.tape.add_stream("side stream") if number is None else number
+
+    def mark(self) -> Mark:
+        """Return what it has been given so far."""
+        self._recorder.lap()
+        return self._recorder.tape.mark(self.number)
+
+    def record_event(self, event: SideEvent | None = None) -> SideEvent:
+        """Return an event of what it has been given so far."""
+        return (event or SideEvent(self._recorder)).record(self)
+
+    def wait_event(self, event: SideEvent) -> None:
+        """Wait for an event."""
+        event.wait(self)
+
+    def wait_stream(self, stream: "SideStream") -> None:
+        """Wait for what another stream has been given so far."""
+        self._recorder.wait(stream.mark(), self.number)
+
+    def synchronize(self) -> None:
+        """Let the stream of this thread wait for it."""
+        self._recorder.wait(self.mark())
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether it is the same stream."""
+        return isinstance(other, SideStream) and other.number == self.number
+
+    def __hash__(self) -> int:
+        """Hash its number."""
+        return hash(self.number)
+
+
+@contextmanager
+def in_place_of_stand_ins(recorder: Recorder) -> Iterator[None]:
+    """Let `torch.cpu` have streams that are recorded."""
+
+    def current_stream(_device: Any = None) -> SideStream:
+        return SideStream(recorder, number=recorder.stream)
+
+    @contextmanager
+    def stream(chosen: SideStream | None) -> Iterator[None]:
+        with recorder.on_stream(recorder.stream if chosen is None else chosen.number):
+            yield
+
+    make_stream, make_event = partial(SideStream, recorder), partial(SideEvent, recorder)
+    with patch.multiple(torch.cpu, Stream=make_stream, Event=make_event, current_stream=current_stream, stream=stream):
+        yield
+
+
+@contextmanager
+def noted_cuda_streams(recorder: Recorder) -> Iterator[None]:
+    """Note what events are recorded and waited for; torch's streams go through events for all that they wait for."""
+    numbers = {torch.cuda.default_stream().cuda_stream: COMPUTE}  # of the streams of the tape, by handles of the GPU's
+
+    def number_of(stream: Any) -> int:
+        if stream.cuda_stream not in numbers:
+            numbers[stream.cuda_stream] = recorder.tape.add_stream("side stream")
+        return numbers[stream.cuda_stream]
+
+    event_class = torch.cuda.Event
+    record, wait, synchronize = event_class.record, event_class.wait, event_class.synchronize
+
+    def noted_record(self: Any, stream: Any = None) -> None:
+        on = torch.cuda.current_stream() if stream is None else stream
+        recorder.clock.lap(number_of(on), recorder.part, on)
+        self.recorded_mark = recorder.tape.mark(number_of(on))
+        record(self, on)
+
+    def noted_wait(self: Any, stream: Any = None) -> None:
+        on = torch.cuda.current_stream() if stream is None else stream
+        recorder.clock.lap(number_of(on), recorder.part, on)
+        wait(self, on)
+        recorder.clock.skip(on)  # the time of the wait is none of the stream's work
+        recorder.tape.wait(number_of(on), getattr(self, "recorded_mark", NOTHING))
+
+    def noted_synchronize(self: Any) -> None:
+        recorder.wait(getattr(self, "recorded_mark", NOTHING))
+        synchronize(self)
+
+    recorder.current_side_stream = lambda: (
+        number_of(torch.cuda.current_stream()) or None
+    )  # None for COMPUTE, which is 0
+    with patch.multiple(event_class, record=noted_record, wait=noted_wait, synchronize=noted_synchronize):
+        yield
+    recorder.current_side_stream = lambda: None
+
+
+Future = torch.futures.Future
+
+
+def counting(recorder: Recorder) -> AbstractContextManager[object]:
+    """Count what this thread computes, if work is counted: modes of torch hold for one thread."""
+    return OperatorCounter(recorder) if recorder.compute_form == "counted" else nullcontext()
+
+
+@contextmanager
+def noted_threads(recorder: Recorder) -> Iterator[None]:
+    """Let threads that start inside be noted; that one waits for what another puts into a queue is no dependency."""
+    thread = threading.Thread
+    start, run, join = thread.start, thread.run, thread.join
+    begun: dict[int, Mark] = {}
+    ended: dict[int, Mark] = {}
+
+    def noted_start(self: threading.Thread) -> None:
+        begun[id(self)] = recorder.mark()
+        start(self)
+
+    def noted_run(self: threading.Thread) -> None:
+        recorder.note_thread()
+        recorder.wait(begun.pop(id(self), NOTHING))
+        with counting(recorder):
+            run(self)
+        ended[id(self)] = recorder.mark()
+
+    def noted_join(self: threading.Thread, timeout: float | None = None) -> None:
+        with recorder.idle():
+            join(self, timeout)
+        recorder.wait(ended.get(id(self), NOTHING))
+
+    noted = patch.multiple(thread, start=noted_start, run=noted_run, join=noted_join)
+    with noted, _noted_futures(recorder), _untimed_waits(recorder):
+        yield
+
+
+@contextmanager
+def _untimed_waits(recorder: Recorder) -> Iterator[None]:
+    """Let the time that threads wait for events, conditions and queues be no work of theirs."""
+    wait = threading.Condition.wait  # of events, semaphores and `queue.Queue`, too
+
+    def untimed_wait(self: threading.Condition, timeout: float | None = None) -> bool:
+        with recorder.idle():
+            return wait(self, timeout)
+
+    class UntimedQueue(queue.SimpleQueue[Any]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            with recorder.idle():
+                return super().get(block, timeout)
+
+    with patch.multiple(threading.Condition, wait=untimed_wait), patch.multiple(queue, SimpleQueue=UntimedQueue):
+        yield
+
+
+@contextmanager
+def _noted_futures(recorder: Recorder) -> Iterator[None]:
+    """Let who waits for a future wait for what its setter had done."""
+    set_result, wait = Future.set_result, Future.wait
+
+    def noted_set_result(self: Any, result: object) -> None:
+        if not isinstance(getattr(self, "mark", None), frozenset):
+            self.mark = recorder.mark()
+        set_result(self, result)
+
+    def noted_wait(self: Any) -> Any:
+        with recorder.idle():
+            found = wait(self)
+        recorder.wait(getattr(self, "mark", NOTHING))
+        return found
+
+    with patch.multiple(Future, set_result=noted_set_result, wait=noted_wait):
+        yield

@@ -1,0 +1,456 @@
+"""The fit of numbers to measured times, by scipy: rows, a model of their times, what is free, and bounds.
+
+One engine for calibrations, published sets and studies. A model is linear in costs that cannot be negative, or any
+function of the free numbers; a number alone may also be the one that meets its rows in the mean. Intervals come from
+one bootstrap, which repeats a fit on resampled measurements. scipy loads where a fit is solved.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.calibration.comparison import Comparison, by_series, mean_error
+from simnet.core.bounded_types import MAX_SPREAD
+from simnet.core.errors import SimnetError
+from simnet.core.units import Duration
+
+Floats = NDArray[np.float64]
+Interval = tuple[float, float]
+Values = Mapping[str, float]
+Row = TypeVar("Row")
+
+RELATIVE_TOLERANCE = 1e-8
+RELATIVE_STEP = 1e-6
+"""Of finite differences: far above the rounding of a simulation, far below the scale on which its times bend."""
+MAX_ROUNDS = 30
+HUBER = 0.05
+"""Relative residual beyond which a row of a linear fit counts by its distance and not by the distance's square."""
+
+DRAWS = 200
+SEED = 20260101
+LOW, HIGH = 5.0, 95.0
+"""Percentiles of a 90 % interval."""
+Z = 1.6449
+"""Standard deviations of a normal number in half of its 90 % interval."""
+MIN_FACTOR = 0.01
+"""Replaces a factor of 0 (a resample whose fit does without the cost), since draws take the logarithm of a factor."""
+MIN_FITTED_SHARE = 0.5
+"""Share of the wanted resamples that must have a fit. A resample may have none, such as one with a single size."""
+MAX_DRAWS_RATIO = 10
+"""Resamples tried at most, as a multiple of those wanted; if too few of these have a fit, there are too few rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(Generic[Row]):
+    """A model whose times are sums of costs, each times a column; a cost cannot be negative.
+
+    Attributes:
+        columns: of some rows by the name of the cost, each with one number a row.
+    """
+
+    columns: Callable[[Sequence[Row]], Mapping[str, Floats]]
+
+    def __call__(self, values: Values, rows: Sequence[Row]) -> Floats:
+        """Return the time of each row [s]; a cost or a column that is missing adds nothing."""
+        total: Floats = np.zeros(len(rows))
+        for name, column in self.columns(rows).items():
+            total = total + values.get(name, 0.0) * column
+        return total
+
+
+class Prior(NamedTuple):
+    """What is believed of a number above 0 before its rows: log-normal.
+
+    Attributes:
+        middle: its median.
+        spread: standard deviation of its logarithm.
+    """
+
+    middle: float
+    spread: float
+
+
+class Posterior(NamedTuple):
+    """What is believed of some numbers after their rows.
+
+    Attributes:
+        values: the most likely ones.
+        spreads: standard deviation of the logarithm of each.
+    """
+
+    values: dict[str, float]
+    spreads: dict[str, float]
+
+    def factors(self) -> dict[str, Interval]:
+        """Return the 90 % interval of each number, as factors on it."""
+        return {name: factors_of(spread) for name, spread in self.spreads.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit(Generic[Row]):
+    """Rows with a measured time each, and a model of these times with free numbers.
+
+    Attributes:
+        rows: whatever the model takes.
+        times: measured, above 0: one a row, or as many as the model returns [s].
+        model: times at values of the free numbers by name, and of the rows.
+        free: the first guess of each free number, not 0; of a linear model any number.
+        bounds: of free numbers.
+    """
+
+    rows: Sequence[Row]
+    times: Sequence[float] | Floats
+    model: Callable[[Values, Sequence[Row]], Sequence[float] | Floats]
+    free: dict[str, float]
+    bounds: Mapping[str, Interval] = field(default_factory=dict)
+
+    def errors(self, values: Values) -> Floats:
+        """Return the signed relative error of each time: modelled / measured - 1."""
+        modelled = np.asarray(self.model(values, self.rows), dtype=np.float64)
+        found: Floats = modelled / np.asarray(self.times) - 1
+        return found
+
+    def mean_error(self, values: Values) -> float:
+        """Return the mean absolute relative error."""
+        return float(np.mean(np.abs(self.errors(values))))
+
+    def solve(self, huber: float = math.inf) -> dict[str, float]:
+        """Return the free numbers with the least squares of relative errors.
+
+        Args:
+            huber: relative error of a model that is not linear from which on a row counts by its distance.
+
+        Example:
+            >>> model = lambda values, rows: [values["launch"] + values["rate"] * row for row in rows]
+            >>> fit = Fit(rows=[1, 2, 4], times=[5.0, 7.0, 11.0], model=model, free={"launch": 1.0, "rate": 1.0})
+            >>> {name: round(value, 6) for name, value in fit.solve().items()}
+            {'launch': 3.0, 'rate': 2.0}
+        """
+        return self._non_negative(self.model) if isinstance(self.model, Linear) else self._least_squares(huber)
+
+    def posterior(
+        self, priors: Mapping[str, Prior], sigmas: Floats, huber: float, starts: Sequence[Values] = ({},)
+    ) -> Posterior:
+        """Return the most likely free numbers, all above 0, and how well rows and priors together know each.
+
+        Args:
+            priors: of every free number.
+            sigmas: standard deviation of the relative error of each time.
+            huber: number of standard deviations from which on a row, or what is believed, counts by its distance.
+            starts: where the search begins, each with other first guesses of some numbers: the best end counts.
+
+        Source: Laplace's method: near its most likely point the belief in logarithms is taken as normal, with the
+            inverse of J'J as covariance (Gelman et al., "Bayesian Data Analysis", 2013, chapter 4).
+        """
+        from scipy.optimize import least_squares
+
+        names = list(priors)
+        middles = np.array([priors[name].middle for name in names])
+        spreads = np.array([priors[name].spread for name in names])
+
+        def values(logs: Floats) -> dict[str, float]:
+            return dict(zip(names, map(float, middles * np.exp(logs)), strict=True))
+
+        def residuals(logs: Floats) -> Floats:
+            errors = _less_when_far(self.errors(values(logs)) / sigmas, huber)
+            return np.concatenate([errors, _less_when_far(logs / spreads, huber)])
+
+        def solved(first: Values) -> Any:
+            start = np.log([{**self.free, **first}[name] for name in names]) - np.log(middles)
+            return least_squares(residuals, start, method="lm")
+
+        found = min(map(solved, starts), key=lambda one: float(one.cost))
+        jacobian = np.asarray(found.jac)
+        known = np.sqrt(np.diag(np.linalg.inv(jacobian.T @ jacobian)))
+        return Posterior(values(found.x), dict(zip(names, map(float, known), strict=True)))
+
+    def meet_mean(self, of: Callable[[float], float] = math.log) -> dict[str, float]:
+        """Return the only free number, at which a function of modelled / measured has the mean 0, between its bounds.
+
+        Args:
+            of: the logarithm, or `relative_error`; continuous, and 0 at 1.
+
+        Raises:
+            SimnetError: it is nowhere between the bounds.
+        """
+        (name,) = self.free
+        low, high = self.bounds[name]
+        is_log = of is math.log
+
+        def error(tried: float) -> float:
+            value = math.exp(tried) if is_log else tried
+            return sum(of(1 + one) for one in self.errors({name: value}).tolist())
+
+        ends = (math.log(low), math.log(high)) if is_log else (low, high)
+        found = find_root(error, *ends)
+        return {name: math.exp(found) if is_log else found}
+
+    def chosen(self, always: Sequence[str], gain: float) -> "Fit[Row]":
+        """Return the linear fit of those costs that matter: those of `always`, then each that lowers the error enough.
+
+        Args:
+            always: costs that are always kept.
+            gain: fraction by which a further cost must lower the mean absolute relative error.
+        """
+        assert isinstance(self.model, Linear)
+        present = [name for name, column in self.model.columns(self.rows).items() if column.any()]
+        chosen = [name for name in always if name in present]
+        others = [name for name in present if name not in always]
+
+        def error(names: Sequence[str]) -> float:
+            tried = self.with_free(names)
+            return tried.mean_error(tried.solve())
+
+        best = error(chosen) if chosen else math.inf
+        while others:
+            errors = {name: error([*chosen, name]) for name in others}
+            name = min(errors, key=errors.__getitem__)
+            # The second test ends the search on exact data, where rounding alone would pass the first.
+            if errors[name] > best * (1 - gain) or errors[name] > best - 1e-9:
+                break
+            best = errors[name]
+            chosen.append(name)
+            others.remove(name)
+        return self.with_free(chosen)
+
+    def with_free(self, names: Iterable[str]) -> "Fit[Row]":
+        """Return the linear fit of these costs alone."""
+        return replace(self, free=dict.fromkeys(names, 0.0))
+
+    def _least_squares(self, huber: float) -> dict[str, float]:
+        """Solve by Levenberg and Marquardt's method, each number as a factor on its first guess: of one scale then."""
+        from scipy.optimize import least_squares
+
+        def values(factors: Iterable[float]) -> dict[str, float]:
+            tried = {name: first * factor for (name, first), factor in zip(self.free.items(), factors, strict=True)}
+            return {
+                name: min(max(value, self.bounds[name][0]), self.bounds[name][1]) if name in self.bounds else value
+                for name, value in tried.items()
+            }
+
+        def residuals(factors: Floats) -> Floats:
+            return _less_when_far(self.errors(values(factors.tolist())), huber)
+
+        start = np.ones(len(self.free))
+        found = least_squares(residuals, start, method="lm", diff_step=[RELATIVE_STEP] * len(start))
+        return values(map(float, found.x))
+
+    def _non_negative(self, model: "Linear[Row]") -> dict[str, float]:
+        """Solve for costs of 0 or more, outliers weighing less.
+
+        Source: Lawson and Hanson, "Solving Least Squares Problems", 1974, chapter 23, on rows divided by their times;
+            reweighted after Huber, "Robust Statistics", 1981. Not `least_squares(loss="huber")`, which stays inside the
+            bounds: a cost that is absent must come out as exactly 0, since the file then leaves it out.
+        """
+        from scipy.optimize import nnls
+
+        columns = model.columns(self.rows)
+        # Divided by its time, each row counts by its relative error. Scaled to one length, columns of seconds and
+        # columns of bytes meet the same tolerance of the solver.
+        relative = np.stack([columns[name] for name in self.free], axis=1) / np.asarray(self.times)[:, None]
+        norms = np.linalg.norm(relative, axis=0)
+        scale = np.where(norms > 0, norms, 1.0)
+        weights = np.ones(len(relative))
+        found = np.zeros(relative.shape[1])
+        for _ in range(MAX_ROUNDS):
+            before, found = found, nnls(relative / scale * weights[:, None], weights)[0] / scale
+            if np.allclose(found, before, rtol=1e-6, atol=0):
+                break
+            # Weight squared times residual squared is then linear in the residual beyond HUBER.
+            weights = np.sqrt(HUBER / np.maximum(np.abs(relative @ found - 1), HUBER))
+        return dict(zip(self.free, found.tolist(), strict=True))
+
+
+def _less_when_far(errors: Floats, huber: float) -> Floats:
+    """Return residuals whose squares grow with a far row's error, not with the error's square."""
+    far = np.abs(errors) > huber
+    errors[far] = np.sign(errors[far]) * np.sqrt(2 * huber * np.abs(errors[far]) - huber**2)
+    return errors
+
+
+def factors_of(spread: float) -> Interval:
+    """Return the 90 % interval of a log-normal number, as factors on its median: 1 / f and f."""
+    factor = min(math.exp(Z * spread), 1 / MIN_FACTOR)
+    return 1 / factor, factor
+
+
+def relative_error(ratio: float) -> float:
+    """Return the relative error of modelled / measured, for `Fit.meet_mean`."""
+    return ratio - 1
+
+
+def find_root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a continuous function between `low` and `high` is zero, by Brent's method.
+
+    Raises:
+        SimnetError: the function has the same sign at both ends.
+
+    Example:
+        >>> round(find_root(lambda x: x * x - 2, 0, 2), 9)
+        1.414213562
+    """
+    from scipy.optimize import brentq
+
+    try:
+        return float(brentq(function, low, high, xtol=RELATIVE_TOLERANCE**2 * (high - low), rtol=RELATIVE_TOLERANCE))
+    except ValueError as error:
+        raise SimnetError(
+            f"calibration: no value between {low:g} and {high:g} meets the rows; check measurements.csv"
+        ) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """A row to fit: every repetition of one measured time."""
+
+    samples_s: Floats
+
+    @property
+    def median_s(self) -> float:
+        """Median of the repetitions [s]."""
+        return float(np.median(self.samples_s))
+
+
+AnySamples = TypeVar("AnySamples", bound=Samples)
+Resample = Callable[[np.random.Generator], Values]
+"""Fits to one resample; returns values under the names of the fit itself."""
+
+
+def interval_factors(point: Values, draw: Resample, draws: int = DRAWS, seed: int = SEED) -> dict[str, Interval]:
+    """Return the 90 % interval of every fitted value, as two factors on it: `MIN_FACTOR` to 1, and 1 to `MAX_SPREAD`.
+
+    A value of zero has no factors and is left out. A value of nearly zero has the upper factor `MAX_SPREAD`, which says
+    that the rows do not determine it.
+
+    Args:
+        point: the fitted values by name.
+        draw: fits once to a resample that it draws with the given generator.
+        draws: number of resamples with a fit.
+        seed: of the generator.
+
+    Raises:
+        SimnetError: nearly no resample could be fitted.
+
+    Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, percentile interval, chapter 13. Not
+        `scipy.stats.bootstrap`, which resamples one level, and has no resample without a fit.
+
+    Example:
+        >>> low, high = interval_factors({"mean": 10.0}, lambda rng: {"mean": rng.normal(10.0, 1.0)})["mean"]
+        >>> 0.8 < low < 0.9 and 1.1 < high < 1.2
+        True
+    """
+    rng = np.random.default_rng(seed)
+    found: list[Values] = []
+    for tried in range(MAX_DRAWS_RATIO * draws):
+        if tried >= draws and len(found) >= draws * MIN_FITTED_SHARE:
+            break
+        try:
+            found.append(draw(rng))
+        # A resample with few distinct rows may leave a cost undetermined, which is no evidence about its size.
+        except (SimnetError, np.linalg.LinAlgError):
+            continue
+    if len(found) < draws * MIN_FITTED_SHARE:
+        raise SimnetError(
+            "bootstrap: fewer than one resample in twenty has a fit; measure more sizes, or give more files"
+        )
+    return {name: _interval([one[name] / value for one in found]) for name, value in point.items() if value > 0}
+
+
+def resampled_median(samples: Floats, rng: np.random.Generator) -> float:
+    """Return the median of a resample of the same size."""
+    return float(np.median(rng.choice(samples, size=len(samples))))
+
+
+def resample_rows(rows: Sequence[AnySamples], rng: np.random.Generator) -> tuple[list[AnySamples], list[float]]:
+    """Return a two-level resample: rows drawn from the rows, and for each the median of resampled repetitions [s]."""
+    # The rows vary the choice of sizes and groups, the repetitions vary the noise of one measurement.
+    picked = [rows[pick] for pick in rng.integers(len(rows), size=len(rows))]
+    return picked, [resampled_median(row.samples_s, rng) for row in picked]
+
+
+def _interval(ratios: Sequence[float]) -> Interval:
+    low, high = np.percentile(ratios, [LOW, HIGH])
+    # The fitted value must lie in its interval, even if every resample falls on one side of it.
+    return min(max(float(low), MIN_FACTOR), 1.0), min(max(float(high), 1.0), MAX_SPREAD)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedPart:
+    """A part of a calibration.
+
+    Attributes:
+        table: keys and values as in a calibration file, without intervals.
+        shown: text of every fitted number with its interval, by name.
+        intervals: 90 % interval of a value as two factors on the value, by dotted key of a calibration.
+        residuals: of every fitted and every held-out row [s].
+        notes: sentences for the reader.
+        is_checked: whether `check_errors` refuses the fit where it explains its rows badly.
+    """
+
+    table: Mapping[str, object]
+    shown: Mapping[str, str] = field(default_factory=dict)
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
+    residuals: tuple[Comparison, ...] = ()
+    notes: tuple[str, ...] = ()
+    is_checked: bool = True
+
+
+def checked_residuals(parts: Iterable[FittedPart]) -> list[Comparison]:
+    """Return the residuals of the parts that `check_errors` checks."""
+    return [residual for part in parts if part.is_checked for residual in part.residuals]
+
+
+def check_errors(residuals: Iterable[Comparison], bound: float) -> None:
+    """Refuse fits that explain their own rows badly.
+
+    Args:
+        residuals: held-out rows are ignored.
+        bound: largest mean absolute relative error of a series.
+
+    Raises:
+        SimnetError: a series is above the bound.
+    """
+    for series, rows in by_series(one for one in residuals if one.role == "fitted").items():
+        mean = mean_error(rows)
+        if mean > bound:
+            raise SimnetError(
+                f"{series}: a mean error of {mean:.1%}: at most {bound:.0%} is accepted; measure again, leave out the "
+                "files that differ, or accept the fit with --accept-poor-fit"
+            )
+
+
+def widen(factors: Interval, residuals: Sequence[Comparison]) -> Interval:
+    """Return the interval of a fitted number, widened by the scatter of single rows about the fit.
+
+    A bootstrap says how well the number itself is known. A new row also scatters about the fit, as the fitted rows do.
+
+    Args:
+        factors: the interval as factors on the number.
+        residuals: at least one.
+    """
+    # Independent relative spreads add in squares of their logarithms.
+    ratios = np.log([residual.measured / residual.predicted for residual in residuals])
+    low, high = np.percentile(ratios, [LOW, HIGH])
+    return (
+        float(np.exp(-np.hypot(np.log(factors[0]), min(low, 0.0)))),
+        min(float(np.exp(np.hypot(np.log(factors[1]), max(high, 0.0)))), MAX_SPREAD),
+    )
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 row", "2 rows"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a fitted time as text for a file, with four significant digits."""
+    return Duration(float(f"{seconds:.4g}")).text()
+
+
+def text_with_interval(value: float, spread: Interval | None, text: Callable[[float], str]) -> str:
+    """Return the text of a fitted number and its 90 % interval, given as factors on the number."""
+    return text(value) + (f" (90 %: {text(value * spread[0])} to {text(value * spread[1])})" if spread else "")

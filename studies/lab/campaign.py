@@ -1,0 +1,206 @@
+"""The engine of the lab's campaigns: links and messages are measured, all else follows from their calibration.
+
+A campaign measures, predicts, and only then runs; its page compares both, from the committed files.
+"""
+
+import json
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from simnet.calibration import calibration_file, fit_files, sources
+from simnet.calibration.comparison import Comparison, by_series, mean_error, mean_signed_error, worst_error
+from simnet.calibration.fit_files import FitOptions
+from simnet.calibration.sources import Sources
+from simnet.cluster.hardware import Calibration, Link
+from simnet.core.units import Bandwidth, Duration, Size
+from simnet.report.table import Table
+from simnet.report.validation import percent
+from simnet.validation.campaign_prediction import BOUND
+from simnet.validation.lab import run_campaign
+from simnet.validation.lab.campaign import Launch, Layout, Links, in_place
+from simnet.validation.lab.lab import Lab
+from simnet.validation.training_steps import median_interval
+from simnet.workload.workload import Gradient
+from studies.page import EVIDENCE, FIGURES
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 900.0
+FREE = Link(bytes_per_s=Bandwidth(1e15), alpha_s=Duration(0))
+STARTS = 2
+"""Launches of what is measured in place."""
+LINK_BYTES = Size(2**22)
+Tell = Callable[[str], object]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabCampaign:
+    """What is measured before anything is predicted, and where results go.
+
+    Attributes:
+        name: of its folder, page and figure.
+        layout: nodes, and ranks on each.
+        links: bandwidths of the links' calibration, on two nodes: none of those that are predicted.
+        link_seconds: for each collective.
+        bandwidths: of each node's NIC: predicted and run.
+        message_seconds: for each collective and size, in place.
+        cores: part of a core that a rank has; None sets no limit.
+    """
+
+    name: str
+    layout: Layout
+    links: tuple[Bandwidth, ...]
+    link_seconds: float
+    bandwidths: tuple[Bandwidth, ...]
+    message_seconds: float
+    cores: float | None = None
+
+    @property
+    def golden(self) -> Path:
+        """Folder of the committed results."""
+        return ROOT / "tests" / "golden" / f"lab_{self.name}"
+
+    @property
+    def page(self) -> Path:
+        """The page of docs/evidence."""
+        return EVIDENCE / f"lab-{self.name}.md"
+
+    @property
+    def figure(self) -> Path:
+        """Its figure of predicted against measured times."""
+        return FIGURES / f"lab_{self.name}_predicted.png"
+
+    @property
+    def launches(self) -> list[Launch]:
+        """Of what is calibrated on."""
+        two = Layout(2, self.layout.ranks_per_node)
+        sizes: dict[str, Any] = {"min_message": LINK_BYTES, "max_message": LINK_BYTES}
+        links = Links(layouts=(two.text(),), bandwidths=self.links, max_seconds=self.link_seconds, **sizes)
+        of_links = [
+            Launch.of("links", there, links.arguments, rate=rate, cores_per_rank=self.cores)
+            for there, rate in links.settings
+        ]
+        messages = in_place(self.message_seconds)
+        return of_links + [
+            Launch.of("messages", self.layout, messages, more=start + 1, cores_per_rank=self.cores)
+            for start in range(STARTS)
+        ]
+
+
+def mbit(rate: float) -> int:
+    """Return a bandwidth as files name it [Mbit/s]."""
+    return round(rate * 8 / 1e6)
+
+
+def measure(campaign: LabCampaign, folder: Path, tell: Tell) -> None:
+    """Measure what is calibrated on, but for what is there already."""
+    run_campaign.run(campaign.launches, folder, tell)
+
+
+def run_module(lab: Lab, module: str, *arguments: object) -> float:
+    """Run a module as every rank, and return how long it took [s]."""
+    outcome = run_campaign.run_module(lab, (module,), arguments, TIMEOUT_S)
+    outcome.raise_if_failed()
+    return outcome.elapsed_s
+
+
+def calibrated(folder: Path) -> Calibration:
+    """Fit links and the CPU time of messages of a folder."""
+    links = sources.read(sorted(folder.glob("links_*.json")))
+    messages = sources.read(sorted(folder.glob("messages_*.json")))
+    parts = fit_files.fit_parts(links, Sources(), messages, FitOptions(bound=BOUND, draws=20))
+    return calibration_file.as_calibration(calibration_file.merge(parts, calibration_file.header(links, messages)))
+
+
+def layered(layers: Iterable[tuple[str, int, int]]) -> tuple[Gradient, ...]:
+    """Return the tensors of linear layers in the order of backward, which spends its time on matrices."""
+    return tuple(
+        tensor
+        for name, rows, columns in layers
+        for tensor in (
+            Gradient(name=f"{name}.bias", shape=(rows,), backward_share=0.0),
+            Gradient(name=f"{name}.weight", shape=(rows, columns), backward_share=rows * columns),
+        )
+    )
+
+
+def read(folder: Path, name: str) -> Any:
+    """Return a file of a folder of results."""
+    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def write(folder: Path, name: str, content: object) -> None:
+    """Write a file of a folder of results."""
+    (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabPoint(Comparison):
+    """Real steps, the median if nothing else is said, and what was predicted before; the series is who trained how.
+
+    Attributes:
+        mbit_per_s: of each NIC.
+        fault: what was put into the lab.
+        own_s: compute of a step, as predicted from.
+        num_timed: steps, or periods of several steps.
+        measured_interval_s: 95 % interval of the median; of another percentile None.
+    """
+
+    mbit_per_s: int
+    fault: str = ""
+    own_s: float
+    num_timed: int
+    measured_interval_s: tuple[float, float] | None
+
+    @classmethod
+    def of_median(cls, times_s: Sequence[float], **given: Any) -> "LabPoint":
+        """Return the median of these times [s]."""
+        interval = median_interval(times_s)
+        median = statistics.median(times_s)
+        return cls(measured=median, measured_interval_s=interval, num_timed=len(times_s), **given)
+
+    @property
+    def setting(self) -> tuple[int, str]:
+        """What series are compared in."""
+        return self.mbit_per_s, self.fault
+
+    @property
+    def message_share(self) -> float:
+        """Fraction of the measured step that is no compute of its own."""
+        return 1 - self.own_s / self.measured
+
+
+Point = TypeVar("Point", bound=Comparison)
+
+
+def errors_by_series(found: Sequence[Point], what: str) -> list[tuple[str, str, str]]:
+    """Return rows of the mean errors of each series, for a table of what was asked and reached."""
+    return [(f"{what}{name}", "", percent(mean_error(mine))) for name, mine in by_series(found).items()]
+
+
+def forms_table(forms: Iterable[tuple[str, Sequence[LabPoint]]]) -> Table:
+    """Return the errors of every form of the prediction."""
+    rows = [
+        (text, percent(mean_error(found)), signed(mean_signed_error(found)), percent(worst_error(found)))
+        for text, found in forms
+    ]
+    return Table(["form", "mean error", "mean of signed errors", "worst"], rows)
+
+
+def signed(error: float) -> str:
+    """Return an error with its sign."""
+    return f"{100 * error:+.1f} %"
+
+
+def fit_text(folder: Path) -> str:
+    """Return what was fitted, in a sentence."""
+    found = calibrated(folder)
+    host, efficiency = found.host, found.inter_node.efficiency
+    return (
+        f"Fitted: a NIC reaches {efficiency:.3f} of its bandwidth; a collective takes {host.launch_s * 1e3:.2f} ms of "
+        f"the CPU, a round {host.round_s * 1e3:.2f} ms, a message {host.message_s * 1e3:.2f} ms, a byte "
+        f"{host.s_per_byte * 1e9:.2f} ns, with all ranks at work."
+    )

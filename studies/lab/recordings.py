@@ -1,0 +1,286 @@
+"""Ways of training as scripts: recorded with all ranks at work, predicted from the recordings, and only then run."""
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from simnet.calibration.comparison import mean_error, worst_error
+from simnet.cluster.hardware import Calibration, Cluster
+from simnet.core.units import Bandwidth, format_seconds
+from simnet.engine.plan import StrategyPlan
+from simnet.engine.prepared_scenario import PreparedScenario
+from simnet.engine.scenario import Scenario
+from simnet.engine.simulation import simulate
+from simnet.report import comparison_figure
+from simnet.report.table import Table
+from simnet.report.validation import percent
+from simnet.strategies.program import Communicate, Compute
+from simnet.validation.lab.campaign import Layout
+from simnet.validation.lab.lab import Lab
+from simnet.validation.lab.plan import LabSpec
+from studies.lab import campaign as engine
+from studies.lab.campaign import FREE, STARTS, LabCampaign, LabPoint, Row, Tell, mbit, read, write
+
+LAYOUT = Layout(4, 2)
+WORLD_SIZE = LAYOUT.num_nodes * LAYOUT.ranks_per_node
+BANDWIDTHS = tuple(map(Bandwidth.parse, ("100 Mbit/s", "250 Mbit/s", "1 Gbit/s")))
+LINK_BANDWIDTHS = tuple(map(Bandwidth.parse, ("60 Mbit/s", "600 Mbit/s")))
+WARM_UP, STEPS = 3, 8
+"""Of a recording, in periods of the script."""
+AIM_S, LEAST_PERIODS, MOST_PERIODS = 20.0, 10, 40
+"""A run takes about so long by its prediction; the first periods warm up and do not count."""
+RUN_WARM_UP = 3
+WIDTH, BLOCKS = 640, 4
+SERIAL = "the same, nothing hidden behind anything"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A way of training.
+
+    Attributes:
+        name: of the script's.
+        title: for people.
+        batch: samples of a rank, chosen so that messages take 30 to 80 % of most steps.
+        period: steps after which it does the same again.
+        strategy: as text, of one that predicts it; "" where the recording does.
+        optimizer_shards: parts of the optimizer's work of which a rank does one.
+    """
+
+    name: str
+    title: str
+    batch: int = 160
+    period: int = 1
+    strategy: str = ""
+    optimizer_shards: int = 1
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Of the script."""
+        return (self.name, "--width", str(WIDTH), "--blocks", str(BLOCKS), "--batch", str(self.batch))
+
+
+class MakeScenario(Protocol):
+    """How a way is simulated."""
+
+    def __call__(self, way: Way, rate: Bandwidth, folder: Path, calibration: Calibration, file: str) -> Scenario:
+        """Return the scenario of a way at a bandwidth, from the step file "step_" or "alone_" of a folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedCampaign(LabCampaign):
+    """A campaign of ways of training.
+
+    Attributes:
+        script: that trains in each way.
+        ways: of training.
+        scenario: how a way is simulated.
+        forms: what other predictions are called, by key; the first is that of the points.
+    """
+
+    script: Path
+    ways: tuple[Way, ...]
+    scenario: MakeScenario
+    forms: dict[str, str]
+    layout: Layout = LAYOUT
+    links: tuple[Bandwidth, ...] = LINK_BANDWIDTHS
+    link_seconds: float = 1.5
+    bandwidths: tuple[Bandwidth, ...] = BANDWIDTHS
+    message_seconds: float = 0.3
+
+    def predict(self, folder: Path) -> list[Row]:
+        """Return what each way takes at each bandwidth, and what it would in other forms of the prediction [s]."""
+        calibration = engine.calibrated(folder)
+        return [self._row(way, rate, folder, calibration) for rate in self.bandwidths for way in self.ways]
+
+    def _row(self, way: Way, rate: Bandwidth, folder: Path, calibration: Calibration) -> Row:
+        there = self.scenario(way, rate, folder, calibration, "step")
+        row = {
+            "way": way.name,
+            "mbit_per_s": mbit(rate),
+            "predicted_s": simulate(there).result.iteration_s,
+            "own_s": own_s(recording(folder, way)),
+            "serial_s": serial_s(there),
+        }
+        if "alone_s" in self.forms:
+            alone = self.scenario(way, rate, folder, calibration, "alone")
+            row["alone_s"] = simulate(alone).result.iteration_s
+        return row
+
+    def run(self, folder: Path, tell: Tell) -> None:
+        """Calibrate, record, predict, and only then run; what is calibrated on already stays."""
+        engine.measure(self, folder, tell)
+        with tempfile.TemporaryDirectory() as name:
+            scratch = Path(name)
+            launches = [_record(self, scratch / str(start), WORLD_SIZE, tell) for start in range(STARTS)]
+            alone = _record(self, scratch / "alone", 1, tell)
+            for way in self.ways:
+                mine = [one[way.name] for one in launches]
+                write(folder, f"recordings_{way.name}", mine)
+                write(folder, f"step_{way.name}", mean_recording([one for launch in mine for one in launch]))
+                write(folder, f"alone_{way.name}", mean_recording(alone[way.name]))
+            predictions = self.predict(folder)
+            write(folder, "predictions", {"written_s": time.time(), "rows": predictions})
+            runs: list[Row] = []
+            for rate in self.bandwidths:
+                there = [one for one in predictions if one["mbit_per_s"] == mbit(rate)]
+                runs += _train(self, scratch, rate, there, tell)
+                write(folder, "runs", runs)
+
+    def points(self, folder: Path, form: str = "predicted_s") -> list[LabPoint]:
+        """Return every way at every bandwidth, in a form of the prediction."""
+        runs = {(one["way"], one["mbit_per_s"]): one["step_ends_s"] for one in read(folder, "runs")}
+        return [
+            LabPoint.of_median(
+                period_times_s(runs[way.name, one["mbit_per_s"]], way),
+                series=way.title,
+                label=f"{way.title} at {one['mbit_per_s']} Mbit/s",
+                predicted=one[form],
+                mbit_per_s=one["mbit_per_s"],
+                own_s=one["own_s"],
+            )
+            for one in read(folder, "predictions")["rows"]
+            for way in self.ways
+            if way.name == one["way"]
+        ]
+
+    def picture(self, folder: Path) -> bytes:
+        """Return predicted over measured times as PNG."""
+        return comparison_figure.steps(self.points(folder))
+
+
+def cluster(rate: Bandwidth) -> Cluster:
+    """Return the lab with NICs of a bandwidth."""
+    inter_node = replace(FREE, bytes_per_s=rate)
+    return Cluster(name="lab", **LAYOUT._asdict(), intra_node=FREE, inter_node=inter_node)
+
+
+def recording(folder: Path, way: Way, file: str = "step") -> Row:
+    """Return the mean recording of a way: "step" with all ranks at work, "alone" with one."""
+    found: Row
+    (found,) = read(folder, f"{file}_{way.name}")["recordings"]
+    return found
+
+
+def own_s(found: Row) -> float:
+    """Return the compute of a step of a recording [s]."""
+    operations = [one for stream in found["streams"] for one in stream["operations"]]
+    return float(sum(one.get("seconds", 0.0) for one in operations) / found["num_steps"])
+
+
+def mean_recording(found: Sequence[Row]) -> Row:
+    """Return a step file whose compute takes the mean over recordings of the same operations."""
+    mean: Row = json.loads(json.dumps(found[0]["recording"]))
+    for number, stream in enumerate(mean["streams"]):
+        for place, operation in enumerate(stream["operations"]):
+            if operation["kind"] == "compute":
+                every = [one["recording"]["streams"][number]["operations"][place] for one in found]
+                operation["seconds"] = statistics.fmean(one.get("seconds", 0.0) for one in every)
+    source = {"how": "record", **found[0]["source"]}
+    return {"format": "simnet-step", "version": 1, "source": source, "recordings": [mean]}
+
+
+def serial_s(there: Scenario) -> float:
+    """Return the time of a step in which nothing hides behind anything [s]."""
+    prepared = PreparedScenario(there)
+    plan = prepared.plan(there.strategy)
+    operations = [replace(one, after=()) for stream in prepared.timed(plan) for one in stream]
+    in_a_row = tuple(one for kind in (Compute, Communicate) for one in operations if isinstance(one, kind))
+    return prepared.run(StrategyPlan(there.strategy, replace(plan.program, streams=(in_a_row,)))).iteration_s
+
+
+# In the lab.
+
+
+def _record(campaign: RecordedCampaign, scratch: Path, num_ranks: int, tell: Tell) -> dict[str, list[Row]]:
+    """Record every way by some ranks at once, each alone in its world; return what each rank found, by way."""
+    jobs = {}
+    for way in campaign.ways:
+        (scratch / way.name).mkdir(parents=True)
+        settings = {
+            **LAYOUT._asdict(), "script": str(campaign.script), "is_module": False,
+            "arguments": [*way.arguments, "--steps", "100000"], "steps": STEPS * way.period,
+            "warm_up": WARM_UP * way.period, "runs_on": "cpu", "compute": "timed", "device": "cpu",
+            "fake": False,
+        }  # fmt: skip
+        jobs[way.name] = {"folder": str(scratch / way.name), "settings": settings}
+    layout = LAYOUT if num_ranks == WORLD_SIZE else Layout(num_ranks, 1)
+    _launch("record", scratch, list(jobs.values()), layout, None, tell)
+    return {name: [read(scratch / name, f"rank_{rank}") for rank in range(num_ranks)] for name in jobs}
+
+
+def _train(
+    campaign: RecordedCampaign, scratch: Path, rate: Bandwidth, predictions: Sequence[Row], tell: Tell
+) -> list[Row]:
+    """Run every way at a bandwidth; return when its steps ended."""
+    jobs = []
+    for one in predictions:
+        (way,) = (way for way in campaign.ways if way.name == one["way"])
+        periods = round(AIM_S / (one["predicted_s"] * way.period))
+        # The first end of a step begins the first period.
+        steps = (RUN_WARM_UP + min(max(periods, LEAST_PERIODS), MOST_PERIODS)) * way.period + 1
+        found = scratch / f"{way.name}_{one['mbit_per_s']}.json"
+        arguments = [*way.arguments, "--steps", str(steps)]
+        job: Row = {"script": str(campaign.script), "arguments": arguments, "found": str(found)}
+        jobs.append(job)
+    begun_s = time.time()
+    _launch("train", scratch, jobs, LAYOUT, rate, tell)
+    return [
+        {"way": one["way"], "mbit_per_s": one["mbit_per_s"], "begun_s": begun_s}
+        | {"step_ends_s": [round(end, 6) for end in read(scratch, Path(job["found"]).stem)]}
+        for one, job in zip(predictions, jobs, strict=True)
+    ]
+
+
+def _launch(  # noqa: PLR0913, PLR0917
+    mode: str, scratch: Path, jobs: Sequence[Row], layout: Layout, rate: Bandwidth | None, tell: Tell
+) -> None:
+    write(scratch, mode, jobs)
+    with Lab(LabSpec(**layout._asdict(), bandwidth=rate)) as lab:
+        elapsed_s = engine.run_module(lab, "studies.lab.scripts_in_lab", mode, scratch / f"{mode}.json")
+    at = f" at {rate.text()}" if rate else ""
+    tell(f"{mode} on {layout.text()}{at}: {elapsed_s:.0f} s")
+
+
+# On the page.
+
+
+def period_times_s(ends_s: Sequence[float], way: Way) -> list[float]:
+    """Return the time of a step in each period after the first ones, which warm up [s]."""
+    return [(end - begin) / way.period for begin, end in pairwise(ends_s[:: way.period])][RUN_WARM_UP:]
+
+
+def regions(campaign: RecordedCampaign, folder: Path) -> dict[str, str]:
+    """Return the generated parts of every page, by region."""
+    found = campaign.points(folder)
+    forms = [(text, campaign.points(folder, form)) for form, text in campaign.forms.items()]
+    asked = [
+        (f"mean error of the step time, {len(found)} points", "8 %", percent(mean_error(found))),
+        ("worst error", "15 %", percent(worst_error(found))),
+        *engine.errors_by_series(found, "mean error of "),
+    ]
+    return {
+        "outcome": Table(["", "asked", "reached"], asked).markdown(),
+        "points": _points_table(found).markdown(),
+        "forms": engine.forms_table(forms).markdown(),
+        "fit": engine.fit_text(folder),
+    }
+
+
+def _points_table(found: Iterable[LabPoint]) -> Table:
+    heads = ["way", "NIC", "compute of its own", "predicted", "measured", "95 % of the median", "error"]
+    rows = []
+    for one in sorted(found, key=lambda one: (one.series, one.mbit_per_s)):
+        ends = one.measured_interval_s or (one.measured, one.measured)
+        low, high, *times = map(format_seconds, (*ends, one.own_s, one.predicted, one.measured))
+        interval, share = f"{low} to {high}", f"{100 * one.message_share:.0f} %"
+        rows.append((one.series, f"{one.mbit_per_s} Mbit/s", *times, interval, engine.signed(one.error), share))
+    return Table([*heads, "messages' share"], rows)

@@ -1,1 +1,0 @@
-"""Recorded steps that no strategy describes: predicted, then run by real ranks in the lab."""

@@ -1,1 +1,0 @@
-"""Training on nodes that are not alike, predicted and then run in the lab."""

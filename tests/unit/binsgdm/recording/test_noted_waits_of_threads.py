@@ -1,0 +1,124 @@
+"""Threads of a recorded step: what they compute is timed, what they wait for each other is not."""
+
+import queue
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
+
+from binsgdm.recording import recorder as recorders
+from binsgdm.recording.noted_waits import noted_threads
+from binsgdm.recording.rank_streams import COMPUTE, Computed
+from binsgdm.recording.recorder import Recorder
+
+WAIT_S = 100.0
+
+
+class Passed(threading.local):
+    """A clock of each thread's own, which goes on when it is told to."""
+
+    now_s = 0.0
+
+
+@pytest.fixture
+def passed(monkeypatch: pytest.MonkeyPatch) -> Passed:
+    """Let every wait of a thread take `WAIT_S` of its time, and nothing else any."""
+    clock = Passed()
+    monkeypatch.setattr(recorders.time, "perf_counter", lambda: clock.now_s)
+
+    def slow(wait: Callable[..., object]) -> Callable[..., object]:
+        def slow_wait(*given: object, **named: object) -> object:
+            clock.now_s += WAIT_S
+            return wait(*given, **named)
+
+        return slow_wait
+
+    class SlowQueue(queue.SimpleQueue):  # type: ignore[type-arg]
+        get = slow(queue.SimpleQueue.get)
+
+    monkeypatch.setattr(queue, "SimpleQueue", SlowQueue)
+    monkeypatch.setattr(threading.Thread, "join", slow(threading.Thread.join))
+    monkeypatch.setattr(threading.Condition, "wait", slow(threading.Condition.wait))
+    monkeypatch.setattr(torch.futures.Future, "wait", slow(torch.futures.Future.wait))
+    return clock
+
+
+def seconds(recorder: Recorder, stream: int) -> float:
+    return sum(one.seconds for one in recorder.tape.operations(stream) if isinstance(one, Computed))
+
+
+@pytest.mark.parametrize("kind", [queue.SimpleQueue, queue.Queue])
+def test_only_what_a_thread_computes_is_timed(passed: Passed, kind: type) -> None:
+    recorder = Recorder("timed")
+    waits = 0.0
+    with noted_threads(recorder):
+        # By its name in the module, as who is recorded does.
+        items, answer, ended = getattr(queue, kind.__name__)(), torch.futures.Future(), threading.Event()
+
+        def work() -> None:
+            nonlocal waits
+            passed.now_s += 1.0
+            items.get()
+            passed.now_s += 2.0
+            answer.set_result(torch.zeros(1))
+            ended.set()
+            waits = passed.now_s - 3.0
+
+        recorder.lap()
+        thread = threading.Thread(target=work, name="exchange")
+        thread.start()
+        passed.now_s += 4.0
+        items.put(1)
+        answer.wait()
+        passed.now_s += 8.0
+        thread.join()
+        ended.wait()
+        recorder.lap()
+    assert waits >= WAIT_S or kind is queue.Queue, "the item may be there before anybody waits for it"
+    assert passed.now_s >= 12.0 + 2 * WAIT_S
+    assert recorder.tape.names == ("compute", "thread exchange")
+    assert seconds(recorder, COMPUTE) == 12.0
+    assert seconds(recorder, 1) == 3.0
+
+
+def test_threads_that_are_not_of_the_script_are_left_alone(passed: Passed) -> None:
+    recorder = Recorder("timed")
+    go_on, done = threading.Event(), threading.Event()
+
+    def foreign() -> None:
+        go_on.wait()
+        done.set()
+        go_on.wait()
+
+    before = threading.Thread(target=foreign)
+    before.start()
+    with noted_threads(recorder):
+        go_on.set()
+        done.wait()
+    before.join()
+    assert recorder.tape.names == ("compute",)
+
+
+def test_the_thread_that_runs_backward_for_another_is_not_timed_while_it_waits(
+    passed: Passed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a GPU; it is not started by Python, so that nobody has noted it."""
+    recorder = Recorder("timed")
+    monkeypatch.setattr(recorders, "in_graph_task", lambda: True)
+
+    def backward() -> None:
+        recorder.lap()
+        passed.now_s += 2.0
+        with recorder.idle():
+            passed.now_s += WAIT_S
+        recorder.lap()
+
+    engine = threading.Thread(target=backward)
+    engine.start()
+    engine.join()
+    assert seconds(recorder, COMPUTE) == 2.0

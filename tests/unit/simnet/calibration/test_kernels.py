@@ -1,0 +1,144 @@
+"""What is measured at the ranks that will train: what cores take for messages, and how much backward is slowed."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simnet.calibration import fit_files, kernels, network, sources
+from simnet.calibration.fit import checked_residuals
+from simnet.calibration.measurement_file import MeasurementFile, Series
+from simnet.calibration.network import TimedCollective
+from simnet.core.errors import SimnetError
+from simnet.core.units import Duration
+from tests.helpers.measurement_samples import measurements, setup
+
+LAUNCH_S, ROUND_S, MESSAGE_S, BYTE_S = 1e-3, 6e-4, 3e-4, 1.2e-9
+
+
+def row(rounds: int, sends: int, send_bytes: float, noise: float = 1.0) -> TimedCollective:
+    time_s = LAUNCH_S + ROUND_S * rounds + MESSAGE_S * sends + BYTE_S * sends * send_bytes
+    return TimedCollective(
+        num_nodes=2,
+        level="inter_node",
+        label=f"{rounds} {sends} {send_bytes}",
+        rounds=rounds,
+        sends=sends,
+        at_once=rounds == 1,
+        link_bytes=sends * send_bytes,
+        send_bytes=send_bytes,
+        nominal_bytes_per_s=None,
+        samples_s=time_s * noise * np.array([0.98, 1.0, 1.02]),
+    )
+
+
+ROWS = [row(*shape, size) for shape in ((6, 6), (3, 3), (1, 3)) for size in (256.0, 65536.0, 1e6)]
+
+
+def test_what_cores_take_is_found_and_is_not_judged() -> None:
+    fitted = network.fit_host(ROWS, draws=30)
+    found = fitted.table["host"]
+    assert isinstance(found, dict)
+    seconds = [Duration.parse(found[name]) for name in ("launch", "round", "message", "time_per_byte")]
+    assert seconds == pytest.approx([LAUNCH_S, ROUND_S, MESSAGE_S, BYTE_S], rel=0.02)
+    assert {"host.launch", "host.round", "host.message", "host.time_per_byte"} == set(fitted.intervals)
+    assert checked_residuals([fitted]) == []
+
+
+def test_rows_that_scatter_widen_the_intervals() -> None:
+    scattered = [row(one.rounds, one.sends, one.send_bytes, 1 + 0.3 * (-1) ** n) for n, one in enumerate(ROWS)]
+    low, high = network.fit_host(scattered, draws=30).intervals["host.round"]
+    assert low < 0.8
+    assert high > 1.2
+
+
+def test_two_rows_are_too_few() -> None:
+    with pytest.raises(SimnetError, match="--in-place: 2 collectives: at least 3"):
+        network.fit_host(ROWS[:2], draws=20)
+
+
+def collective(name: str, group: str, size: int, message: int, seconds: float) -> Series:
+    labels: dict[str, str | int | float] = {
+        "group": group, "group_size": size, "message_bytes": message, "num_groups": 1, "dtype": "uint8"
+    }  # fmt: skip
+    return Series(kind="collective", name=name, setup=0, unit="s", labels=labels, values=(seconds,) * 3)
+
+
+def test_inside_a_node_is_no_wire_where_cores_are_measured_in_place() -> None:
+    sizes = (2**20, 2**22, 2**24)
+
+    def file(inside_bytes_per_s: float, nic_bytes_per_s: float | None) -> MeasurementFile:
+        rows = [collective("all_gather", "intra_node", 2, size, size / 2 / inside_bytes_per_s) for size in sizes]
+        rows += [collective("all_reduce", "world", 4, size, 1.5 * size / 1e8) for size in sizes]
+        return measurements(tuple(rows), (setup(2, 2, nic_bytes_per_s),))
+
+    known = sources.Sources(files=[(Path("links.json"), file(1e9, 1.1e8))])
+    in_place = sources.Sources(files=[(Path("place.json"), file(4e8, None))])
+    alone = fit_files.fit_parts(known, sources.Sources(), sources.Sources(), fit_files.FitOptions(draws=20))
+    both = fit_files.fit_parts(known, sources.Sources(), in_place, fit_files.FitOptions(draws=20))
+    assert alone[0].table["intra_node"]["measured_on"] == "8 Gbit/s"  # type: ignore[index]
+    assert "host" not in alone[0].table
+    assert "intra_node" not in both[0].table
+    assert both[1].table.keys() == {"host", "intra_node"}
+
+
+def test_links_are_fitted_to_their_bandwidth_alone_where_small_messages_are_told_in_place() -> None:
+    rows = [collective("all_reduce", "world", 2, size, 1e-3 + size / 1e8) for size in (2**10, 2**20, 2**22, 2**24)]
+    known = sources.Sources(files=[(Path("links.json"), measurements(tuple(rows), (setup(2, 1, 1.1e8),)))])
+    in_place = [collective("all_reduce", "world", 4, size, 5e-3 + size / 4e8) for size in (2**10, 2**20, 2**22)]
+    there = sources.Sources(files=[(Path("place.json"), measurements(tuple(in_place), (setup(4, 1, None),)))])
+    alone = fit_files.fit_parts(known, sources.Sources(), sources.Sources(), fit_files.FitOptions(draws=20))[0]
+    wires = fit_files.fit_parts(known, sources.Sources(), there, fit_files.FitOptions(draws=20))[0]
+    assert alone.table["inter_node"]["latency"] == "0.5 ms"  # type: ignore[index]
+    assert wires.table["inter_node"]["latency"] == "0 s"  # type: ignore[index]
+    assert wires.table.keys() == {"inter_node"}
+    assert set(wires.intervals) == {"inter_node.efficiency"}
+
+
+def beside(name: str, collective: str, seconds: float, **more: float) -> Series:
+    labels: dict[str, str | int | float] = {"model": "m", "batch": 1, "collective": collective, "message_bytes": 8}
+    labels |= more
+    return Series(kind="interference", name=name, setup=0, unit="s", labels=labels, values=(seconds,) * 5)
+
+
+def test_the_slowdown_of_backward_is_the_mean_over_collectives_and_no_speedup() -> None:
+    rows = [beside(*one) for one in (
+        ("backward_alone", "all_reduce", 1.0), ("backward_beside", "all_reduce", 1.44),
+        ("backward_alone", "all_to_all", 2.0), ("backward_beside", "all_to_all", 2.0),
+    )]  # fmt: skip
+    whole = measurements(tuple(rows), (setup(2, 1, 1e8),))
+    fitted = kernels.fit_slowdown(kernels.select_pairs([whole]), draws=50)
+    assert fitted.table == {"backward_slowdown": pytest.approx(1.2)}
+    low, high = fitted.intervals["backward_slowdown"]
+    assert (low * 1.2, high * 1.2) == pytest.approx((1.0, 1.44))
+    faster = measurements(
+        (beside("backward_alone", "x", 2.0), beside("backward_beside", "x", 1.0)), (setup(2, 1, 1e8),)
+    )
+    assert kernels.fit_slowdown(kernels.select_pairs([faster]), draws=20).table == {"backward_slowdown": 1.0}
+    with pytest.raises(SimnetError, match="backward of m with x: needs a time without it"):
+        kernels.select_pairs([measurements((beside("backward_beside", "x", 1.0),), (setup(2, 1, 1e8),))])
+
+
+def test_copies_at_several_shares_of_the_bandwidth_each_count() -> None:
+    rows = [
+        beside(name, "copy", seconds, share=share)
+        for share, slowed_s in ((0.05, 1.0), (0.4, 1.44))
+        for name, seconds in (("backward_alone", 1.0), ("backward_beside", slowed_s))
+    ]
+    pairs = kernels.select_pairs([measurements(tuple(rows), (setup(1, 1, 1e8),))])
+    assert [pair.label for pair in pairs] == [f"backward of m overlapped with copy at {share}" for share in (0.05, 0.4)]
+    assert kernels.fit_slowdown(pairs, draws=20).table == {"backward_slowdown": pytest.approx(1.2)}
+
+
+def test_a_few_rows_give_an_interval_of_the_bandwidth_and_not_of_its_absence() -> None:
+    rows = [
+        collective("all_reduce", "world", 2, 2**22, 2**22 / 1e8),
+        collective("all_gather", "world", 2, 2**22, 2**21 / 1e8),
+        collective("all_to_all", "world", 2, 2**22, 2**21 / 0.97e8),
+    ]
+    known = sources.Sources(files=[(Path("links.json"), measurements(tuple(rows), (setup(2, 1, 1.1e8),)))])
+    in_place = [collective("all_reduce", "world", 4, size, 5e-3 + size / 4e8) for size in (2**10, 2**20, 2**22)]
+    there = sources.Sources(files=[(Path("place.json"), measurements(tuple(in_place), (setup(4, 1, None),)))])
+    (links, _) = fit_files.fit_parts(known, sources.Sources(), there, fit_files.FitOptions(draws=40))
+    assert all(0.9 < low <= 1 <= high < 1.1 for low, high in links.intervals.values())
+    assert links.intervals

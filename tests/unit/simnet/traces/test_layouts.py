@@ -1,0 +1,126 @@
+"""What traces of any program need: the world, groups, and streams that wait for as little as says the same."""
+
+import pytest
+
+from simnet.core.errors import SimnetError
+from simnet.strategies.step_file import RecordedOperation, RecordedStream
+from simnet.traces import layouts
+from simnet.traces.layouts import TracedWork, WorldShape
+
+WORLD = WorldShape(num_nodes=2, ranks_per_node=4)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "shape"),
+    [
+        (range(8), (8, 1)),
+        ([0, 1, 2, 3], (4, 1)),
+        ([4, 5, 6, 7], (4, 1)),
+        ([0, 4], (2, 4)),
+        ([7, 3], (2, 4)),
+        ([0, 2, 4, 6], (4, 2)),
+        ([5], (1, 1)),
+        ([2, 3], (2, 1)),
+    ],
+)
+def test_a_group_of_ranks_has_a_shape_and_the_shape_has_its_ranks(ranks: list[int], shape: tuple[int, int]) -> None:
+    group = layouts.shape_of(ranks, "g", WORLD, "t")
+    assert (group.size, group.stride) == shape
+    assert layouts.members(group, min(ranks)) == tuple(sorted(ranks))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "rule"),
+    [
+        ([0, 1, 3], "not evenly spaced"),
+        ([0, 1, 2], "do not tile 2 x 4 ranks"),
+        ([1, 2], "do not tile"),
+        ([0, 8], "there are 8 ranks"),
+    ],
+)
+def test_ranks_that_tile_nothing_are_refused(ranks: list[int], rule: str) -> None:
+    with pytest.raises(SimnetError, match=rule):
+        layouts.shape_of(ranks, "g", WORLD, "t")
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [((2, 4, None, None), (2, 4)), ((2, None, 8, None), (2, 4)), ((None, 4, 8, None), (2, 4)),
+     ((None, None, 8, 4), (2, 4)), ((None, None, 2, 4), (1, 2)), ((1, None, 8, 4), (1, 8))],
+)  # fmt: skip
+def test_the_world_is_what_options_and_trace_say(given: tuple, found: tuple[int, int]) -> None:
+    shape = layouts.world_shape(*given, "t")
+    assert (shape.num_nodes, shape.ranks_per_node) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "rule"),
+    [
+        ((None, None, None, None), "add --nodes N --ranks-per-node G"),
+        ((2, None, None, None), "add --nodes N --ranks-per-node G"),
+        (
+            (None, None, 8, None),
+            "the trace has 8 ranks and does not say on how many nodes they are; add --ranks-per-node G",
+        ),
+        ((3, None, 8, None), "3 nodes of 2 ranks: the trace has 8 ranks"),
+        ((2, 2, 8, None), "2 nodes of 2 ranks: the trace has 8 ranks"),
+        ((10**6, 10, None, None), "at most 1000000 ranks"),
+    ],
+)
+def test_a_world_that_is_unknown_or_contradicted_is_refused(given: tuple, rule: str) -> None:
+    with pytest.raises(SimnetError, match=rule):
+        layouts.world_shape(*given, "t")
+
+
+NAMES = {"a": "compute", "b": "world"}
+
+
+def work(key: int, stream: str, *after: int, at: float | None = None) -> TracedWork:
+    operation = RecordedOperation(kind="compute", part="forward", seconds=float(key)) if stream else None
+    return TracedWork(
+        key=key, rank_in_time=(key if at is None else at,), after=frozenset(after), stream=stream, operation=operation
+    )
+
+
+def told(streams: tuple[RecordedStream, ...]) -> list[list[tuple[float, tuple[tuple[int, int], ...]]]]:
+    return [[(one.seconds, one.after) for one in stream.operations] for stream in streams]
+
+
+def test_waits_that_the_stream_implies_are_left_out() -> None:
+    found = layouts.in_streams(
+        [work(1, "a"), work(2, "b", 1), work(3, "a", 1), work(4, "b", 2, 1, 3), work(5, "a", 2, 4)], NAMES, "t"
+    )
+    assert [stream.name for stream in found] == ["compute", "world"]
+    assert told(found) == [[(1, ()), (3, ()), (5, ((1, 1),))], [(2, ((0, 0),)), (4, ((0, 1),))]]
+
+
+def test_a_wait_that_another_one_implies_is_left_out() -> None:
+    names = {**NAMES, "c": "side"}
+    found = layouts.in_streams([work(1, "a"), work(2, "b", 1), work(3, "c", 1, 2)], names, "t")
+    assert told(found)[2] == [(3, ((1, 0),))]
+
+
+def test_what_is_no_work_passes_on_its_waits() -> None:
+    found = layouts.in_streams([work(1, "a"), work(2, ""), work(3, "", 1, 2), work(4, "b", 3)], NAMES, "t")
+    assert told(found) == [[(1, ())], [(4, ((0, 0),))]]
+
+
+def test_a_stream_runs_in_the_order_of_time_where_no_wait_says_another() -> None:
+    found = layouts.in_streams([work(1, "a", 2), work(2, "a", at=9), work(3, "a", at=0.5)], NAMES, "t")
+    assert [seconds for seconds, _ in told(found)[0]] == [3, 2, 1]
+
+
+def test_a_circle_of_waits_is_refused_and_shown() -> None:
+    with pytest.raises(SimnetError, match="t: node 2 waits for 4, for 3, for 2: waits must not form a circle"):
+        layouts.in_streams(
+            [work(1, "a"), work(2, "a", 4), work(3, "b", 2), work(4, "a", 3), work(5, "a", 4)], NAMES, "t"
+        )
+
+
+def test_neighbours_are_joined_unless_something_waits_between_them() -> None:
+    streams = layouts.in_streams(
+        [work(1, "a"), work(2, "a"), work(3, "b", 2), work(4, "a"), work(5, "a"), work(6, "a", 3), work(7, "a")],
+        NAMES,
+        "t",
+    )
+    assert told(layouts.merged(streams)) == [[(3, ()), (9, ()), (13, ((1, 0),))], [(3, ((0, 0),))]]

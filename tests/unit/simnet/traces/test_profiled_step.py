@@ -1,0 +1,302 @@
+"""Traces of torch.profiler become the step that they show; those of a GPU are written by hand, see the helper."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simnet.core.errors import SimnetError
+from simnet.strategies import step_file
+from simnet.strategies.step_file import RecordedLayout, StepFile
+from simnet.traces.import_step import ImportOptions, step_of
+from tests.helpers import kineto_traces as traces
+from tests.helpers.golden import GLOO
+from tests.helpers.kineto_traces import COMPUTE, NCCL, kernel, sent
+
+MANY = Path(__file__).parents[3] / "golden" / "profiler" / "gloo_collectives_2_ranks.json.gz"
+ON_2 = ImportOptions(ranks_per_node=2)
+
+
+def imported(data: dict[str, Any], folder: Path, **options: Any) -> StepFile:
+    step = step_of([traces.write(folder / "trace.json", data)], ImportOptions(**options))
+    step_file.decode(step_file.encode(step), "step.json")
+    return step
+
+
+def told(layout: RecordedLayout) -> list[list[tuple[Any, ...]]]:
+    """Return what each stream does: part and microseconds, or kind and bytes; and its waits."""
+    return [
+        [
+            (one.part, round(one.seconds * 1e6), *one.after)
+            if one.kind == "compute"
+            else (one.kind, one.message_bytes, *one.after)
+            for one in stream.operations
+        ]
+        for stream in layout.streams
+    ]
+
+
+def refused(data: dict[str, Any], folder: Path, **options: Any) -> str:
+    with pytest.raises(SimnetError) as caught:
+        imported(data, folder, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["cuda_sync events", "times alone"])
+def test_a_step_of_ddp_waits_as_cuda_did(is_told: bool, tmp_path: Path) -> None:
+    step = imported(traces.ddp(told=is_told), tmp_path)
+    (layout,) = step.recordings
+    assert (step.source.device, step.source.gpu, step.source.compute) == ("cuda", "NVIDIA H100", "timed")
+    assert (layout.num_nodes, layout.ranks_per_node) == (2, 2)
+    assert told(layout) == [
+        [("forward", 50), ("backward", 80), ("backward", 100), ("optimizer", 45, (1, 1))],
+        [("all_reduce", 4000, (0, 1)), ("all_reduce", 8000, (0, 2))],
+    ]
+    assert any("follows from its times" in note for note in layout.notes) is not is_told
+
+
+def test_collectives_have_the_bytes_of_the_whole_array_and_the_ranks_of_their_group(tmp_path: Path) -> None:
+    data = traces.trace(
+        kernel("gemm", 1, 0, 0, 10),
+        sent("_allgather_base", 2, 1, 10, 20, 100, out=400, dtype="BFloat16"),
+        sent("_reduce_scatter_base", 3, 2, 20, 30, 400, out=100),
+        sent("all_to_allv", 4, 3, 30, 40, 300, group="1", stream=24),
+        sent("broadcast", 5, 4, 40, 50, 7, dtype="Byte"),
+        sent("barrier", 6, 5, 50, 60, 1),
+        sent("reduce", 7, 6, 60, 70, 5),
+    )
+    (layout,) = imported(data, tmp_path).recordings
+    found = [(one.kind, one.message_bytes, layout.groups[one.group].size, one.dtype) for one in layout.operations]
+    assert sorted(found[1:]) == [
+        ("all_gather", 800, 4, "bf16"),
+        ("all_to_all", 1200, 2, "fp32"),
+        ("barrier", 0, 4, "fp32"),
+        ("broadcast", 7, 4, "uint8"),
+        ("reduce", 20, 4, "fp32"),
+        ("reduce_scatter", 1600, 4, "fp32"),
+    ]
+    assert [(one.size, one.stride) for one in layout.groups] == [(4, 1), (2, 2)]
+
+
+def test_compute_waits_for_an_all_gather_that_came_before_it(tmp_path: Path) -> None:
+    data = traces.trace(
+        kernel("copy_in", 1, 0, 0, 5),
+        sent("_allgather_base", 2, 1, 6, 50, 100, out=400),
+        kernel("layer", 3, 2, 52, 60),
+        sent("_allgather_base", 4, 3, 52, 58, 100, out=400),
+        kernel("layer", 5, 4, 60, 90),
+    )
+    (layout,) = imported(data, tmp_path).recordings
+    assert [one.after for one in layout.streams[0].operations] == [(), ((1, 0),), ((1, 1),)]
+    assert [one.after for one in layout.streams[1].operations] == [((0, 0),), ()]
+
+
+def test_hidden_reductions_hold_up_the_optimizer_alone(tmp_path: Path) -> None:
+    data = traces.trace(
+        traces.event("user_annotation", "Optimizer.step#SGD.step", 100, 110),
+        kernel("backward", 1, 0, 0, 100),
+        sent("allreduce", 2, 1, 0, 20),
+        kernel("backward", 3, 2, 100, 200),
+        kernel("sgd", 4, 101, 200, 210),
+    )
+    (layout,) = imported(data, tmp_path).recordings
+    assert told(layout) == [[("forward", 200), ("optimizer", 10, (1, 0))], [("all_reduce", 4000)]]
+
+
+def test_time_in_which_the_gpu_waits_for_its_host_is_compute(tmp_path: Path) -> None:
+    sent_late = sent("allreduce", 3, 2, 110, 120)
+    data = traces.trace(kernel("a", 1, 0, 0, 100), kernel("b", 2, 1, 130, 200), sent_late)
+    (layout,) = imported(data, tmp_path).recordings
+    assert sum(one.seconds for one in layout.streams[0].operations) == pytest.approx(200e-6)
+    assert "compute works 170 us and waits 30 us for its host: both count" in layout.notes[-1]
+
+
+def test_time_in_which_the_gpu_waits_for_a_collective_is_not(tmp_path: Path) -> None:
+    data = traces.trace(kernel("a", 1, 0, 0, 100), sent("allreduce", 2, 1, 100, 120), kernel("b", 3, 2, 130, 200))
+    (layout,) = imported(data, tmp_path).recordings
+    assert told(layout)[0] == [("forward", 100), ("forward", 80, (1, 0))]
+
+
+def test_work_belongs_to_the_step_that_launched_it(tmp_path: Path) -> None:
+    data = traces.trace(
+        kernel("a", 1, 10, 20, 1100),
+        kernel("b", 2, 1010, 1150, 1950),
+        kernel("c", 3, 2010, 2020, 3500),
+        steps=3,
+    )
+    for step, seconds in ((0, 1080e-6), (1, 850e-6), (2, 1550e-6)):
+        (layout,) = imported(data, tmp_path, step=step).recordings
+        assert [one.seconds for one in layout.operations] == [pytest.approx(seconds)]
+
+
+def test_the_median_step_is_taken_or_all_of_them_where_they_differ(tmp_path: Path) -> None:
+    def of(step: int, *, elements: int = 100) -> list[Any]:
+        at = 1000 * step
+        return [
+            kernel("a", 9 * step + 1, at, at, at + 10),
+            sent("allreduce", 9 * step + 2, at + 1, at + 10, at + 20, elements),
+        ]
+
+    alike = traces.trace(*of(0), *of(1), *of(2), steps=3)
+    (layout,) = imported(alike, tmp_path).recordings
+    assert (layout.num_steps, len(layout.streams[1].operations)) == (1, 1)
+    assert "ProfilerStep#0 of 3: 1 ms, the median" in layout.notes[0]
+    differing = traces.trace(*of(0), *of(1, elements=7), *of(2), steps=3)
+    (layout,) = imported(differing, tmp_path).recordings
+    assert (layout.num_steps, len(layout.streams[1].operations)) == (3, 3)
+    assert "differ in their collectives" in layout.notes[0]
+
+
+def test_a_step_over_gloo_is_read() -> None:
+    (layout,) = step_of([GLOO], ON_2).recordings
+    compute, gloo = told(layout)
+    assert gloo == [("all_reduce", 657664, (0, 1))]
+    # Backward goes on for a moment after it has launched its all-reduce.
+    assert [one[0] for one in compute] == ["forward", "backward", "backward", "optimizer"]
+    assert compute[3][2:] == ((1, 0),)
+    # The step took 16.15 ms, of which the all-reduce was exposed for 14.
+    assert 1e-3 < sum(one.seconds for one in layout.streams[0].operations) < 3e-3
+
+
+@pytest.mark.parametrize("step", [2, 3, 4])
+def test_every_collective_over_gloo_is_read_and_a_reduce_scatter_is_known_by_its_launch(step: int) -> None:
+    (layout,) = step_of([MANY], ImportOptions(ranks_per_node=2, step=step)).recordings
+    sent = [(one.kind, one.message_bytes) for one in layout.streams[1].operations]
+    assert sorted(sent) == sorted(
+        [
+            ("broadcast", 40),
+            ("all_reduce", 526336),
+            ("all_reduce", 526336),
+            ("all_gather", 8000),
+            ("reduce_scatter", 8000),
+            ("barrier", 0),
+        ]
+    )
+    assert all(one.size == 2 for one in layout.groups)
+
+
+def without(data: dict[str, Any], *keys: str) -> dict[str, Any]:
+    for one in data["traceEvents"]:
+        one["args"] = {key: value for key, value in one["args"].items() if key not in keys}
+    return data
+
+
+def test_ranks_of_a_group_are_read_from_the_kernel_where_nothing_else_tells_them(tmp_path: Path) -> None:
+    data = traces.trace(sent("allreduce", 1, 0, 0, 9), kernel("a", 2, 0, 0, 9), distributedInfo={"world_size": 4})
+    (layout,) = imported(data, tmp_path).recordings
+    assert layout.groups[0].size == 4
+    (layout,) = imported(without(data, "Process Group Ranks"), tmp_path).recordings
+    assert layout.groups[0].size == 4
+
+
+def test_a_process_that_sends_nothing_is_a_world_of_one_rank(tmp_path: Path) -> None:
+    data = traces.trace(kernel("a", 1, 0, 0, 9))
+    del data["distributedInfo"]
+    (layout,) = imported(data, tmp_path).recordings
+    assert (layout.world_size, told(layout)) == (1, [[("forward", 9)]])
+
+
+def test_what_a_collective_carries_is_read_from_its_operator_too(tmp_path: Path) -> None:
+    data = traces.trace(sent("allreduce", 1, 0, 0, 9), kernel("a", 2, 0, 0, 9))
+    run = data["traceEvents"][2]
+    launch = traces.event("cpu_op", "record_param_comms", 0, 1) | {"args": {**run["args"], "External id": 3}}
+    run["args"] = {"stream": NCCL, "correlation": 1, "External id": 3}
+    data["traceEvents"].append(launch)
+    (layout,) = imported(data, tmp_path).recordings
+    assert told(layout)[1] == [("all_reduce", 4000)]
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "rule"),
+    [
+        (
+            traces.trace(sent("send", 1, 0, 0, 9)),
+            {},
+            "'send': ranks that send to single others, as stages of a pipeline",
+        ),
+        (traces.trace(sent("gather", 1, 0, 0, 9)), {}, "'gather': no collective of a step file"),
+        (traces.trace(sent("allreduce", 1, 0, 0, 9, dtype="QInt8")), {}, "dtype: 'QInt8': its size is not known"),
+        (without(traces.ddp(told=True), "In msg nelems"), {}, "does not say its message; profile with record_shapes"),
+        (traces.ddp(told=True), {"step": 7}, "--step: 7: "),
+        (traces.ddp(told=True), {"num_nodes": 3}, "the trace has 4 ranks"),
+        (traces.ddp(told=True), {"comm_groups": Path("g.json")}, "--comm-groups: has no effect on a trace of torch.p"),
+        (traces.trace(), {"ranks_per_node": 2}, "nothing was computed in the profiled step"),
+        ({"traceEvents": []}, {}, "no ProfilerStep"),
+        (traces.ddp(told=True) | {"distributedInfo": {"world_size": 0}}, {}, "world_size: 0"),
+    ],
+)
+def test_what_is_no_step_of_symmetric_ranks_is_refused(
+    data: dict[str, Any], options: dict[str, Any], rule: str, tmp_path: Path
+) -> None:
+    assert rule in refused(data, tmp_path, **options)
+
+
+def test_a_group_whose_ranks_nothing_says_is_refused(tmp_path: Path) -> None:
+    data = without(traces.trace(sent("allreduce", 1, 0, 0, 9, group="7")), "Process Group Ranks")
+    data["traceEvents"][-1]["args"]["Group size"] = 2
+    assert "process group '7': the trace does not tell the ranks of it" in refused(data, tmp_path)
+
+
+def test_one_trace_stands_for_all_ranks(tmp_path: Path) -> None:
+    both = [traces.write(tmp_path / f"{rank}.json", traces.ddp(told=True)) for rank in (0, 1)]
+    with pytest.raises(SimnetError, match="one rank stands for all; give its trace alone"):
+        step_of(both, ImportOptions())
+    assert COMPUTE != NCCL
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ncclSymkDevKernel_AllReduce_AGxLLMC_R_f32(ncclSymkDevWorkArgs)",
+        "ncclSymDevKernel_AllReduce_RSxLD_AGxST",
+        "nccldevkernel_allreduce_sum_f32_ring_ll",
+        "hcom_allReduce_",
+        "ccl::allreduce<float>",
+        "a_kernel_of_nobody",
+    ],
+)
+def test_an_event_that_carries_a_collectives_name_is_one_whatever_its_kernel_is_called(
+    name: str, tmp_path: Path
+) -> None:
+    wanted, data = (traces.ddp(told=False) for _ in range(2))
+    for event in data["traceEvents"]:
+        if "Collective name" in event["args"]:
+            event["name"] = name
+    layouts = [imported(one, tmp_path).recordings[0] for one in (wanted, data)]
+    assert told(layouts[1]) == told(layouts[0])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ncclSymkDevKernel_AllReduce_AGxLLMC_R_f32", "rcclAllReduce", "mscclKernel_Sum_half_Simple", "hcom_allReduce_",
+        "void mscclpp::collective::allreducePacket<half>", "HcclAllReduceKernel", "oneccl_allreduce", "ccl_allreduce_1",
+        "void vllm::cross_device_reduce_1stage<half, 8>", "two_shot_all_reduce_kernel", "multimem_all_reduce_kernel",
+    ],
+)  # fmt: skip
+def test_kernels_of_known_libraries_without_a_message_are_refused(name: str, tmp_path: Path) -> None:
+    data = traces.ddp(told=False)
+    for event in data["traceEvents"]:
+        if "Collective name" in event["args"]:
+            event |= {"name": name, "args": {key: event["args"][key] for key in ("stream", "correlation")}}
+    assert "does not say its message" in refused(data, tmp_path)
+
+
+def test_a_kernel_that_only_sounds_like_a_collective_is_compute(tmp_path: Path) -> None:
+    data = traces.trace(
+        *kernel("my_reduce_scatter_add_bias_kernel", 1, 10, 20, 70), *kernel("accl_norm", 2, 15, 70, 90)
+    )
+    (layout,) = imported(data, tmp_path).recordings
+    assert {one.kind for one in layout.operations} == {"compute"}
+
+
+@pytest.mark.parametrize("vendor", ["hip", "xpu", "privateuse1", "mtia"])
+@pytest.mark.parametrize("call", ["runtime", "driver"])
+def test_phases_follow_launches_of_every_vendor(vendor: str, call: str, tmp_path: Path) -> None:
+    wanted, data = (traces.ddp(told=True) for _ in range(2))
+    for event in data["traceEvents"]:
+        if event["cat"] == "cuda_runtime":
+            event["cat"] = f"{vendor}_{call}"
+    layouts = [imported(one, tmp_path).recordings[0] for one in (wanted, data)]
+    assert told(layouts[1]) == told(layouts[0])
