@@ -12,7 +12,7 @@ from msgspec import Meta, Struct, field, structs
 
 from simnet.cluster import network_costs
 from simnet.cluster.kernel_times import HostCost, KernelTime
-from simnet.cluster.nccl_costs import NcclCosts
+from simnet.cluster.nccl_costs import BETWEEN_CLUSTERS, SAME_NETWORK, NcclCosts, Network
 from simnet.cluster.network_costs import Cost, Efficiency, LibraryCosts, NodesPoint, check_intervals
 from simnet.core.bounded_types import MAX_RANKS, Count, Factor, Fraction, Intervals, Kind, Share
 from simnet.core.registry import StructRegistry
@@ -233,6 +233,7 @@ class Cluster(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
         inter_node: links between nodes; bandwidth per NIC.
         nics_per_node: NICs of a node, which its ranks share.
         gpu: name of the GPU, which chooses the rows of `workload.compute` and prices `workload.work`.
+        network: what the NICs speak; it changes no time, but says how far another cluster's NCCL costs may be off.
         fabric: switches between the nodes; without it the fabric is never the limit.
         slow_nodes: stragglers, each node once; a short way to write faults of kind "slow_node".
         faults: what makes some ranks or links slower than the rest; their factors multiply.
@@ -244,6 +245,7 @@ class Cluster(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     inter_node: Link
     nics_per_node: Count = 1
     gpu: str = ""
+    network: Network = ""
     fabric: Fabric | None = None
     slow_nodes: tuple[SlowNode, ...] = ()
     faults: tuple[AnyFault, ...] = ()
@@ -342,6 +344,8 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes:
         kind: where the numbers come from; "ideal" are neutral values.
         gpu: name of the GPU that the kernels and the memory bandwidth belong to.
+        network: what the NICs speak that `nccl` was fitted to; beside that of a cluster it says how far its costs may
+            be off there.
         intra_node: what the links inside a node give.
         inter_node: what the NICs give.
         collective_launch_s: paid once by each collective.
@@ -379,6 +383,7 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     kind: Kind = "ideal"
     gpu: str = ""
+    network: Network = ""
     intra_node: LinkCalibration = LinkCalibration()
     inter_node: LinkCalibration = LinkCalibration()
     collective_launch_s: Duration = field(name="collective_launch", default=Duration(0))
@@ -440,13 +445,27 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         wider = {key: network_costs.widened(one, self.by_nodes, num_nodes) for key, one in intervals.items()}
         return {key: one for key, one in wider.items() if one != (1.0, 1.0)}
 
-    def is_of_another_nccl(self, cluster: Cluster) -> bool:
-        """Tell whether costs of NCCL were fitted to another cluster: other GPUs, or NICs of another rate."""
+    def nccl_spread(self, cluster: Cluster) -> Intervals:
+        """Return how far NCCL's times may be off because its costs are of another cluster, by band; empty if not.
+
+        Another cluster has other GPUs, NICs of another rate, or another network. Two clusters of one network differ by
+        less than others.
+        """
         if self.nccl is None or self.kind == "measured":
-            return False
+            return {}
         on = self.inter_node.measured_on
         is_other_gpu = bool(self.gpu and cluster.gpu) and self.gpu != cluster.gpu
-        return is_other_gpu or (on is not None and not math.isclose(on, cluster.inter_node.bytes_per_s, rel_tol=0.01))
+        is_other_rate = on is not None and not math.isclose(on, cluster.inter_node.bytes_per_s, rel_tol=0.01)
+        if self.network and cluster.network:
+            is_same = self.network == cluster.network
+            return (
+                {}
+                if is_same and not is_other_gpu and not is_other_rate
+                else SAME_NETWORK
+                if is_same
+                else BETWEEN_CLUSTERS
+            )
+        return BETWEEN_CLUSTERS if is_other_gpu or is_other_rate else {}
 
     def for_strategy(self, strategy: str) -> "Calibration":
         """Return the calibration with the costs of the library that carries a strategy's exchange."""

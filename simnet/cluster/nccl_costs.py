@@ -16,6 +16,11 @@ BETWEEN_CLUSTERS: Intervals = {"below_1_mib": (0.074, 13.6), "below_16_mib": (0.
 """How far NCCL's times on one cluster are from those of another at the same nominal rates, 90 %, by size: t(0.95, k)
 times the root mean square of the medians of k = 6, 5 and 6 clusters and of the scatter of their rows
 (tests/validation/test_other_clusters.py counts the rows of each cluster that the others would have held)."""
+SAME_NETWORK: Intervals = {"below_1_mib": (0.39, 2.6), "below_16_mib": (0.36, 2.8), "from_16_mib": (0.45, 2.2)}
+"""The same between clusters of one network: by how much two of InfiniBand and three of EFA differ from each other,
+pooled. From 16 MiB on there are too few of them to narrow `BETWEEN_CLUSTERS`, which then stays."""
+Network = Literal["", "tcp", "roce", "infiniband", "efa"]
+"""What NICs speak; empty where nobody has said."""
 
 
 def band(message_bytes: float) -> str:

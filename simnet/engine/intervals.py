@@ -108,8 +108,8 @@ def plain_scenario(given: Scenario) -> Scenario:
     if found is not None and "compute" not in workload.intervals:
         workload = replace(workload, intervals={**workload.intervals, "compute": found})
     calibration = given.calibration.at_nodes(given.cluster.num_nodes)
-    if calibration.is_of_another_nccl(given.cluster):
-        between = {f"nccl.{key}": ends for key, ends in BETWEEN_CLUSTERS.items()}
+    if spread := calibration.nccl_spread(given.cluster):
+        between = {f"nccl.{key}": ends for key, ends in spread.items()}
         calibration = replace(calibration, intervals=calibration.intervals | between)
     return replace(given, calibration=calibration, workload=workload)
 

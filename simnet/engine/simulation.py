@@ -8,7 +8,7 @@ import msgspec
 from simnet.cluster import availability
 from simnet.cluster.faults.windows import TimedFault
 from simnet.cluster.hardware import Calibration, Cluster
-from simnet.cluster.nccl_costs import BETWEEN_CLUSTERS
+from simnet.cluster.nccl_costs import SAME_NETWORK
 from simnet.collectives import algorithms
 from simnet.core.registry import tag_of
 from simnet.core.version import VERSION
@@ -213,11 +213,14 @@ def calibration_notes(cluster: Cluster, calibration: Calibration) -> tuple[str, 
         if on is not None and not math.isclose(on, link.bytes_per_s, rel_tol=0.01):
             own = link.bytes_per_s.text()
             notes.append(f"the efficiency of {name} links was measured on {on.text()}, not on the cluster's {own}")
-    if calibration.is_of_another_nccl(cluster):
-        low, high = BETWEEN_CLUSTERS["from_16_mib"]
+    if spread := calibration.nccl_spread(cluster):
+        of = f" of {cluster.network}" if spread is SAME_NETWORK else ""
+        low, high = spread["from_16_mib"]
+        least, most = spread["below_1_mib"]
         notes.append(
-            f"NCCL's costs of {calibration.label} are those of another cluster: between clusters its times differ by "
-            f"{low:g} to {high:g} times from 16 MiB on, and more below; fit nccl-tests logs of yours"
+            f"NCCL's costs of {calibration.label} are those of another cluster: between clusters{of} its times differ "
+            f"by {low:g} to {high:g} times from 16 MiB on, by {least:g} to {most:g} below 1 MiB; fit nccl-tests logs "
+            "of yours"
         )
     return tuple(notes)
 

@@ -17,6 +17,7 @@ NO_VALUE = {
     "title",
     "source",
     "gpu",
+    "network",
     "all_reduce",
     "flat_ring_latency",
     "measured_on",

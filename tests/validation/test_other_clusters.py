@@ -14,9 +14,9 @@ from simnet.calibration import calibration_file, nccl, nccl_log
 from simnet.calibration.fit import FittedPart, Floats
 from simnet.cluster import nccl_model
 from simnet.cluster.hardware import Calibration, Cluster
-from simnet.cluster.nccl_costs import BETWEEN_CLUSTERS, NcclCosts
+from simnet.cluster.nccl_costs import BETWEEN_CLUSTERS, SAME_NETWORK, NcclCosts
 from simnet.core import files, schema
-from simnet.engine import intervals
+from simnet.engine import intervals, simulation
 from simnet.validation import shipped_parts as shipped
 
 MIB = 2**20
@@ -126,7 +126,7 @@ def medians() -> dict[str, list[tuple[float, Floats] | None]]:
     return found
 
 
-T_95 = {4: 2.132, 5: 2.015, 6: 1.943}
+T_95 = {2: 2.920, 3: 2.353, 4: 2.132, 5: 2.015, 6: 1.943}
 """Student's t at 95 % by degrees of freedom."""
 
 
@@ -151,10 +151,45 @@ def test_the_spread_between_clusters_is_that_of_the_logs_and_holds_clusters_left
     assert np.mean(shares) > 0.9
 
 
+def spread_in_one_network(known: list[list[tuple[float, Floats]]]) -> float:
+    """Return the spread between two clusters of one network, pooled over networks."""
+    freedom = sum(len(one) - 1 for one in known)
+    squares = sum(
+        float(np.sum((np.array([at for at, _ in one]) - np.mean([at for at, _ in one])) ** 2)) for one in known
+    )
+    scatter = float(np.mean(np.concatenate([rest for one in known for _, rest in one]) ** 2))
+    return float(np.exp(T_95[freedom] * np.sqrt(2 * squares / freedom + scatter)))
+
+
+def test_the_spread_in_one_network_is_that_of_the_logs_and_holds_each_cluster_from_another() -> None:
+    by_cluster, own = medians(), (0.0, np.zeros(1))
+    infiniband = [name for name in CLUSTERS if cluster(name).network == "infiniband"]
+    efa = [name for name in CLUSTERS if cluster(name).network == "efa"]
+    shares = []
+    for band, (key, (low, high)) in enumerate(SAME_NETWORK.items()):
+        of_efa = [one for name in efa if (one := by_cluster[name][band])]
+        of_infiniband = [one for name in infiniband if (one := by_cluster[name][band])]
+        found = min(spread_in_one_network([[own, *of_infiniband], of_efa]), BETWEEN_CLUSTERS[key][1])
+        assert (low, high) == pytest.approx((1 / found, found), rel=0.05)
+        assert BETWEEN_CLUSTERS[key][0] <= low <= high <= BETWEEN_CLUSTERS[key][1]
+        # Azure's own costs are those of the network that a cluster left out has; of EFA, those of its other clusters.
+        shares += [float(np.mean(np.abs(at + rest) <= np.log(high))) for at, rest in of_infiniband]
+        for place, (at, rest) in enumerate(of_efa):
+            others = [one for other, (one, _) in enumerate(of_efa) if other != place]
+            shares += [float(np.mean(np.abs(at - other + rest) <= np.log(high))) for other in others]
+    assert len(shares) == 13
+    assert min(shares) > 0.8
+    assert 0.9 < np.mean(shares) < 0.98
+
+
 def test_a_shipped_calibration_takes_the_spread_on_another_cluster_and_says_so() -> None:
     azure, costs = cluster(AZURE), shipped.calibration(AZURE)
-    assert not costs.is_of_another_nccl(azure)
-    assert costs.is_of_another_nccl(structs.replace(azure, gpu="H100-80GB"))
+    assert not costs.nccl_spread(azure)
+    other_gpu = structs.replace(azure, gpu="H100-80GB")
+    assert costs.nccl_spread(other_gpu) == SAME_NETWORK
+    assert costs.nccl_spread(structs.replace(other_gpu, network="")) == BETWEEN_CLUSTERS
+    assert costs.nccl_spread(structs.replace(azure, network="roce")) == BETWEEN_CLUSTERS
     slower = structs.replace(azure.inter_node, bytes_per_s=type(azure.inter_node.bytes_per_s)(12.5e9))
-    assert costs.is_of_another_nccl(structs.replace(azure, inter_node=slower))
-    assert not fitted(AZURE)[1].is_of_another_nccl(structs.replace(azure, gpu="H100-80GB"))
+    assert costs.nccl_spread(structs.replace(azure, inter_node=slower)) == SAME_NETWORK
+    assert not fitted(AZURE)[1].nccl_spread(other_gpu)
+    assert "between clusters of infiniband" in " ".join(simulation.calibration_notes(other_gpu, costs))
