@@ -38,7 +38,7 @@ help: ## list the targets
 
 demo: $(VENV)/.installed ## speedup of BinSGDM for BERT-Base and ResNet-50: table, CSV and figures in out/demo
 	$(BIN)/simnet sweep speedup $(DEMO_ARGS) -o $(OUT)
-	$(BIN)/simnet plot $(OUT) -o $(OUT)
+	$(BIN)/simnet report $(OUT) --figures $(OUT)
 
 test: $(VENV)/.installed-dev ## run the tests that are neither slow nor of the lab (PYTEST_ARGS="-k name" to choose)
 	$(BIN)/python -m pytest -m 'not slow and not lab and not timed' $(PYTEST_ARGS)
@@ -119,7 +119,7 @@ gpu: ## test and measure the GPUs of this machine, and write their page: out/gpu
 	@VENV='$(VENV)' PYTHON='$(PYTHON)' TORCH_GPU='$(TORCH_GPU)' sh .ci/gpu.sh $(GPU_OUT) $(GPU_ARGS)
 
 gpu-commit: $(VENV)/.installed ## calibration, compute rows and page of the GPU measured in out/gpu, into this checkout (GPU_ARGS=--force)
-	$(BIN)/simnet card $(GPU_OUT) --base a100_tcp_estimate --into . $(GPU_ARGS)
+	$(BIN)/simnet measure gpu --card $(GPU_OUT) --base a100_tcp_estimate --into . $(GPU_ARGS)
 
 bench: $(VENV)/.installed ## benchmarks: ratios from one run, absolute figures beside
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

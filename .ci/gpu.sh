@@ -155,7 +155,7 @@ fi
 
 say "$("$python" -c 'import platform, torch; print(f"Python {platform.python_version()}, torch {torch.__version__}")') ($python)"
 mkdir -p "$folder"
-elsewhere="copy $folder to where simnet is installed, and there: simnet card $folder $page_options"
+elsewhere="copy $folder to where simnet is installed, and there: simnet measure gpu --card $folder $page_options"
 elsewhere="$elsewhere--base a100_tcp_estimate -o $folder-card"
 writer=$(first_that "$makes_pages" "$python" $all)
 is_offline=
@@ -183,5 +183,5 @@ if [ -z "$writer" ]; then
     say "no page was written here: $elsewhere"
     exit "$code"
 fi
-"$writer" -m simnet card "$folder" --base a100_tcp_estimate $page_options -o "$folder-card" || exit
+"$writer" -m simnet measure gpu --card "$folder" --base a100_tcp_estimate $page_options -o "$folder-card" || exit
 exit "$code"

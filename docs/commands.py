@@ -6,13 +6,15 @@ from collections.abc import Iterator
 
 import click
 
+from simnet.cli import options
+
 HEAD = "| option | value | default | meaning |\n|---|---|---|---|"
 DEFAULT = re.compile(r"\s*\[default: (.*?)\]\s*\Z")
 """How a help text says a default that click does not know."""
 
 
 def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
-    """Yield every command below a group with the words that call it, a group before its commands."""
+    """Yield every command and mode below a group with the words that call it, a group before its commands."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -20,6 +22,9 @@ def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command
         yield f"{path} {name}", command
         if isinstance(command, click.Group):
             yield from commands(command, f"{path} {name}")
+        modes = {mode.of: mode for mode in reversed(command.params) if isinstance(mode, options.Mode)}
+        for mode in reversed(modes.values()):
+            yield f"{path} {name} {mode.opts[0]}", mode.command()
 
 
 def usage(command: click.Command, path: str) -> str:

@@ -26,7 +26,7 @@ from simnet import strategies
 from simnet.analysis import convergence
 from simnet.calibration import measurement_file, series_labels
 from simnet.cli import terminal
-from simnet.cli.main import COMMANDS, cli
+from simnet.cli.main import DEVELOPMENT, FORMER, GROUPS, cli
 from simnet.cluster import availability, gpu_models, hardware, kernel_times, network_costs
 from simnet.cluster.nccl_costs import NcclCosts
 from simnet.collectives import algorithms
@@ -281,7 +281,7 @@ def command_sections() -> list[dict[str, object]]:
         rows = commands.rows(command)
         is_group = isinstance(command, click.Group)
         own = rows if is_group else [row for row in rows if row not in shared or path.count(" ") == 1]
-        shared = rows if is_group else shared
+        shared = rows if is_group else shared if path.count(" ") > 1 else []
         without = commands.apart(command) if isinstance(command, click.Group) else []
         said = {"path": path, "usage": commands.usage(command, path), "about": commands.about(command)}
         sections.append(
@@ -298,7 +298,9 @@ def command_sections() -> list[dict[str, object]]:
 
 def commands_page() -> str:
     """Return the page of commands."""
-    return templates.page("reference/commands.md", {"commands": COMMANDS, "sections": command_sections()})
+    former = {name: [f"simnet {now}" for now in now.split(", ")] for name, (_, now) in FORMER.items()}
+    groups = {**GROUPS, "Development": DEVELOPMENT}
+    return templates.page("reference/commands.md", {"groups": groups, "former": former, "sections": command_sections()})
 
 
 def systems_page() -> str:

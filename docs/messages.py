@@ -86,7 +86,7 @@ def _texts(node: ast.AST, kind: str) -> Iterator[tuple[str, ast.expr]]:
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return  # a docstring
     name = _called(node)
-    if name in ("command", "group", "option", "argument"):
+    if name in ("command", "group", "option", "argument", "rare", "mode", "Mode"):
         return
     if isinstance(node, ast.Raise):
         kind = "error"

@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -22,6 +22,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW, Optimizer
 from torch.profiler import ProfilerActivity, profile, record_function
+from torch.utils.checkpoint import checkpoint
 
 import binsgdm
 from binsgdm import kernels
@@ -36,7 +37,7 @@ from simnet.engine import memory_fit
 from simnet.engine.scenario import RunSettings, Scenario
 from simnet.strategies.base import strategy_from_text
 from simnet.workload.gpu_memory import GpuMemory
-from simnet.workload.workload import Gradient, StepMemory, Work, Workload
+from simnet.workload.workload import Checkpointed, Gradient, StepMemory, Work, Workload
 
 NODES, RANKS_PER_NODE = 2, 4
 BATCH, STEPS = 4, 4
@@ -86,6 +87,7 @@ class MemoryCase(NamedTuple):
         wrap: makes what trains of a model, after process groups exist.
         micro_batches: of a step.
         gradient_as_bucket_view: as DDP's argument.
+        checkpointing: part of the blocks, the first ones, that run again in backward.
     """
 
     title: str
@@ -93,6 +95,7 @@ class MemoryCase(NamedTuple):
     wrap: Callable[[nn.Module], Wrapped]
     micro_batches: int = 1
     gradient_as_bucket_view: bool = False
+    checkpointing: float = 0.0
 
 
 def _adam(parameters: Any) -> AdamW:
@@ -155,6 +158,9 @@ CASES = (
     MemoryCase("DDP", "all_reduce", _ddp),
     MemoryCase("DDP, gradients as views", "all_reduce", _ddp_of_views, gradient_as_bucket_view=True),
     MemoryCase("DDP, 2 micro-batches", "all_reduce", _ddp, micro_batches=2),
+    MemoryCase("DDP, all blocks checkpointed", "all_reduce", _ddp, checkpointing=1.0),
+    MemoryCase("DDP, half of the blocks checkpointed", "all_reduce", _ddp, checkpointing=0.5),
+    MemoryCase("FSDP2, all blocks checkpointed", "fsdp", _sharded([NODES * RANKS_PER_NODE]), checkpointing=1.0),
     MemoryCase("FSDP2", "fsdp", _sharded([NODES * RANKS_PER_NODE])),
     MemoryCase(
         "FSDP2, blocks kept", "fsdp:reshard_after_forward=false", _sharded([NODES * RANKS_PER_NODE], frees=False)
@@ -182,6 +188,8 @@ def measure(case: MemoryCase) -> MeasuredMemory:
         stack.enter_context(recording.running())
         dist.init_process_group("gloo")
         task = SIZE.task(BATCH)
+        for block in list(task.module.layers)[: round(case.checkpointing * SIZE.layers)]:  # type: ignore[arg-type]
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
         module, optimizer = case.wrap(task.module)
         for _ in range(STEPS):
             with record_function(STEP_MARK):
@@ -263,7 +271,7 @@ def predict(case: MemoryCase) -> GpuMemory:
     cluster = Cluster(num_nodes=NODES, ranks_per_node=RANKS_PER_NODE, intra_node=link, inter_node=link)
     scenario = Scenario(
         cluster=cluster,
-        workload=_workload(_description(), is_view=case.gradient_as_bucket_view),
+        workload=_workload(case),
         strategy=strategy,
         calibration=Calibration(),
         run=RunSettings(grad_accumulation=case.micro_batches),
@@ -274,12 +282,13 @@ def predict(case: MemoryCase) -> GpuMemory:
 
 
 @cache
-def _description() -> ModelDescription:
+def _description(*, checkpoint: bool) -> ModelDescription:
     with fake_tensors():
-        return describe(SIZE.task(BATCH))
+        return describe(SIZE.task(BATCH), checkpoint=checkpoint)
 
 
-def _workload(description: ModelDescription, *, is_view: bool) -> Workload:
+def _workload(case: MemoryCase) -> Workload:
+    description, again = _description(checkpoint=False), _description(checkpoint=True)
     num_bytes = 4.0 * sum(math.prod(one.shape) for one in description.gradients)
     return Workload(
         tensors=tuple(
@@ -293,9 +302,13 @@ def _workload(description: ModelDescription, *, is_view: bool) -> Workload:
             gradients=Size(num_bytes),
             optimizer=Size(2 * num_bytes),
             activations_per_sample=Size(description.activation_bytes / BATCH),
-            gradient_as_bucket_view=is_view,
+            gradient_as_bucket_view=case.gradient_as_bucket_view,
+            checkpointed=Checkpointed(
+                activations_per_sample=Size(again.activation_bytes / BATCH), recomputed=1.0, blocks=SIZE.layers
+            ),
         ),
         batch_per_rank=BATCH,
+        checkpointing=case.checkpointing,
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from simnet.analysis import convergence
 from simnet.analysis.advice import Advice, RankedSystem
 from simnet.analysis.advise import advise
 from simnet.analysis.tune import chosen
@@ -39,8 +40,9 @@ def _rows() -> Iterator[dict[str, Any]]:
 def row(model: str, nodes: int, micro_batches: int, **settings: Any) -> dict[str, Any]:
     """Return the best of each group over the bandwidth of a NIC, and how sure that is at the cluster's own."""
     settings |= {"workload": model, "cluster.num_nodes": nodes, "run.grad_accumulation": micro_batches}
-    found = advise(load_experiment(EXPERIMENT, settings).at({}), names=chosen(NAMES))
-    rates = [rate for rate, _ in found.others[0].curve]
+    asked = load_experiment(EXPERIMENT, settings).at({})
+    found = advise(asked, names=chosen(NAMES), trainings=convergence.shipped())
+    rates = next([rate for rate, _ in one.curve] for one in found.others if one.curve)
     return {
         "model": model,
         "nodes": nodes,

@@ -13,6 +13,7 @@ import click
 
 from binsgdm.bench.gpu.command import gpu
 from binsgdm.errors import INSTALL_TORCH, BinsgdmError
+from binsgdm.options import rare
 
 if TYPE_CHECKING:
     from binsgdm.bench.bench import Bench
@@ -50,31 +51,31 @@ _COMMON = (
         "--device", type=click.Choice(["cpu", "cuda"]),
         help="Device of every rank.  [default: cuda if each rank has a GPU]",
     ),
-    click.option("--threads", type=click.IntRange(1, 4096), help="Threads of a rank.  [default: torch's]"),
-    click.option(
+    rare("--threads", type=click.IntRange(1, 4096), help="Threads of a rank.  [default: torch's]"),
+    rare(
         "--ranks-per-node", type=click.IntRange(1, 4096), help="Ranks on each node.  [default: LOCAL_WORLD_SIZE]"
     ),
     click.option(
         "--nic-gbit-per-s", type=click.FloatRange(0, min_open=True), help="NIC bandwidth of a node, noted in the file."
     ),
-    click.option(
+    rare(
         "--nic-latency-ms", type=click.FloatRange(0, min_open=True),
         help="Latency, one way, that a shaper adds to a node's NIC, noted in the file.",
     ),
-    click.option("--network", default="", help="Description of the network, noted in the file."),
-    click.option(
+    rare("--network", default="", help="Description of the network, noted in the file."),
+    rare(
         "--speed", "with_speed", is_flag=True,
         help="Time fixed pieces of work, too, now and then: they show how fast a shared machine is meanwhile.",
     ),
-    click.option(
+    rare(
         "--relative-error", type=click.FloatRange(0, 1, min_open=True), default=0.03, show_default=True,
         help="Repeat a measurement until the 95 % interval of its median is this narrow.",
     ),
-    click.option(
+    rare(
         "--max-repetitions", type=click.IntRange(8, 100_000), default=100, show_default=True,
         help="Largest number of repetitions of a measurement.",
     ),
-    click.option(
+    rare(
         "--max-seconds", type=click.FloatRange(0, min_open=True), show_default=True,
         help="Longest time of a measurement [s].",
     ),

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import click
 
 from binsgdm.errors import INSTALL_TORCH, BinsgdmError, shown
+from binsgdm.options import rare
 from binsgdm.recording import step_file
 
 MOST_RANKS = 1_000_000
@@ -72,7 +73,7 @@ class _Counts(click.ParamType[tuple[int, ...]]):
     show_default=True,
     help="Optimizer steps to record: twice as many as a period has, such as that of local SGD.",
 )
-@click.option(
+@rare(
     "--warm-up",
     type=click.IntRange(0, 10_000),
     default=2,
@@ -87,10 +88,8 @@ class _Counts(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--fake", is_flag=True, help="Give tensors shapes and no memory, for a model that does not fit on this machine."
 )
-@click.option(
-    "--device", type=click.Choice(["cpu", "cuda"]), help="Where the script computes.  [default: cuda if there]"
-)
-@click.option(
+@rare("--device", type=click.Choice(["cpu", "cuda"]), help="Where the script computes.  [default: cuda if there]")
+@rare(
     "--runs-on", type=click.Choice(["gpu", "cpu"]), default="gpu", show_default=True,
     help="Where the step is to run: work of side streams overlaps on a GPU; on a CPU calls wait.",
 )  # fmt: skip

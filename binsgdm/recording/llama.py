@@ -123,6 +123,10 @@ LLAMAS: Mapping[str, LlamaSize] = MappingProxyType(
             title="Llama-style, 1.3 B", width=2048, layers=24, heads=16, key_heads=16, hidden=5504, length=2048,
             source="Xia et al., Sheared LLaMA, 2023, Table 7 (1.3 B)",
         ),
+        "llama_3b": LlamaSize(
+            title="Llama-style, 2.7 B", width=2560, layers=32, heads=20, key_heads=20, hidden=6912, length=2048,
+            source="Xia et al., Sheared LLaMA, 2023, Table 7 (2.7 B)",
+        ),
         "llama_7b": LlamaSize(
             title="Llama-style, 7 B", width=4096, layers=32, heads=32, key_heads=32, hidden=11008, length=2048,
             source=_LLAMA,

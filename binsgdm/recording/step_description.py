@@ -5,13 +5,14 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from binsgdm.errors import BinsgdmError
+from binsgdm.recording.checkpointed import repeated_blocks
 from binsgdm.recording.model_description import ModelDescription, describe, fake_tensors, parameter_bytes
 from binsgdm.recording.model_sources import FoundModel, ModelOptions, find
 from binsgdm.recording.model_zoo import SEED, Task
@@ -79,11 +80,19 @@ def describe_step(source: str, options: StepOptions) -> dict[str, Any]:
         task = _made(found.build, options, source)
         places.clear()  # of values that the model is made of, such as rates of dropout, none changes a shape
         description = _described(task, options, source)
+        again = None if options.checkpoint or options.compiled else _checkpointed(found.build, options, source)
     if options.compiled:
         description = _compiled(description, found.build, options, source)
     batch = _own_batch(task, source) if found.has_own_batch else options.batch or DEFAULT_BATCH
     notes = [*_notes(places), *found.notes, *_left_out(task, description, options, batch)]
-    return _plain(found, task, description, options, batch) | {"notes": notes}
+    made = _plain(found, task, description, options, batch)
+    if again is not None:
+        made["memory"]["checkpointed"] = {
+            "activations_per_sample": again.description.activation_bytes / batch,
+            "recomputed": (again.description.backward.flops - description.backward.flops) / description.forward.flops,
+            "blocks": again.blocks,
+        }
+    return made | {"notes": notes}
 
 
 def _tensors(*, real: bool) -> AbstractContextManager[list[str]]:
@@ -136,6 +145,26 @@ def _described(task: Task, options: StepOptions, source: str) -> ModelDescriptio
     in_format = autocast(options.number_format, is_on=options.autocast)
     with _failures_explained(source, "a step of the model"):
         return describe(task, forward_in=in_format, checkpoint=options.checkpoint, causal=options.attention == "causal")
+
+
+class _RunAgain(NamedTuple):
+    """A step whose repeated blocks run again in backward."""
+
+    description: ModelDescription
+    blocks: int
+
+
+def _checkpointed(build: Callable[[], Task], options: StepOptions, source: str) -> _RunAgain | None:
+    """Describe the step with activation checkpointing; None of a model without repeated blocks, or without products."""
+    task = _made(build, options, source)
+    blocks = len(repeated_blocks(task.module))
+    if not blocks:
+        return None
+    try:
+        found = _described(task, replace(options, checkpoint=True), source)
+    except BinsgdmError:  # a model whose blocks take what torch's checkpoint does not
+        return None
+    return _RunAgain(found, blocks) if found.forward.flops else None
 
 
 def _compiled(

@@ -6,15 +6,18 @@ from typing import Literal, get_args
 
 from msgspec import Struct
 
+from simnet.analysis.batches import BatchSettings
 from simnet.analysis.crossing import Range
 from simnet.analysis.training_record import TrainingRecord
-from simnet.analysis.verdict import MISSED, NO_FIT, PAYS, UNTRAINED, Speedup, Verdict, verdict_of
+from simnet.analysis.verdict import PAYS, Speedup, Verdict, verdict_of
+from simnet.cluster import gpu_models
 from simnet.core.units import Bandwidth
 from simnet.engine.scenario import Scenario
 from simnet.strategies import AnyStrategy, choices
 from simnet.strategies.base import Mathematics
 from simnet.workload.gpu_memory import GpuMemory
 
+DAY_S = 86_400.0
 Bound = Literal["compute", "wire", "latency", "codec"]
 
 
@@ -38,8 +41,10 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
     """One system on the cluster, at its best variant.
 
     Attributes:
-        is_dense: it sends gradients without compression.
+        is_dense: it is DDP, which sends gradients without compression.
+        needs_training: only trainings say that a model learns as well with it: it changes more than casts to 16 bits.
         strategy: the fastest of the variants tried.
+        batches: how the samples of a step are cut: as given where that fits the GPU, else as is fastest and fits.
         iteration_s: mean time of a step of a long training, a dense stage counted in by its share; on a cluster with
             faults, the median of its iterations [s].
         speedup: of a step, over the baseline at its best.
@@ -61,7 +66,9 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
 
     name: str
     is_dense: bool
+    needs_training: bool
     strategy: AnyStrategy
+    batches: BatchSettings
     iteration_s: float
     speedup: Speedup
     records: tuple[TrainingRecord, ...] = ()
@@ -94,17 +101,14 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
         return self.memory is None or self.memory.fits is not False
 
     @property
-    def is_untrained(self) -> bool:
-        """Whether only trainings could say what its steps are worth, and there are none."""
-        return self.mathematics == "local_steps" and not self.records
-
-    @property
     def verdict(self) -> Verdict:
-        """Whether it pays, by the time of its step and by its trainings."""
-        if not self.may_fit:
-            return NO_FIT
-        found = verdict_of(self.speedup, [record.judged for record in self.records])
-        return UNTRAINED if self.is_untrained and found != "does not pay" else found
+        """Whether it pays, by the time of its step and by its trainings; of what does not fit the GPU, too."""
+        return verdict_of(
+            self.speedup,
+            [record.judged for record in self.records],
+            needs_training=self.needs_training,
+            are_of_user=any(record.is_of_user for record in self.records),
+        )
 
     @property
     def to_target(self) -> float:
@@ -155,6 +159,8 @@ class Advice(Struct, frozen=True, kw_only=True):
         tasks: of the trainings that systems were judged by.
         accumulated: the speedup of the `answer` by number of micro-batches.
         iterations: of each system on a cluster with faults; 0 where nodes are all alike.
+        samples: of the whole training, for its days and its money; None if nobody asks.
+        price_per_gpu_hour: what a GPU costs an hour, in any currency; None if nobody asks.
     """
 
     scenario: Scenario
@@ -166,6 +172,46 @@ class Advice(Struct, frozen=True, kw_only=True):
     tasks: tuple[str, ...] = ()
     accumulated: tuple[Accumulated, ...] = ()
     iterations: int = 0
+    samples: float | None = None
+    price_per_gpu_hour: float | None = None
+
+    def samples_per_s(self, row: RankedSystem) -> float:
+        """Return the samples that all ranks go through in a second."""
+        return (
+            row.batches.batch_per_rank * row.batches.micro_batches * self.scenario.cluster.world_size / row.iteration_s
+        )
+
+    def mfu(self, row: RankedSystem) -> float | None:
+        """Return the part of the GPU's peak that forward and backward take, recomputation not counted; None if unknown.
+
+        Source: Chowdhery et al., PaLM, JMLR 2023, appendix B: model FLOPs utilization.
+        """
+        work, gpu = self.scenario.workload.work, gpu_models.known(self.scenario.cluster.gpu)
+        if work is None or gpu is None or work.precision not in gpu.peak_flops:
+            return None
+        flops = (work.forward_flops + work.backward_flops) * self.samples_per_s(row)
+        return flops / self.scenario.cluster.world_size / gpu.peak_flops[work.precision]
+
+    def days(self, row: RankedSystem) -> float | None:
+        """Return the days that the whole training takes; None if nobody asks."""
+        return None if self.samples is None else self.samples / self.samples_per_s(row) / DAY_S
+
+    def cost(self, row: RankedSystem) -> float | None:
+        """Return what its GPUs cost; None if nobody asks."""
+        days = self.days(row)
+        if days is None or self.price_per_gpu_hour is None:
+            return None
+        return 24 * days * self.scenario.cluster.world_size * self.price_per_gpu_hour
+
+    @property
+    def flat_name(self) -> str:
+        """The name of plain DDP, with which papers compare: one ring, DDP's default buckets, gradients as they are."""
+        return f"flat {self.scenario.workload.dtype} DDP"
+
+    @property
+    def tuned_name(self) -> str:
+        """The name of the baseline: DDP at its best, or what stands for it where DDP does not fit."""
+        return "tuned DDP" if self.baseline_system.is_dense else f"tuned {self.baseline_system.strategy.title}"
 
     @property
     def baseline_system(self) -> RankedSystem:
@@ -183,9 +229,9 @@ class Advice(Struct, frozen=True, kw_only=True):
         """Everything but DDP, and but the baseline where that is another."""
         return tuple(row for row in self.systems if not row.is_dense and row.name != self.baseline)
 
-    def with_verdict(self, *verdicts: Verdict) -> tuple[RankedSystem, ...]:
-        """Return what has these verdicts and is not DDP, the fastest first."""
-        return tuple(row for row in self.others if row.verdict in verdicts)
+    def with_verdict(self, verdict: Verdict) -> tuple[RankedSystem, ...]:
+        """Return what has this verdict, fits and is not DDP, the fastest first."""
+        return tuple(row for row in self.others if row.may_fit and row.verdict == verdict)
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -200,28 +246,25 @@ class Advice(Struct, frozen=True, kw_only=True):
         return tuple(found)
 
     def _chosen(self, rows: Sequence[RankedSystem]) -> RankedSystem:
-        """Return the best of some: the first that pays, else DDP if it is about as fast, else the fastest."""
+        """Return the best of some: the first that pays, else the reference if it is about as fast, else the fastest."""
         paying = [row for row in self.paying if row in rows]
-        ddp = [row for row in rows if row.is_dense and row.iteration_s < PAYS * rows[0].iteration_s]
-        return next(iter([*paying, *ddp, *rows]))
+        reference = [row for row in rows if row is self.baseline_system or row.is_dense]
+        near = [row for row in reference if row.iteration_s < PAYS * rows[0].iteration_s]
+        near.sort(key=lambda row: row is not self.baseline_system)
+        return next(iter([*paying, *near, *rows]))
 
     @property
     def best(self) -> RankedSystem | None:
-        """The system to use: the fastest that pays, where possible one that was trained; None if none pays.
-
-        One that missed a target comes last.
-        """
+        """The system to use: the first that pays; None if none pays."""
         return next(iter(self.paying), None)
 
     @property
     def paying(self) -> tuple[RankedSystem, ...]:
         """The systems that pay, the one to use first, then the fastest first."""
-        pay = [*self.with_verdict("pays"), *self.with_verdict(MISSED)]
-        # A step that is faster by less than counts is no reason to prefer what nobody has trained, or what takes longer
-        # to a target.
-        known = [row for row in pay if row.records or row.mathematics == "same"]
-        near = [row for row in known if row.iteration_s < PAYS * pay[0].iteration_s]
-        first = max(near, key=lambda row: row.to_target, default=pay[0] if pay else None)
+        pay = self.with_verdict("pays")
+        # A step that is faster by less than counts is no reason to prefer what takes longer to a target.
+        near = [row for row in pay if row.iteration_s < PAYS * pay[0].iteration_s]
+        first = max(near, key=lambda row: row.to_target, default=None)
         return tuple(sorted(pay, key=lambda row: row is not first))
 
     @property

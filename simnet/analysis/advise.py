@@ -1,20 +1,24 @@
 """Rank all systems on the cluster and workload of one scenario against the fastest DDP without compression."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 from msgspec.structs import replace
 
-from simnet.analysis import whatif
+from simnet.analysis import batches, whatif
 from simnet.analysis.advice import Accumulated, Advice, Bound, RankedSystem
-from simnet.analysis.advise_with_faults import with_faults, without_faults
+from simnet.analysis.advise_with_faults import with_faults
+from simnet.analysis.batches import BatchSettings
 from simnet.analysis.convergence import Convergence
 from simnet.analysis.crossing import Range
+from simnet.analysis.references import sharded, without_faults
 from simnet.analysis.training_record import TimedStages, TimedSystem, TrainingRecord, missed_otherwise, trained_as
 from simnet.analysis.tune import (
     PLAIN,
     Variants,
     dense_systems,
+    needs_training,
     systems,
     trained_variants,
     with_known_kernels,
@@ -24,13 +28,13 @@ from simnet.analysis.tuned_steps import SystemVsBaseline, TunedSteps
 from simnet.analysis.verdict import PAYS, Speedup
 from simnet.analysis.workers import run_where_it_pays
 from simnet.core.errors import SimnetError
-from simnet.engine import intervals, memory_fit
+from simnet.engine import intervals
 from simnet.engine.prepared_scenario import is_folded
 from simnet.engine.result import RunResult
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StepLanes, StepTimer
-from simnet.strategies import AnyStrategy, RecordedStep
+from simnet.strategies import AnyStrategy
 
 FREED: dict[Bound, Callable[[Scenario, RunResult], Scenario]] = {
     "compute": whatif.free_compute,
@@ -49,6 +53,8 @@ def advise(  # noqa: PLR0913 - the arguments of one command
     recorded: Mapping[str, Variants] | None = None,
     trainings: Mapping[str, Convergence] | None = None,
     are_of_user: bool = False,
+    samples: float | None = None,
+    price_per_gpu_hour: float | None = None,
     jobs: int = 1,
     progress: Callable[[int], object] = int,
 ) -> Advice:
@@ -61,12 +67,19 @@ def advise(  # noqa: PLR0913 - the arguments of one command
         recorded: further systems, as `tune.recorded_systems` gives them.
         trainings: measured ones by name of the task, so that systems are judged by the time to the target, too.
         are_of_user: whether these are trainings of the workload, as the user says; those of other models only warn.
+        samples: of the whole training, for its days and its money.
+        price_per_gpu_hour: what a GPU costs an hour, in any currency.
         jobs: number of processes at most; the advice is the same for any.
         progress: called with 1 whenever a system is done; on a cluster with faults, once more for each.
 
     Raises:
         SimnetError: not even DDP can be predicted.
     """
+    for name, value in (("--samples", samples), ("--price-per-gpu-hour", price_per_gpu_hour)):
+        if value is not None and not 0 < value < math.inf:
+            raise SimnetError(f"{name}: {value!r}: must be above 0 and finite")
+    if price_per_gpu_hour is not None and samples is None:
+        raise SimnetError("--price-per-gpu-hour: no effect without --samples; give those of the whole training")
     same = without_faults(scenario)
     plain = replace(same, baseline=None, run=replace(same.run, draws=0, steps=None), strategy=PLAIN)
     known = {**systems(), **(recorded or {})}
@@ -91,6 +104,8 @@ def advise(  # noqa: PLR0913 - the arguments of one command
         systems=tuple(sorted(rows, key=lambda row: row.iteration_s)),
         left_out=tuple((name, row) for name in names if isinstance(row := found[name], str)),
         tasks=tuple(trainings or {}),
+        samples=samples,
+        price_per_gpu_hour=price_per_gpu_hour,
     )
     if same.cluster != scenario.cluster:
         advice = with_faults(advice, scenario, jobs, progress)
@@ -127,8 +142,42 @@ def _row_of(ranking: "_Ranking", name: str) -> tuple[str, RankedSystem | str]:
     return name, ranking.row_or_reason(name)
 
 
+class _Setting:
+    """One way to cut the batch, with every step that was timed in it.
+
+    Attributes:
+        scenario: cut so.
+        times: of steps at every bandwidth.
+    """
+
+    def __init__(self, scenario: Scenario, num_draws: int) -> None:
+        self.scenario, self.times = scenario, TunedSteps(scenario)
+        self._num_draws = num_draws
+
+    @cached_property
+    def freed(self) -> StepLanes:
+        """Steps without compute, wire, latency or codec."""
+        plain = simulate(self.scenario)
+        return StepLanes([free(self.scenario, plain) for free in FREED.values()])
+
+    @cached_property
+    def drawn(self) -> StepLanes:
+        """Steps with drawn values; without an interval every draw is the scenario itself."""
+        is_drawn = self._num_draws and intervals.has_intervals(self.scenario)
+        drawn = list(intervals.drawn_scenarios(self.scenario, self._num_draws)) if is_drawn else [self.scenario]
+        return StepLanes(drawn, self.times.here)
+
+    def step_s(self, variants: Variants) -> float:
+        """Return the time of a step of the fastest variant [s]."""
+        return min(map(self.times.here.of, variants))
+
+
+Placed = tuple[_Setting, Variants]
+"""Variants of a system, and how the batch is cut for them."""
+
+
 class _Ranking:
-    """What all systems share: the baseline, the drawn calibrations, and every step already timed."""
+    """What all systems share: the baseline, and the settings in which steps are timed."""
 
     def __init__(
         self,
@@ -139,58 +188,63 @@ class _Ranking:
         are_of_user: bool,
         num_draws: int,
     ) -> None:
+        intervals.check_draws(num_draws)
         self._scenario = scenario
         self._trainings = trainings
         self._are_of_user = are_of_user
-        self._times = TunedSteps(scenario)
         self._systems = known
+        self._num_draws = num_draws
+        self._settings: dict[BatchSettings, _Setting] = {}
+        self._given = self._setting(scenario)
         self.dense: dict[str, Variants] = dense_systems(scenario.workload.dtype)
-        compared = self._baseline_systems()
-        self._every_dense = tuple(strategy for variants in compared.values() for strategy in variants)
-        here = self._times.here
-        self.plain_iteration_s = here.of(PLAIN)
-        self._baseline = self._times.best(self._every_dense, self._times.cluster_rate).strategy
-        self._baseline_s = here.of(self._baseline)
-        self.baseline_name = next(name for name, found in compared.items() if self._baseline in found)
-        result = simulate(replace(scenario, strategy=self._baseline))
-        without_comm = StepTimer(whatif.free_communication(scenario, result))
+        flat = self._where_it_fits((PLAIN,))
+        self.plain_iteration_s = (flat[0] if flat else self._given).times.here.of(PLAIN)
+        compared = self._compared()
+        steps_s = {name: setting.step_s(variants) for name, (setting, variants) in compared.items()}
+        self.baseline_name = min(compared, key=lambda name: steps_s[name])
+        self._baseline_in = compared[self.baseline_name][0]
+        alike = [variants for setting, variants in compared.values() if setting is self._baseline_in]
+        self._every_dense = tuple(strategy for variants in alike for strategy in variants)
+        times = self._baseline_in.times
+        self._baseline = times.best(self._every_dense, times.cluster_rate).strategy
+        self._baseline_s = times.here.of(self._baseline)
+        there = self._baseline_in.scenario
+        result = simulate(replace(there, strategy=self._baseline))
+        without_comm = StepTimer(whatif.free_communication(there, result))
         self.speedup_without_comm = self._baseline_s / without_comm.of(self._baseline)
-        self._freed = StepLanes([free(scenario, result) for free in FREED.values()])
-        intervals.check_draws(num_draws)
-        # Without an interval every draw is the scenario itself.
-        is_drawn = num_draws and intervals.has_intervals(scenario)
-        self._drawn = StepLanes(list(intervals.drawn_scenarios(scenario, num_draws)) if is_drawn else [scenario], here)
         self._error = intervals.model_error(scenario.calibration).speedup if num_draws else None
-        self._drawn_baseline_s = self._drawn.of(self._baseline)
+        self._drawn_baseline_s = self._baseline_in.drawn.of(self._baseline)
 
-    def _baseline_systems(self) -> dict[str, Variants]:
-        """Return what others are compared with: DDP, or where it does not fit what trains alike and does."""
-        alike = {
-            name: variants
-            for name, variants in self._systems.items()
-            if all(one.mathematics == "same" and not isinstance(one, RecordedStep) for one in variants)
-        }
-        for systems_ in (self.dense, alike):
-            fitting = {name: kept for name, variants in systems_.items() if (kept := self._fitting(variants))}
-            if fitting:
-                return fitting
-        return self.dense
+    def _setting(self, scenario: Scenario) -> _Setting:
+        key = batches.settings_of(scenario)
+        if key not in self._settings:
+            self._settings[key] = _Setting(scenario, self._num_draws)
+        return self._settings[key]
 
-    def _fitting(self, variants: Variants) -> Variants:
-        """Return the variants that are not known to need more memory than the GPU has, and can be predicted."""
-        kept = []
-        for one in variants:
-            try:
-                memory = memory_fit.memory_of(self._scenario, one)
-            except SimnetError:
-                continue
-            if memory is None or memory.fits is not False:
-                kept.append(one)
-        return tuple(kept)
+    def _compared(self) -> dict[str, Placed]:
+        """Return what others are compared with: DDP, or where it does not fit as given what fits and trains alike."""
+        as_given = {name: kept for name, one in self.dense.items() if (kept := batches.fitting(self._scenario, one))}
+        if as_given:
+            return {name: (self._given, kept) for name, kept in as_given.items()}
+        alike = {**self.dense, **sharded(self._systems)}
+        found = {name: placed for name, one in alike.items() if (placed := self._where_it_fits(one))}
+        return found or {name: (self._given, variants) for name, variants in self.dense.items()}
+
+    def _where_it_fits(self, variants: Variants) -> Placed | None:
+        """Return the fastest way to cut the batch with which some of the variants fit; None where none does."""
+        tried = [
+            (self._setting(one.scenario), with_known_kernels(one.variants, self._kernels, one.scenario.calibration))
+            for one in batches.that_fit(self._scenario, variants)
+        ]
+        return tried[0] if len(tried) == 1 else min(tried, key=lambda one: one[0].step_s(one[1]), default=None)
+
+    def _kernels(self, strategy: AnyStrategy) -> frozenset[str]:
+        return self._given.times.kernels(strategy)
 
     def dense_row(self, name: str) -> RankedSystem:
         """Return DDP in one precision, ranked."""
-        return self._row(name, self._versus(self._fitting(self.dense[name]) or self.dense[name]), is_dense=True)
+        setting, variants = self._where_it_fits(self.dense[name]) or (self._given, self.dense[name])
+        return self._row(name, setting, self._versus(setting, variants), is_dense=True)
 
     def row_or_reason(self, name: str) -> RankedSystem | str:
         """Return a system, ranked, or the reason why it cannot be predicted."""
@@ -200,9 +254,13 @@ class _Ranking:
             return str(error)
 
     def row(self, name: str) -> RankedSystem:
-        """Return a system, ranked."""
-        versus = self._versus(self._known(self._systems[name]))
-        row = self._row(name, versus, is_dense=False)
+        """Return a system, ranked; of what fits in no way neither intervals nor bandwidths, which nobody would use."""
+        variants = self._systems[name]
+        placed = self._where_it_fits(variants)
+        if placed is None:
+            return self._row(name, self._given, self._versus(self._given, variants), is_dense=False, fits=False)
+        versus = self._versus(*placed)
+        row = self._row(name, placed[0], versus, is_dense=False)
         return replace(
             row,
             faster_in=versus.ranges(SystemVsBaseline.gain),
@@ -213,10 +271,13 @@ class _Ranking:
     def accumulated(self, name: str) -> tuple[Accumulated, ...]:
         """Return the speedup of a system with one micro-batch a step, with as many as given, and with more.
 
-        Of a recorded step, which has as many as it was recorded with, there is none.
+        Of a recorded step, which has as many as it was recorded with, there is none, nor of what does not fit as given.
         """
         given = self._scenario.grad_accumulation
-        variants = self._known(self._systems[name])
+        placed = self._where_it_fits(self._systems[name])
+        if placed is None or placed[0] is not self._given or self._baseline_in is not self._given:
+            return ()
+        variants = placed[1]
         if not all(one.takes_other_micro_batches for one in variants):
             return ()
         return tuple(
@@ -229,74 +290,79 @@ class _Ranking:
         timer = StepTimer(replace(self._scenario, run=run))
         return min(map(timer.of, self._every_dense)) / min(map(timer.of, variants))
 
-    def _versus(self, variants: Variants) -> SystemVsBaseline:
-        return SystemVsBaseline(self._times, variants, self._every_dense)
+    def _versus(self, setting: _Setting, variants: Variants) -> SystemVsBaseline:
+        return SystemVsBaseline(setting.times, variants, self._baseline_in.times, self._every_dense)
 
-    def _known(self, variants: Variants) -> Variants:
-        return with_known_kernels(self._fitting(variants) or variants, self._times.kernels, self._scenario.calibration)
-
-    def _row(self, name: str, versus: SystemVsBaseline, *, is_dense: bool) -> RankedSystem:
-        strategy = versus.best(self._times.cluster_rate).strategy
-        step_s = self._times.here.of(strategy)
-        result = simulate(replace(self._scenario, strategy=strategy))
-        trains_otherwise = not is_dense and strategy.mathematics != "same"
-        speedup = self._speedup(strategy, step_s, versus)
+    def _row(
+        self, name: str, setting: _Setting, versus: SystemVsBaseline, *, is_dense: bool, fits: bool = True
+    ) -> RankedSystem:
+        strategy = setting.times.here.fastest(versus.variants)
+        step_s = setting.times.here.of(strategy)
+        result = simulate(replace(setting.scenario, strategy=strategy))
+        trains_otherwise = fits and not is_dense and strategy.mathematics != "same"
+        speedup = self._speedup(setting, strategy, step_s, versus) if fits else Speedup(value=self._baseline_s / step_s)
         return RankedSystem(
             name=name,
             is_dense=is_dense,
+            needs_training=needs_training(strategy),
             strategy=strategy,
+            batches=batches.settings_of(setting.scenario),
             iteration_s=step_s,
             speedup=speedup,
-            records=tuple(self._records(strategy)) if trains_otherwise else (),
+            records=tuple(self._records(setting, strategy)) if trains_otherwise else (),
             missed_otherwise=self._missed_otherwise(strategy) if trains_otherwise else {},
             speedup_vs_plain=self.plain_iteration_s / step_s,
             headroom_s=self._baseline_s / PAYS - step_s,
             longest_pause_s=result.result.longest_pause_s,
             memory=result.result.memory,
             nic_bytes_per_node=result.result.nic_bytes_per_node,
-            saved={bound: 1 - freed_s / step_s for bound, freed_s in zip(FREED, self._freed.of(strategy), strict=True)},
+            saved={
+                bound: 1 - freed_s / step_s for bound, freed_s in zip(FREED, setting.freed.of(strategy), strict=True)
+            },
             notes=result.notes,
         )
 
-    def _speedup(self, strategy: AnyStrategy, step_s: float, versus: SystemVsBaseline) -> Speedup:
-        kernels = whatif.coverage(self._times.kernels(strategy), self._scenario.calibration)
+    def _speedup(self, setting: _Setting, strategy: AnyStrategy, step_s: float, versus: SystemVsBaseline) -> Speedup:
+        kernels = whatif.coverage(setting.times.kernels(strategy), self._scenario.calibration)
         return Speedup(
             value=self._baseline_s / step_s,
-            interval=self._interval(strategy),
-            if_kernels_slow=versus.slow_speedup(self._times.cluster_rate) if kernels.are_estimated else None,
+            interval=self._interval(setting, strategy),
+            if_kernels_slow=versus.slow_speedup(setting.times.cluster_rate) if kernels.are_estimated else None,
             unmeasured=kernels.unmeasured,
         )
 
-    def _interval(self, strategy: AnyStrategy) -> tuple[float, float] | None:
+    def _interval(self, setting: _Setting, strategy: AnyStrategy) -> tuple[float, float] | None:
         """Return the 90 % interval of the speedup.
 
         System and baseline are timed on the same draws: an error of the calibration that slows both cancels.
         """
-        if strategy == self._baseline or self._error is None:
+        if (strategy == self._baseline and setting is self._baseline_in) or self._error is None:
             return None
-        pairs = zip(self._drawn_baseline_s, self._drawn.of(strategy), strict=True)
+        pairs = zip(self._drawn_baseline_s, setting.drawn.of(strategy), strict=True)
         return intervals.middle_90_percent([baseline_s / own_s for baseline_s, own_s in pairs], self._error)
 
-    def _records(self, strategy: AnyStrategy) -> Iterator[TrainingRecord]:
+    def _records(self, setting: _Setting, strategy: AnyStrategy) -> Iterator[TrainingRecord]:
         """Yield what each file of trainings says of the system, with the time here of a step as it was trained."""
         for task, trainings in self._trainings.items():
             if (trained := trained_as(trainings, strategy)) is not None:
-                timed = self._timed_as_trained(trained.strategy)
+                timed = self._timed_as_trained(setting, trained.strategy)
                 yield trained.record(task, timed, error=self._error, is_of_user=self._are_of_user)
 
-    def _timed_as_trained(self, strategy: AnyStrategy) -> TimedSystem:
+    def _timed_as_trained(self, setting: _Setting, strategy: AnyStrategy) -> TimedSystem:
         """Return what steps of a strategy take at the fastest of the settings that train as it does."""
-        variants = self._known(trained_variants(strategy, self._scenario.workload.dtype))
-        rate, here = self._times.cluster_rate, self._times.here
-        fastest = self._times.best(variants, rate).strategy
-        kernels = whatif.coverage(self._times.kernels(fastest), self._scenario.calibration)
-        slow = self._times.best(variants, rate, slow=True).strategy if kernels.are_estimated else None
+        tried = trained_variants(strategy, self._scenario.workload.dtype)
+        fit = batches.fitting(setting.scenario, tried) or tried
+        variants = with_known_kernels(fit, self._kernels, self._scenario.calibration)
+        times, rate = setting.times, setting.times.cluster_rate
+        fastest = times.best(variants, rate).strategy
+        kernels = whatif.coverage(times.kernels(fastest), self._scenario.calibration)
+        slow = times.best(variants, rate, slow=True).strategy if kernels.are_estimated else None
         return TimedSystem(
-            usual=TimedStages(here.stages(fastest), self._baseline_s),
+            usual=TimedStages(times.here.stages(fastest), self._baseline_s),
             drawn=[
-                TimedStages(*both) for both in zip(self._drawn.stages(fastest), self._drawn_baseline_s, strict=True)
+                TimedStages(*both) for both in zip(setting.drawn.stages(fastest), self._drawn_baseline_s, strict=True)
             ],
-            slow=TimedStages(self._times.at(rate, slow=True).stages(slow), self._baseline_s) if slow else None,
+            slow=TimedStages(times.at(rate, slow=True).stages(slow), self._baseline_s) if slow else None,
             unmeasured=kernels.unmeasured,
         )
 
@@ -313,7 +379,7 @@ class _Ranking:
         proportion elsewhere: drawing at each step of the search would take a hundred times as long.
         """
         here, reached = row.speedup, [found for record in row.records if (found := record.judged)]
-        if here.unmeasured or row.is_untrained or (row.records and not reached):
+        if here.unmeasured or (row.needs_training and not reached):
             return ()
         margin = min((one.interval[0] if one.interval else one.value) / here.value for one in (here, *reached))
         slow_here = here.if_kernels_slow

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from simnet.analysis.advice import Advice, FaultyStep, RankedSystem
+from simnet.analysis.batches import with_settings
 from simnet.analysis.training_record import TrainingRecord
 from simnet.analysis.tune import PLAIN
 from simnet.analysis.verdict import PAYS, Speedup
@@ -20,12 +21,6 @@ DENSE_FORMS = 3
 _PLAIN = "plain DDP"
 ITERATIONS = 40
 """Iterations of each system where the scenario does not say: its median is sure to a few per cent, its tail less."""
-
-
-def without_faults(scenario: Scenario) -> Scenario:
-    """Return a scenario with nodes that are all alike."""
-    cluster = replace(scenario.cluster, slow_nodes=(), faults=())
-    return replace(scenario, cluster=cluster, run=replace(scenario.run, iterations=None))
 
 
 def num_runs(scenario: Scenario, systems: int) -> int:
@@ -50,8 +45,9 @@ def with_faults(advice: Advice, scenario: Scenario, jobs: int, progress: Callabl
     """
     iterations = scenario.run.iterations or min(ITERATIONS, scenario.num_iterations)
     run = replace(scenario.run, iterations=iterations, draws=0, steps=None)
-    asked = {row.name: replace(scenario, strategy=row.strategy, baseline=None, run=run) for row in advice.systems}
-    asked[_PLAIN] = replace(scenario, strategy=PLAIN, baseline=None, run=run)
+    as_it_is = replace(scenario, baseline=None, run=run)
+    asked = {row.name: with_settings(replace(as_it_is, strategy=row.strategy), row.batches) for row in advice.systems}
+    asked[_PLAIN] = replace(as_it_is, strategy=PLAIN)
     results = {}
     for name, found in run_where_it_pays(tuple(asked.items()), _simulated, jobs, work_there=_simulated):
         results[name] = found

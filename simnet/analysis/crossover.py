@@ -10,12 +10,13 @@ from msgspec import Struct, structs
 
 from simnet.analysis import whatif
 from simnet.analysis.crossing import Number, bisect_by_guesses, midpoint, transitions
+from simnet.analysis.references import references
 from simnet.analysis.verdict import PAYS, Speedup
 from simnet.core.errors import SimnetError
 from simnet.core.units import Quantity
 from simnet.engine.axes import Override
 from simnet.engine.intervals import with_default_draws
-from simnet.engine.result import RunResult
+from simnet.engine.result import References, RunResult
 from simnet.engine.scenario import Experiment, Scenario
 
 MIN_TOLERANCE, MAX_TOLERANCE = 1e-9, 0.5
@@ -26,13 +27,18 @@ NUM_STEPS = PROBES + 1
 
 
 class Trial(Struct, frozen=True, kw_only=True):
-    """The times of strategy and baseline at one value of the key; `text` is the value as a user writes it."""
+    """The times of strategy and baseline at one value of the key, and of flat and tuned DDP beside them.
+
+    Attributes:
+        text: the value as a user writes it.
+    """
 
     value: Number
     text: str
     iteration_s: float
     baseline_iteration_s: float
     speedup: Speedup
+    references: References | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -95,7 +101,7 @@ def search(  # noqa: PLR0913 - the arguments of one command
     if not MIN_TOLERANCE <= tolerance <= MAX_TOLERANCE:
         raise SimnetError(f"--tolerance: {tolerance!r}: must be from {MIN_TOLERANCE:g} to {MAX_TOLERANCE:g}")
 
-    def at(value: object, origin: str = "--over") -> Scenario:
+    def at(value: object, origin: str = "--break-even") -> Scenario:
         override = Override(key=key, value=value, origin=origin)
         return experiment.base.with_overrides([*experiment.overrides, override]).converted(Scenario)
 
@@ -124,7 +130,7 @@ def search(  # noqa: PLR0913 - the arguments of one command
     trials = tuple(tried.values())
     if all(_same_times(trial, trials[0]) for trial in trials):
         raise SimnetError(
-            f"--over: {key}: has no effect here: all {len(trials)} values tried from {trials[0].text} to "
+            f"--break-even: {key}: has no effect here: all {len(trials)} values tried from {trials[0].text} to "
             f"{trials[-1].text} give the same two times; {_reason(at(low), key)}"
         )
     pairs = transitions(values, lambda value: tried[value].is_faster)
@@ -185,6 +191,7 @@ def _trial(value: Number, scenario: Scenario, simulate: Callable[[Scenario], Run
         iteration_s=result.result.iteration_s,
         baseline_iteration_s=baseline_s,
         speedup=speedup_of(result, simulate),
+        references=references([scenario])[0],
         notes=result.notes,
     )
 
@@ -246,7 +253,7 @@ def _number(scenario: Scenario, key: str, given: object) -> Number:
     for name in key.split("."):
         value = _member(value, name)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SimnetError(f"--over: {key}: {given!r}: not a number; give the key of a number or a quantity")
+        raise SimnetError(f"--break-even: {key}: {given!r}: not a number; give the key of a number or a quantity")
     return value
 
 

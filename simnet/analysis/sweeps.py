@@ -50,11 +50,12 @@ def run_points(scenarios: Sequence[Scenario]) -> Iterator[Outcome]:
     All that sweeps ask of the engine, here and in workers. Scenarios of one cluster shape follow each other, since they
     share cached schedules. Whoever takes what is yielded may stop in between: what is left goes to another call.
     """
+    from simnet.analysis.references import references
     from simnet.engine.simulation import simulate
 
-    for scenario in scenarios:
+    for scenario, reference in zip(scenarios, references(scenarios), strict=True):
         try:
-            yield to_json(simulate(scenario).without_spans())
+            yield to_json(msgspec.structs.replace(simulate(scenario).without_spans(), references=reference))
         except SimnetError as error:
             yield str(error)
 

@@ -36,13 +36,26 @@ def without_repeats(names: Iterable[str], known: Mapping[str, Variants], dtype: 
         known: their variants.
         dtype: number format of the gradients.
     """
-    return tuple(name for name in names if not all(_casts_to_nothing_less(one, dtype) for one in known[name]))
+    return tuple(
+        name
+        for name in names
+        if not all(
+            one.mathematics == "rounding" and BYTES_PER_ELEMENT[dtype] <= _wire_bytes(one) for one in known[name]
+        )
+    )
 
 
-def _casts_to_nothing_less(strategy: AnyStrategy, dtype: Dtype) -> bool:
+def _wire_bytes(strategy: AnyStrategy) -> float:
+    """Return the bytes of an element that a cast leaves; 0 where nothing is cast, or a system rounds besides."""
+    if getattr(strategy, "replicas", ""):
+        return 0
     given = (getattr(strategy, key, None) for key in ("wire_dtype", "gather_dtype", "reduce_dtype"))
-    wire = [BYTES_PER_ELEMENT[one] for one in given if one is not None]
-    return strategy.mathematics == "rounding" and bool(wire) and min(wire) >= BYTES_PER_ELEMENT[dtype]
+    return min((BYTES_PER_ELEMENT[one] for one in given if one is not None), default=0)
+
+
+def needs_training(strategy: AnyStrategy) -> bool:
+    """Tell whether a strategy changes more of training than casts to 16 bits, which everybody's trainings stand for."""
+    return strategy.mathematics != "same" and not (strategy.mathematics == "rounding" and _wire_bytes(strategy) >= 2)
 
 
 def dense_systems(dtype: Dtype) -> dict[str, Variants]:

@@ -120,11 +120,10 @@ class SystemVsBaseline:
         variants: over which the system is tuned.
     """
 
-    def __init__(self, times: TunedSteps, variants: Variants, baseline: Variants) -> None:
-        """Take the variants over which each of the two is tuned."""
-        self._times = times
-        self.variants = variants
-        self._baseline = baseline
+    def __init__(self, times: TunedSteps, variants: Variants, baseline_times: TunedSteps, baseline: Variants) -> None:
+        """Take the variants over which each of the two is tuned, and the times of each."""
+        self._times, self.variants = times, variants
+        self._baseline_times, self._baseline = baseline_times, baseline
 
     def gain(self, rate: float) -> float:
         """Return speedup - 1: the time saved relative to the system's own; below 0 if the system is slower."""
@@ -171,16 +170,17 @@ class SystemVsBaseline:
         Trying all variants at each step of the search would take most of the time of `simnet advise`. The price: one
         that is the fastest between two neighbours only is missed.
         """
-        own = [self.best(rate) for rate in rates]
+        fastest = [self.best(rate) for rate in rates]
         if slow:
-            own += [self._times.best(self.variants, rate, slow=True) for rate in rates]
+            fastest += [self._times.best(self.variants, rate, slow=True) for rate in rates]
         dense = [self._baseline_step(rate) for rate in rates]
-        kept = (tuple(dict.fromkeys(one.strategy for one in side)) for side in (own, dense))
-        return SystemVsBaseline(self._times, *kept)
+        kept = (tuple(dict.fromkeys(one.strategy for one in side)) for side in (fastest, dense))
+        own, baseline = kept
+        return SystemVsBaseline(self._times, own, self._baseline_times, baseline)
 
     def best(self, rate: float) -> TunedStep:
         """Return the system's fastest variant at a bandwidth."""
         return self._times.best(self.variants, rate)
 
     def _baseline_step(self, rate: float) -> TunedStep:
-        return self._times.best(self._baseline, rate)
+        return self._baseline_times.best(self._baseline, rate)

@@ -9,26 +9,19 @@ PAYS = 1.05
 """The least speedup that counts: predictions of steps were off by 3.8 % on average (docs/evidence/lab-campaign.md)."""
 Verdict = Literal[
     "pays",
-    "pays, but missed a target",
-    "may pay: no sooner at a target",
-    "may pay: measure kernels first",
-    "may pay: within its uncertainty",
-    "may pay: by fewer steps",
-    "may pay: nobody trained it",
-    "does not pay: missed its target",
+    "within uncertainty",
+    "kernels not timed",
+    "convergence unknown",
+    "misses or is no sooner at its target",
     "does not pay",
-    "does not fit",
 ]
-MISSED: Verdict = "pays, but missed a target"
-MISSED_ALL: Verdict = "does not pay: missed its target"
-NO_SOONER: Verdict = "may pay: no sooner at a target"
-MEASURE_FIRST: Verdict = "may pay: measure kernels first"
-UNCERTAIN: Verdict = "may pay: within its uncertainty"
-FEWER_STEPS: Verdict = "may pay: by fewer steps"
-NO_FIT: Verdict = "does not fit"
-"""The GPU has less memory than a step takes."""
-UNTRAINED: Verdict = "may pay: nobody trained it"
-"""Of workers that train apart: one of their steps is no step of DDP."""
+UNCERTAIN: Verdict = "within uncertainty"
+NOT_TIMED: Verdict = "kernels not timed"
+"""It may pay, once its kernels have a time: they have none, no usable estimate, or one that decides."""
+UNKNOWN: Verdict = "convergence unknown"
+"""It may pay, once somebody has trained with it."""
+NO_SOONER: Verdict = "misses or is no sooner at its target"
+"""Its step is faster; its trainings missed a target, or took no less time to it."""
 
 
 class Speedup(Struct, frozen=True, kw_only=True):
@@ -63,7 +56,7 @@ class Speedup(Struct, frozen=True, kw_only=True):
         if self.value < PAYS:
             return "does not pay"
         if self.unmeasured or (self.if_kernels_slow is not None and self.if_kernels_slow < PAYS):
-            return MEASURE_FIRST
+            return NOT_TIMED
         return "pays" if self.least >= PAYS else UNCERTAIN
 
     @property
@@ -72,20 +65,27 @@ class Speedup(Struct, frozen=True, kw_only=True):
         return self.verdict == "pays"
 
 
-def verdict_of(step: Speedup, to_targets: Sequence[Speedup | None]) -> Verdict:
-    """Return the verdict on a system: that of its step, unless its trainings say otherwise.
+def verdict_of(
+    step: Speedup, to_targets: Sequence[Speedup | None], *, needs_training: bool, are_of_user: bool
+) -> Verdict:
+    """Return the verdict on a system: that of its step, unless its trainings, or that there are none, say otherwise.
 
     Args:
         step: speedup of a step.
         to_targets: speedup of the time to each target that it was trained to; None where it missed the target.
+        needs_training: it changes more of training than the baseline does.
+        are_of_user: the trainings are of the workload itself. Those of other models do not show that a system whose
+            step is no faster pays by fewer steps.
     """
     found = [speedup.verdict for speedup in to_targets if speedup is not None]
     has_missed = len(found) < len(to_targets)
     if step.verdict == "does not pay":
-        return FEWER_STEPS if "pays" in found and not has_missed else step.verdict
-    if has_missed and not found:
-        return MISSED_ALL
-    if "does not pay" in found:
+        if found.count("pays") < max(len(to_targets), 1):
+            return step.verdict
+        return "pays" if are_of_user else UNKNOWN
+    if has_missed or "does not pay" in found:
         return NO_SOONER
-    doubts: tuple[Verdict, ...] = (MEASURE_FIRST, UNCERTAIN)
-    return next((doubt for doubt in doubts if doubt in (step.verdict, *found)), MISSED if has_missed else "pays")
+    if needs_training and not found:
+        return UNKNOWN
+    doubts: tuple[Verdict, ...] = (NOT_TIMED, UNCERTAIN)
+    return next((doubt for doubt in doubts if doubt in (step.verdict, *found)), "pays")

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from simnet.core.arguments import File, checked
 from simnet.report.page import Page
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class Answer:
         """Return what the command prints with `--format json`."""
         raise NotImplementedError
 
-    def write_json(self, path: Path | str) -> None:
+    @checked
+    def write_json(self, path: File) -> None:
         """Write `to_json` to a file.
 
         Raises:

@@ -3,12 +3,16 @@
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Annotated, Any, overload
+
+from msgspec import Meta
 
 from simnet.analysis.advice import Advice
 from simnet.analysis.crossover import Crossover
 from simnet.analysis.time_to_target import TimesToTarget
 from simnet.api.answer import Answer
+from simnet.core.arguments import File, checked
+from simnet.core.errors import SimnetError, shown
 from simnet.engine.result import RunResult, SweepResult, to_json
 from simnet.report.page import Page
 
@@ -17,6 +21,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Interval = tuple[float, float]
+
+
+class NoPointError(SimnetError, IndexError):
+    """A place beyond the points of a sweep, which Python's own loops look for."""
 
 
 class RunAnswer(Answer, RunResult, frozen=True, kw_only=True):
@@ -58,13 +66,15 @@ class RunAnswer(Answer, RunResult, frozen=True, kw_only=True):
 
         return frame_of([row(self)])
 
+    @checked
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw where the time of a step goes, a bar for the strategy and one for the baseline."""
         from simnet.api.drawing import draw_run
 
         return draw_run(self, ax)
 
-    def trace(self, path: Path | str, *, iterations: int = 3) -> None:
+    @checked
+    def trace(self, path: File, *, iterations: Annotated[int, Meta(ge=1, le=1000)] = 3) -> None:
         """Write a timeline for ui.perfetto.dev and Holistic Trace Analysis, that of the baseline beside it.
 
         Args:
@@ -78,7 +88,8 @@ class RunAnswer(Answer, RunResult, frozen=True, kw_only=True):
 
         write_trace(self, Path(path), iterations)
 
-    def report(self, path: Path | str, *, systems: Iterable[str] | None = ()) -> None:
+    @checked
+    def report(self, path: File, *, systems: Iterable[str] | str | None = ()) -> None:
         """Write what `simnet report` writes: one HTML file of this run, what is around it, and what else could be used.
 
         Args:
@@ -128,9 +139,13 @@ class SweepAnswer(Answer, SweepResult, frozen=True, kw_only=True):
     def __getitem__(self, index: int) -> RunAnswer: ...
     @overload
     def __getitem__(self, index: slice) -> list[RunAnswer]: ...
+    @checked
     def __getitem__(self, index: int | slice) -> RunAnswer | list[RunAnswer]:
-        """Return the run at a place."""
-        found = self.points[index]
+        """Return the run at a place, or those of a slice."""
+        try:
+            found = self.points[index]
+        except (IndexError, TypeError) as error:
+            raise NoPointError(f"index: {shown(index)}: {error}; there are {len(self)} points, from 0 on") from error
         return [_run_answer(point) for point in found] if isinstance(found, tuple) else _run_answer(found)
 
     def page(self) -> Page:
@@ -150,13 +165,15 @@ class SweepAnswer(Answer, SweepResult, frozen=True, kw_only=True):
 
         return frame_of([row(point, point.set) for point in self.points])
 
+    @checked
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw the speedup over the last key that varies, a line for each value of the others."""
         from simnet.api.drawing import draw_sweep
 
         return draw_sweep(self, ax)
 
-    def report(self, path: Path | str) -> None:
+    @checked
+    def report(self, path: File) -> None:
         """Write what `simnet report` writes of a sweep: one HTML file of all its points.
 
         Raises:
@@ -190,13 +207,13 @@ class CrossoverAnswer(Answer, Crossover, frozen=True, kw_only=True):
     """
 
     def page(self) -> Page:
-        """Return what `simnet crossover` prints."""
+        """Return what `simnet sweep --break-even` prints."""
         from simnet.report.crossover import crossover_page
 
         return crossover_page(self)
 
     def to_json(self) -> str:
-        """Return what `simnet crossover --format json` prints."""
+        """Return what `simnet sweep --break-even --format json` prints."""
         from simnet.report.crossover import crossover_object
 
         return json.dumps(crossover_object(self), indent=2)
@@ -209,6 +226,7 @@ class CrossoverAnswer(Answer, Crossover, frozen=True, kw_only=True):
         trials: Any = crossover_object(self)["trials"]
         return frame_of(trials)
 
+    @checked
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw the speedup over the key, with intervals and crossings."""
         from simnet.api.drawing import draw_crossover
@@ -234,10 +252,17 @@ class AdviceAnswer(Answer, Advice, frozen=True, kw_only=True):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What to use and why, a sentence each."""
-        from simnet.report.advice_sentences import choices, sentences
+        """What to use and why, a paragraph each."""
+        from simnet.report.advice import answer
 
-        return (*choices(self), *sentences(self))
+        return tuple(f"{label}: {text}" for label, text in answer(self).items())
+
+    @property
+    def calls(self) -> tuple[str, ...]:
+        """Lines of Python that switch the answer on in a training script; empty where there is no such call."""
+        from simnet.strategies.calls import calls
+
+        return calls(self.answer.strategy) if self.answer is not None else ()
 
     def page(self) -> Page:
         """Return what `simnet advise` prints."""
@@ -259,6 +284,7 @@ class AdviceAnswer(Answer, Advice, frozen=True, kw_only=True):
         systems: Any = to_object(self)["systems"]
         return frame_of(systems)
 
+    @checked
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw the speedup of every system over NIC bandwidth."""
         from simnet.api.drawing import draw_advice
@@ -276,13 +302,13 @@ class TimeToTargetAnswer(Answer, TimesToTarget, frozen=True, kw_only=True):
     """Which training is first at its target, with what `TimesToTarget` holds."""
 
     def page(self) -> Page:
-        """Return what `simnet time-to-target` prints."""
+        """Return what `simnet advise --time-to-target` prints."""
         from simnet.report.time_to_target import time_to_target_page
 
         return time_to_target_page(self)
 
     def to_json(self) -> str:
-        """Return what `simnet time-to-target --format json` prints."""
+        """Return what `simnet advise --time-to-target --format json` prints."""
         from simnet.report.time_to_target import time_to_target_object
 
         return json.dumps(time_to_target_object(self), indent=2)
@@ -296,6 +322,7 @@ class TimeToTargetAnswer(Answer, TimesToTarget, frozen=True, kw_only=True):
         key = "bandwidth_bytes_per_s"
         return frame_of([{key: there[key]} | system for there in bandwidths for system in there["systems"]])
 
+    @checked
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw the metric over simulated time at the first bandwidth."""
         from simnet.api.drawing import draw_time_to_target

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simnet.api.answer import Answer
+from simnet.core.arguments import File, checked
 from simnet.core.errors import SimnetError
 from simnet.report.page import Page
 
@@ -44,7 +45,8 @@ class CalibrationAnswer(Answer):
         """Measured and fitted value of every row."""
         return tuple(residual for part in self.parts for residual in part.residuals)
 
-    def write(self, path: Path | str) -> None:
+    @checked
+    def write(self, path: File) -> None:
         """Write the calibration to a TOML file.
 
         Raises:
@@ -52,7 +54,8 @@ class CalibrationAnswer(Answer):
         """
         _write(self.toml, path, "the files tell neither links nor kernels")
 
-    def write_workload(self, path: Path | str) -> None:
+    @checked
+    def write_workload(self, path: File) -> None:
         """Write the compute times to a TOML file.
 
         Raises:
@@ -60,6 +63,7 @@ class CalibrationAnswer(Answer):
         """
         _write(self.workload_toml, path, "no compute times; give calibrate(..., workload=True)")
 
+    @checked
     def page(self, *, all_rows: bool = False) -> Page:
         """Return what `simnet calibrate` prints, with `all_rows` every residual."""
         from simnet.report.calibration import calibration_page
@@ -76,6 +80,7 @@ class CalibrationAnswer(Answer):
         """Return one row a residual."""
         return _comparisons_frame(self.residuals)
 
+    @checked
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw the residuals over measured time."""
         from simnet.api.drawing import draw_residuals
@@ -141,6 +146,7 @@ class ValidationAnswer(Answer):
         """Return one row a measured value."""
         return _comparisons_frame(self.comparisons)
 
+    @checked
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw predicted over measured values with their intervals.
 

@@ -3,9 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from msgspec import Meta
 
 from simnet.api.measured_answers import CalibrationAnswer, ValidationAnswer
+from simnet.core.arguments import Files, Name, checked
+from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError
 
 if TYPE_CHECKING:
@@ -19,25 +23,25 @@ if TYPE_CHECKING:
 
 BOUND_PERCENT = 15.0
 DRAWS = 200
-Files = Iterable[str | Path] | str | Path
 
 
+@checked
 def calibrate(  # noqa: PLR0913 - the options of the command
     files: Files,
     *,
-    base: str | None = None,
-    experiment: str | None = None,
-    trained: str | None = None,
-    cluster: str | None = None,
+    base: Name | None = None,
+    experiment: Name | None = None,
+    trained: Name | None = None,
+    cluster: Name | None = None,
     hold_out: Files = (),
     in_place: Files = (),
     workload: bool = False,
-    batch: int | None = None,
+    batch: Count | None = None,
     algorithm: Literal["ring"] | None = None,
     protocol: Literal["LL", "LL128", "Simple"] | None = None,
-    bound_percent: float = BOUND_PERCENT,
+    bound_percent: Annotated[float, Meta(ge=0)] = BOUND_PERCENT,
     accept_poor_fit: bool = False,
-    bootstrap_draws: int = DRAWS,
+    bootstrap_draws: Annotated[int, Meta(ge=20, le=10_000)] = DRAWS,
 ) -> CalibrationAnswer:
     """Fit a calibration to measurements.
 
@@ -70,10 +74,10 @@ def calibrate(  # noqa: PLR0913 - the options of the command
 
     asked = ask(
         _paths(files),
-        base=base,
-        experiment=experiment,
-        trained=trained,
-        cluster=cluster,
+        base=_text(base),
+        experiment=_text(experiment),
+        trained=_text(trained),
+        cluster=_text(cluster),
         held_out_paths=_paths(hold_out),
         in_place_paths=_paths(in_place),
         wants_workload=workload,
@@ -276,15 +280,16 @@ def _check_asked(train: "Sources", *, has_fit: bool, wants_calibration: bool, wa
         )
 
 
+@checked
 def validate(  # noqa: PLR0913 - the options of the command
-    experiment: str | None = None,
+    experiment: Name | None = None,
     measurements: Files = (),
     *,
     published: bool = False,
-    sets: Iterable[str] = (),
+    sets: Iterable[str] | str = (),
     model: str | None = None,
-    nic_gbit_per_s: float | None = None,
-    draws: int | None = None,
+    nic_gbit_per_s: Annotated[float, Meta(gt=0)] | None = None,
+    draws: Annotated[int, Meta(ge=0, le=10_000)] | None = None,
 ) -> ValidationAnswer:
     """Compare predicted times with measured ones.
 
@@ -313,7 +318,7 @@ def validate(  # noqa: PLR0913 - the options of the command
     if experiment is None:
         raise SimnetError("validate: no measurements: name an experiment and measurements, or give published=True")
     nic_bytes_per_s = nic_gbit_per_s * 1e9 / 8 if nic_gbit_per_s is not None else None
-    return validate_steps(experiment, _paths(measurements), model, draws, nic_bytes_per_s)
+    return validate_steps(str(experiment), _paths(measurements), model, draws, nic_bytes_per_s)
 
 
 def validate_published(names: Sequence[str]) -> ValidationAnswer:
@@ -370,4 +375,9 @@ def validate_steps(  # noqa: PLR0913, PLR0917 - the options of the command
 
 
 def _paths(files: Files) -> tuple[Path, ...]:
-    return (Path(files),) if isinstance(files, str | Path) else tuple(map(Path, files))
+    assert isinstance(files, tuple)  # as `checked` makes it
+    return tuple(map(Path, files))
+
+
+def _text(name: Name | None) -> str | None:
+    return None if name is None else str(name)

@@ -3,26 +3,33 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from simnet.api.answers import AdviceAnswer, CrossoverAnswer, RunAnswer, SweepAnswer
-from simnet.core.errors import SimnetError, shown
+from simnet.core.arguments import File, Name, Names, checked
+from simnet.core.errors import SimnetError
 from simnet.engine import scenario as scenarios
 from simnet.engine.axes import point_list
 from simnet.engine.scenario import Experiment, Scenario
 
-Asked = Scenario | str | Path
+Asked = Scenario | Name
 """A scenario, the name of a shipped experiment, or the path of a scenario file."""
 Settings = Mapping[str, object]
 """Values by dotted key, as a scenario file gives them: `{"cluster.num_nodes": 16}`."""
 Progress = bool | Callable[[int], object]
 """True: a bar on a terminal or in a notebook; a function: called with the number of items done; False: nothing."""
+Axes = Mapping[str, Annotated[Sequence[object], Meta(min_length=1)]]
+"""At least one value for each key that varies."""
+Draws = Annotated[int, Meta(ge=0, le=10_000)]
+Jobs = Annotated[int, Meta(ge=1, le=1024)]
 Item = TypeVar("Item", bound=msgspec.Struct)
 
 
-def load(scenario: str | Path, settings: Settings | None = None) -> Scenario:
+@checked
+def load(scenario: Name, settings: Settings | None = None) -> Scenario:
     """Load a scenario; a sweep in its file is left out.
 
     Args:
@@ -41,8 +48,9 @@ def load(scenario: str | Path, settings: Settings | None = None) -> Scenario:
     return scenarios.load(str(scenario), settings)
 
 
+@checked
 def simulate(
-    scenario: Asked, settings: Settings | None = None, *, draws: int | None = None, lost_time: bool = False
+    scenario: Asked, settings: Settings | None = None, *, draws: Draws | None = None, lost_time: bool = False
 ) -> RunAnswer:
     """Simulate one iteration of a scenario's strategy, and of its baseline if it names one.
 
@@ -62,27 +70,29 @@ def simulate(
         '1.59x, 90 % interval 1.01 to 2.31'
     """
     from simnet.analysis import lost_time as losses
+    from simnet.analysis.references import with_references
     from simnet.engine import simulation
     from simnet.engine.intervals import with_default_draws
 
     resolved = with_default_draws(experiment_of(scenario, settings, draws).at({}))
     if lost_time:
         losses.check(resolved)
-    result = simulation.simulate(resolved)
+    result = with_references(simulation.simulate(resolved))
     result = simulation.with_influences(result) if result.intervals else result
     return as_answer(RunAnswer, losses.with_lost_time(result) if lost_time else result)
 
 
+@checked
 def sweep(  # noqa: PLR0913 - the options of the command
     scenario: Asked,
-    axes: Mapping[str, Sequence[object]] | None = None,
+    axes: Axes | None = None,
     *,
     points: Sequence[Settings] | None = None,
     settings: Settings | None = None,
-    draws: int | None = None,
-    jobs: int = 1,
-    output: str | Path | None = None,
-    executor: object | None = None,
+    draws: Draws | None = None,
+    jobs: Jobs = 1,
+    output: File | None = None,
+    executor: Any | None = None,
     progress: Progress = True,
 ) -> SweepAnswer:
     """Simulate every point of a grid, or of a list of points.
@@ -123,7 +133,7 @@ def sweep(  # noqa: PLR0913 - the options of the command
 
 def experiment_to_sweep(
     scenario: Asked,
-    axes: Mapping[str, Sequence[object]] | None,
+    axes: Axes | None,
     points: Sequence[Settings] | None,
     settings: Settings | None,
     draws: int | None,
@@ -131,15 +141,13 @@ def experiment_to_sweep(
     """Return what `sweep` was asked as an experiment.
 
     Raises:
-        SimnetError: an axis is no list of values, or something does not fit.
+        SimnetError: something does not fit.
     """
-    for key, values in (axes or {}).items():
-        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-            raise SimnetError(f"axes: {shown(key)}: {values!r}: give a list of at least one value")
     listed = points and point_list(points, [f"points[{i}]" for i in range(len(points))], "points", Path())
     return experiment_of(scenario, settings, draws, axes, listed or None)
 
 
+@checked
 def crossover(  # noqa: PLR0913 - the options of the command
     scenario: Asked,
     *,
@@ -147,7 +155,7 @@ def crossover(  # noqa: PLR0913 - the options of the command
     start: object,
     end: object,
     settings: Settings | None = None,
-    draws: int | None = None,
+    draws: Draws | None = None,
     tolerance: float = 1e-4,
     progress: Progress = True,
 ) -> CrossoverAnswer:
@@ -177,15 +185,18 @@ def crossover(  # noqa: PLR0913 - the options of the command
     return as_answer(CrossoverAnswer, found)
 
 
+@checked
 def advise(  # noqa: PLR0913 - the options of the command
     scenario: Asked,
     settings: Settings | None = None,
     *,
-    systems: Iterable[str] = (),
-    steps: Iterable[str | Path] = (),
-    convergence: Iterable[str | Path] = (),
-    draws: int | None = None,
-    jobs: int = 1,
+    systems: Iterable[str] | str = (),
+    steps: Names = (),
+    convergence: Names = (),
+    samples: float | None = None,
+    price_per_gpu_hour: float | None = None,
+    draws: Draws | None = None,
+    jobs: Jobs = 1,
     progress: Progress = True,
 ) -> AdviceAnswer:
     """Rank everything that may train this model on this cluster: what to use, and does it pay?
@@ -197,6 +208,8 @@ def advise(  # noqa: PLR0913 - the options of the command
         steps: files of recorded steps (`simnet record`) to rank with them.
         convergence: trainings of this workload, by which systems are judged, too; by default all shipped, which only
             warn.
+        samples: of the whole training, above 0, for its days.
+        price_per_gpu_hour: what a GPU costs an hour, in any currency, for its money; needs `samples`.
         draws: as in `simulate`.
         jobs: processes at most, as in `sweep`.
         progress: as in `sweep`, by system.
@@ -210,7 +223,7 @@ def advise(  # noqa: PLR0913 - the options of the command
     from simnet.analysis.advise_with_faults import num_runs
     from simnet.analysis.tune import chosen, recorded_systems
 
-    names, recorded, judges = chosen(systems), recorded_systems(map(str, steps)), [*map(str, convergence)]
+    names, recorded, judges = chosen(systems), recorded_systems(texts(steps)), texts(convergence)
     resolved = experiment_of(scenario, settings, draws, needs_strategy=False).at({})
     check_rankable(resolved)
     records = {Path(name).stem: trainings.load(name) for name in judges} or trainings.shipped()
@@ -221,6 +234,8 @@ def advise(  # noqa: PLR0913 - the options of the command
             recorded=recorded,
             trainings=records,
             are_of_user=bool(judges),
+            samples=samples,
+            price_per_gpu_hour=price_per_gpu_hour,
             jobs=jobs,
             progress=advance,
         )
@@ -231,7 +246,7 @@ def experiment_of(  # noqa: PLR0913 - what each question may set
     scenario: Asked,
     settings: Settings | None,
     draws: int | None,
-    axes: Mapping[str, Sequence[object]] | None = None,
+    axes: Axes | None = None,
     listed: Any = None,
     *,
     needs_strategy: bool = True,
@@ -242,13 +257,17 @@ def experiment_of(  # noqa: PLR0913 - what each question may set
         raise SimnetError(f"draws: {draws}: has no effect with run.draws; drop one of the two")
     if isinstance(scenario, Scenario):
         return scenarios.experiment_of(scenario, fixed, axes, listed)
-    if not isinstance(scenario, str | Path):
-        raise SimnetError(f"scenario: {type(scenario).__name__}: give a Scenario, the name of an experiment or a path")
     if needs_strategy:
         return scenarios.load_experiment(str(scenario), fixed, axes, listed)
     from simnet.analysis.tune import load_with_any_strategy
 
     return load_with_any_strategy(str(scenario), fixed)
+
+
+def texts(names: Names) -> tuple[str, ...]:
+    """Return names as texts."""
+    assert isinstance(names, tuple)  # as `checked` makes it
+    return tuple(map(str, names))
 
 
 def as_answer(kind: type[Item], found: msgspec.Struct) -> Item:

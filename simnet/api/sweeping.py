@@ -1,9 +1,9 @@
 """Sweeps whose results go to a Parquet file as they come, of up to ten million points."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -11,7 +11,8 @@ from simnet.analysis import results_file
 from simnet.analysis.journal import Journal
 from simnet.analysis.sweeps import MAX_STREAMED, check_size, each_values, streamed
 from simnet.analysis.workers import Pool, pool_of
-from simnet.api.questions import Asked, Progress, Settings, advancing, experiment_to_sweep
+from simnet.api.questions import Asked, Axes, Draws, Jobs, Progress, Settings, advancing, experiment_to_sweep
+from simnet.core.arguments import File, checked
 from simnet.engine.scenario import Experiment
 from simnet.report.sweep_table import WrittenTable, write_table
 
@@ -69,16 +70,17 @@ def _counted(points: Iterable[Point], advance: Callable[[int], object]) -> Itera
         advance(1)
 
 
+@checked
 def sweep_to_parquet(  # noqa: PLR0913 - the options of the command
     scenario: Asked,
-    axes: Mapping[str, Sequence[object]] | None = None,
+    axes: Axes | None = None,
     *,
-    output: str | Path,
+    output: File,
     points: Sequence[Settings] | None = None,
     settings: Settings | None = None,
-    draws: int | None = None,
-    jobs: int = 1,
-    executor: object | None = None,
+    draws: Draws | None = None,
+    jobs: Jobs = 1,
+    executor: Any | None = None,
     progress: Progress = True,
 ) -> Path:
     """Simulate every point as `sweep` does, and write a row each to a Parquet file; memory hardly grows with them.

@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Annotated
 
+from msgspec import Meta
 from msgspec.structs import replace
 
 from simnet.analysis.convergence import Convergence, load
 from simnet.analysis.same_task import check_same_task
 from simnet.analysis.time_to_target import TimesToTarget, num_simulations, times_to_target
 from simnet.api.answers import TimeToTargetAnswer
-from simnet.api.questions import Asked, Progress, Settings, advancing, as_answer, experiment_of
+from simnet.api.questions import Asked, Draws, Progress, Settings, advancing, as_answer, experiment_of, texts
+from simnet.core.arguments import Names, checked
+from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth
 from simnet.engine.result import RunResult
@@ -19,19 +22,20 @@ from simnet.engine.scenario import Scenario
 RATES = ("10 Gbit/s", "25 Gbit/s", "40 Gbit/s", "100 Gbit/s")
 
 
+@checked
 def time_to_target(  # noqa: PLR0913 - the options of the command
     scenario: Asked,
-    curves: Iterable[str | Path] | str | Path,
+    curves: Annotated[Names, Meta(min_length=1)],
     *,
-    at: Iterable[str] = RATES,
+    at: Iterable[str] | str = RATES,
     target: float | None = None,
-    ranks: int | None = None,
-    steps: int | None = None,
+    ranks: Count | None = None,
+    steps: Count | None = None,
     metric: str | None = None,
     same_task: bool = False,
-    price_per_gpu_hour: float | None = None,
+    price_per_gpu_hour: Annotated[float, Meta(gt=0)] | None = None,
     settings: Settings | None = None,
-    draws: int | None = None,
+    draws: Draws | None = None,
     progress: Progress = True,
 ) -> TimeToTargetAnswer:
     """Find the system that reaches a target metric first: measured steps to it, times the simulated time of a step.
@@ -61,10 +65,9 @@ def time_to_target(  # noqa: PLR0913 - the options of the command
         >>> found.bandwidths[0].systems[0].title, found.target
         ('BinSGDM', 2.4468)
     """
-    texts = (curves,) if isinstance(curves, str | Path) else tuple(curves)
     asked = TargetQuestion.of(
         experiment_of(scenario, settings, draws, needs_strategy=False).at({}),
-        tuple(map(str, texts)),
+        texts(curves),
         bandwidths(at),
         metric=metric,
         ranks=ranks,

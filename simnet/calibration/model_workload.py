@@ -40,10 +40,20 @@ def data_of_count(found: Mapping[str, Any], command: str) -> Data:
         "batch_per_rank": found["batch"],
         "tensors": _rows(found["tensors"]),
         "work": work,
-        "memory": {key: Size(_digits(one)).text() for key, one in found["memory"].items()},
+        "memory": _memory(found["memory"]),
     }
     workload(data)
     return data
+
+
+def _memory(found: Mapping[str, Any]) -> Data:
+    """Return the sizes of a step, and what checkpointing makes of them."""
+    made: Data = {key: Size(_digits(one)).text() for key, one in found.items() if not isinstance(one, Mapping)}
+    if again := found.get("checkpointed"):
+        kept = Size(_digits(again["activations_per_sample"])).text()
+        recomputed = min(max(_digits(again["recomputed"]), 0.0), 1.0)
+        made["checkpointed"] = again | {"activations_per_sample": kept, "recomputed": recomputed}
+    return made
 
 
 def _source(found: Mapping[str, Any], command: str) -> str:

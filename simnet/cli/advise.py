@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from simnet.analysis.advice import Advice
 
 
-@click.command(
+@options.command(
     "advise",
     help="Rank all systems on the cluster and workload of SCENARIO against the fastest DDP: does any pay?\n\n"
     "Every system and DDP are tuned alike, over topology, algorithm, bucket size, overlap and precision inside a node. "
@@ -46,8 +46,19 @@ if TYPE_CHECKING:
     help="Trainings of this workload, by which systems are judged, too: a JSON file or a shipped name; "
     "repeatable.  [default: all shipped, which only warn]",
 )
+@options.mode(
+    "--time-to-target",
+    of="time_to_target",
+    metavar="CURVES",
+    help="Find the system that reaches a target in trainings of yours first: simnet advise --time-to-target --help.",
+)
 @options.form("table", "json")
 @options.OUTPUT
+@click.option(
+    "--samples", type=float, help="Samples of the whole training, for its days, and with a price for its money."
+)
+@click.option("--price-per-gpu-hour", type=float, help="What a GPU costs an hour, in any currency; needs --samples.")
+@click.option("--all", "everything", is_flag=True, help="Print the whole ranking in place of the answer.")
 @options.plot("speedup over NIC bandwidth")
 @options.STYLE
 @options.JOBS
@@ -60,6 +71,9 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     trainings: tuple[str, ...],
     form: str,
     output: Path | None,
+    samples: float | None,
+    price_per_gpu_hour: float | None,
+    everything: bool,
     plot: Path | None,
     style: str,
     jobs: int | None,
@@ -70,7 +84,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     from simnet.analysis.advise_with_faults import num_runs
     from simnet.analysis.tune import chosen, load_with_any_strategy, recorded_systems
     from simnet.analysis.workers import look_rarely_for_circles, num_cores
-    from simnet.report.advice import advice_page, to_object
+    from simnet.report.advice import advice_page, ranking_page, to_object
 
     look_rarely_for_circles()
     names = chosen(name.strip() for name in systems.split(",")) if systems is not None else chosen(())
@@ -93,12 +107,15 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
             recorded=recorded,
             trainings=records,
             are_of_user=bool(trainings),
+            samples=samples,
+            price_per_gpu_hour=price_per_gpu_hour,
             jobs=jobs or num_cores(),
             progress=advance,
         )
     if plot is not None:
         _draw(found, plot, style)
-    emit(json.dumps(to_object(found), indent=2, allow_nan=False) if form == "json" else advice_page(found), output)
+    page = ranking_page(found) if everything else advice_page(found)
+    emit(json.dumps(to_object(found), indent=2, allow_nan=False) if form == "json" else page, output)
 
 
 def _draw(found: "Advice", path: Path, style: str) -> None:

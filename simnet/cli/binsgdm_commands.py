@@ -5,51 +5,29 @@ from typing import Any
 
 import click
 
+from simnet.cli import options
 from simnet.core.errors import SimnetError
 
 
-def _invoke(ctx: click.Context, invoke: Any) -> Any:
-    mistake = importlib.import_module("binsgdm.errors").BinsgdmError
-    try:
-        return invoke(ctx)
-    except mistake as error:
-        raise SimnetError(str(error)) from error
-
-
-class ForeignGroup(click.Group):
-    """A group of commands."""
+class _Adopted(options.Command):
+    """A command of binsgdm."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command.
-
-        Raises:
-            SimnetError: the user made a mistake.
-        """
-        return _invoke(ctx, super().invoke)
-
-
-class ForeignCommand(click.Command):
-    """A command."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run it.
-
-        Raises:
-            SimnetError: the user made a mistake.
-        """
-        return _invoke(ctx, super().invoke)
+        """Run it."""
+        try:
+            return super().invoke(ctx)
+        except importlib.import_module("binsgdm.errors").BinsgdmError as error:
+            raise SimnetError(str(error)) from error
 
 
 def adopted(home: str, name: str) -> click.Command:
     """Return a command of a module, imported by name when this is called: see ARCHITECTURE.md."""
-    made: click.Command = getattr(importlib.import_module(home), name)
+    return _adopted(getattr(importlib.import_module(home), name))
+
+
+def _adopted(made: click.Command) -> click.Command:
+    names = ("name", "callback", "help", "epilog", "short_help", "context_settings")
+    given = {name: getattr(made, name) for name in names} | {"params": [*made.params]}
     if isinstance(made, click.Group):
-        return ForeignGroup(made.name, commands=made.commands, help=made.help, epilog=made.epilog)
-    return ForeignCommand(
-        made.name,
-        callback=made.callback,
-        params=made.params,
-        help=made.help,
-        epilog=made.epilog,
-        context_settings=made.context_settings,
-    )
+        return options.CommandGroup(**given, commands={name: _adopted(one) for name, one in made.commands.items()})
+    return _Adopted(**given)

@@ -21,7 +21,7 @@ _OF_VARIATION = ("variation", "files", "output", "ranks_per_node", "all_rows", "
 """Parameters that have an effect with `--variation`."""
 
 
-@click.command(
+@options.command(
     "calibrate",
     help="Fit a calibration to FILES of simnet measure and simnet lab, output of nccl-tests, iperf3 -J, and step "
     "times (CSV: nodes, ranks_per_node, batch, strategy, seconds).\n\n"
@@ -44,7 +44,7 @@ _OF_VARIATION = ("variation", "files", "output", "ranks_per_node", "all_rows", "
 @click.option(
     "--variation", is_flag=True, help="Fit slow ranks, jitter and pauses instead, from the times of every rank."
 )
-@click.option(
+@options.rare(
     "--ranks-per-node",
     type=click.IntRange(1, 10**6),
     help="With --variation: ranks of a node, for traces that do not say it.",
@@ -63,7 +63,7 @@ _OF_VARIATION = ("variation", "files", "output", "ranks_per_node", "all_rows", "
     "--experiment", metavar="NAME", help="Experiment that the step times trained: cluster, workload, strategies."
 )
 @click.option("--trained", metavar="NAME", help="Workload that was timed or traced, in place of --experiment.")
-@click.option("--batch", type=click.IntRange(1, 10**9), help="Samples of a traced rank, which no trace holds.")
+@options.rare("--batch", type=click.IntRange(1, 10**9), help="Samples of a traced rank, which no trace holds.")
 @click.option(
     "--hold-out",
     "held_out_paths",
@@ -71,7 +71,7 @@ _OF_VARIATION = ("variation", "files", "output", "ranks_per_node", "all_rows", "
     type=options.INPUT_PATH,
     help="Predict this file instead of fitting it; repeatable.",
 )
-@click.option(
+@options.rare(
     "--in-place", "in_place_paths", multiple=True, type=options.INPUT_PATH,
     help="Collectives of simnet lab without a NIC limit and with as many ranks as in training: fits the CPU time "
     "per message and the links inside a node; repeatable.",
@@ -81,27 +81,27 @@ _OF_VARIATION = ("variation", "files", "output", "ranks_per_node", "all_rows", "
     metavar="NAME",
     help="Cluster whose nominal bandwidths the fitted efficiencies refer to, or an experiment that has one.",
 )
-@click.option(
+@options.rare(
     "--algorithm",
     type=click.Choice(["ring"]),
     help="NCCL might take this algorithm alone where nccl-tests were run (NCCL_ALGO=Ring).",
 )
-@click.option(
+@options.rare(
     "--protocol",
     type=click.Choice(["LL", "LL128", "Simple"]),
     help="NCCL might take this protocol alone where nccl-tests were run (NCCL_PROTO).",
 )
-@click.option(
+@options.rare(
     "--bound",
     type=options.Number(0, 1000),
     default=BOUND_PERCENT,
     show_default=True,
     help="Largest mean residual of a fit [%]; above it, the fit is refused.",
 )
-@click.option("--accept-poor-fit", is_flag=True, help="Write a fit that is above --bound.")
+@options.rare("--accept-poor-fit", is_flag=True, help="Write a fit that is above --bound.")
 @options.BOOTSTRAP_DRAWS
 @click.option("--figure", type=options.OUTPUT_PATH, help="Draw the residuals to this .png, .pdf or .svg file.")
-@click.option(
+@options.rare(
     "--all-rows",
     is_flag=True,
     help="Print every residual, those of files held out too, or with --variation every rank.",

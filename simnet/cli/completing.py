@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from msgspec import Struct, inspect
 
 Completed = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
-STRATEGIES = "strategies"
+KINDS, STRATEGIES = "kinds", "strategies"
+"""What is completed beside names of shipped files."""
 DEEPEST = 4
 LABELS = {"name", "title", "source", "kind", "question", "measured_on", "fitted_to"}
 """Keys that change no result."""
@@ -22,7 +23,7 @@ def names_of(*kinds: str) -> Completed:
     """Return what completes the names of shipped parts, and paths of files.
 
     Args:
-        kinds: of parts, as in `simnet list`.
+        kinds: of parts, as in `simnet show`.
     """
 
     def complete(_ctx: click.Context, _param: click.Parameter, typed: str) -> "list[CompletionItem]":
@@ -33,11 +34,6 @@ def names_of(*kinds: str) -> Completed:
         return [CompletionItem(typed, type="file"), *_items(known, typed)]
 
     return complete
-
-
-def one_of(*words: str) -> Completed:
-    """Return what completes one of some words."""
-    return lambda _ctx, _param, typed: _items(words, typed)
 
 
 def keys(_ctx: click.Context, _param: click.Parameter, typed: str) -> "list[CompletionItem]":
@@ -59,6 +55,8 @@ def _names(kind: str) -> Iterator[str]:
         from simnet.strategies import STRATEGIES as KNOWN
 
         yield from map(tag_of, KNOWN)
+    elif kind == KINDS:
+        yield from (*files.KINDS, STRATEGIES)
     else:
         yield from files.names(kind)
 

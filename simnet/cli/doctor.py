@@ -18,6 +18,7 @@ from msgspec import Struct, structs
 
 from simnet.cli import options
 from simnet.cli.output import check_file, emit
+from simnet.cli.terminal import say
 from simnet.core import version
 from simnet.core.errors import SimnetError
 from simnet.core.parsing import parse_json
@@ -44,6 +45,9 @@ EXTRAS = (
 PROBE = "binsgdm.bench.gpu.probe"
 PROBE_S = 120.0
 MISSING = "-"
+SHELLS = ("bash", "zsh", "fish")
+NAME, VARIABLE = "simnet", "_SIMNET_COMPLETE"
+"""Of the program, and of the environment's variable by which click knows that a shell asks."""
 
 
 class Finding(Struct, frozen=True):
@@ -64,11 +68,17 @@ class Finding(Struct, frozen=True):
     repair: str = ""
 
 
-@click.command(
+@options.command(
     "doctor",
     help="Say what works on this machine: versions, GPUs, NCCL, permissions for the lab; and what is missing for what, "
     "with the repair. Nothing is changed. Missing extras are no mistake: the exit code is 0.",
     epilog="\b\nExamples:\n  simnet doctor\n  simnet doctor --format json -o about_this_machine.json",
+)
+@options.mode(
+    "--completion",
+    of="doctor.completion",
+    metavar="SHELL",
+    help="Print the script by which bash, zsh or fish completes words.",
 )
 @options.form("table", "json")
 @options.OUTPUT
@@ -106,10 +116,9 @@ def _page(found: list[Finding]) -> Page:
 
 
 def _machine() -> Iterator[Finding]:
-    yield Finding("machine", "simnet", version.text(), "all commands")
-    yield Finding("machine", "Python", platform.python_version(), "all commands")
     system = f"{platform.system()} {platform.release()} ({platform.machine()})"
-    yield Finding("machine", "system", system, "all commands")
+    for name, found in (("simnet", version.text()), ("Python", platform.python_version()), ("system", system)):
+        yield Finding("machine", name, found, "all commands")
     yield Finding("machine", "cores", str(_num_cores()), "sweeps and draws, one process a core")
 
 
@@ -171,12 +180,7 @@ def _gpu() -> Iterator[Finding]:
         yield Finding("GPU", "GPU", about, needed_for, asked.get("error", ""))
     runtime = "rocm" if versions.get("rocm") else "cuda"
     for key, name, what, repair in (
-        (
-            runtime,
-            "CUDA or ROCm",
-            "all kernels on a GPU",
-            "install torch for the GPU",
-        ),
+        (runtime, "CUDA or ROCm", "all kernels on a GPU", "install torch for the GPU"),
         ("nccl", "NCCL", "communication between GPUs", "install a build of torch with NCCL"),
         ("triton", "Triton", "binsgdm's fast kernels on a GPU", "pip install triton"),
     ):
@@ -228,3 +232,25 @@ def _namespaces(needed_for: str) -> Finding:
         return Finding("lab", "network namespaces", "yes", needed_for)
     repair = "forbidden here; run on the host, or in a container started with --privileged"
     return Finding("lab", "network namespaces", "", needed_for, repair)
+
+
+@options.command(
+    "completion",
+    help="Print the script by which SHELL (bash, zsh or fish) completes commands, options, scenarios and names.",
+    epilog="\b\nExamples:\n  simnet doctor --completion bash >> ~/.bashrc\n"
+    "  simnet doctor --completion zsh >> ~/.zshrc\n"
+    "  simnet doctor --completion fish > ~/.config/fish/completions/simnet.fish",
+)
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Run `simnet doctor --completion`."""
+    from click.shell_completion import get_completion_class
+
+    from simnet.cli.main import cli
+
+    made = get_completion_class(shell)
+    assert made is not None
+    try:
+        say(made(cli, {}, NAME, VARIABLE).source())
+    except RuntimeError as error:
+        raise SimnetError(f"completion: {shell}: {error}") from error

@@ -5,7 +5,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,25 +35,7 @@ RDMA_BYTES_PER_S = 200e9 / 8
 """NICs from this rate on are taken to be InfiniBand, if nobody says: TCP does not fill them."""
 
 
-@dataclass(frozen=True)
-class FirstAnswers:
-    """What `init` was told."""
-
-    nodes: int
-    gpus: int
-    gpu: str
-    nic: str
-    nics: int
-    network: str
-    inside: str
-    workload: str
-    batch: int
-    accumulation: int
-    strategy: str
-    calibration: str
-
-
-@click.command(
+@options.command(
     "init",
     help="Write a first scenario of your cluster and model to FILE, with comments; what no option says is asked on a "
     "terminal.",
@@ -67,30 +48,30 @@ class FirstAnswers:
 @click.option(
     "--gpu",
     shell_complete=completing.names_of("gpus"),
-    help="Name of the GPU (simnet list gpus).  [default: A100-80GB]",
+    help="Name of the GPU (simnet show gpus).  [default: A100-80GB]",
 )
 @click.option("--nic", help="Bandwidth of a NIC.  [default: 25 Gbit/s]")
-@click.option("--nics", type=click.IntRange(1, 64), help="NICs of a node.  [default: 1]")
-@click.option(
+@options.rare("--nics", type=click.IntRange(1, 64), help="NICs of a node.  [default: 1]")
+@options.rare(
     "--network", type=click.Choice(list(LATENCIES)), help="What NICs speak.  [default: infiniband from 200 Gbit/s on]"
 )
-@click.option("--inside", help="Bandwidth of a GPU inside its node, one direction.  [default: by the GPU]")
+@options.rare("--inside", help="Bandwidth of a GPU inside its node, one direction.  [default: by the GPU]")
 @click.option(
     "--workload",
     shell_complete=completing.names_of("workloads"),
-    help="A shipped model (simnet list workloads) or a file.  [default: bert_base]",
+    help="A shipped model (simnet show workloads) or a file.  [default: bert_base]",
 )
 @click.option("--batch", type=click.IntRange(1, 10**6), help="Samples of a GPU in a micro-batch.  [default: 32]")
-@click.option("--accumulation", type=click.IntRange(1, 10**4), help="Micro-batches of a step.  [default: 1]")
+@options.rare("--accumulation", type=click.IntRange(1, 10**4), help="Micro-batches of a step.  [default: 1]")
 @click.option(
     "--strategy",
     shell_complete=completing.names_of("strategies"),
-    help="What is asked about (simnet list strategies).  [default: binsgdm]",
+    help="What is asked about (simnet show strategies).  [default: binsgdm]",
 )
-@click.option(
+@options.rare(
     "--calibration",
     shell_complete=completing.names_of("calibrations"),
-    help="What the hardware takes (simnet list calibrations).  [default: by the GPU and the network]",
+    help="What the hardware takes (simnet show calibrations).  [default: by the GPU and the network]",
 )
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing: take the default of what no option says.")
 def command(file: Path, *, yes: bool, **given: Any) -> None:
@@ -132,40 +113,36 @@ def _is_watched() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
-def _answers(given: dict[str, Any], ask: Ask, folder: Path) -> FirstAnswers:
+def _answers(given: dict[str, Any], ask: Ask, folder: Path) -> dict[str, Any]:
     """Return what options say, and what they leave open as it is answered; paths as from the folder of the scenario."""
 
     def say(key: str, default: Any, question: str) -> Any:
         return given[key] if key in given else ask(key, default, question)
 
-    gpu = str(say("gpu", "A100-80GB", "GPU (simnet list gpus)"))
+    gpu = str(say("gpu", "A100-80GB", "GPU (simnet show gpus)"))
     rate = _of_gpu(INSIDE_RATES, gpu, PCIE)
     nodes, gpus = say("nodes", 4, "Nodes"), say("gpus", 8, "GPUs of a node")
     nic = _rate("nic", say("nic", "25 Gbit/s", "Bandwidth of a NIC"))
     usual = "infiniband" if Bandwidth.parse(nic) >= RDMA_BYTES_PER_S else "tcp"
     network = _network(say("network", usual, f"Network ({', '.join(LATENCIES)})"))
-    return FirstAnswers(
-        nodes=nodes,
-        gpus=gpus,
-        gpu=gpu,
-        nic=nic,
-        nics=say("nics", 1, "NICs of a node"),
-        network=network,
-        inside=_rate("inside", say("inside", rate, "Bandwidth of a GPU inside its node, one direction")),
-        workload=_from(folder, say("workload", "bert_base", "Model (simnet list workloads, or a file)")),
-        batch=say("batch", 32, "Samples of a GPU in a micro-batch"),
-        accumulation=say("accumulation", 1, "Micro-batches of a step"),
-        strategy=say("strategy", "binsgdm", "Strategy to ask about (simnet list strategies)"),
-        calibration=_from(folder, given.get("calibration") or _calibration(gpu, network)),
-    )
+    return {
+        "nodes": nodes,
+        "gpus": gpus,
+        "gpu": gpu,
+        "nic": nic,
+        "nics": say("nics", 1, "NICs of a node"),
+        "network": network,
+        "inside": _rate("inside", say("inside", rate, "Bandwidth of a GPU inside its node, one direction")),
+        "workload": _from(folder, say("workload", "bert_base", "Model (simnet show workloads, or a file)")),
+        "batch": say("batch", 32, "Samples of a GPU in a micro-batch"),
+        "accumulation": say("accumulation", 1, "Micro-batches of a step"),
+        "strategy": say("strategy", "binsgdm", "Strategy to ask about (simnet show strategies)"),
+        "calibration": _from(folder, given.get("calibration") or _calibration(gpu, network)),
+    }
 
 
 def _network(given: str) -> str:
-    """Return a network that was asked for on a terminal.
-
-    Raises:
-        SimnetError: it is none.
-    """
+    """Return a network that was asked for on a terminal."""
     if given not in LATENCIES:
         raise SimnetError(f"--network: {given!r}: must be one of {', '.join(LATENCIES)}; give one of them")
     return given
@@ -189,30 +166,24 @@ def _of_gpu(known: dict[str, str], gpu: str, otherwise: str) -> str:
 
 
 def _rate(key: str, text: object) -> str:
-    """Return a bandwidth as a file writes it.
-
-    Raises:
-        SimnetError: it is none.
-    """
+    """Return a bandwidth as a file writes it."""
     try:
         return Bandwidth.parse(str(text)).text()
     except ValueError as error:
         raise SimnetError(f"--{key}: {error}") from error
 
 
-def _template_values(answers: FirstAnswers, file: Path) -> dict[str, object]:
-    from dataclasses import asdict
-
-    own = Bandwidth.parse(answers.nic)
+def _template_values(answers: dict[str, Any], file: Path) -> dict[str, object]:
+    own = Bandwidth.parse(answers["nic"])
     rates = sorted({own, *(Bandwidth(own * factor) for factor in (0.25, 0.5, 2.0, 4.0))})
-    nodes = sorted({1, 2, answers.nodes, 2 * answers.nodes, 4 * answers.nodes})
-    cluster = f"{answers.nodes} nodes of {answers.gpus} {answers.gpu} at {answers.nic}"
+    nodes = sorted({1, 2, answers["nodes"], 2 * answers["nodes"], 4 * answers["nodes"]})
+    cluster = f"{answers['nodes']} nodes of {answers['gpus']} {answers['gpu']} at {answers['nic']}"
     return {
-        **asdict(answers),
+        **answers,
         "file": file.name,
-        "question": f"Is {answers.strategy} faster than DDP for {Path(answers.workload).stem} on {cluster}?",
+        "question": f"Is {answers['strategy']} faster than DDP for {Path(answers['workload']).stem} on {cluster}?",
         "baseline": "all_reduce",
-        "nic_latency": LATENCIES[answers.network],
+        "nic_latency": LATENCIES[answers["network"]],
         "inside_latency": INSIDE,
         "precision": _precision(answers, file.absolute().parent),
         "sweep_nodes": json.dumps(nodes),
@@ -221,24 +192,20 @@ def _template_values(answers: FirstAnswers, file: Path) -> dict[str, object]:
     }
 
 
-def _precision(answers: FirstAnswers, folder: Path) -> str:
+def _precision(answers: dict[str, Any], folder: Path) -> str:
     """Return a number format in which the model was timed on the GPU, or that the GPU and its work have; "" if none."""
     from simnet.cluster import gpu_models
 
-    part: Any = files.read("workloads", answers.workload, folder)
-    timed = [row.get("precision") for row in part.get("compute", []) if row.get("gpu") == answers.gpu]
+    part: Any = files.read("workloads", answers["workload"], folder)
+    timed = [row.get("precision") for row in part.get("compute", []) if row.get("gpu") == answers["gpu"]]
     work = part.get("work", {}).get("precision")
-    peaks = gpu_models.find(answers.gpu).peak_flops
+    peaks = gpu_models.find(answers["gpu"]).peak_flops
     known = [*timed, *([work] if work in peaks else []), *(one for one in ("bf16", "fp16", "fp32") if one in peaks)]
     return str(known[0]) if known and ("compute" in part or "work" in part) else ""
 
 
 def _checked(text: str, file: Path) -> tuple[str, ...]:
-    """Check that the scenario runs, before it is written, and return how far its calibration is from its cluster.
-
-    Raises:
-        SimnetError: it does not.
-    """
+    """Check that the scenario runs, before it is written, and return how far its calibration is from its cluster."""
     from simnet.engine.scenario import load
     from simnet.engine.simulation import calibration_notes, check
 

@@ -21,6 +21,7 @@ AnyQuantity = TypeVar("AnyQuantity", bound=Quantity)
 
 @click.group(
     "lab",
+    cls=options.CommandGroup,
     help="Run a program on virtual nodes of this machine, joined by a network of a set bandwidth.\n\n"
     "Needs Linux, root and iproute2.",
     epilog="\b\nExample:\n  simnet lab run --nodes 4 --bandwidth '1 Gbit/s' -- python train.py",
@@ -170,11 +171,7 @@ def clean() -> None:
 
 
 def _read(kind: type[AnyQuantity], option: str, text: str | None) -> AnyQuantity | None:
-    """Read a quantity, or nothing.
-
-    Raises:
-        SimnetError: it is not one.
-    """
+    """Read a quantity, or nothing."""
     try:
         return None if text is None else kind.parse(text)
     except ValueError as error:

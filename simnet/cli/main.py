@@ -2,43 +2,54 @@
 
 import errno
 import gc
-import importlib
 import sys
 from collections.abc import Sequence
 from typing import IO, Any
 
 import click
 
+from simnet.cli import options
 from simnet.cli.terminal import refuse, say, silence, tell
 from simnet.core import files
 from simnet.core.errors import SimnetError, did_you_mean
 
-COMMANDS: dict[str, str] = {
-    "init": "Write a first scenario of your cluster and model.",
-    "simulate": "Simulate one scenario: iteration time, breakdown, speedup.",
-    "sweep": "Simulate a grid of scenarios; resumable.",
-    "crossover": "Find the value of a key at which two strategies take the same time.",
-    "advise": "Rank all systems on a cluster, and say whether any pays.",
-    "time-to-target": "Find the system that reaches a target metric first.",
-    "plot": "Draw the figures of a sweep.",
-    "report": "Write an answer as one HTML file to share.",
-    "explore": "Turn knobs on a scenario in a browser.",
-    "model": "Count a training step of any model, and make a workload of it.",
-    "record": "Record the training steps of a script, as rank 0 of any cluster.",
-    "measure": "Time kernels, models, collectives and training on this machine or cluster.",
-    "calibrate": "Fit a calibration to measured times.",
-    "card": "Make a calibration, compute rows and a page of a measured GPU.",
-    "validate": "Compare predictions with published or measured times.",
-    "step": "Make a recorded step of a trace, or traces of a recorded step.",
-    "lab": "Run a program on virtual nodes of this machine, at a set bandwidth.",
-    "list": "List what is shipped, such as clusters, workloads, calibrations and experiments.",
-    "show": "Print a part, or an experiment with its parts filled in.",
-    "check": "Check files without simulating.",
-    "doctor": "Say what works here, and what is missing for what.",
-    "completion": "Print the completion of commands and names for a shell.",
+GROUPS: dict[str, dict[str, str]] = {
+    "Ask": {
+        "init": "Write a first scenario of your cluster and model.",
+        "advise": "Rank all systems on a cluster, and say whether any pays.",
+        "simulate": "Simulate one scenario: iteration time, breakdown, speedup.",
+        "sweep": "Simulate a grid of scenarios, or find where a strategy pays.",
+        "report": "Write an answer: an HTML file, figures, or a page with sliders.",
+    },
+    "Describe yours": {
+        "model": "Count a training step of any model, for a workload of it.",
+        "record": "Record the training steps of a script, or those of a trace.",
+    },
+    "Measure": {
+        "measure": "Time kernels, models, collectives and training on your machines.",
+        "calibrate": "Fit a calibration to measured times.",
+        "validate": "Compare predictions with published or measured times.",
+    },
+    "Look": {
+        "show": "List and print what is shipped, and check files of your own.",
+        "doctor": "Say what works here, and what is missing for what.",
+    },
 }
-# Former names of commands, which still work and are not listed.
-ALIASES = {"race": "time-to-target"}
+DEVELOPMENT = {"lab": "Run a program on virtual nodes of this machine, at a set bandwidth."}
+COMMANDS = {name: about for group in (*GROUPS.values(), DEVELOPMENT) for name, about in group.items()}
+FORMER = {
+    "crossover": ("sweep.crossover", "sweep --break-even KEY"),
+    "time-to-target": ("time_to_target", "advise --time-to-target CURVES"),
+    "race": ("time_to_target", "advise --time-to-target CURVES"),
+    "plot": ("report.plot", "report --figures DIR"),
+    "explore": ("report.explore", "report --live, report --static FILE"),
+    "card": ("measure.card", "measure gpu --card DIRECTORY"),
+    "step": ("record.step", "record --from, record --chakra PREFIX"),
+    "list": ("show", "show, show KIND"),
+    "check": ("show.check", "show --check"),
+    "completion": ("doctor.completion", "doctor --completion SHELL"),
+}
+"""Commands that --help leaves out: where each stands, and the visible one that does the same."""
 GARBAGE_AFTER = 50_000
 """How many more objects there are before Python looks for garbage among the new ones."""
 INTERRUPTED = 130
@@ -55,7 +66,7 @@ class Failure(click.ClickException):
         refuse(self.message)
 
 
-class LazyGroup(click.Group):
+class LazyGroup(options.CommandGroup):
     """A group whose commands are the objects `command` of modules in this package."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
@@ -63,11 +74,7 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments.
-
-        Raises:
-            Failure: one is not text.
-        """
+        """Read the arguments."""
         for arg in args:
             if any("\ud800" <= letter <= "\udfff" for letter in arg):
                 raise Failure(
@@ -77,36 +84,36 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         """Import a command by its name."""
-        name = ALIASES.get(cmd_name, cmd_name)
-        if name not in COMMANDS:
+        if cmd_name not in {*COMMANDS, *FORMER}:
             return None
-        command = importlib.import_module(f"simnet.cli.{name.replace('-', '_')}").command
-        assert isinstance(command, click.Command)
-        return command
+        return options.imported(FORMER.get(cmd_name, (cmd_name, ""))[0])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that the arguments name.
-
-        Raises:
-            SimnetError: there is none of this name.
-        """
-        if args and args[0] not in {*COMMANDS, *ALIASES} and not args[0].startswith("-"):
-            raise SimnetError(f"{args[0]!r}: unknown command.{did_you_mean(args[0], COMMANDS)}")
+        """Find the command that the arguments name."""
+        known = {*COMMANDS, *FORMER}
+        if args and args[0] not in known and not args[0].startswith("-"):
+            raise SimnetError(f"{args[0]!r}: unknown command.{did_you_mean(args[0], known)}")
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands before the options."""
+        self.format_commands(ctx, formatter)
+        options.Command.format_options(self, ctx, formatter)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        shown = {**GROUPS}
+        if options.ALL in ctx.meta:
+            shown |= {"Development": DEVELOPMENT, "Former names": {name: now for name, (_, now) in FORMER.items()}}
+        width = max(len(name) for group in shown.values() for name in group)
+        for title, group in shown.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), about) for name, about in group.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; a mistake of the user becomes one line and exit code 2.
-
-        Raises:
-            Failure: the user made a mistake.
-        """
+        """Run a command; a mistake of the user becomes one line and exit code 2."""
         try:
             with files.watch_inputs():
                 return super().invoke(ctx)
@@ -132,8 +139,11 @@ def _print_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> No
 
 @click.group(
     cls=LazyGroup,
-    help="Simulate distributed training: would 1-bit communication make it faster here, and by how much?",
-    epilog="\b\nExample:\n  simnet simulate bert_base_10gbit --set cluster.num_nodes=16",
+    help="Simulate distributed training: would 1-bit communication make it faster here, and by how much?\n\n"
+    "\b\n  simnet init mine.toml                   your cluster and your model, as a file\n"
+    "  simnet advise mine.toml                 which system pays there, if any\n"
+    "  simnet report mine.toml -o mine.html    the answer as a page to share",
+    epilog="\b\nExample:\n  simnet advise bert_base_10gbit --set cluster.num_nodes=16",
 )
 @click.option(
     "--version",

@@ -18,7 +18,7 @@ LEFT_OUT = ("source", "output", "force", "timed")
 """Parameters that change nothing of what is counted."""
 
 
-@click.command(
+@options.command(
     "model",
     help="Count a training step of a model from its shapes alone, and write a workload.\n\n"
     "SOURCE is module:function, which returns (model, inputs) or (model, inputs, loss) and may take the batch size; "
@@ -36,7 +36,7 @@ LEFT_OUT = ("source", "output", "force", "timed")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.option("--batch", type=click.IntRange(1, 10**6), help="Samples of a step.  [default: 8]")
 @click.option("--length", type=click.IntRange(1, 10**7), help="Tokens of a sequence.  [default: the model's]")
-@click.option("--side", type=click.IntRange(1, 10**5), help="Pixels of a side of an image.  [default: the model's]")
+@options.rare("--side", type=click.IntRange(1, 10**5), help="Pixels of a side of an image.  [default: the model's]")
 @click.option(
     "--dtype",
     "number_format",
@@ -53,10 +53,10 @@ LEFT_OUT = ("source", "output", "force", "timed")
     show_default=True,
     help="Optimizer, for its time and its memory.",
 )
-@click.option(
+@options.rare(
     "--checkpoint", is_flag=True, help="Keep only the inputs of repeated blocks, and run each again in backward."
 )
-@click.option(
+@options.rare(
     "--attention",
     type=click.Choice(["causal", "full"]),
     default="causal",
@@ -69,7 +69,7 @@ LEFT_OUT = ("source", "output", "force", "timed")
     is_flag=True,
     help="Count what is read, written and kept once torch.compile has fused the operators.",
 )
-@click.option("--real", is_flag=True, help="Compute with values, in this machine's memory, where shapes hang on them.")
+@options.rare("--real", is_flag=True, help="Compute with values, in this machine's memory, where shapes hang on them.")
 @click.option(
     "--measurement",
     "--trace",

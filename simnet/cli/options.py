@@ -1,12 +1,129 @@
-"""The options that several commands share."""
+"""The options that several commands share, and the help page on which they stand apart from a command's own."""
 
+import importlib
 from collections.abc import Callable
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from simnet.cli import completing
+from simnet.cli.terminal import say
+
+COMMON = {"settings", "draws", "form", "output", "jobs", "plot", "style", "version"}
+"""Parameters that mean the same in all commands, and stand in a block of their own."""
+ALL = "simnet.cli.options.ALL"
+"""Key of a context's `meta` that is there where a help page has every option."""
+
+
+def imported(name: str) -> click.Command:
+    """Return the `command` of a module of this package, or what "module.name" says."""
+    module, _, attribute = name.partition(".")
+    command = getattr(importlib.import_module(f"simnet.cli.{module}"), attribute or "command")
+    assert isinstance(command, click.Command)
+    return command
+
+
+class Rare(click.Option):
+    """An option that --help leaves out, and --help-all has."""
+
+    is_rare = True
+
+
+class Mode(click.Option):
+    """An option that turns a command into another one, which reads all arguments: this one, too, if it has it.
+
+    Args:
+        *args: as of an option.
+        of: the other command: a module of this package, and its name there, such as "step.import_step".
+        **kwargs: as of an option; without a metavar it is a flag.
+    """
+
+    def __init__(self, *args: Any, of: str, **kwargs: Any) -> None:
+        super().__init__(*args, **{"expose_value": False, "is_flag": "metavar" not in kwargs} | kwargs)
+        self.of = of
+
+    def command(self) -> click.Command:
+        """Import the other command."""
+        return imported(self.of)
+
+    def arguments(self, args: list[str]) -> list[str]:
+        """Return arguments as the other command reads them."""
+        name = self.opts[0]
+        if asked := [word for word in args if word in ("--help", HELP_ALL.opts[0])]:
+            return asked  # which an option with a value would take for it
+        if any(name in param.opts for param in self.command().params):
+            return args
+        return [word.removeprefix(f"{name}=") for word in args if word != name]
+
+
+class Command(click.Command):
+    """A command with modes, and with two help pages: `--help` and `--help-all`."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Read the arguments, by the command of a mode if one is among them."""
+        is_free = self.context_settings.get("allow_interspersed_args", True)
+        # Words behind "--", or behind the first one that is no option, belong to a program that the command runs.
+        words = list(takewhile(lambda word: word != "--", args)) if is_free else args[:1]
+        names = {word.partition("=")[0] for word in words}
+        modes = [mode for mode in self.params if isinstance(mode, Mode) and names & {*mode.opts}]
+        if not modes:
+            return super().make_context(info_name, args, parent, **extra)
+        if len(modes) > 1 and not extra.get("resilient_parsing"):
+            first, second = (mode.opts[0] for mode in modes[:2])
+            here = click.Context(self, parent, info_name)
+            raise click.UsageError(f"{first}: has no effect with {second}; drop one of the two.", here)
+        mode = modes[0]
+        return mode.command().make_context(f"{info_name} {mode.opts[0]}", mode.arguments(args), parent, **extra)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters, and the options that print help."""
+        return [*super().get_params(ctx), HELP_ALL]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command's own options, those needed rarely if all are asked for, and the common ones."""
+        blocks: dict[str, list[tuple[str, str]]] = {"Options": [], "Options needed rarely": [], "Common": []}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            is_useless = param is HELP_ALL and ctx.parent is not None and not any(map(_is_rare, self.params))
+            if record is None or is_useless:
+                continue
+            is_common = param.name in COMMON or param not in self.params
+            blocks["Common" if is_common else "Options needed rarely" if _is_rare(param) else "Options"].append(record)
+        if ALL not in ctx.meta:
+            del blocks["Options needed rarely"]
+        for title, records in blocks.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+class CommandGroup(click.Group, Command):
+    """A group of such commands."""
+
+    command_class = Command
+
+
+def _is_rare(param: click.Parameter) -> bool:
+    return getattr(param, "is_rare", False)  # also of what binsgdm has marked
+
+
+def _print_all(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
+        ctx.meta[ALL] = True
+        say(ctx.get_help())
+        ctx.exit()
+
+
+HELP_ALL = click.Option(
+    ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_print_all, help="Show rare options, too."
+)
+command = partial(click.command, cls=Command)
+rare, mode = partial(click.option, cls=Rare), partial(click.option, cls=Mode)
 
 
 class _Output(click.Path):
@@ -30,7 +147,7 @@ class Number(click.FloatRange):
         return found
 
 
-Command = TypeVar("Command", bound=Callable[..., Any] | click.Command)
+Decorated = TypeVar("Decorated", bound=Callable[..., Any] | click.Command)
 
 INPUT_PATH = click.Path(path_type=Path)
 OUTPUT_PATH = _Output(path_type=Path)
@@ -68,18 +185,18 @@ MEAN = click.option("--mean", type=Number(0), help="Largest mean error [%]; abov
 WORST = click.option("--worst", type=Number(0), help="Largest error of one point [%]; above it, the exit code is 1.")
 
 
-def form(*names: str, of: str = "the output") -> Callable[[Command], Command]:
+def form(*names: str, of: str = "the output") -> Callable[[Decorated], Decorated]:
     """Return the option `--format` with these choices, the first of them as default."""
     return click.option(
         "--format", "form", type=click.Choice(names), default=names[0], show_default=True, help=f"Format of {of}."
     )
 
 
-def plot(what: str) -> Callable[[Command], Command]:
+def plot(what: str) -> Callable[[Decorated], Decorated]:
     """Return the option `--plot`, which draws something to a file."""
     return click.option("--plot", type=OUTPUT_PATH, help=f"Draw {what} to this .png, .pdf or .svg file.")
 
 
-def directory(what: str, *, required: bool = False) -> Callable[[Command], Command]:
+def directory(what: str, *names: str, required: bool = False) -> Callable[[Decorated], Decorated]:
     """Return the option `-o` of a command that writes several files."""
-    return click.option("-o", "--output", type=OUTPUT_PATH, required=required, help=what)
+    return click.option("-o", "--output", *names, "output", type=OUTPUT_PATH, required=required, help=what)

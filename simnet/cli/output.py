@@ -36,11 +36,7 @@ def tell_of_axes(experiment: "Experiment") -> None:
 
 
 def check_file(path: Path | None, option: str = "-o") -> None:
-    """Check that a single file can be written into a directory that is there, before anything is computed.
-
-    Raises:
-        SimnetError: it cannot.
-    """
+    """Check that a single file can be written into a directory that is there, before anything is computed."""
     if path is None:
         return
     with _system_errors_explained(path, option):
@@ -81,32 +77,20 @@ def check_writable(path: Path, option: str = "-o", inside: Path | None = None) -
 
 
 def check_replaceable(path: Path, inside: Path | None) -> None:
-    """Check that a file of a folder can be written or replaced, and is no pipe or device.
-
-    Raises:
-        SimnetError: it cannot, or is one.
-    """
+    """Check that a file of a folder can be written or replaced, and is no pipe or device."""
     check_writable(path, inside=inside)
     if is_special(path):
         raise SimnetError(f"{path}: not a regular file; remove it, or name another with -o")
 
 
 def check_different(path: Path | None, other: Path | None, first: str, second: str) -> None:
-    """Check that two outputs, named by two options, do not overwrite each other.
-
-    Raises:
-        SimnetError: they are the same file.
-    """
+    """Check that two outputs, named by two options, do not overwrite each other."""
     if path and other and path.resolve() == other.resolve():
         raise SimnetError(f"{other}: is named by {first} and by {second}; name two files")
 
 
 def check_files(**paths: Path | None) -> None:
-    """Check single files, named by their options (`output` is `-o`), as `check_file` does, and that they differ.
-
-    Raises:
-        SimnetError: one cannot be written, or two are the same file.
-    """
+    """Check single files, named by their options (`output` is `-o`), as `check_file` does, and that they differ."""
     options = {"-o" if name == "output" else f"--{name}": path for name, path in paths.items()}
     for option, path in options.items():
         check_file(path, option)
@@ -115,11 +99,7 @@ def check_files(**paths: Path | None) -> None:
 
 
 def check_figure(path: Path | None, output: Path | None, style: str) -> None:
-    """Check that a figure of a style can be written to the path of `--plot`, which must differ from the output.
-
-    Raises:
-        SimnetError: it cannot, or is no figure by its ending; or the style is unknown, or without a figure.
-    """
+    """Check that a figure of a style can be written to the path of `--plot`, which must differ from the output."""
     from simnet.report.figure import SCREEN, style_named
 
     wanted = style_named(style)
@@ -133,11 +113,7 @@ def check_figure(path: Path | None, output: Path | None, style: str) -> None:
 
 
 def check_format(path: Path | None) -> None:
-    """Check that a path ends as a figure does.
-
-    Raises:
-        SimnetError: it has another ending.
-    """
+    """Check that a path ends as a figure does."""
     from simnet.report.figure import format_of
 
     if path is not None:
@@ -145,11 +121,7 @@ def check_format(path: Path | None) -> None:
 
 
 def emit(text: "str | Page", path: Path | None, inside: Path | None = None) -> None:
-    """Print text or a page, or write it to a file; it ends with a newline.
-
-    Raises:
-        SimnetError: the file cannot be written, as on a full disk, or is an input.
-    """
+    """Print text or a page, or write it to a file; it ends with a newline."""
     if path is None:
         say(text)
     else:

@@ -1,7 +1,9 @@
-"""`simnet report`: an answer as one HTML file."""
+"""`simnet report`: an answer as one HTML file, as figures, or as a page whose knobs turn."""
 
+import contextlib
 import shlex
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,18 +12,19 @@ import click
 from simnet.cli import completing, options
 from simnet.cli.output import check_file, emit, watched
 from simnet.cli.settings import add_draws, read_settings
-from simnet.cli.terminal import progress, tell
+from simnet.cli.terminal import progress, say, tell
 from simnet.core.errors import SimnetError
 
 if TYPE_CHECKING:
     from simnet.report.contents import Contents
+    from simnet.report.explorer_knobs import Knobs
 
 SWEEP, CAMPAIGN = "a sweep", "a campaign"
 CAMPAIGN_DRAWS = 20
 """Bootstrap fits for the intervals of a campaign; more take a minute."""
 
 
-@click.command(
+@options.command(
     "report",
     help="Write what RESULTS show, or the answer to SCENARIO and what is around it, as one HTML file.\n\n"
     "RESULTS is the folder or the results.json that simnet sweep -o has written, the JSON of simnet simulate, or the "
@@ -47,6 +50,14 @@ CAMPAIGN_DRAWS = 20
     metavar="NAMES",
     help="Rank only these alternatives: titles or kinds, such as 'BinSGDM,power_sgd'; '' none.  [default: all]",
 )
+@options.mode(
+    "--figures",
+    of="report.plot",
+    metavar="DIR",
+    help="Draw RESULTS as figures: simnet report --figures --help.",
+)
+@options.mode("--live", of="report.explore", help="Turn knobs on SCENARIO in a browser: simnet report --live --help.")
+@options.mode("--static", of="report.explore", metavar="FILE", help="Write the page of --live as one file.")
 @click.option("-o", "--output", required=True, type=options.OUTPUT_PATH, help="Write the page to this file.")
 @options.JOBS
 def command(  # noqa: PLR0913, PLR0917 - one argument an option
@@ -155,6 +166,117 @@ def _commands(source: str, settings: tuple[str, ...], draws: int | None) -> list
     from simnet.report.contents import BANDWIDTH, ENDS
 
     given = _given(settings, draws)
-    over = ["--over", BANDWIDTH, "--from", ENDS[0], "--to", ENDS[1]]
-    lines = [["simulate", source], ["crossover", source, *over], ["advise", source]]
+    over = ["--break-even", BANDWIDTH, "--from", ENDS[0], "--to", ENDS[1]]
+    lines = [["simulate", source], ["sweep", source, *over], ["advise", source]]
     return [shlex.join(["simnet", *line, *given]) for line in lines]
+
+
+@options.command(
+    "plot",
+    help="Draw RESULTS, the results.json of a sweep or its directory: speedup, throughput, breakdown, heat map. "
+    "Of one run (simnet simulate --format json), draw where its time goes and what its result hangs on.",
+    epilog="\b\nExample:\n  simnet report out/demo --figures out/demo --style paper --format pdf",
+)
+@click.argument("results", type=options.INPUT_PATH)
+@options.directory("Directory for the figures.", "--figures", required=True)
+@options.form("png", "pdf", "svg", of="the figures")
+@options.STYLE
+@click.option(
+    "--figure", "names", multiple=True, metavar="NAME", help="Draw this figure alone, such as heat_map; repeatable."
+)
+@click.option(
+    "--title/--no-title",
+    "has_titles",
+    default=None,
+    help="Write the title and the source into the figure.  [default: not with --style paper, whose caption is printed]",
+)
+def plot(  # noqa: PLR0913, PLR0917 - one argument an option
+    results: Path, output: Path, form: str, style: str, names: tuple[str, ...], has_titles: bool | None
+) -> None:
+    """Run `simnet report --figures`."""
+    from simnet.report.figure import style_named
+    from simnet.report.plot import notes
+    from simnet.report.plot import plot as draw
+
+    look = style_named(style)
+    if has_titles is not None:
+        look = replace(look, has_titles=has_titles)
+    for path, caption in draw(results, output, form, look, names).items():  # type: ignore[arg-type]
+        say(str(path))
+        if not look.has_titles and caption:
+            tell(f"caption of {path.name}: {caption}")
+    for note in () if names else notes(results):
+        tell(f"note: {note}")
+
+
+@options.command(
+    "explore",
+    help="Open a page of this machine on which sliders and pickers change SCENARIO: nodes, bandwidth, batch, codec, "
+    "strategy and what it is compared with.\n\n"
+    "The page is served on loopback alone, to who has the token of its address, until Ctrl-C.",
+    epilog="\b\nExamples:\n  simnet report --live bert_base_10gbit\n"
+    "  simnet report --live mine.toml --port 8050 --no-browser\n"
+    "  simnet report bert_base_10gbit --static page.html",
+)
+@click.argument("scenario", default="bert_base_10gbit", shell_complete=completing.names_of("experiments"))
+@options.SET
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port to listen on; 0 takes a free one."
+)
+@click.option("--no-browser", is_flag=True, help="Print the address and open no browser.")
+@click.option(
+    "--static", type=options.OUTPUT_PATH, help="Write the page as one file that needs no server, with fewer places."
+)
+def explore(scenario: str, settings: tuple[str, ...], port: int, no_browser: bool, static: Path | None) -> None:
+    """Run `simnet report --live` and `--static`."""
+    from simnet.engine.prepared_scenario import is_folded
+    from simnet.engine.scenario import load
+    from simnet.report.explorer_knobs import Knobs
+
+    base = load(scenario, read_settings(settings))
+    if not is_folded(base):
+        raise SimnetError(
+            f"{base.name}: needs the exact executor: a page must answer at once; drop slow_nodes, faults and "
+            "run.fidelity"
+        )
+    knobs = Knobs(base, scenario, settings)
+    if static is not None:
+        _write_static(knobs, static, is_alone=not (port or no_browser))
+        return
+    _serve(knobs, port, opens=not no_browser)
+
+
+def _write_static(knobs: "Knobs", path: Path, *, is_alone: bool) -> None:
+    from simnet.report.explorer_static_page import num_places, static_page
+
+    if not is_alone:
+        raise SimnetError("--static: no server is started: --port and --no-browser change nothing; drop them")
+    check_file(path, "--static")
+    with progress(num_places(knobs), "simulating") as tick:
+        page = static_page(knobs, tick)
+    emit(page, path)
+    tell(f"wrote {path}")
+
+
+def _serve(knobs: "Knobs", port: int, *, opens: bool) -> None:
+    from simnet.report.explorer_app import make_app
+    from simnet.report.explorer_server import HOST, free_socket, guard, new_token, serve
+
+    app = make_app(knobs)
+    with free_socket(port) as listening:
+        number, token = listening.getsockname()[1], new_token()
+        guard(app.server, token, number)
+        address = f"http://{HOST}:{number}/?token={token}"
+        say(f"{address}\nCtrl-C ends it")
+        if opens:
+            _open(address)
+        with contextlib.suppress(KeyboardInterrupt):  # how it is meant to end
+            serve(app, listening)
+
+
+def _open(address: str) -> None:
+    """Open a browser, if there is one."""
+    import webbrowser
+
+    if not webbrowser.open(address):
+        tell("note: no browser was found: open the address yourself")

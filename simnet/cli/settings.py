@@ -4,46 +4,30 @@ import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from simnet.core.errors import SimnetError, shown
 from simnet.core.files import MAX_TOML_BYTES, label, read_text
 from simnet.core.parsing import LONG_NUMBER, check_plain, csv_rows
 from simnet.engine.axes import PointList, point_list
 
-if TYPE_CHECKING:
-    pass
-
 # A quoted text, a bracketed list or table (nested once), or any other character but a comma.
 _PIECE = re.compile(r"""(?:"[^"]*"|'[^']*'|\[(?:[^][]|\[[^][]*\])*\]|\{(?:[^{}]|\{[^{}]*\})*\}|[^,])+""")
 
 
 def read_settings(texts: Iterable[str]) -> dict[str, object]:
-    """Read "KEY=VALUE" texts, each with one value.
-
-    Raises:
-        SimnetError: one has no key, no "=" or no value, or a key comes twice.
-    """
+    """Read "KEY=VALUE" texts, each with one value."""
     return {key: read_value(value) for key, value in _split(texts).items()}
 
 
 def read_axes(texts: Iterable[str]) -> tuple[dict[str, object], dict[str, tuple[object, ...]]]:
-    """Read "KEY=V1,V2,..." texts: those with one value as settings, those with several as axes.
-
-    Raises:
-        SimnetError: as `read_settings`.
-    """
+    """Read "KEY=V1,V2,..." texts: those with one value as settings, those with several as axes."""
     values = {key: read_values(text) for key, text in _split(texts).items()}
     settings = {key: several[0] for key, several in values.items() if len(several) == 1}
     return settings, {key: several for key, several in values.items() if len(several) > 1}
 
 
 def read_points(texts: Sequence[str]) -> PointList:
-    """Read the "KEY=V,KEY=V,..." texts of at least one --point.
-
-    Raises:
-        SimnetError: as `read_settings`, or the points have not the same keys.
-    """
+    """Read the "KEY=V,KEY=V,..." texts of at least one --point."""
     points = []
     for text in texts:
         pieces = [piece.strip() for piece in _PIECE.findall(text)]
@@ -53,11 +37,7 @@ def read_points(texts: Sequence[str]) -> PointList:
 
 
 def read_points_file(path: Path) -> PointList:
-    """Read a CSV file of points: dotted keys in the head, a point in each line.
-
-    Raises:
-        SimnetError: it cannot be read, a key is none or comes twice, or a line lacks a value.
-    """
+    """Read a CSV file of points: dotted keys in the head, a point in each line."""
     where = label(path)
     rows = csv_rows(read_text(path, MAX_TOML_BYTES))
     keys = next(rows, (1, []))[1]
@@ -79,11 +59,7 @@ def read_points_file(path: Path) -> PointList:
 
 
 def add_draws(settings: dict[str, object], draws: int | None) -> None:
-    """Add the value of `--draws` to the settings of `--set`.
-
-    Raises:
-        SimnetError: `--set` has `run.draws`, too.
-    """
+    """Add the value of `--draws` to the settings of `--set`."""
     if draws is None:
         return
     if "run.draws" in settings:

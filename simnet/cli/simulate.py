@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from simnet.report.page import Page
 
 
-@click.command(
+@options.command(
     "simulate",
     help="Simulate SCENARIO, the name of a shipped experiment or a .toml file.",
     epilog="\b\nExample:\n  simnet simulate bert_base_10gbit --set cluster.num_nodes=16 --format json",
@@ -55,6 +55,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     trace_iterations: int | None,
 ) -> None:
     """Run `simnet simulate`."""
+    from simnet.analysis.references import with_references
     from simnet.engine.intervals import with_default_draws
     from simnet.engine.scenario import load_experiment
     from simnet.engine.simulation import num_calls, simulate, with_influences
@@ -67,7 +68,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     if lost_time:
         _check_lost_time(resolved, form)
     with _progress(num_calls(resolved)) as on_round:
-        result = simulate(resolved, on_round)
+        result = with_references(simulate(resolved, on_round))
     if result.intervals:
         result = with_influences(result)
     if lost_time:

@@ -1,5 +1,6 @@
 """`simnet sweep`: a grid of scenarios, or a list of them, to a table, a CSV file and a JSON file, or a Parquet file."""
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,8 +11,8 @@ import click
 
 from simnet.cli import completing, options
 from simnet.cli.main import INTERRUPTED
-from simnet.cli.output import check_replaceable, emit
-from simnet.cli.settings import add_draws, read_axes, read_points, read_points_file
+from simnet.cli.output import check_file, check_replaceable, emit
+from simnet.cli.settings import add_draws, read_axes, read_points, read_points_file, read_settings, read_value
 from simnet.cli.terminal import progress, say, tell
 from simnet.core.errors import SimnetError
 from simnet.engine.result import SweepResult, to_json
@@ -29,7 +30,7 @@ PARQUET = "parquet"
 """The format whose results are never all in memory."""
 
 
-@click.command(
+@options.command(
     "sweep",
     help="Simulate every point of the [sweep] of SCENARIO, the name of a shipped experiment or a .toml file.\n\n"
     "A key with several values in --set is swept as well. --point and --points sweep a list of points in place of the "
@@ -81,6 +82,12 @@ PARQUET = "parquet"
 @click.option(
     "--dask-local", type=click.IntRange(1, 1024), metavar="N", help="Simulate on N processes of a Dask of its own."
 )
+@options.mode(
+    "--break-even",
+    of="sweep.crossover",
+    metavar="KEY",
+    help="Find the value of KEY from which a strategy pays instead: simnet sweep --break-even --help.",
+)
 @click.option("--strict", is_flag=True, help="Exit with code 1 if a point is refused; the others are written first.")
 @click.pass_context
 def command(  # noqa: PLR0913, PLR0917 - click gives every option
@@ -128,11 +135,7 @@ class _Workers(NamedTuple):
     dask_local: int | None
 
     def check(self) -> None:
-        """Check that one of the options alone says it.
-
-        Raises:
-            SimnetError: several do.
-        """
+        """Check that one of the options alone says it."""
         names = {"--jobs": self.jobs, "--scheduler": self.scheduler, "--dask-local": self.dask_local}
         given = [name for name, value in names.items() if value is not None]
         if len(given) > 1:
@@ -238,11 +241,7 @@ def _stream(experiment: "Experiment", output: Path, workers: _Workers) -> _Done:
 
 
 def _listed(texts: Sequence[str], file: Path | None) -> "PointList | None":
-    """Return the points that --point or --points list.
-
-    Raises:
-        SimnetError: both do, or they are none.
-    """
+    """Return the points that --point or --points list."""
     if texts and file is not None:
         raise SimnetError(f"--points: {file}: --point lists points, too; give one of the two")
     if file is not None:
@@ -288,3 +287,66 @@ def _explain_resume(output: Path | None) -> Iterator[None]:
     except KeyboardInterrupt:
         tell(f"\nsimnet: sweep: interrupted; {kept}")
         raise SystemExit(INTERRUPTED) from None
+
+
+@options.command(
+    "crossover",
+    help="Find the value of KEY between A and B at which strategy and baseline of SCENARIO take the same time.",
+    epilog="\b\nExample:\n  simnet sweep bert_base_10gbit --break-even cluster.inter_node.bandwidth "
+    "--from '1 Gbit/s' --to '400 Gbit/s'",
+)
+@options.SCENARIO
+@click.option(
+    "--break-even",
+    "--over",
+    "over",
+    required=True,
+    metavar="KEY",
+    shell_complete=completing.keys,
+    help="Dotted key of a number or a quantity, such as cluster.inter_node.bandwidth.",
+)
+@click.option("--from", "start", required=True, metavar="A", help="Value at one end of the search.")
+@click.option("--to", "end", required=True, metavar="B", help="Value at the other end.")
+@options.SET
+@options.DRAWS
+@click.option(
+    "--tolerance",
+    type=float,
+    default=1e-4,
+    show_default=True,
+    help="Relative width of a crossing; integers are found exactly.",
+)
+@options.form("table", "json")
+@options.OUTPUT
+def crossover(  # noqa: PLR0913, PLR0917 - one argument an option
+    scenario: str,
+    over: str,
+    start: str,
+    end: str,
+    settings: tuple[str, ...],
+    draws: int | None,
+    tolerance: float,
+    form: str,
+    output: Path | None,
+) -> None:
+    """Run `simnet sweep --break-even`."""
+    from simnet.analysis.crossover import NUM_STEPS, search
+    from simnet.engine.scenario import load_experiment
+    from simnet.engine.simulation import simulate
+    from simnet.report.crossover import crossover_object, crossover_page
+
+    fixed = read_settings(settings)
+    add_draws(fixed, draws)
+    experiment = load_experiment(scenario, fixed)
+    check_file(output)
+    with progress(NUM_STEPS, "searching") as advance:
+        found = search(
+            experiment,
+            key=over,
+            start=read_value(start),
+            end=read_value(end),
+            tolerance=tolerance,
+            simulate=simulate,
+            progress=advance,
+        )
+    emit(json.dumps(crossover_object(found), indent=2) if form == "json" else crossover_page(found), output)

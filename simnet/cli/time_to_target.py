@@ -1,4 +1,4 @@
-"""`simnet time-to-target`: which system reaches a metric first on a cluster."""
+"""`simnet advise --time-to-target`: which system reaches a metric first on a cluster."""
 
 import json
 from pathlib import Path
@@ -15,25 +15,33 @@ from simnet.cli.terminal import progress
 from simnet.report.time_to_target import time_to_target_object, time_to_target_page
 
 
-@click.command(
+@options.command(
     "time-to-target",
     help="Find the system that reaches a target metric first: the measured steps to the target in the trainings of "
     "CURVES, times the simulated time of a step on the cluster and workload of EXPERIMENT, in hours and money.\n\n"
     "1-bit Adam's dense stage, Marsit's dense steps and DDP's first iteration are counted.\n\n"
-    "CURVES is a shipped name (simnet list convergence), a convergence file, or logs, each as [SYSTEM=]LOG[::RUN]: a "
+    "CURVES is a shipped name (simnet show convergence), a convergence file, or logs, each as [SYSTEM=]LOG[::RUN]: a "
     "CSV with step (or samples), loss, and if you like seed and system; an event file of TensorBoard, or its folder; a "
     "chart or a history that W&B exports (CSV, JSON). SYSTEM is a strategy, such as power_sgd:matrix_rank=4; several "
     "logs of one are its seeds.",
-    epilog="\b\nExamples:\n  simnet time-to-target bert_base_10gbit characters --same-task"
-    "\n  simnet time-to-target my_cluster.toml my_trainings.json --target 2.1 --at '25 Gbit/s'"
-    "\n  simnet time-to-target my_cluster.toml losses.csv --target 3.1 --same-task --price-per-gpu-hour 2.50"
-    "\n  simnet time-to-target my_cluster.toml all_reduce=runs/adam power_sgd=runs/power_sgd --metric eval/loss "
+    epilog="\b\nExamples:\n  simnet advise bert_base_10gbit --time-to-target characters --same-task"
+    "\n  simnet advise mine.toml --time-to-target my_trainings.json --target 2.1 --at '25 Gbit/s'"
+    "\n  simnet advise mine.toml --time-to-target losses.csv --target 3.1 --same-task --price-per-gpu-hour 2.50"
+    "\n  simnet advise mine.toml --time-to-target all_reduce=runs/adam power_sgd=runs/power_sgd --metric eval/loss "
     "--target 3.1 --same-task"
-    "\n  simnet time-to-target my_cluster.toml 'all_reduce=chart.csv::adam-*' 'qsgd:bits=4=chart.csv::qsgd-*' --target "
-    "3.1 --same-task --plot times.png",
+    "\n  simnet advise mine.toml --time-to-target 'all_reduce=chart.csv::adam-*' 'qsgd:bits=4=chart.csv::qsgd-*' "
+    "--target 3.1 --same-task --plot times.png",
 )
 @click.argument("experiment", shell_complete=completing.names_of("experiments"))
-@click.argument("curves", nargs=-1, required=True, shell_complete=completing.names_of("convergence"))
+@click.argument("curves", nargs=-1, metavar="CURVES...", shell_complete=completing.names_of("convergence"))
+@click.option(
+    "--time-to-target",
+    "further",
+    multiple=True,
+    metavar="CURVES",
+    shell_complete=completing.names_of("convergence"),
+    help="CURVES, as behind EXPERIMENT; repeatable.",
+)
 @click.option(
     "--at",
     "rates",
@@ -73,6 +81,7 @@ from simnet.report.time_to_target import time_to_target_object, time_to_target_p
 def command(  # noqa: PLR0913, PLR0917 - one argument an option
     experiment: str,
     curves: tuple[str, ...],
+    further: tuple[str, ...],
     rates: str,
     target: float | None,
     ranks: int | None,
@@ -87,7 +96,9 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     form: str,
     output: Path | None,
 ) -> None:
-    """Run `simnet time-to-target`."""
+    """Run `simnet advise --time-to-target`."""
+    if not (curves := further + curves):
+        raise click.UsageError("Missing argument 'CURVES...'.", click.get_current_context())
     fixed = read_settings(settings)
     add_draws(fixed, draws)
     asked = load_with_any_strategy(experiment, fixed)

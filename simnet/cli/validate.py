@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PAGE = "validation.md"
 
 
-@click.command(
+@options.command(
     "validate",
     help="Compare predicted times with measured ones.\n\n"
     "With EXPERIMENT and MEASUREMENTS: predict the steps of simnet measure training with the workload and the "
@@ -48,8 +48,8 @@ PAGE = "validation.md"
 @options.MEAN
 @options.WORST
 @options.DRAWS
-@click.option("--published", is_flag=True, help="Compare with the shipped published measurements.")
-@click.option(
+@options.rare("--published", is_flag=True, help="Compare with the shipped published measurements.")
+@options.rare(
     "--set", "names", multiple=True, metavar="NAME", help="Compare only this set; repeatable.  [default: all]"
 )
 @options.form("table", "json")

@@ -35,7 +35,7 @@ class NamedPart(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         name: what messages and figures call the part; the name of its file, if it comes from one.
-        title: one line for people, as `simnet list` and tables show it.
+        title: one line for people, as `simnet show` and tables show it.
         source: where the numbers come from: a paper, a data sheet, a measurement.
     """
 

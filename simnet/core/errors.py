@@ -8,6 +8,8 @@ MAX_LISTED_NAMES = 30
 MISSPELLING_RATIO = 0.55
 # Characters of a value that a message shows.
 MAX_SHOWN = 120
+# Characters of a whole message.
+MAX_MESSAGE = 500
 # Names of the field for what is not modelled: the answer is "Not modelled yet", not a misspelling.
 NOT_MODELLED = frozenset({
     "ad_psgd", "byteps", "deep_gradient_compression", "dgc", "easgd", "gossip", "horovod", "natural_compression",
@@ -24,7 +26,13 @@ NOT_YET = "Not modelled yet, but simnet record takes the collectives of your own
 
 
 class SimnetError(Exception):
-    """A mistake in what the user gave; the message says where, what was given, the rule, and the repair."""
+    """A mistake in what the user gave; the message says where, what was given, the rule, and the repair.
+
+    It is one line of at most `MAX_MESSAGE` characters, in which those that steer a terminal are escaped.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(cut(escaped(text), MAX_MESSAGE))
 
 
 class NotInstalledError(SimnetError):
@@ -69,9 +77,14 @@ def shown(value: object) -> str:
     """
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # a number of more than 4,300 digits, or lists in lists without end
-        text = f"a {type(value).__name__} without end"
+    except Exception:  # a number of more than 4,300 digits, say, or an object whose own text fails
+        text = f"a {type(value).__name__} that cannot be shown"
     return cut(text, MAX_SHOWN)
+
+
+def escaped(text: str) -> str:
+    """Return text on one line, characters that cannot be printed as Python writes them in quotes."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def cut(text: str, length: int) -> str:

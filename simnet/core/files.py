@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Literal
 
-from simnet.core.errors import SimnetError, did_you_mean
+from simnet.core.errors import SimnetError, did_you_mean, shown
 from simnet.core.parsing import parse_json, parse_toml
 
 KINDS: dict[str, str] = {
@@ -97,7 +97,7 @@ def locate(kind: str, name: str, directory: Path = Path()) -> Path:
         return directory / name
     known = names(kind)
     if name not in known:
-        raise SimnetError(f"{name!r}: unknown {KINDS[kind]}.{did_you_mean(name, known)}")
+        raise SimnetError(f"{shown(name)}: unknown {KINDS[kind]}.{did_you_mean(name, known)}")
     return folder(kind) / f"{name}{_SUFFIX.get(kind, '.toml')}"
 
 
@@ -107,11 +107,11 @@ def _check_file(path: Path, name: str, kind: str) -> None:
     try:
         is_file = stat.S_ISREG(path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: a null character
-        raise SimnetError(f"{name!r}: no such file; give {wanted}, or one name of: simnet list {kind}") from error
+        raise SimnetError(f"{shown(name)}: no such file; give {wanted}, or one name of: simnet show {kind}") from error
     except OSError as error:
-        raise SimnetError(f"{name!r}: cannot be read: {error.strerror}") from error
+        raise SimnetError(f"{shown(name)}: cannot be read: {error.strerror}") from error
     if not is_file:
-        raise SimnetError(f"{name!r}: not a regular file; give {wanted}")
+        raise SimnetError(f"{shown(name)}: not a regular file; give {wanted}")
 
 
 def gradients_path(name: str) -> Path:

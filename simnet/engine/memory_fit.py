@@ -1,6 +1,6 @@
 """Whether a step fits the GPU under a strategy, and which change would make it fit."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -9,6 +9,7 @@ from simnet import strategies
 from simnet.cluster import gpu_models
 from simnet.cluster import topology as topologies
 from simnet.cluster.topology import Topology
+from simnet.core.arguments import checked
 from simnet.core.errors import SimnetError
 from simnet.core.registry import is_foreign, tag_of
 from simnet.core.units import format_bytes
@@ -50,9 +51,19 @@ def memory_of(scenario: Scenario, strategy: Strategy) -> GpuMemory | None:
     Raises:
         SimnetError: the strategy does not fit the workload or the cluster.
     """
+    return memories(scenario)(strategy)
+
+
+def memories(scenario: Scenario) -> Callable[[Strategy], GpuMemory | None]:
+    """Return a function that returns what `memory_of` does, of one strategy after another.
+
+    Raises:
+        SimnetError: the workload does not hold together.
+    """
     step = training_step.resolve(scenario.workload, scenario.cluster, scenario.calibration)
+    step = replace(step, micro_batches=scenario.grad_accumulation)
     topology = topologies.build(scenario.cluster, scenario.calibration)
-    return _at_peak(scenario, strategy, replace(step, micro_batches=scenario.grad_accumulation), topology)
+    return lambda strategy: _at_peak(scenario, strategy, step, topology)
 
 
 def memory_in(prepared: PreparedScenario, strategy: Strategy) -> GpuMemory | None:
@@ -83,6 +94,7 @@ def _held(strategy: Strategy, model: ModelMemory, step: Step, topology: Topology
         raise SimnetError(f"strategy {strategy.kind!r}: memory: {why}; fix the package that provides it") from error
 
 
+@checked
 def fits(scenario: Scenario, strategy: Strategy) -> bool | None:
     """Tell whether a step fits the cluster's GPU under a strategy.
 
@@ -95,7 +107,7 @@ def fits(scenario: Scenario, strategy: Strategy) -> bool | None:
     try:
         gpu_models.find(scenario.cluster.gpu)
     except SimnetError as error:
-        raise SimnetError(f"cluster.gpu: {error} Its memory is not known; see simnet list gpus") from error
+        raise SimnetError(f"cluster.gpu: {error} Its memory is not known; see simnet show gpus") from error
     memory = memory_of(scenario, strategy)
     return memory.fits if memory is not None else None
 

@@ -295,6 +295,22 @@ class Influence(Struct, frozen=True, kw_only=True, gc=False):
         return max(abs(value / usual - 1) for value in self.values)
 
 
+class References(Struct, frozen=True, kw_only=True, gc=False):
+    """What a step takes with the two references of every speedup.
+
+    Attributes:
+        flat_s: with DDP's defaults: one ring, gradients in their own precision [s].
+        tuned_s: with DDP at its best here, or where it does not fit the GPU what shards and does [s].
+        flat: what people call the first, such as "flat fp32 DDP".
+        tuned: what people call the other, such as "tuned DDP (bf16, hierarchical)".
+    """
+
+    flat_s: Positive
+    tuned_s: Positive
+    flat: str
+    tuned: str
+
+
 class RunResult(Struct, frozen=True, kw_only=True, gc=False):
     """A resolved scenario with what its strategy takes and, if it names a baseline, how that compares.
 
@@ -311,6 +327,7 @@ class RunResult(Struct, frozen=True, kw_only=True, gc=False):
         intervals: 90 % intervals by name, such as `{"speedup": [3.9, 4.4]}`, if `run.draws` asks for them, with the
             model's own error.
         hangs_on: what the result hangs on, the value with the largest effect first, where there are intervals.
+        references: what flat and tuned DDP take; None where that would take the exact executor, or was not asked.
     """
 
     scenario: Scenario
@@ -324,6 +341,7 @@ class RunResult(Struct, frozen=True, kw_only=True, gc=False):
     notes: tuple[str, ...] = ()
     intervals: dict[str, tuple[Positive, Positive]] = {}
     hangs_on: tuple[Influence, ...] = ()
+    references: References | None = None
 
     def __post_init__(self) -> None:
         """Check that each node has a rank."""
@@ -339,6 +357,16 @@ class RunResult(Struct, frozen=True, kw_only=True, gc=False):
     def ranks_per_node(self) -> int:
         """Number of ranks, one GPU each, of a node."""
         return self.world_size // self.num_nodes
+
+    @property
+    def speedup_over_flat(self) -> float | None:
+        """Time of a step with flat DDP / with the strategy; None where it is not known."""
+        return None if self.references is None else self.references.flat_s / self.result.iteration_s
+
+    @property
+    def speedup_over_tuned(self) -> float | None:
+        """Time of a step with tuned DDP / with the strategy; None where it is not known."""
+        return None if self.references is None else self.references.tuned_s / self.result.iteration_s
 
     @property
     def nic_gbit_per_s(self) -> float:

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 import simnet.cluster.faults  # noqa: F401 - makes them known
 from simnet.cluster.hardware import INLINE, Calibration, Cluster
 from simnet.core import files
+from simnet.core.arguments import check_fields, checked
 from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError, did_you_mean
 from simnet.core.units import Quantity
@@ -87,6 +88,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     question: str = ""
 
     def __post_init__(self) -> None:
+        check_fields(self, "Scenario")
         try:
             self.strategy.check_steps(self.run.steps)
         except ValueError as error:
@@ -108,6 +110,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         faults = self.cluster.all_faults
         return VARIED_ITERATIONS if any(one.varies or one.next_change_s(0.0) < math.inf for one in faults) else 1
 
+    @checked
     def replace(self, **changes: object) -> "Scenario":
         """Return the same scenario with other values, each checked as in a file.
 
@@ -235,7 +238,9 @@ def load_experiment(
     data = _scenario_table(whole, path)
     is_result = data is not whole
     if {"format", "axes", "points"} <= data.keys():
-        raise SimnetError(f"{where}: results of a sweep, not a scenario; draw them with: simnet plot {where} -o DIR")
+        raise SimnetError(
+            f"{where}: results of a sweep, not a scenario; draw them with: simnet report {where} --figures DIR"
+        )
     if data.get("format") == step_file.FORMAT:
         rule = 'name it in a scenario by strategy = { kind = "recorded", file = "..." }, or see it with: simnet show'
         raise SimnetError(f"{where}: a recorded step, not a scenario; {rule} {where}")

@@ -1,44 +1,41 @@
-"""An advice as a page for a terminal, and as JSON."""
+"""An advice: on one screen, as the whole ranking, and as JSON."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
+from simnet.analysis import published_convergence
 from simnet.analysis.advice import Advice, RankedSystem
+from simnet.analysis.batches import settings_of
+from simnet.analysis.crossing import Range
 from simnet.analysis.training_record import TrainingRecord
 from simnet.analysis.tune import systems
+from simnet.analysis.verdict import NOT_TIMED, PAYS, UNKNOWN
+from simnet.analysis.whatif import SLOW_KERNEL_FACTOR
+from simnet.core import files
+from simnet.core.registry import tag_of
 from simnet.core.units import format_bytes, format_seconds
 from simnet.engine.memory_fit import repair_in
 from simnet.engine.scenario import to_dict
-from simnet.report.advice_sentences import choices, published, ranges_text, sentences
 from simnet.report.notes import notes_lines
 from simnet.report.page import Page
-from simnet.report.table import Table
+from simnet.report.result_page import compute_kind
+from simnet.report.table import Column, Table
 from simnet.report.text import (
+    WIDTH,
+    clipped,
     count_text,
     gpus_text,
     hanging,
     nodes_text,
     part_title,
+    printable,
     speedup_text,
+    throughput_text,
     workload_title,
 )
-from simnet.strategies import RecordedStep
+from simnet.strategies import BinSGDM, OneBitAdam, RecordedStep
 from simnet.strategies.base import Mathematics
-from simnet.strategies.choices import form as form_of
-
-COLUMNS = (
-    "system",
-    "changes",
-    "step",
-    "speedup",
-    "verdict",
-    "to target",
-    "slow kernels",
-    "memory",
-    "bound by",
-    "NIC bytes",
-    "faster with NICs",
-)
-
+from simnet.strategies.calls import calls
 
 CHANGES: dict[Mathematics, str] = {
     "same": "nothing",
@@ -47,28 +44,363 @@ CHANGES: dict[Mathematics, str] = {
     "local_steps": "local steps",
 }
 """What a strategy changes in training."""
+COLUMNS = (
+    "system", "changes", "step", "over tuned", "over flat", "verdict", "to target", "slow kernels", "memory",
+    "bound by", "NIC bytes", "faster with NICs", "micro-batches", "recomputed", "samples/s", "MFU",
+)  # fmt: skip
+MAX_NAME = 40
+"""Characters of a name that a file brings."""
+LABEL_WIDTH = 9
+MAX_LINES = 30
+SPARE = ("Others", "Batches", "Tail", "Runs", "Inputs")
+"""What a screen that would be longer leaves out first."""
+PUBLISHED = (
+    "compressing gradients was faster than optimized data-parallel training in 6 of more than 200 set-ups typical of "
+    "data centers (Agarwal et al., On the Utility of Gradient Compression in Distributed Training Systems, MLSys 2022, "
+    "abstract)"
+)
 
 
 def advice_page(advice: Advice) -> Page:
-    """Return the table of all systems, the advice in sentences, and the notes."""
-    chosen = [line for sentence in choices(advice) for line in hanging("- ", sentence)]
-    advice_lines = [line for sentence in sentences(advice) for line in hanging("", sentence)]
+    """Return the answer on one screen: at most 30 lines of 100 columns."""
+    above: list[str | Table] = [*heading(advice), "", answer_table(advice), *_footnotes(advice), ""]
+    texts = answer(advice)
+    while len(above) + len(advice.choices) + 2 + len(_said_lines(texts)) > MAX_LINES and set(texts) & set(SPARE):
+        texts.pop(next(label for label in SPARE if label in texts))
+    return Page([*above, *_said_lines(texts)])
+
+
+def _said_lines(texts: dict[str, str]) -> list[str]:
+    return [line for label, text in texts.items() for line in hanging(f"{label + ':':<{LABEL_WIDTH}}", text)]
+
+
+def ranking_page(advice: Advice) -> Page:
+    """Return all systems, the fastest first, with what could not be predicted and the notes."""
     left_out = [line for text in _left_out(advice) for line in hanging("not predicted: ", text)]
     too_large = [line for text in _too_large(advice) for line in hanging("does not fit: ", text)]
     notes = notes_lines([[one for one in row.notes if repair_in(one) is None] for row in advice.systems])
-    return Page(
-        [*heading(advice), "", advice_table(advice), "", *chosen, "", *advice_lines, "", *left_out, *too_large, *notes]
-    )
+    published = hanging("published: ", PUBLISHED + ".")
+    return Page([*heading(advice), "", *advice_table(advice).within(WIDTH), *left_out, *too_large, *notes, *published])
+
+
+def heading(advice: Advice) -> list[str]:
+    """Return workload and cluster, and both references."""
+    scenario, cluster = advice.scenario, advice.scenario.cluster
+    nics = "" if cluster.nics_per_node == 1 else f"{cluster.nics_per_node} x "
+    network = f"NIC {nics}{cluster.inter_node.bytes_per_s.text()} per node" if cluster.num_nodes > 1 else "one node"
+    gpu = clipped(printable(cluster.gpu), MAX_NAME)
+    gpus = f"{cluster.ranks_per_node} {gpu}" if gpu else gpus_text(cluster.ranks_per_node)
+    batch = f"{count_text(scenario.workload.batch_per_rank, 'sample')} per GPU"
+    accumulated = f" x {scenario.grad_accumulation}" if scenario.grad_accumulation > 1 else ""
+    where = f"{nodes_text(cluster.num_nodes)} x {gpus}, {network}, {batch}{accumulated} (simulated)"
+    faults = list(dict.fromkeys(fault.title or tag_of(fault) for fault in cluster.all_faults))
+    as_it_is = f"With faults: {', '.join(faults)}; medians of {advice.iterations} iterations." if faults else ""
+    return [
+        *hanging("", f"{workload_title(scenario)} on {where}"),
+        *hanging("", f"Compared with {flat_text(advice)} and {tuned_text(advice)}."),
+        *hanging("", as_it_is)[: bool(as_it_is) * 2],
+    ]
+
+
+def flat_text(advice: Advice) -> str:
+    """Return the reference that papers compare with, with its step."""
+    return f"{advice.flat_name} (a ring, default buckets: {format_seconds(advice.plain_iteration_s)} a step)"
+
+
+def tuned_text(advice: Advice) -> str:
+    """Return the reference at its best: "tuned DDP (bf16, hierarchical: 372.2 ms a step)"."""
+    row = advice.baseline_system
+    what = row.label.removeprefix("DDP ") if row.is_dense else row.label.removeprefix(f"{row.strategy.title}, ")
+    return f"{advice.tuned_name} ({what}{_cut(row, advice)}: {format_seconds(row.iteration_s)} a step)"
+
+
+def _cut(row: RankedSystem, advice: Advice) -> str:
+    """Return how the batch is cut for a system, where that is not as given."""
+    return "" if row.batches == settings_of(advice.scenario) else f", {row.batches.text()}"
+
+
+def answer_table(advice: Advice) -> Table:
+    """Return the best of each permitted change, and both references."""
+    columns = (
+        Column("changes"), Column("best"), Column("step", "right"),
+        Column(f"over {advice.tuned_name} (90 %)", "right"), Column("over flat", "right"), Column("pays with NICs"),
+    )  # fmt: skip
+    marked = {row.name: number for number, (row, _) in enumerate(_doubtful(advice), start=1)}
+    rows = []
+    for one in advice.choices:
+        row = one.system
+        mark = f" ({marked[row.name]})" if row.name in marked else " <- use" if row is _used(advice) else ""
+        pays = ranges_text(row.pays_in) if row.verdict == "pays" and row.pays_in else "-"
+        rows.append((CHANGES[one.mathematics], _name(row, advice) + mark, *_step(row, advice), pays))
+    tuned = advice.baseline_system
+    if tuned.name not in {one.system.name for one in advice.choices}:
+        mark = " <- use" if tuned is _used(advice) else ""
+        rows.append(("reference", _name(tuned, advice) + mark, *_step(tuned, advice), "-"))
+    return Table(columns, rows)
+
+
+def _used(advice: Advice) -> RankedSystem:
+    """Return what to use: the best that pays, else the reference at its best."""
+    return advice.best or advice.baseline_system
+
+
+def _name(row: RankedSystem, advice: Advice) -> str:
+    """Return the name of a system, or that of the reference."""
+    return advice.tuned_name if row is advice.baseline_system else row.name
+
+
+def _step(row: RankedSystem, advice: Advice) -> tuple[str, str, str]:
+    """Return the step of a system, if it fits, and its speedup over both references."""
+    over_flat = speedup_text(advice.plain_iteration_s / row.iteration_s)
+    return _time(row), speedup_text(row.speedup.value) + _interval(row), over_flat
+
+
+def _time(row: RankedSystem) -> str:
+    return format_seconds(row.iteration_s) if row.may_fit else "does not fit"
+
+
+def _interval(row: RankedSystem) -> str:
+    return " ({:.2f} to {:.2f})".format(*row.speedup.interval) if row.speedup.interval else ""
+
+
+def _doubtful(advice: Advice) -> list[tuple[RankedSystem, str]]:
+    """Return the best of each change that is faster than the reference, but does not surely pay, with its verdict."""
+    best = [one.system for one in advice.choices]
+    return [(row, row.verdict) for row in best if row.verdict not in {"pays", "does not pay"}]
+
+
+def _footnotes(advice: Advice) -> Iterator[str]:
+    for number, (row, verdict) in enumerate(_doubtful(advice), start=1):
+        yield from hanging(f"({number}) ", f"{verdict}{_why(row)}")
+
+
+def _why(row: RankedSystem) -> str:
+    """Return what a doubt comes from, behind a colon."""
+    if row.verdict == NOT_TIMED:
+        if row.speedup.unmeasured:
+            return (
+                f": {', '.join(row.speedup.unmeasured)}; it pays if they add less than {format_seconds(row.headroom_s)}"
+            )
+        return f": {speedup_text(row.speedup.if_kernels_slow)} if they take {SLOW_KERNEL_FACTOR:.2g} times the estimate"
+    missed = [one for one in row.records if one.is_missed]
+    if missed:
+        tasks = (f"{one.task} ({one.num_reached} of {one.num_trainings} runs reached it)" for one in missed)
+        return f": missed it in {', '.join(tasks)}"
+    if row.verdict == UNKNOWN:
+        found = next(iter(published_convergence.of({row.strategy.kind})), None)
+        source = f" here; published trainings: {found.source.removesuffix(', abstract')}" if found else ""
+        return source or ": nobody has trained it here"
+    late = [f"{one.task} {one.speedup.value:.2f}" for one in row.records if one.speedup]
+    return f": to the target {', '.join(late)}" if late and row.speedup.verdict == "pays" else ""
+
+
+def answer(advice: Advice) -> dict[str, str]:
+    """Return what the advice says, a paragraph by label; labels without anything to say are left out."""
+    row, use = advice.answer, _used(advice)
+    if row is None:
+        return {"Answer": "nothing else fits the GPU." if advice.others else "only DDP was asked for."}
+    about = use if row.verdict == "does not pay" else row
+    said = {
+        "Answer": _answer(advice, row),
+        "Kernels": _kernels(about),
+        "Loss": _loss(advice, about),
+        "Tail": _tail(advice),
+        "Batches": _batches(advice, row),
+        "Runs": _memory_sentence(use, advice),
+        "Others": _others(advice, row),
+        "Inputs": _inputs(advice),
+        "To use": to_use(use, advice),
+        "Surer": _surer(advice, about),
+        "More": f"--all ({len(advice.systems)} systems, their notes), --time-to-target CURVES, --plot FILE",
+    }
+    return {label: text for label, text in said.items() if text}
+
+
+def to_use(row: RankedSystem, advice: Advice) -> str:
+    """Return the calls or flags that give a system, with how its batch is cut."""
+    lines = calls(row.strategy)
+    first = ["import binsgdm"] if any("binsgdm." in line for line in lines) else []
+    return "; ".join([*first, *lines]) + _cut(row, advice).replace(", ", "; ", 1)
+
+
+def _answer(advice: Advice, row: RankedSystem) -> str:
+    _, over_tuned, over_flat = _step(row, advice)
+    limit = f"Ceiling, without any communication: {speedup_text(advice.speedup_without_comm)}."
+    gain = advice.plain_iteration_s / advice.baseline_system.iteration_s
+    tie = ", a tie" if gain < PAYS else ""
+    tuning = f"{advice.tuned_name} alone is {speedup_text(gain)} over {advice.flat_name}{tie}"
+    times = f"{over_tuned} over {advice.tuned_name}, {over_flat} over {advice.flat_name}"
+    if row is advice.best:
+        return f"{row.label} pays: {times}. {limit} {tuning[0].upper()}{tuning[1:]}."
+    best = f"The best other, {row.label}: {over_tuned.replace(' (', ' over it (')}, {row.verdict}."
+    return f"nothing pays: use {advice.tuned_name}{_cut(advice.baseline_system, advice)}; {tuning}. {best} {limit}"
+
+
+def _kernels(row: RankedSystem) -> str:
+    speedup = row.speedup
+    if speedup.unmeasured:
+        return f"{', '.join(speedup.unmeasured)}: neither a time nor a usable estimate; the speedup is an upper bound."
+    if speedup.if_kernels_slow is None:
+        return ""
+    slow = f"{row.name} is {speedup_text(speedup.if_kernels_slow)}"
+    return f"estimated. If they take {SLOW_KERNEL_FACTOR:.2g} times the estimate, as some did, {slow}."
+
+
+def _loss(advice: Advice, row: RankedSystem) -> str:
+    """Say what is known of the loss with a system."""
+    if not row.needs_training:
+        return "as with DDP: nothing, or no more than a cast to 16 bits, changes."
+    if not row.records:
+        form = " in this form" if row.missed_otherwise else ""
+        missed = [task for task, has_missed in row.missed_otherwise.items() if has_missed]
+        otherwise = f"; in another it missed the target in {', '.join(missed)}" if missed else ""
+        return f"nobody has trained {row.name}{form}{otherwise}."
+    reached = sum(one.num_reached for one in row.records)
+    runs = sum(one.num_trainings for one in row.records)
+    sooner = [one.speedup.value for one in row.records if one.speedup]
+    ends = f", predicted {min(sooner):.2f} to {max(sooner):.2f} times sooner here" if sooner else ""
+    replaces = " It replaces your optimizer." if isinstance(row.strategy, BinSGDM | OneBitAdam) else ""
+    tasks = f"{', '.join(one.task for one in row.records)}"
+    small = " (small; your model is not tested)" if set(advice.tasks) <= set(files.names("convergence")) else ""
+    return f"{row.name} met the target in {reached} of {runs} runs of {tasks}{small}{ends}.{replaces}"
+
+
+def _tail(advice: Advice) -> str:
+    if not advice.iterations:
+        return ""
+    first = advice.by_p95[0]
+    assert first.faulty is not None
+    return f"by the 95th percentile {first.label} is first: {format_seconds(first.faulty.p95_s)}."
+
+
+def _batches(advice: Advice, row: RankedSystem) -> str:
+    if len(advice.accumulated) < 2:
+        return ""
+    found = ", ".join(f"{one.speedup:.2f}x with {one.micro_batches}" for one in advice.accumulated)
+    return f"{row.name} over {advice.tuned_name} by micro-batches per step: {found}."
+
+
+def _memory_sentence(row: RankedSystem, advice: Advice) -> str:
+    """Say what a GPU holds with a system, how fast it is, and what the training takes and costs."""
+    rate, mfu, days, cost = advice.samples_per_s(row), advice.mfu(row), advice.days(row), advice.cost(row)
+    speed = throughput_text(rate) + ("" if mfu is None else f", MFU {mfu:.1%}".replace("%", " %"))
+    if days is not None:
+        price = f", {cost:,.0f} at {advice.price_per_gpu_hour:g} per GPU hour" if cost is not None else ""
+        speed += f", {days:,.3g} days for {advice.samples:,.3g} samples{price}"
+    memory = row.memory
+    if memory is None:
+        return f"{row.name}: {speed}."
+    unknown = f", not counting {' and '.join(memory.unknown)}" if memory.unknown else ""
+    of = f" of the {format_bytes(memory.gpu_bytes)} of a GPU" if memory.gpu_bytes else " on a GPU"
+    return f"{row.name} takes {format_bytes(memory.total_bytes)}{of}{unknown}{_cut(row, advice)}; {speed}."
+
+
+def _others(advice: Advice, row: RankedSystem) -> str:
+    """Say how many other systems have which verdict, and name the first of each."""
+    others = [one for one in advice.others if one is not row and one.may_fit]
+    said = []
+    for verdict, count in Counter(one.verdict for one in others).items():
+        first = next(one for one in others if one.verdict == verdict)
+        plural = "pay" if verdict == "pays" else verdict.replace("does not", "do not")
+        said.append(f"{count} {plural} ({first.name} {speedup_text(first.speedup.value)})")
+    too_large = sum(not one.may_fit for one in advice.systems)
+    said += [f"{too_large} do not fit"] if too_large else []
+    return f"{'; '.join(said)}." if said else ""
+
+
+def _inputs(advice: Advice) -> str:
+    scenario = advice.scenario
+    name = clipped(part_title(scenario.calibration.name, scenario.name), MAX_NAME)
+    notes = [
+        one for row in (advice.baseline_system, advice.answer) if row for one in row.notes if repair_in(one) is None
+    ]
+    more = "; --all has the notes" if notes else ""
+    return f"network and kernels: {name} ({scenario.calibration.kind}); compute: {compute_kind(scenario)}{more}."
+
+
+def _surer(advice: Advice, row: RankedSystem) -> str:
+    scenario = advice.scenario
+    model = ["simnet measure model (compute)"] if compute_kind(scenario) in {"roofline estimate", "derived"} else []
+    network = ["simnet calibrate nccl.log -o my.toml, then --set calibration=my.toml"]
+    network = [] if scenario.calibration.kind == "measured" or scenario.cluster.num_nodes == 1 else network
+    kernels = ["simnet measure gpu (kernels)"] if row.speedup.unmeasured or row.speedup.if_kernels_slow else []
+    compute_first = advice.speedup_without_comm < PAYS
+    return "; ".join([*model, *network, *kernels] if compute_first else [*network, *kernels, *model])
+
+
+def ranges_text(ranges: Sequence[Range]) -> str:
+    """Return ranges of bandwidth: "below 62 Gbit/s"."""
+    return " and ".join(map(_range_text, ranges)) or "nowhere tried"
+
+
+def _range_text(ends: Range) -> str:
+    low, high = (None if end is None else f"{end / 1.25e8:.3g} Gbit/s" for end in ends)
+    if low is None:
+        return "at all tried" if high is None else f"below {high}"
+    return f"above {low}" if high is None else f"from {low} to {high}"
+
+
+# ---- the whole ranking
 
 
 def advice_table(advice: Advice) -> Table:
     """Return all systems, the fastest first."""
-    if not advice.iterations:
-        return Table(COLUMNS, (_cells(row, advice) for row in advice.systems))
-    step = COLUMNS.index("step")
-    columns = (*COLUMNS[:step], "step (p50)", "p95", *COLUMNS[step + 1 :])
-    rows = ((row, _cells(row, advice)) for row in advice.systems)
-    return Table(columns, ((*cells[: step + 1], _p95(row), *cells[step + 1 :]) for row, cells in rows))
+    columns = list(COLUMNS)
+    if advice.iterations:
+        columns.insert(columns.index("step") + 1, "p95")
+    asked = {"days": advice.samples, "cost": advice.price_per_gpu_hour}
+    columns += [name for name, value in asked.items() if value is not None]
+    return Table(columns, (_cells(row, advice) for row in advice.systems))
+
+
+def _cells(row: RankedSystem, advice: Advice) -> tuple[str, ...]:
+    step, over_tuned, over_flat = _step(row, advice)
+    tail = [format_seconds(row.faulty.p95_s) if row.faulty else "-"] if advice.iterations else []
+    return (
+        row.label,
+        CHANGES[row.mathematics],
+        step,
+        *tail,
+        over_tuned,
+        over_flat,
+        verdict_text(row, advice),
+        _to_target(row),
+        speedup_text(row.speedup.if_kernels_slow),
+        _memory(row),
+        f"{row.bound} {100 * row.saved[row.bound]:.0f} %",
+        format_bytes(row.nic_bytes_per_node),
+        ranges_text(row.faster_in) if row.curve else "-",
+        f"{row.batches.batch_per_rank} x {row.batches.micro_batches}",
+        f"{row.batches.checkpointing:.0%}".replace("%", " %"),
+        f"{advice.samples_per_s(row):,.4g}",
+        "-" if (mfu := advice.mfu(row)) is None else f"{mfu:.1%}".replace("%", " %"),
+        *(f"{value:,.4g}" for value in (advice.days(row), advice.cost(row)) if value is not None),
+    )
+
+
+def verdict_text(row: RankedSystem, advice: Advice) -> str:
+    """Return the verdict on a system, of the baseline that it is."""
+    if row.name == advice.baseline:
+        return "reference"
+    return "-" if row.is_dense or not row.may_fit else row.verdict
+
+
+def _memory(row: RankedSystem) -> str:
+    """Return what a GPU holds, a least size where parts are not known."""
+    if row.memory is None:
+        return "-"
+    return format_bytes(row.memory.total_bytes) + ("+" if row.memory.unknown else "")
+
+
+def _to_target(row: RankedSystem) -> str:
+    """Return the lowest and the highest speedup of the time to a target, over the trainings."""
+    if not row.records:
+        return "as DDP" if not row.needs_training else "-"
+    found = [record.speedup.value for record in row.records if record.speedup]
+    never = ["never"] if len(found) < len(row.records) else []
+    lowest = [] if never else [f"{min(found):.2f}-"] if len(found) > 1 else [""]
+    ends = [f"{''.join(lowest)}{max(found):.2f}x"] if found else []
+    return " to ".join([*never, *ends])
 
 
 def _left_out(advice: Advice) -> Iterator[str]:
@@ -91,65 +423,7 @@ def _too_large(advice: Advice) -> Iterator[str]:
     yield from (f"{', '.join(names)}: {repair}" for repair, names in groups.items())
 
 
-def heading(advice: Advice) -> list[str]:
-    """Return workload, cluster, calibration and baseline."""
-    scenario, cluster = advice.scenario, advice.scenario.cluster
-    nics = count_text(cluster.nics_per_node, "NIC")
-    network = f"{nics} of {cluster.inter_node.bytes_per_s.text()} a node"
-    form = form_of(advice.baseline_system.strategy)
-    no_ddp = "" if advice.baseline_system.is_dense else ", since DDP does not fit"
-    where = f"{nodes_text(cluster.num_nodes)} x {gpus_text(cluster.ranks_per_node)}"
-    return [
-        f"{workload_title(scenario)} on {where}, {network if cluster.num_nodes > 1 else 'one node'}; calibration "
-        f"{part_title(scenario.calibration.name, scenario.name)} ({scenario.calibration.kind})",
-        f"speedup over {advice.baseline} at its best{f' ({form})' if form else ''}{no_ddp}",
-    ]
-
-
-def _cells(row: RankedSystem, advice: Advice) -> tuple[str, ...]:
-    interval = " ({:.2f}-{:.2f})".format(*row.speedup.interval) if row.speedup.interval else ""
-    return (
-        row.label,
-        CHANGES[row.mathematics],
-        format_seconds(row.iteration_s),
-        speedup_text(row.speedup.value) + interval,
-        verdict_text(row, advice),
-        _to_target(row),
-        speedup_text(row.speedup.if_kernels_slow),
-        _memory(row),
-        f"{row.bound} {100 * row.saved[row.bound]:.0f} %",
-        format_bytes(row.nic_bytes_per_node),
-        ranges_text(row.faster_in) if row.curve else "-",
-    )
-
-
-def verdict_text(row: RankedSystem, advice: Advice) -> str:
-    """Return the verdict on a system, of the baseline that it is."""
-    if row.name == advice.baseline:
-        return "baseline"
-    return "-" if row.is_dense and row.may_fit else row.verdict
-
-
-def _p95(row: RankedSystem) -> str:
-    return "-" if row.faulty is None else format_seconds(row.faulty.p95_s)
-
-
-def _memory(row: RankedSystem) -> str:
-    """Return what a GPU holds, a least size where parts are not known."""
-    if row.memory is None:
-        return "-"
-    return format_bytes(row.memory.total_bytes) + ("+" if row.memory.unknown else "")
-
-
-def _to_target(row: RankedSystem) -> str:
-    """Return the lowest and the highest speedup of the time to a target, over the trainings."""
-    if not row.records:
-        return "as DDP" if row.mathematics == "same" else "-"
-    found = [record.speedup.value for record in row.records if record.speedup]
-    never = ["never"] if len(found) < len(row.records) else []
-    lowest = [] if never else [f"{min(found):.2f}-"] if len(found) > 1 else [""]
-    ends = [f"{''.join(lowest)}{max(found):.2f}x"] if found else []
-    return " to ".join([*never, *ends])
+# ---- JSON
 
 
 def to_object(advice: Advice) -> dict[str, object]:
@@ -161,30 +435,40 @@ def to_object(advice: Advice) -> dict[str, object]:
         "calibration": part_title(scenario.calibration.name, scenario.name),
         "nic_bytes_per_s": scenario.cluster.inter_node.bytes_per_s,
         "baseline": advice.baseline,
+        "baseline_iteration_s": advice.baseline_system.iteration_s,
         "plain_iteration_s": advice.plain_iteration_s,
+        "references": {
+            advice.tuned_name: advice.baseline_system.iteration_s,
+            advice.flat_name: advice.plain_iteration_s,
+        },
         "iterations": advice.iterations,
         "speedup_without_comm": advice.speedup_without_comm,
         "best": advice.best.name if advice.best else None,
         "choices": [
             {"mathematics": one.mathematics, "name": one.system.name, "gain": one.gain} for one in advice.choices
         ],
-        "what_to_use": choices(advice),
-        "advice": sentences(advice),
-        "published": published(),
+        "answer": answer(advice),
+        "published": PUBLISHED,
         "micro_batches": scenario.grad_accumulation,
         "speedup_by_micro_batches": {str(one.micro_batches): one.speedup for one in advice.accumulated},
-        "systems": [_row_object(row) for row in advice.systems],
+        "systems": [_row_object(row, advice) for row in advice.systems],
         "left_out": dict(advice.left_out),
         "notes": list(dict.fromkeys(note for row in advice.systems for note in row.notes)),
     }
 
 
-def _row_object(row: RankedSystem) -> dict[str, object]:
+def _row_object(row: RankedSystem, advice: Advice) -> dict[str, object]:
     return {
         "name": row.name,
         "is_ddp": row.is_dense,
         "mathematics": row.mathematics,
         "strategy": to_dict(row.strategy),
+        "batches": row.batches._asdict(),
+        "samples_per_s": advice.samples_per_s(row),
+        "mfu": advice.mfu(row),
+        "days": advice.days(row),
+        "cost": advice.cost(row),
+        "calls": list(calls(row.strategy)),
         "iteration_s": row.iteration_s,
         "speedup": row.speedup.value,
         "speedup_interval": row.speedup.interval,

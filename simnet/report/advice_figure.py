@@ -31,7 +31,7 @@ def advice_figure(advice: Advice) -> Figure:
     figure = new(current().page_in, 4.6)
     draw_advice(figure.subplots(), advice)
     if current().has_titles:
-        where, _ = heading(advice)
+        where, *_ = heading(advice)
         title = f"{where}; system and {_baseline(advice)} tuned at each bandwidth"
         figure.suptitle(textwrap.fill(title, int(TITLE_CHARACTERS * current().page_in / PAGE_IN)), x=0.01, ha="left")
     figure.legend(loc="outside lower center", ncols=2)

@@ -70,7 +70,7 @@ def _kernel_panel(axes: "Axes", rows: Sequence[KernelEstimate]) -> None:
         TARGET, color=looks.current().ink, linewidth=looks.thin(), linestyle="--", label=f"{TARGET:g}: asked for"
     )
     axes.axhline(1.0, color=looks.current().ink, linewidth=looks.thin(), label="1: its bytes at the speed of copies")
-    styles = [(colour, marker, dash) for dash in ("-", ":") for colour, marker in zip(COLOURS, MARKERS, strict=True)]
+    styles = [(colour, marker, dash) for dash in ("-", ":") for colour, marker in zip(COLOURS, MARKERS, strict=False)]
     if is_crowded:
         styles = styles[:MAX_NAMED]
     for name, style in zip_longest(names, styles[: len(names)]):

@@ -5,13 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simnet.report.figure import BLUE, COLOURS, VERMILION
+from simnet.report.figure import BLUE, SERIES_COLOURS, VERMILION
 from simnet.report.table import Table
 from simnet.report.text import clipped, printable
 
 Trace = dict[str, Any]
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-SYMBOLS = ("circle", "square", "diamond", "triangle-down", "triangle-up", "cross")
+SYMBOLS = (
+    "circle", "square", "diamond", "triangle-down", "triangle-up", "cross", "x", "star", "pentagon", "hexagon",
+    "triangle-left", "triangle-right",
+)  # fmt: skip
 """Of lines, besides colours: also who sees no colours tells them from each other."""
 HATCHES = ("", "/", "\\", "x", "-", "+")
 BAND_OPACITY = "22"
@@ -86,11 +89,16 @@ def axis(title: str, *, log: bool = False, ticks: Sequence[float] = (), texts: S
     return found
 
 
+def series_style(index: int) -> tuple[str, str]:
+    """Return the colour and the symbol of a series; of the first twelve no two share either."""
+    return SERIES_COLOURS[index % len(SERIES_COLOURS)], SYMBOLS[index % len(SYMBOLS)]
+
+
 def line(index: int, label: str, x: Sequence[Any], y: Sequence[float], hover: str) -> Trace:
     """Return a line with markers; index chooses colour, dash and symbol."""
-    colour = COLOURS[index % len(COLOURS)]
-    style = {"color": colour, "dash": DASHES[index // len(COLOURS) % len(DASHES)], "width": 2}
-    marker = {"symbol": SYMBOLS[index % len(SYMBOLS)], "size": 8, "color": colour}
+    colour, symbol = series_style(index)
+    style = {"color": colour, "dash": DASHES[index // len(SERIES_COLOURS) % len(DASHES)], "width": 2}
+    marker = {"symbol": symbol, "size": 8, "color": colour}
     return {
         "type": "scatter", "mode": "lines+markers", "name": name(label), "x": list(x), "y": list(y), "line": style,
         "marker": marker, "legendgroup": str(index), "hovertemplate": f"{hover}<extra>{name(label)}</extra>",
@@ -99,7 +107,7 @@ def line(index: int, label: str, x: Sequence[Any], y: Sequence[float], hover: st
 
 def band(index: int, x: Sequence[Any], low: Sequence[float], high: Sequence[float]) -> Trace:
     """Return the interval around a line."""
-    colour = COLOURS[index % len(COLOURS)]
+    colour, _ = series_style(index)
     return {
         "type": "scatter", "mode": "lines", "x": [*x, *reversed(x)], "y": [*high, *reversed(low)], "fill": "toself",
         "fillcolor": f"{colour}{BAND_OPACITY}", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False,

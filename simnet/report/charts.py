@@ -13,7 +13,7 @@ from simnet.report.figure import VERMILION
 from simnet.report.labels import titles
 from simnet.report.sweep_page import is_slower
 from simnet.report.table import Column, Table
-from simnet.report.text import bandwidth_text, nodes_text, speedup_text
+from simnet.report.text import bandwidth_text, nodes_text, rate_label, speedup_text
 
 Over = Literal["nodes", "bandwidth"]
 LEAST_COLOURED = 1.5
@@ -50,7 +50,7 @@ def speedups(points: Sequence[PointResult], over: Over, own: RunResult | None = 
         hover = f"{'%{x} nodes' if over == 'nodes' else '%{x} Gbit/s'}: {X_TEXT}"
         traces.append(line(index, other_text(other), values, [point.speedup or 0.0 for point in mine], hover))
     ticks = sorted({place(point) for point in points})
-    where = "nodes" if over == "nodes" else "NIC bandwidth [Gbit/s]"
+    where = "nodes" if over == "nodes" else rate_label(points)
     strategy, baseline = titles(list(points))
     best = max(points, key=lambda point: point.speedup or 0.0)
     return Chart(
@@ -170,7 +170,7 @@ def heat_map(points: Sequence[PointResult]) -> Chart:
         title="Where it is faster",
         sentence=f"Blue: {strategy} is faster than {baseline}; orange: slower, at {slower} of {len(known)} points.",
         traces=(trace, *([_written(trace)] if len(nodes) <= MOST_WRITTEN else [])),
-        layout=layout(axis("nodes") | {"type": "category"}, axis("NIC bandwidth [Gbit/s]") | {"type": "category"}),
+        layout=layout(axis("nodes") | {"type": "category"}, axis(rate_label(points)) | {"type": "category"}),
         table=_heat_table(rates, nodes, cells),
     )
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from simnet.analysis.advice import Advice
 from simnet.calibration.comparison import Comparison, by_series, mean_error, worst_error
 from simnet.report.advice import CHANGES, advice_table, verdict_text
-from simnet.report.chart import SYMBOLS, Chart, Trace, axis, fill, layout, name, tick_values, time_unit
+from simnet.report.chart import Chart, Trace, axis, fill, layout, name, series_style, tick_values, time_unit
 from simnet.report.figure import COLOURS
 from simnet.report.table import Column, Table
 from simnet.report.validation import percent
@@ -51,11 +51,11 @@ def predicted_over_measured(comparisons: Sequence[Comparison]) -> Chart:
     traces: list[Trace] = []
     for index, (label, mine) in enumerate(by_series(comparisons).items()):
         ends = [one.interval or (one.predicted, one.predicted) for one in mine]
-        colour = COLOURS[index % len(COLOURS)]
+        colour, symbol = series_style(index)
         traces.append({
             "type": "scatter", "mode": "markers", "name": name(label), "x": [one.measured for one in mine],
             "y": [one.predicted for one in mine], "text": [name(one.label) for one in mine],
-            "marker": {"color": colour, "symbol": f"{SYMBOLS[index % len(SYMBOLS)]}-open", "size": 9},
+            "marker": {"color": colour, "symbol": f"{symbol}-open", "size": 9},
             "error_y": {
                 "type": "data", "symmetric": False, "color": colour,
                 "array": [high - one.predicted for one, (_, high) in zip(mine, ends, strict=True)],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from simnet.calibration.comparison import Comparison, by_series
 from simnet.report import figure as looks
-from simnet.report.figure import COLOURS, MARKERS
+from simnet.report.figure import MARKERS, SERIES_COLOURS
 from simnet.validation.outcome import SCALE, FigureLine, Outcome, Unit
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ LARGE_IN = (4.6, 5.2)
 TITLE_CHARACTERS = 48
 LEGEND_CHARACTERS = 40
 """Of two columns; "binsgdm hierarchical, shaped, overlap" has 37."""
-STYLES = tuple(zip((*COLOURS, "black"), (*MARKERS, "X"), strict=True))
-MORE_STYLES = (*STYLES, *zip(COLOURS, (*MARKERS[2:], *MARKERS[:2]), strict=True))
+STYLES = tuple(zip(SERIES_COLOURS, MARKERS, strict=True))
+MORE_STYLES = (*STYLES, *zip(SERIES_COLOURS, (*MARKERS[2:], *MARKERS[:2]), strict=True))
 """For more series than colours: no two are alike."""
 
 

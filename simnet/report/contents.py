@@ -9,23 +9,26 @@ from simnet.analysis import convergence, crossover, lost_time, sweeps
 from simnet.analysis.advice import Advice
 from simnet.analysis.advise import advise, check_rankable
 from simnet.analysis.crossover import speedup_of
+from simnet.analysis.references import with_references
 from simnet.analysis.tune import chosen
 from simnet.calibration.comparison import Comparison, coverage, mean_error, worst_error
 from simnet.core.errors import SimnetError
-from simnet.core.units import Bandwidth, format_seconds
+from simnet.core.units import Bandwidth, format_bytes, format_seconds
 from simnet.engine.intervals import with_default_draws
+from simnet.engine.memory_fit import size_text
 from simnet.engine.result import PointResult, RunResult, SweepResult
 from simnet.engine.scenario import Scenario, experiment_of
 from simnet.engine.simulation import simulate, with_influences
 from simnet.report import assumptions, charts, comparison_charts, step_charts
-from simnet.report.advice_sentences import choices, sentences
+from simnet.report.advice import answer, answer_table
 from simnet.report.chart import Chart
 from simnet.report.crossover import crossover_sentences
 from simnet.report.labels import label as label_of
 from simnet.report.labels import panels, titles, workload_name
+from simnet.report.result_page import reference_sentence
 from simnet.report.sweep_page import headlines, is_slower
 from simnet.report.table import Table
-from simnet.report.text import bandwidth_text, nodes_text, printable, speedup_text
+from simnet.report.text import capitalized, nics_text, nodes_text, printable, speedup_text
 from simnet.report.validation import percent
 
 BANDWIDTH = "cluster.inter_node.bandwidth"
@@ -48,7 +51,6 @@ class Section:
         key: its place, such as "speedup".
         title: its heading.
         paragraphs: sentences before the figures.
-        more: further sentences, which a reader opens.
         charts: its figures.
         tables: further tables, each with a caption.
     """
@@ -56,7 +58,6 @@ class Section:
     key: str
     title: str
     paragraphs: tuple[str, ...] = ()
-    more: tuple[str, ...] = ()
     charts: tuple[Chart, ...] = ()
     tables: tuple[tuple[str, Table], ...] = ()
 
@@ -70,7 +71,8 @@ class Contents:
         question: what was asked; "" if nobody has written it down.
         verdict: the answer in one sentence, with its interval.
         judgement: the verdict in a word or two, such as "pays"; "" if there is none.
-        against_best: the same against the best that could be used instead, or the worst point; "" if not known.
+        advised: what to use here, as `simnet advise` answers; "" if nobody asked.
+        against_references: the same over both references, or the worst point; "" if not known.
         sections: in order.
         notes: what a reader must know to trust the numbers.
     """
@@ -79,7 +81,8 @@ class Contents:
     question: str
     verdict: str
     judgement: str
-    against_best: str = ""
+    against_references: str = ""
+    advised: str = ""
     sections: tuple[Section, ...]
     notes: tuple[str, ...] = ()
 
@@ -128,19 +131,33 @@ def of_scenario(  # noqa: PLR0913 - what a report may hold
         _assumed_section(result),
     ]
     return Contents(
-        title=f"{workload_name(result)} on {nodes_text(result.num_nodes)} at {bandwidth_text(result.nic_gbit_per_s)}",
+        title=f"{workload_name(result)} on {nodes_text(result.num_nodes)} at {nics_text(result)}",
         question=scenario.question,
-        verdict=capitalized(verdict_sentence(result)),
-        judgement=speedup_of(result, simulate).verdict,
-        against_best=_against_best(titles([result])[0], advice),
+        verdict=capitalized(_too_large(result) or verdict_sentence(result)),
+        judgement="does not fit" if _too_large(result) else speedup_of(result, simulate).verdict,
+        advised=f"What to use: {answer(advice)['Answer']}" if advice is not None else "",
+        against_references=capitalized(reference_sentence(result)),
         sections=tuple(sections),
         notes=tuple(dict.fromkeys(printable(note) for note in result.notes)),
     )
 
 
+def _too_large(result: RunResult) -> str:
+    """Return which side of a run needs more memory than the GPU has, in one sentence; "" where both fit."""
+    assert result.baseline is not None
+    sides = zip(titles([result]), (result.result, result.baseline), strict=True)
+    found = [
+        f"{title} takes {size_text(one.memory)} of {format_bytes(one.memory.gpu_bytes)}"
+        for title, one in sides
+        if one.memory is not None and one.memory.gpu_bytes is not None and one.memory.fits is False
+    ]
+    return f"does not fit {result.scenario.cluster.gpu}: {' and '.join(found)}." if found else ""
+
+
 def _own_point(scenario: Scenario, known: RunResult | None, tick: Tick) -> RunResult:
     """Return the scenario's result, with what its faults cost."""
     result = known or with_influences(simulate(with_default_draws(scenario)))
+    result = result if result.references else with_references(result)
     tick(1)
     if not scenario.cluster.all_faults:
         return result
@@ -169,7 +186,7 @@ def of_sweep(sweep: SweepResult, measured: Sequence[Comparison] = ()) -> Content
         question=f"Sweep {sweep.name}, {len(sweep.points)} points." if sweep.question else "",
         verdict=f"At best, {_where(best, many=len(by_panel) > 1)}: {verdict_sentence(best)}",
         judgement="",
-        against_best=_worst_sentence(points, many=len(by_panel) > 1),
+        against_references=_worst_sentence(points, many=len(by_panel) > 1),
         sections=(
             Section(key="points", title="Over all points", paragraphs=tuple(headlines(sweep))),
             *sections,
@@ -190,7 +207,7 @@ def of_sweep(sweep: SweepResult, measured: Sequence[Comparison] = ()) -> Content
 def _where(point: PointResult, *, many: bool) -> str:
     """Return where a point of a sweep is, of which workload where there are many."""
     workload = f"of {workload_name(point)} " if many else ""
-    return f"{workload}on {nodes_text(point.num_nodes)} at {bandwidth_text(point.nic_gbit_per_s)}"
+    return f"{workload}on {nodes_text(point.num_nodes)} at {nics_text(point)}"
 
 
 def _worst_sentence(points: Sequence[PointResult], *, many: bool) -> str:
@@ -210,11 +227,6 @@ def _left_out(count: int) -> list[Section]:
     if count <= 0:
         return []
     return [Section(key="more", title=f"{count} more panels", paragraphs=("They are in the files of the sweep.",))]
-
-
-def capitalized(sentence: str) -> str:
-    """Return a sentence with a capital at its start."""
-    return sentence[:1].upper() + sentence[1:]
 
 
 def verdict_sentence(result: RunResult) -> str:
@@ -244,21 +256,6 @@ def _advice(scenario: Scenario, systems: Iterable[str], tick: Tick, jobs: int) -
         are_of_user=False,
         jobs=jobs,
         progress=tick,
-    )
-
-
-def _against_best(strategy: str, advice: Advice | None) -> str:
-    """Return how a strategy at its best compares with the best dense baseline, in one sentence."""
-    if advice is None:
-        return ""
-    mine = [row for row in advice.others if row.name == strategy]
-    if not mine:
-        return ""
-    ends = mine[0].speedup.interval
-    between = f" (90 % interval {' to '.join(map(speedup_text, ends))})" if ends else ""
-    return (
-        f"With both sides tuned to this cluster, {mine[0].label} against {advice.baseline_system.label}: "
-        f"{speedup_text(mine[0].speedup.value)}{between}."
     )
 
 
@@ -334,7 +331,9 @@ def _crossover_section(result: RunResult, tick: Tick) -> Iterator[Section]:
         tick(crossover.NUM_STEPS - sum(done))
         return
     strategy, baseline = titles([result])
-    found = structs.replace(found, key="NIC bandwidth", strategy=strategy, baseline=baseline)
+    has_one = result.scenario.cluster.nics_per_node == 1
+    key = "NIC bandwidth" if has_one else "each NIC's bandwidth"
+    found = structs.replace(found, key=key, strategy=strategy, baseline=baseline)
     said = tuple(crossover_sentences(found))
     chart = charts.crossover(found, said[0])
     yield Section(key="crossover", title="At which bandwidth it pays", paragraphs=said[1:], charts=(chart,))
@@ -355,9 +354,9 @@ def _advice_section(advice: Advice) -> Section:
     return Section(
         key="alternatives",
         title="What else could be used",
-        paragraphs=tuple(choices(advice)),
-        more=tuple(sentences(advice)),
+        paragraphs=tuple(f"{label}: {text}" for label, text in answer(advice).items()),
         charts=(comparison_charts.ranking(advice),),
+        tables=(("The best of each permitted change, and both references", answer_table(advice)),),
     )
 
 

@@ -5,12 +5,15 @@ from simnet.core.units import format_seconds
 from simnet.report.notes import notes_lines
 from simnet.report.page import Page
 from simnet.report.table import Column, Table
+from simnet.report.text import key_text, speedup_text
 
 
 def crossover_page(found: Crossover) -> Page:
-    """Return what `simnet crossover` prints."""
+    """Return what `simnet sweep --break-even` prints."""
     notes = notes_lines([trial.notes for trial in found.trials])
-    return Page([*crossover_sentences(found), "", _table(found), *([""] if notes else []), *notes])
+    known = next((one.references for one in found.trials if one.references), None)
+    over = [f"over flat: over {known.flat}; over tuned: over DDP at its best at each value"] if known else []
+    return Page([*crossover_sentences(found), "", _table(found), *over, *([""] if notes else []), *notes])
 
 
 def crossover_sentences(found: Crossover) -> list[str]:
@@ -65,14 +68,18 @@ def _names(found: Crossover) -> tuple[str, str]:
 
 def _table(found: Crossover) -> Table:
     """Return the values tried first."""
-    titles = (found.key, *_names(found), "speedup", "90 % interval", "verdict")
+    known = next((one.references for one in found.trials if one.references), None)
+    over = ["over flat", "over tuned"] if known else []
+    titles = (key_text(found.key), *_names(found), "speedup (90 %)", *over, "verdict")
     return Table([Column(title, "right") for title in titles], map(_cells, found.trials))
 
 
 def _cells(trial: Trial) -> tuple[str, ...]:
     times = format_seconds(trial.iteration_s), format_seconds(trial.baseline_iteration_s)
-    between = "{:.2f}x to {:.2f}x".format(*trial.speedup.interval) if trial.speedup.interval else "-"
-    return trial.text, *times, f"{trial.speedup.value:.3f}x", between, trial.speedup.verdict
+    ends = " ({:.2f} to {:.2f})".format(*trial.speedup.interval) if trial.speedup.interval else ""
+    found = trial.references
+    over = [speedup_text(one / trial.iteration_s) for one in (found.flat_s, found.tuned_s)] if found else []
+    return trial.text, *times, speedup_text(trial.speedup.value) + ends, *over, trial.speedup.verdict
 
 
 def crossover_object(found: Crossover) -> dict[str, object]:
@@ -103,5 +110,7 @@ def _trial_object(trial: Trial) -> dict[str, object]:
         "baseline_iteration_s": trial.baseline_iteration_s,
         "speedup": trial.speedup.value,
         "speedup_interval": trial.speedup.interval,
+        "flat_iteration_s": trial.references and trial.references.flat_s,
+        "tuned_iteration_s": trial.references and trial.references.tuned_s,
         "verdict": trial.speedup.verdict,
     }

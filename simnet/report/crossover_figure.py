@@ -9,13 +9,14 @@ from simnet.report.labels import ROLES
 from simnet.report.text import key_text
 from simnet.strategies import STRATEGIES
 
-GBIT = 1e9 / 8
+UNITS = {"bandwidth": (1e9 / 8, " [Gbit/s]"), "latency": (1e-6, " [us]")}
+"""Of quantities by how their keys end, each with its size in the unit that the simulator counts in."""
 
 
 def draw_crossover(axes: Axes, found: Crossover) -> None:
     """Draw the speedup over the key, with its interval and the values at which both take the same time."""
     own, crossed = current().colours[:2]
-    scale, unit = (GBIT, " [Gbit/s]") if found.key.endswith("bandwidth") else (1.0, "")
+    scale, unit = next((look for end, look in UNITS.items() if found.key.endswith(end)), (1.0, ""))
     values = [trial.value / scale for trial in found.trials]
     ends = [trial.speedup.interval for trial in found.trials if trial.speedup.interval]
     if len(ends) == len(values):

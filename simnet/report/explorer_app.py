@@ -1,11 +1,16 @@
 """The explorer's page in Dash: knobs, three figures, a verdict, and what to take away."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
 
 from simnet.core import templates
 from simnet.core.errors import SimnetError
+from simnet.core.schema import decode
 from simnet.report.explorer_knobs import Knobs, places_of
-from simnet.report.explorer_live import view
+from simnet.report.explorer_live import interval_text, view
 from simnet.report.text import printable
 
 DEBOUNCE_MS = 60
@@ -17,6 +22,7 @@ HEIGHTS = (320, 320, 240)
 """Of the figures [pixels]."""
 CONFIG = {"displaylogo": False, "responsive": True}
 MOST_MARKS = 7
+CALLBACKS = "/_dash-update-component"
 
 
 def make_app(knobs: Knobs) -> Any:
@@ -36,7 +42,57 @@ def make_app(knobs: Knobs) -> Any:
     )
     app.layout = _layout(knobs, dash.html, dash.dcc)
     _add_callbacks(app, knobs, dash)
+    _check_requests(app)
     return app
+
+
+class _Value(Struct):
+    id: str
+    property: str
+    value: Any = None
+
+
+class _Request(Struct):
+    """What a page sends to have a callback called."""
+
+    output: str
+    outputs: list[_Value] | _Value
+    inputs: list[_Value]
+    changed: list[Annotated[str, Meta(pattern=r"\.")]] = msgspec.field(name="changedPropIds", default_factory=list)
+    state: list[_Value] = []
+
+
+def _check_requests(app: Any) -> None:
+    """Refuse requests that no page of ours sends, before Dash takes them for its own."""
+    views = app.server.view_functions
+    dispatch = views[CALLBACKS]
+
+    def checked_dispatch() -> Any:
+        from flask import request
+
+        check_request(request.get_data(), app.callback_map)
+        return dispatch()
+
+    views[CALLBACKS] = checked_dispatch
+
+
+def check_request(body: bytes, callbacks: Mapping[str, Any]) -> None:
+    """Check that a request calls a callback with its inputs.
+
+    Raises:
+        SimnetError: it does not.
+    """
+    try:
+        given = decode(_Request, body, "request")
+    except SimnetError as error:
+        raise SimnetError(f"{error}; reload the page") from error
+    known = callbacks.get(given.output, {})
+    wanted = [tuple(name.rpartition(".")[::2]) for name in given.output.strip(".").split("...")]
+    outputs = given.outputs if isinstance(given.outputs, list) else [given.outputs]
+    sent = [[(one.id, one.property) for one in values] for values in (outputs, given.inputs, given.state)]
+    takes = [[(one["id"], one["property"]) for one in known.get(key, ())] for key in ("inputs", "state")]
+    if "callback" not in known or sent != [wanted, *takes]:
+        raise SimnetError("request: calls nothing of this page, or not with its values: reload the page")
 
 
 def _layout(knobs: Knobs, html: Any, dcc: Any) -> Any:
@@ -63,6 +119,7 @@ def _layout(knobs: Knobs, html: Any, dcc: Any) -> Any:
     ]
     answer = [
         html.P(id="verdict", className="verdict", role="status"),
+        html.P(id="interval", role="status"),
         html.Div(figures, className="figures"),
         html.Div(id="notes", className="notes"),
         _to_take("command", "Copy as command", html, dcc),
@@ -115,6 +172,14 @@ def _add_callbacks(app: Any, knobs: Knobs, dash: Any) -> None:
         notes = [dash.html.P(note) for note in found.notes]
         texts = [f"{value:g}" for value in (places.nodes, places.gbit_per_s, places.batch, places.codec)]
         return found.verdict, str(found.is_error).lower(), figures, notes, found.command, found.toml, *texts
+
+    # After the verdict, which would wait for it: draws take as long as all the rest, and of a large model longer.
+    @app.callback(  # type: ignore[untyped-decorator]
+        Output("interval", "children"), Input("verdict", "children"), State("asked", "data"),
+        prevent_initial_call=True, running=[(Output("interval", "hidden"), True, False)],
+    )  # fmt: skip
+    def show_interval(_verdict: str, data: list[Any]) -> str:
+        return interval_text(knobs, places_of(data, knobs))
 
     @app.callback(  # type: ignore[untyped-decorator]
         Output("report", "data"), Output("saved", "children"), Input("save", "n_clicks"), State("asked", "data"),

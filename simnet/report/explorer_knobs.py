@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from simnet.analysis.tune import systems
-from simnet.core.errors import SimnetError
+from simnet.core.errors import SimnetError, shown
 from simnet.core.units import Bandwidth
 from simnet.engine.scenario import Scenario, to_dict
 from simnet.strategies import AnyStrategy, DenseAllReduce
@@ -213,17 +213,19 @@ def places_of(given: Sequence[Any], knobs: Knobs) -> Places:
     """Return the places that a page sends: indices of the four sliders, and two titles.
 
     Raises:
-        SimnetError: an index is out of range, or a value of another type.
+        SimnetError: they are not six, an index is out of range, or a value of another type.
     """
+    if not isinstance(given, list | tuple) or len(given) != 6 or not all(isinstance(one, str) for one in given[4:]):
+        raise SimnetError(f"knobs: {shown(given)}: must be places of four sliders and two titles; reload the page")
     values = []
     for name, index, choices in zip(
         ("nodes", "bandwidth", "batch", "codec"),
         given,
         (knobs.nodes, knobs.rates, knobs.batches, knobs.codecs),
-        strict=False,
+        strict=False,  # two titles follow
     ):
         if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(choices):
-            raise SimnetError(f"{name}: {index!r}: must be a place of the slider, 0 to {len(choices) - 1}")
+            raise SimnetError(f"{name}: {shown(index)}: must be a place of the slider, 0 to {len(choices) - 1}")
         values.append(choices[index])
     strategy, baseline = given[4:]
-    return Places(int(values[0]), float(values[1]), int(values[2]), float(values[3]), str(strategy), str(baseline))
+    return Places(int(values[0]), float(values[1]), int(values[2]), float(values[3]), strategy, baseline)

@@ -8,16 +8,19 @@ from typing import Any
 from msgspec.structs import replace
 
 from simnet.analysis import whatif
+from simnet.analysis.references import with_references
 from simnet.core.errors import SimnetError
+from simnet.engine.intervals import with_default_draws
 from simnet.engine.result import RunResult
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StepLanes
 from simnet.report.chart import axis, layout, line, tick_values
-from simnet.report.contents import capitalized, verdict_sentence
+from simnet.report.contents import verdict_sentence
 from simnet.report.explorer_knobs import Knobs, Places, toml_of
+from simnet.report.result_page import reference_sentence
 from simnet.report.step_charts import breakdown
-from simnet.report.text import printable
+from simnet.report.text import capitalized, printable, speedup_text
 
 MOST_NODES = 256
 """Up to which the curve over nodes goes."""
@@ -62,6 +65,20 @@ def view(knobs: Knobs, places: Places) -> LiveAnswer:
         command=knobs.command_at(places),
         toml=toml_of(scenario),
     )
+
+
+def interval_text(knobs: Knobs, places: Places) -> str:
+    """Return the 90 % interval of the speedup, and both references, in sentences; it takes longer than a view."""
+    try:
+        result = simulate(with_default_draws(knobs.scenario_at(places)))
+    except SimnetError:
+        return ""
+    ends = result.intervals.get("speedup")
+    between = (
+        f"90 % interval of {speedup_text(result.speedup)}: {' to '.join(map(speedup_text, ends))}. " if ends else ""
+    )
+    said = reference_sentence(with_references(result))
+    return f"{between}{capitalized(said)}." if said else between.strip()
 
 
 def _figures(knobs: Knobs, places: Places, result: RunResult) -> tuple[dict[str, Any], ...]:

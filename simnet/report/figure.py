@@ -26,12 +26,17 @@ Format = Literal["png", "pdf", "svg"]
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, YELLOW = "#E69F00", "#56B4E9", "#F0E442"
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
-ON_DARK = (SKY, ORANGE, "#2FC79A", "#E59BC5", YELLOW, "#FF8A3D")
+SERIES_COLOURS = (*COLOURS, "#332288", "#882255", "#999933", "#661100", "#666666", "#44AA99")
+"""Of as many series as have a marker each: those above, and of Tol's muted colours what is unlike them."""
+ON_DARK = (
+    SKY, ORANGE, "#2FC79A", "#E59BC5", YELLOW, "#FF8A3D", "#9D92F0", "#E0709F", "#C9C95A", "#C77B66", "#AAAAAA",
+    "#8FE0D0",
+)  # fmt: skip
 """The same hues, light enough for a dark ground."""
 TEXT_PT = 8
 # Of a page's two columns, as IEEE prints them.
 COLUMN_IN, PAGE_IN = 3.5, 7.16
-MARKERS = "osD^vP"
+MARKERS = "osD^vPX<>*ph"
 # Parts of a step in the order of time, each with what tables and figures call it and its colour.
 STEP_PARTS = {
     "forward_s": ("forward", SKY),
@@ -83,7 +88,7 @@ class FigureStyle(Struct, frozen=True, kw_only=True):
     paying: str = "#E5F3EC"
     edge_pt: float = 0.0
     exposed_hatch: str = ""
-    colours: tuple[str, ...] = COLOURS
+    colours: tuple[str, ...] = SERIES_COLOURS
     shades: tuple[float, float] = (0.0, 0.85)
 
     def settings(self) -> dict[Any, Any]:
@@ -196,7 +201,7 @@ def part_patch(key: str) -> dict[str, Any]:
 def shown(colour: str) -> str:
     """Return what a colour of the palette, or black, is in the present style."""
     style = current()
-    return dict(zip((*COLOURS, "black"), (*style.colours, style.ink), strict=True)).get(colour, colour)
+    return dict(zip((*SERIES_COLOURS, "black"), (*style.colours, style.ink), strict=True)).get(colour, colour)
 
 
 @contextmanager

@@ -13,12 +13,23 @@ from numpy.typing import NDArray
 
 from simnet.core.errors import SimnetError
 from simnet.engine.result import PointResult, RunResult, StrategyResult, SweepResult, point_result
-from simnet.report.figure import SKY, STEP_PARTS, VERMILION, current, part_patch, plain_numbers, thin
-from simnet.report.labels import PART_KEYS, ROLES, WORKLOAD_KEYS, grouped, label, main_key, numbers, titles, value_label
+from simnet.report.figure import MARKERS, SKY, STEP_PARTS, VERMILION, current, part_patch, plain_numbers, thin
+from simnet.report.labels import (
+    BANDWIDTH_KEYS,
+    NODES_KEYS,
+    PART_KEYS,
+    ROLES,
+    WORKLOAD_KEYS,
+    grouped,
+    label,
+    main_key,
+    numbers,
+    titles,
+    value_label,
+)
 from simnet.report.text import bandwidth_text, clipped, gpus_text, key_text, nodes_text, speedup_text
 
 STRATEGY_COLOUR, BASELINE_COLOUR = SKY, VERMILION
-MARKERS = "osD^vP*X<>"
 DASHES = ("-", "--", "-.", ":")
 SAME_TIME = "1.0: same time"
 # Smallest range of an axis of speedups, so that a few percent do not look like much.
@@ -142,7 +153,10 @@ def draw_speedups(axes: Axes, sweep: SweepResult) -> None:
         raise SimnetError("plot: no speedups to draw: give a baseline, and two values of some key")
     key = main_key(sweep)
     others = [one for one in sweep.varied if one != key]
-    if numbers(points, key) is None:
+    if {*sweep.varied} <= {*NODES_KEYS, *BANDWIDTH_KEYS}:
+        (speedup_over_nodes if key in NODES_KEYS else speedup_over_bandwidth)(axes, points)
+        axes.legend()
+    elif numbers(points, key) is None:
         speedup_of_each(axes, points, keys=sweep.varied)
     else:
         speedup_over(axes, points, key=key, others=others)

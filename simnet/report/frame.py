@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simnet.analysis import results_file
+from simnet.core.arguments import File, checked
 from simnet.core.errors import SimnetError
 from simnet.report.rows import is_interval, row
 
@@ -26,7 +27,8 @@ def frame_of(rows: Iterable[Mapping[str, object]]) -> "pandas.DataFrame":
     return pandas.DataFrame(list(rows))
 
 
-def read_frame(results: Path | str) -> "pandas.DataFrame":
+@checked
+def read_frame(results: File) -> "pandas.DataFrame":
     """Return one row a point: the swept keys, then every metric with its unit in the column's name.
 
     Args:

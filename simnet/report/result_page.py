@@ -98,7 +98,7 @@ def _workload(run_result: RunResult) -> str:
     samples = f"{count_text(workload.batch_per_rank, 'sample')} per rank"
     return (
         f"{workload_title(scenario)}: {gradients}, {samples}{_accumulation(scenario)} (compute times "
-        f"{_compute_kind(scenario)}{_factor(workload.compute_factor)})"
+        f"{compute_kind(scenario)}{_factor(workload.compute_factor)})"
     )
 
 
@@ -114,7 +114,7 @@ def _factor(factor: float) -> str:
     return "" if factor == 1 else f" x {factor:g}"
 
 
-def _compute_kind(scenario: Scenario) -> str:
+def compute_kind(scenario: Scenario) -> str:
     """Say where the compute times come from: the kinds of the rows that fit, or the scenario's own text."""
     workload, gpu = scenario.workload, scenario.cluster.gpu
     if priced_work.work_to_price(workload, scenario.cluster) is not None:
@@ -224,6 +224,7 @@ def verdict(run_result: RunResult) -> Iterator[str]:
     """Yield intervals, speedups, and what they hang on, a sentence each."""
     yield from _uncertainty(run_result)
     yield from _speedups(run_result)
+    yield from filter(None, [reference_sentence(run_result)])
     yield from _influences(run_result)
 
 
@@ -232,6 +233,19 @@ def _uncertainty(run_result: RunResult) -> Iterator[str]:
     for key, name in zip(("iteration_s", "baseline_iteration_s"), names([run_result]), strict=False):
         if between := _between(run_result, key, format_seconds):
             yield f"iteration time of {name}{between}"
+
+
+def reference_sentence(run_result: RunResult) -> str:
+    """Return the speedup of the strategy as written over both references, with their times; "" without references."""
+    found = run_result.references
+    if found is None:
+        return ""
+    strategy, flat_s, tuned_s = names([run_result])[0], *map(format_seconds, (found.flat_s, found.tuned_s))
+    over_flat, over_tuned = map(speedup_text, (run_result.speedup_over_flat, run_result.speedup_over_tuned))
+    return (
+        f"as written, {strategy} is {over_flat} over {found.flat} ({flat_s} a step) and "
+        f"{over_tuned} over {found.tuned}, {tuned_s}"
+    )
 
 
 def _influences(run_result: RunResult) -> Iterator[str]:

@@ -42,7 +42,10 @@ INTERVALS = (
 )
 """What has an interval, where it was asked for."""
 _ENDS = ("low", "high")
-_TEXT = {"cluster", "workload", "calibration", "strategy", "baseline", "notes", "version", "algorithm", "fidelity"}
+_TEXT = {
+    "cluster", "workload", "calibration", "strategy", "baseline", "notes", "version", "algorithm", "fidelity",
+    "tuned_reference",
+}  # fmt: skip
 _WHOLE = {"num_nodes", "ranks_per_node", "grad_accumulation", "world_size", "num_buckets", "num_iterations"}
 
 
@@ -69,6 +72,11 @@ def row(result: RunResult, values: Mapping[str, object] | None = None) -> Row:
         "gradient_bytes": result.gradient_bytes,
         "speedup": result.speedup,
         "end_to_end_speedup": result.end_to_end_speedup,
+        "speedup_over_flat": result.speedup_over_flat,
+        "speedup_over_tuned": result.speedup_over_tuned,
+        "flat_iteration_s": result.references and result.references.flat_s,
+        "tuned_iteration_s": result.references and result.references.tuned_s,
+        "tuned_reference": result.references and result.references.tuned,
         **_metrics("", result.result),
         **_metrics("baseline_", result.baseline),
         **{f"{key}_{end}": ends[i] for key, ends in result.intervals.items() for i, end in enumerate(_ENDS)},
@@ -86,6 +94,7 @@ def kinds(swept: Mapping[str, Sequence[object]]) -> dict[str, Kind]:
     names = [
         *("cluster", "workload", "calibration", "num_nodes", "ranks_per_node", "grad_accumulation", "nic_gbit_per_s"),
         *("strategy", "baseline", "world_size", "gradient_bytes", "speedup", "end_to_end_speedup"),
+        *("speedup_over_flat", "speedup_over_tuned", "flat_iteration_s", "tuned_iteration_s", "tuned_reference"),
         *(name for prefix in ("", "baseline_") for name in _metrics(prefix, None)),
         *(f"{key}_{end}" for key in INTERVALS for end in _ENDS),
         *("notes", "version"),

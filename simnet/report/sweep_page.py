@@ -10,9 +10,11 @@ from simnet.engine.result import PointResult, RefusedPoint, StrategyResult, Swee
 from simnet.report.labels import BANDWIDTH_KEYS, NODES_KEYS, WORKLOAD_KEYS, names, panels, short_key, value_label
 from simnet.report.notes import notes_lines
 from simnet.report.page import Page
+from simnet.report.result_page import reference_sentence
 from simnet.report.table import Column, Table
 from simnet.report.text import (
     bandwidth_text,
+    capitalized,
     gpus_text,
     hanging,
     nodes_text,
@@ -220,6 +222,7 @@ def headlines(sweep: SweepResult) -> Iterator[str]:
             keys = [] if is_apart else _named_keys(sweep)
             best = max(compared, key=_speedup)
             yield f"{label or _swept_text(best, keys)}: largest speedup {speedup_text(best.speedup)}, {_place(best)}."
+            yield from (f"{capitalized(text)}." for text in filter(None, [reference_sentence(best)]))
             if len(compared) > 1:
                 yield f"{label or 'all points'}: {_slower(compared, keys)}."
 

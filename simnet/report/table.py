@@ -15,7 +15,10 @@ GAP, EDGES = 3, 2
 """Characters between two columns of a drawn table, and at its sides."""
 FOLDED = 16
 """Characters to which a longer cell may be folded."""
-VERDICT_STYLES = {"pays, but": "yellow", "pays": "green", "may pay": "yellow", "does not pay": "red"}
+VERDICT_STYLES = {
+    "pays": "green", "within uncertainty": "yellow", "kernels not timed": "yellow", "convergence unknown": "yellow",
+    "misses or": "red", "does not pay": "red",
+}  # fmt: skip
 """By how a verdict begins, the first that fits."""
 
 
@@ -95,6 +98,24 @@ class Table:
             cells = [one.padded(cell, most) for one, cell, most in zip(self.columns, row, longest, strict=True)]
             gaps = [self.indent, *(column.gap for column in self.columns[1:])]
             yield "".join(" " * gap + cell for gap, cell in zip(gaps, cells, strict=True)).rstrip()
+
+    def within(self, width: int) -> "Iterator[Table | str]":
+        """Yield tables of plain text no wider than this where columns allow it, each with the first column."""
+        cells = zip((column.head for column in self.columns), *self.rows, strict=True)
+        longest = [max(map(len, column)) for column in cells]
+        first, chosen, used = longest[0], [0], longest[0]
+        for number in range(1, len(longest)):
+            needed = self.columns[number].gap + longest[number]
+            if used + needed > width and len(chosen) > 1:
+                yield from (self._of(chosen), "")
+                chosen, used = [0], first
+            chosen.append(number)
+            used += needed
+        yield from (self._of(chosen), "")
+
+    def _of(self, chosen: list[int]) -> "Table":
+        rows = (tuple(row[number] for number in chosen) for row in self.rows)
+        return Table([self.columns[number] for number in chosen], rows)
 
     def markdown(self) -> str:
         """Return a table of GitHub's Markdown."""

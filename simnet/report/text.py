@@ -8,10 +8,24 @@ from simnet.cluster.hardware import INLINE
 from simnet.core.errors import SimnetError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from simnet.engine.result import RunResult
     from simnet.engine.scenario import Scenario
     from simnet.workload.workload import Workload
 
 WIDTH = 100
+KEY_WORDS = {
+    "cluster.num_nodes": "nodes",
+    "cluster.nics_per_node": "NICs of a node",
+    "cluster.ranks_per_node": "GPUs of a node",
+    "cluster.inter_node.bandwidth": "NIC bandwidth",
+    "cluster.inter_node.latency": "latency between nodes",
+    "cluster.intra_node.bandwidth": "bandwidth inside a node",
+    "cluster.intra_node.latency": "latency inside a node",
+    "run.grad_accumulation": "micro-batches of a step",
+}
+"""Keys in figures, whose last word says too little."""
 
 
 def part_title(name: str, otherwise: str) -> str:
@@ -55,6 +69,19 @@ def bandwidth_text(gbit_per_s: float) -> str:
     return f"{gbit_per_s:g} Gbit/s"
 
 
+def nics_text(result: "RunResult") -> str:
+    """Return the NICs of a node: "25 Gbit/s", or "2 x 200 Gbit/s" where it has several."""
+    count = result.scenario.cluster.nics_per_node
+    rate = bandwidth_text(float(f"{result.nic_gbit_per_s / count:.6g}"))
+    return rate if count == 1 else f"{count} x {rate}"
+
+
+def rate_label(points: "Iterable[RunResult]") -> str:
+    """Return what an axis of bandwidths of nodes is called, which several NICs may make up."""
+    has_one = all(point.scenario.cluster.nics_per_node == 1 for point in points)
+    return "NIC bandwidth [Gbit/s]" if has_one else "bandwidth of all NICs of a node [Gbit/s]"
+
+
 def printable(text: str) -> str:
     """Return text on one line without characters that steer a terminal: spaces and question marks in their place."""
     if text.isprintable():
@@ -81,8 +108,8 @@ def gpus_text(*counts: int) -> str:
 
 
 def key_text(key: str) -> str:
-    """Return a dotted key as the axis of a figure calls it: "batch per rank"."""
-    return printable(key.rpartition(".")[2].replace("_", " "))
+    """Return a dotted key as the axis of a figure calls it: "nodes", "batch per rank"."""
+    return KEY_WORDS.get(key) or printable(key.rpartition(".")[2].replace("_", " "))
 
 
 def hanging(label: str, text: str) -> list[str]:
@@ -115,3 +142,8 @@ def speedup_text(speedup: float | None) -> str:
         return "-"
     digits = 2 if speedup < 10 else 1 if speedup < 100 else 0
     return f"{speedup:.{digits}f}x"
+
+
+def capitalized(sentence: str) -> str:
+    """Return a sentence with a capital at its start."""
+    return sentence[:1].upper() + sentence[1:]

@@ -1,6 +1,6 @@
 """Traces of torch.profiler (Kineto's Chrome traces) of one rank: its events, launches, collectives, and steps.
 
-`simnet step import` and `simnet calibrate` both read them here. A collective is what carries a `Collective name`, by
+`simnet record --from` and `simnet calibrate` both read them here. A collective is what carries a `Collective name`, by
 itself or by the operator that launched it, whatever its kernel is called; else what the name of a known library says.
 With a GPU the phases stand on its own clock as `gpu_user_annotation`, or else follow from what the CPU was in when it
 launched a kernel. Times of collectives include waits for the slowest rank.

@@ -1,4 +1,4 @@
-"""Write the timeline of a result as a trace of torch's profiler (Kineto), which Perfetto, HTA and `simnet step` read.
+"""Write the timeline of a result as a trace of torch's profiler (Kineto), which Perfetto, HTA and `simnet record` read.
 
 A file is one rank, as Kineto's are: rank 0, which stands for all where ranks are alike, or the slowest one. The
 baseline has a file of its own. Iterations repeat the simulated one. What the host does is not simulated: launches stand

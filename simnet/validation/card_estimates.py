@@ -113,7 +113,7 @@ class StepEstimate(Comparison):
 
 @dataclass(frozen=True, kw_only=True)
 class CardResult:
-    """What `simnet card` writes, and what its page shows.
+    """What `simnet measure gpu --card` writes, and what its page shows.
 
     Attributes:
         folder: the measurements.

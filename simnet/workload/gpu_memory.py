@@ -13,6 +13,9 @@ STATE_COPIES: dict[Optimizer, int] = {"adam": 2, "sgd_momentum": 1}
 """What an optimizer keeps of each element, in the number format of the parameters, as torch's do."""
 UPDATE_COPIES: dict[Optimizer, int] = {"adam": 1, "sgd_momentum": 0}
 """What torch's optimizers over lists of tensors, the default on GPUs, hold of each element while they step."""
+RESERVE = 0.06
+"""Part of a GPU's memory that no step takes: CUDA's context, NCCL's buffers, fragments between allocations. MindSpeed's
+guide caps torch's allocator at 0.94, so that collectives keep theirs (set_per_process_memory_fraction)."""
 PIECES = 100
 """Into which a total without tensors is cut."""
 Moment = Literal["backward", "optimizer"]
@@ -102,10 +105,10 @@ class GpuMemory(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True)
 
     @property
     def fits(self) -> bool | None:
-        """Whether the GPU has as much; None where that is not known."""
+        """Whether the GPU has as much beside `RESERVE`; None where that is not known."""
         if self.gpu_bytes is None:
             return None
-        if self.total_bytes > self.gpu_bytes:
+        if self.total_bytes > (1 - RESERVE) * self.gpu_bytes:
             return False
         return None if self.unknown else True
 
@@ -136,7 +139,7 @@ def of_model(workload: Workload, cluster: Cluster, step: Step) -> ModelMemory:
         gradients=float(given.gradients),
         optimizer=float(given.optimizer),
         update=update * given.gradients,
-        activations=given.activations_per_sample * step.samples,
+        activations=given.kept_per_sample(workload.checkpointing) * step.samples,
         gradient_as_bucket_view=given.gradient_as_bucket_view,
     )
 

@@ -83,7 +83,7 @@ def _note(work: Work, gpu: GpuModel, batch: int, attained: roofline.Attained) ->
 def _gpu(precision: str, workload: Workload, cluster: Cluster) -> GpuModel:
     if not cluster.gpu:
         raise SimnetError(
-            f"cluster.gpu: '': {workload.label} has work, which is priced for a GPU; name one of: simnet list gpus"
+            f"cluster.gpu: '': {workload.label} has work, which is priced for a GPU; name one of: simnet show gpus"
         )
     try:
         gpu = gpu_models.find(cluster.gpu)

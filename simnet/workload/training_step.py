@@ -97,6 +97,8 @@ def resolve(workload: Workload, cluster: Cluster, calibration: Calibration) -> S
     width = BYTES_PER_ELEMENT[workload.dtype]
     total = _num_elements(workload, tensors)
     forward_s, backward_s, update_s, notes = _compute(workload, cluster, calibration, tensors, flops)
+    if workload.checkpointing and workload.memory and workload.memory.checkpointed:
+        backward_s += workload.checkpointing * workload.memory.checkpointed.recomputed * forward_s
     factor, spread = workload.compute_factor, calibration.compute_spread
     return Step(
         tensors=tensors,

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from simnet.cluster.hardware import FittedTo, NamedPart
 from simnet.cluster.network_costs import check_intervals
-from simnet.core.bounded_types import MAX_SPREAD, Count, Dtype, Intervals, Kind, Precision, Shape, Spread
+from simnet.core.bounded_types import MAX_SPREAD, Count, Dtype, Intervals, Kind, Precision, Shape, Share, Spread
 from simnet.core.units import Duration, Size
 
 Optimizer = Literal["adam", "sgd_momentum"]
@@ -119,6 +119,20 @@ class Work(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return replace(self, **{key: getattr(self, key) * factor for key in amounts})
 
 
+class Checkpointed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What activation checkpointing of all repeated blocks does: each keeps its inputs, and runs again in backward.
+
+    Attributes:
+        activations_per_sample: kept from forward for the backward of one sample.
+        recomputed: part of forward that runs again.
+        blocks: repeated blocks; the activations of one are there while it runs again.
+    """
+
+    activations_per_sample: Size
+    recomputed: Share
+    blocks: Count
+
+
 class StepMemory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Memory of a GPU that a training step takes where it holds the whole model.
 
@@ -129,6 +143,7 @@ class StepMemory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         activations_per_sample: kept from forward for the backward of one sample.
         gradient_as_bucket_view: whether DDP makes gradients views of its buckets, as its argument of this name says;
             else it holds them twice.
+        checkpointed: what activation checkpointing does, for `workload.checkpointing`.
     """
 
     parameters: Size
@@ -136,6 +151,19 @@ class StepMemory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     optimizer: Size
     activations_per_sample: Size
     gradient_as_bucket_view: bool = False
+    checkpointed: Checkpointed | None = None
+
+    def kept_per_sample(self, checkpointing: float) -> float:
+        """Return the most activations of one sample [B] where this part of the blocks, the first ones, is checkpointed.
+
+        Backward begins with the last blocks, whose activations were kept; of the others one at a time runs again.
+        """
+        found = self.checkpointed
+        if found is None or checkpointing == 0:
+            return float(self.activations_per_sample)
+        of_blocks = self.activations_per_sample - found.activations_per_sample
+        kept = self.activations_per_sample - checkpointing * of_blocks
+        return max(kept, self.activations_per_sample - of_blocks + of_blocks / found.blocks)
 
 
 class Workload(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -146,7 +174,7 @@ class Workload(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True)
     `compute`; where there is neither for the cluster's GPU, `work` is priced by a roofline.
 
     Attributes:
-        gradients: gradients of a model: the name of a shipped file (`simnet list gradients`) or the path of one.
+        gradients: gradients of a model: the name of a shipped file (`simnet show gradients`) or the path of one.
         tensors: gradients one by one, in backward order.
         gradient_bytes: bytes of all gradients together; at least 1 B.
         num_elements: elements of all gradients together.
@@ -162,6 +190,8 @@ class Workload(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True)
         precision: number format of the step to take from `compute`; empty takes that of the GPU's first row. Of `work`
             it replaces the own one: bytes are then four a value in fp32 and tf32, two in others.
         batch_per_rank: samples of one micro-batch on one rank.
+        checkpointing: part of the model's repeated blocks whose activations are computed again in backward, 0 to 1;
+            needs `memory.checkpointed`.
         intervals: 90 % intervals of fitted values by key, as factors on the value; the key "compute" stands for forward
             and backward together, or for all compute rows and `work`, whose own intervals it replaces; "compute_factor"
             tells how sure that factor is.
@@ -182,10 +212,15 @@ class Workload(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True)
     memory: StepMemory | None = None
     precision: str = ""
     batch_per_rank: Count = 1
+    checkpointing: Share = 0.0
     intervals: Intervals = field(default_factory=dict)
     fitted_to: tuple[FittedTo, ...] = ()
 
     def __post_init__(self) -> None:
         check_intervals(self.intervals)
+        if self.checkpointing and (self.memory is None or self.memory.checkpointed is None):
+            raise ValueError(
+                f"checkpointing: {self.checkpointing:g}: needs memory.checkpointed; count the model with simnet model"
+            )
         if self.gradient_bytes is not None and self.gradient_bytes < 1:
             raise ValueError(f"gradient: {self.gradient_bytes.text()!r}: must be at least 1 B")

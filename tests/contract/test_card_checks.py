@@ -1,4 +1,4 @@
-"""What the tests of a card leave is what `simnet card` reads."""
+"""What the tests of a card leave is what `simnet measure gpu --card` reads."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What `simnet measure gpu` writes is what `simnet card` reads."""
+"""What `simnet measure gpu` writes is what `simnet measure gpu --card` reads."""
 
 from tests.helpers.needs import needs
 

@@ -12,9 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from binsgdm.compressors.registry import SYSTEMS
 from simnet.strategies import STRATEGIES
 from simnet.strategies.one_bit_adam import CHECKSUM_BYTES
-from simnet.strategies.program import Communicate
 from tests.helpers import contract_steps as steps
-from tests.helpers.contract_steps import CAP_BYTES, CAP_MB, Layout
+from tests.helpers.contract_steps import CAP_BYTES, CAP_MB
 from tests.helpers.step_forms import StepForm
 
 LAYOUTS = [(2, 1), (2, 2), (3, 2), pytest.param((4, 8), marks=pytest.mark.slow)]
@@ -56,24 +55,12 @@ TOPOLOGIES = [
 ]
 
 
-def is_hop_of_marsit(options: dict[str, object], layout: Layout):
-    """Tell rings in which ranks merge what arrives; a hierarchical topology swaps and gathers inside the node."""
-
-    def is_hop(one: Communicate) -> bool:
-        group = one.schedule.group
-        is_scale = one.schedule.collective == "all_gather" and one.message_bytes == 4 * group.size
-        is_in_node = options.get("topology") == "hierarchical" and (group.size, group.stride) == (layout[1], 1)
-        return one.schedule.algorithm == "ring" and not is_scale and not is_in_node
-
-    return is_hop
-
-
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize(("name", "options"), OPTIONS + TOPOLOGIES, ids=str)
 def test_a_system_does_what_is_simulated(name, options, layout):
     chooses_in_pieces = name in ("top_k", "ms_top_k") and "scatter" in str(options.get("topology"))
     recording = steps.of_system(name, options, layout, even=chooses_in_pieces)
-    is_hops = is_hop_of_marsit(options, layout) if name == "marsit" else lambda _: False
+    is_hops = steps.is_hop_of_marsit(options.get("topology"), layout) if name == "marsit" else lambda _: False
     real, simulated = steps.forms(steps.strategy(name, bucket_cap=CAP, **options), recording, is_hops)
     assert real == simulated
     assert len({one.ready for one in real.sent}) >= 2  # buckets, the first during backward

@@ -23,7 +23,7 @@ case "$*" in
     "-m pytest"*) echo "NAME: ${CUDA_VISIBLE_DEVICES-all cards}: $*" >> LOG ; exit ${TEST_CODE:-0} ;;
     "-m binsgdm measure"*) echo "measures" >&2 ; echo "NAME: $*" >> LOG ; exit ${MEASURE_CODE:-0} ;;
     "-m pip download"*) echo "NAME: asks" >> LOG ; sleep ${INDEX_S:-0} ; exit ${INDEX_CODE:-1} ;;
-    "-m simnet card"*) echo "NAME: $*" >> LOG ; exit 0 ;;
+    "-m simnet measure gpu --card"*) echo "NAME: $*" >> LOG ; exit 0 ;;
 esac
 echo "NAME: $*" >> LOG
 exit 1
@@ -71,7 +71,8 @@ class Machine:
 
 MEASURED = "-m binsgdm measure gpu -o gpu"
 BASE = "--base a100_tcp_estimate"
-MADE = f"-m simnet card gpu {BASE} -o gpu-card"
+CARD = "simnet measure gpu --card"
+MADE = f"-m {CARD} gpu {BASE} -o gpu-card"
 
 
 def test_the_target_hands_over_what_it_is_given() -> None:
@@ -192,7 +193,7 @@ def test_a_cpu_needs_no_card_and_no_cuda(tmp_path):
     assert machine.run("--device", "cpu", "--quick").returncode == 0
     assert machine.done(tests=True)[0] == f"python3: : {TESTS}", "the tests see no card"
     assert machine.done() == [
-        f"python3: {MEASURED} --device cpu --quick", f"python3: -m simnet card gpu {BASE} --accept-cpu -o gpu-card",
+        f"python3: {MEASURED} --device cpu --quick", f"python3: -m {CARD} gpu {BASE} --accept-cpu -o gpu-card",
     ]  # fmt: skip
 
 
@@ -208,7 +209,7 @@ def test_a_page_is_written_by_another_python_where_that_of_torch_lacks_packages(
 
 
 NO_PYTEST = "pytest or hypothesis is missing, so nothing is tested on the card"
-CARRIED = f"copy {{0}}/gpu to where simnet is installed, and there: simnet card {{0}}/gpu {BASE} -o {{0}}/gpu-card"
+CARRIED = f"copy {{0}}/gpu to where simnet is installed, and there: {CARD} {{0}}/gpu {BASE} -o {{0}}/gpu-card"
 
 
 @pytest.mark.parametrize("index", [{}, {"INDEX_CODE": "0", "INDEX_S": "60"}], ids=["refuses", "never answers"])
@@ -246,6 +247,6 @@ def test_the_page_of_another_folder_lies_beside_it(words, tmp_path):
     assert machine.run("--quick", *given).returncode == 0
     shown = words.format("a/b")
     assert machine.done() == [
-        f"python3: -m binsgdm measure gpu -o a/b --quick {shown}", f"python3: -m simnet card a/b {BASE} -o a/b-card",
+        f"python3: -m binsgdm measure gpu -o a/b --quick {shown}", f"python3: -m {CARD} a/b {BASE} -o a/b-card",
     ]  # fmt: skip
     assert (tmp_path / "a").is_dir()

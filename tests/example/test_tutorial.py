@@ -33,7 +33,7 @@ def test_every_file_has_a_name() -> None:
 def test_one_answer_pays_and_another_does_not() -> None:
     answers = "".join(body for kind, body in BLOCKS if kind == "text")
     assert re.search(r"^\S+.* pays: ", answers, flags=re.MULTILINE)
-    assert re.search(r"^None pays: ", answers, flags=re.MULTILINE)
+    assert re.search(r"^Answer:  nothing pays: ", answers, flags=re.MULTILINE)
 
 
 def test_scripts_of_tutorials_are_files_that_their_commands_run() -> None:

@@ -22,6 +22,7 @@ needs("torch")
 # one embedding for encoder, decoder and output); Ronneberger et al., U-Net, 2015, by its layers.
 NUM_ELEMENTS = {
     "llama_1b": 1_345_423_360,
+    "llama_3b": 2_701_560_320,
     "llama_7b": 6_738_415_616,
     "llama_13b": 13_015_864_320,
     "llama_70b": 68_976_648_192,

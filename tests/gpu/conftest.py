@@ -1,6 +1,7 @@
 """Tests of what only a card can show in full; without one they run on the CPU, at the smallest sizes.
 
-`--checks FILE` leaves how they ended in a measurement file, which `simnet card` shows: a check for each test function.
+`--checks FILE` leaves how they ended in a measurement file, which `simnet measure gpu --card` shows: a check for each
+test function.
 """
 
 from collections import defaultdict

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from simnet.analysis.advice import Advice, RankedSystem
 from simnet.analysis.advise import advise
+from simnet.analysis.convergence import shipped
 from simnet.analysis.tune import chosen, dense_systems
 from simnet.cluster.hardware import Calibration, Cluster
 from simnet.core.units import Bandwidth, Duration
@@ -51,7 +52,8 @@ def scenario(
 
 
 def advised(*names: str, **parts: typing.Any) -> Advice:
-    return advise(scenario(**parts), names=chosen(names))
+    """Return the advice by the shipped trainings."""
+    return advise(scenario(**parts), names=chosen(names), trainings=shipped())
 
 
 def row(advice: Advice, name: str) -> RankedSystem:

@@ -144,6 +144,18 @@ def topology(num_nodes: int, ranks_per_node: int) -> Topology:
     return build_topology(cluster, Calibration())
 
 
+def is_hop_of_marsit(topology: str | None, layout: Layout) -> Callable[[Communicate], bool]:
+    """Tell rings in which ranks merge what arrives; a hierarchical topology swaps and gathers inside the node."""
+
+    def is_hop(one: Communicate) -> bool:
+        group = one.schedule.group
+        is_scale = one.schedule.collective == "all_gather" and one.message_bytes == 4 * group.size
+        is_in_node = topology == "hierarchical" and (group.size, group.stride) == (layout[1], 1)
+        return one.schedule.algorithm == "ring" and not is_scale and not is_in_node
+
+    return is_hop
+
+
 def forms(
     simulated: Strategy, recording: dict[str, Any], is_hops: Callable[[Communicate], bool] = lambda _: False
 ) -> tuple[StepForm, StepForm]:

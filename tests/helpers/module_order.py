@@ -16,7 +16,7 @@ ORDER = (
 )
 """The rooms of simnet: each line may import itself and those above it."""
 BINSGDM_ORDER = (
-    ("errors", "files"),
+    ("errors", "files", "options"),
     ("kernels",),
     ("comm",),
     ("compressors",),

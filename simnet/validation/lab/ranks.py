@@ -49,7 +49,7 @@ class LaunchResult(Struct, frozen=True, kw_only=True):
             SimnetError: a rank failed or did not finish; the message has its last lines.
         """
         if self.exit_code:
-            raise SimnetError("\n".join([self.failure(), *self.last_lines()]))
+            raise SimnetError("; ".join([self.failure(), *self.last_lines()]))
 
     def failure(self) -> str:
         """Return one sentence about the failure."""

@@ -10,7 +10,7 @@ from simnet.analysis.tune import BUCKET_CAPS, chosen
 from simnet.analysis.verdict import UNCERTAIN
 from simnet.engine.scenario import RunSettings, load
 from simnet.engine.simulation import simulate
-from simnet.report.advice_sentences import sentences
+from simnet.report.advice import answer
 from simnet.strategies import QSGD, choices
 from tests.helpers.advise_samples import least_s, row, scenario
 
@@ -36,18 +36,17 @@ def test_what_accumulation_does_to_the_answer_is_told() -> None:
     often = replace(scenario(), run=RunSettings(grad_accumulation=8))
     expected = row(advise(often, names=["BinSGDM"]), "BinSGDM").speedup.value
     assert advice.accumulated[2].speedup == pytest.approx(expected)
-    said = " ".join(sentences(advice))
-    assert "with 1 micro-batch a step BinSGDM is " in said
-    assert "with 2 micro-batches a step (as here) " in said
+    assert answer(advice)["Batches"].startswith("BinSGDM over tuned DDP by micro-batches per step: ")
+    assert "x with 2, " in answer(advice)["Batches"]
 
 
 def test_a_topology_with_unknown_kernels_does_not_hide_one_whose_kernels_are_known() -> None:
     """On its authors' Ethernet cluster all kernels of 1-bit Adam's own exchange are known, one by a stand-in."""
     given = load("one_bit_adam_end_to_end")
     advice = advise(given, names=chosen(["one_bit_adam"]), trainings=shipped())
-    assert advice.best is not None
-    assert advice.best.label == "1-bit Adam, flat"
-    assert "missed the target in mnist_5k" in sentences(advice)[0]
+    assert advice.answer is not None
+    assert advice.answer.label == "1-bit Adam, flat"
+    assert not advice.answer.speedup.unmeasured
 
 
 def test_trainings_of_the_workload_count_with_their_doubts_and_others_only_warn() -> None:

@@ -9,13 +9,14 @@ from msgspec.structs import replace
 from simnet.analysis import workers
 from simnet.analysis.advice import Advice
 from simnet.analysis.advise import advise
-from simnet.analysis.advise_with_faults import ITERATIONS, num_runs, without_faults
+from simnet.analysis.advise_with_faults import ITERATIONS, num_runs
+from simnet.analysis.references import without_faults
 from simnet.analysis.tune import chosen
 from simnet.cluster.hardware import Calibration, Fault
 from simnet.core.units import Bandwidth
 from simnet.engine.scenario import RunSettings, Scenario
 from simnet.engine.simulation import simulate
-from simnet.report.advice import advice_page, to_object
+from simnet.report.advice import advice_page, ranking_page, to_object
 from tests.helpers.advise_samples import row, scenario
 from tests.helpers.fault_samples import fault
 
@@ -118,11 +119,10 @@ def test_json_has_both_percentiles_in_every_row_and_none_where_nodes_are_alike(u
 
 
 def test_the_table_shows_both_and_the_sentences_name_the_faults(usual: Advice, halved: Advice) -> None:
-    text = str(advice_page(halved))
-    assert "step (p50)" in text
-    assert "p95" in text
-    assert "With the faults of this cluster (slow link)" in text
-    assert "p95" not in str(advice_page(usual))
+    assert "p95" in str(ranking_page(halved))
+    assert "With faults: slow link; medians of " in str(advice_page(halved))
+    assert "by the 95th percentile" in str(advice_page(halved))
+    assert "p95" not in str(ranking_page(usual))
 
 
 def test_a_cluster_without_faults_is_asked_as_ever() -> None:

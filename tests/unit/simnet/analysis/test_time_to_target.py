@@ -159,7 +159,7 @@ def test_without_a_target_one_is_asked_for(tmp_path):
 
 def test_the_verdict_names_who_is_surely_first(measured):
     found = run(measured)
-    assert "QSGD is first and may pay (within its uncertainty): 1.12" in verdict(found, found.bandwidths[0])
+    assert "QSGD is first and within uncertainty: 1.12" in verdict(found, found.bandwidths[0])
 
     def faster(given):
         result = simple_simulate(given)

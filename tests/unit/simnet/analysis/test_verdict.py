@@ -5,13 +5,11 @@ from msgspec.structs import replace
 
 from simnet.analysis import whatif
 from simnet.analysis.verdict import (
-    FEWER_STEPS,
-    MEASURE_FIRST,
-    MISSED,
-    MISSED_ALL,
     NO_SOONER,
+    NOT_TIMED,
     PAYS,
     UNCERTAIN,
+    UNKNOWN,
     Speedup,
     Verdict,
     verdict_of,
@@ -31,10 +29,10 @@ from tests.helpers.advise_samples import scenario
         (Speedup(value=1.15, interval=(0.97, 1.36)), UNCERTAIN),
         (Speedup(value=1.25, interval=(1.06, 1.48)), "pays"),
         (Speedup(value=2.0, interval=(1.01, 3.0)), UNCERTAIN),
-        (Speedup(value=2.0, if_kernels_slow=1.01), MEASURE_FIRST),
-        (Speedup(value=1.15, interval=(0.97, 1.36), if_kernels_slow=1.01), MEASURE_FIRST),
+        (Speedup(value=2.0, if_kernels_slow=1.01), NOT_TIMED),
+        (Speedup(value=1.15, interval=(0.97, 1.36), if_kernels_slow=1.01), NOT_TIMED),
         (Speedup(value=1.15, interval=(0.97, 1.36), if_kernels_slow=1.10), UNCERTAIN),
-        (Speedup(value=9.0, unmeasured=("top_k_encode",)), MEASURE_FIRST),
+        (Speedup(value=9.0, unmeasured=("top_k_encode",)), NOT_TIMED),
         (Speedup(value=1.0, unmeasured=("top_k_encode",)), "does not pay"),
     ],
 )
@@ -50,22 +48,36 @@ UNSURE = Speedup(value=1.5, interval=(0.9, 2.0))
 @pytest.mark.parametrize(
     ("step", "to_targets", "verdict"),
     [
-        (PAYING, [], "pays"),
+        (PAYING, [], UNKNOWN),
+        (UNSURE, [], UNKNOWN),
         (PAYING, [FASTER, PAYING], "pays"),
-        (PAYING, [FASTER, None], MISSED),
-        (PAYING, [None], MISSED_ALL),
+        (PAYING, [FASTER, None], NO_SOONER),
+        (PAYING, [None], NO_SOONER),
         (PAYING, [SLOWER, None], NO_SOONER),
+        (PAYING, [SLOWER, FASTER], NO_SOONER),
         (PAYING, [UNSURE, FASTER], UNCERTAIN),
-        (UNSURE, [None, FASTER], UNCERTAIN),
-        (SLOWER, [FASTER], FEWER_STEPS),
+        (UNSURE, [FASTER], UNCERTAIN),
+        (UNSURE, [None, FASTER], NO_SOONER),
+        (SLOWER, [FASTER], UNKNOWN),
+        (SLOWER, [], "does not pay"),
         (SLOWER, [FASTER, None], "does not pay"),
+        (SLOWER, [FASTER, UNSURE], "does not pay"),
         (SLOWER, [SLOWER], "does not pay"),
     ],
 )
 def test_a_system_is_judged_by_its_step_and_by_its_trainings(
     step: Speedup, to_targets: list[Speedup | None], verdict: Verdict
 ) -> None:
-    assert verdict_of(step, to_targets) == verdict
+    assert verdict_of(step, to_targets, needs_training=True, are_of_user=False) == verdict
+
+
+def test_what_changes_nothing_needs_no_training() -> None:
+    assert verdict_of(PAYING, [], needs_training=False, are_of_user=False) == "pays"
+    assert verdict_of(UNSURE, [], needs_training=False, are_of_user=False) == UNCERTAIN
+
+
+def test_fewer_steps_pay_where_the_trainings_are_of_the_workload() -> None:
+    assert verdict_of(SLOWER, [FASTER, PAYING], needs_training=True, are_of_user=True) == "pays"
 
 
 def test_the_least_counts_each_limit_alone() -> None:

@@ -75,7 +75,7 @@ def test_what_only_a_worker_refuses_is_told_and_not_kept(tmp_path: Path) -> None
             return future
 
     rule = "refused by a worker, not here; name files by absolute paths, on a disk that all workers share"
-    with pytest.raises(SimnetError, match=f"^/data/a.json: no such file: {rule}$"):
+    with pytest.raises(SimnetError, match=f"^sweep: /data/a.json: no such file: {rule}$"):
         simnet.sweep("bert_base_10gbit", AXES, draws=0, executor=Lacking(), output=tmp_path, progress=False)
     assert rows(tmp_path) == []
 

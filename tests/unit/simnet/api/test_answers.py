@@ -2,6 +2,7 @@
 
 import html.parser
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import pytest
@@ -13,7 +14,8 @@ from tests.helpers.needs import needs
 
 mpl.use("agg")
 BERT = "bert_base_10gbit"
-NODES = "cluster.num_nodes"
+NODES, RATE = "cluster.num_nodes", "cluster.inter_node.bandwidth"
+BATCH = "workload.batch_per_rank"
 HOSTILE = '<script>alert("x")</script> & \x1b[31m'
 
 
@@ -107,6 +109,26 @@ def test_every_answer_is_drawn_into_axes_that_are_given_or_new(answers: dict[str
     for axes in (given, answers[name].plot()):
         assert axes.has_data()
         assert axes.get_xlabel()
+    pyplot.close("all")
+
+
+@pytest.mark.parametrize(
+    ("axes", "label", "lines"),
+    [
+        ({NODES: [2, 4]}, "nodes (of 8 GPUs)", ["10 Gbit/s"]),
+        ({NODES: [2, 4], RATE: ["10 Gbit/s", "25 Gbit/s"]}, "NIC bandwidth of a node [Gbit/s]", ["2 nodes", "4 nodes"]),
+        ({NODES: [2, 4], BATCH: [8, 16]}, "batch per rank", ["nodes 2", "nodes 4"]),
+        ({"cluster.intra_node.bandwidth": ["50 GB/s", "100 GB/s"]}, "bandwidth inside a node", []),
+    ],
+)
+def test_axes_and_lines_of_a_sweep_have_the_labels_of_the_commands_figures(
+    axes: dict[str, Any], label: str, lines: list[str]
+) -> None:
+    drawn = simnet.sweep(BERT, axes, draws=0).plot()
+    assert drawn.get_xlabel() == label
+    legend = drawn.get_legend()
+    named = [text.get_text() for text in legend.get_texts()] if legend else []
+    assert [text for text in named if "same time" not in text] == lines
     pyplot.close("all")
 
 

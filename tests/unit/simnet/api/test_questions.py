@@ -81,7 +81,7 @@ def test_advise_says_what_the_command_says() -> None:
     found = simnet.advise(BERT, systems=["BinSGDM", "fp8"], draws=0)
     theirs = printed("advise", BERT, "--systems", "BinSGDM,fp8", "--draws", "0")
     assert json.loads(found.to_json()) == theirs
-    assert list(found.sentences) == [*theirs["what_to_use"], *theirs["advice"]]
+    assert list(found.sentences) == [f"{label}: {text}" for label, text in theirs["answer"].items()]
 
 
 def test_time_to_target_says_what_the_command_says() -> None:
@@ -97,12 +97,15 @@ def test_time_to_target_says_what_the_command_says() -> None:
         (lambda: simnet.load(BERT).replace(**{"cluster.nodes": 2}), "replace: cluster: unknown key 'nodes'"),
         (lambda: simnet.simulate(BERT, {NODES: 0}), "cluster.num_nodes: 0"),
         (lambda: simnet.simulate(BERT, {"run.draws": 20}, draws=30), "draws: 30: has no effect with run.draws"),
-        (lambda: simnet.simulate({"cluster": 1}), "scenario: dict: give a Scenario"),  # type: ignore[arg-type]
+        (
+            lambda: simnet.simulate({"cluster": 1}),
+            "simulate: scenario: {'cluster': 1}: give a Scenario, or a name or a path",
+        ),  # type: ignore[arg-type]
         (lambda: simnet.sweep(simnet.load(BERT)), "nothing to sweep"),
         (lambda: simnet.sweep(BERT, {NODES: []}), "cluster.num_nodes"),
         (lambda: simnet.sweep(BERT, points=[{NODES: 2}, {"strategy": "fsdp"}]), "points[1]"),
         (lambda: simnet.sweep(simnet.load(BERT), {NODES: 8}), "cluster.num_nodes"),  # type: ignore[dict-item]
-        (lambda: simnet.crossover(BERT, over=NODES, start=2, end=2), "equals --to"),
+        (lambda: simnet.crossover(BERT, over=NODES, start=2, end=2), "crossover: start: 2: equals end"),
         (lambda: simnet.advise(BERT, systems=["none"]), "none"),
         (lambda: simnet.time_to_target(BERT, "characters", at=[], same_task=True), "must hold a bandwidth"),
     ],

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet.calibration.measurement_file import FORMAT, read
-from simnet.core.errors import SimnetError
+from simnet.core.errors import SimnetError, escaped
 
 ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "docs" / "reference" / "measurement-file.md"
@@ -59,7 +59,7 @@ def refusal(path: Path) -> str:
     with pytest.raises(SimnetError) as caught:
         read(path)
     said = str(caught.value)
-    assert said.startswith(f"{path}: ")
+    assert said.startswith(f"{escaped(str(path))}: ")
     assert "\n" not in said
     return said.removeprefix(f"{path}: ")
 

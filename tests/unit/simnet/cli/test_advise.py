@@ -15,9 +15,8 @@ from simnet.cli.main import cli
 from simnet.core.errors import SimnetError
 from simnet.core.units import Size
 from simnet.report import figure
-from simnet.report.advice import advice_page, to_object
+from simnet.report.advice import answer, ranking_page, to_object
 from simnet.report.advice_figure import advice_figure
-from simnet.report.advice_sentences import sentences
 from simnet.workload.workload import StepMemory
 from tests.helpers import step_files
 from tests.helpers.advise_samples import GBIT, WORKLOAD, advised, row, scenario
@@ -35,7 +34,7 @@ class TestOutput:
         assert found["baseline"] == advice.baseline
         assert found["best"] == advice.best.name if advice.best else found["best"] is None
         assert [one["name"] for one in found["systems"]] == [one.name for one in advice.systems]
-        assert found["advice"] == sentences(advice)
+        assert found["answer"] == answer(advice)
         mine = next(one for one in found["systems"] if one["name"] == "BinSGDM")
         assert mine["strategy"]["kind"] == "binsgdm"
         assert mine["pays"] == "pays"
@@ -43,8 +42,11 @@ class TestOutput:
 
     def test_the_table_has_a_line_a_system(self) -> None:
         advice = advised("BinSGDM", "1-bit Adam")
-        lines = str(advice_page(advice)).splitlines()
-        assert [line.split("  ")[0] for line in lines[4:8]] == [found.label for found in advice.systems]
+        lines = str(ranking_page(advice)).splitlines()
+        first = next(number for number, line in enumerate(lines) if line.startswith("system "))
+        assert [line.split("  ")[0] for line in lines[first + 1 : first + 5]] == [
+            found.label for found in advice.systems
+        ]
         assert any(line.startswith("note: calibration is ideal") for line in lines)
 
 
@@ -93,7 +95,7 @@ class TestCommand:
         result = run(file, "--systems", "BinSGDM, one_bit_adam")
         assert result.exit_code == 0
         assert result.stdout.splitlines()[0].startswith(
-            "110 M parameters on 2 nodes x 8 GPUs, 1 NIC of 25 Gbit/s a node; cal"
+            "110 M parameters on 2 nodes x 8 GPUs, NIC 25 Gbit/s per node, "
         )
         assert "pays" in result.stdout
         assert "QSGD" not in result.stdout
@@ -108,6 +110,13 @@ class TestCommand:
         found = json.loads(result.stdout)["systems"]
         assert {record["task"] for one in found for record in one["records"]} <= {"ours"}
 
+    @pytest.mark.parametrize("scenario_", ["bert_base_10gbit", "what_to_use", "slow_rank", "resnet50_10gbit"])
+    def test_the_answer_is_one_screen_and_all_has_no_wider_lines(self, scenario_: str) -> None:
+        for args, most in (((), 30), (("--all",), 1000)):
+            lines = run(scenario_, "--draws", "20", *args).stdout.splitlines()
+            assert 10 < len(lines) <= most
+            assert max(map(len, lines)) <= 100
+
     def test_json_goes_to_a_file(self, file: Path, tmp_path: Path) -> None:
         out = tmp_path / "advice.json"
         result = run(file, "--systems", "BinSGDM", "--format", "json", "-o", out)
@@ -117,7 +126,7 @@ class TestCommand:
     def test_a_figure_is_drawn(self, file: Path, tmp_path: Path) -> None:
         result = run(file, "--systems", "BinSGDM", "--plot", tmp_path / "a.svg")
         assert result.exit_code == 0
-        assert "None pays" in result.stdout
+        assert "nothing pays: use tuned DDP" in result.stdout
         assert (tmp_path / "a.svg").read_text().startswith("<?xml")
 
     def test_what_cannot_be_drawn_is_refused_after_all(self, tmp_path: Path) -> None:
@@ -182,7 +191,7 @@ class TestRecordedSteps:
         ours = next(one for one in found["systems"] if one["name"] == "recorded ours")
         assert ours["strategy"]["kind"] == "recorded"
         assert not ours["is_ddp"]
-        assert ours["pays"] == "pays"
+        assert (ours["pays"], ours["step_pays"]) == ("convergence unknown", "pays")
         assert {"BinSGDM", "DDP fp32"} < {one["name"] for one in found["systems"]}
 
     def test_one_that_does_not_fit_is_left_out_with_the_reason(self, file: Path, tmp_path: Path) -> None:
@@ -190,7 +199,7 @@ class TestRecordedSteps:
         grown = step_files.write(tmp_path / "grown.json", step_files.step(step_files.layout(ops, 4)))
         found = json.loads(run(file, "--step", grown, "--systems", "BinSGDM", "--draws", 0, "--format", "json").output)
         assert "record a second layout" in found["left_out"]["recorded grown"]
-        page = " ".join(run(file, "--step", grown, "--systems", "BinSGDM", "--draws", 0).output.split())
+        page = " ".join(run(file, "--step", grown, "--systems", "BinSGDM", "--draws", 0, "--all").output.split())
         assert "not predicted: recorded grown: " in page
 
     def test_two_steps_of_one_name_are_called_by_their_paths(self, file: Path, tmp_path: Path) -> None:
@@ -220,17 +229,17 @@ def too_large() -> Advice:
 
 class TestWhatDoesNotFit:
     def test_the_baseline_is_no_alternative_to_itself(self, too_large: Advice) -> None:
-        assert too_large.baseline == "HSDP"
+        assert too_large.baseline == "HSDP bf16"
         assert [one.name for one in too_large.others] == [one.name for one in too_large.systems if one.name in LARGE]
         assert too_large.answer is None
         assert not too_large.accumulated
 
     def test_it_is_no_reason_against_what_fits(self, too_large: Advice) -> None:
         assert not any(one.may_fit for one in too_large.others)
-        assert sentences(too_large)[0].endswith("times as fast, but nothing else fits the GPU.")
+        assert answer(too_large) == {"Answer": "nothing else fits the GPU."}
 
     def test_each_repair_is_told_once(self, too_large: Advice) -> None:
-        page = str(advice_page(too_large))
+        page = str(ranking_page(too_large))
         told = [one for one in page.split("does not fit: ")[1:] if "takes" in one]
         assert len({one.partition("): ")[2] for one in told}) == len(told)
         assert all(f"{name} (" in "".join(told) for name in (*LARGE, "DDP fp32"))

@@ -122,7 +122,7 @@ def test_null_is_left_out_of_what_is_shown(tmp_path: Path) -> None:
 def test_values_are_shown_cut_in_the_middle() -> None:
     assert shown("a") == "'a'"
     assert len(shown("a" * 1000)) == MAX_SHOWN
-    assert shown(10**5000) == "a int without end"
+    assert shown(10**5000) == "a int that cannot be shown"
     assert cut("abcdefghij", 7) == "ab...ij"
 
 

@@ -1,4 +1,4 @@
-"""`simnet time-to-target` on the command line."""
+"""`simnet advise --time-to-target` by its former name on the command line."""
 
 import json
 import re
@@ -84,7 +84,7 @@ def test_an_unknown_task_is_refused(tmp_path):
 def test_check_and_show_know_such_a_file(file):
     assert "ok: convergence" in run("check", file).stdout
     assert 'task = "a made-up task"' in run("show", file).stdout
-    assert "time-to-target" in run("--help").stdout
+    assert "--time-to-target" in run("advise", "--help").stdout
 
 
 def test_the_strategy_and_the_steps_of_the_experiment_do_not_matter(file):

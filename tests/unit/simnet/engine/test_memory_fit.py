@@ -210,5 +210,5 @@ def test_fits_needs_a_gpu_of_the_table() -> None:
         workload=replace(given.workload, work=None, forward_s=1.0, backward_s=1.0),
     )
     assert memory_fit.memory_of(unknown, DenseAllReduce()).gpu_bytes is None
-    with pytest.raises(SimnetError, match=r"^cluster\.gpu: 'H900': unknown GPU\."):
+    with pytest.raises(SimnetError, match=r"^fits: cluster\.gpu: 'H900': unknown GPU\."):
         memory_fit.fits(unknown, DenseAllReduce())

@@ -15,7 +15,7 @@ from tests.helpers.report_samples import run_result
 
 KEYS = {
     "scenario", "world_size", "result", "baseline", "speedup", "end_to_end_speedup", "gradient_bytes", "version",
-    "notes", "intervals", "hangs_on",
+    "notes", "intervals", "hangs_on", "references",
 }  # fmt: skip
 METRICS = {
     "strategy", "fidelity", "algorithm", "iterations_s", "samples_per_s", "breakdown", "comm_s", "overlap",

@@ -212,7 +212,7 @@ def test_a_result_of_simulate_is_a_scenario_again(tmp_path: Path) -> None:
 
 def test_the_results_of_a_sweep_are_no_scenario(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text(json.dumps({"format": 1, "axes": [], "points": []}))
-    with pytest.raises(SimnetError, match=r"results.json: results of a sweep, not .*: simnet plot .*results.json"):
+    with pytest.raises(SimnetError, match=r"results.json: results of a sweep, not .*: simnet report .*results.json"):
         load(str(tmp_path / "results.json"))
 
 

@@ -15,6 +15,7 @@ from simnet.report import chart, charts, comparison_charts, step_charts
 
 BERT = "bert_base_10gbit"
 RATE = "cluster.inter_node.bandwidth"
+TWO_NICS = {"cluster.nics_per_node": 2, "run.draws": 0}
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,24 @@ def test_up_to_three_lines_have_their_intervals_of_more_only_the_one_asked_about
     high = [point.intervals["speedup"][1] for point in mine]
     low = [point.intervals["speedup"][0] for point in mine]
     assert one["y"] == [*high, *reversed(low)]
+
+
+def test_twelve_lines_differ_in_colour_and_in_symbol() -> None:
+    drawn = [chart.line(index, "", [1], [1.0], "") for index in range(12)]
+    for key in ("color", "symbol"):
+        assert len({trace["marker"][key] for trace in drawn}) == 12
+    assert len({trace["line"]["color"] for trace in drawn}) == 12
+
+
+def test_axes_say_whether_a_bandwidth_is_that_of_one_nic_or_of_all(sweep: simnet.SweepAnswer) -> None:
+    two = simnet.sweep(BERT, {"cluster.num_nodes": [2, 4], RATE: ["100 Gbit/s", "200 Gbit/s"]}, settings=TWO_NICS)
+    for points, label in (
+        (sweep.points, "NIC bandwidth [Gbit/s]"),
+        (two.points, "bandwidth of all NICs of a node [Gbit/s]"),
+    ):
+        over_rate = charts.speedups(points, "bandwidth").layout["xaxis"]
+        assert over_rate["title"]["text"] == charts.heat_map(points).layout["yaxis"]["title"]["text"] == label
+        assert over_rate["tickvals"] == sorted({point.nic_gbit_per_s for point in points})
 
 
 def test_the_map_is_apart_at_one(sweep: simnet.SweepAnswer) -> None:

@@ -7,6 +7,7 @@ from msgspec import structs
 
 import simnet
 from simnet.calibration.comparison import Comparison
+from simnet.core.units import format_seconds
 from simnet.engine.result import LostTime, LostToFault, StepTimes
 from simnet.report import contents, step_charts
 from simnet.report.text import speedup_text
@@ -51,11 +52,19 @@ def test_the_verdict_is_the_result_with_its_interval(report: contents.Contents) 
     assert shown in report.verdict
 
 
-def test_beside_the_given_baseline_stands_the_best_one(report: contents.Contents) -> None:
-    advice = simnet.advise(BERT, draws=20, systems=["BinSGDM", "int8"])
-    mine = next(row for row in advice.others if row.name == "BinSGDM")
-    assert speedup_text(mine.speedup.value) in report.against_best
-    assert advice.baseline_system.label in report.against_best
+def test_beside_the_given_baseline_stand_both_references(report: contents.Contents) -> None:
+    advice = simnet.advise(BERT, draws=0, systems=["BinSGDM"])
+    assert f"{advice.flat_name} ({format_seconds(advice.plain_iteration_s)} a step)" in report.against_references
+    assert report.against_references.endswith(format_seconds(advice.baseline_system.iteration_s))
+
+
+def test_title_and_axes_agree_on_the_bandwidth_of_several_nics() -> None:
+    several = {"cluster.nics_per_node": 2, "cluster.inter_node.bandwidth": "200 Gbit/s", "run.draws": 0}
+    found = contents.of_scenario(simnet.load(BERT, several), quiet, systems=None)
+    assert found.title.endswith("on 8 nodes at 2 x 200 Gbit/s")
+    axes = {chart.key: chart.layout["xaxis"]["title"]["text"] for section in found.sections for chart in section.charts}
+    assert axes["speedup-over-bandwidth"] == "bandwidth of all NICs of a node [Gbit/s]"
+    assert axes["crossover"] == "each NIC's bandwidth [Gbit/s]"
 
 
 def test_a_result_that_is_known_is_not_simulated_again() -> None:
@@ -129,9 +138,9 @@ def test_a_sweep_names_its_best_and_its_worst_point_and_counts_as_its_map_does()
     found = contents.of_sweep(sweep)
     speedups = [point.speedup or 0.0 for point in sweep.points]
     assert speedup_text(max(speedups)) in found.verdict
-    assert speedup_text(min(speedups)) in found.against_best
+    assert speedup_text(min(speedups)) in found.against_references
     slower = sum(round(value, 2) < 1 for value in speedups)
-    assert f"slower at {slower} of 4 points" in found.against_best
+    assert f"slower at {slower} of 4 points" in found.against_references
     charts = {chart.key: chart for section in found.sections for chart in section.charts}
     assert f"slower, at {slower} of 4 points" in charts["heat-map"].sentence
     assert "tornado" in charts

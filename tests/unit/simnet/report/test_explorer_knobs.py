@@ -15,7 +15,8 @@ from simnet.engine.scenario import load
 from simnet.engine.simulation import simulate
 from simnet.report import explorer_live
 from simnet.report.explorer_knobs import Knobs, Places, places_of, toml_of
-from simnet.report.explorer_live import view
+from simnet.report.explorer_live import interval_text, view
+from simnet.report.text import speedup_text
 from tests.helpers.cli import run
 
 BERT = "bert_base_10gbit"
@@ -82,6 +83,15 @@ def test_what_cannot_be_simulated_is_said_in_the_place_of_the_verdict(knobs: Kno
     assert found.is_error
     assert "has no 8-bit floats" in found.verdict
     assert view(knobs, Places(4, 10.0, 64, 1.0, "<script>", "DDP")).is_error
+
+
+def test_the_interval_is_that_of_the_command(knobs: Knobs) -> None:
+    _, *arguments = shlex.split(knobs.command_at(PLACES[1]))
+    low, high = json.loads(run(*arguments, "--format", "json").stdout)["intervals"]["speedup"]
+    said = interval_text(knobs, PLACES[1])
+    assert f": {speedup_text(low)} to {speedup_text(high)}. As written, binsgdm is " in said
+    assert "over tuned DDP (" in said
+    assert interval_text(knobs, Places(4, 10.0, 64, 1.0, "<script>", "DDP")) == ""
 
 
 def test_a_bandwidth_that_nics_have_is_known_before_its_knob_is_moved(monkeypatch: pytest.MonkeyPatch) -> None:

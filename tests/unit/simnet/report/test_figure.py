@@ -43,6 +43,16 @@ def test_text_of_users_is_clipped_and_cannot_break_lines() -> None:
     assert figure.label("x" * 100) == "x" * 33 + "..."
 
 
+@pytest.mark.parametrize("style", figure.STYLES.values(), ids=figure.STYLES)
+def test_twelve_series_differ_in_colour_and_in_marker(style: figure.FigureStyle) -> None:
+    assert len(set(style.colours)) == len(style.colours) == len(set(figure.MARKERS)) == len(figure.MARKERS) == 12
+    with figure.styled(style):
+        from simnet.report.figures import line_style
+
+        for key in ("color", "marker"):
+            assert len({line_style(index, 12)[key] for index in range(12)}) == 12
+
+
 def test_the_diagonal_ends_both_axes_at_its_ends() -> None:
     with figure.styled():
         axes = figure.new(2, 2).subplots()

@@ -108,7 +108,7 @@ def test_a_swept_fault_is_drawn_over_its_number_with_a_panel_for_each_bandwidth(
     with figure.styled():
         found = draw(sweep_of({**json.loads((tmp_path / "results.json").read_text())}), where="x")
     assert [axes.get_title() for axes in found["iteration_time"].axes] == [
-        "bandwidth 10 Gbit/s",
-        "bandwidth 100 Gbit/s",
+        "NIC bandwidth 10 Gbit/s",
+        "NIC bandwidth 100 Gbit/s",
     ]
     assert found["iteration_time"].axes[0].get_xlabel() == "compute slowdown"

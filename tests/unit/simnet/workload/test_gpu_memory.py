@@ -106,7 +106,8 @@ def test_it_fits_where_the_gpu_has_as_much() -> None:
     rank = RankMemory(parameters=100.0, optimizer=0.0, gradients=0.0)
     model = replace(MODEL, activations=60.0)
     assert gpu_memory.at_peak(rank, model, STEP).fits is None
-    assert gpu_memory.at_peak(rank, model, STEP, gpu_bytes=160.0).fits is True
-    assert gpu_memory.at_peak(rank, model, STEP, gpu_bytes=159.0).fits is False
+    needed = 160.0 / (1 - gpu_memory.RESERVE)
+    assert gpu_memory.at_peak(rank, model, STEP, gpu_bytes=needed * 1.001).fits is True
+    assert gpu_memory.at_peak(rank, model, STEP, gpu_bytes=needed * 0.999).fits is False
     # What is known does not fit: no more need be known.
     assert gpu_memory.at_peak(rank, replace(model, activations=None), STEP, gpu_bytes=99.0).fits is False

@@ -85,7 +85,7 @@ def test_a_time_counts_before_work() -> None:
         (
             workload(),
             "",
-            "^cluster.gpu: '': workload has work, which is priced for a GPU; name one of: simnet list gpus$",
+            "^cluster.gpu: '': workload has work, which is priced for a GPU; name one of: simnet show gpus$",
         ),
         (workload(), "H10-80GB", r"^cluster.gpu: 'H10-80GB': unknown GPU. Did you mean 'H100-80GB'\?$"),
         (workload(), "V100-32GB", "^workload.work.precision: 'bf16': V100-32GB has no peak in it: it has fp32, fp16; "),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.shell_completion import BashComplete, ShellComplete
 
-from simnet.cli.completion import NAME, VARIABLE
+from simnet.cli.doctor import NAME, VARIABLE
 from simnet.cli.main import COMMANDS, cli
 from simnet.core import files
 from simnet.core.errors import SimnetError
@@ -30,6 +30,15 @@ def test_commands_and_options_are_completed() -> None:
     assert set(offered("")) == set(COMMANDS)
     assert offered("simulate", "x", "--dr") == ["--draws"]
     assert offered("simulate", "x", "--format", "") == ["table", "json", "csv"]
+    assert offered("init", "--acc") == ["--accumulation"]  # which --help leaves out
+
+
+def test_a_mode_is_completed_and_then_its_options() -> None:
+    assert offered("sweep", "x", "--br") == ["--break-even"]
+    assert offered("sweep", "x", "--break-even", "cluster.num") == ["cluster.num_nodes"]
+    assert offered("sweep", "x", "--break-even", "cluster.num_nodes", "--t") == ["--to", "--tolerance"]
+    assert "characters" in offered("advise", "bert_base_10gbit", "--time-to-target", "cha")
+    assert offered("report", "x", "--live", "--po") == ["--port"]
 
 
 @pytest.mark.parametrize("command", ["simulate", "sweep", "advise", "crossover", "explore", "report", "time-to-target"])
@@ -41,7 +50,7 @@ def test_a_scenario_is_completed_by_the_shipped_names_and_files(command: str) ->
 
 def test_parts_are_completed_by_their_kind() -> None:
     assert "a100_tcp_estimate" in offered("show", "a100")
-    assert offered("list", "cal") == ["calibrations"]
+    assert offered("show", "calib") == ["calib", "calibrations"]
     assert "bert_base" in offered("init", "--workload", "bert")
     assert "hsdp" in offered("init", "--strategy", "h")
     assert "A100-80GB" in offered("init", "--gpu", "A100")
@@ -79,7 +88,7 @@ def test_a_real_bash_completes_by_the_printed_script(tmp_path: Path) -> None:
     program = tmp_path / "simnet"
     program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(ROOT / "cli.py"))} "$@"\n')
     program.chmod(0o755)
-    script = run("completion", "bash").stdout
+    script = run("doctor", "--completion", "bash").stdout
     ask = 'COMP_WORDS=(simnet simulate bert_base_1) COMP_CWORD=2; _simnet_completion simnet; echo "${COMPREPLY[@]}"'
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
@@ -97,7 +106,7 @@ def test_a_real_bash_completes_by_the_printed_script(tmp_path: Path) -> None:
     ("shell", "sign"), [("bash", "complete -o nosort"), ("zsh", "#compdef simnet"), ("fish", "complete ")]
 )
 def test_the_script_is_clicks_own(shell: str, sign: str) -> None:
-    printed = run("completion", shell)
+    printed = run("doctor", "--completion", shell)
     assert printed.exit_code == 0
     assert sign in printed.stdout
     assert VARIABLE in printed.stdout
@@ -106,4 +115,4 @@ def test_the_script_is_clicks_own(shell: str, sign: str) -> None:
 
 
 def test_an_unknown_shell_is_refused() -> None:
-    assert_refused(run("completion", "tcsh"), "'tcsh' is not one of 'bash', 'zsh', 'fish'")
+    assert_refused(run("doctor", "--completion", "tcsh"), "'tcsh' is not one of 'bash', 'zsh', 'fish'")

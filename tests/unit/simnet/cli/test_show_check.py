@@ -1,4 +1,4 @@
-"""`simnet check`: files of every kind."""
+"""`simnet show --check` by its former name: files of every kind."""
 
 from pathlib import Path
 

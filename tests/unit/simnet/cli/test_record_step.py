@@ -1,4 +1,4 @@
-"""`simnet step`: what it makes, what it refuses, and that a refusal writes nothing."""
+"""`simnet record --from` and `--chakra`, by their former names: what they make and refuse."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`simnet crossover`: the crossing as sentence and as data, and what has none."""
+"""`simnet sweep --break-even` by its former name: the crossing as sentence and as data, and what has none."""
 
 import json
 import re
@@ -51,7 +51,9 @@ def test_the_notes_of_the_results_stand_below(file: str) -> None:
 
 def test_a_key_without_effect_is_refused(file: str) -> None:
     ends = ["--over", "workload.batch_per_rank", "--from", "1", "--to", "100"]
-    assert_refused(run("crossover", file, *ends), "--over: workload.batch_per_rank: has no effect here: all 9 val")
+    assert_refused(
+        run("crossover", file, *ends), "--break-even: workload.batch_per_rank: has no effect here: all 9 val"
+    )
 
 
 @pytest.mark.usefixtures("never_simulated")

@@ -1,4 +1,4 @@
-"""`simnet list` and `simnet show`: the shipped parts."""
+"""`simnet show` and its former name `simnet list`: the shipped parts."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def test_every_strategy_is_listed_with_its_title() -> None:
 
 
 def test_an_unknown_kind_is_refused() -> None:
-    assert_refused(run("list", "cluster"), "'cluster': unknown kind of part. Did you mean 'clusters'?")
+    assert_refused(run("list", "cluster"), "'cluster': unknown part. Did you mean 'clusters'?")
 
 
 def test_an_experiment_is_shown_with_its_parts_and_can_be_used_again(file: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`simnet card`: what it makes of a folder of measurements, what it refuses, and that a refusal writes nothing."""
+"""`simnet measure gpu --card`: what it makes of measurements, what it refuses, and that a refusal writes nothing."""
 
 import csv
 import json
@@ -120,7 +120,7 @@ def test_a_cpu_is_marked_everywhere(tmp_path: Path) -> None:
     text = (tmp_path / "docs/evidence/gpu-cpu.md").read_text(encoding="utf-8")
     calibration = tomllib.loads((tmp_path / "scenarios/calibrations/cpu.toml").read_text(encoding="utf-8"))
     assert text.startswith("# A trial of this page (CPU, not a card)")
-    marked = "**CPU, not a card: made to try `simnet card`; nothing on this page describes a GPU.**"
+    marked = "**CPU, not a card: made to try `simnet measure gpu --card`; nothing on this page describes a GPU.**"
     assert marked in " ".join(text.split())
     assert "**A quick look, at the smallest sizes only.**" in " ".join(text.split())
     assert calibration["gpu"] == "CPU, not a card"

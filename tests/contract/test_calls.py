@@ -1,0 +1,186 @@
+"""The call that an advice names gives the step that was simulated: run as it is printed, recorded, and compared."""
+
+import json
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from tests.helpers.needs import needs
+
+needs("torch")
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import binsgdm
+from simnet.analysis.tune import dense_systems, systems
+from simnet.core import schema
+from simnet.core.units import Size
+from simnet.engine.scenario import Scenario
+from simnet.engine.simulation import simulate
+from simnet.strategies import AnyStrategy, BinSGDM, DenseAllReduce, FullShard, HybridShard, RecordedStep, Strategy
+from simnet.strategies.calls import calls
+from simnet.strategies.compressors import Marsit
+from simnet.strategies.local_steps import DiLoCo, LocalSGD, LocalStepsStrategy
+from simnet.strategies.one_bit_adam import OneBitAdam
+from tests.helpers import contract_steps as steps
+from tests.helpers.contract_steps import Layout
+from tests.helpers.recorded_steps import recorded
+from tests.helpers.sharded_models import ShardedModel, simulated_step
+from tests.helpers.step_forms import StepForm, form_of_program, form_of_recording, unrolled
+
+with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of what torch itself does
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+LAYOUT: Layout = (2, 2)
+CAP = Size(steps.CAP_BYTES)
+KNOWN = {**dense_systems("fp32"), **systems()}
+NOT_HERE = {"GradZip", "ATOMO"}
+"""What it sends is drawn, or differs from step to step: tests/contract/test_varying_messages.py."""
+
+
+class InOrder(ShardedModel):
+    """The sharded model, its parameters in the order of forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        head = self.head
+        del self.head
+        self.head = head
+
+
+def test_every_built_in_strategy_has_a_call() -> None:
+    for variants in KNOWN.values():
+        assert all(calls(one) for one in variants)
+    assert calls(RecordedStep(file="step.json")) == ()
+
+
+def small(strategy: AnyStrategy) -> AnyStrategy:
+    """Return a strategy for a small model: with buckets, and periods, that it has several of."""
+    if isinstance(strategy, DiLoCo | LocalSGD):
+        fragments = (
+            {"fragments": 2, "inner_steps": 6, "overlap_steps": 2} if getattr(strategy, "fragments", 1) > 1 else {}
+        )
+        return structs.replace(strategy, **({"inner_steps": 3} | fragments))
+    return structs.replace(strategy, bucket_cap=CAP) if strategy.bucket_cap is not None else strategy
+
+
+def run(strategy: AnyStrategy, layout: Layout) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    """Run the call of a strategy as a script would, and return what it trains."""
+    nodes, ranks_per_node = layout
+    model: torch.nn.Module = steps.small_model(even=True)
+    if isinstance(strategy, FullShard | HybridShard) or getattr(strategy, "in_node", "") == "fsdp":
+        model = InOrder()
+    elif isinstance(strategy, BinSGDM | OneBitAdam):
+        model = steps.even_model(math.prod(layout))
+    elif isinstance(strategy, LocalStepsStrategy):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(64, 96, bias=False), torch.nn.Linear(96, 64, bias=False))
+    given: dict[str, Any] = {
+        "model": model, "lr": 1e-3, "nodes": nodes, "ranks_per_node": ranks_per_node, "device": "cpu",
+        "torch": torch, "dist": dist,
+        "binsgdm": binsgdm, "DistributedDataParallel": DistributedDataParallel, "default_hooks": default_hooks,
+        "fully_shard": fully_shard, "MixedPrecisionPolicy": MixedPrecisionPolicy, "init_device_mesh": init_device_mesh,
+        "ZeroRedundancyOptimizer": ZeroRedundancyOptimizer,
+    }  # fmt: skip
+    # The dense stage ends by a criterion of the variance, which a few steps do not meet.
+    *first, last = (one.replace("OneBitAdam(", "OneBitAdam(dense_steps=1, params=") for one in calls(strategy))
+    exec("\n".join(first), given)
+    given.setdefault("optimizer", torch.optim.SGD(given["model"].parameters(), lr=1e-3))
+    exec(last, given)
+    if "optimizer" not in last and isinstance(strategy, FullShard | HybridShard):
+        given["optimizer"] = torch.optim.SGD(given["model"].parameters(), lr=1e-3)
+    return given["model"], given["optimizer"]
+
+
+def record(strategy: AnyStrategy, layout: Layout) -> dict[str, Any]:
+    period = strategy.inner_steps if isinstance(strategy, LocalStepsStrategy) else 1
+    overlap = getattr(strategy, "overlap_steps", 0)
+
+    def script() -> None:
+        model, optimizer = run(strategy, layout)
+        inputs = next(iter(model.parameters())).shape[-1]
+        for _ in range(4 * period + overlap):
+            optimizer.zero_grad()
+            model(torch.ones(2, inputs)).square().mean().backward()
+            optimizer.step()
+
+    warm_up = {"warm_up": 2 * period + overlap} if period > 1 else {}
+    return recorded(script, *layout, steps=period, **warm_up)
+
+
+def forms(strategy: Strategy, recording: dict[str, Any]) -> tuple[StepForm, StepForm]:
+    if isinstance(strategy, FullShard | HybridShard) or getattr(strategy, "in_node", "") == "fsdp":
+        program = strategy.program(simulated_step(1), steps.topology(*LAYOUT))
+    else:
+        program = steps.program(strategy, recording)
+    if isinstance(strategy, LocalStepsStrategy):
+        program = unrolled(program, recording["num_steps"])
+    is_hops = steps.is_hop_of_marsit(strategy.topology, LAYOUT) if isinstance(strategy, Marsit) else lambda _: False
+    real, wanted = form_of_recording(recording), form_of_program(program, is_hops)
+    if isinstance(strategy, BinSGDM | OneBitAdam) or "binsgdm" in getattr(strategy, "replicas", ""):
+        real, wanted = without_small_sizes(real), without_small_sizes(wanted)
+    return real, wanted
+
+
+def without_small_sizes(form: StepForm) -> StepForm:
+    """Leave out the bytes of flags, which hold checksums, too, and of signs, which are padded to words."""
+    sent = [one._replace(num_bytes=0.0) if one.num_bytes < 1000 else one for one in form.sent]
+    return form._replace(sent=tuple(sent))
+
+
+def chosen() -> list[Any]:
+    """Return the first and the last setting of each system, and one of each topology between."""
+    found: dict[str, AnyStrategy] = {}
+    for name, variants in KNOWN.items():
+        if name.split()[0] in NOT_HERE:
+            continue
+        kept = {tuple(calls(one))[-1].split("bucket_cap_mb")[0]: one for one in reversed(variants)}
+        for one in kept.values():
+            is_one_collective = isinstance(one, DenseAllReduce) and one.algorithm == "hierarchical"
+            needs_nccl = "bf16_compress_hook" in str(calls(one))
+            runs = not calls(one)[0].startswith("#") and not needs_nccl and not is_one_collective
+            if runs:
+                found[f"{name}: {len(found)}"] = small(one)
+    return [pytest.param(one, id=name) for name, one in found.items()]
+
+
+@pytest.mark.parametrize("strategy", chosen())
+def test_the_call_gives_the_simulated_step(strategy: AnyStrategy) -> None:
+    real, simulated = forms(strategy, record(strategy, LAYOUT))
+    assert real == simulated
+    assert real.sent
+
+
+@pytest.mark.parametrize("dtype", [None, "bf16"])
+def test_the_call_of_a_hierarchical_all_reduce_takes_the_simulated_time(dtype: Any, tmp_path: Path) -> None:
+    """It is one collective in `simnet`, and three messages in the step, whose parts take as long together."""
+    strategy = DenseAllReduce(algorithm="hierarchical", wire_dtype=dtype)
+    recording = record(strategy, LAYOUT)
+    assert [(one.kind, one.group) for one in form_of_recording(recording).sent] == [
+        ("all_to_all", (2, 1)), ("all_reduce", (2, 2)), ("all_gather", (2, 1)),
+    ]  # fmt: skip
+    source = {"how": "record", "compute": "counted"}
+    whole = {"format": "simnet-step", "version": 1, "source": source, "recordings": [recording]}
+    (tmp_path / "step.json").write_text(json.dumps(whole))
+    given = {
+        "cluster": {
+            "num_nodes": 2, "ranks_per_node": 2, "intra_node": {"bandwidth": "10 GB/s", "latency": "1 us"},
+            "inter_node": {"bandwidth": "1 Gbit/s", "latency": "5 us"},
+        },
+        "workload": {"gradient": f"{recording['gradient_bytes']} B", "forward": "1 ms", "backward": "2 ms"},
+        "calibration": {"memory_bandwidth": "1000 GB/s"},
+    }  # fmt: skip
+    own = {"kind": "all_reduce", "algorithm": "hierarchical"} | ({"wire_dtype": dtype} if dtype else {})
+    times = [
+        simulate(schema.build(Scenario, given | {"strategy": one}, "step")).result.iteration_s
+        for one in (own, {"kind": "recorded", "file": str(tmp_path / "step.json")})
+    ]
+    assert times[1] == pytest.approx(times[0], rel=0.02)

@@ -1,0 +1,162 @@
+"""How a batch is cut to fit a GPU: micro-batches, accumulation, activation checkpointing."""
+
+import itertools
+
+import pytest
+from msgspec.structs import replace
+
+import simnet
+from simnet.analysis import batches
+from simnet.analysis.advise import advise
+from simnet.analysis.batches import BatchSettings
+from simnet.analysis.tune import chosen
+from simnet.core.errors import SimnetError
+from simnet.core.units import Size
+from simnet.engine import memory_fit
+from simnet.engine.scenario import Scenario
+from simnet.engine.simulation import simulate
+from simnet.strategies import DenseAllReduce
+from simnet.workload import gpu_memory
+from simnet.workload.workload import Checkpointed, StepMemory
+from tests.helpers.advise_samples import WORKLOAD, row, scenario
+
+GB = 1e9
+
+
+def given(batch: int = 8, *, per_sample: float = 20 * GB, checkpointed: bool = True) -> Scenario:
+    """Return a scenario on GPUs of 80 GB whose model takes 12 GB beside activations."""
+    again = Checkpointed(activations_per_sample=Size(per_sample / 10), recomputed=0.8, blocks=4)
+    memory = StepMemory(
+        parameters=Size(2 * GB),
+        gradients=Size(2 * GB),
+        optimizer=Size(4 * GB),
+        activations_per_sample=Size(per_sample),
+        checkpointed=again if checkpointed else None,
+    )
+    found = scenario(gbit_per_s=10, workload=replace(WORKLOAD, memory=memory, batch_per_rank=batch))
+    return replace(found, cluster=replace(found.cluster, gpu="A100-80GB"))
+
+
+def test_what_fits_as_given_is_left_as_it_is() -> None:
+    fits = given(batch=2)
+    ((there, kept),) = batches.that_fit(fits, (DenseAllReduce(),))
+    assert there is fits
+    assert kept == (DenseAllReduce(),)
+
+
+def test_the_largest_micro_batch_that_fits_is_taken_at_each_level_of_checkpointing() -> None:
+    found = [batches.settings_of(one.scenario) for one in batches.that_fit(given(), (DenseAllReduce(),))]
+    assert [one.checkpointing for one in found] == [0.0, 0.5, 1.0]
+    assert all(one.batch_per_rank * one.micro_batches == 8 for one in found)
+    assert found[0].batch_per_rank < found[2].batch_per_rank
+    for one in found:
+        larger = BatchSettings(2 * one.batch_per_rank, one.micro_batches // 2, one.checkpointing)
+        if larger.batch_per_rank <= 8:
+            assert not batches.fitting(batches.with_settings(given(), larger), (DenseAllReduce(),))
+
+
+def test_no_setting_that_fits_is_faster_than_those_tried() -> None:
+    tried = {batches.settings_of(one.scenario): one.scenario for one in batches.that_fit(given(), (DenseAllReduce(),))}
+    fastest_s = min(simulate(one).result.iteration_s for one in tried.values())
+    every = [
+        BatchSettings(batch, 8 // batch, part) for batch, part in itertools.product((1, 2, 4, 8), batches.CHECKPOINTED)
+    ]
+    for settings in every:
+        there = batches.with_settings(given(), settings)
+        if batches.fitting(there, (DenseAllReduce(),)):
+            assert simulate(there).result.iteration_s >= fastest_s * (1 - 1e-9)
+
+
+def test_a_reserve_is_kept_free() -> None:
+    memory = memory_fit.memory_of(given(batch=2), DenseAllReduce())
+    assert memory is not None
+    assert memory.gpu_bytes is not None
+    free = memory.gpu_bytes * (1 - gpu_memory.RESERVE) - memory.total_bytes
+    just = replace(memory, activations=memory.activations + free)
+    assert just.total_bytes < memory.gpu_bytes
+    assert replace(just, activations=just.activations * 0.999).fits
+    assert replace(just, activations=just.activations * 1.001).fits is False
+
+
+def test_checkpointing_takes_its_part_of_forward_again_and_keeps_its_part_of_activations() -> None:
+    usual = given(batch=1)
+    workload = usual.workload
+    assert workload.memory is not None
+    assert workload.memory.kept_per_sample(0.0) == 20 * GB
+    assert workload.memory.kept_per_sample(0.5) == 11 * GB
+    assert workload.memory.kept_per_sample(1.0) == 2 * GB + 18 * GB / 4  # one block at a time runs again
+    alone = replace(usual, cluster=replace(usual.cluster, num_nodes=1, ranks_per_node=1))
+    times = [
+        simulate(batches.with_settings(alone, BatchSettings(1, 1, part))).result.iteration_s for part in (0.0, 0.5, 1.0)
+    ]
+    forward_s = float(workload.forward_s or 0)
+    assert times[1] - times[0] == pytest.approx(0.5 * 0.8 * forward_s)
+    assert times[2] - times[0] == pytest.approx(0.8 * forward_s)
+
+
+def test_checkpointing_without_what_it_keeps_is_refused() -> None:
+    with pytest.raises((SimnetError, ValueError), match=r"checkpointing: 0\.5: needs memory\.checkpointed"):
+        replace(WORKLOAD, checkpointing=0.5)
+
+
+def test_a_model_without_blocks_is_cut_into_micro_batches_alone() -> None:
+    found = batches.that_fit(given(checkpointed=False), (DenseAllReduce(),))
+    assert [batches.settings_of(one.scenario).checkpointing for one in found] == [0.0]
+
+
+def test_alternatives_that_fit_in_another_cut_are_ranked_beside_those_that_fit_as_given() -> None:
+    found = advise(given(), names=chosen(["BinSGDM", "fsdp", "zero1"]))
+    assert all(one.may_fit for one in found.systems)
+    for one in found.systems:
+        there = batches.with_settings(replace(given(), strategy=one.strategy), one.batches)
+        assert simulate(there).result.iteration_s == pytest.approx(one.iteration_s)
+        assert one.batches.batch_per_rank * one.batches.micro_batches == 8
+    assert row(found, "BinSGDM").speedup.value == pytest.approx(
+        found.baseline_system.iteration_s / row(found, "BinSGDM").iteration_s
+    )
+
+
+def test_what_fits_in_no_cut_has_neither_interval_nor_bandwidths() -> None:
+    found = advise(given(per_sample=9000 * GB), names=chosen(["BinSGDM"]))
+    one = row(found, "BinSGDM")
+    assert not one.may_fit
+    assert (one.speedup.interval, one.curve, one.pays_in) == (None, (), ())
+
+
+@pytest.mark.parametrize("model", ["llama_3b", "llama_13b"])
+def test_shipped_models_of_3_and_13_billion_parameters_are_cut_to_fit(model: str) -> None:
+    found = simnet.advise(
+        "what_fits", {"workload": model, "workload.batch_per_rank": 16}, draws=0, systems=["fsdp", "hsdp", "zero1"],
+        samples=1e6, price_per_gpu_hour=2.5,
+    )  # fmt: skip
+    best = found.baseline_system
+    assert best.memory is not None
+    assert best.memory.fits
+    assert best.batches.micro_batches > 1
+    mfu, days, cost = found.mfu(best), found.days(best), found.cost(best)
+    assert mfu is not None
+    assert days is not None
+    assert cost is not None
+    assert 0.3 < mfu < 0.7
+    assert days * 86400 * found.samples_per_s(best) == pytest.approx(1e6)
+    assert cost == pytest.approx(days * 24 * 128 * 2.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"samples": 0.0}, "must be above 0 and finite"),
+        ({"samples": float("inf")}, "give a finite number"),
+        ({"samples": 1e6, "price_per_gpu_hour": -1.0}, "must be above 0 and finite"),
+        ({"price_per_gpu_hour": 2.0}, "no effect without"),
+    ],
+)
+def test_a_wrong_training_is_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(SimnetError, match=message):
+        simnet.advise("bert_base_10gbit", draws=0, systems=["binsgdm"], **options)  # type: ignore[arg-type]
+
+
+def test_the_text_names_every_part() -> None:
+    assert BatchSettings(4, 2, 0.0).text() == "micro-batch 4 x 2"
+    assert BatchSettings(4, 2, 1.0).text() == "micro-batch 4 x 2, all blocks checkpointed"
+    assert BatchSettings(4, 2, 0.5).text() == "micro-batch 4 x 2, 50 % of the blocks checkpointed"

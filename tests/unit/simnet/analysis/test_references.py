@@ -1,0 +1,124 @@
+"""Flat and tuned DDP: the two references of every speedup, the same in every command."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
+
+import simnet
+from simnet.analysis import whatif
+from simnet.analysis.references import references
+from simnet.analysis.tune import PLAIN, dense_systems
+from simnet.cli.main import cli
+from simnet.core.units import Size
+from simnet.engine.scenario import load
+from simnet.engine.simulation import simulate
+from simnet.workload.workload import StepMemory
+from tests.helpers.advise_samples import WORKLOAD, scenario
+from tests.helpers.fault_samples import fault
+from tests.helpers.needs import needs
+
+BERT = "bert_base_10gbit"
+FLAT_S, TUNED_S = 0.7904, 0.3722
+
+
+def run(*args: str) -> str:
+    found = CliRunner().invoke(cli, list(args), prog_name="simnet")
+    assert found.exit_code == 0, found.output
+    return found.stdout
+
+
+def test_the_tuned_reference_is_the_fastest_of_all_settings_of_ddp() -> None:
+    given = scenario(gbit_per_s=10)
+    (found,) = references([given])
+    assert found is not None
+    every = [one for variants in dense_systems("fp32").values() for one in variants]
+    times = [simulate(replace(given, strategy=one)).result.iteration_s for one in every]
+    assert found.tuned_s == pytest.approx(min(times))
+    assert found.flat_s == pytest.approx(simulate(replace(given, strategy=PLAIN)).result.iteration_s)
+    assert (found.flat, found.tuned) == ("flat fp32 DDP", "tuned DDP (bf16, hierarchical)")
+
+
+def test_many_at_once_are_what_each_is_alone() -> None:
+    there = [whatif.at_bandwidth(scenario(num_nodes=nodes), rate * 1e8) for nodes in (1, 2, 4) for rate in (1, 9, 50)]
+    together = references(there)
+    assert all(one is not None for one in together)
+    for one, alone in zip(together, (references([each])[0] for each in there), strict=True):
+        assert one is not None
+        assert alone is not None
+        assert (one.flat_s, one.tuned_s) == pytest.approx((alone.flat_s, alone.tuned_s), rel=1e-9)
+
+
+def test_faults_slow_references_as_they_slow_the_strategy() -> None:
+    given = scenario(gbit_per_s=10)
+    slow = replace(given, cluster=replace(given.cluster, faults=(fault("slow_link", place=1, rate=0.5),)))
+    usual, found = references([given, slow])
+    assert usual is not None
+    assert found is not None
+    assert found.flat_s == pytest.approx(simulate(replace(slow, strategy=PLAIN)).result.iteration_s)
+    assert found.flat_s > 1.5 * usual.flat_s
+
+
+def test_where_ddp_does_not_fit_what_shards_and_fits_stands_for_it() -> None:
+    memory = StepMemory(
+        parameters=Size(4e9), gradients=Size(4e9), optimizer=Size(100e9), activations_per_sample=Size(1e9)
+    )
+    given = scenario(workload=replace(WORKLOAD, memory=memory))
+    (found,) = references([replace(given, cluster=replace(given.cluster, gpu="A100-80GB"))])
+    assert found is not None
+    assert found.tuned.startswith("tuned HSDP (bf16")
+
+
+def test_what_needs_the_exact_executor_has_none() -> None:
+    uneven = {"cluster.fabric": {"nodes_per_leaf": 3, "oversubscription": 4}}
+    assert simnet.simulate(BERT, uneven, draws=0).references is None
+
+
+def _sweep(folder: Path) -> dict[str, Any]:
+    run("sweep", BERT, "--set", "cluster.num_nodes=8,16", "--draws", "0", "-o", str(folder))
+    with (folder / "results.csv").open() as file:
+        return next(csv.DictReader(file))
+
+
+def test_all_commands_have_the_same_references_and_equal_settings_the_same_speedup(tmp_path: Path) -> None:
+    own = json.loads(run("simulate", BERT, "--draws", "0", "--format", "json"))
+    step_s = simnet.simulate(BERT, draws=0).result.iteration_s
+    assert (own["references"]["flat_s"], own["references"]["tuned_s"]) == pytest.approx((FLAT_S, TUNED_S), rel=1e-3)
+    swept = _sweep(tmp_path / "sweep")
+    assert float(swept["flat_iteration_s"]) == pytest.approx(own["references"]["flat_s"])
+    assert float(swept["speedup_over_tuned"]) == pytest.approx(own["references"]["tuned_s"] / step_s)
+    advice = json.loads(run("advise", BERT, "--draws", "0", "--systems", "BinSGDM", "--format", "json"))
+    named = [own["references"]["tuned_s"], own["references"]["flat_s"]]
+    assert list(advice["references"].values()) == pytest.approx(named)
+    search = ("--break-even", "cluster.inter_node.bandwidth", "--from", "10 Gbit/s", "--to", "100 Gbit/s")
+    trials = json.loads(run("sweep", BERT, *search, "--draws", "0", "--format", "json"))
+    first = trials["trials"][0]
+    assert (first["flat_iteration_s"], first["tuned_iteration_s"]) == pytest.approx((FLAT_S, TUNED_S), rel=1e-3)
+    _says_both(run("simulate", BERT, "--draws", "0"))
+
+
+def test_a_report_has_them_too(tmp_path: Path) -> None:
+    needs("plotly")
+    page = tmp_path / "report.html"
+    run("report", BERT, "--draws", "0", "-o", str(page))
+    _says_both(page.read_text(encoding="utf-8"))
+
+
+def _says_both(text: str) -> None:
+    said = " ".join(text.split()).lower()
+    assert "binsgdm" in said
+    assert "is 10.4x over flat fp32 ddp (790.4 ms a step) and 4.89x over tuned ddp (bf16, hierarchical)" in said
+
+
+def test_an_explicit_baseline_stays_beside_them() -> None:
+    given = load(BERT)
+    assert given.baseline is not None
+    found = simnet.simulate(BERT, draws=0)
+    assert found.baseline is not None
+    assert found.speedup == pytest.approx(found.baseline.iteration_s / found.result.iteration_s)
+    assert found.speedup_over_flat == pytest.approx(found.speedup)
+    assert found.speedup_over_tuned == pytest.approx(TUNED_S / found.result.iteration_s, rel=1e-3)

@@ -1,0 +1,137 @@
+"""Arguments become what annotations say: each kind of annotation, with values that fit and values that do not."""
+
+import pickle
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pandas as pd
+import pytest
+from msgspec import Meta
+
+from simnet.core.arguments import Files, Name, Names, checked
+from simnet.core.errors import MAX_MESSAGE, SimnetError
+
+SURROGATE = "\udc80"
+DEEP: list[Any] = []
+for _ in range(100):
+    DEEP = [DEEP]
+
+
+class Axes:
+    """What an annotation in quotes names."""
+
+
+def taker(kind: Any) -> Callable[..., Any]:
+    """Return a public function of one argument, which returns it."""
+
+    def take(value: Any) -> Any:
+        return value
+
+    take.__annotations__["value"] = kind
+    return checked(take)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "taken"),
+    [
+        (int, np.int8(3), 3),
+        (int, np.array(3), 3),
+        (float, 2, 2.0),
+        (float, np.float32(0.5), 0.5),
+        (bool, np.bool_(True), True),
+        (str, np.str_("a"), "a"),
+        (Name, Path("a/b"), "a/b"),
+        (Names, "ab", ("ab",)),
+        (Names, np.array(["a", "b"]), ("a", "b")),
+        (Names, (name for name in ("a", "b")), ("a", "b")),
+        (Files, Path("a"), (Path("a"),)),
+        (Files, ["a", Path("b")], (Path("a"), Path("b"))),
+        (Files, f"a{SURROGATE}", (Path(f"a{SURROGATE}"),)),
+        (Iterable[str] | str | None, pd.Index(["a"]), ("a",)),
+        (Iterable[str] | str | None, None, None),
+        (Literal["a", "b"] | None, "b", "b"),
+        (Mapping[str, object], {"a": (np.float64(1), {"b": Path("c")})}, {"a": [1.0, {"b": "c"}]}),
+        (Mapping[str, object], pd.Series({"a": 1, "b": 2}), {"a": 1, "b": 2}),
+        (Sequence[Mapping[str, object]], pd.DataFrame({"a": [1, 2]}), ({"a": 1}, {"a": 2})),
+        (object, pd.Series([1, None]).head(1), [1.0]),
+        (Annotated[int, Meta(ge=1)] | None, 1, 1),
+        (bool | Callable[[int], object], print, print),
+        ("Axes | None", None, None),
+    ],
+)
+def test_what_means_the_same_is_taken_as_what_the_annotation_says(kind: Any, given: Any, taken: Any) -> None:
+    found = taker(kind)(given)
+    assert found == taken
+    assert type(found) is type(taken)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "message"),
+    [
+        (int, True, "take: value: True: give a whole number"),
+        (int, 8.0, "take: value: 8.0: give a whole number"),
+        (float, float("nan"), "take: value: nan: give a finite number"),
+        (float, 10**400, "give a finite number"),
+        (str, SURROGATE, "give a text without lone surrogates"),
+        (Names, ["a\0"], "take: value: 0: 'a\\x00': give a name or a path"),
+        (Annotated[int, Meta(ge=1, le=1024)] | None, 0, "give a whole number of at least 1, at most 1,024, or None"),
+        (Annotated[int, Meta(ge=1)], "x", "'x': give a whole number of at least 1"),
+        (Names, 1, "take: value: 1: give a name or a path, or a list of these"),
+        (Names, ["a", 1], "take: value: 1: 1: give a name or a path"),
+        (Files, "a" * 256, "give a path whose names have 1 to 255 bytes"),
+        (Literal["ring"] | None, "tree", "'tree': give one of 'ring', or None"),
+        (Mapping[str, Annotated[Sequence[object], Meta(min_length=1)]], {"a": []}, "value: 'a': []: give a list"),
+        (Mapping[str, object], {1: 2}, "take: value: 1: give a text"),
+        (Mapping[str, object], {"a": 1j}, "take: value: 'a': 1j: give a value as a scenario file has it"),
+        (object, DEEP, "give a value as a scenario file has it"),
+        (bool | Callable[[int], object], lambda: 0, "give True or False, or a function of 1 argument"),
+        ("Axes | None", 1, "take: value: 1: give Axes or None"),
+        (Path, b"a", "give a path"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_what_would(kind: Any, given: Any, message: str) -> None:
+    with pytest.raises(SimnetError) as refused:
+        taker(kind)(given)
+    assert message in str(refused.value)
+
+
+def test_a_class_that_only_type_checkers_import_is_known_by_its_name() -> None:
+    given = Axes()
+    assert taker("Axes | None")(given) is given
+
+
+def test_a_call_with_a_misspelled_or_missing_argument_is_refused() -> None:
+    with pytest.raises(SimnetError, match=r"take: unknown argument 'valeu'\. Did you mean 'value'"):
+        taker(int)(valeu=1)
+    with pytest.raises(SimnetError, match="take: missing a required argument: 'value'"):
+        taker(int)()
+
+
+def test_a_message_from_inside_names_the_argument_in_place_of_the_commands_option() -> None:
+    @checked
+    def ask(*, hold_out: Names = (), settings: Mapping[str, object] | None = None) -> None:
+        raise SimnetError(f"--hold-out {hold_out}: no; see --set and --jobs" if settings else f"{hold_out[0]}: no file")
+
+    with pytest.raises(SimnetError, match=r"^ask: hold_out \(\): no; see settings and --jobs$"):
+        ask(settings={"a": 1})
+    with pytest.raises(SimnetError, match=r"^ask: hold_out: a.toml: no file$"):
+        ask(hold_out="a.toml")
+
+
+def test_an_error_that_is_none_of_the_users_is_left_as_it_is() -> None:
+    @checked
+    def fail(value: int) -> None:
+        raise KeyError(value)
+
+    with pytest.raises(KeyError):
+        fail(1)
+
+
+def test_a_message_is_one_printable_line_of_limited_length() -> None:
+    error = SimnetError("a\x1b[31m\nb\ud800" + "x" * 1000 + "; repair it")
+    assert str(error).startswith(r"a\x1b[31m\nb\ud800x")
+    assert str(error).endswith("; repair it")
+    assert len(str(error)) == MAX_MESSAGE
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
