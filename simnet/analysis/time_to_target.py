@@ -9,6 +9,7 @@ from msgspec import Struct, structs
 
 from simnet.analysis import same_task, whatif
 from simnet.analysis.convergence import MAX_METRIC, Convergence, TrainingCurve
+from simnet.analysis.references import references
 from simnet.analysis.step_cost import Notes, Simulate, StepCost, StepCosts, step_costs
 from simnet.analysis.tune import PLAIN, trained_variants, with_known_kernels
 from simnet.analysis.verdict import Speedup
@@ -16,6 +17,7 @@ from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth
 from simnet.engine import intervals
 from simnet.engine.intervals import ModelError
+from simnet.engine.result import References
 from simnet.engine.scenario import Scenario
 from simnet.engine.step_timer import StepTimer
 from simnet.strategies import choices
@@ -60,10 +62,15 @@ class TargetTime(Struct, frozen=True, kw_only=True):
 
 
 class AtBandwidth(Struct, frozen=True, kw_only=True):
-    """All systems at one bandwidth, the first to the target first."""
+    """All systems at one bandwidth, the first to the target first.
+
+    Attributes:
+        references: what a step takes there with flat and with tuned DDP; None where that is not known.
+    """
 
     bandwidth: Bandwidth
     systems: tuple[TargetTime, ...]
+    references: References | None = None
 
     def find(self, name: str) -> TargetTime | None:
         """Return what a system takes, if it could be predicted."""
@@ -180,7 +187,11 @@ def times_to_target(  # noqa: PLR0913 - the arguments of one command
     left_out = {name: _untrained(convergence, name, ranks) for name in convergence.systems if name not in curves}
     notes: Notes = {}
     plain = structs.replace(scenario, baseline=None, strategy=PLAIN)
-    times = tuple(_at(trainings, whatif.at_bandwidth(plain, rate), simulate, left_out, notes) for rate in bandwidths)
+    there = [whatif.at_bandwidth(plain, rate) for rate in bandwidths]
+    times = tuple(
+        structs.replace(_at(trainings, one, simulate, left_out, notes), references=both)
+        for one, both in zip(there, references(there), strict=True)
+    )
     return TimesToTarget(
         scenario=scenario,
         convergence=convergence,

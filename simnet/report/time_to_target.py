@@ -6,7 +6,7 @@ from typing import Literal
 from simnet.analysis.time_to_target import AtBandwidth, TargetTime, TimesToTarget
 from simnet.analysis.whatif import SLOW_KERNEL_FACTOR
 from simnet.core import templates
-from simnet.core.units import format_bytes
+from simnet.core.units import format_bytes, format_seconds
 from simnet.engine import intervals
 from simnet.report.notes import notes_lines
 from simnet.report.page import Page
@@ -55,6 +55,11 @@ def _heading(found: TimesToTarget) -> Iterator[str]:
         f"{count_text(found.ranks, 'rank')}; steps of {workload_title(found.scenario)} on "
         f"{nodes_text(cluster.num_nodes)} x {cluster.ranks_per_node} GPUs"
     )
+    for there in found.bandwidths:
+        both = there.references
+        if both is not None:
+            flat_s, tuned_s = map(format_seconds, (both.flat_s, both.tuned_s))
+            yield f"{there.bandwidth.text()}: a step takes {flat_s} with {both.flat}, {tuned_s} with {both.tuned}"
 
 
 def _order(found: TimesToTarget) -> list[str]:
@@ -214,6 +219,8 @@ def time_to_target_object(found: TimesToTarget) -> dict[str, object]:
 def _at_object(found: TimesToTarget, there: AtBandwidth) -> dict[str, object]:
     return {
         "bandwidth_bytes_per_s": there.bandwidth,
+        "flat_iteration_s": there.references and there.references.flat_s,
+        "tuned_iteration_s": there.references and there.references.tuned_s,
         "verdict": verdict(found, there),
         "systems": [_system_object(found, system) for system in there.systems],
     }

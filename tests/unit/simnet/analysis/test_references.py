@@ -99,6 +99,9 @@ def test_all_commands_have_the_same_references_and_equal_settings_the_same_speed
     first = trials["trials"][0]
     assert (first["flat_iteration_s"], first["tuned_iteration_s"]) == pytest.approx((FLAT_S, TUNED_S), rel=1e-3)
     _says_both(run("simulate", BERT, "--draws", "0"))
+    raced = ("--time-to-target", "characters", "--same-task", "--at", "10 Gbit/s", "--draws", "0", "--format", "json")
+    (there,) = json.loads(run("advise", BERT, *raced))["bandwidths"]
+    assert (there["flat_iteration_s"], there["tuned_iteration_s"]) == pytest.approx((FLAT_S, TUNED_S), rel=1e-3)
 
 
 def test_a_report_has_them_too(tmp_path: Path) -> None:
