@@ -71,7 +71,12 @@ def advice_page(advice: Advice) -> Page:
 
 
 def _said_lines(texts: dict[str, str]) -> list[str]:
-    return [line for label, text in texts.items() for line in hanging(f"{label + ':':<{LABEL_WIDTH}}", text)]
+    """Return the paragraphs under their labels; a line of Python begins a new one, so that it can be pasted."""
+    lines = []
+    for label, text in texts.items():
+        labels = [f"{label + ':':<{LABEL_WIDTH}}", *[" " * LABEL_WIDTH] * text.count("\n")]
+        lines += [line for start, part in zip(labels, text.split("\n"), strict=True) for line in hanging(start, part)]
+    return lines
 
 
 def ranking_page(advice: Advice) -> Page:
@@ -220,7 +225,8 @@ def to_use(row: RankedSystem, advice: Advice) -> str:
     """Return the calls or flags that give a system, with how its batch is cut."""
     lines = calls(row.strategy)
     first = ["import binsgdm"] if any("binsgdm." in line for line in lines) else []
-    return "; ".join([*first, *lines]) + _cut(row, advice).replace(", ", "; ", 1)
+    cut = _cut(row, advice).removeprefix(", ")
+    return "\n".join([*first, *lines, *([f"# {cut}"] if cut else [])])
 
 
 def _answer(advice: Advice, row: RankedSystem) -> str:
@@ -258,7 +264,7 @@ def _loss(advice: Advice, row: RankedSystem) -> str:
     reached = sum(one.num_reached for one in row.records)
     runs = sum(one.num_trainings for one in row.records)
     sooner = [one.speedup.value for one in row.records if one.speedup]
-    ends = f", predicted {min(sooner):.2f} to {max(sooner):.2f} times sooner here" if sooner else ""
+    ends = f", {min(sooner):.2f} to {max(sooner):.2f} times sooner than tuned DDP here" if sooner else ""
     replaces = " It replaces your optimizer." if isinstance(row.strategy, BinSGDM | OneBitAdam) else ""
     tasks = f"{', '.join(one.task for one in row.records)}"
     small = " (small; your model is not tested)" if set(advice.tasks) <= set(files.names("convergence")) else ""
@@ -276,8 +282,9 @@ def _tail(advice: Advice) -> str:
 def _batches(advice: Advice, row: RankedSystem) -> str:
     if len(advice.accumulated) < 2:
         return ""
+    given = advice.scenario.grad_accumulation
     found = ", ".join(f"{one.speedup:.2f}x with {one.micro_batches}" for one in advice.accumulated)
-    return f"{row.name} over {advice.tuned_name} by micro-batches per step: {found}."
+    return f"{row.name} over {advice.tuned_name} by micro-batches per step (as here {given}): {found}."
 
 
 def _memory_sentence(row: RankedSystem, advice: Advice) -> str:
@@ -321,7 +328,7 @@ def _inputs(advice: Advice) -> str:
 def _surer(advice: Advice, row: RankedSystem) -> str:
     scenario = advice.scenario
     model = ["simnet measure model (compute)"] if compute_kind(scenario) in {"roofline estimate", "derived"} else []
-    network = ["simnet calibrate nccl.log -o my.toml, then --set calibration=my.toml"]
+    network = ["simnet calibrate LOG (of all_reduce_perf) -o my.toml, then --set calibration=my.toml"]
     network = [] if scenario.calibration.kind == "measured" or scenario.cluster.num_nodes == 1 else network
     kernels = ["simnet measure gpu (kernels)"] if row.speedup.unmeasured or row.speedup.if_kernels_slow else []
     compute_first = advice.speedup_without_comm < PAYS

@@ -354,7 +354,7 @@ def _advice_section(advice: Advice) -> Section:
     return Section(
         key="alternatives",
         title="What else could be used",
-        paragraphs=tuple(f"{label}: {text}" for label, text in answer(advice).items()),
+        paragraphs=tuple(f"{label}: {text}".replace("\n", "; ") for label, text in answer(advice).items()),
         charts=(comparison_charts.ranking(advice),),
         tables=(("The best of each permitted change, and both references", answer_table(advice)),),
     )

@@ -36,7 +36,7 @@ def test_what_accumulation_does_to_the_answer_is_told() -> None:
     often = replace(scenario(), run=RunSettings(grad_accumulation=8))
     expected = row(advise(often, names=["BinSGDM"]), "BinSGDM").speedup.value
     assert advice.accumulated[2].speedup == pytest.approx(expected)
-    assert answer(advice)["Batches"].startswith("BinSGDM over tuned DDP by micro-batches per step: ")
+    assert answer(advice)["Batches"].startswith("BinSGDM over tuned DDP by micro-batches per step (as here 2): ")
     assert "x with 2, " in answer(advice)["Batches"]
 
 
