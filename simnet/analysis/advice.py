@@ -9,6 +9,7 @@ from msgspec import Struct
 from simnet.analysis.batches import BatchSettings
 from simnet.analysis.crossing import Range
 from simnet.analysis.training_record import TrainingRecord
+from simnet.analysis.tune import flat_name
 from simnet.analysis.verdict import PAYS, Speedup, Verdict, verdict_of
 from simnet.cluster import gpu_models
 from simnet.core.units import Bandwidth
@@ -206,7 +207,7 @@ class Advice(Struct, frozen=True, kw_only=True):
     @property
     def flat_name(self) -> str:
         """The name of plain DDP, with which papers compare: one ring, DDP's default buckets, gradients as they are."""
-        return f"flat {self.scenario.workload.dtype} DDP"
+        return flat_name(self.scenario.workload.dtype)
 
     @property
     def tuned_name(self) -> str:

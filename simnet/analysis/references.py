@@ -6,7 +6,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from simnet.analysis.batches import BatchSettings, fitting, settings_of, that_fit, with_settings
-from simnet.analysis.tune import PLAIN, Variants, dense_systems, needs_training, systems
+from simnet.analysis.tune import PLAIN, Variants, dense_systems, flat_name, needs_training, systems
 from simnet.cluster.hardware import Link
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration
@@ -97,7 +97,8 @@ def _of_group(scenarios: Sequence[Scenario]) -> list[_BothReferences]:
         SimnetError: they cannot be predicted.
     """
     first = scenarios[0]
-    flats, tuned = _cuts(first, [(PLAIN,)]), _cuts(first, _compared(first))
+    dense = list(dense_systems(first.workload.dtype).values())
+    flats, tuned = _cuts(first, [(PLAIN,)], [(PLAIN,)]), _cuts(first, _compared(first, dense), dense)
     cuts = [*dict.fromkeys([*flats, *tuned])]
     times = _times_s(scenarios, cuts)
     found = []
@@ -112,29 +113,26 @@ def _of_group(scenarios: Sequence[Scenario]) -> list[_BothReferences]:
         (flat, flat_s), (own, tuned_s) = best
         cut = "" if own.settings == settings_of(scenario) else own.settings.text()
         named = tuned_name(own.strategy, cut)
-        made = References(flat_s=flat_s, tuned_s=tuned_s, flat=flat_name(first), tuned=named)
+        made = References(flat_s=flat_s, tuned_s=tuned_s, flat=flat_name(first.workload.dtype), tuned=named)
         found.append(_BothReferences(flat, own, made))
     return found
 
 
-def _compared(scenario: Scenario) -> list[Variants]:
+def _compared(scenario: Scenario, dense: list[Variants]) -> list[Variants]:
     """Return the systems that tuned DDP is chosen from: DDP where it fits as given, else what trains alike, too."""
-    dense = list(dense_systems(scenario.workload.dtype).values())
     fits = any(fitting(scenario, variants) for variants in dense)
     return dense if fits else [*dense, *sharded(systems()).values()]
 
 
-def _cuts(scenario: Scenario, known: Iterable[Variants]) -> list[_Cut]:
-    """Return every variant of some systems in each cut of the batch in which it fits; as given where none fits."""
+def _cuts(scenario: Scenario, known: Iterable[Variants], otherwise: Iterable[Variants]) -> list[_Cut]:
+    """Return every variant in each cut of the batch in which it fits; where none does, others as they are given."""
     found = [
         _Cut(variant, settings_of(one.scenario))
         for variants in known
         for one in that_fit(scenario, variants)
         for variant in one.variants
     ]
-    given = settings_of(scenario)
-    dense = dense_systems(scenario.workload.dtype).values()
-    return found or [_Cut(one, given) for variants in dense for one in variants]
+    return found or [_Cut(one, settings_of(scenario)) for variants in otherwise for one in variants]
 
 
 def _times_s(scenarios: Sequence[Scenario], cuts: Iterable[_Cut]) -> dict[_Cut, list[float]]:
@@ -152,11 +150,6 @@ def _times_s(scenarios: Sequence[Scenario], cuts: Iterable[_Cut]) -> dict[_Cut, 
 def _alone(scenario: Scenario) -> Callable[[AnyStrategy], list[float]]:
     timer = StepTimer(scenario)
     return lambda strategy: [timer.of(strategy)]
-
-
-def flat_name(scenario: Scenario) -> str:
-    """Return what people call plain DDP: one ring, default buckets, gradients in their own precision."""
-    return f"flat {scenario.workload.dtype} DDP"
 
 
 def tuned_name(strategy: AnyStrategy, cut: str = "") -> str:

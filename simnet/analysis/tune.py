@@ -58,6 +58,11 @@ def needs_training(strategy: AnyStrategy) -> bool:
     return strategy.mathematics != "same" and not (strategy.mathematics == "rounding" and _wire_bytes(strategy) >= 2)
 
 
+def flat_name(dtype: Dtype) -> str:
+    """Return what people call `PLAIN`: one ring, default buckets, gradients in their own precision."""
+    return f"flat {dtype} DDP"
+
+
 def dense_systems(dtype: Dtype) -> dict[str, Variants]:
     """Return DDP without compression, by title; for fp32 gradients also cast to bf16."""
     found = {f"DDP {dtype}": _tuned([DenseAllReduce(algorithm="auto")])}

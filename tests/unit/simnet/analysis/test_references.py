@@ -73,6 +73,18 @@ def test_where_ddp_does_not_fit_what_shards_and_fits_stands_for_it() -> None:
     assert found.tuned.startswith("tuned HSDP (bf16")
 
 
+def test_flat_ddp_that_fits_in_no_cut_is_timed_as_given() -> None:
+    memory = StepMemory(
+        parameters=Size(4e9), gradients=Size(4e9), optimizer=Size(100e9), activations_per_sample=Size(1e9)
+    )
+    given = scenario(gbit_per_s=10, workload=replace(WORKLOAD, memory=memory))
+    (usual,) = references([given])
+    (found,) = references([replace(given, cluster=replace(given.cluster, gpu="A100-80GB"))])
+    assert usual is not None
+    assert found is not None
+    assert found.flat_s == pytest.approx(usual.flat_s)
+
+
 def test_what_needs_the_exact_executor_has_none() -> None:
     uneven = {"cluster.fabric": {"nodes_per_leaf": 3, "oversubscription": 4}}
     assert simnet.simulate(BERT, uneven, draws=0).references is None
