@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))
 
 from docs import shown  # noqa: E402 - found by the line above
 
-PAGE = ROOT / "docs/how-to/draw-figures.md"
+PAGE = ROOT / "docs/how-to/figures.md"
 _IMAGE = re.compile(r"!\[[^\]]+\]\((figures/\w+\.png)\)")
 PNG_SIZE = slice(16, 24)
 """Bytes of width and height in a PNG (ISO/IEC 15948, 11.2.2)."""

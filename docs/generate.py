@@ -41,7 +41,6 @@ from simnet.workload import gpu_memory, roofline, training_step, workload
 from simnet.workload.kernel_cost import KernelCost
 
 REFERENCE = ROOT / "docs" / "reference"
-DECISIONS = ROOT / "docs" / "explanation" / "adr"
 EVIDENCE = ROOT / "docs" / "evidence"
 STRUCTS: dict[type[Struct], str] = {
     scenario.RunSettings: "scenario.md#run",
@@ -311,15 +310,6 @@ def systems_page() -> str:
     return templates.page("reference/systems.md", {name: getattr(systems, name) for name in tables})
 
 
-def decisions_page() -> str:
-    """Return the index of the decisions, from their titles."""
-    titles = {
-        path.name: path.read_text(encoding="utf-8").partition("\n")[0] for path in sorted(DECISIONS.glob("0*.md"))
-    }
-    pairs = [(name, *title.removeprefix("# ").split(". ", 1)) for name, title in titles.items()]
-    return templates.page("reference/decisions.md", {"decisions": pairs})
-
-
 def cards_page() -> str:
     """Return the page of all measured cards."""
     return card_page.cards_page(card_page.measured_cards(EVIDENCE))
@@ -345,7 +335,7 @@ def pages() -> dict[Path, Callable[[], str]]:
     made["commands.md"] = commands_page
     if find_spec("torch"):
         made["systems.md"] = systems_page
-    others = {DECISIONS / "README.md": decisions_page, EVIDENCE / "gpu.md": cards_page}
+    others = {EVIDENCE / "gpu.md": cards_page}
     return {REFERENCE / name: make for name, make in made.items()} | others
 
 

@@ -1,4 +1,4 @@
-"""The tables and figures of docs/explanation/what-to-use.md, from the committed results."""
+"""The numbers and figures of docs/how-to/choose.md, from the committed results."""
 
 import math
 from collections.abc import Sequence
@@ -6,10 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simnet.analysis.verdict import PAYS
-from simnet.core.units import format_bytes, format_seconds
 from simnet.report import figure as figures
-from simnet.report.advice import CHANGES
-from simnet.report.table import Table
 from studies import page, what_to_use
 from studies.page import FIGURES
 from studies.what_to_use import GROUPS, MICRO_BATCHES, MODELS, NODES
@@ -17,7 +14,7 @@ from studies.what_to_use import GROUPS, MICRO_BATCHES, MODELS, NODES
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "what-to-use.md"
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "choose.md"
 BY_BANDWIDTH, BY_SIZE = FIGURES / "what_to_use_bandwidth.png", FIGURES / "what_to_use_limits.png"
 SHOWN_NODES = 16
 TITLES = {
@@ -42,21 +39,16 @@ def write(folder: Path = what_to_use.RESULTS) -> None:
 
 def regions(found: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Return the generated parts of the page, by region."""
-    return {"choices": choices_table(found).markdown()}
+    return {"choices": choices_sentence(found)}
 
 
-def choices_table(found: Sequence[dict[str, Any]]) -> Table:
-    """Return the best of each group at the cluster's own bandwidth, and how sure that is."""
-    rows = []
+def choices_sentence(found: Sequence[dict[str, Any]]) -> str:
+    """Return the best of each group at the cluster's own bandwidth."""
+    parts = []
     for row in _at(found, SHOWN_NODES, 1):
-        for group, one in row["choices"].items():
-            interval = "{:.2f} to {:.2f}".format(*one["interval"]) if one["interval"] else "-"
-            memory = format_bytes(one["memory_bytes"]) if one["memory_bytes"] else "-"
-            speedup = f"{one['speedup']:.2f}"
-            cells = (one["label"], format_seconds(one["step_s"]), speedup, interval, one["verdict"], memory)
-            rows.append((MODELS[row["model"]], CHANGES[group], *cells))
-    heads = ["model", "changes", "best", "step", "speedup", "90 % interval", "verdict", "memory"]
-    return Table(heads, rows)
+        best = [f"{one['label'].partition(',')[0]} {one['speedup']:.2f}x" for one in row["choices"].values()]
+        parts.append(f"with {MODELS[row['model']]} parameters {', '.join(best)}")
+    return f"Best of each group over tuned DDP, {SHOWN_NODES} nodes of 8 A100-80GB, 25 Gbit/s: {'; '.join(parts)}."
 
 
 def _limit(row: dict[str, Any], group: Any) -> float | None:

@@ -99,7 +99,7 @@ def _mean_in_node(
 ) -> Generator[Message, torch.Tensor, torch.Tensor]:
     """Return the mean over the node of this local rank's slice, summed in the order of ranks.
 
-    The mean overwrites `values`: fresh memory is slow (ADR 5), most of all in a thread of its own.
+    The mean overwrites `values`: fresh memory is slow (decision 5), most of all in a thread of its own.
     """
     # An all-to-all and a local mean in place of a reduce-scatter: the order of the sum is then that of the ranks on
     # every backend, and a one-process control gives the same bits.

@@ -31,7 +31,7 @@ from binsgdm.kernels.profiler_stages import stage
 T = TypeVar("T")
 
 # Over gloo, rows of this size and larger travel one at a time: that keeps a wire busier than gloo's collectives do.
-# Shorter rows go by the collectives, which wait less often (ADR 6).
+# Shorter rows go by the collectives, which wait less often (decision 6).
 MIN_ROUND_BYTES = 128 * 1024
 
 # Names of nccl-tests, and of simnet's schedules: contract tests compare both sides by them.
@@ -247,7 +247,7 @@ class Transport:
 
     def _all_gather(self, sent: torch.Tensor, group: dist.ProcessGroup, _name: GroupName) -> torch.Tensor:
         gathered = torch.empty((dist.get_world_size(group), *sent.shape), dtype=sent.dtype, device=sent.device)
-        # Inside a node as well: there too gloo's all-gather is slower than the ring (ADR 6).
+        # Inside a node as well: there too gloo's all-gather is slower than the ring (decision 6).
         in_ring = _is_long_row_on_gloo(sent, group)
         if in_ring:
             all_gather_in_ring(gathered, sent, group)

@@ -150,7 +150,7 @@ def select(name: str | None = None, device: torch.device | str = "cpu") -> Kerne
 def zeros(numel: int, device: torch.device | str = "cpu") -> Tensor:
     """Return fp32 zeros (N) for a momentum, on a CPU from memory with huge pages where the system offers them.
 
-    numpy asks for them and torch does not; the update takes up to a tenth less (ADR 5).
+    numpy asks for them and torch does not; the update takes up to a tenth less (decision 5).
     """
     if torch.device(device).type != "cpu":
         return torch.zeros(numel, device=device)

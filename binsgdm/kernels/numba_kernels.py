@@ -1,7 +1,7 @@
 """The CPU kernels: loops compiled by numba around steps of 32 elements written as LLVM vector instructions.
 
 A step is written in LLVM's own terms, since numba cannot vectorize a loop that prefetches, and without prefetching the
-loops wait for memory (ADR 5). LLVM turns vectors of sixteen into what the CPU has: AVX-512, AVX2, SSE, NEON. No
+loops wait for memory (decision 5). LLVM turns vectors of sixteen into what the CPU has: AVX-512, AVX2, SSE, NEON. No
 fast-math flag is set anywhere, so LLVM never fuses a multiplication with an addition.
 
 numba's cache looks only at the file of a compiled function: steps and loops stay in this one file.
@@ -27,7 +27,7 @@ from binsgdm.kernels.random import GROUP_NUMEL, MULTIPLIERS, ROUNDS, WEYL
 
 _LANES = 16
 _COUNTERS = GROUP_NUMEL // 4  # whose draws are those of a group: a 64-bit number each, in one vector
-_PREFETCH_NUMEL = 1024  # 4 KiB ahead; 256 to 2048 measured, docs/explanation/adr/0005
+_PREFETCH_NUMEL = 1024  # 4 KiB ahead; 256 to 2048 measured, docs/explanation/decisions.md
 _BLOCK_NUMEL = 1024  # values of a block that stay in the L1 cache between two loops
 _LINE_BYTES = 64
 
@@ -90,7 +90,7 @@ class _GroupArguments:
         """Ask for the cache lines of a group some way ahead; past the end it is ignored."""
         build, per_line = self.build, _LINE_BYTES * 8 // self.element(position).bitwidth
         byte = _I8.as_pointer()
-        # numba offers no prefetch, so this calls LLVM's own. Without it the loops wait for memory (ADR 5).
+        # numba offers no prefetch, so this calls LLVM's own. Without it the loops wait for memory (decision 5).
         function = build.module.declare_intrinsic(
             "llvm.prefetch.p0", (), ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
         )

@@ -2,7 +2,7 @@
 
 The generator is Philox4x32-10, the one of cuRAND, PyTorch on CUDA and Triton: a keyed bijection of 128-bit counters,
 so that distinct arguments are distinct counters and no state is kept. The layout, the limits and the tests are in
-docs/explanation/randomness.md.
+docs/explanation/algorithm.md.
 
 Shape letters: N elements, C counters of four words each.
 """

@@ -222,7 +222,7 @@ class Worker:
 
     def _bucket_buffer(self, bucket: FlatBucket) -> torch.Tensor:
         """Return fp32 memory for a bucket, 0 in the padding."""
-        if not self._u.numel():  # kept from step to step, as fresh memory is slow (ADR 5)
+        if not self._u.numel():  # kept from step to step, as fresh memory is slow (decision 5)
             self._u = zeros(max(bucket.numel for bucket in self.buckets), self.device)
         u = self._u[: bucket.numel]
         # The last exchange wrote to all of this memory, and padding is exchanged as well: it must be the same on all

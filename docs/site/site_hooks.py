@@ -40,11 +40,7 @@ def _rooms() -> Iterator[dict[str, list[str]]]:
         elif found["page"] not in rooms[next(reversed(rooms))]:
             rooms[next(reversed(rooms))].append(found["page"])
     for title, pages in rooms.items():
-        yield {title: pages + (_decisions() if title == "Explanation" else [])}
-
-
-def _decisions() -> list[str]:
-    return [path.relative_to(DOCS).as_posix() for path in sorted((DOCS / "explanation/adr").glob("0*.md"))]
+        yield {title: pages}
 
 
 def _more() -> Iterator[dict[str, Any]]:

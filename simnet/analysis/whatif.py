@@ -15,7 +15,7 @@ from simnet.strategies.base import every_kernel, kernel_costs_of
 
 SLOW_KERNEL_FACTOR = 170 / 44
 """Largest kernel time / its estimate: 1-bit Adam's own took 44 ms on one of its two clusters, which
-the estimates follow, and 170 ms on the other (arXiv 2102.02888, Fig 5a, one node; docs/explanation/compute.md)."""
+the estimates follow, and 170 ms on the other (arXiv 2102.02888, Fig 5a, one node; docs/explanation/how-it-works.md)."""
 # A part this many times as fast costs nothing next to the others; zero would divide by zero in rates.
 FREE_FACTOR = 1e6
 NO_TIME = KernelTime(s_per_element=Duration(0))

@@ -20,7 +20,7 @@ from simnet.collectives.representatives import busiest, representatives
 from simnet.core.lanes import Number, largest, least, smallest
 
 UNEVEN = 0.12
-"""How far an upper bound may be off, as a part of the time (docs/explanation/collectives.md)."""
+"""How far an upper bound may be off, as a part of the time (docs/explanation/network.md)."""
 MOST_FOLLOWED = 2_000_000
 """Most sends of a collective that are looked at one by one to know when each rank is done: some seconds."""
 

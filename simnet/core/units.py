@@ -1,7 +1,7 @@
 """Quantities as text with a unit, such as "25 Gbit/s", to and from SI numbers.
 
 General unit libraries misread network units: "100 Gb/s" becomes gilberts, "25 MiB" becomes 25,000,000 bytes,
-"10Gbps" becomes bytes (ADR 2). Here `b` and `bit` are bits, `B` is bytes, K/M/G/T are decimal, Ki/Mi/Gi/Ti are
+"10Gbps" becomes bytes (decision 2). Here `b` and `bit` are bits, `B` is bytes, K/M/G/T are decimal, Ki/Mi/Gi/Ti are
 binary, and a number without a unit is refused.
 """
 

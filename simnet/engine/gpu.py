@@ -1,7 +1,7 @@
 """A GPU on SimPy's clock that several kernels share: each gets an equal part, and all are slowed by communication.
 
 This is processor sharing: with n kernels each runs at 1/n of its speed. A queue would let a bucket's encode wait behind
-the rest of backward, and the result would depend on how finely backward is cut (ADR 3).
+the rest of backward, and the result would depend on how finely backward is cut (decision 3).
 """
 
 from collections import defaultdict

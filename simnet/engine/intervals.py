@@ -5,7 +5,7 @@ of the draws lie below the given interval and 5 % above. The draws of one value 
 one in each of as many equal parts (Latin hypercube). A file does not know how the errors of its values correlate:
 errors that a fit made together (a latency too low and a bandwidth too low) are drawn as if they were independent, which
 makes intervals wider than they need be. The model's own error depends on none of them: it is not drawn but integrated,
-so that 50 draws are surer than 200 were with it (docs/explanation/fits.md).
+so that 50 draws are surer than 200 were with it (docs/explanation/verdicts.md).
 
 Source: M. D. McKay, R. J. Beckman, W. J. Conover, "A Comparison of Three Methods for Selecting Values of Input
 Variables in the Analysis of Output from a Computer Code", Technometrics 21, 1979.

@@ -6,7 +6,8 @@ stream communicates and another computes, as of every data-parallel step, the se
 computes. All give the same times, and so does SimPy's clock (`exact`), which is their judge.
 
 Kernels share the GPU evenly, and communication slows them: with n of them each runs at 1/n of its speed. A queue would
-let a bucket's encode wait behind the rest of backward, so that the result hung on how finely backward is cut (ADR 3).
+let a bucket's encode wait behind the rest of backward, so that the result hung on how finely backward is cut
+(docs/explanation/decisions.md, 3).
 """
 
 import functools

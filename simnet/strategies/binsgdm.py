@@ -7,7 +7,7 @@ places. Or it draws at random, as in the paper. The messages are the same.
 
 Source: "Birder: Communication-efficient 1-bit adaptive optimizer for practical distributed DNN training", NeurIPS 2023.
 Differs: the paper states the intent of the hierarchical all-reduce; the four steps are this project's reading
-(docs/explanation/exchanges.md). Padding of a slice to whole bytes is not counted.
+(docs/explanation/how-it-works.md). Padding of a slice to whole bytes is not counted.
 """
 
 from collections.abc import Sequence
@@ -38,8 +38,7 @@ DEFAULT_ROUNDING: Rounding = "shaped"
 FP32_BYTES, ROUNDING_BYTES = 4, 2
 UPDATE = KernelCost(name="binsgdm_update", bytes_per_element=24.0)  # read g, m, b; write m, b and u = m / b
 MERGE = KernelCost(name="merge", bytes_per_element=0.25)  # per sign received: read one bit, write at most one bit
-# Stand-ins are those that came nearest on a CPU (docs/explanation/compute.md): the update streams memory as these do, a
-# merge unpacks as many bits.
+# Stand-ins are those that came nearest on a CPU: the update streams memory as these do, a merge unpacks as many bits.
 SHAPED_KERNELS = (
     # read g, m, b and the residual; write m, b, the residual and one bit
     KernelCost(name="binsgdm_update_shape", bytes_per_element=24.125, stand_in=StandIn(UPDATE, "byte")),

@@ -36,7 +36,7 @@ class KernelCost(Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: in calibrations and measurements.
-        bytes_per_element: read and written, with fp32 state; counted from the algorithm (docs/explanation/compute.md).
+        bytes_per_element: read and written, with fp32 state; counted from the algorithm.
         bytes_per_result: the same for each element of the result, of a kernel that combines several vectors to one;
             what it does for each element of a vector is in `bytes_per_element`.
         is_estimable: False where bytes tell too little of the time, so that what it decides must be measured.

@@ -52,7 +52,7 @@ def measured_and_traced(rank: int, where: dict[str, str], again: dict[str, str],
 
 def _trace(folder: Path) -> None:
     """Train as the page on variation says, with its own lines around the loop."""
-    page = (ROOT / "docs" / "how-to" / "fit-variation.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "stragglers.md").read_text(encoding="utf-8")
     (snippet,) = shown.blocks(page, "python")
     os.chdir(folder)
     dist.init_process_group("gloo")

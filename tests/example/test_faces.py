@@ -66,7 +66,7 @@ def pages() -> list[Path]:
     """Return what users read: pages, the text that pages are made of, and examples; not evidence and decisions."""
     docs = [path for kind in ("*.md", "*.jinja") for path in (ROOT / "docs").rglob(kind)]
     examples = [path for kind in ("*.py", "*.ipynb", "*.sh", "*.md") for path in (ROOT / "examples").rglob(kind)]
-    left_out = (ROOT / "docs/evidence", ROOT / "docs/explanation/adr")
+    left_out = (ROOT / "docs/evidence", ROOT / "docs/explanation/decisions.md")
     read = [path for path in docs if not any(path.is_relative_to(folder) for folder in left_out)]
     return [ROOT / "README.md", *sorted(read), *sorted(examples)]
 

@@ -41,5 +41,7 @@ def test_a_page_names_what_is_there(page: Path) -> None:
 
 
 def test_a_name_of_nothing_is_found() -> None:
-    text = "`simnet/core/units.py` `simnet/gone.py` [page](model.md) [gone](gone.md#there) `simnet.core` `simnet.gone`"
+    text = (
+        "`simnet/core/units.py` `simnet/gone.py` [page](network.md) [gone](gone.md#there) `simnet.core` `simnet.gone`"
+    )
     assert missing(text, ROOT / "docs" / "explanation") == ["simnet/gone.py", "gone.md", "simnet.gone"]

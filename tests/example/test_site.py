@@ -61,7 +61,7 @@ def test_every_page_is_in_the_site_and_in_its_navigation(site: Path) -> None:
 
 def test_what_pages_link_to_outside_the_docs_is_there(site: Path) -> None:
     assert (site / "files/examples/train_diloco.py").read_text() == (ROOT / "examples/train_diloco.py").read_text()
-    assert 'href="../files/examples/train_diloco.py"' in (site / "how-to/train-with-local-steps.html").read_text()
+    assert 'href="../files/examples/train_diloco.py"' in (site / "how-to/train.html").read_text()
     assert 'src="../evidence/figures/advise_bert_base.png"' in (site / "project/index.html").read_text()
 
 
@@ -107,7 +107,7 @@ def test_the_site_follows_the_theme_of_the_system_on_a_phone_too(
     browser: Any, site: Path, scheme: str, is_dark: bool
 ) -> None:
     page = Watched(browser, width=390, height=800, color_scheme=scheme).page
-    page.goto((site / "how-to/advise.html").as_uri())
+    page.goto((site / "how-to/choose.html").as_uri())
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", ground)[:3])) < 3 * 128) == is_dark
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

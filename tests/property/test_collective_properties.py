@@ -85,7 +85,8 @@ def test_time_does_not_depend_on_the_names_of_the_nodes(maker, nodes, local, tur
     assert run_exact(network, renamed(schedule, turns * local), 6e6)[0] == pytest.approx(exact_s, rel=1e-9)
 
 
-BYTES_OUT = [  # scheme, bytes out of one node for 8 nodes x 8 ranks, times the elements (docs/explanation/exchanges.md)
+# Scheme, bytes out of one node for 8 nodes x 8 ranks, times the elements (docs/explanation/how-it-works.md).
+BYTES_OUT = [
     (ring.all_reduce, "world", 4, 2 * 63 / 64 * 4),
     (hierarchical.all_reduce, "world", 4, 2 * 7 / 8 * 4),
     (halving_doubling.all_reduce, "world", 4, 2 * 7 / 8 * 4),

@@ -162,7 +162,7 @@ def test_nccls_all_reduce_takes_the_fitted_closed_form(num_nodes, ranks_per_node
     assert run_folded(network, chosen, message_bytes) == pytest.approx(min(each_s), rel=REL)
 
 
-REFERENCE = [  # ranks, flat ring s, hierarchical s: 440e6 bytes, reference cluster (docs/explanation/collectives.md)
+REFERENCE = [  # ranks, flat ring s, hierarchical s: 440e6 bytes, reference cluster (docs/explanation/network.md)
     (64, 0.693630, 0.618644),
     (512, 0.707735, 0.696204),
     (4096, 0.744778, 0.710309),

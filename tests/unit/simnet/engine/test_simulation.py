@@ -125,7 +125,7 @@ D = 110e6
 
 @pytest.mark.parametrize(
     ("strategy", "nic_bytes", "ratio"),
-    [  # docs/explanation/exchanges.md, bytes out of one node per iteration for N = G = 8
+    [  # docs/explanation/how-it-works.md, bytes out of one node per iteration for N = G = 8
         (DenseAllReduce(), 7.875 * D, 1.0),
         (DenseAllReduce(algorithm="hierarchical"), 7.0 * D, 1.0),
         (DenseAllReduce(wire_dtype="fp16"), 7.875 / 2 * D, 2.0),
