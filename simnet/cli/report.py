@@ -236,8 +236,8 @@ def explore(scenario: str, settings: tuple[str, ...], port: int, no_browser: boo
     base = load(scenario, read_settings(settings))
     if not is_folded(base):
         raise SimnetError(
-            f"{base.name}: needs the exact executor: a page must answer at once; drop slow_nodes, faults and "
-            "run.fidelity"
+            f"{base.name}: does not run on the folded executor: a page must answer at once; drop slow_nodes, faults "
+            "and run.fidelity"
         )
     knobs = Knobs(base, scenario, settings)
     if static is not None:

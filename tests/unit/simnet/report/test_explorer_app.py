@@ -144,7 +144,7 @@ def test_a_port_in_use_is_refused_in_one_line() -> None:
     ("arguments", "message"),
     [
         (["nothing"], "'nothing'"),
-        ([BERT, "--set", "run.fidelity=exact"], "needs the exact executor"),
+        ([BERT, "--set", "run.fidelity=exact"], "does not run on the folded executor"),
         ([BERT, "--static", "page.html", "--port", "8000"], "drop them"),
         ([BERT, "--set", "cluster.num_nodes=0"], "cluster.num_nodes: 0"),
     ],
