@@ -48,7 +48,8 @@ def choices_sentence(found: Sequence[dict[str, Any]]) -> str:
     for row in _at(found, SHOWN_NODES, 1):
         best = [f"{one['label'].partition(',')[0]} {one['speedup']:.2f}x" for one in row["choices"].values()]
         parts.append(f"with {MODELS[row['model']]} parameters {', '.join(best)}")
-    return f"Best of each group over tuned DDP, {SHOWN_NODES} nodes of 8 A100-80GB, 25 Gbit/s: {'; '.join(parts)}."
+    where = f"{SHOWN_NODES} nodes of 8 A100-80GB, 25 Gbit/s"
+    return f"Best of each group over tuned DDP (or what fits), {where}: {'; '.join(parts)}."
 
 
 def _limit(row: dict[str, Any], group: Any) -> float | None:
