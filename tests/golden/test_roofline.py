@@ -28,7 +28,7 @@ def test_nine_in_ten_trainings_are_inside_the_interval_of_the_other_publications
         assert rule is not None
         found.append(rule.interval[0] <= row.share <= rule.interval[1])
     assert 0.9 <= sum(found) / len(found) < 1
-    for page in (study.PAGE, study.PAGE.parents[1] / "explanation" / "compute.md"):
+    for page in (study.PAGE, study.PAGE.parents[1] / "explanation" / "how-it-works.md"):
         assert f"{sum(found)} of {len(found)} trainings" in page.read_text(encoding="utf-8")
 
 
