@@ -1,6 +1,6 @@
 """Draw answers into axes that the user gives, or into new ones of the project's look."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from simnet.core.errors import SimnetError
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from simnet.analysis.time_to_target import TimesToTarget
     from simnet.calibration.comparison import Comparison
     from simnet.engine.result import RunResult, SweepResult
+    from simnet.report.chart import Chart
     from simnet.validation.outcome import Unit
 
 SIZE_IN = (6.4, 3.6)
@@ -21,83 +22,53 @@ SIZE_IN = (6.4, 3.6)
 
 def draw_run(result: "RunResult", ax: "Axes | None") -> "Axes":
     """Draw where the time of a step goes."""
+    from simnet.report import step_charts
 
-    def draw(axes: "Axes") -> None:
-        from simnet.report import figures
-
-        figures.draw_breakdown(axes, result)
-
-    return _drawn(ax, draw)
+    return _drawn(ax, step_charts.breakdown([result]), loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
 
 
 def draw_sweep(sweep: "SweepResult", ax: "Axes | None") -> "Axes":
     """Draw the speedup over the last key that varies."""
+    from simnet.report import charts
 
-    def draw(axes: "Axes") -> None:
-        from simnet.report import figures
-
-        figures.draw_speedups(axes, sweep)
-
-    return _drawn(ax, draw)
+    return _drawn(ax, charts.of_sweep(sweep))
 
 
 def draw_crossover(found: "Crossover", ax: "Axes | None") -> "Axes":
     """Draw the speedup over the key."""
+    from simnet.report import charts
 
-    def draw(axes: "Axes") -> None:
-        from simnet.report import crossover_figure
-
-        crossover_figure.draw_crossover(axes, found)
-
-    return _drawn(ax, draw)
+    return _drawn(ax, charts.crossover(found))
 
 
 def draw_advice(advice: "Advice", ax: "Axes | None") -> "Axes":
     """Draw the speedup of every system over NIC bandwidth."""
+    from simnet.report import comparison_charts
 
-    def draw(axes: "Axes") -> None:
-        from simnet.report import advice_figure
-
-        advice_figure.draw_advice(axes, advice)
-        axes.legend(fontsize="small")
-
-    return _drawn(ax, draw)
+    return _drawn(ax, comparison_charts.advised(advice), fontsize="small")
 
 
 def draw_time_to_target(found: "TimesToTarget", ax: "Axes | None") -> "Axes":
     """Draw the metric over simulated time at the first bandwidth."""
+    from simnet.report import comparison_charts
 
-    def draw(axes: "Axes") -> None:
-        from simnet.report import time_to_target_figure
-
-        time_to_target_figure.draw_time_to_target(axes, found)
-
-    return _drawn(ax, draw)
+    return _drawn(ax, comparison_charts.over_time(found, found.bandwidths[0]))
 
 
 def draw_residuals(residuals: "Sequence[Comparison]", ax: "Axes | None") -> "Axes":
     """Draw relative errors over measured times."""
+    from simnet.report import comparison_charts
 
-    def draw(axes: "Axes") -> None:
-        from simnet.report import calibration_figure
-
-        calibration_figure.draw_residuals(axes, _some(residuals))
-        axes.legend()
-
-    return _drawn(ax, draw)
+    return _drawn(ax, comparison_charts.residuals(_some(residuals)))
 
 
 def draw_comparisons(comparisons: "Sequence[Comparison]", unit: "Unit", ax: "Axes | None") -> "Axes":
     """Draw predicted over measured values in a unit."""
+    from simnet.report import comparison_charts
+    from simnet.validation.outcome import SCALE
 
-    def draw(axes: "Axes") -> None:
-        from simnet.report import comparison_figure
-        from simnet.validation.outcome import SCALE
-
-        comparison_figure.draw_comparisons(axes, _some(comparisons), comparison_figure.NOUNS[unit], SCALE[unit])
-        axes.legend()
-
-    return _drawn(ax, draw)
+    noun = comparison_charts.NOUNS[unit]
+    return _drawn(ax, comparison_charts.predicted_over_measured(_some(comparisons), noun, SCALE[unit]))
 
 
 def _some(comparisons: "Sequence[Comparison]") -> "Sequence[Comparison]":
@@ -106,12 +77,13 @@ def _some(comparisons: "Sequence[Comparison]") -> "Sequence[Comparison]":
     return comparisons
 
 
-def _drawn(ax: "Axes | None", draw: "Callable[[Axes], None]") -> "Axes":
-    """Draw into axes, which are made in the project's look where none are given."""
+def _drawn(ax: "Axes | None", chart: "Chart", **legend: object) -> "Axes":
+    """Draw a chart into axes, which are made in the project's look where none are given."""
     try:
         from matplotlib import pyplot
     except ImportError as error:
         raise SimnetError("plot: matplotlib is missing: a figure needs it; pip install matplotlib") from error
+    from simnet.report.chart_matplotlib import add_legend, draw
     from simnet.report.figure import styled
 
     # Loads the backend, which in a notebook turns interactive on: inside of `styled` that would be undone at its end,
@@ -119,5 +91,6 @@ def _drawn(ax: "Axes | None", draw: "Callable[[Axes], None]") -> "Axes":
     pyplot.draw_if_interactive()  # type: ignore[no-untyped-call]
     with styled():
         axes = pyplot.subplots(figsize=SIZE_IN, layout="constrained")[1] if ax is None else ax
-        draw(axes)
+        draw(axes, chart)
+        add_legend(axes, [chart], **legend)
     return axes

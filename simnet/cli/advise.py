@@ -122,9 +122,9 @@ def _draw(found: "Advice", path: Path, style: str) -> None:
     from simnet.report import figure
 
     with figure.styled(figure.style_named(style)):
-        from simnet.report.advice_figure import advice_figure
+        from simnet.report import figures
 
-        figure.write(advice_figure(found), path)
+        figure.write(figures.advice(found), path)
 
 
 def _check_nodes(scenario: Scenario) -> None:

@@ -198,10 +198,10 @@ def _fit_variation(
 def _draw(residuals: "Sequence[Comparison]", path: Path) -> None:
     """Write the figure, also of a fit that is then refused."""
     from simnet.core.files import write_file
-    from simnet.report.calibration_figure import image
+    from simnet.report import figures
     from simnet.report.figure import format_of
 
     if not residuals:
         raise SimnetError("--figure: there are no residuals to draw; drop it")
-    write_file(path, image(residuals, format_of(path)))
+    write_file(path, figures.residuals(residuals, format_of(path)))
     tell(f"wrote {path}")

@@ -118,6 +118,6 @@ def _draw(found: TimesToTarget, path: Path, style: str) -> None:
     from simnet.report import figure
 
     with figure.styled(figure.style_named(style)):
-        from simnet.report.time_to_target_figure import time_to_target_figure
+        from simnet.report import figures
 
-        figure.write(time_to_target_figure(found), path)
+        figure.write(figures.time_to_target(found), path)

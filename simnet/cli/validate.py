@@ -138,11 +138,11 @@ def _plan(experiment: str | None, nic_bytes_per_s: float | None, others: list[st
 
 def _draw(points: "Sequence[Comparison]", path: Path, experiment: str) -> None:
     from simnet.core.files import write_file
-    from simnet.report import comparison_figure
+    from simnet.report import figures
     from simnet.report.figure import format_of
 
     title = f"{Path(experiment).stem}: predicted and measured"
-    write_file(path, comparison_figure.steps(points, title, format_of(path)))
+    write_file(path, figures.steps(points, title, format_of(path)))
     tell(f"wrote {path}")
 
 
@@ -168,11 +168,11 @@ def _check(output: Path | None, names: tuple[str, ...]) -> None:
 def _write(outcomes: "Sequence[Outcome]", evidence: "Evidence", output: Path) -> None:
     """Write the page and its figures."""
     from simnet.core.files import write_file
-    from simnet.report import comparison_figure, validation_page
+    from simnet.report import figures, validation_page
     from simnet.validation import published_rows
 
     for outcome in outcomes:
-        write_file(output / "figures" / validation_page.figure_name(outcome), comparison_figure.png(outcome), output)
+        write_file(output / "figures" / validation_page.figure_name(outcome), figures.published(outcome), output)
     page = validation_page.page(outcomes, published_rows.load().rows, evidence)
     write_file(output / PAGE, page.encode(), output)
     tell(f"wrote {output / PAGE} and {len(outcomes)} figures")

@@ -9,7 +9,7 @@ from simnet.calibration.comparison import coverage, mean_error, mean_signed_erro
 from simnet.core import templates
 from simnet.core.files import write_file
 from simnet.core.units import format_seconds
-from simnet.report import campaign_figure, comparison_figure, measured_steps
+from simnet.report import figures, measured_steps
 from simnet.report.measured_steps import comparison_cells, layout_text
 from simnet.report.page import Page
 from simnet.report.table import Table
@@ -64,13 +64,11 @@ def write(found: CampaignResult, folder: Path) -> list[Path]:
 
 def drawn(found: CampaignResult) -> dict[str, bytes]:
     """Return the figures as PNG by file name."""
-    pictures = {_picture(found, "predicted"): comparison_figure.steps(found.points)}
+    pictures = {_picture(found, "predicted"): figures.steps(found.points)}
     by_system = _by_system(found)
     for model in found.campaign.models:
         mine = [point for point in found.points if point.model == model]
-        pictures[_picture(found, model)] = (
-            campaign_figure.variants(mine, model, by_system) if by_system else campaign_figure.curves(mine, model)
-        )
+        pictures[_picture(found, model)] = figures.campaign(mine, model, by_system)
     return pictures
 
 

@@ -9,7 +9,7 @@ from simnet.calibration.optimizer_steps import DENSE, optimizer_steps
 from simnet.core import templates
 from simnet.core.files import read_text
 from simnet.core.units import format_bytes, format_seconds
-from simnet.report import card_figures, card_tables
+from simnet.report import card_charts, card_tables
 from simnet.report.page import Page
 from simnet.report.table import Table
 from simnet.report.text import hanging, printable
@@ -49,7 +49,7 @@ def files_of(found: CardResult) -> dict[PurePosixPath, bytes]:
     if found.calibration:
         made[CALIBRATIONS / f"{found.folder.stem}.toml"] = found.calibration.encode()
     made |= {WORKLOADS / f"{name}.toml": text.encode() for name, text in found.workloads.items()}
-    made |= {EVIDENCE / "figures" / _picture(found, name): png for name, png in card_figures.drawn(found).items()}
+    made |= {EVIDENCE / "figures" / _picture(found, name): png for name, png in card_charts.drawn(found).items()}
     if found.kernels:
         made[EVIDENCE / _csv_name(found)] = card_tables.estimates_csv(found.kernels).encode()
     return made
@@ -198,7 +198,7 @@ def _facts(found: CardResult) -> dict[str, object]:
         "copies": f"{format_bytes(copies)}/s" if copies is not None else "",
         "launch": format_seconds(launch_s) if launch_s is not None else "",
         "target": TARGET,
-        "target_from": card_figures.numel_text(TARGET_FROM),
+        "target_from": card_charts.numel_text(TARGET_FROM),
         "copies_only": collectives == {"copy"},
         "estimate": found.estimate.name,
         "estimate_is_of_card": found.estimate.is_of_card,

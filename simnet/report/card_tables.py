@@ -10,7 +10,7 @@ from simnet.calibration.kernels import select_pairs
 from simnet.calibration.measurement_file import Series
 from simnet.calibration.optimizer_steps import DENSE, OptimizerStep
 from simnet.core.units import format_bytes, format_seconds
-from simnet.report.card_figures import OPTIMIZERS, numel_text
+from simnet.report.card_charts import OPTIMIZERS, numel_text
 from simnet.report.table import Column, Table
 from simnet.validation.card_estimates import TARGET, TARGET_FROM, KernelEstimate, StepEstimate
 

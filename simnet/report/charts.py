@@ -1,118 +1,202 @@
-"""The figures of a report, each a pure function of results; the explorer draws the same."""
+"""The charts of sweeps and of searches for a break-even, each a pure function of results."""
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from simnet.analysis.crossover import Crossover
 from simnet.analysis.verdict import PAYS
+from simnet.core.errors import SimnetError
 from simnet.core.units import format_seconds
-from simnet.engine.result import PointResult, RunResult
-from simnet.report.chart import DIVERGING, X_TEXT, Chart, Trace, axis, band, layout, line, name, tick_values
-from simnet.report.figure import VERMILION
-from simnet.report.labels import titles
+from simnet.engine.result import PointResult, RunResult, StrategyResult, SweepResult
+from simnet.report.chart import (
+    FAINT,
+    INK,
+    SAME_TIME,
+    Bars,
+    Cells,
+    Chart,
+    Curve,
+    Guide,
+    Scale,
+    Words,
+    line,
+    log_scale,
+    name_scale,
+    number_scale,
+    plain,
+    series_style,
+    speedup_scale,
+    time_unit,
+)
+from simnet.report.figure import SKY, STEP_PARTS, VERMILION
+from simnet.report.labels import (
+    BANDWIDTH_KEYS,
+    NODES_KEYS,
+    PART_KEYS,
+    ROLES,
+    WORKLOAD_KEYS,
+    Panels,
+    grouped,
+    label,
+    main_key,
+    numbers,
+    titles,
+    value_label,
+)
 from simnet.report.sweep_page import is_slower
 from simnet.report.table import Column, Table
-from simnet.report.text import bandwidth_text, nodes_text, rate_label, speedup_text
+from simnet.report.text import bandwidth_text, gpus_text, key_text, nodes_text, rate_label, speedup_text
+from simnet.strategies import STRATEGIES
 
-Over = Literal["nodes", "bandwidth"]
-LEAST_COLOURED = 1.5
-"""Factor on the time at which a speedup has the deepest colour, if no point is further from 1."""
-MOST_SHADED = 3
+STRATEGY_COLOUR, BASELINE_COLOUR = SKY, VERMILION
+BASELINE_HATCH = "/"
+MOST_SHADED = 4
 """Lines that have an interval each; more bands hide each other."""
-MOST_WRITTEN = 12
-"""Columns of a map whose cells hold their numbers; more hide each other."""
-DARK, LIGHT = "#000000", "#FFFFFF"
-"""Of the numbers in a map."""
-NEAR_TICKS = (0.4, 0.5, 0.6, 0.8, 1, 1.25, 1.5, 2, 2.5)
-FAR_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
-"""Of the colours of a map."""
+HEADROOM = 1.05
+GREY = "#AAAAAA"
+BAR = 0.36
+"""Thickness of one of two bars side by side, in times of the distance between pairs."""
+MEDIANS, TAILS = "medians", "95th percentiles"
+NODES, BANDWIDTH = NODES_KEYS[0], BANDWIDTH_KEYS[0]
 GBIT = 1e9 / 8
+UNITS = {"bandwidth": (GBIT, " [Gbit/s]"), "latency": (1e-6, " [us]")}
+"""Of quantities by how their keys end, each with its size in the unit that the simulator counts in."""
+Points = Sequence[PointResult]
 
 
-def speedups(points: Sequence[PointResult], over: Over, own: RunResult | None = None) -> Chart:
-    """Return the speedup over nodes or NIC bandwidth, a line for each value of the other, some with their intervals.
+class Along(NamedTuple):
+    """What points are laid out along: nodes, bandwidth, or the numbers of another swept key.
+
+    Attributes:
+        title: of the scale.
+        place: of a point on it.
+        text: of a point's tick.
+        group: of points in a legend.
+    """
+
+    title: str
+    place: Callable[[RunResult], float]
+    text: Callable[[RunResult], str]
+    group: Callable[[RunResult], str]
+
+    def scale(self, points: Iterable[RunResult]) -> Scale:
+        """Return the scale with a tick at each place."""
+        return number_scale(self.title, {self.place(point): self.text(point) for point in points})
+
+    def names(self, points: Iterable[RunResult]) -> dict[float, tuple[str, str]]:
+        """Return the places in order, each with its tick and its name."""
+        return dict(sorted({self.place(point): (self.text(point), self.group(point)) for point in points}.items()))
+
+    def panels(self, points: Iterable[PointResult]) -> Panels:
+        """Return the points of each place, ascending."""
+        found: Panels = {}
+        for point in sorted(points, key=self.place):
+            found.setdefault(self.group(point), []).append(point)
+        return found
+
+
+def along(key: str, points: Sequence[RunResult]) -> Along:
+    """Return how points are laid out along a key with numbers."""
+    if key in NODES_KEYS:
+        title = f"nodes (of {gpus_text(*(point.ranks_per_node for point in points))})"
+        return Along(
+            title,
+            lambda point: float(point.num_nodes),
+            lambda point: str(point.num_nodes),
+            lambda point: nodes_text(point.num_nodes),
+        )
+    if key in BANDWIDTH_KEYS:
+        return Along(
+            rate_label(points),
+            lambda point: point.nic_gbit_per_s,
+            lambda point: f"{point.nic_gbit_per_s:g}",
+            lambda point: bandwidth_text(point.nic_gbit_per_s),
+        )
+
+    def value(point: RunResult) -> str:
+        return value_label(point, key) if isinstance(point, PointResult) else ""
+
+    def place(point: RunResult) -> float:
+        return (numbers([point], key) or [0.0])[0] if isinstance(point, PointResult) else 0.0
+
+    return Along(key_text(key), place, value, lambda point: f"{key_text(key)} {value(point)}")
+
+
+def lines_of(points: Points, key: str, others: Sequence[str] = ()) -> Panels:
+    """Return the points of each line of a chart over a key: by bandwidth or nodes, or by the values of other keys."""
+    other = BANDWIDTH if key in NODES_KEYS else NODES if key in BANDWIDTH_KEYS else ""
+    return along(other, points).panels(points) if other else grouped(points, others)
+
+
+def speedups(
+    points: Points,
+    key: str,
+    *,
+    others: Sequence[str] = (),
+    own: RunResult | None = None,
+    roles: Sequence[str] = (),
+) -> Chart:
+    """Return the speedup over a key, a line for each value of what else varies, some with their intervals.
 
     Args:
         points: of one panel, all with a baseline.
-        over: the axis.
+        key: the axis.
+        others: keys whose values make the lines, of an axis that is neither nodes nor bandwidth.
         own: the point that was asked about: where there are many lines, only its own has an interval.
+        roles: what strategy and baseline are called, where panels share the names; else as of these points.
     """
-    place, text, other_text = _ways(over)
-    others = sorted({_other(point, over) for point in points})
-    shaded = others if len(others) <= MOST_SHADED else [_other(own, over)] if own is not None else others[-1:]
-    traces: list[Trace] = []
-    for index, other in enumerate(others):
-        mine = sorted((point for point in points if _other(point, over) == other), key=place)
-        values = [place(point) for point in mine]
-        if other in shaded and (ends := _intervals(mine)):
-            traces.append(band(index, values, *ends))
-        hover = f"{'%{x} nodes' if over == 'nodes' else '%{x} Gbit/s'}: {X_TEXT}"
-        traces.append(line(index, other_text(other), values, [point.speedup or 0.0 for point in mine], hover))
-    ticks = sorted({place(point) for point in points})
-    where = "nodes" if over == "nodes" else rate_label(points)
-    strategy, baseline = titles(list(points))
+    way = along(key, points)
+    lines = lines_of(points, key, others)
+    shaded = [place for place, mine in enumerate(lines.values()) if own is not None and _holds(mine, own, way)]
+    if len(lines) <= MOST_SHADED or not shaded:
+        shaded = list(range(len(lines))) if len(lines) <= MOST_SHADED else [len(lines) - 1]
+    curves = [
+        _speedups(index, name, sorted(mine, key=way.place), way, shaded=index in shaded)
+        for index, (name, mine) in enumerate(lines.items())
+    ]
+    strategy, baseline = roles or titles(list(points))
     best = max(points, key=lambda point: point.speedup or 0.0)
+    which = f", {list(lines)[shaded[0]]}" if len(shaded) == 1 and len(lines) > 1 else "s" if len(shaded) > 1 else ""
+    short = "nodes" if key in NODES_KEYS else "NIC bandwidth" if key in BANDWIDTH_KEYS else key_text(key)
     return Chart(
-        key=f"speedup-over-{over}",
-        title=f"Speedup over {'nodes' if over == 'nodes' else 'NIC bandwidth'}",
+        key=f"speedup-over-{'bandwidth' if key in BANDWIDTH_KEYS else short.replace(' ', '-')}",
+        title=f"Speedup over {short}",
         sentence=f"Time of a step with {baseline} over that with {strategy}: above 1, {strategy} is faster. The "
-        f"largest here is {speedup_text(best.speedup)}, {_place_text(best)}."
-        + (
-            f" Shaded: 90 % interval{'s' if len(shaded) > 1 else f', {other_text(shaded[0])}'}."
-            if any(_intervals([point]) for point in points)
-            else ""
-        ),
-        traces=tuple(traces),
-        layout=layout(
-            axis(where, log=True, ticks=ticks, texts=[text(value) for value in ticks]),
-            axis("speedup", log=True, **_speedup_ticks(points, [one for one in points if _other(one, over) in shaded])),
-            shapes=[_level(1.0)],
-        ),
+        f"largest here is {speedup_text(best.speedup)}, on {nodes_text(best.num_nodes)} at "
+        f"{bandwidth_text(best.nic_gbit_per_s)}."
+        + (f" Shaded: 90 % interval{which}." if any(curve.ends for curve in curves) else ""),
+        x=way.scale(points),
+        y=_speedup_scale(baseline, curves),
+        curves=curves,
+        guides=[Guide(value=1.0, name=SAME_TIME)],
+        has_intervals=any(curve.ends for curve in curves),
         table=_speedup_table(points),
     )
 
 
-def _ways(over: Over) -> tuple[Callable[[RunResult], float], Callable[[float], str], Callable[[float], str]]:
-    """Return where a point lies, how that is written, and how a value of the other axis is."""
-    if over == "nodes":
-        return (lambda point: float(point.num_nodes)), (lambda value: f"{value:g}"), bandwidth_text
-    return (
-        (lambda point: point.nic_gbit_per_s),
-        (lambda value: f"{value:g}"),
-        (lambda value: nodes_text(round(value))),
-    )
+def _holds(points: Points, own: RunResult, way: Along) -> bool:
+    """Return whether a line is that of the point that was asked about."""
+    return any(
+        (point.num_nodes, point.nic_gbit_per_s) == (own.num_nodes, own.nic_gbit_per_s) for point in points
+    ) and any(way.place(point) == way.place(own) for point in points)
 
 
-def _other(point: RunResult, over: Over) -> float:
-    return point.nic_gbit_per_s if over == "nodes" else float(point.num_nodes)
+def _speedups(index: int, name: str, points: Points, way: Along, *, shaded: bool = True) -> Curve:
+    values = [point.speedup or 0.0 for point in points]
+    ends = [point.intervals["speedup"] for point in points if "speedup" in point.intervals]
+    return line(
+        index, name, [way.place(point) for point in points], values,
+        ends=ends if shaded and len(ends) == len(points) else (),
+        hover=[f"{way.group(point)}: {speedup_text(point.speedup)}" for point in points],
+    )  # fmt: skip
 
 
-def _place_text(point: RunResult) -> str:
-    return f"on {nodes_text(point.num_nodes)} at {bandwidth_text(point.nic_gbit_per_s)}"
+def _speedup_scale(baseline: str, curves: Sequence[Curve]) -> Scale:
+    values = [one for curve in curves for one in (*curve.y, *(end for ends in curve.ends for end in ends)) if one]
+    return speedup_scale(f"speedup over {baseline}", values)
 
 
-def _intervals(points: Sequence[RunResult]) -> tuple[list[float], list[float]] | None:
-    ends = [point.intervals.get("speedup") for point in points]
-    known = [end for end in ends if end is not None]
-    if not known or len(known) < len(ends):
-        return None
-    return [low for low, _ in known], [high for _, high in known]
-
-
-def _speedup_ticks(points: Sequence[RunResult], shaded: Sequence[RunResult]) -> dict[str, Any]:
-    """Return ticks that hold 1, every value and every interval that is drawn, as a reader knows them."""
-    values = [point.speedup or 1.0 for point in points]
-    values += [end for point in shaded for end in point.intervals.get("speedup", ())]
-    return tick_values(min([1.0, *values]), max([1.0, *values]))
-
-
-def _level(value: float) -> dict[str, Any]:
-    """Return a line across at a value."""
-    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": value, "y1": value, "line": {"width": 1}}
-
-
-def _speedup_table(points: Sequence[PointResult]) -> Table:
+def _speedup_table(points: Points) -> Table:
     columns = [
         Column("NIC", "right"),
         Column("nodes", "right"),
@@ -136,113 +220,277 @@ def _speedup_row(point: RunResult) -> tuple[str, ...]:
     )
 
 
-def heat_map(points: Sequence[PointResult]) -> Chart:
-    """Return the speedup by nodes and bandwidth, its colours apart at 1."""
-    rates = sorted({point.nic_gbit_per_s for point in points})
-    nodes = sorted({point.num_nodes for point in points})
-    known = {(point.nic_gbit_per_s, point.num_nodes): point.speedup for point in points}
-    deepest = math.log(max([LEAST_COLOURED, *(max(value, 1 / value) for value in known.values() if value)]))
-    cells = [[known.get((rate, count)) for count in nodes] for rate in rates]
-    strategy, baseline = titles(list(points))
-    known_ticks = NEAR_TICKS if deepest < math.log(NEAR_TICKS[-1]) else FAR_TICKS
-    ticks = [tick for tick in known_ticks if abs(math.log(tick)) <= deepest * 1.001]
-    trace: Trace = {
-        "type": "heatmap",
-        "x": [str(count) for count in nodes],
-        "y": [f"{rate:g}" for rate in rates],
-        "z": [[None if value is None else math.log(value) for value in row] for row in cells],
-        "text": [["" if value is None else speedup_text(value) for value in row] for row in cells],
-        "zmin": -deepest,
-        "zmax": deepest,
-        "colorscale": [list(stop) for stop in DIVERGING],
-        "xgap": 2,
-        "ygap": 2,
-        "colorbar": {
-            "title": {"text": "speedup"},
-            "tickvals": [math.log(tick) for tick in ticks],
-            "ticktext": [f"{tick:g}x" for tick in ticks],
-        },
-        "hovertemplate": "%{x} nodes, %{y} Gbit/s: %{text}<extra></extra>",
+def speedup_of_each(points: Points, keys: Sequence[str], *, roles: Sequence[str] = ()) -> Chart:
+    """Return the speedup as a bar to the right of the values of keys, with its interval."""
+    values = [point.speedup or 0.0 for point in points]
+    ends = [point.intervals.get("speedup", (value, value)) for point, value in zip(points, values, strict=True)]
+    intervals = [
+        Curve(name="90 % interval", x=pair, y=(row, row), colour=INK, marker="|", width=1.0)
+        for row, pair in enumerate(ends)
+        if pair[1] > pair[0]
+    ]
+    return Chart(
+        x=Scale(
+            title=f"speedup over {(roles or titles(list(points)))[-1]}",
+            ends=(0, max(1.5, 1.25 * max(high for _, high in ends))),
+        ),
+        y=_rows(points, keys),
+        bars=[Bars(at=range(len(values)), lengths=values, colour=STRATEGY_COLOUR)],
+        curves=intervals,
+        words=[
+            Words(x=max(value, high), y=row, text=speedup_text(value))
+            for row, (value, (_, high)) in enumerate(zip(values, ends, strict=True))
+        ],
+        guides=[Guide(value=1.0, is_upright=True, name=SAME_TIME)],
+        is_of_rows=True,
+        has_intervals=bool(intervals),
+    )
+
+
+def _rows(points: Points, keys: Sequence[str]) -> Scale:
+    """Return the scale of rows by the values of one key, or of several with their names."""
+    names = [value_label(point, keys[0]) if len(keys) == 1 else label(point, keys) for point in points]
+    is_named = len(keys) != 1 or keys[0] in (*WORKLOAD_KEYS, *PART_KEYS)
+    return name_scale(names, "" if is_named else key_text(keys[0]), is_reversed=True)
+
+
+def of_sweep(sweep: SweepResult) -> Chart:
+    """Return the speedup over the last key that varies, by bars where its values are no numbers.
+
+    Raises:
+        SimnetError: nothing varies, or no point has a baseline.
+    """
+    points = [point for point in sweep.points if point.speedup is not None]
+    if not points or not sweep.varied:
+        raise SimnetError("plot: no speedups to draw: give a baseline, and two values of some key")
+    key = main_key(sweep)
+    of_network = {*sweep.varied} <= {*NODES_KEYS, *BANDWIDTH_KEYS}
+    if not of_network and numbers(points, key) is None:
+        return speedup_of_each(points, sweep.varied)
+    return speedups(points, key, others=[one for one in sweep.varied if one != key])
+
+
+def sides_of(points: Points) -> list[tuple[str, list[StrategyResult]]]:
+    """Return the results of the strategy and, if every point has one, of the baseline, by role."""
+    found = [(ROLES[0], [point.result for point in points])]
+    baseline = [point.baseline for point in points if point.baseline is not None]
+    return [*found, (ROLES[1], baseline)] if len(baseline) == len(points) else found
+
+
+def throughput(points: Points, *, roles: Sequence[str] = ()) -> Chart:
+    """Return throughput over nodes at every bandwidth: strategy, baseline, and compute alone as the linear ideal."""
+    way = along(NODES, points)
+    lines = lines_of(points, NODES)
+    roles = roles or titles(list(points))
+    looks = [("o", "-", STRATEGY_COLOUR), ("s", "--", BASELINE_COLOUR)]
+    curves: list[Curve] = []
+    for index, (rate, mine) in enumerate(lines.items()):
+        shade = series_style(index)[0]
+        ordered = sorted(mine, key=way.place)
+        for (_, results), (marker, dash, own) in zip(sides_of(ordered), looks, strict=False):
+            curves.append(
+                Curve(
+                    x=[way.place(point) for point in ordered],
+                    y=[one.samples_per_s for one in results],
+                    ends=_throughput_ends(ordered) if dash == "-" else (),
+                    colour=shade if len(lines) > 1 else own,
+                    marker=marker,
+                    dash=dash,
+                )
+            )
+        if len(lines) > 1:
+            curves.append(Curve(name=rate, colour=shade))
+    # Entries of the legend alone: colours say the bandwidth, or where there is one only, the role.
+    for role, (marker, dash, own) in zip(roles, looks, strict=False):
+        curves.append(Curve(name=role, colour=own if len(lines) == 1 else FAINT, marker=marker, dash=dash))
+    if ideal := ideal_samples_per_s(points):
+        curves.append(Curve(name="linear (compute alone)", x=list(ideal), y=list(ideal.values()), colour=INK, dash=":"))
+    values = [one for curve in curves for one in (*curve.y, *(end for ends in curve.ends for end in ends)) if one]
+    y = log_scale("throughput [samples/s]", values)
+    return Chart(x=way.scale(points), y=y, curves=curves, has_intervals=any(curve.ends for curve in curves))
+
+
+def _throughput_ends(points: Points) -> list[tuple[float, float]]:
+    """Return the 90 % intervals of the strategy's throughput, from those of its time, where every point has one."""
+    found = [
+        (point.result.samples_per_s * point.result.iteration_s / ends[1],
+         point.result.samples_per_s * point.result.iteration_s / ends[0])
+        for point in points
+        if (ends := point.intervals.get("iteration_s"))
+    ]  # fmt: skip
+    return found if len(found) == len(points) else []
+
+
+def ideal_samples_per_s(points: Points) -> dict[float, float]:
+    """Return the throughput in compute time alone by nodes, ascending; nothing where no point computes.
+
+    The compute time is the least of all points that accumulate as many micro-batches.
+    """
+    least_s: dict[int, float] = {}
+    for point in points:
+        parts = (point.baseline or point.result).breakdown
+        compute_s = parts.forward_s + parts.backward_s + parts.optimizer_s
+        count = point.scenario.grad_accumulation
+        least_s[count] = min(compute_s, least_s.get(count, compute_s))
+    if not all(least_s.values()):
+        return {}
+    return {
+        float(point.num_nodes): point.result.samples_per_s
+        * point.result.iteration_s
+        / least_s[point.scenario.grad_accumulation]
+        for point in sorted(points, key=lambda point: point.num_nodes)
     }
+
+
+def breakdown_over(points: Points, key: str, *, roles: Sequence[str] = ()) -> Chart:
+    """Return where an iteration's time goes: stacked columns of strategy and baseline over the numbers of a key."""
+    way = along(key, points)
+    shown = sorted(points, key=way.place)
+    stride = -(-len(shown) // 12)
+    ticks = {float(place): way.text(point) for place, point in list(enumerate(shown))[::stride]}
+    x = Scale(title=way.title, ticks=ticks, ends=(-0.5, len(shown) - 0.5))
+    return _stacks(shown, x, roles, is_of_rows=False)
+
+
+def breakdown_of_each(points: Points, keys: Sequence[str], *, roles: Sequence[str] = ()) -> Chart:
+    """Return where an iteration's time goes: stacked rows of strategy and baseline for the values of keys."""
+    return _stacks(points, _rows(points, keys), roles, is_of_rows=True)
+
+
+def _stacks(points: Points, scale: Scale, roles: Sequence[str], *, is_of_rows: bool) -> Chart:
+    """Return a stack of the parts of a step for each side of each point."""
+    sides = sides_of(points)
+    slowest_s = max(one.iteration_s for _, results in sides for one in results)
+    unit_s, unit = time_unit(slowest_s)
+    bars: list[Bars] = []
+    for index, (_, results) in enumerate(sides):
+        at = [place + BAR * 1.1 * (index - (len(sides) - 1) / 2) for place in range(len(points))]
+        starts = [0.0] * len(points)
+        for part, (name, colour) in STEP_PARTS.items():
+            lengths = [getattr(one.breakdown, part) / unit_s for one in results]
+            hatch = BASELINE_HATCH if index else ""
+            bars.append(
+                Bars(
+                    name=name if not index else "", at=at, lengths=lengths, starts=starts, thickness=BAR,
+                    colour=colour, hatch=hatch,
+                    hover=[f"{name}: {format_seconds(length * unit_s)}" for length in lengths],
+                )
+            )  # fmt: skip
+            starts = [start + length for start, length in zip(starts, lengths, strict=True)]
+    if len(sides) > 1:
+        first, second = ("upper", "lower") if is_of_rows else ("left", "right")
+        roles = roles or titles(list(points))
+        entries = [Bars(name=f"{first}: {plain(roles[0])}", colour=GREY)]
+        entries.append(Bars(name=f"{second}: {plain(roles[1])}", colour=GREY, hatch=BASELINE_HATCH))
+        bars = [*bars, *entries] if is_of_rows else [*reversed(entries), *bars]
+    times = Scale(title=f"iteration time [{unit}]", ends=(0, HEADROOM * slowest_s / unit_s))
+    x, y = (times, scale) if is_of_rows else (scale, times)
+    return Chart(x=x, y=y, bars=bars, is_of_rows=is_of_rows)
+
+
+def heat_map(points: Points, row_key: str = BANDWIDTH, column_key: str = NODES, *, roles: Sequence[str] = ()) -> Chart:
+    """Return the speedup by two keys, its colours apart at 1."""
+    row_way, column_way = along(row_key, points), along(column_key, points)
+    rows, columns = row_way.names(points), column_way.names(points)
+    known = {(row_way.place(point), column_way.place(point)): point.speedup for point in points}
+    cells = [[known.get((row, column)) for column in columns] for row in rows]
+    strategy, baseline = roles or titles(list(points))
     slower = sum(map(is_slower, points))
     return Chart(
         key="heat-map",
         title="Where it is faster",
         sentence=f"Blue: {strategy} is faster than {baseline}; orange: slower, at {slower} of {len(known)} points.",
-        traces=(trace, *([_written(trace)] if len(nodes) <= MOST_WRITTEN else [])),
-        layout=layout(axis("nodes") | {"type": "category"}, axis(rate_label(points)) | {"type": "category"}),
-        table=_heat_table(rates, nodes, cells),
+        x=name_scale([tick for tick, _ in columns.values()], column_way.title),
+        y=name_scale([tick for tick, _ in rows.values()], row_way.title),
+        cells=Cells(
+            speedups=cells,
+            hover=[
+                [
+                    f"{across}, {up}: {speedup_text(value)}"
+                    for (_, across), value in zip(columns.values(), line, strict=True)
+                ]
+                for (_, up), line in zip(rows.values(), cells, strict=True)
+            ],
+        ),
+        table=Table(
+            [Column(row_way.title), *(Column(name, "right") for _, name in columns.values())],
+            [[name, *map(speedup_text, row)] for (_, name), row in zip(rows.values(), cells, strict=True)],
+        ),
     )
 
 
-def _written(cells: Trace) -> Trace:
-    """Return the numbers in the cells of a map, dark on light ones and light on dark ones."""
-    places = [
-        (x, y, text, LIGHT if _is_dark(z / cells["zmax"]) else DARK)
-        for y, texts, row in zip(cells["y"], cells["text"], cells["z"], strict=True)
-        for x, text, z in zip(cells["x"], texts, row, strict=True)
-        if z is not None
+def times_over(points: Points, key: str, *, roles: Sequence[str] = ()) -> Chart:
+    """Return the median time of an iteration over the numbers of a key, shaded up to the 95th percentile."""
+    way = along(key, points)
+    ordered = sorted(points, key=way.place)
+    sides = sides_of(ordered)
+    unit_s, unit = time_unit(max(one.p95_s for _, results in sides for one in results))
+    looks = [("o", "-", STRATEGY_COLOUR), ("s", "--", BASELINE_COLOUR)]
+    curves = [
+        Curve(
+            name=name,
+            x=[way.place(point) for point in ordered],
+            y=[one.p50_s / unit_s for one in results],
+            ends=[(one.p50_s / unit_s, one.p95_s / unit_s) for one in results],
+            colour=colour,
+            marker=marker,
+            dash=dash,
+        )
+        for name, (_, results), (marker, dash, colour) in zip(roles or titles(list(points)), sides, looks, strict=False)
     ]
-    x, y, text, colours = (list(column) for column in zip(*places, strict=True))
-    return {
-        "type": "scatter", "mode": "text", "x": x, "y": y, "text": text, "textfont": {"color": colours},
-        "hoverinfo": "skip", "showlegend": False,
-    }  # fmt: skip
+    longest = max(high for curve in curves for _, high in curve.ends)
+    times = Scale(title=f"time of an iteration [{unit}]", ends=(0, HEADROOM * longest))
+    return Chart(x=way.scale(points), y=times, curves=curves)
 
 
-def _is_dark(share: float) -> bool:
-    """Return whether light text is easier to read on a colour between the middle (0) and an end (-1, 1)."""
-    middle, end = DIVERGING[1][1], DIVERGING[2 if share > 0 else 0][1]
-    mixed = [(1 - abs(share)) * low + abs(share) * high for low, high in zip(_rgb(middle), _rgb(end), strict=True)]
-    return 1.05 / (_luminance(mixed) + 0.05) > (_luminance(mixed) + 0.05) / (_luminance(_rgb(DARK)) + 0.05)
+def speedups_of_tails(points: Points, key: str, others: Sequence[str], *, roles: Sequence[str] = ()) -> Chart:
+    """Return the speedup of the median, and dotted that of the 95th percentile, a line for each setting of others."""
+    way = along(key, points)
+    curves: list[Curve] = []
+    for index, (name, mine) in enumerate(grouped(points, others).items()):
+        ordered = sorted(mine, key=way.place)
+        x = [way.place(point) for point in ordered]
+        medians, tails = ([_ratio(point, percent) for point in ordered] for percent in (50, 95))
+        curves.append(line(index, name or MEDIANS, x, medians))
+        curves.append(Curve(x=x, y=tails, colour=series_style(index)[0], dash=":"))
+    scale = _speedup_scale((roles or titles(list(points)))[-1], curves)
+    return Chart(
+        x=way.scale(points),
+        y=scale,
+        curves=[*curves, Curve(name=TAILS, colour=INK, dash=":")],
+        guides=[Guide(value=1.0, name=SAME_TIME)],
+    )
 
 
-def _rgb(colour: str) -> list[float]:
-    return [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+def _ratio(point: PointResult, percent: float) -> float:
+    """Return a percentile of the baseline's iterations over that of the strategy's."""
+    baseline = point.baseline or point.result
+    return baseline.percentile_s(percent) / point.result.percentile_s(percent)
 
 
-def _luminance(rgb: Sequence[float]) -> float:
-    """Return the relative luminance of a colour.
-
-    Source: Web Content Accessibility Guidelines 2.2, "relative luminance".
-    """
-    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in rgb]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def _heat_table(rates: Sequence[float], nodes: Sequence[int], cells: Sequence[Sequence[float | None]]) -> Table:
-    columns = [Column("NIC", "right"), *(Column(nodes_text(count), "right") for count in nodes)]
-    rows = [[bandwidth_text(rate), *map(speedup_text, row)] for rate, row in zip(rates, cells, strict=True)]
-    return Table(columns, rows)
-
-
-def crossover(found: Crossover, sentence: str) -> Chart:
-    """Return the speedup over a key, with the values at which the faster side changes."""
-    values = [float(trial.value) / _scale(found) for trial in found.trials]
-    traces: list[Trace] = []
-    if all(trial.speedup.interval for trial in found.trials):
-        ends = [trial.speedup.interval or (0.0, 0.0) for trial in found.trials]
-        traces.append(band(0, values, [low for low, _ in ends], [high for _, high in ends]))
+def crossover(found: Crossover, sentence: str = "") -> Chart:
+    """Return the speedup over a key, with its interval and the values at which both take the same time."""
+    unit, suffix = next((look for end, look in UNITS.items() if found.key.endswith(end)), (1.0, ""))
+    values = [float(trial.value) / unit for trial in found.trials]
+    ends = [trial.speedup.interval for trial in found.trials if trial.speedup.interval]
     shown = [trial.speedup.value for trial in found.trials]
-    traces.append(line(0, found.strategy, values, shown, f"%{{x:.4g}}: {X_TEXT}"))
-    crossings = [float(one.high.value) / _scale(found) for one in found.crossings]
-    if crossings:
-        mark = {"symbol": "x", "size": 12, "color": VERMILION}
-        traces.append({
-            "type": "scatter", "mode": "markers", "name": "same time", "x": crossings, "y": [1.0] * len(crossings),
-            "marker": mark, "hovertemplate": "%{x:.4g}: same time<extra></extra>",
-        })  # fmt: skip
-    texts = [f"{value:.3g}" for value in values]
+    crossings = [float(one.high.value) / unit for one in found.crossings]
+    hover = [f"{trial.text}: {speedup_text(trial.speedup.value)}" for trial in found.trials]
+    curves = [
+        line(0, "", values, shown, ends=ends if len(ends) == len(values) else (), hover=hover),
+        Curve(name="same time", x=crossings, y=[1.0] * len(crossings), colour=VERMILION, dash="", marker="X", size=1.5),
+    ]
     return Chart(
         key="crossover",
         title="Where the faster side changes",
         sentence=sentence,
-        traces=tuple(traces),
-        layout=layout(
-            axis(f"{found.key}{' [Gbit/s]' if _scale(found) == GBIT else ''}", log=True, ticks=values, texts=texts),
-            axis(f"speedup over {name(found.baseline)}", log=True, **tick_values(min(shown), max([PAYS, *shown]))),
-            shapes=[_level(1.0)],
+        x=log_scale(f"{plain(key_text(found.key))}{suffix}", values),
+        y=speedup_scale(
+            "speedup of {} over {}".format(*_titles(found)),
+            [PAYS, *shown, *(end for pair in ends for end in pair)],
         ),
+        curves=curves if crossings else curves[:1],
+        guides=[Guide(value=1.0)],
         table=Table(
             ("value", Column("speedup", "right"), Column("90 % interval", "right"), "verdict"),
             [
@@ -258,5 +506,8 @@ def crossover(found: Crossover, sentence: str) -> Chart:
     )
 
 
-def _scale(found: Crossover) -> float:
-    return GBIT if found.key.endswith("bandwidth") else 1.0
+def _titles(found: Crossover) -> tuple[str, str]:
+    """Return what people call strategy and baseline, by their roles where that is the same."""
+    kinds = (found.strategy, found.baseline)
+    strategy, baseline = (plain(STRATEGIES.find(kind).title if kind in STRATEGIES.names() else kind) for kind in kinds)
+    return (strategy, baseline) if strategy != baseline else ROLES

@@ -306,8 +306,8 @@ def _speedup_section(points: Sequence[PointResult], label: str, own: RunResult |
     places = [(point.num_nodes, point.nic_gbit_per_s) for point in points]
     found: list[Chart] = []
     if len(set(places)) == len(places):
-        found += [charts.speedups(points, "bandwidth", own)] if has_rates else []
-        found += [charts.speedups(points, "nodes", own)] if has_nodes else []
+        found += [charts.speedups(points, BANDWIDTH, own=own)] if has_rates else []
+        found += [charts.speedups(points, NODES, own=own)] if has_nodes else []
         found += [charts.heat_map(points)] if has_nodes and has_rates else []
     if not found:
         found.append(step_charts.breakdown(points, [label_of(point, list(point.set)) for point in points]))

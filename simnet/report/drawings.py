@@ -1,62 +1,167 @@
-"""The figures that a sweep can have: what each needs, and how its panels are drawn."""
+"""The figures of a sweep: what each needs, the charts of its panels, and how they are laid out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from matplotlib.axes import Axes
 from msgspec import structs
 
+from simnet.core.errors import SimnetError
 from simnet.engine.result import PointResult, SweepResult
-from simnet.report import figures, heat_map_figure, labels, tail_figure
+from simnet.report import charts, labels
+from simnet.report.chart import FAINT, Chart, Curve
+from simnet.report.chart_matplotlib import Shared, figure_of
+from simnet.report.charts import BANDWIDTH, NODES, along, lines_of
+from simnet.report.figure import current
 from simnet.report.labels import BANDWIDTH_KEYS, NODES_KEYS, Panels
-from simnet.report.text import bandwidth_text, nodes_text
+from simnet.report.text import bandwidth_text, nodes_text, printable
 
-Draw = Callable[[Axes, Sequence[PointResult]], None]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-# How many times as tall the baseline's bars must be for the strategy's to be drawn once more alone.
 MUCH_TALLER = 2.0
+"""Times as tall that the baseline's bars must be for the strategy's to be drawn once more alone."""
 ALONE = "without the baseline"
 FAULT_KEYS = ("cluster.faults.", "cluster.slow_nodes.")
+MAX_PANELS, MAX_ROWS = 12, 40
+MOST_CURVES, MOST_MULTIPLES, MULTIPLES_IN_ROW, MULTIPLE_IN = 4, 24, 4, 1.4
+"""Curves that one panel holds; more get a panel each, as far as that many panels fit one figure; their height [in]."""
+MANY_COLUMNS = 7
+"""Columns of cells from which on they are as wide as the page."""
+OWN_CURVE, OTHER_CURVES = "this panel", "the other panels"
 
 
 class Drawing(NamedTuple):
-    """One figure: its title, its needs, and how a panel of it is drawn.
+    """One figure: its title, its needs, and the chart of a panel.
 
     Attributes:
         title: with fields for the names of strategy and baseline, and for what stays fixed over nodes.
-        draw: draws the points of one panel.
+        chart: of the points of one panel; its `roles` are what strategy and baseline are called in all of them.
         drawn: swept keys that a panel has an axis for; every value of the other keys makes a panel.
-        rows: whether each point is a row of bars.
-        bars: whether the legend explains the parts of bars instead of lines.
         needs_nodes: whether the results must have several numbers of nodes.
         needs_bandwidth: whether the results must have several bandwidths.
         needs_baseline: whether every point must have a baseline.
-        share_y: whether panels share the y axis, all of them or those of a row.
+        shared: which scales panels share.
         only_asked: whether it is drawn only where its name is given.
         split: makes the panels that are drawn from those of the results.
-        curves: a panel's points by curve, of drawings whose curves may get a panel each.
-        at: where the points of one curve stand on the x axis, to draw it faintly behind the others.
+        lines: a panel's points by line, of drawings whose lines may get a panel each.
     """
 
     title: str
-    draw: Draw
+    chart: Callable[..., Chart]
     drawn: tuple[str, ...] = (*BANDWIDTH_KEYS, *NODES_KEYS)
-    rows: bool = False
-    bars: bool = False
     needs_nodes: bool = False
     needs_bandwidth: bool = False
     needs_baseline: bool = False
-    share_y: bool | Literal["row"] = False
+    shared: Shared = ""
     only_asked: bool = False
     split: Callable[[Panels], Panels] = lambda panels: panels
-    curves: Callable[[Sequence[PointResult]], Panels] | None = None
-    at: Callable[[PointResult], float] | None = None
+    lines: Callable[[Sequence[PointResult]], Panels] | None = None
 
-    @property
-    def has_intervals(self) -> bool:
-        """Whether it shows intervals: lines and bars of speedups do, parts of a step and cells of a map do not."""
-        return not self.bars and (self.rows or self.curves is not None)
+
+def draw(sweep: SweepResult, *, where: str, names: Sequence[str] = ()) -> "dict[str, Figure]":
+    """Return every figure for which the results have the axes, by name, or those that are named.
+
+    Each figure's label is its caption: the title, the calibration and the version that it rests on.
+
+    Raises:
+        SimnetError: there are more panels or rows of bars than fit one figure, or a named one cannot be drawn.
+    """
+    drawings = possible(sweep)
+    _check_names(names, drawings, left_out(sweep), where=where)
+    chosen = names or [name for name, drawing in drawings.items() if not drawing.only_asked]
+    panels = {name: _charts(sweep, drawing, where) for name, drawing in drawings.items() if name in chosen}
+    return {name: _figure(sweep, drawings[name], found) for name, found in panels.items()}
+
+
+def _check_names(
+    names: Iterable[str], drawings: Mapping[str, Drawing], reasons: Mapping[str, str], *, where: str
+) -> None:
+    for name in names:
+        if name not in drawings:
+            reason = reasons.get(name, "no figure of these results")
+            raise SimnetError(f"{where}: --figure: {name!r}: {reason}; there are {', '.join(drawings)}")
+
+
+def _charts(sweep: SweepResult, drawing: Drawing, where: str) -> dict[str, Chart]:
+    """Return the chart of each panel: by the values of the keys that it has no axis for, in file order.
+
+    Raises:
+        SimnetError: there are too many panels, or rows of bars.
+    """
+    keys = [key for key in sweep.varied if key not in drawing.drawn]
+    panels = labels.grouped(sweep.points, keys)
+    panels = drawing.split(panels) if drawing.only_asked else panels
+    _check_number(len(panels), MAX_PANELS, "panels", where)
+    if not drawing.only_asked:
+        panels = drawing.split(panels)
+    roles = labels.titles(sweep.points)
+    found = {label: drawing.chart(points, roles=roles) for label, points in panels.items()}
+    for chart in found.values():
+        _check_number(len(chart.y.ticks) if chart.is_of_rows else 0, MAX_ROWS, "rows of bars", where)
+    return _multiples(panels, found, drawing) or found
+
+
+def _check_number(number: int, most: int, noun: str, where: str) -> None:
+    if number > most:
+        raise SimnetError(f"{where}: {number} {noun}: at most {most} fit one figure; sweep fewer values")
+
+
+def _multiples(panels: Panels, found: Mapping[str, Chart], drawing: Drawing) -> dict[str, Chart]:
+    """Return a panel for each line, the others faintly behind it, where one panel would hold too many; else nothing."""
+    if drawing.lines is None:
+        return {}
+    lines = {label: list(drawing.lines(points)) for label, points in panels.items()}
+    numbers = list(map(len, lines.values()))
+    if max(numbers) <= MOST_CURVES or sum(numbers) > MOST_MULTIPLES:
+        return {}
+    single: dict[str, Chart] = {}
+    for label, names in lines.items():
+        whole = found[label]
+        for name in names:
+            alone = drawing.chart(drawing.lines(panels[label])[name])
+            own = replace(next(curve for curve in alone.curves if curve.x), name=OWN_CURVE)
+            others = [
+                Curve(name=OTHER_CURVES, x=curve.x, y=curve.y, colour=FAINT, width=0.8)
+                for curve in whole.curves
+                if curve.name != name and curve.x
+            ]
+            title = "\n".join(filter(None, (label, name)))
+            single[title] = replace(whole, curves=[*others, own])
+    return single
+
+
+def _figure(sweep: SweepResult, drawing: Drawing, panels: Mapping[str, Chart]) -> "Figure":
+    has_intervals = any(chart.has_intervals for chart in panels.values())
+    title, footer = _title(sweep, drawing), _footer(sweep, has_intervals=has_intervals)
+    is_of_multiples = any(curve.name == OWN_CURVE for chart in panels.values() for curve in chart.curves)
+    if is_of_multiples:
+        return figure_of(
+            panels, title=title, footer=footer, columns=MULTIPLES_IN_ROW, panel_in=MULTIPLE_IN,
+            width_in=current().page_in, shared="both",
+        )  # fmt: skip
+    most_cells = max(len(chart.cells.speedups[0]) if chart.cells else 0 for chart in panels.values())
+    width = current().page_in if most_cells > MANY_COLUMNS else None
+    shared = drawing.shared if len(panels) > 1 else ""
+    return figure_of(panels, title=title, footer=footer, width_in=width, shared=shared)
+
+
+def _title(sweep: SweepResult, drawing: Drawing) -> str:
+    strategy, baseline = [*labels.titles(sweep.points), ""][:2]
+    is_weak = all(point.scenario.run.global_batch is None for point in sweep.points)
+    scaling = "samples per rank fixed (weak scaling)" if is_weak else "global batch fixed (strong scaling)"
+    shown = drawing.title.format(strategy=strategy, baseline=baseline, scaling=scaling)
+    return f"{printable(sweep.question)}\n{shown}\n{labels.context(sweep.points)}"
+
+
+def _footer(sweep: SweepResult, *, has_intervals: bool) -> str:
+    calibrations = ", ".join(dict.fromkeys(labels.calibration_name(point) for point in sweep.points))
+    versions = ", ".join(dict.fromkeys(printable(point.version) for point in sweep.points))
+    shown = sweep.points if has_intervals else ()
+    draws = max((point.scenario.run.draws or 0 for point in shown if point.intervals), default=0)
+    bands = f" Bands: 90 % intervals over {draws} draws of calibration and model error." if draws else ""
+    return f"Simulated by simnet {versions}. Calibration: {calibrations}.{bands}"
 
 
 def possible(sweep: SweepResult) -> dict[str, Drawing]:
@@ -84,7 +189,7 @@ def left_out(sweep: SweepResult) -> dict[str, str]:
 def narrowed(sweep: SweepResult) -> dict[str, str]:
     """Return what a drawn figure does not show, by its name."""
     shows_part = {"breakdown", "breakdown_of_all"} <= possible(sweep).keys()
-    most = max(figures.node_counts(sweep.points))
+    most = max(_node_counts(sweep.points))
     told = f"shows {nodes_text(most)} alone; draw the others with --figure breakdown_of_all"
     return {"breakdown": told} if shows_part else {}
 
@@ -104,16 +209,15 @@ def _tail_drawings(sweep: SweepResult) -> dict[str, Drawing]:
         return {}
     key = of_faults[-1] if of_faults else labels.main_key(sweep)
     others = [other for other in sweep.varied if other != key]
-    lines = partial(tail_figure.speedups_over, key=key, others=others)
     return {
         "iteration_time": Drawing(
             "Time of an iteration: median, shaded up to the 95th percentile",
-            partial(tail_figure.times_over, key=key),
+            partial(charts.times_over, key=key),
             (key,),
         ),
         "speedup_of_tails": Drawing(
             "Speedup of {strategy} over {baseline}, of medians and of 95th percentiles",
-            lines,
+            partial(charts.speedups_of_tails, key=key, others=others),
             tuple(sweep.varied),
             needs_baseline=True,
         ),
@@ -124,8 +228,8 @@ def _num_varied(sweep: SweepResult) -> tuple[int, int]:
     """Return the largest numbers of node counts and of bandwidths that one panel has."""
     panels = labels.panels(sweep.points).values()
     return (
-        max(len(figures.node_counts(points)) for points in panels),
-        max(len(figures.rates(points)) for points in panels),
+        max(len(_node_counts(points)) for points in panels),
+        max(len(_rates(points)) for points in panels),
     )
 
 
@@ -138,46 +242,27 @@ def _key_drawings(sweep: SweepResult) -> dict[str, Drawing]:
     is_scattered = bool(others) and all(len(line) == 1 for line in labels.grouped(sweep.points, others).values())
     if is_scattered or labels.numbers(sweep.points, key) is None:
         keys = tuple(sweep.varied) if is_scattered else (key,)
-        bars, stacks = partial(figures.speedup_of_each, keys=keys), partial(figures.breakdown_of_each, keys=keys)
+        bars, stacks = partial(charts.speedup_of_each, keys=keys), partial(charts.breakdown_of_each, keys=keys)
         return {
-            "speedup": Drawing(title, bars, keys, rows=True, needs_baseline=True, share_y="row"),
-            "breakdown": Drawing(breakdown_title, stacks, keys, rows=True, bars=True, share_y="row", split=_with_alone),
+            "speedup": Drawing(title, bars, keys, needs_baseline=True, shared="row"),
+            "breakdown": Drawing(breakdown_title, stacks, keys, shared="row", split=_with_alone),
         }
-    lines = partial(figures.speedup_over, key=key, others=others)
-    columns = partial(figures.breakdown_over, key=key)
-    return {
+    rows = [other for other in others if labels.numbers(sweep.points, other) is not None]
+    drawings = {
         "speedup": Drawing(
             title,
-            lines,
+            partial(charts.speedups, key=key, others=others),
             tuple(sweep.varied),
             needs_baseline=True,
-            curves=lambda points: labels.grouped(points, others),
-            at=lambda point: (labels.numbers([point], key) or [0.0])[0],
+            lines=partial(lines_of, key=key, others=others),
         ),
-        "breakdown": Drawing(breakdown_title, columns, (key,), bars=True, split=_with_alone),
-        **_key_heat_map(sweep, key, others),
+        "breakdown": Drawing(breakdown_title, partial(charts.breakdown_over, key=key), (key,), split=_with_alone),
     }
-
-
-def _key_heat_map(sweep: SweepResult, key: str, others: Sequence[str]) -> dict[str, Drawing]:
-    """Return the heat map over a key and the last one of the others with numbers, if there is one."""
-    rows = [other for other in others if labels.numbers(sweep.points, other) is not None]
-    if not rows:
-        return {}
-    cells = partial(heat_map_figure.heat_map_over, row_key=rows[-1], column_key=key)
-    return {"heat_map": Drawing(NETWORK_DRAWINGS["heat_map"].title, cells, (key, rows[-1]), needs_baseline=True)}
-
-
-def _by_rate(points: Sequence[PointResult]) -> Panels:
-    """Return the points of each bandwidth, ascending, as the figures name it."""
-    rates = figures.rates(points)
-    return {bandwidth_text(rate): [point for point in points if point.nic_gbit_per_s == rate] for rate in rates}
-
-
-def _by_nodes(points: Sequence[PointResult]) -> Panels:
-    """Return the points of each number of nodes, ascending, as the figures name it."""
-    counts = figures.node_counts(points)
-    return {nodes_text(count): [point for point in points if point.num_nodes == count] for count in counts}
+    if rows:
+        cells = partial(charts.heat_map, row_key=rows[-1], column_key=key)
+        title = NETWORK_DRAWINGS["heat_map"].title
+        drawings["heat_map"] = Drawing(title, cells, (key, rows[-1]), needs_baseline=True)
+    return drawings
 
 
 def _with_alone(panels: Panels) -> Panels:
@@ -206,53 +291,56 @@ def _every_cluster(panels: Panels) -> Panels:
     return {
         f"{label}\n{name}" if label else name: there
         for label, points in panels.items()
-        for name, there in _by_nodes(points).items()
+        for name, there in along(NODES, points).panels(points).items()
     }
 
 
 def _one_dimension(label: str, points: list[PointResult]) -> tuple[str, list[PointResult]]:
-    if len(figures.rates(points)) < 2:
+    if len(_rates(points)) < 2:
         return f"{label}\n{bandwidth_text(points[0].nic_gbit_per_s)}", points
-    most = max(figures.node_counts(points))
+    most = max(_node_counts(points))
     return f"{label}\n{nodes_text(most)}", [point for point in points if point.num_nodes == most]
+
+
+def _breakdown(points: Sequence[PointResult], roles: Sequence[str] = ()) -> Chart:
+    return charts.breakdown_over(points, BANDWIDTH if len(_rates(points)) > 1 else NODES, roles=roles)
+
+
+def _rates(points: Sequence[PointResult]) -> set[float]:
+    return {point.nic_gbit_per_s for point in points}
+
+
+def _node_counts(points: Sequence[PointResult]) -> set[int]:
+    return {point.num_nodes for point in points}
 
 
 NETWORK_DRAWINGS = {
     "speedup_over_nodes": Drawing(
         "Speedup of {strategy} over {baseline}, by nodes",
-        figures.speedup_over_nodes,
-        curves=_by_rate,
-        at=lambda point: float(point.num_nodes),
+        partial(charts.speedups, key=NODES),
+        lines=partial(lines_of, key=NODES),
         needs_nodes=True,
         needs_baseline=True,
-        share_y=True,
+        shared="y",
     ),
     "speedup_over_bandwidth": Drawing(
         "Speedup of {strategy} over {baseline}, by NIC bandwidth",
-        figures.speedup_over_bandwidth,
-        curves=_by_nodes,
-        at=lambda point: point.nic_gbit_per_s,
+        partial(charts.speedups, key=BANDWIDTH),
+        lines=partial(lines_of, key=BANDWIDTH),
         needs_bandwidth=True,
         needs_baseline=True,
-        share_y=True,
+        shared="y",
     ),
     "throughput": Drawing(
         "Throughput against linear scaling, {scaling}",
-        figures.throughput,
-        curves=_by_rate,
+        charts.throughput,
         needs_nodes=True,
-        share_y="row",
+        shared="row",
     ),
-    "breakdown": Drawing(
-        "Time of one iteration by part, on the slowest rank",
-        figures.breakdown,
-        bars=True,
-        split=_largest_cluster,
-    ),
+    "breakdown": Drawing("Time of one iteration by part, on the slowest rank", _breakdown, split=_largest_cluster),
     "breakdown_of_all": Drawing(
         "Time of one iteration by part, on the slowest rank",
-        figures.breakdown,
-        bars=True,
+        _breakdown,
         needs_nodes=True,
         needs_bandwidth=True,
         only_asked=True,
@@ -260,7 +348,7 @@ NETWORK_DRAWINGS = {
     ),
     "heat_map": Drawing(
         "Speedup of {strategy} over {baseline}; the line separates faster from slower",
-        heat_map_figure.heat_map,
+        charts.heat_map,
         needs_nodes=True,
         needs_bandwidth=True,
         needs_baseline=True,

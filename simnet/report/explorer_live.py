@@ -15,9 +15,11 @@ from simnet.engine.result import RunResult
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StepLanes
-from simnet.report.chart import axis, layout, line, tick_values
+from simnet.report import chart_plotly
+from simnet.report.chart import Chart, Curve, Guide, line, number_scale, speedup_scale
 from simnet.report.contents import verdict_sentence
 from simnet.report.explorer_knobs import Knobs, Places, toml_of
+from simnet.report.figure import VERMILION
 from simnet.report.result_page import reference_sentence
 from simnet.report.step_charts import breakdown
 from simnet.report.text import capitalized, printable, speedup_text
@@ -98,11 +100,10 @@ def _figures(knobs: Knobs, places: Places, result: RunResult) -> tuple[dict[str,
             )
     over_rate = _curve({rate: replaced(here, gbit_per_s=rate) for rate in rates}, knobs.speedups)
     over_nodes = _curve({count: replaced(here, nodes=count) for count in nodes}, knobs.speedups)
-    step = breakdown([result])
     return (
         _figure("NIC bandwidth [Gbit/s]", over_rate, own_rate),
         _figure("nodes", over_nodes, float(cluster.num_nodes)),
-        {"data": list(step.traces), "layout": step.layout},
+        chart_plotly.figure(breakdown([result])),
     )
 
 
@@ -135,21 +136,18 @@ def _find_speedups(scenario: Scenario, places: Mapping[float, Places], known: di
 def _figure(title: str, points: Sequence[tuple[float, float]], own: float) -> dict[str, Any]:
     """Return a curve, with the place of the knob as a ring on it."""
     x, y = zip(*points, strict=True)
-    curve = line(0, "speedup", x, y, "%{x:.4g}: %{y:.3g}x") | {"showlegend": False}
     here = [(value, speedup) for value, speedup in points if abs(value / own - 1) < 1e-9]
-    ring = {
-        "type": "scatter", "mode": "markers", "x": [one for one, _ in here], "y": [one for _, one in here],
-        "marker": {"size": 16, "color": "rgba(0,0,0,0)", "line": {"width": 3, "color": "#D55E00"}},
-        "hoverinfo": "skip", "showlegend": False,
-    }  # fmt: skip
-    ticks = [f"{value:g}" for value in x]
-    return {
-        "data": [curve, ring],
-        "layout": layout(
-            axis(title, log=True, ticks=x, texts=ticks),
-            axis("speedup", log=True, **tick_values(min([1.0, *y]), max([1.0, *y]))),
-            height=HEIGHT,
-            shapes=[{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": {"width": 1}}],
-            margin={"l": 60, "r": 15, "t": 15, "b": 50},
-        ),
-    }
+    ring = Curve(
+        x=[one for one, _ in here], y=[one for _, one in here], colour=VERMILION, dash="", marker="o", is_open=True,
+        size=2.0,
+    )  # fmt: skip
+    curve = line(0, "", x, y, hover=[f"{value:g}: {speedup_text(speedup)}" for value, speedup in points])
+    chart = Chart(
+        x=number_scale(title, {value: f"{value:g}" for value in x}),
+        y=speedup_scale("speedup", y),
+        curves=[curve, ring],
+        guides=[Guide(value=1.0)],
+    )
+    found = chart_plotly.figure(chart, height=HEIGHT)
+    found["layout"] |= {"margin": {"l": 60, "r": 15, "t": 15, "b": 50}, "height": HEIGHT}
+    return found

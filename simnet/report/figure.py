@@ -16,7 +16,6 @@ from simnet.core.files import write_file
 from simnet.report.text import clipped, printable
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
@@ -46,7 +45,6 @@ STEP_PARTS = {
     "exposed_comm_s": ("exposed communication", VERMILION),
     "optimizer_s": ("optimizer", "#999999"),
 }
-BAND = 0.1
 LABEL_CHARACTERS = 36
 # No dates and no versions in the files: the same data give the same bytes, up to the last digits of the layout solver.
 METADATA: dict[Format, dict[str, None]] = {
@@ -71,9 +69,7 @@ class FigureStyle(Struct, frozen=True, kw_only=True):
         others: colour of curves without a name.
         paying: colour behind the speedups that pay.
         edge_pt: width of the line between the parts of a bar [pt].
-        exposed_hatch: pattern of exposed communication, where bars may be printed in grey.
         colours: of curves, in order.
-        shades: the part of viridis that ordered curves have, from 0 to 1.
     """
 
     name: str
@@ -87,9 +83,7 @@ class FigureStyle(Struct, frozen=True, kw_only=True):
     others: str = "#BBBBBB"
     paying: str = "#E5F3EC"
     edge_pt: float = 0.0
-    exposed_hatch: str = ""
     colours: tuple[str, ...] = SERIES_COLOURS
-    shades: tuple[float, float] = (0.0, 0.85)
 
     def settings(self) -> dict[Any, Any]:
         """Return matplotlib's settings."""
@@ -130,9 +124,7 @@ class FigureStyle(Struct, frozen=True, kw_only=True):
 
 
 SCREEN = FigureStyle(name="screen")
-PAPER = FigureStyle(
-    name="paper", column_in=3.3, page_in=7.0, edge_pt=0.5, has_titles=False, shades=(0.0, 0.75), exposed_hatch="...."
-)
+PAPER = FigureStyle(name="paper", column_in=3.3, page_in=7.0, edge_pt=0.5, has_titles=False)
 # A figure of several panels fills a slide of 16 by 9, with text of 18 pt.
 SLIDES = FigureStyle(name="slides", column_in=4.0, page_in=6.0, zoom=13.33 / 6.0)
 DARK = FigureStyle(
@@ -146,7 +138,6 @@ DARK = FigureStyle(
     others="#6B7380",
     paying="#1D3A33",
     colours=ON_DARK,
-    shades=(0.35, 1.0),
 )
 STYLES = {style.name: style for style in (SCREEN, PAPER, SLIDES, DARK)}
 _CURRENT: ContextVar[FigureStyle] = ContextVar("figure style", default=SCREEN)
@@ -188,14 +179,6 @@ def format_of(path: Path) -> Format:
     if found is None:
         raise SimnetError(f"{path}: {path.suffix!r}: a figure is a .png, .pdf or .svg file; name one")
     return found
-
-
-def part_patch(key: str) -> dict[str, Any]:
-    """Return how the bars of a part of a step are filled, and what it is called in a legend."""
-    style = current()
-    title, colour = STEP_PARTS[key]
-    hatch = style.exposed_hatch if key == "exposed_comm_s" else ""
-    return {"facecolor": colour, "hatch": hatch, "edgecolor": style.ground, "linewidth": 0, "label": title}
 
 
 def shown(colour: str) -> str:
@@ -291,14 +274,3 @@ def log_numbers(axis: "Axis", subs: tuple[float, ...] = (1.0,)) -> None:
     axis.set_major_locator(LogLocator(base=10, subs=subs))
     plain_numbers(axis)
     axis.set_minor_formatter(NullFormatter())
-
-
-def diagonal(axes: "Axes", low: float, high: float, band: float = BAND) -> None:
-    """Draw the line on which predicted equals measured, with a band on both sides, and end both axes at its ends."""
-    ends = [low, high]
-    below, above = [end * (1 - band) for end in ends], [end * (1 + band) for end in ends]
-    axes.fill_between(ends, below, above, color=current().band, linewidth=0, label=f"±{band * 100:g} %", zorder=0)
-    axes.plot(ends, ends, color=current().ink, linewidth=thin(), label="predicted = measured", zorder=1)
-    axes.set_xlim(low, high)
-    axes.set_ylim(low, high)
-    axes.set_aspect("equal")

@@ -90,20 +90,18 @@ def _missing(run: RunResult) -> dict[str, str]:
 
 
 def _of_sweep(sweep: SweepResult, where: str, names: Sequence[str]) -> "dict[str, Figure]":
-    from simnet.report.layout import draw
+    from simnet.report.drawings import draw
 
     return draw(sweep, where=where, names=names)
 
 
 def _of_run(run: RunResult, where: str, names: Sequence[str]) -> "dict[str, Figure]":
     """Draw where the time of a step goes and, where a run has the data, the others of `OF_ONE_RUN`."""
-    from simnet.report.influences import tornado
-    from simnet.report.iterations_figure import iterations
-    from simnet.report.lost_time_figure import lost_time
-    from simnet.report.run_figure import breakdown
+    from simnet.report import figures
 
     missing = _missing(run)
-    made = dict(zip(OF_ONE_RUN, (breakdown, tornado, iterations, lost_time), strict=True))
+    makers = (figures.breakdown, figures.tornado, figures.iterations, figures.lost_time)
+    made = dict(zip(OF_ONE_RUN, makers, strict=True))
     possible = {name: make for name, make in made.items() if name not in missing}
     for name in names:
         if name not in OF_ONE_RUN:

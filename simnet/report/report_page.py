@@ -8,6 +8,7 @@ from pathlib import Path
 
 from simnet.core import files, templates, version
 from simnet.core.errors import SimnetError
+from simnet.report import chart_plotly
 from simnet.report.contents import Contents
 from simnet.report.table import Table
 from simnet.report.text import clipped, printable
@@ -77,7 +78,7 @@ def _clipped(table: Table) -> Table:
 def _json(contents: Contents) -> str:
     """Return the figures as JSON that ends no script, by number of section and key."""
     charts = {
-        f"{number}-{chart.key}": chart.figure
+        f"{number}-{chart.key}": chart_plotly.figure(chart)
         for number, section in enumerate(contents.sections, start=1)
         for chart in section.charts
     }

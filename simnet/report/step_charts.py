@@ -1,58 +1,69 @@
-"""The figures of one step: where its time goes, what the answer hangs on, how iterations differ."""
+"""The charts of one step: where its time goes, what the answer is sensitive to, how iterations differ."""
 
+import math
 from collections.abc import Sequence
 
 from simnet.core.units import format_seconds
 from simnet.engine.result import RunResult, StepTimes, StrategyResult
 from simnet.report.chart import (
-    DASHES,
-    ROW_PIXELS,
-    SENTENCE_CHARACTERS,
-    SYMBOLS,
+    FAINT,
+    HATCHES,
+    INK,
+    Bars,
     Chart,
-    Trace,
-    axis,
-    fill,
-    layout,
-    name,
-    tick_values,
+    Curve,
+    Guide,
+    Scale,
+    Words,
+    log_scale,
+    name_scale,
+    plain,
     time_unit,
 )
-from simnet.report.figure import BLUE, COLOURS, STEP_PARTS, VERMILION
-from simnet.report.influences import change_text, noun, usual, value_text
+from simnet.report.charts import BAR, BASELINE_COLOUR, BASELINE_HATCH, STRATEGY_COLOUR
+from simnet.report.figure import BLUE, STEP_PARTS, VERMILION
+from simnet.report.influences import change_text, factor_text, noun, usual, value_text
 from simnet.report.labels import titles
 from simnet.report.lost_time import losing, lost_time_table, rows_of, signed
 from simnet.report.table import Column, Table
 
 MOST_BARS = 12
-PERCENTILES = (50, 95, 99)
-"""Per cent of the iterations, marked on their distribution."""
+PERCENTILES = {50: "o", 95: "s", 99: "D"}
+"""Per cent of the iterations, marked on their distribution, each with its marker."""
+SHARES = (1, 5, 25, 50, 75, 95, 99)
+"""Ticks [%]; the scale is that of the odds, which gives both tails as much room as the middle."""
+LEAST_SHARE = 0.004
 LOG_FROM = 3.0
-"""Longest over shortest iteration from which on their axis is logarithmic."""
+"""Longest over shortest iteration from which on their scale is logarithmic."""
+ALL = "all, and the model's error"
 
 
 def breakdown(results: Sequence[RunResult], labels: Sequence[str] = ("",)) -> Chart:
-    """Return where the time of a step goes, a bar for the strategy and one for the baseline of each result.
+    """Return where the time of a step goes, a row for the strategy and one for the baseline of each result.
 
     Args:
         results: drawn from top to bottom.
         labels: of the results.
     """
     kept = list(zip(results, labels, strict=True))[:MOST_BARS]
-    bars: list[tuple[str, StrategyResult]] = []
+    rows: list[tuple[str, StrategyResult]] = []
     for result, label in kept:
         steps = [result.result, *([result.baseline] if result.baseline else [])]
-        bars += [(", ".join(filter(None, (label, one))), s) for one, s in zip(titles([result]), steps, strict=True)]
-    names = [name(label) for label, _ in bars]
-    unit_s, unit = time_unit(max(step.iteration_s for _, step in bars))
-    traces = []
+        rows += [(", ".join(filter(None, (label, one))), s) for one, s in zip(titles([result]), steps, strict=True)]
+    unit_s, unit = time_unit(max(step.iteration_s for _, step in rows))
+    bars: list[Bars] = []
+    starts = [0.0] * len(rows)
     for index, (key, (part, colour)) in enumerate(STEP_PARTS.items()):
-        values = [getattr(step.breakdown, key) / unit_s for _, step in bars]
-        if any(values):
-            traces.append({
-                "type": "bar", "orientation": "h", "name": part, "y": names, "x": values, "marker": fill(colour, index),
-                "hovertemplate": f"%{{y}}<br>{part}: %{{x:.3g}} {unit}<extra></extra>",
-            })  # fmt: skip
+        lengths = [getattr(step.breakdown, key) / unit_s for _, step in rows]
+        if any(lengths):
+            hover = [f"{part}: {format_seconds(length * unit_s)}" for length in lengths]
+            bars.append(
+                Bars(
+                    name=part, at=range(len(rows)), lengths=lengths, starts=starts, colour=colour,
+                    hatch=HATCHES[index], hover=hover,
+                )
+            )  # fmt: skip
+            starts = [start + length for start, length in zip(starts, lengths, strict=True)]
     first = results[0]
     hidden = f"{first.result.overlap:.0%} of its communication is hidden by compute".replace("%", " %")
     left_out = f" Drawn are the first {len(kept)} of {len(results)} points." if len(results) > len(kept) else ""
@@ -61,105 +72,124 @@ def breakdown(results: Sequence[RunResult], labels: Sequence[str] = ("",)) -> Ch
         title="Where the time of a step goes",
         sentence=f"{titles([first])[0]}: {hidden}; what compute does not hide is drawn as exposed communication."
         + left_out,
-        traces=tuple(traces),
-        layout=layout(
-            axis(f"time of a step [{unit}]"),
-            axis("") | {"autorange": "reversed"},
-            height=120 + ROW_PIXELS * len(bars),
-            barmode="stack",
-            legend={"traceorder": "normal"},
-        ),
-        table=_breakdown_table(bars),
+        x=Scale(title=f"time of a step [{unit}]", ends=(0, 1.03 * max(starts))),
+        y=name_scale([plain(name) for name, _ in rows], is_reversed=True),
+        bars=bars,
+        is_of_rows=True,
+        table=_breakdown_table(rows),
     )
 
 
-def _breakdown_table(bars: Sequence[tuple[str, StrategyResult]]) -> Table:
-    columns = [Column("part of a step"), *(Column(label, "right") for label, _ in bars)]
-    rows = [
-        [part, *(format_seconds(getattr(step.breakdown, key)) for _, step in bars)]
+def _breakdown_table(rows: Sequence[tuple[str, StrategyResult]]) -> Table:
+    columns = [Column("part of a step"), *(Column(label, "right") for label, _ in rows)]
+    parts = [
+        [part, *(format_seconds(getattr(step.breakdown, key)) for _, step in rows)]
         for key, (part, _) in STEP_PARTS.items()
     ]
-    return Table(columns, [*rows, ["step", *(format_seconds(step.iteration_s) for _, step in bars)]])
+    return Table(columns, [*parts, ["step", *(format_seconds(step.iteration_s) for _, step in rows)]])
 
 
 def tornado(result: RunResult) -> Chart:
     """Return what the result would be at both ends of each uncertain value, the largest effect on top."""
     shown = list(result.hangs_on[:MOST_BARS])
     middle = usual(result)
-    low_x, low_text = [], []
-    high_x, high_text = [], []
-    for one in shown:
-        (low, low_factor), (high, high_factor) = sorted(zip(one.values, one.interval, strict=True))
-        low_x.append(min(low, middle))
-        high_x.append(max(high, middle))
-        low_text.append(f"if {change_text(one.key, low_factor)}: {value_text(result, low)}")
-        high_text.append(f"if {change_text(one.key, high_factor)}: {value_text(result, high)}")
-    nouns = [noun(one.key) for one in shown]
-    drawn = [name(text) for text in nouns]
-    traces = tuple(
-        {
-            "type": "bar", "orientation": "h", "name": side, "y": drawn, "base": [middle] * len(shown),
-            "x": [value - middle for value in values], "marker": fill(colour, hatch),
-            "customdata": [name(text, SENTENCE_CHARACTERS) for text in texts],
-            "hovertemplate": "%{customdata}<extra></extra>",
-        }
-        for side, values, colour, hatch, texts in (
-            ("at the worse end", low_x, VERMILION, 0, low_text), ("at the better end", high_x, BLUE, 1, high_text),
-        )
-    )  # fmt: skip
+    ends = [sorted(zip(one.values, one.interval, strict=True)) for one in shown]
+    texts = [
+        [f"if {change_text(one.key, factor)}: {value_text(result, value)}" for value, factor in pair]
+        for one, pair in zip(shown, ends, strict=True)
+    ]
+    bars = []
+    words = []
+    for side, (name, colour, hatch) in enumerate(
+        (("at the lower end", VERMILION, ""), ("at the upper end", BLUE, "/"))
+    ):
+        values = [(min if side == 0 else max)(pair[side][0], middle) for pair in ends]
+        bars.append(
+            Bars(
+                name=name, at=range(len(shown)), lengths=[value - middle for value in values],
+                starts=[middle] * len(shown), colour=colour, hatch=hatch, hover=[pair[side] for pair in texts],
+            )
+        )  # fmt: skip
+        words += [
+            Words(x=value, y=row, text=factor_text(one.key, pair[side][1]), side="left" if side == 0 else "right")
+            for row, (one, pair, value) in enumerate(zip(shown, ends, values, strict=True))
+            if abs(value / middle - 1) >= 1e-3
+        ]
     metric = "speedup" if result.speedup is not None else "time of a step"
-    ends = [*low_x, *high_x, middle]
-    span = tick_values(min(ends), max(ends))
-    span["texts"] = [value_text(result, tick) for tick in span["ticks"]]
+    interval = result.intervals.get("speedup" if result.speedup is not None else "iteration_s", ())
+    known = [middle, *interval, *(value for one in shown for value in one.values)]
+    nouns = [plain(noun(one.key)) for one in shown]
+    pair = " over ".join(map(plain, titles([result])))
+    scale = log_scale(
+        f"speedup, {pair}" if result.speedup is not None else f"time of a step [s], {pair}",
+        known,
+        suffix="x" if result.speedup is not None else "",
+        margin=max(1.1, (max(known) / min(known)) ** 0.3),
+    )
     return Chart(
         key="tornado",
-        title="What the answer hangs on",
+        title="What the answer is sensitive to",
         sentence=f"The {metric} if one value alone were at either end of its 90 % interval; the prediction is "
         f"{value_text(result, middle)}.",
-        traces=traces,
-        layout=layout(
-            axis(metric, log=True, **span),
-            axis("") | {"autorange": "reversed"},
-            height=110 + ROW_PIXELS * len(shown),
-            barmode="overlay",
+        x=scale,
+        y=name_scale([*nouns, ALL] if interval else nouns, is_reversed=True),
+        bars=bars,
+        curves=[Curve(x=interval, y=(len(shown), len(shown)), colour=INK, marker="|")] if interval else [],
+        words=words,
+        guides=[Guide(value=middle, is_upright=True)],
+        is_of_rows=True,
+        table=Table(
+            ("value", "at the lower end", "at the upper end"),
+            [(noun, *pair) for noun, pair in zip(nouns, texts, strict=True)],
         ),
-        table=Table(("value", "at the worse end", "at the better end"), zip(nouns, low_text, high_text, strict=True)),
     )
 
 
-def distribution(result: RunResult) -> Chart:
-    """Return how the times of iterations are distributed, with their percentiles; of a result with several."""
+def distribution(result: RunResult, *, over_median: bool = False) -> Chart:
+    """Return how the times of iterations are distributed, with their percentiles; of a result with several.
+
+    Args:
+        result: of many iterations.
+        over_median: whether each side's times are divided by their own median.
+    """
     sides = [result.result, *([result.baseline] if result.baseline else [])]
-    unit_s, unit = time_unit(max(side.iteration_s for side in sides))
     labels = titles([result])
-    traces: list[Trace] = []
-    for index, (label, side) in enumerate(zip(labels, sides, strict=True)):
-        colour, called = COLOURS[index], name(label)
-        times = [one / unit_s for one in sorted(side.iterations_s)]
-        shares = [100 * (place + 0.5) / side.num_iterations for place in range(side.num_iterations)]
-        traces.append({
-            "type": "scatter", "mode": "lines", "name": called, "x": times, "y": shares,
-            "line": {"color": colour, "dash": DASHES[index], "shape": "hv", "width": 2},
-            "hovertemplate": f"%{{y:.1f}} %: %{{x:.4g}} {unit} or less<extra>{called}</extra>",
-        })  # fmt: skip
-        traces.append({
-            "type": "scatter", "mode": "markers", "name": called, "y": list(PERCENTILES),
-            "x": [side.percentile_s(percent) / unit_s for percent in PERCENTILES], "showlegend": False,
-            "text": [f"p{p}" for p in PERCENTILES],
-            "marker": {"color": colour, "size": 9, "symbol": list(SYMBOLS[: len(PERCENTILES)]), "line": {"width": 1}},
-            "hovertemplate": f"%{{text}}: %{{x:.4g}} {unit}<extra>{called}</extra>",
-        })  # fmt: skip
-    longest_s, shortest_s = max(side.longest_s for side in sides), min(min(side.iterations_s) for side in sides)
+    unit_s, unit = time_unit(max(side.longest_s for side in sides))
+    curves: list[Curve] = []
+    for label, side, colour, dash in zip(labels, sides, (STRATEGY_COLOUR, BASELINE_COLOUR), ("-", "--"), strict=False):
+        by_s = side.p50_s if over_median else unit_s
+        count = side.num_iterations
+        curves.append(
+            Curve(
+                name=plain(label), x=[one / by_s for one in sorted(side.iterations_s)],
+                y=[_odds((place + 0.5) / count) for place in range(count)], colour=colour, dash=dash, is_stepped=True,
+            )
+        )  # fmt: skip
+        for percent, marker in PERCENTILES.items():
+            seconds = side.percentile_s(percent)
+            text = f"p{percent}: {format_seconds(seconds)}"
+            curves.append(
+                Curve(
+                    name=text, x=[seconds / by_s], y=[_odds(percent / 100)], colour=colour, dash="", marker=marker,
+                    hover=[f"{plain(label)}, {text}"],
+                )
+            )  # fmt: skip
+    times = [float(one or 0.0) for curve in curves for one in curve.x]
+    title = "time of an iteration / its own median" if over_median else f"time of an iteration [{unit}]"
+    is_wide = max(times) > LOG_FROM * min(times)
     return Chart(
         key="distribution",
         title="How iterations differ",
         sentence=f"The share of {result.result.num_iterations} iterations that take at most so long; marked are the "
         "median, the 95th and the 99th percentile.",
-        traces=tuple(traces),
-        layout=layout(
-            axis(f"time of an iteration [{unit}]", log=longest_s > LOG_FROM * shortest_s),
-            axis("iterations not longer [%]", ticks=(0, 25, 50, 75, 95, 99)),
+        x=log_scale(title, times, margin=1.05) if is_wide else Scale(title=title),
+        y=Scale(
+            title="iterations not longer [%]",
+            ticks={_odds(share / 100): str(share) for share in SHARES},
+            ends=(_odds(LEAST_SHARE), _odds(1 - LEAST_SHARE)),
         ),
+        curves=curves,
+        guides=[Guide(value=_odds(percent / 100), colour=FAINT, width=0.6) for percent in PERCENTILES],
         table=Table(
             ("", *(Column(title, "right") for title in ("mean", "p50", "p95", "p99", "worst"))),
             [
@@ -170,6 +200,11 @@ def distribution(result: RunResult) -> Chart:
     )
 
 
+def _odds(share: float) -> float:
+    """Return where a share stands on a scale of odds: its logarithm to base 10."""
+    return math.log10(share / (1 - share))
+
+
 def _marks(side: StrategyResult) -> tuple[float, ...]:
     return (side.iteration_s, *map(side.percentile_s, PERCENTILES))
 
@@ -178,32 +213,46 @@ def _share_text(lost: StepTimes, step_s: float) -> str:
     return f"{lost.mean_s / step_s:+.1%} of its step, 95th percentile {signed(lost.p95_s, step_s)}"
 
 
-def lost_time(result: RunResult) -> Chart:
-    """Return what each fault costs a step; of a result that says so."""
+def lost_time(result: RunResult, *, relative: bool = False) -> Chart:
+    """Return what each fault costs a step, with a mark at the 95th percentile; of a result that says so.
+
+    Args:
+        result: with `lost_time`.
+        relative: whether times are given in per cent of each side's own mean step.
+    """
     rows = list(rows_of(result))
-    sides = losing(result)
-    unit_s, unit = time_unit(max(side.iteration_s for side, _ in sides.values()))
-    labels = [name(label) for label, _ in rows]
-    traces = tuple(
-        {
-            "type": "bar", "orientation": "h", "name": name(title), "y": labels,
-            "x": [times[index].mean_s / unit_s for _, times in rows], "marker": fill(COLOURS[index], index),
-            "customdata": [_share_text(times[index], side.iteration_s) for _, times in rows],
-            "hovertemplate": f"%{{y}}: %{{x:.3g}} {unit}<br>%{{customdata}}<extra>{name(title)}</extra>",
-        }
-        for index, (title, (side, _)) in enumerate(zip(titles([result]), sides.values(), strict=False))
-    )  # fmt: skip
+    sides = [side for side, _ in losing(result).values()]
+    unit_s, unit = time_unit(max(abs(one.p95_s) for _, times in rows for one in times))
+    bars: list[Bars] = []
+    marks: list[Curve] = []
+    for index, (title, side) in enumerate(zip(titles([result]), sides, strict=False)):
+        by_s = side.iteration_s / 100 if relative else unit_s
+        at = [row + BAR * (index - (len(sides) - 1) / 2) for row in range(len(rows))]
+        mine = [times[index] for _, times in rows]
+        hover = [f"{label}: {signed(one.mean_s, side.iteration_s)}, {_share_text(one, side.iteration_s)}"
+                 for (label, _), one in zip(rows, mine, strict=True)]  # fmt: skip
+        bars.append(
+            Bars(
+                name=f"mean, {plain(title, 40)}", at=at, lengths=[one.mean_s / by_s for one in mine], thickness=BAR,
+                colour=(STRATEGY_COLOUR, BASELINE_COLOUR)[index], hatch=BASELINE_HATCH if index else "", hover=hover,
+            )
+        )  # fmt: skip
+        marks.append(
+            Curve(
+                name="95th percentile, in the same way" if not index else "", x=[one.p95_s / by_s for one in mine],
+                y=at, colour=INK, dash="", marker="|", size=1.5,
+            )
+        )  # fmt: skip
     return Chart(
         key="lost-time",
         title="Time lost by cause",
         sentence="The mean step with a fault less that without it, the other faults as they are. Where faults "
         "interact, the rows do not add up to what all of them cost together.",
-        traces=traces,
-        layout=layout(
-            axis(f"lost in a step [{unit}]"),
-            axis("") | {"autorange": "reversed"},
-            height=120 + 2 * ROW_PIXELS * len(rows),
-            barmode="group",
-        ),
+        x=Scale(title="of its own mean step [%]" if relative else f"lost in a step [{unit}]"),
+        y=name_scale([label for label, _ in rows], is_reversed=True),
+        bars=bars,
+        curves=marks,
+        guides=[Guide(value=0, is_upright=True)],
+        is_of_rows=True,
         table=lost_time_table(result),
     )

@@ -20,6 +20,12 @@ DAY_S, LONG_DAYS = 86_400.0, 2
 Kernels = Literal["measure first", "estimated"]
 MARKS: dict[Kernels, str] = {"measure first": "*", "estimated": "~"}
 """Behind titles in tables."""
+KERNELS_TEXT: dict[Kernels | None, str] = {
+    None: "",
+    "estimated": " (kernels estimated)",
+    "measure first": " (kernels: measure first)",
+}
+"""What the legend of a figure adds to a system, by what its kernels without a time rest on."""
 
 
 def time_to_target_page(found: TimesToTarget) -> Page:

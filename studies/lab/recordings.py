@@ -19,7 +19,7 @@ from simnet.engine.plan import StrategyPlan
 from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
-from simnet.report import comparison_figure
+from simnet.report import figures
 from simnet.report.table import Table
 from simnet.report.validation import percent
 from simnet.strategies.program import Communicate, Compute
@@ -154,7 +154,7 @@ class RecordedCampaign(LabCampaign):
 
     def picture(self, folder: Path) -> bytes:
         """Return predicted over measured times as PNG."""
-        return comparison_figure.steps(self.points(folder))
+        return figures.steps(self.points(folder))
 
 
 def cluster(rate: Bandwidth) -> Cluster:

@@ -10,8 +10,7 @@ import numpy as np
 
 from simnet.calibration.comparison import mean_error, mean_signed_error, worst_error, worst_row
 from simnet.core.units import Bandwidth, format_seconds
-from simnet.report import comparison_figure
-from simnet.report import figure as looks
+from simnet.report import figures
 from simnet.report.table import Table
 from simnet.report.validation import percent
 from simnet.validation import decisions
@@ -35,14 +34,10 @@ class UnevenCampaign(LabCampaign):
 
     def picture(self, folder: Path) -> bytes:
         """Return both percentiles, predicted over measured, as PNG."""
-        with looks.styled():
-            drawn = looks.new(looks.PAGE_IN, 4.2)
-            for axes, percentile in zip(drawn.subplots(1, 2), ASKED, strict=True):
-                comparison_figure.draw_comparisons(axes, points(folder, percentile), "time of a step [ms]", 1e3)
-                axes.set_title("median" if percentile == 50 else f"{percentile}th percentile", fontweight="normal")
-            handles, labels = drawn.axes[0].get_legend_handles_labels()
-            drawn.legend(handles, labels, loc="outside lower center", ncols=4)
-            return looks.image(drawn)
+        names = {50: "median"}
+        return figures.percentiles(
+            {names.get(percentile, f"{percentile}th percentile"): points(folder, percentile) for percentile in ASKED}
+        )
 
 
 CAMPAIGN = UnevenCampaign(

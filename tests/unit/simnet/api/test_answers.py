@@ -116,7 +116,7 @@ def test_every_answer_is_drawn_into_axes_that_are_given_or_new(answers: dict[str
     ("axes", "label", "lines"),
     [
         ({NODES: [2, 4]}, "nodes (of 8 GPUs)", ["10 Gbit/s"]),
-        ({NODES: [2, 4], RATE: ["10 Gbit/s", "25 Gbit/s"]}, "NIC bandwidth of a node [Gbit/s]", ["2 nodes", "4 nodes"]),
+        ({NODES: [2, 4], RATE: ["10 Gbit/s", "25 Gbit/s"]}, "NIC bandwidth [Gbit/s]", ["2 nodes", "4 nodes"]),
         ({NODES: [2, 4], BATCH: [8, 16]}, "batch per rank", ["nodes 2", "nodes 4"]),
         ({"cluster.intra_node.bandwidth": ["50 GB/s", "100 GB/s"]}, "bandwidth inside a node", []),
     ],

@@ -14,9 +14,8 @@ from simnet.analysis.verdict import PAYS
 from simnet.cli.main import cli
 from simnet.core.errors import SimnetError
 from simnet.core.units import Size
-from simnet.report import figure
+from simnet.report import comparison_charts, figure, figures
 from simnet.report.advice import answer, ranking_page, to_object
-from simnet.report.advice_figure import advice_figure
 from simnet.workload.workload import StepMemory
 from tests.helpers import step_files
 from tests.helpers.advise_samples import GBIT, WORKLOAD, advised, row, scenario
@@ -61,13 +60,14 @@ class TestFigure:
         first, second = (tmp_path / f"{name}.{ending}" for name in "ab")
         with figure.styled():
             for path in (first, second):
-                figure.write(advice_figure(advice), path)
+                figure.write(figures.advice(advice), path)
         assert first.read_bytes() == second.read_bytes()
         assert first.read_bytes().startswith(start)
 
     def test_it_names_what_to_use_then_the_fastest_and_what_is_to_be_measured(self, advice: Advice) -> None:
-        axes = advice_figure(advice).axes[0]
-        labels = axes.get_legend_handles_labels()[1]
+        chart = comparison_charts.advised(advice)
+        lines = {curve.name: curve for curve in chart.curves if curve.name}
+        labels = [*lines, *(guide.name for guide in chart.guides)]
         chosen_ = [one.system for one in advice.choices if not one.system.is_dense]
         first = [*chosen_, *(found for found in advice.others if found not in chosen_)]
         named = [found.label for found in first[:6]]
@@ -76,9 +76,8 @@ class TestFigure:
         ] == named
         assert f"{row(advice, 'Top-k 1 %').label}{MARK}" in labels
         assert {"this cluster", "others", f"predicted {PAYS:g} times as fast or more"} <= set(labels)
-        lines = {line.get_label(): line for line in axes.get_lines()}
         ((rate, speedup),) = (point for point in first[0].curve if point[0] == GBIT)
-        assert (rate / GBIT, speedup) in zip(*lines[labels[1]].get_data(), strict=True)
+        assert (rate / GBIT, speedup) in zip(lines[labels[0]].x, lines[labels[0]].y, strict=True)
 
 
 def run(*args: str | Path) -> Result:
@@ -247,4 +246,4 @@ class TestWhatDoesNotFit:
 
     def test_it_is_not_drawn(self, too_large: Advice) -> None:
         with pytest.raises(SimnetError, match="nothing fits the GPU but what others are compared with"):
-            advice_figure(too_large)
+            figures.advice(too_large)

@@ -1,6 +1,7 @@
 """What a report holds, of a scenario, of a sweep and of measurements."""
 
 import dataclasses
+import math
 
 import pytest
 from msgspec import structs
@@ -62,7 +63,7 @@ def test_title_and_axes_agree_on_the_bandwidth_of_several_nics() -> None:
     several = {"cluster.nics_per_node": 2, "cluster.inter_node.bandwidth": "200 Gbit/s", "run.draws": 0}
     found = contents.of_scenario(simnet.load(BERT, several), quiet, systems=None)
     assert found.title.endswith("on 8 nodes at 2 x 200 Gbit/s")
-    axes = {chart.key: chart.layout["xaxis"]["title"]["text"] for section in found.sections for chart in section.charts}
+    axes = {chart.key: chart.x.title for section in found.sections for chart in section.charts}
     assert axes["speedup-over-bandwidth"] == "bandwidth of all NICs of a node [Gbit/s]"
     assert axes["crossover"] == "each NIC's bandwidth [Gbit/s]"
 
@@ -90,10 +91,10 @@ def test_iterations_that_differ_are_drawn_as_a_distribution() -> None:
     charts = {chart.key: chart for section in found.sections for chart in section.charts}
     # Percentiles are interpolated: the 95th lies nine tenths of the way from the second to the third.
     assert charts["distribution"].table.rows[0][1:] == ("80 ms", "80 ms", "89 ms", "89.8 ms", "90 ms")
-    curve, marks, *_ = charts["distribution"].traces
-    assert curve["x"] == pytest.approx([70, 80, 90])
-    assert curve["y"] == pytest.approx([100 / 6, 50, 500 / 6])
-    assert (marks["x"], marks["y"]) == (pytest.approx([80, 89, 89.8]), [50, 95, 99])
+    curve, *marks = charts["distribution"].curves
+    assert list(curve.x) == pytest.approx([70, 80, 90])
+    assert list(curve.y) == pytest.approx([math.log10(1 / 5), 0, math.log10(5)]), "odds of 1 : 5, 1 : 1 and 5 : 1"
+    assert [mark.x[0] for mark in marks[:3]] == pytest.approx([80, 89, 89.8])
 
 
 def test_a_report_on_a_cluster_with_faults_says_what_each_costs_and_counts_its_simulations(
@@ -126,8 +127,9 @@ def test_time_lost_by_cause_is_drawn() -> None:
     known = simnet.simulate(BERT, {"cluster.faults": [slow]}, draws=0)
     steps = structs.replace(known.result, lost_time=lost)
     chart = step_charts.lost_time(structs.replace(known, result=steps, baseline=None))
-    (bars,) = chart.traces
-    assert (bars["y"], bars["x"]) == (["slow rank: node 0, compute slowdown 2"], pytest.approx([20]))
+    (bars,) = chart.bars
+    assert list(chart.y.ticks.values()) == ["slow rank: node 0, compute slowdown 2"]
+    assert bars.lengths == pytest.approx([20])
     assert chart.table.rows[0][1] == "+20 ms"
 
 
@@ -150,7 +152,7 @@ def test_points_that_no_axis_joins_stand_in_one_figure() -> None:
     sweep = simnet.sweep(BERT, {"workload.batch_per_rank": [32, 64, 128]}, draws=0)
     (section,) = [one for one in contents.of_sweep(sweep).sections if one.key == "speedup"]
     (chart,) = section.charts
-    assert len({label for trace in chart.traces for label in trace["y"]}) == 6
+    assert len(chart.y.ticks) == 6
 
 
 def test_a_sweep_without_a_baseline_is_refused() -> None:

@@ -41,23 +41,3 @@ def test_an_ending_that_is_no_figure_is_refused_before_anything_is_drawn() -> No
 def test_text_of_users_is_clipped_and_cannot_break_lines() -> None:
     assert figure.label("a\nb\x1b") == "a b?"
     assert figure.label("x" * 100) == "x" * 33 + "..."
-
-
-@pytest.mark.parametrize("style", figure.STYLES.values(), ids=figure.STYLES)
-def test_twelve_series_differ_in_colour_and_in_marker(style: figure.FigureStyle) -> None:
-    assert len(set(style.colours)) == len(style.colours) == len(set(figure.MARKERS)) == len(figure.MARKERS) == 12
-    with figure.styled(style):
-        from simnet.report.figures import line_style
-
-        for key in ("color", "marker"):
-            assert len({line_style(index, 12)[key] for index in range(12)}) == 12
-
-
-def test_the_diagonal_ends_both_axes_at_its_ends() -> None:
-    with figure.styled():
-        axes = figure.new(2, 2).subplots()
-        axes.set_xscale("log")
-        figure.diagonal(axes, 2, 8)
-        figure.log_numbers(axes.xaxis, (1.0, 2.0, 5.0))
-    assert (axes.get_xlim(), axes.get_ylim()) == ((2, 8), (2, 8))
-    assert [text.get_text() for text in axes.get_xticklabels()] == [f"{tick:g}" for tick in axes.get_xticks()]

@@ -133,7 +133,7 @@ def test_links_keyboard_tables_theme_and_paper(browser: Any, report: Path) -> No
     assert reached == wanted
     assert page.evaluate("document.querySelector('[data-test=\"0\"]').className") == "skip"
 
-    drawn = page.evaluate("document.querySelector('[data-figure$=heat-map]').data[0].text.flat()")
+    drawn = page.evaluate("document.querySelector('[data-figure$=heat-map]').data[1].text")
     table = page.locator("figure:has([data-figure$=heat-map]) table").text_content()
     assert len(drawn) > 20
     assert all(value in table for value in drawn)
@@ -142,7 +142,7 @@ def test_links_keyboard_tables_theme_and_paper(browser: Any, report: Path) -> No
     page.get_by_role("button", name="Copy for a spreadsheet").press("Enter")
     page.get_by_text("Copied.").wait_for()
     copied = page.evaluate("navigator.clipboard.readText()").splitlines()
-    assert copied[0].split("\t")[:2] == ["NIC", "1 node"]
+    assert copied[0].split("\t")[:2] == ["NIC bandwidth [Gbit/s]", "1 node"]
     assert len(copied) == 1 + page.locator("figure:has([data-figure$=heat-map]) tbody tr").count()
 
     colour = "getComputedStyle(document.querySelector('.plot .xtick text')).fill"

@@ -1,4 +1,4 @@
-"""Figures of many iterations: their distribution, and the time that is lost to each fault, also as a table."""
+"""Figures of one run, chosen by name; and the time that is lost to each fault as a table."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from simnet.cluster.faults import CollectiveJitter, Pause, SlowLink, SlowRank
 from simnet.core.errors import SimnetError
 from simnet.core.units import Duration
 from simnet.engine.result import LostTime, LostToFault, RunResult, StepTimes, to_json
-from simnet.report import figure, iterations_figure, lost_time_figure
+from simnet.report import figure, figures
 from simnet.report.fault_text import fault_text
 from simnet.report.lost_time import lost_time_lines, signed
 from simnet.report.plot import plot
@@ -46,52 +46,11 @@ def run() -> RunResult:
     return replace(found, result=own, baseline=other)
 
 
-def drawn(made: Any) -> Any:
-    with figure.styled():
-        assert figure.image(made)
-    return made
-
-
-def test_a_curve_rises_by_the_same_share_at_each_iteration(run: RunResult) -> None:
-    with figure.styled():
-        times_axes, ratios = drawn(iterations_figure.iterations(run)).axes
-    curves = [line for line in times_axes.get_lines() if len(line.get_xdata()) == 100]
-    assert [list(curve.get_xdata())[::99] for curve in curves] == [pytest.approx([1, 100]), pytest.approx([2, 200])]
-    assert list(curves[0].get_ydata())[::99] == pytest.approx([0.005, 0.995])
-    over_median = [line.get_xdata() for line in ratios.get_lines() if len(line.get_xdata()) == 100]
-    assert list(over_median[0]) == pytest.approx(list(over_median[1]))
-
-
-def test_percentiles_are_marked_where_the_result_has_them(run: RunResult) -> None:
-    with figure.styled():
-        axes = drawn(iterations_figure.iterations(run)).axes[0]
-    marks = {
-        line.get_label(): (line.get_xdata()[0], line.get_ydata()[0])
-        for line in axes.get_lines()
-        if line.get_marker() != "None"
-    }
-    assert marks["p95: 95.05 ms"] == (pytest.approx(run.result.p95_s * 1e3), 0.95)
-    assert marks["p99: 198 ms"] == (pytest.approx(198.02), 0.99)
-
-
 def test_the_caption_says_how_many_iterations_and_where(run: RunResult) -> None:
     with figure.styled():
-        caption = iterations_figure.iterations(run).get_label()
+        caption = figures.iterations(run).get_label()
     assert caption.startswith("Times of 100 iterations: BERT-Base")
     assert "a100_tcp_estimate (estimate)" in caption
-
-
-def test_bars_of_lost_time_are_in_ms_and_in_per_cent_of_the_own_step(run: RunResult) -> None:
-    with figure.styled():
-        absolute, relative = drawn(lost_time_figure.lost_time(run)).axes
-    widths = [bar.get_width() for bar in absolute.patches]
-    assert widths == pytest.approx([20, 10, 50, 20, -20, -10, -50, -20])
-    shares = [bar.get_width() for bar in relative.patches]
-    assert shares[:4] == pytest.approx([100 * one / 50.5 for one in (20, 10, 50, 20)])
-    assert shares[4:] == pytest.approx([-100 * one / 101 for one in (20, 10, 50, 20)])
-    labels = [text.get_text().replace("\n", " ") for text in absolute.get_yticklabels()]
-    assert labels[:2] == ["slow rank: node 1, compute slowdown 1.5", "jitter of compute: cv 0.1"]
-    assert labels[2:] == ["all together", "of it by interaction"]
 
 
 def test_figures_of_a_run_are_chosen_by_name_and_drawn_by_default(run: RunResult, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from simnet.engine.result import SweepResult
 from simnet.report import figure
-from simnet.report.layout import draw
+from simnet.report.chart import SAME_TIME
+from simnet.report.drawings import draw
 from simnet.report.sweep_page import sweep_page
 from tests.helpers.cli import run
 from tests.helpers.report_samples import sweep_document, sweep_of
@@ -32,6 +33,11 @@ def document(keys: dict[str, list[Any]], own: list[float], baseline: list[float]
         for place, value in enumerate(values, start=1)
     ]
     return {**whole, "points": points, "axes": [{"key": key, "values": values}]}
+
+
+def lines_of(axes: Any) -> list[Any]:
+    """Return the lines of data, without that of the same time."""
+    return [line for line in axes.get_lines() if line.get_label() != SAME_TIME]
 
 
 OWN, BASELINE = [0.1] * 10 + [0.2] * 11, [0.4] * 20 + [0.5]
@@ -64,11 +70,11 @@ def test_speedups_of_medians_and_of_95th_percentiles_are_two_lines(sweep: SweepR
     slower_tail = sweep_of(document({SLOWDOWN: [1.0, 2.0]}, OWN, [0.4] * 10 + [0.6] * 11))
     with figure.styled():
         (axes,) = draw(slower_tail, where="x", names=["speedup_of_tails"])["speedup_of_tails"].axes
-    (medians, tails, *_) = (list(line.get_ydata()) for line in axes.get_lines() if len(line.get_xdata()) == 2)
+    (medians, tails, *_) = (list(line.get_ydata()) for line in lines_of(axes))
     assert (medians, tails) == (pytest.approx([3, 3]), pytest.approx([3, 3]))
     with figure.styled():
         (axes,) = draw(sweep, where="x", names=["speedup_of_tails"])["speedup_of_tails"].axes
-    assert list(axes.get_lines()[1].get_ydata()) == pytest.approx([0.4 / 0.2] * 3)
+    assert list(lines_of(axes)[1].get_ydata()) == pytest.approx([0.4 / 0.2] * 3)
 
 
 def test_a_sweep_of_iterations_that_are_alike_has_neither() -> None:
