@@ -264,6 +264,12 @@ class AdviceAnswer(Answer, Advice, frozen=True, kw_only=True):
 
         return calls(self.answer.strategy) if self.answer is not None else ()
 
+    def ranking(self) -> Page:
+        """Return what `simnet advise --all` prints: every system in place of the answer."""
+        from simnet.report.advice import ranking_page
+
+        return ranking_page(self)
+
     def page(self) -> Page:
         """Return what `simnet advise` prints."""
         from simnet.report.advice import advice_page

@@ -39,7 +39,7 @@ def calibrate(  # noqa: PLR0913 - the options of the command
     batch: Count | None = None,
     algorithm: Literal["ring"] | None = None,
     protocol: Literal["LL", "LL128", "Simple"] | None = None,
-    bound_percent: Annotated[float, Meta(ge=0)] = BOUND_PERCENT,
+    bound_percent: Annotated[float, Meta(ge=0, le=1000)] = BOUND_PERCENT,
     accept_poor_fit: bool = False,
     bootstrap_draws: Annotated[int, Meta(ge=20, le=10_000)] = DRAWS,
 ) -> CalibrationAnswer:
@@ -48,18 +48,19 @@ def calibrate(  # noqa: PLR0913 - the options of the command
     Args:
         files: of simnet measure and simnet lab, logs of nccl-tests, iperf3 -J, step times as CSV, traces of
             torch.profiler.
-        base: calibration that gives what the files do not measure, with its intervals.
+        base: calibration that gives what the files do not measure, with its intervals, such as a100_tcp_estimate.
         experiment: experiment that the step times trained: cluster, workload, strategies.
         trained: workload that was timed or traced, in place of `experiment`.
-        cluster: whose nominal bandwidths the fitted efficiencies refer to.
-        hold_out: files that are predicted instead of fitted.
-        in_place: collectives of simnet lab without a NIC limit and with as many ranks as in training.
+        cluster: cluster whose nominal bandwidths the fitted efficiencies refer to, or an experiment that has one.
+        hold_out: files to predict instead of fitting them.
+        in_place: collectives of simnet lab without a NIC limit and with as many ranks as in training: fits the CPU time
+            per message and the links inside a node.
         workload: whether the answer shall hold the compute times of a workload, too.
         batch: samples of a traced rank, which no trace holds.
-        algorithm: the only one that NCCL might take where logs of nccl-tests were measured (`NCCL_ALGO`).
-        protocol: the same (`NCCL_PROTO`).
-        bound_percent: largest mean residual of a fit [%].
-        accept_poor_fit: whether a fit above `bound_percent` is returned, not refused.
+        algorithm: NCCL might take this algorithm alone where nccl-tests were run (NCCL_ALGO=Ring).
+        protocol: NCCL might take this protocol alone where nccl-tests were run (NCCL_PROTO).
+        bound_percent: largest mean residual of a fit [%]; above it, the fit is refused.
+        accept_poor_fit: take a fit that is above the bound.
         bootstrap_draws: refits for the intervals.
 
     Raises:
@@ -288,7 +289,7 @@ def validate(  # noqa: PLR0913 - the options of the command
     published: bool = False,
     sets: Iterable[str] | str = (),
     model: str | None = None,
-    nic_gbit_per_s: Annotated[float, Meta(gt=0)] | None = None,
+    nic_gbit_per_s: Annotated[float, Meta(ge=1e-6, le=1e6)] | None = None,
     draws: Annotated[int, Meta(ge=0, le=10_000)] | None = None,
 ) -> ValidationAnswer:
     """Compare predicted times with measured ones.
@@ -298,7 +299,7 @@ def validate(  # noqa: PLR0913 - the options of the command
         measurements: files of simnet measure training; those that the calibration was fitted to are refused.
         published: compare the shipped published measurements instead.
         sets: only these published sets; by default all, with intervals.
-        model: only the steps of this model.
+        model: compare only the steps of this model.
         nic_gbit_per_s: bandwidth of all NICs of a node [Gbit/s], where the measurements do not say it.
         draws: as in `simulate`.
 

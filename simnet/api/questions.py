@@ -58,7 +58,7 @@ def simulate(
         scenario: what to simulate.
         settings: values to use instead, by dotted key.
         draws: drawn calibrations for intervals; 0 for none, else at least 20; by default as many as take little time.
-        lost_time: simulate without each fault of the cluster, too: `result.lost_time` says what each costs a step.
+        lost_time: simulate without each fault of the cluster, too: what each costs a step, mean, p50 and p95.
 
     Raises:
         SimnetError: the parts do not fit together, or the cluster has no fault that time is lost to.
@@ -204,12 +204,12 @@ def advise(  # noqa: PLR0913 - the options of the command
     Args:
         scenario: gives cluster, workload and calibration; its strategies are not used.
         settings: values to use instead, by dotted key.
-        systems: titles or kinds, such as "BinSGDM" or "power_sgd"; by default all.
-        steps: files of recorded steps (`simnet record`) to rank with them.
-        convergence: trainings of this workload, by which systems are judged, too; by default all shipped, which only
-            warn.
-        samples: of the whole training, above 0, for its days.
-        price_per_gpu_hour: what a GPU costs an hour, in any currency, for its money; needs `samples`.
+        systems: rank only these: titles or kinds, such as "BinSGDM" or "power_sgd"; by default all.
+        steps: steps of your own script, recorded by simnet record, to rank with the systems.
+        convergence: trainings of this workload, by which systems are judged, too: JSON files or shipped names; by
+            default all shipped, which only warn.
+        samples: samples of the whole training, above 0, for its days, and with a price for its money.
+        price_per_gpu_hour: what a GPU costs an hour, in any currency; needs `samples`.
         draws: as in `simulate`.
         jobs: processes at most, as in `sweep`.
         progress: as in `sweep`, by system.

@@ -30,10 +30,10 @@ def time_to_target(  # noqa: PLR0913 - the options of the command
     at: Iterable[str] | str = RATES,
     target: float | None = None,
     ranks: Count | None = None,
-    steps: Count | None = None,
+    steps: Annotated[int, Meta(ge=1, le=10**12)] | None = None,
     metric: str | None = None,
     same_task: bool = False,
-    price_per_gpu_hour: Annotated[float, Meta(gt=0)] | None = None,
+    price_per_gpu_hour: Annotated[float, Meta(gt=0, le=1e9)] | None = None,
     settings: Settings | None = None,
     draws: Draws | None = None,
     progress: Progress = True,
@@ -44,12 +44,13 @@ def time_to_target(  # noqa: PLR0913 - the options of the command
         scenario: gives cluster, workload and calibration; its strategies are not used.
         curves: a shipped name, a convergence file, or logs, each as "[SYSTEM=]LOG[::RUN]".
         at: bandwidths of a NIC.
-        target: value of the metric; by default that of `curves`, if it has one.
-        ranks: ranks of the trainings to use; by default the largest number, of logs those of the cluster.
-        steps: of the whole training, to which measured curves are stretched; by default as measured.
-        metric: column or tag of the loss in logs.
-        same_task: take the curves for those of the simulated model, though their parameters differ or are unknown.
-        price_per_gpu_hour: what a GPU costs an hour, in any currency.
+        target: value of the metric to reach; by default that of the curves, if they have one.
+        ranks: number of ranks of the trainings to use; by default the largest; of logs, those of the cluster.
+        steps: steps of the whole training, to which measured curves are stretched; by default as measured.
+        metric: column or tag of the loss in logs; by default loss, or the only one.
+        same_task: take the curves for those of the simulated model, though their number of parameters differs or is
+            unknown.
+        price_per_gpu_hour: what a GPU costs an hour, in any currency: adds the cost up to the target.
         settings: values to use instead, by dotted key.
         draws: as in `simulate`.
         progress: as in `sweep`, by simulation.
@@ -148,7 +149,7 @@ class TargetQuestion:
         return replace(found, notes=(*self.notes, *found.notes))
 
 
-def bandwidths(rates: Iterable[object], text: str = "[]") -> tuple[Bandwidth, ...]:
+def bandwidths(rates: Iterable[object], text: str = "") -> tuple[Bandwidth, ...]:
     """Return bandwidths, each once; `text` is what was given, for a message.
 
     Raises:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from simnet.api.measurements import BOUND_PERCENT
+from simnet.api import measurements
 from simnet.cli import options
 from simnet.cli.output import check_files, check_format, emit
 from simnet.cli.terminal import say, tell
@@ -54,51 +54,26 @@ _OF_VARIATION = ("variation", "files", "output", "ranks_per_node", "all_rows", "
     type=options.OUTPUT_PATH,
     help="Write the compute times of a measured model, of step times or of torch.profiler traces to this file.",
 )
-@click.option(
-    "--base",
-    metavar="NAME",
-    help="Calibration that gives what the files do not measure, with its intervals, such as a100_tcp_estimate.",
+@options.of(
+    measurements.calibrate,
+    "batch",
+    "in_place",
+    "algorithm",
+    "protocol",
+    "bound_percent",
+    "accept_poor_fit",
+    base={"metavar": "NAME"},
+    experiment={"metavar": "NAME"},
+    trained={"metavar": "NAME"},
+    batch={},
+    hold_out={},
+    in_place={},
+    cluster={"metavar": "NAME"},
+    algorithm={},
+    protocol={},
+    bound_percent={"name": "bound"},
+    accept_poor_fit={},
 )
-@click.option(
-    "--experiment", metavar="NAME", help="Experiment that the step times trained: cluster, workload, strategies."
-)
-@click.option("--trained", metavar="NAME", help="Workload that was timed or traced, in place of --experiment.")
-@options.rare("--batch", type=click.IntRange(1, 10**9), help="Samples of a traced rank, which no trace holds.")
-@click.option(
-    "--hold-out",
-    "held_out_paths",
-    multiple=True,
-    type=options.INPUT_PATH,
-    help="Predict this file instead of fitting it; repeatable.",
-)
-@options.rare(
-    "--in-place", "in_place_paths", multiple=True, type=options.INPUT_PATH,
-    help="Collectives of simnet lab without a NIC limit and with as many ranks as in training: fits the CPU time "
-    "per message and the links inside a node; repeatable.",
-)  # fmt: skip
-@click.option(
-    "--cluster",
-    metavar="NAME",
-    help="Cluster whose nominal bandwidths the fitted efficiencies refer to, or an experiment that has one.",
-)
-@options.rare(
-    "--algorithm",
-    type=click.Choice(["ring"]),
-    help="NCCL might take this algorithm alone where nccl-tests were run (NCCL_ALGO=Ring).",
-)
-@options.rare(
-    "--protocol",
-    type=click.Choice(["LL", "LL128", "Simple"]),
-    help="NCCL might take this protocol alone where nccl-tests were run (NCCL_PROTO).",
-)
-@options.rare(
-    "--bound",
-    type=options.Number(0, 1000),
-    default=BOUND_PERCENT,
-    show_default=True,
-    help="Largest mean residual of a fit [%]; above it, the fit is refused.",
-)
-@options.rare("--accept-poor-fit", is_flag=True, help="Write a fit that is above --bound.")
 @options.BOOTSTRAP_DRAWS
 @click.option("--figure", type=options.OUTPUT_PATH, help="Draw the residuals to this .png, .pdf or .svg file.")
 @options.rare(
@@ -120,12 +95,12 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     experiment: str | None,
     trained: str | None,
     batch: int | None,
-    held_out_paths: tuple[Path, ...],
-    in_place_paths: tuple[Path, ...],
+    hold_out: tuple[Path, ...],
+    in_place: tuple[Path, ...],
     cluster: str | None,
     algorithm: Literal["ring"] | None,
     protocol: Literal["LL", "LL128", "Simple"] | None,
-    bound: float,
+    bound_percent: float,
     accept_poor_fit: bool,
     draws: int,
     figure: Path | None,
@@ -142,7 +117,6 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     if variation:
         _fit_variation(files, output, ranks_per_node, form, all_rows=all_rows)
         return
-    from simnet.api import measurements
     from simnet.calibration.fit import check_errors, checked_residuals
 
     asked = measurements.ask(
@@ -151,12 +125,12 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
         experiment=experiment,
         trained=trained,
         cluster=cluster,
-        held_out_paths=held_out_paths,
-        in_place_paths=in_place_paths,
+        held_out_paths=hold_out,
+        in_place_paths=in_place,
         wants_workload=workload is not None,
         batch=batch,
         allowed=(algorithm, protocol),
-        bound=bound / 100,
+        bound=bound_percent / 100,
         draws=draws,
     )
     # Last, since no output may replace any file that was read.
@@ -167,7 +141,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     if figure is not None:
         _draw(found.residuals, figure)
     if not accept_poor_fit:
-        check_errors(checked_residuals(found.parts), bound / 100)
+        check_errors(checked_residuals(found.parts), bound_percent / 100)
     for text, path in ((found.toml, output), (found.workload_toml, workload)):
         if path is not None and text is not None:
             emit(text, path)

@@ -1,16 +1,23 @@
 """The options that several commands share, and the help page on which they stand apart from a command's own."""
 
+import ast
 import importlib
+import inspect
+import re
+import textwrap
 from collections.abc import Callable
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import click
+from msgspec import Meta
 
 from simnet.cli import completing
 from simnet.cli.terminal import say
+from simnet.core.arguments import Files, Names
 
 COMMON = {"settings", "draws", "form", "output", "jobs", "plot", "style", "version"}
 """Parameters that mean the same in all commands, and stand in a block of their own."""
@@ -147,6 +154,7 @@ class Number(click.FloatRange):
         return found
 
 
+Result = TypeVar("Result")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any] | click.Command)
 
 INPUT_PATH = click.Path(path_type=Path)
@@ -200,3 +208,76 @@ def plot(what: str) -> Callable[[Decorated], Decorated]:
 def directory(what: str, *names: str, required: bool = False) -> Callable[[Decorated], Decorated]:
     """Return the option `-o` of a command that writes several files."""
     return click.option("-o", "--output", *names, "output", type=OUTPUT_PATH, required=required, help=what)
+
+
+def of(function: Callable[..., Any], *rare_ones: str, **looks: dict[str, Any]) -> Callable[[Decorated], Decorated]:
+    """Return the options of a command that are arguments of a public function: what they take and mean stands there.
+
+    Args:
+        function: of `simnet.api`; its annotations give types and bounds, its docstring the help.
+        *rare_ones: options that --help leaves out, by argument.
+        **looks: what an option has beside that, such as a metavar, in the order of the options; "name" is what it is
+            called where that is not the argument's name.
+    """
+    parameters, helps = inspect.signature(function).parameters, _helps(_doc(function))
+
+    def decorate(command_: Decorated) -> Decorated:
+        for key, look in reversed(looks.items()):
+            more = _typed(parameters[key]) | look
+            name = more.pop("name", key)
+            make = rare if key in rare_ones else click.option
+            text = re.sub(r"\.(?=  \[|$)", "; repeatable.", helps[key], count=1) if "multiple" in more else helps[key]
+            command_ = make(f"--{name.replace('_', '-')}", key, **{"help": text} | more)(command_)
+        return command_
+
+    return decorate
+
+
+def _doc(function: Callable[..., Any]) -> str:
+    """Return the docstring of a function, from its source where Python runs with -OO."""
+    if doc := inspect.getdoc(function):
+        return doc
+    (found,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    assert isinstance(found, ast.FunctionDef)
+    return ast.get_docstring(found) or ""
+
+
+def _helps(doc: str) -> dict[str, str]:
+    """Return what a docstring says of each argument, as a sentence, its default in brackets."""
+    block = doc.partition("\nArgs:\n")[2].partition("\n\n")[0]
+    found = {}
+    for entry in re.split(r"\n(?=    \w+: )", f"\n{block}")[1:]:
+        key, _, text = " ".join(entry.split()).partition(": ")
+        text = re.sub(r"`(\w+)`", lambda name: f"--{name[1].replace('_', '-')}", text[:1].upper() + text[1:])
+        found[key] = re.sub(r"; by default (.*)\.$", r".  [default: \1]", text)
+    return found
+
+
+def _typed(parameter: inspect.Parameter) -> dict[str, Any]:
+    """Return what an annotation and a default mean for an option."""
+    kind: Any = parameter.annotation
+    if kind is bool:
+        return {"is_flag": True}
+    if kind in (Names, Files):
+        return {"multiple": True, **({"type": INPUT_PATH} if kind is Files else {})}
+    given = parameter.default
+    found = {} if given in (None, ()) else {"default": given, "show_default": True}
+    if get_origin(kind) in (Union, UnionType):
+        kind = next(arm for arm in get_args(kind) if arm is not type(None))
+    if get_origin(kind) is Literal:
+        return found | {"type": click.Choice(get_args(kind))}
+    if get_origin(kind) is Annotated:
+        of_kind, *limits = get_args(kind)
+        bound = next((limit for limit in limits if isinstance(limit, Meta)), None)
+        if bound is not None and of_kind in (int, float):
+            low = bound.ge if bound.ge is not None else bound.gt
+            high = bound.le if bound.le is not None else bound.lt
+            make: Any = click.IntRange if of_kind is int else Number
+            return found | {"type": make(low, high, min_open=bound.gt is not None, max_open=bound.lt is not None)}
+        return found
+    return found | {"type": kind}
+
+
+def asked(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Return a public function as commands call it: click has read its arguments, and messages name options."""
+    return getattr(function, "__wrapped__", function)  # what `checked` wraps

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from simnet.api import questions
 from simnet.cli import options
 from simnet.cli.output import check_different, check_file, check_files, emit
 from simnet.cli.settings import add_draws, read_settings
@@ -30,11 +31,7 @@ if TYPE_CHECKING:
 @options.form("table", "json", "csv")
 @options.OUTPUT
 @options.DRAWS
-@click.option(
-    "--lost-time",
-    is_flag=True,
-    help="Simulate without each fault of the cluster, too: what each costs a step, mean, p50 and p95.",
-)
+@options.of(questions.simulate, lost_time={})
 @click.option(
     "--trace",
     type=options.OUTPUT_PATH,

@@ -1,6 +1,5 @@
 """`simnet sweep`: a grid of scenarios, or a list of them, to a table, a CSV file and a JSON file, or a Parquet file."""
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from simnet.api import questions
 from simnet.cli import completing, options
 from simnet.cli.main import INTERRUPTED
 from simnet.cli.output import check_file, check_replaceable, emit
@@ -309,13 +309,7 @@ def _explain_resume(output: Path | None) -> Iterator[None]:
 @click.option("--to", "end", required=True, metavar="B", help="Value at the other end.")
 @options.SET
 @options.DRAWS
-@click.option(
-    "--tolerance",
-    type=float,
-    default=1e-4,
-    show_default=True,
-    help="Relative width of a crossing; integers are found exactly.",
-)
+@options.of(questions.crossover, tolerance={})
 @options.form("table", "json")
 @options.OUTPUT
 def crossover(  # noqa: PLR0913, PLR0917 - one argument an option
@@ -330,23 +324,10 @@ def crossover(  # noqa: PLR0913, PLR0917 - one argument an option
     output: Path | None,
 ) -> None:
     """Run `simnet sweep --break-even`."""
-    from simnet.analysis.crossover import NUM_STEPS, search
-    from simnet.engine.scenario import load_experiment
-    from simnet.engine.simulation import simulate
-    from simnet.report.crossover import crossover_object, crossover_page
-
     fixed = read_settings(settings)
     add_draws(fixed, draws)
-    experiment = load_experiment(scenario, fixed)
     check_file(output)
-    with progress(NUM_STEPS, "searching") as advance:
-        found = search(
-            experiment,
-            key=over,
-            start=read_value(start),
-            end=read_value(end),
-            tolerance=tolerance,
-            simulate=simulate,
-            progress=advance,
-        )
-    emit(json.dumps(crossover_object(found), indent=2) if form == "json" else crossover_page(found), output)
+    found = options.asked(questions.crossover)(
+        scenario, over=over, start=read_value(start), end=read_value(end), settings=fixed, tolerance=tolerance
+    )
+    emit(found.to_json() if form == "json" else found.page(), output)

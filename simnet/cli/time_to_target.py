@@ -1,18 +1,15 @@
 """`simnet advise --time-to-target`: which system reaches a metric first on a cluster."""
 
-import json
 from pathlib import Path
 
 import click
 
 from simnet.analysis.time_to_target import TimesToTarget
 from simnet.analysis.tune import load_with_any_strategy
-from simnet.api.trainings import RATES, TargetQuestion, bandwidths
+from simnet.api import trainings
 from simnet.cli import completing, options
 from simnet.cli.output import check_figure, check_file, emit, tell_of_axes
 from simnet.cli.settings import add_draws, read_settings, read_values
-from simnet.cli.terminal import progress
-from simnet.report.time_to_target import time_to_target_object, time_to_target_page
 
 
 @options.command(
@@ -45,33 +42,12 @@ from simnet.report.time_to_target import time_to_target_object, time_to_target_p
 @click.option(
     "--at",
     "rates",
-    default=",".join(RATES),
+    default=",".join(trainings.RATES),
     show_default=True,
     metavar="RATES",
     help="Bandwidths of a NIC, separated by commas.",
 )
-@click.option("--target", type=float, help="Value of the metric to reach.  [default: that of CURVES, if it has one]")
-@click.option(
-    "--ranks",
-    type=click.IntRange(1),
-    help="Number of ranks of the trainings to use.  [default: the largest; of logs, those of the cluster]",
-)
-@click.option(
-    "--steps",
-    type=click.IntRange(1, 10**12),
-    help="Steps of the whole training; the measured curves are stretched to it.  [default: as measured]",
-)
-@click.option("--metric", help="Column or tag of the loss in logs.  [default: loss, or the only one]")
-@click.option(
-    "--same-task",
-    is_flag=True,
-    help="Take the curves for those of the simulated model, though their number of parameters differs or is unknown.",
-)
-@click.option(
-    "--price-per-gpu-hour",
-    type=options.Number(0, min_open=True, max=1e9),
-    help="What a GPU costs an hour, in any currency: prints the cost up to the target.",
-)
+@options.of(trainings.time_to_target, target={}, ranks={}, steps={}, metric={}, same_task={}, price_per_gpu_hour={})
 @options.SET
 @options.DRAWS
 @options.plot("the metric over simulated time")
@@ -101,17 +77,25 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
         raise click.UsageError("Missing argument 'CURVES...'.", click.get_current_context())
     fixed = read_settings(settings)
     add_draws(fixed, draws)
-    asked = load_with_any_strategy(experiment, fixed)
-    given = bandwidths(read_values(rates), rates)
-    question = TargetQuestion.of(asked.at({}), curves, given, metric=metric, ranks=ranks, same_task=same_task)
+    at = trainings.bandwidths(read_values(rates), rates)
     check_file(output)
     check_figure(plot, output, style)
-    tell_of_axes(asked)
-    with progress(question.num_simulations, "simulating") as advance:
-        found = question.answer(advance, target=target, steps=steps, price_per_gpu_hour=price_per_gpu_hour)
+    tell_of_axes(load_with_any_strategy(experiment, fixed))
+    found = options.asked(trainings.time_to_target)(
+        experiment,
+        curves,
+        at=[rate.text() for rate in at],
+        target=target,
+        ranks=ranks,
+        steps=steps,
+        metric=metric,
+        same_task=same_task,
+        price_per_gpu_hour=price_per_gpu_hour,
+        settings=fixed,
+    )
     if plot is not None:
         _draw(found, plot, style)
-    emit(json.dumps(time_to_target_object(found), indent=2) if form == "json" else time_to_target_page(found), output)
+    emit(found.to_json() if form == "json" else found.page(), output)
 
 
 def _draw(found: TimesToTarget, path: Path, style: str) -> None:

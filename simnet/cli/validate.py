@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from simnet.api import measurements
 from simnet.cli import completing, options
 from simnet.cli.output import check_file, check_format, check_writable, watched
 from simnet.cli.terminal import say, tell
@@ -35,12 +36,13 @@ PAGE = "validation.md"
 @click.argument("experiment", required=False, shell_complete=completing.names_of("experiments"))
 @click.argument("files", nargs=-1, metavar="[MEASUREMENTS]...", type=options.INPUT_PATH)
 @click.option("--plan", is_flag=True, help="Print what must be measured so that EXPERIMENT can be judged.")
-@click.option("--model", help="Compare only the steps of this model.")
-@click.option(
-    "--nic-gbit-per-s",
-    type=options.Number(1e-6, 1e6),
-    help="Bandwidth of all NICs of a node [Gbit/s], where the measurements do not say it.  [default for --plan: that "
-    "of EXPERIMENT]",
+@options.of(
+    measurements.validate,
+    model={},
+    nic_gbit_per_s={
+        "help": "Bandwidth of all NICs of a node [Gbit/s], where the measurements do not say it.  [default for --plan: "
+        "that of EXPERIMENT]"
+    },
 )
 @click.option(
     "--figure", type=options.OUTPUT_PATH, help="Draw predicted over measured times to this .png, .pdf or .svg file."
@@ -72,7 +74,6 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     output: Path | None,
 ) -> None:
     """Run `simnet validate`."""
-    from simnet.api.measurements import validate_steps
     from simnet.calibration.comparison import within
 
     nic_bytes_per_s = nic_gbit_per_s * 1e9 / 8 if nic_gbit_per_s is not None else None
@@ -90,7 +91,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
             )
         check_file(figure, "--figure")
         check_format(figure)
-        found = validate_steps(experiment, files, model, draws, nic_bytes_per_s, watched)
+        found = measurements.validate_steps(experiment, files, model, draws, nic_bytes_per_s, watched)
         say(found.page())
         if figure is not None:
             _draw(found.comparisons, figure, experiment)
@@ -113,10 +114,8 @@ def _check_published(figure: Path | None, nic_bytes_per_s: float | None, *, publ
 
 def _published(names: tuple[str, ...], form: str, output: Path | None) -> bool:
     """Compare published sets, and return whether each is within its bound."""
-    from simnet.api.measurements import validate_published
-
     _check(output, names)
-    found = validate_published(names)
+    found = measurements.validate_published(names)
     say(found.to_json() if form == "json" else found.page())
     if output is not None and found.evidence is not None:
         _write(found.outcomes, found.evidence, output)
