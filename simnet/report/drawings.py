@@ -134,7 +134,7 @@ def _multiples(panels: Panels, found: Mapping[str, Chart], drawing: Drawing) -> 
 
 def _figure(sweep: SweepResult, drawing: Drawing, panels: Mapping[str, Chart]) -> "Figure":
     has_intervals = any(chart.has_intervals for chart in panels.values())
-    title, footer = _title(sweep, drawing), _footer(sweep, has_intervals=has_intervals)
+    title, footer = _title(sweep, drawing), _footer(sweep, drawing, has_intervals=has_intervals)
     is_of_multiples = any(curve.name == OWN_CURVE for chart in panels.values() for curve in chart.curves)
     if is_of_multiples:
         return figure_of(
@@ -155,13 +155,14 @@ def _title(sweep: SweepResult, drawing: Drawing) -> str:
     return f"{printable(sweep.question)}\n{shown}\n{labels.context(sweep.points)}"
 
 
-def _footer(sweep: SweepResult, *, has_intervals: bool) -> str:
+def _footer(sweep: SweepResult, drawing: Drawing, *, has_intervals: bool) -> str:
     calibrations = ", ".join(dict.fromkeys(labels.calibration_name(point) for point in sweep.points))
     versions = ", ".join(dict.fromkeys(printable(point.version) for point in sweep.points))
     shown = sweep.points if has_intervals else ()
     draws = max((point.scenario.run.draws or 0 for point in shown if point.intervals), default=0)
     bands = f" Bands: 90 % intervals over {draws} draws of calibration and model error." if draws else ""
-    return f"Simulated by simnet {versions}. Calibration: {calibrations}.{bands}"
+    references = f" {text}" if drawing.needs_baseline and (text := labels.against_references(sweep.points)) else ""
+    return f"Simulated by simnet {versions}. Calibration: {calibrations}.{bands}{references}"
 
 
 def possible(sweep: SweepResult) -> dict[str, Drawing]:

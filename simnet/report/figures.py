@@ -13,7 +13,7 @@ from simnet.report.advice import heading
 from simnet.report.chart import Chart
 from simnet.report.chart_matplotlib import figure_of
 from simnet.report.figure import COLUMN_IN, PAGE_IN, Format, current, image, styled
-from simnet.report.labels import calibration_name, context
+from simnet.report.labels import against_references, calibration_name, context
 from simnet.report.text import count_text, printable
 from simnet.validation.outcome import SCALE, Outcome
 
@@ -33,6 +33,7 @@ def of_run(run: RunResult, what: str, *charts: Chart) -> "Figure":
     """Return charts of one run side by side; `what` they show starts the caption."""
     where = f"{what}: {context([point_result({}, run)])}"
     source = f"Simulated by simnet {printable(run.version)}. Calibration: {calibration_name(run)}."
+    source = f"{source} {against_references([run])}".strip()
     panels = {" " * place: chart for place, chart in enumerate(charts)}
     return figure_of(panels, title=where, footer=source, width_in=current().page_in, shared="y")
 

@@ -7,7 +7,16 @@ from simnet.collectives.algorithms import ANY, AUTO, NCCL, default_name
 from simnet.core.units import Bandwidth, Duration, Quantity, Size
 from simnet.engine.result import PointResult, RunResult, SweepResult
 from simnet.engine.scenario import Scenario, to_dict
-from simnet.report.text import bandwidth_text, key_text, nodes_text, part_title, printable, value_text, workload_title
+from simnet.report.text import (
+    bandwidth_text,
+    key_text,
+    nodes_text,
+    part_title,
+    printable,
+    speedup_text,
+    value_text,
+    workload_title,
+)
 from simnet.strategies import AnyStrategy, DenseAllReduce
 
 # What the figures and matrices have an axis for; every other swept key makes panels.
@@ -173,3 +182,20 @@ def context(points: Sequence[PointResult]) -> str:
     workloads = {workload_name(point) for point in points}
     networks = {f"{nodes_text(point.num_nodes)} at {bandwidth_text(point.nic_gbit_per_s)}" for point in points}
     return ", ".join(next(iter(texts)) for texts in (workloads, networks) if len(texts) == 1)
+
+
+def against_references(points: Sequence[RunResult]) -> str:
+    """Return the least and the largest speedup over each reference, in a sentence; "" where they are not known."""
+    known = [point.references for point in points if point.references is not None]
+    if len(known) < len(points):
+        return ""
+    tuned = {one.tuned for one in known}
+    sides = (
+        ([point.speedup_over_flat or 0.0 for point in points], known[0].flat),
+        ([point.speedup_over_tuned or 0.0 for point in points], known[0].tuned if len(tuned) == 1 else "tuned DDP"),
+    )
+    texts = [
+        f"{' to '.join(dict.fromkeys(map(speedup_text, (min(values), max(values)))))} over {printable(name)}"
+        for values, name in sides
+    ]
+    return f"Speedups: {', '.join(texts)}."

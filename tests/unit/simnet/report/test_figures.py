@@ -18,6 +18,7 @@ from simnet.report.lost_time import lost_time_lines, signed
 from simnet.report.plot import plot
 from simnet.report.result_page import result_page
 from simnet.report.table import Table
+from simnet.report.text import speedup_text
 
 SLOW = {"kind": "slow_rank", "node": 1, "compute_slowdown": 1.5}
 FAULTS = [SLOW, {"kind": "compute_jitter", "cv": 0.1}]
@@ -51,6 +52,13 @@ def test_the_caption_says_how_many_iterations_and_where(run: RunResult) -> None:
         caption = figures.iterations(run).get_label()
     assert caption.startswith("Times of 100 iterations: BERT-Base")
     assert "a100_tcp_estimate (estimate)" in caption
+
+
+def test_the_caption_names_both_references(run: RunResult) -> None:
+    caption = figures.breakdown(run).get_label()
+    for name, speedup in (("flat fp32 DDP", run.speedup_over_flat), ("tuned DDP (bf16", run.speedup_over_tuned)):
+        assert f"{speedup_text(speedup)} over {name}" in caption
+    assert "over" not in figures.breakdown(replace(run, references=None)).get_label().partition("Simulated")[2]
 
 
 def test_figures_of_a_run_are_chosen_by_name_and_drawn_by_default(run: RunResult, tmp_path: Path) -> None:
