@@ -186,6 +186,13 @@ SYSTEMS = SystemRegistry(BUILT_IN)
 
 
 register = SYSTEMS.register
+ALIASES = {"int8": "byte_grad"}
+"""What else a system is called, as DiLoCo's `exchange` and the simulator's tables call it."""
+
+
+def canonical(name: str) -> str:
+    """Return the name in `SYSTEMS` of a system that has another one, too."""
+    return ALIASES.get(name, name) if isinstance(name, str) else name
 
 
 @contextmanager
@@ -213,7 +220,7 @@ def make(  # noqa: PLR0913
     """Return one rank's end of a system.
 
     Args:
-        name: in `SYSTEMS`.
+        name: in `SYSTEMS` or `ALIASES`.
         rank: this rank.
         world_size: all ranks.
         ranks_per_node: ranks of each node, which are numbered node by node.
@@ -229,6 +236,7 @@ def make(  # noqa: PLR0913
         >>> make("qsgd", rank=0, world_size=4, bits=8).compressor.bits
         8
     """
+    name = canonical(name)
     check_options(name, options)
     check_whole(f"{name}: world_size", world_size, low=1, high=MAX_RANKS)
     check_whole(f"{name}: rank", rank, low=0, high=world_size - 1)

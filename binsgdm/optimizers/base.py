@@ -285,6 +285,11 @@ class OneBitOptimizer(torch.optim.Optimizer):
         return saved
 
 
+def is_decay(weight_decay: Any, lr: Any) -> bool:
+    """Tell whether weights that decay keep their signs: whether lr times weight_decay is at most 1."""
+    return is_finite_from_0(weight_decay) and is_finite_from_0(lr) and float(lr) * float(weight_decay) <= 1
+
+
 def is_finite_from_0(value: Any) -> bool:
     """Tell whether a setting is a number of 0 or more."""
     if isinstance(value, torch.Tensor) and value.dtype != torch.bool and value.numel() == 1:
@@ -333,7 +338,8 @@ def check_gradients(where: str, parameters: Sequence[torch.Tensor]) -> None:
     """Refuse gradients that cannot be laid out flat.
 
     Raises:
-        BinsgdmError: a sparse or complex gradient, one of another shape or type, or parameters on different devices.
+        BinsgdmError: a sparse or complex gradient, one of another shape or type, or parameters without values or on
+            different devices.
     """
     pairs = [(parameter, gradient) for parameter in parameters if (gradient := parameter.grad) is not None]
     given, gradients = ([pair[which] for pair in pairs] for which in (0, 1))
@@ -342,6 +348,7 @@ def check_gradients(where: str, parameters: Sequence[torch.Tensor]) -> None:
         set(map(attrgetter("layout"), gradients)) <= {torch.strided}
         and set(map(attrgetter("dtype"), gradients)).issubset(FLOATS)
         and all(map(torch.Tensor.is_same_size, gradients, given))
+        and not any(map(attrgetter("is_meta"), given))
     )
     if not is_usual:
         for parameter, gradient in pairs:
@@ -357,8 +364,12 @@ def check_gradient(where: str, parameter: torch.Tensor, gradient: torch.Tensor) 
     """Refuse a gradient that cannot be laid out flat.
 
     Raises:
-        BinsgdmError: it is sparse or complex, or of another shape or type.
+        BinsgdmError: it is sparse or complex, of another shape or type, or of a parameter without values.
     """
+    if parameter.is_meta:
+        raise BinsgdmError(
+            f"{where}: a parameter on meta: must have values; give the model some with to_empty() and load_state_dict()"
+        )
     if gradient.is_sparse or gradient.is_complex():
         kind = "sparse" if gradient.is_sparse else "complex"
         raise BinsgdmError(

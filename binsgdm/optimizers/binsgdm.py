@@ -10,7 +10,7 @@ from binsgdm.comm import Member, Protocol
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels import NAMES as KERNELS
 from binsgdm.kernels import Kernels, select
-from binsgdm.optimizers.base import OneBitOptimizer, Params, frames_to_the_user, is_finite_from_0
+from binsgdm.optimizers.base import OneBitOptimizer, Params, frames_to_the_user, is_decay, is_finite_from_0
 from binsgdm.optimizers.residuals import NAMES, check_residual
 from binsgdm.optimizers.saved_state import check_magnitudes, check_text
 from binsgdm.optimizers.session import Session
@@ -226,7 +226,7 @@ class BinSGDM(OneBitOptimizer):
             "beta_b": (beta_b is None or (is_finite_from_0(beta_b) and beta_b < 1), "must be in [0, 1), or None"),
             "nesterov": (isinstance(group["nesterov"], bool), "must be True or False"),
             "maximize": (isinstance(group["maximize"], bool), "must be True or False"),
-            "weight_decay": (is_finite_from_0(group["weight_decay"]), "must be 0 or more, and finite"),
+            "weight_decay": (is_decay(group["weight_decay"], group["lr"]), "must be 0 or more, and at most 1 / lr"),
             "seed": (
                 isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < 2**63,
                 "must be a whole number from 0 on",

@@ -13,7 +13,7 @@ from binsgdm.compressors.aggregation import all_reduce_mean
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.host_tensors import upload
 from binsgdm.optimizers import kept_residuals, one_bit_adam_cpu, saved_adam
-from binsgdm.optimizers.base import OneBitOptimizer, Params, frames_to_the_user, is_finite_from_0
+from binsgdm.optimizers.base import OneBitOptimizer, Params, frames_to_the_user, is_decay, is_finite_from_0
 from binsgdm.optimizers.kept_residuals import KeptResiduals, ResidualOwner
 from binsgdm.optimizers.one_bit_adam_cpu import CpuPasses
 from binsgdm.optimizers.one_bit_adam_update import (
@@ -158,6 +158,7 @@ class OneBitAdam(OneBitOptimizer):
         try:
             for group in self.param_groups:
                 self._check_settings(group)
+            self._check_averages()
             residuals = None if self.is_dense else self._residuals_here()
             gradient, is_small = self._gradient(flat_slices)
             expected = self._scaler_found_inf()
@@ -186,6 +187,19 @@ class OneBitAdam(OneBitOptimizer):
         if residuals is None:
             yield from self._end_dense_stage_if_due(context)
         return torch.tensor(True, device="cpu")
+
+    def _check_averages(self) -> None:
+        """Refuse a state that was emptied: what is left of it, such as the step, would not fit new averages.
+
+        Raises:
+            BinsgdmError: a parameter has no averages.
+        """
+        for place, one in enumerate(self.param_states()):
+            if not one.state.keys() >= {*saved_adam.AVERAGES}:
+                raise BinsgdmError(
+                    f"OneBitAdam: parameter {place}: a state without {' and '.join(saved_adam.AVERAGES)}: must keep "
+                    "them; load a state_dict, or make a new optimizer"
+                )
 
     def _agree(
         self, mine: torch.Tensor, context: RankContext, refused: BinsgdmError | None
@@ -236,7 +250,7 @@ class OneBitAdam(OneBitOptimizer):
             "lr": (is_finite_from_0(group["lr"]), "must be a number of 0 or more, and finite"),
             "betas": (_are_betas(group["betas"]), "must be two numbers, both in [0, 1)"),
             "eps": (is_finite_from_0(group["eps"]) and group["eps"] > 0, "must be a number above 0, and finite"),
-            "weight_decay": (is_finite_from_0(group["weight_decay"]), "must be a number of 0 or more, and finite"),
+            "weight_decay": (is_decay(group["weight_decay"], group["lr"]), "must be 0 or more, and at most 1 / lr"),
             "variance_floor": (
                 is_finite_from_0(group["variance_floor"]) and group["variance_floor"] <= 1,
                 "must be a number in [0, 1]; give 0 for none, or 0.001",

@@ -275,7 +275,7 @@ def gradient_of(param_state: ParamState) -> torch.Tensor | None:
     """Return the gradient of a parameter that is trained.
 
     Raises:
-        BinsgdmError: it is sparse or complex, or of another shape or type.
+        BinsgdmError: it is sparse or complex, of another shape or type, or without values.
     """
     gradient = param_state.parameter.grad if param_state.parameter.requires_grad else None
     if gradient is not None:

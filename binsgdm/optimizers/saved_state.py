@@ -11,6 +11,8 @@ from binsgdm.errors import BinsgdmError, shown
 _REPAIR = "load what state_dict() returned, undamaged"
 _ROUNDED = 1.001
 _SMALL = 1e-30
+MOST_STEPS = 2**48
+"""More than any training takes; a number beyond is a damaged one."""
 
 
 def check_mapping(state_dict: object) -> None:
@@ -63,10 +65,10 @@ def check_count(name: str, given: object) -> None:
     """Refuse what counts no steps.
 
     Raises:
-        BinsgdmError: it is no whole number from 0 on.
+        BinsgdmError: it is no whole number from 0 to 2^48.
     """
-    if not isinstance(given, int) or isinstance(given, bool) or given < 0:
-        raise BinsgdmError(f"load_state_dict: {name}: {shown(given)}: must be a whole number from 0 on; {_REPAIR}")
+    if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= MOST_STEPS:
+        raise BinsgdmError(f"load_state_dict: {name}: {shown(given)}: must be a whole number from 0 to 2^48; {_REPAIR}")
 
 
 def check_text(name: str, given: object) -> None:

@@ -24,7 +24,7 @@ from binsgdm.comm.groups import Groups
 from binsgdm.comm.replicas import check_same_settings
 from binsgdm.comm.transport import Sent, Transport
 from binsgdm.compressors.base import REPAIR, Averager, GradientBucket, Topology, check_state, check_whole
-from binsgdm.compressors.registry import SYSTEMS, check_options, make
+from binsgdm.compressors.registry import SYSTEMS, canonical, check_options, make
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels import streams
 from binsgdm.kernels.random import Key, RandomStream
@@ -72,7 +72,7 @@ def compress_replicas(  # noqa: PLR0913
     Args:
         optimizer: of torch, made after fully_shard, with all its parameters.
         mesh: two dimensions, (nodes, ranks of a node); fully_shard was given its second dimension.
-        system: a name in `binsgdm.SYSTEMS`.
+        system: a name in `binsgdm.SYSTEMS`; "int8" is "byte_grad".
         seed: of the draws, the same on all ranks.
         topology: among whom payloads travel: one of the system's `topologies` that is not hierarchical.
         bucket_cap_mb: size of a shard's gradients that ends a message, in MiB of fp32.
@@ -86,6 +86,7 @@ def compress_replicas(  # noqa: PLR0913
         BinsgdmError: a mesh of another form, a parameter that is not sharded over its second dimension alone, an
             unknown system or option, or ranks that differ in any of it; on all ranks.
     """
+    system = canonical(system)
     refused, groups, end, cap, parameters = None, None, None, 0, []
     try:
         groups = shards.groups_of(_WHERE, mesh)

@@ -14,7 +14,7 @@ from binsgdm.comm.models import COMPRESSED, check_group, check_hook, group_of, r
 from binsgdm.comm.replicas import check_same_settings
 from binsgdm.comm.transport import Sent
 from binsgdm.compressors.base import Averager, Topology, check_whole
-from binsgdm.compressors.registry import SYSTEMS, check_options, make
+from binsgdm.compressors.registry import SYSTEMS, canonical, check_options, make
 from binsgdm.compressors.topologies import IntraNodeDtype
 from binsgdm.errors import BinsgdmError
 from binsgdm.parallel.gradient_exchange import GradientExchange, exchange_bucket
@@ -47,7 +47,7 @@ def compress_gradients(  # noqa: PLR0913
 
     Args:
         model: has no communication hook yet.
-        system: a name in `binsgdm.SYSTEMS`.
+        system: a name in `binsgdm.SYSTEMS`; "int8" is "byte_grad".
         seed: of the draws, the same on all ranks.
         topology: among whom payloads travel (`binsgdm.compressors.topologies`): one of the system's `topologies`, by
             default what its authors run: the first, or, of "byte_grad" and "ms_top_k" on nodes of several ranks,
@@ -71,6 +71,7 @@ def compress_gradients(  # noqa: PLR0913
         model = DistributedDataParallel(module)
         exchange = compress_gradients(model, "power_sgd", matrix_rank=2)
     """
+    system = canonical(system)
     model = getattr(model, "_orig_mod", model)  # what torch.compile has wrapped
     models = replicated_in(model)
     members = group_of(models, group)

@@ -34,8 +34,8 @@ REFUSALS = {
 REFUSED_BY_ALL = {
     ("lr is NaN", False): "BinSGDM: lr: nan: must be 0 or more, and finite",
     ("lr is NaN", True): "BinSGDM: lr: nan: must be 0 or more, and finite",
-    ("weight_decay is NaN", False): "BinSGDM: weight_decay: tensor(nan): must be 0 or more, and finite",
-    ("weight_decay is NaN", True): "BinSGDM: weight_decay: tensor(nan): must be 0 or more, and finite",
+    ("weight_decay is NaN", False): "BinSGDM: weight_decay: tensor(nan): must be 0 or more, and at most 1 / lr",
+    ("weight_decay is NaN", True): "BinSGDM: weight_decay: tensor(nan): must be 0 or more, and at most 1 / lr",
     ("second backward of DDP", True): "BinSGDM: a second backward before optimizer.step(), which adds to what was sen",
     ("second backward", True): "BinSGDM: a second backward before optimizer.step(), which adds to what was sent; ",
 }

@@ -13,7 +13,7 @@ import torch
 
 from binsgdm.comm import RankContext, run_in_lockstep
 from binsgdm.compressors.base import GradientBucket, Payload, Shapes
-from binsgdm.compressors.registry import SYSTEMS, check_options, make
+from binsgdm.compressors.registry import SYSTEMS, canonical, check_options, make
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.random import Key
 
@@ -254,3 +254,10 @@ def test_a_k_above_the_bucket_sends_all(name: str) -> None:
 def test_a_parameter_twice_or_without_a_shape_is_refused(make_bucket: Callable[[], dict[str, Any]]) -> None:
     with pytest.raises(BinsgdmError, match="for 2 shapes: must be as many; add some"):
         GradientBucket(values=torch.zeros(2), shapes=((1,), (1,)), **make_bucket())
+
+
+def test_another_name_of_a_system_makes_the_same_and_a_near_one_is_hinted_at() -> None:
+    assert type(make("int8", rank=0, world_size=2)) is type(make("byte_grad", rank=0, world_size=2))
+    assert canonical("int8") == "byte_grad"
+    with pytest.raises(BinsgdmError, match=r"^system: 'powersgd': unknown, did you mean 'power_sgd'\?; known are "):
+        check_options("powersgd", ())

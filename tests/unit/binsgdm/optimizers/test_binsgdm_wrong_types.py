@@ -79,7 +79,38 @@ def test_what_becomes_no_number_later_is_refused_before_a_parameter_moves(name):
     value.grad = torch.ones(3)
     for wrong in (float("nan"), torch.tensor(float("nan")), float("inf"), -1.0, "x", None):
         optimizer.param_groups[0][name] = wrong
-        with pytest.raises(BinsgdmError, match=f"^BinSGDM: {name}: .*: must be 0 or more, and finite"):
+        with pytest.raises(BinsgdmError, match=f"^BinSGDM: {name}: .*: must be 0 or more, and "):
             optimizer.step()
     assert torch.equal(value.detach(), torch.ones(3))
     assert optimizer.param_groups[0]["step"] == 0
+
+
+@pytest.mark.parametrize("kind", [binsgdm.BinSGDM, binsgdm.OneBitAdam])
+def test_a_decay_that_turns_signs_is_refused(kind):
+    value = torch.nn.Parameter(torch.ones(3))
+    value.grad = torch.ones(3)
+    with pytest.raises(
+        BinsgdmError, match=rf"^{kind.__name__}: weight_decay: 1e\+30: must be 0 or more, and at most 1"
+    ):
+        kind([value], lr=1e-3, weight_decay=1e30).step()
+
+
+@pytest.mark.parametrize("kind", [binsgdm.BinSGDM, binsgdm.OneBitAdam])
+def test_parameters_without_values_are_refused_in_the_step(kind):
+    value = torch.nn.Parameter(torch.ones(3, device="meta"))
+    optimizer = kind([value], lr=1e-3)
+    value.grad = torch.ones(3, device="meta")
+    with pytest.raises(BinsgdmError, match=rf"^{kind.__name__}: a parameter on meta: must have values; "):
+        optimizer.step()
+
+
+def test_a_state_that_was_emptied_is_refused_where_its_step_would_stay():
+    value = torch.nn.Parameter(torch.ones(3))
+    value.grad = torch.ones(3)
+    optimizer = binsgdm.OneBitAdam([value], lr=1e-3)
+    optimizer.step()
+    optimizer.state.clear()
+    with pytest.raises(
+        BinsgdmError, match=r"^OneBitAdam: parameter 0: a state without exp_avg and exp_avg_sq: must keep"
+    ):
+        optimizer.step()

@@ -307,7 +307,7 @@ def test_closure_and_grad_scaler() -> None:
         ({"lr": -1.0}, "lr: -1.0: must be a number of 0 or more"),
         ({"betas": (0.9, 1.0)}, r"betas: \(0.9, 1.0\): must be two numbers, both in \[0, 1\)"),
         ({"eps": 0.0}, "eps: 0.0: must be a number above 0"),
-        ({"weight_decay": torch.nan}, "weight_decay: nan: must be a number of 0 or more"),
+        ({"weight_decay": torch.nan}, "weight_decay: nan: must be 0 or more, and at most 1 / lr"),
         ({"variance_floor": -0.1}, r"variance_floor: -0.1: must be a number in \[0, 1\]"),
         ({"variance_floor": 1.5}, r"variance_floor: 1.5: must be a number in \[0, 1\]"),
         ({"scales_momenta": "tensor"}, "scales_momenta: 'tensor': must be True or False"),
