@@ -10,8 +10,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_it_is_read_at_one_go() -> None:
-    assert len(README.splitlines()) <= 120
-    assert len(README.split()) <= 1000
+    assert len(README.splitlines()) <= 110
+    assert len(README.split()) <= 750
 
 
 def test_it_has_one_figure_and_two_commands_before_the_first_answer() -> None:
@@ -27,12 +27,12 @@ def test_it_leads_to_every_room() -> None:
     ] == []
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/evidence/lab-findings.md"])
 @pytest.mark.parametrize(
-    ("campaign", "numbers"),
+    ("page", "campaign", "numbers"),
     [
-        ("lab-campaign", ["3.8 %", "18.2 %", "120", "8.2 %"]),
-        ("lab-systems", ["4.0 %", "15.6 %", "15 of 21", "8.2 %"]),
+        ("README.md", "lab-campaign", ["3.8 %", "18.2 %"]),
+        ("docs/evidence/lab-findings.md", "lab-campaign", ["3.8 %", "18.2 %", "120", "8.2 %"]),
+        ("docs/evidence/lab-findings.md", "lab-systems", ["4.0 %", "15.6 %", "15 of 21", "8.2 %"]),
     ],
 )
 def test_the_errors_that_are_named_are_those_of_the_campaigns(page: str, campaign: str, numbers: list[str]) -> None:
