@@ -55,7 +55,7 @@ PAGE = "validation.md"
     "--set", "names", multiple=True, metavar="NAME", help="Compare only this set; repeatable.  [default: all]"
 )
 @options.form("table", "json")
-@options.directory("Also write validation.md and figures to this directory.")
+@options.directory("Also write validation.md, its data and figures to this directory.")
 @click.pass_context
 def command(  # noqa: PLR0913, PLR0917 - click gives every option
     context: click.Context,
@@ -165,7 +165,7 @@ def _check(output: Path | None, names: tuple[str, ...]) -> None:
 
 
 def _write(outcomes: "Sequence[Outcome]", evidence: "Evidence", output: Path) -> None:
-    """Write the page and its figures."""
+    """Write the page, its data and its figures."""
     from simnet.core.files import write_file
     from simnet.report import figures, validation_page
     from simnet.validation import published_rows
@@ -173,5 +173,6 @@ def _write(outcomes: "Sequence[Outcome]", evidence: "Evidence", output: Path) ->
     for outcome in outcomes:
         write_file(output / "figures" / validation_page.figure_name(outcome), figures.published(outcome), output)
     page = validation_page.page(outcomes, published_rows.load().rows, evidence)
-    write_file(output / PAGE, page.encode(), output)
-    tell(f"wrote {output / PAGE} and {len(outcomes)} figures")
+    for name, text in {PAGE: page, **validation_page.data(outcomes, evidence)}.items():
+        write_file(output / name, text.encode(), output)
+    tell(f"wrote {output / PAGE}, its data and {len(outcomes)} figures")

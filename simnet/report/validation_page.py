@@ -8,18 +8,20 @@ from simnet.calibration.comparison import by_series, mean_error, worst_error
 from simnet.core import templates
 from simnet.report.table import Table
 from simnet.report.validation import (
-    cells,
+    error_text,
     error_texts,
     inside_text,
     limit_text,
     percent,
+    predicted_text,
     rows_text,
     speedup_sentences,
     summary_cells,
+    value_text,
 )
 from simnet.validation import coverage
 from simnet.validation.coverage import Evidence
-from simnet.validation.outcome import Outcome
+from simnet.validation.outcome import Outcome, Prediction
 from simnet.validation.published_rows import PublishedRow
 
 SUMMARY = (
@@ -85,26 +87,25 @@ def page(outcomes: Sequence[Outcome], rows: tuple[PublishedRow, ...], evidence: 
         "percent": percent,
         "limit_text": limit_text,
         "figure_name": figure_name,
-        "parameters": _parameters,
-        "predictions": _predictions,
-        "series": _by_series,
-        "alternatives": _alternatives,
     }
     return templates.page("validation.md", given)
+
+
+def data(outcomes: Sequence[Outcome], evidence: Evidence) -> dict[str, str]:
+    """Return the files that the page links to, by name: every row of every set as CSV."""
+    tables = {
+        "validation": _predictions(outcomes),
+        "validation-fitted": _parameters(outcomes),
+        "validation-series": _by_series(outcomes),
+        "validation-alternatives": _alternatives(outcomes),
+        "validation-publications": _publications(outcomes, evidence),
+    }
+    return {f"data/{name}.csv": table.csv() for name, table in tables.items()}
 
 
 def _intervals(outcomes: Sequence[Outcome], evidence: Evidence) -> dict[str, object]:
     """Return what the page says of intervals: how many hold, how wide they are, and what others would hold."""
     inside, total = coverage.share_inside(outcomes)
-    held = {source: inside_text(found) for source, found in coverage.by_source(outcomes).items()}
-    widths = [
-        (
-            source,
-            *(_factor_text(evidence.width(of, without=source)) for of in ("time", "speedup")),
-            held.get(source, ""),
-        )
-        for source in (*held, "none")
-    ]
     others = [
         (name, f"{held} of {total} ({percent(held / total)})")
         for name, (held, total) in coverage.alternatives(outcomes, evidence).items()
@@ -122,9 +123,24 @@ def _intervals(outcomes: Sequence[Outcome], evidence: Evidence) -> dict[str, obj
         "spread": coverage.run_to_run(),
         "times": evidence.inside("time"),
         "speedups": evidence.inside("speedup"),
-        "widths": Table(("publication left out", "times", "speedups", "its values inside"), widths).markdown(),
+        "time_width": _factor_text(evidence.width("time")),
+        "speedup_width": _factor_text(evidence.width("speedup")),
         "alternatives": Table(("intervals", "values inside"), others).markdown(),
     }
+
+
+def _publications(outcomes: Sequence[Outcome], evidence: Evidence) -> Table:
+    """Return how wide intervals are without each publication, and how many of its values they hold."""
+    held = {source: inside_text(found) for source, found in coverage.by_source(outcomes).items()}
+    rows = [
+        (
+            source,
+            *(_factor_text(evidence.width(of, without=source)) for of in ("time", "speedup")),
+            held.get(source, ""),
+        )
+        for source in (*held, "none")
+    ]
+    return Table(("publication left out", "times", "speedups", "its values inside"), rows)
 
 
 def _factor_text(log_width: float) -> str:
@@ -147,34 +163,52 @@ def _summary(outcomes: Sequence[Outcome], notes: Sequence[Outcome]) -> str:
     return Table(SUMMARY, rows).markdown()
 
 
-def _parameters(outcome: Outcome) -> str:
-    rows = [(one.part, f"`{one.key}`", one.text, one.how, rows_text(one.rows)) for one in outcome.parameters]
-    return Table(("part", "value", "", "how", "from rows"), rows).markdown()
-
-
-def _predictions(outcome: Outcome) -> str:
-    unit = outcome.unit
-    rows = [(one.label, *cells(one, unit), one.row.key.partition(":")[2]) for one in outcome.predictions]
-    return Table(
-        ("row", f"predicted [{unit}]", f"measured [{unit}]", "error", "90 % interval", "line"), rows
-    ).markdown()
-
-
-def _by_series(outcome: Outcome) -> str:
-    """Return mean and worst error by series, where a set has several of several rows."""
-    groups = by_series(outcome.predictions)
-    if not 1 < len(groups) < len(outcome.predictions):
-        return ""
-    texts = (f"{name}: mean {percent(mean_error(ps))}, worst {percent(worst_error(ps))}" for name, ps in groups.items())
-    return "; ".join(texts) + "."
-
-
-def _alternatives(outcome: Outcome) -> str:
+def _parameters(outcomes: Sequence[Outcome]) -> Table:
     rows = [
-        (a.variant, a.calibrated_on, *error_texts(outcome, mean_error(a.predictions), worst_error(a.predictions)))
-        for a in outcome.alternatives
+        (outcome.name, one.part, one.key, one.text, one.how, rows_text(one.rows))
+        for outcome in outcomes
+        for one in outcome.parameters
     ]
-    return Table(("model", "calibrated on", "mean error", "worst error"), rows).markdown()
+    return Table(("set", "part", "key", "value", "how", "from rows"), rows)
+
+
+def _predictions(outcomes: Sequence[Outcome]) -> Table:
+    heads = ("set", "row", "unit", "predicted", "measured", "error", "low", "high", "file", "lines", "source")
+    return Table(heads, [_prediction_cells(one, outcome) for outcome in outcomes for one in outcome.predictions])
+
+
+def _prediction_cells(one: Prediction, outcome: Outcome) -> tuple[str, ...]:
+    unit = outcome.unit
+    low, high = (value_text(end, unit) for end in one.interval) if one.interval else ("", "")
+    file, _, lines = one.row.key.partition(":")
+    return (
+        outcome.name, one.label, unit, predicted_text(one, unit), value_text(one.measured, unit), error_text(one),
+        low, high, file, lines, one.row.source,
+    )  # fmt: skip
+
+
+def _by_series(outcomes: Sequence[Outcome]) -> Table:
+    """Return mean and worst error by series, of sets with several of several rows."""
+    rows = [
+        (outcome.name, series, percent(mean_error(mine)), percent(worst_error(mine)))
+        for outcome in outcomes
+        for groups in [by_series(outcome.predictions)]
+        if 1 < len(groups) < len(outcome.predictions)
+        for series, mine in groups.items()
+    ]
+    return Table(("set", "series", "mean error", "worst error"), rows)
+
+
+def _alternatives(outcomes: Sequence[Outcome]) -> Table:
+    rows = [
+        (
+            outcome.name, one.variant, one.calibrated_on,
+            *error_texts(outcome, mean_error(one.predictions), worst_error(one.predictions)),
+        )
+        for outcome in outcomes
+        for one in outcome.alternatives
+    ]  # fmt: skip
+    return Table(("set", "model", "calibrated on", "mean error", "worst error"), rows)
 
 
 def _slug(title: str) -> str:

@@ -356,9 +356,10 @@ def evidence() -> coverage.Evidence:
 @pytest.mark.slow
 def test_the_committed_page_is_what_the_command_writes() -> None:
     every = coverage.with_intervals([outcome(name) for name in sets.names()], evidence())
-    made = validation_page.page(every, published_rows.load().rows, evidence())
-    committed = (ROOT / "docs" / "evidence" / "validation.md").read_text(encoding="utf-8")
-    assert committed == made, "regenerate it: simnet validate --published -o docs/evidence"
+    made = {"validation.md": validation_page.page(every, published_rows.load().rows, evidence())}
+    for name, text in (made | validation_page.data(every, evidence())).items():
+        committed = (ROOT / "docs" / "evidence" / name).read_text(encoding="utf-8")
+        assert committed == text, f"{name}: regenerate it: simnet validate --published -o docs/evidence"
 
 
 @pytest.mark.slow
