@@ -50,9 +50,10 @@ def main() -> None:
         elif options.command == "status":
             print(name, *study.study.status(), sep="\n  ")
         elif options.command == "tables":
-            print(*pages.regions(study).values(), sep="\n\n")
+            print(*pages.regions(study).values(), *(one.markdown() for one in pages.data(study).values()), sep="\n\n")
         else:
             page.write(pages.PAGE, pages.regions(study))
+            page.write_data(pages.data(study))
             pages.draw(study)
 
 

@@ -41,12 +41,18 @@ def regions(study: MarginStudy) -> dict[str, str]:
     """Return the generated parts of the page, by region."""
     tables = {
         "margins": verdicts(study),
-        "finals": finals(study),
         "averaged": averaged(study),
-        "processes": played_beside_real(study),
-        "margin searches": searched(study),
     }
     return {name: table.markdown() for name, table in tables.items()}
+
+
+def data(study: MarginStudy) -> dict[str, Table]:
+    """Return the tables that the page links to, by name."""
+    return {
+        "training": finals(study),
+        "training-processes": played_beside_real(study),
+        "training-search": searched(study),
+    }
 
 
 def draw(study: MarginStudy) -> None:

@@ -4,14 +4,28 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.regions import filled
+from simnet.report.table import Table
 
 EVIDENCE = Path(__file__).parents[1] / "docs" / "evidence"
 FIGURES = EVIDENCE / "figures"
+DATA = EVIDENCE / "data"
 
 
 def write(path: Path, regions: Mapping[str, str]) -> None:
     """Replace the regions of a page."""
     path.write_text(filled(path.read_text(encoding="utf-8"), regions), encoding="utf-8")
+
+
+def write_data(tables: Mapping[str, Table], folder: Path = DATA) -> None:
+    """Write the tables that a page links to, by name."""
+    folder.mkdir(exist_ok=True)
+    for name, table in tables.items():
+        (folder / f"{name}.csv").write_text(table.csv(), encoding="utf-8")
+
+
+def data_differs(tables: Mapping[str, Table]) -> list[str]:
+    """Return the names of committed tables that are not these."""
+    return [name for name, table in tables.items() if (DATA / f"{name}.csv").read_text(encoding="utf-8") != table.csv()]
 
 
 def number(value: float) -> str:

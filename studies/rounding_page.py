@@ -17,8 +17,12 @@ Settings = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 def regions(study: RoundingStudy) -> dict[str, str]:
     """Return the generated parts of the page, by region."""
-    tables = {"together": together(study), "explored": explored(study), "ranks": over_ranks(study)}
-    return {name: table.markdown() for name, table in tables.items()}
+    return {"together": together(study).markdown(), "ranks": over_ranks(study).markdown()}
+
+
+def data(study: RoundingStudy) -> dict[str, Table]:
+    """Return the table that the page links to, by name."""
+    return {"rounding": explored(study)}
 
 
 def draw(study: RoundingStudy) -> None:

@@ -1,7 +1,7 @@
 """The tables and figures of docs/evidence/systems-training.md, from the committed files."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
@@ -34,12 +34,21 @@ def regions(study: SystemsStudy) -> dict[str, str]:
     """Return the generated parts of the page, by region."""
     outcomes = [Outcome(study, task) for task in study.curves]
     parts = ["", "## In one table", "", LEGEND, "", overview(outcomes), "", *missing_seeds_note(outcomes)]
-    parts += ["## With and without the remedy", "", remedy_table(outcomes), ""]
     parts += topology_page.section(outcomes)
-    parts += ["## What the search found", "", search_table(outcomes), ""]
     for outcome in outcomes:
         parts += task_section(outcome)
     return {"results": "\n".join(parts)}
+
+
+def data(study: SystemsStudy) -> dict[str, Table]:
+    """Return the tables that the page links to, by name."""
+    outcomes = [Outcome(study, task) for task in study.curves]
+    return {
+        "systems-training": result_table(outcomes),
+        "systems-training-remedies": remedy_table(outcomes),
+        "systems-training-topologies": topology_page.topology_table(topology_page.complete(outcomes)),
+        "systems-training-search": search_table(outcomes),
+    }
 
 
 def draw(study: SystemsStudy) -> None:
@@ -62,7 +71,7 @@ def overview(outcomes: list[Outcome]) -> str:
     return Table(["system", *titles], rows).markdown()
 
 
-def remedy_table(outcomes: list[Outcome]) -> str:
+def remedy_table(outcomes: list[Outcome]) -> Table:
     """Return the differences to dense of systems that have a remedy: a row without it, and a row with it."""
     columns = [(outcome, ranks) for outcome in outcomes for ranks in complete_ranks(outcome)]
     titles = [f"{outcome.task.title}, {ranks} ranks" for outcome, ranks in columns]
@@ -72,7 +81,7 @@ def remedy_table(outcomes: list[Outcome]) -> str:
         for name, text in ((plain, "plain"), (system, REMEDY_TEXTS[system])):
             cells = (standing_text(outcome, name, ranks) for outcome, ranks in columns)
             rows.append([CANDIDATES[system].title, text, *cells])
-    return Table(["system", "remedy", *titles], rows).markdown()
+    return Table(["system", "remedy", *titles], rows)
 
 
 def missing_seeds_note(outcomes: list[Outcome]) -> list[str]:
@@ -91,13 +100,13 @@ def complete_ranks(outcome: Outcome) -> list[int]:
     return [ranks for ranks in FINAL_RANKS if len(outcome.seeds(ranks)) > 1]
 
 
-def search_table(outcomes: list[Outcome]) -> str:
+def search_table(outcomes: list[Outcome]) -> Table:
     """Return what each system's final runs take, and its validation loss."""
     rows = [
         [candidate.title, *(found_text(outcome, system) for outcome in outcomes)]
         for system, candidate in (CANDIDATES | PLAIN).items()
     ]
-    return Table(["system", *(outcome.task.title for outcome in outcomes)], rows).markdown()
+    return Table(["system", *(outcome.task.title for outcome in outcomes)], rows)
 
 
 def found_text(outcome: Outcome, system: str) -> str:
@@ -126,7 +135,7 @@ def edge_text(best: Row, rows: list[Row]) -> str:
 
 
 def task_section(outcome: Outcome) -> list[str]:
-    """Return heading, target, figure and tables of a task."""
+    """Return heading, target and figure of a task."""
     task = outcome.task
     guess = math.log(task.classes)
     reference = CANDIDATES[outcome.reference].title
@@ -135,31 +144,28 @@ def task_section(outcome: Outcome) -> list[str]:
         f"(a guess has {guess:.3f}). {task.steps} steps, batch {task.batch}."
     )
     figure = f"![Test loss over steps, {task.title}](figures/systems_training_{outcome.name}.png)"
-    parts = [f"## {task.title}", "", text, "", figure, ""]
-    for ranks in complete_ranks(outcome):
-        heading = f"### {task.title}, {ranks} ranks, {len(outcome.seeds(ranks))} seeds"
-        parts += [heading, "", result_table(outcome, ranks), ""]
-    if outcome.is_complete_in_topologies:
-        heading = f"### {task.title}, other topologies, {TOPOLOGY_RANKS} ranks, {len(outcome.topology_seeds)} seeds"
-        parts += [heading, "", result_table(outcome, TOPOLOGY_RANKS, IN_TOPOLOGY), ""]
-    return parts
+    return [f"## {task.title}", "", text, "", figure, ""]
 
 
-def result_table(outcome: Outcome, ranks: int, systems: Iterable[str] = CANDIDATES) -> str:
-    """Return the table of a task and a number of ranks, a row a system."""
-    accuracy = ["accuracy"] * outcome.task.has_accuracy
-    columns = [
-        "system",
-        "test loss: mean (lowest to highest)",
-        *accuracy,
-        "less dense, 95 % interval",
-        "steps to target",
-    ]
+def result_table(outcomes: list[Outcome]) -> Table:
+    """Return what every system ends at on every task, a row a system and number of ranks."""
+    columns = (
+        "task", "ranks", "seeds", "system", "test loss: mean (lowest to highest)", "accuracy",
+        "less dense, 95 % interval", "steps to target",
+    )  # fmt: skip
     rows: list[list[str]] = []
+    for outcome in outcomes:
+        for ranks in complete_ranks(outcome):
+            rows += _result_rows(outcome, ranks, len(outcome.seeds(ranks)), CANDIDATES)
+        if outcome.is_complete_in_topologies:
+            rows += _result_rows(outcome, TOPOLOGY_RANKS, len(outcome.topology_seeds), IN_TOPOLOGY)
+    return Table(columns, rows)
+
+
+def _result_rows(outcome: Outcome, ranks: int, num_seeds: int, systems: Iterable[str]) -> Iterator[list[str]]:
     for system in systems:
-        cells = [ALL[system].title, loss_text(outcome, system, ranks)]
-        if accuracy:
-            cells.append(accuracy_text(outcome.finals(system, ranks, "accuracy")))
-        cells += [difference_text(outcome, system, ranks), steps_text(outcome.steps_to_target(system, ranks))]
-        rows.append(cells)
-    return Table(columns, rows).markdown()
+        accuracy = outcome.task.has_accuracy and accuracy_text(outcome.finals(system, ranks, "accuracy"))
+        yield [
+            outcome.task.title, str(ranks), str(num_seeds), ALL[system].title, loss_text(outcome, system, ranks),
+            accuracy or "", difference_text(outcome, system, ranks), steps_text(outcome.steps_to_target(system, ranks)),
+        ]  # fmt: skip

@@ -12,9 +12,9 @@ from studies.outcome import Outcome
 from studies.systems_study import RANKS_PER_NODE, TOPOLOGY_RANKS
 
 LEGEND = f"""\
-Final test loss less that of dense training, on {TOPOLOGY_RANKS} ranks in nodes of {RANKS_PER_NODE[TOPOLOGY_RANKS]}.
-All columns have the seeds that ran in all topologies. In brackets it is less that of the system's own form, paired by
-seed; "better" and "worse" are said where that 95 % interval leaves zero out."""
+Final test loss less that of the system's own form, on {TOPOLOGY_RANKS} ranks in nodes of
+{RANKS_PER_NODE[TOPOLOGY_RANKS]}, paired by the seeds that ran in all topologies; "better" and "worse"
+where that 95 % interval leaves zero out ([every system](data/systems-training-topologies.csv))."""
 FIGURE = "systems_training_topologies.png"
 SHOWN = [name for name in (*CANDIDATES, *LATER) if any(own == name for own, _ in NAMES_IN_TOPOLOGY)]
 """The systems that are trained in another topology than their own."""
@@ -28,11 +28,7 @@ def section(outcomes: list[Outcome]) -> list[str]:
     if not outcomes:
         return []
     figure = f"![Final loss less that of the dense reference, by topology](figures/{FIGURE})"
-    parts = ["## By topology", "", LEGEND, "", figure, "", counts_table(outcomes), ""]
-    for outcome in outcomes:
-        heading = f"### {outcome.task.title}, by topology, {len(outcome.topology_seeds)} seeds"
-        parts += [heading, "", topology_table(outcome), ""]
-    return parts
+    return ["## By topology", "", LEGEND, "", figure, "", counts_table(outcomes), ""]
 
 
 def complete(outcomes: list[Outcome]) -> list[Outcome]:
@@ -60,17 +56,20 @@ def _gap(outcome: Outcome, name: str | None) -> Interval | None:
     return outcome.difference(name, TOPOLOGY_RANKS)
 
 
-def topology_table(outcome: Outcome) -> str:
-    """Return the table of a task: a row a system, a column a topology."""
+def topology_table(outcomes: list[Outcome]) -> Table:
+    """Return the table of all tasks: a row a task and system, a column a topology."""
     rows = [
         [
+            outcome.task.title,
+            str(len(outcome.topology_seeds)),
             ALL[own].title,
             standing_text(outcome, own, TOPOLOGY_RANKS),
             *(cell_text(outcome, own, topology) for topology in COLUMNS),
         ]
+        for outcome in outcomes
         for own in SHOWN
     ]
-    return Table(["system", "own form", *(TOPOLOGIES[one] for one in COLUMNS)], rows).markdown()
+    return Table(["task", "seeds", "system", "own form", *(TOPOLOGIES[one] for one in COLUMNS)], rows)
 
 
 def cell_text(outcome: Outcome, own: str, topology: str) -> str:

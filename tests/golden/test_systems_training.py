@@ -14,7 +14,7 @@ from benchmarks.regions import filled, region
 from studies import systems_page, topology_page
 from studies.candidates import ALL, CANDIDATES, IN_TOPOLOGY, PLAIN
 from studies.outcome import Outcome
-from studies.page import FIGURES
+from studies.page import FIGURES, data_differs
 from studies.search import best_of, mean_loss, next_trial
 from studies.systems_study import CURVES, FINAL_SEEDS, NUM_TRIALS, SEARCH, SEARCH_SEEDS, TOPOLOGY_RANKS, SystemsStudy
 from studies.tasks import TASKS as ALL_TASKS
@@ -41,6 +41,7 @@ def document(task: str) -> dict[str, Any]:
 def test_the_page_says_what_the_files_say(study: SystemsStudy) -> None:
     text = systems_page.PAGE.read_text(encoding="utf-8")
     assert filled(text, systems_page.regions(study)) == text
+    assert data_differs(systems_page.data(study)) == []
 
 
 def test_the_page_shows_every_figure() -> None:
