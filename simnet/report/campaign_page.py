@@ -43,13 +43,14 @@ def summary(found: CampaignResult) -> Page:
 
 
 def write(found: CampaignResult, folder: Path) -> list[Path]:
-    """Write the page, its figures, and the fitted calibrations and workloads.
+    """Write the page, its data, its figures, and the fitted calibrations and workloads.
 
     Raises:
         SimnetError: the folder cannot be written.
     """
     of = "" if found.campaign.page == "campaign" else f"{found.campaign.page}_"
     files = {f"lab-{found.campaign.page}.md": page(found).encode()}
+    files |= {name: text.encode() for name, text in data(found).items()}
     files |= {f"figures/{name}": png for name, png in drawn(found).items()}
     files |= {
         f"lab/{of}calibration_{fit.layout.text()}{f'_{number}' if number > 1 else ''}.toml": one.text.encode()
@@ -60,6 +61,17 @@ def write(found: CampaignResult, folder: Path) -> list[Path]:
     for name, content in files.items():
         write_file(folder / name, content, inside=folder)
     return [folder / name for name in files]
+
+
+def data(found: CampaignResult) -> dict[str, str]:
+    """Return the files that the page links to, by name: every point, and what follows from them."""
+    pairs = (*PAIRS, *_systems(found), *_variants(found))
+    tables = {
+        "": _points(found.points),
+        "-winners": _winners(decisions.find_winners(found.points)),
+        "-speedups": _crossings(decisions.bandwidth_sweeps(found.points, pairs)),
+    }
+    return {f"data/lab-{found.campaign.page}{part}.csv": table.csv() for part, table in tables.items()}
 
 
 def drawn(found: CampaignResult) -> dict[str, bytes]:
@@ -91,16 +103,12 @@ def page(found: CampaignResult) -> str:
         "picture": lambda what: _picture(found, what),
         "won": won,
         "wrong": [winner for winner in won if not winner.is_right],
-        "winners": _winners,
+        "most_regret": percent(max((winner.regret for winner in won), default=0.0)),
         "has_systems": bool(_systems(found)),
         "ranking": _ranking(decisions.pairs(found.points)),
-        "crossings": _crossings(
-            decisions.bandwidth_sweeps(found.points, (*PAIRS, *_systems(found), *_variants(found)))
-        ),
         "least_share": percent(LEAST_SHARE),
         "latency": _latency(found),
         "bound": bound,
-        "bound_places": _bound_places(bound),
         "fit_bound": percent(BOUND),
         "poor_kernels": _poor_kernels(found),
         "fits": _fits(found),
@@ -108,7 +116,6 @@ def page(found: CampaignResult) -> str:
         "slowness": _slowness(found),
         "spread": percent(found.speeds.launches.spread) if found.speeds else "",
         "own_spread": percent(found.speeds.own_work.spread) if found.speeds else "",
-        "points": _points(found.points),
         "proofs": _proofs(found),
     }
     return templates.page("campaign.md", given)
@@ -208,23 +215,25 @@ def _group_cells(mine: Sequence[TrainedPoint]) -> tuple[str, ...]:
     return str(len(mine)), percent(mean_error(mine)), signed, percent(worst_error(mine)), inside
 
 
-def _winners(wrong: Iterable[Winner]) -> str:
+def _winners(won: Iterable[Winner]) -> Table:
     rows = [
         (*_setting_cells(one.fastest.setting), one.fastest.series, one.predicted_fastest.series, percent(one.regret))
-        for one in wrong
+        for one in won
     ]
-    return Table((*HEADS, "fastest measured", "predicted", "which is slower by"), rows).markdown()
+    return Table((*HEADS, "fastest measured", "predicted", "which is slower by"), rows)
 
 
-def _crossings(found: Iterable[BandwidthSweep]) -> str:
-    heads = (*HEADS[:2], "faster", "than", "up to, measured", "predicted", "speedup measured", "predicted")
+def _crossings(found: Iterable[BandwidthSweep]) -> Table:
+    heads = (
+        *HEADS[:2], "faster", "than", "up to, measured", "up to, predicted", "speedup measured", "speedup predicted"
+    )  # fmt: skip
     rows = []
     for one in found:
         faster, slower = one.pairs[0]
         crossings = _crossing(one.measured), _crossing(one.predicted)
         ranges = _range(one.measured), _range(one.predicted)
         rows.append((*_setting_cells(faster.setting)[:2], faster.series, slower.series, *crossings, *ranges))
-    return Table(heads, rows).markdown()
+    return Table(heads, rows)
 
 
 def _crossing(speedups: Speedups) -> str:
@@ -237,17 +246,6 @@ def _crossing(speedups: Speedups) -> str:
 def _range(speedups: Speedups) -> str:
     values = [speedup for _, speedup in speedups]
     return f"{min(values):.2f} to {max(values):.2f}"
-
-
-def _bound_places(bound: Sequence[TrainedPoint]) -> str:
-    """Return the points whose step hardly depends on the network, models with the same other cells in one row."""
-
-    def cells(point: TrainedPoint) -> tuple[str, str, str]:
-        return layout_text(point), _nic(point), point.series
-
-    groups = dict.fromkeys(map(cells, sorted(bound, key=_order)))
-    rows = [(*one, ", ".join(point.model for point in bound if cells(point) == one)) for one in groups]
-    return Table(("nodes x ranks", "NIC", "strategy", "points"), rows).markdown()
 
 
 def _fits(found: CampaignResult) -> str:
@@ -298,14 +296,14 @@ def _latency(found: CampaignResult) -> str:
     return f"the latency here is that of the scheduler{more}"
 
 
-def _points(points: Iterable[TrainedPoint]) -> str:
-    heads = (*HEADS, "strategy", "measured", "predicted", "error", "90 % interval", "")
+def _points(points: Iterable[TrainedPoint]) -> Table:
+    heads = (*HEADS, "strategy", "measured", "predicted", "error", "90 % interval", "notes")
     rows = []
     for point in sorted(points, key=_order):
         marks = ["outside"] if point.is_inside is False else []
         marks += [] if _depends_on_network(point) else ["c"]
         rows.append((*_setting_cells(point.setting), *comparison_cells(point), " ".join(marks)))
-    return Table(heads, rows).markdown()
+    return Table(heads, rows)
 
 
 def _setting_cells(setting: Setting) -> tuple[str, str, str]:

@@ -8,7 +8,7 @@ from simnet.calibration.comparison import mean_error
 from simnet.report.validation import percent
 from simnet.validation import decisions
 from simnet.validation.campaign_prediction import CampaignResult
-from tests.helpers.lab_pages import ROOT, errors_line, evaluate, found_points, page, told_points
+from tests.helpers.lab_pages import ROOT, data_differs, errors_line, evaluate, found_points, page, told_points
 
 SYSTEMS = {
     "systems": {"all_reduce", "binsgdm", "one_bit_adam", "ef_sign_sgd", "qsgd", "power_sgd", "top_k"},
@@ -43,8 +43,9 @@ def test_the_page_tells_the_errors_of_every_system(found: CampaignResult, text: 
         assert told in text
 
 
-def test_every_point_of_the_page_is_measured_and_predicted_so(found: CampaignResult, text: str) -> None:
-    assert told_points(text) == found_points(found)
+def test_every_point_of_the_page_is_measured_and_predicted_so(found: CampaignResult, name: str) -> None:
+    assert told_points(name) == found_points(found)
+    assert data_differs(found) == []
 
 
 def test_the_page_tells_how_many_pairs_are_ranked_as_measured(found: CampaignResult, text: str) -> None:

@@ -1,11 +1,13 @@
 """What the pages of both committed campaigns have in common: how they are evaluated, and how a page tells a point."""
 
-import re
+import csv
+import io
 from functools import cache
 from pathlib import Path
 
 from simnet.calibration.comparison import mean_error, worst_error
 from simnet.core.units import format_seconds
+from simnet.report import campaign_page
 from simnet.report.validation import percent
 from simnet.validation import campaign_prediction
 from simnet.validation.campaign_prediction import CampaignResult
@@ -30,11 +32,25 @@ def errors_line(found: CampaignResult) -> str:
     return told + percent(worst_error(found.points))
 
 
-def told_points(text: str) -> set[tuple[str, ...]]:
-    """Return the first six cells of every row of a page's last table: model, layout, NIC, strategy, both times."""
-    lines = text.partition("## Every point")[2].split("\n")
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
-    return {tuple(row[:6]) for row in rows if len(row) == 9 and re.match(r"\d+ x \d+", row[1])}
+def told_points(name: str) -> set[tuple[str, ...]]:
+    """Return the first six cells of every row of a page's data: model, layout, NIC, strategy, both times."""
+    with (ROOT / "docs/evidence/data" / f"lab-{name}.csv").open(encoding="utf-8", newline="") as file:
+        heads, *rows = csv.reader(file)
+    assert heads[:6] == ["model", "nodes x ranks", "NIC", "strategy", "measured", "predicted"]
+    return {tuple(row[:6]) for row in rows}
+
+
+def data_differs(found: CampaignResult) -> list[str]:
+    """Return the committed files of a page's data that this simulator would write otherwise, but for intervals."""
+    made = campaign_page.data(found)
+    return [name for name, text in made.items() if _cells_of(text) != _cells_of(page(name))]
+
+
+def _cells_of(text: str) -> list[list[str]]:
+    """Return the cells of a file; intervals are of as many draws as a page has, and tests make fewer."""
+    heads, *rows = csv.reader(io.StringIO(text))
+    kept = [number for number, head in enumerate(heads) if head not in {"90 % interval", "notes"}]
+    return [[row[number] for number in kept] for row in (heads, *rows)]
 
 
 def found_points(found: CampaignResult) -> set[tuple[str, ...]]:
