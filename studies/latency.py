@@ -118,7 +118,12 @@ def read_predictions(folder: Path) -> dict[str, Any]:
 
 def regions(folder: Path) -> dict[str, str]:
     """Return the generated parts of the page, by region."""
-    return {"outcome": _outcome(folder).markdown(), "points": _table(points(folder)).markdown()}
+    return {"outcome": _outcome(folder).markdown()}
+
+
+def data(folder: Path) -> dict[str, Table]:
+    """Return the table that the page links to, by name."""
+    return {"lab-latency": _table(points(folder))}
 
 
 def _outcome(folder: Path) -> Table:
@@ -162,6 +167,7 @@ def main() -> None:
         run_campaign.run(CAMPAIGN, launches(), options.folder, print, max_wait_s=0)
     else:
         page.write(PAGE, regions(options.folder))
+        page.write_data(data(options.folder))
 
 
 if __name__ == "__main__":

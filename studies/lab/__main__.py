@@ -28,6 +28,7 @@ def main() -> None:
     folder = options.folder or module.CAMPAIGN.golden
     if options.command == "page":
         page.write(module.CAMPAIGN.page, module.regions(folder))
+        page.write_data(module.data(folder))
         module.CAMPAIGN.figure.write_bytes(module.CAMPAIGN.picture(folder))
         return
     folder.mkdir(parents=True, exist_ok=True)

@@ -88,6 +88,11 @@ def regions(folder: Path) -> dict[str, str]:
     }
 
 
+def data(folder: Path) -> dict[str, Table]:
+    """Return the table that the page links to, by name."""
+    return recordings.data(CAMPAIGN, folder)
+
+
 def _ranking_text(found: Sequence[LabPoint]) -> str:
     """Return how many pairs of ways are in the right order."""
     pairs, limit = decisions.pairs(found), intervals.model_errors().measured.speedup

@@ -75,6 +75,11 @@ def regions(folder: Path) -> dict[str, str]:
     }
 
 
+def data(folder: Path) -> dict[str, Table]:
+    """Return the table that the page links to, by name."""
+    return recordings.data(CAMPAIGN, folder)
+
+
 def _recordings_table(folder: Path) -> Table:
     """Return the recorded compute of a step: alone, and with all ranks at work, each launch for itself."""
     rows = []

@@ -269,10 +269,14 @@ def regions(campaign: RecordedCampaign, folder: Path) -> dict[str, str]:
     ]
     return {
         "outcome": Table(["", "asked", "reached"], asked).markdown(),
-        "points": _points_table(found).markdown(),
         "forms": engine.forms_table(forms).markdown(),
         "fit": engine.fit_text(folder),
     }
+
+
+def data(campaign: RecordedCampaign, folder: Path) -> dict[str, Table]:
+    """Return the table that every page links to, by name."""
+    return {f"lab-{campaign.name}": _points_table(campaign.points(folder))}
 
 
 def _points_table(found: Iterable[LabPoint]) -> Table:

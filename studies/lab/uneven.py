@@ -57,10 +57,14 @@ def regions(folder: Path) -> dict[str, str]:
         "outcome": _outcome_table(folder).markdown(),
         "faults": _faults_table(folder).markdown(),
         "cost": _cost_table(folder).markdown(),
-        "points": _points_table(folder).markdown(),
         "phases": _phases_table(folder).markdown(),
         "fit": engine.fit_text(folder),
     }
+
+
+def data(folder: Path) -> dict[str, Table]:
+    """Return the table that the page links to, by name."""
+    return {"lab-uneven": _points_table(folder)}
 
 
 def points(folder: Path, percentile: int, key: str = "") -> list[LabPoint]:
@@ -170,9 +174,8 @@ def _phases_table(folder: Path) -> Table:
 
 def _points_table(folder: Path) -> Table:
     """Return a row for every training."""
-    heads = ["", "NIC", "strategy", "own work", "steps"]
-    for percentile in ASKED:
-        heads += [f"p{percentile} predicted", "measured", "error"]
+    heads = ["fault", "NIC", "strategy", "own work", "steps"]
+    heads += [f"p{percentile} {what}" for percentile in ASKED for what in ("predicted", "measured", "error")]
     rows = []
     for both in zip(*(points(folder, percentile) for percentile in ASKED), strict=True):
         one = both[0]

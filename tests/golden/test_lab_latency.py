@@ -9,11 +9,13 @@ from benchmarks.regions import filled
 from simnet.calibration.comparison import mean_error
 from studies import latency
 from studies.latency import GOLDEN, PAGE
+from studies.page import data_differs
 
 
 def test_the_page_says_what_the_files_say() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert filled(text, latency.regions(GOLDEN)) == text
+    assert data_differs(latency.data(GOLDEN)) == []
 
 
 def test_the_simulator_still_predicts_what_was_predicted_before_the_runs() -> None:

@@ -18,6 +18,7 @@ from simnet.calibration.comparison import mean_error, worst_error
 from studies.lab import alternatives, recorded, recordings
 from studies.lab.campaign import STARTS, mbit, read
 from studies.lab.recordings import LINK_BANDWIDTHS, RUN_WARM_UP, WORLD_SIZE, RecordedCampaign
+from studies.page import data_differs
 
 
 @pytest.fixture(params=[recorded, alternatives], ids=lambda module: module.CAMPAIGN.name)
@@ -39,6 +40,7 @@ def page(campaign: RecordedCampaign) -> str:
 
 def test_the_page_says_what_the_files_say(module: ModuleType, campaign: RecordedCampaign, page: str) -> None:
     assert filled(page, module.regions(campaign.golden)) == page
+    assert data_differs(module.data(campaign.golden)) == []
 
 
 def test_the_page_tells_another_measurement_apart(
@@ -49,6 +51,7 @@ def test_the_page_tells_another_measurement_apart(
     runs[0]["step_ends_s"] = [1.01 * end for end in runs[0]["step_ends_s"]]
     (folder / "runs.json").write_text(json.dumps(runs), encoding="utf-8")
     assert filled(page, module.regions(folder)) != page
+    assert data_differs(module.data(folder)) == [f"lab-{campaign.name}"]
 
 
 def test_the_simulator_still_predicts_what_was_predicted_before_the_runs(campaign: RecordedCampaign) -> None:

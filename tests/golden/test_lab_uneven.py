@@ -21,6 +21,7 @@ from studies.lab.campaign import mbit
 from studies.lab.uneven import CAMPAIGN
 from studies.lab.uneven_forecast import DEGRADED_AFTER, FAULTS, MODEL, NUM_NODES, STRATEGIES, place, steps_file
 from studies.lab.uneven_runs import OWN_STEPS
+from studies.page import data_differs
 
 BANDWIDTHS, GOLDEN = CAMPAIGN.bandwidths, CAMPAIGN.golden
 PAGE = CAMPAIGN.page.read_text(encoding="utf-8")
@@ -33,6 +34,7 @@ def document(fault: Any, rate: float) -> Any:
 
 def test_the_page_says_what_the_files_say() -> None:
     assert filled(PAGE, uneven.regions(GOLDEN)) == PAGE
+    assert data_differs(uneven.data(GOLDEN)) == []
 
 
 def test_the_page_tells_another_measurement_apart(tmp_path: Path) -> None:
@@ -42,6 +44,7 @@ def test_the_page_tells_another_measurement_apart(tmp_path: Path) -> None:
     measured["series"][0]["values"] = [1.01 * value for value in measured["series"][0]["values"]]
     path.write_text(json.dumps(measured), encoding="utf-8")
     assert filled(PAGE, uneven.regions(folder)) != PAGE
+    assert data_differs(uneven.data(folder)) == ["lab-uneven"]
 
 
 def test_every_strategy_was_predicted_and_trained_with_every_fault_at_every_bandwidth() -> None:
