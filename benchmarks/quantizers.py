@@ -2,7 +2,7 @@
 
 Three gradients: independent normal numbers (512 x 512), and those of the digits network of examples/train_digits.py on
 one batch of 64 images, before training and after 100 steps of Adam. Without --docs the tables are printed; with it
-they replace their regions of docs/evidence/systems.md, and the figures are drawn.
+they go to docs/evidence/systems.md and its data, and the figures are drawn.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from binsgdm.compressors.base import Payload
 from binsgdm.compressors.levels import unpack_codes
 from binsgdm.compressors.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
 from binsgdm.kernels.random import Key
+from simnet.report.table import Table
 
 BLOCKS = (8192, 512)
 
@@ -81,24 +82,24 @@ def measure(given: dict[str, Gradient]) -> list[Row]:
     return rows
 
 
-def variance_table(rows: Sequence[Row]) -> str:
+def variance_table(rows: Sequence[Row]) -> Table:
     """Return measured variances with their bounds."""
     names = ["QSGD", "QSGDinf", "NUQSGD", "NUQSGD without 0"]
-    lines = ["| gradient | block | bits | " + " | ".join(names) + " |", "|---" * (len(names) + 3) + "|"]
+    lines = []
     found = {(row.gradient, row.block, row.bits, row.name): row for row in rows}
     for gradient, block, bits in dict.fromkeys(key[:3] for key in found):
         cells = []
         for name in names:
             row = found.get((gradient, block, bits, name))
             cells.append("" if row is None else f"{row.variance:.3g} (<= {row.bound:.3g})")
-        lines.append(f"| {gradient} | {block} | {bits} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append((gradient, str(block), str(bits), *cells))
+    return Table(("gradient", "block", "bits", *names), lines)
 
 
-def bits_table(rows: Sequence[Row]) -> str:
+def bits_table(rows: Sequence[Row]) -> Table:
     """Return Elias-coded bits per element with the entropy of the levels and the bound."""
     names = ["QSGD", "QSGDinf", "NUQSGD"]
-    lines = ["| gradient | block | packed | " + " | ".join(names) + " |", "|---" * (len(names) + 3) + "|"]
+    lines = []
     found = {(row.gradient, row.block, row.bits, row.name): row for row in rows}
     for gradient, block, bits in dict.fromkeys(key[:3] for key in found):
         cells = []
@@ -106,8 +107,8 @@ def bits_table(rows: Sequence[Row]) -> str:
             row = found.get((gradient, block, bits, name))
             most = "" if row is None or row.elias_bound is None else f", <= {row.elias_bound:.2f}"
             cells.append("" if row is None else f"{row.elias_bits:.2f} (entropy {row.entropy:.2f}{most})")
-        lines.append(f"| {gradient} | {block} | {bits} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append((gradient, str(block), str(bits), *cells))
+    return Table(("gradient", "block", "packed", *names), lines)
 
 
 def main() -> None:
@@ -118,16 +119,15 @@ def main() -> None:
     torch.set_num_threads(1)
     given = gradients()
     rows = measure(given)
-    tables = {
-        "variance": variance_table(rows),
-        "coded bits": bits_table(rows),
-        "others": other_systems.table(given),
-    }
+    tables = {"systems-variance": variance_table(rows), "systems-bits": bits_table(rows)}
+    others = other_systems.table(given)
     if docs is None:
-        print("\n\n".join(tables.values()))
+        print("\n\n".join([*(one.markdown() for one in tables.values()), others]))
         return
     page = docs / "systems.md"
-    page.write_text(regions.filled(page.read_text(encoding="utf-8"), tables), encoding="utf-8")
+    page.write_text(regions.filled(page.read_text(encoding="utf-8"), {"others": others}), encoding="utf-8")
+    for name, table in tables.items():
+        (docs / "data" / f"{name}.csv").write_text(table.csv(), encoding="utf-8")
     from benchmarks import quantizer_figures
 
     quantizer_figures.draw(rows, docs / "figures")
