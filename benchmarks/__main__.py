@@ -12,8 +12,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import regions
+from benchmarks import measured, regions
 from benchmarks.cases import Group, groups
+from benchmarks.measured import Cells
 from benchmarks.timing import Checkout, Timed, in_turns
 from simnet.core.units import format_seconds
 from simnet.core.version import VERSION
@@ -31,22 +32,25 @@ of 512; SimGrid S4U (C++) 2.2 s for 512 and 525 s for 4096; ns.py (SimPy, every 
 executor gives the same times (to 10 ppm) at a cost that does not grow with the ranks;
 the exact one is for clusters that are not symmetric.
 
+[Every row](data/benchmarks.csv); here the first and the slowest of each table, and their ratio.
+
 """
+DATA = "data/benchmarks.csv"
 
 
-def table(group: Group, checkouts: list[Checkout]) -> Iterator[str]:
-    """Time a group, and yield its table line by line."""
-    has_before = len(checkouts) > 1
-    yield f"\n## {group.title}\n"
-    yield "| what | time |" + (" before | after / before |" if has_before else "") + " of the first |"
-    yield "|---|---|" + "---|---|" * has_before + "---|"
+def rows_of(group: Group, checkouts: list[Checkout]) -> Iterator[Cells]:
+    """Time a group, and yield its table row by row."""
     first: float | None = None
     for case in group.cases:
         timed = in_turns(case, checkouts)
         now = timed[-1].seconds
         first = now if first is None else first
-        cells = [case.title, _time_text(timed[-1]), *_before(timed), f"{now / first:.3g}"]
-        yield f"| {' | '.join(cells)} |"
+        yield {
+            "what": case.title,
+            "time": _time_text(timed[-1]),
+            **_before(timed),
+            "of the first": f"{now / first:.3g}",
+        }
 
 
 def _time_text(timed: Timed) -> str:
@@ -54,9 +58,11 @@ def _time_text(timed: Timed) -> str:
     return format_seconds(timed.seconds) + memory
 
 
-def _before(timed: list[Timed]) -> list[str]:
+def _before(timed: list[Timed]) -> Cells:
     """Return the time of the former checkout and the ratio to it; nothing without a former checkout."""
-    return [cell for one in timed[:-1] for cell in (_time_text(one), f"{timed[-1].seconds / one.seconds:.2f}")]
+    if len(timed) == 1:
+        return {}
+    return {"before": _time_text(timed[0]), "after / before": f"{timed[-1].seconds / timed[0].seconds:.2f}"}
 
 
 def main() -> None:
@@ -66,23 +72,28 @@ def main() -> None:
     parser.add_argument("--only", metavar="TEXT", help="only groups whose title has this text")
     parser.add_argument("-o", "--output", type=Path, help="write the tables here too")
     given = parser.parse_args()
-    lines = [
+    about = (
         f"binsgdm {VERSION}, Python {platform.python_version()}, {platform.system()} {platform.machine()}, "
-        f"{os.cpu_count()} cores; {time.strftime('%Y-%m-%d')}",
-    ]
-    print(lines[0])
+        f"{os.cpu_count()} cores; {time.strftime('%Y-%m-%d')}"
+    )
+    print(about)
+    found: dict[str, list[Cells]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         paths = [given.before.resolve()] if given.before else []
         checkouts = [Checkout(path, Path(scratch)) for path in [*paths, HERE]]
         for group in groups():
             if given.only is None or given.only in group.title:
-                for line in table(group, checkouts):
-                    print(line, flush=True)
-                    lines.append(line)
+                found[group.title] = []
+                print(f"\n{group.title}")
+                for row in rows_of(group, checkouts):
+                    print(*row.values(), sep=" | ", flush=True)
+                    found[group.title].append(row)
     if given.output is not None:
         # Regions that other programs fill stand below, and stay.
         kept = regions.every_region(given.output.read_text(encoding="utf-8")) if given.output.exists() else ""
-        text = PREFACE + "\n".join(lines) + "\n" + ("\n" + kept if kept else "")
+        titles = [group.title for group in groups()]
+        summary = measured.write(given.output.parent / DATA, found, titles)
+        text = f"{PREFACE}{about}\n\n{summary}\n" + ("\n" + kept if kept else "")
         given.output.write_text(text, encoding="utf-8")
 
 

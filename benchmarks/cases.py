@@ -51,7 +51,7 @@ def groups() -> list[Group]:
         Group("Draws for the intervals of a speedup", [draws(number) for number in (0, 20, 50, 200)]),
         Group("1,000 points of `simnet sweep speedup`", list(sweeps())),
         Group("Searches and pages, CPU time", list(searches())),
-        Group("One change in `simnet explore`: verdict, three figures, command and TOML", list(changes())),
+        Group("One change in `simnet report --live`: verdict, three figures, command and TOML", list(changes())),
         Group("Timelines of 1,000 buckets", [timeline(number) for number in (1, 3, 30)]),
         Group("`simnet report`, whole process", list(reports())),
         Group("What `advise` grows with, CPU time of one process", list(growth_of_advise())),

@@ -1,8 +1,8 @@
 """`python -m benchmarks.uneven_cases [--before CHECKOUT] [--only TEXT] [--docs docs]`: speed where ranks differ.
 
-Without --docs the tables are printed; with it they take their places in the region of docs/evidence/benchmarks.md,
-where others stay. --before names a checkout that had the exact executor alone for such ranks: cases that it can
-simulate are run there, too, in turns.
+Without --docs the tables are printed; with it their rows take their places in a file beside
+docs/evidence/benchmarks.md, where others stay, and the page tells the first and the slowest of each. --before names a
+checkout that had the exact executor alone for such ranks: cases that it can simulate are run there, too, in turns.
 """
 
 import argparse
@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import regions
+from benchmarks import measured, regions
+from benchmarks.measured import Cells
 from benchmarks.timing import Case, Checkout, Timed, fresh
 from simnet.core.units import format_seconds
 
@@ -34,12 +35,13 @@ nothing of this one is kept; memory is the peak of that process, of which {base}
 "Before" is version 0.1.0 of 2026-11-24, which simulates every send wherever ranks differ.
 
 ASTRA-sim 2 (analytical back end with congestion) and SimGrid (S4U), both C++, were measured on a machine of this class
-with 2 shared cores: whole process, wall time. They simulate every send, which they must once a rank is slow. A whole
-process of simnet takes {shell} for the first row of the first table: Python, modules, most of all numpy, and text.
+with 2 shared cores: whole process, wall time. They simulate every send, which they must once a rank is slow: 20 to 44 s
+and 117 s for a DDP step of 512 ranks with a slow one. A whole process of simnet takes {shell} for the first row of the
+first table.
 
-The grouped executor goes through programs of two streams by a recurrence over their collectives, and from end to end of
-operations where a third stream communicates. The exact one computes regular rounds for all ranks at once; rails that
-share NICs are events, as before. A tree that is not NCCL's is followed round by round on every rank, once a process."""
+[Every row](data/benchmarks-uneven.csv), with those before and those of others; here the first and the slowest of each
+table."""
+DATA = "data/benchmarks-uneven.csv"
 
 
 class Row(NamedTuple):
@@ -186,24 +188,16 @@ def alike(ranks: int) -> Row:
     return Row(f"{ranks:,} ranks", settings, settings)
 
 
-def lines_of(table: Table, here: Checkout, former: Checkout | None) -> Iterator[str]:
-    """Time a table, and yield it line by line."""
-    has_before = former is not None and any(one.before for one in table.rows)
-    has_peers = any(one.peers for one in table.rows)
-    heads = ["what", "time", *["before", "after / before"] * has_before, "of the first"]
-    heads += ["ASTRA-sim 2; SimGrid"] * has_peers
-    yield f"\n### {table.title}\n"
-    yield f"| {' | '.join(heads)} |"
-    yield "|---" * len(heads) + "|"
+def rows_of(table: Table, here: Checkout, former: Checkout | None) -> Iterator[Cells]:
+    """Time a table, and yield it row by row."""
     first: float | None = None
     for one in table.rows:
         now, before = timed(one, here, former)
         first = now.seconds if first is None else first
-        cells = [one.title, _text(now)]
-        if has_before:
-            cells += [_text(before), f"{now.seconds / before.seconds:.2g}"] if before else ["", ""]
-        cells += [f"{now.seconds / first:.3g}", *[one.peers] * has_peers]
-        yield f"| {' | '.join(cells)} |"
+        cells = {"what": one.title, "time": _text(now), "of the first": f"{now.seconds / first:.3g}"}
+        if before:
+            cells |= {"before": _text(before), "after / before": f"{now.seconds / before.seconds:.2g}"}
+        yield cells | {"ASTRA-sim 2; SimGrid": one.peers}
 
 
 def timed(one: Row, here: Checkout, former: Checkout | None, turns: int = 3) -> tuple[Timed, Timed | None]:
@@ -226,9 +220,7 @@ def case(title: str, settings: dict[str, Any]) -> Case:
     return fresh(title, setup, "simulate(given)")
 
 
-def _text(found: Timed | None) -> str:
-    if found is None:
-        return ""
+def _text(found: Timed) -> str:
     return f"{format_seconds(found.seconds)}, {found.peak_mib:.0f} MiB"
 
 
@@ -248,7 +240,7 @@ def main() -> None:
     parser.add_argument("--only", metavar="TEXT", help="only tables whose title has this text")
     parser.add_argument("--docs", type=Path, help="the folder of evidence/benchmarks.md")
     given = parser.parse_args()
-    found: dict[str, str] = {}
+    found: dict[str, list[Cells]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         former = Checkout(given.before.resolve(), Path(scratch)) if given.before else None
         here = Checkout(HERE, Path(scratch))
@@ -256,26 +248,16 @@ def main() -> None:
         print(head)
         for table in tables():
             if given.only is None or given.only in table.title:
-                found[table.title] = "\n".join(lines_of(table, here, former))
-                print(found[table.title], flush=True)
+                found[table.title] = []
+                print(f"\n{table.title}")
+                for row_found in rows_of(table, here, former):
+                    print(*row_found.values(), sep=" | ", flush=True)
+                    found[table.title].append(row_found)
     if given.docs is not None:
         page = given.docs / "evidence" / "benchmarks.md"
-        titles = [table.title for table in tables()]
-        page.write_text(with_tables(page.read_text(encoding="utf-8"), head, found, titles), encoding="utf-8")
-
-
-def with_tables(page: str, head: str, found: dict[str, str], titles: list[str]) -> str:
-    """Return the page with these tables in its region, in the order of the titles; others that it has stay."""
-    kept = {title: f"\n### {title}\n{rest}" for title, rest in _parts(regions.region(page, REGION))}
-    every = [head, *((kept | found)[title] for title in titles if title in kept | found)]
-    return regions.filled(page, {REGION: "\n".join(every)})
-
-
-def _parts(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the title of each table of a text, and what follows it."""
-    for part in text.split("\n### ")[1:]:
-        title, _, rest = part.partition("\n")
-        yield title, rest.rstrip("\n")
+        summary = measured.write(page.parent / DATA, found, [table.title for table in tables()])
+        text = regions.filled(page.read_text(encoding="utf-8"), {REGION: f"{head}\n\n{summary}"})
+        page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
