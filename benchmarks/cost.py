@@ -23,6 +23,7 @@ import torch._dynamo  # which every optimizer imports when it is made
 
 from benchmarks.contestants import ADAMW, DDP, OPTIMIZERS, SIZES, SYSTEMS, Model, Step, contestant
 from binsgdm.compressors.base import numel_of
+from simnet.report.table import Table
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -31,6 +32,7 @@ LARGEST_OF_SYSTEMS = "1 M"  # most take seconds a step at 25 M
 TURN_S = 0.05  # at least, and at least one step
 TURNS, LONG_TURNS, LONG_S = 7, 3, 1.0  # fewer of steps that take longer
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+DATA = "data/cost.csv"
 PAGE = "<!-- measured -->", "<!-- end of measured -->"
 
 
@@ -176,18 +178,18 @@ def measure(size: str, names: Sequence[str], how: How) -> Iterator[Cost]:
 
 
 def header(threads: Sequence[int]) -> list[str]:
-    """Return the head of a table."""
-    cells = ["", "ms a step, 1 thread"]
+    """Return the heads of the columns."""
+    cells = ["model", "", "ms a step, 1 thread"]
     cells += [f"of AdamW, {_threads(number)}" for number in threads]
     cells += [f"of DDP's mean, {_threads(number)}" for number in threads]
-    return [_row([*cells, "bytes a parameter"]), f"|{'---|' * (len(cells) + 1)}"]
+    return [*cells, "bytes a parameter"]
 
 
-def row(cost: Cost) -> str:
+def row(size: str, cost: Cost) -> list[str]:
     """Return a contestant's row."""
     ratios = [_ratio(cost.times_s[n], of[n]) for of in (cost.adamw_s, cost.ddp_s) for n in cost.times_s]
     first = next(iter(cost.times_s.values()))
-    return _row([cost.name, f"{statistics.median(first) * 1e3:.3g}", *ratios, f"{cost.peak_bytes:.1f}"])
+    return [size, cost.name, f"{statistics.median(first) * 1e3:.3g}", *ratios, f"{cost.peak_bytes:.1f}"]
 
 
 def _ratio(times: Sequence[float], of: Sequence[float]) -> str:
@@ -201,10 +203,6 @@ def _short(ratio: float) -> str:
     return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"
 
 
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def _threads(number: int) -> str:
     return "1 thread" if number == 1 else f"{number} threads"
 
@@ -214,21 +212,27 @@ def contestants(size: str) -> list[str]:
     return [*OPTIMIZERS, *(SYSTEMS if list(SIZES).index(size) <= list(SIZES).index(LARGEST_OF_SYSTEMS) else [])]
 
 
-def title(size: str) -> str:
-    """Return the line above a table."""
-    shapes = SIZES[size].shapes()
-    return f"### {size}: {numel_of(shapes):,} parameters in {len(shapes)} tensors"
-
-
-def tables(sizes: Sequence[str], names: Sequence[str], how: How) -> Iterator[str]:
-    """Measure, and yield the tables line by line."""
+def about(sizes: Sequence[str], how: How) -> str:
+    """Return where and how it was measured, and the models."""
     clock = "wall clock" if how.clock == "wall" else "CPU time"
     where = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}"
-    yield f"{where}; {clock}, {how.turns} turns, {LONG_TURNS} where a step takes more than {LONG_S:g} s."
+    shapes = {size: SIZES[size].shapes() for size in sizes}
+    models = (f"{size}: {numel_of(of):,} parameters in {len(of)} tensors" for size, of in shapes.items())
+    turns = f"{how.turns} turns, {LONG_TURNS} where a step takes more than {LONG_S:g} s"
+    return f"{where}; {clock}, {turns}. {'; '.join(models)}."
+
+
+def rows(sizes: Sequence[str], names: Sequence[str], how: How) -> Iterator[list[str]]:
+    """Measure, and yield the table row by row."""
     for size in sizes:
-        yield from ["", title(size), "", *header(how.threads)]
         for cost in measure(size, [name for name in contestants(size) if not names or name in names], how):
-            yield row(cost)
+            yield row(size, cost)
+
+
+def on_page(where: str, table: Table) -> str:
+    """Return what stands between the marks of the page: the rows of the largest model, and where all are."""
+    largest = [row for row in table.rows if row[0] == table.rows[-1][0]]
+    return f"{where}\n\n[All models]({DATA}); here the largest:\n\n{Table(table.columns, largest).markdown()}"
 
 
 def main() -> None:
@@ -241,15 +245,18 @@ def main() -> None:
     parser.add_argument("--clock", default="wall", choices=CLOCKS, help="cpu: on a machine that does other work, too")
     parser.add_argument("-o", "--output", type=Path, help="a page; the tables go between its two marks")
     given = parser.parse_args()
-    lines = []
     how = How(threads=given.threads, turns=given.turns, clock=given.clock)
-    for line in tables(given.sizes, given.only, how):
-        print(line, flush=True)
-        lines.append(line)
+    where, found = about(given.sizes, how), []
+    print(where)
+    for cells in rows(given.sizes, given.only, how):
+        print(*cells, sep=" | ", flush=True)
+        found.append(cells)
     if given.output:
+        table = Table(header(given.threads), found)
+        (given.output.parent / DATA).write_text(table.csv(), encoding="utf-8")
         text = given.output.read_text(encoding="utf-8")
         before, after = text.split(PAGE[0])[0], text.split(PAGE[1])[1]
-        given.output.write_text(f"{before}{PAGE[0]}\n" + "\n".join(lines) + f"\n{PAGE[1]}{after}", encoding="utf-8")
+        given.output.write_text(f"{before}{PAGE[0]}\n{on_page(where, table)}\n{PAGE[1]}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

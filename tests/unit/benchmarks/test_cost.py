@@ -1,5 +1,6 @@
 """The table of costs: who is in it, what a cell says, and that the page is what the command prints."""
 
+import csv
 import re
 import time
 from pathlib import Path
@@ -12,9 +13,10 @@ needs("torch")
 import torch
 
 from benchmarks import contestants, cost
-from benchmarks.contestants import ADAMW, DDP, SIZES, Messages, Model, contestant
+from benchmarks.contestants import ADAMW, DDP, Messages, Model, contestant
 from binsgdm.comm import AllGather, AllToAll
 from binsgdm.compressors.registry import SYSTEMS
+from simnet.report.table import Table
 
 SHAPES = [(24, 20), (6,), (8, 8)]
 
@@ -61,32 +63,40 @@ def test_a_cell_is_the_median_ratio_of_turns_with_its_quarters() -> None:
     made = cost.Cost(
         name="x", peak_bytes=10.04, times_s=times, adamw_s={1: [1.0, 2.0, 1.0]}, ddp_s={1: [4.0, 6.0, 80.0]}
     )
-    assert cost.row(made) == "| x | 3e+03 | 2.00 (1.75-21) | 0.50 (0.50-0.50) | 10.0 |"
-    assert [line.count("|") for line in cost.header([1])] == [6, 6]
+    assert cost.row("1 M", made) == ["1 M", "x", "3e+03", "2.00 (1.75-21)", "0.50 (0.50-0.50)", "10.0"]
+    assert len(cost.header([1])) == 6
 
 
 PAGE = Path(__file__).parents[3] / "docs/evidence/cost.md"
 
 
-def test_the_page_is_what_the_command_prints() -> None:
-    lines = PAGE.read_text(encoding="utf-8").split(cost.PAGE[0])[1].split(cost.PAGE[1])[0].strip().splitlines()
-    assert re.fullmatch(r"x86_64, .* turns, .*", lines[0])
-    threads = [int(number) for number in re.findall(r"of AdamW, (\d)", lines[4])]
-    wanted = []
-    sizes = [size for size in SIZES if cost.title(size) in lines]
+def committed() -> Table:
+    with (PAGE.parent / cost.DATA).open(encoding="utf-8", newline="") as file:
+        heads, *rows = csv.reader(file)
+    return Table(heads, rows)
+
+
+def test_the_page_is_what_the_command_writes_from_its_data() -> None:
+    shown = PAGE.read_text(encoding="utf-8").split(cost.PAGE[0])[1].split(cost.PAGE[1])[0].strip()
+    where, table = shown.partition("\n")[0], committed()
+    sizes = list(dict.fromkeys(row[0] for row in table.rows))
     assert sizes[:2] == ["1 M", "25 M"]
-    for size in sizes:
-        wanted += ["", cost.title(size), "", *cost.header(threads), *cost.contestants(size)]
+    assert re.fullmatch(r"x86_64, .* turns, .*", where)
+    how = cost.How(threads=[1, 2], turns=cost.TURNS, clock="wall")
+    assert where.partition(" turns, ")[2] == cost.about(sizes, how).partition(" turns, ")[2]
+    assert shown == cost.on_page(where, table)
+    assert [column.title for column in table.columns] == cost.header(how.threads)
+    assert [row[:2] for row in table.rows] == [(size, name) for size in sizes for name in cost.contestants(size)]
     ratio = r"\d+(\.\d\d)? \(\d+(\.\d\d)?-\d+(\.\d\d)?\)"
-    cells = " \\| ".join([r"[\d.e+]+", *[ratio] * 2 * len(threads), r"\d+\.\d"])
-    found = [re.sub(rf"^\| (.*?) \| {cells} \|$", r"\1", line) for line in lines[1:]]
-    assert found == wanted
+    for _, _, time_ms, *ratios, peak in table.rows:
+        assert re.fullmatch(r"[\d.e+]+", time_ms)
+        assert all(re.fullmatch(ratio, cell) for cell in ratios)
+        assert re.fullmatch(r"\d+\.\d", peak)
 
 
 def test_adamw_and_the_mean_are_compared_with_themselves() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    titles = re.findall(r"^\|  \| ms.*$", text, re.MULTILINE)[0].split("|")
+    table = committed()
     for name, reference in ((ADAMW, "of AdamW"), (DDP, "of DDP's mean")):
-        columns = [number for number, title in enumerate(titles) if reference in title]
-        rows = re.findall(rf"^\| {name} \|.*$", text, re.MULTILINE)
-        assert {row.split("|")[column].strip() for row in rows for column in columns} == {"1.00 (1.00-1.00)"}
+        columns = [number for number, column in enumerate(table.columns) if reference in column.title]
+        found = {row[column] for row in table.rows if row[1] == name for column in columns}
+        assert found == {"1.00 (1.00-1.00)"}
