@@ -43,6 +43,7 @@ def main() -> int:
     ledger = Ledger(RESULTS, order=lambda row: row["seed"])
     if options.command == "page":
         page.write(table.PAGE, table.regions(ledger.rows))
+        page.write_data(table.data(ledger.rows))
         return 0
     rows = run(options.seeds or range(NUM_RUNS), options.jobs, keep=options.keep)
     if not options.seeds:

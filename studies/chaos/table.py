@@ -13,7 +13,12 @@ PAGE = EVIDENCE / "chaos.md"
 
 def regions(rows: Sequence[Row]) -> dict[str, str]:
     """Return the generated parts of the page, by region."""
-    return {"kinds": by_kind(rows).markdown(), "systems": by_system(rows).markdown(), "examples": examples(rows)}
+    return {"kinds": by_kind(rows).markdown(), "examples": examples(rows)}
+
+
+def data(rows: Sequence[Row]) -> dict[str, Table]:
+    """Return the table that the page links to, by name."""
+    return {"chaos": by_system(rows)}
 
 
 def by_kind(rows: Sequence[Row]) -> Table:
