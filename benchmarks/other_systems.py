@@ -17,6 +17,7 @@ from binsgdm.compressors.matrices import is_factored, matrix_shape
 from binsgdm.compressors.signs import OneBitSGD, ScaledSign, TernGrad
 from binsgdm.compressors.sparse import MSTopK, RandomK, TopK
 from binsgdm.kernels.random import Key
+from simnet.report.table import Table
 
 RATIO = 0.01
 DRAWS = 100
@@ -198,11 +199,11 @@ def cell(loss: Loss) -> str:
     return f"{loss.lost:.4g}" if not loss.error else f"{loss.lost:.3g} ± {loss.error:.2g}"
 
 
-def table(given: dict[str, Gradient]) -> str:
+def table(given: dict[str, Gradient]) -> Table:
     """Return bits, loss and theory of every system on every gradient."""
-    lines = ["| system | theory says | " + " | ".join(given) + " |", "|---" * (len(given) + 2) + "|"]
+    rows = []
     for name, loss_of in losses().items():
         found = [loss_of(gradient) for gradient in given.values()]
         cells = [f"{cell(one)}, theory {one.theory:.4g}; {one.bits:.3g} bit" for one in found]
-        lines.append(f"| {name} | {found[0].kind} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append((name, found[0].kind, *cells))
+    return Table(("system", "theory says", *given), rows)

@@ -111,6 +111,11 @@ def bits_table(rows: Sequence[Row]) -> Table:
     return Table(("gradient", "block", "packed", *names), lines)
 
 
+def last_gradient(table: Table) -> Table:
+    """Return a table of all gradients with the columns of the last one alone."""
+    return Table((*table.columns[:2], table.columns[-1]), [(*row[:2], row[-1]) for row in table.rows])
+
+
 def main() -> None:
     """Print the tables, or put them with the figures into the documentation."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -119,13 +124,14 @@ def main() -> None:
     torch.set_num_threads(1)
     given = gradients()
     rows = measure(given)
-    tables = {"systems-variance": variance_table(rows), "systems-bits": bits_table(rows)}
     others = other_systems.table(given)
+    tables = {"systems-variance": variance_table(rows), "systems-bits": bits_table(rows), "systems-others": others}
     if docs is None:
-        print("\n\n".join([*(one.markdown() for one in tables.values()), others]))
+        print("\n\n".join(one.markdown() for one in tables.values()))
         return
     page = docs / "systems.md"
-    page.write_text(regions.filled(page.read_text(encoding="utf-8"), {"others": others}), encoding="utf-8")
+    text = regions.filled(page.read_text(encoding="utf-8"), {"others": last_gradient(others).markdown()})
+    page.write_text(text, encoding="utf-8")
     for name, table in tables.items():
         (docs / "data" / f"{name}.csv").write_text(table.csv(), encoding="utf-8")
     from benchmarks import quantizer_figures

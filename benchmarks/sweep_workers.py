@@ -38,20 +38,17 @@ PREFACE = """## Sweeps on workers
 Made by `python -m benchmarks.sweep_workers --docs docs`; {about}."""
 WORKERS = """### Workers of Dask
 
-One process of this program hands out the points, {cores} workers simulate: processes of `--jobs {cores}`, then those of
-`--dask-local {cores}`, {turns} turns of both, one after the other; workers are there and have simulated before. Points
-per second of CPU time of all processes, which is throughput a core: client, workers, and Dask's scheduler, which is in
-the client. Medians; ratios are medians of those of the turns, with the least and the largest. Above 1, Dask is
-faster."""
+Points per second of CPU time of all processes, with {cores} workers that have simulated before: `--jobs {cores}`, then
+`--dask-local {cores}`, {turns} turns of both. Medians; ratios are medians of those of the turns, with the least and the
+largest. Above 1, Dask is faster."""
 START = """A command with two points takes {local} with `--jobs`, which starts no processes for so few, and {dask} with
 `--dask-local`."""
 MEMORY = """### Memory of the client
 
-`simnet sweep --jobs {cores}` over a cheap scenario (one fused all-reduce, no baseline): the peak of its largest
-process, which is the client, where results stream to a Parquet file, and where they are held for CSV and JSON, of
-100,000 points at most. Of a streamed point the client keeps its place in the journal, 8 bytes; what it takes at 1,000
-points is mostly Python, pyarrow and pandas. The journal takes 3 kB a point on disk.
-One run each; another run of a million points, of 2026-11-25 beside other work, took 327 MiB and 469 s.
+`simnet sweep --jobs {cores}` over a cheap scenario (one fused all-reduce): the peak of the client, where results stream
+to a Parquet file, and where they are held for CSV and JSON, of 100,000 points at most. Of a streamed point it keeps 8
+bytes; the journal takes 3 kB a point on disk. One run each; another run of a million points, of 2026-11-25 beside other
+work, took 327 MiB and 469 s.
 
 ![Peak memory of the client over the number of points](figures/{figure})
 """

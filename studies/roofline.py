@@ -1,6 +1,6 @@
 """What share of a roofline published trainings attain: `python -m studies.roofline [--write]`.
 
-`--write` writes scenarios/published/roofline.toml and the table of docs/evidence/roofline.md; else both are printed.
+`--write` writes scenarios/published/roofline.toml and the data of docs/evidence/roofline.md; else both are printed.
 
 Each group of rows (one publication, GPU and number format) weighs the same. The middle share is the geometric mean, the
 interval that in which another group lies at 90 %, if logarithms of shares are normally distributed.
@@ -10,7 +10,6 @@ import argparse
 import csv
 import io
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
@@ -22,6 +21,7 @@ import msgspec
 from simnet.cluster import gpu_models
 from simnet.core.bounded_types import Precision
 from simnet.core.files import data_path, read_text, write_file
+from simnet.report.table import Table
 from simnet.workload import roofline
 from simnet.workload.roofline import Attained
 
@@ -32,7 +32,8 @@ MIN_GROUPS = 2
 HEAD = """# The share of a roofline that published trainings attain: (FLOPs / peak + bytes / bandwidth) / seconds, 90 %.
 # Written by `python -m studies.roofline --write` from roofline.csv; tests/golden/test_roofline.py compares.
 """
-TABLE_HEAD = "| model, GPU, format | rows | MFU | share | predicted / published | 90 % interval | inside |\n"
+DATA = PAGE.parent / "data" / "roofline.csv"
+HEADS = ("model, GPU, format", "rows", "MFU", "share", "predicted / published", "90 % interval", "inside")
 
 
 class PublishedTraining(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,28 +147,27 @@ def _section(kind: str) -> str:
     return f'\n[{kind}]\nshare = {found.share}\ninterval = [{low}, {high}]\nsource = "{found.source}"\n'
 
 
-def table() -> str:
+def table() -> Table:
     """Return how far the rule is off for each model, GPU and format when its publication is left out."""
     groups: dict[tuple[str, ...], list[PublishedTraining]] = {}
     for row in rows():
         model = "MPT, 125 M to 30 B" if row.model.startswith("MPT") else row.model
         groups.setdefault((f"{model}, {row.gpu}, {row.precision}", *row.group), []).append(row)
-    lines = [_line(key[0], found) for key, found in groups.items()]
-    return TABLE_HEAD + "|---|---|---|---|---|---|---|\n" + "\n".join(lines) + "\n"
+    return Table(HEADS, [_cells(key[0], found) for key, found in groups.items()])
 
 
-def _line(name: str, found: list[PublishedTraining]) -> str:
+def _cells(name: str, found: list[PublishedTraining]) -> list[str]:
     kind = next(kind for kind in KINDS if found[0].is_of(kind))
     cells = [name, f"{len(found)}", _range([row.model_utilization for row in found]), _range([r.share for r in found])]
     rule = of_kind(kind, without=found[0].source)
     if rule is None:
-        return "| " + " | ".join([*cells, "-", "no other publication", "-"]) + " |"
+        return [*cells, "-", "no other publication", "-"]
     # A time that is predicted by a share is too long by what the training attains beyond it.
     ratios = [row.share / rule.share for row in found]
     low, high = rule.factors
     inside = sum(low <= 1 / ratio <= high for ratio in ratios)
     told = f"{inside} of {len(found)}" if len(found) > 1 else ("yes" if inside else "no")
-    return "| " + " | ".join([*cells, _range(ratios), f"{low:.2f} to {high:.2f}", told]) + " |"
+    return [*cells, _range(ratios), f"{low:.2f} to {high:.2f}", told]
 
 
 def _range(values: Sequence[float]) -> str:
@@ -175,17 +175,11 @@ def _range(values: Sequence[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def with_table(page: str) -> str:
-    """Return the page with the table."""
-    pattern = re.escape(TABLE_HEAD) + r"(\|.*\n)*"
-    return re.sub(pattern, lambda _: table(), page)
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write the file")
     if parser.parse_args().write:
         write_file(data_path(*roofline.FILE), text().encode())
-        write_file(PAGE, with_table(PAGE.read_text(encoding="utf-8")).encode())
+        write_file(DATA, table().csv().encode())
     else:
-        print(text(), table(), sep="\n", end="")
+        print(text(), table().markdown(), sep="\n")

@@ -69,6 +69,7 @@ def data(found: CampaignResult) -> dict[str, str]:
     tables = {
         "": _points(found.points),
         "-winners": _winners(decisions.find_winners(found.points)),
+        "-fits": _fits(found),
         "-speedups": _crossings(decisions.bandwidth_sweeps(found.points, pairs)),
     }
     return {f"data/lab-{found.campaign.page}{part}.csv": table.csv() for part, table in tables.items()}
@@ -111,7 +112,6 @@ def page(found: CampaignResult) -> str:
         "bound": bound,
         "fit_bound": percent(BOUND),
         "poor_kernels": _poor_kernels(found),
-        "fits": _fits(found),
         "alternatives": _alternatives(found),
         "slowness": _slowness(found),
         "spread": percent(found.speeds.launches.spread) if found.speeds else "",
@@ -248,9 +248,9 @@ def _range(speedups: Speedups) -> str:
     return f"{min(values):.2f} to {max(values):.2f}"
 
 
-def _fits(found: CampaignResult) -> str:
+def _fits(found: CampaignResult) -> Table:
     heads = ("nodes x ranks", "NIC efficiency", "to many", "round", "message", "a byte", "backward", "mean residual")
-    return Table(heads, map(_fit_row, found.fits)).markdown()
+    return Table(heads, map(_fit_row, found.fits))
 
 
 def _poor_kernels(found: CampaignResult) -> str:

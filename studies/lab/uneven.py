@@ -56,15 +56,14 @@ def regions(folder: Path) -> dict[str, str]:
     return {
         "outcome": _outcome_table(folder).markdown(),
         "faults": _faults_table(folder).markdown(),
-        "cost": _cost_table(folder).markdown(),
         "phases": _phases_table(folder).markdown(),
         "fit": engine.fit_text(folder),
     }
 
 
 def data(folder: Path) -> dict[str, Table]:
-    """Return the table that the page links to, by name."""
-    return {"lab-uneven": _points_table(folder)}
+    """Return the tables that the page links to, by name."""
+    return {"lab-uneven": _points_table(folder), "lab-uneven-cost": _cost_table(folder)}
 
 
 def points(folder: Path, percentile: int, key: str = "") -> list[LabPoint]:
@@ -155,7 +154,7 @@ def _cost_table(folder: Path) -> Table:
                 measured, predicted = mine.measured / usual.measured - 1, mine.predicted / usual.predicted - 1
                 costs.append(f"{100 * measured:+.0f} % ({100 * predicted:+.0f} %)")
             rows.append((f"{fault}, p{percentile}", strategy.title, *costs))
-    return Table(["", "strategy", *(f"{rate} Mbit/s" for rate in rates)], rows)
+    return Table(["fault", "strategy", *(f"{rate} Mbit/s" for rate in rates)], rows)
 
 
 def _phases_table(folder: Path) -> Table:

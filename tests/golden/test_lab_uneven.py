@@ -44,7 +44,7 @@ def test_the_page_tells_another_measurement_apart(tmp_path: Path) -> None:
     measured["series"][0]["values"] = [1.01 * value for value in measured["series"][0]["values"]]
     path.write_text(json.dumps(measured), encoding="utf-8")
     assert filled(PAGE, uneven.regions(folder)) != PAGE
-    assert data_differs(uneven.data(folder)) == ["lab-uneven"]
+    assert data_differs(uneven.data(folder)) == ["lab-uneven", "lab-uneven-cost"]
 
 
 def test_every_strategy_was_predicted_and_trained_with_every_fault_at_every_bandwidth() -> None:
