@@ -3,17 +3,19 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from simnet.api.answers import AdviceAnswer, CrossoverAnswer, RunAnswer, SweepAnswer
 from simnet.core.arguments import File, Name, Names, checked
 from simnet.core.errors import SimnetError
 from simnet.engine import scenario as scenarios
 from simnet.engine.axes import point_list
 from simnet.engine.scenario import Experiment, Scenario
+
+if TYPE_CHECKING:  # commands that take their options from here load no more than they use
+    from simnet.api.answers import AdviceAnswer, CrossoverAnswer, RunAnswer, SweepAnswer
 
 Asked = Scenario | Name
 """A scenario, the name of a shipped experiment, or the path of a scenario file."""
@@ -51,7 +53,7 @@ def load(scenario: Name, settings: Settings | None = None) -> Scenario:
 @checked
 def simulate(
     scenario: Asked, settings: Settings | None = None, *, draws: Draws | None = None, lost_time: bool = False
-) -> RunAnswer:
+) -> "RunAnswer":
     """Simulate one iteration of a scenario's strategy, and of its baseline if it names one.
 
     Args:
@@ -71,6 +73,7 @@ def simulate(
     """
     from simnet.analysis import lost_time as losses
     from simnet.analysis.references import with_references
+    from simnet.api.answers import RunAnswer
     from simnet.engine import simulation
     from simnet.engine.intervals import with_default_draws
 
@@ -94,7 +97,7 @@ def sweep(  # noqa: PLR0913 - the options of the command
     output: File | None = None,
     executor: Any | None = None,
     progress: Progress = True,
-) -> SweepAnswer:
+) -> "SweepAnswer":
     """Simulate every point of a grid, or of a list of points.
 
     Args:
@@ -121,6 +124,7 @@ def sweep(  # noqa: PLR0913 - the options of the command
     """
     from simnet.analysis import sweeps
     from simnet.analysis.workers import pool_of
+    from simnet.api.answers import SweepAnswer
 
     experiment = experiment_to_sweep(scenario, axes, points, settings, draws)
     asked = sweeps.with_draws(sweeps.points_of(experiment))
@@ -158,7 +162,7 @@ def crossover(  # noqa: PLR0913 - the options of the command
     draws: Draws | None = None,
     tolerance: float = 1e-4,
     progress: Progress = True,
-) -> CrossoverAnswer:
+) -> "CrossoverAnswer":
     """Find the values of a key at which strategy and baseline take the same time.
 
     Args:
@@ -175,6 +179,7 @@ def crossover(  # noqa: PLR0913 - the options of the command
         SimnetError: no baseline, a key that is no number or has no effect, two equal ends, or a wrong tolerance.
     """
     from simnet.analysis.crossover import NUM_STEPS, search
+    from simnet.api.answers import CrossoverAnswer
     from simnet.engine.simulation import simulate as simulated
 
     experiment = experiment_of(scenario, settings, draws)
@@ -198,7 +203,7 @@ def advise(  # noqa: PLR0913 - the options of the command
     draws: Draws | None = None,
     jobs: Jobs = 1,
     progress: Progress = True,
-) -> AdviceAnswer:
+) -> "AdviceAnswer":
     """Rank everything that may train this model on this cluster: what to use, and does it pay?
 
     Args:
@@ -222,6 +227,7 @@ def advise(  # noqa: PLR0913 - the options of the command
     from simnet.analysis.advise import check_rankable
     from simnet.analysis.advise_with_faults import num_runs
     from simnet.analysis.tune import chosen, recorded_systems
+    from simnet.api.answers import AdviceAnswer
 
     names, recorded, judges = chosen(systems), recorded_systems(texts(steps)), texts(convergence)
     resolved = experiment_of(scenario, settings, draws, needs_strategy=False).at({})
