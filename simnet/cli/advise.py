@@ -70,9 +70,9 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     look_rarely_for_circles()
     fixed = read_settings(settings)
     add_draws(fixed, draws)
-    check_file(output)
-    check_figure(plot, output, style)
     experiment = load_with_any_strategy(scenario, fixed)
+    check_file(output)  # which may be none of the files that were read
+    check_figure(plot, output, style)
     if plot is not None:
         _check_nodes(experiment.at({}))
     tell_of_axes(experiment)

@@ -324,9 +324,12 @@ def crossover(  # noqa: PLR0913, PLR0917 - one argument an option
     output: Path | None,
 ) -> None:
     """Run `simnet sweep --break-even`."""
+    from simnet.engine.scenario import load_experiment
+
     fixed = read_settings(settings)
     add_draws(fixed, draws)
-    check_file(output)
+    load_experiment(scenario, fixed)
+    check_file(output)  # which may be none of the files that were read
     found = options.asked(questions.crossover)(
         scenario, over=over, start=read_value(start), end=read_value(end), settings=fixed, tolerance=tolerance
     )

@@ -1,5 +1,6 @@
 """`simnet advise --time-to-target`: which system reaches a metric first on a cluster."""
 
+import json
 from pathlib import Path
 
 import click
@@ -10,6 +11,8 @@ from simnet.api import trainings
 from simnet.cli import completing, options
 from simnet.cli.output import check_figure, check_file, emit, tell_of_axes
 from simnet.cli.settings import add_draws, read_settings, read_values
+from simnet.cli.terminal import progress
+from simnet.report.time_to_target import time_to_target_object, time_to_target_page
 
 
 @options.command(
@@ -77,25 +80,17 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
         raise click.UsageError("Missing argument 'CURVES...'.", click.get_current_context())
     fixed = read_settings(settings)
     add_draws(fixed, draws)
-    at = trainings.bandwidths(read_values(rates), rates)
-    check_file(output)
+    asked = load_with_any_strategy(experiment, fixed)
+    given = trainings.bandwidths(read_values(rates), rates)
+    question = trainings.TargetQuestion.of(asked.at({}), curves, given, metric=metric, ranks=ranks, same_task=same_task)
+    check_file(output)  # which may be none of the files that were read
     check_figure(plot, output, style)
-    tell_of_axes(load_with_any_strategy(experiment, fixed))
-    found = options.asked(trainings.time_to_target)(
-        experiment,
-        curves,
-        at=[rate.text() for rate in at],
-        target=target,
-        ranks=ranks,
-        steps=steps,
-        metric=metric,
-        same_task=same_task,
-        price_per_gpu_hour=price_per_gpu_hour,
-        settings=fixed,
-    )
+    tell_of_axes(asked)
+    with progress(question.num_simulations, "simulating") as advance:
+        found = question.answer(advance, target=target, steps=steps, price_per_gpu_hour=price_per_gpu_hour)
     if plot is not None:
         _draw(found, plot, style)
-    emit(found.to_json() if form == "json" else found.page(), output)
+    emit(json.dumps(time_to_target_object(found), indent=2) if form == "json" else time_to_target_page(found), output)
 
 
 def _draw(found: TimesToTarget, path: Path, style: str) -> None:
