@@ -6,12 +6,14 @@ whether all were equal. Only where they were not, a second round of messages car
 
 import hashlib
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from binsgdm.comm.messages import AllReduceMax, Member, Message, Protocol
+from binsgdm.comm.messages import AllReduceMax, GroupName, Member, Message, Protocol, group_members
+from binsgdm.comm.replicas import checksum_of
 from binsgdm.errors import BinsgdmError
 
 _CHECKSUM_BYTES = 8
@@ -24,6 +26,10 @@ _FACTOR = 1_000_003  # odd, so that no bit of a checksum is lost where another v
 PAIR_BYTES = 2 * _CHECKSUM_BYTES
 NO_PAIR = bytes(PAIR_BYTES)
 """What a rank sends that has nothing to compare; it differs from no other."""
+IS_NEW = b"\xff" * _CHECKSUM_BYTES + bytes(_CHECKSUM_BYTES)
+"""What a rank sends instead of a pair that lets all ranks compare what they have: it may have changed on this one."""
+CHECK_EVERY = 256
+"""Steps from one comparison of parameters to the next, where no rank knows of a change."""
 
 
 def pair(values: object) -> bytes:
@@ -75,6 +81,139 @@ def put(sent: torch.Tensor, first: int, checksum: torch.Tensor) -> None:
     middle, end = first + _CHECKSUM_BYTES, first + PAIR_BYTES
     sent[first:middle] = checksum.view(torch.uint8)
     sent[middle:end] = checksum.bitwise_not().view(torch.uint8)
+
+
+class Watch:
+    """When this rank is to ask all ranks for a comparison of what they hold alike.
+
+    At first, after a change that no step has made, and every `CHECK_EVERY` steps.
+    """
+
+    def __init__(self) -> None:
+        self._is_new = True
+        self._has_changed = False
+        self._versions: list[int] | None = None
+        self._num_steps, self._num_since_change = 0, CHECK_EVERY  # the first change is looked at at once
+
+    def is_due(self, tensors: Iterable[torch.Tensor]) -> bool:
+        """Tell whether to ask in this step, before it changes the tensors."""
+        self._num_steps, self._num_since_change = self._num_steps + 1, self._num_since_change + 1
+        if self._versions is not None and self._versions != [one._version for one in tensors]:
+            self._has_changed = True
+        # Who changes parameters after every step, such as by a clamp, has them compared after some of these.
+        if self._has_changed and self._num_since_change >= CHECK_EVERY:
+            self._num_since_change, self._has_changed, self._is_new = 0, False, True
+        return self._is_new or self._num_steps % CHECK_EVERY == 0
+
+    def note(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Take the tensors, which a step has changed, as they are."""
+        self._versions = [one._version for one in tensors]
+
+    def expect(self) -> None:
+        """Ask until `compared`."""
+        self._is_new = True
+
+    def compared(self) -> None:
+        """Note that all ranks hold the same."""
+        self._is_new = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alike:
+    """A number that ranks of a group must have alike.
+
+    Attributes:
+        name: begins the sentence where they do not.
+        value: of this rank, of 64 bits.
+        group: whose ranks are compared, each with the first; None for a number that all are only to see.
+        is_checksum: the value itself says nothing to a reader.
+    """
+
+    name: str
+    value: int
+    group: GroupName | None = "world"
+    is_checksum: bool = False
+
+
+def check_alike(where: str, numbers: Sequence[Alike], member: Member, device: torch.device, repair: str) -> Protocol:
+    """Compare numbers between ranks, as a protocol that all ranks run with the same names in the same order.
+
+    Args:
+        where: begins the sentence.
+        numbers: of this rank.
+        member: this rank.
+        device: of the messages.
+        repair: ends the sentence.
+
+    Raises:
+        BinsgdmError: on all ranks, with the first number that differs.
+    """
+    rows = yield from numbers_of_all([one.value for one in numbers], member, device)
+    for column, one in enumerate(numbers):
+        for position, row in enumerate(rows):
+            first = position if one.group is None else _first(one.group, position, member)
+            theirs, wanted = row[column], rows[first][column]
+            if theirs != wanted:
+                shown = ("", "that") if one.is_checksum else (f": {theirs}", str(wanted))
+                raise BinsgdmError(
+                    f"{where}: {one.name} of rank {member.named(position)}{shown[0]}: must equal {shown[1]} of rank "
+                    f"{member.named(first)}; {repair}"
+                )
+    return torch.tensor(rows, dtype=torch.int64, device="cpu")
+
+
+def check_tensors_alike(  # noqa: PLR0913, PLR0917
+    where: str,
+    tensors: Mapping[str, torch.Tensor],
+    member: Member,
+    device: torch.device,
+    repair: str,
+    group: GroupName = "world",
+) -> Protocol:
+    """Compare tensors, at least one, bit for bit between the ranks of a group, as a protocol that all ranks run.
+
+    Args:
+        where: begins the sentence.
+        tensors: by name.
+        member: this rank.
+        device: of the messages.
+        repair: ends the sentence.
+        group: whose ranks have them alike.
+
+    Raises:
+        BinsgdmError: on all ranks, with the first tensor that differs.
+    """
+    rows = yield from numbers_of_all([int(checksum_of(tensors.values()).item())], member, device)
+    if any(rows[position] != rows[_first(group, position, member)] for position in range(member.world_size)):
+        sums = torch.cat([checksum_of([one]) for one in tensors.values()]).tolist()  # one read from a GPU
+        numbers = [
+            Alike(name=name, value=one, group=group, is_checksum=True) for name, one in zip(tensors, sums, strict=True)
+        ]
+        yield from check_alike(where, numbers, member, device, repair)
+    return torch.tensor(rows, dtype=torch.int64, device="cpu")
+
+
+def _first(group: GroupName, position: int, member: Member) -> int:
+    return group_members(group, position, member.world_size, member.ranks_per_node)[0]
+
+
+def numbers_of_all(
+    mine: Sequence[int], member: Member, device: torch.device
+) -> Generator[Message, torch.Tensor, list[list[int]]]:
+    """Return numbers of 64 bits that every rank has, by position; all ranks must have as many."""
+    if member.world_size == 1 or member.stands_for_all():
+        return [list(mine)] * member.world_size
+    own = torch.tensor(mine, dtype=torch.int64, device="cpu").view(torch.uint8)
+    rows = torch.zeros(member.world_size, own.numel(), dtype=torch.uint8, device=device)
+    rows[member.rank] = own.to(device)
+    all_rows = yield AllReduceMax(sent=rows.view(-1))
+    found: list[list[int]] = all_rows.cpu().view(member.world_size, -1).view(torch.int64).tolist()
+    return found
+
+
+def number_of(values: object) -> int:
+    """Return a checksum of what has the same `repr` in every process, as a number of 64 bits."""
+    return int.from_bytes(pair(values)[:_CHECKSUM_BYTES], "little", signed=True)
 
 
 def refuse_together(

@@ -22,6 +22,10 @@ NCCL_TIMEOUT = timedelta(minutes=10)  # PyTorch's default for NCCL, where a grou
 WATCHDOG_GRACE = timedelta(seconds=60)
 
 
+RECORDING = "recording"
+"""Backend of the groups in which one process stands for all ranks: it answers as if each sent what this one does."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Groups:
     """The groups that this rank is in; its ranks are numbered from 0, node by node, whatever their global ranks are.
@@ -91,25 +95,36 @@ def make(
     if device is not None and len(ranks) > 1:
         check_backend(device, group)
     over_nccl = "nccl" in dist.get_backend_config(group) if device is None else is_nccl(group, device)
-    limit = timeout
-    if over_nccl:
-        timeout = timeout or timeout_of(group)
-        limit = timeout + WATCHDOG_GRACE
+    made = _made(ranks, local, timeout or (timeout_of(group) if over_nccl else None), over_nccl, [group], device)
+    if device is not None:
+        make_communicators(made, device)
+    return made
+
+
+def _made(  # noqa: PLR0913, PLR0917
+    ranks: Sequence[int],
+    local: int,
+    timeout: timedelta | None,
+    over_nccl: bool,
+    parents: Sequence[dist.ProcessGroup | None],
+    device: torch.device | None,
+) -> Groups:
+    """Make the groups of ranks of which `local` consecutive ones are a node, inside groups that exist."""
+    limit = timeout + WATCHDOG_GRACE if over_nccl and timeout is not None else timeout
     nodes = [ranks[first : first + local] for first in range(0, len(ranks), local)]
-    rails = [ranks[rail::local] for rail in range(local)]
-    if is_world(group) and not _is_restarted():
-        made = [_made_by_all(layout, limit) for layout in ([ranks], nodes, rails)]
+    layouts = ([ranks], nodes, [ranks[rail::local] for rail in range(local)])
+    if list(ranks) == ranks_of(None) and not _is_restarted():
+        made = [_made_by_all(layout, limit) for layout in layouts]
     else:
-        name = f"binsgdm/{_agreed_number([group], device)}"
+        name = f"binsgdm/{_agreed_number(parents, device)}"
         made = [
-            _made_by_members(layout, limit, f"{name}/{number}", group)
-            for number, layout in enumerate(([ranks], nodes, rails))
+            _made_by_members(layout, limit, f"{name}/{number}", parents[0]) for number, layout in enumerate(layouts)
         ]
-    groups = Groups(
+    return Groups(
         world=made[0],
         intra_node=made[1],
         inter_node=made[2],
-        rank=ranks.index(dist.get_rank()),
+        rank=list(ranks).index(dist.get_rank()),
         world_size=len(ranks),
         ranks_per_node=local,
         ranks=tuple(ranks),
@@ -117,9 +132,6 @@ def make(
         uses_nccl=over_nccl,
         timeout=timeout or NCCL_TIMEOUT,  # which gloo has no use for
     )
-    if device is not None:
-        make_communicators(groups, device)
-    return groups
 
 
 def store_key(*parts: object) -> str:
@@ -213,41 +225,28 @@ def ranks_in_order(group: dist.ProcessGroup | None) -> list[int]:
     return ranks_of(None) if group is None else dist.get_process_group_ranks(group)
 
 
-def from_mesh(mesh: "DeviceMesh", group: dist.ProcessGroup | None = None) -> Groups:
-    """Take the groups of a two-dimensional mesh, nodes first: init_device_mesh(device, (nodes, ranks_per_node)).
+def from_mesh(mesh: "DeviceMesh", group: dist.ProcessGroup | None = None, timeout: timedelta | None = None) -> Groups:
+    """Make groups as those of a two-dimensional mesh, nodes first: init_device_mesh(device, (nodes, ranks_per_node)).
+
+    Groups of one's own: an exchange that ends closes its connections, and those of the mesh are the user's.
 
     Args:
         mesh: of all ranks or of a part of them; every rank of it must call.
         group: whose ranks it must have; default any.
+        timeout: of the collectives; default as of `make`, over NCCL the shorter one of the mesh's groups.
 
     Raises:
         BinsgdmError: the mesh is not two-dimensional, not of these ranks, or not numbered node by node.
     """
     check_mesh(mesh, group)
-    ranks = mesh.mesh.flatten().tolist()
     device = torch.device(mesh.device_type)
-    inter_node, intra_node = mesh.get_group(0), mesh.get_group(1)
-    check_backend(device, inter_node)
-    limit = min(timeout_of(inter_node), timeout_of(intra_node))
-    if ranks == ranks_of(None) and not _is_restarted():
-        world = dist.new_group()
-    else:
-        name = f"binsgdm/{_agreed_number([inter_node, intra_node], device)}"
-        world = _made_by_members([ranks], None, name, inter_node)
-    groups = Groups(
-        world=world,
-        intra_node=intra_node,
-        inter_node=inter_node,
-        rank=ranks.index(dist.get_rank()),
-        world_size=len(ranks),
-        ranks_per_node=int(mesh.mesh.shape[1]),
-        ranks=tuple(ranks),
-        made=(world,),
-        uses_nccl=is_nccl(inter_node, device),
-        timeout=max(limit - WATCHDOG_GRACE, limit / 2),  # before PyTorch ends the process
-    )
-    make_communicators(groups, device)
-    return groups
+    parents = mesh.get_group(0), mesh.get_group(1)
+    check_backend(device, parents[0])
+    over_nccl = is_nccl(parents[0], device)
+    limit = timeout or (min(map(timeout_of, parents)) if over_nccl else None)
+    made = _made(mesh.mesh.flatten().tolist(), int(mesh.mesh.shape[1]), limit, over_nccl, parents, device)
+    make_communicators(made, device)
+    return made
 
 
 def check_mesh(mesh: "DeviceMesh", group: dist.ProcessGroup | None = None) -> None:
@@ -268,7 +267,7 @@ def check_mesh(mesh: "DeviceMesh", group: dist.ProcessGroup | None = None) -> No
 
 
 def release(groups: Groups) -> None:
-    """Free what was made for an exchange, after its last message on all ranks; groups of a mesh are the user's."""
+    """Free what was made for an exchange, after its last message on all ranks."""
     for group in groups.made:
         dist.destroy_process_group(group)
 

@@ -138,6 +138,7 @@ class Member:
         ranks_per_node: ranks of each node; ranks are numbered node by node.
         run: takes a protocol to its end; None for a rank alone, or where another driver runs all ranks.
         ranks: the global ranks that exchange, in the order of positions, where they are not the positions themselves.
+        stands_for_all: tells whether other ranks are only thought to be there, each with what this one has.
     """
 
     rank: int = 0
@@ -145,6 +146,7 @@ class Member:
     ranks_per_node: int = 1
     run: Callable[[Protocol], torch.Tensor] | None = None
     ranks: tuple[int, ...] = ()
+    stands_for_all: Callable[[], bool] = lambda: False
 
     def named(self, position: int) -> int:
         """Return the global rank at a position, as sentences name ranks."""

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from binsgdm.comm import lost_ranks
 from binsgdm.comm.abort import abort
 from binsgdm.comm.failure_reports import end_otherwise, end_over_gloo
-from binsgdm.comm.groups import Groups, release
+from binsgdm.comm.groups import RECORDING, Groups, release
 from binsgdm.comm.messages import (
     AllGather,
     AllReduceMax,
@@ -83,7 +83,17 @@ class Transport:
             ranks_per_node=groups.ranks_per_node,
             run=self.run,
             ranks=groups.ranks,
+            stands_for_all=self.stands_for_all,
         )
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether messages can be carried: the exchange was neither ended nor aborted."""
+        return self._open_groups is not None
+
+    def stands_for_all(self) -> bool:
+        """Tell whether this process takes the place of all ranks, as in a recording: nothing can differ then."""
+        return dist.get_backend(self.group("world")) == RECORDING
 
     def group(self, name: GroupName) -> dist.ProcessGroup:
         """Return a group, which nobody may keep: its connections close with the last reference."""

@@ -10,7 +10,7 @@ from binsgdm.comm import Member, Protocol
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels import NAMES as KERNELS
 from binsgdm.kernels import Kernels, select
-from binsgdm.optimizers.base import OneBitOptimizer, Params, frames_to_the_user, is_decay, is_finite_from_0
+from binsgdm.optimizers.base import OneBitOptimizer, Params, ParamState, frames_to_the_user, is_decay, is_finite_from_0
 from binsgdm.optimizers.residuals import NAMES, check_residual
 from binsgdm.optimizers.saved_state import check_magnitudes, check_text
 from binsgdm.optimizers.session import Session
@@ -102,6 +102,7 @@ class BinSGDM(OneBitOptimizer):
         of_all = {"seed": seed, "rounding": rounding, "gain": gain, "slices": "", "saved_by": "", "residual_layout": ""}
         self._kernels_name = kernels
         self._session: Session | None = None
+        self._states: list[ParamState] = []  # of the session
         self._rounding = ""  # that residuals were made for, from the first step on
         if kernels is not None and kernels not in KERNELS:
             known = ", ".join(map(repr, KERNELS))
@@ -189,6 +190,7 @@ class BinSGDM(OneBitOptimizer):
         take_momentum(self.param_groups)
         try:
             self._check_live_settings()
+            self._check_states()
             unscale(self.param_states(), getattr(self, "grad_scale", None), found_inf, session)
         except BinsgdmError as error:
             if session.all_that_step.world_size == 1:
@@ -211,6 +213,15 @@ class BinSGDM(OneBitOptimizer):
                 raise BinsgdmError(
                     f"BinSGDM: rounding of a group: {group['rounding']!r}: was {self._rounding!r} when the optimizer "
                     "was made, and cannot change; make a new optimizer"
+                )
+
+    def _check_states(self) -> None:
+        """Refuse a state that was emptied: steps go on with the averages that were there, which no save would hold."""
+        for number, one in enumerate(self._states):
+            if self.state.get(one.parameter) is not one.state:
+                raise BinsgdmError(
+                    f"BinSGDM: parameter {number}: a state that was emptied or replaced: must be as it was made; load "
+                    "a state_dict, or make a new optimizer"
                 )
 
     def kernels(self) -> Kernels:
@@ -330,7 +341,8 @@ class BinSGDM(OneBitOptimizer):
     def _reset_session(self, session: Session) -> None:
         """Let a session begin, or start over, with the state that there is now."""
         context = session.member.context(seed=self.param_groups[0]["seed"], step=self.coming_step)
-        session.reset(self.param_states(), context, self.kernels())
+        self._states = self.param_states()
+        session.reset(self._states, context, self.kernels())
         self._rounding = str(self.param_groups[0]["rounding"])
         if session.member.world_size > 1:
             self._set_all("saved_by", _owner(session.member))

@@ -7,6 +7,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from binsgdm.comm import consistency
+from binsgdm.comm.consistency import Alike
+from binsgdm.comm.replicas import checksum_of, checksums
 from binsgdm.comm.thread import CommunicationThread
 from binsgdm.comm.transport import Sent
 from binsgdm.compressors.base import GradientBucket, check_state
@@ -154,10 +157,36 @@ class DiLoCo(LocalStepsOptimizer):
     def _after_step(self) -> None:
         # With fragments an exchange never starts where another ends: overlap_steps is below the steps between them.
         if (fragment := self.outer.starting(self.num_steps)) is not None:
+            self._check_ranks(2 * fragment.number)
             self._start(fragment)
-        if self.outer.ending(self.num_steps) is not None and self._pending is not None:
-            pending, self._pending = self._pending, None
-            self._transport.run(self.outer.finish(pending.fragment, pending.mean()))
+        if (ending := self.outer.ending(self.num_steps)) is None:
+            return
+        pending, self._pending = self._pending, None
+        mean = None if pending is None else pending.mean()
+        if self._overlaps:
+            self._check_ranks(-1 if pending is None else 2 * ending.number + 1)
+        if pending is not None and mean is not None:
+            self._transport.run(self.outer.finish(pending.fragment, mean))
+
+    def _held_alike(self) -> list[Alike]:
+        state = [one for fragment in self.outer.fragments for one in (fragment.outer, fragment.momentum)]
+        common = self.outer.system.common_values()
+        found = {name: checksums(value) if name == "factors" else value for name, value in common.items()}
+        # The ranks of a worker share the outer state: those at the same place in it hold the same.
+        return [
+            Alike(
+                name="parameters", value=int(checksum_of(self.parameters).item()), group="intra_node", is_checksum=True
+            ),
+            Alike(
+                name="outer parameters and momentum",
+                value=int(checksum_of(state).item()),
+                group="inter_node",
+                is_checksum=True,
+            ),
+            Alike(
+                name="state of the exchange", value=consistency.number_of(found), group="inter_node", is_checksum=True
+            ),
+        ]
 
     def _start(self, fragment: Fragment) -> None:
         bucket, step = fragment.pseudo_gradient(), self.num_steps
@@ -183,6 +212,8 @@ class DiLoCo(LocalStepsOptimizer):
 
     def _load_outer_state(self, state: Mapping[str, Any]) -> None:
         check_state("DiLoCo: outer state", state, ("fragments", "system", "pending"))
+        if self._pending is not None:
+            self._pending.mean()  # in which other ranks take part
         pending = self._loaded(state["pending"])
         self.outer.load_state_dict({name: value for name, value in state.items() if name != "pending"})
         self._pending = pending

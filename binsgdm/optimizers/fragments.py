@@ -135,4 +135,6 @@ class Fragment:
             raise BinsgdmError(
                 f"DiLoCo: {name}: {shown(value)}: must be {self._length} values of float32; {REPAIR} on this rank"
             )
+        if not bool(value.isfinite().all()):
+            raise BinsgdmError(f"DiLoCo: {name}: values that are not finite: no run has them; {REPAIR} on this rank")
         return value.to(self.outer.device, copy=True)

@@ -62,6 +62,7 @@ class LocalSGD(LocalStepsOptimizer):
 
     def _after_step(self) -> None:
         if self.num_steps % self._inner_steps == 0:
+            self._check_ranks(event=0)
             self._transport.run(averaged(self.parameters, self._wire_dtype, self._member.world_size))
 
     def _outer_state(self) -> dict[str, Any]:

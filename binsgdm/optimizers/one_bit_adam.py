@@ -2,13 +2,11 @@
 
 import warnings
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 
 from binsgdm.comm import AllGather, Member, Message, Protocol, RankContext, consistency
-from binsgdm.comm.replicas import checksum_of, checksums
 from binsgdm.compressors.aggregation import all_reduce_mean
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.host_tensors import upload
@@ -112,7 +110,7 @@ class OneBitAdam(OneBitOptimizer):
         self._residuals: KeptResiduals | None = None
         self._member = Member()
         self._passes: CpuPasses | None = None
-        self._is_new = True  # until a step has found that all ranks have the same
+        self._watch = consistency.Watch()
         hyper = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "variance_floor": variance_floor}
         stage = {"dense_steps": dense_steps, "topology": topology, **_BEGIN}
         super().__init__(params, hyper | stage | {"scales_momenta": scales_momenta, "maximize": maximize})
@@ -131,7 +129,7 @@ class OneBitAdam(OneBitOptimizer):
         """Take part in an exchange as one of its ranks (`attach_one_bit_adam` does)."""
         self._member = member
         self._must_attach = False
-        self._is_new = True
+        self._watch = consistency.Watch()
         if one_bit_adam_cpu.is_used_on(self._device):
             self._compile()
 
@@ -183,6 +181,7 @@ class OneBitAdam(OneBitOptimizer):
             yield from self._passes.compressed_step(flat_slices, moving, gradient, residuals.flat, context, topology)
         else:
             yield from exchange_and_update(moving, gradient, residuals.flat, context, topology)
+        self._watch.note(one.parameter for one in self.param_states())
         self._set_all("step", context.step)
         if residuals is None:
             yield from self._end_dense_stage_if_due(context)
@@ -214,24 +213,25 @@ class OneBitAdam(OneBitOptimizer):
             return bool(stop), has_gradient
         where = f"OneBitAdam: step {context.step}"
         terms = Terms(where=where, groups=self.param_groups, names=COMMON, refused=refused)
-        pairs = upload(list(terms.pair() + consistency.NO_PAIR), torch.uint8, mine.device)
-        if self._is_new:
-            consistency.put(pairs, consistency.PAIR_BYTES, checksum_of(self._common().values()))
+        appended = terms.pair() + (
+            consistency.IS_NEW
+            if self._watch.is_due(one.parameter for one in self.param_states())
+            else consistency.NO_PAIR
+        )
+        pairs = upload(list(appended), torch.uint8, mine.device)
         if on_gpu := terms.settings_on_gpu():
             consistency.mix_in(pairs, 0, on_gpu)
         flags = yield AllGather(group="world", sent=torch.cat([mine, pairs]), is_read_by_host=True)
         # The one wait of a step for the device: the greatest flags of all ranks.
         stop, *rest = flags.amax(dim=0).tolist()
         has_gradient, both = rest[: -2 * consistency.PAIR_BYTES], rest[-2 * consistency.PAIR_BYTES :]
-        if (
-            stop == REFUSED
-            or consistency.differ(both[: consistency.PAIR_BYTES])
-            or consistency.differ(both[consistency.PAIR_BYTES :])
-        ):
-            self._is_new = True
-            sums = {name: sums for name, _, sums in checksums(self._common())}
-            yield from replace(terms, facts=sums).refuse_together(self._member, self._device)
-        self._is_new = False
+        if stop == REFUSED or consistency.differ(both[: consistency.PAIR_BYTES]):
+            self._watch.expect()
+            yield from terms.refuse_together(self._member, self._device)
+        if any(both[consistency.PAIR_BYTES :]):
+            self._watch.expect()
+            yield from consistency.check_tensors_alike(where, self._common(), self._member, self._device, _REPAIR)
+            self._watch.compared()
         return bool(stop), has_gradient
 
     def _common(self) -> dict[str, torch.Tensor]:
@@ -275,7 +275,7 @@ class OneBitAdam(OneBitOptimizer):
         saved = self._checked_state(given)
         super()._load(given)
         self._residuals = None
-        self._is_new = True
+        self._watch.expect()
         for param_state, state in zip(self.param_states(), saved, strict=True):
             param_state.state.setdefault("momentum_scale", 1.0)
             for name in kept_residuals.NAMES.values():  # torch casts them to the parameter's dtype
@@ -301,7 +301,13 @@ class OneBitAdam(OneBitOptimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy finds its residuals in its state.
-        return {**super().__getstate__(), "_residuals": None, "_passes": None, "_member": Member(), "_is_new": True}
+        return {
+            **super().__getstate__(),
+            "_residuals": None,
+            "_passes": None,
+            "_member": Member(),
+            "_watch": consistency.Watch(),
+        }
 
     def _gradient(self, flat_slices: Sequence[FlatSlice]) -> tuple[torch.Tensor, bool | None]:
         """Return the flat gradient, unscaled, and whether it is finite and small enough, if that is known."""
@@ -388,6 +394,7 @@ COMMON = (
     "num_skipped",
 )
 """Settings of each group that must be alike on all ranks."""
+_REPAIR = "no rank has moved: load on all ranks the model and the state that belong together"
 _BEGIN = {"dense_end": 0, "variance_norm": 0.0, "residual_layout": ""}
 _FORMER = {"variance_floor": 0.0, "scales_momenta": False, "maximize": False, "num_skipped": 0} | _BEGIN
 """What a state of a former version, which had none of these settings, stands for."""

@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 
-from binsgdm.comm import AllReduceMax, Member, Message, Protocol, RankContext, consistency
+from binsgdm.comm import AllReduceMax, GroupName, Member, Message, Protocol, RankContext, consistency
 from binsgdm.comm.flat_buckets import FlatBucket
-from binsgdm.comm.replicas import checksum_of, checksums
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import Kernels
 from binsgdm.kernels.random import MAX_NUMEL
@@ -21,6 +20,7 @@ from binsgdm.optimizers.worker import REFUSED, Worker
 
 MIB = 2**20
 BYTES_PER_ELEMENT = 4
+_REPAIR = "no rank has moved: load on all ranks the parameters that belong together"
 ONE_BUCKET = MAX_NUMEL  # for a rank alone, which gains nothing from several messages
 
 
@@ -34,9 +34,11 @@ class Session:
 
     Attributes:
         starts_in_backward: gradients leave before `optimizer.step()`, which is then too late to change them.
+        compared_in: the group whose ranks have the same parameters.
     """
 
     starts_in_backward = False
+    compared_in: GroupName = "world"
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class Session:
         """
         self.param_states = param_states
         self._groups = list({id(one.group): one.group for one in param_states}.values())
-        self._is_new = True  # until a step has found that all ranks have the same
+        self._watch = consistency.Watch()
         self.worker = Worker(
             param_states,
             context=context,
@@ -124,6 +126,7 @@ class Session:
         if not stop:
             for bucket, packed in zip(buckets, signs, strict=True):
                 self.worker.apply(bucket, packed, has_gradient)
+        self._watch.note(self._compared_parameters())
         return torch.tensor(not stop, device="cpu")
 
     def agree(self, terms: Terms) -> Generator[Message, torch.Tensor, tuple[bool, Sequence[int]]]:
@@ -142,17 +145,27 @@ class Session:
             rest[count : -consistency.PAIR_BYTES],
             rest[-consistency.PAIR_BYTES :],
         )
-        if self.all_that_step.world_size > 1 and (
-            stop == REFUSED or consistency.differ(settings) or consistency.differ(state)
-        ):
-            self._is_new = True
+        if self.all_that_step.world_size > 1 and (stop == REFUSED or consistency.differ(settings)):
+            self._watch.expect()
             # What the host does not read before it must is what it may not have known.
             own = terms.refused or (terms.refusal_of_gpu() if stop == REFUSED else None)
-            sums = {f"parameter {name}": sums for name, _, sums in checksums(dict(enumerate(self._common())))}
-            refused = replace(terms, refused=own, facts={**terms.facts, **sums})
-            yield from refused.refuse_together(self.all_that_step, self.worker.device)
-        self._is_new = False
+            yield from replace(terms, refused=own).refuse_together(self.all_that_step, self.worker.device)
+        if self.all_that_step.world_size > 1 and any(state):
+            yield from self._compare(terms.where)
         return bool(stop), has_gradient
+
+    def _compare(self, where: str) -> Protocol:
+        """Compare the parameters of all ranks that have them alike, as all ranks do where one has changed them.
+
+        Raises:
+            BinsgdmError: on all ranks, where ranks differ.
+        """
+        self._watch.expect()
+        named = {f"parameter {number}": one for number, one in enumerate(self.worker.parameters)}
+        member, device = self.all_that_step, self.worker.device
+        found = yield from consistency.check_tensors_alike(where, named, member, device, _REPAIR, self.compared_in)
+        self._watch.compared()
+        return found
 
     def _terms(self, step: int, facts: Mapping[str, Any], refused: BinsgdmError | None = None) -> Terms:
         return Terms(where=f"BinSGDM: step {step}", groups=self._groups, names=COMMON, facts=facts, refused=refused)
@@ -178,18 +191,18 @@ class Session:
     def _flags(self, terms: Terms) -> torch.Tensor:
         if self.all_that_step.world_size == 1:
             return self.worker.finite_check_flags()
-        appended = terms.pair() + consistency.NO_PAIR
+        appended = terms.pair() + (
+            consistency.IS_NEW if self._watch.is_due(self._compared_parameters()) else consistency.NO_PAIR
+        )
         flags = self.worker.finite_check_flags(is_refused=terms.refused is not None, appended=appended)
-        if self._is_new and (common := self._common()):
-            consistency.put(flags, flags.numel() - consistency.PAIR_BYTES, checksum_of(common))
         if on_gpu := terms.settings_on_gpu():
             consistency.mix_in(flags, 1 + len(self.param_states), on_gpu)
             are_numbers = torch.stack([((one >= 0) & one.isfinite()).all() for one in on_gpu]).all()
             flags[0] = torch.where(are_numbers, flags[0], REFUSED)
         return flags
 
-    def _common(self) -> Sequence[torch.Tensor]:
-        """Return what must be equal on all ranks once a state was loaded."""
+    def _compared_parameters(self) -> Sequence[torch.Tensor]:
+        """Return the parameters whose changes between steps are looked for."""
         return self.worker.parameters
 
     def close(self) -> None:

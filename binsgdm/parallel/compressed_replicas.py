@@ -12,16 +12,19 @@ replicas = compress_replicas(optimizer, mesh, "byte_grad", topology="scatter_red
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from operator import is_not
 from typing import Any
 
 import torch
 from torch._compile import _disable_dynamo  # as in binsgdm.optimizers.base
 from torch.distributed.device_mesh import DeviceMesh
 
-from binsgdm.comm import RankContext
+from binsgdm.comm import Member, Protocol, RankContext, consistency
 from binsgdm.comm.arguments import check_arguments
+from binsgdm.comm.consistency import Alike
 from binsgdm.comm.groups import Groups
-from binsgdm.comm.replicas import check_same_settings
+from binsgdm.comm.replicas import check_same_settings, checksum_of, checksums
 from binsgdm.comm.transport import Sent, Transport
 from binsgdm.compressors.base import REPAIR, Averager, GradientBucket, Topology, check_state, check_whole
 from binsgdm.compressors.registry import SYSTEMS, canonical, check_options, make
@@ -30,6 +33,7 @@ from binsgdm.kernels import streams
 from binsgdm.kernels.random import Key, RandomStream
 from binsgdm.optimizers.agreement import bucket_elements
 from binsgdm.optimizers.base import OneBitOptimizer
+from binsgdm.optimizers.step_settings import plain
 from binsgdm.parallel import shards
 
 _WHERE = "compress_replicas"
@@ -61,6 +65,7 @@ def compress_replicas(  # noqa: PLR0913
     seed: int = 0,
     topology: Topology | None = None,
     bucket_cap_mb: float = 25.0,
+    timeout: timedelta | None = None,
     on_sent: Callable[[Sent], None] | None = None,
     **options: Any,
 ) -> "ReplicaExchange":
@@ -69,6 +74,11 @@ def compress_replicas(  # noqa: PLR0913
     The parameters of the first node are broadcast to the others, which FSDP2 does not do. Gradients are exchanged in
     fp32 and given back in their own dtype. Those that are not finite become so on all ranks that hold the shard.
 
+    Before each exchange all ranks compare, in one message of a few bytes, step, settings of the optimizer and which
+    parameters have gradients; at the first one, after a state was loaded, and at every 256th, shards and the system's
+    state, too. A recording leaves these messages out. The optimizer is the only one that may step its parameters, and
+    may get no others.
+
     Args:
         optimizer: of torch, made after fully_shard, with all its parameters.
         mesh: two dimensions, (nodes, ranks of a node); fully_shard was given its second dimension.
@@ -76,6 +86,7 @@ def compress_replicas(  # noqa: PLR0913
         seed: of the draws, the same on all ranks.
         topology: among whom payloads travel: one of the system's `topologies` that is not hierarchical.
         bucket_cap_mb: size of a shard's gradients that ends a message, in MiB of fp32.
+        timeout: of the collectives between nodes; a rank that is gone is noticed after it.
         on_sent: called with every collective between nodes that this rank takes part in.
         options: of the system, such as bits=4.
 
@@ -89,9 +100,9 @@ def compress_replicas(  # noqa: PLR0913
     system = canonical(system)
     refused, groups, end, cap, parameters = None, None, None, 0, []
     try:
-        groups = shards.groups_of(_WHERE, mesh)
+        groups = shards.groups_of(_WHERE, mesh, timeout)
         parameters = _parameters_of(optimizer)
-        check_arguments(_WHERE, on_sent=on_sent)
+        check_arguments(_WHERE, timeout=timeout, on_sent=on_sent)
         check_whole(f"{_WHERE}: seed", seed, low=0, high=2**64 - 1)
         cap = bucket_elements(_WHERE, bucket_cap_mb)
         shards.check_placements(_WHERE, parameters, groups)
@@ -111,6 +122,7 @@ def compress_replicas(  # noqa: PLR0913
     saved = {**chosen, "topology": topology or kind.topologies[0], **kind.options, **options}
     exchange = ReplicaExchange(optimizer, parameters, end, groups, cap=cap, settings=saved, on_sent=on_sent)
     setattr(optimizer, _ATTRIBUTE, exchange)
+    shards.let_step_alone(_WHERE, optimizer, groups, lambda one: hasattr(one, _ATTRIBUTE))
     return exchange
 
 
@@ -165,8 +177,16 @@ class ReplicaExchange:
         self._parameters, self._cap, self._seed = parameters, cap, settings["seed"]
         self._settings = {name: shown(value) for name, value in settings.items()}
         self._world, self._position = groups.world, (groups.rank % groups.ranks_per_node, groups.ranks_per_node)
+        self._is_new = True
         self._transport = Transport(shards.of_same_shard(groups), shards.as_inter_node(on_sent), _WHERE)
         self._member = self._transport.member()
+        self._all_that_step = Member(
+            rank=groups.rank,
+            world_size=groups.world_size,
+            ranks_per_node=groups.ranks_per_node,
+            ranks=groups.ranks,
+            stands_for_all=self._transport.stands_for_all,
+        )
         self._buckets: list[list[int]] | None = None
         # torch's GradScaler then steps on every rank or says so: alone, each would decide by its own shard.
         optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
@@ -190,7 +210,11 @@ class ReplicaExchange:
         if state["settings"] != self._settings:
             raise BinsgdmError(f"{_WHERE}: a state of other settings: must be of {self._settings}; {REPAIR}")
         self.system.load_state_dict(state["system"])
-        self.step, self._buckets = state["step"], None
+        self.step, self._buckets, self._is_new = state["step"], None, True
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        # A copied or unpickled optimizer knows of no exchange.
+        return _nothing, ()
 
     @torch.no_grad()
     def before_step(self, optimizer: torch.optim.Optimizer, given: Sequence[object]) -> None:
@@ -201,37 +225,91 @@ class ReplicaExchange:
             given: what its step was given.
 
         Raises:
-            BinsgdmError: a closure, which would make gradients after the exchange; a GradScaler; other gradients than
-                in the first step; a CUDA graph that is captured.
+            BinsgdmError: a CUDA graph that is captured; or on all ranks, where one has a closure, which would make
+                gradients after the exchange, a GradScaler, other parameters, or other gradients than in the first step,
+                or where ranks differ.
         """
         device = shards.local(self._parameters[0]).device
         streams.check_not_captured(_WHERE, device, "each step draws anew, and the host counts them")
-        if any(one is not None for one in given):
-            raise BinsgdmError(
-                f"{_WHERE}: step(closure): gradients would be made after the exchange; call backward, and step() "
-                "without a closure"
-            )
-        if hasattr(optimizer, "found_inf"):
-            raise BinsgdmError(
-                f"{_WHERE}: a GradScaler: each rank would skip steps by its own shard; train in bf16 with "
-                "MixedPrecisionPolicy, which needs none"
-            )
         having = [number for number, one in enumerate(self._parameters) if one.grad is not None]
+        self._compare(optimizer, having, self._refusal(optimizer, given, having))
         if self._buckets is None:
             self._begin(having)
         assert self._buckets is not None
-        if sorted(number for bucket in self._buckets for number in bucket) != having:
-            self._fail(f"{_WHERE}: other parameters have gradients than in the first step: must be the same in all")
         for index, numbers in enumerate(self._buckets):
             self._average(index, numbers)
         # Over NCCL the host reads soon what was carried, and would wait for a rank that is gone for ever.
         self._transport.wait("the exchange of gradients")
         self.step += 1
 
+    def _refusal(
+        self, optimizer: torch.optim.Optimizer, given: Sequence[object], having: Sequence[int]
+    ) -> BinsgdmError | None:
+        """Return why this rank cannot exchange."""
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        if any(one is not None for one in given):
+            why = (
+                "step(closure): gradients would be made after the exchange; call backward, and step() without a closure"
+            )
+        elif hasattr(optimizer, "found_inf"):
+            why = (
+                "a GradScaler: each rank would skip steps by its own shard; train in bf16 with MixedPrecisionPolicy, "
+                "which needs none"
+            )
+        elif len(parameters) != len(self._parameters) or any(map(is_not, parameters, self._parameters)):
+            why = (
+                "parameters of the optimizer have changed, and would never be exchanged; make the optimizer with all "
+                "of them, and call compress_replicas anew"
+            )
+        elif not having:
+            why = "a step without gradients; call backward before"
+        elif self._buckets is not None and sorted(number for one in self._buckets for number in one) != having:
+            why = "other parameters have gradients than in the first step: must be the same in all"
+        else:
+            return None
+        return BinsgdmError(f"{_WHERE}: {why}")
+
+    def _compare(self, optimizer: torch.optim.Optimizer, having: Sequence[int], refused: BinsgdmError | None) -> None:
+        """Compare with all ranks what they are about to do.
+
+        Raises:
+            BinsgdmError: on all ranks, where they differ, or one refuses.
+        """
+        settings = {
+            f"{name} of group {number}": plain(value)
+            for number, group in enumerate(optimizer.param_groups)
+            for name, value in group.items()
+            if name != "params"
+        }
+        facts = {"step": self.step, "gradients of": list(having), **settings}
+        mine = [refused is not None, consistency.number_of(facts), self._is_new]
+        rows: list[list[int]] = self._transport.run(self._rows(mine)).tolist()
+        if any(row[0] or row[1] != rows[0][1] for row in rows):
+            check_same_settings(_WHERE, facts, refused, self._world)
+        if any(row[2] for row in rows) or self.step % consistency.CHECK_EVERY == 0:
+            self._is_new = True
+            self._transport.run(self._comparison())
+            self._is_new = False
+
+    def _rows(self, mine: Sequence[int]) -> Protocol:
+        device = shards.local(self._parameters[0]).device
+        rows = yield from consistency.numbers_of_all(mine, self._all_that_step, device)
+        return torch.tensor(rows, dtype=torch.int64, device="cpu")
+
+    def _comparison(self) -> Protocol:
+        own = [shards.local(one) for one in self._parameters]
+        common = self.system.common_values()
+        found = {name: checksums(value) if name == "factors" else value for name, value in common.items()}
+        numbers = [
+            Alike(name="shards", value=int(checksum_of(own).item()), group="inter_node", is_checksum=True),
+            Alike(name="state", value=consistency.number_of(found), group="inter_node", is_checksum=True),
+        ]
+        repair = "no rank has moved: load on all ranks the model and the state that belong together"
+        where = f"{_WHERE}: step {self.step}"
+        return (yield from consistency.check_alike(where, numbers, self._all_that_step, own[0].device, repair))
+
     def _begin(self, having: Sequence[int]) -> None:
-        """Form messages, and check that all ranks form the same, in the same step."""
-        refused = None if having else BinsgdmError(f"{_WHERE}: a step without gradients; call backward before")
-        check_same_settings(f"{_WHERE}: state", {"step": self.step, "gradients of": list(having)}, refused, self._world)
+        """Form messages, which are the same on all ranks."""
         self._buckets, num_elements = [[]], 0
         for number in reversed(having):  # as backward makes them
             if num_elements >= self._cap:
@@ -256,9 +334,9 @@ class ReplicaExchange:
         for gradient, part in zip(gradients, torch.split(mean, bucket.numels), strict=True):
             gradient.copy_(part.view(gradient.shape))
 
-    def _fail(self, sentence: str) -> None:
-        self._transport.abort(sentence)
-        raise BinsgdmError(sentence)
+
+def _nothing() -> None:
+    return None
 
 
 # A compiled step would draw what the step in which it was compiled drew.

@@ -76,7 +76,7 @@ def attach(  # noqa: PLR0913
         mesh: two-dimensional device mesh (nodes, ranks of a node) instead, of all ranks or a part of them.
         group: the ranks that exchange, which alone call; default the `process_group` of the model, else those of the
             mesh, else all.
-        timeout: of the collectives (not with mesh, whose groups exist); a rank that is gone is noticed after it.
+        timeout: of the collectives; a rank that is gone is noticed after it.
         on_sent: called with every collective that this rank takes part in.
 
     Raises:
@@ -285,7 +285,7 @@ def agree(  # noqa: PLR0913, PLR0917
         if where.mesh is not None:
             grouping.check_mesh(where.mesh, group)
             if group is None and where.mesh.size() < dist.get_world_size():  # only now is there a group to compare in
-                groups = grouping.from_mesh(where.mesh)
+                groups = grouping.from_mesh(where.mesh, timeout=where.timeout)
                 group = groups.world
         else:
             compared["ranks_per_node"] = grouping.node_size(where.ranks_per_node, group)
@@ -295,7 +295,7 @@ def agree(  # noqa: PLR0913, PLR0917
     check_same_settings(name, compared, refused, group, device)
     check_same_parameters(name, optimizer, group)
     if groups is None and where.mesh is not None:
-        groups = grouping.from_mesh(where.mesh, group)
+        groups = grouping.from_mesh(where.mesh, group, where.timeout)
     return groups or grouping.make(where.ranks_per_node, where.timeout, device, group), models
 
 

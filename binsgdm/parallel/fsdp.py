@@ -12,14 +12,13 @@ optimizer = binsgdm.BinSGDM(model.parameters(), lr=7e-4)
 attach_fsdp(optimizer, mesh)
 """
 
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from binsgdm.comm import Member, Protocol, RankContext
 from binsgdm.comm.arguments import check_arguments
@@ -46,6 +45,7 @@ def attach_fsdp(
     mesh: DeviceMesh,
     *,
     bucket_cap_mb: float = 25.0,
+    timeout: timedelta | None = None,
     on_sent: Callable[[Sent], None] | None = None,
 ) -> None:
     """Let the optimizer agree with the other nodes on the signs of its shards; every rank must call it.
@@ -59,6 +59,7 @@ def attach_fsdp(
         mesh: two dimensions, (nodes, ranks of a node), of all ranks or a part of them, which alone call; fully_shard
             was given its second dimension.
         bucket_cap_mb: elements of a shard that travel as one message, in MiB of fp32.
+        timeout: of the collectives between nodes; a rank that is gone is noticed after it.
         on_sent: called with every collective between nodes that this rank takes part in.
 
     Raises:
@@ -67,9 +68,9 @@ def attach_fsdp(
     """
     refused, groups, elements, settings, device = None, None, 0, {}, None
     try:
-        groups = shards.groups_of(_WHERE, mesh)
+        groups = shards.groups_of(_WHERE, mesh, timeout)
         check_optimizer("attach_fsdp", optimizer, BinSGDM)
-        check_arguments("attach_fsdp", on_sent=on_sent)
+        check_arguments("attach_fsdp", timeout=timeout, on_sent=on_sent)
         elements = bucket_elements("attach_fsdp", bucket_cap_mb)
         device = optimizer.param_groups[0]["params"][0].device
         shards.check_placements(_WHERE, _parameters(optimizer), groups)
@@ -84,30 +85,11 @@ def attach_fsdp(
     transport = Transport(shards.of_same_shard(groups), shards.as_inter_node(on_sent), "BinSGDM")
     join_together("attach_fsdp", optimizer, ShardedSession(groups, elements, transport), "", groups)
     take_over(optimizer, transport, [])
-    _refuse_other_optimizers(optimizer)
+    shards.let_step_alone(_WHERE, optimizer, groups, _takes_part)
 
 
-def _refuse_other_optimizers(optimizer: BinSGDM) -> None:
-    """Let no other optimizer step these parameters as long as this one is attached: nodes would go on apart."""
-    attached = weakref.ref(optimizer)
-    own = {id(param_state.parameter) for param_state in optimizer.param_states()}
-
-    def check(other: torch.optim.Optimizer, *_: object) -> None:
-        known = attached()
-        if isinstance(other, BinSGDM) and is_attached(other):  # this one, or one in its place after a checkpoint
-            return
-        if known is not None and not is_attached(known):
-            return
-        if any(id(parameter) in own for group in other.param_groups for parameter in group["params"]):
-            raise BinsgdmError(
-                f"attach_fsdp: step() of a {type(other).__name__} on parameters of an attached BinSGDM: FSDP2 averages "
-                "their gradients inside the node only, so nodes would end differently; for another optimizer shard the "
-                "model anew, fully_shard(model, mesh=mesh) with both dimensions"
-            )
-
-    handle = register_optimizer_step_pre_hook(check)
-    # Not with the optimizer, whose name a script may give to the next one.
-    weakref.finalize(optimizer.param_groups[0]["params"][0], handle.remove)
+def _takes_part(optimizer: torch.optim.Optimizer) -> bool:
+    return isinstance(optimizer, BinSGDM) and is_attached(optimizer)  # or one in its place after a checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +112,8 @@ class ShardedSession(Session):
         transport: among the ranks that hold the same shard.
     """
 
+    compared_in = "inter_node"
+
     def __init__(self, groups: Groups, bucket_elements: int, transport: Transport) -> None:
         super().__init__(transport.member(), Scheme(topology="flat"), bucket_elements)
         self._global_rank, self._ranks_per_node = groups.rank, groups.ranks_per_node
@@ -138,6 +122,7 @@ class ShardedSession(Session):
             world_size=groups.world_size,
             ranks_per_node=groups.ranks_per_node,
             ranks=groups.ranks,
+            stands_for_all=transport.stands_for_all,
         )
 
     @property
@@ -170,9 +155,8 @@ class ShardedSession(Session):
             param_state.parameter.grad = None  # or zero_grad could not free it
         return has_moved
 
-    def _common(self) -> Sequence[torch.Tensor]:
-        """Return nothing: ranks with other shards have other parameters."""
-        return ()
+    def _compared_parameters(self) -> Sequence[torch.Tensor]:
+        return ()  # FSDP2 gives its shards other memory between steps
 
 
 def _local_state(param_state: ParamState) -> ParamState:

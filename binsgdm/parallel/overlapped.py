@@ -23,6 +23,14 @@ _SECOND_BACKWARD = (
     "model.no_sync(), or attach with overlap=False; if another optimizer steps now, call binsgdm.detach(optimizer)"
 )
 _STEP_CALLED = "optimizer.step() called after backward"
+_CHANGED = (
+    "BinSGDM: a gradient has changed since backward, with overlap=True: what was exchanged is the old one, and no rank "
+    "has moved; to clip, scale or mask gradients, attach with overlap=False"
+)
+_HOOKED_LATER = (
+    "BinSGDM: parameter {}: a hook that was registered after attach runs on its gradient after the exchange has begun; "
+    "register it before attach, or attach with overlap=False"
+)
 
 
 class OverlappedSession(Session):
@@ -43,6 +51,7 @@ class OverlappedSession(Session):
         super().__init__(member, scheme, bucket_elements)
         self._is_last_backward = is_last_backward
         self._handles: list[Any] = []
+        self._hooks: dict[int, Any] = {}
         self._is_broken = self._has_left_out = False
         self._overlapped_step: _OverlappedStep | None = None
 
@@ -53,18 +62,19 @@ class OverlappedSession(Session):
                 self._finish(self._overlapped_step)
         for handle in self._handles:
             handle.remove()
-        self._handles = []
+        self._handles, self._hooks = [], {}
 
     def reset(self, param_states: Sequence[ParamState], context: RankContext, kernels: Kernels) -> None:
         """Begin, or start over with other state."""
         self.close()
         super().reset(param_states, context, kernels)
         self._bucket_of = {s.index: bucket for bucket in self.worker.buckets for s in bucket.segments}
-        self._handles = [
-            param_state.parameter.register_post_accumulate_grad_hook(self._on_gradient(index))  # type: ignore[no-untyped-call]
+        self._hooks = {
+            index: param_state.parameter.register_post_accumulate_grad_hook(self._on_gradient(index))  # type: ignore[no-untyped-call]
             for index, param_state in enumerate(param_states)
             if param_state.parameter.requires_grad and index in self._bucket_of
-        ]
+        }
+        self._handles = [*self._hooks.values()]
         self._was_zeroed = True
         if len(self._handles) == 1:
             (alone,) = (one.parameter for one in param_states if one.parameter.requires_grad and one.parameter.numel())
@@ -83,7 +93,8 @@ class OverlappedSession(Session):
                 "checkpoints"
             )
         overlapped_step = self._start_step(step)
-        refused = refused or overlapped_step.refused or self._refusal(self._check_gradients)
+        checks = (self._check_gradients, overlapped_step.check_unchanged, self._check_hooks)
+        refused = refused or overlapped_step.refused or next(filter(None, map(self._refusal, checks)), None)
         unchanged = self._unchanged_since_backward()
         signs = self._finish(overlapped_step)
         self.worker.skip_step_if(skip)
@@ -92,14 +103,24 @@ class OverlappedSession(Session):
         terms = self._terms(step, {_STEP_CALLED: True}, refused)
         has_moved = yield from self.check_and_apply(overlapped_step.buckets, signs, terms)
         if not has_moved and not all(unchanged):
-            raise BinsgdmError(
-                "BinSGDM: a gradient has changed since backward, with overlap=True: what was exchanged is the old one, "
-                "and no rank has moved; to clip or scale gradients, attach with overlap=False"
-            )
+            raise BinsgdmError(_CHANGED)
         return has_moved
 
+    def _check_hooks(self) -> None:
+        """Refuse hooks that may have changed a gradient in backward, after this session's own has sent it.
+
+        Raises:
+            BinsgdmError: there is one.
+        """
+        for index, handle in self._hooks.items():
+            hooks = self.param_states[index].parameter._post_accumulate_grad_hooks
+            if hooks and next(reversed(hooks)) != handle.id:
+                raise BinsgdmError(_HOOKED_LATER.format(index))
+
     def _unchanged_since_backward(self) -> list[torch.Tensor]:
-        """Look at a few elements of one gradient of each bucket, which is where clipping would show.
+        """Look at a few elements of one gradient of each bucket, which is where clipping by `.data` would show.
+
+        Versions, which `_OverlappedStep.check_unchanged` compares, do not count what is written to `gradient.data`.
 
         Returns:
             For each of them a bool scalar on its device: it is as it was.
@@ -147,6 +168,7 @@ class OverlappedSession(Session):
             overlapped_step.refused = error
             self.worker.refuse()
             return
+        overlapped_step.note_after_backward(index, parameter)
         self.worker.take_gradient(index, gradient)
         if index in self._watched:
             self._seen[index] = _sample(gradient)
@@ -238,6 +260,42 @@ class _OverlappedStep:
         self._streams = streams.of(worker.device)
         self._sources: dict[int, set[Stream]] = {bucket.index: set() for bucket in buckets}
         self._thread = CommunicationThread[FlatBucket]("binsgdm-exchange", worker.device, self._exchange, stream=stream)
+        self._parameters: dict[int, torch.Tensor] = {}
+        self._backward = -1
+        self._after_backward: list[tuple[torch.Tensor | None, int]] = []
+
+    def note_after_backward(self, index: int, parameter: torch.Tensor) -> None:
+        """Let the gradient of a parameter be what it is at the end of this backward."""
+        self._parameters[index] = parameter
+        # A checkpointed block has a backward of its own inside the backward of the model.
+        if (backward := torch._C._current_graph_task_id()) != self._backward:
+            self._backward = backward
+            queue: Callable[[Callable[[], None]], None] = torch.autograd.Variable._execution_engine.queue_callback
+            # Twice: DDP queues its own end of backward, which writes gradients, between the first bucket and the last.
+            queue(lambda: queue(self._note))
+
+    def _note(self) -> None:
+        self._after_backward = self._gradients()
+
+    def _gradients(self) -> list[tuple[torch.Tensor | None, int]]:
+        """Return the gradients that were sent, as objects, with how often each was written to."""
+        gradients = [parameter.grad for parameter in self._parameters.values()]
+        return [(one, -1 if one is None else one._version) for one in gradients]
+
+    def check_unchanged(self) -> None:
+        """Refuse gradients that were written to or replaced since backward.
+
+        Raises:
+            BinsgdmError: one was.
+        """
+        gradients = self._gradients()
+        if len(gradients) != len(self._after_backward):
+            raise BinsgdmError(
+                "BinSGDM: a backward that failed before optimizer.step(), after some gradients were sent"
+            )
+        pairs = zip(self._after_backward, gradients, strict=True)
+        if any(before is not now or then != version for (before, then), (now, version) in pairs):
+            raise BinsgdmError(_CHANGED)
 
     def count_gradient(self, index: int, bucket: FlatBucket, source: Stream) -> None:
         """Count one gradient of a bucket, written on a stream; submit every bucket whose turn has come."""

@@ -1,12 +1,15 @@
 """Parameters that FSDP2 shards inside a node, and the ranks of other nodes that hold the same shard."""
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from binsgdm.comm import groups as grouping
 from binsgdm.comm.groups import Groups
@@ -14,8 +17,8 @@ from binsgdm.comm.transport import Sent
 from binsgdm.errors import BinsgdmError, shown
 
 
-def groups_of(where: str, mesh: DeviceMesh) -> Groups:
-    """Return the groups of a mesh.
+def groups_of(where: str, mesh: DeviceMesh, timeout: timedelta | None = None) -> Groups:
+    """Make groups as those of a mesh, with a timeout of their own.
 
     Raises:
         BinsgdmError: it is none, or has not two dimensions.
@@ -25,7 +28,9 @@ def groups_of(where: str, mesh: DeviceMesh) -> Groups:
             f"{where}: mesh={shown(mesh)}: must be a DeviceMesh; give init_device_mesh(device, (nodes, ranks of a "
             "node))"
         )
-    return grouping.from_mesh(mesh)
+    # What is no time is refused when all ranks have come here, who make the groups together.
+    is_time = isinstance(timeout, timedelta) and timeout > timedelta(0)
+    return grouping.from_mesh(mesh, timeout=timeout if is_time else None)
 
 
 def of_same_shard(groups: Groups) -> Groups:
@@ -63,8 +68,7 @@ def check_placements(where: str, parameters: Sequence[torch.Tensor], groups: Gro
     Raises:
         BinsgdmError: one is not.
     """
-    first = groups.rank - groups.rank % groups.ranks_per_node
-    node = list(groups.ranks[first : first + groups.ranks_per_node])
+    node = _node(groups)
     for number, parameter in enumerate(parameters):
         if _ranks_of_shards(parameter) != node:
             raise BinsgdmError(
@@ -74,6 +78,45 @@ def check_placements(where: str, parameters: Sequence[torch.Tensor], groups: Gro
             )
 
 
+def let_step_alone(
+    where: str,
+    optimizer: torch.optim.Optimizer,
+    groups: Groups,
+    takes_part: Callable[[torch.optim.Optimizer], bool],
+) -> None:
+    """Let no optimizer that exchanges nothing step this one's parameters, or others of the same node's shards.
+
+    FSDP2 averages gradients inside a node only, so nodes would go on apart.
+
+    Args:
+        where: begins the sentence.
+        optimizer: that exchanges; as long as it does.
+        groups: of this rank.
+        takes_part: tells whether an optimizer exchanges.
+    """
+    known = weakref.ref(optimizer)
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    own, node = set(map(id, parameters)), _node(groups)
+
+    def check(other: torch.optim.Optimizer, *_: object) -> None:
+        exchanging = known()
+        if takes_part(other) or (exchanging is not None and not takes_part(exchanging)):
+            return
+        stepped = [one for group in other.param_groups for one in group["params"]]
+        if any(id(one) in own for one in stepped) or (
+            exchanging is not None and any(_ranks_of_shards(one) == node for one in stepped)
+        ):
+            raise BinsgdmError(
+                f"{where}: step() of a {type(other).__name__} on parameters that are exchanged, or are sharded in the "
+                f"same nodes: it exchanges nothing, so nodes would end differently; call {where} on it, too, or shard "
+                "the model anew, fully_shard(model, mesh=mesh) with both dimensions"
+            )
+
+    handle = register_optimizer_step_pre_hook(check)
+    # Not with the optimizer, whose name a script may give to the next one.
+    weakref.finalize(parameters[0], handle.remove)
+
+
 def copy_first_node(parameters: Sequence[torch.Tensor], groups: Groups) -> None:
     """Give every node the shards of the first."""
     for parameter in parameters:
@@ -81,6 +124,12 @@ def copy_first_node(parameters: Sequence[torch.Tensor], groups: Groups) -> None:
         # A rank has an empty shard of a tensor with fewer rows than ranks, and so have the other ranks of its group.
         if own.numel():
             dist.broadcast(own, group=groups.inter_node, group_src=0)
+
+
+def _node(groups: Groups) -> list[int]:
+    """Return the global ranks of this rank's node."""
+    first = groups.rank - groups.rank % groups.ranks_per_node
+    return list(groups.ranks[first : first + groups.ranks_per_node])
 
 
 def _ranks_of_shards(parameter: torch.Tensor) -> list[int]:

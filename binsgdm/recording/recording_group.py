@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
+from binsgdm.comm.groups import RECORDING
 from binsgdm.errors import BinsgdmError
 from binsgdm.recording.rank_streams import Mark
 from binsgdm.recording.recorder import Place, Recorder
@@ -139,7 +140,7 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
 
     def getBackendName(self) -> str:  # noqa: N802
         """Return how torch calls the backend."""
-        return BACKEND
+        return RECORDING
 
     @property
     def pg_name(self) -> str:
@@ -391,7 +392,6 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
         )
 
 
-BACKEND = "recording"
 ONE_SIDED = ("gather", "scatter")
 """What no step may hold; before the steps, models are handed out so."""
 

@@ -16,10 +16,11 @@ from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optimizers
 
+from binsgdm.comm.groups import RECORDING
 from binsgdm.errors import BinsgdmError
 from binsgdm.recording.fake_tensors import FakeDdp
 from binsgdm.recording.recorder import Recorder, in_graph_task
-from binsgdm.recording.recording_group import BACKEND, RecordingGroup
+from binsgdm.recording.recording_group import RecordingGroup
 
 _Store: Any = getattr(dist, "Store")  # noqa: B009 - torch has no types for it
 
@@ -196,12 +197,12 @@ def alone(
     if dist.is_initialized():
         raise BinsgdmError("record: the process group exists already: start to record before init_process_group")
     groups = MeshGroups(world, recorder)
-    if BACKEND.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(BACKEND, lambda *_: None, extended_api=True, devices=["cpu", "cuda"])
+    if RECORDING.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(RECORDING, lambda *_: None, extended_api=True, devices=["cpu", "cuda"])
     plugin = dist.Backend._BackendPlugin(groups.create, True)
     with ExitStack() as stack:
         stack.enter_context(patch.dict(os.environ, world.environment()))
-        stack.enter_context(patch.multiple(dist.Backend, _plugins={**dist.Backend._plugins, BACKEND.upper(): plugin}))
+        stack.enter_context(patch.multiple(dist.Backend, _plugins={**dist.Backend._plugins, RECORDING.upper(): plugin}))
         init_process_group, new_group = _init_alone(world), _new_group(c10d.new_group)
         for home in (dist, c10d):
             stack.enter_context(patch.multiple(home, init_process_group=init_process_group, new_group=new_group))
@@ -240,7 +241,7 @@ def _init_alone(world: World) -> Callable[..., None]:
                 f"init_process_group(world_size={world_size}, rank={rank}): the recording is rank 0 of {world.size}: "
                 "leave both out, or take them from the environment (WORLD_SIZE, RANK)"
             )
-        original(BACKEND, store=store, rank=0, world_size=world.size)
+        original(RECORDING, store=store, rank=0, world_size=world.size)
 
     return init_process_group
 
@@ -250,7 +251,7 @@ def _new_group(original: Callable[..., Any]) -> Callable[..., Any]:
     def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *others: Any, **named: Any) -> Any:
         del timeout, backend, others
         kept = {key: value for key, value in named.items() if key in ("group_desc", "use_local_synchronization")}
-        return original(ranks, backend=BACKEND, **kept)
+        return original(ranks, backend=RECORDING, **kept)
 
     return new_group
 

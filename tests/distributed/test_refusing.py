@@ -166,8 +166,9 @@ def test_a_step_of_one_bit_adam_that_one_rank_refuses_is_refused_by_all(results,
 
 
 def test_clipping_what_was_exchanged_beside_backward_is_refused_and_no_rank_moves(results):
-    for rank, (_, said, seconds) in enumerate(results["clipping beside backward"]):
-        assert said.startswith("BinSGDM: a gradient has changed since backward") == (rank == refusing.WRONG)
+    # Of a factor of 1, too: whether a clip clips differs from step to step.
+    for _, said, seconds in results["clipping beside backward"]:
+        assert said.startswith("BinSGDM: a gradient has changed since backward")
         assert seconds < SECONDS
 
 

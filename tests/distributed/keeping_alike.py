@@ -1,0 +1,348 @@
+"""What gloo ranks do that could let replicas end apart in silence, each in a case: which sentence all ranks raise."""
+
+import copy
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from sharded import LOCAL, NODES, shard
+from small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model, process_group
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+import binsgdm
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.parallel.ddp import attach_one_bit_adam
+from tests.helpers.launch import of_all
+
+WRONG = 1
+LIMIT = timedelta(seconds=20)
+"""Of the collectives: far below what a launch may take."""
+Change = Callable[[nn.Module], object]
+
+
+def heard(call: Callable[[], object]) -> str:
+    """Return the sentence of a BinsgdmError; anything else ends the rank."""
+    try:
+        call()
+    except binsgdm.BinsgdmError as error:
+        return str(error)
+    return ""
+
+
+def work(rank: int, folder: str) -> None:
+    """Do every case; rank 0 leaves what all ranks heard in a file."""
+    with process_group(rank, folder):
+        cases = {**changed_gradients(rank), **loaded(rank), **wrapped(rank), **sharded(rank)}
+        results = {name: of_all(heard(case)) for name, case in cases.items()}
+        results["unscaled"] = of_all([scaled(rank, of_inner=one) for one in (False, True)])
+        results["warned"] = of_all(averaged_anyway(rank))
+        if rank == 0:
+            torch.save(results, Path(folder) / "results.pt")
+
+
+def flat(module: nn.Module) -> torch.Tensor:
+    return torch.cat([one.detach().reshape(-1) for one in module.parameters()]).clone()
+
+
+def changed_gradients(rank: int) -> dict[str, Callable[[], object]]:
+    """Return by name steps of BinSGDM with overlap whose gradients change after backward."""
+
+    def rows(module: nn.Module) -> None:
+        gradient = module[2].weight.grad
+        gradient[3:] *= 0.5
+
+    def reverse(module: nn.Module) -> None:
+        for one in module.parameters():
+            one.grad.copy_(one.grad.flip(0))
+
+    def forget(module: nn.Module) -> None:
+        module[2].weight.grad = None
+
+    def replace(module: nn.Module) -> None:
+        module[2].weight.grad = module[2].weight.grad.clone()
+
+    def halve_data(module: nn.Module) -> None:
+        for one in module.parameters():
+            one.grad.data.mul_(0.5)
+
+    def step(change: Change, *, late: Change | None = None) -> None:
+        module = model()
+        optimizer = binsgdm.BinSGDM(module.parameters())
+        ddp = DistributedDataParallel(module)
+        binsgdm.attach(optimizer, ddp, overlap=True, timeout=LIMIT)
+        for number in range(2):
+            optimizer.zero_grad()
+            loss(ddp, rank, number).backward()
+            optimizer.step()
+        if late is not None:
+            late(module)
+        before = flat(module)
+        optimizer.zero_grad()
+        loss(ddp, rank, 2).backward()
+        change(module)
+        try:
+            optimizer.step()
+        finally:
+            assert torch.equal(flat(module), before)
+
+    def halve(parameter: torch.Tensor) -> None:
+        parameter.grad.mul_(0.5)
+
+    def hook_later(module: nn.Module) -> None:
+        module[2].weight.register_post_accumulate_grad_hook(halve)
+
+    changes: dict[str, Change] = {
+        "rows": rows, "reversed": reverse, "forgotten": forget, "replaced": replace, "data": halve_data,
+    }  # fmt: skip
+    cases: dict[str, Callable[[], object]] = {
+        f"gradients, {name}": (lambda change=change: step(change)) for name, change in changes.items()
+    }
+    cases["gradients, rows on one rank"] = lambda: step(rows if rank == WRONG else lambda _: None)
+    cases["gradients, a later hook"] = lambda: step(lambda _: None, late=hook_later)
+    return cases
+
+
+def trained(
+    optimizer: torch.optim.Optimizer, module: nn.Module, rank: int, steps: range, trained: nn.Module | None = None
+) -> None:
+    for step in steps:
+        optimizer.zero_grad()
+        loss(trained or module, rank, step).backward()
+        optimizer.step()
+
+
+def loaded(rank: int) -> dict[str, Callable[[], object]]:
+    """Return by name what one rank alone loads, or loads from another time."""
+
+    def of_wrapper(make: Callable[..., Any], first: int, then: int, only: bool) -> None:
+        module = model()
+        optimizer = make(torch.optim.Adam(module.parameters(), lr=0.05), 2, timeout=LIMIT)
+        trained(optimizer, module, rank, range(first))
+        state, parameters = optimizer.state_dict(), flat(module)
+        trained(optimizer, module, rank, range(first, first + then))
+        if rank == WRONG or not only:
+            optimizer.load_state_dict(state)
+            nn.utils.vector_to_parameters(parameters, module.parameters())
+        trained(optimizer, module, rank, range(4))
+
+    def damaged(change: Callable[[dict[str, Any]], object]) -> None:
+        module = model()
+        optimizer = binsgdm.DiLoCo(torch.optim.Adam(module.parameters()), 2, exchange="one_bit", timeout=LIMIT)
+        trained(optimizer, module, rank, range(2))
+        state = optimizer.state_dict()
+        if rank == WRONG:
+            change(state)
+        optimizer.load_state_dict(state)
+        trained(optimizer, module, rank, range(2))
+
+    def spoil_outer(state: dict[str, Any]) -> None:
+        state["outer"]["fragments"][0]["outer"][0] = torch.nan
+
+    def spoil_momentum(state: dict[str, Any]) -> None:
+        state["outer"]["fragments"][0]["momentum"][0] = torch.inf
+
+    def change_momentum(state: dict[str, Any]) -> None:
+        state["outer"]["fragments"][0]["momentum"][0] += 1.0
+
+    def shorten_residuals(state: dict[str, Any]) -> None:
+        system = state["outer"]["system"]
+        for name, value in system["residuals"].items():
+            system["residuals"][name] = value[:-1]
+
+    def empty(state: dict[str, Any]) -> None:
+        state["inner"]["state"] = {}
+
+    def one_bit_adam() -> None:
+        module = model()
+        optimizer = OneBitAdam(module.parameters(), dense_steps=2)
+        attach_one_bit_adam(optimizer, timeout=LIMIT)
+        trained(optimizer, module, rank, range(2))
+        state = optimizer.state_dict()
+        if rank == WRONG:
+            state["state"][0]["exp_avg"] = state["state"][0]["exp_avg"] * 2
+            optimizer.load_state_dict(state)
+        trained(optimizer, module, rank, range(2))
+
+    def weights(make: Callable[[Any], Any], attach: Callable[..., Any]) -> None:
+        module = model()
+        optimizer = make(module.parameters())
+        attach(optimizer, timeout=LIMIT)
+        trained(optimizer, module, rank, range(2))
+        if rank == WRONG:
+            module.load_state_dict({name: one * 2 for name, one in module.state_dict().items()})
+        trained(optimizer, module, rank, range(2))
+
+    def cleared() -> None:
+        module = model()
+        optimizer = binsgdm.BinSGDM(module.parameters())
+        binsgdm.attach(optimizer, timeout=LIMIT)
+        trained(optimizer, module, rank, range(1))
+        if rank == WRONG:
+            optimizer.state.clear()
+        trained(optimizer, module, rank, range(1))
+
+    return {
+        "LocalSGD, one loads an older state": lambda: of_wrapper(binsgdm.LocalSGD, 3, 2, True),
+        "DiLoCo, one loads an older state": lambda: of_wrapper(binsgdm.DiLoCo, 3, 2, True),
+        "DiLoCo, one loads a state of the same step": lambda: damaged(change_momentum),
+        "DiLoCo, all load": lambda: of_wrapper(binsgdm.DiLoCo, 3, 2, False),
+        "DiLoCo, NaN": lambda: damaged(spoil_outer),
+        "DiLoCo, infinity": lambda: damaged(spoil_momentum),
+        "DiLoCo, residuals": lambda: damaged(shorten_residuals),
+        "DiLoCo, no inner state": lambda: damaged(empty),
+        "1-bit Adam, momentum": one_bit_adam,
+        "BinSGDM, weights": lambda: weights(binsgdm.BinSGDM, binsgdm.attach),
+        "1-bit Adam, weights": lambda: weights(OneBitAdam, attach_one_bit_adam),
+        "BinSGDM, cleared": cleared,
+    }
+
+
+def wrapped(rank: int) -> dict[str, Callable[[], object]]:
+    """Return by name what is done behind a wrapper."""
+
+    def run(behind: Callable[[Any, nn.Module], object], make: Callable[..., Any] = binsgdm.DiLoCo) -> None:
+        module = model()
+        optimizer = make(torch.optim.SGD(module.parameters(), lr=0.05), 2, timeout=LIMIT)
+        trained(optimizer, module, rank, range(1))
+        behind(optimizer, module)
+        trained(optimizer, module, rank, range(1, 4))
+
+    def weights(_: Any, module: nn.Module) -> None:
+        module.load_state_dict({name: one * 2 for name, one in module.state_dict().items()})
+
+    def group(optimizer: Any, _: nn.Module) -> None:
+        optimizer.inner.add_param_group({"params": [nn.Parameter(torch.ones(3))]})
+
+    def node_without_ddp() -> None:
+        module = model()
+        inner = torch.optim.SGD(module.parameters(), lr=0.05)
+        optimizer = binsgdm.DiLoCo(inner, 2, workers="node", ranks_per_worker=RANKS_PER_NODE, timeout=LIMIT)
+        trained(optimizer, module, rank, range(2))
+
+    def before_the_first_step() -> None:
+        module = model()
+        optimizer = binsgdm.DiLoCo(torch.optim.SGD(module.parameters(), lr=0.05), 2, timeout=LIMIT)
+        weights(optimizer, module)
+        trained(optimizer, module, rank, range(2))
+
+    def again_the_same() -> None:
+        module = model()
+        optimizer = binsgdm.DiLoCo(torch.optim.SGD(module.parameters(), lr=0.05), 2, timeout=LIMIT)
+        module.load_state_dict(module.state_dict())
+        trained(optimizer, module, rank, range(2))
+
+    return {
+        "DiLoCo, weights": lambda: run(weights),
+        "DiLoCo, weights before the first step": before_the_first_step,
+        "DiLoCo, the same weights": again_the_same,
+        "LocalSGD, weights": lambda: run(weights, binsgdm.LocalSGD),
+        "DiLoCo, a group": lambda: run(group),
+        "LocalSGD, a group": lambda: run(group, binsgdm.LocalSGD),
+        "DiLoCo, a step of the inner optimizer": lambda: run(lambda optimizer, _: optimizer.inner.step()),
+        "DiLoCo, a copy": lambda: run(lambda optimizer, _: copy.deepcopy(optimizer)),
+        "DiLoCo, nodes without DDP": node_without_ddp,
+    }
+
+
+def scaled(rank: int, *, of_inner: bool) -> torch.Tensor:
+    """Return parameters after steps whose gradients a GradScaler unscales, by the wrapper or by the inner optimizer."""
+    module = model()
+    optimizer = binsgdm.LocalSGD(torch.optim.SGD(module.parameters(), lr=0.05), 2, timeout=LIMIT)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for step in range(2):
+        optimizer.zero_grad()
+        scaler.scale(loss(module, rank, step)).backward()
+        scaler.unscale_(optimizer.inner if of_inner else optimizer)
+        nn.utils.clip_grad_norm_(module.parameters(), 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+    return flat(module)
+
+
+def averaged_anyway(rank: int) -> list[str]:
+    """Return the warnings of local SGD around a model whose gradients DDP averages over all ranks."""
+    module = model()
+    optimizer = binsgdm.LocalSGD(torch.optim.SGD(module.parameters(), lr=0.05), 2, timeout=LIMIT)
+    ddp = DistributedDataParallel(module)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        trained(optimizer, module, rank, range(4), ddp)
+    return [str(one.message) for one in found if "LocalSGD" in str(one.message)]
+
+
+def sharded(rank: int) -> dict[str, Callable[[], object]]:  # noqa: C901 - a function a case
+    """Return by name what is done to copies of a model that FSDP2 shards."""
+    mesh = init_device_mesh("cpu", (NODES, LOCAL), mesh_dim_names=("node", "local"))
+    is_first_node = rank < LOCAL
+
+    def made() -> tuple[nn.Module, Any]:
+        torch.manual_seed(0)
+        module = shard(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)), mesh["local"])
+        return module, torch.optim.SGD(module.parameters(), lr=0.1)
+
+    def step(module: nn.Module, optimizer: Any) -> None:
+        optimizer.zero_grad()
+        loss(module, rank, 0).backward()
+        optimizer.step()
+
+    def replicas(between: Callable[[nn.Module, Any, Any], object], *, steps: int = 2) -> None:
+        module, optimizer = made()
+        exchange = binsgdm.compress_replicas(optimizer, mesh, "qsgd", timeout=LIMIT)
+        step(module, optimizer)
+        between(module, optimizer, exchange)
+        for _ in range(steps):
+            step(module, optimizer)
+
+    def change_lr(_: nn.Module, optimizer: Any, __: Any) -> None:
+        optimizer.param_groups[0]["lr"] = 0.1 if is_first_node else 0.2
+
+    def add(_: nn.Module, optimizer: Any, __: Any) -> None:
+        if rank == WRONG:
+            optimizer.add_param_group({"params": [nn.Parameter(torch.ones(3))]})
+
+    def another_steps(module: nn.Module, _: Any, __: Any) -> None:
+        torch.optim.SGD(module.parameters(), lr=0.1).step()
+
+    def second_model(_: nn.Module, __: Any, ___: Any) -> None:
+        step(*made())
+
+    def older(_: nn.Module, __: Any, exchange: Any) -> None:
+        if rank == WRONG:
+            exchange.load_state_dict(exchange.state_dict() | {"step": 1})
+
+    def weights(module: nn.Module, _: Any, exchange: Any) -> None:
+        with torch.no_grad():
+            for one in module.parameters():
+                one.to_local().mul_(1.0 if is_first_node else 2.0)
+        exchange.load_state_dict(exchange.state_dict())
+
+    def attached() -> None:
+        module, _ = made()
+        optimizer = binsgdm.BinSGDM(module.parameters())
+        binsgdm.attach_fsdp(optimizer, mesh, timeout=LIMIT)
+        step(module, optimizer)
+        with torch.no_grad():
+            for one in module.parameters():
+                one.to_local().mul_(1.0 if is_first_node else 2.0)
+        optimizer.load_state_dict(optimizer.state_dict())
+        step(module, optimizer)
+
+    return {
+        "replicas, lr": lambda: replicas(change_lr),
+        "replicas, a group": lambda: replicas(add),
+        "replicas, another optimizer": lambda: replicas(another_steps),
+        "replicas, another model": lambda: replicas(second_model),
+        "replicas, a step": lambda: replicas(older),
+        "replicas, weights": lambda: replicas(weights),
+        "replicas, nothing": lambda: replicas(lambda *_: None),
+        "attach_fsdp, weights": attached,
+    }
+
+
+assert WORLD_SIZE == NODES * LOCAL
