@@ -18,18 +18,17 @@ def answered_at_once() -> Iterator[None]:
 
     What carries messages is replaced here and not in `Transport`, since nobody who trains may come upon such a switch.
     """
-    former = Transport._carry, Transport._all_reduce_max, Transport.stands_for_all
+    carry, finite_check = Transport._carry, Transport._all_reduce_max
     answers = _Answers()
 
     def answer(transport: Transport, message: Message, sent: torch.Tensor) -> torch.Tensor:
         return answers.to(transport, message, sent)
 
     Transport._carry, Transport._all_reduce_max = answer, _own_flags  # type: ignore[method-assign,assignment]
-    Transport.stands_for_all = lambda _: True  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Transport._carry, Transport._all_reduce_max, Transport.stands_for_all = former  # type: ignore[method-assign]
+        Transport._carry, Transport._all_reduce_max = carry, finite_check  # type: ignore[method-assign]
 
 
 def is_answered_at_once() -> bool:

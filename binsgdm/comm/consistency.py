@@ -203,12 +203,13 @@ def numbers_of_all(
     """Return numbers of 64 bits that every rank has, by position; all ranks must have as many."""
     if member.world_size == 1 or member.stands_for_all():
         return [list(mine)] * member.world_size
-    own = torch.tensor(mine, dtype=torch.int64, device="cpu").view(torch.uint8)
+    own = torch.tensor([1, *mine], dtype=torch.int64, device="cpu").view(torch.uint8)
     rows = torch.zeros(member.world_size, own.numel(), dtype=torch.uint8, device=device)
     rows[member.rank] = own.to(device)
     all_rows = yield AllReduceMax(sent=rows.view(-1))
-    found: list[list[int]] = all_rows.cpu().view(member.world_size, -1).view(torch.int64).tolist()
-    return found
+    found = all_rows.cpu().view(member.world_size, -1).view(torch.int64).tolist()
+    # Where whoever drives the protocol answers with what this rank has sent, the others have sent nothing.
+    return [row if is_sent else list(mine) for is_sent, *row in found]
 
 
 def number_of(values: object) -> int:

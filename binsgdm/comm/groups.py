@@ -95,7 +95,10 @@ def make(
     if device is not None and len(ranks) > 1:
         check_backend(device, group)
     over_nccl = "nccl" in dist.get_backend_config(group) if device is None else is_nccl(group, device)
-    made = _made(ranks, local, timeout or (timeout_of(group) if over_nccl else None), over_nccl, [group], device)
+    is_of_all = is_world(group)
+    made = _made(
+        ranks, local, is_of_all, timeout or (timeout_of(group) if over_nccl else None), over_nccl, [group], device
+    )
     if device is not None:
         make_communicators(made, device)
     return made
@@ -104,6 +107,7 @@ def make(
 def _made(  # noqa: PLR0913, PLR0917
     ranks: Sequence[int],
     local: int,
+    is_of_all: bool,
     timeout: timedelta | None,
     over_nccl: bool,
     parents: Sequence[dist.ProcessGroup | None],
@@ -113,7 +117,7 @@ def _made(  # noqa: PLR0913, PLR0917
     limit = timeout + WATCHDOG_GRACE if over_nccl and timeout is not None else timeout
     nodes = [ranks[first : first + local] for first in range(0, len(ranks), local)]
     layouts = ([ranks], nodes, [ranks[rail::local] for rail in range(local)])
-    if list(ranks) == ranks_of(None) and not _is_restarted():
+    if is_of_all and not _is_restarted():
         made = [_made_by_all(layout, limit) for layout in layouts]
     else:
         name = f"binsgdm/{_agreed_number(parents, device)}"
@@ -244,7 +248,9 @@ def from_mesh(mesh: "DeviceMesh", group: dist.ProcessGroup | None = None, timeou
     check_backend(device, parents[0])
     over_nccl = is_nccl(parents[0], device)
     limit = timeout or (min(map(timeout_of, parents)) if over_nccl else None)
-    made = _made(mesh.mesh.flatten().tolist(), int(mesh.mesh.shape[1]), limit, over_nccl, parents, device)
+    ranks = mesh.mesh.flatten().tolist()
+    is_of_all = ranks == ranks_of(None)
+    made = _made(ranks, int(mesh.mesh.shape[1]), is_of_all, limit, over_nccl, parents, device)
     make_communicators(made, device)
     return made
 

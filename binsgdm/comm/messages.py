@@ -129,6 +129,10 @@ Message = AllToAll | AllGather | SendRecv | AllReduceSum | AllReduceMax
 Protocol = Generator[Message, torch.Tensor, torch.Tensor]
 
 
+def _does_not() -> bool:
+    return False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Member:
     """The rank that an optimizer is, and the driver of its messages.
@@ -146,7 +150,7 @@ class Member:
     ranks_per_node: int = 1
     run: Callable[[Protocol], torch.Tensor] | None = None
     ranks: tuple[int, ...] = ()
-    stands_for_all: Callable[[], bool] = lambda: False
+    stands_for_all: Callable[[], bool] = _does_not
 
     def named(self, position: int) -> int:
         """Return the global rank at a position, as sentences name ranks."""

@@ -129,15 +129,21 @@ class Session:
         self._watch.note(self._compared_parameters())
         return torch.tensor(not stop, device="cpu")
 
-    def agree(self, terms: Terms) -> Generator[Message, torch.Tensor, tuple[bool, Sequence[int]]]:
+    def agree(
+        self, terms: Terms, *, moves: bool = True
+    ) -> Generator[Message, torch.Tensor, tuple[bool, Sequence[int]]]:
         """Return whether the step must not count, and which parameters had a gradient on some rank.
+
+        Args:
+            terms: of this rank.
+            moves: whether the step moves parameters, which are compared then where one rank may have changed them.
 
         Raises:
             BinsgdmError: on all ranks, where one cannot take the step, or ranks differ in what must be alike.
         """
         # One message decides for all ranks, also where only one of them saw an infinity (or its GradScaler did): ranks
         # that decided alone would apply different numbers of steps and drift apart.
-        flags = yield AllReduceMax(sent=self._flags(terms))
+        flags = yield AllReduceMax(sent=self._flags(terms, moves=moves))
         stop, *rest = flags.tolist()
         count = len(self.param_states)
         has_gradient, settings, state = (
@@ -188,12 +194,11 @@ class Session:
     def _check_gradients(self) -> None:
         check_gradients("BinSGDM", self.worker.parameters)
 
-    def _flags(self, terms: Terms) -> torch.Tensor:
+    def _flags(self, terms: Terms, *, moves: bool) -> torch.Tensor:
         if self.all_that_step.world_size == 1:
             return self.worker.finite_check_flags()
-        appended = terms.pair() + (
-            consistency.IS_NEW if self._watch.is_due(self._compared_parameters()) else consistency.NO_PAIR
-        )
+        is_due = moves and self._watch.is_due(self._compared_parameters())
+        appended = terms.pair() + (consistency.IS_NEW if is_due else consistency.NO_PAIR)
         flags = self.worker.finite_check_flags(is_refused=terms.refused is not None, appended=appended)
         if on_gpu := terms.settings_on_gpu():
             consistency.mix_in(flags, 1 + len(self.param_states), on_gpu)

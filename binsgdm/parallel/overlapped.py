@@ -112,6 +112,8 @@ class OverlappedSession(Session):
         Raises:
             BinsgdmError: there is one.
         """
+        if self.member.stands_for_all():  # a recording, which takes notes in hooks of its own
+            return
         for index, handle in self._hooks.items():
             hooks = self.param_states[index].parameter._post_accumulate_grad_hooks
             if hooks and next(reversed(hooks)) != handle.id:
@@ -207,7 +209,7 @@ class OverlappedSession(Session):
             )
 
     def _agree_to_leave_out(self, step: int) -> Protocol:
-        yield from self.agree(self._terms(step, {_STEP_CALLED: False}))
+        yield from self.agree(self._terms(step, {_STEP_CALLED: False}), moves=False)
         return torch.tensor(False, device="cpu")
 
     def _finish(self, overlapped_step: "_OverlappedStep") -> list[torch.Tensor]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from sharded import LOCAL, NODES, shard
 from small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model, process_group
 from torch import nn
@@ -50,7 +49,7 @@ def flat(module: nn.Module) -> torch.Tensor:
     return torch.cat([one.detach().reshape(-1) for one in module.parameters()]).clone()
 
 
-def changed_gradients(rank: int) -> dict[str, Callable[[], object]]:
+def changed_gradients(rank: int) -> dict[str, Callable[[], object]]:  # noqa: C901 - a function a case
     """Return by name steps of BinSGDM with overlap whose gradients change after backward."""
 
     def rows(module: nn.Module) -> None:
@@ -117,7 +116,7 @@ def trained(
         optimizer.step()
 
 
-def loaded(rank: int) -> dict[str, Callable[[], object]]:
+def loaded(rank: int) -> dict[str, Callable[[], object]]:  # noqa: C901, PLR0915 - a function a case
     """Return by name what one rank alone loads, or loads from another time."""
 
     def of_wrapper(make: Callable[..., Any], first: int, then: int, only: bool) -> None:
@@ -333,7 +332,20 @@ def sharded(rank: int) -> dict[str, Callable[[], object]]:  # noqa: C901 - a fun
         optimizer.load_state_dict(optimizer.state_dict())
         step(module, optimizer)
 
+    def stopped() -> None:
+        module, _ = made()
+        optimizer = binsgdm.BinSGDM(module.parameters())
+        binsgdm.attach_fsdp(optimizer, mesh, timeout=timedelta(seconds=8))
+        loss(module, rank, 0).backward()
+        if rank != WRONG:
+            optimizer.step()
+
+    def copied(_: nn.Module, optimizer: Any, __: Any) -> None:
+        copy.deepcopy(optimizer)
+
     return {
+        "attach_fsdp, a rank stops": stopped,
+        "replicas, a copy": lambda: replicas(copied),
         "replicas, lr": lambda: replicas(change_lr),
         "replicas, a group": lambda: replicas(add),
         "replicas, another optimizer": lambda: replicas(another_steps),

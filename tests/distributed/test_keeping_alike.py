@@ -48,6 +48,7 @@ ALL = {
     "replicas, a step": "compress_replicas: step of rank 1: 1: must equal rank 0's 2",
     "replicas, weights": "compress_replicas: step 2: shards of rank 2: must equal that of rank 0",
     "replicas, nothing": "",
+    "replicas, a copy": "",
     "attach_fsdp, weights": "BinSGDM: step 2: parameter 0 of rank 2: must equal that of rank 0",
 }
 """By case, what every rank hears."""
@@ -81,6 +82,11 @@ def test_all_ranks_hear_the_same_sentence_or_none(results, case):
 def test_the_others_hear_what_one_rank_alone_does_wrong(results, case):
     for rank, text in enumerate(results[case]):
         assert text.startswith(ONE[case]) if rank == keeping_alike.WRONG else text
+
+
+def test_a_rank_that_takes_no_step_is_noticed_after_the_timeout_that_was_given(results):
+    for rank, text in enumerate(results["attach_fsdp, a rank stops"]):
+        assert ("rank 1 is gone, or did not take this step" in text) == (rank != keeping_alike.WRONG)
 
 
 def test_gradients_that_the_inner_optimizer_has_unscaled_are_divided_once(results):
