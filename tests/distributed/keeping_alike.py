@@ -340,12 +340,8 @@ def sharded(rank: int) -> dict[str, Callable[[], object]]:  # noqa: C901 - a fun
         if rank != WRONG:
             optimizer.step()
 
-    def copied(_: nn.Module, optimizer: Any, __: Any) -> None:
-        copy.deepcopy(optimizer)
-
     return {
         "attach_fsdp, a rank stops": stopped,
-        "replicas, a copy": lambda: replicas(copied),
         "replicas, lr": lambda: replicas(change_lr),
         "replicas, a group": lambda: replicas(add),
         "replicas, another optimizer": lambda: replicas(another_steps),

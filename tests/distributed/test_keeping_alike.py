@@ -48,7 +48,6 @@ ALL = {
     "replicas, a step": "compress_replicas: step of rank 1: 1: must equal rank 0's 2",
     "replicas, weights": "compress_replicas: step 2: shards of rank 2: must equal that of rank 0",
     "replicas, nothing": "",
-    "replicas, a copy": "",
     "attach_fsdp, weights": "BinSGDM: step 2: parameter 0 of rank 2: must equal that of rank 0",
 }
 """By case, what every rank hears."""
