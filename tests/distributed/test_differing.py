@@ -24,7 +24,7 @@ DIFFERENCES = {
     "maximize": "step 2: maximize of group 1 of rank 1: 1.0: must equal rank 0's 0.0; no rank has moved: ",
     "beta": "step 2: beta of group 1 of rank 1: 0.5: must equal rank 0's 0.9; no rank has moved: ",
     "num_skipped": "step 2: num_skipped of group 1 of rank 1: 7.0: must equal rank 0's 0.0; no rank has moved: ",
-    "model on one": "step 2: parameter 1 of rank 1: [",
+    "model on one": "step 2: parameter 1 of rank 1: must equal that of rank 0; no rank has moved: ",
 }
 REFUSALS = {
     "lr is NaN on one": "BinSGDM: lr: nan: must be 0 or more, and finite",
