@@ -54,11 +54,7 @@ class CpuStreams:
 
 
 class CudaStreams(CpuStreams):
-    """A GPU's (CUDA, or ROCm under its name).
-
-    Args:
-        device: with its number.
-    """
+    """A GPU's (CUDA, or ROCm under its name)."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -86,13 +82,7 @@ class CudaStreams(CpuStreams):
 
 
 def check_not_captured(where: str, device: torch.device, reason: str) -> None:
-    """Refuse a step while a CUDA graph is captured.
-
-    Args:
-        where: what takes the step, for the message.
-        device: of its parameters.
-        reason: why the step cannot be replayed.
-    """
+    """Refuse a step while a CUDA graph is captured."""
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         raise BinsgdmError(
             f"{where}: step() while a CUDA graph is captured: {reason}; capture forward and backward, and call step() "
