@@ -28,6 +28,7 @@ from triton.runtime.driver import driver
 from binsgdm.kernels import triton_kernels, triton_signs, triton_support
 from binsgdm.kernels.bits import packed_numel
 from binsgdm.kernels.random import Key
+from binsgdm.kernels.triton_kernels import kernels
 
 TARGETS = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "gfx942")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -98,11 +99,11 @@ def calls(numel: int, key: Key, start: int) -> dict[str, Callable[[], object]]:
     residual = torch.zeros(numel, dtype=torch.int16)
     draws: dict[str, Any] = {"key": key, "start": start, "out": packed}
     found: dict[str, Callable[[], object]] = {
-        "quantize_pack": lambda: triton_kernels.quantize_pack(u, **draws),
-        "merge": lambda: triton_kernels.merge(rows, numel=numel, **draws),
-        "merge_shaped": lambda: triton_kernels.merge_shaped_(rows, residual, numel=numel, out=packed),
-        "shape_pack": lambda: triton_kernels.shape_pack_(u, residual, gain=2.0, out=packed),
-        "mean": lambda: triton_kernels.mean_(parts, u),
+        "quantize_pack": lambda: kernels.quantize_pack(u, **draws),
+        "merge": lambda: kernels.merge(rows, numel=numel, **draws),
+        "merge_shaped": lambda: kernels.merge_shaped_(rows, residual, numel=numel, out=packed),
+        "shape_pack": lambda: kernels.shape_pack_(u, residual, gain=2.0, out=packed),
+        "mean": lambda: kernels.mean_(parts, u),
         "thresholds": lambda: triton_signs.write_draws(u, key.words(), start=start),
         "draws": lambda: triton_signs.write_draws(u.to(torch.int64), key.words(), start=start),
         "pack": lambda: triton_signs.pack(u > 0, packed),
@@ -111,14 +112,14 @@ def calls(numel: int, key: Key, start: int) -> dict[str, Callable[[], object]]:
     for dtype in DTYPES:
         given, text = torch.zeros(numel, dtype=dtype), str(dtype).removeprefix("torch.")
         found |= {
-            f"update {text}": lambda x=given: triton_kernels.update_(x, m, b, beta=0.9, beta_b=0.9, out_u=u),  # type: ignore[misc]
-            f"update_quantize_pack {text}": lambda x=given: triton_kernels.update_quantize_pack_(  # type: ignore[misc]
+            f"update {text}": lambda x=given: kernels.update_(x, m, b, beta=0.9, beta_b=0.9, out_u=u),  # type: ignore[misc]
+            f"update_quantize_pack {text}": lambda x=given: kernels.update_quantize_pack_(  # type: ignore[misc]
                 x, m, b, beta=0.9, beta_b=0.9, **draws
             ),
-            f"update_shape_pack {text}": lambda x=given: triton_kernels.update_shape_pack_(  # type: ignore[misc]
+            f"update_shape_pack {text}": lambda x=given: kernels.update_shape_pack_(  # type: ignore[misc]
                 x, m, b, residual, beta=0.9, beta_b=0.9, gain=2.0, out=packed
             ),
-            f"unpack_apply {text}": lambda x=given: triton_kernels.unpack_apply_(  # type: ignore[misc]
+            f"unpack_apply {text}": lambda x=given: kernels.unpack_apply_(  # type: ignore[misc]
                 x, packed, lr=1e-3, weight_decay=0.1
             ),
         }

@@ -11,8 +11,6 @@ import warnings
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from types import ModuleType
-from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -21,106 +19,13 @@ from torch import Tensor
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import triton_support
 from binsgdm.kernels.columns import TensorColumn
-from binsgdm.kernels.random import Key
+from binsgdm.kernels.interface import Kernels
 from binsgdm.kernels.triton_support import ENVIRONMENT_VARIABLE
 
 __all__ = ["ENVIRONMENT_VARIABLE", "NAMES", "Kernels", "TensorColumn", "compile_in_turn", "select", "zeros"]
 
 NAMES = ("reference", "cpu", "triton")
 _LINE_NUMEL = 16  # fp32 values of a cache line
-
-
-class Kernels(Protocol):
-    """What `binsgdm.kernels.reference`, `.cpu` and `.triton_kernels` offer.
-
-    Gradients and parameters are fp32, bf16 or fp16; everything else that is not packed is fp32. A trailing underscore
-    says that arguments change in place; `out` and `out_u` are always written.
-    """
-
-    @property
-    def name(self) -> str:
-        """Return the name that `select` knows."""
-
-    def update_(  # noqa: PLR0913
-        self, grad: Tensor, m: Tensor, b: Tensor, *, beta: float, beta_b: float, nesterov: bool = False, out_u: Tensor
-    ) -> Tensor:
-        """Update both momenta, m with the decay beta and b with beta_b, and write u = m / b.
-
-        With `nesterov`, u = (beta m + (1 - beta) g) / b, where the element's b is finite.
-
-        Returns:
-            A boolean scalar on the device: False if some element kept its m and b, since its new b would not be finite.
-        """
-
-    def update_quantize_pack_(  # noqa: PLR0913
-        self,
-        grad: Tensor,
-        m: Tensor,
-        b: Tensor,
-        *,
-        beta: float,
-        beta_b: float,
-        nesterov: bool = False,
-        key: Key,
-        start: int,
-        out: Tensor,
-        gain: float = 1.0,
-    ) -> Tensor:
-        """Do `update_` and `quantize_pack` in one pass that never stores u. Returns what `update_` returns."""
-
-    def update_shape_pack_(  # noqa: PLR0913
-        self,
-        grad: Tensor,
-        m: Tensor,
-        b: Tensor,
-        residual: Tensor,
-        *,
-        beta: float,
-        beta_b: float,
-        nesterov: bool = False,
-        gain: float,
-        out: Tensor,
-    ) -> Tensor:
-        """Do `update_` and `shape_pack_` in one pass that never stores u. Returns what `update_` returns."""
-
-    @property
-    def foreach_update_(self) -> Callable[..., Tensor]:
-        """Do `update_` for many: (grads, ms, bs, beta=, beta_b=, outs_u=, ...). True if all say so."""
-
-    @property
-    def foreach_update_quantize_pack_(self) -> Callable[..., Tensor]:
-        """Do `update_quantize_pack_` for many: (grads, ms, bs, beta=, beta_b=, key=, starts=, outs=, ...)."""
-
-    @property
-    def foreach_update_shape_pack_(self) -> Callable[..., Tensor]:
-        """Do `update_shape_pack_` for many: (grads, ms, bs, residuals, beta=, beta_b=, gain=, outs=, ...)."""
-
-    @property
-    def foreach_unpack_apply_(self) -> Callable[..., None]:
-        """Call with lists (xs, packed, lr=, weight_decay=, maximize=) to do `unpack_apply_` for many tensors."""
-
-    def quantize_pack(self, u: Tensor, *, key: Key, start: int, out: Tensor, gain: float = 1.0) -> None:
-        """Write Q(gain u) to `out` (P), packed."""
-
-    def shape_pack_(self, u: Tensor, residual: Tensor, *, gain: float, out: Tensor) -> None:
-        """Round clip(gain u) to signs, shaped by the residual (int16, N), which goes on; write them to `out` (P)."""
-
-    def merge(self, packed_rows: Tensor, *, numel: int, key: Key, start: int, out: Tensor) -> None:
-        """Write Q of the mean of K sign vectors (K x P, packed) to `out` (P), packed."""
-
-    def merge_shaped_(self, packed_rows: Tensor, residual: Tensor, *, numel: int, out: Tensor) -> None:
-        """Round the mean of K sign vectors (K x P) to signs, shaped by the residual (int16, N), into `out` (P).
-
-        K is at most 32767, and the residual at most K.
-        """
-
-    def mean_(self, parts: Tensor, out: Tensor) -> None:
-        """Write the mean of K vectors (K x N) to `out` (N), maybe the first of them: summed in order, divided once."""
-
-    def unpack_apply_(
-        self, x: Tensor, packed: Tensor, *, lr: float, weight_decay: float, maximize: bool = False
-    ) -> None:
-        """Do x = x (1 - lr weight_decay) - lr sign; + lr sign to maximize."""
 
 
 def select(name: str | None = None, device: torch.device | str = "cpu") -> Kernels:
@@ -201,5 +106,5 @@ def _obstacle(name: str, device: torch.device) -> str:
 
 
 def _load(name: str) -> Kernels:
-    module: ModuleType = import_module(f"binsgdm.kernels.{'triton_kernels' if name == 'triton' else name}")
-    return cast(Kernels, module)
+    found: Kernels = import_module(f"binsgdm.kernels.{'triton_kernels' if name == 'triton' else name}").kernels
+    return found

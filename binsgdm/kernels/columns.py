@@ -5,7 +5,7 @@ step would cost as much as the work on a small model.
 """
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from operator import attrgetter
 
 import torch
@@ -23,14 +23,12 @@ class TensorColumn(tuple[Tensor, ...]):
 
     Attributes:
         numels: elements of each tensor.
-        addresses: where each begins.
         dtypes: all that they have.
         devices: all that they are on.
         is_contiguous: whether all are.
     """
 
     numels: tuple[int, ...]
-    addresses: tuple[int, ...]
     dtypes: frozenset[torch.dtype]
     devices: frozenset[torch.device]
     is_contiguous: bool
@@ -39,13 +37,17 @@ class TensorColumn(tuple[Tensor, ...]):
         """Read what tensors are."""
         self = super().__new__(cls, tensors)
         self.numels = tuple(map(Tensor.numel, self))
-        self.addresses = tuple(map(Tensor.data_ptr, self))
         self.dtypes = frozenset(map(_dtype, self))
         # Of most tensors a look at each is enough, a third of the time of comparing what it says.
         some = self[:1] if all(map(_is_cpu, self)) else self
         self.devices = frozenset(map(_device, some))
         self.is_contiguous = all(map(Tensor.is_contiguous, self))
         return self
+
+    @cached_property
+    def addresses(self) -> tuple[int, ...]:
+        """Where each begins; those of tensors without memory are never asked for."""
+        return tuple(map(Tensor.data_ptr, self))
 
 
 def column(tensors: Sequence[Tensor]) -> TensorColumn:

@@ -17,11 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from binsgdm.kernels import checks, foreach, numba_kernels
-from binsgdm.kernels.columns import TensorColumn, by_dtype, column
+from binsgdm.kernels import numba_kernels
+from binsgdm.kernels.columns import by_dtype
+from binsgdm.kernels.interface import Columns, Decay, Kernels, SignStep
 from binsgdm.kernels.random import GROUP_NUMEL, Key
-
-name = "cpu"
 
 # numpy has no bf16, and numba handles neither 16-bit type: the kernels get integers and widen their bits.
 _CARRIERS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}
@@ -35,153 +34,78 @@ Numbers = tuple[int, ...]
 Jobs = list[tuple[int, int]]
 
 
-def foreach_update_(  # noqa: PLR0913
-    grads: Sequence[Tensor],
-    ms: Sequence[Tensor],
-    bs: Sequence[Tensor],
-    *,
-    beta: float,
-    beta_b: float,
-    nesterov: bool = False,
-    outs_u: Sequence[Tensor],
-) -> Tensor:
-    """Do `update_` for many tensors; see `binsgdm.kernels.Kernels`."""
-    given = column(grads), column(ms), column(bs), column(outs_u)
-    checks.updates(*given)
-    failed, decay = False, foreach.decay_of(beta, beta_b, nesterov)
-    for dtype, columns, _ in by_dtype(given):
-        table, jobs = _table(columns, (8 * dtype.itemsize, 32, 32, 32))
-        failed |= on_threads(jobs, partial(_update_rows, table, carrier(dtype), decay))
-    return _true_unless(bool(failed))
+class CpuKernels(Kernels):
+    """Compiled loops on several threads."""
 
+    name = "cpu"
 
-def foreach_update_quantize_pack_(  # noqa: PLR0913
-    grads: Sequence[Tensor],
-    ms: Sequence[Tensor],
-    bs: Sequence[Tensor],
-    *,
-    beta: float,
-    beta_b: float,
-    nesterov: bool = False,
-    key: Key,
-    starts: Sequence[int],
-    outs: Sequence[Tensor],
-    gain: float = 1.0,
-) -> Tensor:
-    """Do `update_quantize_pack_` for many tensors; see `binsgdm.kernels.Kernels`."""
-    given = column(grads), column(ms), column(bs), column(outs)
-    checks.updates(*given[:3])
-    checks.all_quantized(given[3], given[1], starts)
-    words, failed, decay = _words(key), False, foreach.decay_of(beta, beta_b, nesterov)
-    for dtype, columns, (begins,) in by_dtype(given, starts):
-        table, jobs = _table(columns, (8 * dtype.itemsize, 32, 32, 1), begins)
-        failed |= on_threads(
-            jobs, partial(_update_quantize_pack_rows, table, carrier(dtype), decay, float(gain), words)
+    def _update(self, columns: Columns, decay: Decay) -> Tensor:
+        return _true_unless(_on_rows(numba_kernels.update_rows, columns, (32, 32, 32), decay.factors))
+
+    def _update_quantize_pack(
+        self, columns: Columns, starts: Sequence[int], decay: Decay, gain: float, key: Key
+    ) -> Tensor:
+        numbers = decay.factors, gain, _words(key)
+        loop = numba_kernels.update_quantize_pack_rows
+        return _true_unless(_on_rows(loop, columns, (32, 32, 1), *numbers, starts=starts))
+
+    def _update_shape_pack(self, columns: Columns, decay: Decay, gain: float) -> Tensor:
+        loop = numba_kernels.update_shape_pack_rows
+        return _true_unless(_on_rows(loop, columns, (32, 32, 16, 1), decay.factors, gain))
+
+    def _unpack_apply(self, columns: Columns, step: SignStep) -> None:
+        _on_rows(numba_kernels.unpack_apply_rows, columns, (1,), *step.factors)
+
+    def _quantize_pack(self, u: Tensor, out: Tensor, gain: float, start: int, key: Key) -> None:
+        values, signs, words = as_array(u), as_array(out), _words(key)
+        on_threads(
+            _pieces(u.numel()),
+            lambda lo, hi: numba_kernels.quantize_pack(values[lo:hi], _bytes(signs, lo, hi), gain, start + lo, words),
         )
-    return _true_unless(bool(failed))
+
+    def _shape_pack(self, u: Tensor, residual: Tensor, out: Tensor, gain: float) -> None:
+        values, left, signs = as_array(u), as_array(residual), as_array(out)
+        on_threads(
+            _pieces(u.numel()),
+            lambda lo, hi: numba_kernels.shape_pack(values[lo:hi], left[lo:hi], _bytes(signs, lo, hi), gain),
+        )
+
+    def _merge(self, rows: Tensor, out: Tensor, numel: int, start: int, key: Key) -> None:
+        many, signs, words = rows.numpy(), as_array(out), _words(key)
+        on_threads(
+            _pieces(numel), lambda lo, hi: numba_kernels.merge(many, lo, hi, _bytes(signs, lo, hi), start + lo, words)
+        )
+
+    def _merge_shaped(self, rows: Tensor, residual: Tensor, out: Tensor, numel: int) -> None:
+        many, left, signs = rows.numpy(), as_array(residual), as_array(out)
+        on_threads(_pieces(numel), lambda lo, hi: numba_kernels.merge_shaped(many, left, lo, hi, _bytes(signs, lo, hi)))
+
+    def _mean(self, parts: Tensor, out: Tensor) -> None:
+        rows, target = parts.detach().numpy(), as_array(out)
+        on_threads(_pieces(out.numel()), lambda lo, hi: numba_kernels.mean(rows, target, lo, hi))
 
 
-def foreach_update_shape_pack_(  # noqa: PLR0913
-    grads: Sequence[Tensor],
-    ms: Sequence[Tensor],
-    bs: Sequence[Tensor],
-    residuals: Sequence[Tensor],
-    *,
-    beta: float,
-    beta_b: float,
-    nesterov: bool = False,
-    gain: float,
-    outs: Sequence[Tensor],
-) -> Tensor:
-    """Do `update_shape_pack_` for many tensors; see `binsgdm.kernels.Kernels`."""
-    given = column(grads), column(ms), column(bs), column(residuals), column(outs)
-    checks.updates(*given[:3])
-    checks.all_shaped(given[4], given[3], given[1])
-    failed, decay = False, foreach.decay_of(beta, beta_b, nesterov)
-    for dtype, columns, _ in by_dtype(given):
-        table, jobs = _table(columns, (8 * dtype.itemsize, 32, 32, 16, 1))
-        failed |= on_threads(jobs, partial(_update_shape_pack_rows, table, carrier(dtype), decay, float(gain)))
-    return _true_unless(bool(failed))
+def _on_rows(
+    loop: Callable[..., object], columns: Columns, bits: Numbers, *numbers: object, starts: Sequence[int] | None = None
+) -> bool:
+    """Run a loop over rows of a table of tensors, dtype by dtype of the first column; return whether one said so.
+
+    Args:
+        loop: takes a table, first row and end, what stands for the dtype, and the numbers.
+        columns: tensors of the same numbers of elements.
+        bits: what an element has in each column but the first.
+        numbers: what else the loop takes.
+        starts: where each tensor starts in the order of draws, if that matters.
+    """
+    said_so = False
+    for dtype, some, begins in by_dtype(columns, *(() if starts is None else (starts,))):
+        table, jobs = _table(some, (8 * dtype.itemsize, *bits), *begins)
+        said_so |= on_threads(jobs, partial(_run_rows, loop, table, (carrier(dtype), *numbers)))
+    return said_so
 
 
-def quantize_pack(u: Tensor, *, key: Key, start: int, out: Tensor, gain: float = 1.0) -> None:
-    """Write Q(u), packed; see `binsgdm.kernels.Kernels`."""
-    checks.tensor("u", u, numel=u.numel(), dtypes=checks.FP32, device=u.device)
-    checks.quantized(out, numel=u.numel(), start=start, device=u.device)
-    values, signs, words = as_array(u), as_array(out), _words(key)
-    on_threads(
-        _pieces(u.numel()),
-        lambda lo, hi: numba_kernels.quantize_pack(values[lo:hi], _bytes(signs, lo, hi), gain, start + lo, words),
-    )
-
-
-def shape_pack_(u: Tensor, residual: Tensor, *, gain: float, out: Tensor) -> None:
-    """Write the signs of u, shaped, packed; see `binsgdm.kernels.Kernels`."""
-    checks.tensor("u", u, numel=u.numel(), dtypes=checks.FP32, device=u.device)
-    checks.shaped(out, residual, u)
-    values, left, signs = as_array(u), as_array(residual), as_array(out)
-    on_threads(
-        _pieces(u.numel()),
-        lambda lo, hi: numba_kernels.shape_pack(values[lo:hi], left[lo:hi], _bytes(signs, lo, hi), gain),
-    )
-
-
-def merge(packed_rows: Tensor, *, numel: int, key: Key, start: int, out: Tensor) -> None:
-    """Write Q of the mean of K sign vectors, packed; see `binsgdm.kernels.Kernels`."""
-    checks.merge(packed_rows, numel=numel, start=start, out=out)
-    rows, signs, words = packed_rows.numpy(), as_array(out), _words(key)
-    on_threads(
-        _pieces(numel), lambda lo, hi: numba_kernels.merge(rows, lo, hi, _bytes(signs, lo, hi), start + lo, words)
-    )
-
-
-def merge_shaped_(packed_rows: Tensor, residual: Tensor, *, numel: int, out: Tensor) -> None:
-    """Write the signs of the mean of K sign vectors, shaped, packed; see `binsgdm.kernels.Kernels`."""
-    checks.merge_shaped(packed_rows, residual, numel=numel, out=out)
-    rows, left, signs = packed_rows.numpy(), as_array(residual), as_array(out)
-    on_threads(_pieces(numel), lambda lo, hi: numba_kernels.merge_shaped(rows, left, lo, hi, _bytes(signs, lo, hi)))
-
-
-def mean_(parts: Tensor, out: Tensor) -> None:
-    """Write the mean of K vectors, summed in order and divided once; see `binsgdm.kernels.Kernels`."""
-    checks.mean(parts, out)
-    rows, target = parts.detach().numpy(), as_array(out)
-    on_threads(_pieces(out.numel()), lambda lo, hi: numba_kernels.mean(rows, target, lo, hi))
-
-
-def foreach_unpack_apply_(
-    xs: Sequence[Tensor], packed: Sequence[Tensor], *, lr: float, weight_decay: float, maximize: bool = False
-) -> None:
-    """Do `unpack_apply_` for many tensors; see `binsgdm.kernels.Kernels`."""
-    given = column(xs), column(packed)
-    checks.applications(*given)
-    # Computed in double precision and rounded to fp32 once, in the kernel, as the reference rounds it.
-    decay, step = 1.0 - lr * weight_decay, -lr if maximize else lr
-    for dtype, columns, _ in by_dtype(given):
-        table, jobs = _table(columns, (8 * dtype.itemsize, 1))
-        on_threads(jobs, partial(_unpack_apply_rows, table, carrier(dtype), step, decay))
-
-
-def _update_rows(table: Array, like: Array, decay: foreach.Decay, first: int, last: int) -> object:
-    return numba_kernels.update_rows(table, first, last, like, decay)
-
-
-def _update_quantize_pack_rows(  # noqa: PLR0913, PLR0917
-    table: Array, like: Array, decay: foreach.Decay, gain: float, words: tuple[int, ...], first: int, last: int
-) -> object:
-    return numba_kernels.update_quantize_pack_rows(table, first, last, like, decay, gain, words)
-
-
-def _update_shape_pack_rows(  # noqa: PLR0913, PLR0917
-    table: Array, like: Array, decay: foreach.Decay, gain: float, first: int, last: int
-) -> object:
-    return numba_kernels.update_shape_pack_rows(table, first, last, like, decay, gain)
-
-
-def _unpack_apply_rows(  # noqa: PLR0913, PLR0917
-    table: Array, like: Array, step: float, decay: float, first: int, last: int
-) -> object:
-    return numba_kernels.unpack_apply_rows(table, first, last, like, step, decay)
+def _run_rows(loop: Callable[..., object], table: Array, numbers: Sequence[object], first: int, last: int) -> object:
+    return loop(table, first, last, *numbers)
 
 
 @cache
@@ -190,7 +114,7 @@ def carrier(dtype: torch.dtype) -> Array:
     return as_array(torch.empty(0, dtype=dtype, device="cpu"))
 
 
-def _table(columns: Sequence[TensorColumn], bits: Numbers, starts: Sequence[int] | None = None) -> tuple[Array, Jobs]:
+def _table(columns: Columns, bits: Numbers, starts: Sequence[int] | None = None) -> tuple[Array, Jobs]:
     """Cut tensors into pieces and return a row for each, and which rows make a job.
 
     Args:
@@ -326,7 +250,4 @@ def _pool(threads: int, pid: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a for
     return ThreadPoolExecutor(threads, thread_name_prefix="binsgdm")
 
 
-update_ = foreach.update(foreach_update_)
-update_quantize_pack_ = foreach.update_quantize_pack(foreach_update_quantize_pack_)
-update_shape_pack_ = foreach.update_shape_pack(foreach_update_shape_pack_)
-unpack_apply_ = foreach.unpack_apply(foreach_unpack_apply_)
+kernels = CpuKernels()

@@ -8,7 +8,7 @@ summed in fp64 in the order of elements, which no number of threads changes.
 Shape letters: N elements with padding; W chunks of N / W elements; T tensors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -75,12 +75,7 @@ def gather_gradients(cut: Plan, grads: Array, out: torch.Tensor, limit: float) -
     # Streams want whole cache lines; a tensor may come with memory of any alignment.
     streams = out.numel() >= _STREAMED_NUMEL and out.data_ptr() % 64 == 0
     flat[int(cut.pieces[-1, 2] + cut.pieces[-1, 3]) if len(cut.pieces) else 0 :] = 0
-    return not on_threads(
-        _jobs(cut),
-        lambda first, last: numba_kernels.gather_gradients(
-            cut.pieces, cut.blocks[first, 2], cut.blocks[last - 1, 3], grads, flat, limit, streams
-        ),
-    )
+    return not _on_blocks(cut, numba_kernels.gather_gradients, cut.pieces, grads, flat, limit, streams)
 
 
 def dense_step(cut: Plan, places: Array, factors: Array, total: torch.Tensor, dtype: torch.dtype) -> None:
@@ -93,20 +88,8 @@ def dense_step(cut: Plan, places: Array, factors: Array, total: torch.Tensor, dt
         total: of gradients, flat.
         dtype: of x.
     """
-    flat = as_array(total)
-    on_threads(
-        _jobs(cut),
-        lambda first, last: numba_kernels.dense_adam(
-            cut.pieces,
-            cut.blocks[first, 2],
-            cut.blocks[last - 1, 3],
-            places,
-            factors,
-            flat,
-            carrier(dtype),
-            dtype.itemsize,
-        ),
-    )
+    like = carrier(dtype)
+    _on_blocks(cut, numba_kernels.dense_adam, cut.pieces, places, factors, as_array(total), like, dtype.itemsize)
 
 
 def pack_valid(cut: Plan, places: Array) -> tuple[torch.Tensor, Array]:
@@ -115,23 +98,14 @@ def pack_valid(cut: Plan, places: Array) -> tuple[torch.Tensor, Array]:
         torch.empty(cut.chunk * len(cut.starts) // 8, dtype=torch.uint8, device="cpu"),
         np.empty(len(cut.blocks)),
     )
-    bits = as_array(valid)
-    on_threads(
-        _jobs(cut),
-        lambda first, last: numba_kernels.pack_valid(cut.pieces, cut.blocks, first, last, places, bits, counts),
-    )
+    _on_blocks(cut, numba_kernels.pack_valid, cut.pieces, places, as_array(valid), counts)
     return valid, np.add.reduceat(counts, cut.starts)
 
 
 def local_momenta(cut: Plan, places: Array, factors: Array, gradient: torch.Tensor) -> None:
     """Write this rank's momenta over the flat gradient; where an element has no variance, they stand for nothing."""
     flat = as_array(gradient)
-    on_threads(
-        _jobs(cut),
-        lambda first, last: numba_kernels.local_momenta(
-            cut.pieces, cut.blocks[first, 2], cut.blocks[last - 1, 3], places, factors, flat, flat
-        ),
-    )
+    _on_blocks(cut, numba_kernels.local_momenta, cut.pieces, places, factors, flat, flat)
 
 
 def encode_momenta(  # noqa: PLR0913, PLR0917
@@ -146,12 +120,8 @@ def encode_momenta(  # noqa: PLR0913, PLR0917
     """Do `local_momenta` and `encode_values` without storing momenta; the gradient stays as it is."""
     rows, found = _rows(cut), np.empty(len(cut.blocks))
     given, left, bits, out = as_array(gradient), as_array(residual), as_array(valid), rows.numpy()
-    on_threads(
-        _jobs(cut),
-        lambda first, last: numba_kernels.encode_momenta(
-            cut.pieces, cut.blocks, first, last, places, factors, given, left, bits, out, cut.chunk, found
-        ),
-    )
+    numbers = cut.pieces, places, factors, given, left, bits, out, cut.chunk, found
+    _on_blocks(cut, numba_kernels.encode_momenta, *numbers)
     _keep(cut, left, bits, out, found, counts)
     return rows
 
@@ -168,12 +138,7 @@ def encode_values(values: torch.Tensor, residual: torch.Tensor, valid: torch.Ten
     cut = plan((), values.numel(), len(counts))
     rows, found = _rows(cut), np.empty(len(cut.blocks))
     given, left, bits, out = as_array(values), as_array(residual), as_array(valid), rows.numpy()
-    on_threads(
-        _jobs(cut),
-        lambda first, last: numba_kernels.encode_values(
-            cut.blocks, first, last, given, left, bits, out, cut.chunk, found
-        ),
-    )
+    _on_blocks(cut, numba_kernels.encode_values, given, left, bits, out, cut.chunk, found)
     _keep(cut, left, bits, out, found, counts)
     return rows
 
@@ -183,37 +148,21 @@ def encode_mean(given: torch.Tensor, residual: torch.Tensor, valid: torch.Tensor
     cut = plan((), residual.numel(), 1)
     rows, found = _rows(cut), np.empty(len(cut.blocks))
     received, left, bits, out = given.numpy(), as_array(residual), as_array(valid), rows.numpy()
-    scales = _scales(received)
-    on_threads(
-        _jobs(cut),
-        lambda first, last: numba_kernels.encode_mean(
-            cut.blocks, first, last, received, scales, left, bits, out, found
-        ),
-    )
+    _on_blocks(cut, numba_kernels.encode_mean, received, _scales(received), left, bits, out, found)
     _keep(cut, left, bits, out, found, counts)
     return rows
 
 
 def apply_average(cut: Plan, places: Array, factors: Array, rows: torch.Tensor, dtype: torch.dtype) -> None:
     """Take the encoded average of all ranks as the momenta, and move parameters; as `dense_step`."""
-    given = rows.numpy()
-    scales = _scales(given)
-    on_threads(
-        _jobs(cut),
-        lambda first, last: numba_kernels.apply_average(
-            cut.pieces,
-            cut.blocks,
-            first,
-            last,
-            places,
-            factors,
-            given,
-            scales,
-            cut.chunk,
-            carrier(dtype),
-            dtype.itemsize,
-        ),
-    )
+    given, like = rows.numpy(), carrier(dtype)
+    numbers = cut.pieces, places, factors, given, _scales(given), cut.chunk, like, dtype.itemsize
+    _on_blocks(cut, numba_kernels.apply_average, *numbers)
+
+
+def _on_blocks(cut: Plan, loop: Callable[..., object], *given: object) -> bool:
+    """Run a loop over all blocks, on several threads; return whether one said so."""
+    return on_threads(_jobs(cut), lambda first, last: loop(cut.blocks, first, last, *given))
 
 
 def _rows(cut: Plan) -> torch.Tensor:
@@ -231,12 +180,7 @@ def _keep(  # noqa: PLR0913, PLR0917
     sums = np.add.reduceat(found, cut.starts)
     scales = (sums / np.maximum(counts, 1)).astype(np.float32)
     rows[:, :_SCALE_BYTES] = scales.view(np.uint8).reshape(-1, _SCALE_BYTES)
-    on_threads(
-        _jobs(cut),
-        lambda first, last: numba_kernels.keep_residual(
-            cut.blocks, first, last, residual, valid, rows, scales, cut.chunk
-        ),
-    )
+    _on_blocks(cut, numba_kernels.keep_residual, residual, valid, rows, scales, cut.chunk)
 
 
 def _jobs(cut: Plan) -> list[tuple[int, int]]:

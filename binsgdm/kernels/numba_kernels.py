@@ -12,6 +12,7 @@ bf16 travels as uint16 and fp16 as int16, since numpy has no bf16.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, import-untyped, no-any-return, attr-defined"
 # ruff: noqa: PLR0913, PLR0917 - a loop takes its arrays and numbers one by one
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from binsgdm.kernels.functional import SCALE
 from binsgdm.kernels.random import GROUP_NUMEL, MULTIPLIERS, ROUNDS, WEYL
 
 _LANES = 16
+_LANE_STARTS = range(0, GROUP_NUMEL, _LANES)  # of the vectors of a group
 _COUNTERS = GROUP_NUMEL // 4  # whose draws are those of a group: a 64-bit number each, in one vector
 _PREFETCH_NUMEL = 1024  # 4 KiB ahead; 256 to 2048 measured, docs/explanation/decisions.md
 _BLOCK_NUMEL = 1024  # values of a block that stay in the L1 cache between two loops
@@ -59,36 +61,42 @@ def _as_number(build: ir.IRBuilder, mask: ir.Value, number: ir.Type) -> ir.Value
     return build.zext(build.bitcast(mask, ir.IntType(_LANES)), number)
 
 
-class _GroupArguments:
-    """Arguments of the instructions for one group of 32 elements: arrays, addressed by group, and scalars."""
+class _Array:
+    """An array that a step is given, addressed by groups of 32 elements.
 
-    def __init__(self, context: Any, build: ir.IRBuilder, signature: Any, values: Any) -> None:
-        self.build = build
-        self._context = context
-        self._types = signature.args
-        self._values = values
+    Attributes:
+        element: numba's type of its elements.
+    """
 
-    def scalar(self, position: int) -> ir.Value:
-        return self._values[position]
+    def __init__(self, build: ir.IRBuilder, data: ir.Value, element: Any) -> None:
+        self.element = element
+        self._build, self._data = build, data
 
-    def tuple(self, position: int) -> list[ir.Value]:
-        return list(cgutils.unpack_tuple(self.build, self._values[position]))
+    def group(self, group: ir.Value, lane: int = 0) -> ir.Value:
+        """Return the address of an element of a group."""
+        build = self._build
+        index = build.add(build.mul(group, ir.Constant(_I64, GROUP_NUMEL)), ir.Constant(_I64, lane))
+        return build.gep(self._data, [index])
 
-    def pointer(self, position: int, index: ir.Value) -> ir.Value:
-        array = self._context.make_array(self._types[position])(self._context, self.build, self._values[position])
-        return self.build.gep(array.data, [index])
+    def signs(self, group: ir.Value) -> ir.Value:
+        """Return the address of the packed signs of a group."""
+        return self._build.gep(self._data, [self._build.mul(group, ir.Constant(_I64, GROUP_NUMEL // 8))])
 
-    def element(self, position: int) -> ir.Value:
-        return self._types[position].dtype
+    def load(self, group: ir.Value, lane: int) -> ir.Value:
+        """Load elements as fp32."""
+        return _load(self._build, self.group(group, lane), self.element)
 
-    def group(self, position: int, group: ir.Value, *, lane: int = 0) -> ir.Value:
-        """Return the address of an element of a 32-element group."""
-        index = self.build.add(self.build.mul(group, ir.Constant(_I64, GROUP_NUMEL)), ir.Constant(_I64, lane))
-        return self.pointer(position, index)
+    def store(self, value: ir.Value, group: ir.Value, lane: int) -> None:
+        """Store fp32 values, rounded to nearest even for 16-bit elements."""
+        _store(self._build, value, self.group(group, lane), self.element)
 
-    def prefetch(self, position: int, group: ir.Value) -> None:
+    def int16s(self, group: ir.Value, lane: int) -> ir.Value:
+        """Return the address of a vector of int16."""
+        return self._build.bitcast(self.group(group, lane), _vector(_I16).as_pointer())
+
+    def prefetch(self, group: ir.Value) -> None:
         """Ask for the cache lines of a group some way ahead; past the end it is ignored."""
-        build, per_line = self.build, _LINE_BYTES * 8 // self.element(position).bitwidth
+        build, per_line = self._build, _LINE_BYTES * 8 // self.element.bitwidth
         byte = _I8.as_pointer()
         # numba offers no prefetch, so this calls LLVM's own. Without it the loops wait for memory (decision 5).
         function = build.module.declare_intrinsic(
@@ -97,8 +105,36 @@ class _GroupArguments:
         read, keep, data = (ir.Constant(_I32, number) for number in (0, 3, 1))
         # One prefetch a cache line: 32 fp32 values take two lines of 64 bytes, 32 values of 16 bits one.
         for lane in range(0, GROUP_NUMEL, per_line):
-            address = self.group(position, group, lane=_PREFETCH_NUMEL + lane)
+            address = self.group(group, _PREFETCH_NUMEL + lane)
             build.call(function, [build.bitcast(address, byte), read, keep, data])
+
+
+def _step(returns: Any) -> Callable[[Callable[..., ir.Value | None]], Any]:
+    """Make a function of the compiled loops of one that writes its instructions, for one group of 32 elements.
+
+    That one takes the builder, and then what the loop hands over: arrays as `_Array`, tuples as lists of values.
+    """
+
+    def decorate(write: Callable[..., ir.Value | None]) -> Any:
+        def generate(context: Any, build: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+            done = write(build, *(_argument(context, build, *one) for one in zip(signature.args, values, strict=True)))
+            return context.get_dummy_value() if done is None else done
+
+        def define(_context: Any, *given: Any) -> Any:
+            return returns(*given), generate
+
+        # numba matches arguments by the names of the function that it is given.
+        define.__signature__ = inspect.signature(write)
+        define.__name__ = write.__name__
+        return intrinsic(define)
+
+    return decorate
+
+
+def _argument(context: Any, build: ir.IRBuilder, kind: Any, value: ir.Value) -> Any:
+    if isinstance(kind, types.Array):
+        return _Array(build, context.make_array(kind)(context, build, value).data, kind.dtype)
+    return list(cgutils.unpack_tuple(build, value)) if isinstance(kind, types.BaseTuple) else value
 
 
 def _load(build: ir.IRBuilder, pointer: ir.Value, element: Any) -> ir.Value:
@@ -225,265 +261,265 @@ def _store_signs(build: ir.IRBuilder, positive: list[ir.Value], pointer: ir.Valu
     return build.zext(build.ctpop(word), _I64)
 
 
-def _load_signs(build: ir.IRBuilder, pointer: ir.Value) -> list[ir.Value]:
-    """Load four bytes as the booleans of a group."""
+def _load_signs(build: ir.IRBuilder, pointer: ir.Value) -> list[tuple[int, ir.Value]]:
+    """Load four bytes as the booleans of a group; return vectors of them, each with its first lane."""
     word = _reverse_in_bytes(build, build.load(build.bitcast(pointer, _I32.as_pointer()), align=1))
     bits, masks = ir.IntType(_LANES), _vector(ir.IntType(1))
-    shifts = [ir.Constant(_I32, lane) for lane in range(0, GROUP_NUMEL, _LANES)]
-    return [build.bitcast(build.trunc(build.lshr(word, shift), bits), masks) for shift in shifts]
+    shifted = [build.lshr(word, ir.Constant(_I32, lane)) for lane in _LANE_STARTS]
+    return [
+        (lane, build.bitcast(build.trunc(one, bits), masks)) for lane, one in zip(_LANE_STARTS, shifted, strict=True)
+    ]
 
 
-def _update(args: _GroupArguments, group: ir.Value, lane: int, decay: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
-    """Update m and b (arguments 1, 2) with gradients (argument 0); return u and where b is finite."""
-    build, (beta, one_minus_beta, beta_b, one_minus_beta_b, of_m, of_g) = args.build, decay
-    g = _load(build, args.group(0, group, lane=lane), args.element(0))
-    m_pointer, b_pointer = args.group(1, group, lane=lane), args.group(2, group, lane=lane)
-    m, b = _load(build, m_pointer, types.float32), _load(build, b_pointer, types.float32)
-    # |g| by clearing the sign bit.
-    magnitude = build.bitcast(build.and_(build.bitcast(g, _vector(_I32)), _constant(_I32, 0x7FFFFFFF)), g.type)
-    # Two products and a sum, each rounded: a fused multiply-add would differ from the reference in the last bit.
-    new_m = build.fadd(build.fmul(m, beta), build.fmul(g, one_minus_beta))
-    new_b = build.fadd(build.fmul(b, beta_b), build.fmul(magnitude, one_minus_beta_b))
-    finite = build.fcmp_ordered("<", new_b, _constant(_F32, float("inf")))
-    new_m, new_b = build.select(finite, new_m, m), build.select(finite, new_b, b)
-    _store(build, new_m, m_pointer, types.float32)
-    _store(build, new_b, b_pointer, types.float32)
-    zero = _constant(_F32, 0.0)
-    # Where b stayed, g may be NaN, or an infinity whose product with 0 is.
-    ahead = build.select(finite, build.fadd(build.fmul(new_m, of_m), build.fmul(g, of_g)), new_m)
-    # The division runs in all lanes; where b is 0 its NaN is not selected.
-    u = build.select(build.fcmp_ordered(">", new_b, zero), build.fdiv(ahead, new_b), zero)
-    return u, finite
-
-
-def _update_group(args: _GroupArguments, group: ir.Value, decay: int) -> tuple[list[ir.Value], ir.Value]:
+def _update(
+    build: ir.IRBuilder, grad: _Array, m: _Array, b: _Array, group: ir.Value, decay: list[ir.Value]
+) -> tuple[list[ir.Value], ir.Value]:
     """Update the 32 elements of a group; return vectors of u, and not 0 if one b was not finite."""
-    build = args.build
-    # Gradient, m and b are read; an output is only written and needs no prefetch.
-    for position in range(3):
-        args.prefetch(position, group)
-    factors = [_splat(build, factor) for factor in args.tuple(decay)]
-    results = [_update(args, group, lane, factors) for lane in range(0, GROUP_NUMEL, _LANES)]
-    finite = results[0][1]
-    for _, more in results[1:]:
-        finite = build.and_(finite, more)
-    return [u for u, _ in results], build.xor(_as_number(build, finite, _I64), ir.Constant(_I64, (1 << _LANES) - 1))
+    # An output is only written and needs no prefetch.
+    for array in (grad, m, b):
+        array.prefetch(group)
+    beta, rest, beta_b, rest_b, of_m, of_g = (_splat(build, factor) for factor in decay)
+    zero, us, all_finite = _constant(_F32, 0.0), [], []
+    for lane in _LANE_STARTS:
+        g, old_m, old_b = (array.load(group, lane) for array in (grad, m, b))
+        new_m = _momentum(build, old_m, g, beta, rest)
+        new_b = _momentum(build, old_b, _magnitude(build, g), beta_b, rest_b)
+        finite = build.fcmp_ordered("<", new_b, _constant(_F32, float("inf")))
+        new_m, new_b = build.select(finite, new_m, old_m), build.select(finite, new_b, old_b)
+        m.store(new_m, group, lane)
+        b.store(new_b, group, lane)
+        # Where b stayed, g may be NaN, or an infinity whose product with 0 is.
+        ahead = build.select(finite, _momentum(build, new_m, g, of_m, of_g), new_m)
+        # The division runs in all lanes; where b is 0 its NaN is not selected.
+        us.append(build.select(build.fcmp_ordered(">", new_b, zero), build.fdiv(ahead, new_b), zero))
+        all_finite.append(finite)
+    return us, _unless_all(build, all_finite)
 
 
-def _generator(write: Callable[[_GroupArguments], ir.Value | None]) -> Callable[..., ir.Value]:
-    """Make numba's code generator of a function that writes the instructions of a step."""
-
-    def generate(context: Any, build: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
-        done = write(_GroupArguments(context, build, signature, values))
-        return context.get_dummy_value() if done is None else done
-
-    return generate
-
-
-def _write_update_32(args: _GroupArguments) -> ir.Value:
-    """Do `update_` for a group. Arguments: grad, m, b, out_u, group, decay."""
-    group = args.scalar(4)
-    us, failed = _update_group(args, group, 5)
-    for number, u in enumerate(us):
-        _store(args.build, u, args.group(3, group, lane=_LANES * number), types.float32)
-    return failed
-
-
-def _write_update_quantize_pack_32(args: _GroupArguments) -> ir.Value:
-    """Do `update_quantize_pack_` for a group. Arguments: grad, m, b, out, group, decay, gain, counter, key."""
-    build, group = args.build, args.scalar(4)
-    thresholds = _thresholds(build, args.scalar(7), args.tuple(8))
-    us, failed = _update_group(args, group, 5)
-    gain = _splat(build, args.scalar(6))
-    # No clip: a threshold lies in [-1, 1), so that whatever is beyond compares as the end does.
-    positive = [build.fcmp_ordered("<", t, build.fmul(u, gain)) for t, u in zip(thresholds, us, strict=True)]
-    _store_signs(build, positive, args.pointer(3, build.mul(group, ir.Constant(_I64, 4))))
-    return failed
-
-
-def _write_update_shape_pack_32(args: _GroupArguments) -> ir.Value:
-    """Do `update_shape_pack_` for a group. Arguments: grad, m, b, residual, out, group, decay, gain."""
-    build, group = args.build, args.scalar(5)
-    args.prefetch(3, group)
-    us, failed = _update_group(args, group, 6)
-    gain = _splat(build, args.scalar(7))
-    positive = [_shape(args, u, gain, args.group(3, group, lane=_LANES * number)) for number, u in enumerate(us)]
-    _store_signs(build, positive, args.pointer(4, build.mul(group, ir.Constant(_I64, 4))))
-    return failed
-
-
-def _write_shape_pack_32(args: _GroupArguments) -> None:
-    """Do `shape_pack_` for a group. Arguments: u, residual, out, group, gain."""
-    build, group = args.build, args.scalar(3)
-    args.prefetch(0, group)
-    args.prefetch(1, group)
-    gain = _splat(build, args.scalar(4))
-    positive = []
-    for lane in range(0, GROUP_NUMEL, _LANES):
-        u = _load(build, args.group(0, group, lane=lane), types.float32)
-        positive.append(_shape(args, u, gain, args.group(1, group, lane=lane)))
-    _store_signs(build, positive, args.pointer(2, build.mul(group, ir.Constant(_I64, 4))))
-
-
-def _shape(args: _GroupArguments, u: ir.Value, gain: ir.Value, residual: ir.Value) -> ir.Value:
-    """Round u, add residuals and store what is left; return where the sums are not negative."""
-    build = args.build
-    low, high = _constant(_F32, -1.0), _constant(_F32, 1.0)
-    clipped = build.fmul(u, gain)
-    # In this order: NaN compares false and becomes -1.
-    clipped = build.select(build.fcmp_ordered(">", clipped, low), clipped, low)
-    clipped = build.select(build.fcmp_ordered("<", clipped, high), clipped, high)
-    # Rounded by the sum, whose lowest bits then hold the whole number: no conversion, which may round otherwise.
-    rounded = build.fadd(build.fmul(clipped, _constant(_F32, float(SCALE))), _constant(_F32, _MAGIC))
-    whole = build.sub(build.bitcast(rounded, _vector(_I32)), _constant(_I32, _MAGIC_BITS))
-    return _split(args, whole, residual, _constant(_I32, SCALE))
-
-
-def _split(args: _GroupArguments, values: ir.Value, residual: ir.Value, unit: ir.Value) -> ir.Value:
-    """Add residuals to values, take a unit of the same sign away and store what is left; return the signs."""
-    build = args.build
-    pointer = build.bitcast(residual, _vector(_I16).as_pointer())
-    total = build.add(values, build.sext(build.load(pointer, align=2), _vector(_I32)))
-    positive = build.icmp_signed(">=", total, _constant(_I32, 0))
-    left = build.sub(total, build.select(positive, unit, build.neg(unit)))
-    build.store(build.trunc(left, _vector(_I16)), pointer, align=2)
-    return positive
-
-
-def _write_quantize_pack_32(args: _GroupArguments) -> None:
-    """Write the packed signs of Q(gain u) of a group. Arguments: u, out, group, gain, counter, key."""
-    build, group = args.build, args.scalar(2)
-    args.prefetch(0, group)
-    gain, positive = _splat(build, args.scalar(3)), []
-    for number, t in enumerate(_thresholds(build, args.scalar(4), args.tuple(5))):
-        u = _load(build, args.group(0, group, lane=_LANES * number), types.float32)
-        positive.append(build.fcmp_ordered("<", t, build.fmul(u, gain)))
-    _store_signs(build, positive, args.pointer(1, build.mul(group, ir.Constant(_I64, 4))))
-
-
-def _write_count_signs_32(args: _GroupArguments) -> None:
-    """Add to int16 counts how many signs of a group are +1. Arguments: packed, counts, group."""
-    build, group = args.build, args.scalar(2)
-    for number, positive in enumerate(_load_signs(build, args.pointer(0, build.mul(group, ir.Constant(_I64, 4))))):
-        pointer = build.bitcast(args.group(1, group, lane=_LANES * number), _vector(_I16).as_pointer())
-        counts = build.add(build.load(pointer, align=2), build.zext(positive, _vector(_I16)))
-        build.store(counts, pointer, align=2)
-
-
-def _write_shape_counts_32(args: _GroupArguments) -> None:
-    """Write the packed signs of a shaped merge. Arguments: counts of +1, residual, out, group, num_vectors (int32)."""
-    build, group = args.build, args.scalar(3)
-    vectors, positive = _splat(build, args.scalar(4)), []
-    for lane in range(0, GROUP_NUMEL, _LANES):
-        counts = build.load(build.bitcast(args.group(0, group, lane=lane), _vector(_I16).as_pointer()), align=2)
-        # So many +1, all others -1.
-        sums = build.sub(build.shl(build.sext(counts, _vector(_I32)), _constant(_I32, 1)), vectors)
-        positive.append(_split(args, sums, args.group(1, group, lane=lane), vectors))
-    _store_signs(build, positive, args.pointer(2, build.mul(group, ir.Constant(_I64, 4))))
-
-
-def _write_add_signs_32(args: _GroupArguments) -> None:
-    """Add the signs of a group to `total`. Arguments: packed, total, group."""
-    build, group = args.build, args.scalar(2)
-    for number, positive in enumerate(_load_signs(build, args.pointer(0, build.mul(group, ir.Constant(_I64, 4))))):
-        pointer = args.group(1, group, lane=_LANES * number)
-        sign = build.select(positive, _constant(_F32, 1.0), _constant(_F32, -1.0))
-        _store(build, build.fadd(_load(build, pointer, types.float32), sign), pointer, types.float32)
-
-
-def _write_apply_32(args: _GroupArguments) -> None:
-    """Do x = x decay - lr sign for a group. Arguments: x, packed, group, lr, decay."""
-    build, group, element = args.build, args.scalar(2), args.element(0)
-    args.prefetch(0, group)
-    lr, decay = _splat(build, args.scalar(3)), _splat(build, args.scalar(4))
-    for number, positive in enumerate(_load_signs(build, args.pointer(1, build.mul(group, ir.Constant(_I64, 4))))):
-        pointer = args.group(0, group, lane=_LANES * number)
-        change = build.select(positive, lr, build.fneg(lr))
-        _store(build, build.fsub(build.fmul(_load(build, pointer, element), decay), change), pointer, element)
+def _unless_all(build: ir.IRBuilder, masks: list[ir.Value]) -> ir.Value:
+    """Return not 0 if a boolean of two vectors is false."""
+    both = _as_number(build, build.and_(*masks), _I64)
+    return build.xor(both, ir.Constant(_I64, (1 << _LANES) - 1))
 
 
 def _momentum(build: ir.IRBuilder, m: ir.Value, g: ir.Value, beta: ir.Value, rest: ir.Value) -> ir.Value:
-    """Return beta m + (1 - beta) g: two products and a sum, each rounded."""
+    """Return beta m + rest g."""
+    # Two products and a sum, each rounded: a fused multiply-add would differ from the reference in the last bit.
     return build.fadd(build.fmul(m, beta), build.fmul(g, rest))
 
 
 def _magnitude(build: ir.IRBuilder, values: ir.Value) -> ir.Value:
+    """Clear the signs."""
     bits = build.and_(build.bitcast(values, _vector(_I32)), _constant(_I32, 0x7FFFFFFF))
     return build.bitcast(bits, values.type)
 
 
-def _write_adam_step(
-    args: _GroupArguments, m: ir.Value, v: ir.Value, pointer: ir.Value, element: Any, factors: list[ir.Value]
+@_step(types.int64)
+def _update_32(
+    build: ir.IRBuilder, grad: _Array, m: _Array, b: _Array, out_u: _Array, group: ir.Value, decay: list[ir.Value]
+) -> ir.Value:
+    us, failed = _update(build, grad, m, b, group, decay)
+    for lane, u in zip(_LANE_STARTS, us, strict=True):
+        out_u.store(u, group, lane)
+    return failed
+
+
+@_step(types.int64)
+def _update_quantize_pack_32(
+    build: ir.IRBuilder, grad: _Array, m: _Array, b: _Array, out: _Array, group: ir.Value, decay: list[ir.Value],
+    gain: ir.Value, counter: ir.Value, key: list[ir.Value],
+) -> ir.Value:  # fmt: skip
+    thresholds = _thresholds(build, counter, key)
+    us, failed = _update(build, grad, m, b, group, decay)
+    gains = _splat(build, gain)
+    # No clip: a threshold lies in [-1, 1), so that whatever is beyond compares as the end does.
+    positive = [build.fcmp_ordered("<", t, build.fmul(u, gains)) for t, u in zip(thresholds, us, strict=True)]
+    _store_signs(build, positive, out.signs(group))
+    return failed
+
+
+@_step(types.int64)
+def _update_shape_pack_32(
+    build: ir.IRBuilder, grad: _Array, m: _Array, b: _Array, residual: _Array, out: _Array, group: ir.Value,
+    decay: list[ir.Value], gain: ir.Value,
+) -> ir.Value:  # fmt: skip
+    residual.prefetch(group)
+    us, failed = _update(build, grad, m, b, group, decay)
+    _store_signs(build, _shape(build, us, residual, group, gain), out.signs(group))
+    return failed
+
+
+@_step(types.void)
+def _shape_pack_32(
+    build: ir.IRBuilder, u: _Array, residual: _Array, out: _Array, group: ir.Value, gain: ir.Value
+) -> None:
+    u.prefetch(group)
+    residual.prefetch(group)
+    us = [u.load(group, lane) for lane in _LANE_STARTS]
+    _store_signs(build, _shape(build, us, residual, group, gain), out.signs(group))
+
+
+def _shape(
+    build: ir.IRBuilder, us: list[ir.Value], residual: _Array, group: ir.Value, gain: ir.Value
+) -> list[ir.Value]:
+    """Round vectors of u, add residuals and store what is left; return where the sums are not negative."""
+    low, high, gains, wholes = _constant(_F32, -1.0), _constant(_F32, 1.0), _splat(build, gain), []
+    for u in us:
+        clipped = build.fmul(u, gains)
+        # In this order: NaN compares false and becomes -1.
+        clipped = build.select(build.fcmp_ordered(">", clipped, low), clipped, low)
+        clipped = build.select(build.fcmp_ordered("<", clipped, high), clipped, high)
+        # Rounded by the sum, whose lowest bits then hold the whole number: no conversion, which may round otherwise.
+        rounded = build.fadd(build.fmul(clipped, _constant(_F32, float(SCALE))), _constant(_F32, _MAGIC))
+        wholes.append(build.sub(build.bitcast(rounded, _vector(_I32)), _constant(_I32, _MAGIC_BITS)))
+    return _split(build, wholes, residual, group, _constant(_I32, SCALE))
+
+
+def _split(
+    build: ir.IRBuilder, wholes: list[ir.Value], residual: _Array, group: ir.Value, unit: ir.Value
+) -> list[ir.Value]:
+    """Add residuals to values, take a unit of the same sign away and store what is left; return the signs."""
+    signs = []
+    for lane, values in zip(_LANE_STARTS, wholes, strict=True):
+        pointer = residual.int16s(group, lane)
+        total = build.add(values, build.sext(build.load(pointer, align=2), _vector(_I32)))
+        signs.append(build.icmp_signed(">=", total, _constant(_I32, 0)))
+        left = build.sub(total, build.select(signs[-1], unit, build.neg(unit)))
+        build.store(build.trunc(left, _vector(_I16)), pointer, align=2)
+    return signs
+
+
+@_step(types.void)
+def _quantize_pack_32(
+    build: ir.IRBuilder, u: _Array, out: _Array, group: ir.Value, gain: ir.Value, counter: ir.Value,
+    key: list[ir.Value],
+) -> None:  # fmt: skip
+    u.prefetch(group)
+    gains, positive = _splat(build, gain), []
+    for lane, t in zip(_LANE_STARTS, _thresholds(build, counter, key), strict=True):
+        positive.append(build.fcmp_ordered("<", t, build.fmul(u.load(group, lane), gains)))
+    _store_signs(build, positive, out.signs(group))
+
+
+@_step(types.void)
+def _count_signs_32(build: ir.IRBuilder, packed: _Array, counts: _Array, group: ir.Value) -> None:
+    """Add to int16 counts how many signs are +1."""
+    for lane, positive in _load_signs(build, packed.signs(group)):
+        pointer = counts.int16s(group, lane)
+        build.store(build.add(build.load(pointer, align=2), build.zext(positive, _vector(_I16))), pointer, align=2)
+
+
+@_step(types.void)
+def _shape_counts_32(
+    build: ir.IRBuilder, counts: _Array, residual: _Array, out: _Array, group: ir.Value, num_vectors: ir.Value
+) -> None:
+    """Write the packed signs of a shaped merge from counts of +1; the number of vectors is an int32."""
+    vectors, sums = _splat(build, num_vectors), []
+    for lane in _LANE_STARTS:
+        ones = build.sext(build.load(counts.int16s(group, lane), align=2), _vector(_I32))
+        # So many +1, all others -1.
+        sums.append(build.sub(build.shl(ones, _constant(_I32, 1)), vectors))
+    _store_signs(build, _split(build, sums, residual, group, vectors), out.signs(group))
+
+
+@_step(types.void)
+def _add_scaled_32(build: ir.IRBuilder, packed: _Array, total: _Array, group: ir.Value, scale: ir.Value) -> None:
+    """Add plus or minus a scale to the values of a group."""
+    scales = _splat(build, scale)
+    for lane, positive in _load_signs(build, packed.signs(group)):
+        change = build.select(positive, scales, build.fneg(scales))
+        total.store(build.fadd(total.load(group, lane), change), group, lane)
+
+
+@_step(types.void)
+def _apply_32(build: ir.IRBuilder, x: _Array, packed: _Array, group: ir.Value, lr: ir.Value, decay: ir.Value) -> None:
+    """Do x = x decay - lr sign."""
+    x.prefetch(group)
+    rate, factor = _splat(build, lr), _splat(build, decay)
+    for lane, positive in _load_signs(build, packed.signs(group)):
+        change = build.select(positive, rate, build.fneg(rate))
+        x.store(build.fsub(build.fmul(x.load(group, lane), factor), change), group, lane)
+
+
+def _adam_step(
+    build: ir.IRBuilder, m: ir.Value, v: ir.Value, x: _Array, group: ir.Value, lane: int, factors: list[ir.Value]
 ) -> None:
     """Write x decay + step m / (sqrt(v / correction) + eps), each operation rounded."""
-    build, (correction, eps, decay, step) = args.build, factors
+    correction, eps, decay, step = factors
     root_type = ir.FunctionType(_vector(_F32), [_vector(_F32)])
     root = build.module.declare_intrinsic(f"llvm.sqrt.v{_LANES}f32", (), root_type)
     divisor = build.fadd(build.call(root, [build.fdiv(v, correction)]), eps)
     change = build.fdiv(build.fmul(m, step), divisor)
-    _store(build, build.fadd(build.fmul(_load(build, pointer, element), decay), change), pointer, element)
+    x.store(build.fadd(build.fmul(x.load(group, lane), decay), change), group, lane)
 
 
-def _write_dense_adam_32(args: _GroupArguments) -> None:
-    """Take a dense step for a group. Arguments: sum of gradients, m, v, x, group, factors."""
-    build, group, element = args.build, args.scalar(4), args.element(3)
-    for position in range(4):
-        args.prefetch(position, group)
-    beta1, rest1, beta2, rest2, ranks, *others = (_splat(build, factor) for factor in args.tuple(5))
-    for lane in range(0, GROUP_NUMEL, _LANES):
-        g_pointer, m_pointer, v_pointer, x_pointer = (args.group(n, group, lane=lane) for n in range(4))
-        g = build.fdiv(_load(build, g_pointer, types.float32), ranks)
-        m = _momentum(build, _load(build, m_pointer, types.float32), g, beta1, rest1)
+@_step(types.void)
+def _dense_adam_32(
+    build: ir.IRBuilder, total: _Array, m: _Array, v: _Array, x: _Array, group: ir.Value, factors: list[ir.Value]
+) -> None:
+    """Take a dense step from a sum of gradients."""
+    for array in (total, m, v, x):
+        array.prefetch(group)
+    beta1, rest1, beta2, rest2, ranks, *others = (_splat(build, factor) for factor in factors)
+    for lane in _LANE_STARTS:
+        g = build.fdiv(total.load(group, lane), ranks)
+        new_m = _momentum(build, m.load(group, lane), g, beta1, rest1)
         squares = build.fmul(build.fmul(g, rest2), g)
-        v = build.fadd(build.fmul(_load(build, v_pointer, types.float32), beta2), squares)
-        _store(build, m, m_pointer, types.float32)
-        _store(build, v, v_pointer, types.float32)
-        _write_adam_step(args, m, v, x_pointer, element, others)
+        new_v = build.fadd(build.fmul(v.load(group, lane), beta2), squares)
+        m.store(new_m, group, lane)
+        v.store(new_v, group, lane)
+        _adam_step(build, new_m, new_v, x, group, lane, others)
 
 
-def _write_copy_32(args: _GroupArguments) -> ir.Value:
-    """Copy a group; return not 0 if a magnitude is not below a limit. Arguments: values, out, group, limit."""
-    return _copy_group(args, lambda build, value, pointer: _store(build, value, pointer, types.float32))
+@_step(types.int64)
+def _copy_32(build: ir.IRBuilder, values: _Array, out: _Array, group: ir.Value, limit: ir.Value) -> ir.Value:
+    """Copy a group; return not 0 if a magnitude is not below a limit."""
+    return _copy_group(build, values, group, limit, lambda value, lane: out.store(value, group, lane))
 
 
-def _write_stream_32(args: _GroupArguments) -> ir.Value:
-    """Do `_write_copy_32` past the caches, to memory at a multiple of 64 bytes."""
+@_step(types.int64)
+def _stream_32(build: ir.IRBuilder, values: _Array, out: _Array, group: ir.Value, limit: ir.Value) -> ir.Value:
+    """Do `_copy_32` past the caches, to memory at a multiple of 64 bytes."""
 
-    def stream(build: ir.IRBuilder, value: ir.Value, pointer: ir.Value) -> None:
-        store = build.store(value, build.bitcast(pointer, value.type.as_pointer()), align=_LINE_BYTES)
+    def stream(value: ir.Value, lane: int) -> None:
+        pointer = build.bitcast(out.group(group, lane), value.type.as_pointer())
+        store = build.store(value, pointer, align=_LINE_BYTES)
         store.set_metadata("nontemporal", build.module.add_metadata([ir.Constant(_I32, 1)]))
 
-    return _copy_group(args, stream)
+    return _copy_group(build, values, group, limit, stream)
 
 
-def _copy_group(args: _GroupArguments, store: Callable[[ir.IRBuilder, ir.Value, ir.Value], None]) -> ir.Value:
-    build, group = args.build, args.scalar(2)
-    args.prefetch(0, group)
-    limit, small = _splat(build, args.scalar(3)), []
-    for lane in range(0, GROUP_NUMEL, _LANES):
-        values = _load(build, args.group(0, group, lane=lane), types.float32)
-        store(build, values, args.group(1, group, lane=lane))
+def _copy_group(
+    build: ir.IRBuilder, values: _Array, group: ir.Value, limit: ir.Value, store: Callable[[ir.Value, int], None]
+) -> ir.Value:
+    values.prefetch(group)
+    limits, small = _splat(build, limit), []
+    for lane in _LANE_STARTS:
+        loaded = values.load(group, lane)
+        store(loaded, lane)
         # NaN fails the comparison as well.
-        small.append(build.fcmp_ordered("<", _magnitude(build, values), limit))
-    both = _as_number(build, build.and_(*small), _I64)
-    return build.xor(both, ir.Constant(_I64, (1 << _LANES) - 1))
+        small.append(build.fcmp_ordered("<", _magnitude(build, loaded), limits))
+    return _unless_all(build, small)
 
 
-def _write_fence(args: _GroupArguments) -> None:
-    """Let other threads see what was streamed. Argument: any number."""
-    args.build.fence("seq_cst")
+@_step(types.void)
+def _fence(build: ir.IRBuilder) -> None:
+    """Let other threads see what was streamed."""
+    build.fence("seq_cst")
 
 
-def _write_local_momentum_32(args: _GroupArguments) -> None:
-    """Write the momentum with a gradient, divided by a scale. Arguments: g, m, out, group, factors."""
-    build, group = args.build, args.scalar(3)
-    for position in range(2):
-        args.prefetch(position, group)
-    beta, rest, scale = args.tuple(4)
+@_step(types.void)
+def _local_momentum_32(
+    build: ir.IRBuilder, g: _Array, m: _Array, out: _Array, group: ir.Value, factors: list[ir.Value]
+) -> None:
+    """Write the momentum with a gradient, divided by a scale."""
+    for array in (g, m):
+        array.prefetch(group)
+    beta, rest, scale = factors
     is_scaled = build.fcmp_ordered("!=", scale, ir.Constant(_F32, 1.0))
-    for lane in range(0, GROUP_NUMEL, _LANES):
-        g, m = (_load(build, args.group(n, group, lane=lane), types.float32) for n in range(2))
-        own = _momentum(build, m, g, _splat(build, beta), _splat(build, rest))
+    for lane in _LANE_STARTS:
+        gradient, before = g.load(group, lane), m.load(group, lane)
+        own = _momentum(build, before, gradient, _splat(build, beta), _splat(build, rest))
         # Few divide, and a division takes as long as all the rest.
         here = build.block
         with build.if_then(is_scaled, likely=False):
@@ -491,200 +527,76 @@ def _write_local_momentum_32(args: _GroupArguments) -> None:
         result = build.phi(own.type)
         result.add_incoming(own, here)
         result.add_incoming(divided, there)
-        _store(build, result, args.group(2, group, lane=lane), types.float32)
+        out.store(result, group, lane)
 
 
-def _write_has_variance_32(args: _GroupArguments) -> None:
-    """Write as int16 which v are above 0. Arguments: v, out, group."""
-    build, group = args.build, args.scalar(2)
-    args.prefetch(0, group)
-    for lane in range(0, GROUP_NUMEL, _LANES):
-        v = _load(build, args.group(0, group, lane=lane), types.float32)
-        valid = build.zext(build.fcmp_ordered(">", v, _constant(_F32, 0.0)), _vector(_I16))
-        build.store(valid, build.bitcast(args.group(1, group, lane=lane), _vector(_I16).as_pointer()), align=2)
+@_step(types.void)
+def _has_variance_32(build: ir.IRBuilder, v: _Array, out: _Array, group: ir.Value) -> None:
+    """Write as int16 which v are above 0."""
+    v.prefetch(group)
+    for lane in _LANE_STARTS:
+        valid = build.fcmp_ordered(">", v.load(group, lane), _constant(_F32, 0.0))
+        build.store(build.zext(valid, _vector(_I16)), out.int16s(group, lane), align=2)
 
 
-def _write_pack_valid_32(args: _GroupArguments) -> ir.Value:
-    """Write int16 booleans of a group as bits; return how many are true. Arguments: valid, out, group."""
-    build, group, masks = args.build, args.scalar(2), []
-    for lane in range(0, GROUP_NUMEL, _LANES):
-        pointer = build.bitcast(args.group(0, group, lane=lane), _vector(_I16).as_pointer())
-        masks.append(build.icmp_signed("!=", build.load(pointer, align=2), _constant(_I16, 0)))
-    return _store_signs(build, masks, args.pointer(1, build.mul(group, ir.Constant(_I64, 4))))
+@_step(types.int64)
+def _pack_valid_32(build: ir.IRBuilder, valid: _Array, out: _Array, group: ir.Value) -> ir.Value:
+    """Write int16 booleans of a group as bits; return how many are true."""
+    flags = [build.load(valid.int16s(group, lane), align=2) for lane in _LANE_STARTS]
+    masks = [build.icmp_signed("!=", one, _constant(_I16, 0)) for one in flags]
+    return _store_signs(build, masks, out.signs(group))
 
 
-def _write_encode_32(args: _GroupArguments) -> None:
-    """Add the residual of a group where it is valid, keep the sum there, and write its signs.
+@_step(types.void)
+def _encode_32(
+    build: ir.IRBuilder, values: _Array, residual: _Array, valid: _Array, out: _Array, sums: _Array, group: ir.Value
+) -> None:
+    """Add the residual of a group where it is valid (bits), keep the sum there, and write its signs.
 
-    Magnitudes are added to 16 sums in fp64. Arguments: values, residual, valid (bits), out, sums, group.
+    Magnitudes are added to 16 sums in fp64.
     """
-    build, group = args.build, args.scalar(5)
-    args.prefetch(1, group)
-    first = build.mul(group, ir.Constant(_I64, 4))
-    wide, positive, magnitudes = _vector(ir.DoubleType()), [], []
-    for number, valid in enumerate(_load_signs(build, args.pointer(2, first))):
-        value, pointer = (args.group(n, group, lane=_LANES * number) for n in (0, 1))
-        before = _load(build, pointer, types.float32)
-        total = build.fadd(_load(build, value, types.float32), before)
-        _store(build, build.select(valid, total, before), pointer, types.float32)
-        total = build.select(valid, total, _constant(_F32, 0.0))
-        positive.append(build.fcmp_ordered(">=", total, _constant(_F32, 0.0)))
+    residual.prefetch(group)
+    wide, positive, magnitudes, zero = _vector(ir.DoubleType()), [], [], _constant(_F32, 0.0)
+    for lane, is_valid in _load_signs(build, valid.signs(group)):
+        before = residual.load(group, lane)
+        total = build.fadd(values.load(group, lane), before)
+        residual.store(build.select(is_valid, total, before), group, lane)
+        total = build.select(is_valid, total, zero)
+        positive.append(build.fcmp_ordered(">=", total, zero))
         magnitudes.append(build.fpext(_magnitude(build, total), wide))
-    sums = build.bitcast(args.pointer(4, ir.Constant(_I64, 0)), wide.as_pointer())
-    build.store(build.fadd(build.load(sums, align=8), build.fadd(*magnitudes)), sums, align=8)
-    _store_signs(build, positive, args.pointer(3, first))
+    place = build.bitcast(sums.group(ir.Constant(_I64, 0)), wide.as_pointer())
+    build.store(build.fadd(build.load(place, align=8), build.fadd(*magnitudes)), place, align=8)
+    _store_signs(build, positive, out.signs(group))
 
 
-def _write_keep_32(args: _GroupArguments) -> None:
-    """Take what was sent from a residual where it is valid. Arguments: residual, valid, signs (bits), group, scale."""
-    build, group = args.build, args.scalar(3)
-    args.prefetch(0, group)
-    scale, first = _splat(build, args.scalar(4)), build.mul(group, ir.Constant(_I64, 4))
-    masks = zip(*(_load_signs(build, args.pointer(n, first)) for n in (1, 2)), strict=True)
-    for number, (valid, positive) in enumerate(masks):
-        pointer = args.group(0, group, lane=_LANES * number)
-        before = _load(build, pointer, types.float32)
-        sent = build.select(positive, scale, build.fneg(scale))
-        _store(build, build.select(valid, build.fsub(before, sent), before), pointer, types.float32)
+@_step(types.void)
+def _keep_32(
+    build: ir.IRBuilder, residual: _Array, valid: _Array, signs: _Array, group: ir.Value, scale: ir.Value
+) -> None:
+    """Take what was sent from a residual where it is valid (bits)."""
+    residual.prefetch(group)
+    scales = _splat(build, scale)
+    masks = zip(_load_signs(build, valid.signs(group)), _load_signs(build, signs.signs(group)), strict=True)
+    for (lane, is_valid), (_, positive) in masks:
+        before, sent = residual.load(group, lane), build.select(positive, scales, build.fneg(scales))
+        residual.store(build.select(is_valid, build.fsub(before, sent), before), group, lane)
 
 
-def _write_add_scaled_32(args: _GroupArguments) -> None:
-    """Add plus or minus a scale to the values of a group. Arguments: signs (bits), total, group, scale."""
-    build, group = args.build, args.scalar(2)
-    scale = _splat(build, args.scalar(3))
-    for number, positive in enumerate(_load_signs(build, args.pointer(0, build.mul(group, ir.Constant(_I64, 4))))):
-        pointer = args.group(1, group, lane=_LANES * number)
-        change = build.select(positive, scale, build.fneg(scale))
-        _store(build, build.fadd(_load(build, pointer, types.float32), change), pointer, types.float32)
-
-
-def _write_apply_average_32(args: _GroupArguments) -> None:
-    """Take an average as momentum where v is above 0, and step. Arguments: average, m, v, x, group, factors."""
-    build, group, element = args.build, args.scalar(4), args.element(3)
-    for position in (1, 2, 3):
-        args.prefetch(position, group)
-    scale, *others = (_splat(build, factor) for factor in args.tuple(5))
-    for lane in range(0, GROUP_NUMEL, _LANES):
-        average, v = (_load(build, args.group(n, group, lane=lane), types.float32) for n in (0, 2))
-        valid = build.fcmp_ordered(">", v, _constant(_F32, 0.0))
-        m = build.fmul(build.select(valid, average, _constant(_F32, 0.0)), scale)
-        _store(build, m, args.group(1, group, lane=lane), types.float32)
-        _write_adam_step(args, m, v, args.group(3, group, lane=lane), element, others)
-
-
-def _intrinsic(function: Callable[..., Any]) -> Any:
-    """Make a function of the compiled loops, whose instructions are written here.
-
-    `function` gets numba's typing context, which none here needs, and the types of the arguments; it returns the
-    signature and a code generator.
-    """
-    return intrinsic(function)
-
-
-@_intrinsic
-def _update_32(_: Any, grad: Any, m: Any, b: Any, out_u: Any, group: Any, decay: Any) -> Any:
-    return types.int64(grad, m, b, out_u, group, decay), _generator(_write_update_32)
-
-
-@_intrinsic
-def _update_quantize_pack_32(
-    _: Any, grad: Any, m: Any, b: Any, out: Any, group: Any, decay: Any, gain: Any, counter: Any, key: Any
-) -> Any:
-    signature = types.int64(grad, m, b, out, group, decay, gain, counter, key)
-    return signature, _generator(_write_update_quantize_pack_32)
-
-
-@_intrinsic
-def _update_shape_pack_32(
-    _: Any, grad: Any, m: Any, b: Any, residual: Any, out: Any, group: Any, decay: Any, gain: Any
-) -> Any:
-    signature = types.int64(grad, m, b, residual, out, group, decay, gain)
-    return signature, _generator(_write_update_shape_pack_32)
-
-
-@_intrinsic
-def _quantize_pack_32(_: Any, u: Any, out: Any, group: Any, gain: Any, counter: Any, key: Any) -> Any:
-    return types.void(u, out, group, gain, counter, key), _generator(_write_quantize_pack_32)
-
-
-@_intrinsic
-def _shape_pack_32(_: Any, u: Any, residual: Any, out: Any, group: Any, gain: Any) -> Any:
-    return types.void(u, residual, out, group, gain), _generator(_write_shape_pack_32)
-
-
-@_intrinsic
-def _count_signs_32(_: Any, packed: Any, counts: Any, group: Any) -> Any:
-    return types.void(packed, counts, group), _generator(_write_count_signs_32)
-
-
-@_intrinsic
-def _shape_counts_32(_: Any, counts: Any, residual: Any, out: Any, group: Any, num_vectors: Any) -> Any:
-    return types.void(counts, residual, out, group, num_vectors), _generator(_write_shape_counts_32)
-
-
-@_intrinsic
-def _add_signs_32(_: Any, packed: Any, total: Any, group: Any) -> Any:
-    return types.void(packed, total, group), _generator(_write_add_signs_32)
-
-
-@_intrinsic
-def _apply_32(_: Any, x: Any, packed: Any, group: Any, lr: Any, decay: Any) -> Any:
-    return types.void(x, packed, group, lr, decay), _generator(_write_apply_32)
-
-
-@_intrinsic
-def _dense_adam_32(_: Any, total: Any, m: Any, v: Any, x: Any, group: Any, factors: Any) -> Any:
-    return types.void(total, m, v, x, group, factors), _generator(_write_dense_adam_32)
-
-
-@_intrinsic
-def _copy_32(_: Any, values: Any, out: Any, group: Any, limit: Any) -> Any:
-    return types.int64(values, out, group, limit), _generator(_write_copy_32)
-
-
-@_intrinsic
-def _stream_32(_: Any, values: Any, out: Any, group: Any, limit: Any) -> Any:
-    return types.int64(values, out, group, limit), _generator(_write_stream_32)
-
-
-@_intrinsic
-def _fence(_: Any, number: Any) -> Any:
-    return types.void(number), _generator(_write_fence)
-
-
-@_intrinsic
-def _local_momentum_32(_: Any, g: Any, m: Any, out: Any, group: Any, factors: Any) -> Any:
-    return types.void(g, m, out, group, factors), _generator(_write_local_momentum_32)
-
-
-@_intrinsic
-def _has_variance_32(_: Any, v: Any, out: Any, group: Any) -> Any:
-    return types.void(v, out, group), _generator(_write_has_variance_32)
-
-
-@_intrinsic
-def _pack_valid_32(_: Any, valid: Any, out: Any, group: Any) -> Any:
-    return types.int64(valid, out, group), _generator(_write_pack_valid_32)
-
-
-@_intrinsic
-def _encode_32(_: Any, values: Any, residual: Any, valid: Any, out: Any, sums: Any, group: Any) -> Any:
-    return types.void(values, residual, valid, out, sums, group), _generator(_write_encode_32)
-
-
-@_intrinsic
-def _keep_32(_: Any, residual: Any, valid: Any, signs: Any, group: Any, scale: Any) -> Any:
-    return types.void(residual, valid, signs, group, scale), _generator(_write_keep_32)
-
-
-@_intrinsic
-def _add_scaled_32(_: Any, signs: Any, total: Any, group: Any, scale: Any) -> Any:
-    return types.void(signs, total, group, scale), _generator(_write_add_scaled_32)
-
-
-@_intrinsic
-def _apply_average_32(_: Any, average: Any, m: Any, v: Any, x: Any, group: Any, factors: Any) -> Any:
-    return types.void(average, m, v, x, group, factors), _generator(_write_apply_average_32)
+@_step(types.void)
+def _apply_average_32(
+    build: ir.IRBuilder, average: _Array, m: _Array, v: _Array, x: _Array, group: ir.Value, factors: list[ir.Value]
+) -> None:
+    """Take an average as momentum where v is above 0, and step."""
+    for array in (m, v, x):
+        array.prefetch(group)
+    scale, *others = (_splat(build, factor) for factor in factors)
+    zero = _constant(_F32, 0.0)
+    for lane in _LANE_STARTS:
+        own, variance = average.load(group, lane), v.load(group, lane)
+        valid = build.fcmp_ordered(">", variance, zero)
+        new_m = build.fmul(build.select(valid, own, zero), scale)
+        m.store(new_m, group, lane)
+        _adam_step(build, new_m, variance, x, group, lane, others)
 
 
 # Loops. Arrays are 1-D and contiguous; the whole groups of 32 run in place, the ragged ends through scratch arrays.
@@ -726,21 +638,32 @@ def _update_groups(grad, m, b, out_u, decay):
 
 
 @_compiled
+def _few(values, skip):
+    """Return a part of a group as a whole one, zeros before and behind it: a step always does 32 elements."""
+    made = np.zeros(GROUP_NUMEL, values.dtype)
+    for index in range(values.size):
+        made[skip + index] = values[index]
+    return made
+
+
+@_compiled
+def _put_back(few, skip, values):
+    for index in range(values.size):
+        values[index] = few[skip + index]
+
+
+@_compiled
 def update(grad, m, b, out_u, decay):
     """Update m and b, write u; return 0, or another number if some b was not finite."""
     factors = _rounded(decay)
-    whole = grad.size // GROUP_NUMEL * GROUP_NUMEL
+    _, whole = _whole_groups(0, grad.size)
     failed = _update_groups(grad[:whole], m[:whole], b[:whole], out_u[:whole], factors)
-    # The instructions always do 32 elements, so the end of a tensor goes through zeroed scratch arrays of one group.
-    left = grad.size - whole
-    if left:
-        scratch = np.zeros((3, GROUP_NUMEL), np.float32)
-        tail_g, tail_m, tail_b, tail_u = np.zeros(GROUP_NUMEL, grad.dtype), scratch[0], scratch[1], scratch[2]
-        for i in range(left):
-            tail_g[i], tail_m[i], tail_b[i] = grad[whole + i], m[whole + i], b[whole + i]
-        failed |= _update_groups(tail_g, tail_m, tail_b, tail_u, factors)
-        for i in range(left):
-            m[whole + i], b[whole + i], out_u[whole + i] = tail_m[i], tail_b[i], tail_u[i]
+    if whole < grad.size:
+        few_m, few_b, few_u = _few(m[whole:], 0), _few(b[whole:], 0), _few(out_u[whole:], 0)
+        failed |= _update_groups(_few(grad[whole:], 0), few_m, few_b, few_u, factors)
+        _put_back(few_m, 0, m[whole:])
+        _put_back(few_b, 0, b[whole:])
+        _put_back(few_u, 0, out_u[whole:])
     return failed
 
 
@@ -770,22 +693,6 @@ def _update_quantize_pack_groups(grad, m, b, out, decay, gain, counter, key):
 
 
 @_compiled
-def _update_quantize_pack_few(grad, m, b, out, decay, gain, start, key):
-    """Do a part of one group."""
-    skip = start % GROUP_NUMEL
-    scratch = np.zeros((2, GROUP_NUMEL), np.float32)
-    tail_g, tail_m, tail_b, tail_out = np.zeros(GROUP_NUMEL, grad.dtype), scratch[0], scratch[1], np.zeros(4, np.uint8)
-    for i in range(grad.size):
-        tail_g[skip + i], tail_m[skip + i], tail_b[skip + i] = grad[i], m[i], b[i]
-    counter = start // GROUP_NUMEL * _COUNTERS
-    failed = _update_quantize_pack_groups(tail_g, tail_m, tail_b, tail_out, decay, gain, counter, key)
-    for i in range(grad.size):
-        m[i], b[i] = tail_m[skip + i], tail_b[skip + i]
-    _copy_signs(tail_out, skip, grad.size, out)
-    return failed
-
-
-@_compiled
 def update_quantize_pack(grad, m, b, out, decay, gain, start, key):
     """Update m and b, write the packed signs; return 0, or another number if some b was not finite."""
     factors, gain = _rounded(decay), np.float32(gain)
@@ -804,8 +711,13 @@ def update_quantize_pack(grad, m, b, out, decay, gain, start, key):
     )
     for lo, hi in ((0, first), (last, grad.size)):
         if lo < hi:
-            tail = out[lo // 8 : (hi + 7) // 8]
-            failed |= _update_quantize_pack_few(grad[lo:hi], m[lo:hi], b[lo:hi], tail, factors, gain, start + lo, key)
+            skip, counter = (start + lo) % GROUP_NUMEL, (start + lo) // GROUP_NUMEL * _COUNTERS
+            few_m, few_b, few_out = _few(m[lo:hi], skip), _few(b[lo:hi], skip), np.zeros(4, np.uint8)
+            few_g = _few(grad[lo:hi], skip)
+            failed |= _update_quantize_pack_groups(few_g, few_m, few_b, few_out, factors, gain, counter, key)
+            _put_back(few_m, skip, m[lo:hi])
+            _put_back(few_b, skip, b[lo:hi])
+            _copy_signs(few_out, skip, hi - lo, out[lo // 8 : (hi + 7) // 8])
     return failed
 
 
@@ -821,26 +733,18 @@ def _update_shape_pack_groups(grad, m, b, residual, out, decay, gain):
 def update_shape_pack(grad, m, b, residual, out, decay, gain):
     """Update m and b, write the packed signs of m / b, shaped; return not 0 if some b was not finite."""
     factors, gain = _rounded(decay), np.float32(gain)
-    whole = grad.size // GROUP_NUMEL * GROUP_NUMEL
+    _, whole = _whole_groups(0, grad.size)
     failed = _update_shape_pack_groups(
         grad[:whole], m[:whole], b[:whole], residual[:whole], out[: whole // 8], factors, gain
     )
-    left = grad.size - whole
-    if left:
-        scratch, tail_g = np.zeros((2, GROUP_NUMEL), np.float32), np.zeros(GROUP_NUMEL, grad.dtype)
-        tail_m, tail_b, tail_e, tail_out = (
-            scratch[0],
-            scratch[1],
-            np.zeros(GROUP_NUMEL, np.int16),
-            np.zeros(4, np.uint8),
-        )
-        for i in range(left):
-            tail_g[i], tail_m[i], tail_b[i] = grad[whole + i], m[whole + i], b[whole + i]
-            tail_e[i] = residual[whole + i]
-        failed |= _update_shape_pack_groups(tail_g, tail_m, tail_b, tail_e, tail_out, factors, gain)
-        for i in range(left):
-            m[whole + i], b[whole + i], residual[whole + i] = tail_m[i], tail_b[i], tail_e[i]
-        _copy_signs(tail_out, 0, left, out[whole // 8 :])
+    if whole < grad.size:
+        few_m, few_b, few_e = _few(m[whole:], 0), _few(b[whole:], 0), _few(residual[whole:], 0)
+        few_out = np.zeros(4, np.uint8)
+        failed |= _update_shape_pack_groups(_few(grad[whole:], 0), few_m, few_b, few_e, few_out, factors, gain)
+        _put_back(few_m, 0, m[whole:])
+        _put_back(few_b, 0, b[whole:])
+        _put_back(few_e, 0, residual[whole:])
+        _copy_signs(few_out, 0, grad.size - whole, out[whole // 8 :])
     return failed
 
 
@@ -853,21 +757,13 @@ def _shape_pack_groups(u, residual, out, gain):
 @_compiled
 def shape_pack(u, residual, out, gain):
     """Write the packed signs of u, shaped."""
-    gain, whole = np.float32(gain), u.size // GROUP_NUMEL * GROUP_NUMEL
+    gain, whole = np.float32(gain), _whole_groups(0, u.size)[1]
     _shape_pack_groups(u[:whole], residual[:whole], out[: whole // 8], gain)
-    left = u.size - whole
-    if left:
-        tail_u, tail_e, tail_out = (
-            np.zeros(GROUP_NUMEL, np.float32),
-            np.zeros(GROUP_NUMEL, np.int16),
-            np.zeros(4, np.uint8),
-        )
-        for i in range(left):
-            tail_u[i], tail_e[i] = u[whole + i], residual[whole + i]
-        _shape_pack_groups(tail_u, tail_e, tail_out, gain)
-        for i in range(left):
-            residual[whole + i] = tail_e[i]
-        _copy_signs(tail_out, 0, left, out[whole // 8 :])
+    if whole < u.size:
+        few_e, few_out = _few(residual[whole:], 0), np.zeros(4, np.uint8)
+        _shape_pack_groups(_few(u[whole:], 0), few_e, few_out, gain)
+        _put_back(few_e, 0, residual[whole:])
+        _copy_signs(few_out, 0, u.size - whole, out[whole // 8 :])
 
 
 @_compiled
@@ -885,21 +781,18 @@ def quantize_pack(u, out, gain, start, key):
     _quantize_pack_groups(u[first:last], out[first // 8 : last // 8], gain, counter, key)
     for lo, hi in ((0, first), (last, u.size)):
         if lo < hi:
-            skip = (start + lo) % GROUP_NUMEL
-            tail_u, tail_out = np.zeros(GROUP_NUMEL, np.float32), np.zeros(4, np.uint8)
-            for i in range(hi - lo):
-                tail_u[skip + i] = u[lo + i]
-            _quantize_pack_groups(tail_u, tail_out, gain, (start + lo) // GROUP_NUMEL * _COUNTERS, key)
-            _copy_signs(tail_out, skip, hi - lo, out[lo // 8 : (hi + 7) // 8])
+            skip, few_out = (start + lo) % GROUP_NUMEL, np.zeros(4, np.uint8)
+            _quantize_pack_groups(_few(u[lo:hi], skip), few_out, gain, (start + lo) // GROUP_NUMEL * _COUNTERS, key)
+            _copy_signs(few_out, skip, hi - lo, out[lo // 8 : (hi + 7) // 8])
 
 
 @_compiled
-def _add_signs(packed, total):
-    groups = total.size // GROUP_NUMEL
-    for group in range(groups):
-        _add_signs_32(packed, total, group)
-    for index in range(groups * GROUP_NUMEL, total.size):
-        total[index] += np.float32(1) if packed[index // 8] >> (7 - index % 8) & 1 else np.float32(-1)
+def _add_scaled(signs, total, scale):
+    whole = total.size // GROUP_NUMEL
+    for group in range(whole):
+        _add_scaled_32(signs, total, group, scale)
+    for index in range(whole * GROUP_NUMEL, total.size):
+        total[index] += scale if signs[index // 8] & np.uint8(128 >> index % 8) else -scale
 
 
 @_compiled
@@ -914,7 +807,7 @@ def merge(packed_rows, lo, hi, out, start, key):
         for index in range(block.size):
             block[index] = 0
         for row in range(packed_rows.shape[0]):
-            _add_signs(packed_rows[row, base // 8 : (end + 7) // 8], block)
+            _add_scaled(packed_rows[row, base // 8 : (end + 7) // 8], block, np.float32(1))
         for index in range(block.size):
             block[index] /= num_rows
         quantize_pack(block, out[(base - lo) // 8 : (end - lo + 7) // 8], 1.0, start + base - lo, key)
@@ -954,19 +847,15 @@ def merge_shaped(packed_rows, residual, lo, hi, out):
     _merge_shaped_block(packed_rows, lo // 8, counts, residual[lo : lo + whole], out[: whole // 8])
     left = hi - lo - whole
     if left:
-        num_bytes = (left + 7) // 8
-        tail_rows, tail_e = np.zeros((packed_rows.shape[0], 4), np.uint8), np.zeros(GROUP_NUMEL, np.int16)
-        tail_out = np.zeros(4, np.uint8)
+        few_rows, few_out = np.zeros((packed_rows.shape[0], 4), np.uint8), np.zeros(4, np.uint8)
         for row in range(packed_rows.shape[0]):
-            for i in range(num_bytes):
-                tail_rows[row, i] = packed_rows[row, (lo + whole) // 8 + i]
-        for i in range(left):
-            tail_e[i] = residual[lo + whole + i]
+            for i in range((left + 7) // 8):
+                few_rows[row, i] = packed_rows[row, (lo + whole) // 8 + i]
+        few_e = _few(residual[lo + whole : hi], 0)
         # Not a literal 0, for which numba would compile the block once more.
-        _merge_shaped_block(tail_rows, lo - lo, counts, tail_e, tail_out)
-        for i in range(left):
-            residual[lo + whole + i] = tail_e[i]
-        _copy_signs(tail_out, 0, left, out[whole // 8 :])
+        _merge_shaped_block(few_rows, lo - lo, counts, few_e, few_out)
+        _put_back(few_e, 0, residual[lo + whole : hi])
+        _copy_signs(few_out, 0, left, out[whole // 8 :])
 
 
 @_compiled
@@ -997,31 +886,21 @@ def _apply_groups(x, packed, lr, decay):
 def unpack_apply(x, packed, lr, decay):
     """Do x = x decay - lr sign."""
     lr, decay = np.float32(lr), np.float32(decay)
-    whole = x.size // GROUP_NUMEL * GROUP_NUMEL
+    _, whole = _whole_groups(0, x.size)
     _apply_groups(x[:whole], packed, lr, decay)
-    left = x.size - whole
-    if left:
-        tail_x, tail_packed = np.zeros(GROUP_NUMEL, x.dtype), np.zeros(4, np.uint8)
-        for i in range(left):
-            tail_x[i] = x[whole + i]
-        for i in range(packed.size - whole // 8):
-            tail_packed[i] = packed[whole // 8 + i]
-        _apply_groups(tail_x, tail_packed, lr, decay)
-        for i in range(left):
-            x[whole + i] = tail_x[i]
+    if whole < x.size:
+        few_x = _few(x[whole:], 0)
+        _apply_groups(few_x, _few(packed[whole // 8 :], 0), lr, decay)
+        _put_back(few_x, 0, x[whole:])
 
 
 # Tables. A row is a piece of a tensor: addresses, then elements, then where it starts in the order of draws.
 
 
-@_intrinsic
-def _pointer(_: Any, address: Any) -> Any:
+@_step(types.voidptr)
+def _pointer(build: ir.IRBuilder, address: ir.Value) -> ir.Value:
     """Turn an integer address into a pointer, which compiled Python has no expression for."""
-
-    def generate(context: Any, build: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:  # noqa: ARG001
-        return build.inttoptr(values[0], cgutils.voidptr_t)
-
-    return types.voidptr(address), generate
+    return build.inttoptr(address, cgutils.voidptr_t)
 
 
 @_compiled
@@ -1115,13 +994,13 @@ def _copy(values, out, limit, streams):
 
 
 @_compiled
-def gather_gradients(pieces, first, last, grads, out, limit, streams):
+def gather_gradients(blocks, first, last, pieces, grads, out, limit, streams):
     """Copy fp32 gradients (T addresses) to the flat vector, 0 where there is none; return not 0 if one is too large.
 
     With `streams`, past the caches: a vector that they cannot hold need not be read before it is written.
     """
     failed, limit = 0, np.float32(limit)
-    for tensor, begin, numel, flat in pieces[first:last]:
+    for tensor, begin, numel, flat in pieces[blocks[first, 2] : blocks[last - 1, 3]]:
         if grads[tensor]:
             target = out[flat : flat + numel]
             is_aligned = flat % _LANES == 0
@@ -1130,7 +1009,7 @@ def gather_gradients(pieces, first, last, grads, out, limit, streams):
             for index in range(flat, flat + numel):
                 out[index] = 0
     if streams:
-        _fence(0)
+        _fence()
     return failed
 
 
@@ -1141,20 +1020,17 @@ def _dense_adam(total, m, v, x, factors):
         _dense_adam_32(total, m, v, x, group, factors)
     done = whole * GROUP_NUMEL
     if done < total.size:
-        left = total.size - done
-        few, few_x = np.zeros((3, GROUP_NUMEL), np.float32), np.zeros(GROUP_NUMEL, x.dtype)
-        few_total, few_m, few_v = few[0], few[1], few[2]
-        for i in range(left):
-            few_total[i], few_m[i], few_v[i], few_x[i] = total[done + i], m[done + i], v[done + i], x[done + i]
-        _dense_adam_32(few_total, few_m, few_v, few_x, 0, factors)
-        for i in range(left):
-            m[done + i], v[done + i], x[done + i] = few_m[i], few_v[i], few_x[i]
+        few_m, few_v, few_x = _few(m[done:], 0), _few(v[done:], 0), _few(x[done:], 0)
+        _dense_adam_32(_few(total[done:], 0), few_m, few_v, few_x, 0, factors)
+        _put_back(few_m, 0, m[done:])
+        _put_back(few_v, 0, v[done:])
+        _put_back(few_x, 0, x[done:])
 
 
 @_compiled
-def dense_adam(pieces, first, last, addresses, factors, total, like, size):
+def dense_adam(blocks, first, last, pieces, addresses, factors, total, like, size):
     """Take a dense step from the sum of all ranks' gradients, for tensors with addresses of (m, v, x)."""
-    for tensor, begin, numel, flat in pieces[first:last]:
+    for tensor, begin, numel, flat in pieces[blocks[first, 2] : blocks[last - 1, 3]]:
         m, v, x = addresses[tensor]
         f = factors[tensor]
         if x:
@@ -1174,13 +1050,9 @@ def _local_momentum(g, m, out, factors):
         _local_momentum_32(g, m, out, group, factors)
     done = whole * GROUP_NUMEL
     if done < g.size:
-        left, few = g.size - done, np.zeros((3, GROUP_NUMEL), np.float32)
-        few_g, few_m, few_out = few[0], few[1], few[2]
-        for i in range(left):
-            few_g[i], few_m[i] = g[done + i], m[done + i]
-        _local_momentum_32(few_g, few_m, few_out, 0, factors)
-        for i in range(left):
-            out[done + i] = few_out[i]
+        few_out = _few(out[done:], 0)
+        _local_momentum_32(_few(g[done:], 0), _few(m[done:], 0), few_out, 0, factors)
+        _put_back(few_out, 0, out[done:])
 
 
 @_compiled
@@ -1199,13 +1071,13 @@ def _momenta_of(pieces, first, last, start, addresses, factors, gradient, out):
 
 
 @_compiled
-def local_momenta(pieces, first, last, addresses, factors, gradient, out):
+def local_momenta(blocks, first, last, pieces, addresses, factors, gradient, out):
     """Write this rank's momenta with its gradient, flat, for tensors with addresses of (m, v, x)."""
-    _momenta_of(pieces, first, last, 0, addresses, factors, gradient, out)
+    _momenta_of(pieces, blocks[first, 2], blocks[last - 1, 3], 0, addresses, factors, gradient, out)
 
 
 @_compiled
-def pack_valid(pieces, blocks, first, last, addresses, out, counts):
+def pack_valid(blocks, first, last, pieces, addresses, out, counts):
     """Write as bits which elements have a variance, of tensors with addresses of (m, v, x); and how many of a block."""
     flags, bits = np.empty(ADAM_BLOCK_NUMEL, np.int16), np.empty(ADAM_BLOCK_NUMEL // 8, np.uint8)
     for number in range(first, last):
@@ -1238,18 +1110,11 @@ def _encode(values, residual, valid, out, sums):
         _encode_32(values, residual, valid, out, sums, group)
     done = whole * GROUP_NUMEL
     if done < residual.size:
-        left = residual.size - done
-        few, few_bits = np.zeros((2, GROUP_NUMEL), np.float32), np.zeros((2, 4), np.uint8)
-        few_values, few_residual, few_valid, few_out = few[0], few[1], few_bits[0], few_bits[1]
-        for i in range(left):
-            few_values[i], few_residual[i] = values[done + i], residual[done + i]
-        for i in range(left // 8):
-            few_valid[i] = valid[done // 8 + i]
+        few_residual, few_out = _few(residual[done:], 0), _few(out[done // 8 :], 0)
+        few_values, few_valid = _few(values[done : residual.size], 0), _few(valid[done // 8 :], 0)
         _encode_32(few_values, few_residual, few_valid, few_out, sums, 0)
-        for i in range(left):
-            residual[done + i] = few_residual[i]
-        for i in range(left // 8):
-            out[done // 8 + i] = few_out[i]
+        _put_back(few_residual, 0, residual[done:])
+        _put_back(few_out, 0, out[done // 8 :])
     total = 0.0
     for lane in range(sums.size):
         total += sums[lane]
@@ -1257,7 +1122,7 @@ def _encode(values, residual, valid, out, sums):
 
 
 @_compiled
-def encode_momenta(pieces, blocks, first, last, addresses, factors, gradient, residual, valid, rows, chunk, found):
+def encode_momenta(blocks, first, last, pieces, addresses, factors, gradient, residual, valid, rows, chunk, found):
     """Do `local_momenta` and `encode_values` without storing momenta."""
     values, sums = np.zeros(ADAM_BLOCK_NUMEL, np.float32), np.empty(_LANES, np.float64)
     for number in range(first, last):
@@ -1278,15 +1143,6 @@ def encode_values(blocks, first, last, values, residual, valid, rows, chunk, fou
         row, offset = lo // chunk, lo % chunk // 8
         out = rows[row, 4 + offset : 4 + offset + (hi - lo) // 8]
         found[number] = _encode(values[lo:hi], residual[lo:hi], valid[lo // 8 : hi // 8], out, sums)
-
-
-@_compiled
-def _add_scaled(signs, total, scale):
-    whole = total.size // GROUP_NUMEL
-    for group in range(whole):
-        _add_scaled_32(signs, total, group, scale)
-    for index in range(whole * GROUP_NUMEL, total.size):
-        total[index] += scale if signs[index // 8] & np.uint8(128 >> index % 8) else -scale
 
 
 @_compiled
@@ -1336,18 +1192,14 @@ def _apply_average(average, m, v, x, factors):
         _apply_average_32(average, m, v, x, group, factors)
     done = whole * GROUP_NUMEL
     if done < average.size:
-        left = average.size - done
-        few, few_x = np.zeros((3, GROUP_NUMEL), np.float32), np.zeros(GROUP_NUMEL, x.dtype)
-        few_average, few_m, few_v = few[0], few[1], few[2]
-        for i in range(left):
-            few_average[i], few_v[i], few_x[i] = average[done + i], v[done + i], x[done + i]
-        _apply_average_32(few_average, few_m, few_v, few_x, 0, factors)
-        for i in range(left):
-            m[done + i], x[done + i] = few_m[i], few_x[i]
+        few_m, few_x = _few(m[done:], 0), _few(x[done:], 0)
+        _apply_average_32(_few(average[done:], 0), few_m, _few(v[done:], 0), few_x, 0, factors)
+        _put_back(few_m, 0, m[done:])
+        _put_back(few_x, 0, x[done:])
 
 
 @_compiled
-def apply_average(pieces, blocks, first, last, addresses, factors, rows, scales, chunk, like, size):
+def apply_average(blocks, first, last, pieces, addresses, factors, rows, scales, chunk, like, size):
     """Take the encoded average as the momenta, and move tensors with addresses of (m, v, x)."""
     average = np.empty(ADAM_BLOCK_NUMEL, np.float32)
     for number in range(first, last):

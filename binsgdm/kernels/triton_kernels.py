@@ -1,6 +1,6 @@
 """The kernels for CUDA tensors, in Triton: what is checked and launched.
 
-What runs is in `triton_programs` and `triton_merges`.
+What runs is in `triton_programs`.
 
 With TRITON_INTERPRET=1 before the first import they run on the CPU. A launch goes to the current stream of the tensors'
 device, and nothing here waits for it. A call allocates the flag that it returns and, where tensors have moved, a table
@@ -20,166 +20,102 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from binsgdm.kernels import checks, foreach, tables, triton_merges, triton_programs, triton_tiles
-from binsgdm.kernels.columns import TensorColumn, by_dtype, column
+from binsgdm.kernels import checks, tables, triton_programs, triton_tiles
+from binsgdm.kernels.columns import TensorColumn, by_dtype
 from binsgdm.kernels.host_tensors import upload_tensor
+from binsgdm.kernels.interface import Columns, Decay, Kernels, SignStep
 from binsgdm.kernels.random import GROUP_NUMEL, Key
 from binsgdm.kernels.triton_support import FEW_PROGRAMS, launch
-
-name = "triton"
 
 _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 _TILE: int = triton_tiles.TILE.value
 # A program does more than one tile where that leaves every multiprocessor tens of programs.
 _MANY_TILES, _MOST_TILES = 2**13, 4
-_MERGE_NUMEL = GROUP_NUMEL * triton_merges.MERGE_GROUPS.value
+_MERGE_NUMEL = GROUP_NUMEL * triton_programs.MERGE_GROUPS.value
 _ALIGNMENT = 16  # bytes that a thread reads at once
 _MAX_COUNT = 2**16 - 1  # of vectors that `merge` can count
 
 
-def foreach_update_(  # noqa: PLR0913
-    grads: Sequence[Tensor],
-    ms: Sequence[Tensor],
-    bs: Sequence[Tensor],
+class TritonKernels(Kernels):
+    """One launch a dtype for many tensors, one for a vector."""
+
+    name = "triton"
+
+    def _update(self, columns: Columns, decay: Decay) -> Tensor:
+        finite = _flag(columns[0])
+        numbers = finite.view(torch.uint8), *decay.factors
+        _launch_tables(triton_programs.update, columns, numbers, aligned=4)
+        return finite
+
+    def _update_quantize_pack(
+        self, columns: Columns, starts: Sequence[int], decay: Decay, gain: float, key: Key
+    ) -> Tensor:
+        finite = _flag(columns[0])
+        numbers = finite.view(torch.uint8), *decay.factors, gain, *key.words()
+        program = triton_programs.update_quantize_pack
+        _launch_tables(program, columns, numbers, aligned=3, starts=starts, registers=FEW_PROGRAMS)
+        return finite
+
+    def _update_shape_pack(self, columns: Columns, decay: Decay, gain: float) -> Tensor:
+        finite = _flag(columns[0])
+        numbers = finite.view(torch.uint8), *decay.factors, gain
+        _launch_tables(triton_programs.update_shape_pack, columns, numbers, aligned=4)
+        return finite
+
+    def _unpack_apply(self, columns: Columns, step: SignStep) -> None:
+        for dtype, some, _ in by_dtype(columns):
+            per_thread = _ALIGNMENT // dtype.itemsize
+            _launch_tables(triton_programs.unpack_apply, some, step.factors, aligned=1, per_thread=per_thread)
+
+    def _quantize_pack(self, u: Tensor, out: Tensor, gain: float, start: int, key: Key) -> None:
+        tiles = _tiles_for(u.numel())
+        num_programs = triton.cdiv(start % GROUP_NUMEL + u.numel(), tiles * _TILE)
+        launch(triton_programs.quantize_pack, num_programs, u, out, tiles, start, u.numel(), gain, *key.words())
+
+    def _shape_pack(self, u: Tensor, residual: Tensor, out: Tensor, gain: float) -> None:
+        tiles = _tiles_for(u.numel())
+        aligned = not (u.data_ptr() | residual.data_ptr()) % _ALIGNMENT
+        numbers = tiles, u.numel(), int(aligned), gain
+        launch(triton_programs.shape_pack, triton.cdiv(u.numel(), tiles * _TILE), u, residual, out, *numbers)
+
+    def _merge(self, rows: Tensor, out: Tensor, numel: int, start: int, key: Key) -> None:
+        num_vectors, num_bytes = rows.shape
+        checks.counted(num_vectors, _MAX_COUNT, "kernels='reference'")
+        # Words of four bytes: every row, the result and every group of draws begin at one.
+        aligned = not (rows.data_ptr() | out.data_ptr() | num_bytes) % 4 and not start % GROUP_NUMEL
+        limits = _limits(num_vectors, rows.device, tables.stream_of(rows.device))
+        num_programs = triton.cdiv(start % GROUP_NUMEL + numel, _MERGE_NUMEL)
+        arguments = (rows, out, limits, num_vectors, num_bytes, start, numel, int(aligned), *key.words())
+        width = 8 if num_vectors < 2**8 else 16
+        launch(triton_programs.merge, num_programs, *arguments, width=width, registers=FEW_PROGRAMS)
+
+    def _merge_shaped(self, rows: Tensor, residual: Tensor, out: Tensor, numel: int) -> None:
+        num_vectors, num_bytes = rows.shape
+        aligned = not residual.data_ptr() % _ALIGNMENT
+        numbers = num_vectors, num_bytes, numel, int(aligned)
+        launch(triton_programs.merge_shaped, triton.cdiv(numel, _TILE), residual, rows, out, *numbers)
+
+    def _mean(self, parts: Tensor, out: Tensor) -> None:
+        aligned = not (parts.data_ptr() | out.data_ptr() | parts.shape[1] * parts.itemsize) % _ALIGNMENT
+        num_programs = triton.cdiv(out.numel(), _TILE)
+        launch(triton_programs.mean, num_programs, parts, out, parts.shape[0], out.numel(), int(aligned))
+
+
+def _launch_tables(
+    program: Any,
+    columns: Columns,
+    numbers: Sequence[object],
     *,
-    beta: float,
-    beta_b: float,
-    nesterov: bool = False,
-    outs_u: Sequence[Tensor],
-) -> Tensor:
-    """Do `update_` for many tensors, in one launch a dtype; see `binsgdm.kernels.Kernels`."""
-    given = column(grads), column(ms), column(bs), column(outs_u)
-    checks.updates(*given)
-    finite = _flag(given[0])
-    for dtype, columns, _ in by_dtype(given):
-        tiles = _tiles_for(sum(columns[0].numels))
-        table = tables.make(columns, starts=None, chunk=tiles * _TILE, aligned=4)
-        numbers = tiles, finite.view(torch.uint8), *foreach.decay_of(beta, beta_b, nesterov)
-        _launch_table(triton_programs.update, table, *numbers, dtype=_DTYPES[dtype])
-    return finite
-
-
-def foreach_update_quantize_pack_(  # noqa: PLR0913
-    grads: Sequence[Tensor],
-    ms: Sequence[Tensor],
-    bs: Sequence[Tensor],
-    *,
-    beta: float,
-    beta_b: float,
-    nesterov: bool = False,
-    key: Key,
-    starts: Sequence[int],
-    outs: Sequence[Tensor],
-    gain: float = 1.0,
-) -> Tensor:
-    """Do `update_quantize_pack_` for many tensors, in one launch a dtype; see `binsgdm.kernels.Kernels`."""
-    given = column(grads), column(ms), column(bs), column(outs)
-    checks.updates(*given[:3])
-    checks.all_quantized(given[3], given[1], starts)
-    finite = _flag(given[0])
-    for dtype, columns, (some_starts,) in by_dtype(given, starts):
-        tiles = _tiles_for(sum(columns[0].numels))
-        table = tables.make(columns, starts=some_starts, chunk=tiles * _TILE, aligned=3)
-        numbers = (
-            tiles,
-            finite.view(torch.uint8),
-            *foreach.decay_of(beta, beta_b, nesterov),
-            float(gain),
-            *key.words(),
-        )
-        _launch_table(
-            triton_programs.update_quantize_pack, table, *numbers, dtype=_DTYPES[dtype], registers=FEW_PROGRAMS
-        )
-    return finite
-
-
-def foreach_update_shape_pack_(  # noqa: PLR0913
-    grads: Sequence[Tensor],
-    ms: Sequence[Tensor],
-    bs: Sequence[Tensor],
-    residuals: Sequence[Tensor],
-    *,
-    beta: float,
-    beta_b: float,
-    nesterov: bool = False,
-    gain: float,
-    outs: Sequence[Tensor],
-) -> Tensor:
-    """Do `update_shape_pack_` for many tensors, in one launch a dtype; see `binsgdm.kernels.Kernels`."""
-    given = column(grads), column(ms), column(bs), column(residuals), column(outs)
-    checks.updates(*given[:3])
-    checks.all_shaped(given[4], given[3], given[1])
-    finite = _flag(given[0])
-    for dtype, columns, _ in by_dtype(given):
-        tiles = _tiles_for(sum(columns[0].numels))
-        table = tables.make(columns, starts=None, chunk=tiles * _TILE, aligned=4)
-        numbers = (tiles, finite.view(torch.uint8), *foreach.decay_of(beta, beta_b, nesterov), float(gain))
-        _launch_table(triton_programs.update_shape_pack, table, *numbers, dtype=_DTYPES[dtype])
-    return finite
-
-
-def quantize_pack(u: Tensor, *, key: Key, start: int, out: Tensor, gain: float = 1.0) -> None:
-    """Write Q(u), packed; see `binsgdm.kernels.Kernels`."""
-    checks.tensor("u", u, numel=u.numel(), dtypes=checks.FP32, device=u.device)
-    checks.quantized(out, numel=u.numel(), start=start, device=u.device)
-    tiles = _tiles_for(u.numel())
-    num_programs = triton.cdiv(start % GROUP_NUMEL + u.numel(), tiles * _TILE)
-    launch(triton_programs.quantize_pack, num_programs, u, out, tiles, start, u.numel(), float(gain), *key.words())
-
-
-def shape_pack_(u: Tensor, residual: Tensor, *, gain: float, out: Tensor) -> None:
-    """Write the signs of u, shaped, packed; see `binsgdm.kernels.Kernels`."""
-    checks.tensor("u", u, numel=u.numel(), dtypes=checks.FP32, device=u.device)
-    checks.shaped(out, residual, u)
-    tiles = _tiles_for(u.numel())
-    aligned = not (u.data_ptr() | residual.data_ptr()) % _ALIGNMENT
-    numbers = tiles, u.numel(), int(aligned), float(gain)
-    launch(triton_programs.shape_pack, triton.cdiv(u.numel(), tiles * _TILE), u, residual, out, *numbers)
-
-
-def merge(packed_rows: Tensor, *, numel: int, key: Key, start: int, out: Tensor) -> None:
-    """Write Q of the mean of K sign vectors, packed; see `binsgdm.kernels.Kernels`."""
-    checks.merge(packed_rows, numel=numel, start=start, out=out)
-    num_vectors, num_bytes = packed_rows.shape
-    checks.counted(num_vectors, _MAX_COUNT)
-    # Words of four bytes: every row, the result and every group of draws begin at one.
-    aligned = not (packed_rows.data_ptr() | out.data_ptr() | num_bytes) % 4 and not start % GROUP_NUMEL
-    limits = _limits(num_vectors, packed_rows.device, tables.stream_of(packed_rows.device))
-    num_programs = triton.cdiv(start % GROUP_NUMEL + numel, _MERGE_NUMEL)
-    arguments = (packed_rows, out, limits, num_vectors, num_bytes, start, numel, int(aligned), *key.words())
-    width = 8 if num_vectors < 2**8 else 16
-    launch(triton_merges.merge, num_programs, *arguments, width=width, registers=FEW_PROGRAMS)
-
-
-def merge_shaped_(packed_rows: Tensor, residual: Tensor, *, numel: int, out: Tensor) -> None:
-    """Write the signs of the mean of K sign vectors, shaped, packed; see `binsgdm.kernels.Kernels`."""
-    checks.merge_shaped(packed_rows, residual, numel=numel, out=out)
-    num_vectors, num_bytes = packed_rows.shape
-    aligned = not residual.data_ptr() % _ALIGNMENT
-    numbers = num_vectors, num_bytes, numel, int(aligned)
-    launch(triton_merges.merge_shaped, triton.cdiv(numel, _TILE), residual, packed_rows, out, *numbers)
-
-
-def mean_(parts: Tensor, out: Tensor) -> None:
-    """Write the mean of K vectors, summed in order and divided once; see `binsgdm.kernels.Kernels`."""
-    checks.mean(parts, out)
-    aligned = not (parts.data_ptr() | out.data_ptr() | parts.shape[1] * parts.itemsize) % _ALIGNMENT
-    num_programs = triton.cdiv(out.numel(), _TILE)
-    launch(triton_merges.mean, num_programs, parts, out, parts.shape[0], out.numel(), int(aligned))
-
-
-def foreach_unpack_apply_(
-    xs: Sequence[Tensor], packed: Sequence[Tensor], *, lr: float, weight_decay: float, maximize: bool = False
+    aligned: int,
+    starts: Sequence[int] | None = None,
+    **constants: Any,
 ) -> None:
-    """Do `unpack_apply_` for many tensors, in one launch a dtype; see `binsgdm.kernels.Kernels`."""
-    given = column(xs), column(packed)
-    checks.applications(*given)
-    for dtype, columns, _ in by_dtype(given):
-        tiles = _tiles_for(sum(columns[0].numels))
-        table = tables.make(columns, starts=None, chunk=tiles * _TILE, aligned=1)
-        numbers = tiles, -lr if maximize else lr, 1.0 - lr * weight_decay
-        options = {"dtype": _DTYPES[dtype], "per_thread": _ALIGNMENT // dtype.itemsize}
-        _launch_table(triton_programs.unpack_apply, table, *numbers, **options)
+    """Launch a program for many tensors, once for each dtype of the first column; see `tables.make`."""
+    for dtype, some, begins in by_dtype(columns, *(() if starts is None else (starts,))):
+        tiles = _tiles_for(sum(some[0].numels))
+        table = tables.make(some, starts=begins[0] if begins else None, chunk=tiles * _TILE, aligned=aligned)
+        dtypes = {"dtype": _DTYPES[dtype]}
+        launch(program, table.num_chunks, table.rows, table.owners, tiles, *numbers, **dtypes, **constants)
 
 
 def _tiles_for(numel: int) -> int:
@@ -203,11 +139,4 @@ def _limits(num_vectors: int, device: torch.device, stream: int) -> Tensor:  # n
     return upload_tensor(limits, device)
 
 
-def _launch_table(program: Any, table: tables.TensorTable, *numbers: object, **constants: Any) -> None:
-    launch(program, table.num_chunks, table.rows, table.owners, *numbers, **constants)
-
-
-update_ = foreach.update(foreach_update_)
-update_quantize_pack_ = foreach.update_quantize_pack(foreach_update_quantize_pack_)
-update_shape_pack_ = foreach.update_shape_pack(foreach_update_shape_pack_)
-unpack_apply_ = foreach.unpack_apply(foreach_unpack_apply_)
+kernels = TritonKernels()

@@ -12,7 +12,7 @@ needs("torch")
 import torch
 
 from binsgdm.comm import AllGather, AllReduceMax, AllToAll, Member
-from binsgdm.kernels import reference
+from binsgdm.kernels.reference import kernels as reference
 from binsgdm.optimizers import worker
 from binsgdm.optimizers.binsgdm import BinSGDM as RealBinSGDM
 from binsgdm.optimizers.session import Session

@@ -14,7 +14,8 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.kernels import Kernels, bits, functional, random, reference, select
+from binsgdm.kernels import Kernels, bits, functional, random, select
+from binsgdm.kernels.reference import kernels as reference
 from tests.helpers.kernel_samples import (
     DTYPES,
     KEY,

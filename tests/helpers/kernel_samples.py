@@ -5,9 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from binsgdm.kernels import Kernels, functional, reference
+from binsgdm.kernels import Kernels, functional
 from binsgdm.kernels.bits import packed_numel
 from binsgdm.kernels.random import Key
+from binsgdm.kernels.reference import kernels as reference
 
 KEY = Key(seed=2**63 + 5, step=2**31 + 3, rank=7, stream=1)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.kernels import Kernels, functional, reference, select
+from binsgdm.kernels import Kernels, functional, select
 from binsgdm.kernels.bits import pack_signs, packed_numel, unpack_signs
+from binsgdm.kernels.reference import kernels as reference
 from tests.helpers.kernel_samples import DTYPES, assert_equal, device, home, residuals, same_bits, state
 
 pytestmark = pytest.mark.gpu

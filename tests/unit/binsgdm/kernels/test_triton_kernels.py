@@ -24,7 +24,6 @@ from binsgdm.kernels import (
     Kernels,
     bits,
     random,
-    reference,
     select,
     tables,
     triton_kernels,
@@ -33,6 +32,7 @@ from binsgdm.kernels import (
     triton_support,
     triton_tiles,
 )
+from binsgdm.kernels.reference import kernels as reference
 from binsgdm.kernels.tables import ROW_WORDS
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.session import Session
