@@ -11,7 +11,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def test_it_is_read_at_one_go() -> None:
     assert len(README.splitlines()) <= 110
-    assert len(README.split()) <= 750
+    assert len(README.split()) <= 550
 
 
 def test_it_has_one_figure_and_two_commands_before_the_first_answer() -> None:
