@@ -10,6 +10,7 @@ from simnet.cli import options
 
 DEFAULT = re.compile(r"\s*\[default: (.*?)\]\s*\Z")
 """How a help text says a default that click does not know."""
+PLAIN = (click.types.StringParamType, click.Path)
 ARGUMENT = re.compile(r"(?:-- )?[A-Z.toml]{4,}\b(?: is|\.\.\.| with)")
 """How a paragraph of help begins that says what an argument is."""
 
@@ -73,10 +74,10 @@ def _line(option: click.Option) -> str:
     return f"- {_names(option)}" + (f" ({shown})" if (shown := "; ".join(told)) else "") + f": {meaning}{repeats}"
 
 
-def value(option: click.Option) -> str:  # noqa: PLR0911 - one a type
+def value(option: click.Option) -> str:
     """Return what an option takes, in words."""
     match option.type:
-        case _ if option.is_flag or (isinstance(option.type, click.types.StringParamType) and not option.metavar):
+        case _ if option.is_flag or (isinstance(option.type, PLAIN) and not option.metavar):
             return ""
         case click.Choice(choices=choices):
             return ", ".join(choices)
@@ -86,8 +87,6 @@ def value(option: click.Option) -> str:  # noqa: PLR0911 - one a type
             return _number(numbers) + _range(numbers)
         case click.types.IntParamType() | click.types.FloatParamType() as number:
             return _number(number)
-        case click.Path():
-            return "path"
     return option.metavar or str(option.type.name)
 
 

@@ -196,8 +196,12 @@ def kernel_rows() -> str:
     """Return the kernels that each strategy runs as a list."""
     kinds: dict[str, list[str]] = {}
     for strategy in strategies.STRATEGIES.built_in():
-        moved = (f"`{cost.name}` {_moved_text(cost)}" + ("" if cost.is_estimable else "*") for cost in strategy.kernels)
-        kinds.setdefault(", ".join(moved), []).append(f"`{tag_of(strategy)}`")
+        kind = tag_of(strategy)
+        moved = (
+            f"`{cost.name.removeprefix(kind)}` {_moved_text(cost)}" + ("" if cost.is_estimable else "*")
+            for cost in strategy.kernels
+        )
+        kinds.setdefault(", ".join(moved), []).append(f"`{kind}`")
     return "\n".join(f"- {', '.join(named)}: {moved}" for moved, named in kinds.items())
 
 
@@ -221,15 +225,15 @@ def algorithm_rows() -> str:
 
 
 def gpu_rows() -> str:
-    """Return the shipped GPUs as a table."""
+    """Return the shipped GPUs as a table of text."""
     formats = get_args(Precision)
-    rows = [f"| name | {' | '.join(formats)} | bandwidth | memory |", "|---" * (len(formats) + 3) + "|"]
-    gpus = [gpu_models.find(name) for name in files.names("gpus")]
-    for gpu in gpus:
+    rows = [("name", *formats, "bandwidth", "memory")]
+    for gpu in (gpu_models.find(name) for name in files.names("gpus")):
         peaks = (f"{gpu.peak_flops[one] / 1e12:,.5g}" if one in gpu.peak_flops else "-" for one in formats)
-        sizes = f"{gpu.memory_bytes_per_s / 1e9:,.5g}", f"{gpu.memory_bytes / 1e9:g}"
-        rows.append(f"| `{gpu.name}` | {' | '.join([*peaks, *sizes])} |")
-    return "\n".join(rows)
+        rows.append((gpu.name, *peaks, f"{gpu.memory_bytes_per_s / 1e9:,.5g}", f"{gpu.memory_bytes / 1e9:g}"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows)
+    return "\n".join(["```text", *lines, "```"])
 
 
 def share_rows() -> str:
@@ -302,7 +306,7 @@ def command_sections() -> tuple[list[str], list[dict[str, object]]]:
 
 def commands_page() -> str:
     """Return the page of commands."""
-    former = {name: [f"simnet {now}" for now in now.split(", ")] for name, (_, now) in FORMER.items()}
+    former = {name: now.split(", ") for name, (_, now) in FORMER.items()}
     shared, sections = command_sections()
     groups = {**GROUPS, "Development": DEVELOPMENT}
     given = {"groups": groups, "former": former, "shared": shared, "sections": sections}

@@ -23,6 +23,8 @@ COUNT = "count"
 PLAIN = ("text", "number", "number from 0", "number above 0", "integer", "integer from 0", "integer from 1", "any")
 NEUTRAL = ('`""`', "`0`", "`0.0`", "`[]`", "`{}`")
 """Values and defaults that go unsaid in files that programs write; a key with such a default is optional there."""
+SOURCE = ("`source`", "where the numbers come from")
+"""A key of many tables, which the pages tell once."""
 Anchors = Mapping[type, str]
 
 
@@ -72,7 +74,8 @@ def listing(
         without: leave out the keys that this base already has.
         is_data: as of `Key.line`.
     """
-    return "\n".join(row.line(is_data=is_data) for row in keys(struct, anchors, without=without))
+    rows = (row for row in keys(struct, anchors, without=without) if (row.name, row.meaning) != SOURCE)
+    return "\n".join(row.line(is_data=is_data) for row in rows)
 
 
 def keys(struct: type[Struct], anchors: Anchors, *, without: type[Struct] | None = None) -> list[Key]:
