@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--before CHECKOUT] [--only TEXT] [-o FILE]`: how fast the simulator is, as Markdown tables.
+"""`python -m benchmarks [--before CHECKOUT] [--only TEXT] [-o FILE.csv]`: how fast the simulator is, as tables.
 
 Every figure is the best of several runs in this one run; the last column compares it with the first of its table. With
 --before the same runs in another checkout of the sources, in turns with this one, and a ratio compares both.
@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import measured, regions
+from benchmarks import measured
 from benchmarks.cases import Group, groups
 from benchmarks.measured import Cells
 from benchmarks.timing import Checkout, Timed, in_turns
@@ -20,22 +20,6 @@ from simnet.core.units import format_seconds
 from simnet.core.version import VERSION
 
 HERE = Path(__file__).resolve().parents[1]
-PREFACE = """# Benchmarks
-
-For readers who ask what a simulation costs. Made by `make bench BENCH_ARGS="-o docs/evidence/benchmarks.md"`; the best
-of several runs in one go, so trust the ratios more than the seconds. Times are CPU time and memory is that of
-the largest process, unless a row says otherwise.
-
-For scale, one flat ring all-reduce of 440 MB (whole process, the same class of machine): ASTRA-sim 2's analytical
-back end (C++) takes 1.09 s and 101 MiB for 512 ranks, 188 s and 5449 MiB for 4096, and 20.4 s for the flat DDP step
-of 512; SimGrid S4U (C++) 2.2 s for 512 and 525 s for 4096; ns.py (SimPy, every hop) 12-15 s for 512. The folded
-executor gives the same times (to 10 ppm) at a cost that does not grow with the ranks;
-the exact one is for clusters that are not symmetric.
-
-[Every row](data/benchmarks.csv); here the first and the slowest of each table, and their ratio.
-
-"""
-DATA = "data/benchmarks.csv"
 
 
 def rows_of(group: Group, checkouts: list[Checkout]) -> Iterator[Cells]:
@@ -70,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", type=Path, help="another checkout of the sources, to compare with")
     parser.add_argument("--only", metavar="TEXT", help="only groups whose title has this text")
-    parser.add_argument("-o", "--output", type=Path, help="write the tables here too")
+    parser.add_argument("-o", "--output", type=Path, help="write the rows to this file of CSV, where others stay")
     given = parser.parse_args()
     about = (
         f"binsgdm {VERSION}, Python {platform.python_version()}, {platform.system()} {platform.machine()}, "
@@ -89,12 +73,7 @@ def main() -> None:
                     print(*row.values(), sep=" | ", flush=True)
                     found[group.title].append(row)
     if given.output is not None:
-        # Regions that other programs fill stand below, and stay.
-        kept = regions.every_region(given.output.read_text(encoding="utf-8")) if given.output.exists() else ""
-        titles = [group.title for group in groups()]
-        summary = measured.write(given.output.parent / DATA, found, titles)
-        text = f"{PREFACE}{about}\n\n{summary}\n" + ("\n" + kept if kept else "")
-        given.output.write_text(text, encoding="utf-8")
+        measured.write(given.output, found, [group.title for group in groups()])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.cost [-o docs/evidence/cost.md]`: what a step of every optimizer and system takes, and memory.
+"""`python -m benchmarks.cost [-o docs/evidence/binsgdm.md]`: time and memory of a step of every optimizer and system.
 
 Each contestant is a process of its own, rank 0 of four, whose messages are answered at once as if all ranks had sent
 the same: what is left is the work of one rank. A contestant takes turns with the two that it is compared with, so that
@@ -33,7 +33,7 @@ TURN_S = 0.05  # at least, and at least one step
 TURNS, LONG_TURNS, LONG_S = 7, 3, 1.0  # fewer of steps that take longer
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 DATA = "data/cost.csv"
-PAGE = "<!-- measured -->", "<!-- end of measured -->"
+PAGE = "<!-- cost -->", "<!-- end of cost -->"
 
 
 # One process a contestant.
@@ -230,9 +230,8 @@ def rows(sizes: Sequence[str], names: Sequence[str], how: How) -> Iterator[list[
 
 
 def on_page(where: str, table: Table) -> str:
-    """Return what stands between the marks of the page: the rows of the largest model, and where all are."""
-    largest = [row for row in table.rows if row[0] == table.rows[-1][0]]
-    return f"{where}\n\n[All models]({DATA}); here the largest:\n\n{Table(table.columns, largest).markdown()}"
+    """Return what stands between the marks of the page: how it was measured, and where all rows are."""
+    return f"{where}\n[All {len(table.rows)} rows]({DATA})."
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 Three gradients: independent normal numbers (512 x 512), and those of the digits network of examples/train_digits.py on
 one batch of 64 images, before training and after 100 steps of Adam. Without --docs the tables are printed; with it
-they go to docs/evidence/systems.md and its data, and the figures are drawn.
+they go to docs/evidence/data, and the figures are drawn.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import bounds, other_systems, regions
+from benchmarks import bounds, other_systems
 from benchmarks.gradients import Gradient, Row, gradients, relative_errors
 from binsgdm.compressors.base import Payload
 from binsgdm.compressors.levels import unpack_codes
@@ -111,15 +111,10 @@ def bits_table(rows: Sequence[Row]) -> Table:
     return Table(("gradient", "block", "packed", *names), lines)
 
 
-def last_gradient(table: Table) -> Table:
-    """Return a table of all gradients with the columns of the last one alone."""
-    return Table((*table.columns[:2], table.columns[-1]), [(*row[:2], row[-1]) for row in table.rows])
-
-
 def main() -> None:
     """Print the tables, or put them with the figures into the documentation."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--docs", type=Path, help="the folder of systems.md and figures/")
+    parser.add_argument("--docs", type=Path, help="the folder of data/ and figures/")
     docs = parser.parse_args().docs
     torch.set_num_threads(1)
     given = gradients()
@@ -129,9 +124,6 @@ def main() -> None:
     if docs is None:
         print("\n\n".join(one.markdown() for one in tables.values()))
         return
-    page = docs / "systems.md"
-    text = regions.filled(page.read_text(encoding="utf-8"), {"others": last_gradient(others).markdown()})
-    page.write_text(text, encoding="utf-8")
     for name, table in tables.items():
         (docs / "data" / f"{name}.csv").write_text(table.csv(), encoding="utf-8")
     from benchmarks import quantizer_figures

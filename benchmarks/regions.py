@@ -22,9 +22,3 @@ def filled(page: str, regions: Mapping[str, str]) -> str:
 def region(page: str, name: str) -> str:
     """Return the text between the marks of a region."""
     return page.partition(f"<!-- {name} -->\n")[2].partition(f"\n<!-- end of {name} -->")[0]
-
-
-def every_region(page: str) -> str:
-    """Return all regions of a page with their marks; empty if it has none."""
-    first = page.find("<!-- ")
-    return page[first:].rstrip() + "\n" if first >= 0 else ""

@@ -1,7 +1,6 @@
 """`python -m benchmarks.sweep_workers [--only NAME] [--docs docs]`: sweeps on workers of Dask; memory of the client.
 
-Without --docs the tables are printed; with it they take their places in the region of docs/evidence/benchmarks.md,
-where others stay, and the figure is drawn.
+With --docs the tables go to docs/evidence/data too, and the figure is drawn.
 """
 
 import argparse
@@ -19,7 +18,6 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from benchmarks import regions
 from simnet.analysis import sweeps, workers
 from simnet.analysis.sweeps import SweepPoint
 from simnet.analysis.workers import Pool
@@ -27,30 +25,20 @@ from simnet.core.units import format_seconds
 from simnet.core.version import VERSION
 from simnet.engine.result import RefusedPoint
 from simnet.engine.scenario import load_experiment
+from simnet.report.table import Table
 
 HERE = Path(__file__).resolve().parents[1]
-REGION = "sweeps on workers"
 FIGURE = "sweep_memory.png"
 JITTER = [{"kind": "compute_jitter", "cv": 0.05}]
 TURNS = 5
-PREFACE = """## Sweeps on workers
-
-Made by `python -m benchmarks.sweep_workers --docs docs`; {about}."""
-WORKERS = """### Workers of Dask
-
-Points per second of CPU time of all processes, with {cores} workers that have simulated before: `--jobs {cores}`, then
-`--dask-local {cores}`, {turns} turns of both. Medians; ratios are medians of those of the turns, with the least and the
-largest. Above 1, Dask is faster."""
+WORKERS = """Points per second of CPU time of all processes, with {cores} workers that have simulated before:
+`--jobs {cores}`, then `--dask-local {cores}`, {turns} turns of both. Medians; ratios are medians of those of the turns,
+with the least and the largest. Above 1, Dask is faster."""
 START = """A command with two points takes {local} with `--jobs`, which starts no processes for so few, and {dask} with
 `--dask-local`."""
-MEMORY = """### Memory of the client
-
-`simnet sweep --jobs {cores}` over a cheap scenario (one fused all-reduce): the peak of the client, where results stream
-to a Parquet file, and where they are held for CSV and JSON, of 100,000 points at most. Of a streamed point it keeps 8
-bytes; the journal takes 3 kB a point on disk. One run each; another run of a million points, of 2026-11-25 beside other
-work, took 327 MiB and 469 s.
-
-![Peak memory of the client over the number of points](figures/{figure})
+MEMORY = """`simnet sweep --jobs {cores}` over a cheap scenario (one fused all-reduce): the peak of the client, where
+results stream to a Parquet file, and where they are held for CSV and JSON, of 100,000 points at most. Of a streamed
+point it keeps 8 bytes; the journal takes 3 kB a point on disk. One run each.
 """
 
 
@@ -243,7 +231,7 @@ def peak(form: str, points: int, folder: Path) -> Peak:
 
 def memory_table(folder: Path, draw: Callable[[dict[str, list[Peak]]], None]) -> Iterator[str]:
     """Yield the memory of the client by the number of points, line by line."""
-    yield MEMORY.format(cores=workers.num_cores(), figure=FIGURE)
+    yield MEMORY.format(cores=workers.num_cores())
     found = {form: [peak(form, points, folder) for points in sizes] for form, sizes in SIZES.items()}
     draw(found)
     yield _row("points", *(f"{title}: peak, time, points/s" for title in TITLES.values()))
@@ -283,31 +271,25 @@ def about() -> str:
 
 
 def main() -> None:
-    """Print the tables, or put them into the page."""
+    """Print the tables, and write them if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("workers", "memory"), help="one of the two tables")
-    parser.add_argument("--docs", type=Path, help="the folder of evidence/benchmarks.md")
+    parser.add_argument("--docs", type=Path, help="the folder of evidence/")
     given = parser.parse_args()
-    page = given.docs and given.docs / "evidence" / "benchmarks.md"
-    former = regions.region(page.read_text(encoding="utf-8"), REGION).split("\n### ") if page else []
-    kept = {part.partition("\n")[0]: f"### {part}".rstrip() for part in former[1:]}
+    print(about())
     with tempfile.TemporaryDirectory() as scratch:
-        figure_folder = page.parent / "figures" if page else Path(scratch)
+        evidence = given.docs / "evidence" if given.docs else Path(scratch)
+        figure_path, data = evidence / "figures" / FIGURE, evidence / "data"
+        for folder in (figure_path.parent, data):
+            folder.mkdir(exist_ok=True)
         tables = {
             "workers": lambda: workers_table(Path(scratch)),
-            "memory": lambda: memory_table(Path(scratch), lambda found: draw_memory(found, figure_folder / FIGURE)),
+            "memory": lambda: memory_table(Path(scratch), lambda found: draw_memory(found, figure_path)),
         }
-        titles = {"workers": "Workers of Dask", "memory": "Memory of the client"}
-        parts = [PREFACE.format(about=about())]
         for name, table in tables.items():
             if given.only in (None, name):
-                lines = list(_printed(table()))
-                parts.append("\n".join(lines))
-            elif titles[name] in kept:
-                parts.append(kept[titles[name]])
-    if page:
-        text = page.read_text(encoding="utf-8")
-        page.write_text(regions.filled(text, {REGION: "\n\n".join(parts)}), encoding="utf-8")
+                rows = [line.strip("| ").split(" | ") for line in _printed(table()) if line.startswith("| ")]
+                (data / f"benchmarks-{name}.csv").write_text(Table(rows[0], rows[1:]).csv(), encoding="utf-8")
 
 
 def _printed(lines: Iterator[str]) -> Iterator[str]:

@@ -1,8 +1,7 @@
 """`python -m benchmarks.uneven_cases [--before CHECKOUT] [--only TEXT] [--docs docs]`: speed where ranks differ.
 
-Without --docs the tables are printed; with it their rows take their places in a file beside
-docs/evidence/benchmarks.md, where others stay, and the page tells the first and the slowest of each. --before names a
-checkout that had the exact executor alone for such ranks: cases that it can simulate are run there, too, in turns.
+With --docs their rows take their places in a file of docs/evidence/data, where others stay. --before names a checkout
+that had the exact executor alone for such ranks: cases that it can simulate are run there, too, in turns.
 """
 
 import argparse
@@ -11,13 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import measured, regions
+from benchmarks import measured
 from benchmarks.measured import Cells
 from benchmarks.timing import Case, Checkout, Timed, fresh
 from simnet.core.units import format_seconds
 
 HERE = Path(__file__).resolve().parents[1]
-REGION = "uneven ranks"
 SLOW_RANK = {"kind": "slow_rank", "node": 3, "local_rank": 5, "compute_slowdown": 1.3}
 SLOW_NODE = {"kind": "slow_node", "node": 3, "compute_slowdown": 1.3, "nic_slowdown": 1.5}
 FORMERLY = {"cluster.slow_nodes": [{"node": 3, "compute_slowdown": 1.3}], "run.fidelity": "exact"}
@@ -27,9 +25,7 @@ DDP = {"kind": "all_reduce"}
 FUSED = {"kind": "all_reduce", "bucketing": "fused", "overlap": False}
 HIERARCHICAL = {**FUSED, "algorithm": "hierarchical"}
 STREAMING = {"kind": "diloco", "inner_steps": 100, "fragments": 4, "overlap_steps": 5}
-PREFACE = """## Ranks that are not alike
-
-Made by `python -m benchmarks.uneven_cases --before CHECKOUT --docs docs`. BERT-Base at 10 Gbit/s, 8 ranks a node. CPU
+PREFACE = """BERT-Base at 10 Gbit/s, 8 ranks a node. CPU
 time of the first simulation in a process that has simulated another cluster before, so that modules are loaded and
 nothing of this one is kept; memory is the peak of that process, of which {base} are Python and modules without numpy.
 "Before" is version 0.1.0 of 2026-11-24, which simulates every send wherever ranks differ.
@@ -234,18 +230,17 @@ def preface(here: Checkout) -> str:
 
 
 def main() -> None:
-    """Print the tables, or put them into the page."""
+    """Print the tables, and write them if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", type=Path, help="another checkout of the sources, to compare with")
     parser.add_argument("--only", metavar="TEXT", help="only tables whose title has this text")
-    parser.add_argument("--docs", type=Path, help="the folder of evidence/benchmarks.md")
+    parser.add_argument("--docs", type=Path, help="the folder of evidence/data")
     given = parser.parse_args()
     found: dict[str, list[Cells]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         former = Checkout(given.before.resolve(), Path(scratch)) if given.before else None
         here = Checkout(HERE, Path(scratch))
-        head = preface(here)
-        print(head)
+        print(preface(here))
         for table in tables():
             if given.only is None or given.only in table.title:
                 found[table.title] = []
@@ -254,10 +249,7 @@ def main() -> None:
                     print(*row_found.values(), sep=" | ", flush=True)
                     found[table.title].append(row_found)
     if given.docs is not None:
-        page = given.docs / "evidence" / "benchmarks.md"
-        summary = measured.write(page.parent / DATA, found, [table.title for table in tables()])
-        text = regions.filled(page.read_text(encoding="utf-8"), {REGION: f"{head}\n\n{summary}"})
-        page.write_text(text, encoding="utf-8")
+        measured.write(given.docs / "evidence" / DATA, found, [table.title for table in tables()])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The pages' tables of the command line: arguments, options and examples of each command, from click."""
+"""The page's lists of the command line: arguments and options of each command, from click."""
 
 import inspect
 import re
@@ -8,9 +8,11 @@ import click
 
 from simnet.cli import options
 
-HEAD = "| option | value | default | meaning |\n|---|---|---|---|"
 DEFAULT = re.compile(r"\s*\[default: (.*?)\]\s*\Z")
 """How a help text says a default that click does not know."""
+PLAIN = (click.types.StringParamType, click.Path)
+ARGUMENT = re.compile(r"(?:-- )?[A-Z.toml]{4,}\b(?: is|\.\.\.| with)")
+"""How a paragraph of help begins that says what an argument is."""
 
 
 def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
@@ -34,79 +36,73 @@ def usage(command: click.Command, path: str) -> str:
 
 
 def about(command: click.Command) -> str:
-    """Return the help of a command as Markdown paragraphs."""
-    return inspect.cleandoc(command.help or "")
+    """Return what a command does and what its arguments are: of its help the first paragraph and those of arguments."""
+    first, *more = inspect.cleandoc(command.help or "").split("\n\n")
+    return "\n\n".join([first, *(text for text in more if ARGUMENT.match(text))])
 
 
-def examples(command: click.Command) -> list[str]:
-    """Return the commands that a command's help shows."""
-    lines = (re.sub(r"^(\x08|\s)*(Examples?:)?\s*", "", line) for line in (command.epilog or "").splitlines())
-    return list(filter(None, lines))
+def lines(command: click.Command) -> dict[str, str]:
+    """Return a line for each option of a command, by its names; those that are needed rarely left out."""
+    return {_names(param): _line(param) for param in _options(command) if not _is_rare(param)}
 
 
-def table(rows: list[str]) -> str:
-    """Return rows of options as a Markdown table, "" if there are none."""
-    return "\n".join([HEAD, *rows]) if rows else ""
+def rare(command: click.Command) -> list[str]:
+    """Return the names of the options that only `--help-all` shows."""
+    return [_names(param) for param in _options(command) if _is_rare(param)]
 
 
-def rows(command: click.Command) -> list[str]:
-    """Return the rows of a command's options; of a group, the options that its commands share."""
-    if not isinstance(command, click.Group):
-        return [_row(param) for param in command.params if isinstance(param, click.Option)]
-    shared = _shared(command)
-    first = next(rows(member) for name, member in command.commands.items() if name not in apart(command))
-    return [row for row in first if row in shared]
+def _options(command: click.Command) -> list[click.Option]:
+    found = (param for param in command.params if isinstance(param, click.Option))
+    return [param for param in found if not isinstance(param, options.Mode)]
 
 
-def apart(group: click.Group) -> list[str]:
-    """Return the commands of a group that have none of the options that most of its commands share."""
-    shared = _shared(group)
-    return [name for name, member in group.commands.items() if shared and not shared & set(rows(member))]
+def _is_rare(option: click.Option) -> bool:
+    return getattr(option, "is_rare", False)
 
 
-def _shared(group: click.Group) -> set[str]:
-    """Return the rows of most commands of a group: of all, or of all but one where there are more than three."""
-    members = [set(rows(member)) for member in group.commands.values()]
-    least = len(members) - 1 if len(members) > 3 else len(members)
-    return {row for member in members for row in member if sum(row in other for other in members) >= least}
+def _names(option: click.Option) -> str:
+    return "`" + "/".join((*option.opts, *option.secondary_opts)) + "`"
 
 
-def _row(option: click.Option) -> str:
-    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+def _line(option: click.Option) -> str:
     found = DEFAULT.search(option.help or "")
     meaning = DEFAULT.sub("", option.help or "").rstrip(".")
     if not meaning:
-        raise ValueError(f"{names}: say what the option means in its help text")
+        raise ValueError(f"{_names(option)}: say what the option means in its help text")
     repeats = " (repeatable)" if option.multiple and "repeatable" not in meaning.lower() else ""
-    cells = (names, value(option), found[1] if found else _default(option), meaning + repeats)
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    told = filter(None, (value(option), f"default {found[1]}" if found else _default(option)))
+    return f"- {_names(option)}" + (f" ({shown})" if (shown := "; ".join(told)) else "") + f": {meaning}{repeats}"
 
 
 def value(option: click.Option) -> str:
     """Return what an option takes, in words."""
     match option.type:
-        case _ if option.is_flag:
-            return "flag"
+        case _ if option.is_flag or (isinstance(option.type, PLAIN) and not option.metavar):
+            return ""
         case click.Choice(choices=choices):
-            return ", ".join(f"`{choice}`" for choice in choices)
+            return ", ".join(choices)
+        case click.IntRange(max=int()) as numbers:
+            return _range(numbers).strip()
         case click.IntRange() | click.FloatRange() as numbers:
             return _number(numbers) + _range(numbers)
         case click.types.IntParamType() | click.types.FloatParamType() as number:
             return _number(number)
-        case click.Path():
-            return "path"
-    return f"`{option.metavar}`" if option.metavar else str(option.type.name)
+    return option.metavar or str(option.type.name)
 
 
 def _number(kind: click.ParamType) -> str:  # type: ignore[type-arg]
-    return "whole number" if isinstance(kind, click.types.IntParamType) else "number"
+    return "integer" if isinstance(kind, click.types.IntParamType) else "number"
 
 
 def _range(numbers: click.IntRange | click.FloatRange) -> str:
     if numbers.min is None:
         return ""
     low = f" above {numbers.min:,g}" if numbers.min_open else f" from {numbers.min:,}"
-    return low if numbers.max is None else f"{low} to {numbers.max:,}"
+    return low if numbers.max is None else f"{low} to {_figure(numbers.max)}".replace("from ", "")
+
+
+def _figure(limit: float) -> str:
+    return f"{limit:,}" if limit == int(limit) < 10**6 else f"{limit:g}".replace("1e+0", "10^").replace("1e+", "10^")
 
 
 def _default(option: click.Option) -> str:
@@ -114,6 +110,6 @@ def _default(option: click.Option) -> str:
         return "required"
     default = option.to_info_dict()["default"]
     if option.is_flag or default is None or default in ((), ""):
-        return "-"
+        return ""
     shown = ", ".join(map(str, default)) if isinstance(default, tuple | list) else default
-    return f"`{shown}`"
+    return f"default {shown}"

@@ -8,6 +8,7 @@ The tables come from the structs, registries and commands of the packages; the t
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
@@ -18,9 +19,9 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # run as a script, from any directory
 
-import click
 from msgspec import Struct
 
+from benchmarks import regions
 from docs import commands, keys
 from simnet import strategies
 from simnet.analysis import convergence
@@ -28,6 +29,7 @@ from simnet.calibration import measurement_file, series_labels
 from simnet.cli import terminal
 from simnet.cli.main import DEVELOPMENT, FORMER, GROUPS, cli
 from simnet.cluster import availability, gpu_models, hardware, kernel_times, network_costs
+from simnet.cluster.faults import windows
 from simnet.cluster.nccl_costs import NcclCosts
 from simnet.collectives import algorithms
 from simnet.core import files, parsing, templates, units
@@ -49,68 +51,72 @@ STRUCTS: dict[type[Struct], str] = {
     hardware.Fabric: "cluster.md#fabric",
     hardware.Fault: "cluster.md#faults",
     hardware.SlowNode: "cluster.md#faults",
-    workload.Workload: "workload.md",
-    workload.Gradient: "workload.md#tensors",
-    workload.ComputeTime: "workload.md#compute",
-    workload.Work: "workload.md#work",
-    workload.StepMemory: "workload.md#memory",
-    training_step.GradientsFile: "workload.md#gradients-files",
-    hardware.Calibration: "calibration.md",
-    hardware.LinkCalibration: "calibration.md#links",
-    kernel_times.KernelTime: "calibration.md#kernels",
-    kernel_times.HostCost: "calibration.md#host",
-    network_costs.NodesPoint: "calibration.md#by_nodes",
-    NcclCosts: "calibration.md#nccl",
-    network_costs.LibraryCosts: "calibration.md#libraries",
-    hardware.FittedTo: "calibration.md#fitted_to",
-    campaign.Campaign: "campaign.md",
-    campaign.Points: "campaign.md#points",
-    campaign.Links: "campaign.md#links",
-    convergence.Convergence: "convergence.md",
-    convergence.TrainedSystem: "convergence.md#systems",
-    convergence.TrainingCurve: "convergence.md#curves",
-    result.RunResult: "results.md#one-result",
-    result.StrategyResult: "results.md#result-and-baseline",
-    result.Breakdown: "results.md#breakdown",
-    gpu_memory.GpuMemory: "results.md#memory",
-    result.RankWaits: "results.md#waits",
-    result.LateRank: "results.md#waits",
-    availability.Availability: "results.md#availability",
-    result.LostTime: "results.md#lost_time",
-    result.LostToFault: "results.md#lost_time",
-    result.StepTimes: "results.md#lost_time",
-    result.SweepResult: "results.md#a-sweep",
-    result.SweptAxis: "results.md#a-sweep",
-    result.PointResult: "results.md#a-sweep",
-    result.RefusedPoint: "results.md#a-sweep",
+    workload.Workload: "scenario.md#workload",
+    workload.Gradient: "scenario.md#tensors",
+    workload.ComputeTime: "scenario.md#compute",
+    workload.Work: "scenario.md#work",
+    workload.StepMemory: "scenario.md#memory",
+    training_step.GradientsFile: "scenario.md#gradients-files",
+    hardware.Calibration: "cluster.md#calibration",
+    hardware.LinkCalibration: "cluster.md#calibrated-links",
+    kernel_times.KernelTime: "cluster.md#kernels",
+    kernel_times.HostCost: "cluster.md#host",
+    network_costs.NodesPoint: "cluster.md#by_nodes",
+    NcclCosts: "cluster.md#nccl",
+    network_costs.LibraryCosts: "cluster.md#libraries",
+    hardware.FittedTo: "cluster.md#fitted_to",
+    campaign.Campaign: "files.md#campaigns",
+    campaign.Points: "files.md#points",
+    campaign.Links: "files.md#links",
+    convergence.Convergence: "files.md#convergence",
+    convergence.TrainedSystem: "files.md#systems",
+    convergence.TrainingCurve: "files.md#curves",
+    result.RunResult: "files.md#one-result",
+    result.StrategyResult: "files.md#result-and-baseline",
+    result.Breakdown: "files.md#breakdown",
+    gpu_memory.GpuMemory: "files.md#memory",
+    result.RankWaits: "files.md#waits",
+    result.LateRank: "files.md#waits",
+    availability.Availability: "files.md#availability",
+    result.LostTime: "files.md#lost_time",
+    result.LostToFault: "files.md#lost_time",
+    result.StepTimes: "files.md#lost_time",
+    result.SweepResult: "files.md#a-sweep",
+    result.SweptAxis: "files.md#a-sweep",
+    result.PointResult: "files.md#a-sweep",
+    result.RefusedPoint: "files.md#a-sweep",
     scenario.Scenario: "scenario.md",
-    measurement_file.MeasurementFile: "measurement-file.md",
-    measurement_file.Hardware: "measurement-file.md#hardware",
-    measurement_file.Software: "measurement-file.md#software",
-    measurement_file.Setup: "measurement-file.md#setups",
-    measurement_file.Series: "measurement-file.md#series",
-    measurement_file.Check: "measurement-file.md#checks",
-    step_file.StepFile: "step-file.md",
-    step_file.StepSource: "step-file.md#source",
-    step_file.RecordedLayout: "step-file.md#recordings",
-    step_file.RecordedGroup: "step-file.md#groups",
-    step_file.RecordedStream: "step-file.md#streams",
-    step_file.RecordedOperation: "step-file.md#operations",
-    step_file.RecordedGradient: "step-file.md#gradients",
-    strategies.Strategy: "strategies.md",
-    strategies.CompressingStrategy: "strategies.md#keys-of-every-compressing-system",
-    strategies.DenseAllReduce: "strategies.md#all_reduce",
-    strategies.Planner: "strategies.md#planner",
+    measurement_file.MeasurementFile: "files.md#measurements",
+    measurement_file.Hardware: "files.md#hardware",
+    measurement_file.Software: "files.md#software",
+    measurement_file.Setup: "files.md#setups",
+    measurement_file.Series: "files.md#series",
+    measurement_file.Check: "files.md#checks",
+    step_file.StepFile: "files.md#recorded-steps",
+    step_file.StepSource: "files.md#source",
+    step_file.RecordedLayout: "files.md#recordings",
+    step_file.RecordedGroup: "files.md#groups",
+    step_file.RecordedStream: "files.md#streams",
+    step_file.RecordedOperation: "files.md#operations",
+    step_file.RecordedGradient: "files.md#gradients",
+    strategies.Strategy: "scenario.md#strategies",
+    strategies.CompressingStrategy: "scenario.md#keys-of-every-compressing-system",
+    strategies.DenseAllReduce: "scenario.md#keys-of-single-strategies",
+    strategies.Planner: "scenario.md#keys-of-every-strategy",
 }
 """The section that has the keys of a struct."""
+BASES = (hardware.NamedPart, windows.TimedFault)
+"""What has keys that a page lists once, beside those."""
 
 
 def fault_sections() -> str:
     """Return a section for each registered fault."""
-    sections = [
-        f"### `{tag_of(fault)}`\n\n{keys.summary(fault)}\n\n{keys.table(fault, STRUCTS)}"
-        for fault in hardware.FAULTS.built_in()
-    ]
+    sections = []
+    for fault in hardware.FAULTS.built_in():
+        base = windows.TimedFault if issubclass(fault, windows.TimedFault) else hardware.Fault
+        more = ["- `from`, `to`, `every`"] if base is windows.TimedFault else []
+        listed = "\n".join([keys.listing(fault, STRUCTS, without=base), *more])
+        sections.append(f"#### `{tag_of(fault)}`\n\n{keys.summary(fault)}\n\n{listed}")
     return "\n\n".join(sections)
 
 
@@ -121,46 +127,46 @@ def _base_of(strategy: type[strategies.Strategy]) -> type[strategies.Strategy]:
 
 
 def topology_rows() -> str:
-    """Return the topologies of each compressing system as a table."""
-    rows = ["| `kind` | `topology`, its own first |", "|---|---|"]
+    """Return the topologies of the compressing systems as a list."""
     kinds: dict[tuple[str, ...], list[str]] = {}
     for strategy in strategies.STRATEGIES.built_in():
         if issubclass(strategy, strategies.CompressingStrategy):
             kinds.setdefault(strategy.topologies, []).append(f"`{tag_of(strategy)}`")
-    rows += [f"| {', '.join(names)} | {', '.join(f'`{one}`' for one in found)} |" for found, names in kinds.items()]
+    rows = (f"- {', '.join(names)}: {', '.join(f'`{one}`' for one in found)}" for found, names in kinds.items())
     return "\n".join(rows)
-
-
-def strategy_tables() -> dict[str, list[str]]:
-    """Return the strategies with keys of their own, by the table of these keys."""
-    found: dict[str, list[str]] = {}
-    for strategy in strategies.STRATEGIES.built_in():
-        if keys.own_keys(strategy, base := _base_of(strategy)):
-            made = keys.table(strategy, STRUCTS, without=base)
-            found.setdefault(made, []).append(tag_of(strategy))
-    return found
 
 
 def strategy_rows() -> str:
-    """Return the strategies as a table: name in files, title, what each does, and its own keys."""
-    rows = ["| `kind` | title | what it does | keys of its own |", "|---|---|---|---|"]
-    sections = {kind: "-".join(kinds) for kinds in strategy_tables().values() for kind in kinds}
+    """Return the strategies as a list: name in files, title, what each does, and its own keys."""
+    rows = []
     for strategy in strategies.STRATEGIES.built_in():
-        kind, own = tag_of(strategy), ", ".join(f"`{key}`" for key in keys.own_keys(strategy, _base_of(strategy)))
-        name = f"[`{kind}`](#{sections[kind]})" if own else f"`{kind}`"
+        own = ", ".join(f"`{key}`" for key in keys.own_keys(strategy, _base_of(strategy)))
         what = " ".join(keys.summary(strategy).partition("\n\n")[0].split()).rstrip(".")
-        rows.append(f"| {name} | {strategy.title} | {what} | {own or '-'} |")
+        title = "" if strategy.title in what else f"{strategy.title}. "
+        rows.append(f"- `{tag_of(strategy)}`: {title}{what}." + (f" Keys: {own}." if own else ""))
     return "\n".join(rows)
 
 
-def strategy_sections() -> str:
-    """Return a section for each strategy with keys of its own; those with the same keys share one."""
-    return "\n\n".join(f"### {', '.join(kinds)}\n\n{made}" for made, kinds in strategy_tables().items())
+def strategy_keys() -> str:
+    """Return the keys of single strategies as a list, each once; a key that differs between strategies names them."""
+    kinds: dict[keys.Key, list[str]] = {}
+    for strategy in strategies.STRATEGIES.built_in():
+        for key in keys.keys(strategy, STRUCTS, without=_base_of(strategy)):
+            kinds.setdefault(key, []).append(tag_of(strategy))
+    names = Counter(key.name for key in kinds)
+    lines: list[str] = []
+    meanings: set[tuple[str, str]] = set()
+    for key in sorted(kinds, key=lambda key: key.name):
+        whose = f"of {', '.join(f'`{kind}`' for kind in kinds[key])}: " if names[key.name] > 1 else ""
+        is_told = (key.name, key.meaning) in meanings
+        meanings.add((key.name, key.meaning))
+        lines.append(key._replace(meaning=whose + ("the same" if is_told else key.meaning)).line())
+    return "\n".join(lines)
 
 
 def label_sections() -> str:
-    """Return a section for each kind of series in a measurement file: its names, and the labels that it must have."""
-    sections = []
+    """Return the kinds of series in a measurement file: their names, and the labels that they must have."""
+    kinds: dict[str, list[str]] = {}
     # Every kind has the labels of this base class, which the page describes once.
     base = series_labels.LABELS["kernel"].__mro__[1]
     for kind, struct in series_labels.LABELS.items():
@@ -168,9 +174,9 @@ def label_sections() -> str:
         if " " not in kind:
             names = ", ".join(f"`{name}`" for name in series_labels.NAMES.get(kind, ()))
             rows = [*keys.keys(struct, {}, without=base), *_labels_of_names(kind, struct)]
-            told = keys.as_table(rows) if rows else "It needs no labels."
-            sections.append(f"### {kind}\n\n" + (f"Names: {names}.\n\n" if names else "") + told)
-    return "\n\n".join(sections)
+            listed = "\n".join(row._replace(default="").line(is_data=True) for row in rows)
+            kinds.setdefault(listed or "It needs no labels.", []).append(f"`{kind}`" + (f" ({names})" if names else ""))
+    return "\n\n".join(f"{' and '.join(named)}:\n\n{listed}" for listed, named in kinds.items())
 
 
 def _labels_of_names(kind: str, base: type[Struct]) -> list[keys.Key]:
@@ -187,12 +193,16 @@ def _labels_of_names(kind: str, base: type[Struct]) -> list[keys.Key]:
 
 
 def kernel_rows() -> str:
-    """Return the kernels that each strategy runs as a table."""
-    rows = ["| strategy | kernels, and the bytes that each moves per element |", "|---|---|"]
+    """Return the kernels that each strategy runs as a list."""
+    kinds: dict[str, list[str]] = {}
     for strategy in strategies.STRATEGIES.built_in():
-        moved = (f"`{cost.name}` {_moved_text(cost)}" + ("" if cost.is_estimable else "*") for cost in strategy.kernels)
-        rows.append(f"| `{tag_of(strategy)}` | {', '.join(moved)} |")
-    return "\n".join(rows)
+        kind = tag_of(strategy)
+        moved = (
+            f"`{cost.name.removeprefix(kind)}` {_moved_text(cost)}" + ("" if cost.is_estimable else "*")
+            for cost in strategy.kernels
+        )
+        kinds.setdefault(", ".join(moved), []).append(f"`{kind}`")
+    return "\n".join(f"- {', '.join(named)}: {moved}" for moved, named in kinds.items())
 
 
 def _moved_text(cost: KernelCost) -> str:
@@ -201,31 +211,29 @@ def _moved_text(cost: KernelCost) -> str:
 
 
 def algorithm_rows() -> str:
-    """Return the all-reduce algorithms as a table."""
-    rows = ["| name | what it does | needs |", "|---|---|---|"]
-    rows += [f"| `{one.name}` | {one.summary} | {one.rule or '-'} |" for one in algorithms.every()]
+    """Return the all-reduce algorithms as a list."""
+    rows = [
+        f"- `{one.name}`: {one.summary}" + (f"; needs {one.rule}" if one.rule else "") for one in algorithms.every()
+    ]
     tuned = ", ".join(f"`{one.name}`" for one in algorithms.every() if one.is_tuned_over and not one.needs_nccl)
     rows += [
-        f"| `{algorithms.AUTO}` | what NCCL has: `{algorithms.NCCL}` where it exists, else the fastest of {tuned} for "
-        "each message | - |",
-        f"| `{algorithms.ANY}` | the fastest of all for each message; a note names what NCCL does not have | - |",
+        f"- `{algorithms.AUTO}`: what NCCL has: `{algorithms.NCCL}` where it exists, else the fastest of {tuned} for "
+        "each message",
+        f"- `{algorithms.ANY}`: the fastest of all for each message; a note names what NCCL does not have",
     ]
     return "\n".join(rows)
 
 
 def gpu_rows() -> str:
-    """Return the shipped GPUs as a table, and where their numbers come from."""
+    """Return the shipped GPUs as a table of text."""
     formats = get_args(Precision)
-    rows = [f"| name | {' | '.join(formats)} | bandwidth | memory |", "|---" * (len(formats) + 3) + "|"]
-    gpus = [gpu_models.find(name) for name in files.names("gpus")]
-    for gpu in gpus:
+    rows = [("name", *formats, "bandwidth", "memory")]
+    for gpu in (gpu_models.find(name) for name in files.names("gpus")):
         peaks = (f"{gpu.peak_flops[one] / 1e12:,.5g}" if one in gpu.peak_flops else "-" for one in formats)
-        sizes = f"{gpu.memory_bytes_per_s / 1e9:,.5g}", f"{gpu.memory_bytes / 1e9:g}"
-        rows.append(f"| `{gpu.name}` | {' | '.join([*peaks, *sizes])} |")
-    by_source: dict[str, list[str]] = {}
-    for gpu in gpus:
-        by_source.setdefault(gpu.source, []).append(gpu.name)
-    return "\n".join([*rows, "", *(f"- {', '.join(named)}: {source}" for source, named in by_source.items())])
+        rows.append((gpu.name, *peaks, f"{gpu.memory_bytes_per_s / 1e9:,.5g}", f"{gpu.memory_bytes / 1e9:g}"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows)
+    return "\n".join(["```text", *lines, "```"])
 
 
 def share_rows() -> str:
@@ -243,18 +251,19 @@ def share_rows() -> str:
 
 def rendered(name: str) -> str:
     """Return a page of keys from its template."""
-    structs = {struct.__name__: struct for struct in STRUCTS}
+    structs = {struct.__name__: struct for struct in (*STRUCTS, *BASES)}
 
-    def key_table(struct: str, without: str | None = None) -> str:
-        return keys.table(structs[struct], STRUCTS, without=structs[without] if without else None)
+    def key_list(struct: str, without: str | None = None) -> str:
+        base = structs[without] if without else None
+        return keys.listing(structs[struct], STRUCTS, without=base, is_data=name == "files.md")
 
     given = {
-        "keys": key_table,
+        "keys": key_list,
         "label_sections": label_sections,
         "faults": fault_sections,
         "strategies": strategy_rows,
         "topologies": topology_rows,
-        "strategy_sections": strategy_sections,
+        "strategy_keys": strategy_keys,
         "algorithms": algorithm_rows,
         "kernels": kernel_rows,
         "gpus": gpu_rows,
@@ -272,42 +281,43 @@ def rendered(name: str) -> str:
     return templates.page(f"reference/{name}", given)
 
 
-def command_sections() -> list[dict[str, object]]:
-    """Return what the page of commands says of each; options that a group's commands share stand at the group alone."""
-    sections: list[dict[str, object]] = []
-    shared: list[str] = []
-    for path, command in commands.commands(cli, "simnet"):
-        rows = commands.rows(command)
-        is_group = isinstance(command, click.Group)
-        own = rows if is_group else [row for row in rows if row not in shared or path.count(" ") == 1]
-        shared = rows if is_group else shared if path.count(" ") > 1 else []
-        without = commands.apart(command) if isinstance(command, click.Group) else []
-        said = {"path": path, "usage": commands.usage(command, path), "about": commands.about(command)}
+def command_sections() -> tuple[list[str], list[dict[str, object]]]:
+    """Return the options that several commands share, and what the page of commands says of each command."""
+    every = dict(commands.commands(cli, "simnet"))
+    counts = Counter(pair for command in every.values() for pair in commands.lines(command).items())
+    # Of several forms of an option the commonest is told once.
+    shared = {name: line for (name, line), count in reversed(counts.most_common()) if count > 1}
+    sections = []
+    for path, command in every.items():
+        of_it = commands.lines(command)
+        is_shared = {name: shared.get(name) == line for name, line in of_it.items()}
         sections.append(
-            said
-            | {
-                "is_group": is_group,
-                "without": without,
-                "options": commands.table(own),
-                "examples": commands.examples(command),
+            {
+                "path": path,
+                "usage": commands.usage(command, path).replace(" [OPTIONS]", ""),
+                "about": commands.about(command),
+                "options": [line for name, line in of_it.items() if not is_shared[name]],
+                "shared": [name for name in of_it if is_shared[name]],
+                "rare": commands.rare(command),
             }
         )
-    return sections
+    return sorted(shared.values()), sections
 
 
 def commands_page() -> str:
     """Return the page of commands."""
-    former = {name: [f"simnet {now}" for now in now.split(", ")] for name, (_, now) in FORMER.items()}
+    former = {name: now.split(", ") for name, (_, now) in FORMER.items()}
+    shared, sections = command_sections()
     groups = {**GROUPS, "Development": DEVELOPMENT}
-    return templates.page("reference/commands.md", {"groups": groups, "former": former, "sections": command_sections()})
+    given = {"groups": groups, "former": former, "shared": shared, "sections": sections}
+    return templates.page("reference/commands.md", given)
 
 
-def systems_page() -> str:
-    """Return the page of systems, which needs torch."""
+def python_page() -> str:
+    """Return the page of the Python interfaces, of which the region of the systems is generated; it needs torch."""
     from docs import systems
 
-    tables = ("overview", "authors_forms", "options", "bytes_sent", "differences")
-    return templates.page("reference/systems.md", {name: getattr(systems, name) for name in tables})
+    return regions.filled((REFERENCE / "python.md").read_text(encoding="utf-8"), {"systems": systems.every()})
 
 
 def cards_page() -> str:
@@ -317,24 +327,11 @@ def cards_page() -> str:
 
 def pages() -> dict[Path, Callable[[], str]]:
     """Return what makes each generated page; that of the systems only where torch is installed."""
-    names = (
-        "scenario.md",
-        "cluster.md",
-        "workload.md",
-        "gpus.md",
-        "calibration.md",
-        "strategies.md",
-        "campaign.md",
-        "convergence.md",
-        "results.md",
-        "measurement-file.md",
-        "step-file.md",
-        "files.md",
-    )
+    names = ("scenario.md", "cluster.md", "files.md")
     made: dict[str, Callable[[], str]] = {name: partial(rendered, name) for name in names}
     made["commands.md"] = commands_page
     if find_spec("torch"):
-        made["systems.md"] = systems_page
+        made["python.md"] = python_page
     others = {EVIDENCE / "gpu.md": cards_page}
     return {REFERENCE / name: make for name, make in made.items()} | others
 

@@ -1,10 +1,10 @@
-"""Tables of the keys of a file, from the msgspec struct that the file becomes: value, default and meaning of each."""
+"""Lists of the keys of a file, from the msgspec struct that the file becomes: default, value and meaning of each."""
 
 import inspect
 import math
 import re
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -16,45 +16,70 @@ from simnet.core.schema import type_of
 from simnet.core.system_options import SystemOptions
 from simnet.core.units import Quantity
 
-HEAD = "| key | value | default | meaning |\n|---|---|---|---|"
-UNITS = {"_bytes_per_s": "bytes per second", "_per_s": "", "_bytes": "bytes", "_s": "seconds"}
-"""Units of plain numbers by the ending of their name; the first ending that fits counts."""
-HUGE, TINY = 1e18, 1e-11
-"""Limits beyond these keep numbers computable and tell a reader nothing."""
+HUGE, TINY, MOST = 1e18, 1e-11, 10**9
+"""Limits beyond the first two keep numbers computable and tell a reader nothing; whole numbers end at the third."""
+COUNT = "count"
+"""A whole number from 1 to `MOST`, as the pages call it."""
+PLAIN = ("text", "number", "number from 0", "number above 0", "integer", "integer from 0", "integer from 1", "any")
+NEUTRAL = ('`""`', "`0`", "`0.0`", "`[]`", "`{}`")
+"""Values and defaults that go unsaid in files that programs write; a key with such a default is optional there."""
+SOURCE = ("`source`", "where the numbers come from")
+"""A key of many tables, which the pages tell once."""
 Anchors = Mapping[type, str]
 
 
 class Key(NamedTuple):
-    """One key of a table."""
+    """One key of a list."""
 
     name: str
     value: str
     default: str
     meaning: str
 
+    def line(self, *, is_data: bool = False) -> str:
+        """Return the key as an item: `name = default` (value): meaning. A default that shows its type stands for it.
 
-def table(struct: type[Struct], anchors: Anchors, *, without: type[Struct] | None = None) -> str:
-    """Return the keys of a struct as a Markdown table, those of its own class first.
+        Args:
+            is_data: of a file that programs write: keys are there unless they are optional, and plain types go unsaid.
+        """
+        has_default = self.default.startswith("`") and not (is_data and self.default in NEUTRAL)
+        name = f"{self.name[:-1]} = {self.default[1:]}" if has_default else self.name
+        noted = dict.fromkeys(("none", *NEUTRAL), "optional") if is_data else {"required": "required"}
+        shown = [noted[self.default]] if self.default in noted else []
+        is_plain = self.value == "text" or (is_data and self.value in PLAIN)
+        if not is_plain and not self._names_choices() and not (has_default and _shows(self.default, self.value)):
+            shown.append(self.value)
+        return f"- {name} ({', '.join(shown)}): {self.meaning}" if shown else f"- {name}: {self.meaning}"
+
+    def _names_choices(self) -> bool:
+        """Return whether the value is one of some words, all of which the meaning names."""
+        choices = re.findall(r'`("\w+")`', self.value)
+        is_choice = self.value == ", ".join(f"`{one}`" for one in choices)
+        return is_choice and all(one in self.meaning for one in choices)
+
+
+def _shows(default: str, value: str) -> bool:
+    kind = "text" if default == '`""`' else {"t": "true/false", "f": "true/false"}.get(default[1], "")
+    return value == kind or (value in ("text", "time", "size", "bandwidth") and default[1] == '"')
+
+
+def listing(
+    struct: type[Struct], anchors: Anchors, *, without: type[Struct] | None = None, is_data: bool = False
+) -> str:
+    """Return the keys of a struct as a Markdown list, those of its own class first.
 
     Args:
         struct: what the file becomes.
         anchors: link to the section of each struct that has one.
         without: leave out the keys that this base already has.
+        is_data: as of `Key.line`.
     """
-    return as_table(keys(struct, anchors, without=without))
-
-
-def as_table(rows: Iterable[Key]) -> str:
-    """Return keys as a Markdown table."""
-    return "\n".join([HEAD, *("| " + " | ".join(map(_cell, row)) + " |" for row in rows)])
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    rows = (row for row in keys(struct, anchors, without=without) if (row.name, row.meaning) != SOURCE)
+    return "\n".join(row.line(is_data=is_data) for row in rows)
 
 
 def keys(struct: type[Struct], anchors: Anchors, *, without: type[Struct] | None = None) -> list[Key]:
-    """Return the keys of a struct, as `table`.
+    """Return the keys of a struct, as `listing`.
 
     Raises:
         ValueError: a key has no meaning in the docstring of its class.
@@ -79,9 +104,6 @@ def _in_order(struct: type[Struct]) -> list[str]:
 def _key(struct: type[Struct], field: types.Field, anchors: Anchors) -> Key:
     annotation = typing.get_type_hints(struct, include_extras=True)[field.name]
     value = words(field.type, anchors, list(_choices(annotation)))
-    unit = next((unit for ending, unit in UNITS.items() if field.encode_name.endswith(ending)), "")
-    if unit and "number" in value:
-        value += f", {unit}"
     return Key(f"`{field.encode_name}`", value, default(field), meaning(struct, field.name).rstrip("."))
 
 
@@ -106,32 +128,32 @@ def words(info: types.Type, anchors: Anchors, choices: list[object] | None = Non
         case types.StructType():
             return _linked("table", info.cls, anchors)
         case types.DictType():
-            return f"table of: {words(info.value_type, anchors, choices)}"
+            return f"table of {words(info.value_type, anchors, choices)}"
         case types.VarTupleType() | types.ListType():
-            return f"list of: {words(info.item_type, anchors, choices)}"
+            return f"list of {words(info.item_type, anchors, choices)}"
         case types.TupleType():
-            # Without the examples, which would hide the form of the list.
-            return f"[{', '.join(words(one, anchors, choices).partition(', such as')[0] for one in info.item_types)}]"
+            items = [words(one, anchors, choices) for one in info.item_types]
+            return f"pair of {items[0]}" if items[1:] == items[:1] else f"[{', '.join(items)}]"
     return _leaf(info, choices)
 
 
 def _leaf(info: types.Type, choices: list[object] | None) -> str:  # noqa: PLR0911 - one a type
     match info:
         case types.CustomType() if issubclass(info.cls, Quantity):
-            return f'{info.cls.noun}, such as `"{info.cls.example}"`'
+            return info.cls.noun
         case types.CustomType() if issubclass(info.cls, SystemOptions):
             return f"table, such as `{SystemOptions.example}`"
         case types.LiteralType():
             return ", ".join(f"`{_plain(value)}`" for value in choices or info.values)
         case types.IntType():
-            return f"whole number{_range(info)}"
+            return COUNT if (info.ge, info.le) == (1, MOST) else f"integer{_range(info)}"
         case types.FloatType():
-            return f"number{_range(info)}"
+            return _range(info).strip() if info.le is not None and info.le < HUGE else f"number{_range(info)}"
         case types.BoolType():
-            return "`true`, `false`"
+            return "true/false"
         case types.StrType():
             return "text" if info.pattern is None else f"text that matches `{info.pattern}`"
-    return "any value"
+    return "any"
 
 
 def _is_none(info: types.Type) -> bool:
@@ -148,8 +170,8 @@ def _range(info: types.IntType | types.FloatType) -> str:
     if low is None or low <= -HUGE:
         return "" if high is None else f" up to {_figure(high)}"
     if is_open or 0 < low < TINY:
-        return " above 0" if high is None else f" above 0 and up to {_figure(high)}"
-    return f" from {_figure(low)}" if high is None else f" from {_figure(low)} to {_figure(high)}"
+        return " above 0" if high is None else f" above 0 to {_figure(high)}"
+    return f" from {_figure(low)}" if high is None else f" {_figure(low)} to {_figure(high)}"
 
 
 def _figure(limit: float | None) -> str:

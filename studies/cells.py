@@ -1,4 +1,4 @@
-"""Cells of the tables of docs/evidence/systems-training.md: what a system's final runs come to, in a few characters."""
+"""Cells of the tables of docs/evidence/binsgdm.md: what a system's final runs come to, in a few characters."""
 
 import math
 import statistics

@@ -2,7 +2,7 @@
 
 python -m studies.latency predict   # writes predictions.json, from calibrations without a latency
 python -m studies.latency run       # ten minutes, root
-python -m studies.latency page      # the table of docs/evidence/lab-latency.md
+python -m studies.latency page      # the table of docs/evidence/simulator.md
 """
 
 import argparse
@@ -31,7 +31,7 @@ from studies import page
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT / "tests" / "golden" / "lab_latency"
-PAGE = page.EVIDENCE / "lab-latency.md"
+PAGE, REGION = page.SIMULATOR, "lab latency"
 CAMPAIGN = campaigns.load(ROOT / "scenarios" / "lab" / "latency.toml")
 SIZES = Size(2**22), Size(2**24)
 STARTS = 2
@@ -55,7 +55,7 @@ def predict() -> list[dict[str, Any]]:
 
 
 def _calibration(layout: Layout) -> Calibration:
-    """Return what the campaign of docs/evidence/lab-campaign.md fitted on NICs without a latency."""
+    """Return what the campaign of docs/evidence/simulator.md fitted on NICs without a latency."""
     path = page.EVIDENCE / "lab" / f"calibration_{layout.text()}.toml"
     return build(Calibration, read_file(path), path.name)
 
@@ -118,7 +118,7 @@ def read_predictions(folder: Path) -> dict[str, Any]:
 
 def regions(folder: Path) -> dict[str, str]:
     """Return the generated parts of the page, by region."""
-    return {"outcome": _outcome(folder).markdown()}
+    return {REGION: page.paragraph(_outcome(folder))}
 
 
 def data(folder: Path) -> dict[str, Table]:
@@ -126,14 +126,18 @@ def data(folder: Path) -> dict[str, Table]:
     return {"lab-latency": _table(points(folder))}
 
 
-def _outcome(folder: Path) -> Table:
-    rows: list[tuple[str, ...]] = [("asked", "", "8 %", "", "20 %")]
+def _outcome(folder: Path) -> str:
+    """Return the errors with the window and without it, all and by latency."""
+    texts = []
     for form, text in FORMS.items():
         found = points(folder, form)
-        for name, mine in {"all": found, **by_series(found)}.items():
-            errors = percent(mean_error(mine)), f"{100 * mean_signed_error(mine):+.1f} %", percent(worst_error(mine))
-            rows.append((text, f"{name}, {len(mine)} points", *errors))
-    return Table(["form", "latency", "mean error", "mean of signed errors", "worst"], rows)
+        told = [
+            f"{name} {percent(mean_error(mine))} ({100 * mean_signed_error(mine):+.1f} %, worst "
+            f"{percent(worst_error(mine))})"
+            for name, mine in {f"all {len(found)} points": found, **by_series(found)}.items()
+        ]
+        texts.append(f"*{text[0].upper()}{text[1:]}*: {'; '.join(told)}.")
+    return "Mean errors (asked: 8 %, worst 20 %). " + " ".join(texts)
 
 
 def _table(found: Iterable[Comparison]) -> Table:

@@ -1,4 +1,4 @@
-"""Tables and figure of docs/evidence/local-steps.md, from the committed file: python -m studies.local_steps_page."""
+"""Tables and figure of local steps in docs/evidence/binsgdm.md: `python -m studies.local_steps_page`."""
 
 import statistics
 from collections.abc import Mapping
@@ -7,10 +7,10 @@ from typing import Any
 from simnet.report.table import Table
 from studies import figures
 from studies.local_steps_study import WAYS, best, read
-from studies.page import EVIDENCE, FIGURES, number, write
+from studies.page import BINSGDM, FIGURES, number, write, write_data
 from studies.tasks import TASKS
 
-PAGE = EVIDENCE / "local-steps.md"
+PAGE = BINSGDM
 FIGURE = FIGURES / "local_steps.png"
 DRAWN = ("adam", "local_sgd_4", "diloco_10_fp32", "diloco_10_one_bit_tensor")
 BYTES = {"fp32": 4.0, "int8": 1.0, "one_bit": 1 / 8}
@@ -19,7 +19,14 @@ BYTES = {"fp32": 4.0, "int8": 1.0, "one_bit": 1 / 8}
 
 def regions(found: Mapping[str, Any]) -> dict[str, str]:
     """Return the generated parts of the page, by region."""
-    return {"losses": losses(found).markdown(), "settings": settings(found).markdown()}
+    every = losses(found)
+    means = [(*row[:2], *(cell.partition(" (")[0] for cell in row[2:])) for row in every.rows]
+    return {"local steps": Table(every.columns, means).markdown()}
+
+
+def data(found: Mapping[str, Any]) -> dict[str, Table]:
+    """Return the tables that the page links to, by name."""
+    return {"local-steps": losses(found), "local-steps-settings": settings(found)}
 
 
 def losses(found: Mapping[str, Any]) -> Table:
@@ -71,4 +78,5 @@ def _settings(trial: Mapping[str, Any]) -> str:
 if __name__ == "__main__":
     made = read()
     write(PAGE, regions(made))
+    write_data(data(made))
     draw(made)

@@ -1,7 +1,7 @@
 """Ten thousand steps on four ranks: do replicas stay equal, and memory, threads, files and process groups the same?
 
 OMP_NUM_THREADS=1 python -m studies.long_run      # what is not done yet, minutes each; stop and start at any time
-python -m studies.long_run_page                   # the table and the figure of docs/evidence/long-run.md
+python -m studies.long_run_page                   # the table and the figure of docs/evidence/binsgdm.md
 
 Results are in studies/results/long_run.json.
 """

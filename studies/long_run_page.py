@@ -1,4 +1,4 @@
-"""The table and the figure of docs/evidence/long-run.md."""
+"""The table and the figure of long runs, of docs/evidence/binsgdm.md."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,23 +8,22 @@ from studies import page
 from studies.figures import COLOURS, STYLE
 from studies.ledger import Ledger, Row
 from studies.long_run import EVERY, RESULTS, STEPS, WARM_UP
-from studies.page import EVIDENCE, FIGURES
+from studies.page import FIGURES
 
-PAGE = EVIDENCE / "long-run.md"
 FIGURE = FIGURES / "long_run.png"
 MARKS = (WARM_UP, 2_000, STEPS // 2, STEPS)
 
 
 def main() -> None:
-    """Write the page and its figure from the runs of full length."""
+    """Write the table and the figure from the runs of full length."""
     rows = [row for row in Ledger(RESULTS).rows if row["steps"] == STEPS]
-    page.write(PAGE, regions(rows))
+    page.write_data(data(rows))
     draw(rows)
 
 
-def regions(rows: Sequence[Row]) -> Mapping[str, str]:
-    """Return the generated parts of the page, by region."""
-    return {"runs": table(rows).markdown()}
+def data(rows: Sequence[Row]) -> Mapping[str, Table]:
+    """Return the table that the page links to, by name."""
+    return {"long-run": table(rows)}
 
 
 def table(rows: Sequence[Row]) -> Table:

@@ -1,6 +1,7 @@
-"""The tables and the figure of docs/evidence/training.md, from the committed files."""
+"""What docs/evidence/binsgdm.md says of training against Adam: tables and figure, from the committed files."""
 
 import math
+import re
 import statistics
 
 from simnet.report.table import Table
@@ -22,11 +23,11 @@ from studies.margin_study import (
     Case,
     MarginStudy,
 )
-from studies.page import EVIDENCE, FIGURES, number
+from studies.page import BINSGDM, FIGURES, number
 from studies.search import Search, mean_loss
 from studies.tasks import TASKS, Trial
 
-PAGE = EVIDENCE / "training.md"
+PAGE = BINSGDM
 FIGURE = FIGURES / "margins.png"
 TITLES = {
     SHAPED: "BinSGDM, searched", DEFAULTS: "BinSGDM, defaults", RANDOM: "BinSGDM, random", ADAM: "Adam"
@@ -39,17 +40,14 @@ METRICS = {LOSS: "loss", ACCURACY: "accuracy"}
 
 def regions(study: MarginStudy) -> dict[str, str]:
     """Return the generated parts of the page, by region."""
-    tables = {
-        "margins": verdicts(study),
-        "averaged": averaged(study),
-    }
-    return {name: table.markdown() for name, table in tables.items()}
+    return {"margins": _without_intervals(verdicts(study)).markdown()}
 
 
 def data(study: MarginStudy) -> dict[str, Table]:
     """Return the tables that the page links to, by name."""
     return {
         "training": finals(study),
+        "training-margins": verdicts(study),
         "training-processes": played_beside_real(study),
         "training-search": searched(study),
     }
@@ -78,19 +76,11 @@ def title(case: Case) -> str:
 
 def verdicts(study: MarginStudy) -> Table:
     """Return the table of what BinSGDM ends at, less what Adam does, and whether that is within the margin."""
-    titles = {other: TITLES[other] for other in (SHAPED, DEFAULTS, RANDOM)}
-    return _beside_adam(study, _run_cases(study), titles)
-
-
-def averaged(study: MarginStudy) -> Table:
-    """Return the same of BinSGDM with defaults where it averages updates in a node, and where gradients."""
-    cases = [case for case in _run_cases(study) if _has_run(study, case, AVERAGED)]
-    return _beside_adam(study, cases, {DEFAULTS: "BinSGDM, defaults", AVERAGED: 'and average="gradients"'})
-
-
-def _beside_adam(study: MarginStudy, cases: list[str], titles: dict[str, str]) -> Table:
+    titles = {other: TITLES[other] for other in (SHAPED, DEFAULTS, RANDOM)} | {
+        AVERAGED: 'defaults, average="gradients"'
+    }
     lines = []
-    for name in cases:
+    for name in _run_cases(study):
         for column, margin in CASES[name].margins.items():
             most = allowed(study, name, column)
             apart = [
@@ -100,6 +90,16 @@ def _beside_adam(study: MarginStudy, cases: list[str], titles: dict[str, str]) -
             margin_text = f"{margin:g}" + " of Adam's" * CASES[name].is_relative
             lines.append([title(CASES[name]), METRICS[column], margin_text, *texts])
     return Table(["case", "metric", "margin", *titles.values()], lines)
+
+
+def _without_intervals(table: Table) -> Table:
+    """Return a table of what is ended at without margins and intervals; a case and its metric in one column."""
+    heads = [column.title.removeprefix("BinSGDM, ") for column in table.columns[3:]]
+    lines = [
+        (f"{case}, {metric}", *(re.sub(r" \[.*\]|not run", "", cell) for cell in cells))
+        for case, metric, _, *cells in table.rows
+    ]
+    return Table(["BinSGDM less Adam", *heads], lines)
 
 
 def finals(study: MarginStudy) -> Table:

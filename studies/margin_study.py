@@ -1,4 +1,4 @@
-"""BinSGDM against Adam on every task, with margins and searches fixed before any final run; docs/evidence/training.md.
+"""BinSGDM against Adam on every task, with margins and searches fixed before any final run; docs/evidence/binsgdm.md.
 
 Three optimizers are searched for: BinSGDM with shaped rounding, BinSGDM with the paper's random rounding, Adam. The
 same weights, batches and cosine decay of lr to 0 for a seed. Every optimizer has as many trials on a case: the same lrs
@@ -111,7 +111,7 @@ DEFAULT_SETTINGS: Trial = {
 """Those that `binsgdm.BinSGDM` has where nothing is said; written out, so that a row says what it was run with."""
 UNSEARCHED = (DEFAULTS, AVERAGED)
 WARMED_UP = (SHAPED, ADAM, *UNSEARCHED)
-"""What starts with a warm-up of a tenth of the steps; random rounding gains nothing by it (evidence/rounding.md)."""
+"""What starts with a warm-up of a tenth of the steps; random rounding gains nothing by it (evidence/binsgdm.md)."""
 NUM_FOLLOWING = 2
 
 

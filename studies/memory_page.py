@@ -1,4 +1,4 @@
-"""The table of docs/evidence/memory.md: `python -m studies.memory_page` measures, and writes it.
+"""The memory of a GPU in docs/evidence/simulator.md: `python -m studies.memory_page` measures, and writes it.
 
 What was measured is in studies/results/memory.json; what is predicted is made anew for the page.
 """
@@ -10,9 +10,9 @@ from simnet.report.table import Table
 from simnet.workload.gpu_memory import GpuMemory
 from studies import page
 from studies.measured_memory import CASES, MeasuredMemory, MemoryCase, measure, predict
-from studies.page import EVIDENCE
+from studies.page import SIMULATOR
 
-PAGE = EVIDENCE / "memory.md"
+PAGE = SIMULATOR
 RESULTS = Path(__file__).parent / "results" / "memory.json"
 MIB = 2.0**20
 COLUMNS = ("training", "parameters", "state", "all between steps", "forward adds", "peak", "error")
@@ -24,7 +24,7 @@ def measured() -> dict[str, MeasuredMemory]:
 
 
 def regions() -> dict[str, str]:
-    """Return the generated parts of the page."""
+    """Return the generated part of the page."""
     found = measured()
     pairs = [(case, predict(case), found[case.title]) for case in CASES if case.title in found]
     errors = [abs(error(predicted, real)) for _, predicted, real in pairs]
@@ -32,8 +32,14 @@ def regions() -> dict[str, str]:
         f"{len(pairs)} ways to train: the peak is predicted within {max(errors):.1%} of the measured one, "
         f"{sum(errors) / len(errors):.1%} off on average.".replace("%", " %")
     )
-    rows = [_row(*pair) for pair in pairs]
-    return {"summary": summary, "table": Table(list(COLUMNS), rows).markdown()}
+    return {"memory": summary}
+
+
+def data() -> dict[str, Table]:
+    """Return the table that the page links to, by name."""
+    found = measured()
+    rows = [_row(case, predict(case), found[case.title]) for case in CASES if case.title in found]
+    return {"memory": Table(list(COLUMNS), rows)}
 
 
 def error(predicted: GpuMemory, real: MeasuredMemory) -> float:
@@ -61,6 +67,7 @@ def main() -> None:
     found = {case.title: measure(case)._asdict() for case in CASES}
     RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     page.write(PAGE, regions())
+    page.write_data(data())
 
 
 if __name__ == "__main__":

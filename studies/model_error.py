@@ -85,7 +85,7 @@ def text() -> str:
         _table(name, residuals, what)
         for name, residuals, what in (
             ("published", published(), "published rows that nothing was fitted to (docs/evidence/validation.md)"),
-            ("measured", measured(), "two campaigns in the lab (docs/evidence/lab-campaign.md, lab-systems.md)"),
+            ("measured", measured(), "two campaigns in the lab (docs/evidence/simulator.md)"),
         )
     )
 

@@ -1,5 +1,6 @@
 """The one way from results to a page: regions between marks, which are replaced, in prose written by hand."""
 
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from simnet.report.table import Table
 EVIDENCE = Path(__file__).parents[1] / "docs" / "evidence"
 FIGURES = EVIDENCE / "figures"
 DATA = EVIDENCE / "data"
+SIMULATOR, BINSGDM = EVIDENCE / "simulator.md", EVIDENCE / "binsgdm.md"
+"""The pages of which programs write regions."""
 
 
 def write(path: Path, regions: Mapping[str, str]) -> None:
@@ -26,6 +29,11 @@ def write_data(tables: Mapping[str, Table], folder: Path = DATA) -> None:
 def data_differs(tables: Mapping[str, Table]) -> list[str]:
     """Return the names of committed tables that are not these."""
     return [name for name, table in tables.items() if (DATA / f"{name}.csv").read_text(encoding="utf-8") != table.csv()]
+
+
+def paragraph(*sentences: str) -> str:
+    """Return sentences as a paragraph in lines."""
+    return textwrap.fill(" ".join(sentences), 120, break_long_words=False, break_on_hyphens=False)
 
 
 def number(value: float) -> str:

@@ -1,6 +1,6 @@
 """What share of a roofline published trainings attain: `python -m studies.roofline [--write]`.
 
-`--write` writes scenarios/published/roofline.toml and the data of docs/evidence/roofline.md; else both are printed.
+`--write` writes scenarios/published/roofline.toml and the data of docs/evidence/simulator.md; else both are printed.
 
 Each group of rows (one publication, GPU and number format) weighs the same. The middle share is the geometric mean, the
 interval that in which another group lies at 90 %, if logarithms of shares are normally distributed.
@@ -25,7 +25,7 @@ from simnet.report.table import Table
 from simnet.workload import roofline
 from simnet.workload.roofline import Attained
 
-PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "roofline.md"
+PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "simulator.md"
 ROWS = ("published", "roofline.csv")
 KINDS = tuple(roofline.Attainments.__struct_fields__)
 MIN_GROUPS = 2

@@ -1,4 +1,4 @@
-"""The tables and the figures of docs/evidence/rounding.md, from the committed file."""
+"""What docs/evidence/binsgdm.md says of single changes: tables and figure, from the committed file."""
 
 import statistics
 from collections.abc import Iterator, Mapping
@@ -7,22 +7,22 @@ from typing import Any
 from simnet.report.table import Table
 from studies import figures
 from studies.ledger import Row
-from studies.page import EVIDENCE, FIGURES, number
+from studies.page import BINSGDM, FIGURES, number
 from studies.rounding_study import BASE, MANY_RANKS, PAPER, PLAYED, SEEDS, TOGETHER, TRIALS, RoundingStudy
 
-PAGE = EVIDENCE / "rounding.md"
+PAGE = BINSGDM
 FIGURE = FIGURES / "rounding_explored.png"
 Settings = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
 def regions(study: RoundingStudy) -> dict[str, str]:
     """Return the generated parts of the page, by region."""
-    return {"together": together(study).markdown(), "ranks": over_ranks(study).markdown()}
+    return {"rounding": together(study).markdown()}
 
 
 def data(study: RoundingStudy) -> dict[str, Table]:
-    """Return the table that the page links to, by name."""
-    return {"rounding": explored(study)}
+    """Return the tables that the page links to, by name."""
+    return {"rounding": explored(study), "rounding-ranks": over_ranks(study)}
 
 
 def draw(study: RoundingStudy) -> None:

@@ -1,4 +1,4 @@
-"""What was tried to bring BinSGDM to Adam's loss, behind docs/evidence/rounding.md: one change at a time, two seeds."""
+"""What was tried to bring BinSGDM to Adam's loss, behind docs/evidence/binsgdm.md: one change at a time, two seeds."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

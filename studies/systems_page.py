@@ -1,4 +1,4 @@
-"""The tables and figures of docs/evidence/systems-training.md, from the committed files."""
+"""What docs/evidence/binsgdm.md says of all systems: tables and figures, from the committed files."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -11,15 +11,14 @@ from studies.candidates import ALL, CANDIDATES, IN_TOPOLOGY, PLAIN, REMEDY_TEXTS
 from studies.cells import accuracy_text, difference_text, loss_text, standing_text, steps_text
 from studies.ledger import Row
 from studies.outcome import Outcome
-from studies.page import EVIDENCE, FIGURES, number
+from studies.page import BINSGDM, FIGURES, number
 from studies.search import mean_loss
 from studies.systems_study import FINAL_RANKS, FINAL_SEEDS, TOPOLOGY_RANKS, SystemsStudy
 
-PAGE = EVIDENCE / "systems-training.md"
+PAGE = BINSGDM
 LEGEND = """\
-Final test loss less that of the dense reference, in nats: the mean over seeds, paired. "behind" and "ahead" are said
-where the 95 % interval leaves zero out. "lost" counts seeds that diverged or ended at a guess (95 % of its loss).
-[More ranks, losses, accuracies and steps to the target](data/systems-training.csv)."""
+Final test loss less dense Adam's in nats, mean of the seeds ([all](data/systems-training.csv)); "behind" and "ahead"
+where the 95 % interval leaves zero out; "lost" are seeds that diverged or ended at a guess (95 % of its loss)."""
 NAMES = {"adam": "Adam", "sgd": "SGD", "binsgdm": BinSGDM.title, "one_bit_adam": OneBitAdam.title}
 SETTING_TITLES = {
     "momentum": "momentum",
@@ -34,11 +33,9 @@ SETTING_TITLES = {
 def regions(study: SystemsStudy) -> dict[str, str]:
     """Return the generated parts of the page, by region."""
     outcomes = [Outcome(study, task) for task in study.curves]
-    parts = ["", "## In one table", "", LEGEND, "", overview(outcomes), "", *missing_seeds_note(outcomes)]
-    parts += topology_page.section(outcomes)
-    for outcome in outcomes:
-        parts += task_section(outcome)
-    return {"results": "\n".join(parts)}
+    parts = [LEGEND, "", overview(outcomes), "", *missing_seeds_note(outcomes), *topology_page.section(outcomes)]
+    tasks = " ".join(map(task_text, outcomes))
+    return {"systems": "\n".join([*parts, tasks, "", *map(task_figure, outcomes)])}
 
 
 def data(study: SystemsStudy) -> dict[str, Table]:
@@ -48,6 +45,7 @@ def data(study: SystemsStudy) -> dict[str, Table]:
         "systems-training": result_table(outcomes),
         "systems-training-remedies": remedy_table(outcomes),
         "systems-training-topologies": topology_page.topology_table(topology_page.complete(outcomes)),
+        "systems-training-counts": topology_page.counts_table(topology_page.complete(outcomes)),
         "systems-training-search": search_table(outcomes),
     }
 
@@ -135,17 +133,15 @@ def edge_text(best: Row, rows: list[Row]) -> str:
     return " (highest)" if lr == max(lrs) else " (lowest)" if lr == min(lrs) else ""
 
 
-def task_section(outcome: Outcome) -> list[str]:
-    """Return heading, target and figure of a task."""
-    task = outcome.task
-    guess = math.log(task.classes)
-    reference = CANDIDATES[outcome.reference].title
-    text = (
-        f"Reference: {reference}. Target: a test loss of {number(outcome.target)} {task.unit} "
-        f"(a guess has {guess:.3f}). {task.steps} steps, batch {task.batch}."
-    )
-    figure = f"![Test loss over steps, {task.title}](figures/systems_training_{outcome.name}.png)"
-    return [f"## {task.title}", "", text, "", figure, ""]
+def task_text(outcome: Outcome) -> str:
+    """Return the target of a task, and what it is measured by."""
+    guess = math.log(outcome.task.classes)
+    return f"{outcome.task.title}: target {number(outcome.target)} {outcome.task.unit}, a guess {guess:.3f}."
+
+
+def task_figure(outcome: Outcome) -> str:
+    """Return the figure of a task."""
+    return f"![{outcome.task.title}](figures/systems_training_{outcome.name}.png)"
 
 
 def result_table(outcomes: list[Outcome]) -> Table:

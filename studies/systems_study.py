@@ -1,4 +1,4 @@
-"""The comparison of all compressing systems on three tasks, behind docs/evidence/systems-training.md."""
+"""The comparison of all compressing systems on three tasks, behind docs/evidence/binsgdm.md."""
 
 import itertools
 import platform

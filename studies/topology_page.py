@@ -1,4 +1,4 @@
-"""What docs/evidence/systems-training.md says of topologies: tables and a figure, from the committed files."""
+"""What docs/evidence/binsgdm.md says of topologies: tables and a figure, from the committed files."""
 
 import statistics
 from pathlib import Path
@@ -12,9 +12,8 @@ from studies.outcome import Outcome
 from studies.systems_study import RANKS_PER_NODE, TOPOLOGY_RANKS
 
 LEGEND = f"""\
-Final test loss less that of the system's own form, on {TOPOLOGY_RANKS} ranks in nodes of
-{RANKS_PER_NODE[TOPOLOGY_RANKS]}, paired by the seeds that ran in all topologies; "better" and "worse"
-where that 95 % interval leaves zero out ([every system](data/systems-training-topologies.csv))."""
+By topology, on {TOPOLOGY_RANKS} ranks in nodes of {RANKS_PER_NODE[TOPOLOGY_RANKS]}, less a system's own form:
+[how many are better or worse](data/systems-training-counts.csv), [each](data/systems-training-topologies.csv)."""
 FIGURE = "systems_training_topologies.png"
 SHOWN = [name for name in (*CANDIDATES, *LATER) if any(own == name for own, _ in NAMES_IN_TOPOLOGY)]
 """The systems that are trained in another topology than their own."""
@@ -27,8 +26,7 @@ def section(outcomes: list[Outcome]) -> list[str]:
     outcomes = complete(outcomes)
     if not outcomes:
         return []
-    figure = f"![Final loss less that of the dense reference, by topology](figures/{FIGURE})"
-    return ["## By topology", "", LEGEND, "", figure, "", counts_table(outcomes), ""]
+    return [LEGEND, "", f"![By topology](figures/{FIGURE})", ""]
 
 
 def complete(outcomes: list[Outcome]) -> list[Outcome]:
@@ -94,10 +92,10 @@ def _word(change: Interval) -> str:
     return " worse" if change.low > 0 else " better" if change.high < 0 else ""
 
 
-def counts_table(outcomes: list[Outcome]) -> str:
+def counts_table(outcomes: list[Outcome]) -> Table:
     """Return how many systems a topology takes ahead of, and behind, their own form; a column a task."""
     rows = [[TOPOLOGIES[one], *(count_text(outcome, one) for outcome in outcomes)] for one in COLUMNS]
-    return Table(["topology", *(outcome.task.title for outcome in outcomes)], rows).markdown()
+    return Table(["topology", *(outcome.task.title for outcome in outcomes)], rows)
 
 
 def count_text(outcome: Outcome, topology: str) -> str:

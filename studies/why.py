@@ -1,4 +1,4 @@
-"""Print the numbers of "Why some lag" in docs/evidence/systems-training.md: single runs on MNIST, 4 ranks, seed 100.
+"""Print the numbers of "Why some lag" in docs/evidence/binsgdm.md: single runs on MNIST, 4 ranks, seed 100.
 
 OMP_NUM_THREADS=1 python -m studies.why              # about two minutes
 """

@@ -1,4 +1,4 @@
-"""Keep samples; write them as a measurement file (docs/reference/measurement-file.md), whole or not at all."""
+"""Keep samples; write them as a measurement file (docs/reference/files.md#measurements), whole or not at all."""
 
 import json
 import os

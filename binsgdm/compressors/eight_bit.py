@@ -41,16 +41,16 @@ class ByteGrad(CheckedCompressor):
         dtype: of a byte: "int8", whose steps are equal, so that it loses least where the values of a block are alike;
             "fp8_e4m3" or "fp8_e5m2", whose steps are as small as the values.
         block_size: elements that share a scale, up to 2^20. With 256, int8 loses about 100 times less of a gradient's
-            squared norm than with one scale, for 1.6 % more bytes (docs/evidence/systems.md).
+            squared norm than with one scale, for 1.6 % more bytes (docs/evidence/binsgdm.md).
 
     Raises:
         BinsgdmError: another dtype, or one that this torch does not have; a block size out of range.
 
     Source: Gan et al., "BAGUA: scaling up distributed learning with system relaxations", VLDB 2022, its 8-bit
-    centralized algorithm with compressed scatter-reduce, named ByteGrad in their code. Differs: there a byte counts
-    equal steps from the smallest to the largest value of a rank's whole piece of a bucket, which are sent with it; here
-    from -s to s of a block, so that zero stays zero, and one large value costs its own block alone; pieces are cut
-    tensor by tensor; in their code, which averages in the node first as the default here does, one rank of a node
+    centralized algorithm with compressed scatter-reduce, named ByteGrad in their code. Differs: a byte
+    counts equal steps from -s to s of a block, so that zero stays zero, and one large value costs its own block alone;
+    there from the smallest to the largest value of a rank's whole piece of a bucket, which are sent with it; pieces are
+    cut tensor by tensor; in their code, which averages in the node first as the default here does, one rank of a node
     exchanges between nodes, here every local rank has a piece. fp8: as others send gradients (Peng et al., "FP8-LM:
     training FP8 large language models", 2023), with a scale a block and sums in fp32.
     """

@@ -66,7 +66,7 @@ def attach(  # noqa: PLR0913
         intra_node_dtype: what the ranks of a node send each other (hierarchical only).
         average: what is averaged inside a node (hierarchical only). "updates": each rank's m / b, as in the paper's
             reading here. "gradients": the ranks' gradients, of which the node then has one pair of averages, each rank
-            its slice: m / b of a larger batch is steadier (docs/evidence/training.md); a rank updates only its slice.
+            its slice: m / b of a larger batch is steadier (docs/evidence/binsgdm.md); a rank updates only its slice.
             Such averages can be loaded only with as many ranks and the same bucket_cap_mb.
         overlap: exchange during backward instead of inside `step()`. Needs gradients that are final after backward, so
             no clipping and no GradScaler: `step()` refuses both. With gradient accumulation use `model.no_sync()`.

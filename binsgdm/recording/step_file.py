@@ -1,4 +1,4 @@
-"""Write a step file (docs/reference/step-file.md): recordings of one script in one or several worlds."""
+"""Write a step file (docs/reference/files.md#recorded-steps): recordings of one script in one or several worlds."""
 
 import json
 from collections.abc import Sequence

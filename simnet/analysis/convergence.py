@@ -25,9 +25,9 @@ class TrainedSystem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes:
         title: name in tables and figures; no two systems share one.
-        strategy: the strategy as a scenario names it.
+        strategy: as a scenario names it.
         optimizer: name of the optimizer, for people.
-        settings: learning rate and the like, for people; a rounding must be that of the strategy.
+        settings: learning rate and the like, for people; a rounding must be the strategy's.
     """
 
     title: str
@@ -43,9 +43,9 @@ class TrainingCurve(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         system: short name of the system.
         ranks: ranks that trained.
         seed: seed of the training.
-        steps: steps after which the metric was evaluated, ascending.
-        values: the metric after each of these steps; null from where the training had diverged.
-        accuracy: accuracy after each of these steps, for people.
+        steps: after which the metric was evaluated, ascending.
+        values: the metric after these steps; null from where the training had diverged.
+        accuracy: after these steps, for people.
     """
 
     system: str
@@ -81,15 +81,14 @@ class Convergence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         format: what the file is.
         version: of the format.
         task: what was trained, for people.
-        metric: what the values are, such as "validation loss".
+        metric: such as "validation loss".
         unit: of the values, empty if they have none.
         better: which values are better.
         batch: samples of all ranks together in a step.
-        num_parameters: trained parameters of the model, which tell whether a workload is the same task; else the
-            command must be told.
-        target: a value that shows success, stated before the trainings were looked at.
+        num_parameters: of the model, which tell whether a workload is the same task; else the command must be told.
+        target: value that shows success, stated before the trainings were looked at.
         source: how, where and when it was measured.
-        systems: systems by a short name; at least one without compression.
+        systems: by a short name; at least one without compression.
         curves: one training each; a system has the same seeds and steps at each number of ranks.
     """
 

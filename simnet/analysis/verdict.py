@@ -6,7 +6,7 @@ from typing import Literal
 from msgspec import Struct
 
 PAYS = 1.05
-"""The least speedup that counts: predictions of steps were off by 3.8 % on average (docs/evidence/lab-campaign.md)."""
+"""The least speedup that counts: predictions of steps were off by 3.8 % on average (docs/evidence/simulator.md)."""
 Verdict = Literal[
     "pays",
     "within uncertainty",

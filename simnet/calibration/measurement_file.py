@@ -1,4 +1,4 @@
-"""Read measurement files (docs/reference/measurement-file.md); needs no torch."""
+"""Read measurement files (docs/reference/files.md#measurements); needs no torch."""
 
 from datetime import datetime
 from pathlib import Path
@@ -29,10 +29,10 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         machine: instruction set, such as "x86_64".
-        processor: name of the processor, empty if it is not known.
-        cores: cores that a process may use.
+        processor: may be empty.
+        cores: that a process may use.
         memory_bytes: memory of the machine.
-        gpu: name of the GPU, empty without one.
+        gpu: empty without one.
         num_gpus: GPUs of the machine.
     """
 
@@ -73,9 +73,9 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         num_nodes: nodes.
         ranks_per_node: ranks on each.
         threads_per_rank: threads of a rank.
-        ranks_on_machine: ranks that share the cores of one machine.
-        nic_bytes_per_s: bandwidth of a node's NICs in one direction; null where it is not known.
-        nic_latency_s: what a shaper adds to the latency of a node's NICs, one way.
+        ranks_on_machine: ranks that share the cores of a machine.
+        nic_bytes_per_s: of a node in one direction; null where it is not known.
+        nic_latency_s: that a shaper adds to a node's NICs, one way.
         network: what else is known of the network, for people.
     """
 
@@ -104,11 +104,11 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Attributes:
         kind: what was measured.
-        name: name of the kernel, phase or collective.
+        name: of the kernel, phase or collective.
         setup: index in `setups`, from 0.
         unit: seconds or bytes.
         labels: what distinguishes the series from others of its kind and name.
-        values: one a repetition, in the order of time, of the slowest rank or the one in the labels, warm-up left out.
+        values: one a repetition, in the order of time, of the slowest rank or the one in the labels, without warm-up.
     """
 
     kind: Literal[
@@ -169,7 +169,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         name: what was compared.
         passed: whether all of them held.
         count: comparisons.
-        detail: what the first that failed found, or what was compared; may be empty.
+        detail: what the first that failed found, or what was compared.
     """
 
     name: str
@@ -190,9 +190,9 @@ class MeasurementFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         hardware: machine of rank 0.
         software: versions on it.
         setups: how processes and network were laid out.
-        series: what was measured; may be empty if there are notes or checks.
-        notes: sentences about the measurement, such as what was left out and why.
-        checks: what was compared, and whether it held.
+        series: may be empty if there are notes or checks.
+        notes: such as what was left out and why.
+        checks: what was compared.
     """
 
     what: str

@@ -64,7 +64,7 @@ PRIORS = {
     "nvls_efficiency": Prior(0.56, 0.25),
 }
 """What is believed of costs before any row: Azure's in the middle, as far around it as seven other clusters are
-(docs/evidence/nccl-fit.md)."""
+(docs/evidence/simulator.md)."""
 NVLS_NIC = Prior(0.90, 0.20)
 """The same of NICs beside GPUs with NVSwitches that reduce: a tree through these fills a node's NICs at two nodes."""
 LL_TREE_RATES = (3e8, 3e9, 3e10)

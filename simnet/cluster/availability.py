@@ -21,11 +21,11 @@ class Availability(Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         stops_per_day: how often the cluster stops.
-        checkpoint_every_s: training time between two checkpoints [s].
+        checkpoint_every_s: training time between checkpoints.
         fraction: mean part of the time that trains.
         low: 5th percentile of that part over simulated days.
         high: 95th percentile.
-        best_every_s: the time between checkpoints that loses least, by Daly's estimate; null if writing takes none [s].
+        best_every_s: the time between checkpoints that loses least, by Daly's estimate; null if writing takes none.
         best_fraction: the mean part there.
     """
 

@@ -54,7 +54,7 @@ class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One direction of a full-duplex link: between the GPUs of a node (per rank), or a NIC (per NIC).
 
     Attributes:
-        bytes_per_s: nominal bandwidth in one direction, as the data sheet gives it; at least 1 B/s.
+        bytes_per_s: nominal, in one direction, as on the data sheet; at least 1 B/s.
         alpha_s: time before the first byte of a send arrives.
         source: where the numbers come from.
     """
@@ -185,7 +185,7 @@ class SlowNode(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     """One node that is slower than the rest, a straggler.
 
     Attributes:
-        node: number of the node, from 0.
+        node: its number.
         compute_slowdown: factor on its compute time.
         nic_slowdown: factor on the time of its NICs.
     """
@@ -228,15 +228,15 @@ class Cluster(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         num_nodes: nodes, each one host.
-        ranks_per_node: ranks on each node, one GPU each; at most 1,000,000 ranks in all.
+        ranks_per_node: one GPU each; at most 1,000,000 ranks in all.
         intra_node: links between the GPUs of a node, such as NVLink; bandwidth per GPU.
         inter_node: links between nodes; bandwidth per NIC.
         nics_per_node: NICs of a node, which its ranks share.
-        gpu: name of the GPU, which chooses the rows of `workload.compute` and prices `workload.work`.
+        gpu: chooses the rows of `workload.compute` and prices `workload.work`.
         network: what the NICs speak; it changes no time, but says how far another cluster's NCCL costs may be off.
         fabric: switches between the nodes; without it the fabric is never the limit.
-        slow_nodes: stragglers, each node once; a short way to write faults of kind "slow_node".
-        faults: what makes some ranks or links slower than the rest; their factors multiply.
+        slow_nodes: a short way to write faults of kind "slow_node".
+        faults: what makes some ranks or links slower; factors multiply.
     """
 
     num_nodes: Count
@@ -288,18 +288,17 @@ class LinkCalibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """What a link really gives.
 
     Attributes:
-        efficiency: fraction of the nominal bandwidth that sends reach: one number, or pairs of bytes of one send and
+        efficiency: fraction of the nominal bandwidth that sends reach: a number, or pairs of bytes of one send and
             fraction, such as `[["64 KiB", 0.3], ["16 MiB", 0.9]]`, ascending, interpolated over the logarithm of the
-            size and constant outside.
-        overlap_efficiency: further fraction of the bandwidth that sends reach while the GPU at the link computes, since
-            the kernels that send share it with backward; NICs slow down with the part of their node's GPUs that do.
-        alpha_s: replaces the latency of the cluster's link.
+            size, constant outside.
+        overlap_efficiency: further fraction while the GPU at the link computes, since the kernels that send share it
+            with backward; NICs slow down with the part of their node's GPUs that do.
+        alpha_s: in place of that of the cluster's link.
         window: bytes of a send that may be under way at once, at most 16 GiB, as of a library that waits for the
-            receiver before it goes on: "2 MiB" for gloo, whose segments are of 1 MiB, two at a time. A send of s bytes
-            then takes s / W times the larger of W / rate and 2 x latency + 0.75 W / rate, with W = min(window, s), in
-            place of the latency and s / rate. Without it bytes follow each other whatever the latency is.
-        measured_on: nominal bandwidth of the link that was measured; on another link the efficiency is a guess, and
-            the result says so.
+            receiver: "2 MiB" for gloo, two segments of 1 MiB. A send of s bytes then takes s / W times the larger of W
+            / rate and 2 x latency + 0.75 W / rate, with W = min(window, s), in place of latency + s / rate.
+        measured_on: nominal bandwidth of the measured link; on another one the efficiency is a guess, and the result
+            says so.
         source: where the numbers come from.
     """
 
@@ -325,7 +324,7 @@ class FittedTo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         measured: kinds of the series in it.
         num_nodes: nodes that were measured.
         ranks_per_node: ranks on each of them.
-        nic_bytes_per_s: bandwidth of a node's NICs; missing where the NICs were not shaped, or it is not known.
+        nic_bytes_per_s: bandwidth of a node's NICs, if shaped or known.
     """
 
     file: str
@@ -343,42 +342,41 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Attributes:
         kind: where the numbers come from; "ideal" are neutral values.
-        gpu: name of the GPU that the kernels and the memory bandwidth belong to.
-        network: what the NICs speak that `nccl` was fitted to; beside that of a cluster it says how far its costs may
-            be off there.
+        gpu: that the kernels and the memory bandwidth belong to.
+        network: what the NICs speak that `nccl` was fitted to, as of a cluster.
         intra_node: what the links inside a node give.
         inter_node: what the NICs give.
         collective_launch_s: paid once by each collective.
         message_s: paid by a rank for each send that it posts.
-        poll_s: paid by a rank for each send that it posts together with others, times the number of these: a progress
-            engine polls every open connection for each of them.
+        poll_s: paid by a rank for each send that it posts together with others, times their number: a progress engine
+            polls every open connection.
         host: CPU time that collectives need of a rank.
-        backward_slowdown: factor on the time of compute that runs while communication does.
-        hook_slowdown: factor on the time of a backward that exchanges gradients, over backward on one GPU by itself:
-            DDP's hooks, copies into buckets, checks.
-        compute_spread: standard deviation of what GPUs of one kind take for the same compute, as a part of their mean,
-            0 to 1. FSDP, HSDP and ZeRO-2 wait for the slowest of all ranks.
-        host_pause_s: how long a rank's host pauses in a step on average, as to collect garbage, at most 1 s. Ranks of
-            FSDP, HSDP and ZeRO-2 wait for it.
-        memory_bytes_per_s: bandwidth of the GPU's memory; at least 1 MB/s. Kernels without a time in `kernels` take
-            `kernel_launch` + bytes moved / (`memory_bandwidth` * `codec_efficiency`).
-        codec_efficiency: fraction of the memory bandwidth that encode and decode kernels reach; casts reach all of it.
+        backward_slowdown: factor on compute that runs while communication does.
+        hook_slowdown: factor on a backward that exchanges gradients, over backward on one GPU by itself: DDP's hooks,
+            copies into buckets, checks.
+        compute_spread: standard deviation / mean of the time of GPUs of one kind for the same compute; FSDP, HSDP and
+            ZeRO-2 wait for the slowest of all ranks.
+        host_pause_s: mean pause of a rank's host in a step, as to collect garbage, at most 1 s, for which FSDP, HSDP
+            and ZeRO-2 wait.
+        memory_bytes_per_s: of the GPU, at least 1 MB/s. Kernels that are not in `kernels` take `kernel_launch` + bytes
+            moved / (`memory_bandwidth` * `codec_efficiency`).
+        codec_efficiency: fraction of the memory bandwidth that encode and decode reach; casts reach all.
         kernel_launch_s: time of a kernel over no bytes.
         kernels: timed kernels by name.
-        all_to_all_efficiency: further fraction of the NICs' bandwidth that sends to many peers at once reach.
-        flat_ring_latency: latency of a round of a flat ring, where one hop in `ranks_per_node` leaves the node:
-            "slowest" is that of the slowest hop (rounds in lock-step), "mean" that of all hops (NCCL's cost model).
+        all_to_all_efficiency: further fraction of the NICs' bandwidth for sends to many peers at once.
+        flat_ring_latency: of a round of a flat ring, where one hop in `ranks_per_node` leaves the node: that of the
+            slowest hop (rounds in lock-step), or the mean of all (NCCL's cost model).
         hops_hide: whether latency between nodes beyond 14 us, a hop of NCCL's, hides behind bytes in all hops of a ring
-            but the first, as NCCL passes a slice on before its chunk is complete; else every hop is paid in full, as
-            by a library that waits for whole chunks. Missing: true, but not where `kind` is "measured" without costs of
-            NCCL, since such latencies are fitted with every hop paid.
-        by_nodes: costs between nodes as measured on several numbers of nodes, in place of the plain ones.
+            but the first, as NCCL passes slices on; else every hop is paid in full, as by libraries that wait for whole
+            chunks. By default true, but false where `kind` is "measured" without costs of NCCL, since such latencies
+            are fitted with every hop paid.
+        by_nodes: costs between nodes by the number of nodes, in place of the plain ones.
         libraries: costs of exchanges that another library carries, by its name, such as "mpi".
-        all_reduce: the all-reduce algorithm that the bandwidths were fitted with, the default of those that name none.
-        nccl: what NCCL's all-reduce costs, which `algorithm = "nccl"` then takes, the default.
-        intervals: 90 % intervals of fitted values by dotted key, as factors on the value, such as
-            `"inter_node.latency" = [0.9, 1.2]`; that of an efficiency curve holds for all its points.
-        fitted_to: measurement files that the values were fitted to, written by `simnet calibrate`.
+        all_reduce: algorithm that the bandwidths were fitted with, the default of strategies that name none.
+        nccl: what NCCL's all-reduce costs; `algorithm = "nccl"` takes it and is then the default.
+        intervals: 90 % intervals of fitted values by dotted key, as factors, such as `"inter_node.latency" = [0.9,
+            1.2]`; that of an efficiency curve holds for all its points.
+        fitted_to: measurement files behind the values, written by `simnet calibrate`.
     """
 
     kind: Kind = "ideal"

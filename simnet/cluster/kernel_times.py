@@ -14,13 +14,13 @@ class KernelTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         launch_s: time of a call over no elements.
-        s_per_element: time of each element, while the data fit into the cache.
+        s_per_element: while the data fit into the cache.
         cached_elements: elements up to which `time_per_element` holds.
-        beyond_s_per_element: time of each element from twice `cached_elements` on, for all of them; interpolated over
-            the logarithm of the size in between.
-        s_per_result: time of each element of the result, beside that of each element of a vector, of kernels that merge
-            vectors into something of their own, such as `merge_shaped`.
-        options: options of the system that was timed; a result with other options says so.
+        beyond_s_per_element: from twice `cached_elements` on, of all elements; interpolated over the logarithm of the
+            size in between.
+        s_per_result: of each element of the result, beside `time_per_element`, of kernels that merge vectors into
+            something of their own, such as `merge_shaped`.
+        options: of the system that was timed; a result with other options says so.
         source: where the numbers come from.
     """
 

@@ -32,28 +32,27 @@ class NcclCosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Costs of NCCL's rings and trees; `simnet.cluster.nccl_model` says what they do.
 
     Attributes:
-        start_s: time that a collective in LL128 or Simple takes once.
-        ll_start_s: time that a collective in LL takes once.
+        start_s: paid once by a collective in LL128 or Simple.
+        ll_start_s: paid once by a collective in LL.
         ll_hop_s: latency of a hop of a ring in LL inside a node.
         inter_node_hop_s: latency of a hop between nodes beyond that of NCCL's own table, in LL128 and Simple, and in LL
-            where that has none of its own.
-        ll_inter_node_hop_s: the same in LL; what a transport costs large messages need not reach the small ones.
+            without one of its own.
+        ll_inter_node_hop_s: the same in LL.
         ll_efficiency: bandwidth of LL as a fraction of that of Simple; of trees where they have no rate of their own.
-        ll_tree_rate: rate of a tree in LL between nodes, at each of its levels, which store what they pass on.
+        ll_tree_rate: of a tree in LL between nodes, at each of its levels, which store what they pass on.
         exposed: fraction of a chunk (S/n) that filling the pipeline of a ring in one node adds.
-        intra_node_efficiency: bus bandwidth of very large messages in one node as a fraction of the bandwidth of a
-            link in a node; missing where it was not measured.
-        inter_node_efficiency: bus bandwidth of very large messages across nodes as a fraction of the bandwidth of a
-            node's NICs together; missing where it was not measured.
-        nvls_start_s: time that a tree through NVSwitches (NVLSTree) takes once; missing where NCCL has none.
-        nvls_efficiency: rate at which it takes a message in one node as a fraction of the bandwidth of a link in a
-            node.
-        fabric_alpha_s: one-way latency between the nodes of the cluster that was measured, as its file gives it;
-            missing where it is no more than a hop of a ring, which holds it (`nccl_model.added_hop_s`).
-        algorithm: the only algorithm that NCCL may take, as of `NCCL_ALGO=Ring`; all by default.
-        protocol: the only protocol that NCCL may take, as of `NCCL_PROTO`; all by default.
+        intra_node_efficiency: bus bandwidth of very large messages in one node over that of a link in a node, if
+            measured.
+        inter_node_efficiency: bus bandwidth of very large messages across nodes over that of a node's NICs together, if
+            measured.
+        nvls_start_s: paid once by a tree through NVSwitches (NVLSTree), if NCCL has one.
+        nvls_efficiency: its rate in one node over that of a link.
+        fabric_alpha_s: one-way latency between the nodes of the measured cluster, if more than a hop of a ring, which
+            holds it (`nccl_model.added_hop_s`).
+        algorithm: the only one that NCCL may take, as of `NCCL_ALGO=Ring`.
+        protocol: the only one that NCCL may take, as of `NCCL_PROTO`.
         below_1_mib: factor on the time of messages below 1 MiB; its interval is how far single times, other numbers of
-            nodes and other clusters are from what the costs say.
+            nodes and other clusters are from these costs.
         below_16_mib: the same from 1 MiB up to 16 MiB.
         from_16_mib: the same from 16 MiB on.
         source: where the numbers come from.

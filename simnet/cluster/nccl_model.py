@@ -14,7 +14,7 @@ the first hide behind bytes; what goes down a tree, or once round, waits for eve
 
 Source: NCCL, src/graph/tuning.cc @5067397, for the form, hop latencies and fractions of the bandwidth. Differs: NCCL
 chooses by its own table of bandwidths, this model takes the fastest; start costs, bandwidths, the fraction of LL and
-what a hop between nodes takes beyond the table are fitted (docs/evidence/nccl-fit.md: why, and what else was tried).
+what a hop between nodes takes beyond the table are fitted (docs/evidence/simulator.md: why, and what else was tried).
 """
 
 from functools import lru_cache

@@ -52,7 +52,7 @@ class NetworkCosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         message_s: in place of `message_cost`.
         poll_s: in place of `poll_cost`.
         all_to_all_efficiency: in place of `all_to_all_efficiency`.
-        intervals: 90 % intervals by these keys, as factors on the value.
+        intervals: 90 % intervals by these keys, as factors.
         source: where the numbers come from.
     """
 

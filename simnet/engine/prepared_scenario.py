@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 UNEVEN_MATTERS = 1e-3
 """Part of a step by which it may be off before every rank is simulated."""
 EXACT_MAX_SENDS = 20_000_000
-"""Most sends that the exact executor takes on: several minutes (docs/evidence/benchmarks.md)."""
+"""Most sends that the exact executor takes on: several minutes."""
 
 
 class PreparedScenario:

@@ -29,9 +29,9 @@ class LateRank(Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         rank: its number.
-        share: part of all collectives that it takes part in at which it came last by its own doing, 0 to 1.
+        share: part of its collectives, 0 to 1, at which it came last by its own doing.
         held_s: by how much longer than the typical rank of its group it took since its last collective, summed over the
-            collectives of a mean iteration to which it came last [s]. How late a collective left it is not its own.
+            collectives of a mean iteration to which it came last; how late a collective left it is not its own.
     """
 
     rank: int
@@ -43,10 +43,10 @@ class RankWaits(Struct, frozen=True, kw_only=True, gc=False):
     """How long ranks wait for each other at collectives, in a mean iteration.
 
     Attributes:
-        mean_s: mean over the ranks [s].
-        least_s: of the rank that waits least, for which others wait most [s].
-        most_s: of the rank that waits most [s].
-        late: ranks for which others wait longest, at most eight of them, the latest first.
+        mean_s: mean over the ranks.
+        least_s: of the rank that waits least, for which others wait most.
+        most_s: of the rank that waits most.
+        late: ranks for which others wait longest, at most eight, the latest first.
     """
 
     mean_s: float
@@ -59,9 +59,9 @@ class StepTimes(Struct, frozen=True, kw_only=True, gc=False):
     """Times of an iteration, or differences of such times, which may be negative.
 
     Attributes:
-        mean_s: mean [s].
-        p50_s: median [s].
-        p95_s: time that 95 % do not exceed [s].
+        mean_s: mean.
+        p50_s: median.
+        p95_s: 95th percentile.
     """
 
     mean_s: float
@@ -80,7 +80,7 @@ class LostToFault(Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         key: of the fault, such as "cluster.faults.0".
-        lost: mean, median and 95th percentile with it less those without it.
+        lost: with it less without it.
     """
 
     key: str
@@ -93,8 +93,8 @@ class LostTime(Struct, frozen=True, kw_only=True, gc=False):
     Attributes:
         faults: each by itself, in the order of the cluster file.
         together: what all of them cost.
-        interaction: what is left of `together` less the sum over `faults`: above 0 where faults hide each other, so
-            that to remove one alone gains less; below 0 where each makes the others worse.
+        interaction: `together` less the sum over `faults`: above 0 where faults hide each other, so that removing one
+            alone gains less; below 0 where each makes the others worse.
     """
 
     faults: tuple[LostToFault, ...]
@@ -158,29 +158,27 @@ class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
 
     Attributes:
         strategy: name of the strategy.
-        fidelity: "exact", "grouped" or "folded", as it was simulated.
+        fidelity: the executor.
         algorithm: how gradients travel; of "auto", what it chose.
-        iterations_s: times of all iterations that were simulated, as many as `run.iterations`: each from when the last
-            rank is done with the one before to when the last rank is done.
-        samples_per_s: samples of all ranks together per second.
-        breakdown: where the seconds of an iteration went.
+        iterations_s: all simulated iterations, `run.iterations` of them: from when the last rank is done with the one
+            before to when the last is done.
+        samples_per_s: of all ranks together.
+        breakdown: of an iteration.
         comm_s: time that the communication stream was busy.
         overlap: fraction of `comm_s` that compute hid; 0 if there was none.
-        nic_bytes_per_node: bytes that leave one node in one iteration.
-        compression_ratio: bytes of the gradients / bytes that this strategy puts on the wire where it compresses.
-        num_buckets: buckets of one iteration.
-        longest_pause_s: longest time in which a GPU waits for messages, on the slowest rank, for which others may wait
-            longer; left out where all steps are alike, else `iteration_s`, `breakdown`, `comm_s` and
-            `nic_bytes_per_node` are means over the steps of a period.
-        dense_iteration_s: time of an iteration of the dense stage; left out without one.
-        total_s: time of `run.steps` steps; left out without `run.steps`.
-        memory: what a GPU holds when that is most; left out of a recorded step, of which it is not known.
-        waits: how long ranks wait for each other; left out where one rank stands for all.
-        availability: which part of a day trains; left out where no node fails.
-        approximation: by about which part of it the mean iteration may be off the exact executor's; left out where it
-            is not.
-        lost_time: what each fault costs; left out unless `simnet simulate --lost-time` asks for it.
-        spans: what ran when; only in a trace, never in JSON.
+        nic_bytes_per_node: that leave a node in an iteration.
+        compression_ratio: bytes of the gradients / bytes on the wire where it compresses.
+        num_buckets: of an iteration.
+        longest_pause_s: longest time in which the GPU of the slowest rank waits for messages, where steps differ;
+            `iteration_s`, `breakdown`, `comm_s` and `nic_bytes_per_node` are then means over a period.
+        dense_iteration_s: an iteration of the dense stage.
+        total_s: `run.steps` steps.
+        memory: what a GPU holds when that is most; not of a recorded step.
+        waits: how long ranks wait for each other, where they are not alike.
+        availability: which part of a day trains, where nodes fail.
+        approximation: about by which part the mean iteration may be off the exact executor's.
+        lost_time: what each fault costs, with `simnet simulate --lost-time`.
+        spans: what ran when, in a trace alone.
     """
 
     strategy: str
@@ -315,19 +313,19 @@ class RunResult(Struct, frozen=True, kw_only=True, gc=False):
     """A resolved scenario with what its strategy takes and, if it names a baseline, how that compares.
 
     Attributes:
-        scenario: everything that was simulated, resolved; `simnet simulate FILE.json` simulates it again.
+        scenario: all that was simulated; `simnet simulate FILE.json` simulates it again.
         world_size: ranks of all nodes.
         result: what the strategy takes.
-        baseline: what the baseline takes; null without one.
-        speedup: time of an iteration with the baseline / with the strategy.
+        baseline: what the baseline takes.
+        speedup: iteration of the baseline / of the strategy.
         end_to_end_speedup: the same of `run.steps` steps, dense stage counted.
-        gradient_bytes: bytes of all gradients of one rank, before compression.
+        gradient_bytes: of one rank, before compression.
         version: version of simnet.
         notes: what a reader must know to trust the numbers.
         intervals: 90 % intervals by name, such as `{"speedup": [3.9, 4.4]}`, if `run.draws` asks for them, with the
             model's own error.
-        hangs_on: what the result hangs on, the value with the largest effect first, where there are intervals.
-        references: what flat and tuned DDP take; None where that would take the exact executor, or was not asked.
+        hangs_on: values that the result is most sensitive to, the first most, where there are intervals.
+        references: what flat and tuned DDP take; not where that would take the exact executor, or was not asked.
     """
 
     scenario: Scenario
@@ -384,7 +382,7 @@ class PointResult(RunResult, frozen=True, kw_only=True, gc=False):
     """The result at one point of a sweep.
 
     Attributes:
-        set: values of the axes that lead to the point, by dotted key.
+        set: values that lead to the point, by dotted key.
     """
 
     set: dict[str, Any]
@@ -394,8 +392,8 @@ class RefusedPoint(Struct, frozen=True, kw_only=True):
     """A point of a sweep that was not simulated.
 
     Attributes:
-        set: values of the swept keys that lead to the point, by dotted key.
-        reason: why it does not hold together, in one sentence.
+        set: values that lead to the point, by dotted key.
+        reason: in one sentence.
     """
 
     set: dict[str, Any]
@@ -420,10 +418,10 @@ class SweepResult(Struct, frozen=True, kw_only=True):
     Attributes:
         format: of the file.
         version: version of simnet.
-        name: name of the experiment.
+        name: of the experiment.
         question: what the experiment asks.
-        axes: what was swept as a grid; the keys of a list of points are in `set` of each point alone.
-        points: results of the list of points in its order, each with the grid, the last axis fastest.
+        axes: the grid; keys of a list of points are in `set` of each point alone.
+        points: in the order of the list, each with the grid, the last axis fastest.
         refused: points that were not simulated, in the same order.
     """
 

@@ -33,19 +33,18 @@ class RunSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """How to simulate.
 
     Attributes:
-        fidelity: "folded" simulates one node that stands for all, for clusters without faults; "grouped" every rank,
-            and collectives as a whole, which holds or is a near approximation also with faults; "exact" every rank and
-            every send; "auto" takes the first of these that holds. Where that is an approximation the result says by
-            how much it may be off.
-        grad_accumulation: micro-batches of one iteration; gradients are exchanged after the last one only; 1 by
-            default, or what `global_batch` takes.
-        global_batch: samples of one iteration on all ranks; it must be a multiple of what they take in one micro-batch
-            (`cluster.num_nodes` x `cluster.ranks_per_node` x `workload.batch_per_rank`), whose number follows.
+        fidelity: "folded" simulates one node for all, without faults; "grouped" every rank, and collectives as a whole,
+            which holds or nearly does with faults; "exact" every send; "auto" takes the first that holds. The result
+            says by how much an approximation may be off.
+        grad_accumulation: micro-batches of an iteration, of which the last exchanges gradients; by default 1, or what
+            `global_batch` takes.
+        global_batch: samples of an iteration on all ranks; `grad_accumulation` follows, and must be whole: a multiple
+            of `cluster.num_nodes` x `cluster.ranks_per_node` x `workload.batch_per_rank`.
         steps: training steps that the end-to-end time counts.
-        iterations: iterations to simulate; by default 1, or 200 where a fault varies or changes in time.
+        iterations: to simulate; by default 1, or 200 where a fault varies or changes in time.
         seed: what faults that vary draw from.
-        draws: calibrations that are drawn from the intervals of the given one, for intervals of the results: 0, or at
-            least 20; without it none in Python, and as many as a command finds useful on the command line.
+        draws: calibrations drawn from the given intervals, for intervals of the results: 0, or at least 20; by default
+            none in Python, and as many as a command finds useful.
     """
 
     fidelity: Literal["auto", "exact", "grouped", "folded"] = "auto"
@@ -72,9 +71,9 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         workload: the model.
         strategy: how gradients are exchanged.
         baseline: what the strategy is compared with.
-        calibration: what hardware and software really take; by default nominal bandwidth and no overhead.
+        calibration: what hardware and software take; by default nominal bandwidth and no overhead.
         run: how to simulate.
-        name: what messages call the scenario; by default the name of its file.
+        name: by default that of its file.
         question: what the experiment asks, for people.
     """
 

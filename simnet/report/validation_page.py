@@ -26,13 +26,12 @@ from simnet.validation.published_rows import PublishedRow
 
 SUMMARY = (
     "set",
-    "rows calibrated",
-    "rows predicted",
+    "calibrated",
+    "predicted",
     "mean error",
-    "worst error",
-    "inside 90 % interval",
+    "worst",
+    "inside 90 %",
     "target",
-    "result",
 )
 
 
@@ -73,14 +72,13 @@ def page(outcomes: Sequence[Outcome], rows: tuple[PublishedRow, ...], evidence: 
         rows: all published rows, used or not.
         evidence: what the intervals are made of; without it the page says nothing of them.
     """
-    notes = [outcome for outcome in outcomes if outcome.text("caveat")]
     used = usage_of(outcomes, rows)
     given = {
         "outcomes": outcomes,
         "intervals": _intervals(outcomes, evidence) if evidence else None,
-        "summary": _summary(outcomes, notes),
+        "summary": _summary(outcomes),
         "missed": [outcome for outcome in outcomes if outcome.status == "MISSED"],
-        "notes": notes,
+        "notes": any(outcome.text("caveat") for outcome in outcomes),
         "speedups": speedup_sentences(outcomes),
         "used": used,
         "unused": rows_text(used.unused),
@@ -99,6 +97,7 @@ def data(outcomes: Sequence[Outcome], evidence: Evidence) -> dict[str, str]:
         "validation-series": _by_series(outcomes),
         "validation-alternatives": _alternatives(outcomes),
         "validation-publications": _publications(outcomes, evidence),
+        "validation-intervals": _other_intervals(outcomes, evidence),
     }
     return {f"data/{name}.csv": table.csv() for name, table in tables.items()}
 
@@ -106,10 +105,6 @@ def data(outcomes: Sequence[Outcome], evidence: Evidence) -> dict[str, str]:
 def _intervals(outcomes: Sequence[Outcome], evidence: Evidence) -> dict[str, object]:
     """Return what the page says of intervals: how many hold, how wide they are, and what others would hold."""
     inside, total = coverage.share_inside(outcomes)
-    others = [
-        (name, f"{held} of {total} ({percent(held / total)})")
-        for name, (held, total) in coverage.alternatives(outcomes, evidence).items()
-    ]
     return {
         "inside": inside,
         "rows": total,
@@ -125,8 +120,16 @@ def _intervals(outcomes: Sequence[Outcome], evidence: Evidence) -> dict[str, obj
         "speedups": evidence.inside("speedup"),
         "time_width": _factor_text(evidence.width("time")),
         "speedup_width": _factor_text(evidence.width("speedup")),
-        "alternatives": Table(("intervals", "values inside"), others).markdown(),
     }
+
+
+def _other_intervals(outcomes: Sequence[Outcome], evidence: Evidence) -> Table:
+    """Return how many values other intervals would hold."""
+    rows = [
+        (name, f"{held} of {total} ({percent(held / total)})")
+        for name, (held, total) in coverage.alternatives(outcomes, evidence).items()
+    ]
+    return Table(("intervals", "values inside"), rows)
 
 
 def _publications(outcomes: Sequence[Outcome], evidence: Evidence) -> Table:
@@ -152,14 +155,14 @@ def figure_name(outcome: Outcome) -> str:
     return f"validation_{outcome.name}.png"
 
 
-def _summary(outcomes: Sequence[Outcome], notes: Sequence[Outcome]) -> str:
-    numbers = {outcome.name: number for number, outcome in enumerate(notes, start=1)}
+def _summary(outcomes: Sequence[Outcome]) -> str:
     rows = []
     for outcome in outcomes:
         verdict = "**MISSED**" if outcome.status == "MISSED" else outcome.status
-        number = numbers.get(outcome.name)
-        result = f"{verdict}, but see note {number}" if number else verdict
-        rows.append((f"[{outcome.title}](#{_slug(outcome.title)})", *summary_cells(outcome), result))
+        star = "\\*" if outcome.text("caveat") else ""
+        *cells, target = summary_cells(outcome)
+        result = target if outcome.status == "no target" else f"{verdict}{star}: {target}"
+        rows.append((f"[{outcome.title}](#{_slug(outcome.title)})", *cells, result))
     return Table(SUMMARY, rows).markdown()
 
 

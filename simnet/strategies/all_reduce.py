@@ -30,10 +30,9 @@ class DenseAllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         wire_dtype: number format in which gradients travel; by default their own.
-        algorithm: the all-reduce algorithm; by default the one that the calibration was fitted with, else NCCL's where
-            the calibration holds its costs, else a ring.
-            "auto" takes the fastest for each message of those that NCCL has, as its tuner does, "any" the fastest of
-            all.
+        algorithm: all-reduce algorithm; by default that which the calibration was fitted with, else NCCL's where the
+            calibration holds its costs, else a ring. "auto" takes the fastest for each message that NCCL has, as its
+            tuner does, "any" the fastest of all.
     """
 
     title: ClassVar[str] = "DDP"

@@ -55,8 +55,8 @@ class Planner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a merging rule assumes that an all-reduce takes: `start_up + bytes / bandwidth`, right or wrong.
 
     Attributes:
-        start_up_s: time of an all-reduce of no bytes.
-        bytes_per_s: bytes of gradients that an all-reduce adds up per second; at least 1 B/s.
+        start_up_s: of an all-reduce of no bytes.
+        bytes_per_s: gradients that an all-reduce adds up per second; at least 1 B/s.
         source: where the numbers come from.
     """
 
@@ -98,13 +98,12 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         waits_for_hosts: whether a step waits for the slowest of all ranks and for pauses of every host, by
             `compute_spread` and `host_pause` of the calibration.
         takes_other_micro_batches: whether its program holds for any number of micro-batches.
-        bucketing: "ddp" closes a bucket when its gradients reach `bucket_cap`, as PyTorch's DDP does; "per_tensor"
-            makes one bucket a tensor; "fused" one bucket of all; "mg_wfbp" merges tensors where the start-up time of
-            an all-reduce outweighs waiting for the next tensor (Shi et al., MG-WFBP, 2019).
-        bucket_cap: size that closes a bucket of bucketing "ddp"; by default DDP's own, a first bucket of 1 MiB and then
-            25 MiB.
-        overlap: whether buckets are exchanged while backward still runs.
-        planner: what bucketing "mg_wfbp" assumes that an all-reduce takes; by default what it takes.
+        bucketing: "ddp" closes a bucket at `bucket_cap`, as DDP does; "per_tensor" makes a bucket a tensor; "fused" one
+            of all; "mg_wfbp" merges tensors where the start-up of an all-reduce outweighs waiting for the next (Shi et
+            al., MG-WFBP, 2019).
+        bucket_cap: size that closes a bucket of "ddp"; by default DDP's own, 1 MiB first and then 25 MiB.
+        overlap: exchange buckets while backward runs.
+        planner: what "mg_wfbp" assumes that an all-reduce takes; by default what it takes.
     """
 
     title: ClassVar[str] = ""

@@ -56,13 +56,13 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
     Attributes:
         topology: "hierarchical" averages in the node before 1 bit travels between nodes; "flat" sends 1 bit between all
-            ranks alike.
-        intra_node_dtype: what travels inside a node, for topology "hierarchical" only; by default "fp32".
-        average: what is averaged inside a node: the ranks' updates, or their gradients, so that the node has one pair
-            of momenta and each rank a slice of them.
-        rounding: how an update becomes one bit: "shaped" adds what rounding lost in the step before, "random" draws it.
+            ranks.
+        intra_node_dtype: what travels inside a node, with topology "hierarchical"; by default "fp32".
+        average: what is averaged inside a node: the ranks' updates, or their gradients, so that each rank has a slice
+            of the node's one pair of momenta.
+        rounding: "shaped" adds what rounding to a bit lost in the step before, "random" draws.
         finite_check: algorithm of the all-reduce of a few bytes after the last bucket, which decides whether the step
-            counts before parameters move; by default NCCL's where the calibration holds its costs, else the fastest.
+            counts; by default NCCL's where the calibration holds its costs, else the fastest.
     """
 
     title: ClassVar[str] = "BinSGDM"

@@ -77,12 +77,12 @@ class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fi
             default where nodes have several ranks. `binsgdm` has the same.
         cut: along what pieces of a matrix are cut.
         runs_kernels_of: the kind whose kernels it runs; empty for its own.
-        topology: among whom payloads travel: "gather": every rank gathers and decodes every rank's payload;
-            "scatter_reduce": every rank averages what all send of its piece of the bucket and encodes it once more;
-            "hierarchical": the ranks of a node first average, each a piece, which then goes between nodes in the
-            system's own exchange; "hierarchical_scatter_reduce": that, with a scatter_reduce between nodes;
-            "all_reduce" and "ring" are own exchanges. By default what the system's authors run: its own, or, of some
-            systems where nodes have several ranks, "hierarchical".
+        topology: among whom payloads travel: "gather": every rank gathers and decodes all payloads; "scatter_reduce":
+            every rank averages its piece of the bucket and encodes it once more; "hierarchical": the ranks of a node
+            average first, each a piece, which then goes between nodes in the system's own exchange;
+            "hierarchical_scatter_reduce": that, with a scatter_reduce between nodes; "all_reduce" and "ring" are own
+            exchanges. By default what the authors run: its own, or, of some systems on nodes of several ranks,
+            "hierarchical".
         intra_node_dtype: what travels inside a node with a hierarchical topology; by default "fp32".
     """
 

@@ -82,7 +82,7 @@ class SignSGD(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fie
     """SignSGD with majority vote (Bernstein et al., ICML 2018): one bit an element each way, each rank counts some.
 
     Attributes:
-        momentum: decay of the momentum that each rank sends in place of its gradients (Signum); 0 for none.
+        momentum: decay of the momentum that each rank sends in place of its gradients; 0 for none.
     """
 
     title: ClassVar[str] = "SignSGD"
@@ -145,8 +145,8 @@ class Marsit(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fiel
     `iteration_s` is that of a 1-bit step; with `run.steps` the end-to-end time counts those in full precision.
 
     Attributes:
-        sync_period: all ranks average in full precision once in as many steps; none: never.
-        torus: whether signs go round the ring of each node, then round rings between nodes, instead of one ring.
+        sync_period: steps from one average in full precision to the next; none: never.
+        torus: signs go round the ring of each node, then round rings between nodes.
         scale: what a sign stands for; by default the mean magnitude, which ranks gather in either case.
         residual_decay: part of what signs missed that is added to the next gradient.
         momentum: decay of the momentum that each rank sends in place of its gradients; 0 for none.
@@ -225,9 +225,9 @@ class Quantizing(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes:
         bits: bits of a code, its sign included.
         block_size: elements that share a norm.
-        coding: "packed" codes of `bits` bits, or Elias codes, whose length depends on the values, so that a gather of
-            the lengths comes before that of the payloads.
-        coded_bits: measured bits of an element with coding "elias", which needs it.
+        coding: "packed" codes of `bits` bits, or Elias codes, whose length depends on the values, so that their lengths
+            are gathered first.
+        coded_bits: measured bits of an element, which "elias" needs.
     """
 
     choices: ClassVar[Choices] = GatheringStrategy.choices._replace(presets={"{title} 4 bit": ({},)})
@@ -387,7 +387,7 @@ class LowRank(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fie
 
     Attributes:
         matrix_rank: columns of each factor.
-        algorithm: the all-reduce algorithm, as that of `all_reduce`.
+        algorithm: the all-reduce algorithm, where something is all-reduced, as of `all_reduce`.
     """
 
     has_feedback: ClassVar[bool] = True
@@ -489,8 +489,8 @@ class Sparsifying(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown_f
         ratio: fraction of a bucket's elements that travels.
         k: elements of a bucket that travel.
         momentum: decay of the momentum that each rank sends in place of its gradients; 0 for none.
-        warmup_steps: steps at the start of the training over which the ratio falls to `ratio` by equal factors; needs
-            `run.steps`. Each is counted as one with their mean ratio.
+        warmup_steps: steps at the start over which the ratio falls to `ratio` by equal factors, each counted with their
+            mean ratio; needs `run.steps`.
     """
 
     has_feedback: ClassVar[bool] = True
@@ -557,8 +557,8 @@ class RandomK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Values that all ranks draw alike, added up by an all-reduce; unbiased, or with error feedback.
 
     Attributes:
-        unbiased: whether values are scaled up so that the mean is right, instead of error feedback.
-        algorithm: the all-reduce algorithm, as that of `all_reduce`.
+        unbiased: scale values up so that the mean is right, instead of error feedback.
+        algorithm: the all-reduce algorithm, where something is all-reduced, as of `all_reduce`.
     """
 
     title: ClassVar[str] = "Random-k"

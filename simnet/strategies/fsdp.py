@@ -57,16 +57,16 @@ class ShardedStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fields
     """Shard parameters, gradients and optimizer state over ranks.
 
     Attributes:
-        reshard_after_forward: whether blocks are freed after forward and gathered again for backward; the root, which
-            holds what is in no block, never is, as by torch's default.
-        reduce_every: with several micro-batches, "micro_batch" reduces the gradients of each, so that they stay
-            sharded; "step" keeps them whole and reduces them in the last, as set_requires_gradient_sync(False) does.
-        gather_dtype: number format in which parameters are gathered; by default that of the gradients.
+        reshard_after_forward: free blocks after forward and gather them again for backward; not the root, which holds
+            what is in no block, as by torch's default.
+        reduce_every: of several micro-batches "micro_batch" reduces the gradients of each, so that they stay sharded;
+            "step" keeps them whole up to the last, as set_requires_gradient_sync(False) does.
+        gather_dtype: number format in which parameters travel; by default that of the gradients.
         reduce_dtype: number format in which gradients are reduced; by default their own.
         unit_cap: size that ends a part which is gathered as one; by default parts are the model's blocks, by the names
-            of its tensors.
+            of tensors.
         reduce_scatter_as: "all_reduce" sends the bytes of a whole all-reduce, as gloo does in torch 2.13.
-        algorithm: the all-reduce algorithm where something is all-reduced, as of `all_reduce`.
+        algorithm: the all-reduce algorithm, where something is all-reduced, as of `all_reduce`.
     """
 
     kernels: ClassVar[tuple[KernelCost, ...]] = (SHARD_COPY,)
@@ -145,11 +145,10 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
     What compresses between copies: binsgdm.attach_fsdp and binsgdm.compress_replicas.
 
     Attributes:
-        shard_ranks: ranks that share one copy of the model: a part of a node, or whole nodes; by default those of a
-            node.
-        all_reduce_every: with several micro-batches, "step" all-reduces shards in the last alone, as
-            set_requires_all_reduce(False) does in those before it; "micro_batch" does so in each.
-        replicas: how the copies agree: a system that compresses, with options after a colon, such as "binsgdm" or
+        shard_ranks: ranks that share a copy of the model: a part of a node, or whole nodes; by default those of a node.
+        all_reduce_every: of several micro-batches "step" all-reduces shards in the last alone, as
+            set_requires_all_reduce(False) does before it; "micro_batch" in each.
+        replicas: system that averages the copies, with options after a colon, such as "binsgdm" or
             "byte_grad:topology=scatter_reduce"; each rank exchanges its shard after backward, in messages of
             `bucket_cap`. By default FSDP2's all-reduce, during backward.
     """

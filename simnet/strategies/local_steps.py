@@ -68,10 +68,10 @@ class LocalStepsStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fie
     """Train workers apart for some steps.
 
     Attributes:
-        inner_steps: optimizer steps of a worker between two exchanges of the same parameters.
-        workers: "rank" lets each rank train alone; with "node" the ranks of a node are one worker, which all-reduces
-            gradients in the node at every step, as DDP does.
-        algorithm: the all-reduce algorithm between workers, as of `all_reduce`.
+        inner_steps: optimizer steps between two exchanges of the same parameters.
+        workers: "rank": each rank trains alone; "node": the ranks of a node are one worker, which all-reduces gradients
+            in the node at every step, as DDP does.
+        algorithm: the all-reduce algorithm, where something is all-reduced, as of `all_reduce`.
     """
 
     compresses: ClassVar[bool] = False
@@ -213,9 +213,8 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
 
     Attributes:
         outer_dtype: number format in which the difference travels.
-        exchange_by: a system that compresses the difference, with options after a colon, such as
-            "byte_grad:topology=scatter_reduce" or "ef_sign_sgd:scale_per=bucket"; by default it is all-reduced in
-            `outer_dtype`.
+        exchange_by: system that compresses the difference, with options after a colon, such as
+            "ef_sign_sgd:scale_per=bucket"; by default it is all-reduced in `outer_dtype`.
         in_node: how the ranks of a worker train together: with "ddp" each holds all parameters, with "fsdp" a shard,
             whose outer step it takes.
         fragments: parts of the parameters that are exchanged at different steps of a period.

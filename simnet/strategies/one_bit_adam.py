@@ -42,9 +42,9 @@ class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True
     Attributes:
         topology: "flat" is the paper's exchange between all ranks; "hierarchical", of this project, averages momenta
             inside a node in fp32 first.
-        finite_check: whether all ranks gather a byte for the step and one for each tensor before the exchange, and so
-            agree whether the step counts; `binsgdm` does, DeepSpeed does not.
-        dense_steps: steps without compression at the start of the training; needs `run.steps`.
+        finite_check: gather a byte for the step and one for each tensor before the exchange, by which ranks agree
+            whether the step counts; DeepSpeed does not.
+        dense_steps: steps without compression at the start; needs `run.steps`.
         dense: what a dense step does; by default one all-reduce of all gradients after backward.
         bucketing: always "fused": the momentum is exchanged as a whole.
         overlap: always false: the exchange follows backward.

@@ -38,12 +38,12 @@ class RecordedStep(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Attributes:
         file: the recorded step.
-        algorithm: the all-reduce algorithm, as of `all_reduce`.
-        broadcast: "tree" as gloo does, or "pipeline" as NCCL does; by default the faster of both.
+        algorithm: the all-reduce algorithm, where something is all-reduced, as of `all_reduce`.
+        broadcast: "tree" as gloo does, or "pipeline" as NCCL does; by default the faster.
         reduce_scatter_as: "all_reduce" sends the bytes of a whole all-reduce, as gloo does in torch 2.13.
-        compute: "workload" shares the workload's times of forward, backward and optimizer out among the recorded
-            operations, by their seconds or else by their FLOPs and bytes; what compresses takes its bytes over the
-            calibration's memory bandwidth. "recorded" takes the recorded seconds as they are.
+        compute: "workload" shares the workload's times of forward, backward and optimizer out among the operations, by
+            their seconds or else by FLOPs and bytes; what compresses takes its bytes over the calibration's memory
+            bandwidth. "recorded" takes the recorded seconds.
     """
 
     title: ClassVar[str] = "recorded step"

@@ -33,12 +33,12 @@ class StepSource(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a recorded step comes from.
 
     Attributes:
-        how: what made the file: "record" of `simnet record`, or an importer of a trace.
+        how: `simnet record`, or an importer of a trace.
         command: the command that was recorded, for people.
         torch: version of torch.
         device: what tensors were on; "fake" tensors have shapes alone.
         gpu: name of the GPU.
-        compute: what is known of compute: FLOPs and bytes "counted", seconds "timed", or "none".
+        compute: FLOPs and bytes "counted", seconds "timed", or nothing known.
     """
 
     how: Literal["record", "chakra", "profiler"]
@@ -74,11 +74,11 @@ class RecordedOperation(Struct, frozen=True, kw_only=True, forbid_unknown_fields
         seconds: measured, where the source is "timed".
         name: for people.
         group: number of the process group of a collective.
-        message_bytes: the whole array of one group, as nccl-tests counts: of an all_gather its output, of a
-            reduce_scatter or all_to_all its input.
+        message_bytes: the whole array of one group, as nccl-tests counts: output of an all_gather, input of a
+            reduce_scatter or all_to_all.
         dtype: number format of the message, for people.
         bucket: number of the bucket of gradients.
-        after: operations of other streams that must have ended, each as its stream and position.
+        after: operations of other streams that must have ended, each as stream and position.
     """
 
     kind: OperationKind
@@ -111,7 +111,7 @@ class RecordedGradient(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         shape: its dimensions.
-        backward_share: part of backward between the previous gradient and this one, 0 to 1.
+        backward_share: part of backward between the previous gradient and this one.
     """
 
     shape: Shape
@@ -124,13 +124,13 @@ class RecordedLayout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes:
         num_nodes: nodes.
         ranks_per_node: ranks of a node.
-        num_steps: optimizer steps that the streams hold, after which they repeat.
+        num_steps: optimizer steps of the streams, after which they repeat.
         micro_batches: backward passes of one step.
-        gradient_bytes: of all gradients of one step, in their own number format.
-        gradients: in the order in which backward makes them ready; empty where that was not seen.
+        gradient_bytes: of all gradients of a step, in their own number format.
+        gradients: in backward order; empty where that was not seen.
         groups: process groups of rank 0, by number.
         streams: the first one computes; others communicate, one a process group, or are side streams.
-        notes: sentences on what the recorder has marked.
+        notes: what the recorder has marked.
     """
 
     num_nodes: Count
@@ -163,10 +163,10 @@ class StepFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A recorded step of one script, on one or several layouts of ranks.
 
     Attributes:
-        format: "simnet-step".
+        format: what the file is.
         version: of the format.
         source: where the step comes from.
-        recordings: the same script on each layout, each layout once.
+        recordings: the script on each layout, each layout once.
     """
 
     format: Literal["simnet-step"]

@@ -67,8 +67,8 @@ class ShardedUpdate(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=T
         reduces_every_micro_batch: whether gradients stay sharded, so that each micro-batch reduces its own.
         wire_dtype: number format in which gradients travel; by default their own.
         gather_dtype: number format in which parameters travel; by default that of the gradients.
-        overlap_param_gather: whether a bucket's parameters are gathered during the next forward, one bucket ahead of
-            it, as Megatron's option of this name does, in place of before it.
+        overlap_param_gather: gather a bucket's parameters during the next forward, one bucket ahead, as Megatron's
+            option of this name, in place of before it.
         reduce_scatter_as: "all_reduce" sends the bytes of a whole all-reduce, as gloo does in torch 2.13.
     """
 
@@ -150,14 +150,14 @@ class Zero1(ShardedUpdate, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     Attributes:
         update: "all_gather" scatters sums of gradients during backward and gathers parameters after the update, as
-            Megatron does; "broadcast" all-reduces as DDP does, and every rank broadcasts the tensors that it has
-            updated, as torch's ZeroRedundancyOptimizer does.
-        parameters_as_bucket_view: with "broadcast", whether a rank's tensors are one message; torch's default, false,
-            broadcasts each tensor by itself.
-        param_groups: with "broadcast", how the optimizer's parameters are grouped, which decides who gets which
-            tensor: all in "one" group, or "by_dimensions" first matrices and then vectors, which take no weight decay.
-        algorithm: with "broadcast", the all-reduce algorithm, as of `all_reduce`.
-        broadcast: with "broadcast", "tree" as gloo does, or "pipeline" as NCCL does; by default the faster of both.
+            Megatron does; "broadcast" all-reduces as DDP does, and every rank broadcasts the tensors that it updated,
+            as torch's ZeroRedundancyOptimizer does.
+        parameters_as_bucket_view: with "broadcast", send a rank's tensors as one message; torch's default broadcasts
+            each by itself.
+        param_groups: with "broadcast", the optimizer's groups, which decide who gets which tensor: "one", or
+            "by_dimensions" matrices before vectors, which take no weight decay.
+        algorithm: the all-reduce algorithm, where something is all-reduced, as of `all_reduce`.
+        broadcast: "tree" as gloo does, or "pipeline" as NCCL does; by default the faster.
     """
 
     title: ClassVar[str] = "ZeRO-1"

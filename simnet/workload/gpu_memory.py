@@ -68,17 +68,17 @@ class GpuMemory(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True)
     """What a GPU holds at the moment of a step at which that is most, part by part [B]; the parts add up.
 
     Attributes:
-        moment: "backward", or "optimizer" while it steps.
+        moment: when it is most.
         parameters: of the model, or this rank's shard of them.
         gradients: outside of buckets.
         optimizer: state of the optimizer.
-        residuals: what a system keeps from step to step: what it lost, momenta of its own.
+        residuals: what a system keeps: what it lost, momenta of its own.
         buckets: in which gradients or updates travel.
-        gathered: parameters and gradients of which a sharded step holds more than its shard.
+        gathered: what a sharded step holds beyond its shard.
         activations: kept from forward.
         update: what the optimizer holds while it steps.
-        unknown: parts that are not counted, since the workload does not say: the sum is then less than what is held.
-        gpu_bytes: memory of the GPU; None where the GPU is not in the table.
+        unknown: parts that the workload does not say: the sum is too small by them.
+        gpu_bytes: of the GPU, where the table has it.
     """
 
     moment: Moment

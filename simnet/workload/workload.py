@@ -20,13 +20,12 @@ class Gradient(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     The size is given once, as `num_elements`, `bytes` or `shape`.
 
     Attributes:
-        num_elements: elements of each tensor.
-        num_bytes: bytes of each tensor; at least 1 B.
-        shape: dimensions of each tensor, which low-rank systems and those with a scale a tensor or column need.
+        num_elements: elements of each.
+        num_bytes: of each, at least 1 B.
+        shape: dimensions of each, which low-rank systems and those with a scale a tensor or column need.
         count: how many such tensors follow each other.
-        backward_share: part of backward that is done between the previous gradient and this one, for each of the
-            `count` tensors, in any unit.
-        name: of the parameter, such as "layers.0.up.weight", by which sharding finds the blocks of the model.
+        backward_share: part of backward between the previous gradient and this one, of each, in any unit.
+        name: of the parameter, such as "layers.0.up.weight", by which sharding finds blocks.
     """
 
     num_elements: Count | None = None
@@ -50,14 +49,14 @@ class ComputeTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     The time is given once, as `step` or `samples_per_s`.
 
     Attributes:
-        gpu: name of the GPU, as in `cluster.gpu`.
-        precision: number format of the step, such as "fp16", as in `workload.precision`.
+        gpu: as in `cluster.gpu`.
+        precision: such as "fp16", as in `workload.precision`.
         batch: samples of the step.
         step_s: time of the step.
-        samples_per_s: samples per second; the step takes `batch / samples_per_s`.
-        optimizer: the optimizer, whose time is estimated by the bytes that it moves.
+        samples_per_s: the step takes `batch / samples_per_s`.
+        optimizer: its time is estimated by the bytes that it moves.
         includes_optimizer: whether the step includes the optimizer, whose time is then taken off.
-        interval: 90 % interval of the time on another machine with this GPU, as factors on it.
+        interval: 90 % interval of the time on another machine with this GPU, as factors.
         kind: where the number comes from.
         source: the paper, data sheet or measurement.
     """
@@ -95,10 +94,10 @@ class Work(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         forward_flops: FLOPs of matrix products, convolutions and attention in forward.
         backward_flops: the same in backward.
-        forward_bytes: bytes that all other operators read and write in forward.
+        forward_bytes: that all other operators read and write in forward.
         backward_bytes: the same in backward.
-        optimizer: the optimizer, whose time is estimated by the bytes that it moves.
-        precision: number format of the products, which the GPU must have; the bytes are those of a step in it.
+        optimizer: its time is estimated by the bytes that it moves.
+        precision: number format of the products, which the GPU must have; bytes are those of a step in it.
     """
 
     forward_flops: Amount
@@ -140,9 +139,8 @@ class StepMemory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         parameters: of all parameters.
         gradients: of all gradients.
         optimizer: of the optimizer's state.
-        activations_per_sample: kept from forward for the backward of one sample.
-        gradient_as_bucket_view: whether DDP makes gradients views of its buckets, as its argument of this name says;
-            else it holds them twice.
+        activations_per_sample: kept from forward for backward.
+        gradient_as_bucket_view: DDP's argument: gradients are views of its buckets; else it holds them twice.
         checkpointed: what activation checkpointing does, for `workload.checkpointing`.
     """
 
@@ -174,28 +172,28 @@ class Workload(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True)
     `compute`; where there is neither for the cluster's GPU, `work` is priced by a roofline.
 
     Attributes:
-        gradients: gradients of a model: the name of a shipped file (`simnet show gradients`) or the path of one.
-        tensors: gradients one by one, in backward order.
-        gradient_bytes: bytes of all gradients together; at least 1 B.
-        num_elements: elements of all gradients together.
+        gradients: name of a shipped file (`simnet show gradients`) or path of one.
+        tensors: gradients in backward order.
+        gradient_bytes: bytes of all gradients, at least 1 B.
+        num_elements: elements of all gradients.
         dtype: number format of the gradients.
         forward_s: time of forward.
         backward_s: time of backward.
-        optimizer_s: time of the optimizer; 0 if it is left out.
-        compute: times of whole steps; `precision` and `cluster.gpu` choose rows, which are scaled to `batch_per_rank`.
-        compute_factor: factor on the time of forward, backward and optimizer: 1.4 for a GPU 1.4 times as slow as that
-            which was measured. Kernels that compress are those of the calibration, which it leaves alone.
-        work: FLOPs and bytes of one sample, for GPUs of which no time is known.
-        memory: what a GPU that holds the whole model takes; a result says so where a step takes more than the GPU has.
-        precision: number format of the step to take from `compute`; empty takes that of the GPU's first row. Of `work`
-            it replaces the own one: bytes are then four a value in fp32 and tf32, two in others.
-        batch_per_rank: samples of one micro-batch on one rank.
-        checkpointing: part of the model's repeated blocks whose activations are computed again in backward, 0 to 1;
-            needs `memory.checkpointed`.
-        intervals: 90 % intervals of fitted values by key, as factors on the value; the key "compute" stands for forward
-            and backward together, or for all compute rows and `work`, whose own intervals it replaces; "compute_factor"
-            tells how sure that factor is.
-        fitted_to: measurement files that the times were fitted to, written by `simnet calibrate`.
+        optimizer_s: 0 if it is left out.
+        compute: whole steps, chosen by `precision` and `cluster.gpu`, scaled to `batch_per_rank`.
+        compute_factor: on forward, backward and optimizer: 1.4 for a GPU 1.4 times as slow as the measured one; kernels
+            that compress keep their times.
+        work: FLOPs and bytes of a sample, for GPUs without times.
+        memory: what a GPU that holds the whole model takes.
+        precision: number format of the rows of `compute`, by default that of the GPU's first row; replaces that of
+            `work`: bytes are then four a value in fp32 and tf32, else two.
+        batch_per_rank: samples of a micro-batch.
+        checkpointing: part of the repeated blocks whose activations are computed again in backward; needs
+            `memory.checkpointed`.
+        intervals: 90 % intervals of fitted values by key, as factors; "compute" stands for forward and backward
+            together, or for all compute rows and `work`, whose own intervals it replaces; "compute_factor" is that
+            factor's.
+        fitted_to: measurement files behind the times, written by `simnet calibrate`.
     """
 
     gradients: str | None = None

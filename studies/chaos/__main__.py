@@ -2,7 +2,7 @@
 
 OMP_NUM_THREADS=1 python -m studies.chaos run                 # a hundred runs, two at a time
 OMP_NUM_THREADS=1 python -m studies.chaos run 17 --keep       # run 17 again, with its folder
-python -m studies.chaos page                                  # the table of docs/evidence/chaos.md
+python -m studies.chaos page                                  # the table of docs/evidence/binsgdm.md
 
 Exits 1 if a run was not as it has to be.
 """

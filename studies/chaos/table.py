@@ -1,4 +1,4 @@
-"""The tables of docs/evidence/chaos.md."""
+"""What docs/evidence/binsgdm.md says of lost ranks."""
 
 import re
 from collections.abc import Sequence
@@ -6,19 +6,23 @@ from collections.abc import Sequence
 from simnet.report.table import Table
 from studies.chaos.plan import KINDS
 from studies.ledger import Row
-from studies.page import EVIDENCE
+from studies.page import BINSGDM
 
-PAGE = EVIDENCE / "chaos.md"
+PAGE = BINSGDM
 
 
 def regions(rows: Sequence[Row]) -> dict[str, str]:
     """Return the generated parts of the page, by region."""
-    return {"kinds": by_kind(rows).markdown(), "examples": examples(rows)}
+    return {"chaos": f"```text\n{examples(rows)[0]}\n```"}
 
 
 def data(rows: Sequence[Row]) -> dict[str, Table]:
-    """Return the table that the page links to, by name."""
-    return {"chaos": by_system(rows)}
+    """Return the tables that the page links to, by name."""
+    return {
+        "chaos": by_system(rows),
+        "chaos-kinds": by_kind(rows),
+        "chaos-sentences": Table(["what a survivor says"], [[text] for text in examples(rows)]),
+    }
 
 
 def by_kind(rows: Sequence[Row]) -> Table:
@@ -56,13 +60,13 @@ def by_system(rows: Sequence[Row]) -> Table:
     )
 
 
-def examples(rows: Sequence[Row]) -> str:
+def examples(rows: Sequence[Row]) -> list[str]:
     """Return one sentence of each form that is not the same but for its numbers and who was called."""
     by_form: dict[str, str] = {}
     for row in rows:
         form = re.sub(r"\d+", "", row["text"].partition(": ")[2].partition(", as rank")[0])
         by_form[form] = min(by_form.get(form, row["text"]), row["text"], key=len)
-    return "\n".join(["```text", *by_form.values(), "```"])
+    return list(by_form.values())
 
 
 def system_of(row: Row) -> str:

@@ -5,7 +5,7 @@ python -m studies.lab run alternatives            # sharding, local steps and 8 
 python -m studies.lab run uneven                  # nodes that are not alike; three quarters of an hour; resumes
 python -m studies.lab run uneven --folder out     # elsewhere than in tests/golden/lab_uneven
 python -m studies.lab gloo recorded               # bytes and times of single collectives, in a minute
-python -m studies.lab page recorded               # the tables and the figure of docs/evidence/lab-recorded.md
+python -m studies.lab page recorded               # the tables and the figure of docs/evidence/simulator.md
 """
 
 import argparse

@@ -20,6 +20,7 @@ from studies.lab import campaign as engine
 from studies.lab import recordings
 from studies.lab.campaign import LabPoint, Row
 from studies.lab.recordings import BLOCKS, SERIAL, WIDTH, WORLD_SIZE, RecordedCampaign, Way, own_s, recording
+from studies.page import paragraph
 
 FEATURES, CLASSES = 64, 10
 SHARDED = "algorithm=ring,reduce_scatter_as=all_reduce,overlap=false"
@@ -82,15 +83,13 @@ CAMPAIGN = RecordedCampaign(
 
 def regions(folder: Path) -> dict[str, str]:
     """Return the generated parts of the page, by region."""
-    return recordings.regions(CAMPAIGN, folder) | {
-        "ranking": _ranking_text(CAMPAIGN.points(folder)),
-        "compute": _compute_table(folder).markdown(),
-    }
+    told = recordings.regions(CAMPAIGN, folder)[CAMPAIGN.region]
+    return {CAMPAIGN.region: paragraph(" ".join(told.split()), _ranking_text(CAMPAIGN.points(folder)))}
 
 
 def data(folder: Path) -> dict[str, Table]:
-    """Return the table that the page links to, by name."""
-    return recordings.data(CAMPAIGN, folder)
+    """Return the tables that the page links to, by name."""
+    return recordings.data(CAMPAIGN, folder) | {"lab-alternatives-compute": _compute_table(folder)}
 
 
 def _ranking_text(found: Sequence[LabPoint]) -> str:
@@ -101,10 +100,10 @@ def _ranking_text(found: Sequence[LabPoint]) -> str:
     surely = [one for one, ratio in zip(apart, ratios, strict=True) if max(ratio, 1 / ratio) > limit]
     wrong = [f"{one.faster.label} before {one.slower.series}" for one in apart if not one.is_right]
     text = (
-        f"Of {len(pairs)} pairs of ways at the same bandwidth, {len(apart)} were measured with 95 % intervals that do "
-        f"not overlap: {sum(one.is_right for one in apart)} of them were predicted in the right order. Of the "
-        f"{len(surely)} pairs whose prediction differs by more than the model's own error (a factor of {limit:g}), "
-        f"{sum(one.is_right for one in surely)} were."
+        f"Of {len(pairs)} pairs at the same bandwidth {len(apart)} differ as measured (95 % intervals do not overlap), "
+        f"and {sum(one.is_right for one in apart)} of these were predicted in the right order; of {len(surely)} whose "
+        f"prediction differs by more than the model's own error (a factor of {limit:g}) "
+        f"{sum(one.is_right for one in surely)}."
     )
     return text + (f" Measured, but not predicted: {'; '.join(wrong)}." if wrong else "")
 

@@ -16,7 +16,6 @@ from simnet.calibration.fit_files import FitOptions
 from simnet.calibration.sources import Sources
 from simnet.cluster.hardware import Calibration, Link
 from simnet.core.units import Bandwidth, Duration, Size
-from simnet.report.table import Table
 from simnet.report.validation import percent
 from simnet.validation.campaign_prediction import BOUND
 from simnet.validation.lab import run_campaign
@@ -24,7 +23,7 @@ from simnet.validation.lab.campaign import Launch, Layout, Links, in_place
 from simnet.validation.lab.lab import Lab
 from simnet.validation.training_steps import median_interval
 from simnet.workload.workload import Gradient
-from studies.page import EVIDENCE, FIGURES
+from studies.page import FIGURES, SIMULATOR
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 900.0
@@ -65,8 +64,13 @@ class LabCampaign:
 
     @property
     def page(self) -> Path:
-        """The page of docs/evidence."""
-        return EVIDENCE / f"lab-{self.name}.md"
+        """The page on what the lab has shown."""
+        return SIMULATOR
+
+    @property
+    def region(self) -> str:
+        """Name of its region there."""
+        return f"lab {self.name}"
 
     @property
     def figure(self) -> Path:
@@ -176,18 +180,22 @@ class LabPoint(Comparison):
 Point = TypeVar("Point", bound=Comparison)
 
 
-def errors_by_series(found: Sequence[Point], what: str) -> list[tuple[str, str, str]]:
-    """Return rows of the mean errors of each series, for a table of what was asked and reached."""
-    return [(f"{what}{name}", "", percent(mean_error(mine))) for name, mine in by_series(found).items()]
+def outcome_text(what: str, found: Sequence[Point], mean: str, worst: str) -> str:
+    """Return what was asked of the errors, and what was reached."""
+    each = "; ".join(f"{name} {percent(mean_error(mine))}" for name, mine in by_series(found).items())
+    return (
+        f"{len(found)} {what}: mean error {percent(mean_error(found))} (asked: {mean}), worst "
+        f"{percent(worst_error(found))}{f' (asked: {worst})' if worst else ''}. By kind: {each}."
+    )
 
 
-def forms_table(forms: Iterable[tuple[str, Sequence[LabPoint]]]) -> Table:
-    """Return the errors of every form of the prediction."""
-    rows = [
-        (text, percent(mean_error(found)), signed(mean_signed_error(found)), percent(worst_error(found)))
+def forms_text(forms: Iterable[tuple[str, Sequence[LabPoint]]]) -> str:
+    """Return the errors of other forms of the prediction: mean, mean with its sign, worst."""
+    told = (
+        f"{text} {percent(mean_error(found))} ({signed(mean_signed_error(found))}, worst {percent(worst_error(found))})"
         for text, found in forms
-    ]
-    return Table(["form", "mean error", "mean of signed errors", "worst"], rows)
+    )
+    return f"By form: {'; '.join(told)}."
 
 
 def signed(error: float) -> str:

@@ -69,15 +69,13 @@ def gloo(folder: Path, tell: Tell) -> None:
 
 def regions(folder: Path) -> dict[str, str]:
     """Return the generated parts of the page, by region."""
-    return recordings.regions(CAMPAIGN, folder) | {
-        "recordings": _recordings_table(folder).markdown(),
-        "gloo": _gloo_table(folder).markdown(),
-    }
+    return recordings.regions(CAMPAIGN, folder)
 
 
 def data(folder: Path) -> dict[str, Table]:
-    """Return the table that the page links to, by name."""
-    return recordings.data(CAMPAIGN, folder)
+    """Return the tables that the page links to, by name."""
+    others = {"lab-recorded-compute": _recordings_table(folder), "lab-gloo": _gloo_table(folder)}
+    return recordings.data(CAMPAIGN, folder) | others
 
 
 def _recordings_table(folder: Path) -> Table:

@@ -12,7 +12,6 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from simnet.calibration.comparison import mean_error, worst_error
 from simnet.cluster.hardware import Calibration, Cluster
 from simnet.core.units import Bandwidth, format_seconds
 from simnet.engine.plan import StrategyPlan
@@ -21,13 +20,13 @@ from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
 from simnet.report import figures
 from simnet.report.table import Table
-from simnet.report.validation import percent
 from simnet.strategies.program import Communicate, Compute
 from simnet.validation.lab.campaign import Layout
 from simnet.validation.lab.lab import Lab
 from simnet.validation.lab.plan import LabSpec
 from studies.lab import campaign as engine
 from studies.lab.campaign import FREE, STARTS, LabCampaign, LabPoint, Row, Tell, mbit, read, write
+from studies.page import paragraph
 
 LAYOUT = Layout(4, 2)
 WORLD_SIZE = LAYOUT.num_nodes * LAYOUT.ranks_per_node
@@ -259,23 +258,14 @@ def period_times_s(ends_s: Sequence[float], way: Way) -> list[float]:
 
 
 def regions(campaign: RecordedCampaign, folder: Path) -> dict[str, str]:
-    """Return the generated parts of every page, by region."""
-    found = campaign.points(folder)
-    forms = [(text, campaign.points(folder, form)) for form, text in campaign.forms.items()]
-    asked = [
-        (f"mean error of the step time, {len(found)} points", "8 %", percent(mean_error(found))),
-        ("worst error", "15 %", percent(worst_error(found))),
-        *engine.errors_by_series(found, "mean error of "),
-    ]
-    return {
-        "outcome": Table(["", "asked", "reached"], asked).markdown(),
-        "forms": engine.forms_table(forms).markdown(),
-        "fit": engine.fit_text(folder),
-    }
+    """Return the generated part of the page, by region."""
+    outcome = engine.outcome_text("points", campaign.points(folder), "8 %", "15 %")
+    forms = engine.forms_text((text, campaign.points(folder, form)) for form, text in campaign.forms.items())
+    return {campaign.region: paragraph(outcome, forms, engine.fit_text(folder))}
 
 
 def data(campaign: RecordedCampaign, folder: Path) -> dict[str, Table]:
-    """Return the table that every page links to, by name."""
+    """Return the points as a table that the page links to, by name."""
     return {f"lab-{campaign.name}": _points_table(campaign.points(folder))}
 
 

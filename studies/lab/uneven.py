@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from simnet.calibration.comparison import mean_error, mean_signed_error, worst_error, worst_row
+from simnet.calibration.comparison import mean_error, mean_signed_error
 from simnet.core.units import Bandwidth, format_seconds
 from simnet.report import figures
 from simnet.report.table import Table
@@ -20,6 +20,7 @@ from studies.lab import campaign as engine
 from studies.lab import uneven_runs
 from studies.lab.campaign import LabCampaign, LabPoint, Row, Tell, mbit, signed
 from studies.lab.uneven_forecast import CORES, FAULTS, NUM_NODES, STRATEGIES, steps_file, times_s
+from studies.page import paragraph
 
 ASKED = {50: ("6 %", "15 %"), 95: ("12 %", "")}
 """Mean and worst error that were asked for, by percentile."""
@@ -53,17 +54,17 @@ CAMPAIGN = UnevenCampaign(
 
 def regions(folder: Path) -> dict[str, str]:
     """Return the generated parts of the page, by region."""
-    return {
-        "outcome": _outcome_table(folder).markdown(),
-        "faults": _faults_table(folder).markdown(),
-        "phases": _phases_table(folder).markdown(),
-        "fit": engine.fit_text(folder),
-    }
+    return {CAMPAIGN.region: paragraph(_outcome_text(folder), engine.fit_text(folder))}
 
 
 def data(folder: Path) -> dict[str, Table]:
     """Return the tables that the page links to, by name."""
-    return {"lab-uneven": _points_table(folder), "lab-uneven-cost": _cost_table(folder)}
+    return {
+        "lab-uneven": _points_table(folder),
+        "lab-uneven-cost": _cost_table(folder),
+        "lab-uneven-faults": _faults_table(folder),
+        "lab-uneven-phases": _phases_table(folder),
+    }
 
 
 def points(folder: Path, percentile: int, key: str = "") -> list[LabPoint]:
@@ -107,27 +108,22 @@ def steps_s(
     return times_s(folder / steps_file(kind, row["strategy"], row["fault"], row["mbit_per_s"]), phase)
 
 
-def _outcome_table(folder: Path) -> Table:
+def _outcome_text(folder: Path) -> str:
     """Return what was asked and what was reached."""
-    rows = []
+    texts = []
     for percentile, (mean, worst) in ASKED.items():
-        found = points(folder, percentile)
-        what = "median" if percentile == 50 else f"{percentile}th percentile"
-        rows += [
-            (f"mean error of the {what}, {len(found)} trainings", mean, percent(mean_error(found))),
-            (f"worst error of the {what}", worst, f"{percent(worst_error(found))} ({worst_row(found).label})"),
-            *engine.errors_by_series(found, f"mean error of the {what}, "),
-        ]
+        what = "medians" if percentile == 50 else f"{percentile}th percentiles"
+        texts.append(engine.outcome_text(what, points(folder, percentile), mean, worst))
     pairs = decisions.pairs(points(folder, 50))
     apart = [one for one in pairs if one.measured_intervals_are_disjoint]
-    for what, mine in (
-        ("pairs of strategies", pairs),
-        ("those whose 95 % intervals of the medians do not overlap", apart),
-    ):
-        rows.append((f"{what}: medians in the right order", "", f"{sum(one.is_right for one in mine)} of {len(mine)}"))
+    right, of_apart = (sum(one.is_right for one in mine) for mine in (pairs, apart))
     blind = points(folder, 50, "usual_p50_s")
-    rows.append(("mean error of the median, had the faults not been known", "", percent(mean_error(blind))))
-    return Table(["", "asked", "reached"], rows)
+    texts.append(
+        f"Medians of {right} of {len(pairs)} pairs of strategies are in the right order, of {of_apart} of the "
+        f"{len(apart)} whose 95 % intervals do not overlap. Had the faults not been known, the mean error of medians "
+        f"would be {percent(mean_error(blind))}."
+    )
+    return " ".join(texts)
 
 
 def _faults_table(folder: Path) -> Table:

@@ -1,5 +1,6 @@
 """The generated pages of docs/reference are what docs/generate.py makes now."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Literal
@@ -14,6 +15,7 @@ from simnet.calibration import measurement_file
 from simnet.cli.main import cli
 from simnet.engine.scenario import load, load_experiment
 from simnet.engine.simulation import simulate
+from simnet.strategies import step_file
 from simnet.validation.lab import campaign
 
 
@@ -45,7 +47,7 @@ class Named(Struct, kw_only=True):
 
 def test_a_key_without_a_meaning_is_an_error() -> None:
     with pytest.raises(ValueError, match="Named: unknown: say what it means"):
-        keys.table(Named, {})
+        keys.listing(Named, {})
 
 
 def test_the_keys_of_a_base_can_be_left_out() -> None:
@@ -61,6 +63,22 @@ def test_the_keys_of_a_base_can_be_left_out() -> None:
     assert keys.keys(Derived, {}, without=Named) == [keys.Key("`unit`", '`"s"`, `"B"`', '`"s"`', "of it")]
 
 
+@pytest.mark.parametrize(
+    ("key", "is_data", "line"),
+    [
+        (keys.Key("`nodes`", "count", "required", "of it"), False, "- `nodes` (required, count): of it"),
+        (keys.Key("`nodes`", "count", "`1`", "of it"), False, "- `nodes = 1` (count): of it"),
+        (keys.Key("`gpu`", "text", '`""`', "of it"), False, '- `gpu = ""`: of it'),
+        (keys.Key("`gpu`", "text", '`""`', "of it"), True, "- `gpu` (optional): of it"),
+        (keys.Key("`low`", "number", "required", "of it"), True, "- `low`: of it"),
+        (keys.Key("`unit`", '`"s"`, `"B"`', "none", '"s" or "B"'), False, '- `unit`: "s" or "B"'),
+        (keys.Key("`unit`", '`"s"`, `"B"`', "none", 'not "s"'), False, '- `unit` (`"s"`, `"B"`): not "s"'),
+    ],
+)
+def test_a_key_says_what_its_default_and_meaning_do_not_show(key: keys.Key, is_data: bool, line: str) -> None:
+    assert key.line(is_data=is_data) == line
+
+
 def test_an_option_without_a_meaning_is_an_error() -> None:
     @click.command("made")
     @click.option("--size", type=click.IntRange(1, 4096), default=8, help="Of it.  [default: as large as can be]")
@@ -69,44 +87,49 @@ def test_an_option_without_a_meaning_is_an_error() -> None:
         """Make it."""
 
     with pytest.raises(ValueError, match="`--bare`: say what the option means"):
-        commands.rows(made)
+        commands.lines(made)
     made.params = made.params[:1]
-    assert commands.rows(made) == ["| `--size` | whole number from 1 to 4,096 | as large as can be | Of it |"]
+    assert commands.lines(made) == {"`--size`": "- `--size` (1 to 4,096; default as large as can be): Of it"}
 
 
-def test_the_page_of_commands_has_every_command_and_example() -> None:
+def test_the_page_of_commands_has_every_command_and_option() -> None:
     page = generate.commands_page()
     for path, command in commands.commands(cli, "simnet"):
-        assert f"# {path}\n" in page
-        for example in commands.examples(command):
-            assert f"\n$ {example}\n" in page
+        section = re.split(r"\n##+ ", page.partition(f"# {path}\n")[2])[0]
+        names = [*commands.lines(command), *commands.rare(command)]
+        assert [name for name in names if name not in section] == []
 
 
-def example(page: str) -> str:
-    """Return the first example of a file on a page."""
-    text = (generate.REFERENCE / page).read_text(encoding="utf-8")
-    return text.partition("```toml\n")[2].partition("```")[0]
+def example(page: str, section: str, kind: str = "toml") -> str:
+    """Return the first example of a file in a section of a page."""
+    text = (generate.REFERENCE / page).read_text(encoding="utf-8").partition(f"\n{section}\n")[2]
+    return text.partition(f"```{kind}\n")[2].partition("```")[0]
 
 
 def test_the_examples_of_files_are_files(tmp_path: Path) -> None:
-    for page, name in (("cluster.md", "our_cluster.toml"), ("workload.md", "model.toml"), ("scenario.md", "ours.toml")):
-        (tmp_path / name).write_text(example(page), encoding="utf-8")
-    chosen = {**tomllib.loads(example("strategies.md")), "workload": str(tmp_path / "model.toml")}
+    for page, section, name in (
+        ("cluster.md", "## Cluster", "our_cluster.toml"),
+        ("scenario.md", "## Workload", "model.toml"),
+        ("scenario.md", "", "ours.toml"),
+    ):
+        (tmp_path / name).write_text(example(page, section), encoding="utf-8")
+    chosen = {**tomllib.loads(example("scenario.md", "## Strategies")), "workload": str(tmp_path / "model.toml")}
     assert len(sweeps.expand(load_experiment(str(tmp_path / "ours.toml")))) == 3
     result = simulate(load(str(tmp_path / "ours.toml"), chosen))
     assert result.speedup is not None
 
 
 def test_the_examples_of_written_files_are_read(tmp_path: Path) -> None:
-    page = generate.REFERENCE / "measurement-file.md"
-    data = page.read_text(encoding="utf-8").partition("```json\n")[2].partition("```")[0]
-    assert measurement_file.parse(data.encode(), page).series
-    (tmp_path / "ours.json").write_text(
-        (generate.REFERENCE / "convergence.md")
-        .read_text(encoding="utf-8")
-        .partition("```json\n")[2]
-        .partition("```")[0]
-    )
-    assert convergence.load(str(tmp_path / "ours.json")).curves
-    (tmp_path / "ours.toml").write_text(example("campaign.md"), encoding="utf-8")
+    page = generate.REFERENCE / "files.md"
+    assert measurement_file.parse(example(page.name, "## Measurements", "json").encode(), page).series
+    for section, kind, name in (
+        ("Recorded steps", "json", "step.json"),
+        ("Convergence", "json", "ours.json"),
+        ("Campaigns", "toml", "ours.toml"),
+    ):
+        (tmp_path / name).write_text(example(page.name, f"## {section}", kind), encoding="utf-8")
+    assert step_file.read(tmp_path / "step.json").recordings
+    trainings = convergence.load(str(tmp_path / "ours.json"))
+    assert trainings.curves
+    assert trainings.rank_counts == (8,)
     assert campaign.launches(campaign.load(tmp_path / "ours.toml"))

@@ -151,7 +151,7 @@ def test_a_page_or_an_example_uses_the_faces_alone(page: Path) -> None:
 
 @pytest.mark.parametrize(
     ("face", "page"),
-    [("simnet", "python.md"), ("binsgdm", "python-binsgdm.md"), ("binsgdm.compressors", "python-binsgdm.md")],
+    [("simnet", "python.md"), ("binsgdm", "python.md"), ("binsgdm.compressors", "python.md")],
 )
 def test_the_reference_has_every_name_of_a_face(face: str, page: str) -> None:
     text = (ROOT / "docs/reference" / page).read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from simnet.engine.result import PointResult, StrategyResult, SweepResult
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "results.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "files.md").read_text(encoding="utf-8")
 
 
 def test_every_key_is_told() -> None:

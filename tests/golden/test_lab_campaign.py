@@ -4,10 +4,9 @@ import pytest
 
 from simnet.validation.campaign_prediction import CampaignResult
 from simnet.validation.lab import campaign
-from tests.helpers.lab_pages import ROOT, data_differs, errors_line, evaluate, found_points, page, told_points
+from tests.helpers.lab_pages import ROOT, data_differs, evaluate, found_points, tells_errors, told_points
 
 FOLDER = ROOT / "tests/golden/lab_campaign"
-PAGE = page("lab-campaign.md")
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +16,7 @@ def found() -> CampaignResult:
 
 @pytest.mark.slow
 def test_the_page_tells_the_errors_of_these_measurements(found: CampaignResult) -> None:
-    assert errors_line(found) in PAGE
+    assert tells_errors(found, "campaign")
 
 
 @pytest.mark.slow

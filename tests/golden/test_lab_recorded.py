@@ -95,9 +95,9 @@ def test_the_step_that_predicts_is_the_mean_of_what_every_rank_recorded(campaign
 
 
 def test_the_errors_are_those_of_the_page(campaign: RecordedCampaign, page: str) -> None:
-    found, shown = campaign.points(campaign.golden), region(page, "outcome")
-    assert f"| 8 % | {100 * mean_error(found):.1f} % |" in shown
-    assert f"| 15 % | {100 * worst_error(found):.1f} % |" in shown
+    found, shown = campaign.points(campaign.golden), " ".join(region(page, campaign.region).split())
+    assert f"mean error {100 * mean_error(found):.1f} % (asked: 8 %)" in shown
+    assert f"worst {100 * worst_error(found):.1f} % (asked: 15 %)" in shown
 
 
 def test_the_first_periods_warm_up_and_a_period_counts_per_step() -> None:

@@ -7,6 +7,7 @@ needs("torch")
 from benchmarks.regions import filled
 from studies import memory_page
 from studies.measured_memory import CASES, predict
+from studies.page import data_differs
 
 MOST_ERROR = 0.1
 
@@ -14,6 +15,7 @@ MOST_ERROR = 0.1
 def test_the_page_says_what_the_file_and_todays_predictions_say() -> None:
     text = memory_page.PAGE.read_text(encoding="utf-8")
     assert filled(text, memory_page.regions()) == text
+    assert data_differs(memory_page.data()) == []
 
 
 def test_every_case_was_measured_and_is_predicted_within_10_percent() -> None:

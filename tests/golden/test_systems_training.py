@@ -45,7 +45,7 @@ def test_the_page_says_what_the_files_say(study: SystemsStudy) -> None:
 
 
 def test_the_page_shows_every_figure() -> None:
-    made = region(systems_page.PAGE.read_text(encoding="utf-8"), "results")
+    made = region(systems_page.PAGE.read_text(encoding="utf-8"), "systems")
     shown = [f"systems_training_{task}.png" for task in TASKS]
     shown += [topology_page.FIGURE] if any(NUM_TOPOLOGY_SEEDS.values()) else []
     for name in shown:
@@ -126,7 +126,7 @@ def test_every_system_has_as_many_plain_runs(study: SystemsStudy) -> None:
 def test_a_system_runs_with_a_remedy_only_where_the_search_found_it_better(study: SystemsStudy) -> None:
     """On every task, by validation loss: which is how a remedy became a part of a candidate.
 
-    But for BinSGDM, whose settings come from another study (docs/evidence/rounding.md).
+    But for BinSGDM, whose settings come from another study (docs/evidence/binsgdm.md).
     """
     for plain in PLAIN.keys() - {"binsgdm_plain"}:
         losses = [

@@ -23,13 +23,15 @@ def evaluate(name: str) -> CampaignResult:
     return campaign_prediction.evaluate(campaign.load(folder / "campaign.toml"), folder, draws=20)
 
 
-def page(name: str) -> str:
+def page(name: str = "simulator.md") -> str:
     return (ROOT / "docs" / "evidence" / name).read_text(encoding="utf-8")
 
 
-def errors_line(found: CampaignResult) -> str:
-    told = f"all points: {len(found.points)}, mean error {percent(mean_error(found.points))}, worst "
-    return told + percent(worst_error(found.points))
+def tells_errors(found: CampaignResult, name: str) -> bool:
+    """Return whether the table of the page has a campaign's points and errors."""
+    cells = len(found.points), percent(mean_error(found.points)), percent(worst_error(found.points))
+    (row,) = (line for line in page().splitlines() if f"](data/lab-{name}.csv)" in line and line.startswith("| ["))
+    return f" | {' | '.join(map(str, cells))} | " in row
 
 
 def told_points(name: str) -> set[tuple[str, ...]]:

@@ -5,7 +5,7 @@ from tests.helpers.markdown import ROOT
 from tests.works.rows import ROWS
 from tests.works.table import COLUMNS, Cell
 
-PAGE = ROOT / "docs" / "reference" / "what-works.md"
+PAGE = ROOT / "docs" / "reference" / "python.md"
 
 
 PARTS = {

@@ -19,7 +19,7 @@ class AddedLatency(TimedFault, frozen=True, kw_only=True, forbid_unknown_fields=
     A send between two of them waits twice.
 
     Attributes:
-        at_nodes: numbers of the nodes, from 0; by default all.
+        at_nodes: by default all.
         added: what a send waits at each of its two ends that is one of them.
     """
 

@@ -18,10 +18,10 @@ class BackgroundTraffic(TimedFault, frozen=True, kw_only=True, forbid_unknown_fi
     """Traffic of others through the NICs of some nodes, in both directions.
 
     Attributes:
-        at_nodes: numbers of the nodes, from 0; by default all.
+        at_nodes: by default all.
         share: part of the NICs' rate that the others take.
-        flows: connections of others, in place of a share: TCP gives every connection about as much.
-        own_flows: connections of a collective through these NICs at a time, beside those.
+        flows: connections of others, in place of a share: TCP gives all connections about as much.
+        own_flows: connections of a collective at a time, beside those.
     """
 
     title: ClassVar[str] = "background traffic"

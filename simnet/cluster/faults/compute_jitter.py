@@ -19,7 +19,7 @@ class ComputeJitter(Jitter, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Compute that takes a little more or less in every iteration: one factor of mean 1 for each rank and iteration.
 
     Attributes:
-        ranks: numbers of the ranks, from 0; by default all.
+        ranks: by default all.
     """
 
     title: ClassVar[str] = "jitter of compute"

@@ -20,9 +20,9 @@ class Jitter(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Factors of mean 1 on times.
 
     Attributes:
-        cv: coefficient of variation, standard deviation / mean, of a lognormal distribution.
-        samples: in place of it, measured times or factors, of which each is drawn as often as the others; their mean
-            is what the scenario says, so that only their spread counts.
+        cv: standard deviation / mean of a lognormal distribution.
+        samples: in place of it, measured times or factors, drawn alike often; only their spread counts, since their
+            mean is what the scenario says.
     """
 
     amounts: ClassVar[tuple[str, ...]] = ("cv",)

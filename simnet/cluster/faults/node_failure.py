@@ -13,11 +13,10 @@ class NodeFailure(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     It slows no iteration down: the result says which part of a day trains (`availability`).
 
     Attributes:
-        mean_time_between: mean time from one failure of a node to the next, exponentially distributed; the cluster
-            stops as often as all its nodes together fail.
-        checkpoint_every: training time between two checkpoints; by default Young and Daly's best.
+        mean_time_between: of one node, exponentially distributed; any node stops the cluster.
+        checkpoint_every: training time between checkpoints; by default Young and Daly's best.
         checkpoint: what writing one takes, while training waits.
-        restart: from the failure until training goes on from the last checkpoint.
+        restart: from the failure until training goes on.
     """
 
     title: ClassVar[str] = "failing nodes"

@@ -22,11 +22,11 @@ class OtherNodes(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
     Attributes:
         at_nodes: their numbers, from 0.
-        gpu: name of their GPU: their compute takes as many times as long as forward and backward do on it.
+        gpu: their GPU: compute takes as many times as long as forward and backward do on it.
         compute_slowdown: that factor, in place of the GPU; below 1 they are faster.
-        nic: bandwidth of each of their NICs, of which they have as many as the others.
-        nic_slowdown: in place of it, the factor on the time of their NICs; below 1 they are faster.
-        ranks_per_node: ranks on each of them: as many as on the others, since collectives need that.
+        nic: bandwidth of each of their NICs, as many as the others have.
+        nic_slowdown: in place of it, the factor on the time of their NICs.
+        ranks_per_node: as many as on the others, since collectives need that.
     """
 
     title: ClassVar[str] = "nodes of another kind"

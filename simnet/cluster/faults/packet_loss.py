@@ -23,7 +23,7 @@ class PacketLoss(TimedFault, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     section 3.1). It holds for loss-based congestion control, Reno and roughly CUBIC, and not for BBR.
 
     Attributes:
-        at_nodes: numbers of the nodes, from 0; by default all.
+        at_nodes: by default all.
         probability: part of the packets that are lost.
         round_trip: time from a packet to its acknowledgement.
         segment: bytes of a packet without its headers.

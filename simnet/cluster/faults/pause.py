@@ -22,10 +22,10 @@ class Pause(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="p
     """Ranks that stand still at the start of some iterations: garbage collection, a checkpoint, a data loader.
 
     Attributes:
-        ranks: numbers of the ranks, from 0; by default all.
+        ranks: by default all.
         pause: how long.
         every: iterations from one pause to the next, of all these ranks together; the first is the last of these.
-        probability: in place of it, of a pause in an iteration, of each rank by itself.
+        probability: in place of it, of a pause of each rank in an iteration.
     """
 
     title: ClassVar[str] = "pause"

@@ -19,7 +19,7 @@ class SlowLink(TimedFault, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     Attributes:
         link: "nic": the NICs of a node; "port": the links of a rank inside its node; "uplink": those of a leaf switch.
-        place: number of that node, rank or leaf, from 0.
+        place: number of that node, rank or leaf.
         rate: fraction of its rate; the smallest stands for a link that is down.
     """
 

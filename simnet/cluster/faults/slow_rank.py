@@ -14,8 +14,8 @@ class SlowRank(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     """One rank whose GPU computes more slowly than the rest: a clock that heat holds down, a neighbour on its cores.
 
     Attributes:
-        node: number of its node, from 0, as torchrun's GROUP_RANK.
-        local_rank: its number in the node, from 0, as LOCAL_RANK.
+        node: number of its node, as torchrun's GROUP_RANK.
+        local_rank: its number in the node, as LOCAL_RANK.
         compute_slowdown: factor on its compute time.
     """
 

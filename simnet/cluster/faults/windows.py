@@ -19,7 +19,7 @@ class TimedFault(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A fault of links that may come and go.
 
     Attributes:
-        from_s: when it begins, from the start of the run.
+        from_s: when it begins.
         to_s: when it ends; by default never.
         every_s: after how long it begins anew, 1 ms or more; by default it comes once.
     """

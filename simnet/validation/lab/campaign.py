@@ -104,7 +104,7 @@ class Links(Grid, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         min_message: smallest message of each collective.
         max_message: largest message of each collective.
-        max_seconds: seconds at most for each collective and size.
+        max_seconds: at most, for each collective and size.
     """
 
     min_message: Size = Size(4 * MIB)
@@ -129,26 +129,24 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         title: of the page.
         page: name of its page, `lab-PAGE.md`, and of its figures.
-        models: models as `simnet measure --model` takes them.
+        models: as `simnet measure --model` takes them.
         batch: samples of a step on each rank.
         threads: threads of each rank.
-        strategies: strategies to train with; hierarchical ones are left out on nodes of one rank, where they equal the
-            flat ones.
-        points: layouts, bandwidths and latencies that are trained on and predicted.
-        links: what the network is calibrated on; no layout and bandwidth may be among the points.
-        starts: how often each model is measured, from a new start each time, over the whole campaign.
-        by_layout: all that is measured in place is measured so often: before, between and after the trainings of its
-            layout.
-        speed: every launch times fixed pieces of work as well, which show how fast the machine was meanwhile.
-        model_seconds: seconds at most for each model and start.
-        kernel_seconds: seconds at most for each kernel and size.
-        kernel_starts: how often kernels are timed with `by_layout`; by default as often as all else.
-        min_elements: elements of the smallest tensor that kernels are timed on.
-        max_elements: elements of the largest.
-        message_seconds: seconds at most for each collective and size, in place.
-        own_work_seconds: seconds at most for each strategy and model without messages, from which predictions then
-            start; needs `by_layout`, `speed` and two starts; without it, it is not measured.
-        training_seconds: seconds at most for each strategy and point, after 8 steps.
+        strategies: hierarchical ones are left out on nodes of one rank, where they equal the flat ones.
+        points: what is trained and predicted.
+        links: what the network is calibrated on, none of the points.
+        starts: how often each model is measured, from a new start each time.
+        by_layout: measure in place so often before, between and after the trainings of each layout.
+        speed: time fixed pieces of work in every launch, which show how fast the machine was.
+        model_seconds: at most, for each model and start.
+        kernel_seconds: at most, for each kernel and size.
+        kernel_starts: how often kernels are timed with `by_layout`; by default as all else.
+        min_elements: of the smallest tensor that kernels are timed on.
+        max_elements: of the largest.
+        message_seconds: at most, for each collective and size, in place.
+        own_work_seconds: at most, for each strategy and model without messages, from which predictions then start;
+            needs `by_layout`, `speed` and two starts; without it, it is not measured.
+        training_seconds: at most, for each strategy and point, after 8 steps.
     """
 
     title: str = ""

@@ -67,7 +67,7 @@ def test_a_cell_is_the_median_ratio_of_turns_with_its_quarters() -> None:
     assert len(cost.header([1])) == 6
 
 
-PAGE = Path(__file__).parents[3] / "docs/evidence/cost.md"
+PAGE = Path(__file__).parents[3] / "docs/evidence/binsgdm.md"
 
 
 def committed() -> Table:
