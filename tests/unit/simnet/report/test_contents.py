@@ -9,7 +9,6 @@ from msgspec import structs
 import simnet
 from simnet.calibration.comparison import Comparison
 from simnet.core.units import format_seconds
-from simnet.engine.result import LostTime, LostToFault, StepTimes
 from simnet.report import contents, step_charts
 from simnet.report.text import speedup_text
 from simnet.report.validation import percent
@@ -118,19 +117,6 @@ def test_a_report_on_a_cluster_with_faults_says_what_each_costs_and_counts_its_s
     done.clear()
     contents.of_scenario(scenario, done.append, systems=None, known=asked)
     assert sum(done) == contents.num_ticks(scenario, None)
-
-
-def test_time_lost_by_cause_is_drawn() -> None:
-    times = StepTimes(mean_s=0.02, p50_s=0.01, p95_s=0.03)
-    lost = LostTime(faults=(LostToFault(key="cluster.faults.0", lost=times),), together=times, interaction=times)
-    slow = {"kind": "slow_rank", "node": 0, "compute_slowdown": 2.0}
-    known = simnet.simulate(BERT, {"cluster.faults": [slow]}, draws=0)
-    steps = structs.replace(known.result, lost_time=lost)
-    chart = step_charts.lost_time(structs.replace(known, result=steps, baseline=None))
-    (bars,) = chart.bars
-    assert list(chart.y.ticks.values()) == ["slow rank: node 0, compute slowdown 2"]
-    assert bars.lengths == pytest.approx([20])
-    assert chart.table.rows[0][1] == "+20 ms"
 
 
 def test_a_sweep_names_its_best_and_its_worst_point_and_counts_as_its_map_does() -> None:
