@@ -76,7 +76,9 @@ def _head() -> results_file.ParquetHead:
 
 def test_every_column_of_a_row_has_a_place_in_the_file() -> None:
     for settings in ({}, {"cluster.faults": [{"kind": "compute_jitter", "cv": 0.05}]}, {"baseline": None}):
-        run = simnet.simulate("bert_base_10gbit", settings, draws=20)
+        run = simnet.simulate(
+            "bert_base_10gbit", {"cluster.num_nodes": 2, "cluster.ranks_per_node": 2, **settings}, draws=20
+        )
         columns = kinds({})
         given = row(run)
         assert set(given) <= set(columns)

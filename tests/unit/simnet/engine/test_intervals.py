@@ -1,13 +1,10 @@
 """Calibrations drawn from intervals, and the intervals of results that follow."""
 
-import json
 import math
 
 import pytest
-from click.testing import CliRunner
 from msgspec.structs import replace
 
-from simnet.cli.main import cli
 from simnet.cluster.hardware import Calibration, LinkCalibration
 from simnet.cluster.kernel_times import KernelTime
 from simnet.core import files
@@ -181,23 +178,6 @@ def test_the_shipped_estimates_of_gpus_hold_what_was_published_of_them(name):
     drawn = list(drawn_calibrations(given, 50))
     for field in ("codec_efficiency", "memory_bytes_per_s", "kernel_launch_s", "backward_slowdown"):
         assert len({getattr(one, field) for one in drawn}) > 20, field
-
-
-def test_the_commands_take_draws(tmp_path):
-    calibration = tmp_path / "c.toml"
-    calibration.write_text(
-        'title = "c"\n[inter_node]\nefficiency = 0.8\n[intervals]\n"inter_node.efficiency" = [0.9, 1.1]\n'
-    )
-    chosen = ["--set", f"calibration={calibration}", "--draws", "20"]
-    runner = CliRunner()
-    table = runner.invoke(cli, ["simulate", "bert_base_10gbit", *chosen])
-    assert table.exit_code == 0
-    assert "90 % interval" in table.stdout
-    grid = ["sweep", "bert_base_10gbit", *chosen, "--set", "cluster.num_nodes=2,4", "-o", str(tmp_path / "out")]
-    assert runner.invoke(cli, grid).exit_code == 0
-    points = json.loads((tmp_path / "out" / "results.json").read_text())["points"]
-    assert all(low < point["speedup"] < high for point in points for low, high in [point["intervals"]["speedup"]])
-    assert runner.invoke(cli, ["plot", str(tmp_path / "out"), "-o", str(tmp_path / "out")]).exit_code == 0
 
 
 @pytest.mark.parametrize("count", [1, 19])
