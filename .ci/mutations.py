@@ -1,6 +1,6 @@
 """Plant small errors in the simulator, one at a time, and tell which of them its tests find.
 
-python .ci/mutations.py [--count 60] [--seed 1] [--limit 300] [--rooms core,engine] [--list]
+python .ci/mutations.py [--count 60] [--seed 1] [--limit 300] [--rooms core,engine] [--list] [--again TABLE]
 
 Each error stands in a copy of the tree. The unit tests of its room run first, then the tests of other folders that are
 about the room.
@@ -200,12 +200,17 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=300.0, help="seconds for the tests of one error")
     parser.add_argument("--rooms", default=",".join(ROOMS))
     parser.add_argument("--list", action="store_true", help="print the errors, plant none")
+    parser.add_argument("--again", type=Path, help="plant those alone that an earlier run found: its output")
     arguments = parser.parse_args()
     planted = [
         one
         for room in arguments.rooms.split(",")
         for one in chosen(room, round(ROOMS[room][0] * arguments.count / 60), arguments.seed)
     ]
+    if arguments.again:
+        before = arguments.again.read_text(encoding="utf-8").splitlines()
+        known = {line.partition(" s  ")[2] for line in before if line.startswith(("unit", "others"))}
+        planted = [one for one in planted if str(one) in known]
     if arguments.list:
         sys.stdout.write("".join(f"{one}\n" for one in planted))
         return

@@ -66,7 +66,7 @@ def test_where_ddp_does_not_fit_what_shards_and_fits_stands_for_the_tuned_one() 
     memory = StepMemory(
         parameters=Size(4e9), gradients=Size(4e9), optimizer=Size(100e9), activations_per_sample=Size(1e9)
     )
-    given = scenario(gbit_per_s=10, workload=replace(WORKLOAD, memory=memory))
+    given = scenario(workload=replace(WORKLOAD, memory=memory))
     usual, found = references([given, replace(given, cluster=replace(given.cluster, gpu="A100-80GB"))])
     assert usual is not None
     assert found is not None
@@ -75,7 +75,8 @@ def test_where_ddp_does_not_fit_what_shards_and_fits_stands_for_the_tuned_one() 
 
 
 def test_what_needs_the_exact_executor_has_none() -> None:
-    uneven = {"cluster.fabric": {"nodes_per_leaf": 3, "oversubscription": 4}}
+    shape = {"cluster.num_nodes": 4, "cluster.ranks_per_node": 1}
+    uneven = {**shape, "cluster.fabric": {"nodes_per_leaf": 3, "oversubscription": 4}}
     assert simnet.simulate(BERT, uneven, draws=0).references is None
 
 

@@ -188,6 +188,7 @@ def fault_of(call: Callable[[], object]) -> str | None:
     return None
 
 
+@pytest.mark.slow
 def test_whatever_is_given_in_place_of_an_argument_only_an_own_error_comes_out(
     calls: dict[str, Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,12 +8,20 @@ from pathlib import Path
 import pytest
 
 from simnet.core import files
+from simnet.report import contents
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.needs import needs
 from tests.helpers.training_samples import DENSE, step, write
 
 needs("plotly")
 BERT = "bert_base_10gbit"
+
+
+@pytest.fixture(autouse=True)
+def _little_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let figures have few points: what each holds, report/test_contents.py shows."""
+    monkeypatch.setattr(contents, "RATES", contents.RATES[2:4])
+    monkeypatch.setattr(contents, "MOST_NODES", 1)
 
 
 def test_the_page_of_a_scenario_says_how_to_repeat_it(tmp_path: Path) -> None:

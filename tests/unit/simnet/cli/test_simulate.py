@@ -1,15 +1,21 @@
-"""`simnet simulate`: result, formats, files, timelines and lost time."""
+"""`simnet simulate`: result, formats, timelines, lost time; and faults as a shell and Python give them."""
 
 import csv
 import io
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tomli_w
 
+import simnet
 from simnet.engine.scenario import build
-from tests.helpers.cli import BANDWIDTH, run
+from tests.helpers import step_files
+from tests.helpers.cli import BANDWIDTH, assert_refused, run
+from tests.helpers.refusals import refused
+from tests.helpers.scenario_samples import pod, write
 
 FAULTS = 'cluster.faults=[{kind="slow_rank", node=1, compute_slowdown=1.5}, {kind="compute_jitter", cv=0.1}]'
 LOST = ("--lost-time", "--set", FAULTS, "--set", "cluster.ranks_per_node=2", "--set", "run.iterations=2", "--draws", 0)
@@ -69,3 +75,161 @@ def test_lost_time_is_told_in_the_table_and_in_json_that_is_read_back(file: str,
         assert faults[0]["lost"]["mean_s"] > 0
     assert run("plot", out, "-o", tmp_path, "--figure", "lost_time").exit_code == 0
     assert "lost_time" not in json.loads(run("simulate", out, "--format", "json").stdout)["result"]
+
+
+SLOW = {"kind": "slow_rank", "node": 0, "compute_slowdown": 1.5}
+JITTER = {"kind": "compute_jitter", "cv": 0.1}
+WINDOW = {"kind": "slow_link", "place": 0, "rate": 0.5}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    small = {"num_elements": 100_000, "forward": "4 ms", "backward": "8 ms", "optimizer": "1 ms"}
+    return str(write(tmp_path / "pod.toml", pod(workload=small, cluster__ranks_per_node=2, strategy="all_reduce")))
+
+
+def inline(value: Any) -> str:
+    """Return a value as it is written on the command line: TOML in one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {inline(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(inline, value)) + "]"
+    return tomli_w.dumps({"x": value}).removeprefix("x = ").strip()
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (
+        {"cluster.faults": [{"kind": "slow_rnk", "node": 0}]},
+        "faults.0.kind: 'slow_rnk': unknown fault. Did you mean 's",
+    ),
+    ({"cluster.faults": [{"kind": "Pause"}]}, "cluster.faults.0.kind: 'Pause': unknown fault. Did you mean 'pause'?"),
+    ({"cluster.faults": [{"kind": "ключ"}]}, "cluster.faults.0.kind: 'ключ': unknown fault."),
+    ({"cluster.faults": [{"kind": 3}]}, "cluster.faults.0.kind: 3: write a name in quotes"),
+    ({"cluster.faults": [{}]}, "cluster.faults.0.kind: missing; add kind = one of "),
+    ({"cluster.faults": ["slow_rank"]}, "cluster.faults.0: 'slow_rank': write a table with the keys kind"),
+    ({"cluster.faults": "slow_rank"}, "cluster.faults: 'slow_rank': write a list in brackets"),
+    ({"cluster.faults": "[{kind=pause}]"}, "a list in brackets as TOML has it: = after keys, text in quotes, every"),
+    ({"cluster.faults": {"kind": "slow_rank"}}, "cluster.faults: {'kind': 'slow_rank'}: write a list in brackets"),
+    ({"cluster.faults": [{**SLOW, "local_rnk": 1}]}, "unknown key 'local_rnk'. Did you mean 'local_rank'?"),
+    ({"cluster.faults": [{"kind": "slow_rank", "node": 0}]}, "faults.0.compute_slowdown: missing; add compute_slow"),
+    ({"cluster.faults": [{**SLOW, "node": 2}]}, "cluster.faults: node 2: the cluster has nodes 0 to 1"),
+    ({"cluster.faults": [{**SLOW, "node": -1}]}, "cluster.faults.0.node: -1: must be a whole number of at least 0"),
+    ({"cluster.faults": [{**SLOW, "node": 0.0}]}, "cluster.faults.0.node: 0.0: write a whole number without quotes"),
+    ({"cluster.faults": [{**SLOW, "node": True}]}, "cluster.faults.0.node: True: write a whole number without quotes"),
+    ({"cluster.faults": [{**SLOW, "node": 2**70}]}, f"cluster.faults: node {2**70}: the cluster has nodes 0 to 1"),
+    ({"cluster.faults": [{**SLOW, "compute_slowdown": 0.9}]}, "compute_slowdown: 0.9: must be a number of at least 1"),
+    ({"cluster.faults": [{**SLOW, "compute_slowdown": 1e9}]}, "must be a number of at least 1, at most 1000"),
+    ({"cluster.faults": [{**WINDOW, "rate": 0}]}, "cluster.faults.0.rate: 0: must be a number of at least 1e-06, at"),
+    ({"cluster.faults": [{**WINDOW, "from": "1 s", "to": "1 s"}]}, "to: '1 s': must be later than from, '1 s'"),
+    ({"cluster.faults": [WINDOW, {**WINDOW, "rate": 0.9}]}, "two of kind 'slow_link' on the same links at one time"),
+    ({"cluster.faults": [JITTER], "run.iterations": 0}, "run.iterations: 0: must be a whole number of at least 1"),
+    ({"cluster.faults": [JITTER], "run.iterations": -1}, "run.iterations: -1: must be a whole number of at least 1"),
+    ({"cluster.faults": [JITTER], "run.iterations": 1.5}, "run.iterations: 1.5: write a whole number without quotes"),
+    ({"cluster.faults": [JITTER], "run.iterations": 10**9}, "run.iterations: 1000000000: must be a whole number of"),
+    ({"cluster.faults": [JITTER], "run.iterations": "200"}, "run.iterations: '200': write a whole number without"),
+    ({"cluster.faults": [JITTER], "run.seed": -1}, "run.seed: -1: must be a whole number of at least 0"),
+    ({"cluster.faults": [JITTER], "run.seed": 2**63}, f"run.seed: {2**63}: must be a whole number of at least 0"),
+    ({"cluster.faults": [JITTER], "run.seed": 0.5}, "run.seed: 0.5: write a whole number without quotes"),
+    ({"cluster.faults": [JITTER], "run.seed": True}, "run.seed: True: write a whole number without quotes"),
+    ({"cluster.faults": [JITTER], "run.fidelity": "folded"}, "run.fidelity: 'folded': needs nodes that are all alike"),
+    ({"cluster.faults": [JITTER], "run.fidelity": "groupd"}, "'groupd': unknown. Did you mean 'grouped'?"),
+    ({"cluster.faults.0.node": 1}, "cluster.faults: {'0': {'node': 1}}: write a list in brackets"),
+    (
+        {"cluster.faults": [SLOW], "cluster.faults.1.node": 1},
+        "unknown key '1': a list of 1: write an index from 0 to 0",
+    ),
+    (
+        {"cluster.slow_nodes": [{"node": 1}], "cluster.faults": [{"kind": "slow_node", "node": 1}]},
+        "cluster.faults: [1, 1]: name each slow node once",
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), REFUSED, ids=range(len(REFUSED)))
+def test_what_does_not_fit_is_refused_alike_in_a_shell_and_in_python(
+    settings: dict[str, Any], message: str, path: str, tmp_path: Path
+) -> None:
+    with refused(message):
+        simnet.simulate(path, settings)
+    given = [word for key, value in settings.items() for word in ("--set", f"{key}={inline(value)}")]
+    output = tmp_path / "result.json"
+    assert_refused(run("simulate", path, *given, "--format", "json", "-o", str(output)), message)
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e400"])
+def test_numbers_that_are_none_are_refused(number: str, path: str) -> None:
+    assert_refused(
+        run("simulate", path, "--set", f"cluster.faults=[{{kind='compute_jitter', cv={number}}}]"),
+        "cluster.faults.0.cv: ",
+    )
+
+
+ALL_KINDS = [
+    SLOW, JITTER, {"kind": "collective_jitter", "cv": 0.1}, {"kind": "pause", "pause": "1 ms", "every": 2},
+    {**WINDOW, "to": "20 ms", "every": "50 ms"}, {"kind": "added_latency", "added": "1 us"},
+    {"kind": "background_traffic", "share": 0.1},
+    {"kind": "packet_loss", "probability": 1e-4, "round_trip": "100 us"},
+    {"kind": "other_nodes", "at_nodes": [1], "nic_slowdown": 2.0},
+    {"kind": "node_failure", "mean_time_between": "1000 h", "checkpoint": "1 min", "restart": "5 min"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "hsdp", "local_sgd", "diloco", "binsgdm", "recorded"])
+def test_strategies_of_all_families_meet_all_kinds_of_faults(kind: str, path: str, tmp_path: Path) -> None:
+    tensors = [{"shape": [64, 64], "name": f"layers.{one}.weight"} for one in range(4)]
+    changes = {
+        "strategy": {"kind": kind, **({"file": str(tmp_path / "step.json")} if kind == "recorded" else {})},
+        "cluster.faults": ALL_KINDS, "run.iterations": 20, "run.draws": 0,
+        "workload": {"tensors": tensors, "forward": "4 ms", "backward": "8 ms", "optimizer": "1 ms"},
+    }  # fmt: skip
+    recorded = step_files.step(step_files.layout(step_files.ddp(), 2, 2), compute="timed")
+    step_files.write(tmp_path / "step.json", recorded)
+    found = simnet.simulate(path, changes).result
+    usual = simnet.simulate(path, {**changes, "cluster.faults": []}).result
+    assert found.p95_s >= found.p50_s > 1.4 * usual.iteration_s
+    assert found.availability is not None
+
+
+def test_a_hundred_faults_at_once_are_taken(path: str) -> None:
+    many = [{"kind": "compute_jitter", "cv": 0.01, "ranks": [number % 4]} for number in range(50)]
+    many += [{"kind": "pause", "pause": "1 ms", "probability": 0.01, "ranks": [number % 4]} for number in range(50)]
+    assert simnet.simulate(path, {"cluster.faults": many, "run.draws": 0}).result.fidelity == "grouped"
+
+
+def test_one_node_alone_may_have_faults(path: str) -> None:
+    found = simnet.simulate(path, {"cluster.num_nodes": 1, "cluster.faults": [SLOW, WINDOW], "run.draws": 0})
+    assert found.result.iteration_s == pytest.approx(1.5 * 13e-3, rel=0.01)
+
+
+def test_amounts_and_places_of_faults_are_swept_and_points_that_do_not_fit_are_skipped(
+    path: str, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    result = run(
+        "sweep", path, "--set", f"cluster.faults={inline([SLOW])}", "--set", "cluster.faults.0.node=0,1,2",
+        "--set", "cluster.faults.0.compute_slowdown=1,1.5,2", "-o", str(output), "--draws", "0",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    found = json.loads((output / "results.json").read_text())
+    assert len(found["refused"]) == 3
+    assert "refused: 3 of 9 points, which are left out" in result.output
+    times_s = [one["result"]["iterations_s"][0] for one in found["points"]]
+    assert times_s == pytest.approx([13e-3, 19.5e-3, 26e-3] * 2, rel=0.05)
+
+
+def test_a_sweep_of_which_no_point_fits_writes_nothing(path: str, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    faults = f"cluster.faults={inline([SLOW])}"
+    result = run("sweep", path, "--set", faults, "--set", "cluster.faults.0.node=5,6", "-o", str(output))
+    assert_refused(result, "cluster.faults: node 5: the cluster has nodes 0 to 1")
+    assert not output.exists()
+
+
+def test_check_refuses_what_simulate_refuses(path: str) -> None:
+    text = Path(path).read_text()
+    Path(path).write_text(text + f"\n[[cluster.faults]]\n{tomli_w.dumps({**SLOW, 'node': 9})}")
+    for command in ("check", "simulate"):
+        result = run(command, path)
+        assert result.exit_code == 2
+        assert f"{path}: cluster.faults: node 9: the cluster has nodes 0 to 1" in result.stderr

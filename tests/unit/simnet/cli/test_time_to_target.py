@@ -19,7 +19,7 @@ def file(tmp_path):
 
 
 def test_a_table_has_a_column_for_each_bandwidth(file):
-    result = run("time-to-target", "resnet50_10gbit", file)
+    result = run("time-to-target", "resnet50_10gbit", file, "--draws", "0")
     assert result.exit_code == 0, result.output
     for rate in ("10 Gbit/s", "25 Gbit/s", "40 Gbit/s", "100 Gbit/s"):
         assert f"{rate} a NIC: " in result.stdout
@@ -27,7 +27,7 @@ def test_a_table_has_a_column_for_each_bandwidth(file):
 
 def test_json_and_a_figure_are_written(file, tmp_path):
     out, figure = tmp_path / "times.json", tmp_path / "times.png"
-    options = ("--at", "10 Gbit/s", "--format", "json", "-o", out, "--plot", figure)
+    options = ("--at", "10 Gbit/s", "--draws", "0", "--format", "json", "-o", out, "--plot", figure)
     assert run("time-to-target", "resnet50_10gbit", file, *options).exit_code == 0
     assert len(json.loads(out.read_text())["bandwidths"]) == 1
     assert figure.read_bytes().startswith(b"\x89PNG")
@@ -47,7 +47,7 @@ def test_the_strategy_and_the_steps_of_the_experiment_do_not_matter_and_may_be_m
 
 
 def test_the_axes_of_an_experiment_are_said_not_to_matter(file):
-    at = ("--at", "10 Gbit/s", "--same-task")
+    at = ("--at", "10 Gbit/s", "--same-task", "--draws", "0")
     note = "note: this is one point, without the sweep over cluster.slow_nodes; choose another with --set"
     assert note in run("time-to-target", "straggler", file, *at).stderr
     assert "note: this is one point" not in run("time-to-target", "bert_base_10gbit", file, *at).stderr
@@ -63,7 +63,7 @@ def test_a_baseline_whose_first_values_are_no_numbers_is_drawn(tmp_path):
 
 
 def test_a_price_gives_what_each_system_costs(file):
-    options = ("--at", "10 Gbit/s", "--price-per-gpu-hour", "2.5")
+    options = ("--at", "10 Gbit/s", "--draws", "0", "--price-per-gpu-hour", "2.5")
     page = run("time-to-target", "resnet50_10gbit", file, *options).stdout
     assert "up to the target, at 2.5 a GPU-hour:" in page
     found = json.loads(run("time-to-target", "resnet50_10gbit", file, *options, "--format", "json").stdout)

@@ -25,6 +25,13 @@ def keys(found: contents.Contents) -> list[str]:
     return [section.key for section in found.sections]
 
 
+@pytest.fixture
+def little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulate little around the scenario."""
+    monkeypatch.setattr(contents, "RATES", contents.RATES[2:4])
+    monkeypatch.setattr(contents, "MOST_NODES", 1)
+
+
 @pytest.fixture(scope="module")
 def report() -> contents.Contents:
     return contents.of_scenario(simnet.load(BERT, DRAWS), quiet, systems=["BinSGDM", "int8"])
@@ -67,6 +74,7 @@ def test_title_and_axes_agree_on_the_bandwidth_of_several_nics() -> None:
     assert axes["crossover"] == "each NIC's bandwidth [Gbit/s]"
 
 
+@pytest.mark.usefixtures("little")
 def test_a_result_that_is_known_is_not_simulated_again() -> None:
     known = simnet.simulate(BERT, draws=0)
     changed = structs.replace(known, result=structs.replace(known.result, iterations_s=(1.2345,)))
@@ -81,6 +89,7 @@ def test_every_figure_has_a_sentence_and_a_table(report: contents.Contents) -> N
             assert chart.table.rows, chart.key
 
 
+@pytest.mark.usefixtures("little")
 def test_iterations_that_differ_are_drawn_as_a_distribution() -> None:
     known = simnet.simulate(BERT, draws=0)
     steps = structs.replace(known.result, iterations_s=(0.07, 0.08, 0.09))
@@ -96,14 +105,11 @@ def test_iterations_that_differ_are_drawn_as_a_distribution() -> None:
     assert [mark.x[0] for mark in marks[:3]] == pytest.approx([80, 89, 89.8])
 
 
-def test_a_report_on_a_cluster_with_faults_says_what_each_costs_and_counts_its_simulations(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("little")
+def test_a_report_on_a_cluster_with_faults_says_what_each_costs_and_counts_its_simulations() -> None:
     slow = {"kind": "slow_rank", "node": 0, "compute_slowdown": 2.0}
-    # Every send is simulated: on a small cluster, and little around it.
+    # Every send is simulated: on a small cluster.
     small = {"cluster.num_nodes": 2, "cluster.ranks_per_node": 2, "strategy": "one_bit_adam"}
-    monkeypatch.setattr(contents, "RATES", contents.RATES[2:4])
-    monkeypatch.setattr(contents, "MOST_NODES", 1)
     scenario = simnet.load(BERT, {**small, "run.draws": 0, "cluster.faults": [slow]})
     done: list[int] = []
     found = contents.of_scenario(scenario, done.append, systems=None)

@@ -24,7 +24,7 @@ def one() -> Document:
     return sweep_document(("bert_base",), (10, 100), (8,))
 
 
-@pytest.mark.parametrize("file_format", list(START))
+@pytest.mark.parametrize("file_format", ["png", "svg"])  # pdf: the same bytes, below
 def test_every_figure_is_written_in_the_format_that_is_asked_for(
     file_format: Any, one: Document, tmp_path: Path
 ) -> None:
