@@ -102,38 +102,21 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"cluster.faults": [{"kind": "slow_rnk", "node": 0}]},
         "faults.0.kind: 'slow_rnk': unknown fault. Did you mean 's",
     ),
-    ({"cluster.faults": [{"kind": "Pause"}]}, "cluster.faults.0.kind: 'Pause': unknown fault. Did you mean 'pause'?"),
     ({"cluster.faults": [{"kind": "ключ"}]}, "cluster.faults.0.kind: 'ключ': unknown fault."),
-    ({"cluster.faults": [{"kind": 3}]}, "cluster.faults.0.kind: 3: write a name in quotes"),
-    ({"cluster.faults": [{}]}, "cluster.faults.0.kind: missing; add kind = one of "),
-    ({"cluster.faults": ["slow_rank"]}, "cluster.faults.0: 'slow_rank': write a table with the keys kind"),
     ({"cluster.faults": "slow_rank"}, "cluster.faults: 'slow_rank': write a list in brackets"),
     ({"cluster.faults": "[{kind=pause}]"}, "a list in brackets as TOML has it: = after keys, text in quotes, every"),
     ({"cluster.faults": {"kind": "slow_rank"}}, "cluster.faults: {'kind': 'slow_rank'}: write a list in brackets"),
     ({"cluster.faults": [{**SLOW, "local_rnk": 1}]}, "unknown key 'local_rnk'. Did you mean 'local_rank'?"),
-    ({"cluster.faults": [{"kind": "slow_rank", "node": 0}]}, "faults.0.compute_slowdown: missing; add compute_slow"),
-    ({"cluster.faults": [{**SLOW, "node": 2}]}, "cluster.faults: node 2: the cluster has nodes 0 to 1"),
-    ({"cluster.faults": [{**SLOW, "node": -1}]}, "cluster.faults.0.node: -1: must be a whole number of at least 0"),
     ({"cluster.faults": [{**SLOW, "node": 0.0}]}, "cluster.faults.0.node: 0.0: write a whole number without quotes"),
     ({"cluster.faults": [{**SLOW, "node": True}]}, "cluster.faults.0.node: True: write a whole number without quotes"),
-    ({"cluster.faults": [{**SLOW, "node": 2**70}]}, f"cluster.faults: node {2**70}: the cluster has nodes 0 to 1"),
-    ({"cluster.faults": [{**SLOW, "compute_slowdown": 0.9}]}, "compute_slowdown: 0.9: must be a number of at least 1"),
     ({"cluster.faults": [{**SLOW, "compute_slowdown": 1e9}]}, "must be a number of at least 1, at most 1000"),
-    ({"cluster.faults": [{**WINDOW, "rate": 0}]}, "cluster.faults.0.rate: 0: must be a number of at least 1e-06, at"),
-    ({"cluster.faults": [{**WINDOW, "from": "1 s", "to": "1 s"}]}, "to: '1 s': must be later than from, '1 s'"),
     ({"cluster.faults": [WINDOW, {**WINDOW, "rate": 0.9}]}, "two of kind 'slow_link' on the same links at one time"),
     ({"cluster.faults": [JITTER], "run.iterations": 0}, "run.iterations: 0: must be a whole number of at least 1"),
-    ({"cluster.faults": [JITTER], "run.iterations": -1}, "run.iterations: -1: must be a whole number of at least 1"),
-    ({"cluster.faults": [JITTER], "run.iterations": 1.5}, "run.iterations: 1.5: write a whole number without quotes"),
-    ({"cluster.faults": [JITTER], "run.iterations": 10**9}, "run.iterations: 1000000000: must be a whole number of"),
     ({"cluster.faults": [JITTER], "run.iterations": "200"}, "run.iterations: '200': write a whole number without"),
     ({"cluster.faults": [JITTER], "run.seed": -1}, "run.seed: -1: must be a whole number of at least 0"),
-    ({"cluster.faults": [JITTER], "run.seed": 2**63}, f"run.seed: {2**63}: must be a whole number of at least 0"),
     ({"cluster.faults": [JITTER], "run.seed": 0.5}, "run.seed: 0.5: write a whole number without quotes"),
-    ({"cluster.faults": [JITTER], "run.seed": True}, "run.seed: True: write a whole number without quotes"),
     ({"cluster.faults": [JITTER], "run.fidelity": "folded"}, "run.fidelity: 'folded': needs nodes that are all alike"),
     ({"cluster.faults": [JITTER], "run.fidelity": "groupd"}, "'groupd': unknown. Did you mean 'grouped'?"),
-    ({"cluster.faults.0.node": 1}, "cluster.faults: {'0': {'node': 1}}: write a list in brackets"),
     (
         {"cluster.faults": [SLOW], "cluster.faults.1.node": 1},
         "unknown key '1': a list of 1: write an index from 0 to 0",
@@ -216,14 +199,6 @@ def test_amounts_and_places_of_faults_are_swept_and_points_that_do_not_fit_are_s
     assert "refused: 3 of 9 points, which are left out" in result.output
     times_s = [one["result"]["iterations_s"][0] for one in found["points"]]
     assert times_s == pytest.approx([13e-3, 19.5e-3, 26e-3] * 2, rel=0.05)
-
-
-def test_a_sweep_of_which_no_point_fits_writes_nothing(path: str, tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    faults = f"cluster.faults={inline([SLOW])}"
-    result = run("sweep", path, "--set", faults, "--set", "cluster.faults.0.node=5,6", "-o", str(output))
-    assert_refused(result, "cluster.faults: node 5: the cluster has nodes 0 to 1")
-    assert not output.exists()
 
 
 def test_check_refuses_what_simulate_refuses(path: str) -> None:

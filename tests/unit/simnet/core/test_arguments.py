@@ -81,7 +81,7 @@ def test_what_means_the_same_is_taken_as_what_the_annotation_says(kind: Any, giv
         (Annotated[int, Meta(ge=1)], "x", "'x': give a whole number of at least 1"),
         (Names, 1, "take: value: 1: give a name or a path, or a list of these"),
         (Names, ["a", 1], "take: value: 1: 1: give a name or a path"),
-        (Files, "a" * 256, "give a path whose names have 1 to 255 bytes"),
+        (Files, "b/" + "a" * 256, "give a path whose names have 1 to 255 bytes"),
         (Literal["ring"] | None, "tree", "'tree': give one of 'ring', or None"),
         (Mapping[str, Annotated[Sequence[object], Meta(min_length=1)]], {"a": []}, "value: 'a': []: give a list"),
         (Mapping[str, object], {1: 2}, "take: value: 1: give a text"),

@@ -330,18 +330,6 @@ class TestExperiment:
         scenario = load_experiment(path, {"workload.batch_per_rank": 7}).at({"workload": "./small.toml"})
         assert (scenario.workload.name, scenario.workload.batch_per_rank) == ("small", 7)
 
-    @pytest.mark.parametrize(
-        ("sweep", "message"),
-        [
-            (3, "sweep: 3: write a table of keys with lists of values"),
-            ({"cluster.num_nodes": []}, r"sweep.cluster.num_nodes: \[\]: write a list of at least one value"),
-            ({"cluster.num_nodes": 4}, "sweep.cluster.num_nodes: 4: write a list of at least one value"),
-        ],
-    )
-    def test_a_wrong_sweep_is_refused(self, tmp_path: Path, sweep: object, message: str) -> None:
-        with pytest.raises(SimnetError, match=message):
-            load_experiment(str(write(tmp_path / "pod.toml", pod(sweep=sweep))))
-
     def test_a_wrong_value_of_an_axis_is_told_from_the_rest_of_the_file(self, tmp_path: Path) -> None:
         experiment = load_experiment(str(write(tmp_path / "pod.toml", pod(sweep={"cluster.num_nodes": [0]}))))
         with pytest.raises(SimnetError, match=r"pod.toml: sweep: cluster.num_nodes: 0: must be"):

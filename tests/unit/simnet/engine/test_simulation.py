@@ -207,6 +207,7 @@ def test_auto_takes_the_fastest_that_nccl_has_and_any_the_fastest_of_all(name, o
     assert chosen.result.iteration_s == min(named.values()) == named[chosen.result.algorithm]
     beyond = [note for note in chosen.notes if "which NCCL does not have" in note]
     assert bool(beyond) == (chosen.result.algorithm in BEYOND_NCCL)
+    assert all(f" takes {chosen.result.algorithm}, which" in note for note in beyond)
     assert name != "any" or beyond, "on this cluster an algorithm that NCCL does not have is the fastest"
 
 
