@@ -1,17 +1,24 @@
 """Small made-up results, shaped like real ones: a closed-form step without overlap."""
 
 import json
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+import simnet
 from simnet.analysis import results_file
 from simnet.cluster.hardware import Calibration, Cluster, Link
 from simnet.core.units import Bandwidth, Duration, Size
 from simnet.engine.result import (
     Breakdown,
+    LostTime,
+    LostToFault,
     RunResult,
     Span,
+    StepTimes,
     StrategyResult,
     SweepResult,
     SweptAxis,
@@ -170,3 +177,28 @@ def write_results(folder: Path, document: dict[str, Any]) -> Path:
     path = folder / results_file.NAME
     path.write_text(json.dumps(document), encoding="utf-8")
     return path
+
+
+FAULTS = [{"kind": "slow_rank", "node": 1, "compute_slowdown": 1.5}, {"kind": "compute_jitter", "cv": 0.1}]
+
+
+def lost_time(scale: float) -> LostTime:
+    def times(mean_s: float, p95_s: float) -> StepTimes:
+        return StepTimes(mean_s=mean_s, p50_s=mean_s / 2, p95_s=p95_s)
+
+    faults = tuple(
+        LostToFault(key=f"cluster.faults.{place}", lost=times(scale * mean_s, scale * 0.04))
+        for place, mean_s in enumerate((0.02, 0.01))
+    )
+    return LostTime(faults=faults, together=times(scale * 0.05, scale * 0.09), interaction=times(scale * 0.02, 0.0))
+
+
+@cache
+def uneven_run() -> RunResult:
+    """Return a run of 100 iterations of 1 to 100 ms, and its baseline's of 2 to 200 ms, that says what faults cost."""
+    found = simnet.simulate("bert_base_10gbit", {"cluster.faults": FAULTS, "run.iterations": 2}, draws=0)
+    assert found.baseline is not None
+    steps = tuple(place / 1e3 for place in range(1, 101))
+    own = replace(found.result, iterations_s=steps, lost_time=lost_time(1.0))
+    other = replace(found.baseline, iterations_s=tuple(2 * one for one in steps), lost_time=lost_time(-1.0))
+    return replace(found, result=own, baseline=other)

@@ -110,9 +110,14 @@ def test_a_hop_of_nccls_own_hides_behind_nothing(alpha_s: float) -> None:
         assert link_loads.duration_s(hidden, schedule, 1e7) == link_loads.duration_s(paid, schedule, 1e7)
 
 
-@pytest.mark.parametrize(("num_nodes", "ranks_per_node"), SHAPES)
-@pytest.mark.parametrize("alpha_s", [5e-5, 1e-3, 2e-2])
-@pytest.mark.parametrize("mib", [0.01, 2.0, 64.0])
+@pytest.mark.parametrize(
+    ("num_nodes", "ranks_per_node", "alpha_s", "mib"),
+    [  # every pair of a shape, a latency and a size
+        (*shape, alpha_s, (0.01, 2.0, 64.0)[(first + second) % 3])
+        for first, shape in enumerate(SHAPES)
+        for second, alpha_s in enumerate((5e-5, 1e-3, 2e-2))
+    ],
+)
 def test_executors_and_closed_forms_agree(num_nodes: int, ranks_per_node: int, alpha_s: float, mib: float) -> None:
     network = far(num_nodes, ranks_per_node, alpha_s)
     for schedule in rings(network):

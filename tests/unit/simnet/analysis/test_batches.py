@@ -123,11 +123,10 @@ def test_what_fits_in_no_cut_has_neither_interval_nor_bandwidths() -> None:
     assert (one.speedup.interval, one.curve, one.pays_in) == (None, (), ())
 
 
-@pytest.mark.parametrize("model", ["llama_3b", "llama_13b"])
-def test_shipped_models_of_3_and_13_billion_parameters_are_cut_to_fit(model: str) -> None:
+def test_a_shipped_model_of_13_billion_parameters_is_cut_to_fit() -> None:
     found = simnet.advise(
-        "what_fits", {"workload": model, "workload.batch_per_rank": 16}, draws=0, systems=["fsdp", "hsdp", "zero1"],
-        samples=1e6, price_per_gpu_hour=2.5,
+        "what_fits", {"workload": "llama_13b", "workload.batch_per_rank": 16}, draws=0,
+        systems=["fsdp", "hsdp", "zero1"], samples=1e6, price_per_gpu_hour=2.5,
     )  # fmt: skip
     best = found.baseline_system
     assert best.memory is not None

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from simnet.analysis.convergence import median_values
 from simnet.analysis.logged_trainings import load_logs, names_a_log
-from simnet.core.errors import SimnetError
 from simnet.strategies import QSGD, DenseAllReduce, PowerSGD
 from tests.helpers.event_files import losses
+from tests.helpers.refusals import refused
 from tests.helpers.time_to_target_samples import scenario, write_trainings
 
 CHART = '"Step","adam-0 - loss","adam-1 - loss","qsgd-0 - loss"\n10,4,5,6\n20,3,4,\n30,2,,3\n'
@@ -100,10 +100,8 @@ def test_1_bit_adam_without_dense_steps_is_remarked() -> None:
     ],
 )
 def test_logs_that_do_not_go_together_are_refused(texts: list[str], said: str) -> None:
-    with pytest.raises(SimnetError) as caught:
+    with refused(said):
         load_logs(texts, scenario())
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_convergence_file_and_a_shipped_name_are_no_logs() -> None:

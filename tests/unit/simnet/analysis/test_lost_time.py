@@ -15,7 +15,7 @@ from simnet.strategies import BinSGDM, DenseAllReduce
 from tests.helpers.step_samples import WORKLOAD
 from tests.helpers.topologies import cluster
 
-STEPS = 20
+STEPS = 6
 
 
 def asked(*faults: Fault, **more: object) -> Scenario:

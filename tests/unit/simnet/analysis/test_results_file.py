@@ -1,7 +1,6 @@
 """The results.json of a sweep: what is no such file, or a damaged one, is refused in one sentence."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ import pytest
 
 from simnet.analysis import results_file
 from simnet.core.errors import SimnetError
-from tests.helpers.needs import needs
 from tests.helpers.report_samples import sweep_document, with_value, write_results
 
 Document = dict[str, Any]
@@ -31,7 +29,6 @@ def without_cluster(document: Document) -> str:
     return json.dumps(document)
 
 
-NESTED = "[" * 200 + "]" * 200
 DAMAGE = [
     ("scenario.cluster.num_nodes", 0, "num_nodes"),
     ("scenario.cluster.num_nodes", -8, "num_nodes"),
@@ -100,42 +97,6 @@ def test_a_measurement_file_is_no_results(tmp_path: Path) -> None:
     write_results(tmp_path, {"what": "simnet measurements", "format": 1, "series": []})
     with pytest.raises(SimnetError, match=r"results\.json: holds 'simnet measurements', no results of a sweep: name"):
         results_file.read(tmp_path)
-
-
-def test_json_nested_without_end_is_damaged(tmp_path: Path) -> None:
-    (tmp_path / "results.json").write_text('{"a": ' + "[" * 100_000, encoding="utf-8")
-    with pytest.raises(SimnetError, match="nested deeper than 50 levels"):
-        results_file.read(tmp_path)
-
-
-def test_values_nested_without_end_are_damaged(small: Document, tmp_path: Path) -> None:
-    with pytest.raises(SimnetError, match="nested deeper than 50 levels"):
-        results_file.read(write_results(tmp_path, with_value(small, "set.key", json.loads(NESTED))))
-
-
-def test_only_a_regular_file_is_read_as_results(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "results.json")
-    for results in (tmp_path, tmp_path / "results.json", Path("/dev/null")):
-        with pytest.raises(SimnetError, match="not a regular file"):
-            results_file.read(results)
-
-
-def test_a_name_that_no_file_can_have_is_told() -> None:
-    with pytest.raises(SimnetError, match=r"cannot be read: File name too long"):
-        results_file.read(Path("x" * 5000))
-
-
-def test_results_behind_a_closed_folder_are_told(small: Document, tmp_path: Path) -> None:
-    needs("no root")
-    closed = tmp_path / "closed"
-    closed.mkdir()
-    write_results(closed, small)
-    closed.chmod(0)
-    try:
-        with pytest.raises(SimnetError, match=r"cannot be read: Permission denied"):
-            results_file.read(closed / "results.json")
-    finally:
-        closed.chmod(0o700)
 
 
 @pytest.mark.parametrize(

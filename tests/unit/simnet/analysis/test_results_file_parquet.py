@@ -75,8 +75,10 @@ def _head() -> results_file.ParquetHead:
 
 
 def test_every_column_of_a_row_has_a_place_in_the_file() -> None:
-    for settings in ({}, {"cluster.faults": [{"kind": "compute_jitter", "cv": 0.05}]}, {"baseline": None}):
-        run = simnet.simulate("bert_base_10gbit", settings, draws=20)
+    small = {"cluster.num_nodes": 2, "cluster.ranks_per_node": 2}
+    jitter = {"cluster.faults": [{"kind": "compute_jitter", "cv": 0.05}], "run.iterations": 3}
+    for settings in ({}, jitter, {"baseline": None}):
+        run = simnet.simulate("bert_base_10gbit", {**small, **settings}, draws=20)
         columns = kinds({})
         given = row(run)
         assert set(given) <= set(columns)

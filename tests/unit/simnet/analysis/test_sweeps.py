@@ -39,10 +39,6 @@ class TestExpand:
         assert [point.scenario.cluster.num_nodes for point in points] == [1, 2, 4, 1, 2, 4]
         assert points[3].scenario.cluster.inter_node.bytes_per_s == 12.5e9
 
-    def test_nothing_to_sweep_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(SimnetError, match=r"pod.toml: nothing to sweep; add a \[sweep\] table"):
-            expand(load_experiment(str(write(tmp_path / "pod.toml", pod()))))
-
     def test_too_many_points_are_refused_before_any_is_made(self, tmp_path: Path) -> None:
         axes = {key: list(range(1, 1002)) for key in ("cluster.num_nodes", "workload.batch_per_rank")}
         path = str(write(tmp_path / "pod.toml", pod(sweep=axes)))

@@ -8,6 +8,7 @@ import pytest
 from simnet.analysis.training_logs import read_curves
 from simnet.core.errors import SimnetError
 from tests.helpers.event_files import begin, losses, simple
+from tests.helpers.refusals import refused
 
 
 def write(path: Path, data: bytes) -> Path:
@@ -75,10 +76,8 @@ def test_a_resumed_training_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_log_is_refused_in_a_sentence(name: str, data: bytes, said: str, tmp_path: Path) -> None:
-    with pytest.raises(SimnetError) as caught:
+    with refused(said):
         read_curves(write(tmp_path / name, data), None)
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_tag_that_is_not_there_is_named(tmp_path: Path) -> None:

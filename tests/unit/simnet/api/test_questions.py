@@ -1,7 +1,6 @@
 """The Python API asks what the commands ask, and says what is wrong with a question."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -88,32 +87,6 @@ def test_time_to_target_says_what_the_command_says() -> None:
     found = simnet.time_to_target(BERT, "characters", at=["10 Gbit/s"], same_task=True, draws=0)
     theirs = printed("time-to-target", BERT, "characters", "--at", "10 Gbit/s", "--same-task", "--draws", "0")
     assert json.loads(found.to_json()) == theirs
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (lambda: simnet.load("nothing"), "'nothing'"),
-        (lambda: simnet.load(BERT).replace(**{"cluster.nodes": 2}), "replace: cluster: unknown key 'nodes'"),
-        (lambda: simnet.simulate(BERT, {NODES: 0}), "cluster.num_nodes: 0"),
-        (lambda: simnet.simulate(BERT, {"run.draws": 20}, draws=30), "draws: 30: has no effect with run.draws"),
-        (
-            lambda: simnet.simulate({"cluster": 1}),
-            "simulate: scenario: {'cluster': 1}: give a Scenario, or a name or a path",
-        ),  # type: ignore[arg-type]
-        (lambda: simnet.sweep(simnet.load(BERT)), "nothing to sweep"),
-        (lambda: simnet.sweep(BERT, {NODES: []}), "cluster.num_nodes"),
-        (lambda: simnet.sweep(BERT, points=[{NODES: 2}, {"strategy": "fsdp"}]), "points[1]"),
-        (lambda: simnet.sweep(simnet.load(BERT), {NODES: 8}), "cluster.num_nodes"),  # type: ignore[dict-item]
-        (lambda: simnet.crossover(BERT, over=NODES, start=2, end=2), "crossover: start: 2: equals end"),
-        (lambda: simnet.advise(BERT, systems=["none"]), "none"),
-        (lambda: simnet.time_to_target(BERT, "characters", at=[], same_task=True), "must hold a bandwidth"),
-    ],
-)
-def test_a_wrong_question_is_refused_in_one_sentence(wrong: Any, message: str) -> None:
-    with pytest.raises(simnet.SimnetError, match=re.escape(message)) as refused:
-        wrong()
-    assert "\n" not in str(refused.value)
 
 
 def test_names_are_loaded_when_they_are_used() -> None:

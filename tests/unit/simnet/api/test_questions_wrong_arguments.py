@@ -188,6 +188,7 @@ def fault_of(call: Callable[[], object]) -> str | None:
     return None
 
 
+@pytest.mark.slow
 def test_whatever_is_given_in_place_of_an_argument_only_an_own_error_comes_out(
     calls: dict[str, Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +239,12 @@ def test_every_argument_of_every_public_function_is_tried(calls: dict[str, Call]
         (lambda: ANY.load(Path("none.toml")), "load: scenario: 'none.toml': no such file"),
         (lambda: ANY.load("none\x1b"), "load: scenario: 'none\\x1b': unknown experiment"),
         (lambda: ANY.calibrate([]), "calibrate: no files"),
+        (lambda: simnet.load(BERT).replace(**{"cluster.nodes": 2}), "replace: cluster: unknown key 'nodes'"),
+        (lambda: ANY.simulate(BERT, {"run.draws": 20}, draws=30), "draws: 30: has no effect with run.draws"),
+        (lambda: ANY.simulate({"cluster": 1}), "simulate: scenario: {'cluster': 1}: give a Scenario, or a name or"),
+        (lambda: ANY.sweep(BERT, points=[{NODES: 2}, {"strategy": "fsdp"}]), "points[1]"),
+        (lambda: ANY.sweep(simnet.load(BERT)), "nothing to sweep"),
+        (lambda: ANY.time_to_target(BERT, "characters", at=[], same_task=True), "must hold a bandwidth"),
         (lambda: ANY.time_to_target(BERT, "characters", at=["1"]), "time_to_target: at: '1'"),
         (lambda: ANY.Scenario(**dict.fromkeys(("cluster", "workload", "strategy"), 1)), "Scenario: cluster: 1"),
     ],

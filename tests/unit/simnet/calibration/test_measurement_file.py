@@ -2,13 +2,10 @@
 
 import json
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from simnet.calibration.measurement_file import FORMAT, read
 from simnet.core.errors import SimnetError, escaped
@@ -184,27 +181,11 @@ def test_a_file_that_was_cut_off_anywhere_is_refused(tmp_path):
         assert refusal(path).startswith("not JSON: "), end
 
 
-def test_a_place_that_holds_no_file_is_refused(tmp_path):
-    assert "Is a directory" in refusal(tmp_path)
-    assert "No such file" in refusal(tmp_path / "none.json")
-    assert "embedded null" in refusal(Path("m\0.json"))
-
-
 @pytest.mark.parametrize(("former", "present"), [("lanes", "num_groups"), ("intra", "intra_node_dtype")])
 def test_a_label_by_another_name_is_missing(former, present, tmp_path):
     path = tmp_path / "old.json"
     path.write_text(json.dumps(whole()).replace(f'"{present}"', f'"{former}"'))
     assert f"labels.{present}: missing; add {present} =" in refusal(path)
-
-
-@given(place=st.integers(0, len(json.dumps(whole())) - 1), byte=st.integers(0, 255))
-def test_a_file_with_one_other_byte_is_read_or_refused(place, byte, tmp_path_factory):
-    data = bytearray(json.dumps(whole()).encode())
-    data[place] = byte
-    path = tmp_path_factory.getbasetemp() / "flipped.json"
-    path.write_bytes(data)
-    with suppress(SimnetError):
-        read(path)
 
 
 def test_notes_and_checks_are_read_and_are_enough(tmp_path):

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from tests.helpers.nccl_logs import Run
 LARGE = 16 * 1024**2
 
 
+@cache
 def log(gpus: int) -> NcclLog:
     name = f"a100_azure_nd_v4_{gpus}gpus.log"
     shipped = files.data_path("published", "nccl-tests", name)
@@ -34,6 +36,7 @@ def fit_of(rows: nccl.Rows) -> tuple[NcclCosts, dict[str, Interval]]:
     return nccl.fit_costs(rows, nccl.nominal_rates(shipped.cluster("azure_nd_a100_v4")))
 
 
+@cache
 def costs(*gpus: int) -> NcclCosts:
     return fit_of(nccl.select([log(count) for count in gpus]))[0]
 
@@ -138,6 +141,7 @@ def test_a_few_times_that_are_far_too_long_do_not_move_the_fit() -> None:
     assert again.inter_node_hop_s == pytest.approx(fit_of(rows)[0].inter_node_hop_s, rel=0.35)
 
 
+@cache
 def fitted_to(*gpus: int) -> Calibration:
     azure = shipped.cluster("azure_nd_a100_v4")
     part = nccl.fit_part([log(count) for count in gpus], [], azure)

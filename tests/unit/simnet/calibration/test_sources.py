@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -299,26 +298,6 @@ def test_a_message_whose_size_is_of_another_form_is_of_unknown_size(args: dict[s
     assert trace.reduced_bytes == 0
 
 
-@pytest.mark.slow
-def test_a_pipe_a_device_and_a_bomb_are_refused_at_once(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for name in (tmp_path / "pipe", Path("/dev/zero")):
-        with pytest.raises(SimnetError, match="not a regular file"):
-            sources.read([name])
-    (tmp_path / "bomb.json.gz").write_bytes(gzip.compress(bytes(2**24)) * (2**29 // 2**24 + 1))
-    with pytest.raises(SimnetError, match="larger than 512 MiB"):
-        sources.read([tmp_path / "bomb.json.gz"])
-
-
-def test_lists_in_lists_without_end_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "deep.json").write_text('{"a": ' + "[" * 100_000)
-    with pytest.raises(SimnetError, match="nested deeper than"):
-        sources.read([tmp_path / "deep.json"])
-    (tmp_path / "deep.json").write_text('{"a": ' + "[" * 400 + "]" * 400 + "}")
-    with pytest.raises(SimnetError, match="nested deeper than"):
-        sources.read([tmp_path / "deep.json"])
-
-
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
@@ -338,10 +317,4 @@ def test_lists_in_lists_without_end_are_refused(tmp_path: Path) -> None:
 def test_files_of_no_known_kind_are_refused(name: str, data: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(SimnetError, match=message):
-        sources.read([tmp_path / name])
-
-
-@pytest.mark.parametrize("name", ["none.json", "none.log"])
-def test_files_that_are_not_there_are_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(SimnetError, match="cannot be read"):
         sources.read([tmp_path / name])

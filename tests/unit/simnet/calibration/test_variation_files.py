@@ -77,77 +77,26 @@ def rank(number: int, path: Path, **changes: Any) -> Path:
     return rank_runs.edited(path, distributedInfo={**about, "rank": number, **changes})
 
 
-def alone(tmp_path: Path) -> list[Path]:
-    return traced(tmp_path)[:1]
+def edited(how: Callable[[list[Path]], Any], compute_s: Any = COMPUTE_S) -> Callable[[Path], list[Path]]:
+    """Return what makes the traces of all ranks and changes them; it may return others."""
+
+    def given(tmp_path: Path) -> list[Path]:
+        paths = traced(tmp_path, compute_s)
+        return how(paths) or paths
+
+    return given
 
 
-def a_rank_missing(tmp_path: Path) -> list[Path]:
-    return traced(tmp_path)[:3]
+def replaced(number: int, old: str, new: str) -> Callable[[Path], list[Path]]:
+    return edited(lambda paths: paths[number].write_text(re.sub(old, new, paths[number].read_text())) and None)
 
 
-def a_rank_twice(tmp_path: Path) -> list[Path]:
-    paths = traced(tmp_path)
-    return [*paths[:3], rank(2, paths[3])]
+def other_trace(**how: Any) -> Callable[[Path], list[Path]]:
+    steps = how.pop("steps", 12)
+    return edited(lambda paths: kineto_traces.write(paths[1], rank_runs.trace(COMPUTE_S[:, :steps], 1, **how)) and None)
 
 
-def fewer_steps(tmp_path: Path) -> list[Path]:
-    paths = traced(tmp_path)
-    kineto_traces.write(paths[1], rank_runs.trace(COMPUTE_S[:, :11], 1))
-    return paths
-
-
-def other_steps(tmp_path: Path) -> list[Path]:
-    paths = traced(tmp_path)
-    kineto_traces.write(paths[1], rank_runs.trace(COMPUTE_S, 1, first=4))
-    return paths
-
-
-def another_run_of_more_ranks(tmp_path: Path) -> list[Path]:
-    paths = traced(tmp_path)
-    return [*paths[:3], rank(3, paths[3], world_size=8)]
-
-
-def another_day(tmp_path: Path) -> list[Path]:
-    paths = traced(tmp_path)
-    rank_runs.edited(paths[2], baseTimeNanoseconds=1_790_943_426_000_000_000)
-    return paths
-
-
-def other_collectives(tmp_path: Path) -> list[Path]:
-    paths = traced(tmp_path)
-    paths[3].write_text(paths[3].read_text().replace("gloo:all_reduce", "gloo:all_gather"))
-    return paths
-
-
-def a_process_alone(tmp_path: Path) -> list[Path]:
-    return [rank_runs.edited(traced(tmp_path)[0], distributedInfo=None)]
-
-
-def a_rank_beyond(tmp_path: Path) -> list[Path]:
-    return [rank(4, traced(tmp_path)[0])]
-
-
-def no_time(tmp_path: Path) -> list[Path]:
-    paths = traced(tmp_path)
-    text = paths[0].read_text()
-    paths[0].write_text(re.sub(r'"dur": [\d.]+', '"dur": "long"', text, count=1))
-    return paths
-
-
-def no_steps(tmp_path: Path) -> list[Path]:
-    paths = traced(tmp_path)
-    paths[0].write_text(paths[0].read_text().replace("ProfilerStep", "Step"))
-    return paths
-
-
-def no_compute(tmp_path: Path) -> list[Path]:
-    paths = traced(tmp_path)
-    paths[0].write_text(paths[0].read_text().replace("aten::mm", "c10d::wait"))
-    return paths
-
-
-def a_step_of_no_time(tmp_path: Path) -> list[Path]:
-    paths = traced(tmp_path)
+def a_step_of_no_time(paths: list[Path]) -> list[Path]:
     whole = json.loads(paths[0].read_text())
     mark = next(one for one in whole["traceEvents"] if one["name"] == "ProfilerStep#5")
     for one in whole["traceEvents"]:
@@ -156,47 +105,12 @@ def a_step_of_no_time(tmp_path: Path) -> list[Path]:
     return [rank_runs.edited(paths[0], traceEvents=whole["traceEvents"]), *paths[1:]]
 
 
-def few_steps(tmp_path: Path) -> list[Path]:
-    return traced(tmp_path, COMPUTE_S[:, :5])
+def on_hosts(name: str) -> Callable[[Path], list[Path]]:
+    return edited(lambda paths: [rank_runs.edited(one, host_name=name.format(at % 2)) for at, one in enumerate(paths)])
 
 
-def no_hosts(tmp_path: Path) -> list[Path]:
-    return [rank_runs.edited(path, host_name="") for path in traced(tmp_path)]
-
-
-def hosts_in_turns(tmp_path: Path) -> list[Path]:
-    return [rank_runs.edited(path, host_name=f"n{at % 2}") for at, path in enumerate(traced(tmp_path))]
-
-
-def an_empty_file(tmp_path: Path) -> list[Path]:
-    (tmp_path / "empty.json").write_text("\n")
-    return [tmp_path / "empty.json"]
-
-
-def an_empty_folder(tmp_path: Path) -> list[Path]:
-    return [tmp_path]
-
-
-def a_log(tmp_path: Path) -> list[Path]:
-    (tmp_path / "run.log").write_text("# nThread 1")
-    return [tmp_path / "run.log"]
-
-
-def other_json(tmp_path: Path) -> list[Path]:
-    (tmp_path / "x.json").write_text("{}")
-    return [tmp_path / "x.json"]
-
-
-def a_missing_file(tmp_path: Path) -> list[Path]:
-    return [tmp_path / "none.json"]
-
-
-def one_file_twice(tmp_path: Path) -> list[Path]:
-    return [traced(tmp_path)[0], tmp_path / "run"]
-
-
-def of_two_kinds(tmp_path: Path) -> list[Path]:
-    return [*traced(tmp_path), measured(tmp_path)]
+def a_file(name: str, text: str) -> Callable[[Path], list[Path]]:
+    return lambda tmp_path: (tmp_path / name).write_text(text) and [tmp_path / name]
 
 
 def measured(tmp_path: Path, rows: Any = None, **setup: Any) -> Path:
@@ -204,93 +118,68 @@ def measured(tmp_path: Path, rows: Any = None, **setup: Any) -> Path:
     return training_samples.write(tmp_path / "m.json", rank_runs.rows(COMPUTE_S) if rows is None else rows, **layout)
 
 
-def without_ranks(tmp_path: Path) -> list[Path]:
-    return [measured(tmp_path, [training_samples.step(0.1, training_samples.DENSE)])]
+def of_rows(change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> Callable[[Path], list[Path]]:
+    return lambda tmp_path: [measured(tmp_path, change(rank_runs.rows(COMPUTE_S)))]
 
 
-def two_strategies(tmp_path: Path) -> list[Path]:
-    return [measured(tmp_path, [*rank_runs.rows(COMPUTE_S), *rank_runs.rows(COMPUTE_S, strategy="qsgd")])]
+def later(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "values": row["values"][1:]}
 
 
-def another_training(tmp_path: Path) -> list[Path]:
-    return [measured(tmp_path), rank_runs.measurement(tmp_path / "other.json", COMPUTE_S, batch=16)]
-
-
-def a_series_missing(tmp_path: Path) -> list[Path]:
-    return [measured(tmp_path, rank_runs.rows(COMPUTE_S)[:-1])]
-
-
-def a_series_twice(tmp_path: Path) -> list[Path]:
-    rows = rank_runs.rows(COMPUTE_S)
-    return [measured(tmp_path, [*rows, rows[0]])]
-
-
-def a_shorter_series(tmp_path: Path) -> list[Path]:
-    rows = rank_runs.rows(COMPUTE_S)
-    return [measured(tmp_path, [*rows[:-1], {**rows[-1], "values": rows[-1]["values"][1:]}])]
-
-
-def more_steps_than_computes(tmp_path: Path) -> list[Path]:
-    rows = rank_runs.rows(COMPUTE_S)
-    kept = [{**one, "values": one["values"][1:]} if one["name"] == "rank_step" else one for one in rows]
-    return [measured(tmp_path, kept)]
-
-
-def a_time_in_words(tmp_path: Path) -> list[Path]:
-    rows = rank_runs.rows(COMPUTE_S)
+def in_words(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows[3]["values"][5] = "fast"
-    return [measured(tmp_path, rows)]
+    return rows
 
 
-def one_measured_rank(tmp_path: Path) -> list[Path]:
-    rows = rank_runs.rows(COMPUTE_S[:1])
-    return [measured(tmp_path, rows, num_nodes=1, ranks_per_node=1, ranks_on_machine=1)]
+ONE_RANK: dict[str, Any] = {"num_nodes": 1, "ranks_per_node": 1, "ranks_on_machine": 1}
+DAY_NS = 1_790_943_426_000_000_000
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            alone,
-            "rank0.json: rank 0 of 4 alone: a slow rank shows in comparison with others; give the traces of all ranks",
-        ),
-        (a_rank_missing, "rank0.json: rank 3 of 4 is missing: must be one trace of every rank; add it"),
-        (a_rank_twice, "rank3.json: rank 2, as "),
-        (fewer_steps, "rank1.json: 11 steps, "),
-        (other_steps, "rank1.json: ProfilerStep#4 where "),
-        (another_run_of_more_ranks, "rank3.json: of 8 ranks, and "),
-        (another_day, "must be traces of one run; give those of all its ranks, and no others"),
-        (other_collectives, "rank3.json: 24 of 24 collectives lack some of their ranks: must be traces of one run"),
-        (a_process_alone, "rank0.json: distributedInfo: missing: must say the rank; profile every rank"),
-        (a_rank_beyond, "rank0.json: distributedInfo: rank 4 of 4: must be below that"),
-        (no_time, "rank0.json: traceEvents[0].dur: 'long': must be a number of microseconds: export the trace again"),
-        (no_steps, "rank0.json: no ProfilerStep: call prof.step()"),
-        (no_compute, "rank0.json: ProfilerStep#3: nothing was computed in it; profile whole training steps"),
-        (a_step_of_no_time, "rank0.json: ProfilerStep#5: nothing was computed in it; profile whole training steps"),
-        (few_steps, ": 5 steps of 4 ranks: must be at least 7, since fewer have no interval of the median; measure"),
-        (no_hosts, "rank0.json: does not say which ranks share a node: give --ranks-per-node"),
-        (hosts_in_turns, "rank0.json: does not say which ranks share a node: give --ranks-per-node"),
-        (an_empty_file, "empty.json: is empty; copy it again from its source"),
-        (an_empty_folder, ": no .json or .json.gz file in it; give files of simnet measure training, or the traces"),
-        (a_log, "run.log: unknown kind of file; give files of simnet measure training"),
-        (other_json, "x.json: unknown kind of file; give files of simnet measure training"),
-        (a_missing_file, "none.json: cannot be read: No such file or directory"),
-        (one_file_twice, "rank0.json: is given twice; give each file once"),
-        (of_two_kinds, "m.json is a measurement: give one kind of file"),
-        (without_ranks, "m.json: holds no times of single ranks: give a file of simnet measure training with several"),
-        (two_strategies, "m.json: 2 trainings, such as m with all_reduce and m with qsgd: must be one; measure one"),
-        (another_training, "other.json: another training than "),
-        (a_series_missing, "m.json: rank_compute: rank 3 is missing: must be one of every rank; measure again"),
-        (a_series_twice, "m.json: rank_step: 5 series of 4 ranks: must be one of every rank; measure again"),
-        (a_shorter_series, "m.json: rank_compute: rank 3 has 11 steps, rank 0 has 12: must be as many; measure again"),
-        (more_steps_than_computes, "m.json: rank_step and rank_compute differ in their number: must be as many"),
-        (a_time_in_words, "m.json: series.3.values.5: 'fast': write a number without quotes"),
-        (
-            one_measured_rank,
-            "m.json: one rank only: a slow rank shows in comparison with others; give the files of all ranks",
-        ),
+        (edited(lambda paths: paths[:1]), "rank0.json: rank 0 of 4 alone: a slow rank shows in comparison with others"),
+        (edited(lambda paths: paths[:3]), "rank0.json: rank 3 of 4 is missing: must be one trace of every rank; add"),
+        (edited(lambda paths: [*paths[:3], rank(2, paths[3])]), "rank3.json: rank 2, as "),
+        (other_trace(steps=11), "rank1.json: 11 steps, "),
+        (other_trace(first=4), "rank1.json: ProfilerStep#4 where "),
+        (edited(lambda paths: [*paths[:3], rank(3, paths[3], world_size=8)]), "rank3.json: of 8 ranks, and "),
+        (edited(lambda paths: rank_runs.edited(paths[2], baseTimeNanoseconds=DAY_NS) and None),
+         "must be traces of one run; give those of all its ranks, and no others"),
+        (replaced(3, "gloo:all_reduce", "gloo:all_gather"), "rank3.json: 24 of 24 collectives lack some of their"),
+        (edited(lambda paths: [rank_runs.edited(paths[0], distributedInfo=None)]),
+         "rank0.json: distributedInfo: missing: must say the rank; profile every rank"),
+        (edited(lambda paths: [rank(4, paths[0])]), "rank0.json: distributedInfo: rank 4 of 4: must be below that"),
+        (replaced(0, r'"dur": [\d.]+', '"dur": "long"'), "rank0.json: traceEvents[0].dur: 'long': must be a number of"),
+        (replaced(0, "ProfilerStep", "Step"), "rank0.json: no ProfilerStep: call prof.step()"),
+        (replaced(0, "aten::mm", "c10d::wait"), "rank0.json: ProfilerStep#3: nothing was computed in it; profile"),
+        (edited(a_step_of_no_time), "rank0.json: ProfilerStep#5: nothing was computed in it; profile whole training"),
+        (edited(lambda _: None, COMPUTE_S[:, :5]), ": 5 steps of 4 ranks: must be at least 7, since fewer have no"),
+        (on_hosts(""), "rank0.json: does not say which ranks share a node: give --ranks-per-node"),
+        (on_hosts("n{}"), "rank0.json: does not say which ranks share a node: give --ranks-per-node"),
+        (a_file("empty.json", "\n"), "empty.json: is empty; copy it again from its source"),
+        (lambda tmp_path: [tmp_path], ": no .json or .json.gz file in it; give files of simnet measure training, or"),
+        (a_file("run.log", "# nThread 1"), "run.log: unknown kind of file; give files of simnet measure training"),
+        (a_file("x.json", "{}"), "x.json: unknown kind of file; give files of simnet measure training"),
+        (lambda tmp_path: [tmp_path / "none.json"], "none.json: cannot be read: No such file or directory"),
+        (edited(lambda paths: [paths[0], paths[0].parent]), "rank0.json: is given twice; give each file once"),
+        (lambda tmp_path: [*traced(tmp_path), measured(tmp_path)], "m.json is a measurement: give one kind of file"),
+        (of_rows(lambda _: [training_samples.step(0.1, training_samples.DENSE)]),
+         "m.json: holds no times of single ranks: give a file of simnet measure training with several"),
+        (of_rows(lambda rows: [*rows, *rank_runs.rows(COMPUTE_S, strategy="qsgd")]),
+         "m.json: 2 trainings, such as m with all_reduce and m with qsgd: must be one; measure one"),
+        (lambda tmp_path: [measured(tmp_path), rank_runs.measurement(tmp_path / "other.json", COMPUTE_S, batch=16)],
+         "other.json: another training than "),
+        (of_rows(lambda rows: rows[:-1]), "m.json: rank_compute: rank 3 is missing: must be one of every rank"),
+        (of_rows(lambda rows: [*rows, rows[0]]), "m.json: rank_step: 5 series of 4 ranks: must be one of every rank"),
+        (of_rows(lambda rows: [*rows[:-1], later(rows[-1])]), "m.json: rank_compute: rank 3 has 11 steps, rank 0 has"),
+        (of_rows(lambda rows: [later(one) if one["name"] == "rank_step" else one for one in rows]),
+         "m.json: rank_step and rank_compute differ in their number: must be as many"),
+        (of_rows(in_words), "m.json: series.3.values.5: 'fast': write a number without quotes"),
+        (lambda tmp_path: [measured(tmp_path, rank_runs.rows(COMPUTE_S[:1]), **ONE_RANK)],
+         "m.json: one rank only: a slow rank shows in comparison with others; give the files of all ranks"),
     ],
-)
+)  # fmt: skip
 def test_files_that_do_not_hold_every_rank_of_one_run_are_refused(
     given: Callable[[Path], list[Path]], message: str, tmp_path: Path
 ) -> None:
@@ -298,7 +187,7 @@ def test_files_that_do_not_hold_every_rank_of_one_run_are_refused(
 
 
 def test_ranks_of_a_node_are_taken_from_the_option_where_traces_do_not_say_them(tmp_path: Path) -> None:
-    paths = no_hosts(tmp_path)
+    paths = on_hosts("")(tmp_path)
     assert variation_files.read(paths, 4).ranks_per_node == 4
     assert "--ranks-per-node 3: the traces are of 4 ranks: must divide that" in refusal(paths, 3)
     assert "--ranks-per-node: has no effect on " in refusal([measured(tmp_path)], 2)

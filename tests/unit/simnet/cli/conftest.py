@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from simnet.analysis import advise, advise_with_faults, lost_time, references
 from simnet.engine import simulation
 from simnet.engine.result import RunResult
 from simnet.engine.scenario import Scenario
@@ -20,4 +21,5 @@ def never_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: Scenario) -> RunResult:
         raise AssertionError("simulated before the output was checked")
 
-    monkeypatch.setattr(simulation, "simulate", refuse)
+    for module in (simulation, advise, advise_with_faults, lost_time, references):
+        monkeypatch.setattr(module, "simulate", refuse)

@@ -1,8 +1,6 @@
 """`simnet init`: what it writes runs, and what it refuses."""
 
-import itertools
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -12,7 +10,7 @@ from simnet.cli.main import cli
 from simnet.core import files
 from simnet.engine.scenario import load, load_experiment
 from simnet.engine.simulation import check, simulate
-from tests.helpers.cli import assert_refused, run
+from tests.helpers.cli import run
 
 MODELS = {
     "bert_base": "A100-40GB",
@@ -44,7 +42,11 @@ def test_what_is_written_runs_for_every_gpu(tmp_path: Path, gpu: str) -> None:
     check(load(str(written(tmp_path, "--gpu", gpu, "--workload", "llama_1b"))))
 
 
-@pytest.mark.parametrize(("model", "strategy", "size"), list(itertools.product(MODELS, STRATEGIES, SIZES)))
+@pytest.mark.parametrize(
+    ("model", "strategy", "size"),
+    [(model, STRATEGIES[(first + second) % 5], size) for first, model in enumerate(MODELS)
+     for second, size in enumerate(SIZES)],
+)  # fmt: skip
 def test_what_is_written_is_simulated(tmp_path: Path, model: str, strategy: str, size: tuple[int, int]) -> None:
     flags = ("--workload", model, "--gpu", MODELS[model], "--strategy", strategy, "--batch", "4", "--nic", "100 Gbit/s")
     cluster = ("--nodes", str(size[0]), "--gpus", str(size[1]), "--nics", "2", "--accumulation", "8")
@@ -104,48 +106,6 @@ def test_an_answer_that_is_no_number_is_asked_again(tmp_path: Path, monkeypatch:
     assert result.exit_code == 0, result.output
     assert "'many' is not a valid integer" in result.output
     assert load(str(tmp_path / "a.toml")).cluster.num_nodes == 2
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ((), "init: --gpu: missing, and there is no terminal to ask on; give it, or --yes"),
-        (("--yes", "--gpu", "H1000"), "'H1000': unknown GPU"),
-        (("--yes", "--nic", "fast"), "--nic: "),
-        (("--yes", "--nic", "0 Gbit/s"), "must be at least 1 B/s"),
-        (("--yes", "--workload", "bert_bse"), "Did you mean 'bert_base'"),
-        (("--yes", "--workload", "no.toml"), "no.toml"),
-        (("--yes", "--strategy", "fspd"), "Did you mean 'fsdp'"),
-        (("--yes", "--strategy", 'x"\ny = 1'), "unknown strategy"),
-        (("--yes", "--calibration", "mine"), "mine"),
-        (("--yes", "--nodes", "0"), "0 is not in the range"),
-        (("--yes", "--workload", "bert_base_squad", "--gpu", "T4"), "no compute time for GPU 'T4'"),
-    ],
-)
-def test_what_does_not_run_is_not_written(tmp_path: Path, flags: tuple[str, ...], said: str) -> None:
-    assert_refused(run("init", str(tmp_path / "mine.toml"), *flags), said)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_refusal_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
-    refused = run("init", str(tmp_path / "mine.toml"), "--yes", "--strategy", "fspd")
-    assert "mine.toml" in refused.stderr
-    assert ".simnet-" not in refused.stderr
-
-
-@pytest.mark.parametrize("make", [Path.touch, Path.mkdir, lambda path: path.symlink_to("nowhere")])
-def test_nothing_is_overwritten(tmp_path: Path, make: Any) -> None:
-    path = tmp_path / "mine.toml"
-    make(path)
-    assert_refused(run("init", str(path), "--yes"), "mine.toml: is there already: nothing is overwritten")
-
-
-def test_a_name_that_no_command_would_read_is_refused(tmp_path: Path) -> None:
-    assert_refused(run("init", str(tmp_path / "mine"), "--yes"), "must end in .toml; try mine.toml")
-
-
-def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    assert_refused(run("init", str(tmp_path / "no" / "mine.toml"), "--yes"), "no")
 
 
 @pytest.mark.parametrize(("flags", "calibration", "latency_s"), [

@@ -19,14 +19,6 @@ def measure(*args: object) -> Result:
     return CliRunner().invoke(cli, ["measure", *map(str, args)], prog_name="simnet")
 
 
-@pytest.mark.parametrize("name", ["kernels", "model", "collectives", "training", "interference"])
-def test_every_command_has_help_with_an_example(name):
-    result = measure(name, "--help")
-    assert result.exit_code == 0
-    assert "Example:\n" in result.stdout
-    assert "-o, --output" in result.stdout
-
-
 def test_kernels_are_measured_into_a_file(tmp_path):
     path = tmp_path / "k.json"
     result = measure("kernels", "--max-size", 2048, "--max-repetitions", 8, "-o", path)

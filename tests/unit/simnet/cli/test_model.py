@@ -126,44 +126,6 @@ def test_a_file_is_replaced_only_where_that_is_asked(folder: Path) -> None:
     assert tomllib.loads((folder / "mine.toml").read_text())["batch_per_rank"] == 2
 
 
-def test_a_function_without_a_batch_has_its_own(folder: Path) -> None:
-    assert model("mine:of_three", "-o", "x.toml", folder=folder).exit_code == 0
-    found = tomllib.loads((folder / "x.toml").read_text())
-    assert found["batch_per_rank"] == 3
-    assert found["work"]["forward_flops"] == 2 * 8 * 4
-
-
-@pytest.mark.parametrize(
-    ("source", "arguments", "sentence"),
-    [
-        ("mine:of_three", ["--batch", "3"], "--batch: no effect: of_"),
-        ("mine:build", ["--length", "3"], "--length: no effect on of_"),
-        ("llama_7b", ["--side", "3"], "--side: no effect on llama_7b; drop it"),
-        ("mine:build", ["--autocast"], "--autocast: no effect with --dtype fp32; add --dtype bf16, or drop it"),
-        ("mine:build", ["--checkpoint"], "--checkpoint: the model has no list of modules of one class"),
-    ],
-)
-def test_options_without_an_effect_are_refused(source: str, arguments: list[str], sentence: str, folder: Path) -> None:
-    assert_refused(model(source, "-o", "x.toml", *arguments, folder=folder), sentence)
-    assert not (folder / "x.toml").exists()
-
-
-@pytest.mark.parametrize(
-    ("source", "sentence"),
-    [
-        ("no_such_module:build", "no module 'no_such_module': run where it can be imported"),
-        ("mine:bild", "has no function 'bild'; did you mean 'build'?"),
-        ("mine:nothing", "returned int: must return (module, inputs) or (module, inputs, loss)"),
-        ("mine:untrained", "no parameter requires a gradient"),
-        ("lama_7b", "'lama_7b': no shipped model (did you mean 'llama_7b')"),
-        ("missing/config.json", "missing/config.json"),
-    ],
-)
-def test_a_source_that_names_no_model_is_refused(source: str, sentence: str, folder: Path) -> None:
-    assert_refused(model(source, "-o", "x.toml", folder=folder), sentence)
-    assert not (folder / "x.toml").exists()
-
-
 @pytest.mark.parametrize(
     ("source", "sentence", "line"),
     [
@@ -193,22 +155,36 @@ def test_code_that_fails_shows_its_own_traceback_and_one_sentence(
     assert not (folder / "x.toml").exists()
 
 
-def test_what_depends_on_values_is_counted_with_them(folder: Path) -> None:
-    assert model("mine:by_value", "-o", "x.toml", "--real", folder=folder).exit_code == 0
-    assert 0 < tomllib.loads((folder / "x.toml").read_text())["work"]["forward_flops"] <= 2 * 8 * 4
+def test_what_has_its_own_batch_or_depends_on_values_is_counted(folder: Path) -> None:
+    notes = {}
+    for number, (source, flags) in enumerate((("of_three", ()), ("by_value", ("--real",)), ("reads", ()))):
+        done = model(f"mine:{source}", "-o", f"{number}.toml", *flags, folder=folder)
+        assert done.exit_code == 0, done.output
+        notes[source] = done.stderr
+    own, by_value = (tomllib.loads((folder / f"{number}.toml").read_text()) for number in (0, 1))
+    assert (own["batch_per_rank"], own["work"]["forward_flops"]) == (3, 2 * 8 * 4)
+    assert 0 < by_value["work"]["forward_flops"] <= 2 * 8 * 4
+    assert f"note: values of tensors are read at of_{folder.name}.py:" in notes["reads"]
 
 
-def test_a_value_that_is_taken_as_zero_is_noted(folder: Path) -> None:
-    result = model("mine:reads", "-o", "x.toml", folder=folder)
-    assert result.exit_code == 0
-    assert f"note: values of tensors are read at of_{folder.name}.py:" in result.stderr
-
-
-def test_a_place_that_cannot_be_written_is_refused_before_anything_is_counted(folder: Path) -> None:
-    assert_refused(model("mine:fails", "-o", "no/such/x.toml", folder=folder), "no such directory")
-    assert_refused(model("mine:fails", "-o", "x.toml", "--dtype", "fp64", folder=folder), "'fp64' is not one of")
-
-
-def test_help_has_examples() -> None:
-    result = run("model", "--help")
-    assert "simnet model torchvision:resnet50 --trace trace.json" in result.stdout
+@pytest.mark.parametrize(
+    ("source", "arguments", "sentence"),
+    [
+        ("mine:of_three", ["--batch", "3"], "--batch: no effect: of_"),
+        ("mine:build", ["--length", "3"], "--length: no effect on of_"),
+        ("llama_7b", ["--side", "3"], "--side: no effect on llama_7b; drop it"),
+        ("mine:build", ["--autocast"], "--autocast: no effect with --dtype fp32; add --dtype bf16, or drop it"),
+        ("mine:build", ["--checkpoint"], "--checkpoint: the model has no list of modules of one class"),
+        ("mine:fails", ["--dtype", "fp64"], "'fp64' is not one of"),
+        ("mine:fails", ["-o", "no/such/x.toml"], "no such directory"),  # before anything is counted
+        ("no_such_module:build", [], "no module 'no_such_module': run where it can be imported"),
+        ("mine:bild", [], "has no function 'bild'; did you mean 'build'?"),
+        ("mine:nothing", [], "returned int: must return (module, inputs) or (module, inputs, loss)"),
+        ("mine:untrained", [], "no parameter requires a gradient"),
+        ("lama_7b", [], "'lama_7b': no shipped model (did you mean 'llama_7b')"),
+        ("missing/config.json", [], "missing/config.json"),
+    ],
+)
+def test_a_mistake_is_one_line(source: str, arguments: list[str], sentence: str, folder: Path) -> None:
+    assert_refused(model(source, "-o", "x.toml", *arguments, folder=folder), sentence)
+    assert not (folder / "x.toml").exists()

@@ -70,8 +70,9 @@ COMMANDS: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize("equal", EQUAL)
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    ("name", "equal"), [*((name, "same") for name in COMMANDS), *(("simulate", equal) for equal in EQUAL)]
+)
 def test_an_output_that_is_an_input_is_refused_before_anything_is_computed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, equal: str
 ) -> None:

@@ -101,12 +101,6 @@ def test_a_bad_file_is_refused_in_one_sentence_and_nothing_is_written(data: byte
     assert not out.exists()
 
 
-def test_a_circle_of_waits_is_refused(tmp_path: Path) -> None:
-    bad = chakra_traces.write(tmp_path / "t.0.et", chakra_traces.compute(0, 1), chakra_traces.compute(1, 0))
-    result = run("step", "import", str(bad), *WORLD, "-o", str(tmp_path / "step.json"))
-    assert_refused(result, "node 0 waits for 1, for 0: waits must not form a circle")
-
-
 def test_an_input_is_never_replaced(tmp_path: Path) -> None:
     trace = chakra_traces.write(tmp_path / "t.0.et", chakra_traces.compute(0))
     assert_refused(run("step", "import", str(trace), *WORLD, "-o", str(trace)), "is an input")

@@ -8,12 +8,20 @@ from pathlib import Path
 import pytest
 
 from simnet.core import files
+from simnet.report import contents
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.needs import needs
 from tests.helpers.training_samples import DENSE, step, write
 
 needs("plotly")
 BERT = "bert_base_10gbit"
+
+
+@pytest.fixture(autouse=True)
+def _little_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let figures have few points: what each holds, report/test_contents.py shows."""
+    monkeypatch.setattr(contents, "RATES", contents.RATES[2:4])
+    monkeypatch.setattr(contents, "MOST_NODES", 1)
 
 
 def test_the_page_of_a_scenario_says_how_to_repeat_it(tmp_path: Path) -> None:
@@ -73,48 +81,6 @@ def test_the_folder_of_a_campaign_is_reported_as_predicted_and_measured(tmp_path
     assert "measured values are predicted with a mean error of" in text
     assert "held out" in text
     assert_refused(run("report", str(folder), "--draws", "20", "-o", str(tmp_path / "r2.html")), "-o alone")
-
-
-def shipped(name: str) -> str:
-    return files.locate("experiments", name).read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("source", "flags", "message"),
-    [
-        ("nothing", [], "'nothing'"),
-        ("{folder}", [], "results.json"),
-        ("{folder}/other.json", [], "format"),
-        ("{folder}/torn.json", [], "torn.json"),
-        ("{folder}/alone.toml", [], "baseline: missing"),
-        (BERT, ["--measured", "{folder}/none.json"], "none.json"),
-        (BERT, ["--set", "cluster.num_nodes=0"], "cluster.num_nodes: 0"),
-    ],
-)
-def test_what_cannot_be_reported_is_refused_in_one_line(
-    tmp_path: Path, source: str, flags: list[str], message: str
-) -> None:
-    (tmp_path / "other.json").write_text('{"format": 999, "axes": [], "points": []}')
-    alone = [line for line in shipped(BERT).splitlines() if not line.startswith("baseline")]
-    (tmp_path / "alone.toml").write_text("\n".join(alone))
-    (tmp_path / "torn.json").write_text('{"format": 4, "axes": [], "points": [')
-    given = [text.format(folder=tmp_path) for text in (source, *flags)]
-    output = tmp_path / "report.html"
-    assert_refused(run("report", *given, "-o", str(output)), message)
-    assert not output.exists()
-
-
-def test_an_output_that_cannot_be_written_is_refused_first(tmp_path: Path) -> None:
-    assert_refused(run("report", BERT, "-o", str(tmp_path)), "is a directory")
-    assert_refused(run("report", BERT, "-o", str(tmp_path / "no" / "r.html")), "no such directory")
-
-
-def test_no_input_is_replaced(tmp_path: Path) -> None:
-    own = tmp_path / "own.toml"
-    own.write_bytes(files.locate("experiments", BERT).read_bytes())
-    before = own.read_bytes()
-    assert_refused(run("report", str(own), "--systems", "", "-o", str(own)), "is an input")
-    assert own.read_bytes() == before
 
 
 def test_without_plotly_the_repair_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,46 +1,74 @@
-"""`simnet show` of a recorded step, and of what is none."""
+"""`simnet show`, and `list` and `check` as it was called: shipped parts, files of every kind, recorded steps."""
 
 import json
+from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from simnet.cli.main import cli
+from simnet.core import files
+from simnet.core.registry import tag_of
+from simnet.engine.scenario import load_experiment
+from simnet.strategies import STRATEGIES
 from tests.helpers import step_files
-from tests.helpers.scenario_samples import pod, write
+from tests.helpers.cli import assert_refused, run
+from tests.helpers.scenario_samples import SWEEP, pod, write
 
 
-def run(*args):
-    return CliRunner().invoke(cli, list(map(str, args)), prog_name="simnet")
+def test_every_kind_is_listed_with_its_parts_and_every_strategy_with_its_title() -> None:
+    listed = run("list").stdout
+    assert all(f"{kind}:\n" in listed for kind in files.KINDS)
+    assert "BERT-Base" in run("list", "gradients").stdout
+    lines = run("list", "strategies").stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:] if line] == [tag_of(one) for one in STRATEGIES]
+    assert all(one.title in line for one, line in zip(STRATEGIES, lines[1:], strict=False))
+    assert "\n".join(lines) in listed
 
 
-@pytest.fixture
-def step(tmp_path):
-    return step_files.write(tmp_path / "step.json", step_files.step(step_files.layout(step_files.ddp())))
+def test_an_experiment_is_shown_with_its_parts_and_can_be_used_again(tmp_path: Path) -> None:
+    write(tmp_path / "wide.toml", {**pod()["cluster"], "source": "a page"})
+    path = write(tmp_path / "named.toml", pod(cluster="./wide.toml", sweep=SWEEP))
+    path.write_text(shown := run("show", path).stdout)
+    assert 'source = "a page"' in shown
+    assert run("check", path).stdout.endswith("ok: experiment, 6 points\n")
 
 
-def test_a_recorded_step_is_shown_in_three_forms(step):
+@pytest.mark.parametrize("name", files.names("experiments"))
+def test_what_is_shown_of_an_experiment_is_the_same_experiment(name: str, tmp_path: Path) -> None:
+    (tmp_path / "shown.toml").write_text(run("show", f"experiments/{name}").stdout)
+    shown, shipped = load_experiment(str(tmp_path / "shown.toml")), load_experiment(name)
+    assert [(axis.key, axis.values) for axis in shown.axes] == [(axis.key, axis.values) for axis in shipped.axes]
+    assert shown.at({}) == shipped.at({})
+
+
+def test_a_part_is_shown_by_kind_and_name_and_a_name_of_several_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("show", "gradients/bert_base").stdout.startswith("# workloads/gradients/bert_base.json\n")
+    monkeypatch.setattr(files, "names", lambda _: ("same",))
+    rule = "'same': several kinds have this name; write one of clusters/same, workloads/same"
+    assert_refused(run("show", "same"), rule)
+
+
+def test_a_recorded_step_is_shown_in_three_forms_and_checked(tmp_path: Path) -> None:
+    step = step_files.write(tmp_path / "step.json", step_files.step(step_files.layout(step_files.ddp())))
     assert "all_reduce  group 0 (16 ranks)" in run("show", step).output
     assert run("show", step, "--format", "csv").output.startswith("layout,stream,operations,")
     assert json.loads(run("show", step, "--format", "json").output)["layouts"][0]["ranks_per_node"] == 8
-
-
-def test_a_form_has_no_effect_on_a_part(tmp_path):
-    found = run("show", write(tmp_path / "pod.toml", pod()), "--format", "csv")
-    assert found.exit_code == 2
-    assert "--format: 'csv': has no effect" in found.output
-
-
-def test_a_step_is_checked_and_refused_as_a_scenario(step):
     assert run("check", step).output == f"{step}: ok: recorded step\n"
-    found = run("simulate", step)
-    assert found.exit_code == 2
-    assert "a recorded step, not a scenario" in found.output
 
 
-def test_a_damaged_step_is_refused_in_one_sentence(step):
-    step.write_text(step.read_text().replace('"all_reduce"', '"all_redcue"'))
-    found = run("show", step)
-    assert found.exit_code == 2
-    assert found.output.count("\n") == 1
-    assert "Did you mean 'all_reduce'?" in found.output
+@pytest.mark.parametrize("kind", ["cluster", "workload", "calibration"])
+def test_a_part_is_known_by_its_keys(tmp_path: Path, kind: str) -> None:
+    path = write(tmp_path / "part.toml", pod()[kind])
+    assert run("check", path).stdout == f"{path}: ok: {kind}\n"
+
+
+def test_every_wrong_file_is_told_and_the_others_are_checked(file: str, tmp_path: Path) -> None:
+    wrong = str(write(tmp_path / "wrong.toml", pod(cluster__num_nodes=0)))
+    result = run("check", wrong, "nonesuch", file)
+    assert result.exit_code == 2
+    assert [line.split(":")[1] for line in result.stderr.splitlines()] == [f" {wrong}", " 'nonesuch'"]
+    assert result.stdout == f"{file}: ok: experiment, 6 points\n"
+
+
+def test_the_results_of_a_sweep_are_told(file: str, tmp_path: Path) -> None:
+    run("sweep", file, "-o", tmp_path)
+    assert_refused(run("check", tmp_path / "results.json"), "results of a sweep, not a scenario")

@@ -1,19 +1,27 @@
-"""`simnet simulate`: result, formats, files, and what is refused before anything is simulated."""
+"""`simnet simulate`: result, formats, timelines, lost time; and faults as a shell and Python give them."""
 
 import csv
 import io
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tomli_w
 
+import simnet
 from simnet.engine.scenario import build
+from tests.helpers import step_files
 from tests.helpers.cli import BANDWIDTH, assert_refused, run
+from tests.helpers.refusals import refused
 from tests.helpers.scenario_samples import pod, write
 
+FAULTS = 'cluster.faults=[{kind="slow_rank", node=1, compute_slowdown=1.5}, {kind="compute_jitter", cv=0.1}]'
+LOST = ("--lost-time", "--set", FAULTS, "--set", "cluster.ranks_per_node=2", "--set", "run.iterations=2", "--draws", 0)
 
-def test_the_table_names_both_strategies(file: str) -> None:
+
+def test_the_table_names_both_strategies_and_the_sweep(file: str) -> None:
     result = run("simulate", file)
     assert result.exit_code == 0
     assert "binsgdm" in result.stdout
@@ -21,37 +29,23 @@ def test_the_table_names_both_strategies(file: str) -> None:
     assert f"simnet sweep {file}" in result.stderr
 
 
-def test_json_has_what_programs_read(file: str) -> None:
-    found = json.loads(run("simulate", file, "--format", "json").stdout)
-    assert build(found["scenario"]).name == "pod"
-    assert found["world_size"] == 16
+def test_json_has_what_programs_read_and_is_a_scenario_that_gives_the_same(file: str, tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    settings = ("--set", "cluster.num_nodes=4", "--set", f"{BANDWIDTH}=1 Gbit/s")
+    assert run("simulate", file, *settings, "--format", "json", "-o", out).stdout == ""
+    found = json.loads(out.read_text())
+    scenario = build(found["scenario"])
+    assert (scenario.name, scenario.cluster.num_nodes, scenario.cluster.inter_node.bytes_per_s) == ("pod", 4, 1e9 / 8)
+    assert found["world_size"] == 32
     result, baseline = found["result"], found["baseline"]
     assert sum(result["breakdown"].values()) == pytest.approx(result["iterations_s"][0])
     assert found["speedup"] == pytest.approx(baseline["iterations_s"][0] / result["iterations_s"][0])
-
-
-def test_json_is_a_scenario_that_gives_the_same_result(file: str, tmp_path: Path) -> None:
-    first = run("simulate", file, "--format", "json").stdout
-    (tmp_path / "result.json").write_text(first)
-    assert run("simulate", str(tmp_path / "result.json"), "--format", "json").stdout == first
+    assert run("simulate", out, "--format", "json").stdout == out.read_text()
 
 
 def test_csv_is_one_row(file: str) -> None:
     rows = list(csv.DictReader(io.StringIO(run("simulate", file, "--format", "csv").stdout)))
     assert [row["world_size"] for row in rows] == ["16"]
-
-
-def test_values_are_set(file: str) -> None:
-    result = run("simulate", file, "--set", "cluster.num_nodes=4", "--set", f"{BANDWIDTH}=1 Gbit/s", "--format", "json")
-    cluster = json.loads(result.stdout)["scenario"]["cluster"]
-    assert (cluster["num_nodes"], cluster["inter_node"]["bandwidth"]) == (4, "1 Gbit/s")
-
-
-def test_a_file_is_written(file: str, tmp_path: Path) -> None:
-    out = tmp_path / "result.json"
-    result = run("simulate", file, "--format", "json", "-o", str(out))
-    assert result.stdout == ""
-    assert json.loads(out.read_text())["world_size"] == 16
 
 
 @pytest.mark.parametrize("option", ["-o", "--trace"])
@@ -60,68 +54,8 @@ def test_a_device_is_written_to_and_not_replaced(file: str, option: str) -> None
     assert Path("/dev/null").is_char_device()
 
 
-def test_a_timeline_is_written(file: str, tmp_path: Path) -> None:
-    run("simulate", file, "--trace", str(tmp_path / "trace.json"))
-    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-
-
-@pytest.mark.parametrize("option", ["-o", "--trace"])
-@pytest.mark.parametrize(
-    ("place", "message"),
-    [
-        ("", "is a directory; name a file"),
-        ("pod.toml/result", "cannot be written (Not a directory); name another with {option}"),
-        ("new/result", "no such directory; make it, or name another file with {option}"),
-        ("a" * 300, "cannot be written (File name too long); name another with {option}"),
-    ],
-)
-@pytest.mark.usefixtures("never_simulated")
-def test_an_unwritable_place_is_refused_before_simulating(
-    file: str, tmp_path: Path, option: str, place: str, message: str
-) -> None:
-    assert_refused(run("simulate", file, option, str(tmp_path / place)), message.format(option=option))
-    assert [path.name for path in tmp_path.iterdir()] == ["pod.toml"]
-
-
-@pytest.mark.parametrize("option", ["-o", "--trace"])
-@pytest.mark.usefixtures("never_simulated")
-def test_links_in_a_circle_and_empty_names_are_refused_before_simulating(
-    file: str, tmp_path: Path, option: str
-) -> None:
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    refused = run("simulate", file, option, str(tmp_path / "loop"))
-    assert refused.exit_code == 2
-    assert re.search("in a circle|Too many levels", refused.stderr)
-    assert_refused(run("simulate", file, option, ""), "'': is empty; name a file or a directory.")
-
-
-@pytest.mark.usefixtures("never_simulated")
-def test_one_file_for_result_and_timeline_is_refused(file: str, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "same.json")
-    result = run("simulate", file, "-o", str(tmp_path / "same.json"), "--trace", str(tmp_path / "link"))
-    assert_refused(result, "link: is named by -o and by --trace; name two files")
-
-
-@pytest.mark.usefixtures("never_simulated")
-def test_bytes_that_are_no_text_are_refused(file: str) -> None:
-    assert_refused(run("simulate", file, "--set", "cluster.name=\udcff"), "'cluster.name=\\udcff': has bytes that are")
-
-
-def test_an_unknown_scenario_is_refused() -> None:
-    assert_refused(run("simulate", "nonesuch"), "'nonesuch': unknown experiment.")
-
-
-def test_a_wrong_setting_is_refused(file: str) -> None:
-    assert_refused(run("simulate", file, "--set", "cluster.num_node=4"), "--set: cluster: unknown key 'num_node'.")
-
-
-def test_parts_that_contradict_are_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "pod.toml", pod(workload__gradient="1 GB"))
-    assert_refused(run("simulate", str(path)), "gradient and num_elements")
-
-
 def test_a_timeline_has_as_many_iterations_as_asked_for(file: str, tmp_path: Path) -> None:
-    assert run("simulate", file, "--trace", str(tmp_path / "t.json"), "--trace-iterations", "2").exit_code == 0
+    assert run("simulate", file, "--trace", tmp_path / "t.json", "--trace-iterations", "2").exit_code == 0
     for name in ("t.json", "t.baseline.json"):
         found = json.loads((tmp_path / name).read_text())["traceEvents"]
         assert [one["name"] for one in found if one.get("cat") == "user_annotation" and "Step#" in one["name"]] == [
@@ -130,62 +64,147 @@ def test_a_timeline_has_as_many_iterations_as_asked_for(file: str, tmp_path: Pat
         ]
 
 
-@pytest.mark.usefixtures("never_simulated")
-def test_numbers_of_iterations_that_mean_nothing_are_refused(file: str, tmp_path: Path) -> None:
-    refused = run("simulate", file, "--trace", str(tmp_path / "t.json"), "--trace-iterations", "0")
-    assert_refused(refused, "0 is not in the range 1<=x<=1000.")
-    assert_refused(run("simulate", file, "--trace-iterations", "2"), "--trace-iterations: no effect without --trace")
-    assert list(tmp_path.iterdir()) == [Path(file)]
-
-
-@pytest.mark.usefixtures("never_simulated")
-def test_the_baseline_s_timeline_replaces_neither_the_result_nor_an_input(file: str, tmp_path: Path) -> None:
-    beside = tmp_path / "t.baseline.json"
-    refused = run("simulate", file, "-o", str(beside), "--trace", str(tmp_path / "t.json"))
-    assert_refused(refused, "t.baseline.json: is named by -o and by --trace; name two files")
-    source = Path(file).rename(tmp_path / "pod.baseline.toml")
-    refused = run("simulate", str(source), "--trace", str(tmp_path / "pod.toml"))
-    assert_refused(refused, "pod.baseline.toml")
-    beside.mkdir()
-    assert_refused(run("simulate", str(source), "--trace", str(tmp_path / "t.json")), "is a directory; name a file")
-
-
-FEW_RANKS = ("--set", "cluster.ranks_per_node=2")
-FAULTS = 'cluster.faults=[{kind="slow_rank", node=1, compute_slowdown=1.5}, {kind="compute_jitter", cv=0.1}]'
-
-
-def test_lost_time_is_told_in_the_table_and_in_json(file: str) -> None:
-    asked = ["simulate", file, "--set", FAULTS, *FEW_RANKS, "--set", "run.iterations=3", "--draws", "0", "--lost-time"]
-    assert re.search(r"^slow rank: node 1, .*ms +\d", run(*asked).stdout, re.MULTILINE)
-    found = json.loads(run(*asked, "--format", "json").stdout)
+def test_lost_time_is_told_in_the_table_and_in_json_that_is_read_back(file: str, tmp_path: Path) -> None:
+    assert re.search(r"^slow rank: node 1, .*ms +\d", run("simulate", file, *LOST).stdout, re.MULTILINE)
+    out = tmp_path / "run.json"
+    assert run("simulate", file, *LOST, "--format", "json", "-o", out).exit_code == 0
+    found = json.loads(out.read_text())
     for side in (found["result"], found["baseline"]):
         faults = side["lost_time"]["faults"]
         assert [one["key"] for one in faults] == ["cluster.faults.0", "cluster.faults.1"]
         assert faults[0]["lost"]["mean_s"] > 0
+    assert run("plot", out, "-o", tmp_path, "--figure", "lost_time").exit_code == 0
+    assert "lost_time" not in json.loads(run("simulate", out, "--format", "json").stdout)["result"]
 
 
-def test_json_of_lost_time_is_read_back_and_simulated_again(file: str, tmp_path: Path) -> None:
-    out = tmp_path / "run.json"
-    asked = [
-        "--set",
-        FAULTS,
-        *FEW_RANKS,
-        "--set",
-        "run.iterations=2",
-        "--draws",
-        "0",
-        "--format",
-        "json",
-        "-o",
-        str(out),
-    ]
-    assert run("simulate", file, "--lost-time", *asked).exit_code == 0
-    assert run("plot", str(out), "-o", str(tmp_path), "--figure", "lost_time").exit_code == 0
-    assert "lost_time" not in json.loads(run("simulate", str(out), "--format", "json").stdout)["result"]
+SLOW = {"kind": "slow_rank", "node": 0, "compute_slowdown": 1.5}
+JITTER = {"kind": "compute_jitter", "cv": 0.1}
+WINDOW = {"kind": "slow_link", "place": 0, "rate": 0.5}
 
 
-@pytest.mark.usefixtures("never_simulated")
-def test_lost_time_that_has_no_effect_is_refused(file: str) -> None:
-    assert_refused(run("simulate", file, "--lost-time"), "--lost-time: pod: cluster.faults: []: no fault that time is")
-    refused = run("simulate", file, "--lost-time", "--set", FAULTS, "--format", "csv")
-    assert_refused(refused, "--lost-time: no effect on --format csv, which is one row; take table or json")
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    small = {"num_elements": 100_000, "forward": "4 ms", "backward": "8 ms", "optimizer": "1 ms"}
+    return str(write(tmp_path / "pod.toml", pod(workload=small, cluster__ranks_per_node=2, strategy="all_reduce")))
+
+
+def inline(value: Any) -> str:
+    """Return a value as it is written on the command line: TOML in one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {inline(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(inline, value)) + "]"
+    return tomli_w.dumps({"x": value}).removeprefix("x = ").strip()
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (
+        {"cluster.faults": [{"kind": "slow_rnk", "node": 0}]},
+        "faults.0.kind: 'slow_rnk': unknown fault. Did you mean 's",
+    ),
+    ({"cluster.faults": [{"kind": "ключ"}]}, "cluster.faults.0.kind: 'ключ': unknown fault."),
+    ({"cluster.faults": "slow_rank"}, "cluster.faults: 'slow_rank': write a list in brackets"),
+    ({"cluster.faults": "[{kind=pause}]"}, "a list in brackets as TOML has it: = after keys, text in quotes, every"),
+    ({"cluster.faults": {"kind": "slow_rank"}}, "cluster.faults: {'kind': 'slow_rank'}: write a list in brackets"),
+    ({"cluster.faults": [{**SLOW, "local_rnk": 1}]}, "unknown key 'local_rnk'. Did you mean 'local_rank'?"),
+    ({"cluster.faults": [{**SLOW, "node": 0.0}]}, "cluster.faults.0.node: 0.0: write a whole number without quotes"),
+    ({"cluster.faults": [{**SLOW, "node": True}]}, "cluster.faults.0.node: True: write a whole number without quotes"),
+    ({"cluster.faults": [{**SLOW, "compute_slowdown": 1e9}]}, "must be a number of at least 1, at most 1000"),
+    ({"cluster.faults": [WINDOW, {**WINDOW, "rate": 0.9}]}, "two of kind 'slow_link' on the same links at one time"),
+    ({"cluster.faults": [JITTER], "run.iterations": 0}, "run.iterations: 0: must be a whole number of at least 1"),
+    ({"cluster.faults": [JITTER], "run.iterations": "200"}, "run.iterations: '200': write a whole number without"),
+    ({"cluster.faults": [JITTER], "run.seed": -1}, "run.seed: -1: must be a whole number of at least 0"),
+    ({"cluster.faults": [JITTER], "run.seed": 0.5}, "run.seed: 0.5: write a whole number without quotes"),
+    ({"cluster.faults": [JITTER], "run.fidelity": "folded"}, "run.fidelity: 'folded': needs nodes that are all alike"),
+    ({"cluster.faults": [JITTER], "run.fidelity": "groupd"}, "'groupd': unknown. Did you mean 'grouped'?"),
+    (
+        {"cluster.faults": [SLOW], "cluster.faults.1.node": 1},
+        "unknown key '1': a list of 1: write an index from 0 to 0",
+    ),
+    (
+        {"cluster.slow_nodes": [{"node": 1}], "cluster.faults": [{"kind": "slow_node", "node": 1}]},
+        "cluster.faults: [1, 1]: name each slow node once",
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), REFUSED, ids=range(len(REFUSED)))
+def test_what_does_not_fit_is_refused_alike_in_a_shell_and_in_python(
+    settings: dict[str, Any], message: str, path: str, tmp_path: Path
+) -> None:
+    with refused(message):
+        simnet.simulate(path, settings)
+    given = [word for key, value in settings.items() for word in ("--set", f"{key}={inline(value)}")]
+    output = tmp_path / "result.json"
+    assert_refused(run("simulate", path, *given, "--format", "json", "-o", str(output)), message)
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e400"])
+def test_numbers_that_are_none_are_refused(number: str, path: str) -> None:
+    assert_refused(
+        run("simulate", path, "--set", f"cluster.faults=[{{kind='compute_jitter', cv={number}}}]"),
+        "cluster.faults.0.cv: ",
+    )
+
+
+ALL_KINDS = [
+    SLOW, JITTER, {"kind": "collective_jitter", "cv": 0.1}, {"kind": "pause", "pause": "1 ms", "every": 2},
+    {**WINDOW, "to": "20 ms", "every": "50 ms"}, {"kind": "added_latency", "added": "1 us"},
+    {"kind": "background_traffic", "share": 0.1},
+    {"kind": "packet_loss", "probability": 1e-4, "round_trip": "100 us"},
+    {"kind": "other_nodes", "at_nodes": [1], "nic_slowdown": 2.0},
+    {"kind": "node_failure", "mean_time_between": "1000 h", "checkpoint": "1 min", "restart": "5 min"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "hsdp", "local_sgd", "diloco", "binsgdm", "recorded"])
+def test_strategies_of_all_families_meet_all_kinds_of_faults(kind: str, path: str, tmp_path: Path) -> None:
+    tensors = [{"shape": [64, 64], "name": f"layers.{one}.weight"} for one in range(4)]
+    changes = {
+        "strategy": {"kind": kind, **({"file": str(tmp_path / "step.json")} if kind == "recorded" else {})},
+        "cluster.faults": ALL_KINDS, "run.iterations": 20, "run.draws": 0,
+        "workload": {"tensors": tensors, "forward": "4 ms", "backward": "8 ms", "optimizer": "1 ms"},
+    }  # fmt: skip
+    recorded = step_files.step(step_files.layout(step_files.ddp(), 2, 2), compute="timed")
+    step_files.write(tmp_path / "step.json", recorded)
+    found = simnet.simulate(path, changes).result
+    usual = simnet.simulate(path, {**changes, "cluster.faults": []}).result
+    assert found.p95_s >= found.p50_s > 1.4 * usual.iteration_s
+    assert found.availability is not None
+
+
+def test_a_hundred_faults_at_once_are_taken(path: str) -> None:
+    many = [{"kind": "compute_jitter", "cv": 0.01, "ranks": [number % 4]} for number in range(50)]
+    many += [{"kind": "pause", "pause": "1 ms", "probability": 0.01, "ranks": [number % 4]} for number in range(50)]
+    assert simnet.simulate(path, {"cluster.faults": many, "run.draws": 0}).result.fidelity == "grouped"
+
+
+def test_one_node_alone_may_have_faults(path: str) -> None:
+    found = simnet.simulate(path, {"cluster.num_nodes": 1, "cluster.faults": [SLOW, WINDOW], "run.draws": 0})
+    assert found.result.iteration_s == pytest.approx(1.5 * 13e-3, rel=0.01)
+
+
+def test_amounts_and_places_of_faults_are_swept_and_points_that_do_not_fit_are_skipped(
+    path: str, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    result = run(
+        "sweep", path, "--set", f"cluster.faults={inline([SLOW])}", "--set", "cluster.faults.0.node=0,1,2",
+        "--set", "cluster.faults.0.compute_slowdown=1,1.5,2", "-o", str(output), "--draws", "0",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    found = json.loads((output / "results.json").read_text())
+    assert len(found["refused"]) == 3
+    assert "refused: 3 of 9 points, which are left out" in result.output
+    times_s = [one["result"]["iterations_s"][0] for one in found["points"]]
+    assert times_s == pytest.approx([13e-3, 19.5e-3, 26e-3] * 2, rel=0.05)
+
+
+def test_check_refuses_what_simulate_refuses(path: str) -> None:
+    text = Path(path).read_text()
+    Path(path).write_text(text + f"\n[[cluster.faults]]\n{tomli_w.dumps({**SLOW, 'node': 9})}")
+    for command in ("check", "simulate"):
+        result = run(command, path)
+        assert result.exit_code == 2
+        assert f"{path}: cluster.faults: node 9: the cluster has nodes 0 to 1" in result.stderr

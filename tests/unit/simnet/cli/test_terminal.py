@@ -1,6 +1,7 @@
-"""What reaches a terminal."""
+"""What reaches a terminal: nothing that steers it, one line of a refusal, tables for people or pipes, a bar."""
 
 import ast
+import io
 import json
 import sys
 import tomllib
@@ -8,17 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from simnet.cli import terminal
-from simnet.cli.main import cli
 from simnet.core.errors import MAX_SHOWN, cut, did_you_mean, shown
 from simnet.report.page import Page
 from simnet.report.table import Table
+from tests.helpers.cli import ROOT, run
 from tests.helpers.scenario_samples import pod, write
 
-ROOT = Path(__file__).parents[4]
-STEERING = ("\x1b]0;title\x07", "\x9b31m", "\u202e", "\x08\x08", "\r", "\x85", "\u2028")
+STEERING = "\x1b]0;title\x07\x9b31m\u202e\x08\x08\r\x85\u2028"
 
 
 def printers(path: Path) -> Iterator[str]:
@@ -38,23 +37,16 @@ def test_one_module_prints() -> None:
     }, found
 
 
-@pytest.mark.parametrize("steering", STEERING)
-def test_what_steers_a_terminal_is_replaced(steering: str) -> None:
-    text = terminal.harmless(f"a{steering}b\nc")
-    assert text.endswith("b\nc")
-    assert all(line.isprintable() for line in text.split("\n"))
-
-
-def test_plain_text_stays_as_it_is() -> None:
+def test_what_steers_a_terminal_is_replaced_and_plain_text_stays() -> None:
+    for steering in STEERING:
+        lines = terminal.harmless(f"a{steering}b\nc").split("\n")
+        assert lines[-1] == "c"
+        assert all(line.isprintable() for line in lines)
+        drawn = terminal.coloured(f"\x1b[1mhead\x1b[0m\na{steering}\x1b[2Jb")
+        assert drawn.startswith("\x1b[1mhead\x1b[0m\na"), "a drawn table keeps its colours"
+        assert drawn.removeprefix("\x1b[1mhead\x1b[0m\n").isprintable()
     text = "µs, Zürich, 表 and\n  an indent\n"
     assert terminal.harmless(text) == text
-
-
-@pytest.mark.parametrize("steering", STEERING)
-def test_a_drawn_table_keeps_its_colours_and_nothing_else(steering: str) -> None:
-    text = terminal.coloured(f"\x1b[1mhead\x1b[0m\na{steering}\x1b[2Jb")
-    assert text.startswith("\x1b[1mhead\x1b[0m\na")
-    assert text.removeprefix("\x1b[1mhead\x1b[0m\n").isprintable()
 
 
 @pytest.mark.parametrize("text", ["a\nb\x1b[2J", "9" * 100_000, "word " * 20_000, f"x: {'[' * 600}: too deep; fix it"])
@@ -67,56 +59,33 @@ def test_a_refusal_is_one_line_of_at_most_500_characters(text: str, capsys: pyte
     assert line[:-1].isprintable()
 
 
-@pytest.mark.parametrize("steering", STEERING)
 @pytest.mark.parametrize(
-    "args",
+    "line",
     [
-        ["simulate", "{file}", "--set", "cluster.{bad}=1"],
-        ["simulate", "{file}", "--set", "strategy={bad}"],
-        ["simulate", "{file}", "--{bad}"],
-        ["simulate", "{file}", "--format", "{bad}"],
-        ["simulate", "no/{bad}.toml"],
-        ["{bad}"],
-        ["simulate", "{named}"],
-        ["show", "{named}"],
-        ["check", "{named}", "{bad}"],
-        ["calibrate", "{named}", "{bad}"],
-        ["validate", "{named}", "{bad}"],
-        ["validate", "--published", "--set", "{bad}"],
-        ["plot", "{bad}", "-o", "x"],
-        ["list", "{bad}"],
-        ["race", "{file}", "{bad}"],
-        ["advise", "{file}", "--systems", "{bad}"],
-        ["crossover", "{file}", "--over", "{bad}", "--from", "1", "--to", "{bad}"],
-        ["lab", "report", "{bad}"],
-        ["lab", "run", "{bad}.toml", "-o", "x"],
+        "simulate {file} --set cluster.{bad}=1", "simulate {file} --set strategy={bad}", "simulate {file} --{bad}",
+        "simulate {file} --format {bad}", "simulate no/{bad}.toml", "{bad}", "simulate {named}", "show {named}",
+        "check {named} {bad}", "calibrate {named} {bad}", "validate {named} {bad}", "validate --published --set {bad}",
+        "plot {bad} -o x", "list {bad}", "race {file} {bad}", "advise {file} --systems {bad}",
+        "crossover {file} --over {bad} --from 1 --to {bad}", "lab report {bad}", "lab run {bad}.toml -o x",
     ],
-    ids=" ".join,
-)
-def test_no_command_prints_what_steers_a_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], steering: str
-) -> None:
+)  # fmt: skip
+def test_no_command_prints_what_steers_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
     monkeypatch.chdir(tmp_path)
-    bad = f"a{steering}b"
+    bad = f"a{STEERING}b"
     named = pod(cluster__name=bad, workload__name=bad, cluster__gpu=bad, question=bad)
     file, odd = write(tmp_path / "pod.toml", pod()), write(tmp_path / f"{bad}.toml", named)
-    filled = [arg.format(file=file, bad=bad, named=odd) for arg in args]
-    result = CliRunner().invoke(cli, filled, prog_name="simnet")
+    result = run(*(word.format(file=file, bad=bad, named=odd) for word in line.split()))
     assert result.exit_code in {0, 2}, result.exception
-    assert all(line.isprintable() for line in result.output.split("\n")), result.output
+    assert all(text.isprintable() for text in result.output.split("\n")), result.output
 
 
-def test_what_is_shown_as_toml_says_the_same_without_steering(tmp_path: Path) -> None:
-    name = "".join(STEERING) + "\U000e0001 Zürich"
-    file = write(tmp_path / "pod.toml", pod(cluster__name=name))
-    shown_text = CliRunner().invoke(cli, ["show", str(file)]).stdout
-    assert "?" not in shown_text.partition("[cluster]")[2]
-    assert tomllib.loads(shown_text)["cluster"]["name"] == name
-
-
-def test_null_is_left_out_of_what_is_shown(tmp_path: Path) -> None:
+def test_what_is_shown_as_toml_says_the_same_without_steering_and_leaves_null_out(tmp_path: Path) -> None:
+    name = f"{STEERING}\U000e0001 Zürich"
+    text = run("show", write(tmp_path / "pod.toml", pod(cluster__name=name))).stdout
+    assert "?" not in text.partition("[cluster]")[2]
+    assert tomllib.loads(text)["cluster"]["name"] == name
     (tmp_path / "pod.json").write_text(json.dumps(pod(cluster__name="pod", baseline=None, question="a")))
-    assert "baseline" not in tomllib.loads(CliRunner().invoke(cli, ["show", str(tmp_path / "pod.json")]).stdout)
+    assert "baseline" not in tomllib.loads(run("show", tmp_path / "pod.json").stdout)
 
 
 def test_values_are_shown_cut_in_the_middle() -> None:
@@ -130,14 +99,15 @@ def test_values_are_shown_cut_in_the_middle() -> None:
 def test_what_is_not_modelled_yet_is_told_apart_from_a_misspelling(name: str) -> None:
     text = "Not modelled yet, but simnet record takes the collectives of your own script."
     assert did_you_mean(name, ["qsgd", "zeros", "all_reduce"]) == f" {text} Known: all_reduce, qsgd, zeros."
-
-
-def test_a_name_that_is_half_another_is_no_misspelling_of_it() -> None:
-    assert did_you_mean("asdx", ["qsgd"]) == " Known: qsgd."
+    assert did_you_mean("asdx", ["qsgd"]) == " Known: qsgd.", "half another name is no misspelling of it"
     assert did_you_mean("qsdg", ["qsgd"]) == " Did you mean 'qsgd'?"
 
 
-PAGE = Page([Table(["system", "verdict"], [("BinSGDM", "pays")])])
+class Terminal(io.StringIO):
+    """A stream that a person sees."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.mark.parametrize(
@@ -163,7 +133,32 @@ def test_tables_are_drawn_for_people_and_plain_for_pipes(
     for name, value in ({"TERM": "xterm"} | environment).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
-    terminal.say(PAGE)
+    terminal.say(Page([Table(["system", "verdict"], [("BinSGDM", "pays")])]))
     printed = capsys.readouterr().out
     assert (printed == "system   verdict\nBinSGDM  pays\n") != drawn
     assert ("\x1b[32m" in printed) == (drawn and "NO_COLOR" not in environment)
+
+
+def test_a_terminal_sees_how_far_it_is_on_stderr(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", seen)
+    with terminal.progress(4, "simulating") as advance:
+        for _ in range(4):
+            advance(1)
+            sys.stdout.write("a result\n")
+    assert "simulating" in seen.getvalue()
+    assert "4/4" in seen.getvalue()
+    assert capsys.readouterr().out == "a result\n" * 4
+
+
+@pytest.mark.parametrize(("stream", "total"), [(io.StringIO(), 4), (None, 4), (Terminal(), 0)])
+def test_without_a_terminal_or_with_nothing_to_do_nothing_is_shown(
+    monkeypatch: pytest.MonkeyPatch, stream: io.StringIO | None, total: int
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stream)
+    with terminal.progress(total, "simulating") as advance:
+        advance(2)
+    assert stream is None or stream.getvalue() == ""

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from simnet.core.arguments import Files, Name, Names, checked
 from simnet.core.errors import MAX_MESSAGE, SimnetError
+from tests.helpers.refusals import refused
 
 SURROGATE = "\udc80"
 DEEP: list[Any] = []
@@ -80,7 +81,7 @@ def test_what_means_the_same_is_taken_as_what_the_annotation_says(kind: Any, giv
         (Annotated[int, Meta(ge=1)], "x", "'x': give a whole number of at least 1"),
         (Names, 1, "take: value: 1: give a name or a path, or a list of these"),
         (Names, ["a", 1], "take: value: 1: 1: give a name or a path"),
-        (Files, "a" * 256, "give a path whose names have 1 to 255 bytes"),
+        (Files, "b/" + "a" * 256, "give a path whose names have 1 to 255 bytes"),
         (Literal["ring"] | None, "tree", "'tree': give one of 'ring', or None"),
         (Mapping[str, Annotated[Sequence[object], Meta(min_length=1)]], {"a": []}, "value: 'a': []: give a list"),
         (Mapping[str, object], {1: 2}, "take: value: 1: give a text"),
@@ -92,9 +93,8 @@ def test_what_means_the_same_is_taken_as_what_the_annotation_says(kind: Any, giv
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_would(kind: Any, given: Any, message: str) -> None:
-    with pytest.raises(SimnetError) as refused:
+    with refused(message):
         taker(kind)(given)
-    assert message in str(refused.value)
 
 
 def test_a_class_that_only_type_checkers_import_is_known_by_its_name() -> None:

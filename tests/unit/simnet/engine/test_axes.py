@@ -32,6 +32,7 @@ def test_a_sweep_without_points_has_no_list() -> None:
     ("given", "message"),
     [
         (3, r"^x: sweep: 3: write a table of keys with lists of values$"),
+        ({NODES: []}, r"^x: sweep.cluster.num_nodes: \[\]: write a list of at least one value"),
         ({NODES: 4}, r"^x: sweep.cluster.num_nodes: 4: write a list of at least one value, such as \[1, 2, 4\]$"),
         (
             {"cluster": {"num_nodes": [1]}},

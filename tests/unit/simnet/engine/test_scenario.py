@@ -18,6 +18,7 @@ from simnet.engine.raw_scenario import check_part
 from simnet.engine.scenario import RunSettings, Scenario, build, load, load_experiment, to_dict
 from simnet.strategies import BinSGDM, DenseAllReduce, OneBitAdam
 from simnet.workload.workload import ComputeTime, Gradient, Workload
+from tests.helpers.refusals import refused
 from tests.helpers.scenario_samples import SWEEP, pod, write
 
 TEXT = st.text(max_size=8)
@@ -174,10 +175,8 @@ def test_building_leaves_its_input_alone() -> None:
     ],
 )
 def test_a_wrong_value_is_refused_in_one_sentence(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(SimnetError) as caught:
+    with refused(message):
         build(pod(**changes), "x")
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("key", ["cluster", "workload", "strategy"])
@@ -281,9 +280,8 @@ class TestPartsByName:
     def test_a_wrong_override_is_told_from_the_file(
         self, file: str, overrides: dict[str, object], message: str
     ) -> None:
-        with pytest.raises(SimnetError) as caught:
+        with refused(message):
             load(file, overrides)
-        assert message in str(caught.value)
 
     def test_a_wrong_value_is_blamed_on_the_file_that_has_it(self, file: str, tmp_path: Path) -> None:
         write(tmp_path / "wide.toml", {**pod()["cluster"], "num_nodes": 0})
@@ -331,18 +329,6 @@ class TestExperiment:
         path = str(write(tmp_path / "pod.toml", pod(sweep={"workload": ["./small.toml"]})))
         scenario = load_experiment(path, {"workload.batch_per_rank": 7}).at({"workload": "./small.toml"})
         assert (scenario.workload.name, scenario.workload.batch_per_rank) == ("small", 7)
-
-    @pytest.mark.parametrize(
-        ("sweep", "message"),
-        [
-            (3, "sweep: 3: write a table of keys with lists of values"),
-            ({"cluster.num_nodes": []}, r"sweep.cluster.num_nodes: \[\]: write a list of at least one value"),
-            ({"cluster.num_nodes": 4}, "sweep.cluster.num_nodes: 4: write a list of at least one value"),
-        ],
-    )
-    def test_a_wrong_sweep_is_refused(self, tmp_path: Path, sweep: object, message: str) -> None:
-        with pytest.raises(SimnetError, match=message):
-            load_experiment(str(write(tmp_path / "pod.toml", pod(sweep=sweep))))
 
     def test_a_wrong_value_of_an_axis_is_told_from_the_rest_of_the_file(self, tmp_path: Path) -> None:
         experiment = load_experiment(str(write(tmp_path / "pod.toml", pod(sweep={"cluster.num_nodes": [0]}))))

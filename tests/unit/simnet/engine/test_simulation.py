@@ -29,10 +29,9 @@ def test_a_ddp_step_takes_the_reference_time_within_10_ppm(algorithm, num_nodes,
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
-@pytest.mark.parametrize("calibration", [Calibration(), COSTLY], ids=["ideal", "costly"])
-def test_exact_and_folded_iterations_agree_and_the_breakdown_adds_up(strategy, calibration):
+def test_exact_and_folded_iterations_agree_and_the_breakdown_adds_up(strategy):
     folded, exact = (
-        simulate(scenario(strategy, 3, 4, calibration=calibration, run=RunSettings(fidelity=fidelity))).result
+        simulate(scenario(strategy, 3, 4, calibration=COSTLY, run=RunSettings(fidelity=fidelity))).result
         for fidelity in ("folded", "exact")
     )
     assert folded.iteration_s == pytest.approx(exact.iteration_s, rel=1e-9)
@@ -208,6 +207,7 @@ def test_auto_takes_the_fastest_that_nccl_has_and_any_the_fastest_of_all(name, o
     assert chosen.result.iteration_s == min(named.values()) == named[chosen.result.algorithm]
     beyond = [note for note in chosen.notes if "which NCCL does not have" in note]
     assert bool(beyond) == (chosen.result.algorithm in BEYOND_NCCL)
+    assert all(f" takes {chosen.result.algorithm}, which" in note for note in beyond)
     assert name != "any" or beyond, "on this cluster an algorithm that NCCL does not have is the fastest"
 
 
@@ -244,18 +244,6 @@ def test_more_nics_act_as_one_of_their_sum():
     link = one.cluster.inter_node
     wide = cluster(8, 8, inter_node=type(link)(bytes_per_s=Bandwidth(4 * link.bytes_per_s), alpha_s=link.alpha_s))
     assert simulate(one).result.iteration_s == simulate(scenario(cluster=wide)).result.iteration_s
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
-@pytest.mark.parametrize(("num_nodes", "ranks_per_node"), [(1, 1), (1, 8), (8, 1)])
-def test_edges_of_the_cluster_work(strategy, num_nodes, ranks_per_node):
-    result = simulate(scenario(strategy, num_nodes, ranks_per_node)).result
-    assert result.iteration_s >= 0.125 - 1e-12
-    if num_nodes == 1:
-        assert result.nic_bytes_per_node == 0.0
-    if num_nodes == ranks_per_node == 1:
-        assert result.comm_s == 0.0
-        assert result.iteration_s == pytest.approx(0.125)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from msgspec import structs
 
 import simnet
 from simnet.engine.result import Influence
-from simnet.report import chart_plotly, charts, step_charts
+from simnet.report import chart_plotly, step_charts
 from simnet.report.chart import Chart, Curve, Guide, Scale, line, number_scale
 
 BERT = "bert_base_10gbit"
@@ -58,17 +58,3 @@ def test_names_of_kernels_are_no_markup_in_a_tornado() -> None:
     drawn = chart_plotly.figure(step_charts.tornado(structs.replace(run, hangs_on=(kernel,))))
     assert "<a" not in json.dumps(drawn)
     assert "&lt;a href" in drawn["layout"]["yaxis"]["ticktext"][0]
-
-
-def test_a_figure_is_plain_json() -> None:
-    axes = {"cluster.num_nodes": [1, 8], "cluster.inter_node.bandwidth": ["10 Gbit/s", "100 Gbit/s"]}
-    points = simnet.sweep(BERT, axes, draws=20).points
-    run = simnet.simulate(BERT)
-    for found in (
-        charts.speedups(points, charts.NODES),
-        charts.heat_map(points),
-        step_charts.tornado(run),
-        step_charts.breakdown([run]),
-    ):
-        figure = chart_plotly.figure(found)
-        assert json.loads(json.dumps(figure, allow_nan=False)) == figure

@@ -9,7 +9,6 @@ from msgspec import structs
 import simnet
 from simnet.calibration.comparison import Comparison
 from simnet.core.units import format_seconds
-from simnet.engine.result import LostTime, LostToFault, StepTimes
 from simnet.report import contents, step_charts
 from simnet.report.text import speedup_text
 from simnet.report.validation import percent
@@ -24,6 +23,13 @@ def quiet(_: int) -> None:
 
 def keys(found: contents.Contents) -> list[str]:
     return [section.key for section in found.sections]
+
+
+@pytest.fixture
+def little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulate little around the scenario."""
+    monkeypatch.setattr(contents, "RATES", contents.RATES[2:4])
+    monkeypatch.setattr(contents, "MOST_NODES", 1)
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +74,7 @@ def test_title_and_axes_agree_on_the_bandwidth_of_several_nics() -> None:
     assert axes["crossover"] == "each NIC's bandwidth [Gbit/s]"
 
 
+@pytest.mark.usefixtures("little")
 def test_a_result_that_is_known_is_not_simulated_again() -> None:
     known = simnet.simulate(BERT, draws=0)
     changed = structs.replace(known, result=structs.replace(known.result, iterations_s=(1.2345,)))
@@ -82,6 +89,7 @@ def test_every_figure_has_a_sentence_and_a_table(report: contents.Contents) -> N
             assert chart.table.rows, chart.key
 
 
+@pytest.mark.usefixtures("little")
 def test_iterations_that_differ_are_drawn_as_a_distribution() -> None:
     known = simnet.simulate(BERT, draws=0)
     steps = structs.replace(known.result, iterations_s=(0.07, 0.08, 0.09))
@@ -97,14 +105,11 @@ def test_iterations_that_differ_are_drawn_as_a_distribution() -> None:
     assert [mark.x[0] for mark in marks[:3]] == pytest.approx([80, 89, 89.8])
 
 
-def test_a_report_on_a_cluster_with_faults_says_what_each_costs_and_counts_its_simulations(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("little")
+def test_a_report_on_a_cluster_with_faults_says_what_each_costs_and_counts_its_simulations() -> None:
     slow = {"kind": "slow_rank", "node": 0, "compute_slowdown": 2.0}
-    # Every send is simulated: on a small cluster, and little around it.
+    # Every send is simulated: on a small cluster.
     small = {"cluster.num_nodes": 2, "cluster.ranks_per_node": 2, "strategy": "one_bit_adam"}
-    monkeypatch.setattr(contents, "RATES", contents.RATES[2:4])
-    monkeypatch.setattr(contents, "MOST_NODES", 1)
     scenario = simnet.load(BERT, {**small, "run.draws": 0, "cluster.faults": [slow]})
     done: list[int] = []
     found = contents.of_scenario(scenario, done.append, systems=None)
@@ -118,19 +123,6 @@ def test_a_report_on_a_cluster_with_faults_says_what_each_costs_and_counts_its_s
     done.clear()
     contents.of_scenario(scenario, done.append, systems=None, known=asked)
     assert sum(done) == contents.num_ticks(scenario, None)
-
-
-def test_time_lost_by_cause_is_drawn() -> None:
-    times = StepTimes(mean_s=0.02, p50_s=0.01, p95_s=0.03)
-    lost = LostTime(faults=(LostToFault(key="cluster.faults.0", lost=times),), together=times, interaction=times)
-    slow = {"kind": "slow_rank", "node": 0, "compute_slowdown": 2.0}
-    known = simnet.simulate(BERT, {"cluster.faults": [slow]}, draws=0)
-    steps = structs.replace(known.result, lost_time=lost)
-    chart = step_charts.lost_time(structs.replace(known, result=steps, baseline=None))
-    (bars,) = chart.bars
-    assert list(chart.y.ticks.values()) == ["slow rank: node 0, compute slowdown 2"]
-    assert bars.lengths == pytest.approx([20])
-    assert chart.table.rows[0][1] == "+20 ms"
 
 
 def test_a_sweep_names_its_best_and_its_worst_point_and_counts_as_its_map_does() -> None:

@@ -1,8 +1,11 @@
 """The figures of a sweep: which are drawn from what, and what stands in them; nothing is rendered but where text is."""
 
+import json
 import math
+import re
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -15,22 +18,29 @@ from simnet.core.errors import SimnetError
 from simnet.engine.result import SweepResult
 from simnet.engine.scenario import load_experiment
 from simnet.report import drawings, figure
+from simnet.report.chart import SAME_TIME
+from simnet.report.sweep_page import sweep_page
+from tests.helpers.cli import BANDWIDTH, run
+from tests.helpers.golden import assert_golden
 from tests.helpers.report_samples import sweep_document, sweep_of, with_value
 
-NETWORK = ["speedup_over_nodes", "speedup_over_bandwidth", "throughput", "breakdown", "heat_map"]
 Document = dict[str, Any]
 STRATEGIES = [
     {"kind": "all_reduce", "algorithm": "hierarchical", "wire_dtype": "bf16"},
     {"kind": "binsgdm", "topology": "flat"},
     {"kind": "binsgdm"},
 ]
+BATCH, SLOWDOWN = "workload.batch_per_rank", "cluster.faults.0.compute_slowdown"
 
 
-def over(document: Document, key: str, values: list[Any], more: dict[str, list[Any]] | None = None) -> Document:
-    """Return a sweep over other keys than nodes and bandwidth: copies of the first point, ever slower."""
-    keys = {key: values, **(more or {})}
+def network(*, baseline: bool = True) -> Document:
+    return sweep_document(("bert_base",), (10, 100), (1, 8), baseline=baseline)
+
+
+def over(key: str, values: list[Any], more: dict[str, list[Any]] | None = None) -> Document:
+    """Return a sweep over other keys than nodes and bandwidth: copies of one point, ever slower."""
+    document, keys = network(), {key: values, **(more or {})}
     first = document["points"][0]
-    grid = enumerate(product(*keys.values()), start=1)
     points = [
         {
             **first,
@@ -38,9 +48,18 @@ def over(document: Document, key: str, values: list[Any], more: dict[str, list[A
             "result": {**first["result"], "iterations_s": [n]},
             "speedup": 1 / n,
         }
-        for n, place in grid
+        for n, place in enumerate(product(*keys.values()), start=1)
     ]
     return {**document, "points": points}
+
+
+def varying(values: list[Any], own: list[float], baseline: list[float], key: str = SLOWDOWN) -> Document:
+    """Return a sweep of the same iterations, times the place of the point counted from 1, at each value of one key."""
+    document = over(key, values)
+    for place, point in enumerate(document["points"], start=1):
+        point["result"] = {**point["result"], "iterations_s": [one * place for one in own]}
+        point["baseline"] = {**point["baseline"], "iterations_s": [one * place for one in baseline]}
+    return {**document, "axes": [{"key": key, "values": values}]}
 
 
 def draw(document: Document) -> dict[str, Figure]:
@@ -52,55 +71,95 @@ def drawn_from(results: SweepResult) -> dict[str, Figure]:
         return drawings.draw(results, where="results.json")
 
 
-def texts(drawn: Figure) -> str:
-    """Return all text of a figure in one line."""
-    return " ".join(text.get_text() for text in drawn.findobj(Text))
+def texts(drawn: Figure) -> set[str]:
+    """Return all text of a figure but that of ticks, which matplotlib chooses."""
+    found = {" ".join(text.get_text().split()) for text in drawn.findobj(Text)}
+    return {text for text in found if re.search(r"[A-Za-z]{2}", text) and not text.startswith("$")}
 
 
-@pytest.fixture
-def small() -> Document:
-    return sweep_document(("bert_base",), (10, 100), (1, 8))
+def short_as_baseline() -> Document:
+    document = network()
+    for point in document["points"]:
+        point["result"] |= {key: point["baseline"][key] for key in ("breakdown", "iterations_s")}
+    return document
 
 
-@pytest.fixture(scope="module")
-def network() -> dict[str, Figure]:
-    """Return the figures of a sweep over nodes and bandwidth, not to be changed."""
-    return draw(sweep_document(("bert_base",), (10, 100), (1, 8)))
+def two_settings() -> Document:
+    document = network()
+    for point in document["points"]:
+        point["result"]["strategy"] = "all_reduce"
+        point["scenario"]["strategy"] = {"kind": "all_reduce", "algorithm": "tree"}
+        point["scenario"]["baseline"] = {"kind": "all_reduce", "algorithm": "ring"}
+    return document
 
 
-@pytest.mark.parametrize(
-    ("rates", "nodes", "drawn"),
-    [
-        ((10, 100), (1, 8), NETWORK),
-        ((10,), (1, 8), ["speedup_over_nodes", "throughput", "breakdown"]),
-        ((10, 100), (8,), ["speedup_over_bandwidth", "breakdown"]),
-    ],
-)
-def test_figures_are_drawn_that_have_their_axes(
-    rates: tuple[float, ...], nodes: tuple[int, ...], drawn: list[str]
-) -> None:
-    assert list(draw(sweep_document(("bert_base",), rates, nodes))) == drawn
+def without_compute() -> Document:
+    document = network()
+    for key in ("forward_s", "backward_s", "optimizer_s"):
+        document = with_value(with_value(document, f"result.breakdown.{key}", 0), f"baseline.breakdown.{key}", 0)
+    return document
 
 
-def test_without_a_baseline_no_speedup_is_drawn() -> None:
-    document = sweep_document(("bert_base",), (10, 100), (1, 8), baseline=False)
-    assert list(draw(document)) == ["throughput", "breakdown"]
+def two_strategies() -> Document:
+    document = network()
+    renamed = [
+        {**point, "result": {**point["result"], "strategy": kind}, "set": {**point["set"], "strategy": kind}}
+        for kind in ("binsgdm", "one_bit_adam")
+        for point in document["points"]
+    ]
+    return {**document, "points": renamed}
 
 
-@pytest.mark.parametrize("name", NETWORK)
-def test_every_figure_has_the_question_the_workload_and_the_kind_of_its_calibration(
-    name: str, network: dict[str, Figure]
-) -> None:
-    shown = texts(network[name])
-    for text in ("How much faster does BinSGDM train", "made_up_2020 (estimate)", "BERT-Base"):
-        assert text in shown
+def two_baselines() -> Document:
+    document = network()
+    for index, point in enumerate(document["points"]):
+        point["baseline"]["strategy"] = ("all_reduce", "one_bit_adam")[index % 2]
+    return document
 
 
-SWEPT = [name for name in files.names("experiments") if load_experiment(name).axes]
+def two_algorithms() -> Document:
+    document = network()
+    for index, point in enumerate(document["points"]):
+        point["scenario"]["baseline"]["algorithm"] = ("ring", "tree")[index % 2]
+    return document
+
+
+SWEEPS: dict[str, Callable[[], Document]] = {
+    "nodes and bandwidth": network,
+    "nodes": lambda: sweep_document(("bert_base",), (10,), (1, 8)),
+    "bandwidth": lambda: sweep_document(("bert_base",), (10, 100), (8,)),
+    "without a baseline": lambda: network(baseline=False),
+    "numbers": lambda: over(BATCH, [16, 4], {"strategy.overlap": [True, False]}),
+    "tables": lambda: over("strategy", STRATEGIES),
+    "a step as short as its baseline": short_as_baseline,
+    "two settings of one strategy": two_settings,
+    "without compute": without_compute,
+    "two strategies": two_strategies,
+    "two baselines": two_baselines,
+    "two algorithms of the baseline": two_algorithms,
+    "iterations that vary": lambda: varying([1.0, 1.5, 2.0], OWN, BASELINE),
+    "iterations that are alike": lambda: varying([1, 2], [0.1], [0.4], "run.grad_accumulation"),
+}
+OWN, BASELINE = [0.1] * 10 + [0.2] * 11, [0.4] * 20 + [0.5]
+
+
+def test_each_sweep_has_the_committed_figures_with_their_text() -> None:
+    usual = {key: texts(drawn) for key, drawn in draw(network()).items()}
+    lines = []
+    for name, make in SWEEPS.items():
+        lines.append(f"{name}: as the first, but with (+) and without (-)")
+        for key, drawn in draw(make()).items():
+            found, other = texts(drawn), usual.get(key, set()) if name != "nodes and bandwidth" else set()
+            marked = [
+                *(f"+ {text}" for text in sorted(found - other)),
+                *(f"- {text}" for text in sorted(other - found)),
+            ]
+            lines += [f"  {key}", *(f"    {text}" for text in marked)]
+    assert_golden("figures.txt", "\n".join(lines))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SWEPT)
+@pytest.mark.parametrize("name", [name for name in files.names("experiments") if load_experiment(name).axes])
 def test_every_shipped_experiment_that_sweeps_can_be_plotted(name: str) -> None:
     # A few iterations draw what hundreds do.
     experiment = load_experiment(name)
@@ -114,105 +173,17 @@ def test_every_shipped_experiment_that_sweeps_can_be_plotted(name: str) -> None:
         assert figure.image(drawn["breakdown"])
 
 
-def test_a_sweep_over_numbers_gives_a_line_for_each_other_value(small: Document) -> None:
-    drawn = draw(over(small, "workload.batch_per_rank", [16, 4], {"strategy.overlap": [True, False]}))
-    assert list(drawn) == ["speedup", "breakdown"]
-    shown = texts(drawn["speedup"])
-    for text in ("batch per rank", "overlap true", "overlap false", "1.0: same", "BERT-Base, 1 node at 10 Gbit/s"):
-        assert text in shown
-    assert "overlap false" in texts(drawn["breakdown"])
-
-
-def test_a_sweep_over_tables_gives_a_bar_for_each_with_its_settings(small: Document) -> None:
-    drawn = draw(over(small, "strategy", STRATEGIES))
-    assert list(drawn) == ["speedup", "breakdown"]
-    for shown in map(texts, drawn.values()):
-        assert "binsgdm, topology flat" in shown
-        assert "hierarchical" in shown
-    assert "upper: BinSGDM" in texts(drawn["breakdown"])
-
-
-def test_a_strategy_too_short_beside_its_baseline_is_drawn_alone_too(
-    small: Document, network: dict[str, Figure]
-) -> None:
-    assert "8 nodes, without the baseline" in texts(network["breakdown"])
-    alike = [
-        {
-            **point,
-            "result": {**point["result"], **{key: point["baseline"][key] for key in ("breakdown", "iterations_s")}},
-        }
-        for point in small["points"]
-    ]
-    drawn = draw({**small, "points": alike})
-    assert "without the baseline" not in texts(drawn["breakdown"])
-
-
-def test_two_settings_of_one_strategy_are_told_apart(small: Document) -> None:
-    for point in small["points"]:
-        point["result"]["strategy"] = "all_reduce"
-        point["scenario"]["strategy"] = {"kind": "all_reduce", "algorithm": "tree"}
-        point["scenario"]["baseline"] = {"kind": "all_reduce", "algorithm": "ring"}
-    drawn = draw(small)
-    told = texts(drawn["throughput"])
-    assert "DDP (fp32, tree)" in told
-    assert "DDP (fp32, ring)" in told
-
-
-@pytest.mark.parametrize(
-    ("name", "labels"),
-    [
-        ("speedup_over_nodes", ["nodes (of 8 GPUs)", "speedup over DDP (fp32, ring)", "10 Gbit/s", "1.0: same time"]),
-        ("speedup_over_bandwidth", ["NIC bandwidth [Gbit/s]", "speedup over DDP (fp32, ring)", "8 nodes"]),
-        ("throughput", ["nodes (of 8 GPUs)", "throughput [samples/s]", "linear (compute alone)", "DDP (fp32, ring)"]),
-        ("breakdown", ["iteration time [ms]", "exposed communication", "right: DDP (fp32, ring)"]),
-        ("heat_map", ["nodes (of 8 GPUs)", "NIC bandwidth [Gbit/s]", "4.16"]),
-    ],
-)
-def test_the_axes_have_units_and_the_lines_have_names(name: str, labels: list[str], network: dict[str, Figure]) -> None:
-    shown = texts(network[name])
-    assert [label for label in labels if label not in shown] == []
-
-
-def test_points_that_are_missing_leave_a_gap(small: Document) -> None:
-    del small["points"][0]
-    drawn = draw(small)
-    assert "- 4.16 0.95" in texts(drawn["heat_map"])
-
-
-def test_a_sweep_without_compute_has_no_linear_ideal(small: Document) -> None:
-    for key in ("forward_s", "backward_s", "optimizer_s"):
-        small = with_value(with_value(small, f"result.breakdown.{key}", 0), f"baseline.breakdown.{key}", 0)
-    drawn = draw(small)
-    assert "linear (compute alone)" not in texts(drawn["throughput"])
-
-
-def test_strategies_that_differ_are_called_strategy(small: Document) -> None:
-    renamed = [
-        {**point, "result": {**point["result"], "strategy": kind}, "set": {**point["set"], "strategy": kind}}
-        for kind in ("binsgdm", "one_bit_adam")
-        for point in small["points"]
-    ]
-    drawn = draw({**small, "points": renamed})
-    assert "Speedup of strategy over DDP (fp32, ring)" in texts(drawn["speedup_over_nodes"])
-    assert "left: strategy" in texts(drawn["breakdown"])
-
-
-def test_baselines_that_differ_are_called_baseline(small: Document) -> None:
-    for index, point in enumerate(small["points"]):
-        point["baseline"]["strategy"] = ("all_reduce", "one_bit_adam")[index % 2]
-    drawn = draw(small)
-    assert "Speedup of BinSGDM over baseline" in texts(drawn["speedup_over_nodes"])
-
-
-def test_times_far_apart_can_be_drawn(small: Document) -> None:
-    for point, low, high in ((small["points"][0], 1e-30, 1e30), (small["points"][-1], 1e30, 1e-30)):
+def test_times_far_apart_and_points_that_are_missing_can_be_drawn() -> None:
+    document = network()
+    for point, low, high in ((document["points"][0], 1e-30, 1e30), (document["points"][-1], 1e30, 1e-30)):
         point["speedup"] = high
         point["result"] |= {"iterations_s": [low], "samples_per_s": high}
-    drawn = draw(small)
-    assert list(drawn) == NETWORK
-    for one in drawn.values():
+    for one in draw(document).values():
         with figure.styled():
             assert figure.image(one)
+    document = network()
+    del document["points"][0]
+    assert [text.get_text() for text in draw(document)["heat_map"].axes[0].texts] == ["-", "4.16", "0.95", "1.30"]
 
 
 TITLES = ["a $x_{$ $$", "a\x00b\x1b]0;pwn\x07", "\u4e2d\ufffe", "w" * 100_000, " ", "a_b^c\\d"]
@@ -225,62 +196,47 @@ def image_of(document: Document, name: str) -> bytes:
 
 
 @pytest.mark.parametrize("title", TITLES)
-def test_any_title_can_be_drawn_without_a_warning(
-    title: str, small: Document, recwarn: pytest.WarningsRecorder
-) -> None:
-    small = with_value(with_value(small, "scenario.workload.title", title), "scenario.calibration.name", title)
-    assert image_of({**small, "question": title}, "heat_map")
+def test_any_title_can_be_drawn_without_a_warning(title: str, recwarn: pytest.WarningsRecorder) -> None:
+    document = with_value(with_value(network(), "scenario.workload.title", title), "scenario.calibration.name", title)
+    assert image_of({**document, "question": title}, "heat_map")
     assert [str(warning.message) for warning in recwarn] == []
 
 
 @pytest.mark.parametrize("name", ["speedup", "breakdown"])
-def test_any_label_can_be_drawn_without_a_warning(name: str, small: Document, recwarn: pytest.WarningsRecorder) -> None:
-    strategies = [{"kind": "binsgdm", "intra_node_dtype": f"{title}{n}"} for n in range(2) for title in TITLES]
-    assert image_of(over(small, "strategy", strategies), name)
+def test_any_label_can_be_drawn_without_a_warning(name: str, recwarn: pytest.WarningsRecorder) -> None:
     labels = [f"{title}{n}" for n in range(2) for title in TITLES]
-    assert image_of(over(small, "workload.batch_per_rank", [1, 2], {"note": labels}), name)
+    assert image_of(over("strategy", [{"kind": "binsgdm", "intra_node_dtype": one} for one in labels]), name)
+    assert image_of(over(BATCH, [1, 2], {"note": labels}), name)
     assert [str(warning.message) for warning in recwarn] == []
 
 
-def test_a_dollar_sign_is_drawn_as_it_is(small: Document) -> None:
-    drawn = draw({**small, "question": "What do $5 or $6 buy?"})["breakdown"]
-    assert "What do $5 or $6 buy?" in texts(drawn)
+def test_a_dollar_sign_is_drawn_as_it_is() -> None:
+    drawn = draw({**network(), "question": "What do $5 or $6 buy?"})["breakdown"]
+    assert "What do $5 or $6 buy?" in " ".join(texts(drawn))
     assert not any(text.get_parse_math() for text in drawn.findobj(Text) if text.get_text())
 
 
-def many_panels(document: Document) -> Document:
-    points = [
-        {**point, "set": {**point["set"], "workload.batch_per_rank": batch}}
-        for batch in range(13)
-        for point in document["points"]
-    ]
+def many_panels() -> Document:
+    document = network()
+    points = [{**one, "set": {**one["set"], BATCH: batch}} for batch in range(13) for one in document["points"]]
     return {**document, "points": points}
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("make", "message"),
     [
         (many_panels, "13 panels: at most 12"),
-        (lambda document: over(document, "run.note", [f"{n}th" for n in range(41)]), "41 rows of bars: at"),
-        (lambda document: over(document, "b.c", list("abcdefghijklm"), {"d": [1, 2]}), "13 panels: at most"),
+        (lambda: over("run.note", [f"{n}th" for n in range(41)]), "41 rows of bars: at"),
+        (lambda: over("b.c", list("abcdefghijklm"), {"d": [1, 2]}), "13 panels: at most"),
     ],
 )
-def test_more_than_fits_one_figure_is_refused(
-    change: Callable[[Document], Document], message: str, small: Document
-) -> None:
+def test_more_than_fits_one_figure_is_refused(make: Callable[[], Document], message: str) -> None:
     with pytest.raises(SimnetError, match=rf"^results.json: {message}"):
-        draw(change(small))
+        draw(make())
 
 
-def test_several_algorithms_of_the_baseline_are_all_named(small: Document) -> None:
-    for index, point in enumerate(small["points"]):
-        point["scenario"]["baseline"]["algorithm"] = ("ring", "tree")[index % 2]
-    assert "speedup over DDP (fp32, ring or tree)" in texts(draw(small)["speedup_over_nodes"])
-
-
-def test_the_colours_of_the_heat_map_part_at_one(small: Document) -> None:
-    drawn = draw(small)["heat_map"]
-    axes, bar = drawn.axes
+def test_the_colours_of_the_heat_map_part_at_one() -> None:
+    axes, bar = draw(network())["heat_map"].axes
     (image,) = axes.images
     slower, same, faster = (image.cmap(image.norm(math.log(value))) for value in (0.5, 1.0, 2.0))
     assert slower[0] > slower[2]
@@ -290,12 +246,58 @@ def test_the_colours_of_the_heat_map_part_at_one(small: Document) -> None:
     assert [math.exp(end) for end in bar.get_ylim()] == pytest.approx((0.949, 4.16), rel=1e-2)
 
 
-def test_listed_points_of_which_no_two_share_a_line_are_bars(small: Document) -> None:
+def test_listed_points_of_which_no_two_share_a_line_are_bars() -> None:
     pairs = [(batch, 64 // batch) for batch in (1, 2, 4, 8, 16, 32, 64)] + [(100 + n, 200 + n) for n in range(7)]
-    document = over(small, "workload.batch_per_rank", [batch for batch, _ in pairs])
+    document = over(BATCH, [batch for batch, _ in pairs])
     for point, (_, steps) in zip(document["points"], pairs, strict=True):
         point["set"]["run.steps"] = steps
     drawn = draw(document)
     assert list(drawn) == ["speedup", "breakdown"]
     assert "batch per rank 16, steps 4" in texts(drawn["speedup"])
     assert len(drawn["speedup"].axes[0].patches) == len(pairs)
+
+
+class TestTails:
+    """Iterations that vary: medians, 95th percentiles, and which key they are drawn over."""
+
+    def drawn(self, document: Document, name: str) -> list[Any]:
+        with figure.styled():
+            return drawings.draw(sweep_of(document), where="x", names=[name])[name].axes
+
+    def test_medians_are_lines_and_the_band_ends_at_the_95th_percentile(self) -> None:
+        (axes,) = self.drawn(varying([1.0, 1.5, 2.0], OWN, BASELINE), "iteration_time")
+        medians = [[one * place for place in (1, 2, 3)] for one in (0.2, 0.4)]
+        assert [list(line.get_ydata()) for line in axes.get_lines()] == [pytest.approx(one) for one in medians]
+        tops = [max(y for _, y in band.get_paths()[0].vertices) for band in axes.collections]
+        assert tops == pytest.approx([0.6, 1.2])
+
+    def test_speedups_of_medians_and_of_95th_percentiles_are_two_lines(self) -> None:
+        for baseline, speedups in (([0.4] * 10 + [0.6] * 11, (3, 3)), (BASELINE, (2, 2))):
+            (axes,) = self.drawn(varying([1.0, 2.0], OWN, baseline), "speedup_of_tails")
+            lines = [list(line.get_ydata()) for line in axes.get_lines() if line.get_label() != SAME_TIME]
+            assert lines[:2] == [pytest.approx([one] * 2) for one in speedups]
+
+    def test_tables_have_both(self) -> None:
+        head, *rows = str(sweep_page(sweep_of(varying([1.0, 1.5], OWN, BASELINE)))).splitlines()[2:5]
+        assert head.split() == [
+            *(SLOWDOWN, "iteration", "p50", "p95", "baseline", "baseline", "p95", "throughput", "speedup"),
+        ]  # fmt: skip
+        assert "200 ms  200 ms" in rows[0]
+        whole = sweep_document(("bert_base",), (10, 100), (2, 8))
+        for point in whole["points"]:
+            point["result"]["iterations_s"], point["baseline"]["iterations_s"] = OWN, BASELINE
+        text = str(sweep_page(sweep_of(whole)))
+        assert "speedup of medians / of 95th percentiles of the iterations:" in text
+        assert text.count("2.00x / 2.00x") == 4
+
+    def test_a_swept_fault_is_drawn_over_its_number_with_a_panel_for_each_bandwidth(self, tmp_path: Path) -> None:
+        faults = '[{kind="slow_rank", node=0, compute_slowdown=1.0}, {kind="compute_jitter", cv=0.1}]'
+        settings = [f"cluster.faults={faults}", f"{SLOWDOWN}=1.0,2.0", f"{BANDWIDTH}=10 Gbit/s,100 Gbit/s"]
+        settings += ["cluster.num_nodes=2", "cluster.ranks_per_node=2", "run.iterations=20"]
+        given = [text for setting in settings for text in ("--set", setting)]
+        assert run("sweep", "bert_base_10gbit", *given, "--jobs", "1", "-o", str(tmp_path)).exit_code == 0
+        csv = (tmp_path / "results.csv").read_text(encoding="utf-8").splitlines()[0].split(",")
+        assert {"p50_s", "p95_s", "baseline_p50_s", "baseline_p95_s"} <= set(csv)
+        axes = self.drawn(json.loads((tmp_path / "results.json").read_text()), "iteration_time")
+        assert [one.get_title() for one in axes] == ["NIC bandwidth 10 Gbit/s", "NIC bandwidth 100 Gbit/s"]
+        assert axes[0].get_xlabel() == "compute slowdown"

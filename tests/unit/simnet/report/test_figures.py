@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import simnet
 from simnet.cluster.faults import CollectiveJitter, Pause, SlowLink, SlowRank
 from simnet.core.errors import SimnetError
 from simnet.core.units import Duration
-from simnet.engine.result import LostTime, LostToFault, RunResult, StepTimes, to_json
+from simnet.engine.result import RunResult, to_json
 from simnet.report import figure, figures
 from simnet.report.fault_text import fault_text
 from simnet.report.lost_time import lost_time_lines, signed
@@ -19,32 +18,12 @@ from simnet.report.plot import plot
 from simnet.report.result_page import result_page
 from simnet.report.table import Table
 from simnet.report.text import speedup_text
-
-SLOW = {"kind": "slow_rank", "node": 1, "compute_slowdown": 1.5}
-FAULTS = [SLOW, {"kind": "compute_jitter", "cv": 0.1}]
+from tests.helpers.report_samples import uneven_run
 
 
-def times(mean_s: float, p95_s: float) -> StepTimes:
-    return StepTimes(mean_s=mean_s, p50_s=mean_s / 2, p95_s=p95_s)
-
-
-def lost(scale: float) -> LostTime:
-    faults = tuple(
-        LostToFault(key=f"cluster.faults.{place}", lost=times(scale * mean_s, scale * 0.04))
-        for place, mean_s in enumerate((0.02, 0.01))
-    )
-    return LostTime(faults=faults, together=times(scale * 0.05, scale * 0.09), interaction=times(scale * 0.02, 0.0))
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def run() -> RunResult:
-    """Return a run of 100 iterations of 1 to 100 ms, and its baseline's of 2 to 200 ms, that says what faults cost."""
-    found = simnet.simulate("bert_base_10gbit", {"cluster.faults": FAULTS, "run.iterations": 2}, draws=0)
-    assert found.baseline is not None
-    steps = tuple(place / 1e3 for place in range(1, 101))
-    own = replace(found.result, iterations_s=steps, lost_time=lost(1.0))
-    other = replace(found.baseline, iterations_s=tuple(2 * one for one in steps), lost_time=lost(-1.0))
-    return replace(found, result=own, baseline=other)
+    return uneven_run()
 
 
 def test_the_caption_says_how_many_iterations_and_where(run: RunResult) -> None:

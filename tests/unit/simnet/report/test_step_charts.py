@@ -3,43 +3,22 @@
 import math
 
 import pytest
-from msgspec.structs import replace
 
 import simnet
 from simnet.core.units import format_seconds
-from simnet.engine.result import LostTime, LostToFault, RunResult, StepTimes
+from simnet.engine.result import RunResult
 from simnet.report import step_charts
-
-SLOW = {"kind": "slow_rank", "node": 1, "compute_slowdown": 1.5}
-FAULTS = [SLOW, {"kind": "compute_jitter", "cv": 0.1}]
+from tests.helpers.report_samples import uneven_run
 
 
-def times(mean_s: float, p95_s: float) -> StepTimes:
-    return StepTimes(mean_s=mean_s, p50_s=mean_s / 2, p95_s=p95_s)
-
-
-def lost(scale: float) -> LostTime:
-    faults = tuple(
-        LostToFault(key=f"cluster.faults.{place}", lost=times(scale * mean_s, scale * 0.04))
-        for place, mean_s in enumerate((0.02, 0.01))
-    )
-    return LostTime(faults=faults, together=times(scale * 0.05, scale * 0.09), interaction=times(scale * 0.02, 0.0))
+@pytest.fixture
+def uneven() -> RunResult:
+    return uneven_run()
 
 
 @pytest.fixture(scope="module")
 def run() -> RunResult:
     return simnet.simulate("bert_base_10gbit")
-
-
-@pytest.fixture(scope="module")
-def uneven() -> RunResult:
-    """Return a run of 100 iterations of 1 to 100 ms, and its baseline's of 2 to 200 ms, that says what faults cost."""
-    found = simnet.simulate("bert_base_10gbit", {"cluster.faults": FAULTS, "run.iterations": 2}, draws=0)
-    assert found.baseline is not None
-    steps = tuple(place / 1e3 for place in range(1, 101))
-    own = replace(found.result, iterations_s=steps, lost_time=lost(1.0))
-    other = replace(found.baseline, iterations_s=tuple(2 * one for one in steps), lost_time=lost(-1.0))
-    return replace(found, result=own, baseline=other)
 
 
 def test_the_parts_of_a_bar_add_up_to_the_step(run: RunResult) -> None:

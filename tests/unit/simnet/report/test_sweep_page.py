@@ -1,22 +1,28 @@
-"""What one reads after a sweep: the baseline's own time, the swept keys by name, and the points left out."""
+"""What one reads after `simnet sweep`, as whole pages: `tests/golden/pages`."""
 
-import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from simnet.core.errors import SimnetError
 from simnet.report.sweep_page import refused_lines, sweep_page
-from simnet.report.text import WIDTH
+from tests.helpers.golden import assert_golden
 from tests.helpers.report_samples import sweep_document, sweep_of
 
-ACCUMULATION = "run.grad_accumulation"
+ACCUMULATION, BATCH = "run.grad_accumulation", "workload.batch_per_rank"
+Document = dict[str, Any]
 
 
-def page(document: dict[str, Any]) -> str:
+def page(document: Document) -> str:
     return str(sweep_page(sweep_of(document)))
 
 
-def over(points: list[dict[str, Any]], speedups: list[float]) -> dict[str, Any]:
+def small(**changes: Any) -> Document:
+    return sweep_document(("bert_base",), (10, 100), (2, 8), **changes)
+
+
+def over(points: list[dict[str, Any]], speedups: list[float]) -> Document:
     """Return a sweep of one point whose swept values are these, with these speedups."""
     document = sweep_document(("bert_base",), (10,), (8,))
     first = document["points"][0]
@@ -27,65 +33,125 @@ def over(points: list[dict[str, Any]], speedups: list[float]) -> dict[str, Any]:
     return {**document, "points": made}
 
 
-def test_a_list_has_the_time_of_the_baseline_as_a_column() -> None:
-    lines = page(over([{ACCUMULATION: count} for count in (1, 2)], [2.0, 1.5])).splitlines()
-    assert lines[2].split() == [ACCUMULATION, "iteration", "baseline", "throughput", "speedup"]
-    assert lines[3].split()[:5] == ["1", "500", "ms", "619.6", "ms"]
+def with_speedups(speedups: dict[tuple[float, int], float]) -> Document:
+    """Return a sweep of one workload over (Gbit/s, nodes) with speedups as given."""
+    rates, nodes = (tuple(sorted(set(values))) for values in zip(*speedups, strict=True))
+    document = sweep_document(("bert_base",), rates, nodes)
+    for point in document["points"]:
+        place = (float(point["set"]["cluster.inter_node.bandwidth"].split()[0]), point["set"]["cluster.num_nodes"])
+        point["speedup"] = speedups[place]
+    return document
 
 
-def test_a_list_without_a_baseline_has_no_column_of_it() -> None:
-    table = page(sweep_document(bandwidths=(10,), nodes=(8,), baseline=False))
-    assert re.search(r"iteration +throughput$", table, re.MULTILINE)
+def swept_twice() -> Document:
+    """Return a sweep that also has two batches, which change nothing; its first point is missing."""
+    document = small()
+    twice = [{**one, "set": {**one["set"], BATCH: batch}} for batch in (16, 32) for one in document["points"]]
+    return {**document, "points": twice[1:]}
 
 
-def test_a_matrix_of_speedups_has_one_of_the_times_of_the_baseline_below() -> None:
-    lines = page(sweep_document(("bert_base",), (10, 100), (2, 8))).splitlines()
-    start = lines.index("iteration time of all_reduce, the baseline:")
-    assert lines[start + 1].split() == ["nodes", "2", "8"]
-    assert [line.split()[:4] for line in lines[start + 2 : start + 4]] == [
-        ["10", "Gbit/s", "408.4", "ms"],
-        ["100", "Gbit/s", "155", "ms"],
-    ]
+def noted() -> Document:
+    """Return a sweep on nodes of one GPU, of models without a title, with a note of some points and one of most."""
+    document = small()
+    for index, point in enumerate(document["points"]):
+        point["notes"] = ["kernel times are estimates", f"compute time at batch {index} scaled"] if index else ["other"]
+        point["world_size"] = point["scenario"]["cluster"]["num_nodes"]
+        point["scenario"]["workload"] |= {"name": "inline", "title": ""}
+    return document
 
 
-def test_the_headline_names_the_swept_key_and_its_value() -> None:
-    table = page(over([{ACCUMULATION: count} for count in (1, 2, 4, 8)], [1.2, 0.9, 1.5, 3.11]))
-    assert "grad_accumulation = 8: largest speedup 3.11x, on 8 nodes at 10 Gbit/s." in table
-    assert "slower at 1 of 4 points: least 0.90x, grad_accumulation = 2, on 8 nodes at 10 Gbit/s." in table
+def refused() -> Document:
+    reason = {"set": {ACCUMULATION: 8, "workload": {"use": "x"}}, "reason": "because " * 20}
+    return small() | {"refused": [reason] * 12}
 
 
-def test_keys_that_end_alike_are_named_in_full() -> None:
-    keys = [{"strategy.algorithm": one, "baseline.algorithm": "ring"} for one in ("ring", "tree")]
-    table = page(over(keys, [1.2, 2.0]))
-    assert "strategy.algorithm = tree: largest speedup 2.00x" in table
+PAGES: dict[str, Callable[[], Document]] = {
+    "of two workloads": lambda: sweep_document(bandwidths=(10, 100), nodes=(2, 8)),
+    "as a list": lambda: sweep_document(bandwidths=(10,), nodes=(8,)),
+    "as a list without a baseline": lambda: sweep_document(bandwidths=(10, 400), nodes=(8,), baseline=False),
+    "swept twice": swept_twice,
+    "noted": noted,
+    "slower at some": lambda: with_speedups(
+        {(10, 2): 2.0, (10, 8): 3.0, (40, 2): 0.9, (40, 8): 1.2, (100, 2): 0.8, (100, 8): 0.97}
+    ),
+    "never slower": lambda: with_speedups({(10, 2): 2.0, (100, 2): 0.996}),  # which the matrix shows as 1.00x
+    "slower on a slow network": lambda: with_speedups({(10, 2): 0.5, (100, 2): 1.5}),
+    "over one key": lambda: over([{ACCUMULATION: count} for count in (1, 2, 4, 8)], [1.2, 0.9, 1.5, 3.11]),
+    "keys that end alike": lambda: over(
+        [{"strategy.algorithm": one, "baseline.algorithm": "ring"} for one in ("ring", "tree")], [1.2, 2.0]
+    ),
+    "no panel": lambda: over(
+        [{"cluster.num_nodes": 8, BATCH: 4}, {"cluster.num_nodes": 4, "run.steps": 8}], [2.0, 2.0]
+    ),
+    "refused": refused,
+}
 
 
-def test_models_are_named_by_their_titles() -> None:
-    document = sweep_document(("bert_base", "resnet50"), (10,), (8,))
-    assert "BERT-Base: largest speedup 4.16x, on 8 nodes" in page(document)
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_the_committed_one(name: str) -> None:
+    assert_golden(f"sweep_{name.replace(' ', '_')}.txt", page(PAGES[name]()))
 
 
-def test_points_of_a_list_that_differ_in_two_keys_do_not_say_that_a_key_changes_nothing() -> None:
-    points = [{"cluster.num_nodes": 8, "workload.batch_per_rank": 4}, {"cluster.num_nodes": 4, "run.steps": 8}]
-    assert "changes nothing" not in page(over(points, [2.0, 2.0]))
+def varied(**changes: list[Any]) -> Document:
+    """Return a sweep of two points that differ in a key and in the metrics given."""
+    document = over([{"run.steps": 1}, {"run.steps": 2}], [2.0, 2.0])
+    for place, point in enumerate(document["points"]):
+        point["result"] = point["result"] | {name: given[place] for name, given in changes.items()}
+    return document
 
 
-@pytest.mark.parametrize(("count", "more"), [(1, 0), (10, 0), (12, 2)])
-def test_refused_points_are_told_up_to_a_number(count: int, more: int) -> None:
-    refused = [{"set": {ACCUMULATION: 8, "workload": {"use": "x"}}, "reason": "because " * 20}] * count
-    lines = refused_lines(sweep_of(sweep_document(("bert_base",), (10,), (8,)) | {"refused": refused}))
-    assert lines[0] == f"refused: {count} of {count + 1} points, which are left out:"
-    assert sum(f"{ACCUMULATION} = 8, workload = use x: because" in line for line in lines) == count - more
-    assert (f"  and {more} more: see 'refused' in results.json (-o DIR)" in lines) is bool(more)
-    assert all(len(line) <= WIDTH for line in lines)
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({}, "note: run.steps changes nothing: all its values give the same iteration times here"),
+        ({"samples_per_s": [1.0, 2.0]}, "note: run.steps changes nothing but samples/s: all its values give"),
+        (
+            {"samples_per_s": [1.0, 2.0], "total_s": [1.0, 3.0]},
+            "note: run.steps changes nothing but samples/s and the end-to-end time: all its values give",
+        ),
+        ({"iterations_s": [[0.1], [0.1 * (1 + 1e-12)]]}, "note: run.steps changes nothing: all"),
+    ],
+)
+def test_a_swept_key_without_effect_is_told(changes: dict[str, list[Any]], note: str) -> None:
+    assert note in page(varied(**changes))
 
 
-def test_nothing_is_told_where_no_point_is_refused() -> None:
-    assert refused_lines(sweep_of(sweep_document(("bert_base",), (10,), (8,)))) == []
+@pytest.mark.parametrize("side", ["result", "baseline"])
+def test_a_swept_key_with_an_effect_is_not_told(side: str) -> None:
+    document = varied()
+    point = document["points"][1]
+    point[side] = {**point[side], "iterations_s": [0.7]}
+    assert "changes nothing" not in page(document)
 
 
-def test_points_that_share_no_panel_are_a_list() -> None:
-    document = sweep_document(("bert_base",), (10,), (2, 8))
-    for batch, point in enumerate(document["points"], start=1):
-        point["set"]["workload.batch_per_rank"] = batch
-    assert re.search(r"iteration +baseline +throughput +speedup$", page(document), re.MULTILINE)
+def test_refused_points_are_told_up_to_a_number() -> None:
+    for count, more in ((0, 0), (1, 0), (10, 0), (12, 2)):
+        document = refused()
+        lines = refused_lines(sweep_of(document | {"refused": document["refused"][:count]}))
+        assert sum(f"{ACCUMULATION} = 8, workload = use x: because" in line for line in lines) == count - more
+        assert (f"  and {more} more: see 'refused' in results.json (-o DIR)" in lines) is bool(more)
+
+
+def test_no_text_can_steer_the_terminal() -> None:
+    bad = "\x1b]0;pwn\x07x\x00\u202e"
+    document = small() | {"question": bad}
+    for point in document["points"]:
+        point["scenario"]["workload"]["title"] = bad
+        point["notes"] = [bad]
+    assert page(document).count("?]0;pwn?x") > 2
+    assert all(line.isprintable() for line in page(document).splitlines())
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"points": []}, "no 'format' key"),
+        ({"format": 5}, "format 5: written by another version of simnet; this one reads 4"),
+        ({"format": 4, "axes": [], "points": []}, "must not be empty"),
+        ({"format": 4, "axes": [], "points": [{"set": {}}]}, "is damaged"),
+    ],
+)
+def test_a_wrong_document_is_told_in_one_line(document: Document, message: str) -> None:
+    with pytest.raises(SimnetError, match=message) as caught:
+        page(document)
+    assert "\n" not in str(caught.value)

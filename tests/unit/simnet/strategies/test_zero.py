@@ -10,7 +10,6 @@ from simnet.engine import scenario
 from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
-from simnet.engine.step_timer import StepTimer
 from simnet.strategies import choices
 from simnet.strategies.base import strategy_from_text
 from simnet.strategies.zero import Zero1, partition
@@ -22,17 +21,6 @@ from tests.helpers.cli import assert_refused, run
 SIDE, LAYERS = 1024, 12
 TENSORS = [{"shape": [SIDE, SIDE], "count": LAYERS}, {"shape": [SIDE], "count": LAYERS, "backward_share": 0.0}]
 TIMES = {"forward": "40 ms", "backward": "80 ms", "optimizer": "8 ms"}
-FORMS = [
-    "zero1",
-    "zero2",
-    "zero2:overlap_param_gather=true",
-    "zero1:overlap_param_gather=true,bucket_cap=5 MiB",
-    "zero1:update=broadcast",
-    "zero1:update=broadcast,parameters_as_bucket_view=true,algorithm=hierarchical",
-    "zero1:update=broadcast,param_groups=by_dimensions,broadcast=tree",
-    "zero2:wire_dtype=bf16,gather_dtype=bf16",
-    "zero2:reduce_scatter_as=all_reduce,overlap=false",
-]
 
 
 def loaded(tmp_path, text, **changes) -> Scenario:
@@ -44,29 +32,6 @@ def loaded(tmp_path, text, **changes) -> Scenario:
 
 def found(tmp_path, text, **changes):
     return simulate(loaded(tmp_path, text, **changes)).result
-
-
-@pytest.mark.parametrize("text", FORMS)
-@pytest.mark.parametrize("micro_batches", [1, 3])
-def test_both_executors_and_the_timer_agree(tmp_path, text, micro_batches):
-    changes = {"cluster__num_nodes": 3, "cluster__ranks_per_node": 4, "run": {"grad_accumulation": micro_batches}}
-    scene = loaded(tmp_path, text, **changes)
-    folded = simulate(scene).result
-    assert StepTimer(scene).of(scene.strategy) == pytest.approx(folded.iteration_s, rel=1e-9)
-    exact = simulate(replace(scene, run=replace(scene.run, fidelity="exact"))).result
-    if "broadcast" in text and "tree" in text:  # whose rounds wait for their busiest node
-        assert exact.iteration_s == pytest.approx(folded.iteration_s, rel=0.2)
-    else:
-        assert exact.iteration_s == pytest.approx(folded.iteration_s, rel=1e-9)
-
-
-@pytest.mark.parametrize("text", FORMS)
-def test_one_rank_sends_nothing_and_updates_all(tmp_path, text):
-    result = found(tmp_path, text, cluster__num_nodes=1, cluster__ranks_per_node=1)
-    assert result.nic_bytes_per_node == result.comm_s == 0
-    cast_s = 2 * 6.0 * (LAYERS * SIDE * (SIDE + 1)) / 100e9 if "wire_dtype" in text else 0.0
-    assert result.iteration_s == pytest.approx(0.128 + cast_s, rel=1e-3)
-    assert result.breakdown.optimizer_s == pytest.approx(0.008)
 
 
 def test_what_is_scattered_and_gathered_is_what_a_ring_all_reduces(tmp_path):
@@ -149,19 +114,6 @@ def test_a_rank_holds_its_share_of_the_optimizers_state(tmp_path, text, optimize
     assert held.buckets == pytest.approx(buckets, rel=1e-3)
     unknown = scene.strategy.memory(replace(MODEL, optimizer=None), prepared.step, prepared.topology)
     assert unknown.optimizer is None
-
-
-@pytest.mark.parametrize(
-    ("text", "mathematics"),
-    [
-        ("zero1", "same"),
-        ("zero2", "same"),
-        ("zero1:wire_dtype=bf16", "rounding"),
-        ("zero2:gather_dtype=fp16", "rounding"),
-    ],
-)
-def test_casts_alone_change_the_mathematics(text, mathematics):
-    assert strategy_from_text(text, "strategy").mathematics == mathematics
 
 
 def test_a_model_without_tensors_is_shared_out_evenly_or_refused(tmp_path):

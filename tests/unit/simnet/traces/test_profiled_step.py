@@ -267,22 +267,6 @@ def test_an_event_that_carries_a_collectives_name_is_one_whatever_its_kernel_is_
     assert told(layouts[1]) == told(layouts[0])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ncclSymkDevKernel_AllReduce_AGxLLMC_R_f32", "rcclAllReduce", "mscclKernel_Sum_half_Simple", "hcom_allReduce_",
-        "void mscclpp::collective::allreducePacket<half>", "HcclAllReduceKernel", "oneccl_allreduce", "ccl_allreduce_1",
-        "void vllm::cross_device_reduce_1stage<half, 8>", "two_shot_all_reduce_kernel", "multimem_all_reduce_kernel",
-    ],
-)  # fmt: skip
-def test_kernels_of_known_libraries_without_a_message_are_refused(name: str, tmp_path: Path) -> None:
-    data = traces.ddp(told=False)
-    for event in data["traceEvents"]:
-        if "Collective name" in event["args"]:
-            event |= {"name": name, "args": {key: event["args"][key] for key in ("stream", "correlation")}}
-    assert "does not say its message" in refused(data, tmp_path)
-
-
 def test_a_kernel_that_only_sounds_like_a_collective_is_compute(tmp_path: Path) -> None:
     data = traces.trace(
         *kernel("my_reduce_scatter_add_bias_kernel", 1, 10, 20, 70), *kernel("accl_norm", 2, 15, 70, 90)
@@ -291,12 +275,11 @@ def test_a_kernel_that_only_sounds_like_a_collective_is_compute(tmp_path: Path) 
     assert {one.kind for one in layout.operations} == {"compute"}
 
 
-@pytest.mark.parametrize("vendor", ["hip", "xpu", "privateuse1", "mtia"])
-@pytest.mark.parametrize("call", ["runtime", "driver"])
-def test_phases_follow_launches_of_every_vendor(vendor: str, call: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("category", ["hip_runtime", "xpu_driver", "privateuse1_runtime", "mtia_driver"])
+def test_phases_follow_launches_of_every_vendor(category: str, tmp_path: Path) -> None:
     wanted, data = (traces.ddp(told=True) for _ in range(2))
     for event in data["traceEvents"]:
         if event["cat"] == "cuda_runtime":
-            event["cat"] = f"{vendor}_{call}"
+            event["cat"] = category
     layouts = [imported(one, tmp_path).recordings[0] for one in (wanted, data)]
     assert told(layouts[1]) == told(layouts[0])

@@ -276,23 +276,3 @@ def test_a_trace_of_too_many_operations_is_told(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("simnet.traces.timeline_trace.MAX_EVENTS", 2 * len(simulated().result.spans))
     with pytest.raises(SimnetError, match="operations in a file; write at most 2 iterations"):
         write_trace(simulated(), tmp_path / "trace.json", 3)
-
-
-def test_a_trace_that_cannot_be_written_is_told_and_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(SimnetError, match="cannot be written"):
-        write_trace(simulated(), tmp_path / "file" / "trace.json")
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_trace_in_the_place_of_a_folder_is_told_and_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "trace.json").mkdir()
-    with pytest.raises(SimnetError, match=r"cannot be written \(Is a directory\)"):
-        write_trace(simulated(), tmp_path / "trace.json")
-    assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
-
-
-def test_a_trace_replaces_an_older_one(tmp_path: Path) -> None:
-    (tmp_path / "trace.json").write_text("old", encoding="utf-8")
-    own, _ = traces(simulated(), tmp_path)
-    assert own["traceEvents"]

@@ -15,6 +15,7 @@ from simnet.validation import published as sets
 from simnet.validation import published_rows, shipped_parts
 from simnet.validation.outcome import Limit, Outcome, Parameter, Prediction, Status
 from simnet.validation.published_rows import PublishedRow
+from tests.helpers.golden import assert_golden
 
 
 def validate(*args: str) -> Result:
@@ -129,23 +130,25 @@ def test_a_set_is_judged_by_absolute_errors(errors: tuple[float, ...], target: L
 def test_a_missed_target_holds_while_it_stays_within_its_bound() -> None:
     missed = outcome(-0.35, target=Limit(worst=0.1), bound=Limit(worst=0.37))
     assert missed.holds
-    assert "MISSED (held to worst ≤ 37 %)" in str(validation.validation_page([missed]))
-    worse = replace(missed, predictions=(prediction(0.6),))
-    assert not worse.holds
-    assert "WORSE than the bound" in str(validation.validation_page([worse]))
+    assert not replace(missed, predictions=(prediction(0.6),)).holds
 
 
-def test_a_band_has_no_error_inside_and_the_distance_outside() -> None:
-    inside, outside = outcome(0.0, band=True), outcome(0.2, band=True)
-    assert validation.error_texts(inside, inside.mean, inside.worst) == ("inside", "inside")
-    assert validation.error_texts(outside, outside.mean, outside.worst) == ("20.0 %", "20.0 %")
-    assert validation.error_text(outside.predictions[0]) == "+20.0 %"
-    assert validation.predicted_text(inside.predictions[0], "x") == "0.50 to 2.00"
-
-
-def test_rows_are_named_by_ranges_of_lines() -> None:
-    assert validation.rows_text([row(4), row(19), row(20), row(21)]) == "measurements.csv lines 4, 19-21"
-    assert validation.rows_text([row(7)]) == "measurements.csv line 7"
+def test_pages_and_tables_are_the_committed_ones() -> None:
+    missed = outcome(-0.35, target=Limit(worst=0.1), bound=Limit(worst=0.37))
+    worse = replace(missed, name="hkbu_overlap", predictions=(prediction(0.6),))
+    inside, outside = (outcome(error, band=True) for error in (0.0, 0.2))
+    plain = outcome(0.01, target=Limit(mean=0.02))
+    told = {"caveat": "luck", "speedups": "twice too small"}
+    lucky = replace(plain, title="BinSGDM / Birder: headline speedups", name="hkbu_overlap", blocks=told)
+    for name, sets_, unused in (
+        ("missed", [missed, worse], ()),
+        ("bands", [inside, outside], ()),
+        ("noted", [plain, lucky], (row(2), row(3), row(7), row(19), row(20), row(21))),
+        ("whole", [plain], (row(2), row(3))),
+    ):
+        assert_golden(f"validation_{name}.txt", str(validation.validation_page(sets_)))
+        page = validation_page.page(sets_, unused)
+        assert_golden(f"validation_{name}.md", page.partition("## Summary\n\n")[2].partition("\n\n## ")[0])
 
 
 @pytest.mark.parametrize(
@@ -192,10 +195,6 @@ def test_a_quotient_uses_both_of_its_rows() -> None:
         [replace(outcome(), predictions=(made,))], tuple(row(line) for line in (2, 3, 4, 5))
     )
     assert [left.key for left in found.unused] == ["measurements.csv:4"]
-
-
-def test_the_links_of_the_summary_lead_to_its_sections() -> None:
-    assert validation_page._slug("BinSGDM / Birder: headline speedups") == "binsgdm--birder-headline-speedups"
 
 
 def test_a_value_is_set_under_the_key_that_is_named() -> None:

@@ -66,7 +66,7 @@ def test_parts_of_a_size_need_no_names():
     ("tensors", "sentence"),
     [
         ((), "needs the shapes"),
-        ((Tensor(num_elements=4.0, backward_fraction=1.0),), "needs the shapes"),
+        ((tensor("a.0.w", 4, fraction=0.5), Tensor(num_elements=4.0, backward_fraction=0.5)), "needs the shapes"),
         ((tensor("weight", 4, fraction=1.0),), "no name has the number of a block"),
     ],
 )

@@ -1,4 +1,4 @@
-"""How times vary: lognormal factors of mean 1, or measured samples; the maximum of many is what ranks wait for."""
+"""How times vary: lognormal factors of mean 1, or measured samples; what ranks wait for; draws; collectives."""
 
 import math
 from typing import Any
@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from simnet.cluster.faults import CollectiveJitter, ComputeJitter
-from simnet.core.errors import SimnetError
-from tests.helpers.fault_samples import BACKWARD_S, FORWARD_S, computing, fault
+from tests.helpers.fault_samples import BACKWARD_S, COMPUTE_S, FORWARD_S, computing, fault, ring_s, sending
 
 KINDS = ("compute_jitter", "collective_jitter")
 DRAWS = 200_000
@@ -85,39 +84,53 @@ def test_two_jitters_multiply() -> None:
     assert found.std() / found.mean() == pytest.approx(math.sqrt(1.04 * 1.09 - 1), rel=0.1)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({}, "cv: say how times vary: give either cv or samples"),
-        ({"cv": 0.1, "samples": [1.0, 2.0]}, "cv: say how times vary: give either cv or samples"),
-        ({"cv": 0}, "cv: 0: must be a number above 0, at most 10"),
-        ({"cv": -0.1}, "cv: -0.1: must be a number above 0, at most 10"),
-        ({"cv": 11}, "cv: 11: must be a number above 0, at most 10"),
-        ({"cv": math.nan}, "cv: nan: must be finite"),
-        ({"cv": math.inf}, "cv: inf: must be finite"),
-        ({"cv": "٥"}, "cv: '٥': write a number without quotes"),
-        ({"cv": True}, "cv: True: write a number without quotes"),
-        ({"samples": [1.0]}, "samples: 1 numbers: must be 2 to 10000"),
-        ({"samples": []}, "samples: 0 numbers: must be 2 to 10000"),
-        ({"samples": [1.0] * 10_001}, "samples: 10001 numbers: must be 2 to 10000"),
-        ({"samples": [1.0, -1.0]}, "samples.1: -1.0: must be a number above 0"),
-        ({"samples": [1.0, 0]}, "samples.1: 0: must be a number above 0"),
-        ({"samples": [1.0, math.nan]}, "samples.1: nan: must be finite"),
-        ({"samples": [1.0, "2"]}, "samples.1: '2': write a number without quotes"),
-        ({"samples": [1e-9, 1.0]}, "samples: 1e-09: must be at least a millionth of their mean"),
-    ],
-)
-def test_a_jitter_that_is_none_is_refused(kind: str, keys: dict[str, Any], message: str) -> None:
-    with pytest.raises(SimnetError) as caught:
-        fault(kind, **keys)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 def test_both_kinds_draw_by_the_same_law() -> None:
     compute, collective = fault("compute_jitter", cv=0.1), fault("collective_jitter", cv=0.1)
     assert isinstance(compute, ComputeJitter)
     assert isinstance(collective, CollectiveJitter)
     drawn = [one.draw_factors(np.random.default_rng(3), 50) for one in (compute, collective)]
     assert drawn[0].tolist() == drawn[1].tolist()
+
+
+def test_the_same_seed_gives_the_same_steps_and_another_one_others() -> None:
+    jitter = fault("compute_jitter", cv=0.1)
+    once, again, other = (computing(jitter, iterations=10, seed=seed).iterations_s for seed in (7, 7, 8))
+    assert once == again
+    assert not set(once) & set(other)
+
+
+def test_fewer_steps_are_the_first_of_more() -> None:
+    jitter = fault("compute_jitter", cv=0.1)
+    few, many = (computing(jitter, iterations=number).iterations_s for number in (5, 50))
+    assert few == pytest.approx(many[:5])
+
+
+@pytest.mark.parametrize("seed", [0, 2**63 - 1])
+def test_the_first_and_the_last_seed_are_taken(seed: int) -> None:
+    found = computing(fault("compute_jitter", cv=0.1), fault("pause", pause="1 s", probability=0.1), seed=seed)
+    assert len(found.iterations_s) == 200
+
+
+def test_messages_take_as_long_as_they_did() -> None:
+    assert sending(fault("compute_jitter", cv=0.3), iterations=5).iteration_s == pytest.approx(sending().iteration_s)
+
+
+def test_steps_that_are_one_collective_vary_as_it_does_around_the_usual_time() -> None:
+    found = np.array(sending(fault("collective_jitter", cv=0.2), iterations=3000).iterations_s)
+    assert found.mean() == pytest.approx(ring_s(), rel=4 * 0.2 / 3000**0.5)
+    assert found.std() / found.mean() == pytest.approx(0.2, rel=0.06)
+
+
+def test_more_ranks_wait_no_longer_since_all_have_the_same_factor() -> None:
+    found = sending(fault("collective_jitter", cv=0.2), num_nodes=32, iterations=3000)
+    assert found.iteration_s == pytest.approx(ring_s(32), rel=4 * 0.2 / 3000**0.5)
+
+
+def test_what_was_measured_is_drawn() -> None:
+    found = sending(fault("collective_jitter", samples=[1.0, 3.0]), iterations=200)
+    assert {round(one / ring_s(), 6) for one in found.iterations_s} == {0.5, 1.5}
+
+
+def test_compute_is_as_it_was() -> None:
+    found = computing(fault("collective_jitter", cv=0.5), iterations=20)
+    assert found.iterations_s == pytest.approx([COMPUTE_S] * 20)

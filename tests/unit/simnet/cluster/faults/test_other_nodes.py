@@ -74,28 +74,6 @@ def test_gpu_and_nic_of_one_node_may_be_said_by_two_faults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({}, "at_nodes: are as all others: give gpu, compute_slowdown, nic or nic_slowdown"),
-        ({"ranks_per_node": 1}, "at_nodes: are as all others: give gpu, compute_slowdown, nic or nic_slowdown"),
-        ({"at_nodes": [], "nic_slowdown": 2.0}, "at_nodes: []: must name at least one node"),
-        ({"gpu": "Old", "compute_slowdown": 2.0}, "compute_slowdown: 2: follows from gpu 'Old'; drop one"),
-        ({"nic": "1 Gbit/s", "nic_slowdown": 2.0}, "nic_slowdown: 2: follows from nic '1 Gbit/s'; drop one"),
-        ({"nic": "0 B/s"}, "nic: '0 B/s': must be at least 1 B/s"),
-        ({"nic": "1 Mbit/s"}, "nic '1 Mbit/s': must be from a thousandth to a hundred times the cluster's 10 Gbit/s"),
-        ({"nic": "10 Tbit/s"}, "must be from a thousandth to a hundred times the cluster's 10 Gbit/s"),
-        ({"compute_slowdown": 0.001}, "compute_slowdown: 0.001: must be a number of at least 0.01, at most 1000"),
-        ({"compute_slowdown": 2.0, "ranks_per_node": 4}, "ranks_per_node 4: every node must have 1, as the cluster"),
-    ],
-)
-def test_nodes_that_are_no_others_are_refused(keys: dict[str, Any], message: str) -> None:
-    with pytest.raises((SimnetError, ValueError)) as caught:
-        cluster(fault("other_nodes", **{"at_nodes": [1], **keys}), gpu="New")
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("one", "other", "what"),
     [({"compute_slowdown": 2.0}, {"gpu": "Old"}, "compute"), ({"nic_slowdown": 2.0}, {"nic": "1 Gbit/s"}, "NICs")],
 )

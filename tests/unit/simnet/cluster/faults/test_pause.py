@@ -2,7 +2,6 @@
 
 import pytest
 
-from simnet.core.errors import SimnetError
 from tests.helpers.fault_samples import COMPUTE_S, computing, fault
 
 PAUSE_S = 0.3
@@ -43,25 +42,3 @@ def test_pauses_of_several_kinds_add_up() -> None:
     both = [fault("pause", ranks=[1], pause="300 ms", every=2), fault("pause", pause="100 ms", every=3)]
     found = computing(*both, iterations=6).iterations_s
     assert found == pytest.approx([COMPUTE_S + extra_s for extra_s in (0, 0.3, 0.1, 0.3, 0, 0.4)])
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({}, "every: say when ranks pause: give either every or probability"),
-        ({"every": 2, "probability": 0.5}, "every: say when ranks pause: give either every or probability"),
-        ({"every": 0}, "every: 0: must be a whole number of at least 1"),
-        ({"every": "10 s"}, "every: '10 s': write a whole number without quotes"),
-        ({"probability": 1.01}, "probability: 1.01: must be a number above 0, at most 1"),
-        ({"probability": 0.0}, "probability: 0.0: must be a number above 0, at most 1"),
-        ({"every": 2, "pause": 1.5}, "pause: 1.5: write a number and a unit in quotes"),
-        ({"every": 2, "pause": "-1 s"}, "pause: '-1 s': time must be finite and not negative"),
-        ({"every": 2, "pause": "1e10 s"}, "pause: '1e+16 us': must be at most 10^9 s"),
-        ({"every": 2, "ranks": [-1]}, "ranks.0: -1: must be a whole number of at least 0"),
-        ({"every": 2, "ranks": 3}, "ranks: 3: write a list in brackets"),
-    ],
-)
-def test_a_pause_that_is_none_is_refused(keys: dict[str, object], message: str) -> None:
-    with pytest.raises(SimnetError) as caught:
-        fault("pause", **{"pause": "1 s", **keys})
-    assert message in str(caught.value)
