@@ -158,37 +158,6 @@ def test_values_are_shown_in_the_unit_of_the_set(value: float, unit: str, shown:
     assert validation.value_text(value, unit) == shown  # type: ignore[arg-type]
 
 
-def test_the_page_says_which_sets_miss_their_target() -> None:
-    made = validation_page.page([outcome(-0.35, target=Limit(worst=0.1), bound=Limit(worst=0.37))], ())
-    assert "**MISSED**" in made
-    assert "by up to 35.0 % (held to worst ≤ 37 %)" in " ".join(made.split())
-    assert "[A set](#a-set)" in made
-
-
-def test_the_summary_stars_what_its_section_doubts_and_tells_speedups() -> None:
-    plain = outcome(0.01, target=Limit(mean=0.02))
-    told = {"caveat": "luck", "speedups": "twice too small"}
-    lucky = replace(plain, title="B", name="hkbu_overlap", blocks=told)
-    made = validation_page.page([plain, lucky], ())
-    assert "| met: mean ≤ 2 % |" in made
-    assert "| met\\*: mean ≤ 2 % |" in made
-    assert "\n\\* But luck.\n" in made.partition("\n## B\n")[2]
-    assert "seldom cancel: twice too small." in " ".join(made.split())
-    assert str(validation.validation_page([plain, lucky])).endswith("speedups:\n  twice too small")
-    assert "speedups" not in str(validation.validation_page([plain]))
-
-
-def test_the_page_lists_the_rows_that_no_set_uses() -> None:
-    made = " ".join(validation_page.page([outcome(0.01)], (row(2), row(3), row(7))).split())
-    assert (
-        "2 of the 3 rows of `measurements.csv` are used by some set: 1 are calibrated on and 1 predicted, 0 of" in made
-    )
-    assert "No set uses measurements.csv line 7" in made
-    assert "All 2 rows of `measurements.csv` are used by some set" in validation_page.page(
-        [outcome(0.01)], (row(2), row(3))
-    )
-
-
 def test_a_quotient_uses_both_of_its_rows() -> None:
     made = replace(prediction(1.0), row=replace_row(row(3), key="measurements.csv:3, 5"))
     found = validation_page.usage_of(
