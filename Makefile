@@ -31,7 +31,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 AFTER_LAB := nice -n 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo torch extras docs lab lab-short lab-systems lab-topologies lab-recorded lab-latency lab-alternatives lab-uneven test test-all test-most lab-test check format-check format lint types gpu gpu-commit bench chaos clean
+.PHONY: help demo torch extras docs lab lab-short lab-systems lab-topologies lab-recorded lab-latency lab-alternatives lab-uneven test test-all test-most nightly-test lab-test check nightly format-check format lint types gpu gpu-commit bench chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,19 +41,25 @@ demo: $(VENV)/.installed ## speedup of BinSGDM for BERT-Base and ResNet-50: tabl
 	$(BIN)/simnet report $(OUT) --figures $(OUT)
 
 test: $(VENV)/.installed-dev ## run the tests that are neither slow nor of the lab (PYTEST_ARGS="-k name" to choose)
-	$(BIN)/python -m pytest -m 'not slow and not lab and not timed' $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not slow and not lab and not timed and not nightly' $(PYTEST_ARGS)
 
 test-all: $(VENV)/.installed-dev ## run all tests, with all examples
-	@$(MAKE) --no-print-directory --jobs test-most lab-test
+	@$(MAKE) --no-print-directory --jobs EXAMPLES=$(EXAMPLES) test-most nightly-test lab-test
 
-test-most: $(VENV)/.installed-dev ## all tests but those of the lab and those that time something
-	$(AFTER_LAB) $(BIN)/python -m pytest -m 'not lab and not timed' --hypothesis-profile=$(EXAMPLES) $(PYTEST_ARGS)
+test-most: $(VENV)/.installed-dev ## all tests but those of `make nightly` and those that time something
+	$(BIN)/python -m pytest -m 'not lab and not timed and not nightly' --hypothesis-profile=$(EXAMPLES) $(PYTEST_ARGS)
+
+nightly-test: $(VENV)/.installed-dev ## the tests that build, install or open something large
+	$(AFTER_LAB) $(BIN)/python -m pytest -m 'nightly' $(PYTEST_ARGS)
 
 lab-test: $(VENV)/.installed-dev ## the tests of the lab and all that time something, one after another: a quiet machine, root for the lab
 	@said=$$($(BIN)/python -m pytest -m '$(LAB_TESTS)' 2>&1); code=$$?; printf '%s\n' "$$said"; exit $$code
 
-check: format-check lint ## what CI runs: format, lint, types, all tests but those that time something
-	@$(MAKE) --no-print-directory --jobs EXAMPLES=ci LAB_TESTS='lab and not timed' types test-most lab-test
+check: format-check lint ## what CI runs: format, lint, types, all tests but those of `make nightly` and those that time something
+	@$(MAKE) --no-print-directory --jobs EXAMPLES=ci types test-most
+
+nightly: check ## what CI runs, and the site, notebooks, wheel, browser, libraries and the lab
+	@$(MAKE) --no-print-directory --jobs LAB_TESTS='lab and not timed' nightly-test lab-test
 
 format-check: $(VENV)/.installed-dev ## fail where `make format` would change a file
 	$(BIN)/ruff format --check .

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-VERSION = "0.1.0"
+VERSION = "1.0.0rc1"
 COMMIT_FILE = "_commit.txt"
 """Of a wheel: hatch_build.py writes it."""
 COMMIT_DIGITS = 12

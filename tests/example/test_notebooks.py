@@ -14,7 +14,7 @@ needs("ipykernel")
 from docs import notebooks
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 @pytest.mark.parametrize("path", notebooks.paths(), ids=lambda path: path.stem)
 def test_a_notebook_shows_what_it_shows_now(path: Path) -> None:

@@ -48,7 +48,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_dry_run_builds_and_checks_and_tags_nothing(clone: Path) -> None:
     needs("twine")
     done = release(clone, "--dry-run")
@@ -120,3 +120,11 @@ def test_the_conda_recipe_agrees_with_the_project() -> None:
     assert recipe["build"]["entry_points"] == [f"simnet = {PROJECT['scripts']['simnet']}"]
     assert recipe["about"]["license"] == PROJECT["license"]
     assert recipe["about"]["summary"] == PROJECT["description"]
+
+
+def test_the_licence_of_every_dependency_is_listed() -> None:
+    given = [*PROJECT["dependencies"], *(one for extra in PROJECT["optional-dependencies"].values() for one in extra)]
+    wanted = {found.group() for one in given if (found := re.match(r"[\w-]+", one))}
+    table = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Licences of dependencies")[2]
+    rows = re.findall(r"^\| .* \| (.*) \|$", table, re.MULTILINE)[1:]
+    assert {name.split(" ")[0] for row in rows for name in row.split(", ")} == wanted

@@ -14,7 +14,7 @@ from tests.helpers import markdown
 from tests.helpers.browser import Watched, chromium
 from tests.helpers.needs import needs
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 needs("mkdocs", "mkdocstrings", "nbconvert", "torch")
 
 from tests.helpers.launch import once

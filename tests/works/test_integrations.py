@@ -10,6 +10,8 @@ import torch
 from tests.helpers.launch import launch, meeting_point
 from tests.works import integrations
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.mark.parametrize("library", integrations.LIBRARIES)
 def test_a_training_by_a_library_ends_where_the_plain_loop_ends(library, tmp_path):

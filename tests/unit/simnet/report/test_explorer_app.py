@@ -178,7 +178,7 @@ def served() -> Iterator[str]:
         assert process.wait(SECONDS) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_tabs_follow_their_own_knobs() -> None:
     with served() as address, chromium() as browser:
         tabs = [Watched(browser), Watched(browser, width=390, height=844, color_scheme="dark")]
@@ -212,7 +212,7 @@ def test_two_tabs_follow_their_own_knobs() -> None:
         assert outside == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_static_page_follows_its_knobs_without_a_server(tmp_path: Path) -> None:
     needs("plotly")
     page = tmp_path / "page.html"
