@@ -83,7 +83,7 @@ def put(sent: torch.Tensor, first: int, checksum: torch.Tensor) -> None:
     sent[middle:end] = checksum.bitwise_not().view(torch.uint8)
 
 
-class Watch:
+class ComparisonSchedule:
     """When this rank is to ask all ranks for a comparison of what they hold alike.
 
     At first, after a change that no step has made, and every `CHECK_EVERY` steps.

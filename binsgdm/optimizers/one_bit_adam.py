@@ -110,7 +110,7 @@ class OneBitAdam(OneBitOptimizer):
         self._residuals: KeptResiduals | None = None
         self._member = Member()
         self._passes: CpuPasses | None = None
-        self._watch = consistency.Watch()
+        self._comparisons = consistency.ComparisonSchedule()
         hyper = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "variance_floor": variance_floor}
         stage = {"dense_steps": dense_steps, "topology": topology, **_BEGIN}
         super().__init__(params, hyper | stage | {"scales_momenta": scales_momenta, "maximize": maximize})
@@ -129,7 +129,7 @@ class OneBitAdam(OneBitOptimizer):
         """Take part in an exchange as one of its ranks (`attach_one_bit_adam` does)."""
         self._member = member
         self._must_attach = False
-        self._watch = consistency.Watch()
+        self._comparisons = consistency.ComparisonSchedule()
         if one_bit_adam_cpu.is_used_on(self._device):
             self._compile()
 
@@ -181,7 +181,7 @@ class OneBitAdam(OneBitOptimizer):
             yield from self._passes.compressed_step(flat_slices, moving, gradient, residuals.flat, context, topology)
         else:
             yield from exchange_and_update(moving, gradient, residuals.flat, context, topology)
-        self._watch.note(one.parameter for one in self.param_states())
+        self._comparisons.note(one.parameter for one in self.param_states())
         self._set_all("step", context.step)
         if residuals is None:
             yield from self._end_dense_stage_if_due(context)
@@ -215,7 +215,7 @@ class OneBitAdam(OneBitOptimizer):
         terms = Terms(where=where, groups=self.param_groups, names=COMMON, refused=refused)
         appended = terms.pair() + (
             consistency.IS_NEW
-            if self._watch.is_due(one.parameter for one in self.param_states())
+            if self._comparisons.is_due(one.parameter for one in self.param_states())
             else consistency.NO_PAIR
         )
         pairs = upload(list(appended), torch.uint8, mine.device)
@@ -226,12 +226,12 @@ class OneBitAdam(OneBitOptimizer):
         stop, *rest = flags.amax(dim=0).tolist()
         has_gradient, both = rest[: -2 * consistency.PAIR_BYTES], rest[-2 * consistency.PAIR_BYTES :]
         if stop == REFUSED or consistency.differ(both[: consistency.PAIR_BYTES]):
-            self._watch.expect()
+            self._comparisons.expect()
             yield from terms.refuse_together(self._member, self._device)
         if any(both[consistency.PAIR_BYTES :]):
-            self._watch.expect()
+            self._comparisons.expect()
             yield from consistency.check_tensors_alike(where, self._common(), self._member, self._device, _REPAIR)
-            self._watch.compared()
+            self._comparisons.compared()
         return bool(stop), has_gradient
 
     def _common(self) -> dict[str, torch.Tensor]:
@@ -275,7 +275,7 @@ class OneBitAdam(OneBitOptimizer):
         saved = self._checked_state(given)
         super()._load(given)
         self._residuals = None
-        self._watch.expect()
+        self._comparisons.expect()
         for param_state, state in zip(self.param_states(), saved, strict=True):
             param_state.state.setdefault("momentum_scale", 1.0)
             for name in kept_residuals.NAMES.values():  # torch casts them to the parameter's dtype
@@ -306,7 +306,7 @@ class OneBitAdam(OneBitOptimizer):
             "_residuals": None,
             "_passes": None,
             "_member": Member(),
-            "_watch": consistency.Watch(),
+            "_comparisons": consistency.ComparisonSchedule(),
         }
 
     def _gradient(self, flat_slices: Sequence[FlatSlice]) -> tuple[torch.Tensor, bool | None]:

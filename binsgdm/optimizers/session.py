@@ -73,7 +73,7 @@ class Session:
         """
         self.param_states = param_states
         self._groups = list({id(one.group): one.group for one in param_states}.values())
-        self._watch = consistency.Watch()
+        self._comparisons = consistency.ComparisonSchedule()
         self.worker = Worker(
             param_states,
             context=context,
@@ -126,7 +126,7 @@ class Session:
         if not stop:
             for bucket, packed in zip(buckets, signs, strict=True):
                 self.worker.apply(bucket, packed, has_gradient)
-        self._watch.note(self._compared_parameters())
+        self._comparisons.note(self._compared_parameters())
         return torch.tensor(not stop, device="cpu")
 
     def agree(
@@ -152,7 +152,7 @@ class Session:
             rest[-consistency.PAIR_BYTES :],
         )
         if self.all_that_step.world_size > 1 and (stop == REFUSED or consistency.differ(settings)):
-            self._watch.expect()
+            self._comparisons.expect()
             # What the host does not read before it must is what it may not have known.
             own = terms.refused or (terms.refusal_of_gpu() if stop == REFUSED else None)
             yield from replace(terms, refused=own).refuse_together(self.all_that_step, self.worker.device)
@@ -166,11 +166,11 @@ class Session:
         Raises:
             BinsgdmError: on all ranks, where ranks differ.
         """
-        self._watch.expect()
+        self._comparisons.expect()
         named = {f"parameter {number}": one for number, one in enumerate(self.worker.parameters)}
         member, device = self.all_that_step, self.worker.device
         found = yield from consistency.check_tensors_alike(where, named, member, device, _REPAIR, self.compared_in)
-        self._watch.compared()
+        self._comparisons.compared()
         return found
 
     def _terms(self, step: int, facts: Mapping[str, Any], refused: BinsgdmError | None = None) -> Terms:
@@ -197,7 +197,7 @@ class Session:
     def _flags(self, terms: Terms, *, moves: bool) -> torch.Tensor:
         if self.all_that_step.world_size == 1:
             return self.worker.finite_check_flags()
-        is_due = moves and self._watch.is_due(self._compared_parameters())
+        is_due = moves and self._comparisons.is_due(self._compared_parameters())
         appended = terms.pair() + (consistency.IS_NEW if is_due else consistency.NO_PAIR)
         flags = self.worker.finite_check_flags(is_refused=terms.refused is not None, appended=appended)
         if on_gpu := terms.settings_on_gpu():
