@@ -14,7 +14,7 @@ from binsgdm.bench.ranks import Ranks, guarded
 from binsgdm.bench.record import Label
 from binsgdm.bench.timing import Stopwatch, Trial
 from binsgdm.errors import BinsgdmError
-from binsgdm.recording.model_zoo import build
+from binsgdm.recording.model_sources import build
 
 MAX_BUCKET_BYTES = 25 * 2**20
 SIGNS_PER_BYTE = 8
@@ -33,7 +33,7 @@ def measure(
 
     Args:
         bench: where to, who takes part, at least two, and when to stop, for each.
-        model: as `model_zoo.build` takes it.
+        model: as `model_sources.build` takes it.
         batch: samples a rank.
 
     Raises:

@@ -12,7 +12,8 @@ from binsgdm.bench.bench import Bench
 from binsgdm.bench.record import Record
 from binsgdm.bench.timing import Stopwatch, Trial, phases, trial_of
 from binsgdm.optimizers.binsgdm import BinSGDM
-from binsgdm.recording.model_zoo import Task, build
+from binsgdm.recording.model_sources import build
+from binsgdm.recording.model_zoo import Task
 
 LR = 1e-6  # so small that repeated steps do not change the model
 
@@ -30,7 +31,7 @@ def measure(
 
     Args:
         bench: where to, who takes part, and when to stop, for forward and backward together and for each optimizer.
-        models: as `model_zoo.build` takes them.
+        models: as `model_sources.build` takes them.
         batch: samples a rank.
         dtype: of the parameters.
 

@@ -26,7 +26,8 @@ from binsgdm.optimizers.settings import Rounding
 from binsgdm.optimizers.sign_exchange import Scheme
 from binsgdm.parallel.ddp import attach, attach_one_bit_adam
 from binsgdm.parallel.ddp_hook import compress_gradients
-from binsgdm.recording.model_zoo import Task, build
+from binsgdm.recording.model_sources import build
+from binsgdm.recording.model_zoo import Task
 
 BLOCK_S = 1.0
 MAX_BLOCK = 10
@@ -139,7 +140,7 @@ def measure(  # noqa: PLR0913 - one argument an option
 
     Args:
         bench: where to, who takes part, and when to stop; the time of the step decides.
-        models: as `model_zoo.build` takes them.
+        models: as `model_sources.build` takes them.
         batch: samples a rank.
         strategies: what to train with, each with a model of its own from the same parameters on; no two alike.
         bucket_cap_mb: parameters of one message, MiB of fp32.

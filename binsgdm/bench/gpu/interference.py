@@ -14,7 +14,8 @@ from binsgdm.bench.gpu.precisions import autocast, refusal
 from binsgdm.bench.interference import add_pair, backwards, beside_collectives
 from binsgdm.bench.record import Label
 from binsgdm.bench.timing import trial_of
-from binsgdm.recording.model_zoo import Task, build
+from binsgdm.recording.model_sources import build
+from binsgdm.recording.model_zoo import Task
 
 TASKS = (("transformer_25m", 128), ("cnn_6m", 256))  # model and batch
 QUICK_TASKS = (("mlp_200k", 8),)

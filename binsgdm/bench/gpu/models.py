@@ -14,8 +14,8 @@ from binsgdm.bench.bench import Bench
 from binsgdm.bench.gpu.precisions import PRECISIONS, autocast, matrix_products, refusal
 from binsgdm.bench.model import LR, Gradients, add_passes, pass_trial
 from binsgdm.bench.timing import WARM_UP, StopRule, trial_of
-from binsgdm.recording.model_zoo import NAMES, Task
-from binsgdm.recording.shipped_models import SEED, SHIPPED, Definition, ShippedModel, what_is_missing
+from binsgdm.recording.model_zoo import NAMES, SEED, Task
+from binsgdm.recording.shipped_models import SHIPPED, Definition, ShippedModel, what_is_missing
 
 MAX_REPETITIONS = 20  # a file with 13,000 gradients stays below 16 MB
 MAX_SECONDS = 1.0  # of one model in one precision at one batch
