@@ -121,12 +121,12 @@ def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path):
 
 
 def test_an_interrupt_leaves_no_file_and_exits_130(tmp_path, monkeypatch):
-    from binsgdm.bench import bench
+    from binsgdm.bench import record
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench, "interleave", interrupted)
+    monkeypatch.setattr(record, "interleave", interrupted)
     path = tmp_path / "m.json"
     result = measure("model", "--model", "mlp_200k", "-o", path)
     assert (result.exit_code, result.stderr) == (130, "simnet: interrupted; nothing was written\n")
