@@ -26,9 +26,8 @@ from torch.utils.checkpoint import checkpoint
 
 import binsgdm
 from binsgdm import kernels
-from binsgdm.recording.llama import LlamaSize
 from binsgdm.recording.model_description import ModelDescription, describe, fake_tensors
-from binsgdm.recording.model_zoo import Task
+from binsgdm.recording.model_zoo import LlamaSize, Task
 from binsgdm.recording.recording import Recording, RecordingSettings
 from binsgdm.recording.single_process_world import World
 from simnet.cluster.hardware import Calibration, Cluster, Link

@@ -6,8 +6,8 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-from binsgdm.bench.bench import Bench
 from binsgdm.bench.ranks import Ranks, guarded
+from binsgdm.bench.record import Bench
 from binsgdm.bench.timing import interleave, trial_of
 from binsgdm.comm import AllGather, AllToAll, GroupName, Protocol
 from binsgdm.comm.transport import Transport
@@ -36,9 +36,6 @@ def measure(
         min_bytes: smallest message.
         max_bytes: largest message; of the whole array, as nccl-tests counts it.
         only: collectives; default all.
-
-    Raises:
-        BinsgdmError: one rank, or no sizes, or a rank is gone.
     """
     ranks, stop_rule = bench.ranks, bench.stop_rule
     going = kinds(ranks, only)
@@ -63,11 +60,7 @@ def measure(
 
 
 def kinds(ranks: Ranks, only: tuple[str, ...] = ()) -> list[Kind]:
-    """Return what there is to measure: groups of one rank send nothing.
-
-    Raises:
-        BinsgdmError: one rank.
-    """
+    """Return what there is to measure: groups of one rank send nothing."""
     if ranks.world_size < 2:
         raise BinsgdmError("collectives: needs two ranks; launch them with torchrun --nproc-per-node 2")
     groups: list[tuple[GroupName, str]] = [("world", "uint8"), ("inter_node", "uint8")]

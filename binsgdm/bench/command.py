@@ -16,9 +16,8 @@ from binsgdm.errors import INSTALL_TORCH, BinsgdmError
 from binsgdm.options import rare
 
 if TYPE_CHECKING:
-    from binsgdm.bench.bench import Bench
     from binsgdm.bench.ranks import Ranks
-    from binsgdm.bench.record import Record
+    from binsgdm.bench.record import Bench, Record
     from binsgdm.bench.timing import Progress
 
 INTERRUPTED, MISTAKE = 130, 2
@@ -120,15 +119,10 @@ def _command(
 
 
 def run(function: Callable[..., Work], options: dict[str, Any]) -> None:
-    """Measure, write the file, and say what was found.
-
-    Raises:
-        BinsgdmError: torch is missing, the file cannot be written, or what `function` does.
-    """
+    """Measure, write the file, and say what was found."""
     try:
         from binsgdm.bench import ranks as joining
-        from binsgdm.bench.bench import Bench
-        from binsgdm.bench.record import Record, write_error
+        from binsgdm.bench.record import Bench, Record, write_error
         from binsgdm.bench.speed import SpeedProbe
         from binsgdm.bench.timing import StopRule
     except ImportError as error:

@@ -9,12 +9,11 @@ import torch
 import torch.distributed as dist
 
 from binsgdm.bench import collectives
-from binsgdm.bench.bench import Bench
 from binsgdm.bench.ranks import Ranks, guarded
-from binsgdm.bench.record import Label
+from binsgdm.bench.record import Bench, Label
 from binsgdm.bench.timing import Stopwatch, Trial
 from binsgdm.errors import BinsgdmError
-from binsgdm.recording.model_zoo import build
+from binsgdm.recording.model_sources import build
 
 MAX_BUCKET_BYTES = 25 * 2**20
 SIGNS_PER_BYTE = 8
@@ -30,14 +29,6 @@ def measure(
     """Add backward alone and backward overlapped by each of two collectives of all ranks, in turns.
 
     `all_reduce` carries fp32 gradients, at most 25 MiB; `all_to_all` one bit for each of them, by a transport.
-
-    Args:
-        bench: where to, who takes part, at least two, and when to stop, for each.
-        model: as `model_zoo.build` takes it.
-        batch: samples a rank.
-
-    Raises:
-        BinsgdmError: one rank, an unknown model, or a rank is gone.
     """
     task = build(model, batch, bench.ranks.device)
     beside_collectives(bench, task.module, partial(task.loss_of, task.module), {"model": model, "batch": batch})

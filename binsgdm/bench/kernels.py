@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from binsgdm.bench.bench import Bench
 from binsgdm.bench.ranks import Ranks
+from binsgdm.bench.record import Bench
 from binsgdm.bench.stream_timing import LAUNCH, CudaQueue, interleave_on_stream
 from binsgdm.bench.timing import SHARED_S, Call, StopRule, interleave, pause_s, trial_of
 from binsgdm.errors import BinsgdmError
@@ -56,9 +56,6 @@ def measure(
         min_numel: the smallest size.
         max_numel: the largest; default what a quarter of the free memory holds, at most 2**27; on a GPU what fits, at
             most 2**28, with a note if that is less.
-
-    Raises:
-        BinsgdmError: an implementation that does not work here, or sizes that do not fit.
     """
     ranks, stop_rule = bench.ranks, bench.stop_rule
     implementations = {name: select(name, ranks.device) for name in kernels or available(ranks.device)}
@@ -132,11 +129,7 @@ def available(device: torch.device) -> tuple[str, ...]:
 
 
 def sizes(ranks: Ranks, min_numel: int, max_numel: int | None, *, bytes_per_element: int) -> list[int]:
-    """Return the powers of two from `min_numel` to `max_numel`.
-
-    Raises:
-        BinsgdmError: there is none, or the largest would not fit into the free memory.
-    """
+    """Return the powers of two from `min_numel` to `max_numel`."""
     fits = free_bytes(ranks) // bytes_per_element
     # Nobody else is meant to need a GPU's memory; a CPU's is that of the whole machine.
     most = min(MAX_GPU_NUMEL, fits) if ranks.device.type == "cuda" else min(MAX_NUMEL, fits // 4)

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from binsgdm.bench.bench import Bench
-from binsgdm.bench.record import Record
+from binsgdm.bench.record import Bench, Record
 from binsgdm.bench.timing import Stopwatch, Trial, phases, trial_of
 from binsgdm.optimizers.binsgdm import BinSGDM
-from binsgdm.recording.model_zoo import Task, build
+from binsgdm.recording.model_sources import build
+from binsgdm.recording.model_zoo import Task
 
 LR = 1e-6  # so small that repeated steps do not change the model
 
@@ -30,17 +30,14 @@ def measure(
 
     Args:
         bench: where to, who takes part, and when to stop, for forward and backward together and for each optimizer.
-        models: as `model_zoo.build` takes them.
+        models: as `model_sources.build` takes them.
         batch: samples a rank.
         dtype: of the parameters.
-
-    Raises:
-        BinsgdmError: an unknown model.
     """
-    for count, model in enumerate(models):
+    for part, model in bench.each(models):
         task = build(model, batch, bench.ranks.device, getattr(torch, dtype))
         labels: dict[str, Any] = {"model": model, "batch": batch, "dtype": dtype}
-        _one(bench.part(count / len(models), (count + 1) / len(models)), task, labels)
+        _one(part, task, labels)
 
 
 def _one(bench: Bench, task: Task, labels: dict[str, Any]) -> None:
@@ -113,14 +110,7 @@ class Gradients:
 def pass_trial(
     module: torch.nn.Module, forward: Callable[[], torch.Tensor], gradients: Gradients, device: torch.device
 ) -> Trial:
-    """Return a trial: forward and backward together, each of them, and each gradient since backward began.
-
-    Args:
-        module: the model.
-        forward: runs the model and returns the loss.
-        gradients: of the model.
-        device: where it is.
-    """
+    """Return a trial: forward and backward together, each of them, and each gradient since backward began."""
     watch = Stopwatch(device)
 
     def trial() -> list[float]:

@@ -105,9 +105,6 @@ def joined(
         device: "cpu" or "cuda"; default a GPU for each rank of the node if there are as many, else the CPU.
         ranks_per_node: default LOCAL_WORLD_SIZE.
         threads: of torch and the kernels; default torch's, which torchrun sets to 1.
-
-    Raises:
-        BinsgdmError: no such device, or a node size that does not divide the number of ranks.
     """
     if threads is not None:
         torch.set_num_threads(threads)

@@ -1,4 +1,7 @@
-"""Keep samples; write them as a measurement file (docs/reference/files.md#measurements), whole or not at all."""
+"""Keep samples; write them as a measurement file (docs/reference/files.md#measurements), whole or not at all.
+
+A bench is a record with what else every measurement is given.
+"""
 
 import json
 import os
@@ -7,20 +10,22 @@ import shlex
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from binsgdm.bench.choices import text_of
 from binsgdm.bench.ranks import Ranks
-from binsgdm.bench.timing import relative_error
+from binsgdm.bench.timing import Key, Progress, StopRule, Trial, interleave, relative_error
 from binsgdm.errors import BinsgdmError
 from binsgdm.files import write_file
 
+T = TypeVar("T")
 WHAT = "simnet measurements"
 FORMAT = 1
 
@@ -72,11 +77,7 @@ class Record:
         }
 
     def write(self, path: Path) -> None:
-        """Write the file; a reader sees what was there before, or all of it.
-
-        Raises:
-            BinsgdmError: nothing was measured, or it cannot be written.
-        """
+        """Write the file; a reader sees what was there before, or all of it."""
         if not (self.series or self.notes or self.checks):
             raise BinsgdmError("measure: nothing was measured; allow larger sizes or a longer --max-seconds")
         write_file(path, json.dumps(self.document(), allow_nan=False, indent=1) + "\n")
@@ -180,3 +181,46 @@ def _version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Where samples go, who takes part, and when to stop.
+
+    Attributes:
+        record: where to.
+        ranks: who takes part.
+        stop_rule: when to stop, for each thing that is measured.
+        progress: called with the part that is done, from 0 to 1.
+        probe: called now and then, at the same places on all ranks, between what is timed.
+    """
+
+    record: Record
+    ranks: Ranks
+    stop_rule: StopRule
+    progress: Progress = lambda _: None
+    probe: Callable[[], None] = lambda: None
+
+    def part(self, first: float, end: float) -> "Bench":
+        """Return the same for one of several things, which begins and ends at these parts of all."""
+        return replace(self, progress=lambda part: self.progress(first + part * (end - first)))
+
+    def each(self, things: Collection[T]) -> Iterator[tuple["Bench", T]]:
+        """Yield things, before each the bench for it, as if all took the same time."""
+        for count, thing in enumerate(things):
+            yield self.part(count / len(things), (count + 1) / len(things)), thing
+
+    def within(self, seconds: float) -> "Bench":
+        """Return the same with a limit for the time of a series."""
+        limit = min(self.stop_rule.max_seconds, seconds)
+        return replace(self, stop_rule=replace(self.stop_rule, max_seconds=limit))
+
+    def interleave(self, trials: Mapping[Key, Trial], pause_s: float = 0.0) -> dict[Key, list[list[float]]]:
+        """Let trials take turns, and tell how far they are; see `interleave`."""
+
+        def progress(part: float) -> None:
+            self.progress(part)
+            self.probe()
+
+        self.probe()
+        return interleave(trials, self.stop_rule, self.ranks, pause_s=pause_s, progress=progress)

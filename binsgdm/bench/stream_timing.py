@@ -9,11 +9,12 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol
+from typing import Any, Generic
 
 import torch
 
-from binsgdm.bench.timing import WARM_UP, Call, Key, Progress, RankGroup, StopRule, l2_flush
+from binsgdm.bench.ranks import Ranks
+from binsgdm.bench.timing import WARM_UP, Call, Key, Progress, StopRule, l2_flush, repeat_until_known
 
 KERNEL, LAUNCH = "kernel", "launch"
 """Labels: times of the GPU alone, or from an idle queue, with the host's launches."""
@@ -24,28 +25,6 @@ PROBE_HOLD_S = 8e-3
 GROUP = 8
 SLEEP_CYCLES = 2**22
 WARM_S, WARM_FLUSHES = 0.2, 20
-
-
-class StreamQueue(Protocol):
-    """The queue of a device."""
-
-    def hold(self, seconds: float) -> None:
-        """Enqueue a wait."""
-
-    def is_held(self) -> bool:
-        """Tell whether the last wait has not ended."""
-
-    def flush(self) -> None:
-        """Enqueue what empties the caches."""
-
-    def stamp(self) -> Any:
-        """Enqueue the mark of a moment."""
-
-    def seconds(self, first: Any, last: Any) -> float:
-        """Return the time between two marks that the device has reached."""
-
-    def wait(self) -> None:
-        """Wait until the queue is empty."""
 
 
 class CudaQueue:
@@ -120,7 +99,7 @@ class StreamTimes:
 class StreamTimer(Generic[Key]):
     """Times calls in groups, in an order that is shuffled for every turn."""
 
-    def __init__(self, queue: StreamQueue, ranks: RankGroup, calls: Mapping[Key, Call]) -> None:
+    def __init__(self, queue: CudaQueue, ranks: Ranks, calls: Mapping[Key, Call]) -> None:
         self.found: dict[Key, StreamTimes] = {key: StreamTimes() for key in calls}
         self._queue, self._ranks, self._calls = queue, ranks, calls
         self._hold_s = FIRST_HOLD_S
@@ -208,10 +187,10 @@ class StreamTimer(Generic[Key]):
 
 
 def interleave_on_stream(
-    queue: StreamQueue,
+    queue: CudaQueue,
     calls: Mapping[Key, Call],
     stop_rule: StopRule,
-    ranks: RankGroup,
+    ranks: Ranks,
     *,
     progress: Progress = lambda _: None,
 ) -> dict[Key, StreamTimes]:
@@ -221,10 +200,10 @@ def interleave_on_stream(
     """
     timer = StreamTimer(queue, ranks, calls)
     timer.warm_up()
-    active = list(calls)
-    while active:
-        timer.take(active)
-        found = timer.found
-        active = [key for key in active if not stop_rule.is_met(found[key].values, found[key].spent_s)]
-        progress(min((stop_rule.part_done(found[key].values, found[key].spent_s) for key in active), default=1.0))
+
+    def take(keys: Sequence[Key]) -> dict[Key, tuple[list[float], float]]:
+        timer.take(keys)
+        return {key: (timer.found[key].values, timer.found[key].spent_s) for key in keys}
+
+    repeat_until_known(calls, take, stop_rule, progress)
     return timer.found

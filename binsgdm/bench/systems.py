@@ -12,10 +12,9 @@ from typing import Any
 import torch
 
 from binsgdm.bench import choices, one_bit_adam
-from binsgdm.bench.bench import Bench
 from binsgdm.bench.choices import SystemChoice, without_topology
 from binsgdm.bench.ranks import Ranks
-from binsgdm.bench.record import Record
+from binsgdm.bench.record import Bench, Record
 from binsgdm.bench.stream_timing import LAUNCH
 from binsgdm.bench.timing import Stopwatch, Trial, interleave, pause_s
 from binsgdm.comm import Protocol, RankContext

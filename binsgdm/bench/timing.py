@@ -3,14 +3,16 @@
 import math
 import random
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from statistics import median
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
+
+from binsgdm.bench.ranks import Ranks
 
 Key = TypeVar("Key", bound=Hashable)
 Call = Callable[[], object]
@@ -25,20 +27,6 @@ PAUSE_S = 0.02  # torch's threads spin for a while after their work, which costs
 SHARED_S = 0.02  # several time slices of the scheduler
 SIGNIFICANCE = 0.05
 MIN_FLUSH_BYTES, FLUSHED_CACHES = 2**26, 4
-
-
-class RankGroup(Protocol):
-    """What timing asks of the ranks."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where the work is."""
-
-    def barrier(self) -> None:
-        """Wait until all ranks are here."""
-
-    def slowest(self, seconds: Sequence[float]) -> list[float]:
-        """Return the element-wise maximum over all ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,52 +168,32 @@ def pause_s(device: torch.device) -> float:
     return PAUSE_S if device.type == "cpu" and torch.get_num_threads() > 1 else 0.0
 
 
-class _Interleaved:
-    """The samples of every trial so far, and the time spent on each."""
+def repeat_until_known(
+    keys: Iterable[Key],
+    take: Callable[[Sequence[Key]], Mapping[Key, tuple[Sequence[float], float]]],
+    stop_rule: StopRule,
+    progress: Progress = lambda _: None,
+) -> None:
+    """Take samples of several things in turns, of each until the rule is met.
 
-    def __init__(self, trials: Mapping[Any, Trial], ranks: RankGroup, pause_s: float) -> None:
-        self.samples: dict[Any, list[list[float]]] = {key: [] for key in trials}
-        self.spent_s = dict.fromkeys(trials, 0.0)
-        self._trials, self._ranks = trials, ranks
-        self._pause_s = pause_s
-        self._flush = l2_flush(ranks.device)
-        self._order = random.Random(0)  # the same on all ranks
-
-    def take(self, keys: Sequence[Any], turns: int) -> dict[Any, list[list[float]]]:
-        """Run the trials of these keys `turns` times in turns; return the times of the slowest rank [s]."""
-        taken: list[tuple[Any, Sequence[float]]] = []
-        for _ in range(turns):
-            # Shuffled in every turn, so that no trial always runs after the same other one (caches, clock frequency).
-            taken += [(key, self._one(key)) for key in self._order.sample(keys, len(keys))]
-        # One all-reduce after all turns: a message between trials would be timed with the next one.
-        flat = iter(self._ranks.slowest([value for _, values in taken for value in values]))
-        found: dict[Any, list[list[float]]] = {key: [] for key in keys}
-        for key, values in taken:
-            found[key].append([next(flat) for _ in values])
-        return found
-
-    def keep(self, found: Mapping[Any, list[list[float]]]) -> None:
-        """Add samples to those so far."""
-        for key, rows in found.items():
-            self.samples[key] += rows
-            self.spent_s[key] += sum(row[0] + self._pause_s for row in rows)
-
-    def decisive(self, key: Any) -> tuple[list[float], float]:
-        """Return the times of a trial that the stop rule looks at, and the time spent on it [s]."""
-        return [row[0] for row in self.samples[key]], self.spent_s[key]
-
-    def _one(self, key: Any) -> Sequence[float]:
-        if self._pause_s:
-            time.sleep(self._pause_s)
-        self._flush()
-        self._ranks.barrier()
-        return self._trials[key]()
+    Args:
+        keys: of the things.
+        take: adds samples of those that are not known well enough, and returns for each all of its times, and the time
+            spent on it [s].
+        stop_rule: when to take no more.
+        progress: called with the part that is done, from 0 to 1.
+    """
+    active = list(keys)
+    while active:
+        known = take(active)
+        active = [key for key in active if not stop_rule.is_met(*known[key])]
+        progress(min((stop_rule.part_done(*known[key]) for key in active), default=1.0))
 
 
 def interleave(
     trials: Mapping[Key, Trial],
     stop_rule: StopRule,
-    ranks: RankGroup,
+    ranks: Ranks,
     *,
     pause_s: float = 0.0,
     progress: Progress = lambda _: None,
@@ -245,14 +213,37 @@ def interleave(
         For every key its repetitions, in the order of time, each with the times that its trial returns, those of the
         slowest rank [s].
     """
-    turns = _Interleaved(trials, ranks, pause_s)
-    active = list(trials)
+    samples: dict[Key, list[list[float]]] = {key: [] for key in trials}
+    flush, order = l2_flush(ranks.device), random.Random(0)  # the same order on all ranks
+
+    def one(key: Key) -> Sequence[float]:
+        if pause_s:
+            time.sleep(pause_s)
+        flush()
+        ranks.barrier()
+        return trials[key]()
+
+    def of_turns(keys: Sequence[Key], turns: int) -> dict[Key, list[list[float]]]:
+        taken: list[tuple[Key, Sequence[float]]] = []
+        for _ in range(turns):
+            # Shuffled in every turn, so that no trial always runs after the same other one (caches, clock frequency).
+            taken += [(key, one(key)) for key in order.sample(keys, len(keys))]
+        # One all-reduce after all turns: a message between trials would be timed with the next one.
+        flat = iter(ranks.slowest([value for _, values in taken for value in values]))
+        found: dict[Key, list[list[float]]] = {key: [] for key in keys}
+        for key, values in taken:
+            found[key].append([next(flat) for _ in values])
+        return found
+
+    def take(keys: Sequence[Key]) -> dict[Key, tuple[list[float], float]]:
+        round_s = sum(warm[key][0][0] for key in keys)
+        for key, rows in of_turns(keys, min(BLOCK, max(1, int(BLOCK_S / round_s)))).items():
+            samples[key] += rows
+        decisive = {key: [row[0] for row in samples[key]] for key in keys}
+        return {key: (values, sum(values) + pause_s * len(values)) for key, values in decisive.items()}
+
     # The first turns compile kernels and allocate memory; they are no samples. The last of them sets the size of a
     # block: one message for the times of several turns, and about BLOCK_S between two looks at the stop rule.
-    warm = [turns.take(active, 1) for _ in range(WARM_UP)][-1]
-    while active:
-        round_s = sum(warm[key][0][0] for key in active)
-        turns.keep(turns.take(active, min(BLOCK, max(1, int(BLOCK_S / round_s)))))
-        active = [key for key in active if not stop_rule.is_met(*turns.decisive(key))]
-        progress(min((stop_rule.part_done(*turns.decisive(key)) for key in active), default=1.0))
-    return turns.samples
+    warm = [of_turns(list(trials), 1) for _ in range(WARM_UP)][-1]
+    repeat_until_known(trials, take, stop_rule, progress)
+    return samples

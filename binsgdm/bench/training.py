@@ -11,12 +11,11 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from binsgdm.bench import choices
-from binsgdm.bench.bench import Bench
 from binsgdm.bench.choices import SystemChoice
 from binsgdm.bench.model import LR
 from binsgdm.bench.ranks import Ranks, guarded
-from binsgdm.bench.record import Label
-from binsgdm.bench.timing import WARM_UP, Stopwatch, phases
+from binsgdm.bench.record import Bench, Label
+from binsgdm.bench.timing import WARM_UP, Stopwatch, phases, repeat_until_known
 from binsgdm.bench.without_messages import answered_at_once, is_answered_at_once, keep_bucket
 from binsgdm.compressors.registry import SYSTEMS
 from binsgdm.errors import BinsgdmError
@@ -26,7 +25,8 @@ from binsgdm.optimizers.settings import Rounding
 from binsgdm.optimizers.sign_exchange import Scheme
 from binsgdm.parallel.ddp import attach, attach_one_bit_adam
 from binsgdm.parallel.ddp_hook import compress_gradients
-from binsgdm.recording.model_zoo import Task, build
+from binsgdm.recording.model_sources import build
+from binsgdm.recording.model_zoo import Task
 
 BLOCK_S = 1.0
 MAX_BLOCK = 10
@@ -88,9 +88,6 @@ WORDS: dict[str, dict[str, Any]] = {
 def strategy(text: str) -> MeasuredStrategy:
     """Read a strategy: "all_reduce", "binsgdm", "binsgdm:flat,overlap" with words of `WORDS`, or "qsgd:bits=4".
 
-    Raises:
-        BinsgdmError: another one, or words that do not go together.
-
     Example:
         >>> strategy("binsgdm:bf16,overlap").scheme.intra_node_dtype
         'bf16'
@@ -139,34 +136,24 @@ def measure(  # noqa: PLR0913 - one argument an option
 
     Args:
         bench: where to, who takes part, and when to stop; the time of the step decides.
-        models: as `model_zoo.build` takes them.
+        models: as `model_sources.build` takes them.
         batch: samples a rank.
         strategies: what to train with, each with a model of its own from the same parameters on; no two alike.
         bucket_cap_mb: parameters of one message, MiB of fp32.
         without_messages: answer every message at once, and add the series under the kind "own_work".
-
-    Raises:
-        BinsgdmError: an unknown model, settings that do not go together, or a rank is gone.
     """
     kind = "own_work" if without_messages else "training"
     with answered_at_once() if without_messages else nullcontext():
-        for count, model in enumerate(models):
+        for part, model in bench.each(models):
             steps = {how: training_step(model, batch, how, bench.ranks, bucket_cap_mb) for how in strategies}
-            rows = _in_turns(steps, bench.part(count / len(models), (count + 1) / len(models)))
+            rows = _in_turns(steps, part)
             for how, found in rows.items():
                 labels: dict[str, Any] = {"model": model, "batch": batch, **how.labels, "bucket_cap_mb": bucket_cap_mb}
                 add_rows(bench, kind, found, labels)
 
 
 def add_rows(bench: Bench, kind: str, rows: Sequence["StepRow"], labels: Mapping[str, Label]) -> None:
-    """Add steps with their phases, and of every rank its own steps and its compute; one alone has them as the slowest.
-
-    Args:
-        bench: where to.
-        kind: "training", or "own_work" without messages.
-        rows: of one training.
-        labels: of it.
-    """
+    """Add steps with their phases, and of each of several ranks its own steps and its compute."""
     for column, name in enumerate(("step", *PHASES)):
         bench.record.add(kind, name, [row.slowest[column] for row in rows], **labels)
     if bench.ranks.world_size == 1:
@@ -177,11 +164,7 @@ def add_rows(bench: Bench, kind: str, rows: Sequence["StepRow"], labels: Mapping
 
 
 def training_step(model: str, batch: int, how: MeasuredStrategy, ranks: Ranks, bucket_cap_mb: float) -> "TrainingStep":
-    """Return what trains a model once under a strategy; arguments as `measure`.
-
-    Raises:
-        BinsgdmError: as `measure`.
-    """
+    """Return what trains a model once under a strategy; arguments as `measure`."""
     task = build(model, batch, ranks.device)
     make = {"all_reduce": _ddp, "binsgdm": _binsgdm, choices.ONE_BIT_ADAM: _one_bit_adam}.get(how.kind, _compressing)
     return make(task, ranks, bucket_cap_mb, how)
@@ -226,11 +209,7 @@ def _ddp(task: Task, ranks: Ranks, bucket_cap_mb: float, _how: MeasuredStrategy)
 
 
 def _compressing(task: Task, ranks: Ranks, bucket_cap_mb: float, how: MeasuredStrategy) -> TrainingStep:
-    """Return steps of the same DDP whose gradients a system averages in its communication hook.
-
-    Raises:
-        BinsgdmError: one process alone, which sends nothing.
-    """
+    """Return steps of the same DDP whose gradients a system averages in its communication hook."""
     if ranks.groups is None or how.system is None:
         raise BinsgdmError(f"--strategy {how.kind}: needs two ranks; launch them with torchrun --nproc-per-node 2")
     module = DistributedDataParallel(task.module, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=True)
@@ -292,17 +271,18 @@ def _in_turns(steps: Mapping[MeasuredStrategy, TrainingStep], bench: Bench) -> d
 
     Strategies take turns, a block each, so that what slows the machine for a while slows all of them.
     """
-    ranks, stop_rule = bench.ranks, bench.stop_rule
+    ranks = bench.ranks
     counts = {how: _block_size(timed_block(step, WARM_UP, ranks)[-1].slowest[0]) for how, step in steps.items()}
     rows: dict[MeasuredStrategy, list[StepRow]] = {how: [] for how in steps}
-    active = list(steps)
-    while active:
+
+    def take(active: Sequence[MeasuredStrategy]) -> dict[MeasuredStrategy, tuple[list[float], float]]:
         for how in active:
             bench.probe()
             rows[how] += timed_block(steps[how], counts[how], ranks)
         times = {how: [row.slowest[0] for row in rows[how]] for how in active}
-        active = [how for how in active if not stop_rule.is_met(times[how], sum(times[how]))]
-        bench.progress(min((stop_rule.part_done(times[how], sum(times[how])) for how in active), default=1.0))
+        return {how: (values, sum(values)) for how, values in times.items()}
+
+    repeat_until_known(steps, take, bench.stop_rule, bench.progress)
     return rows
 
 

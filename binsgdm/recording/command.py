@@ -144,11 +144,7 @@ class _End(NamedTuple):
 
 
 def _recorded(settings: dict[str, Any]) -> _End:
-    """Record in a process of its own, since torch has one world a process.
-
-    Raises:
-        BinsgdmError: no step was recorded.
-    """
+    """Record in a process of its own, since torch has one world a process."""
     name = settings["script"]
     with tempfile.TemporaryDirectory(prefix="simnet-record-") as folder:
         path, steps = Path(folder) / "found.json", Path(folder) / "steps"
@@ -224,9 +220,6 @@ def script_of(words: Sequence[str]) -> dict[str, Any]:
 
     Returns:
         "script", a path or the name of a module; "is_module"; "arguments".
-
-    Raises:
-        BinsgdmError: it is something else.
     """
     rest = list(words)
     is_python = Path(rest[0]).name.startswith("python") if rest else False

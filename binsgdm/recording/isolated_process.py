@@ -43,12 +43,7 @@ def main(settings: dict[str, Any]) -> int:
 
 
 class _ScriptRun:
-    """The run of a script that is recorded.
-
-    Args:
-        settings: of the recording and of the script.
-        found: file for the recording.
-    """
+    """The run of a script that is recorded."""
 
     def __init__(self, settings: dict[str, Any], found: Path) -> None:
         self._settings, self._found = settings, found
@@ -64,11 +59,7 @@ class _ScriptRun:
         self._is_stopped = False
 
     def status(self) -> int:
-        """Run the script, write the recording, and return the script's exit code.
-
-        Raises:
-            BinsgdmError: no step was recorded.
-        """
+        """Run the script, write the recording, and return the script's exit code."""
         with self._recording.running(), self._written_before_leaving():
             status, how = self._ended()
         if not self._found.exists():
@@ -78,11 +69,7 @@ class _ScriptRun:
         return status
 
     def _ended(self) -> tuple[int, str]:
-        """Run the script, and return its exit code and, if it failed, how.
-
-        Raises:
-            BinsgdmError: it does what cannot be recorded.
-        """
+        """Run the script, and return its exit code and, if it failed, how."""
         status = 0
         try:
             run_script(self._settings["script"], self._settings["arguments"], is_module=self._settings["is_module"])
@@ -159,13 +146,7 @@ class _ScriptRun:
 
 
 def run_script(script: str, arguments: Sequence[str], *, is_module: bool = False) -> None:
-    """Run a script in this process as `python` would.
-
-    Args:
-        script: its path, or the name of a module.
-        arguments: that it is given.
-        is_module: whether it is a module.
-    """
+    """Run a script in this process as `python` would."""
     before = sys.argv[:], sys.path[:]
     sys.argv = [script, *arguments]
     try:

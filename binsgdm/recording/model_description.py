@@ -3,21 +3,84 @@
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.recording.checkpointed import checkpoint_blocks
 from binsgdm.recording.fake_tensors import GroupedProducts, zeros_for_values
 from binsgdm.recording.model_zoo import Task
 from binsgdm.recording.operator_work import OperatorWork, causal_share, work_of
+
+Format = Literal["fp32", "tf32", "bf16", "fp16"]
+DTYPES: dict[str, torch.dtype] = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
+"""Formats of what is kept; "tf32" rounds only the factors of a product."""
+
+
+def in_dtype(task: Task, dtype: torch.dtype) -> Task:
+    """Return the task with parameters, buffers and inputs of floating point in a dtype; whole numbers stay.
+
+    Parameters are replaced one by one, since `Module.to` cannot do it with fake ones; shared ones stay shared.
+    """
+    made: dict[int, Any] = {}
+
+    def cast(given: Any) -> Any:
+        if not isinstance(given, Tensor) or not given.is_floating_point() or given.dtype == dtype:
+            return given
+        if id(given) not in made:
+            found = given.detach().to(dtype)
+            made[id(given)] = nn.Parameter(found, given.requires_grad) if isinstance(given, nn.Parameter) else found
+        return made[id(given)]
+
+    for module in task.module.modules():
+        for held in (module._parameters, module._buffers):
+            for name, given in held.items():
+                held[name] = cast(given)
+    keywords = {name: cast(given) for name, given in task.keywords.items()}
+    return Task(module=task.module, inputs=tuple(map(cast, task.inputs)), keywords=keywords, loss=task.loss)
+
+
+def autocast(number_format: Format, *, is_on: bool) -> AbstractContextManager[Any]:
+    """Return the context in which forward computes in a format of 16 bit with parameters of fp32, or one of nothing."""
+    return torch.autocast("cpu", DTYPES[number_format]) if is_on else nullcontext()
+
+
+MIN_BLOCKS = 2
+
+
+def repeated_blocks(module: nn.Module) -> list[nn.Module]:
+    """Return the outermost modules that stand in a list or sequence with others of their class, in order."""
+    members = list(module) if isinstance(module, (nn.ModuleList, nn.Sequential)) else []
+    are_alike = len(members) >= MIN_BLOCKS and len({type(one) for one in members}) == 1
+    if are_alike and any(True for _ in members[0].children()):
+        return members
+    return [block for child in module.children() for block in repeated_blocks(child)]
+
+
+def checkpoint_blocks(module: nn.Module) -> int:
+    """Let each repeated block of a module keep its inputs alone and run again in backward; return how many."""
+    blocks = repeated_blocks(module)
+    if not blocks:
+        raise BinsgdmError(
+            "--checkpoint: the model has no list of modules of one class: call torch.utils.checkpoint in its forward"
+        )
+    for block in blocks:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+    return len(blocks)
+
 
 _ATTENTION = functional.scaled_dot_product_attention
 
@@ -126,9 +189,6 @@ def describe(
         forward_in: context of forward, such as autocast.
         checkpoint: keep only the inputs of repeated blocks; changes the module.
         causal: count of causal attention what fused kernels compute, not the whole score matrix.
-
-    Raises:
-        BinsgdmError: the loss is no scalar, or some parameter that is trained gets no gradient.
     """
     trained = [(name, one) for name, one in task.module.named_parameters() if one.requires_grad]
     if not trained:
@@ -191,9 +251,6 @@ def _since_the_one_before(
 
 def without_memory(build: Callable[[], Task]) -> tuple[ModelDescription, int]:
     """Build a model on fake tensors and describe it.
-
-    Args:
-        build: makes it, on the current default device.
 
     Returns:
         What it takes, and the bytes of all its parameters, those that are not trained included.

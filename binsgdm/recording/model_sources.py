@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -14,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from binsgdm.errors import BinsgdmError, shown
-from binsgdm.recording import transformers_models, unet
-from binsgdm.recording.llama import LLAMAS
-from binsgdm.recording.model_zoo import NAMES, Task
+from binsgdm.recording import transformers_models
+from binsgdm.recording.model_zoo import LLAMAS, NAMES, SEED, UNET_ORIGIN, Task, unet_task
 from binsgdm.recording.shipped_models import (
     COUNTED,
     SHIPPED,
@@ -89,6 +89,24 @@ def find(source: str, options: ModelOptions) -> FoundModel:
     return _shipped(source, options)
 
 
+def build(name: str, batch: int, device: torch.device, dtype: torch.dtype = torch.float32) -> Task:
+    """Build the model of a text with its batch, from a fixed seed and therefore the same on all ranks."""
+    try:
+        found = find(name, ModelOptions(batch))
+        torch.manual_seed(SEED)
+        with torch.device(device):
+            task = found.build()
+    except BinsgdmError as error:
+        raise BinsgdmError(f"--model {error}") from error
+
+    def cast(given: Tensor) -> Tensor:
+        return given.to(dtype) if dtype != torch.float32 and given.is_floating_point() else given
+
+    keywords = {key: cast(given) for key, given in task.keywords.items()}
+    inputs = tuple(map(cast, task.inputs))
+    return replace(task, module=task.module.to(device, dtype), inputs=inputs, keywords=keywords)
+
+
 def _need(library: str) -> None:
     if importlib.util.find_spec(library) is None:
         raise BinsgdmError(f"{library}: is not installed: pip install {library} (of the version that goes with torch)")
@@ -99,7 +117,7 @@ def _shipped(name: str, options: ModelOptions) -> FoundModel:
         one.workload: one.definition for one in SHIPPED
     }
     if name == "unet":
-        return FoundModel("U-Net", lambda: unet.task(options.batch, options.side), origin=unet.ORIGIN, takes=("side",))
+        return FoundModel("U-Net", lambda: unet_task(options.batch, options.side), origin=UNET_ORIGIN, takes=("side",))
     if name in NAMES:
         return FoundModel(name, lambda: as_task(NAMES[name](options.batch)))
     if name in LLAMAS:
@@ -257,9 +275,6 @@ def as_task(made: Any) -> Task:
     """Return a task from (module, inputs) or (module, inputs, loss); inputs are a tensor, a tuple, or named in a dict.
 
     Without a loss that of the library is taken, `output.loss`, else the mean of what the module returns.
-
-    Raises:
-        BinsgdmError: it is something else.
     """
     parts = made if isinstance(made, tuple) else (made,)
     if not 2 <= len(parts) <= 3 or not isinstance(parts[0], nn.Module):
@@ -272,11 +287,7 @@ def as_task(made: Any) -> Task:
 
 
 def mean_of_output(output: Any) -> Tensor:
-    """Return the loss that a library computes, else the mean of what a module returns.
-
-    Raises:
-        BinsgdmError: there is no tensor in it.
-    """
+    """Return the loss that a library computes, else the mean of what a module returns."""
     found = getattr(output, "loss", None)
     if isinstance(found, Tensor):
         return found

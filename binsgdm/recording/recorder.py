@@ -3,7 +3,7 @@
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -33,11 +33,7 @@ class Clock:
 
 
 class HostClock(Clock):
-    """Times each thread of a CPU.
-
-    Args:
-        tape: takes the times.
-    """
+    """Times each thread of a CPU."""
 
     def __init__(self, tape: Tape) -> None:
         self._tape, self._of_thread = tape, threading.local()
@@ -55,11 +51,7 @@ class HostClock(Clock):
 
 
 class CudaClock(Clock):
-    """Times each stream of a GPU by events, which are read when all is done.
-
-    Args:
-        tape: takes the times.
-    """
+    """Times each stream of a GPU by events, which are read when all is done."""
 
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
@@ -248,7 +240,9 @@ class Recorder:
         """Start the clock of this thread anew: what it did since the last call was no work of the step."""
         self.clock.skip()
 
-    def collective(self, kind: str, group: int, group_name: str, tensors: list[torch.Tensor], num_bytes: float) -> Mark:
+    def collective(
+        self, kind: str, group: int, group_name: str, tensors: Sequence[torch.Tensor], num_bytes: float
+    ) -> Mark:
         """Add a collective that this thread starts, and return the mark at which it has ended."""
         self.lap()
         dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else "uint8"

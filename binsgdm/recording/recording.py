@@ -135,11 +135,7 @@ class Recording:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Record what runs inside.
-
-        Raises:
-            BinsgdmError: it does something that one process cannot do for all.
-        """
+        """Record what runs inside."""
         with ExitStack() as stack:
             self._groups = stack.enter_context(alone(self.world, self.recorder, self.end_step, self._note_gradients))
             if self._settings.device == "cuda":
@@ -199,11 +195,7 @@ class Recording:
         self._gradient_bytes[id(optimizer)] = float(sum(one.numel() * one.element_size() for one in gradients))
 
     def document(self) -> dict[str, Any]:
-        """Return the recording of this world as the step file holds it.
-
-        Raises:
-            BinsgdmError: too few steps were done, or nothing was sent in them.
-        """
+        """Return the recording of this world as the step file holds it."""
         recorder, groups = self.recorder, self._groups
         recorder.clock.settle()
         skipped = self._settings.warm_up
@@ -253,11 +245,7 @@ class Recording:
 
 
 def usual_settings(**given: Any) -> RecordingSettings:
-    """Return settings for this machine: work is timed on a GPU where there is one, and counted on a CPU.
-
-    Args:
-        given: those that are chosen; None for what is usual.
-    """
+    """Return settings for this machine: work is timed on a GPU where there is one, and counted on a CPU."""
     has_gpu = torch.cuda.is_available() and not given.get("fake")
     device = given.get("device") or ("cuda" if has_gpu else "cpu")
     compute = given.get("compute") or ("timed" if device == "cuda" else "counted")

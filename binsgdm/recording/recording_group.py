@@ -1,6 +1,7 @@
 """A process group without other ranks: it notes a collective, and answers as if all ranks sent what this one sends."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
@@ -78,17 +79,13 @@ class RecordedWork(dist.Work):
         """Let the stream of this thread wait for it."""
         self.wait()
 
-    def block_current_stream(self) -> None:
-        """Let the stream of this thread wait for it."""
-        self.wait()
+    block_current_stream = synchronize
 
     def is_completed(self) -> bool:
         """Return True."""
         return True
 
-    def is_success(self) -> bool:
-        """Return True."""
-        return True
+    is_success = is_completed
 
     def result(self) -> list[torch.Tensor]:
         """Return its tensors."""
@@ -112,15 +109,7 @@ _ProcessGroup: Any = dist.ProcessGroup  # whose overloads, of another API, torch
 
 
 class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
-    """The group of some ranks, as rank 0 of the world sees it.
-
-    Args:
-        recorder: takes notes.
-        number: of the group in the recording.
-        rank: of this process in it.
-        size: its ranks.
-        name: for people.
-    """
+    """The group of some ranks, as rank 0 of the world sees it."""
 
     def __init__(self, recorder: Recorder, number: int, rank: int, size: int, name: str) -> None:
         super().__init__(rank, size)
@@ -154,58 +143,57 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
         """Name under which torch knows the group."""
         return self.pg_name
 
-    def _note(
-        self, kind: str, tensors: list[Tensor], num_bytes: float, answer: Callable[[], object], result: list[Tensor]
-    ) -> RecordedWork:
-        mark = self._recorder.collective(kind, self._number, self._label, tensors, num_bytes)
+    @contextmanager
+    def _noted(
+        self, kind: str, sent: Sequence[Tensor], num_bytes: float, result: list[Tensor]
+    ) -> Iterator[RecordedWork]:
+        """Note a collective, and give its handle; what is done inside is its answer, and no work of the step."""
+        mark = self._recorder.collective(kind, self._number, self._label, sent, num_bytes)
         with torch.no_grad(), self._recorder.unnoticed():
-            answer()
+            yield RecordedWork(self._recorder, mark, self._callback_stream(), result)
         self._recorder.forget_time()
-        return RecordedWork(self._recorder, mark, self._callback_stream(), result)
 
     def _callback_stream(self) -> int:
         if self._callbacks is None:
             self._callbacks = self._recorder.tape.add_stream(f"callbacks {self._label}")
         return self._callbacks
 
-    # Reductions
+    # Reductions: as if all ranks were alike
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> RecordedWork:
-        """Sum as if all ranks were alike."""
-        return self._note("all_reduce", tensors, _bytes(tensors), lambda: self._sum(tensors, opts), tensors)
+        """Sum tensors in one message."""
+        return self._reduced("all_reduce", tensors, opts)
 
-    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> RecordedWork:
-        """Sum several tensors in one message."""
-        return self.allreduce(tensors, opts)
+    allreduce_coalesced = allreduce
 
     def reduce(self, tensors: list[Tensor], opts: Any = None) -> RecordedWork:
         """Sum at one rank."""
-        return self._note("reduce", tensors, _bytes(tensors), lambda: self._sum(tensors, opts), tensors)
+        return self._reduced("reduce", tensors, opts)
+
+    def _reduced(self, kind: str, tensors: list[Tensor], opts: Any) -> RecordedWork:
+        with self._noted(kind, tensors, _bytes(tensors), tensors) as work:
+            self._sum(tensors, opts)
+        return work
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> RecordedWork:
         """Sum, and keep the part of this rank."""
         given = [one for row in inputs for one in row]
         self.check_alike([one.numel() for one in given], "reduce_scatter")
-
-        def answer() -> None:
+        with self._noted("reduce_scatter", given, _bytes(given), outputs) as work:
             for output, row in zip(outputs, inputs, strict=True):
                 output.copy_(row[self._rank].reshape(output.shape))
             self._sum(outputs, opts)
-
-        return self._note("reduce_scatter", given, _bytes(given), answer, outputs)
+        return work
 
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> RecordedWork:
         """Sum, and keep the part of this rank."""
-
-        def answer() -> None:
+        with self._noted("reduce_scatter", [given], _bytes([given]), [output]) as work:
             part = given.reshape(-1)[self._rank * output.numel() :][: output.numel()]
             output.copy_(part.reshape(output.shape))
             self._sum([output], opts)
+        return work
 
-        return self._note("reduce_scatter", [given], _bytes([given]), answer, [output])
-
-    def _reduce_scatter_base(self, output: Tensor, given: Tensor, opts: Any = None) -> RecordedWork:
-        return self.reduce_scatter_single(output, given, opts)
+    _reduce_scatter_base = reduce_scatter_single
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
@@ -216,34 +204,34 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    # Copies
+    # Copies of what this rank has
 
     def broadcast(self, tensors: list[Tensor], *_: Any) -> RecordedWork:
         """Leave tensors as they are: the first rank sends its own, and any other one's are taken to be the same."""
-        return self._note("broadcast", tensors, _bytes(tensors), lambda: None, tensors)
+        with self._noted("broadcast", tensors, _bytes(tensors), tensors) as work:
+            return work
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], *_: Any) -> RecordedWork:
-        """Give every rank what this rank has."""
+        """Gather: one list of the ranks' tensors an input."""
         gathered = [one for row in outputs for one in row]
-
-        def answer() -> None:
+        with self._noted("all_gather", inputs, _bytes(gathered), gathered) as work:
             for row, given in zip(outputs, inputs, strict=True):
                 for output in row:
                     output.copy_(given.reshape(output.shape))
+        return work
 
-        return self._note("all_gather", inputs, _bytes(gathered), answer, gathered)
+    def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], *_: Any) -> RecordedWork:
+        """Gather several: one list of tensors a rank."""
+        return self.allgather([list(row) for row in zip(*outputs, strict=True)], inputs)
 
     def all_gather_single(self, output: Tensor, given: Tensor, *_: Any) -> RecordedWork:
-        """Give every rank what this rank has."""
-
-        def answer() -> None:
+        """Gather into one tensor."""
+        with self._noted("all_gather", [given], _bytes([output]), [output]) as work:
             # The source may be a part of the result, as FSDP's is.
             output.view(self._size, -1).copy_(given.reshape(1, -1).clone().expand(self._size, -1))
+        return work
 
-        return self._note("all_gather", [given], _bytes([output]), answer, [output])
-
-    def _allgather_base(self, output: Tensor, given: Tensor, opts: Any = None) -> RecordedWork:
-        return self.all_gather_single(output, given, opts)
+    _allgather_base = all_gather_single
 
     def all_gather_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
@@ -254,72 +242,43 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], *_: Any) -> RecordedWork:
-        """Gather several: one list of tensors a rank."""
-        gathered = [one for row in outputs for one in row]
-
-        def answer() -> None:
-            for row in outputs:
-                for output, given in zip(row, inputs, strict=True):
-                    output.copy_(given)
-
-        return self._note("all_gather", inputs, _bytes(gathered), answer, gathered)
-
-    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> RecordedWork:
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> RecordedWork:  # noqa: ARG002
         """Give rank 0 what this rank has; no step may hold it, since one rank alone receives."""
-        del opts
         gathered = [one for row in outputs for one in row]
-
-        def answer() -> None:
+        with self._noted("gather", inputs, _bytes(inputs) * self._size, gathered) as work:
             for output in gathered:
                 output.copy_(inputs[0].reshape(output.shape))
-
-        return self._note("gather", inputs, _bytes(inputs) * self._size, answer, gathered)
+        return work
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], *_: Any) -> RecordedWork:
         """Keep the part of this rank; no step may hold it, since one rank alone sends."""
-
-        def answer() -> None:
+        with self._noted("scatter", outputs, _bytes(outputs) * self._size, outputs) as work:
             for output, row in zip(outputs, inputs, strict=False):
                 output.copy_(row[self._rank].reshape(output.shape))
+        return work
 
-        return self._note("scatter", outputs, _bytes(outputs) * self._size, answer, outputs)
-
-    # Exchanges
+    # Exchanges: every rank gets the part of this rank
 
     def all_to_all_single(
-        self,
-        output: Tensor,
-        given: Tensor,
-        output_sizes: list[int],
-        sizes: list[int],
-        *_: Any,
+        self, output: Tensor, given: Tensor, output_sizes: list[int], sizes: list[int], *_: Any
     ) -> RecordedWork:
-        """Give every rank the first part of what this rank has."""
+        """Exchange the parts of one tensor."""
         self.check_alike([*output_sizes, *sizes], "all_to_all")
-
-        def answer() -> None:
+        with self._noted("all_to_all", [given], _bytes([given]), [output]) as work:
             first = given.reshape(self._size, -1)[self._rank]
             output.view(self._size, -1).copy_(first.clone().expand(self._size, -1))
+        return work
 
-        return self._note("all_to_all", [given], _bytes([given]), answer, [output])
-
-    def alltoall_base(
-        self, output: Tensor, given: Tensor, output_sizes: list[int], sizes: list[int], opts: Any = None
-    ) -> RecordedWork:
-        """As `all_to_all_single`."""
-        return self.all_to_all_single(output, given, output_sizes, sizes, opts)
+    alltoall_base = all_to_all_single
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], *_: Any) -> RecordedWork:
-        """Give every rank the part of this rank."""
+        """Exchange tensors."""
         self.check_alike([one.numel() for one in (*outputs, *inputs)], "all_to_all")
-
-        def answer() -> None:
+        with self._noted("all_to_all", inputs, _bytes(inputs), outputs) as work:
             first = inputs[self._rank].clone()
             for output in outputs:
                 output.copy_(first.reshape(output.shape))
-
-        return self._note("all_to_all", inputs, _bytes(inputs), answer, outputs)
+        return work
 
     # What has no place in a step that all ranks do alike
 
@@ -331,9 +290,8 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
         """Note a hop, if this rank sends as much to the rank as far after it."""
         return self._half_of_hop("recv", tensors[0], (self._rank - source) % self._size)
 
-    def recv_anysource(self, tensors: list[Tensor], tag: int) -> RecordedWork:
+    def recv_anysource(self, *_: Any) -> NoReturn:
         """Refuse."""
-        del tensors, tag
         self._refuse("recv", "one rank alone receives")
 
     def _half_of_hop(self, kind: str, tensor: Tensor, distance: int) -> RecordedWork:
@@ -354,25 +312,24 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
             self._refuse(kind, f"a hop of {distance} ranks: only neighbours are simulated")
         _, other, first = half
         sent, received = (tensor, other) if kind == "send" else (other, tensor)
-        work = self._note("send_recv", [sent], _bytes([sent]), lambda: received.copy_(sent), [tensor])
+        with self._noted("send_recv", [sent], _bytes([sent]), [tensor]) as work:
+            received.copy_(sent)
         first.mark = work.mark
         return work
 
-    def barrier(self, opts: Any = None) -> RecordedWork:
+    def barrier(self, *_: Any, **__: Any) -> RecordedWork:
         """Wait for all ranks."""
-        del opts
-        return self._note("barrier", [], 0.0, lambda: None, [])
+        with self._noted("barrier", [], 0.0, []) as work:
+            return work
 
-    def monitored_barrier(self, timeout: object = None, wait_all_ranks: bool = False) -> None:
+    def monitored_barrier(self, *_: Any, **__: Any) -> None:
         """Wait for all ranks."""
-        del timeout, wait_all_ranks
         self.barrier().wait()
 
     def abort(self) -> None:
         """Do nothing."""
 
-    def shutdown(self) -> None:
-        """Do nothing."""
+    shutdown = abort
 
     def _sum(self, tensors: Sequence[Tensor], opts: Any) -> None:
         operation = getattr(opts, "reduceOp", dist.ReduceOp.SUM)
@@ -423,16 +380,7 @@ class FunctionalCollectives:
         self._works: dict[int, tuple[Tensor, RecordedWork]] = {}  # by storage, which the tensor keeps alive
 
     def answer(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return what an operator of `FUNCTIONAL` does with real tensors, and note what it sends and waits for.
-
-        Args:
-            operator: of torch.
-            args: that it is given.
-            kwargs: likewise, by name.
-
-        Raises:
-            BinsgdmError: ranks do not all do the same in it.
-        """
+        """Return what an operator of `FUNCTIONAL` does with real tensors, and note what it sends and waits for."""
         name = operator._schema.name.partition("::")[2]
         if name == "_wrap_tensor_autograd":
             return AsyncCollectiveTensor(args[0])

@@ -12,17 +12,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
+import torch
+from torch import Tensor, nn
 
-    from binsgdm.recording.model_zoo import Task
+from binsgdm.recording.model_zoo import SEED, Task
 
 Attention = Literal["sdpa", "eager"]
-SEED = 0
 NUM_CLASSES, IMAGE_SIDE = 1000, 224
 
 
@@ -45,13 +42,11 @@ class Definition:
     expression: str
     library: str
     input: str
-    make: Callable[[Attention], "nn.Module"]
-    task: Callable[["nn.Module", int], "Task"]
+    make: Callable[[Attention], nn.Module]
+    task: Callable[[nn.Module, int], Task]
 
-    def build(self, samples: int, attention: Attention = "sdpa") -> "Task":
+    def build(self, samples: int, attention: Attention = "sdpa") -> Task:
         """Build the module with a batch, from a fixed seed, on the current default device."""
-        import torch
-
         torch.manual_seed(SEED)
         return self.task(self.make(attention), samples)
 
@@ -89,15 +84,13 @@ def _torchvision_version() -> str:
 
 
 @functools.cache
-def declare_torchvision_operators() -> "torch.library.Library | None":
+def declare_torchvision_operators() -> torch.library.Library | None:
     """Declare the operators without which torchvision cannot be imported beside a CPU build of torch.
 
     The wheel on PyPI is built for CUDA. Beside a CPU torch its operators do not load, and the import fails because
     `torchvision::nms` does not exist; declaring it is enough for models that never call it. transformers imports
     torchvision wherever it is installed. Cached, since the declaration ends with the returned object.
     """
-    import torch
-
     is_gpu_build = torch.version.cuda is not None or torch.version.hip is not None
     if is_gpu_build or importlib.util.find_spec("torchvision") is None or _torchvision_operators_load():
         return None
@@ -109,8 +102,6 @@ def declare_torchvision_operators() -> "torch.library.Library | None":
 
 def _torchvision_operators_load() -> bool:
     """Tell whether torchvision's own operators are of this torch; loads them if so."""
-    import torch
-
     spec = importlib.util.find_spec("torchvision")
     places = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
     for path in (found for place in places for found in place.glob("_C*.so")):
@@ -122,7 +113,7 @@ def _torchvision_operators_load() -> bool:
 def _image_classifier(name: str, title: str) -> Definition:
     """Return the definition of the torchvision model `name`."""
 
-    def make(_attention: Attention) -> "nn.Module":
+    def make(_attention: Attention) -> nn.Module:
         declare_torchvision_operators()
         module: nn.Module = getattr(importlib.import_module("torchvision").models, name)()
         return module
@@ -138,12 +129,8 @@ def _image_classifier(name: str, title: str) -> Definition:
     )
 
 
-def _classified_images(module: "nn.Module", samples: int) -> "Task":
+def _classified_images(module: nn.Module, samples: int) -> Task:
     """Return random images and their cross entropy."""
-    import torch
-
-    from binsgdm.recording.model_zoo import Task
-
     images = torch.randn(samples, 3, IMAGE_SIDE, IMAGE_SIDE)
     labels = torch.zeros(samples, dtype=torch.long)
     return Task(module=module, inputs=(images,), loss=lambda output: torch.nn.functional.cross_entropy(output, labels))
@@ -156,59 +143,71 @@ def _transformers() -> Any:
     return importlib.import_module("transformers")
 
 
-def _from_transformers(architecture: str, configuration: str, **settings: Any) -> Callable[[Attention], "nn.Module"]:
-    """Return what makes a model of transformers with random weights."""
+def _of_transformers(  # noqa: PLR0913
+    name: str,
+    title: str,
+    family: str,
+    head: str,
+    *,
+    sample: str,
+    task: Callable[[nn.Module, int], Task],
+    use_cache: bool | None = None,
+    **sizes: int,
+) -> Definition:
+    """Return the definition of a model of transformers with random weights: its family and head make its class."""
+    settings = sizes if use_cache is None else {**sizes, "use_cache": use_cache}
 
-    def make(attention: Attention) -> "nn.Module":
+    def make(attention: Attention) -> nn.Module:
         transformers = _transformers()
-        config = getattr(transformers, configuration)(attn_implementation=attention, **settings)
-        module: nn.Module = getattr(transformers, architecture)(config)
+        config = getattr(transformers, f"{family}Config")(attn_implementation=attention, **settings)
+        module: nn.Module = getattr(transformers, family + head)(config)
         return module
 
-    return make
+    shown = ", ".join(f"{key}={value}" for key, value in sizes.items())
+    return Definition(
+        name=name,
+        title=title,
+        expression=f"transformers.{family}{head}({family}Config({shown}))",
+        library="transformers",
+        input=sample,
+        make=make,
+        task=task,
+    )
 
 
-def _tokens(module: Any, samples: int, length: int) -> "torch.Tensor":
-    import torch
-
+def _tokens(module: Any, samples: int, length: int) -> Tensor:
     return torch.randint(module.config.vocab_size, (samples, length))
 
 
-def _loss_of_library(module: "nn.Module", keywords: Mapping[str, "torch.Tensor"]) -> "Task":
+def _loss_of_library(module: nn.Module, keywords: Mapping[str, Tensor]) -> Task:
     """Return a task whose loss the library computes."""
-    from binsgdm.recording.model_zoo import Task
-
     return Task(module=module, inputs=(), keywords=keywords, loss=lambda output: output.loss)
 
 
-def _pre_training(module: "nn.Module", samples: int, length: int = 128) -> "Task":
+def _pre_training(module: nn.Module, samples: int, length: int = 128) -> Task:
     """Return sequences with both pre-training losses of BERT.
 
     The library's head predicts every token; recipes that predict only the masked ones (20 of 128) spend less on it.
     """
-    import torch
-
     tokens = _tokens(module, samples, length)
     next_sentence = torch.zeros(samples, dtype=torch.long)
     return _loss_of_library(module, {"input_ids": tokens, "labels": tokens, "next_sentence_label": next_sentence})
 
 
-def _question_answering(module: "nn.Module", samples: int, length: int = 384) -> "Task":
+def _question_answering(module: nn.Module, samples: int, length: int = 384) -> Task:
     """Return questions with their texts, and the loss of the answer's begin and end."""
-    import torch
-
     places = torch.zeros(samples, dtype=torch.long)
     keywords = {"input_ids": _tokens(module, samples, length), "start_positions": places, "end_positions": places}
     return _loss_of_library(module, keywords)
 
 
-def _language_model(module: "nn.Module", samples: int, length: int = 1024) -> "Task":
+def _language_model(module: nn.Module, samples: int, length: int = 1024) -> Task:
     """Return sequences whose next tokens are predicted."""
     tokens = _tokens(module, samples, length)
     return _loss_of_library(module, {"input_ids": tokens, "labels": tokens})
 
 
-def _denoising(module: "nn.Module", samples: int) -> "Task":
+def _denoising(module: nn.Module, samples: int) -> Task:
     """Return sequences of 512 tokens, in which 15 % were masked, with their 114 targets.
 
     Source: Raffel et al., Exploring the limits of transfer learning, 2020, section 3.1.4 (spans of 3, inputs of 512).
@@ -217,69 +216,27 @@ def _denoising(module: "nn.Module", samples: int) -> "Task":
     return _loss_of_library(module, keywords)
 
 
-BERT_LARGE = MappingProxyType(
-    {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+_PREDICTED = "one sequence of 128 tokens, all of them predicted"
+_BERT = _of_transformers(
+    "bert_base", "BERT-Base (for pre-training)", "Bert", "ForPreTraining", sample=_PREDICTED, task=_pre_training
 )
-_BERT = Definition(
-    name="bert_base",
-    title="BERT-Base (for pre-training)",
-    expression="transformers.BertForPreTraining(BertConfig())",
-    library="transformers",
-    input="one sequence of 128 tokens, all of them predicted",
-    make=_from_transformers("BertForPreTraining", "BertConfig"),
-    task=_pre_training,
-)
-_BERT_LARGE = Definition(
-    name="bert_large",
-    title="BERT-Large (for pre-training)",
-    expression="transformers.BertForPreTraining(BertConfig({}))".format(
-        ", ".join(f"{key}={value}" for key, value in BERT_LARGE.items())
-    ),
-    library="transformers",
-    input="one sequence of 128 tokens, all of them predicted",
-    make=_from_transformers("BertForPreTraining", "BertConfig", **BERT_LARGE),
-    task=_pre_training,
-)
-_SQUAD = Definition(
-    name="bert_base_squad",
-    title="BERT-Base (for answers to questions)",
-    expression="transformers.BertForQuestionAnswering(BertConfig())",
-    library="transformers",
-    input="one sequence of 384 tokens",
-    make=_from_transformers("BertForQuestionAnswering", "BertConfig"),
-    task=_question_answering,
-)
-_GPT2 = Definition(
-    name="gpt2_small",
-    title="GPT-2 small",
-    expression="transformers.GPT2LMHeadModel(GPT2Config())",
-    library="transformers",
-    input="one sequence of 1024 tokens",
-    make=_from_transformers("GPT2LMHeadModel", "GPT2Config", use_cache=False),
-    task=_language_model,
-)
-T5_LARGE = MappingProxyType(
-    {
-        "d_model": 1024,
-        "d_ff": 4096,
-        "d_kv": 64,
-        "num_layers": 24,
-        "num_decoder_layers": 24,
-        "num_heads": 16,
-        "decoder_start_token_id": 0,
-    }
-)
-_T5 = Definition(
-    name="t5_large",
-    title="T5-Large",
-    expression="transformers.T5ForConditionalGeneration(T5Config({}))".format(
-        ", ".join(f"{key}={value}" for key, value in T5_LARGE.items())
-    ),
-    library="transformers",
-    input="one sequence of 512 tokens, and 114 to be predicted",
-    make=_from_transformers("T5ForConditionalGeneration", "T5Config", use_cache=False, **T5_LARGE),
-    task=_denoising,
-)
+_BERT_LARGE = _of_transformers(
+    "bert_large", "BERT-Large (for pre-training)", "Bert", "ForPreTraining", sample=_PREDICTED, task=_pre_training,
+    hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096,
+)  # fmt: skip
+_SQUAD = _of_transformers(
+    "bert_base_squad", "BERT-Base (for answers to questions)", "Bert", "ForQuestionAnswering",
+    sample="one sequence of 384 tokens", task=_question_answering,
+)  # fmt: skip
+_GPT2 = _of_transformers(
+    "gpt2_small", "GPT-2 small", "GPT2", "LMHeadModel",
+    sample="one sequence of 1024 tokens", task=_language_model, use_cache=False,
+)  # fmt: skip
+_T5 = _of_transformers(
+    "t5_large", "T5-Large", "T5", "ForConditionalGeneration",
+    sample="one sequence of 512 tokens, and 114 to be predicted", task=_denoising, use_cache=False,
+    d_model=1024, d_ff=4096, d_kv=64, num_layers=24, num_decoder_layers=24, num_heads=16, decoder_start_token_id=0,
+)  # fmt: skip
 _RESNET50 = _image_classifier("resnet50", "ResNet-50")
 _VGG16 = _image_classifier("vgg16", "VGG-16")
 _VIT = _image_classifier("vit_b_16", "ViT-B/16")

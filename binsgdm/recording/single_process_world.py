@@ -42,11 +42,7 @@ class AloneStore(_Store):  # type: ignore[misc]
         self._values[key] = value.encode() if isinstance(value, str) else bytes(value)
 
     def get(self, key: str) -> bytes:
-        """Return a value that this rank has set.
-
-        Raises:
-            BinsgdmError: it has not.
-        """
+        """Return a value that this rank has set."""
         if key not in self._values:
             self._refuse(key)
         return self._values[key]
@@ -68,11 +64,7 @@ class AloneStore(_Store):  # type: ignore[misc]
         return all(key in self._values for key in keys)
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # noqa: ARG002
-        """Refuse keys that are not set.
-
-        Raises:
-            BinsgdmError: one is not.
-        """
+        """Refuse keys that are not set."""
         for key in keys:
             if key not in self._values:
                 self._refuse(key)
@@ -159,11 +151,7 @@ class MeshGroups:
     found: list[MeshGroup] = field(default_factory=list)
 
     def create(self, options: Any, _: Any) -> RecordingGroup:
-        """Make the group that torch asks for.
-
-        Raises:
-            BinsgdmError: its ranks are no dimension of a mesh.
-        """
+        """Make the group that torch asks for."""
         ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
         name = f"group {len(self.found)}" if self.found else "world"
         self.found.append(_mesh_group(name, ranks, self.world.size))

@@ -12,11 +12,19 @@ import torch
 from torch import Tensor
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.recording.checkpointed import repeated_blocks
-from binsgdm.recording.model_description import ModelDescription, describe, fake_tensors, parameter_bytes
+from binsgdm.recording.model_description import (
+    DTYPES,
+    Format,
+    ModelDescription,
+    autocast,
+    describe,
+    fake_tensors,
+    in_dtype,
+    parameter_bytes,
+    repeated_blocks,
+)
 from binsgdm.recording.model_sources import FoundModel, ModelOptions, find
 from binsgdm.recording.model_zoo import SEED, Task
-from binsgdm.recording.number_formats import DTYPES, Format, autocast, in_dtype
 
 DEFAULT_BATCH = 8
 STATE_ELEMENTS = {"adam": 2, "sgd_momentum": 1}
@@ -64,10 +72,6 @@ class StepOptions:
 
 def describe_step(source: str, options: StepOptions) -> dict[str, Any]:
     """Return what a training step of a model takes, as numbers and text.
-
-    Args:
-        source: of the model, as of `model_sources.find`.
-        options: of the step.
 
     Raises:
         BinsgdmError: the source names no model, or one that cannot be described so.
@@ -170,11 +174,7 @@ def _checkpointed(build: Callable[[], Task], options: StepOptions, source: str) 
 def _compiled(
     plain: ModelDescription, build: Callable[[], Task], options: StepOptions, source: str
 ) -> ModelDescription:
-    """Return a description with what a compiled step moves and keeps.
-
-    Raises:
-        BinsgdmError: the step is no single graph.
-    """
+    """Return a description with what a compiled step moves and keeps."""
     from binsgdm.recording import compiled_work  # which loads torch's compiler: a second
 
     in_format = autocast(options.number_format, is_on=options.autocast)
@@ -200,11 +200,7 @@ def _check_inputs(task: Task, source: str) -> None:
 
 @contextmanager
 def _failures_explained(source: str, what: str) -> Iterator[None]:
-    """Turn what the model's own code raises into a sentence.
-
-    Raises:
-        FailedModelError: something was raised.
-    """
+    """Turn what the model's own code raises into a sentence."""
     try:
         yield
     except BinsgdmError as error:

@@ -17,9 +17,6 @@ def write(path: Path, found: Sequence[dict[str, Any]], command: str) -> None:
         path: to write to.
         found: one for each world: its "source" and its "recording".
         command: that was recorded.
-
-    Raises:
-        BinsgdmError: it cannot be written.
     """
     document = {
         "format": FORMAT,

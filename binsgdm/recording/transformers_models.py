@@ -36,9 +36,6 @@ def of_config(
         batch: samples.
         length: tokens of a sequence; None for the model's own, at most `LONGEST`.
         side: pixels of a side of an image; None for the model's own.
-
-    Raises:
-        BinsgdmError: there is no such config, or no class for it.
     """
     os.environ["HF_HUB_OFFLINE"] = "1"
     given_class, _, place = name.rpartition(":")

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from binsgdm.bench import training
-from binsgdm.bench.bench import Bench
 from binsgdm.bench.ranks import Ranks, joined
-from binsgdm.bench.record import Record
+from binsgdm.bench.record import Bench, Record
 from binsgdm.bench.timing import StopRule
 from binsgdm.bench.without_messages import answered_at_once
 

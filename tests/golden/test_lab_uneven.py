@@ -108,7 +108,7 @@ def test_the_errors_are_those_of_the_page() -> None:
 def test_the_tensors_that_are_predicted_are_those_of_the_model_that_runs() -> None:
     import torch
 
-    from binsgdm.recording.model_zoo import build
+    from binsgdm.recording.model_sources import build
 
     module = build(MODEL, 1, torch.device("cpu")).module
     real = sorted(tuple(one.shape) for one in module.parameters())

@@ -10,11 +10,10 @@ from typing import Any
 
 import click
 
-from binsgdm.bench.gpu.parts import BUDGET_S, PARTS, Part
+from binsgdm.bench.gpu.parts import BUDGET_S, PARTS
 from binsgdm.errors import INSTALL_TORCH, BinsgdmError
 
 FAILED, INTERRUPTED = 1, 130
-MAX_SHOWN = 12
 PARTS_TEXT = "Parts: " + "; ".join(f"{part.name} ({part.about})" for part in PARTS) + "."
 
 
@@ -87,13 +86,13 @@ def _run(output: Path, *, device: str, quick: bool, only: tuple[str, ...], force
         raise BinsgdmError("--force --only: one measures all parts again, the other some of them: give one of the two")
     try:
         from binsgdm.bench import record as _  # noqa: F401 - torch is there
-        from binsgdm.bench.gpu import card_file, preflight
-        from binsgdm.bench.gpu.run import PartRunner, Settings
+        from binsgdm.bench.gpu import preflight
+        from binsgdm.bench.gpu.run import CardFile, PartLines, PartRunner, Settings, read_card
     except ImportError as error:
         raise BinsgdmError(f"measure: needs torch and numpy ({error}): {INSTALL_TORCH}") from error
     found = preflight.of_card() if device == "cuda" else preflight.of_cpu()
-    card = card_file.CardFile(output, found, device=device, quick=quick)
-    former = None if force else card_file.read(output)
+    card = CardFile(output, found, device=device, quick=quick)
+    former = None if force else read_card(output)
     if former is not None:
         card.go_on_from(former)
     output.mkdir(parents=True, exist_ok=True)
@@ -109,7 +108,7 @@ def _run(output: Path, *, device: str, quick: bool, only: tuple[str, ...], force
         starts_anew=force,
     )
     _introduce(found.card, found.software, card.content["notes"])
-    is_good = PartRunner(folder=output, card_file=card, settings=settings, display=_Lines()).run_all(parts)
+    is_good = PartRunner(folder=output, card_file=card, settings=settings, display=PartLines()).run_all(parts)
     click.echo(f"wrote {output} in {time.monotonic() - start:.0f} s", err=True)
     return is_good
 
@@ -139,50 +138,3 @@ def _introduce(card: dict[str, Any], software: dict[str, str], notes: Sequence[s
     click.echo("measure: " + ", ".join(words), err=True)
     for note in notes:
         click.echo(f"note: {note}", err=True)
-
-
-class _Lines:
-    """A line on stderr for each part, which on a terminal moves; findings on stdout."""
-
-    def __init__(self) -> None:
-        self._title = ""
-        self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
-
-    def begin(self, part: Part, number: int, count: int, seconds: float) -> None:
-        """Name the part."""
-        self._title = f"[{number}/{count}] {part.name}"
-        click.echo(f"{self._title}: {part.about}, about {seconds:.0f} s", err=True)
-
-    def progress(self, part_done: float, left_s: float) -> None:
-        """Move the line of a terminal."""
-        if self._is_terminal:
-            click.echo(f"\r{self._title} {part_done:4.0%}, {_clock(left_s)} left ", nl=False, err=True)
-
-    def end(self, part: Part, state: dict[str, Any], document: dict[str, Any] | None) -> None:
-        """Say how the part ended, and print its notes and the checks that failed."""
-        from binsgdm.bench.gpu.run import failed_checks
-
-        start = "\r" if self._is_terminal else ""
-        reason = f": {state['reason']}" if state["reason"] else ""
-        found = f": {_found(document)}" if document and state["status"] == "done" else ""
-        click.echo(f"{start}{self._title} {state['status']} in {state['seconds']:.0f} s{found}{reason}", err=True)
-        lines = list((document or {}).get("notes", ())) if state["status"] == "done" else []
-        failed = failed_checks(document or {})
-        for line in [*(f"{check['name']}: failed: {check['detail']}" for check in failed), *lines][:MAX_SHOWN]:
-            click.echo(f"{part.name}: {line}")
-        if len(failed) + len(lines) > MAX_SHOWN:
-            click.echo(f"{part.name}: {len(failed) + len(lines) - MAX_SHOWN} more in {part.name}.json")
-
-
-def _found(document: dict[str, Any]) -> str:
-    """Return how much a file holds."""
-    series, checks = document["series"], document.get("checks", [])
-    words = [f"{len(series)} series, {sum(len(one['values']) for one in series):,} samples"] if series else []
-    if checks:
-        passed = sum(check["count"] for check in checks if check["passed"])
-        words.append(f"{passed:,} of {sum(check['count'] for check in checks):,} comparisons hold")
-    return ", ".join(words) or "notes only"
-
-
-def _clock(seconds: float) -> str:
-    return f"{max(0, int(seconds)) // 60}:{max(0, int(seconds)) % 60:02d}"

@@ -3,18 +3,17 @@
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from statistics import median
 
 import torch
 
-from binsgdm.bench.bench import Bench
-from binsgdm.bench.gpu.precisions import autocast, refusal
+from binsgdm.bench.gpu.models import autocast, refusal
 from binsgdm.bench.interference import add_pair, backwards, beside_collectives
-from binsgdm.bench.record import Label
+from binsgdm.bench.record import Bench, Label
 from binsgdm.bench.timing import trial_of
-from binsgdm.recording.model_zoo import Task, build
+from binsgdm.recording.model_sources import build
+from binsgdm.recording.model_zoo import Task
 
 TASKS = (("transformer_25m", 128), ("cnn_6m", 256))  # model and batch
 QUICK_TASKS = (("mlp_200k", 8),)
@@ -39,15 +38,13 @@ def measure(bench: Bench, *, quick: bool, seconds: float) -> None:
     """
     tasks, device = QUICK_TASKS if quick else TASKS, bench.ranks.device
     num_trials = len(tasks) * (1 + len(SHARES))
-    rule = bench.stop_rule
-    bench = replace(bench, stop_rule=replace(rule, max_seconds=min(rule.max_seconds, seconds / num_trials / 2)))
+    bench = bench.within(seconds / num_trials / 2)
     precision = "fp32" if refusal("bf16", device) else "bf16"
     is_alone = bench.ranks.world_size == 1
     if is_alone:
         bench.record.note(STANDS_FOR)
         load = CopyLoad(device, QUICK_BUFFER_BYTES if quick else BUFFER_BYTES)
-    for count, (model, batch) in enumerate(tasks):
-        part = bench.part(count / len(tasks), (count + 1) / len(tasks))
+    for part, (model, batch) in bench.each(tasks):
         task = build(model, batch, device)
         forward = partial(_forward, task, precision, device)
         labels: dict[str, Label] = {"model": model, "batch": batch, "precision": precision}

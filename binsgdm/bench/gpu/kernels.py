@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from binsgdm.bench import choices, one_bit_adam
 from binsgdm.bench import kernels as kernel_times
 from binsgdm.bench import systems as system_times
-from binsgdm.bench.bench import Bench
 from binsgdm.bench.kernel_bytes import bytes_per_element
+from binsgdm.bench.record import Bench
 
 MIN_NUMEL, QUICK_NUMEL = 2**16, 2**10
 TARGET, TARGET_NUMEL = 1.3, 2**22
@@ -43,7 +43,7 @@ def _measure(bench: Bench, *, quick: bool, seconds: float) -> None:
     # Without Triton the reference runs, and is what a user would get.
     is_bare = device.type == "cuda" and "triton" not in kernel_times.available(device)
     with _failure_noted(bench, "kernels"):
-        own = _within(bench.part(0.0, KERNELS_SHARE), KERNELS_SHARE * seconds / NUM_KERNEL_SERIES)
+        own = bench.part(0.0, KERNELS_SHARE).within(KERNELS_SHARE * seconds / NUM_KERNEL_SERIES)
         if not quick:
             own = replace(own, stop_rule=replace(own.stop_rule, min_repetitions=KERNEL_REPETITIONS))
         kernel_times.measure(
@@ -61,7 +61,7 @@ def _measure(bench: Bench, *, quick: bool, seconds: float) -> None:
         share_s = left_s / (len(systems) - count) / NUM_SYSTEM_SIZES
         first, end = (KERNELS_SHARE + (1 - KERNELS_SHARE) * done / len(systems) for done in (count, count + 1))
         with _failure_noted(bench, system.name):
-            system_times.measure(_within(bench.part(first, end), share_s), systems=[system], **sizes)
+            system_times.measure(bench.part(first, end).within(share_s), systems=[system], **sizes)
 
 
 @contextmanager
@@ -73,12 +73,6 @@ def _failure_noted(bench: Bench, name: str) -> Iterator[None]:
         bench.record.check(
             f"{name} runs", passed=False, detail=f"{type(error).__name__}: {' '.join(str(error).split())}"
         )
-
-
-def _within(bench: Bench, seconds: float) -> Bench:
-    """Return the bench with a limit for the time of a series; on a shared card series may take longer."""
-    rule = bench.stop_rule
-    return replace(bench, stop_rule=replace(rule, max_seconds=min(rule.max_seconds, seconds)))
 
 
 class SlowKernel(NamedTuple):

@@ -2,7 +2,8 @@
 
 import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
@@ -10,12 +11,50 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from binsgdm.bench.bench import Bench
-from binsgdm.bench.gpu.precisions import PRECISIONS, autocast, matrix_products, refusal
 from binsgdm.bench.model import LR, Gradients, add_passes, pass_trial
-from binsgdm.bench.timing import WARM_UP, StopRule, trial_of
-from binsgdm.recording.model_zoo import NAMES, Task
-from binsgdm.recording.shipped_models import SEED, SHIPPED, Definition, ShippedModel, what_is_missing
+from binsgdm.bench.record import Bench
+from binsgdm.bench.timing import WARM_UP, trial_of
+from binsgdm.recording.model_zoo import NAMES, SEED, Task
+from binsgdm.recording.shipped_models import SHIPPED, Definition, ShippedModel, what_is_missing
+
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+PRECISIONS = ("bf16", "tf32", "fp16", "fp32")
+"""In the order in which they are measured."""
+FIRST_WITH_TF32_AND_BF16 = (8, 0)  # compute capability of A100
+
+
+def refusal(precision: str, device: torch.device) -> str:
+    """Say in a sentence why a device has no such precision, or return an empty string."""
+    if device.type != "cuda":
+        wanted = {"tf32": "tf32 is a mode of NVIDIA's tensor cores", "fp16": "fp16 is slow on a CPU"}
+        return f"{wanted[precision]}: left out on a CPU" if precision in wanted else ""
+    if precision == "tf32" and torch.version.hip is not None:
+        return "tf32 is a mode of NVIDIA's tensor cores: left out"
+    capability = torch.cuda.get_device_capability(device)
+    if precision in {"tf32", "bf16"} and torch.version.hip is None and capability < FIRST_WITH_TF32_AND_BF16:
+        return f"{precision} needs compute capability 8.0, and the card has {capability[0]}.{capability[1]}: left out"
+    return ""
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """Return the context in which a forward runs in a precision."""
+    dtype = AUTOCAST.get(precision)
+    return nullcontext() if dtype is None else torch.autocast(device.type, dtype)
+
+
+@contextmanager
+def matrix_products(precision: str) -> Iterator[None]:
+    """Let fp32 matrix products and convolutions round to tf32 if that is the precision, else not."""
+    places: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [place.allow_tf32 for place in places]
+    for place in places:
+        place.allow_tf32 = precision == "tf32"
+    try:
+        yield
+    finally:
+        for place, allowed in zip(places, before, strict=True):
+            place.allow_tf32 = allowed
+
 
 MAX_REPETITIONS = 20  # a file with 13,000 gradients stays below 16 MB
 MAX_SECONDS = 1.0  # of one model in one precision at one batch
@@ -38,14 +77,15 @@ def measure_models(bench: Bench, models: Sequence[ShippedModel], *, seconds: flo
         models: which; one whose library is missing is left out with a note.
         seconds: of all together; what does not fit into a model's share is left out with a note.
     """
-    bench = replace(bench, stop_rule=_stop_rule(bench.stop_rule))
+    rule = bench.stop_rule
+    rule = replace(rule, max_repetitions=min(rule.max_repetitions, MAX_REPETITIONS))
+    bench = replace(bench, stop_rule=rule).within(MAX_SECONDS)
     refusals = {precision: refusal(precision, bench.ranks.device) for precision in PRECISIONS}
     for reason in filter(None, refusals.values()):
         bench.record.note(reason)
     usable = [precision for precision in PRECISIONS if not refusals[precision]]
     end_s = time.perf_counter() + seconds
-    for count, model in enumerate(models):
-        part = bench.part(count / len(models), (count + 1) / len(models))
+    for count, (part, model) in enumerate(bench.each(models)):
         if missing := what_is_missing(model.definition):
             part.record.note(f"{model.workload}: {model.definition.library} is missing: {missing}")
             continue
@@ -56,14 +96,6 @@ def measure_models(bench: Bench, models: Sequence[ShippedModel], *, seconds: flo
             detail = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             bench.record.check(f"{model.workload} can be measured", passed=False, detail=detail)
         _release(bench.ranks.device)
-
-
-def _stop_rule(given: StopRule) -> StopRule:
-    return replace(
-        given,
-        max_repetitions=min(given.max_repetitions, MAX_REPETITIONS),
-        max_seconds=min(given.max_seconds, MAX_SECONDS),
-    )
 
 
 def _release(device: torch.device) -> None:
@@ -95,8 +127,7 @@ class _ModelMeasurement:
         module.train()
         gradients = Gradients(module, self._device)
         too_large, too_slow = list[str](), list[str]()
-        for count, case in enumerate(self._cases):
-            part = self._bench.part(count / len(self._cases), (count + 1) / len(self._cases))
+        for part, case in self._bench.each(self._cases):
             if time.perf_counter() + self._expected_s(case) > self._end_s:
                 too_slow.append(case.text)
                 continue

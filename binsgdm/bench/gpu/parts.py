@@ -75,8 +75,3 @@ PARTS: tuple[Part, ...] = (
         every_card=True,
     ),
 )
-
-
-def by_name(name: str) -> Part:
-    """Return the part of this name."""
-    return next(part for part in PARTS if part.name == name)

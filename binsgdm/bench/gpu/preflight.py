@@ -45,11 +45,7 @@ class Preflight:
 
 
 def of_card() -> Preflight:
-    """Look at the cards.
-
-    Raises:
-        BinsgdmError: none can be measured; why.
-    """
+    """Look at the cards."""
     # nvidia-smi first: the probe is itself a process on the card.
     smi, others = nvidia_smi.visible(nvidia_smi.cards()), nvidia_smi.processes()
     probed = probe()
@@ -69,11 +65,7 @@ def of_cpu() -> Preflight:
 
 
 def probe() -> dict[str, Any]:
-    """Return what a process of its own finds; see `binsgdm.bench.gpu.probe`.
-
-    Raises:
-        BinsgdmError: it fails, as without torch.
-    """
+    """Return what a process of its own finds; see `binsgdm.bench.gpu.probe`."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "binsgdm.bench.gpu.probe"], capture_output=True, text=True, check=False,

@@ -1,39 +1,177 @@
-"""Run the parts one after another: go on where a former run has ended, share out the time, and note what fails."""
+"""Run the parts one after another: go on where a former run has ended, share out the time, and note what fails.
+
+card.json keeps what a folder was measured on, and how far each part has come.
+"""
 
 import fcntl
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+
+import click
 
 from binsgdm.bench.gpu import nvidia_smi, processes
-from binsgdm.bench.gpu.card_file import CardFile
 from binsgdm.bench.gpu.parts import BUDGET_S, Part
+from binsgdm.bench.gpu.preflight import Preflight
 from binsgdm.bench.gpu.processes import PartEnd
 from binsgdm.bench.gpu.worker import PartTask
 from binsgdm.errors import BinsgdmError
 
+CARD_FILE = "card.json"
+CARD_WHAT = "simnet card"
+CARD_FORMAT = 1
+# What must be equal for a run to go on with what a folder holds.
+SAME = ("device", "quick")
+SAME_CARD = ("name", "compute_capability")
+SAME_SOFTWARE = ("torch", "triton", "driver")
+TWO_DRIVERS = "parts were measured with two versions of the driver"
+
+
+class CardFile:
+    """The content of card.json, written whole after every change.
+
+    Attributes:
+        content: as written.
+    """
+
+    def __init__(self, folder: Path, found: Preflight, *, device: str, quick: bool) -> None:
+        from binsgdm.bench.record import command
+
+        self._path = folder / CARD_FILE
+        self.content: dict[str, Any] = {
+            "what": CARD_WHAT,
+            "format": CARD_FORMAT,
+            "created": _now(),
+            "command": command(),
+            "device": device,
+            "quick": quick,
+            "card": found.card,
+            "software": found.software,
+            "is_shared": found.is_shared,
+            "other_processes": [asdict(process) for process in found.others],
+            "notes": list(found.notes),
+            "parts": {},
+        }
+
+    def go_on_from(self, former: dict[str, Any]) -> None:
+        """Take over the parts of a former run; a note says if its driver was another of the same major version."""
+        drivers = [content["software"].get("driver") or "" for content in (former, self.content)]
+        for names, tables in ((SAME, ()), (SAME_CARD, ("card",)), (SAME_SOFTWARE, ("software",))):
+            before, now = former, self.content
+            for table in tables:
+                before, now = before[table], now[table]
+            for name in names:
+                is_near = name == "driver" and _major(drivers[0]) == _major(drivers[1]) != ""
+                if before.get(name) != now.get(name) and not is_near:
+                    raise BinsgdmError(
+                        f"{self._path}: {name}: was measured with {before.get(name)!r}, and here is {now.get(name)!r}: "
+                        "all parts of a folder are of one card: name another folder with -o, or add --force"
+                    )
+        self.content["notes"] += [note for note in former.get("notes") or () if note.startswith(TWO_DRIVERS)]
+        if drivers[0] != drivers[1]:
+            self.content["notes"].append(f"{TWO_DRIVERS}: {drivers[0]} before, {drivers[1]} from {_now()} on")
+        self.content["created"] = former["created"]
+        self.content["parts"] = former["parts"]
+
+    def set_part(self, name: str, **state: Any) -> None:
+        """Note how far a part is, and write the file."""
+        self.content["parts"][name] = state
+        self.write()
+
+    def write(self) -> None:
+        """Write the file; a reader sees what was there before, or all of it."""
+        from binsgdm.files import write_file
+
+        write_file(self._path, json.dumps(self.content, indent=1) + "\n")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _major(driver: str) -> str:
+    """Return the major version of a driver; an empty string where it is unknown."""
+    return driver.partition(".")[0]
+
+
+def read_card(folder: Path) -> dict[str, Any] | None:
+    """Return the content of card.json; None where there is none."""
+    path = folder / CARD_FILE
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        is_known = content["what"] == CARD_WHAT and all(
+            isinstance(content[key], dict) for key in ("card", "software", "parts")
+        )
+        is_known = is_known and "created" in content and isinstance(content["format"], int)
+    except (OSError, ValueError, KeyError, TypeError):
+        is_known = False
+    if not is_known:
+        raise BinsgdmError(f"{path}: is no card.json of simnet measure gpu: name another folder with -o, or remove it")
+    found: dict[str, Any] = content
+    if found["format"] > CARD_FORMAT:
+        raise BinsgdmError(f"{path}: format: {found['format']}: this version reads up to {CARD_FORMAT}: update binsgdm")
+    return found
+
+
 LEAST_S = 5.0  # less is not worth the start of a part
 OVER_S = 20.0  # beyond the budget, until which the last part has ended, whatever hangs
 NO_TIME = "no time was left: the same command goes on, or give more with --budget"
+MAX_SHOWN = 12  # findings of a part
 PARTIAL = ".measure-*"  # what a killed writer may leave
 
 
-class Display(Protocol):
-    """Shows a person how far the parts are."""
+class PartLines:
+    """Shows how far the parts are: a line on stderr for each, which on a terminal moves; findings on stdout."""
+
+    def __init__(self) -> None:
+        self._title = ""
+        self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
 
     def begin(self, part: Part, number: int, count: int, seconds: float) -> None:
-        """A part begins, which may take so long."""
+        """Name the part."""
+        self._title = f"[{number}/{count}] {part.name}"
+        click.echo(f"{self._title}: {part.about}, about {seconds:.0f} s", err=True)
 
     def progress(self, part_done: float, left_s: float) -> None:
-        """So much of the part is done, and so much time of all is left."""
+        """Move the line of a terminal."""
+        if self._is_terminal:
+            click.echo(f"\r{self._title} {part_done:4.0%}, {_clock(left_s)} left ", nl=False, err=True)
 
     def end(self, part: Part, state: dict[str, Any], document: dict[str, Any] | None) -> None:
-        """A part has ended, with what stands in its file."""
+        """Say how the part ended, and print its notes and the checks that failed."""
+        start = "\r" if self._is_terminal else ""
+        reason = f": {state['reason']}" if state["reason"] else ""
+        found = f": {_found(document)}" if document and state["status"] == "done" else ""
+        click.echo(f"{start}{self._title} {state['status']} in {state['seconds']:.0f} s{found}{reason}", err=True)
+        lines = list((document or {}).get("notes", ())) if state["status"] == "done" else []
+        failed = failed_checks(document or {})
+        for line in [*(f"{check['name']}: failed: {check['detail']}" for check in failed), *lines][:MAX_SHOWN]:
+            click.echo(f"{part.name}: {line}")
+        if len(failed) + len(lines) > MAX_SHOWN:
+            click.echo(f"{part.name}: {len(failed) + len(lines) - MAX_SHOWN} more in {part.name}.json")
+
+
+def _found(document: dict[str, Any]) -> str:
+    """Return how much a file holds."""
+    series, checks = document["series"], document.get("checks", [])
+    words = [f"{len(series)} series, {sum(len(one['values']) for one in series):,} samples"] if series else []
+    if checks:
+        passed = sum(check["count"] for check in checks if check["passed"])
+        words.append(f"{passed:,} of {sum(check['count'] for check in checks):,} comparisons hold")
+    return ", ".join(words) or "notes only"
+
+
+def _clock(seconds: float) -> str:
+    return f"{max(0, int(seconds)) // 60}:{max(0, int(seconds)) % 60:02d}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,15 +209,11 @@ class PartRunner:
     folder: Path
     card_file: CardFile
     settings: Settings
-    display: Display
+    display: PartLines
     run: Callable[..., PartEnd] = processes.run
 
     def run_all(self, parts: Sequence[Part]) -> bool:
-        """Run parts in this order; return whether all are done or were skipped, and every check has passed.
-
-        Raises:
-            BinsgdmError: another run works in the folder, a file of a part is damaged, or card.json cannot be written.
-        """
+        """Run parts in this order; return whether all are done or were skipped, and every check has passed."""
         with _locked(self.folder):
             for left_over in self.folder.glob(PARTIAL):
                 left_over.unlink(missing_ok=True)
@@ -207,11 +341,7 @@ def path_of(folder: Path, part: Part) -> Path:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold a folder; its end, however it comes, releases it.
-
-    Raises:
-        BinsgdmError: another run holds it.
-    """
+    """Hold a folder; its end, however it comes, releases it."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,17 +1,14 @@
 """Time the steps of BinSGDM and of 1-bit Adam against fused AdamW on the parameters of real models, and take memory."""
 
 import gc
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
-from binsgdm.bench.bench import Bench
-from binsgdm.bench.gpu.host_cost import host_cost
-from binsgdm.bench.gpu.layouts import LAYOUTS, Layout, bert
 from binsgdm.bench.kernels import free_bytes
-from binsgdm.bench.record import Record
+from binsgdm.bench.record import Bench, Record
 from binsgdm.bench.timing import trial_of
 from binsgdm.kernels import tables
 from binsgdm.optimizers.binsgdm import BinSGDM
@@ -19,6 +16,74 @@ from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.session import BYTES_PER_ELEMENT as GRADIENT_BYTES
 from binsgdm.optimizers.session import MIB, Session
 from binsgdm.optimizers.settings import PAPER
+
+Shape = tuple[int, ...]
+Layout = tuple[Shape, ...]
+
+
+def bert(*, width: int, layers: int, vocabulary: int = 30522, positions: int = 512) -> Layout:
+    """Return the parameters of BERT with both pre-training heads, in the order of the model."""
+    wide = 4 * width
+    norm: Layout = ((width,), (width,))
+    square: Layout = ((width, width), (width,))
+    layer: Layout = (*square * 4, *norm, (wide, width), (wide,), (width, wide), (width,), *norm)
+    heads: Layout = ((vocabulary,), *square, *norm, (2, width), (2,))
+    return ((vocabulary, width), (positions, width), (2, width), *norm, *layer * layers, *square, *heads)
+
+
+def resnet50() -> Layout:
+    """Return the parameters of ResNet-50, in the order of the model."""
+    return (*_convolution(3, 64, 7), *_bottlenecks(), (1000, 2048), (1000,))
+
+
+def _bottlenecks() -> Iterator[Shape]:
+    given = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            yield from _convolution(given, width, 1)
+            yield from _convolution(width, width, 3)
+            yield from _convolution(width, 4 * width, 1)
+            if block == 0:
+                yield from _convolution(given, 4 * width, 1)
+            given = 4 * width
+
+
+def _convolution(given: int, made: int, side: int) -> Layout:
+    """Return a convolution without a bias, and the batch normalization behind it."""
+    return ((made, given, side, side), (made,), (made,))
+
+
+LAYOUTS: dict[str, Layout] = {
+    "resnet50": resnet50(),
+    "bert_base": bert(width=768, layers=12),
+    "bert_large": bert(width=1024, layers=24),
+}
+"""25, 110 and 336 million parameters, by the name of a shipped workload."""
+
+
+REQUESTS = "allocation.all.allocated"  # of torch.cuda.memory_stats: blocks handed out so far
+
+
+class CallCost(NamedTuple):
+    """How often a call waits for the GPU, and asks PyTorch's allocator for memory."""
+
+    waits: int
+    requests: int
+
+
+def host_cost(call: Callable[[], object]) -> CallCost:
+    """Make a call, and count. PyTorch warns of every operation of its own for which the host waits."""
+    before = torch.cuda.memory_stats().get(REQUESTS, 0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            call()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    requests = torch.cuda.memory_stats().get(REQUESTS, 0) - before
+    return CallCost(sum("synchronizing CUDA operation" in str(one.message) for one in caught), requests)
+
 
 LR = 1e-6
 MOST_WAITS = 1
@@ -56,13 +121,11 @@ def measure(bench: Bench, *, quick: bool, seconds: float) -> None:
     A step begins when the GPU has no more to do, so it holds what the host takes to launch it.
     """
     layouts = QUICK if quick else LAYOUTS
-    share_s = seconds / len(layouts) / (len(OPTIMIZERS) + 1)
-    rule = bench.stop_rule
-    bench = replace(bench, stop_rule=replace(rule, max_seconds=min(rule.max_seconds, share_s)))
+    bench = bench.within(seconds / len(layouts) / (len(OPTIMIZERS) + 1))
     if bench.ranks.device.type != "cuda":
         bench.record.note("memory is counted on a GPU alone: left out")
-    for count, (name, layout) in enumerate(layouts.items()):
-        _measure_layout(bench.part(count / len(layouts), (count + 1) / len(layouts)), name, layout)
+    for part, (name, layout) in bench.each(layouts.items()):
+        _measure_layout(part, name, layout)
 
 
 def _measure_layout(bench: Bench, name: str, layout: Layout) -> None:
@@ -78,8 +141,7 @@ def _measure_layout(bench: Bench, name: str, layout: Layout) -> None:
         for optimizer, (peak, state) in _memory(parameters).items():
             bench.record.add("memory", "peak", [peak], unit="B", optimizer=optimizer, **labels)
             bench.record.add("memory", "state", [state], unit="B", optimizer=optimizer, **labels)
-    for count, names in enumerate(TURNS):
-        of_turn = bench.part(count / len(TURNS), (count + 1) / len(TURNS))
+    for of_turn, names in bench.each(TURNS):
         for optimizer, rows in _times(of_turn, parameters, names).items():
             bench.record.add("optimizer_step", "step", [row[0] for row in rows], optimizer=optimizer, **labels)
         gc.collect()  # the state of these, before that of the next

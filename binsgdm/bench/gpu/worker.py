@@ -74,9 +74,8 @@ def work(task: PartTask) -> None:
     """Measure, and write the file."""
     if task.device == "cpu":
         os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton looks once, when something first imports it
-    from binsgdm.bench.bench import Bench
     from binsgdm.bench.ranks import joined
-    from binsgdm.bench.record import Record
+    from binsgdm.bench.record import Bench, Record
 
     with joined(device=task.device) as ranks:
         record = Record(ranks)

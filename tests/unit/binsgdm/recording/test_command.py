@@ -263,7 +263,7 @@ def test_work_that_takes_no_time_is_not_timed(tmp_path):
 
 BILLION = """
 import os, sys, torch, torch.distributed as dist
-from binsgdm.recording.llama import LLAMAS
+from binsgdm.recording.model_zoo import LLAMAS
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.fsdp import fully_shard
 dist.init_process_group("gloo")

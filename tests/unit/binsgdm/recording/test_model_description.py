@@ -11,11 +11,9 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.recording.llama import LLAMAS, LlamaSize
 from binsgdm.recording.model_description import ModelDescription, describe, fake_tensors, without_memory
 from binsgdm.recording.model_sources import ModelOptions, as_task, find
-from binsgdm.recording.model_zoo import Task
-from binsgdm.recording.unet import UNet
+from binsgdm.recording.model_zoo import LLAMAS, LlamaSize, Task, UNet
 
 SMALL = LlamaSize(
     title="small", width=64, layers=2, heads=4, key_heads=2, hidden=96, length=16, vocabulary=128, source="a test"

@@ -12,11 +12,9 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.recording.checkpointed import repeated_blocks
-from binsgdm.recording.model_description import describe, without_memory
+from binsgdm.recording.model_description import describe, in_dtype, repeated_blocks, without_memory
 from binsgdm.recording.model_sources import ModelOptions, find
 from binsgdm.recording.model_zoo import Task
-from binsgdm.recording.number_formats import in_dtype
 from binsgdm.recording.step_description import StepOptions, describe_step
 
 BATCH = 8

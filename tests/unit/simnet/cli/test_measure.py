@@ -74,8 +74,8 @@ def test_a_model_of_the_users_own_is_found_where_he_stands(tmp_path, monkeypatch
         (["kernels", "--max-size", "2^39"], "--max-size 549755813888: needs"),
         (["kernels", "--max-size", "512"], "--min-size 1024: no power of two from there to 512"),
         (["kernels", "--kernels", "triton"], "kernels: 'triton': "),
-        (["model", "--model", "mlp_4"], "--model 'mlp_4': unknown; write module:function, or one of mlp_4m"),
-        (["model", "--model", "no.such:thing"], "--model 'no.such:thing': cannot be imported"),
+        (["model", "--model", "mlp_4"], "--model 'mlp_4': no shipped model (did you mean 'mlp_4m')"),
+        (["model", "--model", "no.such:thing"], "--model no.such:thing: no module 'no.such'"),
         (["collectives"], "collectives: needs two ranks; launch them with torchrun --nproc-per-node 2"),
         (["interference"], "interference: needs two ranks; launch them with torchrun --nproc-per-node 2"),
         (["training", "--strategy", "all_reduce:bf16"], "'all_reduce:bf16': unknown: give"),
@@ -113,12 +113,12 @@ def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path):
 
 
 def test_an_interrupt_leaves_no_file_and_exits_130(tmp_path, monkeypatch):
-    from binsgdm.bench import bench
+    from binsgdm.bench import record
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench, "interleave", interrupted)
+    monkeypatch.setattr(record, "interleave", interrupted)
     path = tmp_path / "m.json"
     result = measure("model", "--model", "mlp_200k", "-o", path)
     assert (result.exit_code, result.stderr) == (130, "simnet: interrupted; nothing was written\n")

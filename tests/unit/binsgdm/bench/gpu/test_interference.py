@@ -10,11 +10,10 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.bench.bench import Bench
 from binsgdm.bench.gpu import interference
 from binsgdm.bench.interference import backwards
 from binsgdm.bench.ranks import Ranks
-from binsgdm.bench.record import Record
+from binsgdm.bench.record import Bench, Record
 from binsgdm.bench.timing import WARM_UP, StopRule
 from tests.helpers.pretend_card import pretended_card
 

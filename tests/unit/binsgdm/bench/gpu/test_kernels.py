@@ -9,10 +9,9 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.bench.bench import Bench
 from binsgdm.bench.gpu import kernels
 from binsgdm.bench.ranks import Ranks
-from binsgdm.bench.record import Record
+from binsgdm.bench.record import Bench, Record
 from binsgdm.bench.timing import StopRule
 from tests.helpers.pretend_card import pretended_card
 

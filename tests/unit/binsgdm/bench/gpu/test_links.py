@@ -7,11 +7,10 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.bench.bench import Bench
 from binsgdm.bench.gpu import links
 from binsgdm.bench.gpu.parts import NotMeasurableError
 from binsgdm.bench.ranks import Ranks
-from binsgdm.bench.record import Record
+from binsgdm.bench.record import Bench, Record
 from binsgdm.bench.timing import StopRule
 
 ALONE = Ranks(

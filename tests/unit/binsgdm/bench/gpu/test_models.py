@@ -9,10 +9,9 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.bench.bench import Bench
-from binsgdm.bench.gpu import models, precisions
+from binsgdm.bench.gpu import models
 from binsgdm.bench.ranks import Ranks
-from binsgdm.bench.record import Record
+from binsgdm.bench.record import Bench, Record
 from binsgdm.bench.timing import StopRule
 from binsgdm.recording import shipped_models
 
@@ -132,11 +131,11 @@ def test_torchvision_is_asked_for_in_the_version_of_this_torch_and_without_its_d
     assert shipped_models.what_is_missing(definition).endswith("pip install --no-deps torchvision==0.26.*")
 
 
-@pytest.mark.parametrize("precision", precisions.PRECISIONS)
+@pytest.mark.parametrize("precision", models.PRECISIONS)
 def test_tf32_is_allowed_in_its_own_measurement_alone(precision):
     places = torch.backends.cuda.matmul, torch.backends.cudnn
     before = [place.allow_tf32 for place in places]
-    with precisions.matrix_products(precision):
+    with models.matrix_products(precision):
         assert [place.allow_tf32 for place in places] == [precision == "tf32"] * 2
     assert [place.allow_tf32 for place in places] == before
 
@@ -146,5 +145,5 @@ def test_tf32_is_allowed_in_its_own_measurement_alone(precision):
 )
 def test_cards_before_a100_have_neither_tf32_nor_bf16(capability, refused, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    found = {name for name in precisions.PRECISIONS if precisions.refusal(name, torch.device("cuda"))}
+    found = {name for name in models.PRECISIONS if models.refusal(name, torch.device("cuda"))}
     assert found == refused

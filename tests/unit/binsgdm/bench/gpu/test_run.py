@@ -16,14 +16,14 @@ from tests.helpers.needs import needs
 
 needs("torch")
 
-from binsgdm.bench.gpu import card_file, processes
 from binsgdm.bench.gpu import parts as parts_module
+from binsgdm.bench.gpu import processes
 from binsgdm.bench.gpu import run as run_module
 from binsgdm.bench.gpu import worker as worker_module
 from binsgdm.bench.gpu.parts import Part
 from binsgdm.bench.gpu.preflight import Preflight
 from binsgdm.bench.gpu.processes import PartEnd
-from binsgdm.bench.gpu.run import PartRunner, Settings, share_s
+from binsgdm.bench.gpu.run import CardFile, PartRunner, Settings, read_card, share_s
 from binsgdm.bench.gpu.worker import PartTask
 from binsgdm.bench.record import WHAT
 from binsgdm.errors import BinsgdmError
@@ -62,11 +62,9 @@ def runner(folder: Path, run: Callable[..., PartEnd], **settings: Any) -> PartRu
     )
 
 
-def card(folder: Path, **changed: Any) -> card_file.CardFile:
-    made = card_file.CardFile(
-        folder, Preflight(card=CARD | changed, software={"torch": "2.11"}), device="cpu", quick=True
-    )
-    if former := card_file.read(folder):
+def card(folder: Path, **changed: Any) -> CardFile:
+    made = CardFile(folder, Preflight(card=CARD | changed, software={"torch": "2.11"}), device="cpu", quick=True)
+    if former := read_card(folder):
         made.go_on_from(former)
     return made
 
@@ -248,10 +246,10 @@ def test_a_folder_of_another_card_is_refused(changed, said, tmp_path):
         card(tmp_path, **changed)
 
 
-def with_driver(folder: Path, driver: str, **software: str) -> card_file.CardFile:
+def with_driver(folder: Path, driver: str, **software: str) -> CardFile:
     found = Preflight(card=CARD, software={"torch": "2.11", "driver": driver, **software}, notes=("shared",))
-    made = card_file.CardFile(folder, found, device="cuda", quick=True)
-    if former := card_file.read(folder):
+    made = CardFile(folder, found, device="cuda", quick=True)
+    if former := read_card(folder):
         made.go_on_from(former)
     made.set_part("kernels", status="done")
     return made
@@ -296,7 +294,7 @@ def test_a_newer_card_json_is_refused(tmp_path):
 def test_a_damaged_card_json_is_refused(text, tmp_path):
     (tmp_path / "card.json").write_text(text)
     with pytest.raises(BinsgdmError, match=r"card\.json: is no card\.json of simnet measure gpu"):
-        card_file.read(tmp_path)
+        read_card(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"what": "simnet measurements", "checks": 3}'])

@@ -13,11 +13,10 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.bench.bench import Bench
-from binsgdm.bench.gpu import host_cost, step
-from binsgdm.bench.gpu.layouts import LAYOUTS
+from binsgdm.bench.gpu import step
+from binsgdm.bench.gpu.step import LAYOUTS
 from binsgdm.bench.ranks import Ranks
-from binsgdm.bench.record import Record
+from binsgdm.bench.record import Bench, Record
 from binsgdm.bench.timing import StopRule
 from tests.helpers.pretend_card import pretended_card
 
@@ -117,7 +116,7 @@ def test_on_a_gpu_memory_is_counted_beyond_parameters_and_gradients(monkeypatch)
 def counted(monkeypatch):
     """Let PyTorch's counters of a GPU count on a CPU; a call of `wait` counts as a wait while they warn."""
     state = {"mode": "default", "requests": 5}
-    monkeypatch.setattr(torch.cuda, "memory_stats", lambda: {host_cost.REQUESTS: state["requests"]})
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda: {step.REQUESTS: state["requests"]})
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: state.update(mode=mode))
 
     def wait():
@@ -131,7 +130,7 @@ def counted(monkeypatch):
 def test_waits_and_requests_of_a_call_are_counted_and_others_are_not(counted):
     state, wait = counted
     wait()
-    assert host_cost.host_cost(lambda: [wait(), wait(), warnings.warn("other", stacklevel=1)]) == (2, 4)
+    assert step.host_cost(lambda: [wait(), wait(), warnings.warn("other", stacklevel=1)]) == (2, 4)
     assert state["mode"] == "default"
 
 

@@ -8,11 +8,10 @@ needs("torch")
 import torch
 
 from binsgdm.bench import training as steps
-from binsgdm.bench.bench import Bench
 from binsgdm.bench.gpu import training
 from binsgdm.bench.gpu.parts import NotMeasurableError
 from binsgdm.bench.ranks import Ranks
-from binsgdm.bench.record import Record
+from binsgdm.bench.record import Bench, Record
 from binsgdm.bench.timing import StopRule
 
 
