@@ -98,8 +98,7 @@ def _item(name: str) -> str:
     runs, where = AUTHORS[name]
     options = ", ".join(f"`{key}={value!r}`" for key, value in _options(name).items())
     parts = (
-        f"{kind.title}, {kind.source}",
-        f"{kind.wire_format}; {sent}{counted}" + ("; error feedback" if fed_back else ""),
+        f"{kind.title}, {kind.source}: {kind.wire_format}; {sent}{counted}" + ("; error feedback" if fed_back else ""),
         f"Authors: {runs} [{where}]" + ("; so by default" if _default_topology(name) == "hierarchical" else ""),
         f"Options: {options}" if options else "",
         f"Differs: {_differs(kind).rstrip('.')}" if name != "dense" else "",

@@ -38,8 +38,8 @@ class RunSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             says by how much an approximation may be off.
         grad_accumulation: micro-batches of an iteration, of which the last exchanges gradients; by default 1, or what
             `global_batch` takes.
-        global_batch: samples of an iteration on all ranks; `grad_accumulation` follows, and must be whole: a multiple
-            of `cluster.num_nodes` x `cluster.ranks_per_node` x `workload.batch_per_rank`.
+        global_batch: samples of an iteration on all ranks: a multiple of `cluster.num_nodes` x `cluster.ranks_per_node`
+            x `workload.batch_per_rank`, from which `grad_accumulation` follows.
         steps: training steps that the end-to-end time counts.
         iterations: to simulate; by default 1, or 200 where a fault varies or changes in time.
         seed: what faults that vary draw from.

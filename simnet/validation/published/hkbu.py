@@ -283,7 +283,6 @@ def without_overlap() -> Outcome:
 def with_overlap() -> Outcome:
     """Calibrate the bandwidth on 8-GPU BSP rows and one cost of overlap a network on 8-GPU rows, predict the rest."""
     studies = tuple(map(overlapped, NETWORKS))
-    pcie = studies[1].value(EFFICIENCY) * studies[1].value(OVERLAP_EFFICIENCY)
     return Outcome(
         title="HKBU with overlap (WFBP, MG-WFBP)",
         unit="ms",
@@ -297,8 +296,6 @@ def with_overlap() -> Outcome:
         facts={
             "ethernet": (f"{ETHERNET.label}, {WFBP}", f"{ETHERNET.label}, {MERGED}"),
             "wfbp": f"{INFINIBAND.label}, {WFBP}",
-            "pcie": pcie * INFINIBAND.nominal_gbit_per_s,
-            "slowdown": lambda: slowed_backward(INFINIBAND, links_too=True).fitted.backward_slowdown,
             "gap": _largest_wait_and_start_up_ms(),
         },
         make_alternatives=_other_overlaps,

@@ -403,7 +403,6 @@ def end_to_end() -> Outcome:
             "speedup": {"predicted": predicted, "published": measured, "error": predicted / measured - 1},
             "steps": STEPS,
             "dense": DENSE_STEPS,
-            "table_s": paper.table_sum_s(ETHERNET, ACCUMULATION),
             "published": _published(adam.measured / STEPS, one_bit.measured),
         },
         make_alternatives=alternatives,
