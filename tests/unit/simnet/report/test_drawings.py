@@ -295,7 +295,9 @@ class TestTails:
         settings = [f"cluster.faults={faults}", f"{SLOWDOWN}=1.0,2.0", f"{BANDWIDTH}=10 Gbit/s,100 Gbit/s"]
         settings += ["cluster.num_nodes=2", "cluster.ranks_per_node=2", "run.iterations=20"]
         given = [text for setting in settings for text in ("--set", setting)]
-        assert run("sweep", "bert_base_10gbit", *given, "--draws", "0", "--jobs", "1", "-o", str(tmp_path)).exit_code == 0
+        assert (
+            run("sweep", "bert_base_10gbit", *given, "--draws", "0", "--jobs", "1", "-o", str(tmp_path)).exit_code == 0
+        )
         csv = (tmp_path / "results.csv").read_text(encoding="utf-8").splitlines()[0].split(",")
         assert {"p50_s", "p95_s", "baseline_p50_s", "baseline_p95_s"} <= set(csv)
         axes = self.drawn(json.loads((tmp_path / "results.json").read_text()), "iteration_time")
