@@ -11,7 +11,7 @@ from simnet.calibration.measurement_file import FORMAT, read
 from simnet.core.errors import SimnetError, escaped
 
 ROOT = Path(__file__).parents[4]
-PAGE = ROOT / "docs" / "reference" / "measurement-file.md"
+PAGE = ROOT / "docs" / "reference" / "files.md"
 LABELS: dict[str, dict[str, Any]] = {
     "kernel merge": {"num_elements": 1024, "dtype": "uint8", "kernels": "cpu", "num_vectors": 2},
     "model optimizer": {"model": "mlp_4m", "batch": 8, "dtype": "float32", "optimizer": "adamw"},
