@@ -123,6 +123,7 @@ def test_what_fits_in_no_cut_has_neither_interval_nor_bandwidths() -> None:
     assert (one.speedup.interval, one.curve, one.pays_in) == (None, (), ())
 
 
+@pytest.mark.slow
 def test_a_shipped_model_of_13_billion_parameters_is_cut_to_fit() -> None:
     found = simnet.advise(
         "what_fits", {"workload": "llama_13b", "workload.batch_per_rank": 16}, draws=0,
