@@ -210,10 +210,12 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
         rows = yield from consistency.check_alike(where, numbers, member, device, _REPAIR)
         if not rows[:, -1].any():
             return rows
-        own = [Alike(name="", value=int(checksum_of(self.parameters).item()), group=None), *self._held_alike()]
+        mine = member.rank, int(checksum_of(self.parameters).item())
+        own = [*(Alike(name="", value=one, group=None) for one in mine), *self._held_alike()]
         found = yield from consistency.check_alike(where, own, member, device, _REPAIR)
-        sums = found[:, 0].tolist()
-        if len({*sums}) == 1 and sums[0] != self._sum_at_start and member.world_size > member.ranks_per_node:
+        ranks, sums = ({*column} for column in found[:, :2].T.tolist())
+        is_of_others = len(ranks) == member.world_size > member.ranks_per_node
+        if is_of_others and len(sums) == 1 and sums != {self._sum_at_start}:
             warnings.warn(
                 f"{where}: all workers have the same parameters before an exchange: their gradients seem to be "
                 "averaged in every step, which saves nothing; wrap no model of all ranks in DistributedDataParallel, "

@@ -148,7 +148,7 @@ class TestFormerNames:
 class TestProcess:
     def test_the_module_runs_like_the_command_and_tells_its_version(self) -> None:
         told = run("--version").stdout
-        assert re.fullmatch(r"simnet \d+\.\d+\.\d+( \(commit [0-9a-f]{12}(-dirty)?\))?\n", told)
+        assert re.fullmatch(r"simnet \d+\.\d+\.\d+(rc\d+)?( \(commit [0-9a-f]{12}(-dirty)?\))?\n", told)
         words = [sys.executable, "-m", "simnet", "--version"]
         assert subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout == told
 

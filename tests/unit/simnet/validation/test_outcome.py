@@ -148,7 +148,7 @@ def test_pages_and_tables_are_the_committed_ones() -> None:
     ):
         assert_golden(f"validation_{name}.txt", str(validation.validation_page(sets_)))
         page = validation_page.page(sets_, unused)
-        assert_golden(f"validation_{name}.md", page.partition("## Summary\n\n")[2].partition("\n\n## ")[0])
+        assert_golden(f"validation_{name}_page.txt", page.partition("## Summary\n\n")[2].partition("\n\n## ")[0])
 
 
 @pytest.mark.parametrize(
