@@ -10,12 +10,11 @@ import pytest
 
 from tests.helpers.needs import needs
 
+pytestmark = pytest.mark.nightly
 ROOT = Path(__file__).resolve().parents[2]
 DATA = {"scenarios": "simnet/_scenarios", "docs/templates": "simnet/_templates"}
 FOUND = """
 from simnet.core import files, templates
-
-pytestmark = pytest.mark.nightly
 print(files.root(), templates.root(), (templates.root() / "report.html.jinja").is_file(), sep="\\n")
 """
 
