@@ -166,6 +166,11 @@ def _compare_settings(where: str, ranks: Sequence[int], all_of_them: Sequence[Ma
                 )
 
 
+def comparable(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ranks have alike as `check_same_settings` takes it: checksums in the place of tensors by name."""
+    return {name: checksums(value) if name == "factors" else value for name, value in values.items()}
+
+
 def checksums(tensors: Mapping[Any, torch.Tensor]) -> list[tuple[str, tuple[int, ...], list[int]]]:
     """Return names, shapes and checksums of some tensors, for `check_same_settings`."""
     if not tensors:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from binsgdm.comm import consistency
 from binsgdm.comm.consistency import Alike
-from binsgdm.comm.replicas import checksum_of, checksums
+from binsgdm.comm.replicas import checksum_of, comparable
 from binsgdm.comm.thread import CommunicationThread
 from binsgdm.comm.transport import Sent
 from binsgdm.compressors.base import GradientBucket, check_state
@@ -170,8 +170,7 @@ class DiLoCo(LocalStepsOptimizer):
 
     def _held_alike(self) -> list[Alike]:
         state = [one for fragment in self.outer.fragments for one in (fragment.outer, fragment.momentum)]
-        common = self.outer.system.common_values()
-        found = {name: checksums(value) if name == "factors" else value for name, value in common.items()}
+        found = comparable(self.outer.system.common_values())
         # The ranks of a worker share the outer state: those at the same place in it hold the same.
         return [
             Alike(

@@ -20,11 +20,11 @@ import torch
 from torch._compile import _disable_dynamo  # as in binsgdm.optimizers.base
 from torch.distributed.device_mesh import DeviceMesh
 
-from binsgdm.comm import Member, Protocol, RankContext, consistency
+from binsgdm.comm import Protocol, RankContext, consistency
 from binsgdm.comm.arguments import check_arguments
 from binsgdm.comm.consistency import Alike
 from binsgdm.comm.groups import Groups
-from binsgdm.comm.replicas import check_same_settings, checksum_of, checksums
+from binsgdm.comm.replicas import check_same_settings, checksum_of, comparable
 from binsgdm.comm.transport import Sent, Transport
 from binsgdm.compressors.base import REPAIR, Averager, GradientBucket, Topology, check_state, check_whole
 from binsgdm.compressors.registry import SYSTEMS, canonical, check_options, make
@@ -180,13 +180,7 @@ class ReplicaExchange:
         self._is_new = True
         self._transport = Transport(shards.of_same_shard(groups), shards.as_inter_node(on_sent), _WHERE)
         self._member = self._transport.member()
-        self._all_that_step = Member(
-            rank=groups.rank,
-            world_size=groups.world_size,
-            ranks_per_node=groups.ranks_per_node,
-            ranks=groups.ranks,
-            stands_for_all=self._transport.stands_for_all,
-        )
+        self._all_that_step = shards.among_all(groups, self._transport)
         self._buckets: list[list[int]] | None = None
         # torch's GradScaler then steps on every rank or says so: alone, each would decide by its own shard.
         optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
@@ -283,7 +277,9 @@ class ReplicaExchange:
         }
         facts = {"step": self.step, "gradients of": list(having), **settings}
         mine = [refused is not None, consistency.number_of(facts), self._is_new]
-        rows: list[list[int]] = self._transport.run(self._rows(mine)).tolist()
+        seen = [Alike(name="", value=one, group=None) for one in mine]
+        device = shards.local(self._parameters[0]).device
+        rows = self._transport.run(consistency.check_alike(_WHERE, seen, self._all_that_step, device, "")).tolist()
         if any(row[0] or row[1] != rows[0][1] for row in rows):
             check_same_settings(_WHERE, facts, refused, self._world)
         if any(row[2] for row in rows) or self.step % consistency.CHECK_EVERY == 0:
@@ -291,15 +287,9 @@ class ReplicaExchange:
             self._transport.run(self._comparison())
             self._is_new = False
 
-    def _rows(self, mine: Sequence[int]) -> Protocol:
-        device = shards.local(self._parameters[0]).device
-        rows = yield from consistency.numbers_of_all(mine, self._all_that_step, device)
-        return torch.tensor(rows, dtype=torch.int64, device="cpu")
-
     def _comparison(self) -> Protocol:
         own = [shards.local(one) for one in self._parameters]
-        common = self.system.common_values()
-        found = {name: checksums(value) if name == "factors" else value for name, value in common.items()}
+        found = comparable(self.system.common_values())
         numbers = [
             Alike(name="shards", value=int(checksum_of(own).item()), group="inter_node", is_checksum=True),
             Alike(name="state", value=consistency.number_of(found), group="inter_node", is_checksum=True),

@@ -117,13 +117,7 @@ class ShardedSession(Session):
     def __init__(self, groups: Groups, bucket_elements: int, transport: Transport) -> None:
         super().__init__(transport.member(), Scheme(topology="flat"), bucket_elements)
         self._global_rank, self._ranks_per_node = groups.rank, groups.ranks_per_node
-        self._all_that_step = Member(
-            rank=groups.rank,
-            world_size=groups.world_size,
-            ranks_per_node=groups.ranks_per_node,
-            ranks=groups.ranks,
-            stands_for_all=transport.stands_for_all,
-        )
+        self._all_that_step = shards.among_all(groups, transport)
 
     @property
     def layout(self) -> str:

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from binsgdm.comm import GroupName, RankContext
 from binsgdm.comm.groups import Groups
-from binsgdm.comm.replicas import check_same_settings, checksums
+from binsgdm.comm.replicas import check_same_settings, comparable
 from binsgdm.comm.thread import CommunicationThread
 from binsgdm.comm.transport import Sent, Transport
 from binsgdm.compressors.base import REPAIR, Averager, GradientBucket, check_state, check_whole
@@ -268,7 +268,7 @@ class GradientExchange:
         # Checked at the first exchange and not on loading: only then have all ranks loaded, and all are
         # at the same call.
         common = self.system.common_values()
-        compared = {name: checksums(value) if name == "factors" else value for name, value in common.items()}
+        compared = comparable(common)
         group = self.system.common_group
         self._compare({"step": step, "layout": self._layout} | (compared if group == "world" else {}), "world")
         if group != "world":

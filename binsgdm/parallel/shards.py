@@ -11,9 +11,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from binsgdm.comm import Member
 from binsgdm.comm import groups as grouping
 from binsgdm.comm.groups import Groups
-from binsgdm.comm.transport import Sent
+from binsgdm.comm.transport import Sent, Transport
 from binsgdm.errors import BinsgdmError, shown
 
 
@@ -46,6 +47,17 @@ def of_same_shard(groups: Groups) -> Groups:
         ranks=groups.ranks[groups.rank % local_ranks :: local_ranks],
         # A step counts on all ranks or on none, also on those that hold other shards.
         finite_check=groups.world,
+    )
+
+
+def among_all(groups: Groups, transport: Transport) -> Member:
+    """Return this rank among all that step together, also those with other shards."""
+    return Member(
+        rank=groups.rank,
+        world_size=groups.world_size,
+        ranks_per_node=groups.ranks_per_node,
+        ranks=groups.ranks,
+        stands_for_all=transport.stands_for_all,
     )
 
 
