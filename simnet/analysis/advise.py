@@ -13,14 +13,14 @@ from simnet.analysis.batches import BatchSettings
 from simnet.analysis.convergence import Convergence
 from simnet.analysis.crossing import Range
 from simnet.analysis.references import sharded, without_faults
-from simnet.analysis.training_record import TimedStages, TimedSystem, TrainingRecord, missed_otherwise, trained_as
+from simnet.analysis.step_cost import costs_of, step_costs
+from simnet.analysis.training_record import TrainingRecord, missed_otherwise, trained_as
 from simnet.analysis.tune import (
     PLAIN,
     Variants,
     dense_systems,
     needs_training,
     systems,
-    trained_variants,
     with_known_kernels,
     without_repeats,
 )
@@ -142,17 +142,8 @@ def _row_of(ranking: "_Ranking", name: str) -> tuple[str, RankedSystem | str]:
     return name, ranking.row_or_reason(name)
 
 
-class _Setting:
-    """One way to cut the batch, with every step that was timed in it.
-
-    Attributes:
-        scenario: cut so.
-        times: of steps at every bandwidth.
-    """
-
-    def __init__(self, scenario: Scenario, num_draws: int) -> None:
-        self.scenario, self.times = scenario, TunedSteps(scenario)
-        self._num_draws = num_draws
+class _Setting(TunedSteps):
+    """The steps of one way to cut the batch, those without some of their parts among them."""
 
     @cached_property
     def freed(self) -> StepLanes:
@@ -160,16 +151,9 @@ class _Setting:
         plain = simulate(self.scenario)
         return StepLanes([free(self.scenario, plain) for free in FREED.values()])
 
-    @cached_property
-    def drawn(self) -> StepLanes:
-        """Steps with drawn values; without an interval every draw is the scenario itself."""
-        is_drawn = self._num_draws and intervals.has_intervals(self.scenario)
-        drawn = list(intervals.drawn_scenarios(self.scenario, self._num_draws)) if is_drawn else [self.scenario]
-        return StepLanes(drawn, self.times.here)
-
     def step_s(self, variants: Variants) -> float:
         """Return the time of a step of the fastest variant [s]."""
-        return min(map(self.times.here.of, variants))
+        return min(map(self.here.of, variants))
 
 
 Placed = tuple[_Setting, Variants]
@@ -198,22 +182,22 @@ class _Ranking:
         self._given = self._setting(scenario)
         self.dense: dict[str, Variants] = dense_systems(scenario.workload.dtype)
         flat = self._where_it_fits((PLAIN,))
-        self.plain_iteration_s = (flat[0] if flat else self._given).times.here.of(PLAIN)
+        self.plain_iteration_s = (flat[0] if flat else self._given).here.of(PLAIN)
         compared = self._compared()
         steps_s = {name: setting.step_s(variants) for name, (setting, variants) in compared.items()}
         self.baseline_name = min(compared, key=lambda name: steps_s[name])
         self._baseline_in = compared[self.baseline_name][0]
         alike = [variants for setting, variants in compared.values() if setting is self._baseline_in]
         self._every_dense = tuple(strategy for variants in alike for strategy in variants)
-        times = self._baseline_in.times
-        self._baseline = times.best(self._every_dense, times.cluster_rate).strategy
-        self._baseline_s = times.here.of(self._baseline)
+        self._baseline = self._baseline_in.best(self._every_dense, self._baseline_in.cluster_rate).strategy
+        self._baseline_s = self._baseline_in.here.of(self._baseline)
         there = self._baseline_in.scenario
         result = simulate(replace(there, strategy=self._baseline))
         without_comm = StepTimer(whatif.free_communication(there, result))
         self.speedup_without_comm = self._baseline_s / without_comm.of(self._baseline)
         self._error = intervals.model_error(scenario.calibration).speedup if num_draws else None
         self._drawn_baseline_s = self._baseline_in.drawn.of(self._baseline)
+        self._baseline_costs = costs_of(self._baseline, self._baseline_in)
 
     def _setting(self, scenario: Scenario) -> _Setting:
         key = batches.settings_of(scenario)
@@ -239,7 +223,7 @@ class _Ranking:
         return tried[0] if len(tried) == 1 else min(tried, key=lambda one: one[0].step_s(one[1]), default=None)
 
     def _kernels(self, strategy: AnyStrategy) -> frozenset[str]:
-        return self._given.times.kernels(strategy)
+        return self._given.kernels(strategy)
 
     def dense_row(self, name: str) -> RankedSystem:
         """Return DDP in one precision, ranked."""
@@ -291,13 +275,13 @@ class _Ranking:
         return min(map(timer.of, self._every_dense)) / min(map(timer.of, variants))
 
     def _versus(self, setting: _Setting, variants: Variants) -> SystemVsBaseline:
-        return SystemVsBaseline(setting.times, variants, self._baseline_in.times, self._every_dense)
+        return SystemVsBaseline(setting, variants, self._baseline_in, self._every_dense)
 
     def _row(
         self, name: str, setting: _Setting, versus: SystemVsBaseline, *, is_dense: bool, fits: bool = True
     ) -> RankedSystem:
-        strategy = setting.times.here.fastest(versus.variants)
-        step_s = setting.times.here.of(strategy)
+        strategy = setting.here.fastest(versus.variants)
+        step_s = setting.here.of(strategy)
         result = simulate(replace(setting.scenario, strategy=strategy))
         trains_otherwise = fits and not is_dense and strategy.mathematics != "same"
         speedup = self._speedup(setting, strategy, step_s, versus) if fits else Speedup(value=self._baseline_s / step_s)
@@ -323,11 +307,11 @@ class _Ranking:
         )
 
     def _speedup(self, setting: _Setting, strategy: AnyStrategy, step_s: float, versus: SystemVsBaseline) -> Speedup:
-        kernels = whatif.coverage(setting.times.kernels(strategy), self._scenario.calibration)
+        kernels = whatif.coverage(setting.kernels(strategy), self._scenario.calibration)
         return Speedup(
             value=self._baseline_s / step_s,
             interval=self._interval(setting, strategy),
-            if_kernels_slow=versus.slow_speedup(setting.times.cluster_rate) if kernels.are_estimated else None,
+            if_kernels_slow=versus.slow_speedup(setting.cluster_rate) if kernels.are_estimated else None,
             unmeasured=kernels.unmeasured,
         )
 
@@ -345,26 +329,8 @@ class _Ranking:
         """Yield what each file of trainings says of the system, with the time here of a step as it was trained."""
         for task, trainings in self._trainings.items():
             if (trained := trained_as(trainings, strategy)) is not None:
-                timed = self._timed_as_trained(setting, trained.strategy)
-                yield trained.record(task, timed, error=self._error, is_of_user=self._are_of_user)
-
-    def _timed_as_trained(self, setting: _Setting, strategy: AnyStrategy) -> TimedSystem:
-        """Return what steps of a strategy take at the fastest of the settings that train as it does."""
-        tried = trained_variants(strategy, self._scenario.workload.dtype)
-        fit = batches.fitting(setting.scenario, tried) or tried
-        variants = with_known_kernels(fit, self._kernels, self._scenario.calibration)
-        times, rate = setting.times, setting.times.cluster_rate
-        fastest = times.best(variants, rate).strategy
-        kernels = whatif.coverage(times.kernels(fastest), self._scenario.calibration)
-        slow = times.best(variants, rate, slow=True).strategy if kernels.are_estimated else None
-        return TimedSystem(
-            usual=TimedStages(times.here.stages(fastest), self._baseline_s),
-            drawn=[
-                TimedStages(*both) for both in zip(setting.drawn.stages(fastest), self._drawn_baseline_s, strict=True)
-            ],
-            slow=TimedStages(times.at(rate, slow=True).stages(slow), self._baseline_s) if slow else None,
-            unmeasured=kernels.unmeasured,
-        )
+                own = step_costs(trained.strategy, setting)
+                yield trained.record(task, own, self._baseline_costs, error=self._error, is_of_user=self._are_of_user)
 
     def _missed_otherwise(self, strategy: AnyStrategy) -> dict[str, bool]:
         """Return whether a system missed the target in every form that was trained, by task; not where its own was."""

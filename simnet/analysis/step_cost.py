@@ -1,121 +1,115 @@
-"""What steps of a system take and send on a cluster: simulated as calibrated, on draws, and with slow kernels."""
+"""What the steps of a training take on a cluster: as calibrated, on draws, and with slow kernels."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec import Struct, structs
 
-from simnet.analysis import whatif
-from simnet.engine import intervals
-from simnet.engine.result import RunResult, StrategyResult
-from simnet.engine.scenario import Scenario
-from simnet.strategies import AnyStrategy, choices
-
-Simulate = Callable[[Scenario], RunResult]
-Notes = dict[str, None]
+from simnet.analysis import batches, whatif
+from simnet.analysis.tune import trained_variants, with_known_kernels
+from simnet.analysis.tuned_steps import TunedSteps
+from simnet.engine.step_timer import StageTimes, StepTimer
+from simnet.strategies import AnyStrategy
 
 
 class StepCost(Struct, frozen=True, kw_only=True):
-    """What steps of a system take, and send out of a node.
+    """What the steps of a system take, one after the other.
 
     Attributes:
         strategy: says how many steps are dense.
         first_s: of the first step beyond another: DDP then has one bucket of all gradients, after backward [s].
         step_s: of a step [s].
-        step_bytes: out of a node.
         dense_s: of a step of its dense stage [s]; 0 without one.
-        dense_bytes: out of a node in such a step.
     """
 
     strategy: AnyStrategy
     first_s: float
     step_s: float
-    step_bytes: float
     dense_s: float = 0.0
-    dense_bytes: float = 0.0
 
     def elapsed_s(self, num_steps: float) -> float:
         """Return the time of the first steps, those of a dense stage and the first one counted as they are [s]."""
-        dense = self._num_dense(num_steps)
+        if math.isinf(num_steps):
+            return math.inf
+        dense = num_dense(self.strategy, num_steps)
         return self.first_s + dense * self.dense_s + (num_steps - dense) * self.step_s
 
-    def sent_bytes(self, num_steps: float) -> float:
-        """Return what the first steps send out of a node."""
-        dense = self._num_dense(num_steps)
-        return dense * self.dense_bytes + (num_steps - dense) * self.step_bytes
 
-    def _num_dense(self, num_steps: float) -> float:
-        stage = self.strategy.dense_stage(math.floor(num_steps))
-        return min(num_steps, stage.steps) if stage else 0.0
+def num_dense(strategy: AnyStrategy, num_steps: float) -> float:
+    """Return how many of the first steps are dense."""
+    stage = strategy.dense_stage(math.floor(num_steps))
+    return min(num_steps, stage.steps) if stage else 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepCosts:
-    """The cost of a system's steps as calibrated, on each draw, and with slow kernels (None if none is estimated)."""
+class StepCosts(NamedTuple):
+    """The cost of a system's steps, tuned.
+
+    Attributes:
+        usual: as calibrated.
+        drawn: in drawn calibrations; one is as good as many of its like.
+        slow: with estimated kernels at their slowest; None if none is estimated.
+        unmeasured: kernels that have neither a time nor a usable estimate.
+    """
 
     usual: StepCost
-    drawn: tuple[StepCost, ...]
-    slow: StepCost | None
-    unmeasured: tuple[str, ...]
+    drawn: Sequence[StepCost]
+    slow: StepCost | None = None
+    unmeasured: tuple[str, ...] = ()
 
 
-def step_costs(strategy: AnyStrategy, scenario: Scenario, simulate: Simulate, notes: Notes) -> StepCosts:
-    """Simulate what a system's steps cost.
+def step_costs(strategy: AnyStrategy, times: TunedSteps) -> StepCosts:
+    """Return what a system's steps cost at the fastest of the settings that train as it does.
 
     Args:
         strategy: of the whole training, its dense stage included.
-        scenario: of one bandwidth; `run.draws` costs are drawn, too.
-        simulate: the simulator.
-        notes: those of the simulations are added.
+        times: of steps on the cluster, with draws.
 
     Raises:
         SimnetError: it cannot be predicted.
     """
-    plain = structs.replace(scenario, run=structs.replace(scenario.run, draws=0, steps=None))
-    # A training 0 times as long has no dense steps, which a scenario without run.steps would refuse.
-    kernels = whatif.kernel_coverage(choices.for_longer_training(strategy, 0.0), plain)
+    here, calibration = times.here, times.scenario.calibration
+    tried = trained_variants(strategy, times.scenario.workload.dtype)
+    variants = with_known_kernels(batches.fitting(times.scenario, tried) or tried, here.kernels, calibration)
+    fastest = here.fastest(variants)
+    kernels = whatif.coverage(here.kernels(fastest), calibration)
+    found = costs_of(fastest, times)._replace(unmeasured=kernels.unmeasured)
+    if not kernels.are_estimated:
+        return found
+    slow = times.at(times.cluster_rate, slow=True)
+    return found._replace(slow=_cost_on(slow, slow.fastest(variants)))
 
-    def cost(given: Scenario) -> StepCost:
-        return _step_cost(strategy, given, simulate, notes)
 
-    usual = cost(plain)
-    draws = scenario.run.draws or 0
-    intervals.check_draws(draws)
-    # Without an interval every draw is the scenario itself, which need not be simulated again.
-    has_intervals = intervals.has_intervals(plain)
+def costs_of(strategy: AnyStrategy, times: TunedSteps) -> StepCosts:
+    """Return what the steps of one setting cost, as it is."""
+    stages, first = times.drawn.stages(strategy), _first_step(strategy)
+    firsts = [None] * len(stages) if first is None else times.drawn.iterations_s(first)
     return StepCosts(
-        usual=usual,
-        drawn=tuple(map(cost, intervals.drawn_scenarios(plain, draws))) if has_intervals else (usual,) * draws,
-        slow=cost(whatif.slow_kernels(plain)) if kernels.are_estimated else None,
-        unmeasured=kernels.unmeasured,
+        usual=_cost_on(times.here, strategy),
+        drawn=[_cost(strategy, *both) for both in zip(stages, firsts, strict=True)],
     )
 
 
-def _step_cost(strategy: AnyStrategy, scenario: Scenario, simulate: Simulate, notes: Notes) -> StepCost:
-    def run(one: AnyStrategy) -> StrategyResult:
-        result = simulate(structs.replace(scenario, strategy=one))
-        notes.update(dict.fromkeys(result.notes))
-        return result.result
+def _cost_on(timer: StepTimer, strategy: AnyStrategy) -> StepCost:
+    first = _first_step(strategy)
+    return _cost(strategy, timer.stages(strategy), None if first is None else timer.iteration_s(first))
 
+
+def _first_step(strategy: AnyStrategy) -> AnyStrategy | None:
+    """Return what the first step is where DDP forms its buckets, which it does anew after it; else None."""
     stage = strategy.dense_stage(None)
-    own, dense = run(choices.for_longer_training(strategy, 0.0)), run(stage.strategy) if stage else None
     first = stage.strategy if stage and stage.steps else strategy
-    usual_s = dense.iteration_s if dense and first is not strategy else own.iteration_s
+    if first.bucketing != "ddp" or not first.uses_ddp_buckets:
+        return None
+    return structs.replace(first, bucketing="fused", bucket_cap=None, overlap=False)
+
+
+def _cost(strategy: AnyStrategy, stages: StageTimes, first_s: float | None) -> StepCost:
+    stage = strategy.dense_stage(None)
+    usual_s = stages.dense_s if stage and stage.steps and stages.dense_s is not None else stages.step_s
     return StepCost(
         strategy=strategy,
-        first_s=run(_in_one_bucket(first)).iteration_s - usual_s if _has_ddp_buckets(first) else 0.0,
-        step_s=own.iteration_s,
-        step_bytes=own.nic_bytes_per_node,
-        dense_s=dense.iteration_s if dense else 0.0,
-        dense_bytes=dense.nic_bytes_per_node if dense else 0.0,
+        first_s=0.0 if first_s is None else first_s - usual_s,
+        step_s=stages.step_s,
+        dense_s=stages.dense_s or 0.0,
     )
-
-
-def _has_ddp_buckets(strategy: AnyStrategy) -> bool:
-    """Tell whether DDP forms the buckets, anew after its first step."""
-    return strategy.bucketing == "ddp" and strategy.uses_ddp_buckets
-
-
-def _in_one_bucket(strategy: AnyStrategy) -> AnyStrategy:
-    return structs.replace(strategy, bucketing="fused", bucket_cap=None, overlap=False)

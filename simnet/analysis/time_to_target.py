@@ -2,29 +2,30 @@
 
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct, structs
 
 from simnet.analysis import same_task, whatif
 from simnet.analysis.convergence import MAX_METRIC, Convergence, TrainingCurve
 from simnet.analysis.references import references
-from simnet.analysis.step_cost import Notes, Simulate, StepCost, StepCosts, step_costs
-from simnet.analysis.tune import PLAIN, trained_variants, with_known_kernels
+from simnet.analysis.step_cost import StepCost, StepCosts, num_dense, step_costs
+from simnet.analysis.training_record import TrainedCurves, best_dense
+from simnet.analysis.tune import PLAIN
+from simnet.analysis.tuned_steps import TunedSteps
 from simnet.analysis.verdict import Speedup
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth
 from simnet.engine import intervals
 from simnet.engine.intervals import ModelError
-from simnet.engine.result import References
+from simnet.engine.result import References, StrategyResult
 from simnet.engine.scenario import Scenario
-from simnet.engine.step_timer import StepTimer
-from simnet.strategies import choices
+from simnet.engine.simulation import simulate
+from simnet.strategies import AnyStrategy, choices
 
 HOUR_S = 3600.0
-SeedTimes = dict[tuple[int, int], float]
-"""Time to the target by seed and number of the cost [s]; infinite if never."""
+Costs = Callable[[AnyStrategy, TunedSteps], StepCosts]
 
 
 class TargetTime(Struct, frozen=True, kw_only=True):
@@ -119,97 +120,92 @@ class TimesToTarget(Struct, frozen=True, kw_only=True):
         return time_s / HOUR_S * self.scenario.cluster.world_size * self.price_per_gpu_hour
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Trainings:
-    """The trainings on one number of ranks, and the target that they are compared at.
-
-    Attributes:
-        scale: steps of the training that one measured step stands for.
-    """
-
-    convergence: Convergence
-    curves: dict[str, tuple[TrainingCurve, ...]]
-    target: float
-    scale: float
-    baseline: str
-
-    def steps_of(self, curve: TrainingCurve) -> float | None:
-        """Return the steps of the whole training up to the target; None if it never got there."""
-        step = curve.step_at(self.target, is_lower_better=self.convergence.is_lower_better)
-        return None if step is None else step * self.scale
-
-    def seed_times(self, name: str, costs: Sequence[StepCost]) -> SeedTimes:
-        """Return what a system takes with every seed and cost."""
-        steps = {curve.seed: self.steps_of(curve) for curve in self.curves[name]}
-        return {
-            (seed, number): math.inf if step is None else cost.elapsed_s(step)
-            for seed, step in steps.items()
-            for number, cost in enumerate(costs)
-        }
-
-
 def times_to_target(  # noqa: PLR0913 - the arguments of one command
     scenario: Scenario,
     convergence: Convergence,
-    simulate: Simulate,
     *,
     bandwidths: Sequence[Bandwidth],
     ranks: int | None = None,
     target: float | None = None,
     steps: int | None = None,
     price_per_gpu_hour: float | None = None,
+    costs: Costs = step_costs,
+    progress: Callable[[int], object] = int,
 ) -> TimesToTarget:
     """Return what all systems of measured trainings take to a target, at each bandwidth.
 
     Args:
         scenario: cluster, workload and calibration; `run.draws` drawn calibrations make the intervals.
         convergence: measured trainings.
-        simulate: the simulator.
         bandwidths: of a NIC.
         ranks: those of the trainings; default the most there are.
         target: of the metric; default that of the file.
         steps: of the whole training; default those measured. A measured step then stands for more or fewer of them:
             the curves are stretched, 1-bit Adam's dense stage with them; a sync period of Marsit stays.
         price_per_gpu_hour: what a GPU costs an hour.
+        costs: what steps cost; by default they are simulated.
+        progress: called with 1 whenever a system is done at a bandwidth, or left out.
 
     Raises:
         SimnetError: no such ranks, no target, or not even the baseline can be predicted.
     """
     ranks = _ranks(convergence, ranks)
     curves = {name: found for name in convergence.systems if (found := convergence.of(name, ranks))}
-    trainings = _Trainings(
-        convergence=convergence,
-        curves=curves,
-        target=_target(convergence, target),
-        scale=1.0 if steps is None else steps / max(curve.steps[-1] for all_ in curves.values() for curve in all_),
-        baseline=_baseline(convergence, curves),
-    )
+    goal = _target(convergence, target)
+    scale = 1.0 if steps is None else steps / max(curve.steps[-1] for all_ in curves.values() for curve in all_)
+    baseline = _baseline(convergence, ranks)
+    trained = {
+        name: TrainedCurves(
+            title=convergence.systems[name].title,
+            strategy=choices.for_longer_training(convergence.systems[name].strategy, scale),
+            curves=found,
+            baseline=curves[baseline],
+            target=goal,
+            is_lower_better=convergence.is_lower_better,
+            scale=scale,
+        )
+        for name, found in curves.items()
+    }
     left_out = {name: _untrained(convergence, name, ranks) for name in convergence.systems if name not in curves}
-    notes: Notes = {}
-    plain = structs.replace(scenario, baseline=None, strategy=PLAIN)
-    there = [whatif.at_bandwidth(plain, rate) for rate in bandwidths]
-    times = tuple(
-        structs.replace(_at(trainings, one, simulate, left_out, notes), references=both)
-        for one, both in zip(there, references(there), strict=True)
-    )
+    notes: dict[str, None] = {}
+    num_draws = scenario.run.draws or 0
+    intervals.check_draws(num_draws)
+    run = structs.replace(scenario.run, draws=0, steps=None)
+    plain = structs.replace(scenario, baseline=None, strategy=PLAIN, run=run)
+    found_at = []
+    for there, both in zip(*_at_rates(plain, bandwidths), strict=True):
+        times = TunedSteps(there, num_draws)
+        systems: dict[str, _Costed] = {}
+        for name, one in trained.items():
+            try:
+                systems[name] = _costed(one, costs(one.strategy, times), there, notes)
+            except SimnetError as error:
+                if name == baseline:
+                    raise
+                left_out[name] = str(error)
+            progress(1)
+        # Without draws the interval is that of the seeds alone.
+        known = (
+            intervals.model_error(scenario.calibration) if num_draws else ModelError(time=1.0, speedup=1.0, source="")
+        )
+        base = systems[baseline].costs
+        rows = [_target_time(name, one, None if name == baseline else base, known) for name, one in systems.items()]
+        rows.sort(key=lambda one: math.inf if one.time_s is None else one.time_s)
+        rate = there.cluster.inter_node.bytes_per_s
+        found_at.append(AtBandwidth(bandwidth=rate, systems=tuple(rows), references=both))
     return TimesToTarget(
         scenario=scenario,
         convergence=convergence,
         ranks=ranks,
-        target=trainings.target,
-        scale=trainings.scale,
-        baseline=trainings.baseline,
-        bandwidths=times,
+        target=goal,
+        scale=scale,
+        baseline=baseline,
+        bandwidths=tuple(found_at),
         is_same_task=same_task.is_same_task(convergence, scenario),
         price_per_gpu_hour=price_per_gpu_hour,
         left_out=tuple(left_out.items()),
         notes=tuple(notes),
     )
-
-
-def num_simulations(convergence: Convergence, num_bandwidths: int, num_draws: int) -> int:
-    """Return at most how many simulations `times_to_target` takes, for a progress bar."""
-    return 3 * len(convergence.systems) * num_bandwidths * (2 + num_draws)
 
 
 def _ranks(convergence: Convergence, ranks: int | None) -> int:
@@ -236,90 +232,75 @@ def _target(convergence: Convergence, target: float | None) -> float:
     return chosen
 
 
-def _baseline(convergence: Convergence, curves: dict[str, tuple[TrainingCurve, ...]]) -> str:
+def _baseline(convergence: Convergence, ranks: int) -> str:
     """Return the system without compression that ends best."""
-    sign = 1.0 if convergence.is_lower_better else -1.0
-    dense = {name: found for name, found in curves.items() if not convergence.systems[name].strategy.compresses}
-    if not dense:
+    if (best := best_dense(convergence, ranks)) is not None:
+        return best
+    dense = [name for name, system in convergence.systems.items() if not system.strategy.compresses]
+    trained = [name for name in dense if convergence.of(name, ranks)]
+    if not trained:
         raise SimnetError(f"{convergence.task}: curves: none without compression; train 'all_reduce'")
-    finals = {name: sign * final for name, found in dense.items() if (final := _final(found)) is not None}
-    if not finals:
-        names = ", ".join(map(repr, dense))
-        raise SimnetError(
-            f"{convergence.task}: curves of {names}: end in null for some seed: a baseline must have a value at the "
-            "end of every training; train it with a smaller step size, or drop that seed from all systems"
-        )
-    return min(finals, key=lambda name: finals[name])
-
-
-def _at(
-    trainings: _Trainings, scenario: Scenario, simulate: Simulate, left_out: dict[str, str], notes: Notes
-) -> AtBandwidth:
-    """Return all systems at one bandwidth; fills in those left out, and the notes."""
-    costs: dict[str, StepCosts] = {}
-    steps = StepTimer(scenario)
-    for name in trainings.curves:
-        strategy = choices.for_longer_training(trainings.convergence.systems[name].strategy, trainings.scale)
-        try:
-            variants = trained_variants(strategy, scenario.workload.dtype)
-            fastest = steps.fastest(with_known_kernels(variants, steps.kernels, scenario.calibration))
-            costs[name] = step_costs(fastest, scenario, simulate, notes)
-        except SimnetError as error:
-            if name == trainings.baseline:
-                raise
-            left_out[name] = str(error)
-    # Without draws the interval is that of the seeds alone.
-    known = intervals.model_error(scenario.calibration) if scenario.run.draws else None
-    systems = [_target_time(trainings, name, costs[name], costs[trainings.baseline], known) for name in costs]
-    return AtBandwidth(
-        bandwidth=scenario.cluster.inter_node.bytes_per_s,
-        systems=tuple(sorted(systems, key=lambda one: math.inf if one.time_s is None else one.time_s)),
+    raise SimnetError(
+        f"{convergence.task}: curves of {', '.join(map(repr, trained))}: end in null for some seed: a baseline must "
+        "have a value at the end of every training; train it with a smaller step size, or drop that seed from all "
+        "systems"
     )
 
 
-def _target_time(
-    trainings: _Trainings, name: str, own: StepCosts, base: StepCosts, error: ModelError | None
-) -> TargetTime:
-    curves = trainings.curves[name]
-    found = [trainings.steps_of(curve) for curve in curves]
-    steps = _median([math.inf if step is None else step for step in found])
-    time_s = _median(list(trainings.seed_times(name, [own.usual]).values()))
-    drawn = list(trainings.seed_times(name, own.drawn or [own.usual]).values())
-    has_speedup = steps is not None and name != trainings.baseline
+class _Costed(NamedTuple):
+    """Trainings of a system with what its steps cost; bytes out of a node in a step, and in one of its dense stage."""
+
+    trained: TrainedCurves
+    costs: StepCosts
+    step_bytes: float
+    dense_bytes: float
+
+    def sent_bytes(self, num_steps: float) -> float:
+        """Return what the first steps send out of a node."""
+        dense = num_dense(self.trained.strategy, num_steps)
+        return dense * self.dense_bytes + (num_steps - dense) * self.step_bytes
+
+
+def _costed(trained: TrainedCurves, costs: StepCosts, scenario: Scenario, notes: dict[str, None]) -> _Costed:
+    """Return a system with its costs and bytes; adds the notes of the simulations."""
+
+    def run(one: AnyStrategy) -> StrategyResult:
+        result = simulate(structs.replace(scenario, strategy=one))
+        notes.update(dict.fromkeys(result.notes))
+        return result.result
+
+    strategy = costs.usual.strategy
+    stage = strategy.dense_stage(None)
+    # A training 0 times as long has no dense steps, which a scenario without run.steps would refuse.
+    own = run(choices.for_longer_training(strategy, 0.0))
+    return _Costed(trained, costs, own.nic_bytes_per_node, run(stage.strategy).nic_bytes_per_node if stage else 0.0)
+
+
+def _target_time(name: str, one: _Costed, baseline: StepCosts | None, error: ModelError) -> TargetTime:
+    """Return what a system takes to the target; `baseline` is None of the baseline itself."""
+    trained, costs = one.trained, one.costs
+    steps, time_s = _median(trained.steps), _median(trained.times_s([costs.usual]))
     return TargetTime(
         name=name,
-        title=trainings.convergence.systems[name].title,
-        cost=own.usual,
-        num_seeds=len(curves),
-        num_reached=sum(step is not None for step in found),
+        title=trained.title,
+        cost=costs.usual,
+        num_seeds=len(trained.curves),
+        num_reached=trained.num_reached,
         steps=steps,
         time_s=time_s,
-        interval_s=_interval(drawn, time_s, error.time if error else 1.0) if time_s is not None else None,
-        speedup=_speedup(trainings, name, own, base, error.speedup if error else 1.0) if has_speedup else None,
-        unmeasured=own.unmeasured,
-        has_estimated_kernels=own.slow is not None,
-        sent_bytes=None if steps is None else own.usual.sent_bytes(steps),
-        final=_final(curves),
+        interval_s=_interval(trained.times_s(costs.drawn), time_s, error.time) if time_s is not None else None,
+        speedup=trained.speedup(costs, baseline, error.speedup) if steps is not None and baseline else None,
+        unmeasured=costs.unmeasured,
+        has_estimated_kernels=costs.slow is not None,
+        sent_bytes=None if steps is None else one.sent_bytes(steps),
+        final=_final(trained.curves),
     )
 
 
-def _speedup(trainings: _Trainings, name: str, own: StepCosts, base: StepCosts, error: float) -> Speedup | None:
-    """Return how much sooner a system is than the baseline; None where the baseline never gets there."""
-
-    def ratios(costs: Sequence[StepCost], base_costs: Sequence[StepCost]) -> list[float]:
-        dense_s = trainings.seed_times(trainings.baseline, base_costs)
-        mine = trainings.seed_times(name, costs)
-        return [dense_s[key] / mine[key] for key in mine if math.isfinite(dense_s.get(key, math.inf))]
-
-    usual = ratios([own.usual], [base.usual])
-    if not usual:
-        return None
-    return Speedup(
-        value=statistics.median(usual),
-        interval=intervals.middle_90_percent(ratios(own.drawn or [own.usual], base.drawn or [base.usual]), error),
-        if_kernels_slow=statistics.median(ratios([own.slow], [base.usual])) if own.slow else None,
-        unmeasured=own.unmeasured,
-    )
+def _at_rates(scenario: Scenario, rates: Sequence[Bandwidth]) -> tuple[list[Scenario], list[References | None]]:
+    """Return a scenario at each bandwidth, and both references there."""
+    there = [whatif.at_bandwidth(scenario, rate) for rate in rates]
+    return there, references(there)
 
 
 def _interval(values: Sequence[float], median: float, error: float) -> tuple[float, float | None]:

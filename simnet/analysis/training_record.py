@@ -8,10 +8,9 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from simnet.analysis.convergence import Convergence, TrainingCurve
-from simnet.analysis.step_cost import StepCost
+from simnet.analysis.step_cost import StepCost, StepCosts
 from simnet.analysis.verdict import Speedup
 from simnet.engine import intervals
-from simnet.engine.step_timer import StageTimes
 from simnet.strategies import AnyStrategy, choices
 
 
@@ -50,31 +49,12 @@ class TrainingRecord(Struct, frozen=True, kw_only=True):
         return self.speedup is None
 
 
-class TimedStages(NamedTuple):
-    """What steps of a system take beside those of the baseline, in one drawn calibration."""
-
-    own: StageTimes
-    baseline_s: float
-
-
-class TimedSystem(NamedTuple):
-    """What steps of a system take in every calibration that is asked for.
+class TrainedCurves(NamedTuple):
+    """A system in a file of trainings, with its curves and those of the baseline there, on as many ranks.
 
     Attributes:
-        usual: as calibrated.
-        drawn: in drawn calibrations; one is as good as many of its like.
-        slow: with estimated kernels at their slowest; None if none is estimated.
-        unmeasured: kernels that have neither a time nor a usable estimate.
+        scale: steps of the whole training that one step of the curves stands for.
     """
-
-    usual: TimedStages
-    drawn: Sequence[TimedStages]
-    slow: TimedStages | None = None
-    unmeasured: tuple[str, ...] = ()
-
-
-class TrainedCurves(NamedTuple):
-    """A system in a file of trainings, with its curves and those of the baseline there, on the most ranks."""
 
     title: str
     strategy: AnyStrategy
@@ -82,60 +62,74 @@ class TrainedCurves(NamedTuple):
     baseline: tuple[TrainingCurve, ...]
     target: float
     is_lower_better: bool
+    scale: float = 1.0
 
-    def record(
-        self, task: str, timed: TimedSystem, *, error: float | None = None, is_of_user: bool = False
-    ) -> TrainingRecord:
-        """Return what the trainings say of steps that take so long.
+    @property
+    def steps(self) -> list[float]:
+        """Steps of the whole training up to the target, of each curve; infinite if it never got there."""
+        return [self._steps(curve) for curve in self.curves]
+
+    @property
+    def num_reached(self) -> int:
+        """How many trainings reached the target."""
+        return sum(map(math.isfinite, self.steps))
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether half or more of the trainings missed the target."""
+        return 2 * self.num_reached <= len(self.curves)
+
+    def times_s(self, costs: Sequence[StepCost]) -> list[float]:
+        """Return the time to the target of each training at each cost; infinite if it never got there [s]."""
+        return [cost.elapsed_s(steps) for steps in self.steps for cost in costs]
+
+    def speedup(self, own: StepCosts, baseline: StepCosts, error: float | None) -> Speedup | None:
+        """Return how much sooner the system is at the target than the baseline; None where the baseline never is.
 
         Args:
-            task: name of the task.
-            timed: steps of the system as it was trained.
+            own: what its steps cost.
+            baseline: what those of the baseline cost, in as many draws.
             error: the model's own on a speedup, a factor at 90 %; None for no interval.
-            is_of_user: as in `TrainingRecord`.
         """
-        reached = [self._steps(curve) is not None for curve in self.curves]
+        values = self._ratios([own.usual], [baseline.usual])
+        if not values:
+            return None
+        spread = self._ratios(own.drawn, baseline.drawn)
+        return Speedup(
+            value=statistics.median(values),
+            interval=None if error is None else intervals.middle_90_percent(spread, error),
+            if_kernels_slow=statistics.median(self._ratios([own.slow], [baseline.usual])) if own.slow else None,
+            unmeasured=own.unmeasured,
+        )
+
+    def _ratios(self, own: Sequence[StepCost], baseline: Sequence[StepCost]) -> list[float]:
+        """Return the baseline's time to the target over this system's, of trainings with one seed and one draw."""
+        dense = {curve.seed: steps for curve in self.baseline if math.isfinite(steps := self._steps(curve))}
+        return [
+            base.elapsed_s(dense[curve.seed]) / cost.elapsed_s(self._steps(curve))
+            for curve in self.curves
+            if curve.seed in dense
+            for cost, base in zip(own, baseline, strict=True)
+        ]
+
+    def _steps(self, curve: TrainingCurve) -> float:
+        step = curve.step_at(self.target, is_lower_better=self.is_lower_better)
+        return math.inf if step is None else step * self.scale
+
+    def record(
+        self, task: str, own: StepCosts, baseline: StepCosts, *, error: float | None = None, is_of_user: bool = False
+    ) -> TrainingRecord:
+        """Return what the trainings say of steps that cost so much; arguments as of `TrainingRecord` and `speedup`."""
         return TrainingRecord(
             task=task,
             trained_as=self.title,
             ranks=self.curves[0].ranks,
             is_of_user=is_of_user,
-            num_trainings=len(reached),
-            num_reached=sum(reached),
+            num_trainings=len(self.curves),
+            num_reached=self.num_reached,
             num_diverged=sum(curve.values[-1] is None for curve in self.curves),
-            speedup=self._speedup(timed, error) if 2 * sum(reached) > len(reached) else None,
+            speedup=None if self.is_missed else self.speedup(own, baseline, error),
         )
-
-    def _speedup(self, timed: TimedSystem, error: float | None) -> Speedup | None:
-        values = self._ratios(timed.usual)
-        if not values:
-            return None
-        spread = [ratio for one in timed.drawn for ratio in self._ratios(one)]
-        return Speedup(
-            value=statistics.median(values),
-            interval=intervals.middle_90_percent(spread, error) if spread and error else None,
-            if_kernels_slow=statistics.median(self._ratios(timed.slow)) if timed.slow else None,
-            unmeasured=timed.unmeasured,
-        )
-
-    def _ratios(self, times: TimedStages) -> list[float]:
-        """Return the baseline's time to the target over this system's, of trainings with the same seed."""
-        dense = {curve.seed: steps for curve in self.baseline if (steps := self._steps(curve)) is not None}
-        cost = StepCost(
-            strategy=self.strategy,
-            first_s=0.0,
-            step_s=times.own.step_s,
-            step_bytes=0.0,
-            dense_s=times.own.dense_s or 0.0,
-        )
-        own_s = {
-            curve.seed: math.inf if (steps := self._steps(curve)) is None else cost.elapsed_s(steps)
-            for curve in self.curves
-        }
-        return [dense[seed] * times.baseline_s / own_s[seed] for seed in own_s if seed in dense]
-
-    def _steps(self, curve: TrainingCurve) -> int | None:
-        return curve.step_at(self.target, is_lower_better=self.is_lower_better)
 
 
 def trained_as(found: Convergence, strategy: AnyStrategy) -> TrainedCurves | None:
@@ -150,7 +144,7 @@ def trained_as(found: Convergence, strategy: AnyStrategy) -> TrainedCurves | Non
     if found.target is None or not named:
         return None
     name = max(named, key=lambda one: _num_common(named[one].strategy, strategy))
-    baseline = _baseline(found, ranks)
+    baseline = best_dense(found, ranks)
     if baseline is None:
         return None
     return TrainedCurves(
@@ -173,19 +167,15 @@ def missed_otherwise(found: Convergence, strategy: AnyStrategy) -> bool | None:
     curves = [curves for name in same_kind if (curves := found.of(name, ranks))]
     if found.target is None or not curves:
         return None
-    return all(_is_missed(found, found.target, of_one) for of_one in curves)
-
-
-def _is_missed(found: Convergence, target: float, curves: Sequence[TrainingCurve]) -> bool:
-    reached = [curve.step_at(target, is_lower_better=found.is_lower_better) is not None for curve in curves]
-    return 2 * sum(reached) <= len(reached)
+    own = TrainedCurves(same_kind[0], strategy, (), (), found.target, found.is_lower_better)
+    return all(own._replace(curves=of_one).is_missed for of_one in curves)
 
 
 def _num_common(one: AnyStrategy, other: AnyStrategy) -> int:
     return sum(getattr(one, key, None) == getattr(other, key, None) for key in one.__struct_fields__)
 
 
-def _baseline(found: Convergence, ranks: int) -> str | None:
+def best_dense(found: Convergence, ranks: int) -> str | None:
     """Return the system without compression that ends best; None if each ends in no number for some seed."""
     sign = 1.0 if found.is_lower_better else -1.0
     finals = {

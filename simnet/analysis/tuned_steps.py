@@ -1,4 +1,4 @@
-"""The step times of tuned systems at each bandwidth of the NICs, and the bandwidths at which one is faster."""
+"""The step times of tuned systems on draws and at each bandwidth of the NICs, and where one is faster."""
 
 from collections.abc import Callable
 from functools import cached_property, partial
@@ -9,6 +9,7 @@ from simnet.analysis.crossing import Number, Range
 from simnet.analysis.tune import Variants
 from simnet.analysis.whatif import at_bandwidth, slow_kernels
 from simnet.core.units import Bandwidth
+from simnet.engine import intervals
 from simnet.engine.scenario import Scenario
 from simnet.engine.step_timer import StepLanes, StepTimer, first_of_least
 from simnet.strategies import AnyStrategy
@@ -34,12 +35,14 @@ class TunedSteps:
     """The fastest variant of each system at each bandwidth, each timed once.
 
     Attributes:
-        cluster_rate: bandwidth of a NIC of the scenario's cluster [bytes/s].
+        scenario: whose strategies do not matter.
+        cluster_rate: bandwidth of a NIC of its cluster [bytes/s].
     """
 
-    def __init__(self, scenario: Scenario) -> None:
-        """Take the scenario; only the bandwidth of its NICs is varied."""
-        self._scenario = scenario
+    def __init__(self, scenario: Scenario, num_draws: int = 0) -> None:
+        """Take the scenario, of which the bandwidth of its NICs is varied, and how many calibrations are drawn."""
+        self.scenario = scenario
+        self._num_draws = num_draws
         self._at: dict[tuple[float, bool], StepTimer] = {}
         self._lanes: dict[bool, StepLanes] = {}
         self._fastest: dict[tuple[float, bool, Variants], TunedStep] = {}
@@ -55,9 +58,16 @@ class TunedSteps:
         return self.at(self.cluster_rate)
 
     @cached_property
+    def drawn(self) -> StepLanes:
+        """The times there with drawn values; without an interval every draw is the scenario itself."""
+        is_drawn = self._num_draws and intervals.has_intervals(self.scenario)
+        drawn = list(intervals.drawn_scenarios(self.scenario, self._num_draws)) if is_drawn else [self.scenario]
+        return StepLanes(drawn, self.here)
+
+    @cached_property
     def rates(self) -> tuple[Bandwidth, ...]:
         """The bandwidths tried first, ascending; none where no byte leaves a node."""
-        if self._scenario.cluster.num_nodes == 1:
+        if self.scenario.cluster.num_nodes == 1:
             return ()
         own = self.cluster_rate
         slower = [Bandwidth(max(1.0, own * part)) for part in SLOWER_FRACTIONS] if own <= NIC_RATES[0] else []
@@ -109,7 +119,7 @@ class TunedSteps:
         return self._at[rate, slow]
 
     def _there(self, rate: float, *, slow: bool) -> Scenario:
-        there = at_bandwidth(self._scenario, rate)
+        there = at_bandwidth(self.scenario, rate)
         return slow_kernels(there) if slow else there
 
 

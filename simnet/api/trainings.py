@@ -9,14 +9,13 @@ from msgspec.structs import replace
 
 from simnet.analysis.convergence import Convergence, load
 from simnet.analysis.same_task import check_same_task
-from simnet.analysis.time_to_target import TimesToTarget, num_simulations, times_to_target
+from simnet.analysis.time_to_target import TimesToTarget, times_to_target
 from simnet.api.answers import TimeToTargetAnswer
 from simnet.api.questions import Asked, Draws, Progress, Settings, advancing, as_answer, experiment_of, texts
 from simnet.core.arguments import Names, checked
 from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth
-from simnet.engine.result import RunResult
 from simnet.engine.scenario import Scenario
 
 RATES = ("10 Gbit/s", "25 Gbit/s", "40 Gbit/s", "100 Gbit/s")
@@ -53,7 +52,7 @@ def time_to_target(  # noqa: PLR0913 - the options of the command
         price_per_gpu_hour: what a GPU costs an hour, in any currency: adds the cost up to the target.
         settings: values to use instead, by dotted key.
         draws: as in `simulate`.
-        progress: as in `sweep`, by simulation.
+        progress: as in `sweep`, by system and bandwidth.
 
     Raises:
         SimnetError: curves that cannot be read or are of another task, no target, or a wrong bandwidth.
@@ -74,7 +73,7 @@ def time_to_target(  # noqa: PLR0913 - the options of the command
         ranks=ranks,
         same_task=same_task,
     )
-    with advancing(progress, asked.num_simulations, "simulating") as advance:
+    with advancing(progress, asked.num_steps, "simulating") as advance:
         found = asked.answer(advance, target=target, steps=steps, price_per_gpu_hour=price_per_gpu_hour)
     return as_answer(TimeToTargetAnswer, found)
 
@@ -112,9 +111,9 @@ class TargetQuestion:
         return cls(scenario=drawn, trainings=trainings, bandwidths=rates, ranks=ranks, notes=notes)
 
     @property
-    def num_simulations(self) -> int:
-        """How many simulations the answer takes."""
-        return num_simulations(self.trainings, len(self.bandwidths), self.scenario.run.draws or 0)
+    def num_steps(self) -> int:
+        """How often `answer` calls `advance` at most."""
+        return len(self.trainings.systems) * len(self.bandwidths)
 
     def answer(
         self,
@@ -124,27 +123,20 @@ class TargetQuestion:
         steps: int | None,
         price_per_gpu_hour: float | None,
     ) -> TimesToTarget:
-        """Simulate; `advance` is called for every simulation.
+        """Simulate; `advance` is called with 1 for every system at every bandwidth.
 
         Raises:
             SimnetError: no target, or one that no training has a value for.
         """
-        from simnet.engine.simulation import simulate
-
-        def counted(scenario: Scenario) -> RunResult:
-            result = simulate(scenario)
-            advance(1)
-            return result
-
         found = times_to_target(
             self.scenario,
             self.trainings,
-            counted,
             bandwidths=self.bandwidths,
             ranks=self.ranks,
             target=target,
             steps=steps,
             price_per_gpu_hour=price_per_gpu_hour,
+            progress=advance,
         )
         return replace(found, notes=(*self.notes, *found.notes))
 

@@ -86,7 +86,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     check_file(output)  # which may be none of the files that were read
     check_figure(plot, output, style)
     tell_of_axes(asked)
-    with progress(question.num_simulations, "simulating") as advance:
+    with progress(question.num_steps, "simulating") as advance:
         found = question.answer(advance, target=target, steps=steps, price_per_gpu_hour=price_per_gpu_hour)
     if plot is not None:
         _draw(found, plot, style)

@@ -22,6 +22,7 @@ from simnet.report.result_page import compute_kind
 from simnet.report.table import Column, Table
 from simnet.report.text import (
     WIDTH,
+    capitalized,
     clipped,
     count_text,
     gpus_text,
@@ -231,13 +232,13 @@ def to_use(row: RankedSystem, advice: Advice) -> str:
 
 def _answer(advice: Advice, row: RankedSystem) -> str:
     _, over_tuned, over_flat = _step(row, advice)
-    limit = f"Ceiling, without any communication: {speedup_text(advice.speedup_without_comm)}."
+    limit = f"{capitalized(advice.tuned_name)} without communication: {speedup_text(advice.speedup_without_comm)}."
     gain = advice.plain_iteration_s / advice.baseline_system.iteration_s
     tie = ", a tie" if gain < PAYS else ""
     tuning = f"{advice.tuned_name} alone is {speedup_text(gain)} over {advice.flat_name}{tie}"
     times = f"{over_tuned} over {advice.tuned_name}, {over_flat} over {advice.flat_name}"
     if row is advice.best:
-        return f"{row.label} pays: {times}. {limit} {tuning[0].upper()}{tuning[1:]}."
+        return f"{row.label} pays: {times}. {limit} {capitalized(tuning)}."
     best = f"The best other, {row.label}: {over_tuned.replace(' (', ' over it (')}, {row.verdict}."
     return f"nothing pays: use {advice.tuned_name}{_cut(advice.baseline_system, advice)}; {tuning}. {best} {limit}"
 
@@ -249,7 +250,7 @@ def _kernels(row: RankedSystem) -> str:
     if speedup.if_kernels_slow is None:
         return ""
     slow = f"{row.name} is {speedup_text(speedup.if_kernels_slow)}"
-    return f"estimated. If they take {SLOW_KERNEL_FACTOR:.2g} times the estimate, as some did, {slow}."
+    return f"estimated. If they take {SLOW_KERNEL_FACTOR:.2g} times the estimate, as 1-bit Adam's own once did, {slow}."
 
 
 def _loss(advice: Advice, row: RankedSystem) -> str:

@@ -4,11 +4,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+from simnet.analysis.step_cost import StepCost, StepCosts
+from simnet.analysis.tuned_steps import TunedSteps
+from simnet.analysis.whatif import coverage
 from simnet.cluster.hardware import Calibration
 from simnet.core.units import Bandwidth, Duration
-from simnet.engine.result import Breakdown, RunResult, StrategyResult
 from simnet.engine.scenario import RunSettings, Scenario
-from simnet.strategies import DenseAllReduce
+from simnet.engine.simulation import kernel_names
+from simnet.strategies import AnyStrategy, DenseAllReduce, OneBitAdam, choices
 from simnet.workload.workload import Gradient, Workload
 from tests.helpers.topologies import cluster
 
@@ -76,30 +81,25 @@ def scenario(**run: Any) -> Scenario:
 
 
 TIMES_S = {"all_reduce": 3.0, "qsgd": 2.0, "one_bit_adam": 1.0}
-"""Of a step, for a simulator that is as simple as can be; in one bucket half a second more."""
-SENT_BYTES = {"all_reduce": 30.0, "qsgd": 20.0, "one_bit_adam": 10.0}
+"""Of a step, of costs that are as simple as can be; the first step of DDP, in one bucket, takes half a second more."""
 
 
-def simple_simulate(given: Scenario) -> RunResult:
-    """Return the times above at 10 Gbit/s, and at other bandwidths in proportion."""
-    kind = str(given.strategy.__struct_config__.tag)
-    slower = 1.25e9 / given.cluster.inter_node.bytes_per_s
-    is_first = given.strategy.bucketing == "fused" and kind != "one_bit_adam"
-    time_s = slower * (TIMES_S[kind] + 0.5 * is_first)
-    nothing = Breakdown(
-        forward_s=0.0, backward_s=0.0, encode_s=0.0, decode_s=0.0, exposed_comm_s=time_s, optimizer_s=0.0
+def simple_costs(strategy: AnyStrategy, times: TunedSteps, **seconds: float) -> StepCosts:
+    """Return the times above at 10 Gbit/s, and at other bandwidths in proportion; kernels take none of it.
+
+    Args:
+        strategy: of the training.
+        times: on the cluster.
+        **seconds: other times, by kind.
+    """
+    slower, known = 1.25e9 / times.cluster_rate, TIMES_S | seconds
+    dense = isinstance(strategy, OneBitAdam)
+    cost = StepCost(
+        strategy=strategy,
+        first_s=slower * 0.5,
+        step_s=slower * known[strategy.kind],
+        dense_s=slower * known["all_reduce"] if dense else 0.0,
     )
-    result = StrategyResult(
-        strategy=kind,
-        fidelity="folded",
-        algorithm="ring",
-        iterations_s=(time_s,),
-        samples_per_s=1.0,
-        breakdown=nothing,
-        comm_s=time_s,
-        overlap=0.0,
-        nic_bytes_per_node=SENT_BYTES[kind],
-        compression_ratio=1.0,
-        num_buckets=1,
-    )
-    return RunResult(scenario=given, world_size=4, result=result, notes=(f"a note on {kind}",))
+    names = kernel_names(replace(times.scenario, strategy=choices.for_longer_training(strategy, 0.0)))
+    kernels = coverage(names, times.scenario.calibration)
+    return StepCosts(cost, [cost], cost if kernels.are_estimated else None, kernels.unmeasured)

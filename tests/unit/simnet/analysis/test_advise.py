@@ -132,7 +132,7 @@ class TestRanking:
         assert {found.speedup.verdict for found in advice.others} == {"does not pay"}
         assert advice.speedup_without_comm < PAYS
         assert answer(advice)["Answer"].startswith("nothing pays: use tuned DDP")
-        assert "Ceiling, without any communication: 1.0" in answer(advice)["Answer"]
+        assert "Tuned DDP without communication: 1.0" in answer(advice)["Answer"]
         assert "6 of more than 200" in " ".join(str(ranking_page(advice)).split())
         assert "6 of more than 200" in PUBLISHED
 

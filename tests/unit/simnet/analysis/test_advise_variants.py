@@ -9,7 +9,6 @@ from simnet.analysis.time_to_target import times_to_target
 from simnet.analysis.tune import BUCKET_CAPS, chosen
 from simnet.analysis.verdict import UNCERTAIN
 from simnet.engine.scenario import RunSettings, load
-from simnet.engine.simulation import simulate
 from simnet.report.advice import answer
 from simnet.strategies import QSGD, choices
 from tests.helpers.advise_samples import least_s, row, scenario
@@ -59,13 +58,12 @@ def test_trainings_of_the_workload_count_with_their_doubts_and_others_only_warn(
 
 
 def test_an_advice_and_a_time_to_target_say_the_same_of_a_system() -> None:
-    """Both tune it and the baseline alike; what is left is the first step of DDP, which has one bucket."""
-    given, trainings = scenario(gbit_per_s=4, draws=0), shipped()
+    given, trainings = scenario(gbit_per_s=4, draws=20), shipped()
     advice = advise(given, names=chosen(["BinSGDM", "Marsit", "random_k"]), trainings=trainings, are_of_user=True)
     compared = 0
     for task, convergence in trainings.items():
         rate = given.cluster.inter_node.bytes_per_s
-        (there,) = times_to_target(given, convergence, simulate, bandwidths=[rate]).bandwidths
+        (there,) = times_to_target(given, convergence, bandwidths=[rate]).bandwidths
         for one in advice.others:
             for record in one.records:
                 if record.task == task:
@@ -74,6 +72,7 @@ def test_an_advice_and_a_time_to_target_say_the_same_of_a_system() -> None:
                     compared += 1
                     assert (record.speedup is None) is (found.speedup is None)
                     if record.speedup and found.speedup:
-                        assert record.speedup.value == pytest.approx(found.speedup.value, rel=0.05)
-                        assert record.speedup.verdict == found.speedup.verdict
+                        assert record.speedup.value == pytest.approx(found.speedup.value)
+                        assert record.speedup.interval == pytest.approx(found.speedup.interval)
+                        assert record.speedup.if_kernels_slow == pytest.approx(found.speedup.if_kernels_slow)
     assert compared >= 8

@@ -1,27 +1,28 @@
 """Races: steps measured times seconds simulated, dense stages and first steps counted, who is first and how sure."""
 
 import math
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from simnet.analysis.convergence import load
-from simnet.analysis.step_cost import StepCost
+from simnet.analysis.step_cost import StepCost, step_costs
 from simnet.analysis.time_to_target import TimesToTarget, times_to_target
+from simnet.analysis.tune import trained_variants
+from simnet.analysis.tuned_steps import TunedSteps
 from simnet.analysis.whatif import SLOW_KERNEL_FACTOR
 from simnet.cluster.hardware import Calibration, LinkCalibration
 from simnet.cluster.kernel_times import KernelTime
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration
-from simnet.engine.simulation import simulate
 from simnet.report import figures
 from simnet.report.time_to_target import time_to_target_object, time_to_target_page
 from simnet.strategies import QSGD, Marsit, OneBitAdam
 from simnet.strategies.base import every_kernel
 from tests.helpers.golden import assert_golden
-from tests.helpers.time_to_target_samples import scenario, simple_simulate, trainings, write_trainings
+from tests.helpers.time_to_target_samples import scenario, simple_costs, trainings, write_trainings
 
 RATE = Bandwidth(1.25e9)
 
@@ -31,22 +32,12 @@ def measured(tmp_path):
     return load(str(write_trainings(tmp_path / "t.json")))
 
 
-def run(measured, *, simulator=simple_simulate, rates=(RATE,), **options) -> TimesToTarget:
-    return times_to_target(options.pop("given", scenario()), measured, simulator, bandwidths=rates, **options)
+def run(measured, *, costs=simple_costs, rates=(RATE,), **options) -> TimesToTarget:
+    return times_to_target(options.pop("given", scenario()), measured, bandwidths=rates, costs=costs, **options)
 
 
 def by_name(found: TimesToTarget, rate: int = 0) -> dict:
     return {system.name: system for system in found.bandwidths[rate].systems}
-
-
-def taking(seconds: Callable[[Any, float], float]) -> Callable[[Any], Any]:
-    """Return the simple simulator with other times: of a scenario and its time."""
-
-    def simulated(given):
-        result = simple_simulate(given)
-        return replace(result, result=replace(result.result, iterations_s=(seconds(given, result.result.iteration_s),)))
-
-    return simulated
 
 
 def test_the_time_to_a_target_is_the_measured_steps_times_the_simulated_ones(measured):
@@ -55,7 +46,8 @@ def test_the_time_to_a_target_is_the_measured_steps_times_the_simulated_ones(mea
     assert (runners["dense"].steps, runners["quick"].steps) == (30, 40)
     assert runners["dense"].time_s == 0.5 + 30 * 3.0
     assert runners["quick"].time_s == 0.5 + 40 * 2.0
-    assert runners["quick"].sent_bytes == 40 * 20.0
+    # 4 bits an element and a scale of 4 bytes for 8192 of them: each of 4 nodes sends its own to three others.
+    assert runners["quick"].sent_bytes == pytest.approx(40 * 3 * 10_000_000 * (4 / 8 + 4 / 8192), rel=1e-5)
     (at_rate,) = time_to_target_object(found)["bandwidths"]
     assert at_rate["bandwidth_bytes_per_s"] == 1.25e9
     assert [system["name"] for system in at_rate["systems"]] == ["quick", "dense", "adam"]
@@ -63,13 +55,12 @@ def test_the_time_to_a_target_is_the_measured_steps_times_the_simulated_ones(mea
 
 
 def test_the_dense_stage_of_1_bit_adam_and_every_so_manieth_step_of_marsit_take_dense_steps():
-    times = {"first_s": 0.5, "step_s": 1.0, "step_bytes": 10, "dense_s": 3.0, "dense_bytes": 30}
+    times = {"first_s": 0.5, "step_s": 1.0, "dense_s": 3.0}
     adam = StepCost(strategy=OneBitAdam(dense_steps=15), **times)
     assert [adam.elapsed_s(steps) for steps in (10, 40)] == [0.5 + 10 * 3.0, 0.5 + 15 * 3.0 + 25 * 1.0]
-    assert adam.sent_bytes(40) == 15 * 30 + 25 * 10
     marsit = StepCost(strategy=Marsit(sync_period=10), **times)
     assert [marsit.elapsed_s(steps) for steps in (9, 25)] == [0.5 + 9.0, 0.5 + 23 * 1.0 + 2 * 3.0]
-    assert StepCost(strategy=Marsit(sync_period=None), first_s=0.0, step_s=1.0, step_bytes=1).elapsed_s(25) == 25.0
+    assert StepCost(strategy=Marsit(sync_period=None), first_s=0.0, step_s=1.0).elapsed_s(25) == 25.0
 
 
 def test_1_bit_adam_is_simulated_in_both_stages_and_a_stretched_training_has_a_longer_one(measured):
@@ -124,7 +115,7 @@ def test_draws_widen_the_intervals(measured):
     link = LinkCalibration(efficiency=0.5)
     calibration = Calibration(inter_node=link, intervals={"inter_node.efficiency": (0.7, 1.4)})
     exact, drawn = (
-        by_name(run(measured, simulator=simulate, given=replace(scenario(draws=draws), calibration=calibration)))
+        by_name(run(measured, costs=step_costs, given=replace(scenario(draws=draws), calibration=calibration)))
         for draws in (0, 40)
     )
     for name in ("dense", "quick"):
@@ -135,21 +126,34 @@ def test_draws_widen_the_intervals(measured):
 
 
 def test_slow_kernels_can_turn_a_sure_gain_into_an_unsure_one(measured):
-    """In the simple simulator kernels take no time; here they take all of it."""
+    """Kernels take no time in the simple costs; here they take all of it."""
 
-    def slower(given, seconds):
-        return 0.5 * seconds / (given.calibration.codec_efficiency if isinstance(given.strategy, QSGD) else 1.0)
+    def slow(strategy, times):
+        found = simple_costs(strategy, times)
+        cost = replace(found.usual, first_s=0.0, step_s=SLOW_KERNEL_FACTOR * found.usual.step_s)
+        return found._replace(usual=replace(found.usual, first_s=0.0), slow=cost if found.slow else None)
 
-    speedup = by_name(run(measured, simulator=taking(slower)))["quick"].speedup
+    speedup = by_name(run(measured, costs=slow))["quick"].speedup
     assert speedup.if_kernels_slow == pytest.approx(speedup.value / SLOW_KERNEL_FACTOR)
     assert speedup.least == pytest.approx(min(speedup.if_kernels_slow, speedup.interval[0]))
+
+
+def test_settings_are_tuned_anew_for_slow_kernels(measured):
+    """What is fastest with kernels as estimated need not be with slow ones: the least of all settings counts."""
+    given = replace(scenario(), cluster=replace(scenario().cluster, num_nodes=8, ranks_per_node=4))
+    times = TunedSteps(given)
+    slow = times.at(times.cluster_rate, slow=True)
+    found = step_costs(QSGD(), times).slow
+    tried = trained_variants(QSGD(), "fp32")
+    assert found is not None
+    assert found.step_s == min(map(slow.of, tried)) < max(map(slow.of, tried))
 
 
 def test_a_system_that_cannot_be_predicted_is_left_out_with_the_reason(tmp_path):
     systems = {**trainings()["systems"], "quick": {"title": "EF", "strategy": {"kind": "ef_sign_sgd"}}}
     measured = load(str(write_trainings(tmp_path / "t.json", systems=systems)))
     bare = replace(scenario().workload, tensors=(), num_elements=10_000_000)
-    found = run(measured, simulator=simulate, given=replace(scenario(), workload=bare))
+    found = run(measured, costs=step_costs, given=replace(scenario(), workload=bare))
     assert set(by_name(found)) == {"dense", "adam"}
     ((name, reason),) = found.left_out
     assert name == "quick"
@@ -162,13 +166,12 @@ def on_16_ranks() -> dict[str, Any]:
     return {"curves": curves + [{**one, "ranks": 16} for one in curves if one["system"] == "dense"]}
 
 
-FAST_QUICK = taking(lambda given, seconds: 0.5 if isinstance(given.strategy, QSGD) else seconds)
 PAGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "usual": ({}, {"price_per_gpu_hour": 2.5}),
-    "surely first": ({}, {"simulator": FAST_QUICK, "steps": 4000}),
+    "surely first": ({}, {"costs": partial(simple_costs, qsgd=0.5), "steps": 4000}),
     "days": ({}, {"steps": 4_000_000}),
     "kernels without an estimate": ({}, {"given": replace(scenario(), calibration=Calibration())}),
-    "all alike": ({}, {"simulator": taking(lambda *_: 1.0)}),
+    "all alike": ({}, {"costs": partial(simple_costs, all_reduce=1.0, qsgd=1.0)}),
     "a baseline that never gets there": ({}, {"target": 0.5}),
     "first and missed by some": ({}, {"target": 1.9}),
     "of another model": ({"num_parameters": 121_153}, {}),
@@ -216,7 +219,7 @@ class TestFigure:
     @pytest.mark.parametrize("num_heats", [1, 7])
     def test_it_has_a_panel_for_each_bandwidth_and_no_other(self, measured, num_heats):
         rates = tuple(Bandwidth.parse(f"{10 * (1 + number)} Gbit/s") for number in range(num_heats))
-        figure = figures.time_to_target(times_to_target(scenario(), measured, simple_simulate, bandwidths=rates))
+        figure = figures.time_to_target(run(measured, rates=rates))
         assert [axes.get_title() for axes in figure.axes] == [f"NIC {rate.text()}" for rate in rates]
 
     def test_a_legend_names_others_only_if_there_are_some_and_cuts_titles(self, measured):

@@ -3,11 +3,24 @@
 import pytest
 
 from simnet.analysis.convergence import Convergence, TrainedSystem, TrainingCurve, shipped
-from simnet.analysis.training_record import TimedStages, TimedSystem, TrainingRecord, missed_otherwise, trained_as
-from simnet.engine.step_timer import StageTimes
+from simnet.analysis.step_cost import StepCost, StepCosts
+from simnet.analysis.training_record import TrainingRecord, missed_otherwise, trained_as
 from simnet.strategies import QSGD, AnyStrategy, BinSGDM, DenseAllReduce, Marsit, OneBitAdam, SignSGD
 
-USUAL = TimedStages(StageTimes(0.5), 1.0)
+
+def costs(
+    *drawn_s: float, of: AnyStrategy | None = None, slow_s: float | None = None, dense_s: float = 0.0
+) -> StepCosts:
+    """Return what steps cost: as calibrated the median of the draws."""
+
+    def cost(step_s: float) -> StepCost:
+        return StepCost(strategy=of or SignSGD(), first_s=0.0, step_s=step_s, dense_s=dense_s)
+
+    usual, slow = cost(sorted(drawn_s)[len(drawn_s) // 2]), slow_s and cost(slow_s)
+    return StepCosts(usual, [*map(cost, drawn_s)], slow or None)
+
+
+HALF, WHOLE = costs(0.5), costs(1.0)
 
 
 def curve(system: str, seed: int, *values: float | None, ranks: int = 2) -> TrainingCurve:
@@ -35,11 +48,11 @@ def trainings(*curves: TrainingCurve, own: AnyStrategy) -> Convergence:
     )
 
 
-def record(*curves: TrainingCurve, own: AnyStrategy | None = None, usual: TimedStages = USUAL) -> TrainingRecord:
+def record(*curves: TrainingCurve, own: AnyStrategy | None = None, cost: StepCosts = HALF) -> TrainingRecord:
     own = own or SignSGD()
     found = trained_as(trainings(*curves, own=own), own)
     assert found is not None
-    return found.record("task", TimedSystem(usual, [usual]))
+    return found.record("task", cost, WHOLE)
 
 
 def test_the_time_to_the_target_counts_steps_and_seconds_seed_by_seed() -> None:
@@ -57,8 +70,8 @@ def test_half_that_missed_is_a_miss_and_the_end_tells_what_diverged() -> None:
 
 
 def test_steps_of_a_dense_stage_take_their_own_time() -> None:
-    usual = TimedStages(StageTimes(0.5, dense_s=1.0), 1.0)
-    found = record(curve("own", 0, 4.0, 2.0), own=OneBitAdam(dense_steps=12), usual=usual)
+    own = OneBitAdam(dense_steps=12)
+    found = record(curve("own", 0, 4.0, 2.0), own=own, cost=costs(0.5, of=own, dense_s=1.0))
     assert found.speedup is not None
     assert found.speedup.value == pytest.approx(30 / (12 * 1.0 + 8 * 0.5))
 
@@ -67,8 +80,7 @@ def test_draws_and_seeds_make_the_interval() -> None:
     own = SignSGD()
     found = trained_as(trainings(curve("own", 0, 2.0), own=own), own)
     assert found is not None
-    drawn = [TimedStages(StageTimes(step_s), 1.0) for step_s in (0.25, 0.5, 1.0)]
-    speedup = found.record("task", TimedSystem(USUAL, drawn, USUAL._replace(baseline_s=0.5)), error=1.0).speedup
+    speedup = found.record("task", costs(0.25, 0.5, 1.0, slow_s=1.0), costs(1.0, 1.0, 1.0), error=1.0).speedup
     assert speedup is not None
     assert speedup.interval == (3.0, 12.0)
     assert (speedup.value, speedup.if_kernels_slow) == (6.0, 3.0)
@@ -90,7 +102,7 @@ def test_shipped_trainings_tell_which_systems_missed_their_targets(
     strategy: AnyStrategy, missed: list[str] | None
 ) -> None:
     found = {task: trained_as(one, strategy) for task, one in shipped().items()}
-    known = {task: one.record(task, TimedSystem(USUAL, [USUAL])) for task, one in found.items() if one}
+    known = {task: one.record(task, HALF, WHOLE) for task, one in found.items() if one}
     assert (None if not known else [task for task, one in known.items() if one.is_missed]) == missed
 
 
