@@ -155,7 +155,8 @@ class Advice(Struct, frozen=True, kw_only=True):
     Attributes:
         baseline: name of the faster dense system.
         plain_iteration_s: time of a step of plain DDP [s].
-        speedup_without_comm: speedup of the baseline if its communication took no time: more gains only what saves work, too.
+        speedup_without_comm: speedup of the baseline if its communication took no time: what saves no work, too, cannot
+            gain more.
         left_out: systems that cannot be predicted here, with the reason.
         tasks: of the trainings that systems were judged by.
         accumulated: the speedup of the `answer` by number of micro-batches.

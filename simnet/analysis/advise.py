@@ -12,7 +12,7 @@ from simnet.analysis.advise_with_faults import with_faults
 from simnet.analysis.batches import BatchSettings
 from simnet.analysis.convergence import Convergence
 from simnet.analysis.crossing import Range
-from simnet.analysis.references import sharded, without_faults
+from simnet.analysis.references import compared, without_faults
 from simnet.analysis.step_cost import costs_of, step_costs
 from simnet.analysis.training_record import TrainingRecord, missed_otherwise, trained_as
 from simnet.analysis.tune import (
@@ -183,11 +183,11 @@ class _Ranking:
         self.dense: dict[str, Variants] = dense_systems(scenario.workload.dtype)
         flat = self._where_it_fits((PLAIN,))
         self.plain_iteration_s = (flat[0] if flat else self._given).here.of(PLAIN)
-        compared = self._compared()
-        steps_s = {name: setting.step_s(variants) for name, (setting, variants) in compared.items()}
-        self.baseline_name = min(compared, key=lambda name: steps_s[name])
-        self._baseline_in = compared[self.baseline_name][0]
-        alike = [variants for setting, variants in compared.values() if setting is self._baseline_in]
+        candidates = self._candidates()
+        steps_s = {name: setting.step_s(variants) for name, (setting, variants) in candidates.items()}
+        self.baseline_name = min(candidates, key=lambda name: steps_s[name])
+        self._baseline_in = candidates[self.baseline_name][0]
+        alike = [variants for setting, variants in candidates.values() if setting is self._baseline_in]
         self._every_dense = tuple(strategy for variants in alike for strategy in variants)
         self._baseline = self._baseline_in.best(self._every_dense, self._baseline_in.cluster_rate).strategy
         self._baseline_s = self._baseline_in.here.of(self._baseline)
@@ -205,13 +205,10 @@ class _Ranking:
             self._settings[key] = _Setting(scenario, self._num_draws)
         return self._settings[key]
 
-    def _compared(self) -> dict[str, Placed]:
-        """Return what others are compared with: DDP, or where it does not fit as given what fits and trains alike."""
-        as_given = {name: kept for name, one in self.dense.items() if (kept := batches.fitting(self._scenario, one))}
-        if as_given:
-            return {name: (self._given, kept) for name, kept in as_given.items()}
-        alike = {**self.dense, **sharded(self._systems)}
-        found = {name: placed for name, one in alike.items() if (placed := self._where_it_fits(one))}
+    def _candidates(self) -> dict[str, Placed]:
+        """Return what the baseline is chosen from, as it fits."""
+        known = compared(self._scenario, self._systems)
+        found = {name: placed for name, one in known.items() if (placed := self._where_it_fits(one))}
         return found or {name: (self._given, variants) for name, variants in self.dense.items()}
 
     def _where_it_fits(self, variants: Variants) -> Placed | None:

@@ -98,7 +98,7 @@ def _of_group(scenarios: Sequence[Scenario]) -> list[_BothReferences]:
     """
     first = scenarios[0]
     dense = list(dense_systems(first.workload.dtype).values())
-    flats, tuned = _cuts(first, [(PLAIN,)], [(PLAIN,)]), _cuts(first, _compared(first, dense), dense)
+    flats, tuned = _cuts(first, [(PLAIN,)], [(PLAIN,)]), _cuts(first, compared(first, systems()).values(), dense)
     cuts = [*dict.fromkeys([*flats, *tuned])]
     times = _times_s(scenarios, cuts)
     found = []
@@ -118,10 +118,17 @@ def _of_group(scenarios: Sequence[Scenario]) -> list[_BothReferences]:
     return found
 
 
-def _compared(scenario: Scenario, dense: list[Variants]) -> list[Variants]:
-    """Return the systems that tuned DDP is chosen from: DDP where it fits as given, else what trains alike, too."""
-    fits = any(fitting(scenario, variants) for variants in dense)
-    return dense if fits else [*dense, *sharded(systems()).values()]
+def compared(scenario: Scenario, known: Mapping[str, Variants]) -> dict[str, Variants]:
+    """Return the systems that tuned DDP is chosen from: DDP where it fits as given, else all that train alike."""
+    dense = dense_systems(scenario.workload.dtype)
+    if any(fitting(scenario, variants) for variants in dense.values()):
+        return dense
+    alike = {
+        name: variants
+        for name, variants in known.items()
+        if not any(needs_training(one) or isinstance(one, RecordedStep) for one in variants)
+    }
+    return {**dense, **alike}
 
 
 def _cuts(scenario: Scenario, known: Iterable[Variants], otherwise: Iterable[Variants]) -> list[_Cut]:
@@ -157,15 +164,6 @@ def tuned_name(strategy: AnyStrategy, cut: str = "") -> str:
     casts = (getattr(strategy, key, None) for key in ("wire_dtype", "gather_dtype"))
     said = [*dict.fromkeys(one for one in casts if one), choices.form(strategy), cut]
     return f"tuned {strategy.title} ({', '.join(filter(None, said)) or 'its best buckets'})"
-
-
-def sharded(known: Mapping[str, Variants]) -> dict[str, Variants]:
-    """Return the systems that need no training and are not DDP, by name."""
-    return {
-        name: variants
-        for name, variants in known.items()
-        if not any(needs_training(one) or isinstance(one, RecordedStep) for one in variants)
-    }
 
 
 def _with_faults(scenario: Scenario, known: _BothReferences) -> References:
