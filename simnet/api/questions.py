@@ -1,7 +1,7 @@
 """What-if questions: one scenario, a sweep, where the faster side changes, what to use."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -16,6 +16,7 @@ from simnet.engine.scenario import Experiment, Scenario
 
 if TYPE_CHECKING:  # commands that take their options from here load no more than they use
     from simnet.api.answers import AdviceAnswer, CrossoverAnswer, RunAnswer, SweepAnswer
+    from simnet.engine.result import RunResult
 
 Asked = Scenario | Name
 """A scenario, the name of a shipped experiment, or the path of a scenario file."""
@@ -28,6 +29,13 @@ Axes = Mapping[str, Annotated[Sequence[object], Meta(min_length=1)]]
 Draws = Annotated[int, Meta(ge=0, le=10_000)]
 Jobs = Annotated[int, Meta(ge=1, le=1024)]
 Item = TypeVar("Item", bound=msgspec.Struct)
+Watched = Callable[[int, str], AbstractContextManager[Callable[[int], object]]]
+"""Shows a bar for a number of items with a label, and gives what is called with the number of further ones done."""
+
+
+def unwatched(_: int, __: str) -> AbstractContextManager[Callable[[int], object]]:
+    """Show nothing."""
+    return nullcontext(lambda _: None)
 
 
 @checked
@@ -71,18 +79,41 @@ def simulate(
         >>> f"{run.speedup:.2f}x, 90 % interval {run.speedup_interval[0]:.2f} to {run.speedup_interval[1]:.2f}"
         '1.59x, 90 % interval 1.01 to 2.31'
     """
+    from simnet.api.answers import RunAnswer
+
+    return as_answer(RunAnswer, simulated(experiment_of(scenario, settings, draws).at({}), lost_time=lost_time))
+
+
+def simulated(scenario: Scenario, *, lost_time: bool, watched: Watched = unwatched) -> "RunResult":
+    """Return a run with all that `simulate` says of it.
+
+    Args:
+        scenario: one point; without draws it gets as many as take little time.
+        lost_time: as in `simulate`.
+        watched: shows how far it is.
+
+    Raises:
+        SimnetError: as in `simulate`.
+    """
     from simnet.analysis import lost_time as losses
     from simnet.analysis.references import with_references
-    from simnet.api.answers import RunAnswer
     from simnet.engine import simulation
     from simnet.engine.intervals import with_default_draws
 
-    resolved = with_default_draws(experiment_of(scenario, settings, draws).at({}))
+    drawn = with_default_draws(scenario)
     if lost_time:
-        losses.check(resolved)
-    result = with_references(simulation.simulate(resolved))
+        losses.check(drawn)
+    with watched(simulation.num_calls(drawn), "simulating every send") as advance:
+
+        def on_round() -> None:
+            advance(1)
+
+        result = with_references(simulation.simulate(drawn, on_round))
     result = simulation.with_influences(result) if result.intervals else result
-    return as_answer(RunAnswer, losses.with_lost_time(result) if lost_time else result)
+    if not lost_time:
+        return result
+    with watched(losses.num_runs(drawn), "simulating without each fault") as advance:
+        return losses.with_lost_time(result, advance)
 
 
 @checked
@@ -180,12 +211,18 @@ def crossover(  # noqa: PLR0913 - the options of the command
     """
     from simnet.analysis.crossover import NUM_STEPS, search
     from simnet.api.answers import CrossoverAnswer
-    from simnet.engine.simulation import simulate as simulated
+    from simnet.engine import simulation
 
     experiment = experiment_of(scenario, settings, draws)
     with advancing(progress, NUM_STEPS, "searching") as advance:
         found = search(
-            experiment, key=over, start=start, end=end, tolerance=tolerance, simulate=simulated, progress=advance
+            experiment,
+            key=over,
+            start=start,
+            end=end,
+            tolerance=tolerance,
+            simulate=simulation.simulate,
+            progress=advance,
         )
     return as_answer(CrossoverAnswer, found)
 

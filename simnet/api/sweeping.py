@@ -1,7 +1,7 @@
 """Sweeps whose results go to a Parquet file as they come, of up to ten million points."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,18 +11,24 @@ from simnet.analysis import results_file
 from simnet.analysis.journal import Journal
 from simnet.analysis.sweeps import MAX_STREAMED, check_size, each_values, streamed
 from simnet.analysis.workers import Pool, pool_of
-from simnet.api.questions import Asked, Axes, Draws, Jobs, Progress, Settings, advancing, experiment_to_sweep
+from simnet.api.questions import (
+    Asked,
+    Axes,
+    Draws,
+    Jobs,
+    Progress,
+    Settings,
+    Watched,
+    advancing,
+    experiment_to_sweep,
+    unwatched,
+)
 from simnet.core.arguments import File, checked
 from simnet.engine.scenario import Experiment
 from simnet.report.sweep_table import WrittenTable, write_table
 
 Point = TypeVar("Point")
-Bar = Callable[[int, str], AbstractContextManager[Callable[[int], object]]]
 SIMULATING = "simulating"
-
-
-def _no_bar(_: int, __: str) -> AbstractContextManager[Callable[[int], object]]:
-    return nullcontext(lambda _: None)
 
 
 class StreamedSweep(Struct, frozen=True, kw_only=True):
@@ -38,7 +44,7 @@ class StreamedSweep(Struct, frozen=True, kw_only=True):
 
 
 def stream(
-    experiment: Experiment, directory: Path, jobs: int = 1, pool: Pool | None = None, bar: Bar = _no_bar
+    experiment: Experiment, directory: Path, jobs: int = 1, pool: Pool | None = None, bar: Watched = unwatched
 ) -> StreamedSweep:
     """Simulate every point of an experiment into the journal of a directory, and write results.parquet from there.
 

@@ -1,7 +1,5 @@
 """`simnet simulate`: one scenario to one result."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,30 +50,22 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     trace_iterations: int | None,
 ) -> None:
     """Run `simnet simulate`."""
-    from simnet.analysis.references import with_references
-    from simnet.engine.intervals import with_default_draws
     from simnet.engine.scenario import load_experiment
-    from simnet.engine.simulation import num_calls, simulate, with_influences
 
     fixed = read_settings(settings)
     add_draws(fixed, draws)
     experiment = load_experiment(scenario, fixed)
-    resolved = with_default_draws(experiment.at({}))
-    _check_outputs(output, trace, trace_iterations, has_baseline=resolved.baseline is not None)
+    point = experiment.at({})
+    _check_outputs(output, trace, trace_iterations, has_baseline=point.baseline is not None)
     if lost_time:
-        _check_lost_time(resolved, form)
-    with _progress(num_calls(resolved)) as on_round:
-        result = with_references(simulate(resolved, on_round))
-    if result.intervals:
-        result = with_influences(result)
-    if lost_time:
-        result = _with_lost_time(result)
+        _check_lost_time(point, form)
+    result = questions.simulated(point, lost_time=lost_time, watched=progress)
     if trace:
         from simnet.traces.timeline_trace import ITERATIONS, write_trace
 
         write_trace(result, trace, trace_iterations or ITERATIONS)
     emit(_text(result, form), output)
-    if resolved.run.draws is None and resolved.baseline is not None and result.result.fidelity == "exact":
+    if result.scenario.run.draws is None and point.baseline is not None and result.result.fidelity == "exact":
         tell("note: simulated rank by rank, where each draw takes as long again: no intervals; --draws 20 makes them")
     if experiment.swept_keys:
         tell(f"note: this is one point; the whole sweep: simnet sweep {scenario}")
@@ -102,20 +92,6 @@ def _check_lost_time(scenario: "Scenario", form: str) -> None:
         lost_time.check(scenario)
     except SimnetError as error:
         raise SimnetError(f"--lost-time: {error}") from error
-
-
-def _with_lost_time(result: RunResult) -> RunResult:
-    from simnet.analysis import lost_time
-
-    with progress(lost_time.num_runs(result.scenario), "simulating without each fault") as advance:
-        return lost_time.with_lost_time(result, advance)
-
-
-@contextmanager
-def _progress(rounds: int) -> Iterator[Callable[[], None]]:
-    """Show how far an exact run is, on a terminal."""
-    with progress(rounds, "simulating every send") as advance:
-        yield lambda: advance(1)
 
 
 def _text(result: RunResult, form: str) -> "str | Page":
