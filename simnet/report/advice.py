@@ -250,7 +250,7 @@ def _kernels(row: RankedSystem) -> str:
     if speedup.if_kernels_slow is None:
         return ""
     slow = f"{row.name} is {speedup_text(speedup.if_kernels_slow)}"
-    return f"estimated. If they take {SLOW_KERNEL_FACTOR:.2g} times the estimate, as 1-bit Adam's own once did, {slow}."
+    return f"estimated. If they take {SLOW_KERNEL_FACTOR:.2g} times the estimate, as 1-bit Adam's did, {slow}."
 
 
 def _loss(advice: Advice, row: RankedSystem) -> str:
