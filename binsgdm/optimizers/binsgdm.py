@@ -68,6 +68,8 @@ class BinSGDM(OneBitOptimizer):
         seed: of all draws; must be the same on all ranks. With the step, the rank and the element it fixes every draw.
         rounding: "shaped", which takes 2 bytes a parameter for residuals (less where ranks share them), or "random".
         gain: above 0; by how much m / b is multiplied before it is clipped and rounded. Above 1 it makes signs surer.
+            None: the square root of the number of ranks (of nodes, where gradients are averaged inside them), at least
+            2.
         kernels: "reference", "cpu" or "triton"; default the fastest for the device (or BINSGDM_KERNELS).
 
     Raises:
@@ -94,7 +96,7 @@ class BinSGDM(OneBitOptimizer):
         maximize: bool = False,
         seed: int = 0,
         rounding: Rounding = "shaped",
-        gain: float = 2.0,
+        gain: float | None = None,
         kernels: str | None = None,
     ) -> None:
         momenta = {"beta": beta, "beta_b": beta_b, "nesterov": nesterov}
@@ -243,7 +245,7 @@ class BinSGDM(OneBitOptimizer):
                 "must be a whole number from 0 on",
             ),
             "rounding": (is_rounding(group["rounding"]), "must be 'random' or 'shaped'"),
-            "gain": (is_gain(group["gain"]), "must be a number above 0, and finite in float32"),
+            "gain": (is_gain(group["gain"]), "must be a number above 0, and finite in float32, or None"),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ PAPER: dict[str, Any] = {"beta_b": None, "nesterov": False, "rounding": "random"
 FORMER: dict[str, Any] = PAPER | {"slices": "", "saved_by": "", "residual_layout": ""}
 """What a group of a former version, which had none of these settings, stands for."""
 
+LEAST_GAIN = 2.0
 _ROUNDED_TO_0 = 2.0**-150
 """The largest number whose nearest in fp32 is 0; the half of the smallest, a tie."""
 _ROUNDED_TO_INFINITY = (2.0 - 2.0**-24) * 2.0**127
@@ -48,14 +49,25 @@ def momenta_of(group: Mapping[str, Any]) -> Momenta:
     return {"beta": beta, "beta_b": of_b, "nesterov": bool(group.get("nesterov", False))}
 
 
-def gain_of(group: Mapping[str, Any], step: int) -> float:
+def usual_gain(num_updates: int) -> float:
+    """Return the gain where none was given, by how many updates are averaged.
+
+    Each is a momentum over its own noise, which is sqrt(num_updates) times that of the mean: the gain makes up for that
+    (docs/explanation/algorithm.md).
+    """
+    return max(LEAST_GAIN, math.sqrt(num_updates))
+
+
+def gain_of(group: Mapping[str, Any], step: int, num_updates: int = 1) -> float:
     """Return by how much m / b is multiplied before it is rounded.
 
     Args:
         group: of parameters.
         step: its number, from 1.
+        num_updates: that are averaged, for the usual gain.
     """
-    gain, how = float(group.get("gain", 1.0)), momenta_of(group)
+    given, how = group.get("gain", 1.0), momenta_of(group)
+    gain = usual_gain(num_updates) if given is None else float(given)
     of_m, of_b = how["beta"], how["beta_b"]
     # From zeros both averages are too small, each by a factor of its own. With one decay the factors cancel in m / b;
     # else they are one number for all elements, so they go into the gain. Looking ahead is as if m had seen a step
@@ -84,7 +96,9 @@ def is_rounding(value: Any) -> bool:
 
 
 def is_gain(value: Any) -> bool:
-    """Tell whether a setting is a number above 0, and finite, in fp32 as well."""
+    """Tell whether a setting is a number above 0, and finite, in fp32 as well; None is the usual gain."""
+    if value is None:
+        return True
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):
         return False
     with suppress(OverflowError):  # of a whole number that no float holds

@@ -1,9 +1,10 @@
 """One rank's part of a step, bucket by bucket: update the momenta, exchange signs, apply them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import is_
+from typing import Any
 
 import torch
 
@@ -61,6 +62,8 @@ class Worker:
         self.parameters = [param_state.parameter for param_state in param_states]
         self._context = context
         self._scheme = scheme
+        nodes = context.world_size // context.ranks_per_node
+        self._num_updates = nodes if scheme.average == "gradients" else context.world_size
         self._kernels = kernels
         numels = [param_state.parameter.numel() for param_state in param_states]
         self.buckets = flat_buckets.build(numels, bucket_elements=bucket_elements, ranks=context.world_size)
@@ -271,10 +274,13 @@ class Worker:
             self._round(bucket, mean[lo:hi], start, gain, signs[lo // BITS_PER_BYTE : hi // BITS_PER_BYTE])
         return signs
 
+    def _gain_of(self, group: Mapping[str, Any]) -> float:
+        return gain_of(group, self._context.step, self._num_updates)
+
     def _gains(self, bucket: FlatBucket, first: int, end: int) -> list[tuple[float, int, int]]:
         """Return the gains of a stretch, each with first element and end in the flat order."""
         groups = [self._param_states[segment.index].group for segment in bucket.segments]
-        gains = {id(group): gain_of(group, self._context.step) for group in groups}
+        gains = {id(group): self._gain_of(group) for group in groups}
         if len(set(gains.values())) == 1:
             return [(gains[id(groups[0])], first, end)]
         # Parameters with other decays: each up to the next, so that padding has a gain as well.
@@ -307,7 +313,7 @@ class Worker:
         packed = self._packed_buffer(bucket.start, bucket.num_bytes)
         gradients = self._gradients(bucket)
         for param in self._staying(bucket, gradients):
-            out, gain = packed_of(packed, param.segment), gain_of(param.param_state.group, self._context.step)
+            out, gain = packed_of(packed, param.segment), self._gain_of(param.param_state.group)
             self._round(bucket, ratio(param.m, param.b), param.segment.start, gain, out)
         for batch, some in self._changing(bucket, gradients):
             self._update_and_round(batch, some, packed)
@@ -315,7 +321,7 @@ class Worker:
 
     def _update_and_round(self, batch: Batch, gradients: Sequence[torch.Tensor], packed: torch.Tensor) -> None:
         """Update the momenta of a batch; write its packed signs."""
-        outs, gain = batch.packed_of(packed, is_kept=True), gain_of(batch.group, self._context.step)
+        outs, gain = batch.packed_of(packed, is_kept=True), self._gain_of(batch.group)
         given = gradients, batch.ms, batch.bs
         if self.residuals is not None:
             finite = self._kernels.foreach_update_shape_pack_(

@@ -28,7 +28,7 @@ DIFFERENCES = {
 }
 REFUSALS = {
     "lr is NaN on one": "BinSGDM: lr: nan: must be 0 or more, and finite",
-    "gain": "BinSGDM: gain of a group: 3.0: must equal 2.0 of the first group",
+    "gain": "BinSGDM: gain of a group: 3.0: must equal None of the first group",
     "sparse": "BinSGDM: a sparse gradient of shape (3, 5): must be dense and real; ",
 }
 REFUSED_BY_ALL = {

@@ -20,7 +20,7 @@ WRONG = [
     *(("maximize", wrong) for wrong in ("no", None, 0)),
     *(("seed", wrong) for wrong in ("x", None, True, 1.0, -1, 2**63)),
     *(("rounding", wrong) for wrong in (None, 3, "exact", ["shaped"])),
-    *(("gain", wrong) for wrong in ("x", None, True, 0.0, torch.ones(1))),
+    *(("gain", wrong) for wrong in ("x", True, 0.0, torch.ones(1))),
     *(("kernels", wrong) for wrong in (3, False, "cuda", ["cpu"], torch.ones(2))),
 ]
 

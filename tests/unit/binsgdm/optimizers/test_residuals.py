@@ -254,7 +254,7 @@ def load_and_step(optimizer: binsgdm.BinSGDM, state: dict[str, Any]) -> None:
     step_all(optimizer, [3])
 
 
-@pytest.mark.parametrize("setting", [("gain", -1.0), ("gain", None), ("beta_b", 2.0)])
+@pytest.mark.parametrize("setting", [("gain", -1.0), ("nesterov", None), ("beta_b", 2.0)])
 def test_a_state_with_settings_that_cannot_be_is_refused_and_nothing_is_loaded(setting):
     optimizer = shaped(parameters())
     step_all(optimizer, range(2))

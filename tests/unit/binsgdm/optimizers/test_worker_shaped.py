@@ -131,3 +131,17 @@ def test_all_ranks_move_by_the_equations(scheme, betas_b, nesterov):
         for copies in ranks.copies:
             assert torch.equal(torch.cat([one.detach() for one in reversed(copies)]), equations.x)
     assert equations.x.unique().numel() > STEPS // 2
+
+
+@pytest.mark.parametrize(("average", "gain"), [("updates", 24**0.5), ("gradients", 2.0)])
+def test_without_a_gain_that_of_the_number_of_averaged_updates_counts(average, gain):
+    def trained(**given: Any) -> torch.Tensor:
+        make = binsgdm(lr=LR, beta=BETA, seed=SEED, rounding="shaped", average=average, **given)
+        ranks = LockStep([nn.Parameter(torch.zeros(NUMEL))], make, num_ranks=24, ranks_per_node=6)
+        draws = torch.Generator().manual_seed(1)
+        for _ in range(4):
+            ranks.step(torch.randn(24, NUMEL, generator=draws))
+        return ranks.copies[0][0].detach()
+
+    assert torch.equal(trained(), trained(gain=gain))
+    assert not torch.equal(trained(), trained(gain=1.5 * gain))

@@ -1,0 +1,170 @@
+"""BinSGDM's defaults against AdamW where each of 16 ranks sees one to four samples a step, on two texts.
+
+OMP_NUM_THREADS=1 python -m studies.few_samples run      # what is not done yet; stop and start it at any time
+python -m studies.few_samples page                       # the table of docs/evidence/binsgdm.md, from what is done
+
+AdamW's lr is the best of a grid on validation text. BinSGDM has its defaults and 0.7 times that lr, without a search.
+"""
+
+import math
+import pydoc_data.topics
+import statistics
+import sys
+import sysconfig
+from collections.abc import Callable
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from examples import train_lm
+from simnet.report.table import Column, Table
+from studies.ledger import Ledger
+from studies.lockstep import LockStep, binsgdm
+from studies.page import BINSGDM, write, write_data
+from studies.stacked import loss, rank_gradients
+
+RANKS, RANKS_PER_NODE, STEPS, WARMUP = 16, 4, 1000, 100
+GRID, GRID_SEED, SEEDS, OF_ADAM = (0.003, 0.006, 0.012, 0.024), 100, (0, 1, 2), 0.7
+BETAS = (0.9, 0.99)
+"""Of AdamW: as BinSGDM's m and b decay; better here than PyTorch's."""
+EVALUATED, MARGIN = 200, 0.05
+FILE = Path(__file__).parent / "results" / "few_samples.json"
+LARGER = partial(train_lm.Transformer, width=96, num_layers=3)
+TASKS: dict[str, tuple[Callable[[], str], Callable[[], nn.Module], str]] = {
+    "english": (
+        lambda: "".join(pydoc_data.topics.topics[key] for key in sorted(pydoc_data.topics.topics)),
+        train_lm.Transformer,
+        "English of Python's help, 2 layers of width 64",
+    ),
+    "c": (
+        lambda: "".join(
+            one.read_text("utf-8", "ignore") for one in sorted(Path(sysconfig.get_path("include")).rglob("*.h"))
+        ),
+        LARGER,
+        "C of Python's headers, 3 layers of width 96",
+    ),
+}
+"""Text, network and title of each task: neither text was looked at before."""
+CASES = (("english", 1), ("c", 1), ("english", 4), ("c", 4))
+"""Task, and windows of a rank."""
+
+
+@lru_cache
+def windows(task: str, split: str) -> Tensor:
+    """Return windows of characters and the next one: all of the first 80 %, else the first that do not overlap."""
+    text = TASKS[task][0]().encode("ascii", "ignore")
+    first, second = int(0.8 * len(text)), int(0.9 * len(text))
+    part = {"train": text[:first], "validation": text[first:second], "test": text[second:]}[split]
+    size = train_lm.CONTEXT + 1
+    found = torch.frombuffer(bytearray(part), dtype=torch.uint8).unfold(0, size, 1 if split == "train" else size)
+    return found if split == "train" else found[:EVALUATED]
+
+
+class Training(NamedTuple):
+    """One training: windows of a rank in a step, and on which split it is judged."""
+
+    task: str
+    samples: int
+    optimizer: str
+    lr: float
+    seed: int
+    split: str
+
+
+def final_loss(one: Training) -> float:
+    """Train, and return the loss [nats per character]."""
+    torch.manual_seed(one.seed)
+    model = TASKS[one.task][1]()
+    dense = torch.optim.AdamW(model.parameters(), lr=one.lr, betas=BETAS, weight_decay=0.0)
+    make = binsgdm(lr=one.lr, seed=one.seed)
+    ranks = LockStep(model.parameters(), make, num_ranks=RANKS, ranks_per_node=RANKS_PER_NODE)
+    draws, known = torch.Generator().manual_seed(one.seed), windows(one.task, "train")
+    for step in range(STEPS):
+        for group in (*dense.param_groups, *ranks.param_groups):
+            group["lr"] = one.lr * min(1.0, (step + 1) / WARMUP) * (0.5 + 0.5 * math.cos(math.pi * step / STEPS))
+        batch = known[torch.randint(len(known), (RANKS * one.samples,), generator=draws)].long()
+        if one.optimizer == "adamw":
+            dense.zero_grad()
+            loss(model(batch[:, :-1]), batch[:, 1:]).backward()  # type: ignore[no-untyped-call]
+            dense.step()
+        else:
+            of_ranks = batch.view(RANKS, one.samples, -1)
+            ranks.step(rank_gradients(model, of_ranks[..., :-1], of_ranks[..., 1:]))
+    held_out = windows(one.task, one.split).long()
+    with torch.no_grad():
+        return float(loss(model(held_out[:, :-1]), held_out[:, 1:]))
+
+
+class FewSamples:
+    """What was run, and what is left."""
+
+    def __init__(self, file: Path = FILE) -> None:
+        self.ledger = Ledger(file)
+
+    def run(self) -> None:
+        """Run what is left: the grid of each case, and then its final trainings."""
+        for task, samples in CASES:
+            for lr in GRID:
+                self._done(Training(task, samples, "adamw", lr, GRID_SEED, "validation"))
+            best = self.best_lr(task, samples)
+            for seed in SEEDS:
+                self._done(Training(task, samples, "adamw", best, seed, "test"))
+                self._done(Training(task, samples, "binsgdm", OF_ADAM * best, seed, "test"))
+
+    def _done(self, one: Training) -> None:
+        if not self.ledger.having(one._asdict()):
+            self.ledger.put(one._asdict(), {"loss": round(final_loss(one), 5)})
+            print(self.ledger.having(one._asdict())[0], flush=True)
+
+    def best_lr(self, task: str, samples: int) -> float:
+        """Return AdamW's best of the grid."""
+        rows = self.ledger.having({"task": task, "samples": samples, "split": "validation"})
+        return float(min(rows, key=lambda row: row["loss"])["lr"])
+
+    def losses(self, task: str, samples: int, optimizer: str) -> list[float]:
+        """Return the final losses, by seed."""
+        given = {"task": task, "samples": samples, "optimizer": optimizer, "split": "test"}
+        return [row["loss"] for row in sorted(self.ledger.having(given), key=lambda row: row["seed"])]
+
+    def table(self) -> Table:
+        """Return a row for each case that is done."""
+        columns: list[str | Column] = [
+            "task", Column("samples of a rank", "right"), Column("AdamW's lr", "right"), Column("AdamW", "right"),
+            Column("BinSGDM", "right"), Column("difference", "right"),
+        ]  # fmt: skip
+        rows = []
+        for task, samples in CASES:
+            dense, ours = (self.losses(task, samples, name) for name in ("adamw", "binsgdm"))
+            if len(ours) == len(SEEDS):
+                means = statistics.fmean(dense), statistics.fmean(ours)
+                apart = means[1] - means[0]
+                said = f"{apart:+.3f} {'within' if apart <= MARGIN else 'beyond'}"
+                rows.append(
+                    (
+                        TASKS[task][2],
+                        str(samples),
+                        f"{self.best_lr(task, samples):g}",
+                        *(f"{m:.3f}" for m in means),
+                        said,
+                    )
+                )
+        return Table(columns, rows)
+
+
+def main() -> None:
+    """Run what is left, or write the table and the rows."""
+    study = FewSamples()
+    if sys.argv[1:] == ["page"]:
+        write(BINSGDM, {"few samples": study.table().markdown()})
+        names = ("task", "samples", "optimizer", "lr", "seed", "split", "loss")
+        rows = [[str(row[name]) for name in names] for row in study.ledger.rows]
+        write_data({"training-few-samples": Table(names, rows)})
+    else:
+        study.run()
+
+
+if __name__ == "__main__":
+    main()
