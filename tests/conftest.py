@@ -13,7 +13,12 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.helpers.needs import is_here, pytest_terminal_summary  # noqa: F401  # a hook
+from tests.helpers.needs import (
+    is_here,
+    missing_of,
+    pytest_pycollect_makemodule,  # noqa: F401  # a hook, as the next
+    pytest_terminal_summary,  # noqa: F401
+)
 
 # `make test-all` takes "all": as many examples as prove something. CI tries the first half of the same, and while one
 # works, some are tried.
@@ -62,7 +67,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     ):
         return
     number, workers = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
-    mine = [path for path in sorted(HERE.rglob("test_*.py"))[number::workers] if not _is_compiled(path)]
+    mine = [
+        path
+        for path in sorted(HERE.rglob("test_*.py"))[number::workers]
+        if not (_is_compiled(path) or missing_of(path))
+    ]
     if not mine:
         return
     if pid := os.fork():  # in the worker itself, tests would be in another order where imports register something
