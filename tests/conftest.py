@@ -92,6 +92,20 @@ def _is_compiled(path: Path) -> bool:
     return any(one.stat().st_mtime >= path.stat().st_mtime for one in compiled)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Let Python look for circles neither while modules are imported nor later among what they hold.
+
+    That is most of a million objects, of which hardly any is garbage.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests by the folder that they stand in, before pytest chooses by marks."""
@@ -104,12 +118,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @cache
 def _folder_of_tests(path: Path) -> str:
     return path.relative_to(HERE).parts[0] if path.is_relative_to(HERE) else ""
-
-
-def pytest_collection_finish() -> None:
-    """Let Python's looks for circles leave out what all tests share, most of a million objects."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)
