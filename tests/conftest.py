@@ -13,7 +13,12 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.helpers.needs import is_here, pytest_terminal_summary  # noqa: F401  # a hook
+from tests.helpers.needs import (
+    is_here,
+    missing_of,
+    pytest_pycollect_makemodule,  # noqa: F401  # a hook, as the next
+    pytest_terminal_summary,  # noqa: F401
+)
 
 # `make test-all` takes "all": as many examples as prove something. CI tries the first half of the same, and while one
 # works, some are tried.
@@ -62,7 +67,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     ):
         return
     number, workers = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
-    mine = [path for path in sorted(HERE.rglob("test_*.py"))[number::workers] if not _is_compiled(path)]
+    mine = [
+        path
+        for path in sorted(HERE.rglob("test_*.py"))[number::workers]
+        if not (_is_compiled(path) or missing_of(path))
+    ]
     if not mine:
         return
     if pid := os.fork():  # in the worker itself, tests would be in another order where imports register something
@@ -83,6 +92,20 @@ def _is_compiled(path: Path) -> bool:
     return any(one.stat().st_mtime >= path.stat().st_mtime for one in compiled)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Let Python look for circles neither while modules are imported nor later among what they hold.
+
+    That is most of a million objects, of which hardly any is garbage.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests by the folder that they stand in, before pytest chooses by marks."""
@@ -95,12 +118,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @cache
 def _folder_of_tests(path: Path) -> str:
     return path.relative_to(HERE).parts[0] if path.is_relative_to(HERE) else ""
-
-
-def pytest_collection_finish() -> None:
-    """Let Python's looks for circles leave out what all tests share, most of a million objects."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

@@ -31,7 +31,11 @@ def test_every_point_of_an_experiment_is_there_once(name: str) -> None:
     [
         ("slow_rank", {"cluster.faults.0.compute_slowdown": [1.0, 2.0]}),
         ("neighbour", {"cluster.faults.0.share": [0.25, 0.9]}),
-        ("jitter", {NODES: [8], BANDWIDTH: ["25 Gbit/s"], "cluster.faults.0.cv": [0.05]}),
+        pytest.param(
+            "jitter",
+            {NODES: [8], BANDWIDTH: ["25 Gbit/s"], "cluster.faults.0.cv": [0.05]},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_the_same_is_found_today(name: str, axes: dict[str, list[object]]) -> None:

@@ -116,6 +116,7 @@ NEEDS = {
     "lab": Need(found=_can_hold_a_lab, remedy="run as root on Linux, with iproute2 and util-linux"),
 }
 REASON = "needs "
+_AT_THE_TOP = re.compile(r"^needs\((.*)\)$", re.MULTILINE)
 
 
 @cache
@@ -134,6 +135,26 @@ def needs(*names: str) -> None:
     missing = [name for name in names if not is_here(name)]
     if missing:
         pytest.skip(REASON + ", ".join(missing), allow_module_level=True)
+
+
+def missing_of(path: Path) -> list[str]:
+    """Return what a test module needs at its top and is not here."""
+    said = ", ".join(_AT_THE_TOP.findall(path.read_text(encoding="utf-8")))
+    return [name for name in re.findall(r'"([^"]+)"', said) if name in NEEDS and not is_here(name)]
+
+
+class NotHere(pytest.Module):
+    """A test module that needs what is not here: skipped before it is compiled."""
+
+    def collect(self) -> Iterable[pytest.Item]:
+        """Skip it, in the words in which it would skip itself."""
+        needs(*missing_of(self.path))
+        return []
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Leave a module to pytest where all is here that it needs."""
+    return NotHere.from_parent(parent, path=module_path) if missing_of(module_path) else None
 
 
 def not_run(reasons: Iterable[tuple[str, str]]) -> list[str]:
