@@ -1,9 +1,9 @@
 """Shipped clusters and calibrations as structs, to be varied and fitted by a validation set."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from simnet.workload.workload import Workload
 
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
-Struct = TypeVar("Struct", bound=msgspec.Struct)
+Numbers = TypeVar("Numbers", bound=msgspec.Struct | dict[str, Any])
 _CLEAR_FUNCTIONS: list[Callable[[], None]] = []
 
 
@@ -95,12 +95,14 @@ def workload_from_compute_time(gradients: str, compute_s: float, batch: int, opt
     )
 
 
-def with_value(whole: Struct, key: str, value: float) -> Struct:
-    """Return a struct with another value under a dotted key, as a calibration file spells it.
+def with_value(whole: Numbers, key: str, value: float) -> Numbers:
+    """Return numbers by name, or a struct, with another value under a key: dotted, as a calibration file spells it.
 
     Under a key such as "kernels.compress" the value is the time per element, under one such as "by_nodes.4.efficiency"
     that of the point of four nodes, which is made if it is missing.
     """
+    if isinstance(whole, dict):
+        return {**whole, key: value}  # type: ignore[return-value]  # the numbers of a set, by name
     name, _, rest = key.partition(".")
     attribute = _attribute(whole, name)
     old = getattr(whole, attribute)
@@ -119,8 +121,10 @@ def with_value(whole: Struct, key: str, value: float) -> Struct:
     return replace(whole, **{attribute: new})
 
 
-def value_of(whole: msgspec.Struct, key: str) -> float:
-    """Return the value under a dotted key, as `with_value`, in SI units."""
+def value_of(whole: msgspec.Struct | Mapping[str, float], key: str) -> float:
+    """Return the value under a key, as `with_value`, in SI units."""
+    if isinstance(whole, Mapping):
+        return whole[key]
     name, _, rest = key.partition(".")
     found = getattr(whole, _attribute(whole, name))
     item, _, inner = rest.partition(".")

@@ -59,7 +59,7 @@ class Study:
     """Rows of a publication, a model of them, the fits, and the rows to predict.
 
     Attributes:
-        initial: the calibration (or another struct of numbers) before any fit.
+        initial: the calibration, or other numbers by name, before any fit.
         predict: simulated value of a row under a calibration, in SI units.
         measured: published value of a row, in SI units.
         series: series of a row, which has a mean error of its own.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from simnet.core.errors import SimnetError, did_you_mean
 from simnet.validation.outcome import Outcome
@@ -29,9 +30,9 @@ SETS: Mapping[str, Callable[[], Outcome]] = {
     "one_bit_dense": one_bit_sets.dense_adam,
     "one_bit_speedup": one_bit_sets.speedup,
     "one_bit_fig9": one_bit_sets.shaped_network,
-    "nccl_tests": nccl_tests.large,
-    "nccl_tests_medium": nccl_tests.medium,
-    "nccl_tests_small": nccl_tests.small,
+    "nccl_tests": partial(nccl_tests.evaluate, "from_16_mib", 0.05),
+    "nccl_tests_medium": partial(nccl_tests.evaluate, "below_16_mib", 0.10),
+    "nccl_tests_small": partial(nccl_tests.evaluate, "below_1_mib", 0.20),
     "one_bit_compute": one_bit_sets.compute,
     "hkbu_one_node": hkbu.one_node,
     "pytorch_ddp": pytorch_ddp.evaluate,

@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from msgspec import Struct
-
 from simnet.calibration.fit import Values
 from simnet.cluster.hardware import Calibration, Cluster, Link
 from simnet.cluster.kernel_times import KernelTime
@@ -43,24 +41,9 @@ packs again on every level of the tree. A gather is decoded once a rank, and its
 """
 DENSE_BYTES = 56.0
 """The same for fp32: div_ 8, two clones 16, two sums 24, a copy 8."""
-FIRST_GUESS = {"wide_resnet_s": 0.08, "transformer_s": 0.6, "per_p2p": 5.0, "per_shm": 100.0}
-"""Both steps [s], and the inverse of both parts of NVLink's rate."""
-
-
-class Numbers(Struct, frozen=True, kw_only=True):
-    """What is fitted.
-
-    Attributes:
-        wide_resnet_s: step of one GPU without exchange, of the wide ResNet.
-        transformer_s: the same, of the Transformer-XL.
-        p2p: part of NVLink's rate that an all-reduce reaches, by its bus bandwidth.
-        shm: the same through memory of the host.
-    """
-
-    wide_resnet_s: float
-    transformer_s: float
-    p2p: float
-    shm: float
+FIRST_GUESS = {WIDE_RESNET: 0.08, TRANSFORMER: 0.6, "P2P": 5.0, "SHM": 100.0}
+"""What is fitted: steps of one GPU without exchange [s], by model; by network, the inverse of the part of NVLink's rate
+that an all-reduce reaches by its bus bandwidth, in which a time is linear. "SHM" goes through memory of the host."""
 
 
 def evaluate() -> Outcome:
@@ -84,16 +67,10 @@ def evaluate() -> Outcome:
 
 def _known() -> dict[str, PublishedRow]:
     """Return the row that most shows each number."""
-    shown = {
-        "wide_resnet_s": ("P2P", WIDE_RESNET, EIGHT),
-        "transformer_s": ("P2P", TRANSFORMER, EIGHT),
-        "p2p": ("P2P", WIDE_RESNET, DENSE),
-        "shm": ("SHM", WIDE_RESNET, DENSE),
-    }
     rows = published_rows.load()
-    return {
-        key: rows.one(SOURCE, network=network, model=model, method=method)
-        for key, (network, model, method) in shown.items()
+    steps = {model: rows.one(SOURCE, network="P2P", model=model, method=EIGHT) for model in (WIDE_RESNET, TRANSFORMER)}
+    return steps | {
+        network: rows.one(SOURCE, network=network, model=WIDE_RESNET, method=DENSE) for network in ("P2P", "SHM")
     }
 
 
@@ -102,7 +79,7 @@ def _study(*, has_hooks: bool) -> Study:
     """Return the study whose four numbers meet four rows, all at once: each row shows more than one of them."""
     known = tuple(_known().values())
     plain = Study(
-        initial=_numbers(FIRST_GUESS),
+        initial={},
         predict=partial(_iteration_s, has_hooks),
         measured=lambda row: row.value / 1e3,
         series=lambda row: row.network,
@@ -112,19 +89,17 @@ def _study(*, has_hooks: bool) -> Study:
     return plain.solved(known, FIRST_GUESS, _numbers)
 
 
-def _numbers(found: Values) -> Numbers:
-    """Return the numbers from both steps [s] and the inverse of both parts, in which a time is linear."""
-    steps = {key: found[key] for key in ("wide_resnet_s", "transformer_s")}
-    return Numbers(**steps, p2p=1 / found["per_p2p"], shm=1 / found["per_shm"])
+def _numbers(found: Values) -> dict[str, float]:
+    """Return steps [s] and parts of the rate from what is solved for."""
+    return {key: value if key in NUM_ELEMENTS else 1 / value for key, value in found.items()}
 
 
 def _parameters(study: Study) -> Iterator[Parameter]:
-    parts = {"wide_resnet_s": WIDE_RESNET, "transformer_s": TRANSFORMER, "p2p": "P2P", "shm": "SHM"}
     for key, row in _known().items():
-        value, is_step = study.value(key), key.endswith("_s")
+        value, is_step = study.value(key), key in NUM_ELEMENTS
         yield Parameter(
             part="workload" if is_step else "this set only",
-            key=f"{'a step without exchange' if is_step else 'bus bandwidth of an all-reduce'}, {parts[key]}",
+            key=f"{'a step without exchange' if is_step else 'bus bandwidth of an all-reduce'}, {key}",
             value=value,
             text=f"{1e3 * value:.1f} ms" if is_step else f"{value:.4f} ({value * NVLINK_BYTES_PER_S / 1e9:.2f} GB/s)",
             how="all four meet four rows at once",
@@ -140,9 +115,8 @@ def _strategy(method: str) -> AnyStrategy:
     return QSGDInf(bits=bits, topology="gather" if method == GATHERED else "scatter_reduce", overlap=False)
 
 
-def _iteration_s(has_hooks: bool, numbers: Numbers, row: PublishedRow) -> float:
-    step_s = numbers.wide_resnet_s if row.model == WIDE_RESNET else numbers.transformer_s
-    part = numbers.p2p if row.network == "P2P" else numbers.shm
+def _iteration_s(has_hooks: bool, numbers: Mapping[str, float], row: PublishedRow) -> float:
+    step_s, part = numbers[row.model], numbers[row.network]
     link = Link(bytes_per_s=Bandwidth(NVLINK_BYTES_PER_S * part), alpha_s=Duration(HOP_S))
     dense_bytes = DENSE_BYTES * NUM_ELEMENTS[row.model] if has_hooks and row.method == DENSE else 0.0
     scenario = Scenario(

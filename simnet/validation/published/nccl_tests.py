@@ -27,23 +27,9 @@ MIB = 1024**2
 PLACES = ("", ", in place")
 
 
-def large() -> Outcome:
-    """Predict the large messages."""
-    return _outcome("from_16_mib", Limit(mean=0.05))
-
-
-def medium() -> Outcome:
-    """Predict the messages of medium size."""
-    return _outcome("below_16_mib", Limit(mean=0.10))
-
-
-def small() -> Outcome:
-    """Predict the small messages."""
-    return _outcome("below_1_mib", Limit(mean=0.20))
-
-
-def _outcome(band: str, target: Limit) -> Outcome:
-    """Calibrate on 2 to 16 GPUs, predict the messages of a band of sizes on 32."""
+def evaluate(band: str, mean: float) -> Outcome:
+    """Calibrate on 2 to 16 GPUs, predict the messages of a band of sizes on 32, with so small a mean error."""
+    target = Limit(mean=mean)
     logs = tuple(read_log(gpus) for gpus in CALIBRATION_GPUS)
     calibrated = fit(logs)
     return Outcome(
@@ -90,16 +76,9 @@ def _varied(log: NcclLog, name: str) -> NcclLog:
             None if time_us is None else time_us * published_rows.factor(_key(name, row, place))
             for place, time_us in zip(PLACES, row.times_us, strict=True)
         )
-        return LogRow(line=row.line, message_bytes=row.message_bytes, times_us=(out_of_place, in_place))
+        return replace(row, times_us=(out_of_place, in_place))
 
-    return NcclLog(
-        name=name,
-        collective=log.collective,
-        gpu=log.gpu,
-        num_nodes=log.num_nodes,
-        ranks_per_node=log.ranks_per_node,
-        rows=tuple(map(varied, log.rows)),
-    )
+    return replace(log, name=name, rows=tuple(map(varied, log.rows)))
 
 
 def _key(name: str, row: LogRow, place: str) -> str:

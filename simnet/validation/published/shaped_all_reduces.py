@@ -1,8 +1,6 @@
 """All-reduces and sends of gloo and NCCL over links with a shaped rate and latency, one rank a node."""
 
-from collections.abc import Iterator
-
-from msgspec import Struct
+from collections.abc import Iterator, Mapping
 
 from simnet.cluster import topology
 from simnet.cluster.hardware import GLOO_WINDOW, Calibration, Cluster, Link, LinkCalibration
@@ -18,13 +16,7 @@ LIBRARIES = ("gloo", "nccl")
 ALL_REDUCE, SEND, SYNCHRONIZATION = "all-reduce", "send-recv", "synchronization"
 UNSHAPED = "10 Gbit/s"
 RATES = (1e8, 1.25e9)
-
-
-class OwnRates(Struct, frozen=True, kw_only=True):
-    """What each library carries by itself where the link is not the limit [B/s]."""
-
-    gloo: float = 5e8
-    nccl: float = 1e9
+"""Bounds of what a library carries by itself, where the link is not the limit [B/s]."""
 
 
 def evaluate() -> Outcome:
@@ -53,7 +45,7 @@ def _study(window: Size | None = GLOO_WINDOW, *, hops_hide: bool = True) -> Stud
     known = {name: rows.select(CLOUD, method=name, network=UNSHAPED, metric=ALL_REDUCE) for name in LIBRARIES}
     others = [row for row in rows.select(CLOUD) if row.network != UNSHAPED or row.metric != ALL_REDUCE]
     return Study(
-        initial=OwnRates(),
+        initial={},
         fits=tuple(
             FittedValue(
                 key=name,
@@ -83,12 +75,12 @@ def _library(row: PublishedRow) -> str:
     return row.method.partition(" ")[0]
 
 
-def _seconds(own: OwnRates, row: PublishedRow, window: Size | None, *, hops_hide: bool) -> float:
+def _seconds(own: Mapping[str, float], row: PublishedRow, window: Size | None, *, hops_hide: bool) -> float:
     """Return the time of a ring, or of one send, over links of the row's rate and one-way latency [s]."""
     rate, _, latency = row.network.partition(", ")
     nominal, library = float(Bandwidth.parse(rate)), _library(row)
     # Own runs have processes on CPUs alone, which carry what the shaped links do.
-    least = min(nominal, getattr(own, library)) if row.source.startswith(CLOUD) else nominal
+    least = min(nominal, own[library]) if row.source.startswith(CLOUD) else nominal
     cluster = Cluster(
         num_nodes=row.nodes,
         ranks_per_node=1,

@@ -1,8 +1,6 @@
 """torchtitan: Llama 3.1 8B under FSDP2, from one node to sixteen, and from four to eight."""
 
-from collections.abc import Iterator
-
-from msgspec import Struct
+from collections.abc import Iterator, Mapping
 
 from simnet.cluster.hardware import Cluster, Link
 from simnet.core.units import Bandwidth, Duration
@@ -16,13 +14,13 @@ from simnet.validation.study import FittedValue, Study
 from simnet.workload.workload import Gradient, Workload
 
 SOURCE = "torchtitan"
-METHODS = {
-    "FSDP": "plain_s",
-    "FSDP + torch.compile": "compiled_s",
-    "FSDP + torch.compile + Float8": "float8_s",
-    "FSDP + torch.compile + Float8, H200": "h200_s",
-}
-"""Methods, and the number that is fitted to the fewest nodes of each."""
+METHODS = (
+    "FSDP",
+    "FSDP + torch.compile",
+    "FSDP + torch.compile + Float8",
+    "FSDP + torch.compile + Float8, H200",
+)
+"""Each with seconds of forward and backward of a step, fitted to its fewest nodes."""
 CALIBRATION = "azure_nd_a100_v4"
 """NCCL's costs over RDMA, fitted to other nodes: A100, 200 Gbit/s a GPU."""
 NVLINK_BYTES_PER_S, NIC_BYTES_PER_S = 450e9, 400e9 / 8
@@ -32,15 +30,6 @@ FORWARD = 1 / 3
 BOUNDS_S = (0.5, 4.0)
 TARGET = Limit(mean=0.01, worst=0.02)
 WIDTH, INNER, KEYS, VOCABULARY, LAYERS = 4096, 14336, 1024, 128256, 32
-
-
-class StepSeconds(Struct, frozen=True, kw_only=True):
-    """Seconds of forward and backward of a step, by method."""
-
-    plain_s: float = 2.0
-    compiled_s: float = 2.0
-    float8_s: float = 2.0
-    h200_s: float = 2.0
 
 
 def evaluate() -> Outcome:
@@ -67,18 +56,18 @@ def _study(*, overlap: bool) -> Study:
     rows = published_rows.load()
     by_nodes = {method: sorted(rows.select(SOURCE, method=method), key=lambda row: row.nodes) for method in METHODS}
     return Study(
-        initial=StepSeconds(),
+        initial={},
         fits=tuple(
             FittedValue(
-                key=key,
+                key=method,
                 bounds=BOUNDS_S,
                 rows=(by_nodes[method][0],),
                 name=f"forward + backward, {method}",
                 text=lambda seconds: f"{1e3 * seconds:.0f} ms",
             )
-            for method, key in METHODS.items()
+            for method in METHODS
         ),
-        predict=lambda numbers, row: _iteration_s(numbers, row, overlap=overlap),
+        predict=lambda seconds, row: _iteration_s(seconds, row, overlap=overlap),
         measured=lambda row: TOKENS / row.value,
         series=lambda row: row.method,
         label=lambda row: f"{row.method}, {row.gpus} GPUs",
@@ -86,8 +75,8 @@ def _study(*, overlap: bool) -> Study:
     )
 
 
-def _iteration_s(numbers: StepSeconds, row: PublishedRow, *, overlap: bool) -> float:
-    compute_s = getattr(numbers, METHODS[row.method])
+def _iteration_s(seconds: Mapping[str, float], row: PublishedRow, *, overlap: bool) -> float:
+    compute_s = seconds[row.method]
     calibration = shipped_parts.calibration(CALIBRATION)
     cluster = Cluster(
         num_nodes=row.nodes,
