@@ -6,14 +6,14 @@ the GPU, the store, in which a rank that refused has left its sentence, and the 
 """
 
 import time
+from contextlib import suppress
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from binsgdm.comm.abort import abort_reason
-from binsgdm.comm.groups import Groups
-from binsgdm.comm.rank_presence import has_store, missing_ranks, sign_in
+from binsgdm.comm.failure import abort_reason, default_store, named
+from binsgdm.comm.groups import Groups, store_key
 from binsgdm.kernels import streams
 
 # A step waits about as long as it takes: the first polls are short, since the GPU idles until the host goes on.
@@ -106,12 +106,28 @@ class _Watch:
         self._next_look_s = waited_s + LOOK_S
         if abort_reason(self._groups) is not None:
             raise RuntimeError("another rank has aborted")
-        if not has_store():
-            raise RuntimeError("the store of torch.distributed is gone, and with it the process that had it")
+        try:
+            default_store().check(["binsgdm"])
+        except RuntimeError as error:
+            raise RuntimeError("the store of torch.distributed is gone, and with it the process that had it") from error
         if self._reported_s is not None and waited_s - self._reported_s > REPORTED_S:
             raise RuntimeError("NCCL reported an error; see its log, or set NCCL_DEBUG=WARN")
         if waited_s >= self._sign_in_s and not self._has_signed_in:
             self._has_signed_in = True
-            sign_in(self._groups, self._number)
+            with suppress(RuntimeError):  # without the store nobody can be named
+                default_store().set(self._key(dist.get_rank()), str(self._number))
         if waited_s >= self._timeout_s:
-            raise RuntimeError(f"no answer for {self._timeout_s:g} s" + missing_ranks(self._groups, self._number))
+            raise RuntimeError(f"no answer for {self._timeout_s:g} s" + self._missing_ranks())
+
+    def _missing_ranks(self) -> str:
+        """Return which ranks do not wait as often as this one, in words that begin with a comma; empty if unknown."""
+        ranks, store = dist.get_process_group_ranks(self._groups.all_that_step), default_store()
+        with suppress(RuntimeError):
+            found = {rank: store.get(self._key(rank)) for rank in ranks if store.check([self._key(rank)])}
+            missing = [rank for rank in ranks if int(found.get(rank, 0)) != self._number]
+            if 0 < len(missing) < len(ranks):
+                return f", {named(missing)} not among those that wait"
+        return ""
+
+    def _key(self, rank: int) -> str:
+        return store_key("waits", self._groups.all_that_step.group_name, rank)

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from binsgdm.comm.failure_reports import in_a_sentence
+from binsgdm.comm.failure import in_a_sentence, meet
 from binsgdm.comm.groups import backend_of, is_nccl, ranks_in_order
 from binsgdm.comm.models import check_group, check_module, group_of, replicated_in
-from binsgdm.comm.rank_presence import meet
 from binsgdm.errors import BinsgdmError
 
 _MODULUS = 65521  # the largest prime below 2^16, as in Adler-32

@@ -8,9 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 
-from binsgdm.comm import lost_ranks
-from binsgdm.comm.abort import abort
-from binsgdm.comm.failure_reports import end_otherwise, end_over_gloo
+from binsgdm.comm.failure import Company, abort, end_otherwise, end_over_gloo, introduce, meet
 from binsgdm.comm.groups import RECORDING, Groups, release
 from binsgdm.comm.messages import (
     AllGather,
@@ -24,7 +22,6 @@ from binsgdm.comm.messages import (
     SendRecv,
 )
 from binsgdm.comm.nccl_wait import Pending
-from binsgdm.comm.rank_presence import meet
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.profiler_stages import stage
 
@@ -68,7 +65,7 @@ class Transport:
     def __init__(self, groups: Groups, on_sent: Callable[[Sent], None] | None = None, where: str = "binsgdm") -> None:
         self._open_groups: Groups | None = groups
         self._where = where
-        self._company: lost_ranks.Company | None = None
+        self._company: Company | None = None
         self._on_sent = on_sent
         self._buffer = torch.empty(0, dtype=torch.uint8)
         self._pending = Pending()
@@ -170,7 +167,7 @@ class Transport:
         """
         try:
             if self._company is None and self._has_company(self._groups):
-                self._company = lost_ranks.introduce(self._groups)
+                self._company = introduce(self._groups)
             return collective()
         except RuntimeError as error:
             if is_own_failure(error):

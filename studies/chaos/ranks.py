@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
-from binsgdm.comm import lost_ranks
+from binsgdm.comm import failure
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.parallel.ddp import attach_one_bit_adam
 from binsgdm.parallel.ddp_hook import compress_gradients
@@ -37,7 +37,7 @@ def work(rank: int, plan: Plan, folder: Path, port: int) -> None:
     if not plan.store_at_rank_0:
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # as torchrun sets it
     if plan.are_hosts_apart:
-        lost_ranks._host = lambda: rank + 1
+        failure._host = lambda: rank + 1
     try:
         store = connect(port, has_store=plan.store_at_rank_0 and rank == 0)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=plan.world_size, timeout=timeout_of(plan))

@@ -11,7 +11,7 @@ needs("torch")
 import torch
 import torch.distributed as dist
 
-from binsgdm.comm import abort as aborting
+from binsgdm.comm import failure
 from binsgdm.comm.groups import Groups
 
 
@@ -52,25 +52,25 @@ def test_every_group_is_aborted_once_by_the_name_that_its_version_has(store) -> 
     old = backend_with(_shutdown=lambda: called.append("_shutdown"))
     new = backend_with(abort=lambda: called.append("abort"), shutdown=lambda: called.append("shutdown"))
     for backends in ((old, old), (new,), (type("Wrapper", (), {"wrapped_pg": new})(),)):
-        aborting.abort(groups_of(*backends), "no")
+        failure.abort(groups_of(*backends), "no")
     assert called == ["_shutdown", "_shutdown", "abort", "abort"]
-    assert aborting.abort_reason(groups_of(old)) == "rank 2 refused: no"
+    assert failure.abort_reason(groups_of(old)) == "rank 2 refused: no"
 
 
 def test_the_abort_of_one_communicator_does_not_wait_for_that_of_another(store) -> None:
     """NCCL waits in an abort for the GPU, on which a kernel of a group not yet aborted may spin."""
     both = threading.Barrier(2, timeout=10)
-    aborting.abort(groups_of(backend_with(abort=both.wait), backend_with(abort=both.wait)), "no")
+    failure.abort(groups_of(backend_with(abort=both.wait), backend_with(abort=both.wait)), "no")
     assert not both.broken
 
 
 def test_an_abort_that_hangs_or_fails_does_not_hold_up_the_sentence(store, monkeypatch) -> None:
-    monkeypatch.setattr(aborting, "ABORT_S", 0.05)
+    monkeypatch.setattr(failure, "ABORT_S", 0.05)
     done = threading.Event()
 
     def fail() -> None:
         raise RuntimeError("NCCL error")
 
-    aborting.give_up(groups_of(backend_with(abort=lambda: done.wait(30)), backend_with(abort=fail)), "too late")
-    assert aborting.abort_reason(groups_of(None)) == "rank 2 gave up: too late"
+    failure.give_up(groups_of(backend_with(abort=lambda: done.wait(30)), backend_with(abort=fail)), "too late")
+    assert failure.abort_reason(groups_of(None)) == "rank 2 gave up: too late"
     done.set()

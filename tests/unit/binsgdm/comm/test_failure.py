@@ -14,11 +14,11 @@ needs("torch")
 
 import torch.distributed as dist
 
-from binsgdm.comm import lost_ranks, stores
-from binsgdm.comm.lost_ranks import Company, Home
+from binsgdm.comm import failure
+from binsgdm.comm.failure import Company, Home
 
 ME, OTHER = 5, 7
-HERE = Home(*lost_ranks._home())
+HERE = Home(*failure._home())
 FAR = Home(1, 4711, 1)
 
 
@@ -26,7 +26,7 @@ FAR = Home(1, 4711, 1)
 def store(monkeypatch):
     made = dist.HashStore()
     monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: made)
-    monkeypatch.setattr(stores, "ANSWER_S", 0.2)
+    monkeypatch.setattr(failure, "ANSWER_S", 0.2)
     return made
 
 
@@ -39,7 +39,7 @@ def child():
 
 
 def home_of(process: subprocess.Popen) -> Home:
-    found = lost_ranks._stat(process.pid)
+    found = failure._stat(process.pid)
     assert found is not None
     return Home(HERE.host, process.pid, found[1])
 
@@ -60,12 +60,12 @@ def test_a_process_that_has_ended_is_gone_also_before_its_parent_has_asked(store
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert find(one) == f"rank 7 is gone (process {child.pid})"
     child.wait()
-    assert lost_ranks.state_of(one.homes[OTHER]) == "ended"
+    assert failure.state_of(one.homes[OTHER]) == "ended"
 
 
 def test_another_process_of_the_same_number_is_not_the_rank(store):
-    assert lost_ranks.state_of(HERE) == "running"
-    assert lost_ranks.state_of(HERE._replace(start=HERE.start - 1)) == "ended"
+    assert failure.state_of(HERE) == "running"
+    assert failure.state_of(HERE._replace(start=HERE.start - 1)) == "ended"
 
 
 def test_a_stopped_process_is_named_as_stopped(store, child):
@@ -115,6 +115,6 @@ def test_a_store_that_does_not_answer_is_asked_once(store, monkeypatch):
         time.sleep(0.5)
 
     for _ in range(2):
-        with pytest.raises(stores.StoreError):
-            stores.ask(hang)
+        with pytest.raises(failure.StoreError):
+            failure.ask(hang)
     assert len(calls) == 1
