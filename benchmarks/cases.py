@@ -1,10 +1,9 @@
-"""The timed cases in groups: one table each, every case against the first of its group."""
+"""What `python -m benchmarks` times by default: the simulator, from a folded step to whole commands."""
 
 import tomllib
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from benchmarks.timing import Case, command, program
+from benchmarks.timing import Case, Group, command, program
 
 RATES = ",".join(f"{gbit} Gbit/s" for gbit in (5, 10, 15, 20, 25, 30, 40, 50, 75, 100))
 MORE_RATES = ",".join(f"{gbit} Gbit/s" for gbit in range(1, 501))
@@ -24,13 +23,6 @@ LLAMA = (
 """1.35 billion parameters in 219 tensors."""
 ALONE = ("advise", "bert_base_10gbit", "--jobs", "1")
 NAIVE = "from benchmarks.every_hop import ring_all_reduce_s"
-
-
-class Group(NamedTuple):
-    """Cases of one table; where only a size grows, the ratio to the first case is the cost of growth."""
-
-    title: str
-    cases: list[Case]
 
 
 def groups() -> list[Group]:

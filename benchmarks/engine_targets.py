@@ -1,22 +1,15 @@
-"""`python -m benchmarks.engine_targets BEFORE [AFTER] [--only TEXT] [--long] [--figure FILE]`: the engine's targets.
+"""What `python -m benchmarks engine --before CHECKOUT` times: what people wait for, beside the time that is wanted.
 
-Times what people wait for in two checkouts, in turns within one run, and prints both, their ratio and the target beside
-it; then how cost grows with ranks, buckets, points and draws, so that a cliff is seen. Trust the ratios more than the
-seconds. AFTER is this checkout by default.
+Then how cost grows with ranks, buckets, points and draws, so that a cliff is seen. Trust ratios more than seconds.
 """
 
-import argparse
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 from benchmarks import uneven_cases
 from benchmarks.cases import FUSED, MORE_RATES, ONE_ALL_REDUCE
-from benchmarks.timing import Case, Checkout, command, fresh, in_turns, program
-from simnet.core.units import format_seconds
+from benchmarks.timing import Case, Group, command, fresh, program
 
-HERE = Path(__file__).resolve().parents[1]
 EMPTY = Case("an empty Python", ("-c", "pass"), "cpu", 15)
 IMPORTS_TORCH = Case("import torch", ("-c", "import torch"), "wall", 3)
 BERT, LLAMA = "bert_base_10gbit", "what_to_use"
@@ -39,88 +32,71 @@ view(knobs, knobs.start)
 """
 
 
-class Target(NamedTuple):
-    """What is timed, and what it is to be.
-
-    Attributes:
-        title: for people.
-        case: what runs in both checkouts.
-        aim: what is wanted, for people.
-        beyond: what is taken off: the time of another case in the same run.
-        parts: pieces that the time is shared by, such as collectives.
-    """
-
-    title: str
-    case: Case
-    aim: str = ""
-    beyond: Case | None = None
-    parts: int = 1
-
-
-class Growth(NamedTuple):
-    """Cases of which one number grows.
-
-    Attributes:
-        title: of the table.
-        axis: what grows, for the figure.
-        cases: by that number.
-        per: whether the time is shared by the number, as where it counts points.
-    """
-
-    title: str
-    axis: str
-    cases: dict[int, Case]
-    per: bool = False
+def groups() -> list[Group]:
+    """Return all groups."""
+    caps = (100_000, 25_000, 5_000, 1_000, 250, 100)
+    return [
+        Group("Targets of the engine", list(targets())),
+        Group("Ranks, all alike", [alike(ranks) for ranks in RANKS]),
+        Group("Ranks, one of them slow", [slow_rank(f"{ranks:,}", ranks) for ranks in RANKS if ranks > 1]),
+        Group("Buckets of a DDP step", [buckets(cap_kb) for cap_kb in caps]),
+        Group("Points of a sweep in one process, each", [points(count) for count in (2, 20, 200, 1_000)]),
+        Group(
+            "Draws of an interval",
+            [
+                program(str(count), f"given = load({BERT!r}, {{'run.draws': {count}}})", "simulate(given)", 3)
+                for count in (20, 50, 100, 200, 1_000)
+            ],
+        ),
+    ]
 
 
-def targets(*, long: bool) -> Iterator[Target]:
-    """Yield what has a target; a sweep of 100,000 points only where there is time."""
-    with_interval = "with its interval, beyond an empty Python"
+def targets() -> Iterator[Case]:
+    """Yield what has a target, and what is seen beside it."""
     shown = ((BERT, (), "150 ms"), ("reference_ddp_step", (), "85 ms"), (LLAMA, ("--set", "strategy=fsdp"), "250 ms"))
     for name, words, aim in shown:
-        title = f"`simulate {' '.join((name, *words))}`, {with_interval}"
-        yield Target(title, command("", "simulate", name, *words, repeat=9), aim, EMPTY)
-    yield Target("a point of llama_70b, one process", llama_point(), "20 ms")
-    nodes = {1_000: "8", 100_000: ",".join(map(str, range(1, 101)))}
-    for count, numbers in nodes.items():
-        if count == 1_000 or long:
-            axes = (f"cluster.num_nodes={numbers}", f"cluster.inter_node.bandwidth={MORE_RATES}")
-            settings = [word for axis in axes for word in ("--set", axis)]
-            case = command("", "sweep", "speedup", "--format", "csv", *settings, clock="wall", repeat=2)
-            aim = {1_000: "1.5 s", 100_000: "60 s"}[count]
-            yield Target(f"a sweep of {count:,} points from the shell, wall time", case, aim)
+        title = f"`simulate {' '.join((name, *words))}`, with its interval, beyond an empty Python"
+        yield command(title, "simulate", name, *words, repeat=9)._replace(aim=aim, beyond=EMPTY)
+    setup = POINTS.format(name=LLAMA, settings={"workload": "llama_70b", "run.draws": 0}, runs=12)
+    yield program("a point of llama_70b, one process", setup, "simulate(next(points))", 12)._replace(aim="20 ms")
+    for count, nodes, repeat, aim in (
+        (1_000, "8", 2, "1.5 s"),
+        (100_000, ",".join(map(str, range(1, 101))), 1, "60 s"),
+    ):
+        axes = (f"cluster.num_nodes={nodes}", f"cluster.inter_node.bandwidth={MORE_RATES}")
+        settings = [word for axis in axes for word in ("--set", axis)]
+        words = ("sweep", "speedup", "--format", "csv", *settings)
+        title = f"a sweep of {count:,} points from the shell, wall time"
+        yield command(title, *words, clock="wall", repeat=repeat)._replace(aim=aim)
     for name, title, aim in ((BERT, "BERT-Base", "2.5 s"), (LLAMA, "llama_1b", "4 s")):
-        yield Target(f"`advise` of {title}, CPU time", command("", "advise", name, repeat=2), aim)
+        yield command(f"`advise` of {title}, CPU time", "advise", name, repeat=2)._replace(aim=aim)
     for ranks, aim in ((64, "40 ms"), (96, ""), (4_096, "")):
-        yield Target(f"a slow rank of {ranks:,}, first time", slow_rank(ranks), aim)
+        yield slow_rank(f"a slow rank of {ranks:,}, first time", ranks)._replace(aim=aim)
     for layers, ranks in ((10, 64), (334, 64)):
         setup = f"from benchmarks.recorded import sharded_step\ngiven = sharded_step({layers}, {ranks // 8})"
-        case = program("", setup, "simulate(given)", 5)
-        yield Target(f"a collective of a recorded step of {3 * layers:,}", case, "30 us", parts=3 * layers)
+        title = f"a collective of a recorded step of {3 * layers:,}"
+        yield program(title, setup, "simulate(given)", 5)._replace(aim="30 us", parts=3 * layers)
     for nodes_of_tree, aim in ((8, "less"), (16_384, "0.67")):
-        yield Target(f"first price of a tree on {nodes_of_tree:,} nodes", first_tree(nodes_of_tree), aim)
+        settings = {**ONE_ALL_REDUCE, "strategy": {**FUSED, "algorithm": "tree"}, "cluster.num_nodes": nodes_of_tree}
+        setup = FIRST_TREE.format(warm=ONE_ALL_REDUCE, settings=settings)
+        yield fresh(f"first price of a tree on {nodes_of_tree:,} nodes", setup, "simulate(given)")._replace(aim=aim)
+    yield program("a view of `explore` on llama_70b, seen before", VIEWS, "view(knobs, knobs.start)", 5)
     rates = "places = iter([replace(knobs.start, gbit_per_s=float(rate)) for rate in (1, 2, 5, 10, 50, 200, 400, 800)])"
-    yield Target("a view of `explore` on llama_70b, seen before", program("", VIEWS, "view(knobs, knobs.start)", 5))
-    yield Target(
-        "a view of `explore`, another bandwidth", program("", VIEWS + rates, "view(knobs, next(places))", 8), "60 ms"
-    )
-    yield Target(
-        "`doctor` beyond importing torch, wall time",
-        command("", "doctor", clock="wall", repeat=3),
-        "1 s",
-        IMPORTS_TORCH,
-    )
+    title = "a view of `explore`, another bandwidth"
+    yield program(title, VIEWS + rates, "view(knobs, next(places))", 8)._replace(aim="60 ms")
+    title = "`doctor` beyond importing torch, wall time"
+    yield command(title, "doctor", clock="wall", repeat=3)._replace(aim="1 s", beyond=IMPORTS_TORCH)
 
 
-def llama_point() -> Case:
-    """Return a point of a sweep over bandwidths of a model that does not fit."""
-    setup = POINTS.format(name=LLAMA, settings={"workload": "llama_70b", "run.draws": 0}, runs=12)
-    return program("", setup, "simulate(next(points))", 12)
+def alike(ranks: int) -> Case:
+    """Return a step of ranks that are all alike, simulated for the first time."""
+    return uneven_cases.case(f"{ranks:,}", settings_of(ranks), settings_of(ranks))
 
 
-def slow_rank(ranks: int) -> Case:
+def slow_rank(title: str, ranks: int) -> Case:
     """Return a step with one slow rank, simulated for the first time."""
-    return uneven_cases.case("", settings_of(ranks, {**uneven_cases.SLOW_RANK, "node": 0, "local_rank": 0}))
+    settings = settings_of(ranks, {**uneven_cases.SLOW_RANK, "node": 0, "local_rank": 0})
+    return uneven_cases.case(title, settings, settings)
 
 
 def settings_of(ranks: int, *faults: dict[str, Any]) -> dict[str, Any]:
@@ -129,123 +105,20 @@ def settings_of(ranks: int, *faults: dict[str, Any]) -> dict[str, Any]:
     return {**uneven_cases.scenario(ranks, uneven_cases.DDP, faults), **few}
 
 
-def first_tree(nodes: int) -> Case:
-    """Return an all-reduce by trees on a cluster that no tree was made for."""
-    settings = {**ONE_ALL_REDUCE, "strategy": {**FUSED, "algorithm": "tree"}, "cluster.num_nodes": nodes}
-    return fresh("", FIRST_TREE.format(warm=ONE_ALL_REDUCE, settings=settings), "simulate(given)")
-
-
-def growths() -> Iterator[Growth]:
-    """Yield tables in which one number grows."""
-    yield Growth("Ranks, all alike", "ranks", {ranks: uneven_cases.case("", settings_of(ranks)) for ranks in RANKS})
-    yield Growth("Ranks, one of them slow", "ranks", {ranks: slow_rank(ranks) for ranks in RANKS if ranks > 1})
-    caps = {-(-440_000 // cap_kb): f"{cap_kb} kB" for cap_kb in (100_000, 25_000, 5_000, 1_000, 250, 100)}
-    yield Growth("Buckets of a DDP step", "buckets", {count: buckets(cap) for count, cap in caps.items()})
-    yield Growth(
-        "Points of a sweep in one process, each", "points", {n: points(n) for n in (2, 20, 200, 1_000)}, per=True
-    )
-    draws = {count: program("", f"given = load({BERT!r}, {{'run.draws': {count}}})", "simulate(given)", 3)
-             for count in (20, 50, 100, 200, 1_000)}  # fmt: skip
-    yield Growth("Draws of an interval", "draws", draws)
-
-
-def buckets(cap: str) -> Case:
+def buckets(cap_kb: int) -> Case:
     """Return a step of equal small tensors in buckets of one size."""
     rows = [{"shape": [1_000, 25], "count": 4_400}]
     workload = {"tensors": rows, "forward": "40 ms", "backward": "80 ms", "optimizer": "5 ms"}
-    strategy = {"kind": "all_reduce", "bucket_cap": cap}
+    strategy = {"kind": "all_reduce", "bucket_cap": f"{cap_kb} kB"}
     settings = {"workload": workload, "strategy": strategy, "baseline": None}
-    return program("", f"given = load('reference_ddp_step', {settings!r})", "simulate(given)", 3)
+    setup = f"given = load('reference_ddp_step', {settings!r})"
+    return program(f"{-(-440_000 // cap_kb):,}", setup, "simulate(given)", 3)
 
 
 def points(count: int) -> Case:
-    """Return a sweep of so many points by a function, not the shell."""
+    """Return a point of a sweep of so many by a function, not the shell."""
     setup = f"import simnet\nrates = [f'{{5 + number / 9}} Gbit/s' for number in range({count})]"
     work = (
         f"simnet.sweep({BERT!r}, axes={{'cluster.inter_node.bandwidth': rates}}, settings={{'run.draws': 0}}, jobs=1)"
     )
-    return program("", setup, work, 1)
-
-
-def seconds_of(case: Case, checkouts: Sequence[Checkout], beyond: Case | None = None) -> list[float]:
-    """Return the best of each checkout, less the best of what it is to be beyond."""
-    cases = [case] if beyond is None else [case, beyond]
-    rounds = [[in_turns(one._replace(repeat=1), list(checkouts)) for one in cases] for _ in range(case.repeat)]
-    best = [[min(times).seconds for times in zip(*of_case, strict=True)] for of_case in zip(*rounds, strict=True)]
-    return best[0] if beyond is None else [one - less for one, less in zip(*best, strict=True)]
-
-
-def cells_of(found: Sequence[float]) -> list[str]:
-    before, after = found
-    return [format_seconds(before), format_seconds(after), f"{after / before:.2f}"]
-
-
-def row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def lines(
-    checkouts: Sequence[Checkout], is_asked: Callable[[str], bool], *, long: bool, measured: dict[str, Any]
-) -> Iterator[str]:
-    """Time everything that is asked for, and yield the tables; curves are added to `measured`."""
-    yield row("what", "before", "after", "after / before", "target")
-    yield "|---" * 5 + "|"
-    for one in targets(long=long):
-        if is_asked(one.title):
-            found = [seconds / one.parts for seconds in seconds_of(one.case, checkouts, one.beyond)]
-            yield row(one.title, *cells_of(found), one.aim)
-    for table in growths():
-        if not is_asked(table.title):
-            continue
-        yield f"\n### {table.title}\n"
-        yield row(table.axis, "before", "after", "after / before", "after, of the one above")
-        yield "|---" * 5 + "|"
-        curve: list[tuple[int, list[float]]] = []
-        for number, case in table.cases.items():
-            found = [seconds / (number if table.per else 1) for seconds in seconds_of(case, checkouts)]
-            above = f"{found[-1] / curve[-1][1][-1]:.2f}" if curve else ""
-            curve.append((number, found))
-            yield row(f"{number:,}", *cells_of(found), above)
-        measured[table.title] = table.axis, curve
-
-
-def draw(measured: dict[str, tuple[str, list[tuple[int, list[float]]]]], path: Path) -> None:
-    """Write a figure with a panel for each table of growth."""
-    from simnet.report import figure
-
-    with figure.styled():
-        made = figure.new(figure.PAGE_IN, 2.4 * -(-len(measured) // 3))
-        panels = made.subplots(-(-len(measured) // 3), 3, squeeze=False).flat
-        for (title, (axis, curve)), panel in zip(measured.items(), panels, strict=False):
-            numbers = [number for number, _ in curve]
-            for place, (name, colour) in enumerate((("before", figure.VERMILION), ("after", figure.BLUE))):
-                panel.plot(numbers, [1e3 * found[place] for _, found in curve], "o-", color=colour, label=name)
-            panel.set(xscale="log", yscale="log", xlabel=axis, ylabel="ms", title=title)
-            figure.log_numbers(panel.xaxis)
-            figure.log_numbers(panel.yaxis, (1.0, 2.0, 5.0))
-            panel.legend()
-        for panel in list(panels):
-            panel.axis("off")
-        figure.write(made, path)
-
-
-def main() -> None:
-    """Print the tables, and draw them if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("before", type=Path, help="a checkout of the sources to compare with")
-    parser.add_argument("after", type=Path, nargs="?", default=HERE, help="the checkout that is to be faster")
-    parser.add_argument("--only", metavar="TEXT", default="", help="only what has this text in its title")
-    parser.add_argument("--long", action="store_true", help="a sweep of 100,000 points, too")
-    parser.add_argument("--figure", type=Path, help="write how cost grows as a figure: .png, .pdf or .svg")
-    given = parser.parse_args()
-    measured: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        checkouts = [Checkout(path.resolve(), Path(scratch)) for path in (given.before, given.after)]
-        for line in lines(checkouts, lambda title: given.only in title, long=given.long, measured=measured):
-            print(line, flush=True)
-    if given.figure is not None and measured:
-        draw(measured, given.figure)
-
-
-if __name__ == "__main__":
-    main()
+    return program(f"{count:,}", setup, work, 1)._replace(parts=count)

@@ -7,7 +7,8 @@ from pathlib import Path
 from simnet.report.table import Table
 
 Cells = dict[str, str]
-HEADS = ("table", "what", "time", "before", "after / before", "of the first", "ASTRA-sim 2; SimGrid")
+HEADS = ("table", "what", "time", "before", "after / before", "of the first", "ASTRA-sim 2; SimGrid", "target")
+"""Of a file; the last where a row has a target."""
 
 
 def read(path: Path) -> dict[str, list[Cells]]:
@@ -16,7 +17,7 @@ def read(path: Path) -> dict[str, list[Cells]]:
     if path.exists():
         with path.open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
-                found.setdefault(row.pop("table"), []).append(row)
+                found.setdefault(row.pop("table", ""), []).append(row)
     return found
 
 
@@ -25,5 +26,6 @@ def write(path: Path, found: Mapping[str, list[Cells]], titles: Sequence[str]) -
     every = {**read(path), **found}
     kept = {title: every[title] for title in titles if title in every}
     path.parent.mkdir(exist_ok=True)
-    rows = [[title, *(row.get(head, "") for head in HEADS[1:])] for title, of in kept.items() for row in of]
-    path.write_text(Table(HEADS, rows).csv(), encoding="utf-8")
+    heads = HEADS if any(row.get("target") for of in kept.values() for row in of) else HEADS[:-1]
+    rows = [[title, *(row.get(head, "") for head in heads[1:])] for title, of in kept.items() for row in of]
+    path.write_text(Table(heads, rows).csv(), encoding="utf-8")

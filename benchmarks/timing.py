@@ -22,6 +22,7 @@ def best(times):
 print(best([]))
 """
 """A program that prints the shortest CPU time of several runs of its work."""
+SLOW_S = 3.0
 
 
 class Case(NamedTuple):
@@ -33,6 +34,11 @@ class Case(NamedTuple):
         clock: wall time or CPU time of the whole process, or the seconds that it prints itself.
         repeat: how many processes; the best counts.
         with_memory: whether the memory of a process that times a part of itself is asked for.
+        former: what a former checkout runs in its place; () for the same, None where it has nothing to compare with.
+        beyond: what is taken off: the time of another case in the same turn.
+        parts: pieces that the time is shared by, such as collectives.
+        aim: the time that is wanted, for people.
+        peers: what others take, for people.
     """
 
     title: str
@@ -40,6 +46,18 @@ class Case(NamedTuple):
     clock: Literal["wall", "cpu", "printed"] = "printed"
     repeat: int = 3
     with_memory: bool = False
+    former: tuple[str, ...] | None = ()
+    beyond: "Case | None" = None
+    parts: int = 1
+    aim: str = ""
+    peers: str = ""
+
+
+class Group(NamedTuple):
+    """Cases of one table; where only a size grows, the ratio to the first case is the cost of growth."""
+
+    title: str
+    cases: list[Case]
 
 
 def command(title: str, *words: str, clock: Literal["wall", "cpu"] = "cpu", repeat: int = 1) -> Case:
@@ -101,7 +119,18 @@ class Checkout:
         return Timed(seconds, used.ru_maxrss / 1024)
 
 
-def in_turns(case: Case, checkouts: list[Checkout]) -> list[Timed]:
-    """Return the best of each checkout; they take turns, so that a busy machine slows all of them down alike."""
-    rounds = [[checkout.run(case) for checkout in checkouts] for _ in range(case.repeat)]
-    return [min(timed) for timed in zip(*rounds, strict=True)]
+def in_turns(case: Case, here: Checkout, former: Checkout | None) -> tuple[Timed, Timed | None]:
+    """Return the best of each checkout; they take turns, so that a busy machine slows both down alike."""
+    runs, others = [], []
+    for turn in range(case.repeat):
+        runs.append(_once(case, here))
+        # One turn is enough where the former one is slow.
+        if former is not None and case.former is not None and (turn == 0 or others[0].seconds < SLOW_S):
+            others.append(_once(case._replace(arguments=case.former or case.arguments), former))
+    return min(runs), min(others, default=None)
+
+
+def _once(case: Case, checkout: Checkout) -> Timed:
+    timed = checkout.run(case)
+    less = 0.0 if case.beyond is None else checkout.run(case.beyond).seconds
+    return timed._replace(seconds=(timed.seconds - less) / case.parts)

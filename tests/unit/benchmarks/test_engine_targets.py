@@ -20,8 +20,9 @@ def test_a_slow_rank_is_no_folded_step() -> None:
 
 
 def test_titles_differ_so_that_each_can_be_asked_for_alone() -> None:
-    titles = [one.title for one in engine_targets.targets(long=True)] + [one.title for one in engine_targets.growths()]
-    assert len(set(titles)) == len(titles)
+    for group in engine_targets.groups():
+        titles = [one.title for one in group.cases]
+        assert len(set(titles)) == len(titles)
 
 
 def test_what_simgrid_is_compared_with_simulates_every_send() -> None:

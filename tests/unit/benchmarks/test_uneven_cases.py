@@ -1,3 +1,5 @@
+import ast
+import re
 from pathlib import Path
 
 from benchmarks import cases, measured, uneven_cases
@@ -10,9 +12,14 @@ PAGE = Path(__file__).parents[3] / "docs/evidence/simulator.md"
 def test_every_row_is_a_scenario_for_the_executor_that_its_table_names():
     for table in uneven_cases.tables():
         expected = {"The exact executor, a slow rank": "exact", "All ranks alike, folded, a DDP step": "folded"}
-        for one in table.rows:
-            found = prepared_scenario.PreparedScenario(load("bert_base_10gbit", one.settings))
+        for one in table.cases:
+            found = prepared_scenario.PreparedScenario(load("bert_base_10gbit", settings(one.arguments)))
             assert found.fidelity == expected.get(table.title, "grouped"), one.title
+
+
+def settings(arguments: tuple[str, ...]):
+    """Return the settings of the scenario that a case simulates."""
+    return ast.literal_eval(re.search(r"^given = load\('bert_base_10gbit', (.*)\)$", arguments[-1], re.M)[1])
 
 
 def test_tables_that_are_not_timed_anew_stay_in_the_file(tmp_path):
