@@ -19,6 +19,7 @@ from binsgdm.compressors import levels
 from binsgdm.compressors.base import Shapes, check_choice, check_whole, numel_of
 from binsgdm.compressors.error_feedback import CheckedCompressor, PayloadSpec
 from binsgdm.errors import BinsgdmError
+from binsgdm.kernels import host_loops
 from binsgdm.kernels.functional import divided
 from binsgdm.kernels.random import Key
 
@@ -83,6 +84,8 @@ class ByteGrad(CheckedCompressor):
     def encode(self, values: Tensor, shapes: Shapes, key: Key) -> tuple[Tensor, ...]:  # noqa: ARG002
         """Round every value to the nearest that a byte holds, a tie to the even one."""
         scales = levels.block_scales(values, block_size=self.block_size, norm="max")
+        if self.dtype == "int8" and host_loops.is_used_on(values.device):
+            return scales, host_loops.bytes_of_scales(values, scales, self.block_size, _LARGEST["int8"])
         # NaN: a block of zeros, or one with a value that is not finite; the scale says which.
         counts = (values / self._per_element(scales, values.numel())).nan_to_num_(nan=0.0).mul_(_LARGEST[self.dtype])
         return scales, (counts.round_() if self.dtype == "int8" else counts).to(self._torch_dtype)
@@ -91,6 +94,8 @@ class ByteGrad(CheckedCompressor):
         """Return the byte times the scale over the largest byte."""
         scales, codes = tensors
         steps = divided(scales, _LARGEST[self.dtype])
+        if self.dtype == "int8" and host_loops.is_used_on(codes.device):
+            return host_loops.bytes_times_steps(codes, steps, self.block_size)
         return codes.to(torch.float32).mul_(self._per_element(steps, numel_of(shapes)))
 
     def _per_element(self, scales: Tensor, numel: int) -> Tensor:

@@ -102,7 +102,7 @@ class ErrorFeedback(Averager):
         with stage("decode"):
             delivered = compressor.decompress(payload, bucket.shapes, key)
         mean = yield from self.aggregate(compressor, payload, bucket.shapes, context, delivered)
-        lost = corrected - delivered
+        lost = corrected.sub_(delivered)
         self.residuals.store(lost, bucket, mean=mean)
         if self._momentum is not None:
             self._momentum.store(given, lost, mean=mean)

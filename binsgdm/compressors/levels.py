@@ -10,11 +10,16 @@ Shape letters: N elements, B blocks, L levels, P bytes.
 """
 
 import math
+from collections.abc import Iterator
+from functools import cache
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from binsgdm.kernels import host_loops
 from binsgdm.kernels.bits import pack_signs, packed_numel
 from binsgdm.kernels.host_tensors import constant
 from binsgdm.kernels.random import Key, uniforms
@@ -23,6 +28,7 @@ MAX_BLOCK_SIZE = 2**20
 Norm = Literal["l2", "max"]
 
 _FP32_MAX = torch.finfo(torch.float32).max
+_CACHED_NUMEL = 1 << 15
 _TRITS_PER_BYTE = 5
 _TRIT_WEIGHTS = (81, 27, 9, 3, 1)
 
@@ -63,11 +69,23 @@ def block_scales(values: Tensor, *, block_size: int, norm: Norm) -> Tensor:
     Shape:
         values: (N,); returned: (B,) fp32, B = ceil(N / block_size).
     """
-    blocks = in_blocks(values, block_size)
     if norm == "max":
-        return as_scales(blocks.abs().amax(dim=1))
+        if host_loops.is_used_on(values.device):
+            return host_loops.largest(values, block_size)
+        return as_scales(in_blocks(values, block_size).abs().amax(dim=1))
     # fp64: the square of an fp32 value above 1.8e19 is infinite in fp32.
-    return as_scales(blocks.to(torch.float64).square().sum(dim=1).sqrt())
+    squares = [part.to(torch.float64).square_().sum(dim=1) for part in _parts(values, block_size)]
+    return as_scales(torch.cat(squares).sqrt_())
+
+
+def _parts(values: Tensor, block_size: int) -> Iterator[Tensor]:
+    """Yield the blocks some at a time, on a CPU so many that what is made of them stays in the caches."""
+    count = max(2, _CACHED_NUMEL // block_size) if values.device.type == "cpu" else values.numel()
+    last = values.numel() // block_size // count * count * block_size
+    # Two blocks at least: torch adds up a single one in another order, on several threads.
+    last -= count * block_size if last and values.numel() - last <= block_size else 0
+    yield from torch.split(values[:last].view(-1, block_size), count)
+    yield in_blocks(values[last:], block_size)
 
 
 def in_blocks(values: Tensor, block_size: int) -> Tensor:
@@ -130,14 +148,41 @@ def round_to_levels(ratios: Tensor, levels: tuple[float, ...], key: Key) -> Tens
     return (above - 1 + (drawn < chance)).to(torch.uint8)
 
 
+def rounded(values: Tensor, scales: Tensor, levels: tuple[float, ...], key: Key, *, block_size: int = 1) -> Tensor:
+    """Do `round_to_levels` of the fractions that values are of their blocks' scales.
+
+    Shape:
+        values: (N,); scales: (B,), B = ceil(N / block_size); returned: (N,) uint8.
+    """
+    if host_loops.is_used_on(values.device):
+        return host_loops.round_to_levels(values, scales, block_size, levels, key.unsigned_words())
+    whole = per_element(scales, block_size=block_size, numel=values.numel())
+    return round_to_levels(fractions(values, whole), levels, key)
+
+
+def scaled(codes: Tensor, levels: tuple[float, ...], num_codes: int, scales: Tensor, *, block_size: int = 1) -> Tensor:
+    """Return `levels_of` codes times their blocks' scales.
+
+    Shape:
+        codes: (N,) uint8; scales: (B,), B = ceil(N / block_size); returned: (N,) fp32.
+    """
+    if host_loops.is_used_on(codes.device):
+        return host_loops.levels_times_scales(codes, _table(levels, num_codes, codes.device), scales, block_size)
+    whole = per_element(scales, block_size=block_size, numel=codes.numel())
+    return levels_of(codes, levels, num_codes) * whole
+
+
 def levels_of(codes: Tensor, levels: tuple[float, ...], num_codes: int) -> Tensor:
     """Return the levels of codes below `num_codes`; NaN for a code that no level has.
 
     Shape:
         codes: (N,) uint8; returned: (N,) fp32.
     """
-    table = levels + (math.nan,) * (num_codes - len(levels))
-    return constant(table, torch.float32, codes.device)[codes.to(torch.int64)]
+    return _table(levels, num_codes, codes.device)[codes.to(torch.int64)]
+
+
+def _table(levels: tuple[float, ...], num_codes: int, device: torch.device) -> Tensor:
+    return constant(levels + (math.nan,) * (num_codes - len(levels)), torch.float32, device)
 
 
 def pack_codes(codes: Tensor, bits: int) -> Tensor:
@@ -150,6 +195,8 @@ def pack_codes(codes: Tensor, bits: int) -> Tensor:
         >>> pack_codes(torch.tensor([1, 2, 3], dtype=torch.uint8), 4)
         tensor([18, 48], dtype=torch.uint8)
     """
+    if host_loops.is_used_on(codes.device):
+        return host_loops.pack_codes(codes, bits)
     return pack_signs((codes[:, None] >> _bit_shifts(bits, codes) & 1).view(-1))
 
 
@@ -159,6 +206,8 @@ def unpack_codes(packed: Tensor, bits: int, numel: int) -> Tensor:
     Shape:
         packed: (P,) uint8; returned: (N,) uint8.
     """
+    if host_loops.is_used_on(packed.device):
+        return host_loops.unpack_codes(packed, bits, numel)
     stream = (packed[:, None] >> _bit_shifts(8, packed) & 1).view(-1)[: numel * bits].view(numel, bits)
     return (stream << _bit_shifts(bits, packed)).sum(dim=1, dtype=torch.uint8)
 
@@ -182,6 +231,8 @@ def pack_trits(codes: Tensor) -> Tensor:
         >>> pack_trits(torch.tensor([0, 0, 0, 1, 2, 2], dtype=torch.uint8))
         tensor([  5, 162], dtype=torch.uint8)
     """
+    if host_loops.is_used_on(codes.device):
+        return host_loops.pack_trits(codes)
     # 3^5 = 243 of 256 values of a byte: 1.6 bits a trit, against log2(3) = 1.585.
     digits = in_blocks(codes, _TRITS_PER_BYTE)
     return (digits * _trit_weights(codes)).sum(dim=1, dtype=torch.uint8)
@@ -193,10 +244,22 @@ def unpack_trits(packed: Tensor, numel: int) -> Tensor:
     Shape:
         packed: (P,) uint8; returned: (N,) uint8.
     """
+    if host_loops.is_used_on(packed.device):
+        return torch.from_numpy(np.take(_trits_of_bytes(), packed.numpy(), axis=0).reshape(-1)[:numel])
+    return _digits(packed)[:numel]
+
+
+@cache
+def _trits_of_bytes() -> NDArray[np.uint8]:
+    """Return the five trits of every byte."""
+    return _digits(torch.arange(256, dtype=torch.uint8)).view(-1, _TRITS_PER_BYTE).numpy()
+
+
+def _digits(packed: Tensor) -> Tensor:
     # Every quotient but the first needs the remainder by 3; the first is not reduced, so that an invalid byte shows as
     # 3.
     digits = packed[:, None] // _trit_weights(packed)
-    return torch.cat([digits[:, :1], digits[:, 1:] % 3], dim=1).view(-1)[:numel]
+    return torch.cat([digits[:, :1], digits[:, 1:] % 3], dim=1).view(-1)
 
 
 def packed_trits_numel(numel: int) -> int:

@@ -10,7 +10,8 @@ Shape letters: N values of a bucket; n rows, m columns, rank r of a matrix.
 """
 
 from abc import abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -37,7 +38,8 @@ _BYTES = 4
 
 Tensors = list[torch.Tensor]
 Averaged = Generator[Message, torch.Tensor, Tensors]
-Means = Generator[Message, torch.Tensor, tuple[Tensors, Tensors, Tensors]]
+Products = list[Callable[[], torch.Tensor]]  # one at a time, so that no two are in memory
+Means = Generator[Message, torch.Tensor, tuple[Products, Products, Tensors]]
 
 
 class _LowRankSystem(ProtocolSystem):
@@ -64,15 +66,21 @@ class _LowRankSystem(ProtocolSystem):
         """
         corrected = self.residuals.corrected(bucket, context)
         split = split_matrices(corrected, bucket.parameters, bucket.shapes, self.matrix_rank)
-        own, mean, whole_mean = yield from self._means(list(split.matrices.values()), split.whole, context)
-        delivered = split.flat(mean, whole_mean)
+        matrices = list(split.matrices.values())
+        own, mean, whole_mean = yield from self._means(matrices, split.whole, context)
+        delivered = torch.empty_like(corrected)
+        split.write(mean, whole_mean, delivered)
         # The residual is of this rank's approximation of its own matrix. Vectors travel whole and lose nothing.
-        self.residuals.store(corrected - split.flat(own, split.whole), bucket, mean=delivered)
+        for matrix, product in zip(matrices, own, strict=True):
+            matrix.values.sub_(product())
+        for vector in split.whole:
+            vector.sub_(vector)
+        self.residuals.store(corrected, bucket, mean=delivered)
         return delivered
 
     @abstractmethod
     def _means(self, matrices: Sequence[Matrix], whole: Sequence[torch.Tensor], context: RankContext) -> Means:
-        """Return this rank's approximation of each matrix, the mean of all ranks' of each, and the mean of `whole`."""
+        """Return what makes this rank's approximation of each matrix, that of all ranks, and the mean of `whole`."""
 
     def num_bytes(self, shapes: Shapes) -> int:
         """Return the bytes of what is averaged over all ranks, in fp32, for tensors of these shapes."""
@@ -116,9 +124,9 @@ class _LowRankSystem(ProtocolSystem):
     def _orthonormal(self, matrix: Matrix, rows: int, context: RankContext, *, warm: bool = True) -> torch.Tensor:
         """Return orthonormal columns (rows, r): of the factor from before, or at random."""
         # Drawn alike on all ranks, since all ranks must start from the same factor.
-        fill = matrix.gaussian(context, rows, self.matrix_rank)
+        fill = cache(partial(matrix.gaussian, context, rows, self.matrix_rank))
         kept = self._kept_factor(matrix, rows) if warm else None
-        return orthonormalized(fill if kept is None else kept, fill)
+        return orthonormalized(fill() if kept is None else kept, fill)
 
     def _kept_factor(self, matrix: Matrix, rows: int) -> torch.Tensor | None:
         """Return the factor of a matrix from before, (rows, r)."""
@@ -186,8 +194,8 @@ class PowerSGD(_LowRankSystem):
         own = [matrix.values.T @ left for matrix, left in zip(matrices, lefts, strict=True)]
         rights = yield from _averaged(own, context)
         self._factors.update((matrix.parameter, right) for matrix, right in zip(matrices, rights, strict=True))
-        local = [left @ right.T for left, right in zip(lefts, own, strict=True)]
-        mean = [left @ right.T for left, right in zip(lefts, rights, strict=True)]
+        local: Products = [partial(torch.matmul, left, right.T) for left, right in zip(lefts, own, strict=True)]
+        mean: Products = [partial(torch.matmul, left, right.T) for left, right in zip(lefts, rights, strict=True)]
         return local, mean, averaged[len(matrices) :]
 
     def _right(self, matrix: Matrix, context: RankContext) -> torch.Tensor:
@@ -197,7 +205,7 @@ class PowerSGD(_LowRankSystem):
     def _left(self, matrix: Matrix, averaged: torch.Tensor, context: RankContext) -> torch.Tensor:
         """Return the orthonormal P of shape (n, r)."""
         rows, columns = matrix.values.shape
-        fill = matrix.gaussian(context, rows, self.matrix_rank, skip=columns * self.matrix_rank)
+        fill = partial(matrix.gaussian, context, rows, self.matrix_rank, skip=columns * self.matrix_rank)
         return orthonormalized(averaged, fill)
 
     def _num_sent(self, rows: int, columns: int) -> int:
@@ -250,8 +258,9 @@ class GradZip(_LowRankSystem):
         own = [side @ factor for side, factor in zip(sides, shared, strict=True)]
         averaged = yield from _averaged([*own, *whole], context)
         fitted, rest = averaged[: len(matrices)], averaged[len(matrices) :]
-        local = [self._product(*three) for three in zip(matrices, own, shared, strict=True)]
-        mean = [self._product(*three) for three in zip(matrices, fitted, shared, strict=True)]
+        is_odd = [self._is_odd(matrix) for matrix in matrices]
+        local: Products = [partial(_product, *three) for three in zip(own, shared, is_odd, strict=True)]
+        mean: Products = [partial(_product, *three) for three in zip(fitted, shared, is_odd, strict=True)]
         for matrix, factor in zip(matrices, fitted, strict=True):
             self._factors[matrix.parameter] = factor
             self._turns[matrix.parameter] = 1 - self._turns.get(matrix.parameter, 0)
@@ -260,10 +269,6 @@ class GradZip(_LowRankSystem):
     def _is_odd(self, matrix: Matrix) -> bool:
         """Tell whether the left factor is the shared one."""
         return self._turns.get(matrix.parameter, 0) == 1
-
-    def _product(self, matrix: Matrix, fitted: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
-        product = fitted @ shared.T
-        return product.T if self._is_odd(matrix) else product
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy for a checkpoint; every rank saves its own, since residuals differ (factors do not)."""
@@ -294,6 +299,11 @@ class GradZip(_LowRankSystem):
 
     def _num_sent(self, rows: int, columns: int) -> int:  # noqa: ARG002
         return self.matrix_rank * rows
+
+
+def _product(fitted: torch.Tensor, shared: torch.Tensor, is_odd: bool) -> torch.Tensor:
+    product = fitted @ shared.T
+    return product.T if is_odd else product
 
 
 def is_turn(item: tuple[object, object]) -> bool:

@@ -132,7 +132,7 @@ class Marsit(ProtocolSystem):
         mean = yield from self._estimate(compensated, context)
         # The average in full precision delivered all of it, the residuals included.
         is_exact = self.is_full_precision(context.step)
-        lost = torch.zeros_like(compensated) if is_exact else compensated - mean
+        lost = compensated.zero_() if is_exact else compensated.sub_(mean)
         self.residuals.store(lost, bucket, mean=mean)
         if self._momentum is not None:
             self._momentum.store(given, lost, mean=mean)
@@ -145,7 +145,7 @@ class Marsit(ProtocolSystem):
             return (yield from _mean_round_rings(compensated, context, rings))
         stands_for = yield from self._what_a_sign_stands_for(compensated)
         packed = yield from merged_signs(_padded(compensated, context) >= 0, context, rings)
-        return unpack_signs(packed, compensated.numel()) * stands_for
+        return unpack_signs(packed, compensated.numel()).mul_(stands_for)
 
     def is_full_precision(self, step: int) -> bool:
         """Tell whether this step is one of those without compression: K, 2 K, ..."""

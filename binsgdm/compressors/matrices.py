@@ -8,15 +8,17 @@ Shape letters: n rows, m columns, rank r of a matrix.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from binsgdm.comm import RankContext
 from binsgdm.compressors.base import ParameterId, Shapes, numel_of
+from binsgdm.kernels import host_loops
 from binsgdm.kernels.random import thresholds
 
+_norm = torch.linalg.vector_norm
 # The norm that a unit column must keep when its projection on the columns before it is taken away. A column that keeps
 # less depends on them, up to fp32 rounding.
 MIN_INDEPENDENT_PART = 1e-5
@@ -44,7 +46,7 @@ def is_factored(shape: tuple[int, ...], matrix_rank: float) -> bool:
     return matrix_rank * (rows + columns) < rows * columns
 
 
-def orthonormalized(columns: torch.Tensor, fill: torch.Tensor) -> torch.Tensor:
+def orthonormalized(columns: torch.Tensor, fill: Callable[[], torch.Tensor]) -> torch.Tensor:
     """Return orthonormal columns that span the given ones: Gram-Schmidt, twice for each column.
 
     A column that is zero, not finite, or dependent on those before it is replaced by that of `fill`, so that the result
@@ -52,17 +54,23 @@ def orthonormalized(columns: torch.Tensor, fill: torch.Tensor) -> torch.Tensor:
 
     Args:
         columns: fp32 of any magnitude.
-        fill: random columns, the same on all ranks.
+        fill: draws random columns, the same on all ranks.
 
     Shape:
-        columns, fill, returned: (n, r) with r <= n.
+        columns, what `fill` returns, returned: (n, r) with r <= n.
     """
     basis = torch.zeros_like(columns)
+    on_host = host_loops.is_used_on(columns.device)
+    fills = None if on_host else fill()
     for number in range(columns.shape[1]):
         given, is_independent = _orthogonal_part(columns[:, number], basis)
-        # Both columns are always computed and one is selected: no branch on a value of the GPU, and all ranks run
-        # alike.
-        filled, _ = _orthogonal_part(fill[:, number], basis)
+        if on_host and is_independent:
+            basis[:, number] = given
+            continue
+        # On a GPU both columns are always computed and one is selected: no branch on one of its values, and all ranks
+        # run alike.
+        fills = fill() if fills is None else fills
+        filled, _ = _orthogonal_part(fills[:, number], basis)
         basis[:, number] = torch.where(is_independent, given, filled)
     return basis
 
@@ -72,13 +80,13 @@ def _orthogonal_part(column: torch.Tensor, basis: torch.Tensor) -> tuple[torch.T
     # First by the largest element, then by the norm: squares of gradients of 1e-30 or 1e30 would leave the range of
     # fp32.
     unit = column / column.abs().amax()
-    unit = unit / unit.norm()
-    residue = unit - basis @ (basis.T @ unit)
-    is_independent = residue.norm() > MIN_INDEPENDENT_PART
-    residue = residue / residue.norm()
+    unit = unit.div_(_norm(unit))
+    residue = unit.sub_(basis.mv(basis.T.mv(unit)))
+    norm = _norm(residue)
+    residue.div_(norm)
     # "Twice is enough": one pass leaves parts of the basis as large as rounding over the remaining norm.
-    residue = residue - basis @ (basis.T @ residue)
-    return residue / residue.norm(), is_independent
+    residue.sub_(basis.mv(basis.T.mv(residue)))
+    return residue.div_(_norm(residue)), norm > MIN_INDEPENDENT_PART
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,13 +112,15 @@ class SplitBucket:
     matrices: dict[int, Matrix]
     whole: tuple[torch.Tensor, ...]
 
-    def flat(self, factored: Sequence[torch.Tensor], whole: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return a flat bucket of these values of its matrices and of its other tensors, each in order."""
-        matrices, rest = iter(factored), iter(whole)
-        count = len(self.matrices) + len(self.whole)
-        return torch.cat(
-            [(next(matrices) if number in self.matrices else next(rest)).reshape(-1) for number in range(count)]
-        )
+    def write(
+        self, factored: Sequence[Callable[[], torch.Tensor]], whole: Sequence[torch.Tensor], out: torch.Tensor
+    ) -> None:
+        """Write what its matrices are made to be, one after the other, and its other tensors, each in order."""
+        matrices, rest, place = iter(factored), iter(whole), 0
+        for number in range(len(self.matrices) + len(self.whole)):
+            values = next(matrices)() if number in self.matrices else next(rest)
+            out[place : place + values.numel()].view(values.shape).copy_(values)
+            place += values.numel()
 
 
 def split_matrices(

@@ -77,8 +77,7 @@ class LevelQuantizer(CheckedCompressor):
     def encode(self, values: Tensor, shapes: Shapes, key: Key) -> tuple[Tensor, ...]:  # noqa: ARG002
         """Round every value to a level below or above it."""
         scales = levels.block_scales(values, block_size=self.block_size, norm=self.norm)
-        ratios = levels.fractions(values, self._per_element(scales, values.numel()))
-        codes = levels.round_to_levels(ratios, self.grid, key)
+        codes = levels.rounded(values, scales, self.grid, key, block_size=self.block_size)
         if self.coding == "packed":
             return scales, levels.pack_codes(codes, self.bits)
         # Elias codes integers around 0; the padding of the last block is level 0, which takes no bits.
@@ -98,10 +97,7 @@ class LevelQuantizer(CheckedCompressor):
         else:
             signed = elias.decode(*coded, block_size=self.block_size, max_level=self._zero_code)
             codes = (signed.view(-1)[:numel] + self._zero_code).to(torch.uint8)
-        return levels.levels_of(codes, self.grid, 2**self.bits) * self._per_element(scales, numel)
-
-    def _per_element(self, scales: Tensor, numel: int) -> Tensor:
-        return levels.per_element(scales, block_size=self.block_size, numel=numel)
+        return levels.scaled(codes, self.grid, 2**self.bits, scales, block_size=self.block_size)
 
     @property
     def _zero_code(self) -> int:

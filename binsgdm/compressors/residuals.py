@@ -23,7 +23,8 @@ from binsgdm.compressors.base import (
     check_whole,
 )
 from binsgdm.errors import BinsgdmError, shown
-from binsgdm.kernels import streams
+from binsgdm.kernels import host_loops, streams
+from binsgdm.kernels.functional import all_finite
 
 _STATE_KEYS = {"rank", "world_size", "residuals"}
 
@@ -92,7 +93,8 @@ class Residuals:
             )
         check_values("error feedback", bucket.values, bucket.shapes)
         # In one addition where nothing decays, so that delivered + residual is the gradient to the bit.
-        return torch.add(bucket.values, self.of(bucket), alpha=decay)
+        flat = self._flat(bucket)
+        return torch.add(bucket.values, self.of(bucket) if flat is None else flat, alpha=decay)
 
     def store(self, lost: torch.Tensor, bucket: GradientBucket, *, mean: torch.Tensor) -> None:
         """Keep what was lost, parameter by parameter.
@@ -110,10 +112,31 @@ class Residuals:
             lost, mean: (N).
         """
         # The mean is the same on all ranks, so all of them keep or drop alike.
-        is_finite = lost.isfinite().all() & mean.isfinite().all()
+        is_finite = all_finite(lost) & all_finite(mean)
+        if host_loops.is_used_on(lost.device) and is_finite:  # there is no GPU to wait for
+            self._keep(lost, bucket)
+            return
         # `where` on the device in place of an `if`: no wait for the GPU in the middle of backward.
         kept = torch.where(is_finite, lost, self.of(bucket))
+        self._keep(kept, bucket)
+
+    def _keep(self, kept: torch.Tensor, bucket: GradientBucket) -> None:
         self._by_parameter.update(zip(bucket.parameters, torch.split(kept, bucket.numels), strict=True))
+
+    def _flat(self, bucket: GradientBucket) -> torch.Tensor | None:
+        """Return the residuals of a bucket where they lie one after the other, as `store` leaves them."""
+        pieces = [self._by_parameter.get(parameter) for parameter in bucket.parameters]
+        first = pieces[0] if pieces else None
+        if first is None or first.device != bucket.values.device or not host_loops.is_used_on(first.device):
+            return None
+        memory, place = first.untyped_storage().data_ptr(), first.storage_offset()
+        for piece, numel in zip(pieces, bucket.numels, strict=True):
+            if piece is None or piece.numel() != numel or piece.untyped_storage().data_ptr() != memory:
+                return None
+            if numel and piece.storage_offset() != place:
+                return None
+            place += numel
+        return first.as_strided((bucket.values.numel(),), (1,))
 
     def reset(self) -> None:
         """Forget everything: the next gradient of every parameter is compressed as it is."""

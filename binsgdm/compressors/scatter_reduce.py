@@ -91,7 +91,7 @@ class ScatterReduce(Averager):
         means = coder.decode_means((yield AllGather(group="world", sent=payload)))
         mean = coder.pieces.join(means)
         if delivered is not None and self.residuals is not None and self.owner_residuals is not None:
-            lost = corrected - delivered
+            lost = corrected.sub_(delivered)
             self.residuals.store(lost, bucket, mean=mean)
             # The mean of the whole bucket: all ranks keep or drop alike.
             self.owner_residuals.store(owned.values - means[context.rank], owned, mean=mean)

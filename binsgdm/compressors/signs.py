@@ -31,7 +31,9 @@ from binsgdm.compressors.error_feedback import CheckedCompressor, PayloadSpec
 from binsgdm.compressors.momentum import LocalMomentum, check_momentum, local_momentum, split_state
 from binsgdm.compressors.residuals import load_together
 from binsgdm.errors import BinsgdmError, shown
+from binsgdm.kernels import host_loops
 from binsgdm.kernels.bits import pack_signs, packed_numel, unpack_signs
+from binsgdm.kernels.functional import all_finite
 from binsgdm.kernels.host_tensors import constant
 from binsgdm.kernels.random import Key, RandomStream, draws
 
@@ -98,7 +100,7 @@ def _vote(values: Tensor, context: RankContext) -> Protocol:
     chunk = -(-values.numel() // (context.world_size * BITS_PER_BYTE)) * BITS_PER_BYTE
     padded = torch.nn.functional.pad(values, (0, chunk * context.world_size - values.numel()))
     # The same byte in front of every chunk, since each owner has to know it.
-    is_broken = values.isfinite().all().logical_not().to(torch.uint8).expand(context.world_size, 1)
+    is_broken = all_finite(values).logical_not().to(torch.uint8).expand(context.world_size, 1)
     signs = pack_signs(padded >= 0).view(context.world_size, -1)
     received = yield AllToAll(group="world", sent=torch.cat([is_broken, signs], dim=1))
     winners = _winners(received[:, 1:], chunk, context)
@@ -162,14 +164,20 @@ class ScaledSign(CheckedCompressor):
 
     def encode(self, values: Tensor, shapes: Shapes, key: Key) -> tuple[Tensor, ...]:  # noqa: ARG002
         """Keep signs and mean magnitudes."""
-        parts = torch.split(values.abs().to(torch.float64), self._sizes(shapes))
-        scales = levels.as_scales(torch.stack([part.sum() / max(1, part.numel()) for part in parts]))
+        parts = torch.split(values, self._sizes(shapes))
+        sums = [part.to(torch.float64).abs_().sum() / max(1, part.numel()) for part in parts]
+        scales = levels.as_scales(torch.stack(sums))
         return scales, pack_signs(values >= 0)
 
     def decode(self, tensors: tuple[Tensor, ...], shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
         """Return sign times scale."""
         scales, signs = tensors
-        return unpack_signs(signs, numel_of(shapes)) * _spread(scales, self._sizes(shapes))
+        values = unpack_signs(signs, numel_of(shapes))
+        if not host_loops.is_used_on(values.device):
+            return values * _spread(scales, self._sizes(shapes))
+        for part, scale in zip(torch.split(values, self._sizes(shapes)), scales, strict=True):
+            part.mul_(scale)
+        return values
 
     def _sizes(self, shapes: Shapes) -> list[int]:
         return _sizes(shapes) if self.scale_per == "tensor" else [numel_of(shapes)]
@@ -228,6 +236,12 @@ class OneBitSGD(CheckedCompressor):
         """Return the mean that each bit selects: of its column's negative values, or of the others."""
         means = torch.split(tensors[0], [2 * _matrix_shape(shape)[1] for shape in shapes])
         pairs = [pair.view(2, 1, -1) for pair in means]
+        if host_loops.is_used_on(tensors[1].device):
+            values = unpack_signs(tensors[1], numel_of(shapes))
+            for part, (below, above), shape in zip(torch.split(values, _sizes(shapes)), pairs, shapes, strict=True):
+                matrix = part.view(_matrix_shape(shape))
+                torch.where(matrix > 0, above, below, out=matrix)
+            return values
         spread = [pair.expand(2, *_matrix_shape(shape)) for pair, shape in zip(pairs, shapes, strict=True)]
         below, above = torch.cat([pair.reshape(2, -1) for pair in spread], dim=1)
         return torch.where(unpack_signs(tensors[1], numel_of(shapes)) > 0, above, below)
@@ -298,13 +312,13 @@ class TernGrad(CheckedCompressor):
         """Round to -s, 0 or s."""
         sizes = _sizes(shapes)
         scales = torch.stack([self._scale(part) for part in torch.split(values, sizes)])
-        codes = levels.round_to_levels(levels.fractions(values, _spread(scales, sizes)), _TERNARY, key)
+        codes = levels.rounded(values, _spread(scales, sizes), _TERNARY, key)
         return scales, levels.pack_trits(codes)
 
     def decode(self, tensors: tuple[Tensor, ...], shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
         """Return -s, 0 or s."""
         codes = levels.unpack_trits(tensors[1], numel_of(shapes))
-        return levels.levels_of(codes, _TERNARY, len(_TERNARY) + 1) * _spread(tensors[0], _sizes(shapes))
+        return levels.scaled(codes, _TERNARY, len(_TERNARY) + 1, _spread(tensors[0], _sizes(shapes)))
 
     def _scale(self, part: Tensor) -> Tensor:
         """Return the largest magnitude after clipping: fractions of it are limited to [-1, 1], which clips."""
@@ -312,7 +326,7 @@ class TernGrad(CheckedCompressor):
             return part.new_zeros(())
         largest = part.abs().amax().to(torch.float64)
         if self.clip_sigmas is not None:
-            sigma = part.to(torch.float64).square().mean().sqrt()
+            sigma = part.to(torch.float64).square_().mean().sqrt()
             # A smaller scale is the clipping: fractions above 1 are limited to 1.
             largest = torch.minimum(largest, self.clip_sigmas * sigma)
         return levels.as_scales(largest)
@@ -324,5 +338,10 @@ def _sizes(shapes: Shapes) -> list[int]:
 
 def _spread(scales: Tensor, sizes: list[int]) -> Tensor:
     """Return the scale of every element from those of the tensors."""
+    if host_loops.is_used_on(scales.device):  # no number of a scale for each element
+        values = scales.new_empty(sum(sizes))
+        for part, scale in zip(torch.split(values, sizes), scales, strict=True):
+            part.copy_(scale)
+        return values
     counts = constant(tuple(sizes), torch.int64, scales.device)
     return torch.repeat_interleave(scales, counts, output_size=sum(sizes))

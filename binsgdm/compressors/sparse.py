@@ -7,8 +7,10 @@ may not draw them, so it makes all K values NaN.
 Shape letters: N values of a bucket, K of them kept.
 """
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import MappingProxyType
 
 import torch
@@ -27,13 +29,16 @@ from binsgdm.compressors.base import (
 from binsgdm.compressors.error_feedback import CheckedCompressor, PayloadSpec
 from binsgdm.compressors.momentum import LocalMomentum, check_momentum, local_momentum
 from binsgdm.errors import BinsgdmError, shown
-from binsgdm.kernels.functional import divided
+from binsgdm.kernels import host_loops
+from binsgdm.kernels.functional import all_finite, divided
 from binsgdm.kernels.random import Key, draws
 
 INDEX_DTYPE = torch.int32
 MAX_NUMEL = 2**31 - 1  # values of a bucket that an int32 can index
 # The bits of an fp32 without its sign: read as an integer they order magnitudes, with infinity and NaN at the top.
 MAGNITUDE_BITS = 31
+_SAMPLE_NUMEL = 1 << 14  # of values that tell where the largest begin
+_FEW_TIMES = 8  # as many as are kept
 
 
 def gather_sparse_payloads(
@@ -198,7 +203,27 @@ class TopK(_Indexed):
     source = "Aji and Heafield, EMNLP 2017"
 
     def _indices(self, values: torch.Tensor, num_kept: int, key: Key) -> torch.Tensor:  # noqa: ARG002
-        return torch.topk(values.abs(), num_kept, sorted=False).indices
+        found = _largest(values, num_kept) if host_loops.is_used_on(values.device) else None
+        return torch.topk(values.abs(), num_kept, sorted=False).indices if found is None else found
+
+
+def _largest(values: torch.Tensor, num_kept: int) -> torch.Tensor | None:
+    """Return which values are largest in magnitude; None where others are as large as the smallest of them, or NaN.
+
+    One pass finds the few that are above what a sample says; the rest is done among these.
+    """
+    sample = values[:: max(1, values.numel() // _SAMPLE_NUMEL)].abs()
+    # Twice as many as wanted, and so many more that chance does not leave too few.
+    rank = min(sample.numel(), math.ceil(2 * num_kept * sample.numel() / values.numel()) + 32)
+    guess = sample.kthvalue(sample.numel() - rank + 1).values.view(torch.int32).item()
+    most = min(values.numel(), 4 * num_kept + 128 * values.numel() // sample.numel())
+    found = host_loops.indices_above(values, int(guess) - 1, most)
+    if found is None or found.numel() < num_kept:
+        return None
+    magnitudes = values[found].abs()
+    smallest = magnitudes.kthvalue(magnitudes.numel() - num_kept + 1).values
+    kept = found[magnitudes >= smallest]
+    return kept if kept.numel() == num_kept and not smallest.isnan() else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,14 +268,45 @@ class MSTopK(_Indexed):
         check_whole(f"{self.name}: num_samplings", self.num_samplings, low=1, high=MAGNITUDE_BITS)
 
     def _indices(self, values: torch.Tensor, num_kept: int, key: Key) -> torch.Tensor:
+        if host_loops.is_used_on(values.device):
+            found = _between(values, num_kept, self.num_samplings)
+            if found is not None:
+                return self._chosen(*found, num_kept, key)
         magnitudes = values.abs().view(torch.int32)
         lower, upper = _thresholds(magnitudes, num_kept, self.num_samplings)
         above = (magnitudes > upper).nonzero().view(-1)
         between = ((magnitudes > lower) & (magnitudes <= upper)).nonzero().view(-1)
+        return self._chosen(above, between, num_kept, key)
+
+    def _chosen(self, above: torch.Tensor, between: torch.Tensor, num_kept: int, key: Key) -> torch.Tensor:
         num_missing = num_kept - above.numel()
         # Values between the thresholds are near each other; a run from a random start favours no position of the model.
         start = int(draws(key, start=0, numel=1).item()) % (between.numel() - num_missing + 1)
         return torch.cat([above, between[start : start + num_missing]])
+
+
+def _between(values: torch.Tensor, num_kept: int, num_samplings: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return which values are above both of `_thresholds`, and above the first alone; None if these are many.
+
+    Only values between the thresholds so far are counted, as soon as they are few.
+    """
+    lower, upper = -1, 2**MAGNITUDE_BITS - 1
+    few: torch.Tensor | None = None  # magnitudes above what was the lower threshold
+    for _ in range(num_samplings):
+        middle = (lower + upper) // 2
+        count = host_loops.count_above(values, middle) if few is None else int((few > middle).sum())
+        if count > num_kept:
+            lower = middle
+            if few is None and count <= _FEW_TIMES * num_kept:
+                indices = host_loops.indices_above(values, lower, count)
+                few = None if indices is None else values[indices].abs().view(torch.int32)
+        else:
+            upper = middle
+    found = host_loops.indices_above(values, lower, min(values.numel(), _FEW_TIMES * num_kept))
+    if found is None:
+        return None
+    is_above = values[found].abs().view(torch.int32) > upper
+    return found[is_above], found[~is_above]
 
 
 def _thresholds(magnitudes: torch.Tensor, num_kept: int, num_samplings: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -334,7 +390,7 @@ class RandomK(_Sparsifier):
         """Keep the K values that the key draws."""
         indices = drawn_indices(values.numel(), self.num_kept(shapes), key, values.device)
         kept = values[indices] * self._scale(shapes)
-        return (kept.masked_fill_(values.isfinite().all().logical_not(), torch.nan),)
+        return (kept.masked_fill_(all_finite(values).logical_not(), torch.nan),)
 
     def decode(self, tensors: tuple[torch.Tensor, ...], shapes: Shapes, key: Key) -> torch.Tensor:
         """Return the kept values where the same key puts them, and zeros."""
@@ -356,10 +412,18 @@ def drawn_indices(numel: int, num_kept: int, key: Key, device: torch.device) -> 
     Returns:
         int64 (num_kept), ascending.
     """
+    if host_loops.is_used_on(device) and (found := _drawn_on_host(numel, num_kept, key)) is not None:
+        return found
     # The index in the low bits breaks ties. Keeping the smallest of all draws is a draw without replacement.
     tickets = draws(key, start=0, numel=numel, device=device).bitwise_left_shift_(MAGNITUDE_BITS)
     tickets.bitwise_or_(torch.arange(numel, device=device))
     return torch.topk(tickets, num_kept, largest=False, sorted=False).indices.sort().values
+
+
+@lru_cache(maxsize=1)
+def _drawn_on_host(numel: int, num_kept: int, key: Key) -> torch.Tensor | None:
+    # Kept: a step draws the same when it encodes and when it decodes.
+    return host_loops.smallest_draws(key.unsigned_words(), numel, num_kept)
 
 
 def _scattered(kept: torch.Tensor, indices: torch.Tensor, shapes: Shapes) -> torch.Tensor:

@@ -6,10 +6,14 @@ last sign are 0.
 Shape letters: N elements, P = ceil(N / 8) bytes.
 """
 
+from functools import cache
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from binsgdm.kernels import triton_support
+from binsgdm.kernels import host_loops, triton_support
 from binsgdm.kernels.host_tensors import constant
 
 _SHIFTS = (7, 6, 5, 4, 3, 2, 1, 0)
@@ -33,6 +37,8 @@ def pack_signs(positive: Tensor) -> Tensor:
         packed = torch.empty(packed_numel(positive.numel()), dtype=torch.uint8, device=positive.device)
         triton_signs.pack(positive.contiguous(), packed)
         return packed
+    if host_loops.is_used_on(positive.device):
+        return torch.from_numpy(np.packbits(positive.numpy()))
     # Padding bits are 0, so equal signs give equal bytes and ranks can compare packed tensors bit for bit.
     padding = -positive.numel() % 8
     bits = torch.nn.functional.pad(positive.to(torch.uint8), (0, padding)).view(-1, 8)
@@ -54,6 +60,15 @@ def unpack_signs(packed: Tensor, numel: int) -> Tensor:
         signs = torch.empty(numel, device=packed.device)
         triton_signs.unpack(packed.contiguous(), signs)
         return signs
+    if host_loops.is_used_on(packed.device):
+        return torch.from_numpy(np.take(_signs_of_bytes(), packed.numpy(), axis=0).reshape(-1)[:numel])
     shifts = constant(_SHIFTS, torch.uint8, packed.device)
     bits = (packed[:, None] >> shifts & 1).view(-1)[:numel]
     return bits.to(torch.float32) * 2.0 - 1.0
+
+
+@cache
+def _signs_of_bytes() -> NDArray[np.float32]:
+    """Return the eight signs of every byte."""
+    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)
+    return bits.astype(np.float32) * 2 - 1

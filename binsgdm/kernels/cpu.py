@@ -45,7 +45,7 @@ class CpuKernels(Kernels):
     def _update_quantize_pack(
         self, columns: Columns, starts: Sequence[int], decay: Decay, gain: float, key: Key
     ) -> Tensor:
-        numbers = decay.factors, gain, _words(key)
+        numbers = decay.factors, gain, key.unsigned_words()
         loop = numba_kernels.update_quantize_pack_rows
         return _true_unless(_on_rows(loop, columns, (32, 32, 1), *numbers, starts=starts))
 
@@ -57,7 +57,7 @@ class CpuKernels(Kernels):
         _on_rows(numba_kernels.unpack_apply_rows, columns, (1,), *step.factors)
 
     def _quantize_pack(self, u: Tensor, out: Tensor, gain: float, start: int, key: Key) -> None:
-        values, signs, words = as_array(u), as_array(out), _words(key)
+        values, signs, words = as_array(u), as_array(out), key.unsigned_words()
         on_threads(
             _pieces(u.numel()),
             lambda lo, hi: numba_kernels.quantize_pack(values[lo:hi], _bytes(signs, lo, hi), gain, start + lo, words),
@@ -71,7 +71,7 @@ class CpuKernels(Kernels):
         )
 
     def _merge(self, rows: Tensor, out: Tensor, numel: int, start: int, key: Key) -> None:
-        many, signs, words = rows.numpy(), as_array(out), _words(key)
+        many, signs, words = rows.numpy(), as_array(out), key.unsigned_words()
         on_threads(
             _pieces(numel), lambda lo, hi: numba_kernels.merge(many, lo, hi, _bytes(signs, lo, hi), start + lo, words)
         )
@@ -174,10 +174,6 @@ def as_array(tensor: Tensor) -> Array:
 def _bytes(packed: Array, lo: int, hi: int) -> Array:
     """Return the bytes of the signs [lo, hi), lo a multiple of 8."""
     return packed[lo // 8 : (hi + 7) // 8]
-
-
-def _words(key: Key) -> tuple[int, int, int, int, int]:
-    return key.seed & 0xFFFFFFFF, key.seed >> 32, key.step, key.rank, int(key.stream)
 
 
 @cache

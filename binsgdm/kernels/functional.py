@@ -12,6 +12,8 @@ of its own for b, the gain and the shaped rounding are ours.
 import torch
 from torch import Tensor
 
+from binsgdm.kernels import host_loops
+
 # What a rounded u of 1 counts: with a residual of at most as much, all sums of both fit into 17 bits, and a residual
 # into 16.
 SCALE = 32767
@@ -121,6 +123,14 @@ def _split(values: Tensor, unit: int) -> tuple[Tensor, Tensor]:
 def mean_of_signs(sign_rows: Tensor) -> Tensor:
     """Return the mean of K sign vectors: an exact sum, and one rounding in the division by K."""
     return divided(sign_rows.sum(dim=0), sign_rows.shape[0])
+
+
+def all_finite(values: Tensor) -> Tensor:
+    """Return whether no value is infinite or NaN, as a boolean scalar."""
+    if values.numel() and host_loops.is_used_on(values.device):
+        # One pass without a temporary; NaN comes through as the smallest and the largest.
+        values = torch.stack(torch.aminmax(values))
+    return values.isfinite().all()
 
 
 def divided(values: Tensor, number: int, *, out: Tensor | None = None) -> Tensor:

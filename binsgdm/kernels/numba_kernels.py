@@ -603,7 +603,8 @@ def _apply_average_32(
 # The key is (low and high word of the seed, step, rank, stream).
 
 
-def _compiled(function: Callable[..., Any]) -> Any:
+def compiled(function: Callable[..., Any]) -> Any:
+    """Compile a loop when it is first called; what another process has compiled is loaded."""
     # nogil: the threads of `binsgdm.kernels.cpu` run these at once. error_model: a division by 0 gives NaN as in torch,
     # and no branch that would keep LLVM from vectorizing.
     options: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
@@ -615,7 +616,7 @@ def _compiled(function: Callable[..., Any]) -> Any:
         return njit(**options)(function)
 
 
-@_compiled
+@compiled
 def _rounded(decay):
     """Return (beta, 1 - beta, beta_b, 1 - beta_b, factors of m and g in u) in fp32, each rounded once."""
     beta, rest, beta_b, rest_b, of_m, of_g = decay
@@ -629,7 +630,7 @@ def _rounded(decay):
     )
 
 
-@_compiled
+@compiled
 def _update_groups(grad, m, b, out_u, decay):
     failed = 0
     for group in range(grad.size // GROUP_NUMEL):
@@ -637,7 +638,7 @@ def _update_groups(grad, m, b, out_u, decay):
     return failed
 
 
-@_compiled
+@compiled
 def _few(values, skip):
     """Return a part of a group as a whole one, zeros before and behind it: a step always does 32 elements."""
     made = np.zeros(GROUP_NUMEL, values.dtype)
@@ -646,13 +647,13 @@ def _few(values, skip):
     return made
 
 
-@_compiled
+@compiled
 def _put_back(few, skip, values):
     for index in range(values.size):
         values[index] = few[skip + index]
 
 
-@_compiled
+@compiled
 def update(grad, m, b, out_u, decay):
     """Update m and b, write u; return 0, or another number if some b was not finite."""
     factors = _rounded(decay)
@@ -667,14 +668,14 @@ def update(grad, m, b, out_u, decay):
     return failed
 
 
-@_compiled
+@compiled
 def _whole_groups(start, numel):
     """Return where the whole groups of a segment begin and end; both `numel` if there are none."""
     first = min(numel, -start % GROUP_NUMEL)
     return first, first + (numel - first) // GROUP_NUMEL * GROUP_NUMEL
 
 
-@_compiled
+@compiled
 def _copy_signs(tail_out, skip, numel, out):
     """Copy the bytes of `numel` signs, and clear the bits after the last."""
     for index in range(out.size):
@@ -684,7 +685,7 @@ def _copy_signs(tail_out, skip, numel, out):
         out[out.size - 1] &= np.uint8(0xFF00 >> numel % 8 & 0xFF)
 
 
-@_compiled
+@compiled
 def _update_quantize_pack_groups(grad, m, b, out, decay, gain, counter, key):
     failed = 0
     for group in range(grad.size // GROUP_NUMEL):
@@ -692,7 +693,7 @@ def _update_quantize_pack_groups(grad, m, b, out, decay, gain, counter, key):
     return failed
 
 
-@_compiled
+@compiled
 def update_quantize_pack(grad, m, b, out, decay, gain, start, key):
     """Update m and b, write the packed signs; return 0, or another number if some b was not finite."""
     factors, gain = _rounded(decay), np.float32(gain)
@@ -721,7 +722,7 @@ def update_quantize_pack(grad, m, b, out, decay, gain, start, key):
     return failed
 
 
-@_compiled
+@compiled
 def _update_shape_pack_groups(grad, m, b, residual, out, decay, gain):
     failed = 0
     for group in range(grad.size // GROUP_NUMEL):
@@ -729,7 +730,7 @@ def _update_shape_pack_groups(grad, m, b, residual, out, decay, gain):
     return failed
 
 
-@_compiled
+@compiled
 def update_shape_pack(grad, m, b, residual, out, decay, gain):
     """Update m and b, write the packed signs of m / b, shaped; return not 0 if some b was not finite."""
     factors, gain = _rounded(decay), np.float32(gain)
@@ -748,13 +749,13 @@ def update_shape_pack(grad, m, b, residual, out, decay, gain):
     return failed
 
 
-@_compiled
+@compiled
 def _shape_pack_groups(u, residual, out, gain):
     for group in range(u.size // GROUP_NUMEL):
         _shape_pack_32(u, residual, out, group, gain)
 
 
-@_compiled
+@compiled
 def shape_pack(u, residual, out, gain):
     """Write the packed signs of u, shaped."""
     gain, whole = np.float32(gain), _whole_groups(0, u.size)[1]
@@ -766,13 +767,13 @@ def shape_pack(u, residual, out, gain):
         _copy_signs(few_out, 0, u.size - whole, out[whole // 8 :])
 
 
-@_compiled
+@compiled
 def _quantize_pack_groups(u, out, gain, counter, key):
     for group in range(u.size // GROUP_NUMEL):
         _quantize_pack_32(u, out, group, gain, counter + group * _COUNTERS, key)
 
 
-@_compiled
+@compiled
 def quantize_pack(u, out, gain, start, key):
     """Write the packed signs of Q(gain u)."""
     gain = np.float32(gain)
@@ -786,7 +787,7 @@ def quantize_pack(u, out, gain, start, key):
             _copy_signs(few_out, skip, hi - lo, out[lo // 8 : (hi + 7) // 8])
 
 
-@_compiled
+@compiled
 def _add_scaled(signs, total, scale):
     whole = total.size // GROUP_NUMEL
     for group in range(whole):
@@ -795,7 +796,7 @@ def _add_scaled(signs, total, scale):
         total[index] += scale if signs[index // 8] & np.uint8(128 >> index % 8) else -scale
 
 
-@_compiled
+@compiled
 def merge(packed_rows, lo, hi, out, start, key):
     """Write to `out` the packed signs of Q of the mean of the signs [lo, hi) of K rows; `start` belongs to lo."""
     # Row after row would read and write the sums of the whole slice K times; blocks keep them in the L1 cache.
@@ -813,19 +814,19 @@ def merge(packed_rows, lo, hi, out, start, key):
         quantize_pack(block, out[(base - lo) // 8 : (end - lo + 7) // 8], 1.0, start + base - lo, key)
 
 
-@_compiled
+@compiled
 def _count_signs(packed, counts):
     for group in range(counts.size // GROUP_NUMEL):
         _count_signs_32(packed, counts, group)
 
 
-@_compiled
+@compiled
 def _shape_counts(counts, residual, out, num_vectors):
     for group in range(counts.size // GROUP_NUMEL):
         _shape_counts_32(counts, residual, out, group, num_vectors)
 
 
-@_compiled
+@compiled
 def _merge_shaped_block(packed_rows, first_byte, counts, residual, out):
     """Do whole groups, in blocks whose counts stay in the L1 cache."""
     num_vectors = np.int32(packed_rows.shape[0])
@@ -839,7 +840,7 @@ def _merge_shaped_block(packed_rows, first_byte, counts, residual, out):
         _shape_counts(block, residual[lo:hi], out[lo // 8 : hi // 8], num_vectors)
 
 
-@_compiled
+@compiled
 def merge_shaped(packed_rows, residual, lo, hi, out):
     """Write to `out` the packed signs of the mean of the signs [lo, hi) of K rows, shaped; lo is a multiple of 32."""
     counts = np.empty(_BLOCK_NUMEL, np.int16)
@@ -858,7 +859,7 @@ def merge_shaped(packed_rows, residual, lo, hi, out):
         _copy_signs(few_out, 0, left, out[whole // 8 :])
 
 
-@_compiled
+@compiled
 def mean(parts, out, lo, hi):
     """Write the mean of the elements [lo, hi) of K rows."""
     num_rows = np.float32(parts.shape[0])
@@ -876,13 +877,13 @@ def mean(parts, out, lo, hi):
             block[index] /= num_rows
 
 
-@_compiled
+@compiled
 def _apply_groups(x, packed, lr, decay):
     for group in range(x.size // GROUP_NUMEL):
         _apply_32(x, packed, group, lr, decay)
 
 
-@_compiled
+@compiled
 def unpack_apply(x, packed, lr, decay):
     """Do x = x decay - lr sign."""
     lr, decay = np.float32(lr), np.float32(decay)
@@ -903,7 +904,7 @@ def _pointer(build: ir.IRBuilder, address: ir.Value) -> ir.Value:
     return build.inttoptr(address, cgutils.voidptr_t)
 
 
-@_compiled
+@compiled
 def update_rows(table, first, last, like, decay):
     """Do `update` for rows of (grad, m, b, u, elements); gradients have the dtype of `like`."""
     failed = 0
@@ -919,7 +920,7 @@ def update_rows(table, first, last, like, decay):
     return failed
 
 
-@_compiled
+@compiled
 def update_quantize_pack_rows(table, first, last, like, decay, gain, key):
     """Do `update_quantize_pack` for rows of (grad, m, b, out, elements, start)."""
     failed = 0
@@ -937,7 +938,7 @@ def update_quantize_pack_rows(table, first, last, like, decay, gain, key):
     return failed
 
 
-@_compiled
+@compiled
 def update_shape_pack_rows(table, first, last, like, decay, gain):
     """Do `update_shape_pack` for rows of (grad, m, b, residual, out, elements)."""
     failed = 0
@@ -954,7 +955,7 @@ def update_shape_pack_rows(table, first, last, like, decay, gain):
     return failed
 
 
-@_compiled
+@compiled
 def unpack_apply_rows(table, first, last, like, lr, decay):
     """Do `unpack_apply` for rows of (x, packed, elements)."""
     for x, packed, numel in table[first:last]:
@@ -973,12 +974,12 @@ def unpack_apply_rows(table, first, last, like, lr, decay):
 ADAM_BLOCK_NUMEL = 4096  # values that stay in the L1 cache between two loops
 
 
-@_compiled
+@compiled
 def _floats(address, first, numel):
     return carray(_pointer(address + 4 * first), (numel,), np.float32)
 
 
-@_compiled
+@compiled
 def _copy(values, out, limit, streams):
     failed, whole = 0, values.size // GROUP_NUMEL
     if streams:
@@ -993,7 +994,7 @@ def _copy(values, out, limit, streams):
     return failed
 
 
-@_compiled
+@compiled
 def gather_gradients(blocks, first, last, pieces, grads, out, limit, streams):
     """Copy fp32 gradients (T addresses) to the flat vector, 0 where there is none; return not 0 if one is too large.
 
@@ -1013,7 +1014,7 @@ def gather_gradients(blocks, first, last, pieces, grads, out, limit, streams):
     return failed
 
 
-@_compiled
+@compiled
 def _dense_adam(total, m, v, x, factors):
     whole = total.size // GROUP_NUMEL
     for group in range(whole):
@@ -1027,7 +1028,7 @@ def _dense_adam(total, m, v, x, factors):
         _put_back(few_x, 0, x[done:])
 
 
-@_compiled
+@compiled
 def dense_adam(blocks, first, last, pieces, addresses, factors, total, like, size):
     """Take a dense step from the sum of all ranks' gradients, for tensors with addresses of (m, v, x)."""
     for tensor, begin, numel, flat in pieces[blocks[first, 2] : blocks[last - 1, 3]]:
@@ -1043,7 +1044,7 @@ def dense_adam(blocks, first, last, pieces, addresses, factors, total, like, siz
             )
 
 
-@_compiled
+@compiled
 def _local_momentum(g, m, out, factors):
     whole = g.size // GROUP_NUMEL
     for group in range(whole):
@@ -1055,7 +1056,7 @@ def _local_momentum(g, m, out, factors):
         _put_back(few_out, 0, out[done:])
 
 
-@_compiled
+@compiled
 def _momenta_of(pieces, first, last, start, addresses, factors, gradient, out):
     """Write the momenta of some pieces, the first element of the flat vector being `start`."""
     for tensor, begin, numel, flat in pieces[first:last]:
@@ -1070,13 +1071,13 @@ def _momenta_of(pieces, first, last, start, addresses, factors, gradient, out):
             )
 
 
-@_compiled
+@compiled
 def local_momenta(blocks, first, last, pieces, addresses, factors, gradient, out):
     """Write this rank's momenta with its gradient, flat, for tensors with addresses of (m, v, x)."""
     _momenta_of(pieces, blocks[first, 2], blocks[last - 1, 3], 0, addresses, factors, gradient, out)
 
 
-@_compiled
+@compiled
 def pack_valid(blocks, first, last, pieces, addresses, out, counts):
     """Write as bits which elements have a variance, of tensors with addresses of (m, v, x); and how many of a block."""
     flags, bits = np.empty(ADAM_BLOCK_NUMEL, np.int16), np.empty(ADAM_BLOCK_NUMEL // 8, np.uint8)
@@ -1100,7 +1101,7 @@ def pack_valid(blocks, first, last, pieces, addresses, out, counts):
         counts[number] = count
 
 
-@_compiled
+@compiled
 def _encode(values, residual, valid, out, sums):
     """Encode a block; return the sum of magnitudes."""
     for lane in range(sums.size):
@@ -1121,7 +1122,7 @@ def _encode(values, residual, valid, out, sums):
     return total
 
 
-@_compiled
+@compiled
 def encode_momenta(blocks, first, last, pieces, addresses, factors, gradient, residual, valid, rows, chunk, found):
     """Do `local_momenta` and `encode_values` without storing momenta."""
     values, sums = np.zeros(ADAM_BLOCK_NUMEL, np.float32), np.empty(_LANES, np.float64)
@@ -1134,7 +1135,7 @@ def encode_momenta(blocks, first, last, pieces, addresses, factors, gradient, re
         found[number] = _encode(values, residual[lo:hi], valid[lo // 8 : hi // 8], out, sums)
 
 
-@_compiled
+@compiled
 def encode_values(blocks, first, last, values, residual, valid, rows, chunk, found):
     """Add values to residuals where valid and write the signs of the sums; `found` gets a block's sum of magnitudes."""
     sums = np.empty(_LANES, np.float64)
@@ -1145,7 +1146,7 @@ def encode_values(blocks, first, last, values, residual, valid, rows, chunk, fou
         found[number] = _encode(values[lo:hi], residual[lo:hi], valid[lo // 8 : hi // 8], out, sums)
 
 
-@_compiled
+@compiled
 def _mean_of_rows(rows, scales, lo, hi, out):
     """Write the mean of some elements of encoded chunks, summed in order and divided once."""
     size = np.float32(rows.shape[0])
@@ -1157,7 +1158,7 @@ def _mean_of_rows(rows, scales, lo, hi, out):
         out[index] /= size
 
 
-@_compiled
+@compiled
 def encode_mean(blocks, first, last, given, scales, residual, valid, rows, found):
     """Do `encode_values` of the mean of encoded chunks, which is not stored, as one chunk."""
     values, sums = np.zeros(ADAM_BLOCK_NUMEL, np.float32), np.empty(_LANES, np.float64)
@@ -1168,7 +1169,7 @@ def encode_mean(blocks, first, last, given, scales, residual, valid, rows, found
         found[number] = _encode(values, residual[lo:hi], valid[lo // 8 : hi // 8], out, sums)
 
 
-@_compiled
+@compiled
 def keep_residual(blocks, first, last, residual, valid, rows, scales, chunk):
     """Take what was sent from the residuals."""
     for number in range(first, last):
@@ -1185,7 +1186,7 @@ def keep_residual(blocks, first, last, residual, valid, rows, scales, chunk):
                 some[index] -= scale if signs[index // 8] & place else -scale
 
 
-@_compiled
+@compiled
 def _apply_average(average, m, v, x, factors):
     whole = average.size // GROUP_NUMEL
     for group in range(whole):
@@ -1198,7 +1199,7 @@ def _apply_average(average, m, v, x, factors):
         _put_back(few_x, 0, x[done:])
 
 
-@_compiled
+@compiled
 def apply_average(blocks, first, last, pieces, addresses, factors, rows, scales, chunk, like, size):
     """Take the encoded average as the momenta, and move tensors with addresses of (m, v, x)."""
     average = np.empty(ADAM_BLOCK_NUMEL, np.float32)
@@ -1224,7 +1225,7 @@ def apply_average(blocks, first, last, pieces, addresses, factors, rows, scales,
 # What is compiled stays in numba's cache, from which other processes load it.
 
 
-@_compiled
+@compiled
 def prepare():
     """Do nothing; at the first call numba does what it does once in a process."""
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.kernels import triton_support
+from binsgdm.kernels import host_loops, triton_support
 
 # Elements that share eight consecutive counters: word w of counter lane l belongs to element 8 w + l. A CPU computes
 # the eight counters as one vector, and its four result words are the draws of four runs of eight neighbours.
@@ -66,6 +66,10 @@ class Key:
             if not 0 <= value < 2**bits:
                 raise BinsgdmError(f"Key: {name}: {value!r}: must be at least 0 and below 2**{bits}")
 
+    def unsigned_words(self) -> triton_support.Words:
+        """Return what the CPU's loops take of a key: low and high word of the seed, step, rank, stream."""
+        return self.seed & _LOW, self.seed >> 32, self.step, self.rank, int(self.stream)
+
     def words(self) -> triton_support.Words:
         """Return what a Triton program takes of a key."""
         return triton_support.words(self.seed, self.step, self.rank, int(self.stream))
@@ -109,6 +113,8 @@ def draws(key: Key, *, start: int, numel: int, device: torch.device | str = "cpu
     _check_range(start, numel)
     if triton_support.is_used_on(torch.device(device)):
         return _write_draws(torch.empty(numel, dtype=torch.int64, device=device), key, start)
+    if host_loops.is_used_on(torch.device(device)):
+        return host_loops.draws(key.unsigned_words(), start, numel)
     first, last = start // GROUP_NUMEL, -(-(start + numel) // GROUP_NUMEL)
     counters = torch.arange(first * _LANES, last * _LANES, dtype=torch.int64, device=device)
     # The element is in the counter's first word, and step, rank and stream fill the other three: 2^32 of each.
@@ -130,6 +136,9 @@ def thresholds(key: Key, *, start: int, numel: int, device: torch.device | str =
     if triton_support.is_used_on(torch.device(device)):
         _check_range(start, numel)
         return _write_draws(torch.empty(numel, dtype=torch.float32, device=device), key, start)
+    if host_loops.is_used_on(torch.device(device)):
+        _check_range(start, numel)
+        return host_loops.thresholds(key.unsigned_words(), start, numel)
     # 23 bits fit an fp32 mantissa: the threshold below is exact, so every device compares the same number.
     mantissas = draws(key, start=start, numel=numel, device=device) >> 9
     return mantissas.to(torch.float32) * 2.0**-22 - 1.0
@@ -141,7 +150,7 @@ def uniforms(key: Key, *, start: int, numel: int, device: torch.device | str = "
     Returns:
         fp32 (N), each k * 2**-23 + 2**-24 rounded once.
     """
-    if triton_support.is_used_on(torch.device(device)):
+    if any(one.is_used_on(torch.device(device)) for one in (triton_support, host_loops)):
         # A threshold is k * 2**-22 - 1, and its half is exact: 4 bytes an element to write, where a draw takes 8.
         return thresholds(key, start=start, numel=numel, device=device).mul_(0.5).add_(0.5 + 2.0**-24)
     parts = draws(key, start=start, numel=numel, device=device) >> 9

@@ -62,7 +62,7 @@ def least_loss(matrix: Any, matrix_rank: int) -> float:
 @pytest.mark.parametrize("scale", [1.0, 1e30, 1e-30])
 def test_columns_become_orthonormal_and_span_the_same(scale: float) -> None:
     columns = normal(40).view(10, 4)
-    basis = orthonormalized(columns * scale, normal(40, 2).view(10, 4))
+    basis = orthonormalized(columns * scale, lambda: normal(40, 2).view(10, 4))
     assert torch.allclose(basis.T @ basis, torch.eye(4), atol=1e-6)
     assert torch.allclose(basis @ (basis.T @ columns), columns, atol=1e-5)
 
@@ -73,7 +73,7 @@ def test_columns_that_are_zero_dependent_or_not_finite_are_replaced() -> None:
     columns[:, 2] = columns[:, 0] * -3
     columns[4, 3] = torch.nan
     columns[4, 4] = torch.inf
-    basis = orthonormalized(columns, normal(50, 2).view(10, 5))
+    basis = orthonormalized(columns, lambda: normal(50, 2).view(10, 5))
     assert torch.allclose(basis.T @ basis, torch.eye(5), atol=1e-6)
 
 

@@ -157,6 +157,7 @@ def test_a_stuck_bit_a_bias_and_an_echo_are_found() -> None:
 
 
 def test_too_few_rounds_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BINSGDM_KERNELS", "reference")
     monkeypatch.setattr(random, "ROUNDS", 2)
     with pytest.raises(AssertionError):
         test_flipping_one_input_bit_flips_half_of_the_output()
@@ -209,6 +210,7 @@ def test_thresholds_are_multiples_of_two_to_minus_22_from_minus_one_to_below_one
 
 
 def test_the_largest_and_smallest_draw_give_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BINSGDM_KERNELS", "reference")
     monkeypatch.setattr(random, "draws", lambda *_, **__: torch.tensor([0, 2**31, 2**32 - 1]))
     assert thresholds(Key(seed=0), start=0, numel=3).tolist() == [-1.0, 0.0, 1 - 2.0**-22]
 
@@ -279,6 +281,7 @@ def test_a_gpu_draws_a_dither_in_pieces_of_its_own_size(monkeypatch: pytest.Monk
         pieces.append(numel)
         return drawn(key, start=start, numel=numel)
 
+    monkeypatch.setenv("BINSGDM_KERNELS", "reference")
     monkeypatch.setattr(random, "draws", noted)
     monkeypatch.setattr(torch, "empty", lambda numel, *, dtype, device: empty(numel, dtype=dtype))
     monkeypatch.setitem(random._DITHER_NUMEL, "cuda", 1000)
