@@ -55,8 +55,15 @@ TOPOLOGIES = [
 ]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize(("name", "options"), OPTIONS + TOPOLOGIES, ids=str)
+# Every system with one rank a node and on uneven nodes, and in turn on one of the others.
+BY_PAIRS = [
+    pytest.param(name, options, layout, marks=pytest.mark.slow if layout == (4, 8) else ())
+    for number, (name, options) in enumerate(OPTIONS + TOPOLOGIES)
+    for layout in ((2, 1), (3, 2), ((2, 2), (4, 8))[number % 2])
+]
+
+
+@pytest.mark.parametrize(("name", "options", "layout"), BY_PAIRS, ids=str)
 def test_a_system_does_what_is_simulated(name, options, layout):
     chooses_in_pieces = name in ("top_k", "ms_top_k") and "scatter" in str(options.get("topology"))
     recording = steps.of_system(name, options, layout, even=chooses_in_pieces)

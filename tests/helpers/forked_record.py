@@ -1,9 +1,14 @@
-"""`simnet record` as a script, whose own processes are forked from it: torch is there already."""
+"""`simnet record` as a script, whose own processes are forked from it: torch is there already.
+
+The most memory of any of them, which is at least that of a process with torch, stands in the file `peak_kib`.
+"""
 
 import os
+import resource
 import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 from simnet.cli.main import main
 from tests.helpers.launch import exit_code
@@ -26,4 +31,9 @@ def forked(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
 if __name__ == "__main__":
     subprocess.run = forked  # type: ignore[assignment]
     sys.argv.insert(1, "record")
-    main()
+    peak = Path("peak_kib").resolve()
+    try:
+        main()
+    finally:
+        usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        peak.write_text(str(max(usage.ru_maxrss for usage in usages)), encoding="ascii")

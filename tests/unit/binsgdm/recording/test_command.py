@@ -287,21 +287,13 @@ while True:
 """
 
 
-PEAK = """
-import resource, subprocess, sys
-subprocess.run(sys.argv[1:], check=True)
-print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)  # KiB
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["hook", "hybrid"])
 def test_a_step_of_a_billion_parameters_needs_none_of_their_memory(tmp_path, way):
     (tmp_path / "train.py").write_text(BILLION, encoding="utf-8")
-    words = ["--fake", "--nodes", "8", "--warm-up", "1", "--steps", "1", "--", "train.py", way]
-    command = [sys.executable, "-c", PEAK, sys.executable, "-m", "simnet", "record", *words]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    assert int(done.stdout.splitlines()[-1]) < 2 * 2**20
+    words = ("--fake", "--nodes", "8", "--warm-up", "1", "--steps", "1", "--", "train.py", way)
+    done = record_forked(tmp_path, *words)
+    assert done.code == 0, done.stderr
+    assert int((tmp_path / "peak_kib").read_text()) < 2 * 2**20
     (recording,) = json.loads((tmp_path / "step.json").read_text(encoding="utf-8"))["recordings"]
     assert recording["gradient_bytes"] == 4 * 1_345_423_360
