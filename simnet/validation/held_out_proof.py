@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simnet.calibration import provenance
-from simnet.calibration.measurement_file import MeasurementFile, Setup
+from simnet.calibration.measurement_file import MeasurementFile
 from simnet.cluster.hardware import FittedTo
 from simnet.core.errors import SimnetError
 from simnet.engine.scenario import Scenario
@@ -55,7 +55,11 @@ def check(scenario: Scenario, files: Sequence[tuple[Path, MeasurementFile]]) -> 
         if name := digests.get(provenance.digest(whole)):
             raise SimnetError(f"{path}: was fitted by the calibration or the workload (as {name}): predict another")
         for setup in whole.setups:
-            _check_setting(path, setup, scenario)
+            setting = setup.num_nodes, setup.ranks_per_node, setup.nic_bytes_per_s
+            if name := file_fitted_at(scenario, *setting):
+                raise SimnetError(
+                    f"{path}: {_setting(*setting)}: the network was fitted at this setting ({name}): predict others"
+                )
     settings = dict.fromkeys(_setting(one.num_nodes, one.ranks_per_node, one.nic_bytes_per_s) for one in over_network)
     return Disjointness(num_predicted=len(files), num_fitted=len(digests), network_settings=tuple(settings))
 
@@ -81,14 +85,6 @@ def _fitted_over_network(scenario: Scenario) -> list[FittedTo]:
     return [
         one for one in _fitted(scenario) if OVER_THE_NETWORK & set(one.measured) and one.nic_bytes_per_s is not None
     ]
-
-
-def _check_setting(path: Path, setup: Setup, scenario: Scenario) -> None:
-    setting = setup.num_nodes, setup.ranks_per_node, setup.nic_bytes_per_s
-    if file := file_fitted_at(scenario, *setting):
-        raise SimnetError(
-            f"{path}: {_setting(*setting)}: the network was fitted at this setting ({file}): predict others"
-        )
 
 
 def _setting(num_nodes: int, ranks_per_node: int, nic_bytes_per_s: float | None) -> str:

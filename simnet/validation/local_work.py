@@ -46,7 +46,7 @@ def probed_slowness_s(whole: MeasurementFile) -> float:
     medians = [statistics.median(one.values) for one in whole.series if one.kind == "speed"]
     if not medians:
         raise SimnetError(f"{whole.command}: no series of kind speed: measure again with --speed")
-    return _geometric_mean(medians)
+    return statistics.geometric_mean(medians)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class Repeated:
     @property
     def together(self) -> "Repeated":
         """All things as one, with the geometric mean of their times."""
-        means = tuple(_geometric_mean(column) for column in zip(*self.times_s, strict=True))
+        means = tuple(statistics.geometric_mean(column) for column in zip(*self.times_s, strict=True))
         return Repeated(slowness_s=self.slowness_s, times_s=(means,))
 
 
@@ -152,10 +152,6 @@ def fit(repeated: Sequence[Repeated], known: SpeedFit | None = None) -> SpeedFit
     spread = math.sqrt(sum((b - elasticity * a) ** 2 for a, b in zip(x, y, strict=True)) / freedom)
     doubt = known.doubt if known else spread / math.sqrt(of_probes)
     return SpeedFit(elasticity=elasticity, doubt=doubt, spread=spread, freedom=freedom)
-
-
-def _geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(statistics.fmean(map(math.log, values)))
 
 
 def _centred(values: Sequence[float]) -> list[float]:
@@ -240,12 +236,12 @@ class OwnWork:
             own_s = probed_slowness_s(whole)
             factor = 1.0 if slowness_s is None else self.speeds.launches.factor(slowness_s, own_s)
             found.append(statistics.median(values[0]) * factor)
-        return _geometric_mean(found)
+        return statistics.geometric_mean(found)
 
     @property
     def slowness_s(self) -> float:
         """The slowness of the machine while own work was measured, the geometric mean over launches [s]."""
-        return _geometric_mean([probed_slowness_s(whole) for whole in self.launches])
+        return statistics.geometric_mean([probed_slowness_s(whole) for whole in self.launches])
 
     @property
     def shares_cores(self) -> bool:
@@ -267,7 +263,7 @@ def at_one_speed(files: Sequence[MeasurementFile], speed: SpeedFit) -> tuple[lis
         SimnetError: a launch has no probes.
     """
     slow = [probed_slowness_s(whole) for whole in files]
-    mean_s = _geometric_mean(slow)
+    mean_s = statistics.geometric_mean(slow)
     return [_scaled(whole, speed.factor(mean_s, own_s)) for whole, own_s in zip(files, slow, strict=True)], mean_s
 
 
@@ -310,16 +306,12 @@ def predict_point(  # noqa: PLR0913, PLR0917
         for one, (by_own, by_host) in zip(intervals.drawn_scenarios(there, draws), deviations, strict=True)
     ]
     endless = training_steps.with_endless_nics(there)
-    return TrainedPoint(
-        setup=setup,
-        model=model,
-        series=strategy,
-        label=model,
-        measured=statistics.median(series.values),
+    return TrainedPoint.of(
+        series,
+        setup,
         predicted=_step_s(there, own_s, host, is_serial=is_serial),
         interval=intervals.middle_90_percent(drawn) if drawn else None,
         without_network_s=_step_s(endless, own_s, host, is_serial=is_serial),
-        measured_interval_s=training_steps.median_interval(series.values),
         slowness=slowness_s / own.slowness_s,
     )
 

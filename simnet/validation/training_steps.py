@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 from msgspec.structs import replace
 
@@ -41,6 +42,20 @@ class TrainedPoint(Comparison):
     without_network_s: float
     measured_interval_s: tuple[float, float] | None = None
     slowness: float | None = None
+
+    @classmethod
+    def of(cls, series: Series, setup: Setup, **predicted: Any) -> Self:
+        """Return a measured step with what is predicted of it."""
+        model = str(series.labels["model"])
+        return cls(
+            setup=setup,
+            model=model,
+            series=StrategySpec.of_labels(series.labels).label,
+            label=model,
+            measured=statistics.median(series.values),
+            measured_interval_s=median_interval(series.values),
+            **predicted,
+        )
 
     @property
     def network_share(self) -> float:
@@ -90,11 +105,12 @@ def with_nic(whole: MeasurementFile, nic_bytes_per_s: float | None) -> Measureme
 
 def measured_steps(files: Sequence[MeasurementFile]) -> list[MeasuredStep]:
     """Return the measured steps of training, each with its setup."""
-    return [(one, file.setups[one.setup]) for file in files for one in file.series if _is_step(one)]
-
-
-def _is_step(series: Series) -> bool:
-    return series.kind == "training" and series.name == "step"
+    return [
+        (one, file.setups[one.setup])
+        for file in files
+        for one in file.series
+        if (one.kind, one.name) == ("training", "step")
+    ]
 
 
 def predict_point(scenario: Scenario, series: Series, setup: Setup, *, with_model_error: bool = True) -> TrainedPoint:
@@ -112,16 +128,12 @@ def predict_point(scenario: Scenario, series: Series, setup: Setup, *, with_mode
     there = scenario_of_step(scenario, series, setup)
     result = simulate(there, with_model_error=with_model_error)
     without = simulate(replace(with_endless_nics(there), run=replace(there.run, draws=0)))
-    return TrainedPoint(
-        setup=setup,
-        model=str(series.labels["model"]),
-        series=StrategySpec.of_labels(series.labels).label,
-        label=str(series.labels["model"]),
-        measured=statistics.median(series.values),
+    return TrainedPoint.of(
+        series,
+        setup,
         predicted=result.result.iteration_s,
         interval=result.intervals.get("iteration_s"),
         without_network_s=without.result.iteration_s,
-        measured_interval_s=median_interval(series.values),
     )
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from simnet.core.errors import SimnetError
-from simnet.validation.lab import plan
+from simnet.validation.lab import machine, plan
 from simnet.validation.lab.plan import LabSpec
 
 SOURCE = Path(__file__).with_name("cable.c")
@@ -37,22 +37,11 @@ def laid(spec: LabSpec, prefix: str) -> Iterator[None]:
             raise SimnetError(f"lab: latency: {SOURCE.name} does not compile: {' '.join(built.stderr.split())[:500]}")
         nodes = [plan.node_name(prefix, node) for node in range(spec.all_nodes)]
         command = (str(program), str(round(spec.latency * 1e9)), plan.switch_name(prefix), *nodes)
-        process = subprocess.Popen(
-            ("setpriv", "--pdeathsig", "KILL", *command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        with process:
-            try:
-                assert process.stdout is not None
-                line = process.stdout.readline().strip()
-                if line != "ready":
-                    raise SimnetError(
-                        f"lab: latency: {line or 'no TAP device'}: needs root and a kernel with TUN and TAP devices"
-                    )
-                yield
-            finally:
-                process.kill()
+        with machine.started(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+            assert process.stdout is not None
+            line = process.stdout.readline().strip()
+            if line != "ready":
+                raise SimnetError(
+                    f"lab: latency: {line or 'no TAP device'}: needs root and a kernel with TUN and TAP devices"
+                )
+            yield

@@ -3,14 +3,14 @@
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Self
 
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth
 from simnet.validation.lab import cables, machine, plan, ranks
-from simnet.validation.lab.cpu_quota import CpuQuotas, remove_groups_of
+from simnet.validation.lab.cpu_quota import CpuQuotas
 from simnet.validation.lab.owner import Owner
 from simnet.validation.lab.plan import LabSpec
 from simnet.validation.lab.ranks import LaunchResult
@@ -56,7 +56,7 @@ class Lab:
         with ExitStack() as stack:
             stack.enter_context(raise_on_signal())
             # Registered before anything is created: a command that fails halfway leaves nothing behind.
-            stack.callback(_remove, owner)
+            stack.callback(defer_signals()(machine.remove_lab), owner)
             if self.spec.cores_per_rank is not None:
                 self._quotas = CpuQuotas(self._prefix, [self.spec.cores_per_rank] * self.spec.world_size)
             for command in plan.create_commands(self.spec, self._prefix):
@@ -109,19 +109,9 @@ class Lab:
             SimnetError: there is no such program.
         """
         check_command(command)
-        process = subprocess.Popen(
-            ("setpriv", "--pdeathsig", "KILL", *plan.inside(self._prefix, node), *command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
+        inside = (*plan.inside(self._prefix, node), *command)
+        with machine.started(inside, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
             yield
-        finally:
-            with suppress(ProcessLookupError):
-                process.kill()
-            process.wait()
 
     def launch(
         self, command: Sequence[str], *, timeout_s: float | None = None, show_rank_0: bool = False
@@ -157,10 +147,3 @@ def check_command(command: Sequence[str]) -> None:
         raise SimnetError("lab: no command; write it after --, such as -- python train.py")
     if shutil.which(command[0]) is None:
         raise SimnetError(f"lab: {command[0]!r}: no executable program on the PATH; install it, or give its path")
-
-
-def _remove(owner: Owner) -> None:
-    with defer_signals():
-        names = machine.namespaces().get(owner, [])
-        machine.remove_namespaces(names)
-        remove_groups_of(owner)

@@ -6,8 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from simnet.core.errors import SimnetError
@@ -54,6 +54,23 @@ def run_command(command: Sequence[str]) -> None:
         raise SimnetError(f"lab: {' '.join(command)!r} failed ({output}): {_advice(output)}")
 
 
+@contextmanager
+def started(command: Sequence[str], stdout: int, stderr: int) -> Iterator[subprocess.Popen[str]]:
+    """Run a program beside this process, in a session of its own, and kill it on leaving, or with this process."""
+    with subprocess.Popen(
+        ("setpriv", "--pdeathsig", "KILL", *command),
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def _advice(output: str) -> str:
     """Return the repair for an error message of `ip` or `tc`."""
     if any(part in output for part in ("qdisc", "device type", "No such file")):
@@ -79,19 +96,19 @@ def remove_abandoned() -> list[Owner]:
     Raises:
         SimnetError: a namespace could not be removed.
     """
-    gone = [(owner, names) for owner, names in namespaces().items() if owner.has_ended()]
-    for owner, names in gone:
-        remove_namespaces(names)
-        cpu_quota.remove_groups_of(owner)
-    return [owner for owner, _ in gone]
+    gone = [owner for owner in namespaces() if owner.has_ended()]
+    for owner in gone:
+        remove_lab(owner)
+    return gone
 
 
-def remove_namespaces(names: Sequence[str]) -> None:
-    """Kill every process inside these namespaces, then remove them; the kernel removes their links and bridge.
+def remove_lab(owner: Owner) -> None:
+    """Kill every process inside a lab, then remove its namespaces, with which their links and bridge go, and groups.
 
     Raises:
         SimnetError: a namespace could not be removed; the others were.
     """
+    names = namespaces().get(owner, [])
     failed = [] if _kill_inside(names) else ["a process in it did not end"]
     for name in names:
         try:
@@ -102,6 +119,7 @@ def remove_namespaces(names: Sequence[str]) -> None:
         raise SimnetError(
             f"lab: some namespaces could not be removed ({failed[0]}): try simnet lab clean after this process"
         )
+    cpu_quota.remove_groups_of(owner)
 
 
 def _kill_inside(names: Iterable[str]) -> bool:

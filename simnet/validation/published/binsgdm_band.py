@@ -67,7 +67,15 @@ def evaluate() -> Outcome:
         predictions=predictions,
         facts={"tasks": TASKS, "precisions": PRECISIONS, "overlapped": found, "cases": cases},
         make_alternatives=_alternatives,
-        curves=tuple(map(_curve, found)),
+        curves=tuple(
+            FigureLine(
+                panel=f"{TASKS[case.row.model]}\npublished {case.row.value:g}x",
+                label=PRECISIONS[case.precision],
+                points=tuple((float(batch), speedup) for batch, speedup in case.speedups if batch in SHOWN),
+                level=case.row.value,
+            )
+            for case in found
+        ),
     )
 
 
@@ -130,12 +138,3 @@ def _alternatives() -> Iterator[Alternative]:
         some = tuple(case for case in cases("overlapped") if case.precision == key)
         yield Alternative(f"{name} only", on, _predictions(some))
     yield Alternative("exchange after backward", on, _predictions(cases("after backward")))
-
-
-def _curve(case: Case) -> FigureLine:
-    return FigureLine(
-        panel=f"{TASKS[case.row.model]}\npublished {case.row.value:g}x",
-        label=PRECISIONS[case.precision],
-        points=tuple((float(batch), speedup) for batch, speedup in case.speedups if batch in SHOWN),
-        level=case.row.value,
-    )
