@@ -169,7 +169,8 @@ def choice(text: str, where: str) -> SystemChoice:
     if len(given) < len(pairs):
         raise BinsgdmError(f"{where} {text!r}: an option comes twice; give it once")
     usual = {} if name == ONE_BIT_ADAM else SYSTEMS[name].usual_options
-    if usual and not given.keys() & _without_default(name):
+    one_of_these = {option for option, default in SYSTEMS[name].options.items() if default is None} if usual else set()
+    if usual and not given.keys() & one_of_these:
         given = {**usual, **given}
     _check(name, given, f"{where} {text!r}")
     return SystemChoice(name=name, options=tuple(given.items()))
@@ -178,11 +179,6 @@ def choice(text: str, where: str) -> SystemChoice:
 def is_known(name: str) -> bool:
     """Tell whether a system can be chosen, without a look at those of other packages if it can."""
     return name != "dense" and (name == ONE_BIT_ADAM or name in SYSTEMS)
-
-
-def _without_default(name: str) -> set[str]:
-    """Return the options of which one must be given."""
-    return {option for option, default in SYSTEMS[name].options.items() if default is None}
 
 
 def text_of(options: Mapping[str, Any]) -> str:

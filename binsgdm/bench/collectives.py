@@ -70,14 +70,10 @@ def kinds(ranks: Ranks, only: tuple[str, ...] = ()) -> list[Kind]:
         (name, group, dtype)
         for name in ("all_to_all", "all_gather")
         for group, dtype in groups
-        if group_size(ranks, group) > 1 and not _is_world(ranks, group)
+        # A group of all ranks under another name is measured once.
+        if group == "world" or 1 < group_size(ranks, group) < ranks.world_size
     ]
     return [kind for kind in found if not only or kind[0] in only]
-
-
-def _is_world(ranks: Ranks, group: GroupName) -> bool:
-    """Tell whether a group is all ranks under another name."""
-    return group != "world" and group_size(ranks, group) == ranks.world_size
 
 
 def group_size(ranks: Ranks, group: GroupName) -> int:

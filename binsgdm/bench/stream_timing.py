@@ -14,7 +14,7 @@ from typing import Any, Generic
 import torch
 
 from binsgdm.bench.ranks import Ranks
-from binsgdm.bench.timing import WARM_UP, Call, Key, Progress, StopRule, l2_flush, repeat_until_known
+from binsgdm.bench.timing import WARM_UP, Call, Key, Progress, StopRule, Stopwatch, l2_flush, repeat_until_known
 
 KERNEL, LAUNCH = "kernel", "launch"
 """Labels: times of the GPU alone, or from an idle queue, with the host's launches."""
@@ -28,11 +28,17 @@ WARM_S, WARM_FLUSHES = 0.2, 20
 
 
 class CudaQueue:
-    """The current stream of a GPU."""
+    """The current stream of a GPU.
+
+    Attributes:
+        flush: enqueues what empties the L2 cache.
+        stamp: enqueues an event, and returns it.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._flush = l2_flush(device)
+        self.flush = l2_flush(device)
+        self.stamp = Stopwatch(device).stamp
         self._held = self.stamp()
         self._warm_up()
         start = self.stamp()
@@ -49,16 +55,6 @@ class CudaQueue:
     def is_held(self) -> bool:
         """Tell whether the last wait has not ended."""
         return not self._held.query()
-
-    def flush(self) -> None:
-        """Enqueue what empties the L2 cache."""
-        self._flush()
-
-    def stamp(self) -> Any:
-        """Enqueue an event."""
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._device))
-        return event
 
     def seconds(self, first: Any, last: Any) -> float:
         """Return the time between two events."""
@@ -104,8 +100,9 @@ class StreamTimer(Generic[Key]):
         self._queue, self._ranks, self._calls = queue, ranks, calls
         self._hold_s = FIRST_HOLD_S
         self._order = random.Random(0)  # the same on all ranks
+        self._warm_up()
 
-    def warm_up(self) -> None:
+    def _warm_up(self) -> None:
         """Compile kernels and allocate memory, and find the calls that wait for the GPU."""
         for call in self._calls.values():
             for _ in range(WARM_UP):
@@ -115,8 +112,8 @@ class StreamTimer(Generic[Key]):
             if not self._agreed(not all(self._waits(call) for _ in range(TRIES))):
                 self.found[key].timing = LAUNCH
 
-    def take(self, keys: Sequence[Key]) -> None:
-        """Add a repetition of these calls."""
+    def take(self, keys: Sequence[Key]) -> dict[Key, tuple[list[float], float]]:
+        """Add a repetition of these calls, and return what is known of them, as `repeat_until_known` asks for it."""
         start = time.perf_counter()
         order = self._order.sample(keys, len(keys))
         queued = [key for key in order if self.found[key].timing == KERNEL]
@@ -132,6 +129,7 @@ class StreamTimer(Generic[Key]):
         (each_s,) = self._ranks.slowest([each_s])
         for key in keys:
             self.found[key].spent_s += each_s
+        return {key: (self.found[key].values, self.found[key].spent_s) for key in keys}
 
     def _times(self, group: Sequence[Key]) -> list[float]:
         """Return the time of each call of a group; of one that the queue cannot hold, with its launches."""
@@ -199,11 +197,5 @@ def interleave_on_stream(
     Every rank must call it with the same calls; the slowest rank counts.
     """
     timer = StreamTimer(queue, ranks, calls)
-    timer.warm_up()
-
-    def take(keys: Sequence[Key]) -> dict[Key, tuple[list[float], float]]:
-        timer.take(keys)
-        return {key: (timer.found[key].values, timer.found[key].spent_s) for key in keys}
-
-    repeat_until_known(calls, take, stop_rule, progress)
+    repeat_until_known(calls, timer.take, stop_rule, progress)
     return timer.found

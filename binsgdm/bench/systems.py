@@ -14,7 +14,7 @@ import torch
 from binsgdm.bench import choices, one_bit_adam
 from binsgdm.bench.choices import SystemChoice, without_topology
 from binsgdm.bench.ranks import Ranks
-from binsgdm.bench.record import Bench, Record
+from binsgdm.bench.record import Bench, Label
 from binsgdm.bench.stream_timing import LAUNCH
 from binsgdm.bench.timing import Stopwatch, Trial, interleave, pause_s
 from binsgdm.comm import Protocol, RankContext
@@ -63,8 +63,12 @@ def measure(
     systems = [one.on(ranks.ranks_per_node) for one in systems]
     largest = max_numel or (MAX_GPU_NUMEL if ranks.device.type == "cuda" else MAX_NUMEL)
     numels = [2**power for power in range(1, 40) if min_numel <= 2**power <= largest]
+    timing = {"timing": LAUNCH} if ranks.device.type == "cuda" else {}
     for count, system in enumerate(systems):
         sizes = _group_sizes(system, ranks)
+        options = {key: value for key, value in system.steady.items() if value is not None}
+        made_with = "cpu" if system.name == choices.ONE_BIT_ADAM and is_used_on(ranks.device) else "torch"
+        common: dict[str, Label] = {"dtype": "float32", "kernels": made_with}
         for done, numel in enumerate(numels, 1):
             try:
                 found = {size: _kernels_and_trial(system, numel, size, ranks.device) for size in sizes}
@@ -76,7 +80,11 @@ def measure(
                 bench.record.note(f"{system.name}: {numel:,} elements and more do not fit into the memory: left out")
                 break
             for size in sizes:
-                _add(bench.record, ranks.device, system, size, parts[size], rows[size], only_merge=size != sizes[0])
+                for column, (name, elements) in enumerate(parts[size].items(), 1):
+                    times = [row[column] for row in rows[size]]
+                    if all(time > 0 for time in times) and (name.endswith("_merge") or size == sizes[0]):
+                        labels = {**common, **elements, **timing, "world_size": size, "options": options}
+                        bench.record.add("kernel", name, times, **labels)
             bench.progress((count + done / len(numels)) / len(systems))
             bench.probe()
             taken_s = sum(median(row[0] for row in rows[size]) for size in sizes)
@@ -112,26 +120,6 @@ def _matrix(numel: int, num_pieces: int) -> tuple[int, int]:
     """Return a matrix of about so many elements, whose columns can be cut into so many equal pieces."""
     rows = 2 ** (int(math.log2(numel)) // 2)
     return rows, max(1, numel // rows // num_pieces) * num_pieces
-
-
-def _add(  # noqa: PLR0913, PLR0917
-    record: Record,
-    device: torch.device,
-    system: SystemChoice,
-    size: int,
-    parts: Parts,
-    rows: Sequence[Sequence[float]],
-    *,
-    only_merge: bool,
-) -> None:
-    options = {key: value for key, value in system.steady.items() if value is not None}
-    made_with = "cpu" if system.name == choices.ONE_BIT_ADAM and is_used_on(device) else "torch"
-    for column, (name, elements) in enumerate(parts.items(), 1):
-        times = [row[column] for row in rows]
-        if all(time > 0 for time in times) and (name.endswith("_merge") or not only_merge):
-            labels: dict[str, str | int] = {"dtype": "float32", "kernels": made_with, **elements}
-            labels |= {"timing": LAUNCH} if device.type == "cuda" else {}
-            record.add("kernel", name, times, **labels, world_size=size, options=options)
 
 
 def _end(system: SystemChoice, size: int, options: Mapping[str, Any]) -> Averager:

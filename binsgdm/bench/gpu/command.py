@@ -87,7 +87,7 @@ def _run(output: Path, *, device: str, quick: bool, only: tuple[str, ...], force
     try:
         from binsgdm.bench import record as _  # noqa: F401 - torch is there
         from binsgdm.bench.gpu import preflight
-        from binsgdm.bench.gpu.run import CardFile, PartLines, PartRunner, Settings, read_card
+        from binsgdm.bench.gpu.run import CardFile, PartLines, PartRunner, read_card
     except ImportError as error:
         raise BinsgdmError(f"measure: needs torch and numpy ({error}): {INSTALL_TORCH}") from error
     found = preflight.of_card() if device == "cuda" else preflight.of_cpu()
@@ -97,7 +97,10 @@ def _run(output: Path, *, device: str, quick: bool, only: tuple[str, ...], force
         card.go_on_from(former)
     output.mkdir(parents=True, exist_ok=True)
     parts = [part for part in PARTS if part.name in only or not only]
-    settings = Settings(
+    _introduce(found.card, found.software, card.content["notes"])
+    runner = PartRunner(
+        folder=output,
+        card_file=card,
         device=device,
         quick=quick,
         budget_s=options["budget"],
@@ -106,9 +109,9 @@ def _run(output: Path, *, device: str, quick: bool, only: tuple[str, ...], force
         spent_s=time.monotonic() - start,
         again=frozenset(only),
         starts_anew=force,
+        display=PartLines(),
     )
-    _introduce(found.card, found.software, card.content["notes"])
-    is_good = PartRunner(folder=output, card_file=card, settings=settings, display=PartLines()).run_all(parts)
+    is_good = runner.run_all(parts)
     click.echo(f"wrote {output} in {time.monotonic() - start:.0f} s", err=True)
     return is_good
 

@@ -98,7 +98,8 @@ def refusal(
     if probed["cards"] and not probed["error"]:
         return ""
     versions, error, cards = probed["versions"], probed["error"], probed["cards"]
-    torch, hidden = f"torch {versions['torch']}", _hidden_by(environment)
+    torch = f"torch {versions['torch']}"
+    hidden = next((name for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES") if name in environment), "")
     if any(words in error for words in TAKEN):
         reason = f"others hold the card ({error}): wait until they have ended"
     elif cards:
@@ -116,11 +117,6 @@ def refusal(
     return f"{reason}, {REPAIR}"
 
 
-def _hidden_by(environment: Mapping[str, str]) -> str:
-    """Return the variable that chooses cards, or an empty string."""
-    return next((name for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES") if name in environment), "")
-
-
 def judged(probed: Mapping[str, Any], smi: Sequence[Mapping[str, Value]], others: Sequence[CardProcess]) -> Preflight:
     """Return what is known of cards that can be measured."""
     cards, versions = probed["cards"], probed["versions"]
@@ -128,7 +124,9 @@ def judged(probed: Mapping[str, Any], smi: Sequence[Mapping[str, Value]], others
     mine = {card["uuid"] for card in smi}
     here = tuple(process for process in others if process.uuid in mine)
     sharing = _sharing(here, first)
-    notes = [*sharing, *_differences(cards)]
+    notes, names = [*sharing], {card["name"] for card in cards}
+    if len(names) > 1:
+        notes.append(f"the cards differ ({', '.join(sorted(names))}): the first one is measured")
     if reason := _triton_text(versions, str(cards[0]["compute_capability"])):
         notes.append(f"{reason}: BinSGDM runs its reference kernels, whose times are none of Triton's")
     if first.get("mig_mode") == "Enabled":
@@ -170,20 +168,10 @@ def _sharing(others: Sequence[CardProcess], first: Mapping[str, Value]) -> list[
         names = ", ".join(sorted({process.name.rpartition("/")[2] or "?" for process in others}))
         memory = sum(process.memory_mib or 0.0 for process in others)
         return [f"others use the card ({len(others)} processes: {names}; {memory:,.0f} MiB): {repair}"]
-    if _is_busy(first):
-        used, percent = (float(first.get(name) or 0) for name in ("memory_used_mib", "utilization_percent"))
+    used, percent = (float(first.get(name) or 0) for name in ("memory_used_mib", "utilization_percent"))
+    if used * 2**20 > BUSY_BYTES or percent > BUSY_PERCENT:
         return [f"others seem to use the card ({used:,.0f} MiB used, {percent:.0f} % busy): {repair}"]
     return []
-
-
-def _is_busy(first: Mapping[str, Value]) -> bool:
-    used, percent = (first.get(name) for name in ("memory_used_mib", "utilization_percent"))
-    return float(used or 0) * 2**20 > BUSY_BYTES or float(percent or 0) > BUSY_PERCENT
-
-
-def _differences(cards: Sequence[Mapping[str, Any]]) -> list[str]:
-    names = {card["name"] for card in cards}
-    return [f"the cards differ ({', '.join(sorted(names))}): the first one is measured"] if len(names) > 1 else []
 
 
 def _driver_text(cuda: str, smi: Sequence[Mapping[str, Value]]) -> str:

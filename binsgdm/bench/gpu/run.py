@@ -175,16 +175,22 @@ def _clock(seconds: float) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How parts are run.
+class PartRunner:
+    """Runs parts into a folder.
 
     Attributes:
+        folder: for the files; it is there.
+        card_file: where the states of the parts are kept.
         num_ranks: of parts that run on every card.
         spent_s: of the budget, before the first part: by the look at the card.
         again: parts that are measured although their files are there.
         starts_anew: what the folder holds of parts is removed first.
+        display: what a person sees.
+        run: starts the processes of a part; see `processes.run`.
     """
 
+    folder: Path
+    card_file: CardFile
     device: str
     quick: bool
     budget_s: float
@@ -193,22 +199,6 @@ class Settings:
     spent_s: float = 0.0
     again: frozenset[str] = frozenset()
     starts_anew: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartRunner:
-    """Runs parts into a folder.
-
-    Attributes:
-        folder: for the files; it is there.
-        card_file: where the states of the parts are kept.
-        display: what a person sees.
-        run: starts the processes of a part; see `processes.run`.
-    """
-
-    folder: Path
-    card_file: CardFile
-    settings: Settings
     display: PartLines
     run: Callable[..., PartEnd] = processes.run
 
@@ -218,10 +208,10 @@ class PartRunner:
             for left_over in self.folder.glob(PARTIAL):
                 left_over.unlink(missing_ok=True)
             self._make_ready(parts)
-            again, end_s = self.settings.again, time.monotonic() + self.settings.budget_s - self.settings.spent_s
-            pending = [part for part in parts if part.name in again or not path_of(self.folder, part).exists()]
+            end_s = time.monotonic() + self.budget_s - self.spent_s
+            pending = [part for part in parts if part.name in self.again or not path_of(self.folder, part).exists()]
             for number, part in enumerate(pending):
-                seconds = share_s(part, pending[number:], self.settings.budget_s, end_s - time.monotonic())
+                seconds = share_s(part, pending[number:], self.budget_s, end_s - time.monotonic())
                 self.display.begin(part, number + 1, len(pending), seconds)
                 state = self._one(part, seconds, end_s)
                 self.display.end(part, state, document(self.folder, part))
@@ -235,7 +225,7 @@ class PartRunner:
         """
         for part in parts:
             path = path_of(self.folder, part)
-            if self.settings.starts_anew or (part.name in self.settings.again and not is_whole(path)):
+            if self.starts_anew or (part.name in self.again and not is_whole(path)):
                 path.unlink(missing_ok=True)
             elif path.exists() and not is_whole(path):
                 raise BinsgdmError(
@@ -247,7 +237,18 @@ class PartRunner:
         state: dict[str, Any] = {"status": "running", "reason": "", "before": self._readings()}
         self.card_file.set_part(part.name, **state)
         start = time.monotonic()
-        end = self._end(part, seconds, limit_s(seconds, end_s - start), end_s)
+        most_s = limit_s(seconds, end_s - start)
+        end = PartEnd(status="failed", reason=NO_TIME)
+        if most_s >= LEAST_S:
+            end = self.run(
+                PartTask(
+                    module=part.module, output=str(path_of(self.folder, part)), device=self.device, quick=self.quick,
+                    is_shared=self.is_shared, seconds=seconds, limit_s=most_s, launched=start, report_fd=-1,
+                ),
+                num_ranks=self.num_ranks if part.every_card else 0,
+                limit_s=most_s,
+                progress=lambda done: self.display.progress(done, end_s - time.monotonic()),
+            )  # fmt: skip
         if end.status == "done" and not path_of(self.folder, part).exists():
             end = PartEnd(status="failed", reason="ended without a file", tail=end.tail)
         state |= {"status": end.status, "reason": end.reason, "seconds": round(time.monotonic() - start, 1)}
@@ -257,28 +258,10 @@ class PartRunner:
         self.card_file.set_part(part.name, **state)
         return state
 
-    def _end(self, part: Part, seconds: float, most_s: float, end_s: float) -> PartEnd:
-        """Start the processes of a part, if there is time for it, and return how they ended."""
-        if most_s < LEAST_S:
-            return PartEnd(status="failed", reason=NO_TIME)
-        return self.run(
-            self._task(part, seconds, most_s),
-            num_ranks=self.settings.num_ranks if part.every_card else 0,
-            limit_s=most_s,
-            progress=lambda done: self.display.progress(done, end_s - time.monotonic()),
-        )
-
-    def _task(self, part: Part, seconds: float, most_s: float) -> PartTask:
-        return PartTask(
-            module=part.module, output=str(path_of(self.folder, part)), device=self.settings.device,
-            quick=self.settings.quick, is_shared=self.settings.is_shared, seconds=seconds, limit_s=most_s,
-            launched=time.monotonic(), report_fd=-1,
-        )  # fmt: skip
-
     def _readings(self) -> dict[str, nvidia_smi.Value]:
         """Return clocks, temperature and power; nothing from the first time on that nobody tells."""
         # A driver that hangs would cost its time-out before and after every part.
-        if self.settings.device != "cuda" or not self.card_file.content.get("has_readings", True):
+        if self.device != "cuda" or not self.card_file.content.get("has_readings", True):
             return {}
         found = nvidia_smi.readings()
         self.card_file.content["has_readings"] = bool(found)

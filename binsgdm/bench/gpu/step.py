@@ -1,6 +1,7 @@
 """Time the steps of BinSGDM and of 1-bit Adam against fused AdamW on the parameters of real models, and take memory."""
 
 import gc
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -129,7 +130,7 @@ def measure(bench: Bench, *, quick: bool, seconds: float) -> None:
 
 
 def _measure_layout(bench: Bench, name: str, layout: Layout) -> None:
-    numel = sum(_numel(shape) for shape in layout)
+    numel = sum(map(math.prod, layout))
     needed, free = numel * BYTES_PER_ELEMENT, free_bytes(bench.ranks)
     if needed > free:
         bench.record.note(f"{name}: needs {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free: left out")
@@ -207,7 +208,3 @@ def _memory(parameters: Sequence[torch.nn.Parameter]) -> dict[str, tuple[int, in
         found[name] = torch.cuda.max_memory_allocated() - before, state
         del optimizer
     return found
-
-
-def _numel(shape: Sequence[int]) -> int:
-    return int(torch.Size(shape).numel())

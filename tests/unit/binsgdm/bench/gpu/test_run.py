@@ -23,7 +23,7 @@ from binsgdm.bench.gpu import worker as worker_module
 from binsgdm.bench.gpu.parts import Part
 from binsgdm.bench.gpu.preflight import Preflight
 from binsgdm.bench.gpu.processes import PartEnd
-from binsgdm.bench.gpu.run import CardFile, PartRunner, Settings, read_card, share_s
+from binsgdm.bench.gpu.run import CardFile, PartRunner, read_card, share_s
 from binsgdm.bench.gpu.worker import PartTask
 from binsgdm.bench.record import WHAT
 from binsgdm.errors import BinsgdmError
@@ -56,9 +56,9 @@ def runner(folder: Path, run: Callable[..., PartEnd], **settings: Any) -> PartRu
     return PartRunner(
         folder=folder,
         card_file=card(folder),
-        settings=Settings(**{"device": "cpu", "quick": True, "budget_s": 540.0, "num_ranks": 1} | settings),
-        display=Shown(),
+        display=Shown(),  # type: ignore[arg-type]
         run=run,
+        **{"device": "cpu", "quick": True, "budget_s": 540.0, "num_ranks": 1} | settings,
     )
 
 
