@@ -28,7 +28,6 @@ from simnet.engine.timeline import (
     Timeline,
     collectives_of,
     make_span,
-    make_timeline,
 )
 from simnet.strategies.program import Communicate, Compute, OperationId
 
@@ -36,20 +35,6 @@ if TYPE_CHECKING:
     from simnet.core.bounded_types import FloatArray, IntArray
 
 MakeExecutor = Callable[[simpy.Environment, Topology], Executor]
-
-
-class Met(NamedTuple):
-    """What one step meets, drawn by `simnet.engine.random_factors`: factors on compute, pauses [s] by rank.
-
-    Attributes:
-        compute: factor on the time of compute of each rank.
-        pauses_s: how long each rank stands still before it begins [s]; None if none does.
-        collectives: factor on the time of each collective, stream by stream; None if it does not vary.
-    """
-
-    compute: Sequence[float]
-    pauses_s: Sequence[float] | None = None
-    collectives: Sequence[float] | None = None
 
 
 class RankStep(NamedTuple):
@@ -72,36 +57,21 @@ class RankStep(NamedTuple):
     spans: Sequence[Span]
 
 
-def run(streams: Streams, topology: Topology, comm_slowdown: float, make_executor: MakeExecutor) -> Timeline:
-    """Simulate one iteration on the ranks that the executor asks for.
-
-    Args:
-        streams: of a program, every kernel timed.
-        topology: the ranks and their links.
-        comm_slowdown: factor on compute while communication runs, >= 1.
-        make_executor: of collectives.
-    """
-    (ranks,) = run_steps([streams], topology, comm_slowdown, make_executor, [None])
-    # Synchronous training goes on when the last rank is done: the iteration is that of the slowest rank.
-    slowest = max(ranks, key=lambda rank: rank.end_s)
-    return make_timeline(slowest.end_s, slowest.busy_s, slowest.spans)
-
-
 def run_steps(
     steps: Sequence[Streams],
     topology: Topology,
     comm_slowdown: float,
     make_executor: MakeExecutor,
-    met: Sequence[Met | None],
+    drawn: Sequence[Varied],
 ) -> Iterator[list[RankStep]]:
     """Simulate steps one after the other: a rank begins one when it is done with the one before.
 
     Args:
-        steps: the streams of each step.
-        topology: as `run`.
-        comm_slowdown: as `run`.
-        make_executor: as `run`.
-        met: what each step meets; None: what the topology says of compute, and no more.
+        steps: the streams of each step, every kernel timed.
+        topology: the ranks and their links.
+        comm_slowdown: factor on compute while communication runs, >= 1.
+        make_executor: of collectives; it says for how many ranks.
+        drawn: what each step meets.
 
     Yields:
         What each step was on every rank.
@@ -109,7 +79,7 @@ def run_steps(
     env = simpy.Environment()
     executor = make_executor(env, topology)
     ranks = [_SimulatedRank(env, number, executor, comm_slowdown) for number in range(executor.num_ranks)]
-    processes = [env.process(rank.run_all(steps, met)) for rank in ranks]
+    processes = [env.process(rank.run_all(steps, drawn)) for rank in ranks]
     is_over = env.all_of(processes)
     for number in range(len(steps)):
         # Faults may change links for ever: the clock stops when the ranks are done, not when nothing is left to do.
@@ -127,10 +97,8 @@ class _SimulatedRank:
         self._env = env
         self._number = number
         self._executor = executor
-        self._slowdown = executor.topology.compute_factor(number)
         self.gpu = Gpu(
             env,
-            slowdown=self._slowdown,
             comm_slowdown=comm_slowdown,
             on_change=partial(executor.compute_changes, number) if executor.topology.compute_slows_links else None,
         )
@@ -148,24 +116,23 @@ class _SimulatedRank:
         assert found is not None
         return found
 
-    def run_all(self, steps: Sequence[Streams], met: Sequence[Met | None]) -> Generator[simpy.Event]:
+    def run_all(self, steps: Sequence[Streams], drawn: Sequence[Varied]) -> Generator[simpy.Event]:
         """Go through all steps."""
         busy_before: dict[str, float] = {}
-        for number, (streams, meets) in enumerate(zip(steps, met, strict=True)):
+        for number, (streams, varied) in enumerate(zip(steps, drawn, strict=True)):
             self._begin()
-            yield from self._run_step(number, streams, meets)
+            yield from self._run_step(number, streams, varied)
             busy_s = {part: seconds - busy_before.get(part, 0.0) for part, seconds in self.gpu.busy_s.items()}
             busy_before = dict(self.gpu.busy_s)
             self.done.append(
                 RankStep(self._env.now, busy_s, self._comm_s, self._arrivals_s, self._waits_s, self._spans)
             )
 
-    def _run_step(self, number: int, streams: Streams, meets: Met | None) -> Generator[simpy.Event]:
-        self._meets, self._step = meets, number
-        if meets is not None:
-            self.gpu.set_slowdown(meets.compute[self._number])
-            if meets.pauses_s is not None:
-                yield self._env.timeout(meets.pauses_s[self._number])
+    def _run_step(self, number: int, streams: Streams, varied: Varied) -> Generator[simpy.Event]:
+        self._stretches, self._step = varied.collectives, number
+        self.gpu.set_slowdown(float(varied.compute[self._number]))
+        if varied.pauses_s is not None:
+            yield self._env.timeout(float(varied.pauses_s[self._number]))
         self._order = {one: place for place, one in enumerate(collectives_of(streams))}
         waited_for = {waited for stream in streams for operation in stream for waited in operation.after}
         self._ended = {operation_id: self._env.event() for operation_id in waited_for}
@@ -195,8 +162,7 @@ class _SimulatedRank:
             return
         self.gpu.communication_starts()
         self._arrivals_s[operation_id] = self._env.now
-        drawn = self._meets.collectives if self._meets else None
-        stretch = 1.0 if drawn is None else drawn[self._order[operation_id]]
+        stretch = 1.0 if self._stretches is None else float(self._stretches[self._order[operation_id]])
         start_s, end_s = yield from self._executor.run(
             self._number, (self._step, operation_id), operation.schedule, operation.message_bytes, stretch
         )
@@ -221,17 +187,17 @@ def run_exact(
 
     Args:
         steps: the streams of each, every kernel timed, and how many optimizer steps they hold.
-        topology: the ranks and their links.
-        comm_slowdown: factor on compute while communication runs, >= 1.
-        drawn: what each step meets.
-        make_executor: of collectives.
+        topology: as of `run_steps`.
+        comm_slowdown: as of `run_steps`.
+        drawn: as of `run_steps`.
+        make_executor: as of `run_steps`, for all ranks.
     """
     tally = StepSums(topology.world_size)
     spans: tuple[Span, ...] = ()
     longest_s, starts_s = 0.0, np.zeros(topology.world_size)
     met_s = starts_s
     streams = [one for one, _ in steps]
-    of_steps = run_steps(streams, topology, comm_slowdown, make_executor, [_met(one) for one in drawn])
+    of_steps = run_steps(streams, topology, comm_slowdown, make_executor, drawn)
     for (streams_of_it, num_steps), ranks in zip(steps, of_steps, strict=True):
         found = _as_arrays(streams_of_it, ranks, met_s)
         taken_s = tally.add(found, num_steps, sum(1 for _ in collectives_of(streams_of_it)))
@@ -240,11 +206,6 @@ def run_exact(
             longest_s, spans = taken_s, _from_zero(tuple(ranks[slowest].spans), float(starts_s[slowest]))
         starts_s, met_s = found.ends_s, found.met_s
     return tally.timeline(spans, "exact")
-
-
-def _met(varied: Varied) -> Met:
-    pauses_s, collectives = (None if one is None else one.tolist() for one in (varied.pauses_s, varied.collectives))
-    return Met(varied.compute.tolist(), pauses_s, collectives)
 
 
 def _from_zero(spans: tuple[Span, ...], start_s: float) -> tuple[Span, ...]:
