@@ -28,11 +28,12 @@ from simnet.engine.timeline import (
     Timeline,
     collectives_of,
     make_span,
+    num_collectives,
 )
 from simnet.strategies.program import Communicate, Compute, OperationId
 
 if TYPE_CHECKING:
-    from simnet.core.bounded_types import FloatArray, IntArray
+    from simnet.core.bounded_types import FloatArray
 
 MakeExecutor = Callable[[simpy.Environment, Topology], Executor]
 
@@ -200,7 +201,7 @@ def run_exact(
     of_steps = run_steps(streams, topology, comm_slowdown, make_executor, drawn)
     for (streams_of_it, num_steps), ranks in zip(steps, of_steps, strict=True):
         found = _as_arrays(streams_of_it, ranks, met_s)
-        taken_s = tally.add(found, num_steps, sum(1 for _ in collectives_of(streams_of_it)))
+        taken_s = tally.add(found, num_steps, num_collectives(streams_of_it))
         if taken_s > longest_s:
             slowest = slowest_rank(found.ends_s)
             longest_s, spans = taken_s, _from_zero(tuple(ranks[slowest].spans), float(starts_s[slowest]))
@@ -223,9 +224,19 @@ def _as_arrays(streams: Streams, ranks: "list[RankStep]", met_s: "FloatArray") -
         met_s: when the last collective before the step had ended on each rank [s].
     """
     held_s, last = np.zeros(len(ranks)), np.zeros(len(ranks))
-    ended = _CollectiveEnds(ranks, met_s)
-    for groups, arrivals_s in _arrivals(streams, ranks):
-        late, by_s = latecomers(groups, arrivals_s[groups], ended.before(arrivals_s)[groups])
+    # When collectives had ended on each rank; first, the last one before the step.
+    ended_s = [
+        [before_s, *sorted(one.end_s for one in rank.spans if one.stream == "communication")]
+        for rank, before_s in zip(ranks, met_s.tolist(), strict=True)
+    ]
+    for which in collectives_of(streams):
+        operation = streams[which.stream][which.position]
+        if not isinstance(operation, Communicate) or not operation.schedule.rounds:
+            continue
+        arrivals_s = [rank.arrivals_s[which] for rank in ranks]
+        last_ends_s = np.array(list(map(_last_until, ended_s, arrivals_s)))
+        groups = group_order(operation.schedule.group)
+        late, by_s = latecomers(groups, np.array(arrivals_s)[groups], last_ends_s[groups])
         held_s[late] += by_s
         last[late] += 1
     return RanksIteration(
@@ -235,36 +246,12 @@ def _as_arrays(streams: Streams, ranks: "list[RankStep]", met_s: "FloatArray") -
         waits_s=np.array([rank.waits_s for rank in ranks]),
         held_s=held_s,
         last=last,
-        met_s=ended.last_s,
+        met_s=np.array([ends_s[-1] for ends_s in ended_s]),
         off_s=0.0,
         met={},
     )
 
 
-def _arrivals(streams: Streams, ranks: "list[RankStep]") -> "Iterator[tuple[IntArray, FloatArray]]":
-    for which in collectives_of(streams):
-        operation = streams[which.stream][which.position]
-        if isinstance(operation, Communicate) and operation.schedule.rounds:
-            yield group_order(operation.schedule.group), np.array([rank.arrivals_s[which] for rank in ranks])
-
-
-class _CollectiveEnds:
-    """When collectives had ended on each rank."""
-
-    def __init__(self, ranks: "list[RankStep]", before_s: "FloatArray") -> None:
-        """Take what a step was on each rank, and when the last collective before it had ended there [s]."""
-        self._ends_s = [
-            [first_s, *sorted(one.end_s for one in rank.spans if one.stream == "communication")]
-            for rank, first_s in zip(ranks, before_s.tolist(), strict=True)
-        ]
-
-    @property
-    def last_s(self) -> "FloatArray":
-        """When the last one had ended [s]."""
-        return np.array([ends_s[-1] for ends_s in self._ends_s])
-
-    def before(self, moments_s: "FloatArray") -> "FloatArray":
-        """Return when the last one had ended before a moment of each rank [s]."""
-        latest_s = (moments_s * (1 + SAME_TIME)).tolist()
-        pairs = zip(self._ends_s, latest_s, strict=True)
-        return np.array([ends_s[max(bisect_right(ends_s, moment_s) - 1, 0)] for ends_s, moment_s in pairs])
+def _last_until(ends_s: list[float], moment_s: float) -> float:
+    """Return the last of these ends before a moment, or at it but for rounding; the first where none is [s]."""
+    return ends_s[max(bisect_right(ends_s, moment_s * (1 + SAME_TIME)) - 1, 0)]
