@@ -16,7 +16,7 @@ import numpy as np
 
 from simnet.cluster.hardware import LinkId, LinkKind
 from simnet.cluster.schedule import Group, Schedule
-from simnet.cluster.topology import Topology, path, without_faults
+from simnet.cluster.topology import Topology, without_faults
 from simnet.collectives import link_loads, pace, pipelines
 from simnet.collectives.pace import OverlappedCost
 from simnet.collectives.pipelines import rails_per_node
@@ -324,16 +324,11 @@ def _posted_at_once(links: UnevenLinks, schedule: Schedule, message_bytes: float
     found = np.zeros(group.num_nodes * group.ranks_per_node)
     for load in phase:
         is_between = any(kind not in ("port_tx", "port_rx") for kind in load.inflated_bytes)
-        scope = group if is_between else _inside_nodes(group)
+        scope = group if is_between else group.levels()[0]
         seconds = load.latency_s + _busiest_s(links, load.inflated_bytes) + _added_s(links, is_between)
         found = np.maximum(found, _of_groups(scope, seconds, np.maximum))
     is_exact = not (links.topology.has_leaves and group.nodes < group.num_nodes)
     return found, is_exact and not any(links.added_s(kind).any() for kind in get_args(LinkKind))
-
-
-def _inside_nodes(group: Group) -> Group:
-    inside, _ = group.levels()
-    return inside
 
 
 def _busiest_s(links: UnevenLinks, inflated_bytes: dict[LinkKind, float]) -> "FloatArray":
@@ -426,16 +421,10 @@ class _LoadedLinks(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _links_by_rank(schedule: Schedule, nodes_per_leaf: int) -> tuple[_LoadedLinks, ...]:
-    per_node = schedule.group.ranks_per_node
-    loaded = [(one, one.distinct_loads or tuple((index, 1) for index in range(one.repeat))) for one in schedule.rounds]
     found: dict[LinkKind, dict[tuple[int, int], float]] = {}
     for rank in range(schedule.group.world_size):
-        for round_, indices in loaded:
-            for index, times in indices:
-                for send in round_.sends(rank, index):
-                    for kind, place in path(rank, send.dst, per_node, nodes_per_leaf):
-                        of_kind = found.setdefault(kind, {})
-                        of_kind[rank, place] = of_kind.get((rank, place), 0.0) + send.width * times
+        for (kind, place), chunks in pipelines.count_chunks(schedule, (rank,), nodes_per_leaf).items():
+            found.setdefault(kind, {})[rank, place] = float(chunks)
     return tuple(_sent(kind, of_kind) for kind, of_kind in found.items())
 
 

@@ -28,28 +28,14 @@ from simnet.engine.timeline import (
     Timeline,
     collectives_of,
     make_span,
-    make_timeline,
+    num_collectives,
 )
 from simnet.strategies.program import Communicate, Compute, OperationId
 
 if TYPE_CHECKING:
-    from simnet.core.bounded_types import FloatArray, IntArray
+    from simnet.core.bounded_types import FloatArray
 
 MakeExecutor = Callable[[simpy.Environment, Topology], Executor]
-
-
-class Met(NamedTuple):
-    """What one step meets, drawn by `simnet.engine.random_factors`: factors on compute, pauses [s] by rank.
-
-    Attributes:
-        compute: factor on the time of compute of each rank.
-        pauses_s: how long each rank stands still before it begins [s]; None if none does.
-        collectives: factor on the time of each collective, stream by stream; None if it does not vary.
-    """
-
-    compute: Sequence[float]
-    pauses_s: Sequence[float] | None = None
-    collectives: Sequence[float] | None = None
 
 
 class RankStep(NamedTuple):
@@ -72,36 +58,21 @@ class RankStep(NamedTuple):
     spans: Sequence[Span]
 
 
-def run(streams: Streams, topology: Topology, comm_slowdown: float, make_executor: MakeExecutor) -> Timeline:
-    """Simulate one iteration on the ranks that the executor asks for.
-
-    Args:
-        streams: of a program, every kernel timed.
-        topology: the ranks and their links.
-        comm_slowdown: factor on compute while communication runs, >= 1.
-        make_executor: of collectives.
-    """
-    (ranks,) = run_steps([streams], topology, comm_slowdown, make_executor, [None])
-    # Synchronous training goes on when the last rank is done: the iteration is that of the slowest rank.
-    slowest = max(ranks, key=lambda rank: rank.end_s)
-    return make_timeline(slowest.end_s, slowest.busy_s, slowest.spans)
-
-
 def run_steps(
     steps: Sequence[Streams],
     topology: Topology,
     comm_slowdown: float,
     make_executor: MakeExecutor,
-    met: Sequence[Met | None],
+    drawn: Sequence[Varied],
 ) -> Iterator[list[RankStep]]:
     """Simulate steps one after the other: a rank begins one when it is done with the one before.
 
     Args:
-        steps: the streams of each step.
-        topology: as `run`.
-        comm_slowdown: as `run`.
-        make_executor: as `run`.
-        met: what each step meets; None: what the topology says of compute, and no more.
+        steps: the streams of each step, every kernel timed.
+        topology: the ranks and their links.
+        comm_slowdown: factor on compute while communication runs, >= 1.
+        make_executor: of collectives; it says for how many ranks.
+        drawn: what each step meets.
 
     Yields:
         What each step was on every rank.
@@ -109,7 +80,7 @@ def run_steps(
     env = simpy.Environment()
     executor = make_executor(env, topology)
     ranks = [_SimulatedRank(env, number, executor, comm_slowdown) for number in range(executor.num_ranks)]
-    processes = [env.process(rank.run_all(steps, met)) for rank in ranks]
+    processes = [env.process(rank.run_all(steps, drawn)) for rank in ranks]
     is_over = env.all_of(processes)
     for number in range(len(steps)):
         # Faults may change links for ever: the clock stops when the ranks are done, not when nothing is left to do.
@@ -127,10 +98,8 @@ class _SimulatedRank:
         self._env = env
         self._number = number
         self._executor = executor
-        self._slowdown = executor.topology.compute_factor(number)
         self.gpu = Gpu(
             env,
-            slowdown=self._slowdown,
             comm_slowdown=comm_slowdown,
             on_change=partial(executor.compute_changes, number) if executor.topology.compute_slows_links else None,
         )
@@ -148,24 +117,23 @@ class _SimulatedRank:
         assert found is not None
         return found
 
-    def run_all(self, steps: Sequence[Streams], met: Sequence[Met | None]) -> Generator[simpy.Event]:
+    def run_all(self, steps: Sequence[Streams], drawn: Sequence[Varied]) -> Generator[simpy.Event]:
         """Go through all steps."""
         busy_before: dict[str, float] = {}
-        for number, (streams, meets) in enumerate(zip(steps, met, strict=True)):
+        for number, (streams, varied) in enumerate(zip(steps, drawn, strict=True)):
             self._begin()
-            yield from self._run_step(number, streams, meets)
+            yield from self._run_step(number, streams, varied)
             busy_s = {part: seconds - busy_before.get(part, 0.0) for part, seconds in self.gpu.busy_s.items()}
             busy_before = dict(self.gpu.busy_s)
             self.done.append(
                 RankStep(self._env.now, busy_s, self._comm_s, self._arrivals_s, self._waits_s, self._spans)
             )
 
-    def _run_step(self, number: int, streams: Streams, meets: Met | None) -> Generator[simpy.Event]:
-        self._meets, self._step = meets, number
-        if meets is not None:
-            self.gpu.set_slowdown(meets.compute[self._number])
-            if meets.pauses_s is not None:
-                yield self._env.timeout(meets.pauses_s[self._number])
+    def _run_step(self, number: int, streams: Streams, varied: Varied) -> Generator[simpy.Event]:
+        self._stretches, self._step = varied.collectives, number
+        self.gpu.set_slowdown(float(varied.compute[self._number]))
+        if varied.pauses_s is not None:
+            yield self._env.timeout(float(varied.pauses_s[self._number]))
         self._order = {one: place for place, one in enumerate(collectives_of(streams))}
         waited_for = {waited for stream in streams for operation in stream for waited in operation.after}
         self._ended = {operation_id: self._env.event() for operation_id in waited_for}
@@ -195,8 +163,7 @@ class _SimulatedRank:
             return
         self.gpu.communication_starts()
         self._arrivals_s[operation_id] = self._env.now
-        drawn = self._meets.collectives if self._meets else None
-        stretch = 1.0 if drawn is None else drawn[self._order[operation_id]]
+        stretch = 1.0 if self._stretches is None else float(self._stretches[self._order[operation_id]])
         start_s, end_s = yield from self._executor.run(
             self._number, (self._step, operation_id), operation.schedule, operation.message_bytes, stretch
         )
@@ -221,30 +188,25 @@ def run_exact(
 
     Args:
         steps: the streams of each, every kernel timed, and how many optimizer steps they hold.
-        topology: the ranks and their links.
-        comm_slowdown: factor on compute while communication runs, >= 1.
-        drawn: what each step meets.
-        make_executor: of collectives.
+        topology: as of `run_steps`.
+        comm_slowdown: as of `run_steps`.
+        drawn: as of `run_steps`.
+        make_executor: as of `run_steps`, for all ranks.
     """
     tally = StepSums(topology.world_size)
     spans: tuple[Span, ...] = ()
     longest_s, starts_s = 0.0, np.zeros(topology.world_size)
     met_s = starts_s
     streams = [one for one, _ in steps]
-    of_steps = run_steps(streams, topology, comm_slowdown, make_executor, [_met(one) for one in drawn])
+    of_steps = run_steps(streams, topology, comm_slowdown, make_executor, drawn)
     for (streams_of_it, num_steps), ranks in zip(steps, of_steps, strict=True):
         found = _as_arrays(streams_of_it, ranks, met_s)
-        taken_s = tally.add(found, num_steps, sum(1 for _ in collectives_of(streams_of_it)))
+        taken_s = tally.add(found, num_steps, num_collectives(streams_of_it))
         if taken_s > longest_s:
             slowest = slowest_rank(found.ends_s)
             longest_s, spans = taken_s, _from_zero(tuple(ranks[slowest].spans), float(starts_s[slowest]))
         starts_s, met_s = found.ends_s, found.met_s
     return tally.timeline(spans, "exact")
-
-
-def _met(varied: Varied) -> Met:
-    pauses_s, collectives = (None if one is None else one.tolist() for one in (varied.pauses_s, varied.collectives))
-    return Met(varied.compute.tolist(), pauses_s, collectives)
 
 
 def _from_zero(spans: tuple[Span, ...], start_s: float) -> tuple[Span, ...]:
@@ -262,9 +224,19 @@ def _as_arrays(streams: Streams, ranks: "list[RankStep]", met_s: "FloatArray") -
         met_s: when the last collective before the step had ended on each rank [s].
     """
     held_s, last = np.zeros(len(ranks)), np.zeros(len(ranks))
-    ended = _CollectiveEnds(ranks, met_s)
-    for groups, arrivals_s in _arrivals(streams, ranks):
-        late, by_s = latecomers(groups, arrivals_s[groups], ended.before(arrivals_s)[groups])
+    # When collectives had ended on each rank; first, the last one before the step.
+    ended_s = [
+        [before_s, *sorted(one.end_s for one in rank.spans if one.stream == "communication")]
+        for rank, before_s in zip(ranks, met_s.tolist(), strict=True)
+    ]
+    for which in collectives_of(streams):
+        operation = streams[which.stream][which.position]
+        if not isinstance(operation, Communicate) or not operation.schedule.rounds:
+            continue
+        arrivals_s = [rank.arrivals_s[which] for rank in ranks]
+        last_ends_s = np.array(list(map(_last_until, ended_s, arrivals_s)))
+        groups = group_order(operation.schedule.group)
+        late, by_s = latecomers(groups, np.array(arrivals_s)[groups], last_ends_s[groups])
         held_s[late] += by_s
         last[late] += 1
     return RanksIteration(
@@ -274,36 +246,12 @@ def _as_arrays(streams: Streams, ranks: "list[RankStep]", met_s: "FloatArray") -
         waits_s=np.array([rank.waits_s for rank in ranks]),
         held_s=held_s,
         last=last,
-        met_s=ended.last_s,
+        met_s=np.array([ends_s[-1] for ends_s in ended_s]),
         off_s=0.0,
         met={},
     )
 
 
-def _arrivals(streams: Streams, ranks: "list[RankStep]") -> "Iterator[tuple[IntArray, FloatArray]]":
-    for which in collectives_of(streams):
-        operation = streams[which.stream][which.position]
-        if isinstance(operation, Communicate) and operation.schedule.rounds:
-            yield group_order(operation.schedule.group), np.array([rank.arrivals_s[which] for rank in ranks])
-
-
-class _CollectiveEnds:
-    """When collectives had ended on each rank."""
-
-    def __init__(self, ranks: "list[RankStep]", before_s: "FloatArray") -> None:
-        """Take what a step was on each rank, and when the last collective before it had ended there [s]."""
-        self._ends_s = [
-            [first_s, *sorted(one.end_s for one in rank.spans if one.stream == "communication")]
-            for rank, first_s in zip(ranks, before_s.tolist(), strict=True)
-        ]
-
-    @property
-    def last_s(self) -> "FloatArray":
-        """When the last one had ended [s]."""
-        return np.array([ends_s[-1] for ends_s in self._ends_s])
-
-    def before(self, moments_s: "FloatArray") -> "FloatArray":
-        """Return when the last one had ended before a moment of each rank [s]."""
-        latest_s = (moments_s * (1 + SAME_TIME)).tolist()
-        pairs = zip(self._ends_s, latest_s, strict=True)
-        return np.array([ends_s[max(bisect_right(ends_s, moment_s) - 1, 0)] for ends_s, moment_s in pairs])
+def _last_until(ends_s: list[float], moment_s: float) -> float:
+    """Return the last of these ends before a moment, or at it but for rounding; the first where none is [s]."""
+    return ends_s[max(bisect_right(ends_s, moment_s * (1 + SAME_TIME)) - 1, 0)]

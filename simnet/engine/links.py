@@ -97,10 +97,7 @@ class Network:
         self._touched.update(links)
         if not self._settling:
             self._settling = True
-            self._call(self._settle, 0.0)
-
-    def _call(self, function: Callable[[simpy.Event], None], delay_s: float) -> None:
-        call_after_all(self._env, function, delay_s)
+            call_after_all(self._env, self._settle)
 
     def _settle(self, _event: simpy.Event) -> None:
         """Recompute the rates of all flows that share a link with a change, directly or through other flows."""
@@ -167,7 +164,7 @@ class Network:
             heapq.heappop(self._ends)
         if self._ends and self._ends[0][0] < self._wake_s:
             self._wake_s = self._ends[0][0]
-            self._call(self._finish, max(self._wake_s - self._env.now, 0.0))
+            call_after_all(self._env, self._finish, max(self._wake_s - self._env.now, 0.0))
 
     def _finish(self, _event: simpy.Event) -> None:
         """End every flow whose time has come."""

@@ -19,7 +19,7 @@ from simnet.core.errors import SimnetError
 from simnet.core.lanes import Number, UnlikeLanesError, least, stacked
 from simnet.core.registry import is_foreign
 from simnet.engine import recurrence
-from simnet.engine.recurrence import Price, PricedStep, Steps, TwoStreams
+from simnet.engine.recurrence import OneRank, Price, PricedStep, Steps, TwoStreams
 from simnet.engine.timeline import Streams, TimedOperation, Timeline, make_span, make_timeline
 from simnet.strategies import Strategy
 from simnet.strategies.base import kernel_costs_of
@@ -199,6 +199,7 @@ class StrategyPlan:
         program: what one rank does.
         steps: its operations, each with the number of its price.
         inner: the same for further steps of the period that are all alike; None if there are none.
+        num_inner: how many these are.
         is_fixed: see the function.
     """
 
@@ -212,6 +213,7 @@ class StrategyPlan:
         self._priced: list[Communicate | Kernel | _ComputePart | _HostPauses] = []
         self.steps: Steps = tuple(tuple(map(self._step, stream)) for stream in program.streams)
         self.inner = StrategyPlan(strategy, program.inner.program) if program.inner else None
+        self.num_inner = program.inner.number if program.inner else 0
 
     def _step(self, operation: Operation) -> PricedStep:
         key: object
@@ -324,15 +326,19 @@ class StrategyPlan:
 
     def _of_period(self, own_s: Any, of_inner: "Callable[[StrategyPlan], Any]") -> Any:
         """Return the mean step of a period, of which the streams take so long."""
-        inner = self.program.inner
-        if inner is not None and self.inner is not None:
-            own_s = own_s + inner.number * of_inner(self.inner)
+        if self.inner is not None:
+            own_s = own_s + self.num_inner * of_inner(self.inner)
         return own_s / self.program.period
+
+    @property
+    def of_period(self) -> "list[tuple[StrategyPlan, int]]":
+        """All that runs in a period, in this order: plans, each with the optimizer steps that it holds."""
+        return [*([(self.inner, 1)] * self.num_inner if self.inner else ()), (self, self.program.num_steps)]
 
     def _total_s(self, prices: Sequence[Price], slowdown: float) -> float:
         if self.two_streams is not None:
             return float(recurrence.two_streams(self.two_streams, prices, slowdown))
-        return recurrence.one_rank(self.steps, prices, slowdown).end_s
+        return OneRank(self.steps, prices, slowdown).run().now
 
     @cached_property
     def can_sweep(self) -> bool:
@@ -352,17 +358,16 @@ class StrategyPlan:
     def timeline(self, at: PlanNumbers) -> Timeline:
         """Return one iteration of the rank that stands for all, the mean one of the period."""
         prices = self.prices(at)
-        found = recurrence.one_rank(self.steps, prices, at.slowdown)
+        found = OneRank(self.steps, prices, at.slowdown).run()
         spans = [
             make_span(self.steps[stream][place].operation, OperationId(stream, place), start_s, end_s)
             for stream, place, start_s, end_s in found.spans
         ]
-        timeline, inner = make_timeline(found.end_s, found.busy_s, spans), self.program.inner
+        timeline = make_timeline(found.now, found.busy_s, spans)
         if not self.are_apart:
             timeline = replace(timeline, off_s=self._off_s(prices, found.spans))
-        if inner is not None and self.inner is not None:
-            timeline = timeline.with_steps(inner.number, self.inner.timeline(at))
-        return timeline.of_one_step(self.program.period)
+        inner = self.inner.timeline(at) if self.inner else None
+        return timeline.of_period(self.program.period, self.num_inner, inner)
 
     def _off_s(self, prices: Sequence[Price], spans: Sequence[tuple[int, int, float, float]]) -> float:
         """Return by how much a step may be off whose collectives run beside others of other streams [s].

@@ -15,7 +15,7 @@ from simnet.collectives import link_loads
 from simnet.core.errors import SimnetError
 from simnet.engine.plan import PlanNumbers, StrategyPlan, program_of
 from simnet.engine.scenario import Scenario
-from simnet.engine.timeline import Streams, Timeline, collectives_of
+from simnet.engine.timeline import Streams, Timeline, num_collectives
 from simnet.strategies import Strategy
 from simnet.strategies.base import check_calibration
 from simnet.workload import training_step
@@ -176,13 +176,12 @@ class PreparedScenario:
                 f"run.fidelity: 'exact': about {sends} sends: at most {EXACT_MAX_SENDS}; use fewer nodes or "
                 "iterations, larger buckets, or 'grouped'"
             )
-        at, inner = self.numbers(plan.strategy), plan.program.inner
+        at = self.numbers(plan.strategy)
         variation = self._variation(at.topology)
-        period = [(plan.timed(plan.prices(at)), plan.program.num_steps)]
-        if inner is not None and plan.inner is not None:
-            period = [(plan.inner.timed(plan.inner.prices(at)), 1)] * inner.number + period
+        timed = {id(one): one.timed(one.prices(at)) for one in (plan.inner, plan) if one is not None}
+        period = [(timed[id(one)], num_steps) for one, num_steps in plan.of_period]
         steps = period * self.num_periods(plan)
-        drawn = [variation.of(n, sum(1 for _ in collectives_of(one))) for n, (one, _) in enumerate(steps)]
+        drawn = [variation.of(n, num_collectives(one)) for n, (one, _) in enumerate(steps)]
         regular = rank_times if _is_regular(plan) else None
         make = partial(Exact, on_round=self._on_progress, regular=regular)
         return exact.run_exact(steps, at.topology, at.slowdown, drawn, make)
@@ -198,8 +197,7 @@ class PreparedScenario:
 
     def num_steps(self, plan: StrategyPlan) -> int:
         """Return how many steps run one after the other."""
-        inner = plan.program.inner
-        return self.num_periods(plan) * (1 + (inner.number if inner else 0))
+        return self.num_periods(plan) * len(plan.of_period)
 
     def num_sends(self, plan: StrategyPlan) -> int:
         """Return about how many sends all iterations have."""
@@ -208,10 +206,6 @@ class PreparedScenario:
     def num_rounds(self, plan: StrategyPlan) -> int:
         """Return how many rounds a rank goes through in all iterations."""
         return plan.program.num_rounds * self.num_periods(plan)
-
-    def forget_plans(self) -> None:
-        """Free what plans take, which is much where many strategies are tried."""
-        self._plans.clear()
 
 
 def _with_numbers(scenario: Scenario) -> Cluster:
@@ -230,11 +224,6 @@ def _with_numbers(scenario: Scenario) -> Cluster:
 def is_folded(scenario: Scenario) -> bool:
     """Tell whether one node stands for all in a scenario, so that it is simulated in milliseconds."""
     return _fidelity(scenario, topologies.build(scenario.cluster, scenario.calibration)) == "folded"
-
-
-def is_grouped(scenario: Scenario) -> bool:
-    """Tell whether the grouped executor simulates a scenario, or the exact one in its place where that is as quick."""
-    return _fidelity(scenario, topologies.build(scenario.cluster, scenario.calibration)) == "grouped"
 
 
 def _fidelity(scenario: Scenario, topology: Topology) -> str:

@@ -21,7 +21,7 @@ from simnet.engine.random_factors import Variation, Varied
 from simnet.engine.recurrence import NEVER, SAME_TIME, MeetingRanks, OneRank, Price
 from simnet.engine.result import LateRank, RankWaits, Span
 from simnet.engine.shared_nics import SharedNics
-from simnet.engine.timeline import PARTS_ON_GPU, Timeline, collectives_of, make_span, make_timeline
+from simnet.engine.timeline import PARTS_ON_GPU, Timeline, collectives_of, make_span, make_timeline, num_collectives
 from simnet.strategies.program import Communicate, Operation, OperationId
 
 if TYPE_CHECKING:
@@ -72,10 +72,8 @@ class RunStep(NamedTuple):
 
 def period_of(plan: StrategyPlan, at: PlanNumbers) -> list[RunStep]:
     """Return what runs in one period of a plan."""
-    inner, whole = plan.program.inner, [RunStep(plan, plan.prices(at), plan.program.num_steps)]
-    if inner is None or plan.inner is None:
-        return whole
-    return [RunStep(plan.inner, plan.inner.prices(at))] * inner.number + whole
+    prices = {id(one): one.prices(at) for one in (plan.inner, plan) if one is not None}
+    return [RunStep(one, prices[id(one)], num_steps) for one, num_steps in plan.of_period]
 
 
 def run(  # noqa: PLR0913 - what is run, and what is told of it
@@ -101,9 +99,9 @@ def run(  # noqa: PLR0913 - what is run, and what is told of it
     starts_s = met_s = np.zeros(topology.world_size)
     longest = (-1.0, 0, starts_s, met_s, 0)
     for number, step in enumerate(steps):
-        varied = variation.of(number, num_collectives(step.plan))
+        varied = variation.of(number, num_collectives(step.plan.program.streams))
         found = _Iteration(step, topology, changes, slowdown, starts_s, met_s, varied).run()
-        taken_s = tally.add(found, step.num_steps, num_collectives(step.plan))
+        taken_s = tally.add(found, step.num_steps, num_collectives(step.plan.program.streams))
         if taken_s > longest[0]:
             longest = taken_s, number, starts_s, met_s, slowest_rank(found.ends_s)
         starts_s, met_s = found.ends_s, found.met_s
@@ -114,7 +112,7 @@ def run(  # noqa: PLR0913 - what is run, and what is told of it
     # Spans are of one rank in one step: that step is run once more, which costs less than to keep them of all.
     _, number, starts_s, met_s, rank = longest
     step = steps[number]
-    varied = variation.of(number, num_collectives(step.plan))
+    varied = variation.of(number, num_collectives(step.plan.program.streams))
     met = _Iteration(step, topology, changes, slowdown, starts_s, met_s, varied, watched=rank).run().met
     return tally.timeline(_spans(step, slowdown, varied, met, float(starts_s[rank]), rank), "grouped")
 
@@ -133,18 +131,12 @@ def draws_s(plan: StrategyPlan, at: LaneNumbers, factor: "FloatArray") -> list[f
         None where each draw has to be run by itself.
     """
     lanes = at.lanes
-    plans = [one for one in (plan, plan.inner) if one is not None]
-    if lanes[0].topology.compute_slows_links or not all(one.two_streams or one.can_sweep for one in plans):
+    if lanes[0].topology.compute_slows_links or not all(one.two_streams or one.can_sweep for one, _ in plan.of_period):
         return None
     starts_s = np.zeros((len(lanes), len(factor)))
     slowdown = _column([one.slowdown for one in lanes])
-    period = (
-        [plan]
-        if plan.inner is None or plan.program.inner is None
-        else [plan.inner] * plan.program.inner.number + [plan]
-    )
     prices: dict[int, list[Price]] = {}
-    for one in period:
+    for one, _ in plan.of_period:
         if id(one) not in prices:
             found = one.prices_of(at)
             if found is None:
@@ -187,11 +179,6 @@ def _meet_in_draws(  # noqa: PLR0913, PLR0917 - what all collectives share, and 
     return np.asarray(starts_s + taken_s)
 
 
-def num_collectives(plan: StrategyPlan) -> int:
-    """Return the collectives of a program, in the order of which factors on them are drawn."""
-    return sum(1 for _ in collectives_of(plan.program.streams))
-
-
 def slowest_rank(ends_s: "FloatArray") -> int:
     """Return the rank that was done last, of those that were together but for rounding the first."""
     return int((ends_s >= (1 - SAME_TIME) * ends_s.max()).argmax())
@@ -215,9 +202,7 @@ def _spans(  # noqa: PLR0913, PLR0917 - one step of one rank
         start_s=start_s + pause_s,
         arrive=lambda which, _now: one.meet(which, *met[which]),
     )
-    one.begin()
-    while (then := one.next_s()) < NEVER:
-        one.go(then)
+    one.run()
     return tuple(
         make_span(
             step.plan.steps[stream][place].operation, OperationId(stream, place), began - start_s, end - start_s, rank

@@ -1,6 +1,6 @@
 """When a program is done: a rank that stands for all, lanes that differ in numbers, ranks that wait for each other.
 
-`one_rank` goes from one end of an operation to the next, on any streams, and tells what ran when. `two_streams` and
+`OneRank` goes from one end of an operation to the next, on any streams, and tells what ran when. `two_streams` and
 `sweep` know times alone, as numbers or as arrays, by sums and maxima over the operations in order: the first where one
 stream communicates and another computes, as of every data-parallel step, the second where several communicate and one
 computes. All give the same times, and so does SimPy's clock (`exact`), which is their judge.
@@ -50,47 +50,18 @@ Price = Number | OverlappedCost
 """Seconds, or what tells them once it is known how long the GPU computes meanwhile."""
 
 
-class RankRun(NamedTuple):
-    """What one rank did.
-
-    Attributes:
-        end_s: when it was done [s].
-        busy_s: seconds of its GPU by part of the iteration.
-        spans: stream, position, start and end of every operation that took time [s].
-    """
-
-    end_s: float
-    busy_s: dict[str, float]
-    spans: list[tuple[int, int, float, float]]
-
-
 def share_links(one: Group, other: Group) -> bool:
     """Tell whether both send inside nodes, or both between them."""
     return (one.nodes > 1 < other.nodes) or (one.members_per_node > 1 < other.members_per_node)
-
-
-def one_rank(steps: Steps, prices: Sequence[Price], slowdown: float) -> RankRun:
-    """Run a program on one rank that waits for no other.
-
-    Args:
-        steps: of the program.
-        prices: by number.
-        slowdown: factor on compute while communication runs, >= 1.
-    """
-    rank = OneRank(steps, prices, slowdown)
-    rank.begin()
-    while (then := rank.next_s()) < NEVER:
-        rank.go(then)
-    return RankRun(rank.now, rank.busy_s, rank.spans)
 
 
 class OneRank:
     """A rank while it goes from one end of an operation to the next.
 
     Attributes:
-        now: the time [s].
-        busy_s: as of `RankRun`.
-        spans: as of `RankRun`.
+        now: the time; when it was done, at the end [s].
+        busy_s: seconds of its GPU by part of the iteration.
+        spans: stream, position, start and end of every operation that took time [s].
     """
 
     def __init__(  # noqa: PLR0913 - what a rank is given
@@ -103,12 +74,12 @@ class OneRank:
         start_s: float = 0.0,
         arrive: Callable[[OperationId, float], None] | None = None,
     ) -> None:
-        """Take a program as `one_rank` does.
+        """Take a program.
 
         Args:
             steps: of the program.
             prices: by number.
-            slowdown: factor on compute while communication runs.
+            slowdown: factor on compute while communication runs, >= 1.
             factor: on all compute.
             start_s: when it begins [s].
             arrive: called when it arrives at a collective, which then ends when `meet` says so; without it, a
@@ -131,6 +102,13 @@ class OneRank:
     def begin(self) -> None:
         """Start what waits for nothing."""
         self._start_all()
+
+    def run(self) -> "OneRank":
+        """Go through the whole program; return the rank."""
+        self.begin()
+        while (then := self.next_s()) < NEVER:
+            self.go(then)
+        return self
 
     def next_s(self) -> float:
         """Return when the next operation ends; never, where all is done or others must come first [s]."""

@@ -161,6 +161,7 @@ def _ratio(above: float | None, below: float | None) -> float | None:
 def _notes(prepared: PreparedScenario) -> tuple[str, ...]:
     """Say what a reader must know to trust the numbers."""
     cluster, calibration = prepared.scenario.cluster, prepared.scenario.calibration
+    plans = [prepared.plan(strategy) for strategy in _run_strategies(prepared.scenario)]
     notes = list(prepared.step.notes)
     if cluster.faults:
         titles = ", ".join(dict.fromkeys(fault.title or tag_of(fault) for fault in cluster.faults))
@@ -171,27 +172,17 @@ def _notes(prepared: PreparedScenario) -> tuple[str, ...]:
             f"{calibration.label} and the workload have no intervals of their own: those of the result "
             "hold the model's error alone"
         )
-    notes += dict.fromkeys(note for s in _run_strategies(prepared.scenario) for note in prepared.plan(s).program.notes)
+    notes += dict.fromkeys(note for plan in plans for note in plan.program.notes)
     notes += _beyond_measured_nodes(cluster.num_nodes, calibration)
     notes += _beyond_nccl(prepared)
-    free = sorted(
-        {kernel for s in _run_strategies(prepared.scenario) for kernel in prepared.plan(s).without_time(calibration)}
-    )
+    free = sorted({kernel for plan in plans for kernel in plan.without_time(calibration)})
     if free:
         notes.append(
             f"no time for kernels {', '.join(free)}: they cost nothing here; give calibration.memory_bandwidth"
         )
-    stand_ins = {
-        sentence
-        for s in _run_strategies(prepared.scenario)
-        for sentence in prepared.plan(s).timed_by_others(calibration)
-    }
+    stand_ins = {sentence for plan in plans for sentence in plan.timed_by_others(calibration)}
     notes += [f"{sentence}: measure it" for sentence in sorted(stand_ins)]
-    others = {
-        sentence
-        for s in _run_strategies(prepared.scenario)
-        for sentence in prepared.plan(s).timed_otherwise(calibration)
-    }
+    others = {sentence for plan in plans for sentence in plan.timed_otherwise(calibration)}
     notes += [f"kernel {sentence}: measure again with the strategy's options" for sentence in sorted(others)]
     return tuple(notes)
 

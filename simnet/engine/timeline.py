@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import get_args
 
 from msgspec import Struct
@@ -57,32 +58,26 @@ class Timeline(Struct, frozen=True, kw_only=True):
         of_alike_s = self.inner.longest_pause_s if self.inner else 0.0
         return max(of_alike_s, *map(_longest_gap, of_ranks.values()))
 
-    def with_steps(self, number: int, inner: "Timeline") -> "Timeline":
-        """Return the time of these steps and of so many others that are alike; spans stay those of the former."""
-        parts = {
-            name: getattr(self.breakdown, name) + number * getattr(inner.breakdown, name)
-            for name in Breakdown.__struct_fields__
-        }
-        return replace(
-            self,
-            iteration_s=self.iteration_s + number * inner.iteration_s,
-            breakdown=Breakdown(**parts),
-            comm_s=self.comm_s + number * inner.comm_s,
-            off_s=self.off_s + number * inner.off_s,
-            inner=inner,
-        )
+    def of_period(self, num_steps: int, number: int, inner: "Timeline | None") -> "Timeline":
+        """Return the mean step of a period; spans stay those of these steps.
 
-    def of_one_step(self, num_steps: int) -> "Timeline":
-        """Return the mean of so many steps; spans stay those of all of them."""
-        if num_steps == 1:
-            return self
-        parts = {name: getattr(self.breakdown, name) / num_steps for name in Breakdown.__struct_fields__}
+        Args:
+            num_steps: of the period.
+            number: of further steps in it that are alike.
+            inner: one of these; None if there are none.
+        """
+
+        def mean(name: str) -> float:
+            value = attrgetter(name)
+            return float((value(self) + (number * value(inner) if inner else 0.0)) / num_steps)
+
         return replace(
             self,
-            iteration_s=self.iteration_s / num_steps,
-            breakdown=Breakdown(**parts),
-            comm_s=self.comm_s / num_steps,
-            off_s=self.off_s / num_steps,
+            iteration_s=mean("iteration_s"),
+            breakdown=Breakdown(**{part: mean(f"breakdown.{part}") for part in Breakdown.__struct_fields__}),
+            comm_s=mean("comm_s"),
+            off_s=mean("off_s"),
+            inner=inner,
         )
 
 
@@ -92,6 +87,11 @@ def collectives_of(streams: Sequence[Sequence[Operation]]) -> Iterator[Operation
         for position, operation in enumerate(operations):
             if isinstance(operation, Communicate):
                 yield OperationId(stream, position)
+
+
+def num_collectives(streams: Sequence[Sequence[Operation]]) -> int:
+    """Return how many these are."""
+    return sum(1 for _ in collectives_of(streams))
 
 
 def _longest_gap(spans: list[Span]) -> float:

@@ -3,14 +3,18 @@
 from collections.abc import Generator, Hashable
 from typing import get_args
 
+import numpy as np
 import simpy
 
 from simnet.cluster.hardware import LinkId, LinkKind
 from simnet.cluster.schedule import Schedule
 from simnet.cluster.topology import Topology
 from simnet.collectives import link_loads
+from simnet.engine import exact
 from simnet.engine.every_send import Steps
 from simnet.engine.links import Network
+from simnet.engine.random_factors import Varied
+from simnet.engine.timeline import Streams, Timeline, make_timeline
 
 
 class Folded:
@@ -57,3 +61,10 @@ class Folded:
     def _level(self, load: link_loads.LevelLoad) -> Generator[simpy.Event]:
         yield self._env.timeout(load.latency_s)
         yield self._network.transfer({LinkId(kind, 0): size for kind, size in load.inflated_bytes.items()})
+
+
+def run(streams: Streams, network: Topology, slowdown: float) -> Timeline:
+    """Return one iteration of the representative rank."""
+    (ranks,) = exact.run_steps([streams], network, slowdown, Folded, [Varied(np.ones(1))])
+    (rank,) = ranks
+    return make_timeline(rank.end_s, rank.busy_s, rank.spans)

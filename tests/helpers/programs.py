@@ -8,7 +8,7 @@ from simnet.engine import every_send, exact, ranks
 from simnet.engine.plan import PlanNumbers, StrategyPlan
 from simnet.engine.random_factors import Variation
 from simnet.engine.ranks import RunStep
-from simnet.engine.timeline import Streams, Timeline, collectives_of
+from simnet.engine.timeline import Streams, Timeline, num_collectives
 from simnet.strategies import DenseAllReduce
 from simnet.strategies.program import Program
 from simnet.workload.training_step import Step
@@ -47,6 +47,6 @@ def run_exact(
     make_executor: MakeExecutor = every_send.Exact,
 ) -> Timeline:
     """Return what all ranks do, send by send."""
-    variation, number = Variation(network, seed), sum(1 for _ in collectives_of(streams))
+    variation, number = Variation(network, seed), num_collectives(streams)
     drawn: Sequence = [variation.of(step, number) for step in range(steps)]
     return exact.run_exact([(streams, 1)] * steps, network, slowdown, drawn, make_executor)

@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from simnet.collectives import algorithms, direct, ring
 from simnet.core import files
-from simnet.engine import exact, recurrence
+from simnet.engine import recurrence
 from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.scenario import load_experiment
 from simnet.engine.timeline import Streams, Timeline
 from simnet.strategies.program import Communicate, Compute, OperationId
-from tests.helpers.folded import Folded
+from tests.helpers import folded
 from tests.helpers.programs import numbers_on, plan_of, run_exact
 from tests.helpers.topologies import CALIBRATIONS, leaves, topology
 
@@ -32,7 +32,7 @@ sizes = st.floats(0.0, 1e9) | st.sampled_from([0.0, 1.0, 1e6])
 
 def both(streams: Streams, network, slowdown: float) -> tuple[Timeline, Timeline]:
     loop = plan_of(streams).timeline(numbers_on(network, slowdown))
-    return loop, exact.run(streams, network, slowdown, Folded)
+    return loop, folded.run(streams, network, slowdown)
 
 
 def same(loop: Timeline, clock: Timeline) -> None:
@@ -168,5 +168,5 @@ def test_collectives_that_share_links_take_the_same_times_and_are_as_near_to_eve
 def test_collectives_of_two_streams_share_the_nics_on_the_clock():
     network = topology(2, 2)
     sent = Communicate(schedule=ring.all_reduce(network.group("world")), message_bytes=1e6)
-    alone_s = exact.run(((sent,), ()), network, 1.0, Folded).iteration_s
-    assert exact.run(((sent,), (sent,)), network, 1.0, Folded).iteration_s > 1.5 * alone_s, "they share the NICs"
+    alone_s = folded.run(((sent,), ()), network, 1.0).iteration_s
+    assert folded.run(((sent,), (sent,)), network, 1.0).iteration_s > 1.5 * alone_s, "they share the NICs"

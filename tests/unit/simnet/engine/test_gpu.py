@@ -8,7 +8,9 @@ from simnet.engine.gpu import Gpu
 
 def gpu(slowdown: float = 1.0, comm_slowdown: float = 1.0) -> tuple[simpy.Environment, Gpu]:
     env = simpy.Environment()
-    return env, Gpu(env, slowdown=slowdown, comm_slowdown=comm_slowdown)
+    device = Gpu(env, comm_slowdown=comm_slowdown)
+    device.set_slowdown(slowdown)
+    return env, device
 
 
 def test_a_kernel_alone_takes_its_time():
