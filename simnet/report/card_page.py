@@ -90,12 +90,12 @@ def page(found: CardResult) -> str:
         "archive_name": _archive_name(found),
         "csv_name": _csv_name(found),
         "kernels": bool(found.kernels),
-        "kernel_table": card_tables.kernel_table(found.kernels).markdown() if found.kernels else "",
+        "kernel_table": _markdown(card_tables.kernel_table(found.kernels)),
         "left_out": _by_reason(found.fitted.left_out),
         "poor": found.fitted.poor,
         "fit_notes": _by_reason([note for part in found.fitted.parts for note in part.notes]),
-        "steps": card_tables.step_table(steps).markdown() if steps else "",
-        "models": card_tables.model_table(found.passes, found.steps).markdown() if found.passes else "",
+        "steps": _markdown(card_tables.step_table(steps)),
+        "models": _markdown(card_tables.model_table(found.passes, found.steps)),
         "has_shipped_rows": bool(found.steps),
         "shipped_gpus": list(dict.fromkeys(one.gpu for one in found.steps)),
         "without_workload": [*map(printable, found.without_workload)],
@@ -108,8 +108,8 @@ def page(found: CardResult) -> str:
                 map(_markdown, (card_tables.checks_table(folder, ["training"]), card_tables.training_steps(folder))),
             )
         ),
-        "values": card_tables.values_table(found.values.values()).markdown() if found.values else "",
-        "groups": card_tables.group_table(found.kernels).markdown() if found.kernels else "",
+        "values": _markdown(card_tables.values_table(found.values.values())),
+        "groups": _markdown(card_tables.group_table(found.kernels)),
         "links": _markdown(card_tables.links_table(folder)),
         "num_cards": folder.num_cards,
         "notes": [
@@ -239,5 +239,6 @@ def _csv_name(found: CardResult) -> str:
     return f"gpu-{found.folder.stem}-estimates.csv"
 
 
-def _markdown(table: Table | None) -> str:
-    return table.markdown() if table is not None else ""
+def _markdown(table: Table) -> str:
+    """Return a table; "" of one without rows."""
+    return table.markdown() if table.rows else ""

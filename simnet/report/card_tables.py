@@ -1,7 +1,8 @@
 """The tables of a card's page."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median
+from typing import TYPE_CHECKING
 
 from simnet.calibration.card_folder import CardFolder
 from simnet.calibration.comparison import Comparison, by_series, coverage
@@ -13,6 +14,10 @@ from simnet.core.units import format_bytes, format_seconds
 from simnet.report.card_charts import OPTIMIZERS, numel_text
 from simnet.report.table import Column, Table
 from simnet.validation.card_estimates import TARGET, TARGET_FROM, KernelEstimate, StepEstimate
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 INSIDE = {None: "", True: "inside", False: "**outside**"}
 
@@ -41,31 +46,18 @@ def _by_kernel(rows: Iterable[KernelEstimate]) -> list[list[KernelEstimate]]:
 def kernel_table(rows: Sequence[KernelEstimate]) -> Table:
     """Return a row a kernel, the worst first."""
     largest = {row.kernel: row for row in largest_sizes(rows)}
-    cells = (
-        (
-            row.kernel + ("" if row.is_estimable else " *"),
-            numel_text(row.num_elements),
-            format_seconds(row.measured),
-            f"{row.spread:.1%}",
-            format_seconds(row.least_s),
-            _ratio(row),
-            numel_text(largest[row.kernel].num_elements),
-            format_seconds(largest[row.kernel].measured),
-            _ratio(largest[row.kernel]),
-        )
-        for row in slowest_sizes(rows)
+    columns = (
+        Column("kernel", cell=lambda row: row.kernel + ("" if row.is_estimable else " *")),
+        Column("elements", "right", cell=lambda row: numel_text(row.num_elements)),
+        Column("time", "right", cell=lambda row: format_seconds(row.measured)),
+        Column("between quartiles", "right", cell=lambda row: f"{row.spread:.1%}"),
+        Column("bytes / bandwidth", "right", cell=lambda row: format_seconds(row.least_s)),
+        Column("time over it", "right", cell=_ratio),
+        Column("largest", "right", cell=lambda row: numel_text(largest[row.kernel].num_elements)),
+        Column("time", "right", cell=lambda row: format_seconds(largest[row.kernel].measured)),
+        Column("over bytes / bandwidth", "right", cell=lambda row: _ratio(largest[row.kernel])),
     )
-    heads = (
-        "elements",
-        "time",
-        "between quartiles",
-        "bytes / bandwidth",
-        "time over it",
-        "largest",
-        "time",
-        "over bytes / bandwidth",
-    )
-    return Table(("kernel", *(Column(head, "right") for head in heads)), cells)
+    return Table.of(columns, slowest_sizes(rows))
 
 
 def _ratio(row: KernelEstimate) -> str:
@@ -76,26 +68,21 @@ def _ratio(row: KernelEstimate) -> str:
 def step_table(rows: Sequence[OptimizerStep]) -> Table:
     """Return a row for each optimizer on each model."""
     dense = {(row.num_elements, row.num_tensors): row.step_s for row in rows if row.optimizer == DENSE}
-    cells = (
-        (
-            f"{row.num_elements / 1e6:.3g} M",
-            str(row.num_tensors),
-            OPTIMIZERS.get(row.optimizer, row.optimizer),
-            format_seconds(row.step_s),
-            f"{row.spread:.1%}",
-            _quotient(row.step_s, dense.get((row.num_elements, row.num_tensors))),
-            *(_quotient(value, row.num_elements) for value in (row.state_bytes, row.peak_bytes)),
-        )
-        for row in rows
+    columns = (
+        Column("parameters", "right", cell=lambda row: f"{row.num_elements / 1e6:.3g} M"),
+        Column("tensors", "right", cell=lambda row: str(row.num_tensors)),
+        Column("optimizer", cell=lambda row: OPTIMIZERS.get(row.optimizer, row.optimizer)),
+        Column("step", "right", cell=lambda row: format_seconds(row.step_s)),
+        Column("between quartiles", "right", cell=lambda row: f"{row.spread:.1%}"),
+        Column(
+            "over AdamW",
+            "right",
+            cell=lambda row: _quotient(row.step_s, dense.get((row.num_elements, row.num_tensors))),
+        ),
+        Column("state [B a parameter]", "right", cell=lambda row: _quotient(row.state_bytes, row.num_elements)),
+        Column("peak [B a parameter]", "right", cell=lambda row: _quotient(row.peak_bytes, row.num_elements)),
     )
-    heads = ("step", "between quartiles", "over AdamW", "state [B a parameter]", "peak [B a parameter]")
-    columns: tuple[Column | str, ...] = (
-        Column("parameters", "right"),
-        Column("tensors", "right"),
-        "optimizer",
-        *(Column(head, "right") for head in heads),
-    )
-    return Table(columns, cells)
+    return Table.of(columns, rows)
 
 
 def _quotient(value: float | None, of: float | None) -> str:
@@ -105,30 +92,34 @@ def _quotient(value: float | None, of: float | None) -> str:
 def model_table(passes: Sequence[MeasuredPass], shipped: Sequence[StepEstimate]) -> Table:
     """Return a row for each model, precision and batch."""
     estimates = {id(one.measured_pass): one for one in shipped}
-    rates = ("batch", "both passes", "samples/s", "shipped samples/s", "measured / shipped")
-    heads = (*rates, "forward (by FLOPs)", "half ready (by FLOPs)")
-    cells = (_model_cells(one, estimates.get(id(one))) for one in passes)
-    return Table(("model", "precision", *(Column(head, "right") for head in heads)), cells)
 
+    def estimated(one: MeasuredPass, written: Callable[[StepEstimate], str]) -> str:
+        found = estimates.get(id(one))
+        return written(found) if found is not None else "-"
 
-def _model_cells(one: MeasuredPass, estimate: StepEstimate | None) -> tuple[str, ...]:
-    shares = (
-        _share(one.forward_share, estimate.estimated_forward_share if estimate else None),
-        _share(one.half_ready, estimate.estimated_half_ready if estimate else None),
+    def share(one: MeasuredPass, name: str) -> str:
+        return _share(getattr(one, name), getattr(estimates.get(id(one)), f"estimated_{name}", None))
+
+    columns = (
+        Column("model", cell=lambda one: f"{one.model}, {one.layout}" if one.layout else one.model),
+        Column("precision", cell=lambda one: one.precision),
+        Column("batch", "right", cell=lambda one: str(one.batch)),
+        Column("both passes", "right", cell=lambda one: format_seconds(one.compute_s)),
+        Column("samples/s", "right", cell=lambda one: _rate(one.samples_per_s)),
+        Column(
+            "shipped samples/s",
+            "right",
+            cell=lambda one: estimated(one, lambda of: f"{_rate(one.batch / of.predicted)} ({of.kind})"),
+        ),
+        Column(
+            "measured / shipped",
+            "right",
+            cell=lambda one: estimated(one, lambda of: f"{one.samples_per_s / (one.batch / of.predicted):.2f}"),
+        ),
+        Column("forward (by FLOPs)", "right", cell=lambda one: share(one, "forward_share")),
+        Column("half ready (by FLOPs)", "right", cell=lambda one: share(one, "half_ready")),
     )
-    shipped = ("-", "-")
-    if estimate is not None:
-        rate = one.batch / estimate.predicted
-        shipped = f"{_rate(rate)} ({estimate.kind})", f"{one.samples_per_s / rate:.2f}"
-    return (
-        f"{one.model}, {one.layout}" if one.layout else one.model,
-        one.precision,
-        str(one.batch),
-        format_seconds(one.compute_s),
-        _rate(one.samples_per_s),
-        *shipped,
-        *shares,
-    )
+    return Table.of(columns, passes)
 
 
 def _share(measured: float | None, estimated: float | None) -> str:
@@ -142,92 +133,82 @@ def _rate(samples_per_s: float) -> str:
     return f"{samples_per_s:,.0f}" if samples_per_s >= 1000 else f"{samples_per_s:.4g}"
 
 
-def backward_table(folder: CardFolder) -> Table | None:
-    """Return backward alone and beside each collective; None if it was not measured."""
-    pairs = select_pairs(folder.measurements)
-    if not pairs:
-        return None
-    cells = []
-    for pair in pairs:
-        alone, beside = (float(median(values.tolist())) for values in (pair.alone_s, pair.overlapped_s))
-        cells.append((pair.label, format_seconds(alone), format_seconds(beside), f"{beside / alone:.3f}"))
-    return Table(("", *(Column(head, "right") for head in ("alone", "during it", "slowdown"))), cells)
+def backward_table(folder: CardFolder) -> Table:
+    """Return backward alone and beside each collective, as far as it was measured."""
+    columns = (
+        Column("", cell=lambda pair: pair.label),
+        Column("alone", "right", cell=lambda pair: format_seconds(_median(pair.alone_s))),
+        Column("during it", "right", cell=lambda pair: format_seconds(_median(pair.overlapped_s))),
+        Column("slowdown", "right", cell=lambda pair: f"{_median(pair.overlapped_s) / _median(pair.alone_s):.3f}"),
+    )
+    return Table.of(columns, select_pairs(folder.measurements))
 
 
-def checks_table(folder: CardFolder, parts: Iterable[str]) -> Table | None:
-    """Return what parts have compared, what failed first; None if they have compared nothing."""
+def _median(values: "NDArray[np.float64]") -> float:
+    return float(median(values.tolist()))
+
+
+def checks_table(folder: CardFolder, parts: Iterable[str]) -> Table:
+    """Return what parts have compared, what failed first."""
     checks = [one for part in parts if part in folder.files for one in folder.files[part][1].checks]
-    if not checks:
-        return None
-    cells = (
-        (one.name, f"{one.count:,}", "yes" if one.passed else "**no**", one.detail)
-        for one in sorted(checks, key=lambda one: one.passed)
+    columns = (
+        Column("check", cell=lambda one: one.name),
+        Column("comparisons", "right", cell=lambda one: f"{one.count:,}"),
+        Column("passed", cell=lambda one: "yes" if one.passed else "**no**"),
+        Column("", cell=lambda one: one.detail),
     )
-    return Table(("check", Column("comparisons", "right"), "passed", ""), cells)
+    return Table.of(columns, sorted(checks, key=lambda one: one.passed))
 
 
-def training_steps(folder: CardFolder) -> Table | None:
-    """Return the steps of trainings; None if there are none."""
-    steps = folder.series("training", "training", "step")
-    if not steps:
-        return None
-    cells = (
-        (
-            str(one.labels["model"]),
-            str(one.labels["strategy"]),
-            str(one.labels["batch"]),
-            format_seconds(median(one.values)),
-        )
-        for one in steps
+def training_steps(folder: CardFolder) -> Table:
+    """Return the steps of trainings."""
+    columns = (
+        Column("model", cell=lambda one: str(one.labels["model"])),
+        Column("strategy", cell=lambda one: str(one.labels["strategy"])),
+        Column("batch a rank", "right", cell=lambda one: str(one.labels["batch"])),
+        Column("step", "right", cell=lambda one: format_seconds(median(one.values))),
     )
-    return Table(("model", "strategy", Column("batch a rank", "right"), Column("step", "right")), cells)
+    return Table.of(columns, folder.series("training", "training", "step"))
 
 
-def links_table(folder: CardFolder) -> Table | None:
-    """Return each collective at its largest message; None if there are none."""
+def links_table(folder: CardFolder) -> Table:
+    """Return each collective at its largest message."""
     largest: dict[str, Series] = {}
     for one in folder.series("links", "collective"):
         known = largest.get(one.name)
         if known is None or one.count("message_bytes") > known.count("message_bytes"):
             largest[one.name] = one
-    if not largest:
-        return None
-    cells = (
-        (
-            name,
-            str(one.labels["group_size"]),
-            format_bytes(one.number("message_bytes")),
-            format_seconds(median(one.values)),
-            f"{format_bytes(one.number('message_bytes') / median(one.values))}/s",
-        )
-        for name, one in largest.items()
+    columns = (
+        Column("collective", cell=lambda one: one.name),
+        Column("ranks", "right", cell=lambda one: str(one.labels["group_size"])),
+        Column("message", "right", cell=lambda one: format_bytes(one.number("message_bytes"))),
+        Column("time", "right", cell=lambda one: format_seconds(median(one.values))),
+        Column(
+            "bytes / time",
+            "right",
+            cell=lambda one: f"{format_bytes(one.number('message_bytes') / median(one.values))}/s",
+        ),
     )
-    return Table(
-        ("collective", *(Column(head, "right") for head in ("ranks", "message", "time", "bytes / time"))), cells
-    )
+    return Table.of(columns, largest.values())
 
 
 def values_table(values: Iterable[Comparison]) -> Table:
     """Return single values of the calibration: estimate, interval, measured, ratio."""
-    heads = ("estimate", "interval", "measured", "measured / estimate")
-    return Table(("value", *(Column(head, "right") for head in heads), ""), (_value_cells(one) for one in values))
 
-
-def _value_cells(one: Comparison) -> tuple[str, ...]:
-    def text(value: float) -> str:
+    def text(one: Comparison, value: float) -> str:
         if one.label == "memory_bandwidth":
             return f"{format_bytes(value)}/s"
         return f"{value:.3f}" if one.label == "backward_slowdown" else format_seconds(value)
 
-    interval = " to ".join(map(text, one.interval)) if one.interval else ""
-    return (
-        f"`{one.label}`",
-        text(one.predicted),
-        interval,
-        text(one.measured),
-        f"{1 / (1 + one.error):.2f}",
-        INSIDE[one.is_inside],
+    columns = (
+        Column("value", cell=lambda one: f"`{one.label}`"),
+        Column("estimate", "right", cell=lambda one: text(one, one.predicted)),
+        Column("interval", "right", cell=lambda one: " to ".join(text(one, end) for end in one.interval or ())),
+        Column("measured", "right", cell=lambda one: text(one, one.measured)),
+        Column("measured / estimate", "right", cell=lambda one: f"{1 / (1 + one.error):.2f}"),
+        Column("", cell=lambda one: INSIDE[one.is_inside]),
     )
+    return Table.of(columns, values)
 
 
 def group_table(rows: Sequence[KernelEstimate]) -> Table:
@@ -250,23 +231,15 @@ def group_table(rows: Sequence[KernelEstimate]) -> Table:
 
 def estimates_csv(rows: Sequence[KernelEstimate]) -> str:
     """Return every kernel at every size as CSV, times in seconds."""
-    heads = (
-        "kernel",
-        "num_elements",
-        "estimate_s",
-        "low_s",
-        "high_s",
-        "measured_s",
-        "measured_over_estimate",
-        "inside",
-        "over_bytes",
+    columns = (
+        Column("kernel", cell=lambda row: row.kernel),
+        Column("num_elements", cell=lambda row: f"{row.num_elements:.0f}"),
+        Column("estimate_s", cell=lambda row: f"{row.predicted:.4g}"),
+        Column("low_s", cell=lambda row: f"{(row.interval or (row.predicted,))[0]:.4g}"),
+        Column("high_s", cell=lambda row: f"{(row.interval or (row.predicted,))[-1]:.4g}"),
+        Column("measured_s", cell=lambda row: f"{row.measured:.4g}"),
+        Column("measured_over_estimate", cell=lambda row: f"{row.measured / row.predicted:.3f}"),
+        Column("inside", cell=lambda row: "yes" if row.is_inside else "no"),
+        Column("over_bytes", cell=lambda row: f"{row.ratio:.3f}"),
     )
-    cells = (
-        (
-            row.kernel, f"{row.num_elements:.0f}",
-            *(f"{value:.4g}" for value in (row.predicted, *(row.interval or 2 * (row.predicted,)), row.measured)),
-            f"{row.measured / row.predicted:.3f}", "yes" if row.is_inside else "no", f"{row.ratio:.3f}",
-        )
-        for row in rows
-    )  # fmt: skip
-    return Table(heads, cells).csv()
+    return Table.of(columns, rows).csv()
