@@ -1,5 +1,7 @@
 """Where two strategies take the same time, for people and for programs."""
 
+from typing import Any
+
 from simnet.analysis.crossover import Crossing, Crossover, Trial
 from simnet.core.units import format_seconds
 from simnet.report.notes import notes_lines
@@ -82,7 +84,7 @@ def _cells(trial: Trial) -> tuple[str, ...]:
     return trial.text, *times, speedup_text(trial.speedup.value) + ends, *over, trial.speedup.verdict
 
 
-def crossover_object(found: Crossover) -> dict[str, object]:
+def crossover_object(found: Crossover) -> dict[str, Any]:
     """Return the crossovers as a JSON object, values as the user writes them."""
     return {
         "over": found.key,

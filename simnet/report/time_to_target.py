@@ -222,6 +222,13 @@ def time_to_target_object(found: TimesToTarget) -> dict[str, object]:
     }
 
 
+def rows(found: TimesToTarget) -> Iterator[dict[str, object]]:
+    """Yield a row for each system at each bandwidth."""
+    for there in found.bandwidths:
+        for system in there.systems:
+            yield {"bandwidth_bytes_per_s": there.bandwidth} | _system_object(found, system)
+
+
 def _at_object(found: TimesToTarget, there: AtBandwidth) -> dict[str, object]:
     return {
         "bandwidth_bytes_per_s": there.bandwidth,
