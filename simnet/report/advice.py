@@ -17,7 +17,6 @@ from simnet.core.registry import tag_of
 from simnet.core.units import format_bytes, format_seconds
 from simnet.engine.memory_fit import repair_in
 from simnet.engine.scenario import to_dict
-from simnet.report.notes import notes_lines
 from simnet.report.page import Page
 from simnet.report.result_page import compute_kind
 from simnet.report.table import Column, Table
@@ -28,6 +27,7 @@ from simnet.report.text import (
     gpus_text,
     hanging,
     nodes_text,
+    notes_lines,
     part_title,
     printable,
     speedup_text,

@@ -18,7 +18,6 @@ from simnet.report.labels import (
     value_label,
     varies,
 )
-from simnet.report.notes import notes_lines
 from simnet.report.page import Page
 from simnet.report.result_page import reference_sentence
 from simnet.report.table import Column, Table
@@ -28,6 +27,7 @@ from simnet.report.text import (
     gpus_text,
     hanging,
     nodes_text,
+    notes_lines,
     speedup_text,
     throughput_text,
     value_text,

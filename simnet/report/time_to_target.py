@@ -8,10 +8,9 @@ from simnet.analysis.whatif import SLOW_KERNEL_FACTOR
 from simnet.core import templates
 from simnet.core.units import format_bytes, format_seconds
 from simnet.engine import intervals
-from simnet.report.notes import notes_lines
 from simnet.report.page import Page
 from simnet.report.table import Table
-from simnet.report.text import count_text, gpus_text, hanging, nodes_text, workload_title
+from simnet.report.text import count_text, gpus_text, hanging, nodes_text, notes_lines, workload_title
 from simnet.workload.training_step import num_elements
 
 NEVER = "never"
