@@ -1,14 +1,44 @@
 """What every answer can do: text as the command prints it, HTML for notebooks, a data frame, a figure."""
 
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simnet.core.arguments import File, checked
+from simnet.core.errors import SimnetError
 from simnet.report.page import Page
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
+
+    from simnet.report.chart import Chart
+
+SIZE_IN = (6.4, 3.6)
+"""Of a figure that nobody has given axes for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """How an answer is shown, each a function of the answer.
+
+    Attributes:
+        line: in one line.
+        page: as the command prints it.
+        data: as plain data, which the command prints as JSON.
+        rows: of its data frame.
+        chart: what is drawn of it.
+        legend: options of the chart's legend.
+    """
+
+    line: Callable[[Any], str]
+    page: Callable[[Any], Page]
+    data: Callable[[Any], Any]
+    rows: Callable[[Any], Iterable[Mapping[str, object]]]
+    chart: "Callable[[Any], Chart]"
+    legend: Mapping[str, object] = field(default_factory=dict)
 
 
 class Answer:
@@ -19,14 +49,21 @@ class Answer:
 
     __slots__ = ()
 
+    def _shown(self) -> Shown:
+        """Return how an answer of this kind is shown; what draws and writes is loaded here, not with the answer."""
+        raise NotImplementedError
+
     def page(self) -> Page:
         """Return what the command prints: lines of text, and tables."""
-        raise NotImplementedError
+        return self._shown().page(self)
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return the numbers as a pandas data frame, with units in the names of columns."""
-        raise NotImplementedError
+        from simnet.report.frame import frame_of
 
+        return frame_of(self._shown().rows(self))
+
+    @checked
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw the answer.
 
@@ -39,11 +76,12 @@ class Answer:
         Raises:
             SimnetError: there is nothing to draw, or matplotlib is missing.
         """
-        raise NotImplementedError
+        shown = self._shown()
+        return _drawn(ax, shown.chart(self), shown.legend)
 
     def to_json(self) -> str:
         """Return what the command prints with `--format json`."""
-        raise NotImplementedError
+        return json.dumps(self._shown().data(self), indent=2)
 
     @checked
     def write_json(self, path: File) -> None:
@@ -60,8 +98,31 @@ class Answer:
         """Return what the command prints in a pipe."""
         return str(self.page())
 
+    def __repr__(self) -> str:
+        """Return the answer in one line."""
+        return f"{type(self).__name__}({self._shown().line(self)})"
+
     def _repr_html_(self) -> str:
         """Return the answer for a notebook."""
         from simnet.report.answer_html import page_html
 
         return page_html(self.page())
+
+
+def _drawn(ax: "Axes | None", chart: "Chart", legend: Mapping[str, object]) -> "Axes":
+    """Draw a chart into axes, which are made in the project's look where none are given."""
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise SimnetError("plot: matplotlib is missing: a figure needs it; pip install matplotlib") from error
+    from simnet.report.chart_matplotlib import add_legend, draw
+    from simnet.report.figure import styled
+
+    # Loads the backend, which in a notebook turns interactive on: inside of `styled` that would be undone at its end,
+    # and no further figure would be shown.
+    pyplot.draw_if_interactive()  # type: ignore[no-untyped-call]
+    with styled():
+        axes = pyplot.subplots(figsize=SIZE_IN, layout="constrained")[1] if ax is None else ax
+        draw(axes, chart)
+        add_legend(axes, [chart], **legend)
+    return axes

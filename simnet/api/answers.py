@@ -1,24 +1,22 @@
 """The answers: what the simulator found, with what every answer can do."""
 
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, overload
+from typing import TYPE_CHECKING, Annotated, overload
 
 from msgspec import Meta
 
 from simnet.analysis.advice import Advice
 from simnet.analysis.crossover import Crossover
 from simnet.analysis.time_to_target import TimesToTarget
-from simnet.api.answer import Answer
+from simnet.api.answer import Answer, Shown
 from simnet.core.arguments import File, checked
 from simnet.core.errors import SimnetError, shown
 from simnet.engine.result import RunResult, SweepResult, to_json
 from simnet.report.page import Page
 
 if TYPE_CHECKING:
-    import pandas
-    from matplotlib.axes import Axes
+    from simnet.report.contents import Contents
 
 Interval = tuple[float, float]
 
@@ -29,6 +27,9 @@ class NoPointError(SimnetError, IndexError):
 
 class RunAnswer(Answer, RunResult, frozen=True, kw_only=True):
     """What one iteration takes, with what `RunResult` holds.
+
+    It prints what `simnet simulate` prints; its data frame has one row; drawn is where the time of a step goes, a bar
+    for the strategy and one for the baseline.
 
     Example:
         >>> import simnet
@@ -49,29 +50,21 @@ class RunAnswer(Answer, RunResult, frozen=True, kw_only=True):
         """90 % interval of the speedup; None without a baseline or without draws."""
         return self.intervals.get("speedup")
 
-    def page(self) -> Page:
-        """Return what `simnet simulate` prints."""
-        from simnet.report.result_page import result_page
+    def _shown(self) -> Shown:
+        from simnet.report import answer_line, result_page, rows, step_charts
 
-        return result_page(self)
+        return Shown(
+            line=answer_line.run_line,
+            page=result_page.result_page,
+            data=RunResult.without_spans,
+            rows=lambda run: [rows.row(run)],
+            chart=lambda run: step_charts.breakdown([run]),
+            legend={"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": 3},
+        )
 
     def to_json(self) -> str:
         """Return what `simnet simulate --format json` prints."""
         return to_json(self.without_spans(), indent=2).decode()
-
-    def to_frame(self) -> "pandas.DataFrame":
-        """Return one row: scenario and metrics, each with its unit in the column's name."""
-        from simnet.report.frame import frame_of
-        from simnet.report.rows import row
-
-        return frame_of([row(self)])
-
-    @checked
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw where the time of a step goes, a bar for the strategy and one for the baseline."""
-        from simnet.api.drawing import draw_run
-
-        return draw_run(self, ax)
 
     @checked
     def trace(self, path: File, *, iterations: Annotated[int, Meta(ge=1, le=1000)] = 3) -> None:
@@ -99,15 +92,9 @@ class RunAnswer(Answer, RunResult, frozen=True, kw_only=True):
         Raises:
             SimnetError: the run has no baseline, plotly is missing, or the file cannot be written.
         """
-        from simnet.api.sharing import write_run
+        from simnet.report.contents import of_scenario
 
-        write_run(self, Path(path), systems)
-
-    def __repr__(self) -> str:
-        """Return speedup, interval and step in one line."""
-        from simnet.report.answer_line import run_line
-
-        return f"RunAnswer({run_line(self)})"
+        _write_report(path, lambda: of_scenario(self.scenario, lambda _: None, systems=systems))
 
     def _repr_html_(self) -> str:
         from simnet.report.answer_html import run_html
@@ -117,6 +104,9 @@ class RunAnswer(Answer, RunResult, frozen=True, kw_only=True):
 
 class SweepAnswer(Answer, SweepResult, frozen=True, kw_only=True):
     """All points of a sweep, with what `SweepResult` holds; iterating yields one `RunAnswer` a point.
+
+    It prints what `simnet sweep` prints. Its data frame has one row a point: the swept keys, then scenario and metrics.
+    Drawn is the speedup over the last key that varies, a line for each value of the others.
 
     Example:
         >>> import simnet
@@ -148,29 +138,20 @@ class SweepAnswer(Answer, SweepResult, frozen=True, kw_only=True):
             raise NoPointError(f"index: {shown(index)}: {error}; there are {len(self)} points, from 0 on") from error
         return [_run_answer(point) for point in found] if isinstance(found, tuple) else _run_answer(found)
 
-    def page(self) -> Page:
-        """Return what `simnet sweep` prints."""
-        from simnet.report.sweep_page import sweep_page
+    def _shown(self) -> Shown:
+        from simnet.report import answer_line, charts, rows, sweep_page
 
-        return sweep_page(self)
+        return Shown(
+            line=answer_line.sweep_line,
+            page=sweep_page.sweep_page,
+            data=lambda sweep: sweep,
+            rows=lambda sweep: [rows.row(point, point.set) for point in sweep.points],
+            chart=charts.of_sweep,
+        )
 
     def to_json(self) -> str:
         """Return what `simnet sweep --format json` prints."""
         return to_json(self, indent=1).decode()
-
-    def to_frame(self) -> "pandas.DataFrame":
-        """Return one row a point: the swept keys, then scenario and metrics with units in the columns' names."""
-        from simnet.report.frame import frame_of
-        from simnet.report.rows import row
-
-        return frame_of([row(point, point.set) for point in self.points])
-
-    @checked
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw the speedup over the last key that varies, a line for each value of the others."""
-        from simnet.api.drawing import draw_sweep
-
-        return draw_sweep(self, ax)
 
     @checked
     def report(self, path: File) -> None:
@@ -179,15 +160,9 @@ class SweepAnswer(Answer, SweepResult, frozen=True, kw_only=True):
         Raises:
             SimnetError: no point has a baseline, plotly is missing, or the file cannot be written.
         """
-        from simnet.api.sharing import write_sweep
+        from simnet.report.contents import of_sweep
 
-        write_sweep(self, Path(path))
-
-    def __repr__(self) -> str:
-        """Return points and range of speedups in one line."""
-        from simnet.report.answer_line import sweep_line
-
-        return f"SweepAnswer({sweep_line(self)})"
+        _write_report(path, lambda: of_sweep(self))
 
 
 def _run_answer(result: RunResult) -> RunAnswer:
@@ -196,6 +171,9 @@ def _run_answer(result: RunResult) -> RunAnswer:
 
 class CrossoverAnswer(Answer, Crossover, frozen=True, kw_only=True):
     """Where the faster of two strategies changes, with what `Crossover` holds.
+
+    It prints what `simnet sweep --break-even` prints; its data frame has one row a value tried; drawn is the speedup
+    over the key, with intervals and crossings.
 
     Example:
         >>> import simnet
@@ -206,42 +184,23 @@ class CrossoverAnswer(Answer, Crossover, frozen=True, kw_only=True):
         CrossoverAnswer(cluster.inter_node.bandwidth: binsgdm is faster than all_reduce up to 247 Gbit/s, ...)
     """
 
-    def page(self) -> Page:
-        """Return what `simnet sweep --break-even` prints."""
-        from simnet.report.crossover import crossover_page
+    def _shown(self) -> Shown:
+        from simnet.report import answer_line, charts, crossover
 
-        return crossover_page(self)
-
-    def to_json(self) -> str:
-        """Return what `simnet sweep --break-even --format json` prints."""
-        from simnet.report.crossover import crossover_object
-
-        return json.dumps(crossover_object(self), indent=2)
-
-    def to_frame(self) -> "pandas.DataFrame":
-        """Return one row a value tried."""
-        from simnet.report.crossover import crossover_object
-        from simnet.report.frame import frame_of
-
-        trials: Any = crossover_object(self)["trials"]
-        return frame_of(trials)
-
-    @checked
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw the speedup over the key, with intervals and crossings."""
-        from simnet.api.drawing import draw_crossover
-
-        return draw_crossover(self, ax)
-
-    def __repr__(self) -> str:
-        """Return the crossings in one line."""
-        from simnet.report.answer_line import crossover_line
-
-        return f"CrossoverAnswer({crossover_line(self)})"
+        return Shown(
+            line=answer_line.crossover_line,
+            page=crossover.crossover_page,
+            data=crossover.crossover_object,
+            rows=lambda found: crossover.crossover_object(found)["trials"],
+            chart=charts.crossover,
+        )
 
 
 class AdviceAnswer(Answer, Advice, frozen=True, kw_only=True):
     """What to use, with what `Advice` holds: every system ranked against the fastest that changes nothing.
+
+    It prints what `simnet advise` prints; its data frame has one row a system, the fastest first; drawn is the speedup
+    of every system over NIC bandwidth.
 
     Example:
         >>> import simnet
@@ -270,73 +229,43 @@ class AdviceAnswer(Answer, Advice, frozen=True, kw_only=True):
 
         return ranking_page(self)
 
-    def page(self) -> Page:
-        """Return what `simnet advise` prints."""
-        from simnet.report.advice import advice_page
+    def _shown(self) -> Shown:
+        from simnet.report import advice, answer_line, comparison_charts
 
-        return advice_page(self)
-
-    def to_json(self) -> str:
-        """Return what `simnet advise --format json` prints."""
-        from simnet.report.advice import to_object
-
-        return json.dumps(to_object(self), indent=2, allow_nan=False)
-
-    def to_frame(self) -> "pandas.DataFrame":
-        """Return one row a system, the fastest first."""
-        from simnet.report.advice import to_object
-        from simnet.report.frame import frame_of
-
-        systems: Any = to_object(self)["systems"]
-        return frame_of(systems)
-
-    @checked
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw the speedup of every system over NIC bandwidth."""
-        from simnet.api.drawing import draw_advice
-
-        return draw_advice(self, ax)
-
-    def __repr__(self) -> str:
-        """Return the first choice in one line."""
-        from simnet.report.answer_line import advice_line
-
-        return f"AdviceAnswer({advice_line(self)})"
+        return Shown(
+            line=answer_line.advice_line,
+            page=advice.advice_page,
+            data=advice.to_object,
+            rows=lambda found: advice.to_object(found)["systems"],
+            chart=comparison_charts.advised,
+            legend={"fontsize": "small"},
+        )
 
 
 class TimeToTargetAnswer(Answer, TimesToTarget, frozen=True, kw_only=True):
-    """Which training is first at its target, with what `TimesToTarget` holds."""
+    """Which training is first at its target, with what `TimesToTarget` holds.
 
-    def page(self) -> Page:
-        """Return what `simnet advise --time-to-target` prints."""
-        from simnet.report.time_to_target import time_to_target_page
+    It prints what `simnet advise --time-to-target` prints; its data frame has one row a system and bandwidth; drawn is
+    the metric over simulated time at the first bandwidth.
+    """
 
-        return time_to_target_page(self)
+    def _shown(self) -> Shown:
+        from simnet.report import answer_line, comparison_charts, time_to_target
 
-    def to_json(self) -> str:
-        """Return what `simnet advise --time-to-target --format json` prints."""
-        from simnet.report.time_to_target import time_to_target_object
+        return Shown(
+            line=answer_line.time_to_target_line,
+            page=time_to_target.time_to_target_page,
+            data=time_to_target.time_to_target_object,
+            rows=time_to_target.rows,
+            chart=lambda found: comparison_charts.over_time(found, found.bandwidths[0]),
+        )
 
-        return json.dumps(time_to_target_object(self), indent=2)
 
-    def to_frame(self) -> "pandas.DataFrame":
-        """Return one row a system and bandwidth."""
-        from simnet.report.frame import frame_of
-        from simnet.report.time_to_target import time_to_target_object
+def _write_report(path: Path | str, contents: "Callable[[], Contents]") -> None:
+    """Write contents as a page, which are computed when it is sure that there can be one."""
+    from simnet.core.files import write_file
+    from simnet.report.report_page import Origin, check_plotly, report_page
 
-        bandwidths: Any = time_to_target_object(self)["bandwidths"]
-        key = "bandwidth_bytes_per_s"
-        return frame_of([{key: there[key]} | system for there in bandwidths for system in there["systems"]])
-
-    @checked
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw the metric over simulated time at the first bandwidth."""
-        from simnet.api.drawing import draw_time_to_target
-
-        return draw_time_to_target(self, ax)
-
-    def __repr__(self) -> str:
-        """Return the first system at each bandwidth in one line."""
-        from simnet.report.answer_line import time_to_target_line
-
-        return f"TimeToTargetAnswer({time_to_target_line(self)})"
+    check_plotly()
+    origin = Origin(commands=("made in Python: import simnet",), inputs=())
+    write_file(Path(path), report_page(contents(), origin).encode())

@@ -1,22 +1,19 @@
 """The answers that measurements give: a fitted calibration, and predictions beside what was measured."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from simnet.api.answer import Answer
+from simnet.api.answer import Answer, Shown
 from simnet.core.arguments import File, checked
 from simnet.core.errors import SimnetError
 from simnet.report.page import Page
 
 if TYPE_CHECKING:
-    import pandas
-    from matplotlib.axes import Axes
-
     from simnet.calibration.comparison import Comparison
     from simnet.calibration.fit import FittedPart
+    from simnet.report.chart import Chart
     from simnet.traces.kineto import Trace
     from simnet.validation.coverage import Evidence
     from simnet.validation.outcome import Outcome
@@ -25,6 +22,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CalibrationAnswer(Answer):
     """A calibration fitted to measurements.
+
+    It prints what `simnet calibrate` prints; its data frame has one row a residual; drawn are the residuals over
+    measured time.
 
     Attributes:
         parts: what was fitted, with residuals.
@@ -70,33 +70,24 @@ class CalibrationAnswer(Answer):
 
         return calibration_page(self.traces, self.parts, self.residuals if all_rows else (), self.notes)
 
-    def to_json(self) -> str:
-        """Return what `simnet calibrate --format json` prints."""
-        from simnet.report.calibration import to_object
+    def _shown(self) -> Shown:
+        from simnet.report import answer_line, calibration, comparison_charts
 
-        return json.dumps(to_object(self.traces, self.parts, self.notes), indent=2)
-
-    def to_frame(self) -> "pandas.DataFrame":
-        """Return one row a residual."""
-        return _comparisons_frame(self.residuals)
-
-    @checked
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw the residuals over measured time."""
-        from simnet.api.drawing import draw_residuals
-
-        return draw_residuals(self.residuals, ax)
-
-    def __repr__(self) -> str:
-        """Return the number of rows and their errors in one line."""
-        from simnet.report.answer_line import errors_line
-
-        return f"CalibrationAnswer({len(self.parts)} parts, {errors_line(self.residuals)})"
+        return Shown(
+            line=lambda fit: f"{len(fit.parts)} parts, {answer_line.errors_line(fit.residuals)}",
+            page=CalibrationAnswer.page,
+            data=lambda fit: calibration.to_object(fit.traces, fit.parts, fit.notes),
+            rows=lambda fit: _rows(fit.residuals),
+            chart=lambda fit: comparison_charts.residuals(_some(fit.residuals)),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ValidationAnswer(Answer):
     """Predictions beside measurements.
+
+    It prints what `simnet validate` prints; its data frame has one row a measured value; drawn are predicted over
+    measured values with their intervals.
 
     Attributes:
         comparisons: each measured value with its prediction and interval.
@@ -124,48 +115,42 @@ class ValidationAnswer(Answer):
 
         return worst_error(self.comparisons)
 
-    def page(self) -> Page:
-        """Return what `simnet validate` prints."""
-        if self.outcomes:
-            from simnet.report.validation import validation_page
+    def _shown(self) -> Shown:
+        from simnet.report import answer_line, comparison_charts, measured_steps, validation
+        from simnet.validation.outcome import SCALE
 
-            return validation_page(self.outcomes)
-        from simnet.report.measured_steps import steps_page
+        units = {outcome.unit for outcome in self.outcomes} or {"ms"}
 
-        return steps_page(self.comparisons, [self.proof])  # type: ignore[arg-type]  # points, where no set is
+        def chart(found: ValidationAnswer) -> "Chart":
+            if len(units) > 1:
+                rule = "one figure holds one; validate sets of one unit"
+                raise SimnetError(f"plot: published sets in {', '.join(sorted(units))}: {rule}")
+            (unit,) = units
+            noun = comparison_charts.NOUNS[unit]
+            return comparison_charts.predicted_over_measured(_some(found.comparisons), noun, SCALE[unit])
+
+        def page(found: ValidationAnswer) -> Page:
+            if found.outcomes:
+                return validation.validation_page(found.outcomes)
+            return measured_steps.steps_page(found.comparisons, [found.proof])  # type: ignore[arg-type]  # points
+
+        return Shown(
+            line=lambda found: answer_line.errors_line(found.comparisons),
+            page=page,
+            data=lambda found: validation.to_object(found.outcomes),
+            rows=lambda found: _rows(found.comparisons),
+            chart=chart,
+        )
 
     def to_json(self) -> str:
         """Return the comparisons, of published sets what `simnet validate --published --format json` prints."""
-        if self.outcomes:
-            from simnet.report.validation import to_object
+        return super().to_json() if self.outcomes else str(self.to_frame().to_json(orient="records", indent=2))
 
-            return json.dumps(to_object(self.outcomes), indent=2)
-        return str(self.to_frame().to_json(orient="records", indent=2))
 
-    def to_frame(self) -> "pandas.DataFrame":
-        """Return one row a measured value."""
-        return _comparisons_frame(self.comparisons)
-
-    @checked
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw predicted over measured values with their intervals.
-
-        Raises:
-            SimnetError: there are none, or published sets of several units.
-        """
-        from simnet.api.drawing import draw_comparisons
-
-        units = {outcome.unit for outcome in self.outcomes} or {"ms"}
-        if len(units) > 1:
-            rule = "one figure holds one; validate sets of one unit"
-            raise SimnetError(f"plot: published sets in {', '.join(sorted(units))}: {rule}")
-        return draw_comparisons(self.comparisons, units.pop(), ax)
-
-    def __repr__(self) -> str:
-        """Return the number of values and their errors in one line."""
-        from simnet.report.answer_line import errors_line
-
-        return f"ValidationAnswer({errors_line(self.comparisons)})"
+def _some(comparisons: "Sequence[Comparison]") -> "Sequence[Comparison]":
+    if not comparisons:
+        raise SimnetError("plot: there is nothing to draw: the answer holds no measured values")
+    return comparisons
 
 
 def _write(text: str | None, path: Path | str, reason: str) -> None:
@@ -176,22 +161,18 @@ def _write(text: str | None, path: Path | str, reason: str) -> None:
     write_file(Path(path), text.encode())
 
 
-def _comparisons_frame(comparisons: "Sequence[Comparison]") -> "pandas.DataFrame":
-    from simnet.report.frame import frame_of
-
-    return frame_of(
-        [
-            {
-                "series": one.series,
-                "label": one.label,
-                "role": one.role,
-                "measured": one.measured,
-                "predicted": one.predicted,
-                "predicted_low": one.interval and one.interval[0],
-                "predicted_high": one.interval and one.interval[1],
-                "error": one.error,
-                "is_inside": one.is_inside,
-            }
-            for one in comparisons
-        ]
-    )
+def _rows(comparisons: "Sequence[Comparison]") -> list[dict[str, Any]]:
+    return [
+        {
+            "series": one.series,
+            "label": one.label,
+            "role": one.role,
+            "measured": one.measured,
+            "predicted": one.predicted,
+            "predicted_low": one.interval and one.interval[0],
+            "predicted_high": one.interval and one.interval[1],
+            "error": one.error,
+            "is_inside": one.is_inside,
+        }
+        for one in comparisons
+    ]

@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from simnet.analysis import results_file
 from simnet.analysis.journal import Journal
-from simnet.analysis.sweeps import MAX_STREAMED, check_size, each_values, streamed
+from simnet.analysis.results_file import FlatPoint, ParquetHead, write_parquet
+from simnet.analysis.sweeps import MAX_STREAMED, check_size, each_values, streamed, swept_axes
 from simnet.analysis.workers import Pool, pool_of
 from simnet.api.questions import (
     Asked,
@@ -23,12 +24,34 @@ from simnet.api.questions import (
     experiment_to_sweep,
     unwatched,
 )
+from simnet.core import files
 from simnet.core.arguments import File, checked
+from simnet.core.errors import SimnetError
+from simnet.core.version import VERSION
+from simnet.engine.result import PointResult, RefusedPoint
 from simnet.engine.scenario import Experiment
-from simnet.report.sweep_table import WrittenTable, write_table
+from simnet.report.rows import kinds, plain, row
 
 Point = TypeVar("Point")
 SIMULATING = "simulating"
+MOST_REFUSED = 1_000
+"""Refused points that the file names; the journal has all of them."""
+
+
+class WrittenTable(Struct, frozen=True, kw_only=True):
+    """What a file holds.
+
+    Attributes:
+        path: of the file.
+        num_points: how many points were simulated, a row each.
+        num_refused: how many are refused.
+        refused: the first of them.
+    """
+
+    path: Path
+    num_points: int
+    num_refused: int
+    refused: tuple[RefusedPoint, ...]
 
 
 class StreamedSweep(Struct, frozen=True, kw_only=True):
@@ -68,6 +91,53 @@ def stream(
             results = _counted(sweep.each_result(each_values(experiment)), advance)
             table = write_table(directory / results_file.PARQUET, experiment, results, directory)
     return StreamedSweep(table=table, num_before=sweep.num_before)
+
+
+def write_table(
+    path: Path, experiment: Experiment, points: Iterable[PointResult | RefusedPoint], inside: Path | None = None
+) -> WrittenTable:
+    """Write the points of an experiment to a Parquet file; some of them are in memory at a time.
+
+    Args:
+        path: of the file.
+        experiment: what was swept.
+        points: in their order; refused ones have no row.
+        inside: a folder that no link may lead out of.
+
+    Raises:
+        SimnetError: all points are refused, the file cannot be written, or pyarrow is missing.
+    """
+    columns = kinds({key: experiment.values_of(key) for key in experiment.swept_keys})
+    refused: list[RefusedPoint] = []
+    num_points = num_refused = 0
+
+    def flat() -> Iterator[FlatPoint]:
+        nonlocal num_refused
+        for point in points:
+            if isinstance(point, PointResult):
+                yield FlatPoint(plain(row(point, point.set), columns), point)
+                continue
+            num_refused += 1
+            if len(refused) < MOST_REFUSED:
+                refused.append(point)
+
+    def head(num_written: int) -> ParquetHead:
+        nonlocal num_points
+        num_points = num_written
+        if not num_points:
+            raise SimnetError(f"{refused[0].reason} (all {num_refused} points are refused)")
+        return ParquetHead(
+            version=VERSION,
+            name=experiment.name,
+            question=experiment.question,
+            axes=swept_axes(experiment),
+            num_refused=num_refused,
+            refused=tuple(refused),
+        )
+
+    with files.writing(path, inside) as file:
+        write_parquet(file, columns, flat(), head)
+    return WrittenTable(path=path, num_points=num_points, num_refused=num_refused, refused=tuple(refused))
 
 
 def _counted(points: Iterable[Point], advance: Callable[[int], object]) -> Iterator[Point]:

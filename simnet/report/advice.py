@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from simnet.analysis import published_convergence
 from simnet.analysis.advice import Advice, RankedSystem
@@ -16,7 +17,6 @@ from simnet.core.registry import tag_of
 from simnet.core.units import format_bytes, format_seconds
 from simnet.engine.memory_fit import repair_in
 from simnet.engine.scenario import to_dict
-from simnet.report.notes import notes_lines
 from simnet.report.page import Page
 from simnet.report.result_page import compute_kind
 from simnet.report.table import Column, Table
@@ -28,6 +28,7 @@ from simnet.report.text import (
     gpus_text,
     hanging,
     nodes_text,
+    notes_lines,
     part_title,
     printable,
     speedup_text,
@@ -45,10 +46,6 @@ CHANGES: dict[Mathematics, str] = {
     "local_steps": "local steps",
 }
 """What a strategy changes in training."""
-COLUMNS = (
-    "system", "changes", "step", "over tuned", "over flat", "verdict", "to target", "slow kernels", "memory",
-    "bound by", "NIC bytes", "faster with NICs", "micro-batches", "recomputed", "samples/s", "MFU",
-)  # fmt: skip
 MAX_NAME = 40
 """Characters of a name that a file brings."""
 LABEL_WIDTH = 9
@@ -157,8 +154,11 @@ def _name(row: RankedSystem, advice: Advice) -> str:
 
 def _step(row: RankedSystem, advice: Advice) -> tuple[str, str, str]:
     """Return the step of a system, if it fits, and its speedup over both references."""
-    over_flat = speedup_text(advice.plain_iteration_s / row.iteration_s)
-    return _time(row), speedup_text(row.speedup.value) + _interval(row), over_flat
+    return _time(row), speedup_text(row.speedup.value) + _interval(row), _over_flat(row, advice)
+
+
+def _over_flat(row: RankedSystem, advice: Advice) -> str:
+    return speedup_text(advice.plain_iteration_s / row.iteration_s)
 
 
 def _time(row: RankedSystem) -> str:
@@ -353,37 +353,36 @@ def _range_text(ends: Range) -> str:
 
 def advice_table(advice: Advice) -> Table:
     """Return all systems, the fastest first."""
-    columns = list(COLUMNS)
-    if advice.iterations:
-        columns.insert(columns.index("step") + 1, "p95")
-    asked = {"days": advice.samples, "cost": advice.price_per_gpu_hour}
-    columns += [name for name, value in asked.items() if value is not None]
-    return Table(columns, (_cells(row, advice) for row in advice.systems))
-
-
-def _cells(row: RankedSystem, advice: Advice) -> tuple[str, ...]:
-    step, over_tuned, over_flat = _step(row, advice)
-    tail = [format_seconds(row.faulty.p95_s) if row.faulty else "-"] if advice.iterations else []
-    return (
-        row.label,
-        CHANGES[row.mathematics],
-        step,
-        *tail,
-        over_tuned,
-        over_flat,
-        verdict_text(row, advice),
-        _to_target(row),
-        speedup_text(row.speedup.if_kernels_slow),
-        _memory(row),
-        f"{row.bound} {100 * row.saved[row.bound]:.0f} %",
-        format_bytes(row.nic_bytes_per_node),
-        ranges_text(row.faster_in) if row.curve else "-",
-        f"{row.batches.batch_per_rank} x {row.batches.micro_batches}",
-        f"{row.batches.checkpointing:.0%}".replace("%", " %"),
-        f"{advice.samples_per_s(row):,.4g}",
-        "-" if (mfu := advice.mfu(row)) is None else f"{mfu:.1%}".replace("%", " %"),
-        *(f"{value:,.4g}" for value in (advice.days(row), advice.cost(row)) if value is not None),
+    columns = (
+        Column("system", cell=lambda row: row.label),
+        Column("changes", cell=lambda row: CHANGES[row.mathematics]),
+        Column("step", cell=_time),
+        *([Column("p95", cell=_p95)] if advice.iterations else []),
+        Column("over tuned", cell=lambda row: speedup_text(row.speedup.value) + _interval(row)),
+        Column("over flat", cell=lambda row: _over_flat(row, advice)),
+        Column("verdict", cell=lambda row: verdict_text(row, advice)),
+        Column("to target", cell=_to_target),
+        Column("slow kernels", cell=lambda row: speedup_text(row.speedup.if_kernels_slow)),
+        Column("memory", cell=_memory),
+        Column("bound by", cell=lambda row: f"{row.bound} {100 * row.saved[row.bound]:.0f} %"),
+        Column("NIC bytes", cell=lambda row: format_bytes(row.nic_bytes_per_node)),
+        Column("faster with NICs", cell=lambda row: ranges_text(row.faster_in) if row.curve else "-"),
+        Column("micro-batches", cell=lambda row: f"{row.batches.batch_per_rank} x {row.batches.micro_batches}"),
+        Column("recomputed", cell=lambda row: f"{row.batches.checkpointing:.0%}".replace("%", " %")),
+        Column("samples/s", cell=lambda row: f"{advice.samples_per_s(row):,.4g}"),
+        Column("MFU", cell=lambda row: "-" if (mfu := advice.mfu(row)) is None else f"{mfu:.1%}".replace("%", " %")),
+        *([Column("days", cell=lambda row: f"{advice.days(row):,.4g}")] if advice.samples is not None else []),
+        *(
+            [Column("cost", cell=lambda row: f"{advice.cost(row):,.4g}")]
+            if advice.price_per_gpu_hour is not None
+            else []
+        ),
     )
+    return Table.of(columns, advice.systems)
+
+
+def _p95(row: RankedSystem) -> str:
+    return format_seconds(row.faulty.p95_s) if row.faulty else "-"
 
 
 def verdict_text(row: RankedSystem, advice: Advice) -> str:
@@ -434,7 +433,7 @@ def _too_large(advice: Advice) -> Iterator[str]:
 # ---- JSON
 
 
-def to_object(advice: Advice) -> dict[str, object]:
+def to_object(advice: Advice) -> dict[str, Any]:
     """Return an advice as a JSON object, SI units."""
     scenario = advice.scenario
     return {

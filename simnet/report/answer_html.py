@@ -7,7 +7,7 @@ from simnet.core.units import format_seconds
 from simnet.engine.result import RunResult, StrategyResult
 from simnet.report.answer_line import run_line
 from simnet.report.figure import STEP_PARTS
-from simnet.report.labels import titles
+from simnet.report.labels import sides, titles
 from simnet.report.page import Page
 from simnet.report.result_page import assumptions, comparison, verdict
 from simnet.report.table import Table
@@ -54,7 +54,7 @@ def run_html(result: RunResult) -> str:
 
 def _bars(result: RunResult) -> Iterator[str]:
     """Yield a bar for each strategy, the parts of its step in their colours, and a legend."""
-    steps = [result.result, *([result.baseline] if result.baseline else [])]
+    steps = sides(result)
     longest_s = max(one.iteration_s for one in steps)
     for name, step in zip(titles([result]), steps, strict=True):
         parts = "".join(_parts(step, longest_s))

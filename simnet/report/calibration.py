@@ -7,7 +7,7 @@ from simnet.calibration.comparison import Comparison, mean_error, worst_row
 from simnet.calibration.fit import FittedPart
 from simnet.core.units import format_bytes, format_seconds
 from simnet.report.page import Page
-from simnet.report.table import Table
+from simnet.report.table import Column, Table
 from simnet.report.text import hanging
 from simnet.traces.kineto import Trace
 
@@ -37,7 +37,7 @@ def calibration_page(
         _numbers({name: text for part in parts for name, text in part.shown.items()}),
         [_groups(residuals)] if residuals else [],
         [line for note in _all_notes(parts, notes) for line in hanging("note: ", note)],
-        [_rows(listed)] if listed else [],
+        [Table.of(ROWS, listed)] if listed else [],
     ]
     return Page([piece for block in blocks if block for piece in (*block, "")])
 
@@ -72,19 +72,14 @@ def _all_notes(parts: Iterable[FittedPart], notes: Iterable[str]) -> list[str]:
     return [*(note for part in parts for note in part.notes), *notes]
 
 
-def _rows(residuals: Iterable[Comparison]) -> Table:
-    """Return every residual as a row."""
-    cells = (
-        (
-            _series(one.series, one.role),
-            one.label,
-            format_seconds(one.measured),
-            format_seconds(one.predicted),
-            f"{one.error:+.1%}",
-        )
-        for one in residuals
-    )
-    return Table(("group", "row", "measured", "fitted", "error"), cells)
+ROWS = (
+    Column("group", cell=lambda one: _series(one.series, one.role)),
+    Column("row", cell=lambda one: one.label),
+    Column("measured", cell=lambda one: format_seconds(one.measured)),
+    Column("fitted", cell=lambda one: format_seconds(one.predicted)),
+    Column("error", cell=lambda one: f"{one.error:+.1%}"),
+)
+"""Of every residual."""
 
 
 def step_times(trace: Trace, name: str) -> list[str]:

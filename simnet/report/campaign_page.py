@@ -12,7 +12,7 @@ from simnet.core.units import format_seconds
 from simnet.report import figures, measured_steps
 from simnet.report.measured_steps import comparison_cells, layout_text
 from simnet.report.page import Page
-from simnet.report.table import Table
+from simnet.report.table import Column, Table
 from simnet.report.validation import percent
 from simnet.validation import decisions
 from simnet.validation.campaign_prediction import BOUND, CampaignResult, LayoutFit
@@ -69,7 +69,7 @@ def data(found: CampaignResult) -> dict[str, str]:
     tables = {
         "": _points(found.points),
         "-winners": _winners(decisions.find_winners(found.points)),
-        "-fits": _fits(found),
+        "-fits": Table.of(FITS, found.fits),
         "-speedups": _crossings(decisions.bandwidth_sweeps(found.points, pairs)),
     }
     return {f"data/lab-{found.campaign.page}{part}.csv": table.csv() for part, table in tables.items()}
@@ -248,9 +248,22 @@ def _range(speedups: Speedups) -> str:
     return f"{min(values):.2f} to {max(values):.2f}"
 
 
-def _fits(found: CampaignResult) -> Table:
-    heads = ("nodes x ranks", "NIC efficiency", "to many", "round", "message", "a byte", "backward", "mean residual")
-    return Table(heads, map(_fit_row, found.fits))
+def _efficiency(fit: LayoutFit) -> str:
+    efficiency = fit.calibration.inter_node.efficiency
+    return f"{efficiency:.3f}" if isinstance(efficiency, float) else "by size"
+
+
+FITS = (
+    Column("nodes x ranks", cell=lambda fit: f"{fit.layout.num_nodes} x {fit.layout.ranks_per_node}"),
+    Column("NIC efficiency", cell=_efficiency),
+    Column("to many", cell=lambda fit: f"{fit.calibration.all_to_all_efficiency:.3f}"),
+    Column("round", cell=lambda fit: format_seconds(fit.calibration.host.round_s)),
+    Column("message", cell=lambda fit: format_seconds(fit.calibration.host.message_s)),
+    Column("a byte", cell=lambda fit: f"{fit.calibration.host.s_per_byte * 1e9:.2f} ns"),
+    Column("backward", cell=lambda fit: f"{fit.calibration.backward_slowdown:.2f} x"),
+    Column("mean residual", cell=lambda fit: percent(mean_error(fit.residuals))),
+)
+"""Of every layout whose links were fitted."""
 
 
 def _poor_kernels(found: CampaignResult) -> str:
@@ -260,21 +273,6 @@ def _poor_kernels(found: CampaignResult) -> str:
         + " and ".join(f"{series} {percent(error)}" for series, error in fit.poor_kernels.items())
         for fit in found.fits
         if fit.poor_kernels
-    )
-
-
-def _fit_row(fit: LayoutFit) -> tuple[str, ...]:
-    calibration, host = fit.calibration, fit.calibration.host
-    efficiency = calibration.inter_node.efficiency
-    return (
-        f"{fit.layout.num_nodes} x {fit.layout.ranks_per_node}",
-        f"{efficiency:.3f}" if isinstance(efficiency, float) else "by size",
-        f"{calibration.all_to_all_efficiency:.3f}",
-        format_seconds(host.round_s),
-        format_seconds(host.message_s),
-        f"{host.s_per_byte * 1e9:.2f} ns",
-        f"{calibration.backward_slowdown:.2f} x",
-        percent(mean_error(fit.residuals)),
     )
 
 

@@ -52,7 +52,10 @@ def drawn(found: CardResult) -> dict[str, bytes]:
 
         made = {}
         if found.kernels:
-            panels = kernel_panels(found.kernels)
+            # BinSGDM's kernels with AdamW and casts, and those of systems.
+            own = [row for row in found.kernels if row.series != SYSTEMS]
+            of_systems = [row for row in found.kernels if row.series == SYSTEMS]
+            panels = {name: _kernels(rows) for name, rows in (("", own), (SYSTEMS, of_systems)) if rows}
             made["kernels"] = figure_of(
                 panels, columns=1, panel_in=3.0, width_in=PAGE_IN, shared="both", legend="beside"
             )  # fmt: skip
@@ -62,21 +65,15 @@ def drawn(found: CardResult) -> dict[str, bytes]:
         if pairs := kernels.select_pairs(found.folder.measurements):
             made["backward"] = figure_of({"": backward(pairs, found)}, width_in=PAGE_IN)
         if found.passes:
-            panels = model_panels(found.passes, found.steps)
+            models = dict.fromkeys(one.model for one in found.passes)
+            panels = {plain(model): _model(model, found.passes, found.steps) for model in models}
             made["models"] = figure_of(panels, columns=PANELS_A_ROW, panel_in=2.1, width_in=PAGE_IN)
         return {name: figure.image(one) for name, one in made.items()}
 
 
-def kernel_panels(rows: Sequence[KernelEstimate]) -> dict[str, Chart]:
-    """Return times over those of the bytes, by size: BinSGDM's kernels with AdamW and casts, and those of systems."""
-    sides = {
-        "": [row for row in rows if row.series != SYSTEMS],
-        SYSTEMS: [row for row in rows if row.series == SYSTEMS],
-    }
-    return {name: _kernels(mine) for name, mine in sides.items() if mine}
-
-
 def _kernels(rows: Sequence[KernelEstimate]) -> Chart:
+    """Return times over those of the bytes, by size."""
+
     def slowness(name: str) -> float:
         """Return the ratio of a kernel at its largest size."""
         return max((row for row in rows if row.kernel == name), key=lambda row: row.num_elements).ratio
@@ -151,17 +148,10 @@ def _grouped(rows: Sequence[OptimizerStep], heights: Sequence[float], y: Scale, 
     return Chart(x=name_scale([f"{size / 1e6:.3g} M" for size in sizes], "parameters"), y=y, bars=bars)
 
 
-def model_panels(passes: Sequence[MeasuredPass], shipped: Sequence[StepEstimate]) -> dict[str, Chart]:
-    """Return samples a second by batch, a panel a model and a line a precision, with the shipped rows beside."""
-    return {
-        plain(model): _model(
-            [one for one in passes if one.model == model], [one for one in shipped if one.series == model]
-        )
-        for model in dict.fromkeys(one.model for one in passes)
-    }
-
-
-def _model(passes: Sequence[MeasuredPass], shipped: Sequence[StepEstimate]) -> Chart:
+def _model(model: str, all_passes: Sequence[MeasuredPass], all_shipped: Sequence[StepEstimate]) -> Chart:
+    """Return a model's samples a second by batch, a line a precision, with the shipped rows beside."""
+    passes = [one for one in all_passes if one.model == model]
+    shipped = [one for one in all_shipped if one.series == model]
     curves = []
     for index, precision in enumerate(dict.fromkeys((*PRECISIONS, *(one.precision for one in passes)))):
         mine = sorted((one for one in passes if one.precision == precision), key=lambda one: one.batch)

@@ -33,6 +33,8 @@ DIVERGING = (VERMILION, "#F7F7F7", BLUE)
 """Slower, the same, faster."""
 DARK, LIGHT = "#000000", "#FFFFFF"
 """Of numbers in cells."""
+GBIT = 1e9 / 8
+"""Bytes a second of 1 Gbit/s."""
 Ends = tuple[float, float]
 
 
@@ -170,7 +172,7 @@ class Words:
     x: float
     y: float
     text: str
-    side: Literal["left", "right", "above"] = "right"
+    side: Literal["left", "right"] = "right"
 
 
 @dataclass(frozen=True, kw_only=True)

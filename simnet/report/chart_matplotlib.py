@@ -64,11 +64,10 @@ def draw(axes: "Axes", chart: Chart) -> None:
     for curve in chart.curves:
         _curve(axes, curve)
     for one in chart.words:
-        offset = {"left": (-4, 0), "right": (4, 0), "above": (0, 3)}[one.side]
-        horizontal = {"left": "right", "right": "left", "above": "center"}[one.side]
+        is_left = one.side == "left"
         axes.annotate(
-            one.text, (one.x, one.y), (thin(offset[0]), thin(offset[1])), textcoords="offset points", ha=horizontal,
-            va="bottom" if one.side == "above" else "center", fontsize=thin(7),
+            one.text, (one.x, one.y), (thin(-4 if is_left else 4), 0), textcoords="offset points",
+            ha="right" if is_left else "left", va="center", fontsize=thin(7),
         )  # fmt: skip
     _scale(axes.xaxis, chart.x)
     _scale(axes.yaxis, chart.y)
@@ -114,10 +113,13 @@ def figure_of(  # noqa: PLR0913 - one argument an aspect
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
     charts = _sharing(list(panels.values()), shared, columns)
-    panel_in = panel_in or max(map(_height_in, charts))
+    panel_in = panel_in or max(
+        ROWS_FRAME_IN + ROW_IN * len(one.y.ticks) if one.is_of_rows else PANEL_IN for one in charts
+    )
     width_in = width_in or (current().page_in if columns > 1 else current().column_in)
     made = new(width_in, rows * panel_in)
-    made.set_label(_caption(title, footer))
+    sentences = [line if line.endswith("?") else f"{line}." for line in title.splitlines() if line]
+    made.set_label(" ".join([*sentences, footer]).strip())
     sides: dict[str, Any] = {"sharex": shared == "both", "sharey": {"row": "row", "": False}.get(shared, True)}
     grid = list(made.subplots(rows, columns, squeeze=False, **sides).flat)
     is_narrow = columns > WIDE_COLUMNS
@@ -146,10 +148,6 @@ def _name(axes: "Axes", chart: Chart, across: int, up: int) -> None:
     """Name the scales, in lines of so many characters."""
     for write, scale, characters in ((axes.set_xlabel, chart.x, across), (axes.set_ylabel, chart.y, up)):
         write(_wrapped(scale.title, max(LEAST_CHARACTERS, characters)))
-
-
-def _height_in(chart: Chart) -> float:
-    return ROWS_FRAME_IN + ROW_IN * len(chart.y.ticks) if chart.is_of_rows else PANEL_IN
 
 
 def _sharing(charts: list[Chart], shared: Shared, columns: int) -> list[Chart]:
@@ -293,12 +291,6 @@ def _text_size(axes: "Axes", num_columns: int, num_characters: int) -> float:
     return max(thin(LEAST_TEXT_PT), min(thin(TEXT_PT), 0.92 * width_pt / (num_characters * CHARACTER_WIDTH)))
 
 
-def _caption(title: str, footer: str) -> str:
-    """Return the lines of a title as sentences, and the source."""
-    lines = [line if line.endswith("?") else f"{line}." for line in title.splitlines() if line]
-    return " ".join([*lines, footer]).strip()
-
-
 def _wrapped(text: str, characters: int, most: int = MAX_LINES) -> str:
     """Break each line of a text where it is too long, and cut it where it would need more than so many lines."""
     lines = (clipped(printable(line), most * characters) for line in text.splitlines() if line)
@@ -312,7 +304,9 @@ def _frame(figure: "Figure", title: str, footer: str, handles: "Sequence[Artist]
     zoom = current().zoom
     width, panels_in = figure.get_size_inches() / zoom
     title, footer = (_wrapped(text, int(width / CHARACTER_IN)) for text in (title, footer))
-    legend_rows = _legend_rows(handles, width)
+    longest = max((len(str(handle.get_label())) for handle in handles), default=0)
+    fitting = int((width - 0.2) / (longest * LEGEND_CHARACTER_IN + LEGEND_HANDLE_IN))
+    legend_rows = -(-len(handles) // max(1, fitting))
     footer_in = LINE_IN * (footer.count("\n") + 1) + 0.05 if footer else 0.0
     strip_in = footer_in + LINE_IN * legend_rows + 0.1
     height = TOP_IN + panels_in + strip_in + (LINE_IN * (title.count("\n") + 1) if title else 0.0)
@@ -329,10 +323,3 @@ def _frame(figure: "Figure", title: str, footer: str, handles: "Sequence[Artist]
     engine = figure.get_layout_engine()
     assert isinstance(engine, ConstrainedLayoutEngine)
     engine.set(rect=(0, strip_in / height, 1, 1 - (strip_in + TOP_IN) / height))
-
-
-def _legend_rows(handles: "Sequence[Artist]", width: float) -> int:
-    """Return how many rows a legend of these entries needs in a figure of this width [in]."""
-    longest = max((len(str(handle.get_label())) for handle in handles), default=0)
-    fitting = int((width - 0.2) / (longest * LEGEND_CHARACTER_IN + LEGEND_HANDLE_IN))
-    return -(-len(handles) // max(1, fitting))

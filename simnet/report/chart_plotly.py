@@ -69,9 +69,8 @@ def figure(chart: Chart, *, height: int | None = None) -> dict[str, Any]:
         "annotations": [
             {
                 "x": _place(one.x, chart.x), "y": _place(one.y, chart.y), "text": name(one.text), "showarrow": False,
-                "xanchor": {"right": "left", "left": "right", "above": "center"}[one.side],
-                "yanchor": "bottom" if one.side == "above" else "middle",
-                "xshift": {"right": 4, "left": -4}.get(one.side, 0),
+                "xanchor": {"right": "left", "left": "right"}[one.side], "yanchor": "middle",
+                "xshift": {"right": 4, "left": -4}[one.side],
             }
             for one in chart.words
         ],

@@ -10,6 +10,7 @@ from simnet.core.units import format_seconds
 from simnet.engine.result import PointResult, RunResult, StrategyResult, SweepResult
 from simnet.report.chart import (
     FAINT,
+    GBIT,
     INK,
     SAME_TIME,
     Bars,
@@ -40,6 +41,7 @@ from simnet.report.labels import (
     label,
     main_key,
     numbers,
+    sides,
     titles,
     value_label,
 )
@@ -48,7 +50,8 @@ from simnet.report.table import Column, Table
 from simnet.report.text import bandwidth_text, gpus_text, key_text, nodes_text, rate_label, speedup_text
 from simnet.strategies import STRATEGIES
 
-STRATEGY_COLOUR, BASELINE_COLOUR = SKY, VERMILION
+LOOKS = (("o", "-", SKY), ("s", "--", VERMILION))
+"""Marker, dash and colour of strategy and baseline."""
 BASELINE_HATCH = "/"
 MOST_SHADED = 4
 """Lines that have an interval each; more bands hide each other."""
@@ -58,7 +61,6 @@ BAR = 0.36
 """Thickness of one of two bars side by side, in times of the distance between pairs."""
 MEDIANS, TAILS = "medians", "95th percentiles"
 NODES, BANDWIDTH = NODES_KEYS[0], BANDWIDTH_KEYS[0]
-GBIT = 1e9 / 8
 UNITS = {"bandwidth": (GBIT, " [Gbit/s]"), "latency": (1e-6, " [us]")}
 """Of quantities by how their keys end, each with its size in the unit that the simulator counts in."""
 Points = Sequence[PointResult]
@@ -134,7 +136,7 @@ def speedups(
     *,
     others: Sequence[str] = (),
     own: RunResult | None = None,
-    roles: Sequence[str] = (),
+    roles: Sequence[str],
 ) -> Chart:
     """Return the speedup over a key, a line for each value of what else varies, some with their intervals.
 
@@ -143,18 +145,23 @@ def speedups(
         key: the axis.
         others: keys whose values make the lines, of an axis that is neither nodes nor bandwidth.
         own: the point that was asked about: where there are many lines, only its own has an interval.
-        roles: what strategy and baseline are called, where panels share the names; else as of these points.
+        roles: what strategy and baseline are called.
     """
     way = along(key, points)
     lines = lines_of(points, key, others)
-    shaded = [place for place, mine in enumerate(lines.values()) if own is not None and _holds(mine, own, way)]
+    here = own and (own.num_nodes, own.nic_gbit_per_s)
+    shaded = [
+        place
+        for place, mine in enumerate(lines.values())
+        if any((point.num_nodes, point.nic_gbit_per_s) == here for point in mine)
+    ]
     if len(lines) <= MOST_SHADED or not shaded:
         shaded = list(range(len(lines))) if len(lines) <= MOST_SHADED else [len(lines) - 1]
     curves = [
         _speedups(index, name, sorted(mine, key=way.place), way, shaded=index in shaded)
         for index, (name, mine) in enumerate(lines.items())
     ]
-    strategy, baseline = roles or titles(list(points))
+    strategy, baseline = roles
     best = max(points, key=lambda point: point.speedup or 0.0)
     which = f", {list(lines)[shaded[0]]}" if len(shaded) == 1 and len(lines) > 1 else "s" if len(shaded) > 1 else ""
     short = "nodes" if key in NODES_KEYS else "NIC bandwidth" if key in BANDWIDTH_KEYS else key_text(key)
@@ -172,13 +179,6 @@ def speedups(
         has_intervals=any(curve.ends for curve in curves),
         table=_speedup_table(points),
     )
-
-
-def _holds(points: Points, own: RunResult, way: Along) -> bool:
-    """Return whether a line is that of the point that was asked about."""
-    return any(
-        (point.num_nodes, point.nic_gbit_per_s) == (own.num_nodes, own.nic_gbit_per_s) for point in points
-    ) and any(way.place(point) == way.place(own) for point in points)
 
 
 def _speedups(index: int, name: str, points: Points, way: Along, *, shaded: bool = True) -> Curve:
@@ -200,7 +200,7 @@ def _speedup_table(points: Points) -> Table:
     columns = [
         Column("NIC", "right"),
         Column("nodes", "right"),
-        *(Column(one, "right") for one in titles(list(points))),
+        *(Column(one, "right") for one in titles(points)),
         Column("speedup", "right"),
         Column("90 % interval", "right"),
     ]
@@ -209,18 +209,17 @@ def _speedup_table(points: Points) -> Table:
 
 
 def _speedup_row(point: RunResult) -> tuple[str, ...]:
-    steps = [point.result, *([point.baseline] if point.baseline else [])]
     ends = point.intervals.get("speedup")
     return (
         bandwidth_text(point.nic_gbit_per_s),
         str(point.num_nodes),
-        *(format_seconds(step.iteration_s) for step in steps),
+        *(format_seconds(step.iteration_s) for step in sides(point)),
         speedup_text(point.speedup),
         " to ".join(map(speedup_text, ends)) if ends else "-",
     )
 
 
-def speedup_of_each(points: Points, keys: Sequence[str], *, roles: Sequence[str] = ()) -> Chart:
+def speedup_of_each(points: Points, keys: Sequence[str], *, roles: Sequence[str]) -> Chart:
     """Return the speedup as a bar to the right of the values of keys, with its interval."""
     values = [point.speedup or 0.0 for point in points]
     ends = [point.intervals.get("speedup", (value, value)) for point, value in zip(points, values, strict=True)]
@@ -231,11 +230,11 @@ def speedup_of_each(points: Points, keys: Sequence[str], *, roles: Sequence[str]
     ]
     return Chart(
         x=Scale(
-            title=f"speedup over {(roles or titles(list(points)))[-1]}",
+            title=f"speedup over {roles[-1]}",
             ends=(0, max(1.5, 1.25 * max(high for _, high in ends))),
         ),
         y=_rows(points, keys),
-        bars=[Bars(at=range(len(values)), lengths=values, colour=STRATEGY_COLOUR)],
+        bars=[Bars(at=range(len(values)), lengths=values, colour=LOOKS[0][2])],
         curves=intervals,
         words=[
             Words(x=max(value, high), y=row, text=speedup_text(value))
@@ -266,28 +265,25 @@ def of_sweep(sweep: SweepResult) -> Chart:
     key = main_key(sweep)
     of_network = {*sweep.varied} <= {*NODES_KEYS, *BANDWIDTH_KEYS}
     if not of_network and numbers(points, key) is None:
-        return speedup_of_each(points, sweep.varied)
-    return speedups(points, key, others=[one for one in sweep.varied if one != key])
+        return speedup_of_each(points, sweep.varied, roles=titles(points))
+    return speedups(points, key, others=[one for one in sweep.varied if one != key], roles=titles(points))
 
 
-def sides_of(points: Points) -> list[tuple[str, list[StrategyResult]]]:
-    """Return the results of the strategy and, if every point has one, of the baseline, by role."""
-    found = [(ROLES[0], [point.result for point in points])]
+def sides_of(points: Points) -> list[list[StrategyResult]]:
+    """Return the results of the strategy and, if every point has one, those of the baseline."""
     baseline = [point.baseline for point in points if point.baseline is not None]
-    return [*found, (ROLES[1], baseline)] if len(baseline) == len(points) else found
+    return [[point.result for point in points], *([baseline] if len(baseline) == len(points) else [])]
 
 
-def throughput(points: Points, *, roles: Sequence[str] = ()) -> Chart:
+def throughput(points: Points, *, roles: Sequence[str]) -> Chart:
     """Return throughput over nodes at every bandwidth: strategy, baseline, and compute alone as the linear ideal."""
     way = along(NODES, points)
     lines = lines_of(points, NODES)
-    roles = roles or titles(list(points))
-    looks = [("o", "-", STRATEGY_COLOUR), ("s", "--", BASELINE_COLOUR)]
     curves: list[Curve] = []
     for index, (rate, mine) in enumerate(lines.items()):
         shade = series_style(index)[0]
         ordered = sorted(mine, key=way.place)
-        for (_, results), (marker, dash, own) in zip(sides_of(ordered), looks, strict=False):
+        for results, (marker, dash, own) in zip(sides_of(ordered), LOOKS, strict=False):
             curves.append(
                 Curve(
                     x=[way.place(point) for point in ordered],
@@ -301,7 +297,7 @@ def throughput(points: Points, *, roles: Sequence[str] = ()) -> Chart:
         if len(lines) > 1:
             curves.append(Curve(name=rate, colour=shade))
     # Entries of the legend alone: colours say the bandwidth, or where there is one only, the role.
-    for role, (marker, dash, own) in zip(roles, looks, strict=False):
+    for role, (marker, dash, own) in zip(roles, LOOKS, strict=False):
         curves.append(Curve(name=role, colour=own if len(lines) == 1 else FAINT, marker=marker, dash=dash))
     if ideal := ideal_samples_per_s(points):
         curves.append(Curve(name="linear (compute alone)", x=list(ideal), y=list(ideal.values()), colour=INK, dash=":"))
@@ -342,7 +338,7 @@ def ideal_samples_per_s(points: Points) -> dict[float, float]:
     }
 
 
-def breakdown_over(points: Points, key: str, *, roles: Sequence[str] = ()) -> Chart:
+def breakdown_over(points: Points, key: str, *, roles: Sequence[str]) -> Chart:
     """Return where an iteration's time goes: stacked columns of strategy and baseline over the numbers of a key."""
     way = along(key, points)
     shown = sorted(points, key=way.place)
@@ -352,19 +348,19 @@ def breakdown_over(points: Points, key: str, *, roles: Sequence[str] = ()) -> Ch
     return _stacks(shown, x, roles, is_of_rows=False)
 
 
-def breakdown_of_each(points: Points, keys: Sequence[str], *, roles: Sequence[str] = ()) -> Chart:
+def breakdown_of_each(points: Points, keys: Sequence[str], *, roles: Sequence[str]) -> Chart:
     """Return where an iteration's time goes: stacked rows of strategy and baseline for the values of keys."""
     return _stacks(points, _rows(points, keys), roles, is_of_rows=True)
 
 
 def _stacks(points: Points, scale: Scale, roles: Sequence[str], *, is_of_rows: bool) -> Chart:
     """Return a stack of the parts of a step for each side of each point."""
-    sides = sides_of(points)
-    slowest_s = max(one.iteration_s for _, results in sides for one in results)
+    both = sides_of(points)
+    slowest_s = max(one.iteration_s for results in both for one in results)
     unit_s, unit = time_unit(slowest_s)
     bars: list[Bars] = []
-    for index, (_, results) in enumerate(sides):
-        at = [place + BAR * 1.1 * (index - (len(sides) - 1) / 2) for place in range(len(points))]
+    for index, results in enumerate(both):
+        at = [place + BAR * 1.1 * (index - (len(both) - 1) / 2) for place in range(len(points))]
         starts = [0.0] * len(points)
         for part, (name, colour) in STEP_PARTS.items():
             lengths = [getattr(one.breakdown, part) / unit_s for one in results]
@@ -377,9 +373,8 @@ def _stacks(points: Points, scale: Scale, roles: Sequence[str], *, is_of_rows: b
                 )
             )  # fmt: skip
             starts = [start + length for start, length in zip(starts, lengths, strict=True)]
-    if len(sides) > 1:
+    if len(both) > 1:
         first, second = ("upper", "lower") if is_of_rows else ("left", "right")
-        roles = roles or titles(list(points))
         entries = [Bars(name=f"{first}: {plain(roles[0])}", colour=GREY)]
         entries.append(Bars(name=f"{second}: {plain(roles[1])}", colour=GREY, hatch=BASELINE_HATCH))
         bars = [*bars, *entries] if is_of_rows else [*reversed(entries), *bars]
@@ -388,13 +383,13 @@ def _stacks(points: Points, scale: Scale, roles: Sequence[str], *, is_of_rows: b
     return Chart(x=x, y=y, bars=bars, is_of_rows=is_of_rows)
 
 
-def heat_map(points: Points, row_key: str = BANDWIDTH, column_key: str = NODES, *, roles: Sequence[str] = ()) -> Chart:
+def heat_map(points: Points, row_key: str = BANDWIDTH, column_key: str = NODES, *, roles: Sequence[str]) -> Chart:
     """Return the speedup by two keys, its colours apart at 1."""
     row_way, column_way = along(row_key, points), along(column_key, points)
     rows, columns = row_way.names(points), column_way.names(points)
     known = {(row_way.place(point), column_way.place(point)): point.speedup for point in points}
     cells = [[known.get((row, column)) for column in columns] for row in rows]
-    strategy, baseline = roles or titles(list(points))
+    strategy, baseline = roles
     slower = sum(map(is_slower, points))
     return Chart(
         key="heat-map",
@@ -419,13 +414,12 @@ def heat_map(points: Points, row_key: str = BANDWIDTH, column_key: str = NODES, 
     )
 
 
-def times_over(points: Points, key: str, *, roles: Sequence[str] = ()) -> Chart:
+def times_over(points: Points, key: str, *, roles: Sequence[str]) -> Chart:
     """Return the median time of an iteration over the numbers of a key, shaded up to the 95th percentile."""
     way = along(key, points)
     ordered = sorted(points, key=way.place)
-    sides = sides_of(ordered)
-    unit_s, unit = time_unit(max(one.p95_s for _, results in sides for one in results))
-    looks = [("o", "-", STRATEGY_COLOUR), ("s", "--", BASELINE_COLOUR)]
+    both = sides_of(ordered)
+    unit_s, unit = time_unit(max(one.p95_s for results in both for one in results))
     curves = [
         Curve(
             name=name,
@@ -436,14 +430,14 @@ def times_over(points: Points, key: str, *, roles: Sequence[str] = ()) -> Chart:
             marker=marker,
             dash=dash,
         )
-        for name, (_, results), (marker, dash, colour) in zip(roles or titles(list(points)), sides, looks, strict=False)
+        for name, results, (marker, dash, colour) in zip(roles, both, LOOKS, strict=False)
     ]
     longest = max(high for curve in curves for _, high in curve.ends)
     times = Scale(title=f"time of an iteration [{unit}]", ends=(0, HEADROOM * longest))
     return Chart(x=way.scale(points), y=times, curves=curves)
 
 
-def speedups_of_tails(points: Points, key: str, others: Sequence[str], *, roles: Sequence[str] = ()) -> Chart:
+def speedups_of_tails(points: Points, key: str, others: Sequence[str], *, roles: Sequence[str]) -> Chart:
     """Return the speedup of the median, and dotted that of the 95th percentile, a line for each setting of others."""
     way = along(key, points)
     curves: list[Curve] = []
@@ -453,7 +447,7 @@ def speedups_of_tails(points: Points, key: str, others: Sequence[str], *, roles:
         medians, tails = ([_ratio(point, percent) for point in ordered] for percent in (50, 95))
         curves.append(line(index, name or MEDIANS, x, medians))
         curves.append(Curve(x=x, y=tails, colour=series_style(index)[0], dash=":"))
-    scale = _speedup_scale((roles or titles(list(points)))[-1], curves)
+    scale = _speedup_scale(roles[-1], curves)
     return Chart(
         x=way.scale(points),
         y=scale,

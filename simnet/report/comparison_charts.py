@@ -14,6 +14,7 @@ from simnet.report.advice import CHANGES, advice_table, verdict_text
 from simnet.report.chart import (
     BAND,
     FAINT,
+    GBIT,
     HATCHES,
     INK,
     PAYING,
@@ -58,7 +59,7 @@ MARGIN = 1.15
 """End of the scale of time, in times of the baseline's training."""
 KERNEL_DASHES = {None: "-", "estimated": "--", "measure first": "-."}
 """By what kernels without a time rest on; solid where all are timed."""
-GBIT, MBIT = 1e9 / 8, 8 / 1e6
+MBIT = 8 / 1e6
 
 
 def ranking(advice: Advice) -> Chart:

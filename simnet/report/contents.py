@@ -24,7 +24,7 @@ from simnet.report.advice import answer, answer_table
 from simnet.report.chart import Chart
 from simnet.report.crossover import crossover_sentences
 from simnet.report.labels import label as label_of
-from simnet.report.labels import panels, titles, workload_name
+from simnet.report.labels import panels, sides, titles, varies, workload_name
 from simnet.report.result_page import reference_sentence
 from simnet.report.sweep_page import headlines, is_slower
 from simnet.report.table import Table
@@ -144,11 +144,9 @@ def of_scenario(  # noqa: PLR0913 - what a report may hold
 
 def _too_large(result: RunResult) -> str:
     """Return which side of a run needs more memory than the GPU has, in one sentence; "" where both fit."""
-    assert result.baseline is not None
-    sides = zip(titles([result]), (result.result, result.baseline), strict=True)
     found = [
         f"{title} takes {size_text(one.memory)} of {format_bytes(one.memory.gpu_bytes)}"
-        for title, one in sides
+        for title, one in zip(titles([result]), sides(result), strict=True)
         if one.memory is not None and one.memory.gpu_bytes is not None and one.memory.fits is False
     ]
     return f"does not fit {result.scenario.cluster.gpu}: {' and '.join(found)}." if found else ""
@@ -231,11 +229,10 @@ def _left_out(count: int) -> list[Section]:
 
 def verdict_sentence(result: RunResult) -> str:
     """Return the speedup of a run with its interval in one sentence."""
-    assert result.baseline is not None
     strategy, baseline = titles([result])
     ends = result.intervals.get("speedup")
     between = f" (90 % interval {' to '.join(map(speedup_text, ends))})" if ends else ""
-    times = [format_seconds(one.iteration_s) for one in (result.result, result.baseline)]
+    times = [format_seconds(one.iteration_s) for one in sides(result)]
     return (
         f"a step takes {times[0]} with {strategy} and {times[1]} with {baseline}: "
         f"{speedup_text(result.speedup)}{between}."
@@ -306,9 +303,10 @@ def _speedup_section(points: Sequence[PointResult], label: str, own: RunResult |
     places = [(point.num_nodes, point.nic_gbit_per_s) for point in points]
     found: list[Chart] = []
     if len(set(places)) == len(places):
-        found += [charts.speedups(points, BANDWIDTH, own=own)] if has_rates else []
-        found += [charts.speedups(points, NODES, own=own)] if has_nodes else []
-        found += [charts.heat_map(points)] if has_nodes and has_rates else []
+        roles = titles(points)
+        found += [charts.speedups(points, BANDWIDTH, own=own, roles=roles)] if has_rates else []
+        found += [charts.speedups(points, NODES, own=own, roles=roles)] if has_nodes else []
+        found += [charts.heat_map(points, roles=roles)] if has_nodes and has_rates else []
     if not found:
         found.append(step_charts.breakdown(points, [label_of(point, list(point.set)) for point in points]))
     title = f"How much faster: {label}" if label else "How much faster, and where"
@@ -341,7 +339,7 @@ def _crossover_section(result: RunResult, tick: Tick) -> Iterator[Section]:
 
 def _of_run(result: RunResult) -> tuple[Chart, ...]:
     found = [step_charts.breakdown([result])]
-    if result.result.varies or (result.baseline is not None and result.baseline.varies):
+    if varies(result):
         found.append(step_charts.distribution(result))
     if result.result.lost_time is not None:
         found.append(step_charts.lost_time(result))

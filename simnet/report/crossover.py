@@ -1,11 +1,12 @@
 """Where two strategies take the same time, for people and for programs."""
 
+from typing import Any
+
 from simnet.analysis.crossover import Crossing, Crossover, Trial
 from simnet.core.units import format_seconds
-from simnet.report.notes import notes_lines
 from simnet.report.page import Page
 from simnet.report.table import Column, Table
-from simnet.report.text import key_text, speedup_text
+from simnet.report.text import key_text, notes_lines, speedup_text
 
 
 def crossover_page(found: Crossover) -> Page:
@@ -18,11 +19,10 @@ def crossover_page(found: Crossover) -> Page:
 
 def crossover_sentences(found: Crossover) -> list[str]:
     """Return where the faster side changes, and where the strategy pays."""
-    return [*([_sentence(found, one) for one in found.crossings] or [_no_crossing(found)]), *_paying(found)]
-
-
-def _sentence(found: Crossover, crossing: Crossing) -> str:
-    return f"{found.key}: {crossing_text(found, crossing)}."
+    return [
+        *([f"{found.key}: {crossing_text(found, one)}." for one in found.crossings] or [_no_crossing(found)]),
+        *_paying(found),
+    ]
 
 
 def crossing_text(found: Crossover, crossing: Crossing) -> str:
@@ -68,21 +68,27 @@ def _names(found: Crossover) -> tuple[str, str]:
 
 def _table(found: Crossover) -> Table:
     """Return the values tried first."""
-    known = next((one.references for one in found.trials if one.references), None)
-    over = ["over flat", "over tuned"] if known else []
-    titles = (key_text(found.key), *_names(found), "speedup (90 %)", *over, "verdict")
-    return Table([Column(title, "right") for title in titles], map(_cells, found.trials))
+    strategy, baseline = _names(found)
+    columns = [
+        Column(key_text(found.key), "right", cell=lambda trial: trial.text),
+        Column(strategy, "right", cell=lambda trial: format_seconds(trial.iteration_s)),
+        Column(baseline, "right", cell=lambda trial: format_seconds(trial.baseline_iteration_s)),
+        Column("speedup (90 %)", "right", cell=_speedup),
+        Column("over flat", "right", cell=lambda trial: speedup_text(trial.references.flat_s / trial.iteration_s)),
+        Column("over tuned", "right", cell=lambda trial: speedup_text(trial.references.tuned_s / trial.iteration_s)),
+        Column("verdict", "right", cell=lambda trial: trial.speedup.verdict),
+    ]
+    if not any(trial.references for trial in found.trials):
+        del columns[4:6]
+    return Table.of(columns, found.trials)
 
 
-def _cells(trial: Trial) -> tuple[str, ...]:
-    times = format_seconds(trial.iteration_s), format_seconds(trial.baseline_iteration_s)
+def _speedup(trial: Trial) -> str:
     ends = " ({:.2f} to {:.2f})".format(*trial.speedup.interval) if trial.speedup.interval else ""
-    found = trial.references
-    over = [speedup_text(one / trial.iteration_s) for one in (found.flat_s, found.tuned_s)] if found else []
-    return trial.text, *times, speedup_text(trial.speedup.value) + ends, *over, trial.speedup.verdict
+    return speedup_text(trial.speedup.value) + ends
 
 
-def crossover_object(found: Crossover) -> dict[str, object]:
+def crossover_object(found: Crossover) -> dict[str, Any]:
     """Return the crossovers as a JSON object, values as the user writes them."""
     return {
         "over": found.key,

@@ -100,7 +100,7 @@ def _charts(sweep: SweepResult, drawing: Drawing, where: str) -> dict[str, Chart
     found = {label: drawing.chart(points, roles=roles) for label, points in panels.items()}
     for chart in found.values():
         _check_number(len(chart.y.ticks) if chart.is_of_rows else 0, MAX_ROWS, "rows of bars", where)
-    return _multiples(panels, found, drawing) or found
+    return _multiples(panels, found, drawing, roles) or found
 
 
 def _check_number(number: int, most: int, noun: str, where: str) -> None:
@@ -108,19 +108,19 @@ def _check_number(number: int, most: int, noun: str, where: str) -> None:
         raise SimnetError(f"{where}: {number} {noun}: at most {most} fit one figure; sweep fewer values")
 
 
-def _multiples(panels: Panels, found: Mapping[str, Chart], drawing: Drawing) -> dict[str, Chart]:
+def _multiples(panels: Panels, found: Mapping[str, Chart], drawing: Drawing, roles: Sequence[str]) -> dict[str, Chart]:
     """Return a panel for each line, the others faintly behind it, where one panel would hold too many; else nothing."""
     if drawing.lines is None:
         return {}
-    lines = {label: list(drawing.lines(points)) for label, points in panels.items()}
+    lines = {label: drawing.lines(points) for label, points in panels.items()}
     numbers = list(map(len, lines.values()))
     if max(numbers) <= MOST_CURVES or sum(numbers) > MOST_MULTIPLES:
         return {}
     single: dict[str, Chart] = {}
-    for label, names in lines.items():
+    for label, of_panel in lines.items():
         whole = found[label]
-        for name in names:
-            alone = drawing.chart(drawing.lines(panels[label])[name])
+        for name, points in of_panel.items():
+            alone = drawing.chart(points, roles=roles)
             own = replace(next(curve for curve in alone.curves if curve.x), name=OWN_CURVE)
             others = [
                 Curve(name=OTHER_CURVES, x=curve.x, y=curve.y, colour=FAINT, width=0.8)
@@ -205,8 +205,7 @@ def _tail_drawings(sweep: SweepResult) -> dict[str, Drawing]:
     """Return the figures of a sweep over a number of a fault, or of one whose iterations vary."""
     numeric = [key for key in sweep.varied if labels.numbers(sweep.points, key) is not None]
     of_faults = [key for key in numeric if key.startswith(FAULT_KEYS)]
-    sides = [side for point in sweep.points for side in (point.result, point.baseline) if side is not None]
-    if not numeric or not (of_faults or any(side.varies for side in sides)):
+    if not numeric or not (of_faults or any(map(labels.varies, sweep.points))):
         return {}
     key = of_faults[-1] if of_faults else labels.main_key(sweep)
     others = [other for other in sweep.varied if other != key]
@@ -268,7 +267,9 @@ def _key_drawings(sweep: SweepResult) -> dict[str, Drawing]:
 
 def _with_alone(panels: Panels) -> Panels:
     """Add to each panel one without the baseline, if its bars make those of the strategy too short to read."""
-    if all(_tallest(points) < MUCH_TALLER * max(p.result.iteration_s for p in points) for points in panels.values()):
+    tallest = [max(side.iteration_s for point in points for side in labels.sides(point)) for points in panels.values()]
+    own = [max(point.result.iteration_s for point in points) for points in panels.values()]
+    if all(most < MUCH_TALLER * own_s for most, own_s in zip(tallest, own, strict=True)):
         return panels
     doubled: Panels = {}
     for label, points in panels.items():
@@ -276,10 +277,6 @@ def _with_alone(panels: Panels) -> Panels:
         doubled[label] = points
         doubled[f"{label}{join}{ALONE}"] = [structs.replace(point, baseline=None) for point in points]
     return doubled
-
-
-def _tallest(points: Sequence[PointResult]) -> float:
-    return max(one.iteration_s for point in points for one in (point.result, point.baseline or point.result))
 
 
 def _largest_cluster(panels: Panels) -> Panels:
@@ -303,7 +300,7 @@ def _one_dimension(label: str, points: list[PointResult]) -> tuple[str, list[Poi
     return f"{label}\n{nodes_text(most)}", [point for point in points if point.num_nodes == most]
 
 
-def _breakdown(points: Sequence[PointResult], roles: Sequence[str] = ()) -> Chart:
+def _breakdown(points: Sequence[PointResult], roles: Sequence[str]) -> Chart:
     return charts.breakdown_over(points, BANDWIDTH if len(_rates(points)) > 1 else NODES, roles=roles)
 
 

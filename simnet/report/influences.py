@@ -1,7 +1,7 @@
 """The uncertain values that a result is sensitive to, in words."""
 
 from simnet.core.units import format_seconds
-from simnet.engine.result import Influence, RunResult
+from simnet.engine.result import RunResult
 from simnet.report.text import printable, speedup_text
 
 MOST_NAMED = 3
@@ -45,18 +45,12 @@ RATES = ("efficiency", "bandwidth", "tree_rate")
 
 def sentence(result: RunResult) -> str:
     """Return what a result would be at the ends that change it most: "if the codec is 3.8 times slower: 7.4x"."""
-    texts = [_clause(result, one, *_worst(result, one)) for one in result.hangs_on[:MOST_NAMED]]
-    return "; ".join(texts)
-
-
-def _worst(result: RunResult, one: Influence) -> tuple[float, float]:
-    """Return the end that changes the result more: the factor on the value, and the result there."""
     middle = usual(result)
-    return max(zip(one.interval, one.values, strict=True), key=lambda end: abs(end[1] / middle - 1))
-
-
-def _clause(result: RunResult, one: Influence, factor: float, value: float) -> str:
-    return f"if {change_text(one.key, factor)}: {value_text(result, value)}"
+    texts = []
+    for one in result.hangs_on[:MOST_NAMED]:
+        factor, value = max(zip(one.interval, one.values, strict=True), key=lambda end: abs(end[1] / middle - 1))
+        texts.append(f"if {change_text(one.key, factor)}: {value_text(result, value)}")
+    return "; ".join(texts)
 
 
 def change_text(key: str, factor: float) -> str:

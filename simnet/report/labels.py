@@ -5,7 +5,7 @@ from typing import Any
 
 from simnet.collectives.algorithms import ANY, AUTO, NCCL, default_name
 from simnet.core.units import Bandwidth, Duration, Quantity, Size
-from simnet.engine.result import PointResult, RunResult, SweepResult
+from simnet.engine.result import PointResult, RunResult, StrategyResult, SweepResult
 from simnet.engine.scenario import Scenario, to_dict
 from simnet.report.text import (
     bandwidth_text,
@@ -45,6 +45,16 @@ def calibration_name(point: RunResult) -> str:
     """Return the name of the calibration with the kind of its numbers, such as "a100_2023 (estimate)"."""
     calibration = point.scenario.calibration
     return printable(f"{part_title(calibration.name, point.scenario.name)} ({calibration.kind})")
+
+
+def sides(result: RunResult) -> list[StrategyResult]:
+    """Return the result of the strategy and, if there is one, that of the baseline."""
+    return [result.result, *([result.baseline] if result.baseline is not None else [])]
+
+
+def varies(result: RunResult) -> bool:
+    """Return whether iterations of a side differ."""
+    return any(side.varies for side in sides(result))
 
 
 def panels(points: Iterable[PointResult]) -> Panels:

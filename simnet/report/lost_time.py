@@ -1,17 +1,22 @@
-"""Time lost by cause, as a table: what each fault costs a step of the strategy and of the baseline."""
+"""Time lost by cause, as a table: each fault in words, and what it costs a step of the strategy and of the baseline."""
 
 import textwrap
 from collections.abc import Iterator
 
+from msgspec.structs import fields
+
 from simnet.cluster.faults.node_failure import NodeFailure
-from simnet.core.units import format_seconds
+from simnet.cluster.hardware import Cluster, Fault
+from simnet.core.registry import tag_of
+from simnet.core.units import Quantity, format_seconds
 from simnet.engine.result import LostTime, RunResult, StepTimes, StrategyResult
-from simnet.report.fault_text import fault_at, fault_text
 from simnet.report.labels import names
 from simnet.report.table import Column, Table
-from simnet.report.text import clipped, hanging
+from simnet.report.text import clipped, hanging, printable, value_text
 
 LABEL_WIDTH, NAME_WIDTH = 29, 16
+MOST_VALUES = 4
+"""Values of a list that are written out."""
 SMALLEST = 1e-6
 """Of a step: a difference below this is rounding."""
 TOGETHER, INTERACTION = "all together", "of it by interaction"
@@ -62,6 +67,36 @@ def rows_of(result: RunResult) -> Iterator[tuple[str, list[StepTimes]]]:
     if lost and len(lost[0].faults) > 1:
         yield TOGETHER, [found.together for found in lost]
         yield INTERACTION, [found.interaction for found in lost]
+
+
+def fault_at(cluster: Cluster, key: str) -> Fault:
+    """Return the fault of a dotted key, such as "cluster.faults.0"."""
+    _, name, place = key.split(".")
+    found: Fault = getattr(cluster, name)[int(place)]
+    return found
+
+
+def fault_text(fault: Fault) -> str:
+    """Return a fault in words: "slow rank: node 3, compute slowdown 1.3"."""
+    title = fault.title or tag_of(fault).replace("_", " ")
+    settings = ", ".join(_settings(fault))
+    return printable(f"{title}: {settings}" if settings else title)
+
+
+def _settings(fault: Fault) -> Iterator[str]:
+    """Yield what a fault says beyond its defaults."""
+    for field in fields(fault):
+        value = getattr(fault, field.name)
+        if value != field.default:
+            yield f"{field.encode_name.replace('_', ' ')} {_value(value)}"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, Quantity):
+        return value.text()
+    if isinstance(value, tuple | list):
+        return f"({len(value)} values)" if len(value) > MOST_VALUES else " ".join(map(_value, value))
+    return f"{value:g}" if isinstance(value, float) else value_text(value)
 
 
 def signed(seconds: float, step_s: float) -> str:

@@ -30,7 +30,7 @@ def variation_page(found: FittedVariation, snippet: str = "", *, all_rows: bool 
             f"{found.where}: {ranks}, {found.num_steps} steps; mean compute {format_seconds(found.compute_s)}, "
             + (f"cv {found.cv:.3g}" if found.cv else "which hardly varies"),
             "",
-            _table(shown),
+            Table.of(COLUMNS, shown),
             *(["", *(line for note in notes for line in hanging("note: ", note))] if notes else []),
             *(["", *snippet.splitlines()] if snippet else []),
         ]
@@ -51,31 +51,14 @@ def _slowest(ranks: Sequence[VariedRank]) -> tuple[VariedRank, ...]:
     return tuple(sorted(chosen, key=lambda one: one.rank))
 
 
-def _table(ranks: Sequence[VariedRank]) -> Table:
-    columns = (
-        Column("rank", "right"),
-        Column("node", "right"),
-        Column("compute", "right"),
-        Column("x others", "right"),
-        Column("interval", "right"),
-        Column("came last", "right"),
-        Column("holds up by", "right"),
-        Column("pauses", "right"),
-        "",
-    )
-    return Table(columns, map(_row, ranks))
-
-
-def _row(one: VariedRank) -> tuple[str, ...]:
-    pauses = f"{one.pauses}, {format_seconds(one.paused_s)}" if one.pauses else "-"
-    return (
-        str(one.rank),
-        f"{one.node}.{one.local_rank}",
-        format_seconds(one.compute_s),
-        f"{one.factor:.3f}",
-        f"{one.low:.3f} to {one.high:.3f}",
-        "-" if one.came_last is None else f"{one.came_last:.0%}",
-        "-" if one.held_s is None else format_seconds(one.held_s),
-        pauses,
-        "slow" if one.is_slow else "",
-    )
+COLUMNS = (
+    Column("rank", "right", cell=lambda one: str(one.rank)),
+    Column("node", "right", cell=lambda one: f"{one.node}.{one.local_rank}"),
+    Column("compute", "right", cell=lambda one: format_seconds(one.compute_s)),
+    Column("x others", "right", cell=lambda one: f"{one.factor:.3f}"),
+    Column("interval", "right", cell=lambda one: f"{one.low:.3f} to {one.high:.3f}"),
+    Column("came last", "right", cell=lambda one: "-" if one.came_last is None else f"{one.came_last:.0%}"),
+    Column("holds up by", "right", cell=lambda one: "-" if one.held_s is None else format_seconds(one.held_s)),
+    Column("pauses", "right", cell=lambda one: f"{one.pauses}, {format_seconds(one.paused_s)}" if one.pauses else "-"),
+    Column("", cell=lambda one: "slow" if one.is_slow else ""),
+)

@@ -1,8 +1,10 @@
 """What a recorded step holds, as a page, as rows and as an object: layouts, streams, collectives, compute and waits."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from msgspec import structs
 
 from simnet.core.units import format_bytes, format_seconds
 from simnet.report.page import Page
@@ -11,19 +13,6 @@ from simnet.report.text import count_text, hanging, printable
 from simnet.strategies.step_file import RecordedLayout, RecordedOperation, StepFile
 
 NO_NUMBER = "-"
-COLUMNS = (
-    Column("layout"),
-    Column("stream"),
-    Column("operations"),
-    Column("group"),
-    Column("number", "right"),
-    Column("messages", "right"),
-    Column("largest", "right"),
-    Column("FLOPs", "right"),
-    Column("memory", "right"),
-    Column("time", "right"),
-    Column("exposed waits", "right"),
-)
 Row = dict[str, Any]
 Place = tuple[int, int]
 """Of an operation: the number of its stream, and its place there."""
@@ -38,7 +27,7 @@ def step_page(step: StepFile) -> Page:
         lines += hanging("layout   ", _summary(layout))
     notes = dict.fromkeys(note for layout in step.recordings for note in layout.notes)
     lines += ["", *(line for note in notes for line in hanging("note: ", printable(note)))] if notes else []
-    return Page([*lines, "", Table(COLUMNS, map(_cells, rows(step)))])
+    return Page([*lines, "", Table.of(COLUMNS, rows(step))])
 
 
 def csv_table(step: StepFile) -> Table:
@@ -49,7 +38,6 @@ def csv_table(step: StepFile) -> Table:
 
 def to_object(step: StepFile) -> dict[str, object]:
     """Return the same as plain data."""
-    source = {key: getattr(step.source, key) for key in step.source.__struct_fields__}
     layouts = [
         {
             "num_nodes": layout.num_nodes,
@@ -63,7 +51,7 @@ def to_object(step: StepFile) -> dict[str, object]:
         }
         for layout in step.recordings
     ]
-    return {"source": source, "layouts": layouts}
+    return {"source": structs.asdict(step.source), "layouts": layouts}
 
 
 def rows(step: StepFile) -> Iterator[Row]:
@@ -106,45 +94,50 @@ def _rows(layout: RecordedLayout) -> Iterator[Row]:
         for (kind, group), found in by_kind.items():
             places = {(number, position) for position, _ in found}
             waits = {"waits": len(places & waited), "exposed_waits": len(places & exposed)}
-            operations = [one for _, one in found]
             head = {"layout": layout.text, "stream": _stream_name(layout, number), "operations": kind}
-            yield head | _numbers(layout, group, operations) | (dict.fromkeys(waits) if group is None else waits)
+            yield (
+                head
+                | _numbers(layout, group, [one for _, one in found])
+                | (dict.fromkeys(waits) if group is None else waits)
+            )
 
 
-def _numbers(layout: RecordedLayout, group: int | None, operations: Iterable[RecordedOperation]) -> Row:
-    ops = list(operations)
-    if group is None:
-        return {
-            "group": None,
-            "number": len(ops),
-            "message_bytes": None,
-            "largest_bytes": None,
-            "flops": sum(one.flops for one in ops),
-            "memory_bytes": sum(one.num_bytes for one in ops),
-            "seconds": sum(one.seconds for one in ops),
-        }
+def _numbers(layout: RecordedLayout, group: int | None, ops: list[RecordedOperation]) -> Row:
+    """Return what operations of one kind add up to: of a group what they send, of none what they compute."""
+    sent = [one.message_bytes for one in ops] if group is not None else None
     return {
-        "group": _group_name(layout, group),
+        "group": None if group is None else _group_name(layout, group),
         "number": len(ops),
-        "message_bytes": sum(one.message_bytes for one in ops),
-        "largest_bytes": max(one.message_bytes for one in ops),
-        "flops": None,
-        "memory_bytes": None,
-        "seconds": None,
+        "message_bytes": sent and sum(sent),
+        "largest_bytes": sent and max(sent),
+        "flops": None if sent else sum(one.flops for one in ops),
+        "memory_bytes": None if sent else sum(one.num_bytes for one in ops),
+        "seconds": None if sent else sum(one.seconds for one in ops),
     }
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    number_of = {"message_bytes": format_bytes, "largest_bytes": format_bytes, "memory_bytes": format_bytes}
-    cells = [row["layout"], row["stream"], row["operations"], row["group"] or NO_NUMBER, str(row["number"])]
-    cells += [_text(row[key], number_of[key]) for key in ("message_bytes", "largest_bytes")]
-    cells += [_text(row["flops"], lambda flops: f"{flops:.3g}"), _text(row["memory_bytes"], format_bytes)]
-    cells += [_text(row["seconds"], format_seconds)]
-    return (*cells, NO_NUMBER if row["waits"] is None else f"{row['exposed_waits']} of {row['waits']}")
+def _number(title: str, key: str, written: Callable[[float], str]) -> Column:
+    """Return a column of numbers, of which those that are not known or zero are not written."""
+    return Column(title, "right", cell=lambda row: written(row[key]) if row[key] else NO_NUMBER)
 
 
-def _text(number: float | None, written: Any) -> str:
-    return NO_NUMBER if not number else str(written(number))
+COLUMNS = (
+    Column("layout", cell=lambda row: row["layout"]),
+    Column("stream", cell=lambda row: row["stream"]),
+    Column("operations", cell=lambda row: row["operations"]),
+    Column("group", cell=lambda row: row["group"] or NO_NUMBER),
+    Column("number", "right", cell=lambda row: str(row["number"])),
+    _number("messages", "message_bytes", format_bytes),
+    _number("largest", "largest_bytes", format_bytes),
+    _number("FLOPs", "flops", lambda flops: f"{flops:.3g}"),
+    _number("memory", "memory_bytes", format_bytes),
+    _number("time", "seconds", format_seconds),
+    Column(
+        "exposed waits",
+        "right",
+        cell=lambda row: NO_NUMBER if row["waits"] is None else f"{row['exposed_waits']} of {row['waits']}",
+    ),
+)
 
 
 def _summary(layout: RecordedLayout) -> str:

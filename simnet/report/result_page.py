@@ -3,12 +3,11 @@
 import textwrap
 from collections.abc import Callable, Iterator
 
-from simnet.cluster.hardware import Cluster
 from simnet.core.units import format_bytes, format_seconds
 from simnet.engine.result import RunResult, StrategyResult
 from simnet.engine.scenario import Scenario
 from simnet.report.figure import STEP_PARTS
-from simnet.report.labels import names
+from simnet.report.labels import names, sides
 from simnet.report.page import Page
 from simnet.report.table import Column, Table
 from simnet.report.text import (
@@ -32,31 +31,24 @@ Cell = tuple[str, str]
 
 def result_page(run_result: RunResult) -> Page:
     """Return what `simnet simulate` prints: at most 100 columns of plain text, every number with its unit."""
+    question = textwrap.wrap(run_result.scenario.question, WIDTH)
+    lost: list[str | Table] = []
+    if run_result.result.lost_time is not None:
+        from simnet.report.lost_time import lost_time_lines  # which few ask for
+
+        lost = [*lost_time_lines(run_result), ""]
     return Page(
         [
-            *_paragraph(run_result.scenario.question),
+            *([*question, ""] if question else []),
             *assumed_lines(run_result),
             "",
             comparison(run_result),
             "",
-            *_lost_time(run_result),
+            *lost,
             *(line for sentence in verdict(run_result) for line in hanging("", sentence)),
             *(line for note in run_result.notes for line in hanging("note: ", note)),
         ]
     )
-
-
-def _lost_time(run_result: RunResult) -> Iterator[str | Table]:
-    """Yield what faults cost, where somebody has asked."""
-    if run_result.result.lost_time is not None:
-        from simnet.report.lost_time import lost_time_lines
-
-        yield from lost_time_lines(run_result)
-        yield ""
-
-
-def _paragraph(text: str) -> list[str]:
-    return [*textwrap.wrap(text, WIDTH), ""] if text else []
 
 
 def assumed_lines(run_result: RunResult) -> Iterator[str]:
@@ -82,13 +74,10 @@ def assumptions(run_result: RunResult) -> dict[str, str]:
 def _cluster(scenario: Scenario) -> str:
     cluster = scenario.cluster
     nics = "" if cluster.nics_per_node == 1 else f"{cluster.nics_per_node} x "
-    nodes = f"{nodes_text(cluster.num_nodes)} x {_gpus(cluster)}"
+    gpus = f"{cluster.ranks_per_node} {cluster.gpu}" if cluster.gpu else count_text(cluster.ranks_per_node, "GPU")
+    nodes = f"{nodes_text(cluster.num_nodes)} x {gpus}"
     nic, inside = cluster.inter_node.bytes_per_s.text(), cluster.intra_node.bytes_per_s.text()
     return f"{part_title(cluster.name, scenario.name)}: {nodes}, NIC {nics}{nic}, in the node {inside} (nominal rates)"
-
-
-def _gpus(cluster: Cluster) -> str:
-    return f"{cluster.ranks_per_node} {cluster.gpu}" if cluster.gpu else count_text(cluster.ranks_per_node, "GPU")
 
 
 def _workload(run_result: RunResult) -> str:
@@ -96,9 +85,10 @@ def _workload(run_result: RunResult) -> str:
     workload = scenario.workload
     gradients = f"gradients {format_bytes(run_result.gradient_bytes)}"
     samples = f"{count_text(workload.batch_per_rank, 'sample')} per rank"
+    factor = "" if workload.compute_factor == 1 else f" x {workload.compute_factor:g}"
     return (
         f"{workload_title(scenario)}: {gradients}, {samples}{_accumulation(scenario)} (compute times "
-        f"{compute_kind(scenario)}{_factor(workload.compute_factor)})"
+        f"{compute_kind(scenario)}{factor})"
     )
 
 
@@ -108,10 +98,6 @@ def _accumulation(scenario: Scenario) -> str:
     if run.global_batch is not None:
         return f" x {scenario.grad_accumulation} (global batch {run.global_batch})"
     return f" x {run.grad_accumulation}" if scenario.grad_accumulation > 1 else ""
-
-
-def _factor(factor: float) -> str:
-    return "" if factor == 1 else f" x {factor:g}"
 
 
 def compute_kind(scenario: Scenario) -> str:
@@ -129,14 +115,15 @@ def compute_kind(scenario: Scenario) -> str:
 
 def comparison(run_result: RunResult) -> Table:
     """Return a line for each metric, and for each strategy two cells: a value and its share."""
-    results = [run_result.result, *([run_result.baseline] if run_result.baseline else [])]
     columns = [Column("", width=LABEL_WIDTH)]
     for name in names([run_result]):
         columns += [
             Column(_title(name), "right", width=VALUE_WIDTH, gap=0),
             Column("", "right", width=SHARE_WIDTH, gap=0),
         ]
-    rows = [(label, *(text for cell in cells for text in cell)) for label, cells in _rows(run_result, results)]
+    rows = [
+        (label, *(text for cell in cells for text in cell)) for label, cells in _rows(run_result, sides(run_result))
+    ]
     return Table(columns, rows)
 
 
@@ -151,9 +138,9 @@ def _rows(run_result: RunResult, results: list[StrategyResult]) -> Iterator[tupl
     yield "mean iteration" if varies else "iteration time", [(format_seconds(one.iteration_s), "") for one in results]
     if varies:
         for label, key in PERCENTILES.items():
-            yield f"  {label}", [_beside_mean(result, key) for result in results]
+            yield f"  {label}", [_beside_mean(getattr(one, key), one, "+") for one in results]
     for key, (label, _) in STEP_PARTS.items():
-        yield f"  {label}", [_share(result, key) for result in results]
+        yield f"  {label}", [_beside_mean(getattr(one.breakdown, key), one) for one in results]
     if any(result.memory for result in results):
         yield "memory of a GPU", [_memory(result) for result in results]
     for label, cell in _metric_cells(run_result.scenario.run.steps).items():
@@ -162,15 +149,10 @@ def _rows(run_result: RunResult, results: list[StrategyResult]) -> Iterator[tupl
             yield label, [(text, "") for text in texts]
 
 
-def _beside_mean(result: StrategyResult, key: str) -> Cell:
-    """Return a percentile of the iterations, and by how much it exceeds the mean."""
-    seconds: float = getattr(result, key)
-    return format_seconds(seconds), f"{seconds / result.iteration_s - 1:+.1%}".replace("%", " %")
-
-
-def _share(result: StrategyResult, key: str) -> Cell:
-    seconds: float = getattr(result.breakdown, key)
-    return format_seconds(seconds), f"{seconds / result.iteration_s:.1%}".replace("%", " %")
+def _beside_mean(seconds: float, result: StrategyResult, sign: str = "") -> Cell:
+    """Return a time and its share of the mean iteration; with a sign, that by which it exceeds the mean."""
+    share = seconds / result.iteration_s - bool(sign)
+    return format_seconds(seconds), f"{share:{sign}.1%}".replace("%", " %")
 
 
 def _memory(result: StrategyResult) -> Cell:
@@ -222,17 +204,20 @@ def _optional_seconds(seconds: float | None) -> str:
 
 def verdict(run_result: RunResult) -> Iterator[str]:
     """Yield intervals, speedups, and what they hang on, a sentence each."""
-    yield from _uncertainty(run_result)
-    yield from _speedups(run_result)
-    yield from filter(None, [reference_sentence(run_result)])
-    yield from _influences(run_result)
-
-
-def _uncertainty(run_result: RunResult) -> Iterator[str]:
-    """Yield the intervals of the iteration times."""
-    for key, name in zip(("iteration_s", "baseline_iteration_s"), names([run_result]), strict=False):
+    called = names([run_result])
+    for key, name in zip(("iteration_s", "baseline_iteration_s"), called, strict=False):
         if between := _between(run_result, key, format_seconds):
             yield f"iteration time of {name}{between}"
+    for key, of in (("speedup", "per iteration"), ("end_to_end_speedup", "end to end")):
+        speedup: float | None = getattr(run_result, key)
+        if run_result.baseline is not None and speedup is not None:
+            between = _between(run_result, key, speedup_text)
+            yield f"speedup {speedup_text(speedup)}{between} {of}, {' against '.join(called)}"
+    yield from filter(None, [reference_sentence(run_result)])
+    if run_result.hangs_on:
+        from simnet.report.influences import sentence  # with the figures, which most runs need not load
+
+        yield f"it hangs on: {sentence(run_result)}"
 
 
 def reference_sentence(run_result: RunResult) -> str:
@@ -248,32 +233,9 @@ def reference_sentence(run_result: RunResult) -> str:
     )
 
 
-def _influences(run_result: RunResult) -> Iterator[str]:
-    """Yield what the result hangs on."""
-    if run_result.hangs_on:
-        from simnet.report.influences import sentence  # with the figures, which most runs need not load
-
-        yield f"it hangs on: {sentence(run_result)}"
-
-
 def _between(run_result: RunResult, name: str, written: Callable[[float], str]) -> str:
     """Return an interval in brackets, if there is one."""
     if name not in run_result.intervals:
         return ""
     low, high = run_result.intervals[name]
     return f" (90 % interval {written(low)} to {written(high)})"
-
-
-def _speedups(run_result: RunResult) -> Iterator[str]:
-    """Yield the speedups, saying against what."""
-    if run_result.baseline is None:
-        return
-    pair = " against ".join(names([run_result]))
-    if run_result.speedup is not None:
-        text = f"{speedup_text(run_result.speedup)}{_between(run_result, 'speedup', speedup_text)}"
-        yield f"speedup {text} per iteration, {pair}"
-    if run_result.end_to_end_speedup is not None:
-        text = (
-            f"{speedup_text(run_result.end_to_end_speedup)}{_between(run_result, 'end_to_end_speedup', speedup_text)}"
-        )
-        yield f"speedup {text} end to end, {pair}"

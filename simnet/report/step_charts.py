@@ -20,10 +20,10 @@ from simnet.report.chart import (
     plain,
     time_unit,
 )
-from simnet.report.charts import BAR, BASELINE_COLOUR, BASELINE_HATCH, STRATEGY_COLOUR
+from simnet.report.charts import BAR, BASELINE_HATCH, LOOKS
 from simnet.report.figure import BLUE, STEP_PARTS, VERMILION
 from simnet.report.influences import change_text, factor_text, noun, usual, value_text
-from simnet.report.labels import titles
+from simnet.report.labels import sides, titles
 from simnet.report.lost_time import losing, lost_time_table, rows_of, signed
 from simnet.report.table import Column, Table
 
@@ -48,8 +48,8 @@ def breakdown(results: Sequence[RunResult], labels: Sequence[str] = ("",)) -> Ch
     kept = list(zip(results, labels, strict=True))[:MOST_BARS]
     rows: list[tuple[str, StrategyResult]] = []
     for result, label in kept:
-        steps = [result.result, *([result.baseline] if result.baseline else [])]
-        rows += [(", ".join(filter(None, (label, one))), s) for one, s in zip(titles([result]), steps, strict=True)]
+        named = zip(titles([result]), sides(result), strict=True)
+        rows += [(", ".join(filter(None, (label, one))), step) for one, step in named]
     unit_s, unit = time_unit(max(step.iteration_s for _, step in rows))
     bars: list[Bars] = []
     starts = [0.0] * len(rows)
@@ -152,11 +152,10 @@ def distribution(result: RunResult, *, over_median: bool = False) -> Chart:
         result: of many iterations.
         over_median: whether each side's times are divided by their own median.
     """
-    sides = [result.result, *([result.baseline] if result.baseline else [])]
-    labels = titles([result])
-    unit_s, unit = time_unit(max(side.longest_s for side in sides))
+    named = list(zip(titles([result]), sides(result), strict=True))
+    unit_s, unit = time_unit(max(side.longest_s for _, side in named))
     curves: list[Curve] = []
-    for label, side, colour, dash in zip(labels, sides, (STRATEGY_COLOUR, BASELINE_COLOUR), ("-", "--"), strict=False):
+    for (label, side), (_, dash, colour) in zip(named, LOOKS, strict=False):
         by_s = side.p50_s if over_median else unit_s
         count = side.num_iterations
         curves.append(
@@ -193,8 +192,11 @@ def distribution(result: RunResult, *, over_median: bool = False) -> Chart:
         table=Table(
             ("", *(Column(title, "right") for title in ("mean", "p50", "p95", "p99", "worst"))),
             [
-                (label, *(format_seconds(one) for one in (*_marks(side), side.longest_s)))
-                for label, side in zip(labels, sides, strict=True)
+                (
+                    label,
+                    *map(format_seconds, (side.iteration_s, *map(side.percentile_s, PERCENTILES), side.longest_s)),
+                )
+                for label, side in named
             ],
         ),
     )
@@ -203,10 +205,6 @@ def distribution(result: RunResult, *, over_median: bool = False) -> Chart:
 def _odds(share: float) -> float:
     """Return where a share stands on a scale of odds: its logarithm to base 10."""
     return math.log10(share / (1 - share))
-
-
-def _marks(side: StrategyResult) -> tuple[float, ...]:
-    return (side.iteration_s, *map(side.percentile_s, PERCENTILES))
 
 
 def _share_text(lost: StepTimes, step_s: float) -> str:
@@ -221,20 +219,20 @@ def lost_time(result: RunResult, *, relative: bool = False) -> Chart:
         relative: whether times are given in per cent of each side's own mean step.
     """
     rows = list(rows_of(result))
-    sides = [side for side, _ in losing(result).values()]
+    losers = [side for side, _ in losing(result).values()]
     unit_s, unit = time_unit(max(abs(one.p95_s) for _, times in rows for one in times))
     bars: list[Bars] = []
     marks: list[Curve] = []
-    for index, (title, side) in enumerate(zip(titles([result]), sides, strict=False)):
+    for index, (title, side) in enumerate(zip(titles([result]), losers, strict=False)):
         by_s = side.iteration_s / 100 if relative else unit_s
-        at = [row + BAR * (index - (len(sides) - 1) / 2) for row in range(len(rows))]
+        at = [row + BAR * (index - (len(losers) - 1) / 2) for row in range(len(rows))]
         mine = [times[index] for _, times in rows]
         hover = [f"{label}: {signed(one.mean_s, side.iteration_s)}, {_share_text(one, side.iteration_s)}"
                  for (label, _), one in zip(rows, mine, strict=True)]  # fmt: skip
         bars.append(
             Bars(
                 name=f"mean, {plain(title, 40)}", at=at, lengths=[one.mean_s / by_s for one in mine], thickness=BAR,
-                colour=(STRATEGY_COLOUR, BASELINE_COLOUR)[index], hatch=BASELINE_HATCH if index else "", hover=hover,
+                colour=LOOKS[index][2], hatch=BASELINE_HATCH if index else "", hover=hover,
             )
         )  # fmt: skip
         marks.append(

@@ -3,12 +3,21 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import takewhile
+from itertools import takewhile, zip_longest
 
 from simnet.core.units import format_seconds
-from simnet.engine.result import PointResult, RefusedPoint, StrategyResult, SweepResult
-from simnet.report.labels import BANDWIDTH_KEYS, NODES_KEYS, WORKLOAD_KEYS, names, panels, short_key, value_label
-from simnet.report.notes import notes_lines
+from simnet.engine.result import PointResult, RefusedPoint, SweepResult
+from simnet.report.labels import (
+    BANDWIDTH_KEYS,
+    NODES_KEYS,
+    WORKLOAD_KEYS,
+    names,
+    panels,
+    short_key,
+    sides,
+    value_label,
+    varies,
+)
 from simnet.report.page import Page
 from simnet.report.result_page import reference_sentence
 from simnet.report.table import Column, Table
@@ -18,6 +27,7 @@ from simnet.report.text import (
     gpus_text,
     hanging,
     nodes_text,
+    notes_lines,
     speedup_text,
     throughput_text,
     value_text,
@@ -107,7 +117,7 @@ def _matrices(sweep: SweepResult) -> Iterator[str | Table]:
         yield _matrix_table(cells, lambda point: speedup_text(point.speedup))
         yield f"iteration time of {names(points)[-1]}, the baseline:"
         yield _matrix_table(cells, _baseline_time)
-        if any(map(_varies, points)):
+        if any(map(varies, points)):
             yield "speedup of medians / of 95th percentiles of the iterations:"
             yield _matrix_table(cells, _speedups_of_tails)
         yield ""
@@ -129,11 +139,6 @@ def _baseline_time(point: PointResult) -> str:
     return format_seconds(point.baseline.iteration_s) if point.baseline is not None else "-"
 
 
-def _varies(point: PointResult) -> bool:
-    """Return whether iterations of a point differ."""
-    return point.result.varies or (point.baseline is not None and point.baseline.varies)
-
-
 def _speedups_of_tails(point: PointResult) -> str:
     if point.baseline is None:
         return "-"
@@ -148,7 +153,7 @@ def _list(sweep: SweepResult) -> Table:
         name: written
         for name, written in _METRICS.items()
         if (name not in _OF_BASELINE or any(point.baseline for point in sweep.points))
-        and (name not in _OF_VARIED or any(map(_varies, sweep.points)))
+        and (name not in _OF_VARIED or any(map(varies, sweep.points)))
     }
     if any(point.scenario.run.global_batch is not None for point in sweep.points):
         columns = {"accumulation": lambda point: str(point.scenario.grad_accumulation), **columns}
@@ -184,30 +189,17 @@ def _without_effect(sweep: SweepResult, key: str) -> list[str]:
         return []
     others = [
         text
-        for text, metric in (("samples/s", _samples_per_s), ("the end-to-end time", _total_s))
-        if any(metric(point) != metric(row[0]) for row in rows.values() for point in row)
+        for text, metric in (("samples/s", "samples_per_s"), ("the end-to-end time", "total_s"))
+        if any(getattr(one.result, metric) != getattr(row[0].result, metric) for row in rows.values() for one in row)
     ]
     but = f" but {' and '.join(others)}" if others else ""
     return hanging("note: ", f"{key} changes nothing{but}: all its values give the same iteration times here")
 
 
-def _samples_per_s(point: PointResult) -> float:
-    return point.result.samples_per_s
-
-
-def _total_s(point: PointResult) -> float | None:
-    return point.result.total_s
-
-
 def _same_times(one: PointResult, other: PointResult) -> bool:
     """Return whether two results have the same iteration time, and their baselines, but for rounding."""
-    if one.baseline is not None and other.baseline is not None:
-        return _close(one.result, other.result) and _close(one.baseline, other.baseline)
-    return _close(one.result, other.result) and one.baseline is other.baseline
-
-
-def _close(one: StrategyResult, other: StrategyResult) -> bool:
-    return math.isclose(one.iteration_s, other.iteration_s, rel_tol=1e-9)
+    pairs = zip_longest(sides(one), sides(other))
+    return all(a and b and math.isclose(a.iteration_s, b.iteration_s, rel_tol=1e-9) for a, b in pairs)
 
 
 def headlines(sweep: SweepResult) -> Iterator[str]:
@@ -248,6 +240,7 @@ def _swept_text(point: PointResult, keys: Sequence[str]) -> str:
     texts = [
         value_label(point, key) if key in WORKLOAD_KEYS else f"{short_key(point, key)} = {value_label(point, key)}"
         for key in keys
+        if key in point.set
     ]
     return ", ".join(texts) or "all points"
 

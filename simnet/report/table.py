@@ -1,9 +1,9 @@
 """The one table of this project: columns and rows of text, for a terminal, Markdown, CSV or HTML."""
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
@@ -31,6 +31,7 @@ class Column(Struct, frozen=True):
         unit: of all cells; shown behind the title in brackets.
         width: characters in plain text; 0 takes those of the longest cell.
         gap: spaces before the column in plain text; the first column has none.
+        cell: how it is written of what a row is about, of columns that `Table.of` fills.
     """
 
     title: str
@@ -38,6 +39,7 @@ class Column(Struct, frozen=True):
     unit: str = ""
     width: int = 0
     gap: int = 2
+    cell: Callable[[Any], str] = str
 
     @property
     def head(self) -> str:
@@ -83,6 +85,20 @@ class Table:
         self.columns: Final[tuple[Column, ...]] = made
         self.rows: Final[tuple[Row, ...]] = cells
         self.indent: Final = indent
+
+    @classmethod
+    def of(cls, columns: Iterable[Column], about: Iterable[Any]) -> "Table":
+        """Return a table with a row for each of these, whose cells the columns write.
+
+        Example:
+            >>> columns = Column("number"), Column("square", "right", cell=lambda one: str(one**2))
+            >>> print(Table.of(columns, [2, 12]).terminal())
+            number  square
+            2            4
+            12         144
+        """
+        made = tuple(columns)
+        return cls(made, ([column.cell(one) for column in made] for one in about))
 
     def terminal(self, width: int = WIDTH, *, rich: bool = False) -> str:
         """Return the table as plain text, or drawn with rich for a terminal of this width."""

@@ -8,10 +8,9 @@ from simnet.analysis.whatif import SLOW_KERNEL_FACTOR
 from simnet.core import templates
 from simnet.core.units import format_bytes, format_seconds
 from simnet.engine import intervals
-from simnet.report.notes import notes_lines
 from simnet.report.page import Page
 from simnet.report.table import Table
-from simnet.report.text import count_text, gpus_text, hanging, nodes_text, workload_title
+from simnet.report.text import count_text, gpus_text, hanging, nodes_text, notes_lines, workload_title
 from simnet.workload.training_step import num_elements
 
 NEVER = "never"
@@ -220,6 +219,13 @@ def time_to_target_object(found: TimesToTarget) -> dict[str, object]:
         "caveats": _caveats(found),
         "notes": list(found.notes),
     }
+
+
+def rows(found: TimesToTarget) -> Iterator[dict[str, object]]:
+    """Yield a row for each system at each bandwidth."""
+    for there in found.bandwidths:
+        for system in there.systems:
+            yield {"bandwidth_bytes_per_s": there.bandwidth} | _system_object(found, system)
 
 
 def _at_object(found: TimesToTarget, there: AtBandwidth) -> dict[str, object]:

@@ -11,10 +11,9 @@ from simnet.cluster.faults import CollectiveJitter, Pause, SlowLink, SlowRank
 from simnet.core.errors import SimnetError
 from simnet.core.units import Duration
 from simnet.engine.result import RunResult, to_json
-from simnet.report import figure, figures
-from simnet.report.fault_text import fault_text
-from simnet.report.lost_time import lost_time_lines, signed
-from simnet.report.plot import plot
+from simnet.report import figure
+from simnet.report.lost_time import fault_text, lost_time_lines, signed
+from simnet.report.plot import of_run, plot
 from simnet.report.result_page import result_page
 from simnet.report.table import Table
 from simnet.report.text import speedup_text
@@ -28,16 +27,16 @@ def run() -> RunResult:
 
 def test_the_caption_says_how_many_iterations_and_where(run: RunResult) -> None:
     with figure.styled():
-        caption = figures.iterations(run).get_label()
+        caption = of_run(run, "iterations").get_label()
     assert caption.startswith("Times of 100 iterations: BERT-Base")
     assert "a100_tcp_estimate (estimate)" in caption
 
 
 def test_the_caption_names_both_references(run: RunResult) -> None:
-    caption = figures.breakdown(run).get_label()
+    caption = of_run(run, "breakdown").get_label()
     for name, speedup in (("flat fp32 DDP", run.speedup_over_flat), ("tuned DDP (bf16", run.speedup_over_tuned)):
         assert f"{speedup_text(speedup)} over {name}" in caption
-    assert "over" not in figures.breakdown(replace(run, references=None)).get_label().partition("Simulated")[2]
+    assert "over" not in of_run(replace(run, references=None), "breakdown").get_label().partition("Simulated")[2]
 
 
 def test_figures_of_a_run_are_chosen_by_name_and_drawn_by_default(run: RunResult, tmp_path: Path) -> None:

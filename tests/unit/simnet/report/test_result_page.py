@@ -7,9 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from simnet.engine.result import RunResult
-from simnet.report.notes import notes_lines
 from simnet.report.result_page import result_page
-from simnet.report.text import WIDTH
+from simnet.report.text import WIDTH, notes_lines
 from simnet.strategies import DenseAllReduce
 from simnet.workload.gpu_memory import GpuMemory
 from tests.helpers.golden import assert_golden
