@@ -1,14 +1,9 @@
-"""Predict all-reduces of gloo over links with a latency, then run them in the lab.
+"""All-reduces of gloo over links with a latency, predicted from calibrations without one, then run in the lab."""
 
-python -m studies.latency predict   # writes predictions.json, from calibrations without a latency
-python -m studies.latency run       # ten minutes, root
-python -m studies.latency page      # the table of docs/evidence/simulator.md
-"""
-
-import argparse
 import json
 import statistics
 import time
+from argparse import Namespace
 from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
@@ -37,6 +32,24 @@ SIZES = Size(2**22), Size(2**24)
 STARTS = 2
 """Launches of a setting, the second after all others: the shorter median counts, since other programs only lengthen."""
 FORMS = {"predicted_s": "window of 2 MiB", "unlimited_s": "no window, one latency a round"}
+
+
+def run(options: Namespace) -> None:
+    """Write predictions.json, if it is not there yet, then run in the lab."""
+    from simnet.validation.lab import run_campaign
+
+    folder = options.folder or GOLDEN
+    folder.mkdir(parents=True, exist_ok=True)
+    predictions = folder / "predictions.json"
+    if not predictions.exists():
+        text = json.dumps({"written_s": time.time(), "rows": predict()}, indent=1)
+        predictions.write_text(text + "\n", encoding="utf-8")
+    run_campaign.run(CAMPAIGN, launches(), folder, print, max_wait_s=0)
+
+
+def read(folder: Path = GOLDEN) -> Path:
+    """Return the folder of the results."""
+    return folder
 
 
 def predict() -> list[dict[str, Any]]:
@@ -126,6 +139,10 @@ def data(folder: Path) -> dict[str, Table]:
     return {"lab-latency": _table(points(folder))}
 
 
+def draw(_folder: Path) -> None:
+    """Draw nothing: the page has no figure of it."""
+
+
 def _outcome(folder: Path) -> str:
     """Return the errors with the window and without it, all and by latency."""
     texts = []
@@ -153,26 +170,3 @@ def _table(found: Iterable[Comparison]) -> Table:
             for one in found
         ],
     )
-
-
-def main() -> None:
-    """Do what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["predict", "run", "page"])
-    parser.add_argument("--folder", type=Path, default=GOLDEN, help="of the results (default: %(default)s)")
-    options = parser.parse_args()
-    options.folder.mkdir(parents=True, exist_ok=True)
-    if options.command == "predict":
-        text = json.dumps({"written_s": time.time(), "rows": predict()}, indent=1)
-        (options.folder / "predictions.json").write_text(text + "\n", encoding="utf-8")
-    elif options.command == "run":
-        from simnet.validation.lab import run_campaign
-
-        run_campaign.run(CAMPAIGN, launches(), options.folder, print, max_wait_s=0)
-    else:
-        page.write(PAGE, regions(options.folder))
-        page.write_data(data(options.folder))
-
-
-if __name__ == "__main__":
-    main()

@@ -4,6 +4,7 @@ Strategies have what gloo does in torch 2.13: rings, trees of whole messages, re
 all-reduce sends, and sharded messages that block, since on a CPU nothing runs ahead.
 """
 
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,8 +21,9 @@ from studies.lab import campaign as engine
 from studies.lab import recordings
 from studies.lab.campaign import LabPoint, Row
 from studies.lab.recordings import BLOCKS, SERIAL, WIDTH, WORLD_SIZE, RecordedCampaign, Way, own_s, recording
-from studies.page import paragraph
+from studies.page import SIMULATOR, paragraph
 
+PAGE = SIMULATOR
 FEATURES, CLASSES = 64, 10
 SHARDED = "algorithm=ring,reduce_scatter_as=all_reduce,overlap=false"
 
@@ -81,6 +83,18 @@ CAMPAIGN = RecordedCampaign(
 )
 
 
+def run(options: Namespace) -> None:
+    """Calibrate, record, predict, and only then train."""
+    folder = options.folder or CAMPAIGN.golden
+    folder.mkdir(parents=True, exist_ok=True)
+    CAMPAIGN.run(folder, print)
+
+
+def read(folder: Path = CAMPAIGN.golden) -> Path:
+    """Return the folder of the results."""
+    return folder
+
+
 def regions(folder: Path) -> dict[str, str]:
     """Return the generated parts of the page, by region."""
     told = recordings.regions(CAMPAIGN, folder)[CAMPAIGN.region]
@@ -90,6 +104,11 @@ def regions(folder: Path) -> dict[str, str]:
 def data(folder: Path) -> dict[str, Table]:
     """Return the tables that the page links to, by name."""
     return recordings.data(CAMPAIGN, folder) | {"lab-alternatives-compute": _compute_table(folder)}
+
+
+def draw(folder: Path) -> None:
+    """Draw the figure."""
+    CAMPAIGN.draw(folder)
 
 
 def _ranking_text(found: Sequence[LabPoint]) -> str:

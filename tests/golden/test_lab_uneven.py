@@ -25,7 +25,7 @@ from studies.lab.uneven_runs import OWN_STEPS
 from studies.page import data_differs
 
 BANDWIDTHS, GOLDEN = CAMPAIGN.bandwidths, CAMPAIGN.golden
-PAGE = CAMPAIGN.page.read_text(encoding="utf-8")
+PAGE = uneven.PAGE.read_text(encoding="utf-8")
 PLACES = [(fault, rate) for rate in BANDWIDTHS for fault in FAULTS]
 
 

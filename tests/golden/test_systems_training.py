@@ -11,7 +11,7 @@ from tests.helpers.needs import needs
 needs("torch", "sklearn")
 
 from benchmarks.regions import filled, region
-from studies import systems_page, topology_page
+from studies import systems
 from studies.candidates import ALL, CANDIDATES, IN_TOPOLOGY, PLAIN
 from studies.outcome import Outcome
 from studies.page import FIGURES, data_differs
@@ -39,15 +39,15 @@ def document(task: str) -> dict[str, Any]:
 
 
 def test_the_page_says_what_the_files_say(study: SystemsStudy) -> None:
-    text = systems_page.PAGE.read_text(encoding="utf-8")
-    assert filled(text, systems_page.regions(study)) == text
-    assert data_differs(systems_page.data(study)) == []
+    text = systems.PAGE.read_text(encoding="utf-8")
+    assert filled(text, systems.regions(study)) == text
+    assert data_differs(systems.data(study)) == []
 
 
 def test_the_page_shows_every_figure() -> None:
-    made = region(systems_page.PAGE.read_text(encoding="utf-8"), "systems")
+    made = region(systems.PAGE.read_text(encoding="utf-8"), "systems")
     shown = [f"systems_training_{task}.png" for task in TASKS]
-    shown += [topology_page.FIGURE] if any(NUM_TOPOLOGY_SEEDS.values()) else []
+    shown += [systems.FIGURE] if any(NUM_TOPOLOGY_SEEDS.values()) else []
     for name in shown:
         assert f"](figures/{name})" in made
         assert (FIGURES / name).stat().st_size > 10_000

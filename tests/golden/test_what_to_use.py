@@ -3,14 +3,14 @@
 import pytest
 
 from benchmarks.regions import filled
-from studies import what_to_use, what_to_use_page
+from studies import what_to_use
 
-PAGE = what_to_use_page.PAGE.read_text(encoding="utf-8")
+PAGE = what_to_use.PAGE.read_text(encoding="utf-8")
 FOUND = what_to_use.read()
 
 
 def test_the_page_says_what_the_file_says() -> None:
-    assert filled(PAGE, what_to_use_page.regions(FOUND)) == PAGE
+    assert filled(PAGE, what_to_use.regions(FOUND)) == PAGE
 
 
 def test_every_model_number_of_nodes_and_of_micro_batches_is_there_once() -> None:
