@@ -11,8 +11,9 @@ python -m studies tables systems                              # print the tables
 Results are in studies/results, those of the lab in tests/golden/lab_*, curves of systems and of local steps in
 scenarios/convergence.
 
-A study is a module: `run(options)` does what is left of it, `read()` returns what there is, and `regions`, `data` and
-`draw` make of that the regions of `PAGE`, the tables beside it, and the figures.
+A study is a module. `regions`, `data` and `draw` make of what it has found the regions of `PAGE`, the tables beside it,
+and the figures, as far as it has any. What was found is what `read()` returns; of the lab it is the folder `RESULTS`.
+`run` does what is left.
 """
 
 import argparse
@@ -65,18 +66,33 @@ def main() -> int:
 
 def _do(options: argparse.Namespace, name: str) -> int:
     study: Any = import_module(f"studies.{STUDIES[name]}")
-    if options.command == "run":
+    if options.command == "run" and name in OTHERS:
         return study.run(options) or 0
-    found = study.read(options.folder) if options.folder else study.read()
+    found = (options.folder or study.RESULTS) if name in LAB else study.read()
     if options.command == "status":
         print(name, *found.study.status(), sep="\n  ")
-    elif options.command == "tables":
-        print(*study.regions(found).values(), *(one.markdown() for one in study.data(found).values()), sep="\n\n")
+    elif options.command != "run":
+        _show(study, found, is_page=options.command == "page")
+    elif name in LAB:
+        found.mkdir(parents=True, exist_ok=True)
+        study.run(found)
     else:
-        page.write(study.PAGE, study.regions(found))
-        page.write_data(study.data(found))
-        study.draw(found)
+        from studies.study import run_left
+
+        run_left(found.study, options)
     return 0
+
+
+def _show(study: Any, found: Any, *, is_page: bool) -> None:
+    """Print regions and tables, or write them and draw."""
+    regions, tables = (getattr(study, part, lambda _: {})(found) for part in ("regions", "data"))
+    if not is_page:
+        print(*regions.values(), *(one.markdown() for one in tables.values()), sep="\n\n")
+        return
+    page.write(study.PAGE, regions)
+    page.write_data(tables)
+    if hasattr(study, "draw"):
+        study.draw(found)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import json
 import statistics
 import time
-from argparse import Namespace
 from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
@@ -25,7 +24,7 @@ from simnet.validation.lab.campaign import Launch, Layout
 from studies import page
 
 ROOT = Path(__file__).parents[1]
-GOLDEN = ROOT / "tests" / "golden" / "lab_latency"
+RESULTS = ROOT / "tests" / "golden" / "lab_latency"
 PAGE, REGION = page.SIMULATOR, "lab latency"
 CAMPAIGN = campaigns.load(ROOT / "scenarios" / "lab" / "latency.toml")
 SIZES = Size(2**22), Size(2**24)
@@ -34,22 +33,15 @@ STARTS = 2
 FORMS = {"predicted_s": "window of 2 MiB", "unlimited_s": "no window, one latency a round"}
 
 
-def run(options: Namespace) -> None:
+def run(folder: Path) -> None:
     """Write predictions.json, if it is not there yet, then run in the lab."""
     from simnet.validation.lab import run_campaign
 
-    folder = options.folder or GOLDEN
-    folder.mkdir(parents=True, exist_ok=True)
     predictions = folder / "predictions.json"
     if not predictions.exists():
         text = json.dumps({"written_s": time.time(), "rows": predict()}, indent=1)
         predictions.write_text(text + "\n", encoding="utf-8")
     run_campaign.run(CAMPAIGN, launches(), folder, print, max_wait_s=0)
-
-
-def read(folder: Path = GOLDEN) -> Path:
-    """Return the folder of the results."""
-    return folder
 
 
 def predict() -> list[dict[str, Any]]:
@@ -137,10 +129,6 @@ def regions(folder: Path) -> dict[str, str]:
 def data(folder: Path) -> dict[str, Table]:
     """Return the table that the page links to, by name."""
     return {"lab-latency": _table(points(folder))}
-
-
-def draw(_folder: Path) -> None:
-    """Draw nothing: the page has no figure of it."""
 
 
 def _outcome(folder: Path) -> str:

@@ -5,7 +5,6 @@ Tasks, batches, seeds and targets are those of the systems study, whose files of
 
 import json
 import statistics
-from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -18,7 +17,7 @@ from studies.ledger import Ledger, Row
 from studies.page import BINSGDM, FIGURES, number
 from studies.run import ROOT, Run
 from studies.search import Search
-from studies.study import Final, Study, run_left
+from studies.study import Final, Study
 from studies.tasks import TASKS as ALL_TASKS
 from studies.tasks import Trial
 
@@ -129,11 +128,6 @@ def _search(task: str, way: str, ledger: Ledger) -> Search:
     fixed: tuple[Trial, ...] = tuple({"lr": lr, **one} for lr, one in product(lrs, outer))
     run = Run(task=task, **WAYS[way].fields)
     return Search(system=way, run=run, fixed=fixed, num_trials=len(fixed), seeds=SEARCH_SEEDS, ledger=ledger)
-
-
-def run(options: Namespace) -> None:
-    """Search and train what is left."""
-    run_left(LocalStepsStudy().study, options)
 
 
 def read() -> LocalStepsStudy:

@@ -151,11 +151,6 @@ def read() -> list[Row]:
     return [row for row in Ledger(RESULTS).rows if row["steps"] == STEPS]
 
 
-def regions(_rows: Sequence[Row]) -> dict[str, str]:
-    """Return nothing: the page links to the table alone."""
-    return {}
-
-
 def data(rows: Sequence[Row]) -> Mapping[str, Table]:
     """Return the table that the page links to, by name."""
     return {"long-run": table(rows)}

@@ -9,7 +9,6 @@ fourth is not searched for: BinSGDM with its defaults, and an lr that follows fr
 import math
 import re
 import statistics
-from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
@@ -23,7 +22,7 @@ from studies.ledger import Ledger, Row
 from studies.page import BINSGDM, FIGURES, number
 from studies.run import ROOT, Run
 from studies.search import Search, mean_loss
-from studies.study import Final, Study, run_left
+from studies.study import Final, Study
 from studies.tasks import TASKS, Trial
 
 NAME = "margins"
@@ -207,11 +206,6 @@ def _run(case: str, optimizer: str, **changes: Any) -> Run:
         ranks_per_node=of.ranks_per_node,
         **changes,
     )
-
-
-def run(options: Namespace) -> None:
-    """Search and train what is left."""
-    run_left(MarginStudy().study, options)
 
 
 def read() -> MarginStudy:

@@ -350,10 +350,6 @@ def data(found: dict[str, MeasuredMemory]) -> dict[str, Table]:
     return {"memory": Table(list(COLUMNS), rows)}
 
 
-def draw(_found: dict[str, MeasuredMemory]) -> None:
-    """Draw nothing: the page has no figure of it."""
-
-
 def error(predicted: GpuMemory, real: MeasuredMemory) -> float:
     """Return how far the predicted peak is off, as a part of the measured one."""
     return predicted.total_bytes / real.peak - 1

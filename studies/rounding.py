@@ -1,7 +1,6 @@
 """What was tried to bring BinSGDM to Adam's loss, behind docs/evidence/binsgdm.md: one change at a time, two seeds."""
 
 import statistics
-from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from studies import figures
 from studies.ledger import Ledger, Row
 from studies.page import BINSGDM, FIGURES, number
 from studies.run import ROOT, Run
-from studies.study import Final, Study, run_left
+from studies.study import Final, Study
 
 NAME = "rounding"
 FILE = ROOT / "studies" / "results" / "explored_rounding.json"
@@ -160,11 +159,6 @@ def _run(options: Mapping[str, Any], trial: Mapping[str, Any], ranks: int, seed:
 
 def _key(options: Mapping[str, Any], trial: Mapping[str, Any], ranks: int, seed: int) -> Row:
     return {"options": dict(options), "trial": dict(trial), "ranks": ranks, "seed": seed}
-
-
-def run(options: Namespace) -> None:
-    """Train what is left."""
-    run_left(RoundingStudy().study, options)
 
 
 def read() -> RoundingStudy:

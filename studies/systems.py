@@ -2,7 +2,6 @@
 
 import math
 import statistics
-from argparse import Namespace
 from collections.abc import Iterable, Iterator
 
 from binsgdm import BinSGDM
@@ -15,7 +14,6 @@ from studies.ledger import Row
 from studies.outcome import Outcome
 from studies.page import BINSGDM, FIGURES, number
 from studies.search import mean_loss
-from studies.study import run_left
 from studies.systems_study import FINAL_RANKS, RANKS_PER_NODE, TOPOLOGY_RANKS, SystemsStudy
 
 TOPOLOGY_LEGEND = f"""\
@@ -161,11 +159,6 @@ def count_text(outcome: Outcome, topology: str) -> str:
     lost = f", {len(own) - len(changes)} with lost seeds" if len(changes) < len(own) else ""
     counts = f"{words.count(' better')} better, {words.count(' worse')} worse, {words.count('')} not told apart"
     return f"{counts}{lost}{middle}"
-
-
-def run(options: Namespace) -> None:
-    """Search and train what is left."""
-    run_left(SystemsStudy().study, options)
 
 
 def read() -> SystemsStudy:

@@ -14,7 +14,6 @@ from simnet.analysis.verdict import PAYS
 from simnet.engine.result import RunResult, StrategyResult
 from simnet.engine.scenario import load_experiment
 from simnet.report import figure as figures
-from simnet.report.table import Table
 from studies.page import FIGURES
 
 EXPERIMENTS = ("slow_rank", "neighbour", "jitter", "flapping_nic")
@@ -130,11 +129,6 @@ def regions(rows: Sequence[Row]) -> dict[str, str]:
         "jitter": _jitter_sentence(rows),
         "flapping_nic": _flapping_sentence(rows),
     }
-
-
-def data(_rows: Sequence[Row]) -> dict[str, Table]:
-    """Return nothing: the page links to no table."""
-    return {}
 
 
 def _slow_rank_sentence(rows: Sequence[Row]) -> str:

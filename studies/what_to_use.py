@@ -14,7 +14,6 @@ from simnet.analysis.tune import chosen
 from simnet.analysis.verdict import PAYS
 from simnet.engine.scenario import load_experiment
 from simnet.report import figure as figures
-from simnet.report.table import Table
 from simnet.strategies.base import Mathematics
 from studies.page import FIGURES
 
@@ -142,11 +141,6 @@ def draw(found: Sequence[dict[str, Any]]) -> None:
 def regions(found: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Return the generated parts of the page, by region."""
     return {"choices": choices_sentence(found)}
-
-
-def data(_found: Sequence[dict[str, Any]]) -> dict[str, Table]:
-    """Return nothing: the page links to no table."""
-    return {}
 
 
 def choices_sentence(found: Sequence[dict[str, Any]]) -> str:

@@ -36,10 +36,6 @@ def data(rows: Sequence[Row]) -> dict[str, Table]:
     }
 
 
-def draw(_rows: Sequence[Row]) -> None:
-    """Draw nothing: the page has no figure of it."""
-
-
 def by_kind(rows: Sequence[Row]) -> Table:
     """Return for each kind how many runs were as they have to be, and how long the last survivor took."""
     lines = []

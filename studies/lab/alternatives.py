@@ -4,7 +4,6 @@ Strategies have what gloo does in torch 2.13: rings, trees of whole messages, re
 all-reduce sends, and sharded messages that block, since on a CPU nothing runs ahead.
 """
 
-from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +22,6 @@ from studies.lab.campaign import LabPoint, Row
 from studies.lab.recordings import BLOCKS, SERIAL, WIDTH, WORLD_SIZE, RecordedCampaign, Way, own_s, recording
 from studies.page import SIMULATOR, paragraph
 
-PAGE = SIMULATOR
 FEATURES, CLASSES = 64, 10
 SHARDED = "algorithm=ring,reduce_scatter_as=all_reduce,overlap=false"
 
@@ -81,18 +79,12 @@ CAMPAIGN = RecordedCampaign(
     scenario=_scenario,
     forms={"predicted_s": "as simulated", "serial_s": SERIAL},
 )
+PAGE, RESULTS = SIMULATOR, CAMPAIGN.golden
 
 
-def run(options: Namespace) -> None:
+def run(folder: Path) -> None:
     """Calibrate, record, predict, and only then train."""
-    folder = options.folder or CAMPAIGN.golden
-    folder.mkdir(parents=True, exist_ok=True)
     CAMPAIGN.run(folder, print)
-
-
-def read(folder: Path = CAMPAIGN.golden) -> Path:
-    """Return the folder of the results."""
-    return folder
 
 
 def regions(folder: Path) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """Recorded steps that no strategy describes, predicted from their recordings, and what gloo sends for a collective."""
 
 import statistics
-from argparse import Namespace
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -21,12 +20,10 @@ from simnet.validation.lab.plan import LabSpec
 from simnet.workload.workload import Workload
 from studies.lab import campaign as engine
 from studies.lab import recordings
-from studies.lab.campaign import ROOT
-from studies.lab.campaign import read as read_file
+from studies.lab.campaign import ROOT, read
 from studies.lab.recordings import LAYOUT, SERIAL, RecordedCampaign, Way, own_s, recording
 from studies.page import SIMULATOR
 
-PAGE = SIMULATOR
 GLOO_BANDWIDTH = Bandwidth.parse("150 Mbit/s")
 """At which single collectives are counted and timed."""
 OPTIONS = {"algorithm": "ring", "broadcast": "tree", "reduce_scatter_as": "all_reduce"}
@@ -62,21 +59,15 @@ CAMPAIGN = RecordedCampaign(
         "alone_s": "as simulated, recorded by one process alone on the machine",
     },
 )
+PAGE, RESULTS = SIMULATOR, CAMPAIGN.golden
 
 
-def run(options: Namespace) -> None:
+def run(folder: Path) -> None:
     """Count and time what gloo sends for each collective; then calibrate, record, predict, and train."""
-    folder = options.folder or CAMPAIGN.golden
-    folder.mkdir(parents=True, exist_ok=True)
     with Lab(LabSpec(**LAYOUT._asdict(), bandwidth=GLOO_BANDWIDTH)) as lab:
         elapsed_s = engine.run_module(lab, "studies.lab.gloo_on_the_wire", folder / "gloo.json")
     print(f"collectives: {elapsed_s:.0f} s")
     CAMPAIGN.run(folder, print)
-
-
-def read(folder: Path = CAMPAIGN.golden) -> Path:
-    """Return the folder of the results."""
-    return folder
 
 
 def regions(folder: Path) -> dict[str, str]:
@@ -99,7 +90,7 @@ def _recordings_table(folder: Path) -> Table:
     """Return the recorded compute of a step: alone, and with all ranks at work, each launch for itself."""
     rows = []
     for way in CAMPAIGN.ways:
-        launches = read_file(folder, f"recordings_{way.name}")
+        launches = read(folder, f"recordings_{way.name}")
         means = [statistics.fmean(own_s(one["recording"]) for one in launch) for launch in launches]
         times_s = (own_s(recording(folder, way, "alone")), *means)
         rows.append((way.title, *map(format_seconds, times_s)))
@@ -109,7 +100,7 @@ def _recordings_table(folder: Path) -> Table:
 
 def _gloo_table(folder: Path) -> Table:
     """Return what gloo sends for each collective beside what the schedules of the strategy send."""
-    measured = read_file(folder, "gloo")
+    measured = read(folder, "gloo")
     message_bytes = measured["message_bytes"]
     wire_alone = replace(engine.calibrated(folder), host=HostCost())
     topology = topologies.build(recordings.cluster(GLOO_BANDWIDTH), wire_alone)

@@ -2,7 +2,6 @@
 
 import json
 import statistics
-from argparse import Namespace
 from itertools import chain
 from pathlib import Path
 from typing import Literal, get_args
@@ -23,7 +22,6 @@ from studies.lab.campaign import LabCampaign, LabPoint, Row, mbit, signed
 from studies.lab.uneven_forecast import CORES, FAULTS, NUM_NODES, STRATEGIES, steps_file, times_s
 from studies.page import SIMULATOR, paragraph
 
-PAGE = SIMULATOR
 ASKED = {50: ("6 %", "15 %"), 95: ("12 %", "")}
 """Mean and worst error that were asked for, by percentile."""
 
@@ -37,18 +35,12 @@ CAMPAIGN = LabCampaign(
     message_seconds=0.5,
     cores=CORES,
 )
+PAGE, RESULTS = SIMULATOR, CAMPAIGN.golden
 
 
-def run(options: Namespace) -> None:
+def run(folder: Path) -> None:
     """Calibrate; then for each bandwidth and fault measure a step's own work, predict, and train; resumes."""
-    folder = options.folder or CAMPAIGN.golden
-    folder.mkdir(parents=True, exist_ok=True)
     uneven_runs.everything(CAMPAIGN, folder, print)
-
-
-def read(folder: Path = CAMPAIGN.golden) -> Path:
-    """Return the folder of the results."""
-    return folder
 
 
 def regions(folder: Path) -> dict[str, str]:

@@ -33,11 +33,6 @@ def document(fault: Any, rate: float) -> Any:
     return json.loads((GOLDEN / f"predicted_{place(fault, mbit(rate))}.json").read_text(encoding="utf-8"))
 
 
-def test_the_page_says_what_the_files_say() -> None:
-    assert filled(PAGE, uneven.regions(GOLDEN)) == PAGE
-    assert data_differs(uneven.data(GOLDEN)) == []
-
-
 def test_the_page_tells_another_measurement_apart(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(GOLDEN, tmp_path / "measured"))
     path = folder / steps_file("trained", "one_bit_adam", "slow NIC", mbit(BANDWIDTHS[0]))
