@@ -1,4 +1,4 @@
-"""Questions on uneven clusters: every point is there, the same is found today, and what the page says in words holds."""
+"""Questions on uneven clusters: every point is there, the same is found today, and what the page tells holds."""
 
 import pytest
 
