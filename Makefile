@@ -108,17 +108,16 @@ lab-topologies: torch ## real steps of three systems in three topologies on four
 	$(BIN)/simnet lab report out/lab-topologies -o out/lab-topologies-report
 
 lab-recorded: torch ## recorded steps of four scripts on four nodes of two ranks, predicted before they run: a quarter of an hour
-	$(BIN)/python -m studies.lab run recorded --folder out/lab-recorded
+	$(BIN)/python -m studies run recorded --folder out/lab-recorded
 
 lab-latency: torch ## all-reduces over 1 to 30 ms between four and eight nodes, predicted before they run: half an hour, a C compiler
-	$(BIN)/python -m studies.latency predict --folder out/lab-latency
-	$(BIN)/python -m studies.latency run --folder out/lab-latency
+	$(BIN)/python -m studies run latency --folder out/lab-latency
 
 lab-alternatives: torch ## FSDP, HSDP, ZeRO-1, local SGD and int8 on four nodes of two ranks, predicted before they run: a quarter of an hour
-	$(BIN)/python -m studies.lab run alternatives --folder out/lab-alternatives
+	$(BIN)/python -m studies run alternatives --folder out/lab-alternatives
 
 lab-uneven: torch ## four nodes with a slow rank, a slow NIC, traffic of others, predicted before they train: three quarters of an hour, needs iperf3
-	$(BIN)/python -m studies.lab run uneven --folder out/lab-uneven
+	$(BIN)/python -m studies run uneven --folder out/lab-uneven
 
 # Finds or installs a torch with CUDA by itself: what .venv has stays as it is.
 gpu: ## test and measure the GPUs of this machine, and write their page: out/gpu, out/gpu-card (GPU_ARGS=--only=kernels)
@@ -131,7 +130,7 @@ bench: $(VENV)/.installed ## benchmarks: ratios from one run, absolute figures b
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 chaos: torch ## one rank is lost at a random moment, a hundred times; exits 1 if another hangs or does not name it (CHAOS_ARGS="17 --keep")
-	$(BIN)/python -m studies.chaos run $(CHAOS_ARGS)
+	$(BIN)/python -m studies run chaos --jobs 2 $(CHAOS_ARGS)
 
 clean: ## remove what make has made, .venv included
 	rm -rf $(VENV) $(VENV)-gpu out dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

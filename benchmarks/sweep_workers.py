@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,15 +31,7 @@ HERE = Path(__file__).resolve().parents[1]
 FIGURE = "sweep_memory.png"
 JITTER = [{"kind": "compute_jitter", "cv": 0.05}]
 TURNS = 5
-WORKERS = """Points per second of CPU time of all processes, with {cores} workers that have simulated before:
-`--jobs {cores}`, then `--dask-local {cores}`, {turns} turns of both. Medians; ratios are medians of those of the turns,
-with the least and the largest. Above 1, Dask is faster."""
-START = """A command with two points takes {local} with `--jobs`, which starts no processes for so few, and {dask} with
-`--dask-local`."""
-MEMORY = """`simnet sweep --jobs {cores}` over a cheap scenario (one fused all-reduce): the peak of the client, where
-results stream to a Parquet file, and where they are held for CSV and JSON, of 100,000 points at most. Of a streamed
-point it keeps 8 bytes; the journal takes 3 kB a point on disk. One run each.
-"""
+Cells = tuple[str, ...]
 
 
 class Points(NamedTuple):
@@ -121,7 +113,7 @@ def turn(side: Side, points: Sequence[SweepPoint | RefusedPoint]) -> Turn:
     return Turn(time.perf_counter() - start, side.cpu_s() - cpu_s)
 
 
-def compared(kind: Points, local: Side, dask: Side) -> str:
+def compared(kind: Points, local: Side, dask: Side) -> Cells:
     """Sweep on both in turns, and return a row."""
     points = sweeps.points_of(load_experiment(kind.scenario, kind.settings, kind.axes))
     few = points[:60]
@@ -130,7 +122,7 @@ def compared(kind: Points, local: Side, dask: Side) -> str:
     per_cpu_s = [len(points) / statistics.median(side.cpu_s for side in sides) for sides in zip(*turns, strict=True)]
     by_cpu = _ratio([one.cpu_s / other.cpu_s for one, other in turns])
     by_wall = _ratio([one.wall_s / other.wall_s for one, other in turns])
-    return _row(kind.title, f"{len(points):,}", *(f"{rate:,.0f}" for rate in per_cpu_s), by_cpu, by_wall)
+    return kind.title, f"{len(points):,}", *(f"{rate:,.0f}" for rate in per_cpu_s), by_cpu, by_wall
 
 
 def _ratio(ratios: Sequence[float]) -> str:
@@ -138,18 +130,15 @@ def _ratio(ratios: Sequence[float]) -> str:
     return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
+def workers_rows(folder: Path) -> Iterator[Cells]:
+    """Yield the comparison of local workers with those of Dask, a row for each kind of points below the heads.
 
-
-def workers_table(folder: Path) -> Iterator[str]:
-    """Yield the comparison of local workers with those of Dask, line by line."""
-    cores = workers.num_cores()
-    yield WORKERS.format(cores=cores, turns=TURNS) + "\n"
-    heads = ("local", "Dask", "Dask / local", "the same by wall time")
-    yield _row("points", "number", *heads)
-    yield "|---" * (2 + len(heads)) + "|"
-    this = psutil.Process()
+    Points per second of CPU time of all processes, with as many workers as cores, which have simulated before:
+    `--jobs`, then `--dask-local`, in turns. Medians; ratios are medians of those of the turns, with the least and the
+    largest. Above 1, Dask is faster.
+    """
+    yield "points", "number", "local", "Dask", "Dask / local", "the same by wall time"
+    cores, this = workers.num_cores(), psutil.Process()
     with workers.local_pool(cores) as local:
         sweeps.run(sweeps.points_of(load_experiment("speedup")), pool=local)
         started = this.children(recursive=True)
@@ -157,32 +146,17 @@ def workers_table(folder: Path) -> Iterator[str]:
             others = [process for process in this.children(recursive=True) if process not in started]
             for kind in kinds_of_points(folder):
                 yield compared(kind, Side(local, [this, *started]), Side(dask, [this, *others]))
-    first = {name: _first_point_s(*words) for name, words in _starts(cores).items()}
-    yield "\n" + START.format(**{name: format_seconds(seconds) for name, seconds in first.items()})
+    for option in ("--jobs", "--dask-local"):
+        print(f"a command with two points and {option} {cores} takes {format_seconds(_first_point_s(option, cores))}")
 
 
-def _starts(cores: int) -> dict[str, tuple[str, str]]:
-    return {"local": ("--jobs", str(cores)), "dask": ("--dask-local", str(cores))}
-
-
-def _first_point_s(option: str, count: str) -> float:
+def _first_point_s(option: str, count: int) -> float:
     """Return how long a sweep of two points takes as a whole; the best of three."""
-    words = [
-        "-m",
-        "simnet",
-        "sweep",
-        "bert_base_10gbit",
-        "--set",
-        "cluster.num_nodes=2,4",
-        "--draws",
-        "0",
-        option,
-        count,
-    ]
+    words = ["sweep", "bert_base_10gbit", "--set", "cluster.num_nodes=2,4", "--draws", "0", option, str(count)]
     times = []
     for _ in range(3):
         start = time.perf_counter()
-        subprocess.run([sys.executable, *words], cwd=HERE, check=True, capture_output=True)
+        subprocess.run([sys.executable, "-m", "simnet", *words], cwd=HERE, check=True, capture_output=True)
         times.append(time.perf_counter() - start)
     return min(times)
 
@@ -229,16 +203,19 @@ def peak(form: str, points: int, folder: Path) -> Peak:
     return Peak(points, used.ru_maxrss / 1024, time.perf_counter() - start)
 
 
-def memory_table(folder: Path, draw: Callable[[dict[str, list[Peak]]], None]) -> Iterator[str]:
-    """Yield the memory of the client by the number of points, line by line."""
-    yield MEMORY.format(cores=workers.num_cores())
+def memory_rows(folder: Path, figure_path: Path) -> Iterator[Cells]:
+    """Yield the memory of the client by the number of points below the heads, and draw it.
+
+    `simnet sweep` over a cheap scenario (one fused all-reduce): the peak of the client, where results stream to a
+    Parquet file, and where they are held for CSV and JSON, of 100,000 points at most. Of a streamed point it keeps 8
+    bytes; the journal takes 3 kB a point on disk. One run each.
+    """
     found = {form: [peak(form, points, folder) for points in sizes] for form, sizes in SIZES.items()}
-    draw(found)
-    yield _row("points", *(f"{title}: peak, time, points/s" for title in TITLES.values()))
-    yield "|---|---|---|"
+    draw_memory(found, figure_path)
+    yield "points", *(f"{title}: peak, time, points/s" for title in TITLES.values())
     for index, points in enumerate(SIZES["parquet"]):
         cells = (_text(peaks[index]) if index < len(peaks) else "refused" for peaks in found.values())
-        yield _row(f"{points:,}", *cells)
+        yield f"{points:,}", *cells
 
 
 def _text(found: Peak) -> str:
@@ -264,38 +241,29 @@ def draw_memory(found: dict[str, list[Peak]], path: Path) -> None:
         figure.write(made, path)
 
 
-def about() -> str:
-    """Return the line about version and machine."""
-    where = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, {workers.num_cores()} cores"
-    return f"binsgdm {VERSION}, {where}; {time.strftime('%Y-%m-%d')}"
-
-
 def main() -> None:
     """Print the tables, and write them if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("workers", "memory"), help="one of the two tables")
     parser.add_argument("--docs", type=Path, help="the folder of evidence/")
     given = parser.parse_args()
-    print(about())
+    print(f"binsgdm {VERSION}, Python {platform.python_version()}, {workers.num_cores()} cores; {time.strftime('%F')}")
     with tempfile.TemporaryDirectory() as scratch:
         evidence = given.docs / "evidence" if given.docs else Path(scratch)
         figure_path, data = evidence / "figures" / FIGURE, evidence / "data"
         for folder in (figure_path.parent, data):
             folder.mkdir(exist_ok=True)
-        tables = {
-            "workers": lambda: workers_table(Path(scratch)),
-            "memory": lambda: memory_table(Path(scratch), lambda found: draw_memory(found, figure_path)),
-        }
-        for name, table in tables.items():
+        tables = {"workers": workers_rows(Path(scratch)), "memory": memory_rows(Path(scratch), figure_path)}
+        for name, rows in tables.items():
             if given.only in (None, name):
-                rows = [line.strip("| ").split(" | ") for line in _printed(table()) if line.startswith("| ")]
-                (data / f"benchmarks-{name}.csv").write_text(Table(rows[0], rows[1:]).csv(), encoding="utf-8")
+                heads, *found = _printed(rows)
+                (data / f"benchmarks-{name}.csv").write_text(Table(heads, found).csv(), encoding="utf-8")
 
 
-def _printed(lines: Iterator[str]) -> Iterator[str]:
-    for line in lines:
-        print(line, flush=True)
-        yield line
+def _printed(rows: Iterator[Cells]) -> Iterator[Cells]:
+    for row in rows:
+        print(*row, sep=" | ", flush=True)
+        yield row
 
 
 if __name__ == "__main__":

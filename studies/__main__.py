@@ -1,29 +1,40 @@
-"""Search, train, and write the pages of docs/evidence on training.
+"""Search, train, run in the lab, and write what the pages of docs say of it.
 
 OMP_NUM_THREADS=1 python -m studies run systems --jobs 2      # what is not done yet; stop and start it at any time
 python -m studies run margins --only "search: gpt"            # a part of it
-python -m studies status                                      # what is done
-python -m studies page                                        # the tables and the figures, from what is done
-python -m studies tables                                      # print the tables only
+python -m studies run recorded --folder out                   # predict, then run in the lab: root, a quiet machine
+python -m studies run chaos 17 --keep                         # run 17 again, with its folder
+python -m studies status                                      # what is done of each training
+python -m studies page                                        # all tables and figures, from what is done
+python -m studies tables systems                              # print the tables only
 
-Trials and final runs are in studies/results; the final curves of all systems in scenarios/convergence.
+Results are in studies/results, those of the lab in tests/golden/lab_*, curves of systems and of local steps in
+scenarios/convergence.
+
+A study is a module. `regions`, `data` and `draw` make of what it has found the regions of `PAGE`, the tables beside it,
+and the figures, as far as it has any. What was found is what `read()` returns; of the lab it is the folder `RESULTS`.
+`run` does what is left.
 """
 
 import argparse
+import sys
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from studies import margin_page, page, rounding_page, systems_page
-from studies.margin_study import MarginStudy
-from studies.rounding_study import RoundingStudy
-from studies.study import run_left
-from studies.systems_study import SystemsStudy
+from studies import page
 
-STUDIES: dict[str, Any] = {
-    "margins": (MarginStudy, margin_page),
-    "rounding": (RoundingStudy, rounding_page),
-    "systems": (SystemsStudy, systems_page),
+TRAININGS = ("margins", "rounding", "systems", "local_steps")
+LAB = {
+    "recorded": "lab.recorded",  # steps that no strategy describes; a quarter of an hour
+    "alternatives": "lab.alternatives",  # sharding, local steps and 8 bits; a quarter of an hour
+    "uneven": "lab.uneven",  # nodes that are not alike; three quarters of an hour, needs iperf3
+    "latency": "latency",  # all-reduces over links with a latency; half an hour
 }
-"""By name: what reads and runs the study, and what writes its page."""
+OTHERS = {"chaos": "chaos.study", "long_run": "long_run", "memory": "memory", "what_to_use": "what_to_use",
+          "uneven_questions": "uneven_questions"}  # fmt: skip
+STUDIES = {name: name for name in TRAININGS} | LAB | OTHERS
+"""By name, the module."""
 
 
 def parse() -> argparse.Namespace:
@@ -32,30 +43,57 @@ def parse() -> argparse.Namespace:
         prog="python -m studies", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("command", choices=["run", "status", "page", "tables"])
-    parser.add_argument("study", choices=list(STUDIES), nargs="?", help="(default: all)")
+    parser.add_argument("study", choices=list(STUDIES), nargs="?", help="(default: all; of run: the trainings)")
+    parser.add_argument("seeds", nargs="*", type=int, help="of chaos: which runs (default: the first hundred)")
     parser.add_argument("--jobs", type=int, default=1, help="of run: trainings at once (default %(default)s)")
-    parser.add_argument("--only", metavar="TEXT", default="", help="of run: only trainings whose title has this text")
+    parser.add_argument("--only", metavar="TEXT", default="", help="of run: only what has this text in its title")
     parser.add_argument("--at-most", metavar="N", type=int, help="of run: number of trainings")
-    return parser.parse_args()
+    parser.add_argument("--folder", type=Path, help="of the lab: results (default: tests/golden/lab_STUDY)")
+    parser.add_argument("--keep", action="store_true", help="of chaos: leave folders with the output of every rank")
+    options = parser.parse_intermixed_args()
+    if options.folder and options.study not in LAB:
+        parser.error(f"--folder: {options.study}: is of {', '.join(LAB)} alone")
+    return options
 
 
-def main() -> None:
-    """Do what the command line asks for."""
+def main() -> int:
+    """Do what the command line asks for; return the exit code."""
     options = parse()
-    for name in [options.study] if options.study else STUDIES:
-        make, pages = STUDIES[name]
-        study = make()
-        if options.command == "run":
-            run_left(study.study, num_workers=options.jobs, only=options.only, at_most=options.at_most)
-        elif options.command == "status":
-            print(name, *study.study.status(), sep="\n  ")
-        elif options.command == "tables":
-            print(*pages.regions(study).values(), *(one.markdown() for one in pages.data(study).values()), sep="\n\n")
-        else:
-            page.write(pages.PAGE, pages.regions(study))
-            page.write_data(pages.data(study))
-            pages.draw(study)
+    usual = STUDIES if options.command == "page" else TRAININGS
+    codes = [_do(options, name) for name in ([options.study] if options.study else usual)]
+    return max(codes)
+
+
+def _do(options: argparse.Namespace, name: str) -> int:
+    study: Any = import_module(f"studies.{STUDIES[name]}")
+    if options.command == "run" and name in OTHERS:
+        return study.run(options) or 0
+    found = (options.folder or study.RESULTS) if name in LAB else study.read()
+    if options.command == "status":
+        print(name, *found.study.status(), sep="\n  ")
+    elif options.command != "run":
+        _show(study, found, is_page=options.command == "page")
+    elif name in LAB:
+        found.mkdir(parents=True, exist_ok=True)
+        study.run(found)
+    else:
+        from studies.study import run_left
+
+        run_left(found.study, options)
+    return 0
+
+
+def _show(study: Any, found: Any, *, is_page: bool) -> None:
+    """Print regions and tables, or write them and draw."""
+    regions, tables = (getattr(study, part, lambda _: {})(found) for part in ("regions", "data"))
+    if not is_page:
+        print(*regions.values(), *(one.markdown() for one in tables.values()), sep="\n\n")
+        return
+    page.write(study.PAGE, regions)
+    page.write_data(tables)
+    if hasattr(study, "draw"):
+        study.draw(found)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,11 +1,5 @@
-"""Predict all-reduces of gloo over links with a latency, then run them in the lab.
+"""All-reduces of gloo over links with a latency, predicted from calibrations without one, then run in the lab."""
 
-python -m studies.latency predict   # writes predictions.json, from calibrations without a latency
-python -m studies.latency run       # ten minutes, root
-python -m studies.latency page      # the table of docs/evidence/simulator.md
-"""
-
-import argparse
 import json
 import statistics
 import time
@@ -30,13 +24,24 @@ from simnet.validation.lab.campaign import Launch, Layout
 from studies import page
 
 ROOT = Path(__file__).parents[1]
-GOLDEN = ROOT / "tests" / "golden" / "lab_latency"
+RESULTS = ROOT / "tests" / "golden" / "lab_latency"
 PAGE, REGION = page.SIMULATOR, "lab latency"
 CAMPAIGN = campaigns.load(ROOT / "scenarios" / "lab" / "latency.toml")
 SIZES = Size(2**22), Size(2**24)
 STARTS = 2
 """Launches of a setting, the second after all others: the shorter median counts, since other programs only lengthen."""
 FORMS = {"predicted_s": "window of 2 MiB", "unlimited_s": "no window, one latency a round"}
+
+
+def run(folder: Path) -> None:
+    """Write predictions.json, if it is not there yet, then run in the lab."""
+    from simnet.validation.lab import run_campaign
+
+    predictions = folder / "predictions.json"
+    if not predictions.exists():
+        text = json.dumps({"written_s": time.time(), "rows": predict()}, indent=1)
+        predictions.write_text(text + "\n", encoding="utf-8")
+    run_campaign.run(CAMPAIGN, launches(), folder, print, max_wait_s=0)
 
 
 def predict() -> list[dict[str, Any]]:
@@ -153,26 +158,3 @@ def _table(found: Iterable[Comparison]) -> Table:
             for one in found
         ],
     )
-
-
-def main() -> None:
-    """Do what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["predict", "run", "page"])
-    parser.add_argument("--folder", type=Path, default=GOLDEN, help="of the results (default: %(default)s)")
-    options = parser.parse_args()
-    options.folder.mkdir(parents=True, exist_ok=True)
-    if options.command == "predict":
-        text = json.dumps({"written_s": time.time(), "rows": predict()}, indent=1)
-        (options.folder / "predictions.json").write_text(text + "\n", encoding="utf-8")
-    elif options.command == "run":
-        from simnet.validation.lab import run_campaign
-
-        run_campaign.run(CAMPAIGN, launches(), options.folder, print, max_wait_s=0)
-    else:
-        page.write(PAGE, regions(options.folder))
-        page.write_data(data(options.folder))
-
-
-if __name__ == "__main__":
-    main()

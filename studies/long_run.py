@@ -1,19 +1,13 @@
-"""Ten thousand steps on four ranks: do replicas stay equal, and memory, threads, files and process groups the same?
+"""Ten thousand steps on four ranks: do replicas stay equal, and memory, threads, files and process groups the same?"""
 
-OMP_NUM_THREADS=1 python -m studies.long_run      # what is not done yet, minutes each; stop and start at any time
-python -m studies.long_run_page                   # the table and the figure of docs/evidence/binsgdm.md
-
-Results are in studies/results/long_run.json.
-"""
-
-import argparse
 import json
 import os
 import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +20,19 @@ import binsgdm
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.parallel.ddp import attach_one_bit_adam
 from binsgdm.parallel.ddp_hook import compress_gradients
-from studies.ledger import Ledger
+from simnet.report.table import Table
+from studies.figures import COLOURS, STYLE
+from studies.ledger import Ledger, Row
+from studies.page import BINSGDM, FIGURES
 
 RESULTS = Path(__file__).parent / "results" / "long_run.json"
 STEPS, EVERY = 10_000, 100
 WORLD_SIZE, RANKS_PER_NODE = 4, 2
 WARM_UP = 1_000
 """Steps after which memory has to be flat: caches and allocators have filled by then."""
+MARKS = (WARM_UP, 2_000, STEPS // 2, STEPS)
+"""Steps that the table shows memory at."""
+PAGE, FIGURE = BINSGDM, FIGURES / "long_run.png"
 CASES: dict[str, dict[str, Any]] = {
     "BinSGDM, random rounding": {"kind": "BinSGDM", "rounding": "random"},
     "BinSGDM, shaped rounding": {"kind": "BinSGDM", "rounding": "shaped"},
@@ -73,14 +73,14 @@ def trainer(case: dict[str, Any], rank: int) -> tuple[DistributedDataParallel, S
     return ddp, step
 
 
-def work(rank: int, name: str, folder: Path, steps: int) -> None:
+def work(rank: int, name: str, folder: Path) -> None:
     """Train as one rank; compare replicas and leave a sample of this process every hundred steps."""
     torch.set_num_threads(1)
     os.environ["LOCAL_WORLD_SIZE"] = str(RANKS_PER_NODE)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD_SIZE)
     ddp, step = trainer(CASES[name], rank)
     samples, start = [], time.monotonic()
-    for number in range(steps):
+    for number in range(STEPS):
         loss = step()
         if (number + 1) % EVERY == 0:
             binsgdm.check_replicas(ddp)
@@ -101,10 +101,10 @@ def sample() -> dict[str, Any]:
     }
 
 
-def train(name: str, steps: int) -> dict[str, Any]:
+def train(name: str) -> dict[str, Any]:
     """Train a case with ranks that are forked from here, and return the largest of their samples, step by step."""
     with tempfile.TemporaryDirectory() as folder:
-        children = [_fork(lambda rank=rank: work(rank, name, Path(folder), steps)) for rank in range(WORLD_SIZE)]
+        children = [_fork(lambda rank=rank: work(rank, name, Path(folder))) for rank in range(WORLD_SIZE)]
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         if any(codes):
             raise SystemExit(f"{name}: ranks ended with {codes}")
@@ -113,11 +113,11 @@ def train(name: str, steps: int) -> dict[str, Any]:
     found = {key: [max(one[key] for one in row) for row in rows] for key in ("rss_kib", "threads", "files", "groups")}
     grown = [[one["rss_kib"] for one in of_rank] for of_rank in of_ranks]
     return found | {
-        "steps": steps,
+        "steps": STEPS,
         "loss": [round(sum(one["loss"] for one in row) / WORLD_SIZE, 5) for row in rows],
         "seconds": round(rows[-1][0]["seconds"], 1),
         # Of the rank that grew most, not of the largest.
-        "grown_kib": max(one[-1] - one[WARM_UP // EVERY - 1] for one in grown) if steps > WARM_UP else None,
+        "grown_kib": max(one[-1] - one[WARM_UP // EVERY - 1] for one in grown),
     }
 
 
@@ -134,28 +134,61 @@ def _fork(task: Callable[[], None]) -> int:
     return child
 
 
-def parse() -> argparse.Namespace:
-    """Return what the command line asks for."""
-    parser = argparse.ArgumentParser(
-        prog="python -m studies.long_run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--steps", type=int, default=STEPS, help="(default %(default)s)")
-    parser.add_argument("--only", metavar="TEXT", default="", help="only cases with this text in their name")
-    return parser.parse_args()
-
-
-def main() -> None:
-    """Do what the command line asks for."""
-    options = parse()
+def run(options: Namespace) -> None:
+    """Train what is not done yet, minutes each; can be stopped and started at any time."""
     ledger = Ledger(RESULTS)
     for name in CASES:
-        if options.only in name and not ledger.having({"case": name, "steps": options.steps}):
-            row = train(name, options.steps)
-            ledger.put({"case": name, "steps": options.steps}, row)
-            print(
-                f"{name}: {row['seconds']} s, memory grew by {row['grown_kib']} KiB, loss {row['loss'][-1]}", flush=True
-            )
+        key = {"case": name, "steps": STEPS}
+        if options.only in name and not ledger.having(key):
+            row = train(name)
+            ledger.put(key, row)
+            told = f"memory grew by {row['grown_kib']} KiB, loss {row['loss'][-1]}"
+            print(f"{name}: {row['seconds']} s, {told}", flush=True)
 
 
-if __name__ == "__main__":
-    main()
+def read() -> list[Row]:
+    """Return the runs of full length."""
+    return [row for row in Ledger(RESULTS).rows if row["steps"] == STEPS]
+
+
+def data(rows: Sequence[Row]) -> Mapping[str, Table]:
+    """Return the table that the page links to, by name."""
+    return {"long-run": table(rows)}
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """Return for each run what a process held early and at the end."""
+    lines = []
+    for row in rows:
+        held = [_span(row[name][WARM_UP // EVERY - 1 :]) for name in ("threads", "files", "groups")]
+        memory = [f"{row['rss_kib'][step // EVERY - 1] / 1024:.1f}" for step in MARKS]
+        lines.append([row["case"], str(row["steps"] // EVERY), *memory, *held, f"{row['loss'][-1]:.4f}"])
+    at_marks = [f"MiB at step {step:,}" for step in MARKS]
+    return Table(["exchange", "comparisons", *at_marks, "threads", "files", "groups", "loss"], lines)
+
+
+def draw(rows: Sequence[Row]) -> None:
+    """Draw memory over steps, less that at the first sample, a line for each run."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(6.5, 2.8), layout="constrained")
+        axis: Any = figure.subplots()
+        for number, row in enumerate(rows):
+            steps = range(EVERY, row["steps"] + 1, EVERY)
+            mib = [(value - row["rss_kib"][0]) / 1024 for value in row["rss_kib"]]
+            style = ("-", "--")[number // len(COLOURS)]
+            axis.plot(steps, mib, style, color=COLOURS[number % len(COLOURS)], label=row["case"])
+        axis.set(xlabel="Step", ylabel="Resident memory of the largest\nrank, since step 100 (MiB)")
+        axis.set_ylim(bottom=0)
+        axis.set_xlim(0, STEPS)
+        axis.grid(alpha=0.25, linewidth=0.5)
+        figure.legend(loc="outside right center")
+        FIGURE.parent.mkdir(exist_ok=True)
+        figure.savefig(FIGURE, dpi=130)
+
+
+def _span(values: Sequence[int]) -> str:
+    """Return the least and the greatest of some counts."""
+    return str(min(values)) if min(values) == max(values) else f"{min(values)} to {max(values)}"

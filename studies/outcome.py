@@ -60,11 +60,6 @@ class Outcome:
         others = self._seeds_of(IN_TOPOLOGY, TOPOLOGY_RANKS)
         return [seed for seed in self.seeds(TOPOLOGY_RANKS) if seed in others]
 
-    @property
-    def is_complete_in_topologies(self) -> bool:
-        """Whether two seeds or more are there, which an interval takes."""
-        return len(self.topology_seeds) > 1
-
     def _seeds_of(self, systems: Iterable[str], ranks: int) -> list[int]:
         rows = [row for row in self.study.curves[self.name].rows if row["ranks"] == ranks]
         # A seed that some systems lack would favour those that had an easy one.

@@ -24,6 +24,7 @@ from studies import lockstep
 from studies.played import Form, Played
 from studies.stacked import AveragedGradients, Stack, loss, rank_gradients, systems_of
 from studies.tasks import TASKS, Task, Trial
+from studies.workers import Workers
 
 DIVERGED = 10.0
 """A run has diverged when its held-out loss is not finite, or this many times that of a guess; it ends there."""
@@ -42,8 +43,8 @@ class Run:
     Attributes:
         study: that has the task.
         task: in `TASKS[study]`.
-        system: "binsgdm", "one_bit_adam", "played" with the options of `played.Form`, or what averages the gradients:
-            a name in `binsgdm.compressors.registry.SYSTEMS`.
+        system: "binsgdm", "one_bit_adam", "played" with the options of `played.Form`, "local_steps" with those of
+            `workers.Workers`, or what averages the gradients: a name in `binsgdm.compressors.registry.SYSTEMS`.
         options: of the system; those of BinSGDM are settings of the optimizer or of `attach`, which may stand in the
             trial as well.
         trial: the optimizer and its settings.
@@ -203,7 +204,7 @@ def training_steps(
     task = run.sized_task()
     torch.manual_seed(run.seed)
     model = task.network()
-    ranks: Ranks = RankOfGroup(run, model) if run.in_processes else StackedRanks(model, stack_of(run, model))
+    ranks = ranks_of(run, model)
     draws = torch.Generator().manual_seed(run.seed)
     inputs, targets = task.data("train")
     for step in range(1, task.steps + 1):
@@ -213,6 +214,13 @@ def training_steps(
             group["lr"] = run.trial["lr"] * schedule(step - 1, task.steps, run.trial.get("warmup", 0))
         ranks.step(inputs[shares], targets[shares])
         yield step, model, ranks
+
+
+def ranks_of(run: Run, model: nn.Module) -> Ranks:
+    """Return the ranks of a run, which move one model."""
+    if run.in_processes:
+        return RankOfGroup(run, model)
+    return Workers(run, model) if run.system == "local_steps" else StackedRanks(model, stack_of(run, model))
 
 
 def stack_of(run: Run, model: nn.Module) -> Stack:

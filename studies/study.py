@@ -1,11 +1,11 @@
 """A study: searches, then final runs with what they found, and the one way to run whatever is not done yet."""
 
 import multiprocessing
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from studies.ledger import Ledger, Row
 from studies.run import Columns, Run, perform
@@ -47,14 +47,11 @@ class Job:
         title: for people.
         run: the training.
         record: writes its result.
-        slot: names the search or the row that the job writes; no two jobs at once have the same slot, since a search
-            chooses each trial by the one before it.
     """
 
     title: str
     run: Run
     record: Callable[[Columns], None]
-    slot: tuple[Any, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,17 +69,14 @@ class Study:
     finals: Callable[[], Iterable[Final]]
 
     def jobs_left(self) -> Iterator[Job]:
-        """Yield what may be done now, the most urgent first: the next run of each search, then final runs."""
+        """Yield what may be done now, all at once, the most urgent first: the next run of each search, final runs."""
         for search in self.searches:
             run = search.next_run()
             if run is not None:
-                slot = (search.ledger.path, run.task, search.system)
-                yield Job(title=_title("search", run), run=run, record=partial(search.record, run), slot=slot)
+                yield Job(title=_title("search", run), run=run, record=partial(search.record, run))
         for final in self.finals():
             if not final.is_done:
-                slot = (final.ledger.path, *final.key.values())
-                title = _title(final.ledger.path.stem, final.run)
-                yield Job(title=title, run=final.run, record=final.record, slot=tuple(map(str, slot)))
+                yield Job(title=_title(final.ledger.path.stem, final.run), run=final.run, record=final.record)
 
     def status(self) -> Iterator[str]:
         """Yield a line on the searches and the final runs of each task."""
@@ -103,33 +97,17 @@ def _title(kind: str, run: Run) -> str:
     return f"{kind}: {run.task}, {system}, {run.ranks} ranks, seed {run.seed}, {trial}"
 
 
-def run_left(study: Study, *, num_workers: int, only: str = "", at_most: int | None = None) -> None:
-    """Run what is left of a study, or a part of it.
-
-    Args:
-        study: which.
-        num_workers: trainings at once.
-        only: a text that the titles of the jobs must have.
-        at_most: jobs; None for all.
-    """
-    running: dict[Future[Columns], Job] = {}
-    num_started = 0
+def run_left(study: Study, options: Namespace) -> None:
+    """Run what is left of a study, or a part of it: `jobs` at once, `at_most` in all, with `only` in their titles."""
+    left = options.at_most
     # spawn: torch's threads do not survive a fork.
-    with ProcessPoolExecutor(num_workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        while True:
-            slots = [job.slot for job in running.values()]
-            # Asked for anew after every run, since the next trial of a search depends on the last.
-            free = [job for job in study.jobs_left() if job.slot not in slots and only in job.title]
-            free = free[: num_workers - len(running)]
-            free = free if at_most is None else free[: at_most - num_started]
-            running |= {pool.submit(perform, job.run): job for job in free}
-            num_started += len(free)
-            if not running:
-                return
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                job = running.pop(future)
-                job.record(future.result())
-                print(f"{job.title}: {future.result()['values'][-1]}", flush=True)
+    with ProcessPoolExecutor(options.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        # Asked for anew when all have run, since the next trial of a search depends on the last.
+        while jobs := [job for job in study.jobs_left() if options.only in job.title][:left]:
+            left = None if left is None else left - len(jobs)
+            for job, result in zip(jobs, pool.map(perform, [job.run for job in jobs]), strict=True):
+                job.record(result)
+                print(f"{job.title}: {result['values'][-1]}", flush=True)
 
 
 def round_5(value: float | None) -> float | None:

@@ -1,20 +1,29 @@
-"""Four questions of a sceptic on clusters as they are: sweeps of shipped experiments, kept as one file."""
+"""Four questions of a sceptic on clusters as they are, for docs/how-to/stragglers.md: sweeps of shipped experiments."""
 
 import json
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
 from simnet.analysis import sweeps
+from simnet.analysis.verdict import PAYS
 from simnet.engine.result import RunResult, StrategyResult
 from simnet.engine.scenario import load_experiment
+from simnet.report import figure as figures
+from studies.page import FIGURES
 
 EXPERIMENTS = ("slow_rank", "neighbour", "jitter", "flapping_nic")
 RESULTS = Path(__file__).parent / "results" / "uneven_questions.json"
 NODES, BANDWIDTH = "cluster.num_nodes", "cluster.inter_node.bandwidth"
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "stragglers.md"
+RATES = (10.0, 25.0, 100.0)
+LOOKS = dict(zip(RATES, ((figures.BLUE, "o"), (figures.VERMILION, "s"), (figures.GREEN, "D")), strict=True))
+SYSTEMS = {"binsgdm": ("BinSGDM", "-"), "ddp": ("DDP", "--")}
+HEIGHT_IN = 3.0
 
 
 class Times(Struct, frozen=True, kw_only=True):
@@ -50,12 +59,12 @@ class Row(Struct, frozen=True, kw_only=True):
         return float(getattr(self.ddp, name) / getattr(self.binsgdm, name))
 
 
-def write(path: Path = RESULTS) -> None:
-    """Sweep every experiment, and write what was found."""
+def run(_options: Namespace) -> None:
+    """Sweep every experiment, a minute, and write what was found."""
     found = [row for name in EXPERIMENTS for row in sweep(name)]
     plain = [{key: _plain(getattr(row, key)) for key in Row.__struct_fields__} for row in found]
     lines = ",\n".join(json.dumps(row) for row in plain)
-    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    RESULTS.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
 def _plain(value: object) -> object:
@@ -88,12 +97,194 @@ def _times(result: StrategyResult) -> Times:
     return Times(mean_s=result.iteration_s, p50_s=result.p50_s, p95_s=result.p95_s, longest_s=result.longest_s)
 
 
-def read(path: Path = RESULTS) -> list[Row]:
+def read() -> list[Row]:
     """Return what was found."""
-    return msgspec.json.decode(path.read_bytes(), type=list[Row])
+    return msgspec.json.decode(RESULTS.read_bytes(), type=list[Row])
 
 
 def line(rows: Sequence[Row], experiment: str, gbit_per_s: float, nodes: int | None = None) -> list[Row]:
     """Return the points of an experiment at one bandwidth and, if given, one number of nodes, by their amount."""
     mine = [row for row in rows if row.experiment == experiment and row.gbit_per_s == gbit_per_s]
     return sorted((row for row in mine if nodes in (None, row.nodes)), key=lambda row: row.amount)
+
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def draw(rows: Sequence[Row]) -> None:
+    """Draw the figures."""
+    drawn = {"slow_rank": _slow_rank, "neighbour": _neighbour, "jitter": _jitter, "flapping_nic": _flapping}
+    with figures.styled():
+        for name, make in drawn.items():
+            figures.write(make(rows), FIGURES / f"uneven_{name}.png")
+
+
+def regions(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the sentences with numbers, by region."""
+    return {
+        "slow_rank": _slow_rank_sentence(rows),
+        "neighbour": _neighbour_sentence(rows),
+        "jitter": _jitter_sentence(rows),
+        "flapping_nic": _flapping_sentence(rows),
+    }
+
+
+def _slow_rank_sentence(rows: Sequence[Row]) -> str:
+    parts = []
+    for rate in RATES:
+        healthy, *_, slow = line(rows, "slow_rank", rate)
+        lost = [_lost(slow, healthy, system) for system in SYSTEMS]
+        own, other = (f"{seconds * 1e3:.0f} ms ({share:.0f} %)" for seconds, share in lost)
+        parts.append(f"{own} and {other} at {rate:g} Gbit/s, which leaves {slow.speedup():.2f}x")
+    return f"A rank that computes half as fast costs a step of BinSGDM and of DDP {'; '.join(parts)}."
+
+
+def _neighbour_sentence(rows: Sequence[Row]) -> str:
+    parts = []
+    for rate in RATES:
+        alone, half = (_at(line(rows, "neighbour", rate), share) for share in (0.001, 0.5))
+        parts.append(f"from {alone.speedup():.2f}x to {half.speedup():.2f}x at {rate:g} Gbit/s")
+    return f"Background traffic on half of one node's NIC raises the speedup {', '.join(parts)}."
+
+
+def _jitter_sentence(rows: Sequence[Row]) -> str:
+    slow = [row for rate in (10.0, 25.0) for nodes in (8, 64) for row in line(rows, "jitter", rate, nodes)]
+    most = max(row.amount for row in slow)
+    few, many = (_pays_up_to(line(rows, "jitter", 100.0, nodes)) for nodes in (8, 64))
+    least = min(row.speedup() for row in slow)
+    return (
+        f"Up to a jitter of {most * 100:.0f} % the median speedup stays at least {least:.2f}x at 10 and 25 Gbit/s; at "
+        f"100 Gbit/s it is {PAYS:g}x or more {few} on 64 ranks and {many} on 512."
+    )
+
+
+def _pays_up_to(found: Sequence[Row]) -> str:
+    """Return the largest jitter up to which medians are far enough apart, in words."""
+    paying = [row.amount for row in found if row.speedup() >= PAYS]
+    return f"up to {max(paying) * 100:.0f} %" if paying else "at none"
+
+
+def _flapping_sentence(rows: Sequence[Row]) -> str:
+    found = line(rows, "flapping_nic", 10.0)
+    healthy, worst = found[-1], found[0]
+    parts = []
+    for rate in (0.5, 0.01):
+        (_, own), (_, other) = (_lost(_at(found, rate), healthy, system) for system in SYSTEMS)
+        parts.append(f"{own:.1f} and {other:.1f} % at {rate:g} of its rate")
+    tails = [getattr(worst, system).longest_s / getattr(healthy, system).p50_s for system in SYSTEMS]
+    return (
+        f"One NIC of 64 nodes that is slow for one second in ten costs BinSGDM and DDP {', '.join(parts)}; the longest "
+        f"step is then {tails[0]:.1f} and {tails[1]:.1f} healthy ones."
+    )
+
+
+def _at(found: Sequence[Row], amount: float) -> Row:
+    return next(row for row in found if row.amount == amount)
+
+
+def _lost(row: Row, healthy: Row, system: str) -> tuple[float, float]:
+    """Return what the mean step of a system loses [s], and in per cent of its healthy one."""
+    usual_s = getattr(healthy, system).mean_s
+    seconds = getattr(row, system).mean_s - usual_s
+    return seconds, seconds / usual_s * 100
+
+
+def _slow_rank(rows: Sequence[Row]) -> "Figure":
+    figure, panels = _panels()
+    for rate in RATES:
+        found = line(rows, "slow_rank", rate)
+        for system in SYSTEMS:
+            lost = [_lost(row, found[0], system) for row in found]
+            for axes, values in zip(panels, ([s * 1e3 for s, _ in lost], [share for _, share in lost]), strict=True):
+                axes.plot([row.amount for row in found], values, **_look(rate, system))
+    for axes, label in zip(panels, ("lost in a step [ms]", "lost of its own healthy step [%]"), strict=True):
+        axes.set(xlabel="factor on the compute of one of 64 ranks", ylabel=label, ylim=(0, None))
+    return _finished(figure, panels[0], "One slow rank: time that a step loses")
+
+
+def _neighbour(rows: Sequence[Row]) -> "Figure":
+    figure, panels = _panels()
+    for rate in RATES:
+        found = line(rows, "neighbour", rate)
+        shares = [row.amount * 100 for row in found]
+        for system in SYSTEMS:
+            panels[0].plot(shares, [getattr(row, system).mean_s * 1e3 for row in found], **_look(rate, system))
+        panels[1].plot(shares, [row.speedup() for row in found], **_look(rate, "binsgdm"))
+    panels[0].set_yscale("log")
+    figures.log_numbers(panels[0].yaxis, (1.0, 2.0, 5.0))
+    panels[0].set_ylabel("time of a step [ms]")
+    _speedups(panels[1])
+    for axes in panels:
+        axes.set_xlabel("of the NIC of one of 8 nodes, taken by a neighbour [%]")
+    return _finished(figure, panels[0], "A neighbour on the NIC of one node")
+
+
+def _jitter(rows: Sequence[Row]) -> "Figure":
+    figure, panels = _panels()
+    for axes, nodes in zip(panels, (8, 64), strict=True):
+        for rate in RATES:
+            found = line(rows, "jitter", rate, nodes)
+            cvs, look = [row.amount for row in found], _look(rate, "binsgdm")
+            axes.plot(cvs, [row.speedup() for row in found], **look)
+            axes.plot(cvs, [row.speedup("p95_s") for row in found], color=look["color"], linestyle=":")
+        axes.set_xscale("log")
+        figures.log_numbers(axes.xaxis, (1.0, 2.0, 5.0))
+        axes.set_xlabel("jitter of compute: standard deviation / mean")
+        axes.set_title(f"{nodes * 8} ranks")
+        _speedups(axes)
+    panels[0].plot([], [], color=figures.current().ink, linestyle="-", label="of medians")
+    panels[0].plot([], [], color=figures.current().ink, linestyle=":", label="of 95th percentiles")
+    return _finished(figure, panels[0], "Jitter of compute", columns=5, drop=", BinSGDM")
+
+
+def _flapping(rows: Sequence[Row]) -> "Figure":
+    figure, panels = _panels()
+    found = line(rows, "flapping_nic", 10.0)
+    rates = [row.amount for row in found]
+    for system in SYSTEMS:
+        look = _look(10.0, system)
+        panels[0].plot(rates, [_lost(row, found[-1], system)[1] for row in found], **look)
+        usual_s = getattr(found[-1], system).p50_s
+        panels[1].plot(rates, [getattr(row, system).longest_s / usual_s for row in found], **look)
+    for axes in panels:
+        axes.set_xscale("log")
+        axes.invert_xaxis()
+        figures.log_numbers(axes.xaxis, (1.0, 2.0, 5.0))
+        axes.set_xlabel("rate of the NIC in one second of ten / its own")
+    panels[0].axhline(100 / 9, color=figures.current().others, linewidth=figures.thin(), zorder=0)
+    panels[0].annotate("stands still while it is down", (1.0, 100 / 9), va="bottom", color=figures.current().ink)
+    panels[0].set(ylabel="lost of the healthy mean step [%]", ylim=(0, None))
+    panels[1].set_yscale("log")
+    figures.log_numbers(panels[1].yaxis, (1.0, 2.0, 5.0))
+    panels[1].set_ylabel("longest step / healthy step")
+    return _finished(figure, panels[0], "A NIC of 64 nodes that flaps")
+
+
+def _panels() -> "tuple[Figure, Sequence[Axes]]":
+    figure = figures.new(figures.PAGE_IN, HEIGHT_IN)
+    return figure, list(figure.subplots(1, 2))
+
+
+def _look(rate: float, system: str) -> dict[str, Any]:
+    """Return the line of a system at a bandwidth: colours and markers tell bandwidths, dashes systems."""
+    colour, marker = LOOKS[rate]
+    name, dash = SYSTEMS[system]
+    return {"color": colour, "marker": marker, "linestyle": dash, "label": f"{rate:g} Gbit/s, {name}"}
+
+
+def _speedups(axes: "Axes") -> None:
+    axes.axhline(1.0, color=figures.current().ink, linewidth=figures.thin())
+    axes.set_yscale("log", base=2)
+    figures.plain_numbers(axes.yaxis)
+    axes.set_ylabel("speedup over DDP")
+
+
+def _finished(figure: "Figure", axes: "Axes", title: str, columns: int = 3, drop: str = "") -> "Figure":
+    """Return a figure with its title, and the legend of one of its panels below."""
+    handles, labels = axes.get_legend_handles_labels()
+    texts = [label.replace(drop, "") if drop else label for label in labels]
+    figure.legend(handles, texts, loc="outside lower center", ncols=columns)
+    figure.suptitle(f"{title}: BERT-Base, DDP in bf16 by NCCL's fastest algorithm", x=0.01, ha="left")
+    return figure

@@ -20,7 +20,7 @@ from studies.lab import campaign as engine
 from studies.lab import recordings
 from studies.lab.campaign import LabPoint, Row
 from studies.lab.recordings import BLOCKS, SERIAL, WIDTH, WORLD_SIZE, RecordedCampaign, Way, own_s, recording
-from studies.page import paragraph
+from studies.page import SIMULATOR, paragraph
 
 FEATURES, CLASSES = 64, 10
 SHARDED = "algorithm=ring,reduce_scatter_as=all_reduce,overlap=false"
@@ -79,6 +79,12 @@ CAMPAIGN = RecordedCampaign(
     scenario=_scenario,
     forms={"predicted_s": "as simulated", "serial_s": SERIAL},
 )
+PAGE, RESULTS = SIMULATOR, CAMPAIGN.golden
+
+
+def run(folder: Path) -> None:
+    """Calibrate, record, predict, and only then train."""
+    CAMPAIGN.run(folder, print)
 
 
 def regions(folder: Path) -> dict[str, str]:
@@ -90,6 +96,11 @@ def regions(folder: Path) -> dict[str, str]:
 def data(folder: Path) -> dict[str, Table]:
     """Return the tables that the page links to, by name."""
     return recordings.data(CAMPAIGN, folder) | {"lab-alternatives-compute": _compute_table(folder)}
+
+
+def draw(folder: Path) -> None:
+    """Draw the figure."""
+    CAMPAIGN.draw(folder)
 
 
 def _ranking_text(found: Sequence[LabPoint]) -> str:

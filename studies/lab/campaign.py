@@ -23,7 +23,7 @@ from simnet.validation.lab.campaign import Launch, Layout, Links, in_place
 from simnet.validation.lab.lab import Lab
 from simnet.validation.training_steps import median_interval
 from simnet.workload.workload import Gradient
-from studies.page import FIGURES, SIMULATOR
+from studies.page import FIGURES
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 900.0
@@ -61,11 +61,6 @@ class LabCampaign:
     def golden(self) -> Path:
         """Folder of the committed results."""
         return ROOT / "tests" / "golden" / f"lab_{self.name}"
-
-    @property
-    def page(self) -> Path:
-        """The page on what the lab has shown."""
-        return SIMULATOR
 
     @property
     def region(self) -> str:

@@ -20,8 +20,9 @@ from simnet.validation.lab.plan import LabSpec
 from simnet.workload.workload import Workload
 from studies.lab import campaign as engine
 from studies.lab import recordings
-from studies.lab.campaign import ROOT, Tell, read
+from studies.lab.campaign import ROOT, read
 from studies.lab.recordings import LAYOUT, SERIAL, RecordedCampaign, Way, own_s, recording
+from studies.page import SIMULATOR
 
 GLOO_BANDWIDTH = Bandwidth.parse("150 Mbit/s")
 """At which single collectives are counted and timed."""
@@ -58,13 +59,15 @@ CAMPAIGN = RecordedCampaign(
         "alone_s": "as simulated, recorded by one process alone on the machine",
     },
 )
+PAGE, RESULTS = SIMULATOR, CAMPAIGN.golden
 
 
-def gloo(folder: Path, tell: Tell) -> None:
-    """Count what gloo sends for each collective, and time it."""
+def run(folder: Path) -> None:
+    """Count and time what gloo sends for each collective; then calibrate, record, predict, and train."""
     with Lab(LabSpec(**LAYOUT._asdict(), bandwidth=GLOO_BANDWIDTH)) as lab:
         elapsed_s = engine.run_module(lab, "studies.lab.gloo_on_the_wire", folder / "gloo.json")
-    tell(f"collectives: {elapsed_s:.0f} s")
+    print(f"collectives: {elapsed_s:.0f} s")
+    CAMPAIGN.run(folder, print)
 
 
 def regions(folder: Path) -> dict[str, str]:
@@ -76,6 +79,11 @@ def data(folder: Path) -> dict[str, Table]:
     """Return the tables that the page links to, by name."""
     others = {"lab-recorded-compute": _recordings_table(folder), "lab-gloo": _gloo_table(folder)}
     return recordings.data(CAMPAIGN, folder) | others
+
+
+def draw(folder: Path) -> None:
+    """Draw the figure."""
+    CAMPAIGN.draw(folder)
 
 
 def _recordings_table(folder: Path) -> Table:

@@ -151,9 +151,9 @@ class RecordedCampaign(LabCampaign):
             if way.name == one["way"]
         ]
 
-    def picture(self, folder: Path) -> bytes:
-        """Return predicted over measured times as PNG."""
-        return figures.steps(self.points(folder))
+    def draw(self, folder: Path) -> None:
+        """Draw predicted over measured times."""
+        self.figure.write_bytes(figures.steps(self.points(folder)))
 
 
 def cluster(rate: Bandwidth) -> Cluster:

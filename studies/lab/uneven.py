@@ -1,4 +1,4 @@
-"""Training on nodes that are not alike: its campaign, and the tables and the figure of its page."""
+"""Training on nodes that are not alike: its campaign, tables and figure; runs need iperf3."""
 
 import json
 import statistics
@@ -18,30 +18,15 @@ from simnet.validation.lab.campaign import Layout
 from simnet.validation.training_steps import median_interval
 from studies.lab import campaign as engine
 from studies.lab import uneven_runs
-from studies.lab.campaign import LabCampaign, LabPoint, Row, Tell, mbit, signed
+from studies.lab.campaign import LabCampaign, LabPoint, Row, mbit, signed
 from studies.lab.uneven_forecast import CORES, FAULTS, NUM_NODES, STRATEGIES, steps_file, times_s
-from studies.page import paragraph
+from studies.page import SIMULATOR, paragraph
 
 ASKED = {50: ("6 %", "15 %"), 95: ("12 %", "")}
 """Mean and worst error that were asked for, by percentile."""
 
 
-class UnevenCampaign(LabCampaign):
-    """The campaign of faults."""
-
-    def run(self, folder: Path, tell: Tell) -> None:
-        """Calibrate; then for each bandwidth and fault measure a step's own work, predict, and train."""
-        uneven_runs.everything(self, folder, tell)
-
-    def picture(self, folder: Path) -> bytes:
-        """Return both percentiles, predicted over measured, as PNG."""
-        names = {50: "median"}
-        return figures.percentiles(
-            {names.get(percentile, f"{percentile}th percentile"): points(folder, percentile) for percentile in ASKED}
-        )
-
-
-CAMPAIGN = UnevenCampaign(
+CAMPAIGN = LabCampaign(
     name="uneven",
     layout=Layout(NUM_NODES, 1),
     links=tuple(map(Bandwidth.parse, ("100 Mbit/s", "450 Mbit/s"))),
@@ -50,6 +35,12 @@ CAMPAIGN = UnevenCampaign(
     message_seconds=0.5,
     cores=CORES,
 )
+PAGE, RESULTS = SIMULATOR, CAMPAIGN.golden
+
+
+def run(folder: Path) -> None:
+    """Calibrate; then for each bandwidth and fault measure a step's own work, predict, and train; resumes."""
+    uneven_runs.everything(CAMPAIGN, folder, print)
 
 
 def regions(folder: Path) -> dict[str, str]:
@@ -65,6 +56,13 @@ def data(folder: Path) -> dict[str, Table]:
         "lab-uneven-faults": _faults_table(folder),
         "lab-uneven-phases": _phases_table(folder),
     }
+
+
+def draw(folder: Path) -> None:
+    """Draw both percentiles, predicted over measured."""
+    names = {50: "median"}
+    found = {names.get(percentile, f"{percentile}th percentile"): points(folder, percentile) for percentile in ASKED}
+    CAMPAIGN.figure.write_bytes(figures.percentiles(found))
 
 
 def points(folder: Path, percentile: int, key: str = "") -> list[LabPoint]:

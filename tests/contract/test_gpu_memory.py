@@ -8,8 +8,8 @@ from tests.helpers.needs import needs
 
 needs("torch")
 
-from studies import memory_page
-from studies.measured_memory import CASES, MeasuredMemory, MemoryCase, measure, predict
+from studies import memory
+from studies.memory import CASES, MeasuredMemory, MemoryCase, measure, predict
 
 pytestmark = pytest.mark.slow
 MOST_ERROR = 0.1
@@ -28,7 +28,7 @@ def checked(case: MemoryCase, real: MeasuredMemory) -> None:
     assert found.parameters == pytest.approx(real.parameters, rel=0.01)
     assert state == pytest.approx(real.state, rel=0.03)  # of ZeRO-1, that of the rank with most
     assert found.parameters + state + found.buckets == pytest.approx(real.between_steps, rel=0.04)
-    assert abs(memory_page.error(found, real)) < MOST_ERROR
+    assert abs(memory.error(found, real)) < MOST_ERROR
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)

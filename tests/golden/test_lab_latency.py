@@ -5,32 +5,24 @@ from datetime import datetime
 
 import pytest
 
-from benchmarks.regions import filled
 from simnet.calibration.comparison import mean_error
 from studies import latency
-from studies.latency import GOLDEN, PAGE
-from studies.page import data_differs
-
-
-def test_the_page_says_what_the_files_say() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    assert filled(text, latency.regions(GOLDEN)) == text
-    assert data_differs(latency.data(GOLDEN)) == []
+from studies.latency import RESULTS
 
 
 def test_the_simulator_still_predicts_what_was_predicted_before_the_runs() -> None:
-    before, now = latency.read_predictions(GOLDEN)["rows"], latency.predict()
+    before, now = latency.read_predictions(RESULTS)["rows"], latency.predict()
     assert len(now) == len(before) == 24
     for mine, theirs in zip(now, before, strict=True):
         assert mine == {key: pytest.approx(value, rel=1e-6) for key, value in theirs.items()}
 
 
 def test_every_launch_was_made_after_the_predictions_over_the_link_that_was_asked_for() -> None:
-    written_s = latency.read_predictions(GOLDEN)["written_s"]
-    made = [launch for launch in latency.launches() if launch.path(GOLDEN).exists()]
+    written_s = latency.read_predictions(RESULTS)["written_s"]
+    made = [launch for launch in latency.launches() if launch.path(RESULTS).exists()]
     assert len({(one.layout, one.bandwidth, one.latency) for one in made}) == 12
     for launch in made:
-        whole = json.loads(launch.path(GOLDEN).read_text(encoding="utf-8"))
+        whole = json.loads(launch.path(RESULTS).read_text(encoding="utf-8"))
         (setup,) = whole["setups"]
         assert datetime.fromisoformat(whole["created"]).timestamp() > written_s
         assert (setup["num_nodes"], setup["nic_bytes_per_s"], setup["nic_latency_s"]) == pytest.approx(
@@ -39,5 +31,5 @@ def test_every_launch_was_made_after_the_predictions_over_the_link_that_was_aske
 
 
 def test_the_window_explains_them_better_than_one_latency_a_round_does() -> None:
-    found, without = (latency.points(GOLDEN, form) for form in latency.FORMS)
+    found, without = (latency.points(RESULTS, form) for form in latency.FORMS)
     assert mean_error(found) < mean_error(without) / 1.5

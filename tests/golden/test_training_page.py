@@ -1,36 +1,13 @@
-"""BinSGDM against Adam in training: the page says what the files say."""
+"""BinSGDM against Adam in training: what was run as defaults are those of today."""
 
 import inspect
-
-import pytest
 
 from tests.helpers.needs import needs
 
 needs("torch", "sklearn")
 
 import binsgdm
-from benchmarks.regions import filled
-from studies import margin_page, rounding_page
-from studies.margin_study import DEFAULT_SETTINGS, MarginStudy
-from studies.page import data_differs
-from studies.rounding_study import RoundingStudy
-
-
-@pytest.fixture(scope="module")
-def study() -> MarginStudy:
-    return MarginStudy()
-
-
-def test_the_page_says_what_the_files_say(study: MarginStudy) -> None:
-    text = margin_page.PAGE.read_text(encoding="utf-8")
-    assert filled(text, margin_page.regions(study)) == text
-    assert data_differs(margin_page.data(study)) == []
-
-
-def test_the_page_of_single_changes_says_what_its_file_says() -> None:
-    study, text = RoundingStudy(), rounding_page.PAGE.read_text(encoding="utf-8")
-    assert filled(text, rounding_page.regions(study)) == text
-    assert data_differs(rounding_page.data(study)) == []
+from studies.margins import DEFAULT_SETTINGS
 
 
 def test_what_was_run_as_defaults_are_the_defaults() -> None:

@@ -17,7 +17,7 @@ from torch import nn
 
 from binsgdm.compressors.registry import SYSTEMS, make
 from simnet.strategies import STRATEGIES, choices
-from studies import stacked, topology_page
+from studies import stacked, systems
 from studies.candidates import CANDIDATES, IN_TOPOLOGY, LATER, NAMES_IN_TOPOLOGY, PLAIN, strategy_of
 from studies.outcome import Outcome
 from studies.systems_study import TOPOLOGY_RANKS, SystemsStudy
@@ -111,5 +111,5 @@ def test_a_topology_is_told_from_the_own_form_by_pairs_of_seeds(
                 study.curves["characters"].put(key, {"steps": [120], "values": [loss]})
     outcome = Outcome(study, "characters")
     assert outcome.topology_seeds == [0, 1]
-    assert topology_page.cell_text(outcome, "qsgd", "hierarchical") == "+0.059 behind (-0.041 better)"
-    assert topology_page.cell_text(outcome, "atomo", "scatter_reduce") == "-"
+    assert systems.cell_text(outcome, "qsgd", "hierarchical") == "+0.059 behind (-0.041 better)"
+    assert systems.cell_text(outcome, "atomo", "scatter_reduce") == "-"

@@ -14,7 +14,7 @@ from torch import nn
 import binsgdm
 from studies import lockstep
 from studies.played import Form, Played
-from studies.rounding_study import PAPER, PLAYED, TOGETHER
+from studies.rounding import PAPER, PLAYED, TOGETHER
 
 RANKS, RANKS_PER_NODE, STEPS = 4, 2, 150
 LR = 0.01

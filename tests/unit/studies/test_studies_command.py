@@ -28,6 +28,7 @@ def test_the_status_says_what_is_done_of_each_task(run) -> None:
         *("margins", "characters_300", "characters_1000", "characters_2000", "digits", "mnist", "gpt"),
         *("rounding", "characters_1000"),
         *("systems", "characters", "mnist_5k", "digits"),
+        *("local_steps", "characters", "mnist_5k", "digits"),
     ]
 
 

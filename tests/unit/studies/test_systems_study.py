@@ -17,16 +17,15 @@ import msgspec
 
 from binsgdm.compressors.registry import SYSTEMS
 from simnet.strategies import STRATEGIES
-from studies import cells, margin_page, margin_study, outcome, page, run, search, study, systems_page
+from studies import margins, outcome, page, run, search, study, systems
 from studies.candidates import CANDIDATES, IN_TOPOLOGY, LATER, PLAIN, REMEDY_TEXTS, strategy_of
-from studies.cells import difference_text, loss_text, standing_text, steps_text
 from studies.interval import Interval
 from studies.outcome import Outcome
 from studies.search import best_of, next_trial
-from studies.systems_page import found_text
+from studies.systems import difference_text, found_text, loss_text, standing_text, steps_text
 from studies.systems_study import FINAL_SEEDS, NUM_TRIALS, SEARCH_SEEDS, SystemsStudy
 
-MODULES = (cells, margin_page, margin_study, outcome, page, run, search, study, systems_page)
+MODULES = (margins, outcome, page, run, search, study, systems)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
@@ -137,7 +136,6 @@ def test_what_is_written_is_read_again_and_not_left_to_do(tmp_path: Path) -> Non
     jobs = list(again.study.jobs_left())
     assert len(jobs) == len(left) + len(again.searches) - 1
     assert sum(job.run.split == "validation" for job in jobs) == len(again.searches) - 1
-    assert len({job.slot for job in jobs}) == len(jobs)
     document = json.loads((tmp_path / "curves" / "characters.json").read_text())
     assert document["systems"]["adam"]["strategy"] == {"kind": "all_reduce", "algorithm": "auto"}
     assert document["curves"] == [{"system": "adam", "ranks": 4, "seed": 0, "steps": [10, 20], "values": [2.0, 1.0]}]

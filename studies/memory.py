@@ -1,16 +1,20 @@
-"""Real training steps of a process that believes itself rank 0 of several, with the bytes that torch's allocator gave.
+"""The memory of a GPU in docs/evidence/simulator.md: real training steps, with the bytes that torch's allocator gave.
 
-The process groups of `simnet record` send nothing, and allocate what a rank's would. The allocator is that of a CPU,
-whose every allocation and release torch's profiler notes, on the thread that trains.
+A process believes itself rank 0 of several. The process groups of `simnet record` send nothing, and allocate what a
+rank's would. The allocator is that of a CPU, whose every allocation and release torch's profiler notes, on the thread
+that trains. What is predicted is made anew for the page.
 """
 
 import gc
+import json
 import math
 import sys
 import warnings
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -34,9 +38,11 @@ from simnet.cluster.hardware import Calibration, Cluster, Link
 from simnet.core.units import Bandwidth, Duration, Size
 from simnet.engine import memory_fit
 from simnet.engine.scenario import RunSettings, Scenario
+from simnet.report.table import Table
 from simnet.strategies.base import strategy_from_text
 from simnet.workload.gpu_memory import GpuMemory
 from simnet.workload.workload import Checkpointed, Gradient, StepMemory, Work, Workload
+from studies.page import SIMULATOR
 
 NODES, RANKS_PER_NODE = 2, 4
 BATCH, STEPS = 4, 4
@@ -54,6 +60,14 @@ SIZE = LlamaSize(
     source="made for this measurement",
 )
 STEP_MARK, FORWARD_MARK = "one step", "one forward"
+Wrapped = tuple[nn.Module, Optimizer]
+_ADAM_IN_FP32 = Work(
+    forward_flops=1.0, backward_flops=1.0, forward_bytes=0.0, backward_bytes=0.0, optimizer="adam", precision="fp32"
+)
+PAGE = SIMULATOR
+RESULTS = Path(__file__).parent / "results" / "memory.json"
+MIB = 2.0**20
+COLUMNS = ("training", "parameters", "state", "all between steps", "forward adds", "peak", "error")
 
 
 class MeasuredMemory(NamedTuple):
@@ -72,9 +86,6 @@ class MeasuredMemory(NamedTuple):
     between_steps: float
     forward: float
     peak: float
-
-
-Wrapped = tuple[nn.Module, Optimizer]
 
 
 class MemoryCase(NamedTuple):
@@ -311,6 +322,49 @@ def _workload(case: MemoryCase) -> Workload:
     )
 
 
-_ADAM_IN_FP32 = Work(
-    forward_flops=1.0, backward_flops=1.0, forward_bytes=0.0, backward_bytes=0.0, optimizer="adam", precision="fp32"
-)
+def run(_options: Namespace) -> None:
+    """Measure all."""
+    found = {case.title: measure(case)._asdict() for case in CASES}
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def read() -> dict[str, MeasuredMemory]:
+    """Return what was measured, by title."""
+    return {title: MeasuredMemory(**found) for title, found in json.loads(RESULTS.read_text(encoding="utf-8")).items()}
+
+
+def regions(found: dict[str, MeasuredMemory]) -> dict[str, str]:
+    """Return the generated part of the page."""
+    pairs = [(case, predict(case), found[case.title]) for case in CASES if case.title in found]
+    errors = [abs(error(predicted, real)) for _, predicted, real in pairs]
+    summary = (
+        f"{len(pairs)} ways to train: the peak is predicted within {max(errors):.1%} of the measured one, "
+        f"{sum(errors) / len(errors):.1%} off on average.".replace("%", " %")
+    )
+    return {"memory": summary}
+
+
+def data(found: dict[str, MeasuredMemory]) -> dict[str, Table]:
+    """Return the table that the page links to, by name."""
+    rows = [_row(case, predict(case), found[case.title]) for case in CASES if case.title in found]
+    return {"memory": Table(list(COLUMNS), rows)}
+
+
+def error(predicted: GpuMemory, real: MeasuredMemory) -> float:
+    """Return how far the predicted peak is off, as a part of the measured one."""
+    return predicted.total_bytes / real.peak - 1
+
+
+def _row(case: MemoryCase, predicted: GpuMemory, real: MeasuredMemory) -> list[str]:
+    state = predicted.optimizer + predicted.residuals
+    between = predicted.parameters + state + predicted.buckets
+    forward = predicted.activations + predicted.gathered
+    pairs = [
+        (predicted.parameters, real.parameters),
+        (state, real.state),
+        (between, real.between_steps),
+        (forward, real.forward),
+        (predicted.total_bytes, real.peak),
+    ]
+    cells = [f"{ours / MIB:.1f} / {theirs / MIB:.1f}" for ours, theirs in pairs]
+    return [case.title, *cells, f"{error(predicted, real):+.1%}".replace("%", " %")]

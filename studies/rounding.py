@@ -1,10 +1,14 @@
 """What was tried to bring BinSGDM to Adam's loss, behind docs/evidence/binsgdm.md: one change at a time, two seeds."""
 
+import statistics
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from simnet.report.table import Table
+from studies import figures
 from studies.ledger import Ledger, Row
+from studies.page import BINSGDM, FIGURES, number
 from studies.run import ROOT, Run
 from studies.study import Final, Study
 
@@ -102,6 +106,9 @@ MANY_RANKS: dict[str, Mapping[str, Any]] = {
 """Titles, and what differs from the base, on 16 ranks."""
 NODES = {4: 2, 16: 4}
 """Ranks, and of them in a node."""
+PAGE = BINSGDM
+FIGURE = FIGURES / "rounding_explored.png"
+Settings = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
 class RoundingStudy:
@@ -152,3 +159,78 @@ def _run(options: Mapping[str, Any], trial: Mapping[str, Any], ranks: int, seed:
 
 def _key(options: Mapping[str, Any], trial: Mapping[str, Any], ranks: int, seed: int) -> Row:
     return {"options": dict(options), "trial": dict(trial), "ranks": ranks, "seed": seed}
+
+
+def read() -> RoundingStudy:
+    """Return the study with what is done."""
+    return RoundingStudy()
+
+
+def regions(study: RoundingStudy) -> dict[str, str]:
+    """Return the generated parts of the page, by region."""
+    return {"rounding": together(study).markdown()}
+
+
+def data(study: RoundingStudy) -> dict[str, Table]:
+    """Return the tables that the page links to, by name."""
+    return {"rounding": explored(study), "rounding-ranks": over_ranks(study)}
+
+
+def draw(study: RoundingStudy) -> None:
+    """Draw a panel for each thing that was changed."""
+    panels = {
+        what: {title: study.rows(*settings) for title, settings in variants.items()}
+        for what, variants in _by_what().items()
+    }
+    figures.draw_explored(panels, study.rows({}, {}), FIGURE)
+
+
+def together(study: RoundingStudy) -> Table:
+    """Return the way from the paper's form to the base; the paper's form with a warm-up, and Adam."""
+    forms = {**TOGETHER, "the paper's form, with warm-up": (PAPER, {})}
+    lines = [[title, *_losses(study.rows(*settings))] for title, settings in forms.items()]
+    adam = {title: study.rows({}, trial) for title, trial in TRIALS["Adam"].items()}
+    best = min(adam, key=lambda title: _mean(adam[title]))
+    return Table(["form", *_seed_titles(), "mean"], [*lines, [f"Adam, {best}", *_losses(adam[best])]])
+
+
+def explored(study: RoundingStudy) -> Table:
+    """Return the table of single changes."""
+    base = _mean(study.rows({}, {}))
+    lines = [[BASE, "", *_losses(study.rows({}, {})), ""]]
+    for what, variants in _by_what().items():
+        for title, settings in variants.items():
+            rows = study.rows(*settings)
+            lines.append([what, title, *_losses(rows), f"{_mean(rows) - base:+.3f}"])
+    return Table(["changed", "to", *_seed_titles(), "mean", "less the base"], lines)
+
+
+def over_ranks(study: RoundingStudy) -> Table:
+    """Return the table of 16 ranks."""
+    forms: dict[str, Settings] = {
+        "the paper's form": (PAPER, {"warmup": 0}),
+        **{title: (options, {}) for title, options in MANY_RANKS.items()},
+    }
+    lines = [[title, *_losses(study.rows(*settings, ranks=16))] for title, settings in forms.items()]
+    return Table(["16 ranks, 4 nodes of 4", *_seed_titles(), "mean"], lines)
+
+
+def _by_what() -> dict[str, dict[str, Settings]]:
+    """Return by what is changed, and by title, the settings of every single change."""
+    played = {what: {title: (options, {}) for title, options in of.items()} for what, of in PLAYED.items() if what}
+    trials = {what: {title: ({}, trial) for title, trial in of.items()} for what, of in TRIALS.items()}
+    return {**played, **trials}
+
+
+def _seed_titles() -> Iterator[str]:
+    return (f"seed {seed}" for seed in SEEDS)
+
+
+def _losses(rows: list[Row]) -> list[str]:
+    finals = [row["values"][-1] for row in rows]
+    return [*("diverged" if final is None else number(final) for final in finals), number(_mean(rows))]
+
+
+def _mean(rows: list[Row]) -> float:
+    finals = [row["values"][-1] for row in rows]
+    return float("inf") if None in finals or not finals else statistics.fmean(finals)
