@@ -31,8 +31,9 @@ LAB = {
     "uneven": "lab.uneven",  # nodes that are not alike; three quarters of an hour, needs iperf3
     "latency": "latency",  # all-reduces over links with a latency; half an hour
 }
-OTHERS = {"chaos": "chaos.study", "long_run": "long_run", "memory": "memory", "what_to_use": "what_to_use",
-          "uneven_questions": "uneven_questions"}  # fmt: skip
+OTHERS = {"chaos": "chaos.study"} | {
+    name: name for name in ("few_samples", "long_run", "memory", "what_to_use", "uneven_questions")
+}
 STUDIES = {name: name for name in TRAININGS} | LAB | OTHERS
 """By name, the module."""
 

@@ -1,15 +1,11 @@
 """BinSGDM's defaults against AdamW where each of 16 ranks sees one to four samples a step, on two texts.
 
-OMP_NUM_THREADS=1 python -m studies.few_samples run      # what is not done yet; stop and start it at any time
-python -m studies.few_samples page                       # the table of docs/evidence/binsgdm.md, from what is done
-
 AdamW's lr is the best of a grid on validation text. BinSGDM has its defaults and 0.7 times that lr, without a search.
 """
 
 import math
 import pydoc_data.topics
 import statistics
-import sys
 import sysconfig
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -23,7 +19,7 @@ from examples import train_lm
 from simnet.report.table import Column, Table
 from studies.ledger import Ledger
 from studies.lockstep import LockStep, binsgdm
-from studies.page import BINSGDM, write, write_data
+from studies.page import BINSGDM
 from studies.stacked import loss, rank_gradients
 
 RANKS, RANKS_PER_NODE, STEPS, WARMUP = 16, 4, 1000, 100
@@ -31,6 +27,7 @@ GRID, GRID_SEED, SEEDS, OF_ADAM = (0.003, 0.006, 0.012, 0.024), 100, (0, 1, 2), 
 BETAS = (0.9, 0.99)
 """Of AdamW: as BinSGDM's m and b decay; better here than PyTorch's."""
 EVALUATED, MARGIN = 200, 0.05
+PAGE = BINSGDM
 FILE = Path(__file__).parent / "results" / "few_samples.json"
 LARGER = partial(train_lm.Transformer, width=96, num_layers=3)
 TASKS: dict[str, tuple[Callable[[], str], Callable[[], nn.Module], str]] = {
@@ -98,73 +95,57 @@ def final_loss(one: Training) -> float:
         return float(loss(model(held_out[:, :-1]), held_out[:, 1:]))
 
 
-class FewSamples:
-    """What was run, and what is left."""
-
-    def __init__(self, file: Path = FILE) -> None:
-        self.ledger = Ledger(file)
-
-    def run(self) -> None:
-        """Run what is left: the grid of each case, and then its final trainings."""
-        for task, samples in CASES:
-            for lr in GRID:
-                self._done(Training(task, samples, "adamw", lr, GRID_SEED, "validation"))
-            best = self.best_lr(task, samples)
-            for seed in SEEDS:
-                self._done(Training(task, samples, "adamw", best, seed, "test"))
-                self._done(Training(task, samples, "binsgdm", OF_ADAM * best, seed, "test"))
-
-    def _done(self, one: Training) -> None:
-        if not self.ledger.having(one._asdict()):
-            self.ledger.put(one._asdict(), {"loss": round(final_loss(one), 5)})
-            print(self.ledger.having(one._asdict())[0], flush=True)
-
-    def best_lr(self, task: str, samples: int) -> float:
-        """Return AdamW's best of the grid."""
-        rows = self.ledger.having({"task": task, "samples": samples, "split": "validation"})
-        return float(min(rows, key=lambda row: row["loss"])["lr"])
-
-    def losses(self, task: str, samples: int, optimizer: str) -> list[float]:
-        """Return the final losses, by seed."""
-        given = {"task": task, "samples": samples, "optimizer": optimizer, "split": "test"}
-        return [row["loss"] for row in sorted(self.ledger.having(given), key=lambda row: row["seed"])]
-
-    def table(self) -> Table:
-        """Return a row for each case that is done."""
-        columns: list[str | Column] = [
-            "task", Column("samples of a rank", "right"), Column("AdamW's lr", "right"), Column("AdamW", "right"),
-            Column("BinSGDM", "right"), Column("difference", "right"),
-        ]  # fmt: skip
-        rows = []
-        for task, samples in CASES:
-            dense, ours = (self.losses(task, samples, name) for name in ("adamw", "binsgdm"))
-            if len(ours) == len(SEEDS):
-                means = statistics.fmean(dense), statistics.fmean(ours)
-                apart = means[1] - means[0]
-                said = f"{apart:+.3f} {'within' if apart <= MARGIN else 'beyond'}"
-                rows.append(
-                    (
-                        TASKS[task][2],
-                        str(samples),
-                        f"{self.best_lr(task, samples):g}",
-                        *(f"{m:.3f}" for m in means),
-                        said,
-                    )
-                )
-        return Table(columns, rows)
+def read() -> Ledger:
+    """Return what was run."""
+    return Ledger(FILE)
 
 
-def main() -> None:
-    """Run what is left, or write the table and the rows."""
-    study = FewSamples()
-    if sys.argv[1:] == ["page"]:
-        write(BINSGDM, {"few samples": study.table().markdown()})
-        names = ("task", "samples", "optimizer", "lr", "seed", "split", "loss")
-        rows = [[str(row[name]) for name in names] for row in study.ledger.rows]
-        write_data({"training-few-samples": Table(names, rows)})
-    else:
-        study.run()
+def run(_: object) -> None:
+    """Run what is left: the grid of each case, and then its final trainings."""
+    ledger = read()
+
+    def do(one: Training) -> None:
+        if not ledger.having(one._asdict()):
+            ledger.put(one._asdict(), {"loss": round(final_loss(one), 5)})
+            print(ledger.having(one._asdict())[0], flush=True)
+
+    for task, samples in CASES:
+        for lr in GRID:
+            do(Training(task, samples, "adamw", lr, GRID_SEED, "validation"))
+        best = best_lr(ledger, task, samples)
+        for seed in SEEDS:
+            do(Training(task, samples, "adamw", best, seed, "test"))
+            do(Training(task, samples, "binsgdm", OF_ADAM * best, seed, "test"))
 
 
-if __name__ == "__main__":
-    main()
+def best_lr(ledger: Ledger, task: str, samples: int) -> float:
+    """Return AdamW's best of the grid."""
+    rows = ledger.having({"task": task, "samples": samples, "split": "validation"})
+    return float(min(rows, key=lambda row: row["loss"])["lr"])
+
+
+def regions(ledger: Ledger) -> dict[str, str]:
+    """Return the table of the cases that are done."""
+    columns: list[str | Column] = [
+        "text and network", Column("samples of a rank", "right"), Column("AdamW's lr", "right"),
+        Column("AdamW", "right"), Column("BinSGDM", "right"), Column("difference", "right"),
+    ]  # fmt: skip
+    rows = []
+    for task, samples in CASES:
+        given = {"task": task, "samples": samples, "split": "test"}
+        dense, ours = (
+            [row["loss"] for row in ledger.having(given | {"optimizer": name})] for name in ("adamw", "binsgdm")
+        )
+        if len(ours) == len(SEEDS):
+            means = statistics.fmean(dense), statistics.fmean(ours)
+            apart = means[1] - means[0]
+            verdict = f"{apart:+.3f} {'within' if apart <= MARGIN else 'beyond'}"
+            lr = f"{best_lr(ledger, task, samples):g}"
+            rows.append((TASKS[task][2], str(samples), lr, *(f"{mean:.3f}" for mean in means), verdict))
+    return {"few samples": Table(columns, rows).markdown()}
+
+
+def data(ledger: Ledger) -> dict[str, Table]:
+    """Return every training."""
+    names = (*Training._fields, "loss")
+    return {"training-few-samples": Table(names, [[str(row[name]) for name in names] for row in ledger.rows])}
