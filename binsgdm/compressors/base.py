@@ -282,7 +282,7 @@ def numel_of(shapes: Shapes) -> int:
         >>> numel_of(((2, 3), (4,), ()))
         11
     """
-    return sum(math.prod(shape) for shape in shapes)
+    return sum(map(math.prod, shapes))
 
 
 def check_values(name: str, values: torch.Tensor, shapes: Shapes) -> None:

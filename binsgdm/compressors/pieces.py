@@ -8,12 +8,14 @@ Shape letters: N elements of a bucket, K pieces, L elements of the longest piece
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import torch
 
-from binsgdm.compressors.base import Cut, Shapes
+from binsgdm.compressors.base import Cut, Shapes, numel_of
+
+_KEPT_CUTS = 4096  # tensors of a model, which is cut alike in every step
 
 
 class _TensorCut(NamedTuple):
@@ -52,12 +54,16 @@ class Pieces:
 
     def shapes(self, position: int) -> Shapes:
         """Return the shapes of a piece's tensors; some may have no elements."""
-        return tuple(one.shapes[position] for one in self._cuts)
+        return self._shapes[position]
+
+    @cached_property
+    def _shapes(self) -> list[Shapes]:
+        return [tuple(one.shapes[position] for one in self._cuts) for position in range(self._count)]
 
     @cached_property
     def numels(self) -> list[int]:
         """Elements of each piece; the first is the longest."""
-        return [sum(math.prod(shape) for shape in self.shapes(position)) for position in range(self._count)]
+        return [numel_of(self.shapes(position)) for position in range(self._count)]
 
     def split(self, values: torch.Tensor) -> list[torch.Tensor]:
         """Return the pieces of flat values.
@@ -124,6 +130,7 @@ def even_lengths(total: int, count: int) -> list[int]:
     return [total // count + (position < total % count) for position in range(count)]
 
 
+@lru_cache(maxsize=_KEPT_CUTS)
 def _tensor_cut(shape: tuple[int, ...], count: int, cut: Cut) -> _TensorCut:
     numel = math.prod(shape)
     rows = shape[0] if shape else 1

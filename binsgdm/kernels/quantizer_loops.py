@@ -16,6 +16,8 @@ from binsgdm.kernels.numba_kernels import compiled
 from binsgdm.kernels.random import GROUP_NUMEL, MULTIPLIERS, ROUNDS, WEYL
 
 BLOCK_NUMEL = 4096
+_FEW = 512  # values of which several numbers each stay in the L1 cache
+_COUNTED_LEVELS = 32  # up to so many are counted in a third of the time that a bisection takes
 _COUNTERS = GROUP_NUMEL // 4
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 _FACTOR0, _FACTOR1 = map(np.uint64, MULTIPLIERS)
@@ -113,10 +115,39 @@ def _divide(values, scales, block_size, lo, out):
     while done < values.size:
         block = (lo + done) // block_size
         end = min(values.size, (block + 1) * block_size - lo)
-        scale = scales[block]
-        for index in range(done, end):
-            out[index] = values[index] / scale
+        scale, some, into = scales[block], values[done:end], out[done:end]
+        for index in range(some.size):
+            into[index] = some[index] / scale
         done = end
+
+
+@compiled
+def _neighbours(ratios, levels, padded, codes, lows, highs):
+    """Write the number of the level at or below each ratio, that level and the next; the last but one for the last."""
+    last = levels.size - 1
+    if levels.size <= _COUNTED_LEVELS:  # counted level by level, in vectors
+        for index in range(ratios.size):
+            codes[index], lows[index], highs[index] = 0, levels[0], levels[1]
+        for number in range(1, last):
+            level, following = levels[number], levels[number + 1]
+            for index in range(ratios.size):
+                is_above = level <= ratios[index]
+                lows[index] = level if is_above else lows[index]
+                highs[index] = following if is_above else highs[index]
+                codes[index] += np.int32(1) if is_above else np.int32(0)
+        return
+    for index in range(ratios.size):
+        codes[index] = 0
+    # How many levels are at most the ratio: bisected for all values at once, so that no branch waits for a value.
+    step = np.int32((padded.size + 1) // 2)
+    while step:
+        for index in range(ratios.size):
+            place = codes[index]
+            codes[index] = place + (step if padded[place + step - 1] <= ratios[index] else np.int32(0))
+        step >>= 1
+    for index in range(ratios.size):
+        place = min(max(codes[index], np.int32(1)), np.int32(last))
+        codes[index], lows[index], highs[index] = place - 1, levels[place - 1], levels[place]
 
 
 @compiled
@@ -126,8 +157,8 @@ def round_to_levels(values, scales, block_size, levels, padded, key, out, lo, hi
     There are a power of 2, less one, of padded levels.
     """
     words = np.empty(BLOCK_NUMEL, np.uint32)
-    ratios, above = np.empty(BLOCK_NUMEL, np.float32), np.empty(BLOCK_NUMEL, np.int32)
-    last = np.int32(levels.size - 1)
+    ratios, numbers = np.empty(BLOCK_NUMEL, np.float32), np.empty(_FEW, np.int32)
+    lows, highs = np.empty(_FEW, np.float32), np.empty(_FEW, np.float32)
     for base in range(lo, hi, BLOCK_NUMEL):
         numel = min(hi - base, BLOCK_NUMEL)
         _draw(words, base // GROUP_NUMEL, key)
@@ -136,34 +167,31 @@ def round_to_levels(values, scales, block_size, levels, padded, key, out, lo, hi
             ratio = np.float32(0) if np.isnan(ratios[index]) else ratios[index]
             ratio = ratio if ratio > np.float32(-1) else np.float32(-1)
             ratios[index] = ratio if ratio < np.float32(1) else np.float32(1)
-            above[index] = 0
-        # How many levels are at most the ratio: bisected for all values at once, so that no branch waits for a value.
-        step = np.int32((padded.size + 1) // 2)
-        while step:
-            for index in range(numel):
-                place = above[index]
-                above[index] = place + (step if padded[place + step - 1] <= ratios[index] else np.int32(0))
-            step >>= 1
-        for index in range(numel):
-            place = min(max(above[index], np.int32(1)), last)
-            low, high = levels[place - 1], levels[place]
-            chance = (ratios[index] - low) / (high - low)
-            drawn = np.float32(np.int32(words[index] >> np.uint32(9))) * np.float32(2.0**-23) + np.float32(2.0**-24)
-            out[base + index] = np.uint8(place - 1 + (1 if drawn < chance else 0))
+        for first in range(0, numel, _FEW):
+            few, drawn = ratios[first : min(numel, first + _FEW)], words[first:]
+            codes = out[base + first : base + first + few.size]
+            _neighbours(few, levels, padded, numbers, lows, highs)
+            for index in range(few.size):
+                chance = (few[index] - lows[index]) / (highs[index] - lows[index])
+                part = np.float32(np.int32(drawn[index] >> np.uint32(9)))
+                is_up = part * np.float32(2.0**-23) + np.float32(2.0**-24) < chance
+                codes[index] = np.uint8(numbers[index] + (1 if is_up else 0))
 
 
 @compiled
 def levels_times_scales(codes, table, scales, block_size, out, lo, hi):
     """Write the level of each code times its scale."""
     if block_size == 1:
-        for index in range(lo, hi):
-            out[index] = table[codes[index]] * scales[index]
+        some, by, into = codes[lo:hi], scales[lo:hi], out[lo:hi]
+        for index in range(some.size):
+            into[index] = table[some[index]] * by[index]
         return
     while lo < hi:
         block = lo // block_size
         end, scale = min(hi, (block + 1) * block_size), scales[block]
-        for index in range(lo, end):
-            out[index] = table[codes[index]] * scale
+        some, into = codes[lo:end], out[lo:end]
+        for index in range(some.size):
+            into[index] = table[some[index]] * scale
         lo = end
 
 
@@ -171,8 +199,9 @@ def levels_times_scales(codes, table, scales, block_size, out, lo, hi):
 def pack_codes(codes, bits, out, lo, hi):
     """Write codes of so many bits one after the other, each with its most significant bit first."""
     if bits == 4:
-        for pair in range(lo // 2, hi // 2):
-            out[pair] = codes[2 * pair] << np.uint8(4) | codes[2 * pair + 1]
+        into, some = out[lo // 2 : hi // 2], codes[lo:hi]
+        for pair in range(into.size):
+            into[pair] = some[2 * pair] << np.uint8(4) | some[2 * pair + 1]
         lo = hi // 2 * 2
     else:
         for group in range(lo // 8, hi // 8):
@@ -196,9 +225,10 @@ def pack_codes(codes, bits, out, lo, hi):
 def unpack_codes(packed, bits, out, lo, hi):
     """Undo `pack_codes`."""
     if bits == 4:
-        for pair in range(lo // 2, hi // 2):
-            out[2 * pair] = packed[pair] >> np.uint8(4)
-            out[2 * pair + 1] = packed[pair] & np.uint8(15)
+        into, some = out[lo:hi], packed[lo // 2 : hi // 2]
+        for pair in range(some.size):
+            into[2 * pair] = some[pair] >> np.uint8(4)
+            into[2 * pair + 1] = some[pair] & np.uint8(15)
         lo = hi // 2 * 2
     else:
         mask = np.uint64((1 << bits) - 1)
@@ -237,9 +267,10 @@ def bytes_of_scales(values, scales, block_size, largest_byte, out, lo, hi):
     for base in range(lo, hi, BLOCK_NUMEL):
         numel = min(hi - base, BLOCK_NUMEL)
         _divide(values[base : base + numel], scales, block_size, base, ratios)
+        into = out[base : base + numel]
         for index in range(numel):
             ratio = np.float32(0) if np.isnan(ratios[index]) else ratios[index]
-            out[base + index] = np.int8(np.int32(np.rint(ratio * factor)))
+            into[index] = np.int8(np.int32(np.rint(ratio * factor)))
 
 
 @compiled
@@ -248,8 +279,9 @@ def bytes_times_steps(codes, steps, block_size, out, lo, hi):
     while lo < hi:
         block = lo // block_size
         end, step = min(hi, (block + 1) * block_size), steps[block]
-        for index in range(lo, end):
-            out[index] = np.float32(codes[index]) * step
+        some, into = codes[lo:end], out[lo:end]
+        for index in range(some.size):
+            into[index] = np.float32(some[index]) * step
         lo = end
 
 
