@@ -70,8 +70,9 @@ format: $(VENV)/.installed-dev ## format the sources
 lint: $(VENV)/.installed-dev ## ruff
 	$(BIN)/ruff check .
 
-types: $(VENV)/.installed-dev ## mypy --strict; of binsgdm too where torch is installed
+types: $(VENV)/.installed-dev ## mypy --strict; of binsgdm too where torch is installed, and of a script that uses the API
 	$(AFTER_LAB) $(BIN)/mypy $$($(BIN)/python -c "import torch, numba" 2>/dev/null || echo --package simnet)
+	$(AFTER_LAB) $(BIN)/mypy --strict examples/ask_from_python.py
 
 torch: $(VENV)/.installed-dev ## add torch, numba, scikit-learn and, if to be had, mlxtend and Triton for the tests of binsgdm (TORCH=..., TRITON=...)
 	$(INSTALL) '$(TORCH)' 'numba>=0.60' scikit-learn

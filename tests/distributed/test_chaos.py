@@ -12,7 +12,7 @@ needs("torch")
 
 from studies.chaos import server
 from studies.chaos.plan import KINDS, cases, plan
-from tests.helpers.launch import launch
+from tests.helpers.launch import launch, once
 
 CASES = {case.name: case for case in cases()}
 RUNS = {
@@ -56,8 +56,7 @@ def run_all(_: int, folder: str) -> None:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("chaos")
-    launch(run_all, str(folder), nprocs=1)
+    folder = once(tmp_path_factory, "chaos", lambda path: launch(run_all, str(path), nprocs=1))
     return json.loads((folder / "found.json").read_text())
 
 

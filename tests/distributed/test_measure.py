@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,7 +13,7 @@ needs("torch")
 
 from binsgdm.bench.training import OF_RANKS, PHASES
 from simnet.calibration.measurement_file import read
-from tests.helpers.launch import exit_code, launch, meeting_point, output_to
+from tests.helpers.launch import exit_code, launch, meeting_point, once, output_to
 
 WORLD_SIZE, RANKS_PER_NODE = 4, 2
 SERIES_OF_TRAINING = 1 + len(PHASES) + len(OF_RANKS) * WORLD_SIZE
@@ -87,16 +86,19 @@ def measure(rank: int, work: dict[str, tuple[dict[str, str], list[str]]], folder
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     """Return the folder of the files, and what each rank ended with and printed, from one run for all tests here."""
-    folder = tmp_path_factory.mktemp("measured")
+
+    def make(folder: Path) -> None:
+        (folder / "files" / "outputs").mkdir(parents=True)
+        with ExitStack() as stores:
+            work = {name: (stores.enter_context(meeting_point()), args) for name, args in COMMANDS.items()}
+            launch(measure, work, str(folder / "files"), nprocs=WORLD_SIZE)
+        (folder / "files" / "outputs").rename(folder / "outputs")
+
+    folder = once(tmp_path_factory, "measured", make)
     outputs = folder / "outputs"
-    outputs.mkdir()
-    with ExitStack() as stores:
-        work = {name: (stores.enter_context(meeting_point()), args) for name, args in COMMANDS.items()}
-        launch(measure, work, str(folder), nprocs=WORLD_SIZE)
     read_codes = [json.loads((outputs / f"{rank}.json").read_text()) for rank in range(WORLD_SIZE)]
     printed = [(outputs / f"{rank}.stderr").read_text() for rank in range(WORLD_SIZE)]
-    shutil.rmtree(outputs)
-    return folder, list(zip(read_codes, printed, strict=True))
+    return folder / "files", list(zip(read_codes, printed, strict=True))
 
 
 class TestTogether:

@@ -16,7 +16,7 @@ needs("torch")
 
 from tests.distributed.slowed import LONGER_S, RANKS_PER_NODE, SLOW_RANK, STEPS, WORLD_SIZE, measured_and_traced
 from tests.helpers.cli import assert_refused, run
-from tests.helpers.launch import launch, meeting_point
+from tests.helpers.launch import launch, meeting_point, once
 
 SOURCES = {"measured.json": [], "traces": ["--ranks-per-node", str(RANKS_PER_NODE)]}
 NOISE = 0.1
@@ -26,10 +26,12 @@ NOISE = 0.1
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of what was measured and traced, from one run for all tests here."""
-    folder = tmp_path_factory.mktemp("trained")
-    with meeting_point() as first, meeting_point() as second:
-        launch(measured_and_traced, first, second, str(folder), nprocs=WORLD_SIZE)
-    return folder
+
+    def train(folder: Path) -> None:
+        with meeting_point() as first, meeting_point() as second:
+            launch(measured_and_traced, first, second, str(folder), nprocs=WORLD_SIZE)
+
+    return once(tmp_path_factory, "trained", train)
 
 
 def fitted(trained: Path, source: str, *options: str) -> dict[str, Any]:

@@ -6,9 +6,12 @@ The most memory of any of them, which is at least that of a process with torch, 
 import os
 import resource
 import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
+
+from torch.multiprocessing.spawn import _prctl_pr_set_pdeathsig
 
 from simnet.cli.main import main
 from tests.helpers.launch import exit_code
@@ -20,6 +23,7 @@ def forked(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
     sys.stdout.flush()
     child = os.fork()
     if not child:
+        _prctl_pr_set_pdeathsig(signal.SIGKILL)
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         code = exit_code(lambda: runpy.run_module(command[2], run_name="__main__"), command[2:])
         sys.stdout.flush()

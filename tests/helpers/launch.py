@@ -5,12 +5,14 @@ import fcntl
 import multiprocessing
 import os
 import runpy
+import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +36,23 @@ def launch(work: Callable[..., None], *args: Any, nprocs: int, longest_s: float 
 
 def _in_time(rank: int, longest_s: float, work: Callable[..., None], args: tuple[Any, ...]) -> None:
     end_after(longest_s)
+    _end_with_launcher()
     work(rank, *args)
+
+
+def _end_with_launcher() -> None:
+    """Let Linux end this process, by SIGIO, when the one that has launched it is gone.
+
+    The server would not: ranks may ask it for others, and so it stays as long as any of them.
+    """
+    launcher = multiprocessing.parent_process()
+    if launcher is None or not hasattr(os, "O_ASYNC"):
+        return
+    pipe = int(launcher.sentinel)
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    if wait([pipe], 0):  # it was gone before
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def end_after(longest_s: float) -> None:
