@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from simnet.calibration.fit import FittedPart
     from simnet.calibration.fit_files import FitOptions
     from simnet.calibration.sources import Sources
-    from simnet.calibration.trained_setup import WasTrained
+    from simnet.calibration.step_model import WasTrained
     from simnet.cluster.hardware import Cluster
     from simnet.engine.scenario import Scenario
     from simnet.validation.training_steps import MeasuredStep
@@ -127,8 +127,7 @@ def ask(  # noqa: PLR0913 - the options of the command
         SimnetError: they do not.
     """
     from simnet.calibration import fit_files, merged_calibration, nccl, sources
-    from simnet.calibration.step_model import Trained
-    from simnet.calibration.trained_setup import WasTrained
+    from simnet.calibration.step_model import Trained, WasTrained
 
     if not files:
         raise SimnetError("calibrate: no files: name files of measurements")
@@ -139,7 +138,7 @@ def ask(  # noqa: PLR0913 - the options of the command
     if any(allowed) and not train.logs:
         raise SimnetError("--algorithm, --protocol: have no effect without logs of nccl-tests; drop them")
     own_cluster = _cluster(cluster)
-    known = WasTrained.of(experiment, trained, own_cluster)
+    known = WasTrained(experiment=experiment, workload_name=trained, own_cluster=own_cluster)
     options = fit_files.FitOptions(
         cluster=own_cluster or known.cluster,
         bound=bound,
@@ -177,7 +176,7 @@ def fit(asked: FitRequest, *, wants_calibration: bool) -> CalibrationAnswer:
     has_fit = any(part.table for part in parts)
     _check_asked(train, has_fit=has_fit, wants_calibration=wants_calibration, wants_workload=asked.wants_workload)
     residuals = [residual for part in parts for residual in part.residuals]
-    if _num_files(asked.held_out) and not any(residual.role == "held out" for residual in residuals):
+    if asked.held_out.names and not any(residual.role == "held out" for residual in residuals):
         raise SimnetError("--hold-out: the fitted files predict nothing in these files; drop it")
     whole = calibration_file.merge(parts, calibration_file.header(train, asked.in_place, asked.known.nic_bytes_per_s))
     notes = merged_calibration.notes(whole, asked.options.base) if has_fit else ()
@@ -191,10 +190,6 @@ def fit(asked: FitRequest, *, wants_calibration: bool) -> CalibrationAnswer:
         toml=calibration_file.text(whole, comments) if has_fit else None,
         workload_toml=_workload_text(asked, parts) if asked.wants_workload else None,
     )
-
-
-def _num_files(one: "Sources") -> int:
-    return len(one.files) + len(one.logs) + len(one.iperf3) + len(one.tables) + len(one.traces)
 
 
 def _simulate_s(scenario: "Scenario") -> float:

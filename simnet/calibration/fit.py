@@ -13,10 +13,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.calibration.comparison import Comparison, by_series, mean_error
+from simnet.calibration.comparison import Comparison, Role, by_series, mean_error
 from simnet.core.bounded_types import MAX_SPREAD
 from simnet.core.errors import SimnetError
-from simnet.core.units import Duration
+from simnet.core.units import Bandwidth, Duration
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
@@ -305,14 +305,28 @@ def find_root(function: Callable[[float], float], low: float, high: float) -> fl
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """A row to fit: every repetition of one measured time."""
+    """A row to fit: every repetition of one measured time.
 
+    Attributes:
+        label: for people.
+        samples_s: the repetitions [s].
+    """
+
+    label: str = ""
     samples_s: Floats
 
     @property
     def median_s(self) -> float:
         """Median of the repetitions [s]."""
         return float(np.median(self.samples_s))
+
+
+def compared(series: str, rows: Sequence[Samples], times_s: Floats, role: Role = "fitted") -> tuple[Comparison, ...]:
+    """Return the residuals of rows at fitted times [s]."""
+    return tuple(
+        Comparison(series=series, label=row.label, measured=row.median_s, predicted=time_s, role=role)
+        for row, time_s in zip(rows, times_s.tolist(), strict=True)
+    )
 
 
 AnySamples = TypeVar("AnySamples", bound=Samples)
@@ -449,6 +463,11 @@ def counted(number: int, noun: str) -> str:
 def duration_text(seconds: float) -> str:
     """Return a fitted time as text for a file, with four significant digits."""
     return Duration(float(f"{seconds:.4g}")).text()
+
+
+def rate_text(bytes_per_s: float) -> str:
+    """Return a fitted rate as text for a file, with four significant digits."""
+    return Bandwidth(float(f"{bytes_per_s:.4g}")).text()
 
 
 def text_with_interval(value: float, spread: Interval | None, text: Callable[[float], str]) -> str:

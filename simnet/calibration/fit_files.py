@@ -83,7 +83,6 @@ def _fit_tables(train: Sources, held_out: Sources, parts: Sequence[FittedPart], 
     measured = calibration_file.merge(parts, {})
     table = merged_calibration.lay_over(measured, options.base.table) if options.base else measured
     known = [link for link in step_fit.LINKS if f"{link}.efficiency" in merged_calibration.replaced_keys(measured)]
-    others = step_part.OtherFiles(table=table, links=known)
     return step_part.fit_tables(
-        train.tables, held_out.tables, options.trained, others, refits_compute=options.refits_compute
+        train.tables, held_out.tables, options.trained, table, known, refits_compute=options.refits_compute
     )

@@ -6,11 +6,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from simnet.calibration.fit import FittedPart
+from simnet.calibration.fit import FittedPart, rate_text
 from simnet.cluster.hardware import Cluster
 from simnet.core.errors import SimnetError, shown
 from simnet.core.schema import build
-from simnet.core.units import Bandwidth
 
 MAX_EFFICIENCY = 1.05
 """A goodput further above the nominal rate means that the cluster given is another one."""
@@ -115,7 +114,7 @@ def fit_goodput(data: Mapping[str, Any], path: Path, cluster: Cluster | None) ->
     return FittedPart(
         table={
             "inter_node": {
-                "measured_on": Bandwidth(float(f"{nominal / (cluster.nics_per_node if cluster else 1):.4g}")).text(),
+                "measured_on": rate_text(nominal / (cluster.nics_per_node if cluster else 1)),
                 "efficiency": round(min(efficiency, 1.0), 4),
                 "source": f"iperf3: {bits / 1e9:.4g} Gbit/s of payload",
             }

@@ -13,12 +13,24 @@ import numpy as np
 
 from simnet.calibration import fit
 from simnet.calibration.comparison import Comparison
-from simnet.calibration.fit import Fit, FittedPart, Floats, Interval, Linear, Resample, Samples, duration_text, widen
+from simnet.calibration.fit import (
+    Fit,
+    FittedPart,
+    Floats,
+    Interval,
+    Linear,
+    Resample,
+    Samples,
+    compared,
+    duration_text,
+    rate_text,
+    widen,
+)
 from simnet.calibration.measurement_file import MeasurementFile, Series, Setup
 from simnet.cluster.kernel_times import fraction_beyond_cache
 from simnet.core.errors import SimnetError
 from simnet.core.system_options import SystemOptions
-from simnet.core.units import Bandwidth, format_bytes, format_seconds
+from simnet.core.units import format_bytes, format_seconds
 from simnet.strategies.base import every_kernel
 from simnet.workload.kernel_cost import ADAMW
 
@@ -169,7 +181,7 @@ def _fit_kernel(train: Sequence[TimedKernel], bound: float, draws: int) -> Fitte
         raise SimnetError(
             f"kernel {name}: time must grow with the number of elements; measure larger sizes on an idle machine"
         )
-    residuals = _residuals(rows, line)
+    residuals = compared(f"kernel {name}", rows, line.of(rows))
     spread = {
         key: widen(factors, residuals) if key != "launch" else factors
         for key, factors in fit.interval_factors(line.times_s, _draw(rows, line.cache_elements), draws).items()
@@ -177,7 +189,7 @@ def _fit_kernel(train: Sequence[TimedKernel], bound: float, draws: int) -> Fitte
     # A copy only moves memory: its slower slope is the memory bandwidth beyond all caches.
     if name == COPY:
         slowest, of_slowest = max((line.times_s[key], key) for key in (ELEMENT, BEYOND))
-        table: dict[str, object] = {"memory_bandwidth": Bandwidth(float(f"{COPY_BYTES / slowest:.4g}")).text()}
+        table: dict[str, object] = {"memory_bandwidth": rate_text(COPY_BYTES / slowest)}
         intervals = {"memory_bandwidth": (1 / spread[of_slowest][1], 1 / spread[of_slowest][0])}
     else:
         table = {"kernels": {name: _kernel_table(line, rows)}}
@@ -200,6 +212,7 @@ def _timed_kernel(series: Series, setup: Setup) -> TimedKernel:
         num_vectors=vectors,
         layout_vectors=getattr(setup, over) if over and setup.world_size > 1 else None,
         options=series.options,
+        label=f"{series.number('num_elements') * vectors:,.0f} elements",
         samples_s=np.array(series.values, dtype=np.float64),
     )
 
@@ -319,19 +332,6 @@ def _shares_results(name: str) -> bool:
     """Tell whether the time of a kernel follows from the number of vectors that share a result, too."""
     cost = every_kernel().get(name)
     return cost is not None and cost.bytes_per_result > 0
-
-
-def _residuals(rows: Sequence[TimedKernel], line: _Line) -> tuple[Comparison, ...]:
-    return tuple(
-        Comparison(
-            series=f"kernel {row.kernel}",
-            label=f"{row.num_elements:,.0f} elements",
-            measured=row.median_s,
-            predicted=time_s,
-            role="fitted",
-        )
-        for row, time_s in zip(rows, line.of(rows).tolist(), strict=True)
-    )
 
 
 def _shown(line: _Line, spread: Mapping[str, Interval]) -> str:

@@ -25,6 +25,7 @@ from simnet.calibration.fit import (
     Values,
     counted,
     duration_text,
+    rate_text,
     text_with_interval,
 )
 from simnet.calibration.nccl_log import UNKNOWN, NcclLog
@@ -543,7 +544,7 @@ def table(
             for nodes, shape in sorted(multi_node.items())
         }
         nic_bytes_per_s = rates.inter_bytes_per_s / rates.nics_per_node
-        parts["inter_node"] = {"measured_on": _rate_text(nic_bytes_per_s)}
+        parts["inter_node"] = {"measured_on": rate_text(nic_bytes_per_s)}
         keys = {"efficiency": "inter_node_efficiency", "latency": "ll_inter_node_hop_s"}
         intervals = {key: [round(at, 4) for at in spread[name]] for key, name in keys.items() if name in spread}
         parts["by_nodes"] = [
@@ -567,7 +568,7 @@ def _nccl_table(costs: NcclCosts, logs: Sequence[NcclLog], rates: NominalRates) 
         "inter_node_hop": duration_text(costs.inter_node_hop_s),
         "ll_inter_node_hop": duration_text(costs.ll_inter_node_hop_s or 0.0),
         "ll_efficiency": round(costs.ll_efficiency, 5),
-        **({"ll_tree_rate": _rate_text(costs.ll_tree_rate)} if costs.ll_tree_rate is not None else {}),
+        **({"ll_tree_rate": rate_text(costs.ll_tree_rate)} if costs.ll_tree_rate is not None else {}),
         "exposed": round(costs.exposed, 6),
     }
     if costs.intra_node_efficiency is not None:
@@ -604,15 +605,11 @@ def _mean_hop_s(shape: NcclLog, intra_s: float, inter_s: float) -> float:
 def _link(curve: EfficiencyCurve, latency_s: float, bytes_per_s: float, logs: Sequence[NcclLog]) -> dict[str, object]:
     return {
         "latency": duration_text(latency_s),
-        "measured_on": _rate_text(bytes_per_s),
+        "measured_on": rate_text(bytes_per_s),
         "efficiency": _points(curve),
         "source": f"nccl-tests {_programs(logs)} on {_gpus(logs)} GPUs; the curve is that of "
         f"{max(log.world_size for log in logs)}",
     }
-
-
-def _rate_text(bytes_per_s: float) -> str:
-    return Bandwidth(float(f"{bytes_per_s:.4g}")).text()
 
 
 def _points(curve: EfficiencyCurve) -> list[list[object]]:

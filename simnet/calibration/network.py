@@ -24,7 +24,9 @@ from simnet.calibration.fit import (
     Interval,
     Linear,
     Samples,
+    compared,
     duration_text,
+    rate_text,
     text_with_interval,
     widen,
 )
@@ -32,7 +34,7 @@ from simnet.calibration.measurement_file import MeasurementFile, Series, Setup
 from simnet.calibration.nccl_log import NcclLog
 from simnet.cluster.hardware import GLOO_WINDOW, Cluster
 from simnet.core.errors import SimnetError
-from simnet.core.units import Bandwidth, Size, format_bytes
+from simnet.core.units import Size, format_bytes
 
 LEVELS = INTRA_NODE, INTER_NODE = ("intra_node", "inter_node")
 FITTED = ("all_reduce", "all_gather", "all_to_all", "send")
@@ -64,7 +66,6 @@ class TimedCollective(Samples):
 
     Attributes:
         level: "intra_node" or "inter_node", the link that limits the collective.
-        label: for people.
         rounds: sends of a rank that wait for one another.
         sends: messages that a rank posts.
         at_once: whether a rank posts all its messages together.
@@ -76,7 +77,6 @@ class TimedCollective(Samples):
     """
 
     level: str
-    label: str
     rounds: int
     sends: int
     at_once: bool
@@ -373,14 +373,13 @@ def _link(
     scale = max(value for _, value in curve) if None in rates else 1.0
     # A calibration holds fractions: a rate above the nominal one counts as 1.
     points = [(size, min(value / scale, 1.0)) for size, value in curve]
-    nominal = scale if None in rates else rates.pop()
-    is_one = None in rates or not rates
+    nominal = max(filter(None, rates), default=scale)
     # A fitted latency holds already what gloo's window costs where it was measured.
     has_window = level == INTER_NODE and not latency_s and all(row.is_gloo for row in rows)
     return {
         "latency": duration_text(latency_s),
         **({"window": GLOO_WINDOW.text()} if has_window else {}),
-        **({"measured_on": Bandwidth(float(f"{nominal:.4g}")).text()} if is_one else {}),
+        **({"measured_on": rate_text(nominal)} if len(rates) == 1 else {}),
         "efficiency": [[Size(round(size)).text(), round(value, 4)] for size, value in points]
         if len(points) > 1
         else round(points[0][1], 4),
@@ -466,13 +465,7 @@ def fit_host(rows: Sequence[TimedCollective], draws: int) -> FittedPart:
 
     point = solved(rows, [row.median_s for row in rows])
     spread = fit.interval_factors(point, lambda rng: solved(*fit.resample_rows(rows, rng)), draws)
-    residuals = tuple(
-        Comparison(
-            series="collectives, CPU time in place", label=row.label, measured=row.median_s, predicted=time_s,
-            role="fitted",
-        )
-        for row, time_s in zip(rows, model(point, rows).tolist(), strict=True)
-    )  # fmt: skip
+    residuals = compared("collectives, CPU time in place", rows, model(point, rows))
     table = {name: duration_text(value) for name, value in point.items() if value > 0}
     return FittedPart(
         table={

@@ -136,10 +136,6 @@ class _TrainingLabels(SeriesLabels, kw_only=True):
     bucket_cap_mb: Annotated[float, msgspec.Meta(gt=0.0, le=1e9)]
 
 
-class _OwnWorkLabels(_TrainingLabels, kw_only=True):
-    """Labels of training whose messages were answered at once."""
-
-
 class _RankTrainingLabels(_TrainingLabels, kw_only=True):
     """Labels of training on one rank.
 
@@ -148,20 +144,6 @@ class _RankTrainingLabels(_TrainingLabels, kw_only=True):
     """
 
     rank: Annotated[int, msgspec.Meta(ge=0)]
-
-
-class _RankOwnWorkLabels(_OwnWorkLabels, kw_only=True):
-    """Labels of one rank's training whose messages were answered at once.
-
-    Attributes:
-        rank: its number, from 0.
-    """
-
-    rank: Annotated[int, msgspec.Meta(ge=0)]
-
-
-class _SpeedLabels(SeriesLabels, kw_only=True):
-    """Labels of a fixed piece of work, timed now and then beside the others."""
 
 
 class _InterferenceLabels(SeriesLabels, kw_only=True):
@@ -204,10 +186,10 @@ LABELS: dict[str, type[SeriesLabels]] = {
     "training": _TrainingLabels,
     "training rank_step": _RankTrainingLabels,
     "training rank_compute": _RankTrainingLabels,
-    "own_work": _OwnWorkLabels,
-    "own_work rank_step": _RankOwnWorkLabels,
-    "own_work rank_compute": _RankOwnWorkLabels,
-    "speed": _SpeedLabels,
+    "own_work": _TrainingLabels,
+    "own_work rank_step": _RankTrainingLabels,
+    "own_work rank_compute": _RankTrainingLabels,
+    "speed": SeriesLabels,
     "interference": _InterferenceLabels,
     "optimizer_step": _OptimizerStepLabels,
     "memory": _OptimizerStepLabels,

@@ -23,7 +23,7 @@ from statistics import fmean
 import numpy as np
 from msgspec.structs import replace
 
-from simnet.calibration.fit import Interval, counted, find_root
+from simnet.calibration.fit import Interval, counted, find_root, text_with_interval
 from simnet.calibration.step_model import Batch, StepModel, Trained
 from simnet.calibration.step_rows import TimedStep
 from simnet.cluster.hardware import Calibration
@@ -56,8 +56,7 @@ class FittedNumber:
     @property
     def text(self) -> str:
         """The number with its interval."""
-        low, high = (self.value * factor for factor in self.factors)
-        return f"{self.value:.4g} (90 %: {low:.4g} to {high:.4g})"
+        return text_with_interval(self.value, self.factors, "{:.4g}".format)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The predicted time of a row of a table of step times, under a calibration and the compute times found so far."""
+"""What was trained, and the predicted time of a row of a table of step times, under a calibration and compute times."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,10 +8,10 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from simnet.calibration.step_rows import TimedStep
-from simnet.cluster.hardware import Calibration
+from simnet.cluster.hardware import Calibration, Cluster
 from simnet.core.errors import SimnetError
 from simnet.core.units import Duration, Size
-from simnet.engine.scenario import Scenario
+from simnet.engine.scenario import Scenario, build, load, to_dict
 from simnet.strategies import Strategy
 from simnet.strategies.base import strategy_from_text
 from simnet.workload import training_step
@@ -34,6 +34,70 @@ class Trained(NamedTuple):
 
     scenario: Callable[[str], Scenario]
     simulate_s: Callable[[Scenario], float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WasTrained:
+    """What was trained, with a scenario for each workload.
+
+    Attributes:
+        experiment: its name; None where a workload is named.
+        workload_name: name of the workload; None where an experiment is named.
+        own_cluster: in place of that of the experiment.
+    """
+
+    experiment: str | None
+    workload_name: str | None
+    own_cluster: Cluster | None
+    _known: dict[str, Scenario] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.experiment is not None and self.workload_name is not None:
+            raise SimnetError("--trained: an experiment names its workload; drop --trained or --experiment")
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """The cluster; None if nothing names one together with what was trained."""
+        is_named = self.experiment is not None or (self.workload_name is not None and self.own_cluster is not None)
+        return self.scenario("").cluster if is_named else None
+
+    @property
+    def nic_bytes_per_s(self) -> float:
+        """Bandwidth of all NICs of a node [B/s]; 0 without a cluster."""
+        cluster = self.cluster
+        return float(cluster.inter_node.bytes_per_s) * cluster.nics_per_node if cluster else 0.0
+
+    @property
+    def workload(self) -> Workload | None:
+        """The workload; None if none is named."""
+        if self.experiment is not None:
+            return self.scenario("").workload
+        if self.workload_name is None:
+            return None
+        # A workload needs no cluster here: of the scenario only the workload is taken.
+        return self._build(self.workload_name, "generic_10gbit").workload
+
+    def scenario(self, workload: str) -> Scenario:
+        """Return the scenario of a workload by name, of that named on the command line for an empty name.
+
+        Raises:
+            SimnetError: it cannot be found, or something in it does not fit.
+        """
+        if workload not in self._known:
+            self._known[workload] = self._made(workload)
+        return self._known[workload]
+
+    def _made(self, workload: str) -> Scenario:
+        if self.experiment is None:
+            assert self.workload_name is not None
+            assert self.own_cluster is not None
+            return self._build(workload or self.workload_name, to_dict(self.own_cluster))
+        changes = {"workload": workload, "cluster": self.own_cluster and to_dict(self.own_cluster)}
+        return load(self.experiment, {key: value for key, value in changes.items() if value})
+
+    @staticmethod
+    def _build(workload: str, cluster: object) -> Scenario:
+        return build({"cluster": cluster, "workload": workload, "strategy": "all_reduce"}, "--trained")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from simnet.calibration import agreement, merged_calibration, nccl, step_fit
+from msgspec.structs import replace
+
+from simnet.calibration import merged_calibration, nccl, step_fit
 from simnet.calibration.calibration_file import as_calibration
 from simnet.calibration.comparison import Comparison
 from simnet.calibration.fit import FittedPart, Interval, counted, text_with_interval
@@ -13,13 +15,18 @@ from simnet.calibration.step_fit import FittedNumber, StepFit
 from simnet.calibration.step_model import Batch, Trained
 from simnet.calibration.step_rows import StepTable, TimedStep
 from simnet.cluster.hardware import Calibration, Cluster
+from simnet.core.errors import SimnetError
 from simnet.core.units import format_seconds
-from simnet.strategies import DenseAllReduce
+from simnet.engine.scenario import Scenario
+from simnet.strategies import DenseAllReduce, Strategy
 
 CODEC = "codec_efficiency"
 AT_THE_NOMINAL_RATE = 0.995
 MAX_NAMES = 8
 """Columns that a note names."""
+ALGORITHMS = ("ring", "hierarchical", "tree")
+LARGE = 1.15
+"""A ratio of two bandwidths from which on another algorithm is worth a word."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,19 +36,12 @@ class FittedSteps(FittedPart):
     found: StepFit
 
 
-@dataclass(frozen=True, kw_only=True)
-class OtherFiles:
-    """What other files and a base give: a calibration in file form, and the links that the files measure."""
-
-    table: Mapping[str, Any]
-    links: Collection[str] = ()
-
-
-def fit_tables(
+def fit_tables(  # noqa: PLR0913 - rows, what was trained, and what is known beside
     tables: Sequence[StepTable],
     held_out: Sequence[StepTable],
     trained: Trained,
-    others: OtherFiles,
+    others: Mapping[str, Any],
+    known_links: Collection[str] = (),
     *,
     refits_compute: bool = False,
 ) -> FittedSteps:
@@ -51,7 +51,8 @@ def fit_tables(
         tables: to fit.
         held_out: to predict.
         trained: what was trained.
-        others: what step times need not tell.
+        others: what other files and a base give, in file form.
+        known_links: links that other files measure.
         refits_compute: as of `step_fit.fit`.
 
     Raises:
@@ -59,12 +60,12 @@ def fit_tables(
     """
     rows = [row for table in tables for row in table.rows]
     others_rows = [row for table in held_out for row in table.rows]
-    start = as_calibration(others.table)
-    found = step_fit.fit(rows, trained, start, others.links, refits_compute=refits_compute)
+    start = as_calibration(others)
+    found = step_fit.fit(rows, trained, start, known_links, refits_compute=refits_compute)
     cluster = trained.scenario(rows[0].workload).cluster
     part = _table(found, cluster, [table.path.name for table in tables])
     intervals = _intervals(found)
-    merged = merged_calibration.lay_over({**part, "intervals": intervals}, others.table)
+    merged = merged_calibration.lay_over({**part, "intervals": intervals}, others)
     whole = as_calibration(merged)
     compared = [_comparison(row, found, whole) for row in [*rows, *others_rows]]
     return FittedSteps(
@@ -77,7 +78,7 @@ def fit_tables(
             *_notes(found, tables),
             *_left_out(found, others, merged),
             *found.notes,
-            *agreement.note(found, rows, trained, start, others.links),
+            *better_algorithm_note(found, rows, trained, start, known_links),
         ),
     )
 
@@ -206,12 +207,12 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names[:MAX_NAMES]) + more
 
 
-def _left_out(found: StepFit, others: OtherFiles, merged: Mapping[str, Any]) -> list[str]:
+def _left_out(found: StepFit, others: Mapping[str, Any], merged: Mapping[str, Any]) -> list[str]:
     """Return what of a base's bandwidths by nodes is left out, and on how few numbers of nodes the others rest."""
     numbers = sorted({row.num_nodes for one in found.by_nodes.values() for row in one.rows})
     if not numbers:
         return []
-    points = [point["nodes"] for point in others.table.get("by_nodes", ()) if "efficiency" in point]
+    points = [point["nodes"] for point in others.get("by_nodes", ()) if "efficiency" in point]
     kept = {point["nodes"] for point in merged["by_nodes"]}
     dropped = [str(nodes) for nodes in points if nodes not in kept]
     notes = []
@@ -249,3 +250,67 @@ def _notes(found: StepFit, tables: Iterable[StepTable]) -> list[str]:
         if one.value > AT_THE_NOMINAL_RATE
     ]
     return notes
+
+
+def better_algorithm_note(
+    found: StepFit,
+    rows: Sequence[TimedStep],
+    trained: Trained,
+    start: Calibration,
+    known_links: Collection[str] = (),
+) -> tuple[str, ...]:
+    """Return a sentence that names a better all-reduce than the fitted one; nothing where none is clearly better.
+
+    Libraries do not say what they run, and algorithms differ most in the bytes that leave a node on two nodes and on
+    more: the best is the one under which two numbers of nodes give one bandwidth. Published rows chosen so are
+    predicted better on larger clusters (docs/evidence/validation.md).
+
+    Args:
+        found: the fit of these rows.
+        rows: all that were fitted.
+        trained: what was trained.
+        start: the calibration that was fitted further.
+        known_links: links that other files measure.
+    """
+    own = _ratio(found)
+    dense = [row for row in rows if not found.model.strategy(row).compresses]
+    if own is None or own < LARGE or any(":" in row.strategy for row in dense):
+        return ()
+    ratios = {}
+    for algorithm in ALGORITHMS:
+        try:
+            ratio = _ratio(step_fit.fit(dense, _with_algorithm(trained, algorithm), start, known_links))
+        except SimnetError:
+            continue  # steps too short for this algorithm's bytes were not made by it
+        if ratio is not None:
+            ratios[algorithm] = ratio
+    best = min(ratios, key=lambda algorithm: ratios[algorithm], default="")
+    if not best or ratios[best] > own / LARGE:
+        return ()
+    first, second = sorted(found.by_nodes)[:2]
+    return (
+        f"the bandwidths on {first} and {second} nodes differ {own:.2f} times; under algorithm = '{best}' they differ "
+        f"{ratios[best]:.2f} times: if it is not known what ran, name that in the experiment and calibrate again",
+    )
+
+
+def _ratio(found: StepFit) -> float | None:
+    """Return the ratio of the bandwidths on the two smallest numbers of nodes, at least 1."""
+    rates = [found.by_nodes[nodes].value for nodes in sorted(found.by_nodes)[:2]]
+    return max(rates) / min(rates) if len(rates) == 2 else None
+
+
+def _with_algorithm(trained: Trained, algorithm: str) -> Trained:
+    """Return what was trained, with another algorithm of the dense all-reduce."""
+
+    def changed(given: Strategy | None) -> Strategy | None:
+        return replace(given, algorithm=algorithm) if isinstance(given, DenseAllReduce) else given
+
+    def scenario(workload: str) -> Scenario:
+        given = trained.scenario(workload)
+        strategy, baseline = changed(given.strategy), changed(given.baseline)
+        if not any(isinstance(one, DenseAllReduce) for one in (strategy, baseline)):
+            baseline = DenseAllReduce(algorithm=algorithm)
+        return replace(given, strategy=strategy, baseline=baseline)
+
+    return trained._replace(scenario=scenario)

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from simnet.calibration import merged_calibration, step_part
 from simnet.calibration.fit import FittedPart
 from simnet.calibration.step_model import Trained
-from simnet.calibration.step_part import OtherFiles
 from simnet.calibration.step_rows import StepTable, TimedStep
 from simnet.cluster.hardware import Calibration
 from simnet.cluster.network_costs import NodesPoint
@@ -66,7 +65,7 @@ def table_1(*nodes: int) -> list[TimedStep]:
 
 def fitted(rows: Sequence[TimedStep], base: Table, compute_s: float, held_out: Sequence[TimedStep] = ()) -> FittedPart:
     tables = [StepTable(path=Path("steps.csv"), rows=tuple(some), unread=(), digest="") for some in (rows, held_out)]
-    return step_part.fit_tables(tables[:1], tables[1:], trained(compute_s), OtherFiles(table=base))
+    return step_part.fit_tables(tables[:1], tables[1:], trained(compute_s), base)
 
 
 @cache

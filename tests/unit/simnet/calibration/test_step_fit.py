@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from simnet.calibration import agreement, merged_calibration, step_fit, step_part, step_rows
+from simnet.calibration import merged_calibration, step_fit, step_part, step_rows
 from simnet.calibration.comparison import Comparison, mean_error
 from simnet.calibration.step_model import StepModel, Trained
-from simnet.calibration.step_part import OtherFiles
 from simnet.calibration.step_rows import StepTable, TimedStep
 from simnet.cluster.hardware import Calibration
 from simnet.cluster.network_costs import LibraryCosts, NodesPoint
@@ -81,12 +80,12 @@ def test_the_algorithm_that_ran_is_named_where_another_makes_two_bandwidths_of_o
     model = StepModel(trained=Trained(lambda _: ran, simulate_s), start=true)
     rows = [changed(one, step_s=model.step_s(one, true)) for one in (row(2), row(4), row(8))]
     as_ring = Trained(lambda _: TRAINED, simulate_s)
-    (told,) = agreement.note(step_fit.fit(rows, as_ring, true), rows, as_ring, true)
+    (told,) = step_part.better_algorithm_note(step_fit.fit(rows, as_ring, true), rows, as_ring, true)
     assert "under algorithm = 'hierarchical' they differ 1.00 times" in told
     right = Trained(lambda _: ran, simulate_s)
-    assert agreement.note(step_fit.fit(rows, right, true), rows, right, true) == ()
+    assert step_part.better_algorithm_note(step_fit.fit(rows, right, true), rows, right, true) == ()
     table = StepTable(path=WHERE, rows=tuple(rows), unread=(), digest="")
-    part = step_part.fit_tables([table], [], right, OtherFiles(table={}))
+    part = step_part.fit_tables([table], [], right, {})
     assert part.table["all_reduce"] == "hierarchical"
 
 

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from simnet.calibration import merged_calibration, step_fit, step_part, step_rows
 from simnet.calibration.step_model import Trained
-from simnet.calibration.step_part import OtherFiles
 from simnet.calibration.step_rows import TimedStep
 from simnet.core.errors import SimnetError
 from simnet.strategies import DenseAllReduce
@@ -63,7 +62,7 @@ def test_what_rests_on_few_numbers_of_nodes_and_what_of_the_base_is_left_out_is_
     base = {**merged_calibration.read("v100_tcp_estimate").table, "by_nodes": points}
     by_tree = replace(TRAINED, baseline=DenseAllReduce(algorithm="tree"))
     kept, left_out = (
-        step_part.fit_tables([table], [], trained, OtherFiles(table=base)).notes
+        step_part.fit_tables([table], [], trained, base).notes
         for trained in (Trained(lambda _: TRAINED, simulate_s), Trained(lambda _: by_tree, simulate_s))
     )
     left = "bandwidths of the base on 8, 16 nodes are left out, since they go with another all-reduce"
@@ -77,7 +76,7 @@ def test_bandwidths_that_are_less_on_fewer_nodes_are_said() -> None:
     slow = step_fit.with_efficiency(true, "inter_node", 0.5)
     rows = [*timed([row(1, 1), row(4)], true, {("", 32): 1.0}), *timed([row(2)], slow, {("", 32): 1.0})]
     table = step_rows.StepTable(path=WHERE, rows=tuple(rows), unread=(), digest="")
-    others = OtherFiles(table=merged_calibration.read("v100_tcp_estimate").table)
+    others = merged_calibration.read("v100_tcp_estimate").table
     notes = step_part.fit_tables([table], [], Trained(lambda _: TRAINED, simulate_s), others).notes
     assert any(note.startswith("NICs give 0.5 of their rate on 2 nodes and 0.919 on 4: fewer nodes") for note in notes)
 
@@ -86,7 +85,7 @@ def test_bandwidths_go_with_the_all_reduce_of_the_base_where_none_is_named() -> 
     true = replace(shipped_parts.calibration("v100_tcp_estimate"), all_reduce="hierarchical")
     rows = timed([row(1, 1), row(2), row(4)], true, {("", 32): 1.0})
     table = step_rows.StepTable(path=WHERE, rows=tuple(rows), unread=(), digest="")
-    others = OtherFiles(table={**merged_calibration.read("v100_tcp_estimate").table, "all_reduce": "hierarchical"})
+    others = {**merged_calibration.read("v100_tcp_estimate").table, "all_reduce": "hierarchical"}
     found = step_part.fit_tables([table], [], Trained(lambda _: TRAINED, simulate_s), others)
     assert found.table["all_reduce"] == "hierarchical"
     assert max(abs(one.error) for one in found.residuals) < 1e-3
