@@ -8,7 +8,8 @@ except ImportError as missing:  # where a GPU is, there may be torch alone
     sys.stderr.write(f"binsgdm: needs click ({missing}): pip install click, or put it on PYTHONPATH\n")
     sys.exit(2)
 
-from binsgdm.bench.command import INTERRUPTED, MISTAKE, measure
+from binsgdm.bench.command import MISTAKE, measure
+from binsgdm.bench.gpu.command import INTERRUPTED
 from binsgdm.errors import BinsgdmError, printable
 
 NAME = "python -m binsgdm"

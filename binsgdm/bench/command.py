@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from binsgdm.bench.record import Bench, Record
     from binsgdm.bench.timing import Progress
 
-INTERRUPTED, MISTAKE = 130, 2
+MISTAKE = 2
 BAR_STEPS = 1000
 BYTES_PER_S = 1e9 / 8
 Work = Callable[["Bench"], None]
@@ -193,11 +194,6 @@ def _progress(*, is_shown: bool) -> Iterator["Progress"]:
         yield lambda part: bar.update(max(0, round(part * BAR_STEPS) - bar.pos))
 
 
-def _work(measure_: Callable[..., None], options: dict[str, Any]) -> Work:
-    """Return a measurement with its own options filled in."""
-    return lambda bench: measure_(bench, **options)
-
-
 _MODELS = (
     "mlp_200k, mlp_2m, mlp_4m, mlp_25m, cnn_400k, cnn_6m, transformer_1m, transformer_10m, transformer_25m, or "
     "module:function, a function of the batch size that returns (module, inputs, loss of the output)."
@@ -264,7 +260,7 @@ def _kernels(kernels: tuple[str, ...], systems: tuple[str, ...], **sizes: Any) -
 def _model(models: tuple[str, ...], **options: Any) -> Work:
     from binsgdm.bench.model import measure as work
 
-    return _work(work, options | {"models": models})
+    return partial(work, models=models, **options)
 
 
 @_command(
@@ -284,8 +280,7 @@ def _model(models: tuple[str, ...], **options: Any) -> Work:
 def _collectives(only: tuple[str, ...], min_size: int, max_size: int) -> Work:
     from binsgdm.bench.collectives import measure as work
 
-    options: dict[str, Any] = {"only": only, "min_bytes": min_size, "max_bytes": max_size}
-    return _work(work, options)
+    return partial(work, only=only, min_bytes=min_size, max_bytes=max_size)
 
 
 @_command(
@@ -319,7 +314,7 @@ def _training(models: tuple[str, ...], strategies: tuple[str, ...], **options: A
     from binsgdm.bench.training import measure as work
     from binsgdm.bench.training import strategy
 
-    return _work(work, options | {"models": models, "strategies": [strategy(text) for text in strategies]})
+    return partial(work, models=models, strategies=[strategy(text) for text in strategies], **options)
 
 
 @_command(
@@ -333,4 +328,4 @@ def _training(models: tuple[str, ...], strategies: tuple[str, ...], **options: A
 def _interference(**options: Any) -> Work:
     from binsgdm.bench.interference import measure as work
 
-    return _work(work, options)
+    return partial(work, **options)

@@ -59,7 +59,9 @@ def measure(
     """
     ranks, stop_rule = bench.ranks, bench.stop_rule
     implementations = {name: select(name, ranks.device) for name in kernels or available(ranks.device)}
-    numels = sizes(ranks, min_numel, max_numel, bytes_per_element=_bytes_per_element(implementations, bool(kernels)))
+    there = [name for name in implementations if kernels or name != "reference"]  # at the largest size
+    needed = BASELINE_BYTES + KERNELS_BYTES * len(there) + REFERENCE_BYTES * ("reference" in there)
+    numels = sizes(ranks, min_numel, max_numel, bytes_per_element=needed)
     min_s = SHARED_S if ranks.ranks_on_machine > 1 and ranks.device.type == "cpu" else 0.0
     if min_s:
         stop_rule = replace(
@@ -69,7 +71,15 @@ def measure(
         bench.record.note(f"kernels: more than {numels[-1]:,} elements do not fit into the memory: left out")
     for count, numel in enumerate(numels, 1):
         try:
-            found = _of_size(bench.ranks, stop_rule, implementations, numel, dtype, bool(kernels), count == 1, min_s)
+            found = _times(
+                # With its tensors gone before those of the next size are made.
+                dict(_kernel_calls(implementations, numel, ranks.device, getattr(torch, dtype), bool(kernels))),
+                stop_rule,
+                ranks,
+                pause_s=pause_s(ranks.device) if numel >= MIN_THREADED_NUMEL else 0.0,
+                min_s=min_s,
+                with_launches=count == 1,
+            )
         except torch.cuda.OutOfMemoryError:
             bench.record.note(f"kernels: {numel:,} elements and more do not fit into the memory: left out")
             break
@@ -83,35 +93,20 @@ def measure(
         bench.probe()
 
 
-def _of_size(  # noqa: PLR0913, PLR0917
-    ranks: Ranks,
-    stop_rule: StopRule,
-    implementations: dict[str, Kernels],
-    numel: int,
-    dtype: str,
-    chosen: bool,
-    is_first: bool,
-    min_s: float,
+def _times(  # noqa: PLR0913 - one argument a way of timing
+    calls: dict[Name, Call], stop_rule: StopRule, ranks: Ranks, *, pause_s: float, min_s: float, with_launches: bool
 ) -> Found:
-    """Return the times of every kernel at one size, whose tensors are freed before those of the next are made."""
-    calls = dict(_kernel_calls(implementations, numel, ranks.device, getattr(torch, dtype), chosen))
-    if ranks.device.type == "cuda":
-        return _times_on_gpu(calls, stop_rule, ranks, with_launches=is_first)
-    wait_s = pause_s(ranks.device) if numel >= MIN_THREADED_NUMEL else 0.0
-    trials = {name: trial_of(call, ranks.device, min_s) for name, call in calls.items()}
-    rows = interleave(trials, stop_rule, ranks, pause_s=wait_s)
-    return [(name, {}, [row[0] for row in of_name]) for name, of_name in rows.items()]
-
-
-def _times_on_gpu(calls: dict[Name, Call], stop_rule: StopRule, ranks: Ranks, *, with_launches: bool) -> Found:
     """Return the times of calls with the label that says what they hold; once more from an idle queue if asked to."""
+    trials = {name: trial_of(call, ranks.device, min_s) for name, call in calls.items()}
+    if ranks.device.type != "cuda":
+        rows = interleave(trials, stop_rule, ranks, pause_s=pause_s)
+        return [(name, {}, [row[0] for row in of_name]) for name, of_name in rows.items()]
     on_stream = interleave_on_stream(CudaQueue(ranks.device), calls, stop_rule, ranks)
     found: Found = [(name, {"timing": one.timing}, one.values) for name, one in on_stream.items()]
     if with_launches:
-        trials = {name: trial_of(call, ranks.device) for name, call in calls.items()}
-        for (name, implementation, vectors), rows in interleave(trials, stop_rule, ranks).items():
+        for (name, implementation, vectors), rows_of in interleave(trials, stop_rule, ranks).items():
             launched = (LAUNCHED + name, implementation, vectors)
-            found.append((launched, {"timing": LAUNCH}, [row[0] for row in rows]))
+            found.append((launched, {"timing": LAUNCH}, [row[0] for row in rows_of]))
     return found
 
 
@@ -144,12 +139,6 @@ def sizes(ranks: Ranks, min_numel: int, max_numel: int | None, *, bytes_per_elem
     if not found:
         raise BinsgdmError(f"--min-size {min_numel}: no power of two from there to {largest}; lower it")
     return found
-
-
-def _bytes_per_element(implementations: dict[str, Kernels], chosen: bool) -> int:
-    """Return what the largest size needs; the reference is not there unless it was chosen."""
-    there = [name for name in implementations if chosen or name != "reference"]
-    return BASELINE_BYTES + KERNELS_BYTES * len(there) + REFERENCE_BYTES * ("reference" in there)
 
 
 def free_bytes(ranks: Ranks) -> int:

@@ -3,8 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
 import torch
@@ -26,13 +25,12 @@ from binsgdm.optimizers.sign_exchange import Scheme
 from binsgdm.parallel.ddp import attach, attach_one_bit_adam
 from binsgdm.parallel.ddp_hook import compress_gradients
 from binsgdm.recording.model_sources import build
-from binsgdm.recording.model_zoo import Task
 
 BLOCK_S = 1.0
 MAX_BLOCK = 10
 PHASES = ("forward", "backward", "optimizer")
 OF_RANKS = ("rank_step", "rank_compute")
-SCHEME_LABELS = ("topology", "intra_node_dtype", "average")
+SCHEME_LABELS = tuple(field.name for field in fields(Scheme))
 DEFAULT_ROUNDING: Rounding = inspect.signature(BinSGDM).parameters["rounding"].default
 
 
@@ -61,16 +59,9 @@ class MeasuredStrategy:
     def labels(self) -> dict[str, Label]:
         """What a series of it is labelled with."""
         given = {"options": self.system.given} if self.system is not None else {}
-        scheme = dict.fromkeys((*SCHEME_LABELS, "rounding"), "")
-        if self.scheme is not None:
-            scheme = self.attached | {"rounding": self.rounding}
-        return {"strategy": self.kind, **scheme, **given, "overlap": int(self.overlap)}
-
-    @property
-    def attached(self) -> dict[str, Any]:
-        """The scheme as arguments of `binsgdm.attach`."""
-        scheme = self.scheme or Scheme()
-        return {"topology": scheme.topology, "intra_node_dtype": scheme.intra_node_dtype, "average": scheme.average}
+        scheme = {name: getattr(self.scheme, name, "") for name in SCHEME_LABELS}
+        rounding = "" if self.scheme is None else self.rounding
+        return {"strategy": self.kind, **scheme, "rounding": rounding, **given, "overlap": int(self.overlap)}
 
 
 # Words that may follow "binsgdm:", separated by commas.
@@ -163,13 +154,6 @@ def add_rows(bench: Bench, kind: str, rows: Sequence["StepRow"], labels: Mapping
             bench.record.add(kind, name, [row.by_rank[rank][column] for row in rows], **labels, rank=rank)
 
 
-def training_step(model: str, batch: int, how: MeasuredStrategy, ranks: Ranks, bucket_cap_mb: float) -> "TrainingStep":
-    """Return what trains a model once under a strategy; arguments as `measure`."""
-    task = build(model, batch, ranks.device)
-    make = {"all_reduce": _ddp, "binsgdm": _binsgdm, choices.ONE_BIT_ADAM: _one_bit_adam}.get(how.kind, _compressing)
-    return make(task, ranks, bucket_cap_mb, how)
-
-
 class StepMarks(NamedTuple):
     """Moments of a step on this rank, as `Stopwatch.stamp` marks them.
 
@@ -198,44 +182,29 @@ class StepRow(NamedTuple):
 TrainingStep = Callable[[], StepMarks]
 
 
-def _ddp(task: Task, ranks: Ranks, bucket_cap_mb: float, _how: MeasuredStrategy) -> TrainingStep:
-    """Return steps of DDP in fp32; one process alone needs none of it."""
+def training_step(model: str, batch: int, how: MeasuredStrategy, ranks: Ranks, bucket_cap_mb: float) -> TrainingStep:
+    """Return what trains a model once under a strategy; arguments as `measure`."""
+    task = build(model, batch, ranks.device)
     module: torch.nn.Module = task.module
-    if ranks.groups is not None:
-        module = DistributedDataParallel(module, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=True)
-        if is_answered_at_once():
-            module.register_comm_hook(None, keep_bucket)
-    return _step_of(task, module, torch.optim.AdamW(module.parameters(), lr=LR, fused=True), ranks.device)
-
-
-def _compressing(task: Task, ranks: Ranks, bucket_cap_mb: float, how: MeasuredStrategy) -> TrainingStep:
-    """Return steps of the same DDP whose gradients a system averages in its communication hook."""
-    if ranks.groups is None or how.system is None:
-        raise BinsgdmError(f"--strategy {how.kind}: needs two ranks; launch them with torchrun --nproc-per-node 2")
-    module = DistributedDataParallel(task.module, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=True)
-    compress_gradients(module, how.kind, ranks_per_node=ranks.ranks_per_node, **how.system.given)
-    return _step_of(task, module, torch.optim.AdamW(module.parameters(), lr=LR, fused=True), ranks.device)
-
-
-def _one_bit_adam(task: Task, ranks: Ranks, _bucket_cap_mb: float, _how: MeasuredStrategy) -> TrainingStep:
-    """Return steps of 1-bit Adam; the first is the whole dense stage, and falls into the warm-up."""
-    optimizer = OneBitAdam(task.module.parameters(), lr=LR, dense_steps=1)
-    attach_one_bit_adam(optimizer, ranks_per_node=ranks.ranks_per_node)
-    return _step_of(task, task.module, optimizer, ranks.device)
-
-
-def _binsgdm(task: Task, ranks: Ranks, bucket_cap_mb: float, how: MeasuredStrategy) -> TrainingStep:
-    """Return steps of BinSGDM; the ranks' models are the same, since their seed is."""
-    optimizer = BinSGDM(task.module.parameters(), lr=LR, rounding=how.rounding)
-    how_to_attach = {"ranks_per_node": ranks.ranks_per_node, "overlap": how.overlap, **how.attached}
-    attach(optimizer, bucket_cap_mb=bucket_cap_mb, **how_to_attach)  # no DDP: its gradients are local
-    return _step_of(task, task.module, optimizer, ranks.device)
-
-
-def _step_of(
-    task: Task, module: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
-) -> TrainingStep:
-    watch = Stopwatch(device)
+    optimizer: torch.optim.Optimizer
+    if how.scheme is not None:  # no DDP: its gradients are local; the models are the same, since their seed is
+        optimizer = BinSGDM(module.parameters(), lr=LR, rounding=how.rounding)
+        local: dict[str, Any] = {"ranks_per_node": ranks.ranks_per_node, "overlap": how.overlap}
+        attach(optimizer, bucket_cap_mb=bucket_cap_mb, **local, **asdict(how.scheme))
+    elif how.kind == choices.ONE_BIT_ADAM:  # the first step is the whole dense stage, and falls into the warm-up
+        optimizer = OneBitAdam(module.parameters(), lr=LR, dense_steps=1)
+        attach_one_bit_adam(optimizer, ranks_per_node=ranks.ranks_per_node)
+    else:
+        if ranks.groups is not None:  # one process alone needs no DDP
+            module = DistributedDataParallel(module, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=True)
+            if how.system is not None:
+                compress_gradients(module, how.kind, ranks_per_node=ranks.ranks_per_node, **how.system.given)
+            elif is_answered_at_once():
+                module.register_comm_hook(None, keep_bucket)
+        elif how.system is not None:
+            raise BinsgdmError(f"--strategy {how.kind}: needs two ranks; launch them with torchrun --nproc-per-node 2")
+        optimizer = torch.optim.AdamW(module.parameters(), lr=LR, fused=True)
+    watch = Stopwatch(ranks.device)
     exchanges = isinstance(optimizer, BinSGDM | OneBitAdam)
 
     def step() -> StepMarks:
@@ -272,7 +241,8 @@ def _in_turns(steps: Mapping[MeasuredStrategy, TrainingStep], bench: Bench) -> d
     Strategies take turns, a block each, so that what slows the machine for a while slows all of them.
     """
     ranks = bench.ranks
-    counts = {how: _block_size(timed_block(step, WARM_UP, ranks)[-1].slowest[0]) for how, step in steps.items()}
+    warm_s = {how: timed_block(step, WARM_UP, ranks)[-1].slowest[0] for how, step in steps.items()}
+    counts = {how: max(1, min(MAX_BLOCK, int(BLOCK_S / step_s))) for how, step_s in warm_s.items()}
     rows: dict[MeasuredStrategy, list[StepRow]] = {how: [] for how in steps}
 
     def take(active: Sequence[MeasuredStrategy]) -> dict[MeasuredStrategy, tuple[list[float], float]]:
@@ -286,10 +256,6 @@ def _in_turns(steps: Mapping[MeasuredStrategy, TrainingStep], bench: Bench) -> d
     return rows
 
 
-def _block_size(step_s: float) -> int:
-    return max(1, min(MAX_BLOCK, int(BLOCK_S / step_s)))
-
-
 def timed_block(step: TrainingStep, count: int, ranks: Ranks) -> list[StepRow]:
     """Take `count` steps without a pause, after a barrier; return what each took."""
     watch = Stopwatch(ranks.device)
@@ -301,12 +267,9 @@ def timed_block(step: TrainingStep, count: int, ranks: Ranks) -> list[StepRow]:
     ends = ranks.slowest(own_ends)
     slowest = iter(ranks.slowest([value for mark in marks for value in phases(watch, mark.phases)]))
     rows = [[end - before, *(next(slowest) for _ in PHASES)] for before, end in zip([0.0, *ends], ends, strict=False)]
-    of_ranks = ranks.of_all([value for pair in _own_times(watch, own_ends, marks) for value in pair])
-    return [StepRow(row, [own[2 * at : 2 * at + 2] for own in of_ranks]) for at, row in enumerate(rows)]
-
-
-def _own_times(watch: Stopwatch, ends_s: Sequence[float], marks: Sequence[StepMarks]) -> list[tuple[float, float]]:
-    """Return of each step of this rank its time, and that less its waits [s]."""
-    steps_s = [end - before for before, end in pairwise([0.0, *ends_s])]
-    waits_s = [sum(watch.since(begin, [end])[0] for begin, end in mark.waits) for mark in marks]
-    return [(step_s, step_s - wait_s) for step_s, wait_s in zip(steps_s, waits_s, strict=True)]
+    own: list[float] = []
+    for before, end, mark in zip([0.0, *own_ends], own_ends, marks, strict=False):
+        wait_s = sum(watch.since(begin, [over])[0] for begin, over in mark.waits)
+        own += [end - before, end - before - wait_s]
+    of_ranks = ranks.of_all(own)
+    return [StepRow(row, [one[2 * at : 2 * at + 2] for one in of_ranks]) for at, row in enumerate(rows)]

@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -125,10 +125,12 @@ def _shipped(name: str, options: ModelOptions) -> FoundModel:
         return FoundModel(
             size.title, lambda: size.task(options.batch, options.length), origin=size.source, takes=("length",)
         )
-    if name not in of_libraries and (of_images := _of_image_library(name, options)):
-        return of_images
     if name not in of_libraries:
-        known = [*of_libraries, *LLAMAS, "unet", *NAMES, *_image_names()]
+        for names, find_it in _image_models():
+            if name in names:
+                return find_it(name, options)
+        images = [one for names, _ in _image_models() for one in names]
+        known = [*of_libraries, *LLAMAS, "unet", *NAMES, *images]
         near = get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}" if near else f"such as {', '.join(sorted(known)[:6])}"
         raise BinsgdmError(
@@ -143,22 +145,12 @@ def _shipped(name: str, options: ModelOptions) -> FoundModel:
     )
 
 
-def _image_names() -> list[str]:
-    """Return the names of models of the image libraries that are installed."""
-    listings = {"torchvision": "torchvision.models", "timm": "timm"}
-    found = [one for library, one in listings.items() if importlib.util.find_spec(library) is not None]
-    return [name for one in found for name in importlib.import_module(one).list_models()]
-
-
-def _of_image_library(name: str, options: ModelOptions) -> FoundModel | None:
-    """Return the model of this name of torchvision, or else of timm, if either is installed and has it."""
-    for library, listing, make in (("torchvision", "torchvision.models", _torchvision), ("timm", "timm", _timm)):
-        if importlib.util.find_spec(library) is None:
-            continue
-        declare_torchvision_operators()
-        if name in importlib.import_module(listing).list_models():
-            return make(name, options)
-    return None
+def _image_models() -> Iterator[tuple[list[str], Callable[[str, ModelOptions], FoundModel]]]:
+    """Yield the names of the models of each image library that is installed, and what finds one of them."""
+    for library, home, find_it in (("torchvision", "torchvision.models", _torchvision), ("timm", "timm", _timm)):
+        if importlib.util.find_spec(library) is not None:
+            declare_torchvision_operators()
+            yield importlib.import_module(home).list_models(), find_it
 
 
 def _torchvision(name: str, options: ModelOptions) -> FoundModel:

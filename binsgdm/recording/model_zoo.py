@@ -36,11 +36,6 @@ class Task:
         """Run forward of the module, or of what wraps it, and return the loss."""
         return self.loss(module(*self.inputs, **self.keywords))
 
-    @property
-    def num_parameters(self) -> int:
-        """Elements of all parameters that are trained."""
-        return sum(parameter.numel() for parameter in self.module.parameters() if parameter.requires_grad)
-
 
 Builder = Callable[[int], Any]  # from the batch size to (module, inputs, loss) as in `Task`
 

@@ -141,7 +141,8 @@ def _made(build: Callable[[], Task], options: StepOptions, source: str) -> Task:
     with _failures_explained(source, "making the model"):
         task = in_dtype(build(), options.kept)
         task.module.train()
-    _check_inputs(task, source)
+    if not any(isinstance(one, Tensor) for one in (*task.inputs, *task.keywords.values())):
+        raise BinsgdmError(f"{source}: inputs without a tensor: must be a tensor, a tuple of them, or a dict by name")
     return task
 
 
@@ -191,11 +192,6 @@ def _compiled(
         backward=plain.backward._replace(num_bytes=work.backward_bytes),
         activation_bytes=work.activation_bytes,
     )
-
-
-def _check_inputs(task: Task, source: str) -> None:
-    if not any(isinstance(one, Tensor) for one in (*task.inputs, *task.keywords.values())):
-        raise BinsgdmError(f"{source}: inputs without a tensor: must be a tensor, a tuple of them, or a dict by name")
 
 
 @contextmanager
