@@ -11,7 +11,6 @@ from simnet.cluster.hardware import Calibration, Fault, SlowNode
 from simnet.cluster.schedule import Group, GroupKind
 from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms, direct, ring
-from simnet.engine import exact as executors
 from simnet.engine import shared_nics
 from simnet.engine.collective_times import rank_times
 from simnet.engine.every_send import Exact, never_share_links
@@ -137,7 +136,7 @@ def test_a_step_alone_is_the_same_whether_it_is_one_of_several_or_not():
     network = topology(2, 2)
     message = Communicate(schedule=ring.all_reduce(network.group("world")), message_bytes=1e6)
     streams = ((Compute(part="backward", seconds=0.1),), (message,))
-    alone = executors.run(streams, network, 1.0, Exact)
+    alone = run_exact(streams, network)
     assert runs(network, streams, steps=3)[1].iterations_s == pytest.approx([alone.iteration_s] * 3, rel=NEAR)
 
 
