@@ -18,7 +18,7 @@ from simnet.core.files import read_file
 from simnet.core.schema import build
 from simnet.core.units import Bandwidth, Duration, Size, format_seconds
 from simnet.report.table import Table
-from simnet.report.validation import percent
+from simnet.report.text import percent
 from simnet.validation.lab import campaign as campaigns
 from simnet.validation.lab.campaign import Launch, Layout
 from studies import page

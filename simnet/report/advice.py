@@ -30,6 +30,7 @@ from simnet.report.text import (
     nodes_text,
     notes_lines,
     part_title,
+    percent,
     printable,
     speedup_text,
     throughput_text,
@@ -291,7 +292,7 @@ def _batches(advice: Advice, row: RankedSystem) -> str:
 def _memory_sentence(row: RankedSystem, advice: Advice) -> str:
     """Say what a GPU holds with a system, how fast it is, and what the training takes and costs."""
     rate, mfu, days, cost = advice.samples_per_s(row), advice.mfu(row), advice.days(row), advice.cost(row)
-    speed = throughput_text(rate) + ("" if mfu is None else f", MFU {mfu:.1%}".replace("%", " %"))
+    speed = throughput_text(rate) + ("" if mfu is None else f", MFU {percent(mfu)}")
     if days is not None:
         price = f", {cost:,.0f} at {advice.price_per_gpu_hour:g} per GPU hour" if cost is not None else ""
         speed += f", {days:,.3g} days for {advice.samples:,.3g} samples{price}"
@@ -364,13 +365,13 @@ def advice_table(advice: Advice) -> Table:
         Column("to target", cell=_to_target),
         Column("slow kernels", cell=lambda row: speedup_text(row.speedup.if_kernels_slow)),
         Column("memory", cell=_memory),
-        Column("bound by", cell=lambda row: f"{row.bound} {100 * row.saved[row.bound]:.0f} %"),
+        Column("bound by", cell=lambda row: f"{row.bound} {percent(row.saved[row.bound], '.0')}"),
         Column("NIC bytes", cell=lambda row: format_bytes(row.nic_bytes_per_node)),
         Column("faster with NICs", cell=lambda row: ranges_text(row.faster_in) if row.curve else "-"),
         Column("micro-batches", cell=lambda row: f"{row.batches.batch_per_rank} x {row.batches.micro_batches}"),
-        Column("recomputed", cell=lambda row: f"{row.batches.checkpointing:.0%}".replace("%", " %")),
+        Column("recomputed", cell=lambda row: percent(row.batches.checkpointing, ".0")),
         Column("samples/s", cell=lambda row: f"{advice.samples_per_s(row):,.4g}"),
-        Column("MFU", cell=lambda row: "-" if (mfu := advice.mfu(row)) is None else f"{mfu:.1%}".replace("%", " %")),
+        Column("MFU", cell=lambda row: "-" if (mfu := advice.mfu(row)) is None else percent(mfu)),
         *([Column("days", cell=lambda row: f"{advice.days(row):,.4g}")] if advice.samples is not None else []),
         *(
             [Column("cost", cell=lambda row: f"{advice.cost(row):,.4g}")]

@@ -11,6 +11,7 @@ from simnet.engine.scenario import Scenario
 from simnet.report.influences import interval_text, noun
 from simnet.report.result_page import assumptions
 from simnet.report.table import Table
+from simnet.report.text import percent
 
 HEADS = ("part", "as simulated", "measured?", "source")
 MEASURED: dict[Kind, str] = {
@@ -83,8 +84,8 @@ def _measured_text(kind: Kind, measured_on: Bandwidth | None) -> str:
 def _efficiency_text(efficiency: object) -> str:
     """Return the share of the nominal rate that sends reach: one number, or those of the least and largest sends."""
     if isinstance(efficiency, int | float):
-        return f"{efficiency:.1%} of the nominal rate".replace("%", " %")
+        return f"{percent(efficiency)} of the nominal rate"
     if isinstance(efficiency, list | tuple) and efficiency:
         least, most = min(share for _, share in efficiency), max(share for _, share in efficiency)
-        return f"{least:.0%} to {most:.0%} of the nominal rate, by bytes of a send".replace("%", " %")
+        return f"{percent(least, '.0')} to {percent(most, '.0')} of the nominal rate, by bytes of a send"
     return "see the source"

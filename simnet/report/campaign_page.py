@@ -13,7 +13,7 @@ from simnet.report import figures, measured_steps
 from simnet.report.measured_steps import comparison_cells, layout_text
 from simnet.report.page import Page
 from simnet.report.table import Column, Table
-from simnet.report.validation import percent
+from simnet.report.text import percent
 from simnet.validation import decisions
 from simnet.validation.campaign_prediction import BOUND, CampaignResult, LayoutFit
 from simnet.validation.decisions import BandwidthSweep, Speedups, StrategyPair, Winner
@@ -210,7 +210,7 @@ def _groups(points: Sequence[TrainedPoint]) -> str:
 
 
 def _group_cells(mine: Sequence[TrainedPoint]) -> tuple[str, ...]:
-    signed = f"{100 * mean_signed_error(mine):+.1f} %"
+    signed = percent(mean_signed_error(mine), "+.1")
     inside = f"{coverage(mine)[0]} of {len(mine)}"
     return str(len(mine)), percent(mean_error(mine)), signed, percent(worst_error(mine)), inside
 

@@ -33,10 +33,9 @@ from simnet.report.chart import (
 )
 from simnet.report.figure import COLOURS, SERIES_COLOURS
 from simnet.report.table import Column, Table
-from simnet.report.text import speedup_text
+from simnet.report.text import percent, speedup_text
 from simnet.report.time_to_target import KERNELS_TEXT, kernels_of
 from simnet.report.time_to_target import time_unit as training_unit
-from simnet.report.validation import percent
 
 if TYPE_CHECKING:
     from simnet.validation.outcome import FigureLine, Unit
@@ -176,7 +175,7 @@ def predicted_over_measured(
         x, y = (Scale(title=f"{side} {noun}", ends=(low - room, high + room)) for side in ("measured", "predicted"))
     assert x.ends is not None
     on_line = Curve(
-        name=f"predicted = measured, ±{TOLERANCE:.0%}".replace("%", " %"), x=x.ends, y=x.ends, colour=INK, width=0.8,
+        name=f"predicted = measured, ±{percent(TOLERANCE, '.0')}", x=x.ends, y=x.ends, colour=INK, width=0.8,
         ends=[(end * (1 - TOLERANCE), end * (1 + TOLERANCE)) for end in x.ends],
     )  # fmt: skip
     curves = [

@@ -28,8 +28,7 @@ from simnet.report.labels import panels, sides, titles, varies, workload_name
 from simnet.report.result_page import reference_sentence
 from simnet.report.sweep_page import headlines, is_slower
 from simnet.report.table import Table
-from simnet.report.text import capitalized, nics_text, nodes_text, printable, speedup_text
-from simnet.report.validation import percent
+from simnet.report.text import capitalized, nics_text, nodes_text, percent, printable, speedup_text
 
 BANDWIDTH = "cluster.inter_node.bandwidth"
 NODES = "cluster.num_nodes"

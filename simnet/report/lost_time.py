@@ -12,7 +12,7 @@ from simnet.core.units import Quantity, format_seconds
 from simnet.engine.result import LostTime, RunResult, StepTimes, StrategyResult
 from simnet.report.labels import names
 from simnet.report.table import Column, Table
-from simnet.report.text import clipped, hanging, printable, value_text
+from simnet.report.text import clipped, hanging, percent, printable, value_text
 
 LABEL_WIDTH, NAME_WIDTH = 29, 16
 MOST_VALUES = 4
@@ -108,9 +108,8 @@ def signed(seconds: float, step_s: float) -> str:
 
 def _cells(lost: StepTimes, side: StrategyResult) -> tuple[str, str, str, str]:
     mean_s = side.iteration_s
-    share = lost.mean_s / mean_s * 100
-    percent = f"{share:.1f} %" if abs(lost.mean_s) >= SMALLEST * mean_s else ""
-    return signed(lost.mean_s, mean_s), percent, signed(lost.p50_s, mean_s), signed(lost.p95_s, mean_s)
+    share = percent(lost.mean_s / mean_s) if abs(lost.mean_s) >= SMALLEST * mean_s else ""
+    return signed(lost.mean_s, mean_s), share, signed(lost.p50_s, mean_s), signed(lost.p95_s, mean_s)
 
 
 def _sentences(result: RunResult) -> Iterator[str]:
@@ -123,4 +122,4 @@ def _sentences(result: RunResult) -> Iterator[str]:
         )
     found = result.result.availability
     if found is not None and any(isinstance(one, NodeFailure) for one in result.scenario.cluster.faults):
-        yield f"failing nodes cost no step: they take {1 - found.fraction:.1%} of the day".replace("%", " %")
+        yield f"failing nodes cost no step: they take {percent(1 - found.fraction)} of the day"

@@ -7,8 +7,7 @@ from simnet.core import templates
 from simnet.core.units import format_seconds
 from simnet.report.page import Page
 from simnet.report.table import Table
-from simnet.report.text import bandwidth_text
-from simnet.report.validation import percent
+from simnet.report.text import bandwidth_text, percent
 from simnet.validation.held_out_proof import Disjointness
 from simnet.validation.training_steps import TrainedPoint
 
@@ -47,4 +46,4 @@ def comparison_cells(point: TrainedPoint) -> tuple[str, ...]:
     """Return strategy, both times, the error and the interval."""
     times = format_seconds(point.measured), format_seconds(point.predicted)
     interval = " to ".join(map(format_seconds, point.interval)) if point.interval else ""
-    return point.series, *times, f"{100 * point.error:+.1f} %", interval
+    return point.series, *times, percent(point.error, "+.1"), interval

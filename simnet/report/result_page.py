@@ -16,6 +16,7 @@ from simnet.report.text import (
     hanging,
     nodes_text,
     part_title,
+    percent,
     speedup_text,
     throughput_text,
     workload_title,
@@ -152,7 +153,7 @@ def _rows(run_result: RunResult, results: list[StrategyResult]) -> Iterator[tupl
 def _beside_mean(seconds: float, result: StrategyResult, sign: str = "") -> Cell:
     """Return a time and its share of the mean iteration; with a sign, that by which it exceeds the mean."""
     share = seconds / result.iteration_s - bool(sign)
-    return format_seconds(seconds), f"{share:{sign}.1%}".replace("%", " %")
+    return format_seconds(seconds), percent(share, f"{sign}.1")
 
 
 def _memory(result: StrategyResult) -> Cell:
@@ -163,7 +164,7 @@ def _memory(result: StrategyResult) -> Cell:
     size = format_bytes(memory.total_bytes) + (" or more" if memory.unknown else "")
     if memory.gpu_bytes is None:
         return size, ""
-    return size, f"{memory.total_bytes / memory.gpu_bytes:.0%}".replace("%", " %")
+    return size, percent(memory.total_bytes / memory.gpu_bytes, ".0")
 
 
 def _metric_cells(steps: int | None) -> dict[str, Callable[[StrategyResult], str]]:
@@ -195,7 +196,7 @@ def _latest(result: StrategyResult) -> str:
 
 def _trained(result: StrategyResult) -> str:
     found = result.availability
-    return "" if found is None else f"{found.fraction:.1%} ({found.low:.1%} to {found.high:.1%})".replace("%", " %")
+    return "" if found is None else f"{percent(found.fraction)} ({percent(found.low)} to {percent(found.high)})"
 
 
 def _optional_seconds(seconds: float | None) -> str:

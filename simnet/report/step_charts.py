@@ -26,6 +26,7 @@ from simnet.report.influences import change_text, factor_text, noun, usual, valu
 from simnet.report.labels import sides, titles
 from simnet.report.lost_time import losing, lost_time_table, rows_of, signed
 from simnet.report.table import Column, Table
+from simnet.report.text import percent
 
 MOST_BARS = 12
 PERCENTILES = {50: "o", 95: "s", 99: "D"}
@@ -65,7 +66,7 @@ def breakdown(results: Sequence[RunResult], labels: Sequence[str] = ("",)) -> Ch
             )  # fmt: skip
             starts = [start + length for start, length in zip(starts, lengths, strict=True)]
     first = results[0]
-    hidden = f"{first.result.overlap:.0%} of its communication is hidden by compute".replace("%", " %")
+    hidden = f"{percent(first.result.overlap, '.0')} of its communication is hidden by compute"
     left_out = f" Drawn are the first {len(kept)} of {len(results)} points." if len(results) > len(kept) else ""
     return Chart(
         key="breakdown",
@@ -164,12 +165,12 @@ def distribution(result: RunResult, *, over_median: bool = False) -> Chart:
                 y=[_odds((place + 0.5) / count) for place in range(count)], colour=colour, dash=dash, is_stepped=True,
             )
         )  # fmt: skip
-        for percent, marker in PERCENTILES.items():
-            seconds = side.percentile_s(percent)
-            text = f"p{percent}: {format_seconds(seconds)}"
+        for per_cent, marker in PERCENTILES.items():
+            seconds = side.percentile_s(per_cent)
+            text = f"p{per_cent}: {format_seconds(seconds)}"
             curves.append(
                 Curve(
-                    name=text, x=[seconds / by_s], y=[_odds(percent / 100)], colour=colour, dash="", marker=marker,
+                    name=text, x=[seconds / by_s], y=[_odds(per_cent / 100)], colour=colour, dash="", marker=marker,
                     hover=[f"{plain(label)}, {text}"],
                 )
             )  # fmt: skip
@@ -188,7 +189,7 @@ def distribution(result: RunResult, *, over_median: bool = False) -> Chart:
             ends=(_odds(LEAST_SHARE), _odds(1 - LEAST_SHARE)),
         ),
         curves=curves,
-        guides=[Guide(value=_odds(percent / 100), colour=FAINT, width=0.6) for percent in PERCENTILES],
+        guides=[Guide(value=_odds(per_cent / 100), colour=FAINT, width=0.6) for per_cent in PERCENTILES],
         table=Table(
             ("", *(Column(title, "right") for title in ("mean", "p50", "p95", "p99", "worst"))),
             [

@@ -140,6 +140,11 @@ def value_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else printable(str(value))
 
 
+def percent(fraction: float, form: str = ".1") -> str:
+    """Return a fraction in per cent: "2.0 %", in another form "+2.0 %" or "2 %"."""
+    return f"{100 * fraction:{form}f} %"
+
+
 def speedup_text(speedup: float | None) -> str:
     """Return a speedup to three digits: "4.16x", "13.8x", or "-" where there is none."""
     if speedup is None:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from simnet.calibration.comparison import coverage
 from simnet.report.page import Page
 from simnet.report.table import Column, Table
+from simnet.report.text import percent
 from simnet.validation.outcome import SCALE, Limit, Outcome, Prediction, Unit
 from simnet.validation.published_rows import PublishedRow
 
@@ -111,12 +112,7 @@ def _range_text(ends: tuple[float, float], unit: Unit) -> str:
 
 def error_text(prediction: Prediction) -> str:
     """Return the error of a row with its sign: "+1.9 %", or whether it is inside a band."""
-    return "inside" if prediction.band and prediction.error == 0 else f"{100 * prediction.error:+.1f} %"
-
-
-def percent(fraction: float) -> str:
-    """Return "2.0 %"."""
-    return f"{100 * fraction:.1f} %"
+    return "inside" if prediction.band and prediction.error == 0 else percent(prediction.error, "+.1")
 
 
 def limit_text(limit: Limit | None, *, band: bool) -> str:

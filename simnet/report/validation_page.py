@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from simnet.calibration.comparison import by_series, mean_error, worst_error
 from simnet.core import templates
 from simnet.report.table import Table
+from simnet.report.text import percent
 from simnet.report.validation import (
     error_text,
     error_texts,
     inside_text,
     limit_text,
-    percent,
     predicted_text,
     rows_text,
     speedup_sentences,

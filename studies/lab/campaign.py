@@ -16,7 +16,7 @@ from simnet.calibration.fit_files import FitOptions
 from simnet.calibration.sources import Sources
 from simnet.cluster.hardware import Calibration, Link
 from simnet.core.units import Bandwidth, Duration, Size
-from simnet.report.validation import percent
+from simnet.report.text import percent
 from simnet.validation.campaign_prediction import BOUND
 from simnet.validation.lab import run_campaign
 from simnet.validation.lab.campaign import Launch, Layout, Links, in_place

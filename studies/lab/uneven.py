@@ -12,7 +12,7 @@ from simnet.calibration.comparison import mean_error, mean_signed_error
 from simnet.core.units import Bandwidth, format_seconds
 from simnet.report import figures
 from simnet.report.table import Table
-from simnet.report.validation import percent
+from simnet.report.text import percent
 from simnet.validation import decisions
 from simnet.validation.lab.campaign import Layout
 from simnet.validation.training_steps import median_interval

@@ -3,7 +3,7 @@
 import pytest
 
 from simnet.calibration.comparison import mean_error
-from simnet.report.validation import percent
+from simnet.report.text import percent
 from simnet.validation import decisions
 from simnet.validation.campaign_prediction import CampaignResult
 from tests.helpers.lab_pages import ROOT, data_differs, evaluate, found_points, page, tells_errors, told_points

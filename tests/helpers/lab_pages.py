@@ -8,7 +8,7 @@ from pathlib import Path
 from simnet.calibration.comparison import mean_error, worst_error
 from simnet.core.units import format_seconds
 from simnet.report import campaign_page
-from simnet.report.validation import percent
+from simnet.report.text import percent
 from simnet.validation import campaign_prediction
 from simnet.validation.campaign_prediction import CampaignResult
 from simnet.validation.lab import campaign

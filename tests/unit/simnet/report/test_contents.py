@@ -10,8 +10,7 @@ import simnet
 from simnet.calibration.comparison import Comparison
 from simnet.core.units import format_seconds
 from simnet.report import contents, step_charts
-from simnet.report.text import speedup_text
-from simnet.report.validation import percent
+from simnet.report.text import percent, speedup_text
 
 BERT = "bert_base_10gbit"
 DRAWS = {"run.draws": 20}
