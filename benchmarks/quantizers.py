@@ -8,7 +8,7 @@ they go to docs/evidence/data, and the figures are drawn.
 import argparse
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -84,31 +84,28 @@ def measure(given: dict[str, Gradient]) -> list[Row]:
 
 def variance_table(rows: Sequence[Row]) -> Table:
     """Return measured variances with their bounds."""
-    names = ["QSGD", "QSGDinf", "NUQSGD", "NUQSGD without 0"]
-    lines = []
-    found = {(row.gradient, row.block, row.bits, row.name): row for row in rows}
-    for gradient, block, bits in dict.fromkeys(key[:3] for key in found):
-        cells = []
-        for name in names:
-            row = found.get((gradient, block, bits, name))
-            cells.append("" if row is None else f"{row.variance:.3g} (<= {row.bound:.3g})")
-        lines.append((gradient, str(block), str(bits), *cells))
-    return Table(("gradient", "block", "bits", *names), lines)
+    names = ("QSGD", "QSGDinf", "NUQSGD", "NUQSGD without 0")
+    return _table(rows, names, "bits", lambda row: f"{row.variance:.3g} (<= {row.bound:.3g})")
 
 
 def bits_table(rows: Sequence[Row]) -> Table:
     """Return Elias-coded bits per element with the entropy of the levels and the bound."""
-    names = ["QSGD", "QSGDinf", "NUQSGD"]
-    lines = []
+
+    def cell(row: Row) -> str:
+        most = "" if row.elias_bound is None else f", <= {row.elias_bound:.2f}"
+        return f"{row.elias_bits:.2f} (entropy {row.entropy:.2f}{most})"
+
+    return _table(rows, ("QSGD", "QSGDinf", "NUQSGD"), "packed", cell)
+
+
+def _table(rows: Sequence[Row], names: Sequence[str], bits: str, cell: Callable[[Row], str]) -> Table:
+    """Return a column for each quantizer, a row for each gradient, block size and number of bits."""
     found = {(row.gradient, row.block, row.bits, row.name): row for row in rows}
-    for gradient, block, bits in dict.fromkeys(key[:3] for key in found):
-        cells = []
-        for name in names:
-            row = found.get((gradient, block, bits, name))
-            most = "" if row is None or row.elias_bound is None else f", <= {row.elias_bound:.2f}"
-            cells.append("" if row is None else f"{row.elias_bits:.2f} (entropy {row.entropy:.2f}{most})")
-        lines.append((gradient, str(block), str(bits), *cells))
-    return Table(("gradient", "block", "packed", *names), lines)
+    lines = [
+        (*map(str, place), *(cell(found[*place, name]) if (*place, name) in found else "" for name in names))
+        for place in dict.fromkeys(key[:3] for key in found)
+    ]
+    return Table(("gradient", "block", bits, *names), lines)
 
 
 def main() -> None:
