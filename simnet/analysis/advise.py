@@ -207,7 +207,7 @@ class _Ranking:
 
     def _candidates(self) -> dict[str, Placed]:
         """Return what the baseline is chosen from, as it fits."""
-        known = compared(self._scenario, self._systems)
+        known = compared(self._scenario, lambda: self._systems)
         found = {name: placed for name, one in known.items() if (placed := self._where_it_fits(one))}
         return found or {name: (self._given, variants) for name, variants in self.dense.items()}
 

@@ -98,7 +98,7 @@ def _of_group(scenarios: Sequence[Scenario]) -> list[_BothReferences]:
     """
     first = scenarios[0]
     dense = list(dense_systems(first.workload.dtype).values())
-    flats, tuned = _cuts(first, [(PLAIN,)], [(PLAIN,)]), _cuts(first, compared(first, systems()).values(), dense)
+    flats, tuned = _cuts(first, [(PLAIN,)], [(PLAIN,)]), _cuts(first, compared(first, systems).values(), dense)
     cuts = [*dict.fromkeys([*flats, *tuned])]
     times = _times_s(scenarios, cuts)
     found = []
@@ -118,14 +118,19 @@ def _of_group(scenarios: Sequence[Scenario]) -> list[_BothReferences]:
     return found
 
 
-def compared(scenario: Scenario, known: Mapping[str, Variants]) -> dict[str, Variants]:
-    """Return the systems that tuned DDP is chosen from: DDP where it fits as given, else all that train alike."""
+def compared(scenario: Scenario, known: Callable[[], Mapping[str, Variants]]) -> dict[str, Variants]:
+    """Return the systems that tuned DDP is chosen from: DDP where it fits as given, else all that train alike.
+
+    Args:
+        scenario: with the batch as it is given.
+        known: returns all systems, which takes a while.
+    """
     dense = dense_systems(scenario.workload.dtype)
     if any(fitting(scenario, variants) for variants in dense.values()):
         return dense
     alike = {
         name: variants
-        for name, variants in known.items()
+        for name, variants in known().items()
         if not any(needs_training(one) or isinstance(one, RecordedStep) for one in variants)
     }
     return {**dense, **alike}
