@@ -220,7 +220,9 @@ def ranks_of(run: Run, model: nn.Module) -> Ranks:
     """Return the ranks of a run, which move one model."""
     if run.in_processes:
         return RankOfGroup(run, model)
-    return Workers(run, model) if run.system == "local_steps" else StackedRanks(model, stack_of(run, model))
+    if run.system == "local_steps":
+        return Workers(model, num_workers=run.ranks, seed=run.seed, trial=run.trial, **run.options)
+    return StackedRanks(model, stack_of(run, model))
 
 
 def stack_of(run: Run, model: nn.Module) -> Stack:

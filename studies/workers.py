@@ -1,8 +1,8 @@
 """Workers that take steps alone and exchange now and then, all in one process, by the protocols that ranks run."""
 
 import copy
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,31 +12,40 @@ from binsgdm.optimizers.outer_settings import OuterSettings
 from binsgdm.optimizers.outer_steps import OuterSteps, averaged
 from studies.stacked import loss
 
-if TYPE_CHECKING:
-    from studies.run import Run
-
 
 class Workers:
     """All workers, each with a model and an Adam of its own.
 
     Args:
-        run: its options are `inner_steps` between two exchanges, 1 averages gradients, and `outer`, settings of DiLoCo,
-            None averages parameters; other outer settings are of the trial, beside the lr of Adam.
         first: the model of the first worker, from which all others start.
+        num_workers: how many.
+        seed: of draws.
+        inner_steps: between two exchanges; 1 averages gradients.
+        outer: settings of DiLoCo; None averages parameters.
+        trial: lr of Adam, and settings of the outer step beside those of `outer`.
     """
 
-    def __init__(self, run: "Run", first: nn.Module) -> None:
-        self._inner_steps, outer = run.options["inner_steps"], run.options["outer"]
-        self._models = [first, *(copy.deepcopy(first) for _ in range(run.ranks - 1))]
+    def __init__(  # noqa: PLR0913
+        self,
+        first: nn.Module,
+        *,
+        num_workers: int,
+        seed: int,
+        inner_steps: int,
+        outer: Mapping[str, Any] | None,
+        trial: Mapping[str, Any],
+    ) -> None:
+        self._inner_steps = inner_steps
+        self._models = [first, *(copy.deepcopy(first) for _ in range(num_workers - 1))]
         self._parameters = [list(one.parameters()) for one in self._models]
         self._inner = [torch.optim.AdamW(one, weight_decay=0.0) for one in self._parameters]
         self._step = 0
         self._outer: list[OuterSteps] = []
         if outer is not None:
-            searched = {name: value for name, value in run.trial.items() if name.startswith("outer_")}
-            settings = OuterSettings(inner_steps=self._inner_steps, seed=run.seed, **searched | outer)
+            searched = {name: value for name, value in trial.items() if name.startswith("outer_")}
+            settings = OuterSettings(inner_steps=inner_steps, seed=seed, **{**searched, **outer})
             self._outer = [
-                OuterSteps(one, settings, rank=rank, world_size=run.ranks, ranks_per_worker=1)
+                OuterSteps(one, settings, rank=rank, world_size=num_workers, ranks_per_worker=1)
                 for rank, one in enumerate(self._parameters)
             ]
 
