@@ -23,19 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from studies import page
-
-TRAININGS = ("margins", "rounding", "systems", "local_steps")
-LAB = {
-    "recorded": "lab.recorded",  # steps that no strategy describes; a quarter of an hour
-    "alternatives": "lab.alternatives",  # sharding, local steps and 8 bits; a quarter of an hour
-    "uneven": "lab.uneven",  # nodes that are not alike; three quarters of an hour, needs iperf3
-    "latency": "latency",  # all-reduces over links with a latency; half an hour
-}
-OTHERS = {"chaos": "chaos.study"} | {
-    name: name for name in ("few_samples", "long_run", "memory", "what_to_use", "uneven_questions")
-}
-STUDIES = {name: name for name in TRAININGS} | LAB | OTHERS
-"""By name, the module."""
+from studies.registry import LAB, OTHERS, STUDIES, TRAININGS
 
 
 def parse() -> argparse.Namespace:
@@ -96,5 +84,5 @@ def _show(study: Any, found: Any, *, is_page: bool) -> None:
         study.draw(found)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+if __name__ == "__main__" and (code := main()):
+    sys.exit(code)

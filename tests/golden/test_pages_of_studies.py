@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from benchmarks.regions import filled
-from studies.__main__ import LAB, OTHERS, STUDIES, TRAININGS
 from studies.page import data_differs
+from studies.registry import LAB, OTHERS, STUDIES, TRAININGS
 from tests.helpers.needs import needs
 
 WITHOUT_TORCH = ("latency", "what_to_use", "uneven_questions")
