@@ -23,7 +23,7 @@ from studies.page import BINSGDM
 from studies.stacked import loss, rank_gradients
 
 RANKS, RANKS_PER_NODE, STEPS, WARMUP = 16, 4, 1000, 100
-GRID, GRID_SEED, SEEDS, OF_ADAM = (0.003, 0.006, 0.012, 0.024), 100, (0, 1, 2), 0.7
+GRID, GRID_SEED, SEEDS, OF_ADAM = (0.003, 0.006, 0.012, 0.024, 0.048), 100, (0, 1, 2), 0.7
 BETAS = (0.9, 0.99)
 """Of AdamW: as BinSGDM's m and b decay; better here than PyTorch's."""
 EVALUATED, MARGIN = 200, 0.05
