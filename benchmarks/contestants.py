@@ -1,4 +1,4 @@
-"""Who is measured by `benchmarks.cost`: optimizers and systems, each as what makes its step for a model."""
+"""Who `benchmarks.cost` measures: optimizers and systems, each as what makes its step for a model, and its limit."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -168,7 +168,13 @@ def _system(model: Model, name: str) -> Step:
     return step_once
 
 
-ADAMW, DDP = "AdamW, fused", "DDP, mean in fp32"
+def _stream(model: Model) -> Step:
+    """Return what reads and writes as many bytes as AdamW, in place: what memory has to give."""
+    values = torch.ones(model.numel * ADAMW_BYTES // 8)
+    return values.neg_
+
+
+ADAMW, DDP, STREAM = "AdamW, fused", "DDP, mean in fp32", "memory"
 RANDOM = {"rounding": "random"}
 OPTIMIZERS: dict[str, Callable[[Model], Step]] = {
     ADAMW: _adamw,
@@ -186,7 +192,51 @@ OPTIMIZERS: dict[str, Callable[[Model], Step]] = {
 }
 SYSTEMS = [DDP, *(name for name in choices.names() if name != choices.ONE_BIT_ADAM)]
 
+ADAMW_BYTES = 28  # an element: read gradient, m, v and x; write m, v and x
+_SHAPED, _RANDOM = 24.125, 20.125  # update and round: gradient, m, b, signs; shaped, a residual of 16 bits as well
+_APPLY = 8.125  # read signs and x, write x
+_MERGE = (1 + 1 / RANKS) / 8  # read a bit of every rank, write one of this rank's share
+_MERGE_LEFT = 4 / RANKS  # read and write the share's residual of 16 bits
+_IN, _OUT, _LEFT = 4.0, 4.0, 8.0  # read gradients, write the mean, read and write a residual
+LEAST_BYTES: dict[str, float] = {
+    ADAMW: ADAMW_BYTES,
+    "BinSGDM, alone": _SHAPED + _APPLY,
+    "BinSGDM, random, alone": _RANDOM + _APPLY,
+    "BinSGDM, flat": _SHAPED + _MERGE + _MERGE_LEFT + _APPLY,
+    "BinSGDM, random, flat": _RANDOM + _MERGE + _APPLY,
+    # In a node: write u, of which two halves are averaged to one, which is rounded.
+    "BinSGDM, 2 x 2": 24 + 6 + (8 + _MERGE_LEFT) / 2 + _APPLY,
+    "BinSGDM, random, 2 x 2": 24 + 6 + 4 / 2 + _APPLY,
+    "BinSGDM, 2 x 2, average gradients": 6 + (_SHAPED + _MERGE_LEFT) / 2 + _APPLY,
+    "1-bit Adam, dense stage, alone": ADAMW_BYTES,
+    "1-bit Adam, dense stage": ADAMW_BYTES + 12,  # a copy that is averaged
+    # Gradient, m and residual become signs; what was sent leaves the residual; m, v and x.
+    # The mean is encoded once more, by its owner: all of it where there is no other rank.
+    "1-bit Adam, compression stage, alone": 16 + 8 + 24 + 16,
+    "1-bit Adam, compression stage": 16 + 8 + 24 / RANKS + 16,
+    # What a ring brings is added to three quarters, of which one is divided.
+    DDP: 2 * _IN * 3 / 4 + _OUT + 2 * 4 / RANKS,
+    # A scale first: a second look at gradients and residuals, unless they are few enough for the caches.
+    "one_bit_sgd": _IN + 4 + _IN + _LEFT + _OUT + (RANKS + 1) / 8,
+    "sign_sgd": _IN + _OUT + 2 / 8 + 2 / 8,
+    "ef_sign_sgd": _IN + 4 + _IN + _LEFT + _OUT + (RANKS + 1) / 8,
+    "terngrad": 2 * _IN + _OUT + (RANKS + 1) / 5,
+    "qsgd": _IN + _OUT + (RANKS + 1) / 2,
+    "qsgd_inf": _IN + _OUT + (RANKS + 1) / 2,
+    "nuqsgd": _IN + _OUT + (RANKS + 1) / 2,
+    "byte_grad": _IN + _OUT + 3 + 1 / RANKS,
+    "marsit": _IN + 4 + _IN + _LEFT + _OUT + 4 / 8,
+    # Corrected gradients are written, read for P and for Q, and become residuals.
+    "power_sgd": _IN + 4 + 4 + 4 + _LEFT + _OUT,
+    "grad_zip": _IN + 4 + 4 + _LEFT + _OUT,
+    "atomo": _IN + _OUT,  # a decomposition computes more than it moves
+    "top_k": _IN + _LEFT + _OUT,
+    "ms_top_k": _IN + _LEFT + 31 * 4 + _OUT,  # 31 counts
+    "random_k": _IN + _LEFT + _OUT,
+}
+"""Bytes an element that a step has to read and write at least by its definition, if every pass does all it can."""
+
 
 def contestant(name: str) -> Callable[[Model], Step]:
     """Return what makes a contestant's step for a model."""
-    return {DDP: _ddp, **OPTIMIZERS}.get(name) or partial(_system, name=name)
+    return {DDP: _ddp, STREAM: _stream, **OPTIMIZERS}.get(name) or partial(_system, name=name)

@@ -2,7 +2,9 @@
 
 Each contestant is a process of its own, rank 0 of four, whose messages are answered at once as if all ranks had sent
 the same: what is left is the work of one rank. A contestant takes turns with the two that it is compared with, so that
-a busy machine slows all of them down alike, and each turn gives a ratio.
+a busy machine slows all of them down alike, and each turn gives a ratio. The limit of a ratio is what a step's
+least bytes take in a loop over memory. Hooks of DDP run on two ranks of gloo, in turns with DDP alone, a fused AdamW
+behind each.
 """
 
 import argparse
@@ -12,23 +14,44 @@ import multiprocessing
 import os
 import platform
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch._dynamo  # which every optimizer imports when it is made
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.contestants import ADAMW, DDP, OPTIMIZERS, SIZES, SYSTEMS, Model, Step, contestant
+from benchmarks.contestants import (
+    ADAMW,
+    ADAMW_BYTES,
+    DDP,
+    LEAST_BYTES,
+    OPTIMIZERS,
+    SIZES,
+    STREAM,
+    SYSTEMS,
+    Model,
+    Size,
+    Step,
+    contestant,
+)
+from binsgdm.bench import choices
 from binsgdm.compressors.base import numel_of
+from binsgdm.parallel.ddp_hook import compress_gradients
 from simnet.report.table import Table
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-LARGEST_OF_SYSTEMS = "1 M"  # most take seconds a step at 25 M
+LARGEST_OF_SYSTEMS = "1 M"  # some take seconds a step at 25 M
+HOOKS = ("byte_grad", "power_sgd", "qsgd", "top_k")
+HOOK_SIZES = {"1 M": SIZES["1 M"], "10 M": Size(320, 6, 8000), "25 M": SIZES["25 M"]}
+HOOK_RANKS = 2
 TURN_S = 0.05  # at least, and at least one step
 TURNS, LONG_TURNS, LONG_S = 7, 3, 1.0  # fewer of steps that take longer
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -97,21 +120,85 @@ def _kib(name: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
-class Process:
-    """A contestant in its process, forked from this one, which has loaded torch and uses no thread."""
+class _Given(torch.autograd.Function):
+    """A loss whose backward gives gradients that are there already, so that a step is that of DDP and the optimizer."""
 
-    def __init__(self, name: str, size: str, clock: str) -> None:
+    @staticmethod
+    def forward(ctx: Any, gradients: Sequence[torch.Tensor], *_: torch.Tensor) -> torch.Tensor:
+        ctx.gradients = gradients
+        return torch.zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> Any:
+        return None, *(gradient.clone() for gradient in ctx.gradients)
+
+
+class _Trained(torch.nn.Module):
+    def __init__(self, size: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        shapes = HOOK_SIZES[size].shapes()
+        self.weights = torch.nn.ParameterList([torch.randn(shape).mul_(0.02) for shape in shapes])
+        self._gradients = [torch.randn(shape).mul_(0.01) for shape in shapes]
+
+    def forward(self) -> torch.Tensor:
+        return _Given.apply(self._gradients, *self.weights)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _train(size: str, system: str) -> Step:
+    """Return a step of DDP with a system's hook, or without one, and of AdamW."""
+    ddp = DistributedDataParallel(_Trained(size))
+    if system:
+        compress_gradients(ddp, system, ranks_per_node=1, **choices.choice(system, "cost").steady)
+    optimizer = torch.optim.AdamW(ddp.parameters(), fused=True)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        ddp().backward()
+        optimizer.step()
+
+    return step
+
+
+def serve_rank(requests: "Connection", rank: int, meeting_point: str, size: str, clock: Callable[[], float]) -> None:
+    """Take steps with a hook, or "" for DDP alone: for each of its names and a number, send the median seconds."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=HOOK_RANKS)
+    steps: dict[str, Step] = {}
+    while request := requests.recv():
+        system, count = request
+        steps.setdefault(system, _train(size, system) if system not in steps else steps[system])
+        times: list[float] = []
+        for _ in range(count):
+            start = clock()
+            steps[system]()
+            times.append(clock() - start)
+        requests.send(statistics.median(times))
+    dist.destroy_process_group()
+
+
+class Process:
+    """A process that measures, forked from this one, which has loaded torch and uses no thread."""
+
+    def __init__(self, target: Callable[..., None], *given: object) -> None:
         forked = multiprocessing.get_context("fork")
         self._requests, other = forked.Pipe()
-        self._process = forked.Process(target=serve, args=(other, name, size, CLOCKS[clock]), daemon=True)
+        self._process = forked.Process(target=target, args=(other, *given), daemon=True)
         self._process.start()
         other.close()  # so that the end of the process ends what waits for it
-        self.peak_bytes = float(self._requests.recv())
+
+    def send(self, request: object) -> None:
+        """Ask for a turn."""
+        self._requests.send(request)
+
+    def received(self) -> float:
+        """Return what it has measured."""
+        return float(self._requests.recv())
 
     def turn(self, threads: int) -> float:
         """Return the seconds of a step."""
-        self._requests.send(threads)
-        return float(self._requests.recv())
+        self.send(threads)
+        return self.received()
 
     def end(self) -> None:
         """End it."""
@@ -131,6 +218,7 @@ class Cost:
         times_s: of a step, in each turn, by number of threads.
         adamw_s: of AdamW in the same turns.
         ddp_s: of DDP's mean in fp32 in the same turns.
+        limits: least time of a step over AdamW's, by number of threads.
     """
 
     name: str
@@ -138,6 +226,7 @@ class Cost:
     times_s: Mapping[int, Sequence[float]]
     adamw_s: Mapping[int, Sequence[float]]
     ddp_s: Mapping[int, Sequence[float]]
+    limits: Mapping[int, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,9 +240,16 @@ class How:
 
 def measure(size: str, names: Sequence[str], how: How) -> Iterator[Cost]:
     """Yield what each contestant costs."""
-    references = {name: Process(name, size, how.clock) for name in (ADAMW, DDP)}
+    clock = CLOCKS[how.clock]
+    references = {name: Process(serve, name, size, clock) for name in (ADAMW, DDP)}
+    stream = Process(serve, STREAM, size, clock)
+    stream.received()
+    least = {number: _least(stream, references[ADAMW], number, how) for number in how.threads}
+    stream.end()
+    peaks = {name: process.received() for name, process in references.items()}
     for name in names:
-        process = references.get(name) or Process(name, size, how.clock)
+        process = references.get(name) or Process(serve, name, size, clock)
+        peak_bytes = peaks.get(name) or process.received()
         samples: dict[str, dict[int, list[float]]] = {which: {n: [] for n in how.threads} for which in (ADAMW, DDP, "")}
         for number in how.threads:
             process.turn(number)  # another number of threads than before
@@ -166,10 +262,11 @@ def measure(size: str, names: Sequence[str], how: How) -> Iterator[Cost]:
                     break
         yield Cost(
             name=name,
-            peak_bytes=process.peak_bytes,
+            peak_bytes=peak_bytes,
             times_s=samples[""],
             adamw_s=samples[ADAMW],
             ddp_s=samples[DDP],
+            limits={number: LEAST_BYTES[name] / ADAMW_BYTES * part for number, part in least.items()},
         )
         if name not in references:
             process.end()
@@ -177,19 +274,56 @@ def measure(size: str, names: Sequence[str], how: How) -> Iterator[Cost]:
         one.end()
 
 
+def _least(stream: Process, adamw: Process, threads: int, how: How) -> float:
+    """Return what memory takes for AdamW's bytes, over AdamW's time."""
+    turns = [(stream.turn(threads), adamw.turn(threads)) for _ in range(how.turns + 1)]
+    return statistics.median(own_s / adamw_s for own_s, adamw_s in turns[1:])
+
+
+def measure_hooks(size: str, names: Sequence[str], how: How) -> Iterator[tuple[str, list[float], list[float]]]:
+    """Yield of each hook its name, its seconds in each turn, and those of DDP alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        given = str(Path(folder) / "meeting"), size, CLOCKS[how.clock]
+        ranks = [Process(serve_rank, rank, *given) for rank in range(HOOK_RANKS)]
+
+        def turn(system: str, count: int) -> float:
+            for rank in ranks:
+                rank.send((system, count))
+            return max(rank.received() for rank in ranks)
+
+        turn("", 3)
+        for name in names:
+            turn(name, 3)  # compiles, and DDP forms its buckets anew
+            counts = {which: max(1, min(20, int(TURN_S / turn(which, 1)))) for which in (name, "")}
+            turns = [[turn(which, count) for which, count in counts.items()] for _ in range(how.turns)]
+            yield name, [own_s for own_s, _ in turns], [ddp_s for _, ddp_s in turns]
+        for rank in ranks:
+            rank.end()
+
+
 def header(threads: Sequence[int]) -> list[str]:
     """Return the heads of the columns."""
     cells = ["model", "", "ms a step, 1 thread"]
     cells += [f"of AdamW, {_threads(number)}" for number in threads]
+    cells += [f"its limit, {_threads(number)}" for number in threads]
     cells += [f"of DDP's mean, {_threads(number)}" for number in threads]
-    return [*cells, "bytes a parameter"]
+    return [*cells, "of DDP and AdamW", "bytes moved at least", "peak bytes a parameter"]
 
 
 def row(size: str, cost: Cost) -> list[str]:
     """Return a contestant's row."""
-    ratios = [_ratio(cost.times_s[n], of[n]) for of in (cost.adamw_s, cost.ddp_s) for n in cost.times_s]
+    of_adamw, of_ddp = ([_ratio(cost.times_s[n], of[n]) for n in cost.times_s] for of in (cost.adamw_s, cost.ddp_s))
+    ratios = [*of_adamw, *(_short(cost.limits[n]) for n in cost.times_s), *of_ddp]
     first = next(iter(cost.times_s.values()))
-    return [size, cost.name, f"{statistics.median(first) * 1e3:.3g}", *ratios, f"{cost.peak_bytes:.1f}"]
+    least, peak = f"{LEAST_BYTES[cost.name]:.1f}", f"{cost.peak_bytes:.1f}"
+    return [size, cost.name, f"{statistics.median(first) * 1e3:.3g}", *ratios, "", least, peak]
+
+
+def hook_row(size: str, name: str, own_s: Sequence[float], ddp_s: Sequence[float], threads: Sequence[int]) -> list[str]:
+    """Return a hook's row."""
+    empty = [""] * (3 * len(threads))
+    cells = [f"{statistics.median(own_s) * 1e3:.3g}", *empty, _ratio(own_s, ddp_s)]
+    return [size, f"hook of {name} on {HOOK_RANKS} ranks", *cells, "", ""]
 
 
 def _ratio(times: Sequence[float], of: Sequence[float]) -> str:
@@ -227,6 +361,11 @@ def rows(sizes: Sequence[str], names: Sequence[str], how: How) -> Iterator[list[
     for size in sizes:
         for cost in measure(size, [name for name in contestants(size) if not names or name in names], how):
             yield row(size, cost)
+    for size in HOOK_SIZES:
+        if size in sizes or size not in SIZES:
+            hooks = [name for name in HOOKS if not names or name in names]
+            for name, own_s, ddp_s in measure_hooks(size, hooks, how) if hooks else ():
+                yield hook_row(size, name, own_s, ddp_s, how.threads)
 
 
 def on_page(where: str, table: Table) -> str:

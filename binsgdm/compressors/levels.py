@@ -178,7 +178,10 @@ def levels_of(codes: Tensor, levels: tuple[float, ...], num_codes: int) -> Tenso
     Shape:
         codes: (N,) uint8; returned: (N,) fp32.
     """
-    return _table(levels, num_codes, codes.device)[codes.to(torch.int64)]
+    table = _table(levels, num_codes, codes.device)
+    if host_loops.is_used_on(codes.device):
+        return host_loops.levels_times_scales(codes, table, torch.ones(1), codes.numel())
+    return table[codes.to(torch.int64)]
 
 
 def _table(levels: tuple[float, ...], num_codes: int, device: torch.device) -> Tensor:

@@ -172,12 +172,7 @@ class ScaledSign(CheckedCompressor):
     def decode(self, tensors: tuple[Tensor, ...], shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
         """Return sign times scale."""
         scales, signs = tensors
-        values = unpack_signs(signs, numel_of(shapes))
-        if not host_loops.is_used_on(values.device):
-            return values * _spread(scales, self._sizes(shapes))
-        for part, scale in zip(torch.split(values, self._sizes(shapes)), scales, strict=True):
-            part.mul_(scale)
-        return values
+        return _scaled(unpack_signs(signs, numel_of(shapes)), scales, self._sizes(shapes))
 
     def _sizes(self, shapes: Shapes) -> list[int]:
         return _sizes(shapes) if self.scale_per == "tensor" else [numel_of(shapes)]
@@ -318,7 +313,8 @@ class TernGrad(CheckedCompressor):
     def decode(self, tensors: tuple[Tensor, ...], shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
         """Return -s, 0 or s."""
         codes = levels.unpack_trits(tensors[1], numel_of(shapes))
-        return levels.scaled(codes, _TERNARY, len(_TERNARY) + 1, _spread(tensors[0], _sizes(shapes)))
+        values = levels.levels_of(codes, _TERNARY, len(_TERNARY) + 1)
+        return _scaled(values, tensors[0], _sizes(shapes))
 
     def _scale(self, part: Tensor) -> Tensor:
         """Return the largest magnitude after clipping: fractions of it are limited to [-1, 1], which clips."""
@@ -334,6 +330,15 @@ class TernGrad(CheckedCompressor):
 
 def _sizes(shapes: Shapes) -> list[int]:
     return [math.prod(shape) for shape in shapes]
+
+
+def _scaled(values: Tensor, scales: Tensor, sizes: list[int]) -> Tensor:
+    """Return the values of each tensor times its scale; on a CPU in place, without a scale for every element."""
+    if not host_loops.is_used_on(values.device):
+        return values * _spread(scales, sizes)
+    for part, scale in zip(torch.split(values, sizes), scales, strict=True):
+        part.mul_(scale)
+    return values
 
 
 def _spread(scales: Tensor, sizes: list[int]) -> Tensor:

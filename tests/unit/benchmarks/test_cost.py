@@ -14,6 +14,7 @@ import torch
 
 from benchmarks import contestants, cost
 from benchmarks.contestants import ADAMW, DDP, Messages, Model, contestant
+from binsgdm.bench.kernel_bytes import bytes_per_element
 from binsgdm.comm import AllGather, AllToAll
 from binsgdm.compressors.registry import SYSTEMS
 from simnet.report.table import Table
@@ -60,11 +61,23 @@ def test_the_time_of_messages_is_known() -> None:
 
 def test_a_cell_is_the_median_ratio_of_turns_with_its_quarters() -> None:
     times = {1: [2.0, 3.0, 40.0]}
-    made = cost.Cost(
-        name="x", peak_bytes=10.04, times_s=times, adamw_s={1: [1.0, 2.0, 1.0]}, ddp_s={1: [4.0, 6.0, 80.0]}
-    )
-    assert cost.row("1 M", made) == ["1 M", "x", "3e+03", "2.00 (1.75-21)", "0.50 (0.50-0.50)", "10.0"]
-    assert len(cost.header([1])) == 6
+    others = {"adamw_s": {1: [1.0, 2.0, 1.0]}, "ddp_s": {1: [4.0, 6.0, 80.0]}, "limits": {1: 0.8}}
+    made = cost.Cost(name="top_k", peak_bytes=10.04, times_s=times, **others)
+    cells = ["1 M", "top_k", "3e+03", "2.00 (1.75-21)", "0.80", "0.50 (0.50-0.50)", "", "16.0", "10.0"]
+    assert cost.row("1 M", made) == cells
+    assert len(cost.header([1])) == len(cells)
+    hook = ["1 M", "hook of top_k on 2 ranks", "3e+03", "", "", "", "2.00 (1.50-2.50)", "", ""]
+    assert cost.hook_row("1 M", "top_k", [2.0, 3.0, 6.0], [2.0, 1.0, 3.0], [1]) == hook
+
+
+def test_every_contestant_has_a_limit() -> None:
+    assert set(cost.contestants("1 M")) == set(contestants.LEAST_BYTES)
+
+
+def test_the_limit_of_the_optimizers_is_that_of_their_kernels() -> None:
+    shaped = sum(bytes_per_element(name) or 0 for name in ("update_shape_pack_", "unpack_apply_"))
+    assert contestants.LEAST_BYTES["BinSGDM, alone"] == shaped
+    assert contestants.LEAST_BYTES[ADAMW] == bytes_per_element("adamw")
 
 
 PAGE = Path(__file__).parents[3] / "docs/evidence/binsgdm.md"
@@ -79,19 +92,29 @@ def committed() -> Table:
 def test_the_page_is_what_the_command_writes_from_its_data() -> None:
     shown = PAGE.read_text(encoding="utf-8").split(cost.PAGE[0])[1].split(cost.PAGE[1])[0].strip()
     where, table = shown.partition("\n")[0], committed()
-    sizes = list(dict.fromkeys(row[0] for row in table.rows))
+    sizes = [size for size in dict.fromkeys(row[0] for row in table.rows) if size in cost.SIZES]
     assert sizes[:2] == ["1 M", "25 M"]
     assert re.fullmatch(r"x86_64, .* turns, .*", where)
-    how = cost.How(threads=[1, 2], turns=cost.TURNS, clock="wall")
+    titles = [column.title for column in table.columns]
+    threads = [number for number in (1, 2) if f"of AdamW, {cost._threads(number)}" in titles]
+    assert threads[0] == 1
+    how = cost.How(threads=threads, turns=cost.TURNS, clock="wall")
     assert where.partition(" turns, ")[2] == cost.about(sizes, how).partition(" turns, ")[2]
     assert shown == cost.on_page(where, table)
     assert [column.title for column in table.columns] == cost.header(how.threads)
-    assert [row[:2] for row in table.rows] == [(size, name) for size in sizes for name in cost.contestants(size)]
-    ratio = r"\d+(\.\d\d)? \(\d+(\.\d\d)?-\d+(\.\d\d)?\)"
-    for _, _, time_ms, *ratios, peak in table.rows:
+    hooks = [(size, f"hook of {name} on 2 ranks") for size in cost.HOOK_SIZES for name in cost.HOOKS]
+    own = [(size, name) for size in sizes if size in cost.SIZES for name in cost.contestants(size)]
+    assert [tuple(row[:2]) for row in table.rows] == own + hooks
+    ratio = r"\d+(\.\d\d)?( \(\d+(\.\d\d)?-\d+(\.\d\d)?\))?"
+    for _, name, time_ms, *ratios, of_both, least, peak in table.rows:
         assert re.fullmatch(r"[\d.e+]+", time_ms)
+        if name.startswith("hook"):
+            assert re.fullmatch(ratio, of_both)
+            assert not any((*ratios, least, peak))
+            continue
         assert all(re.fullmatch(ratio, cell) for cell in ratios)
-        assert re.fullmatch(r"\d+\.\d", peak)
+        assert all(re.fullmatch(r"\d+\.\d", cell) for cell in (least, peak))
+        assert not of_both
 
 
 def test_adamw_and_the_mean_are_compared_with_themselves() -> None:
