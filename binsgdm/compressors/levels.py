@@ -180,7 +180,7 @@ def levels_of(codes: Tensor, levels: tuple[float, ...], num_codes: int) -> Tenso
     """
     table = _table(levels, num_codes, codes.device)
     if host_loops.is_used_on(codes.device):
-        return host_loops.levels_times_scales(codes, table, torch.ones(1), codes.numel())
+        return host_loops.levels_times_scales(codes, table, torch.ones(1, device="cpu"), codes.numel())
     return table[codes.to(torch.int64)]
 
 
@@ -255,7 +255,7 @@ def unpack_trits(packed: Tensor, numel: int) -> Tensor:
 @cache
 def _trits_of_bytes() -> NDArray[np.uint8]:
     """Return the five trits of every byte."""
-    return _digits(torch.arange(256, dtype=torch.uint8)).view(-1, _TRITS_PER_BYTE).numpy()
+    return _digits(torch.arange(256, dtype=torch.uint8, device="cpu")).view(-1, _TRITS_PER_BYTE).numpy()
 
 
 def _digits(packed: Tensor) -> Tensor:

@@ -26,27 +26,38 @@ LONGEST_WAIT_S = 60.0  # for another process, before this one compiles as well: 
 _LOOK_EVERY_S = 0.02
 _NOTICE_AFTER_S = 0.3  # loading from the cache takes less
 
+_is_turn = False
+
 _log = logging.getLogger("binsgdm")
 
 
-def compile_in_turn(rehearsal: Callable[[], object]) -> None:
+def compile_in_turn(rehearsal: Callable[[], object], notice: "Notice | None" = None) -> None:
     """Call what uses kernels for the first time, so that they are compiled, or loaded if another process did it.
 
-    Local rank 0 logs one line if there is something to compile.
+    Args:
+        rehearsal: what is called; what it calls in turn itself has its turn already.
+        notice: of several calls, so that local rank 0 logs one line if there is something to compile.
     """
+    global _is_turn  # noqa: PLW0603 - the lock is of the process
     # What numba does once in a process takes a third of a second: all processes do it at once, before one compiles.
     numba_kernels.prepare()
-    folder = numba_kernels.cache_folder()
-    notice = _Notice(folder)
-    with event.install_listener("numba:compile", notice), _turn(folder, notice):
+    if _is_turn:
         rehearsal()
+        return
+    notice = notice or Notice()
+    with event.install_listener("numba:compile", notice), _turn(numba_kernels.cache_folder(), notice):
+        _is_turn = True
+        try:
+            rehearsal()
+        finally:
+            _is_turn = False
 
 
-class _Notice(event.Listener):
+class Notice(event.Listener):
     """Says once that kernels are compiled: here, or by another process that this one waits for."""
 
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
+        self._folder = numba_kernels.cache_folder()
         self._is_given = os.environ.get("LOCAL_RANK", "0") != "0"
 
     def on_start(self, event: Any) -> None:  # noqa: ARG002 - numba's names
@@ -71,7 +82,7 @@ class _Notice(event.Listener):
 
 
 @contextmanager
-def _turn(folder: Path | None, notice: _Notice) -> Iterator[None]:
+def _turn(folder: Path | None, notice: Notice) -> Iterator[None]:
     """Wait until no other process of this machine compiles, as long as that may take."""
     if folder is None or fcntl is None:
         yield
@@ -88,7 +99,7 @@ def _turn(folder: Path | None, notice: _Notice) -> Iterator[None]:
         os.close(lock)  # and gives the lock back, as does the end of a process
 
 
-def _wait_for(lock: int, notice: _Notice) -> None:
+def _wait_for(lock: int, notice: Notice) -> None:
     start = time.monotonic()
     while (waited_s := time.monotonic() - start) < LONGEST_WAIT_S:
         try:

@@ -8,7 +8,7 @@ Shape letters: N elements, B blocks of `block_size` elements, L levels, P bytes.
 import math
 import os
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -41,9 +41,22 @@ def _has_numba() -> bool:
     return True
 
 
+def _loop(name: str) -> Any:
+    """Return a loop; one that is not compiled yet, by one process of a machine, from whose cache others load it."""
+    found = getattr(import_module("binsgdm.kernels.quantizer_loops"), name)  # with numba, a fifth of a second
+    return found if found.signatures else partial(_called_in_turn, found)
+
+
+def _called_in_turn(loop: Callable[..., Any], *given: Any) -> Any:
+    results: list[Any] = []
+    first_use = import_module("binsgdm.kernels.first_use")
+    first_use.compile_in_turn(lambda: results.append(loop(*given)), _notice())
+    return results[0]
+
+
 @cache
-def _loops() -> Any:
-    return import_module("binsgdm.kernels.quantizer_loops")  # and with it numba, a fifth of a second
+def _notice() -> Any:
+    return import_module("binsgdm.kernels.first_use").Notice()
 
 
 def _run(numel: int, run: Callable[[int, int], object], piece: int = _PIECE_NUMEL) -> None:
@@ -61,7 +74,7 @@ def _flat(tensor: Tensor) -> Any:
 
 def draws(key: Words, start: int, numel: int) -> Tensor:
     """Do `binsgdm.kernels.random.draws`."""
-    out, loop = torch.empty(numel, dtype=torch.int64), _loops().write_draws
+    out, loop = torch.empty(numel, dtype=torch.int64, device="cpu"), _loop("write_draws")
     array = out.numpy()
     _run(numel, lambda lo, hi: loop(array, start, key, lo, hi))
     return out
@@ -69,7 +82,7 @@ def draws(key: Words, start: int, numel: int) -> Tensor:
 
 def thresholds(key: Words, start: int, numel: int) -> Tensor:
     """Do `binsgdm.kernels.random.thresholds`."""
-    out, loop = torch.empty(numel), _loops().write_thresholds
+    out, loop = torch.empty(numel, device="cpu"), _loop("write_thresholds")
     array = out.numpy()
     _run(numel, lambda lo, hi: loop(array, start, key, lo, hi))
     return out
@@ -80,7 +93,7 @@ def smallest_draws(key: Words, numel: int, count: int) -> Tensor | None:
     # Draws are even: with six standard deviations more than wanted, enough are below the limit.
     wanted = min(numel, math.ceil(count + 6 * math.sqrt(count) + 16))
     tickets = np.empty(min(numel, 2 * wanted), np.int64)
-    found = _loops().smallest_draws(numel, math.ceil(2**32 * wanted / numel), key, tickets)
+    found = _loop("smallest_draws")(numel, math.ceil(2**32 * wanted / numel), key, tickets)
     if found < count:  # too few, or -1
         return None
     chosen = np.partition(tickets[:found], count - 1)[:count] & 2**31 - 1
@@ -97,7 +110,7 @@ def largest(values: Tensor, block_size: int) -> Tensor:
     Shape:
         values: (N,); returned: (B,).
     """
-    out, loop, given = torch.empty(-(-values.numel() // block_size)), _loops().largest, _flat(values)
+    out, loop, given = torch.empty(-(-values.numel() // block_size), device="cpu"), _loop("largest"), _flat(values)
     array = out.numpy()
     _run(out.numel(), lambda lo, hi: loop(given, block_size, array, lo, hi), max(1, _PIECE_NUMEL // block_size))
     return out
@@ -109,7 +122,7 @@ def round_to_levels(values: Tensor, scales: Tensor, block_size: int, levels: tup
     Shape:
         values: (N,); scales: (B,); returned: (N,) uint8.
     """
-    out, loop = torch.empty(values.numel(), dtype=torch.uint8), _loops().round_to_levels
+    out, loop = torch.empty(values.numel(), dtype=torch.uint8, device="cpu"), _loop("round_to_levels")
     grid, padded = _tables(levels)
     given, by, codes = _flat(values), _flat(scales), out.numpy()
     _run(out.numel(), lambda lo, hi: loop(given, by, block_size, grid, padded, key, codes, lo, hi))
@@ -131,7 +144,7 @@ def levels_times_scales(codes: Tensor, table: Tensor, scales: Tensor, block_size
     Shape:
         codes: (N,) uint8; scales: (B,); returned: (N,).
     """
-    out, loop = torch.empty(codes.numel()), _loops().levels_times_scales
+    out, loop = torch.empty(codes.numel(), device="cpu"), _loop("levels_times_scales")
     given, entries, by, array = _flat(codes), _flat(table), _flat(scales), out.numpy()
     _run(out.numel(), lambda lo, hi: loop(given, entries, by, block_size, array, lo, hi))
     return out
@@ -139,7 +152,7 @@ def levels_times_scales(codes: Tensor, table: Tensor, scales: Tensor, block_size
 
 def pack_codes(codes: Tensor, bits: int) -> Tensor:
     """Do `binsgdm.compressors.levels.pack_codes`."""
-    out, loop = torch.empty(-(-codes.numel() * bits // 8), dtype=torch.uint8), _loops().pack_codes
+    out, loop = torch.empty(-(-codes.numel() * bits // 8), dtype=torch.uint8, device="cpu"), _loop("pack_codes")
     given, array = _flat(codes), out.numpy()
     _run(codes.numel(), lambda lo, hi: loop(given, bits, array, lo, hi))
     return out
@@ -147,7 +160,7 @@ def pack_codes(codes: Tensor, bits: int) -> Tensor:
 
 def unpack_codes(packed: Tensor, bits: int, numel: int) -> Tensor:
     """Do `binsgdm.compressors.levels.unpack_codes`."""
-    out, loop = torch.empty(numel, dtype=torch.uint8), _loops().unpack_codes
+    out, loop = torch.empty(numel, dtype=torch.uint8, device="cpu"), _loop("unpack_codes")
     given, array = _flat(packed), out.numpy()
     _run(numel, lambda lo, hi: loop(given, bits, array, lo, hi))
     return out
@@ -155,7 +168,7 @@ def unpack_codes(packed: Tensor, bits: int, numel: int) -> Tensor:
 
 def pack_trits(codes: Tensor) -> Tensor:
     """Do `binsgdm.compressors.levels.pack_trits`."""
-    out, loop = torch.empty(-(-codes.numel() // 5), dtype=torch.uint8), _loops().pack_trits
+    out, loop = torch.empty(-(-codes.numel() // 5), dtype=torch.uint8, device="cpu"), _loop("pack_trits")
     given, array = _flat(codes), out.numpy()
     _run(codes.numel(), lambda lo, hi: loop(given, array, lo, hi))
     return out
@@ -167,7 +180,7 @@ def bytes_of_scales(values: Tensor, scales: Tensor, block_size: int, largest_byt
     Shape:
         values: (N,); scales: (B,); returned: (N,) int8.
     """
-    out, loop = torch.empty(values.numel(), dtype=torch.int8), _loops().bytes_of_scales
+    out, loop = torch.empty(values.numel(), dtype=torch.int8, device="cpu"), _loop("bytes_of_scales")
     given, by, array = _flat(values), _flat(scales), out.numpy()
     _run(out.numel(), lambda lo, hi: loop(given, by, block_size, largest_byte, array, lo, hi))
     return out
@@ -179,7 +192,7 @@ def bytes_times_steps(codes: Tensor, steps: Tensor, block_size: int) -> Tensor:
     Shape:
         codes: (N,) int8; steps: (B,); returned: (N,).
     """
-    out, loop = torch.empty(codes.numel()), _loops().bytes_times_steps
+    out, loop = torch.empty(codes.numel(), device="cpu"), _loop("bytes_times_steps")
     given, by, array = _flat(codes), _flat(steps), out.numpy()
     _run(out.numel(), lambda lo, hi: loop(given, by, block_size, array, lo, hi))
     return out
@@ -190,7 +203,7 @@ def bytes_times_steps(codes: Tensor, steps: Tensor, block_size: int) -> Tensor:
 
 def count_above(values: Tensor, threshold: int) -> int:
     """Return how many bit patterns of magnitudes are above a threshold."""
-    loop, given, counts = _loops().count_above, _flat(values), []
+    loop, given, counts = _loop("count_above"), _flat(values), []
     _run(values.numel(), lambda lo, hi: counts.append(loop(given, threshold, lo, hi)))
     return sum(counts)
 
@@ -198,5 +211,5 @@ def count_above(values: Tensor, threshold: int) -> int:
 def indices_above(values: Tensor, threshold: int, most: int) -> Tensor | None:
     """Return where bit patterns of magnitudes are above a threshold, ascending; None if there are more than `most`."""
     out = np.empty(most, np.int64)
-    found = _loops().indices_above(_flat(values), threshold, out)
+    found = _loop("indices_above")(_flat(values), threshold, out)
     return None if found < 0 else torch.from_numpy(out[:found])

@@ -74,6 +74,8 @@ class Session:
         self.param_states = param_states
         self._groups = list({id(one.group): one.group for one in param_states}.values())
         self._comparisons = consistency.ComparisonSchedule()
+        # First, since residuals begin with draws, whose loops are compiled in turn, too.
+        rehearsal.compile_for(param_states, context=context, scheme=self.scheme, kernels=kernels)
         self.worker = Worker(
             param_states,
             context=context,
@@ -82,7 +84,6 @@ class Session:
             kernels=kernels,
             layout=self.layout,
         )
-        rehearsal.compile_for(param_states, context=context, scheme=self.scheme, kernels=kernels)
 
     def check_residuals(self, states: Sequence[Mapping[str, Any]], layout: str) -> None:
         """Refuse states of all parameters whose residuals are of this layout and cannot be.
