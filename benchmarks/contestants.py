@@ -208,12 +208,13 @@ LEAST_BYTES: dict[str, float] = {
     "BinSGDM, 2 x 2": 24 + 6 + (8 + _MERGE_LEFT) / 2 + _APPLY,
     "BinSGDM, random, 2 x 2": 24 + 6 + 4 / 2 + _APPLY,
     "BinSGDM, 2 x 2, average gradients": 6 + (_SHAPED + _MERGE_LEFT) / 2 + _APPLY,
-    "1-bit Adam, dense stage, alone": ADAMW_BYTES,
+    # All gradients are looked at before anything moves.
+    "1-bit Adam, dense stage, alone": _IN + ADAMW_BYTES,
     "1-bit Adam, dense stage": ADAMW_BYTES + 12,  # a copy that is averaged
     # Gradient, m and residual become signs; what was sent leaves the residual; m, v and x.
     # The mean is encoded once more, by its owner: all of it where there is no other rank.
-    "1-bit Adam, compression stage, alone": 16 + 8 + 24 + 16,
-    "1-bit Adam, compression stage": 16 + 8 + 24 / RANKS + 16,
+    "1-bit Adam, compression stage, alone": _IN + 16 + 8 + 16 + 16,
+    "1-bit Adam, compression stage": _IN + 16 + 8 + 16 / RANKS + 16,
     # What a ring brings is added to three quarters, of which one is divided.
     DDP: 2 * _IN * 3 / 4 + _OUT + 2 * 4 / RANKS,
     # A scale first: a second look at gradients and residuals, unless they are few enough for the caches.

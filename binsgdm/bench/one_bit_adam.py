@@ -19,6 +19,7 @@ from binsgdm.optimizers.one_bit_adam_update import (
     finite_check_flags,
     flat_gradient,
     flat_slices_of,
+    is_small,
     local_momenta,
 )
 from binsgdm.optimizers.one_bit_momentum import MomentumResiduals, decode, encode_and_keep, padded_numel
@@ -65,7 +66,7 @@ def trial(numel: int, world_size: int, device: torch.device) -> Trial:
     def step() -> Sequence[float]:
         marks = [watch.stamp()]
         gradient = flat_gradient(flat_slices, world_size)
-        finite_check_flags(gradient, flat_slices, stop=False)
+        finite_check_flags(flat_slices, stop=False, are_small=is_small(gradient))
         momenta, valid = local_momenta(flat_slices, gradient)
         marks.append(watch.stamp())
         received = encode_and_keep(momenta, residuals.worker, valid, world_size)
@@ -104,10 +105,10 @@ def _trial_of_passes(
     @torch.no_grad()
     def step() -> Sequence[float]:
         marks = [watch.stamp()]
-        gradient = passes.flat_gradient(flat_slices, world_size)
-        finite_check_flags(gradient, flat_slices, stop=False, is_small=passes.is_small)
+        passes.read_gradients(flat_slices, world_size, are_copied=False)
+        finite_check_flags(flat_slices, stop=False, are_small=passes.are_small)
         marks.append(watch.stamp())
-        exchange = passes.compressed_step(flat_slices, flat_slices, gradient, residuals, context, "flat")
+        exchange = passes.compressed_step(flat_slices, flat_slices, residuals, context, "flat")
         sent = next(exchange).sent
         marks.append(watch.stamp())
         row = exchange.send(sent)

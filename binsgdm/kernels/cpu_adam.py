@@ -20,6 +20,8 @@ from binsgdm.kernels import numba_kernels
 from binsgdm.kernels.cpu import as_array, carrier, on_threads
 
 Array = NDArray[Any]
+PLACES = 4
+"""Addresses of a tensor: m, v and x, and its fp32 gradient or what all ranks' come to."""
 FACTORS = 10
 """Of a tensor: beta1, 1 - beta1, beta2, 1 - beta2, ranks, scale of its momentum, bias correction of v, eps, decay of x,
 step size."""
@@ -78,18 +80,21 @@ def gather_gradients(cut: Plan, grads: Array, out: torch.Tensor, limit: float) -
     return not _on_blocks(cut, numba_kernels.gather_gradients, cut.pieces, grads, flat, limit, streams)
 
 
-def dense_step(cut: Plan, places: Array, factors: Array, total: torch.Tensor, dtype: torch.dtype) -> None:
+def are_small(cut: Plan, grads: Array, limit: float) -> bool:
+    """Tell whether all magnitudes of contiguous fp32 gradients are below a limit."""
+    return not _on_blocks(cut, numba_kernels.check_gradients, cut.pieces, grads, limit)
+
+
+def dense_step(cut: Plan, places: Array, factors: Array, dtype: torch.dtype) -> None:
     """Take a dense step from the sum of all ranks' gradients.
 
     Args:
         cut: of the flat vector.
-        places: int64 (T, 3), addresses of m, v and x, 0 for tensors of another dtype or without a gradient.
+        places: int64 (T, PLACES), 0 for tensors of another dtype or without a gradient.
         factors: fp32 (T, FACTORS).
-        total: of gradients, flat.
         dtype: of x.
     """
-    like = carrier(dtype)
-    _on_blocks(cut, numba_kernels.dense_adam, cut.pieces, places, factors, as_array(total), like, dtype.itemsize)
+    _on_blocks(cut, numba_kernels.dense_adam, cut.pieces, places, factors, carrier(dtype), dtype.itemsize)
 
 
 def pack_valid(cut: Plan, places: Array) -> tuple[torch.Tensor, Array]:
@@ -102,25 +107,21 @@ def pack_valid(cut: Plan, places: Array) -> tuple[torch.Tensor, Array]:
     return valid, np.add.reduceat(counts, cut.starts)
 
 
-def local_momenta(cut: Plan, places: Array, factors: Array, gradient: torch.Tensor) -> None:
-    """Write this rank's momenta over the flat gradient; where an element has no variance, they stand for nothing."""
-    flat = as_array(gradient)
-    _on_blocks(cut, numba_kernels.local_momenta, cut.pieces, places, factors, flat, flat)
+def local_momenta(cut: Plan, places: Array, factors: Array, out: torch.Tensor) -> None:
+    """Write this rank's momenta to a flat vector, which gradients may lie in.
+
+    Where an element has no variance, what is written stands for nothing.
+    """
+    _on_blocks(cut, numba_kernels.local_momenta, cut.pieces, places, factors, as_array(out))
 
 
 def encode_momenta(  # noqa: PLR0913, PLR0917
-    cut: Plan,
-    places: Array,
-    factors: Array,
-    gradient: torch.Tensor,
-    residual: torch.Tensor,
-    valid: torch.Tensor,
-    counts: Array,
+    cut: Plan, places: Array, factors: Array, residual: torch.Tensor, valid: torch.Tensor, counts: Array
 ) -> torch.Tensor:
-    """Do `local_momenta` and `encode_values` without storing momenta; the gradient stays as it is."""
+    """Do `local_momenta` and `encode_values` without storing momenta."""
     rows, found = _rows(cut), np.empty(len(cut.blocks))
-    given, left, bits, out = as_array(gradient), as_array(residual), as_array(valid), rows.numpy()
-    numbers = cut.pieces, places, factors, given, left, bits, out, cut.chunk, found
+    left, bits, out = as_array(residual), as_array(valid), rows.numpy()
+    numbers = cut.pieces, places, factors, left, bits, out, cut.chunk, found
     _on_blocks(cut, numba_kernels.encode_momenta, *numbers)
     _keep(cut, left, bits, out, found, counts)
     return rows
@@ -156,7 +157,8 @@ def encode_mean(given: torch.Tensor, residual: torch.Tensor, valid: torch.Tensor
 def apply_average(cut: Plan, places: Array, factors: Array, rows: torch.Tensor, dtype: torch.dtype) -> None:
     """Take the encoded average of all ranks as the momenta, and move parameters; as `dense_step`."""
     given, like = rows.numpy(), carrier(dtype)
-    numbers = cut.pieces, places, factors, given, _scales(given), cut.chunk, like, dtype.itemsize
+    streams = cut.chunk * len(cut.starts) >= _STREAMED_NUMEL
+    numbers = cut.pieces, places, factors, given, _scales(given), cut.chunk, like, dtype.itemsize, streams
     _on_blocks(cut, numba_kernels.apply_average, *numbers)
 
 

@@ -13,7 +13,7 @@ bf16 travels as uint16 and fp16 as int16, since numpy has no bf16.
 # ruff: noqa: PLR0913, PLR0917 - a loop takes its arrays and numbers one by one
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ _COUNTERS = GROUP_NUMEL // 4  # whose draws are those of a group: a 64-bit numbe
 _PREFETCH_NUMEL = 1024  # 4 KiB ahead; 256 to 2048 measured, docs/explanation/decisions.md
 _BLOCK_NUMEL = 1024  # values of a block that stay in the L1 cache between two loops
 _LINE_BYTES = 64
+
+_SUMS_IN_TURN = 4  # which the groups of an encoded block are added to, one after the other; a power of two
 
 _MAGIC = 1.5 * 2**23  # where the step of fp32 is 1: a sum rounds to a whole number, half to even
 _MAGIC_BITS = 0x4B400000
@@ -425,10 +427,23 @@ def _shape_counts_32(
 @_step(types.void)
 def _add_scaled_32(build: ir.IRBuilder, packed: _Array, total: _Array, group: ir.Value, scale: ir.Value) -> None:
     """Add plus or minus a scale to the values of a group."""
+    for lane, change in _scaled_signs(build, packed, group, scale):
+        total.store(build.fadd(total.load(group, lane), change), group, lane)
+
+
+@_step(types.void)
+def _set_scaled_32(build: ir.IRBuilder, packed: _Array, total: _Array, group: ir.Value, scale: ir.Value) -> None:
+    """Do `_add_scaled_32` to values of 0."""
+    for lane, change in _scaled_signs(build, packed, group, scale):
+        total.store(build.fadd(_constant(_F32, 0.0), change), group, lane)  # 0 and -0 is 0
+
+
+def _scaled_signs(
+    build: ir.IRBuilder, packed: _Array, group: ir.Value, scale: ir.Value
+) -> Iterator[tuple[int, ir.Value]]:
     scales = _splat(build, scale)
     for lane, positive in _load_signs(build, packed.signs(group)):
-        change = build.select(positive, scales, build.fneg(scales))
-        total.store(build.fadd(total.load(group, lane), change), group, lane)
+        yield lane, build.select(positive, scales, build.fneg(scales))
 
 
 @_step(types.void)
@@ -480,13 +495,20 @@ def _copy_32(build: ir.IRBuilder, values: _Array, out: _Array, group: ir.Value, 
 @_step(types.int64)
 def _stream_32(build: ir.IRBuilder, values: _Array, out: _Array, group: ir.Value, limit: ir.Value) -> ir.Value:
     """Do `_copy_32` past the caches, to memory at a multiple of 64 bytes."""
+    return _copy_group(build, values, group, limit, lambda value, lane: _stream(build, value, out, group, lane))
 
-    def stream(value: ir.Value, lane: int) -> None:
-        pointer = build.bitcast(out.group(group, lane), value.type.as_pointer())
-        store = build.store(value, pointer, align=_LINE_BYTES)
-        store.set_metadata("nontemporal", build.module.add_metadata([ir.Constant(_I32, 1)]))
 
-    return _copy_group(build, values, group, limit, stream)
+@_step(types.int64)
+def _check_32(build: ir.IRBuilder, values: _Array, group: ir.Value, limit: ir.Value) -> ir.Value:
+    """Return not 0 if a magnitude of a group is not below a limit."""
+    return _copy_group(build, values, group, limit, lambda _value, _lane: None)
+
+
+def _stream(build: ir.IRBuilder, value: ir.Value, out: _Array, group: ir.Value, lane: int) -> None:
+    """Store fp32 values past the caches: memory that is only written need not be read first."""
+    pointer = build.bitcast(out.group(group, lane), value.type.as_pointer())
+    store = build.store(value, pointer, align=_LINE_BYTES)
+    store.set_metadata("nontemporal", build.module.add_metadata([ir.Constant(_I32, 1)]))
 
 
 def _copy_group(
@@ -515,19 +537,19 @@ def _local_momentum_32(
     """Write the momentum with a gradient, divided by a scale."""
     for array in (g, m):
         array.prefetch(group)
+    for lane in _LANE_STARTS:
+        out.store(_scaled_momentum(build, g, m, group, lane, factors), group, lane)
+
+
+def _scaled_momentum(
+    build: ir.IRBuilder, g: _Array, m: _Array, group: ir.Value, lane: int, factors: list[ir.Value]
+) -> ir.Value:
+    """Return the momentum with a gradient, divided by a scale."""
     beta, rest, scale = factors
     is_scaled = build.fcmp_ordered("!=", scale, ir.Constant(_F32, 1.0))
-    for lane in _LANE_STARTS:
-        gradient, before = g.load(group, lane), m.load(group, lane)
-        own = _momentum(build, before, gradient, _splat(build, beta), _splat(build, rest))
-        # Few divide, and a division takes as long as all the rest.
-        here = build.block
-        with build.if_then(is_scaled, likely=False):
-            divided, there = build.fdiv(own, _splat(build, scale)), build.block
-        result = build.phi(own.type)
-        result.add_incoming(own, here)
-        result.add_incoming(divided, there)
-        out.store(result, group, lane)
+    gradient, before = g.load(group, lane), m.load(group, lane)
+    own = _momentum(build, before, gradient, _splat(build, beta), _splat(build, rest))
+    return _unless(build, is_scaled, own, lambda: build.fdiv(own, _splat(build, scale)))
 
 
 @_step(types.void)
@@ -553,18 +575,61 @@ def _encode_32(
 ) -> None:
     """Add the residual of a group where it is valid (bits), keep the sum there, and write its signs.
 
-    Magnitudes are added to 16 sums in fp64.
+    Magnitudes are added to 16 sums in fp64, other ones for the next group: each waits for the one before it.
     """
+    _encode_group(build, lambda lane: values.load(group, lane), residual, valid, out, sums, group)
+
+
+@_step(types.void)
+def _encode_momentum_32(
+    build: ir.IRBuilder,
+    g: _Array,
+    m: _Array,
+    factors: list[ir.Value],
+    residual: _Array,
+    valid: _Array,
+    out: _Array,
+    sums: _Array,
+    group: ir.Value,
+) -> None:
+    """Do `_local_momentum_32` and `_encode_32` without storing the momentum."""
+    for array in (g, m):
+        array.prefetch(group)
+    values = {lane: _scaled_momentum(build, g, m, group, lane, factors) for lane in _LANE_STARTS}
+    _encode_group(build, values.__getitem__, residual, valid, out, sums, group)
+
+
+def _unless(build: ir.IRBuilder, is_other: ir.Value, value: ir.Value, other: Callable[[], ir.Value]) -> ir.Value:
+    """Return a value, or in a few cases another one, such as a division: it takes as long as all the rest."""
+    here = build.block
+    with build.if_then(is_other, likely=False):
+        instead, there = other(), build.block
+    result = build.phi(value.type)
+    result.add_incoming(value, here)
+    result.add_incoming(instead, there)
+    return result
+
+
+def _encode_group(
+    build: ir.IRBuilder,
+    value_of: Callable[[int], ir.Value],
+    residual: _Array,
+    valid: _Array,
+    out: _Array,
+    sums: _Array,
+    group: ir.Value,
+) -> None:
     residual.prefetch(group)
     wide, positive, magnitudes, zero = _vector(ir.DoubleType()), [], [], _constant(_F32, 0.0)
     for lane, is_valid in _load_signs(build, valid.signs(group)):
         before = residual.load(group, lane)
-        total = build.fadd(values.load(group, lane), before)
+        total = build.fadd(value_of(lane), before)
         residual.store(build.select(is_valid, total, before), group, lane)
         total = build.select(is_valid, total, zero)
         positive.append(build.fcmp_ordered(">=", total, zero))
         magnitudes.append(build.fpext(_magnitude(build, total), wide))
-    place = build.bitcast(sums.group(ir.Constant(_I64, 0)), wide.as_pointer())
+    turn = build.and_(group, ir.Constant(_I64, _SUMS_IN_TURN - 1))
+    place = build.gep(build.bitcast(sums.group(ir.Constant(_I64, 0)), wide.as_pointer()), [turn])
     build.store(build.fadd(build.load(place, align=8), build.fadd(*magnitudes)), place, align=8)
     _store_signs(build, positive, out.signs(group))
 
@@ -584,18 +649,61 @@ def _keep_32(
 
 @_step(types.void)
 def _apply_average_32(
-    build: ir.IRBuilder, average: _Array, m: _Array, v: _Array, x: _Array, group: ir.Value, factors: list[ir.Value]
+    build: ir.IRBuilder,
+    average: _Array,
+    m: _Array,
+    v: _Array,
+    x: _Array,
+    group: ir.Value,
+    factors: list[ir.Value],
+    streams: ir.Value,
 ) -> None:
-    """Take an average as momentum where v is above 0, and step."""
-    for array in (m, v, x):
+    """Take an average as momentum where v is above 0, and step; `streams` as in `_stream_32`."""
+    _apply_group(build, lambda lane: average.load(group, lane), m, v, x, group, factors, streams)
+
+
+@_step(types.void)
+def _apply_signs_32(
+    build: ir.IRBuilder,
+    packed: _Array,
+    size: ir.Value,
+    m: _Array,
+    v: _Array,
+    x: _Array,
+    group: ir.Value,
+    factors: list[ir.Value],
+    streams: ir.Value,
+) -> None:
+    """Do `_set_scaled_32` and `_apply_average_32` without storing the average."""
+    average = dict(_scaled_signs(build, packed, group, size))
+    _apply_group(build, average.__getitem__, m, v, x, group, factors, streams)
+
+
+def _apply_group(
+    build: ir.IRBuilder,
+    average_of: Callable[[int], ir.Value],
+    m: _Array,
+    v: _Array,
+    x: _Array,
+    group: ir.Value,
+    factors: list[ir.Value],
+    streams: ir.Value,
+) -> None:
+    for array in (v, x):
         array.prefetch(group)
+    with build.if_then(build.not_(streams)):
+        m.prefetch(group)
     scale, *others = (_splat(build, factor) for factor in factors)
     zero = _constant(_F32, 0.0)
     for lane in _LANE_STARTS:
-        own, variance = average.load(group, lane), v.load(group, lane)
+        own, variance = average_of(lane), v.load(group, lane)
         valid = build.fcmp_ordered(">", variance, zero)
         new_m = build.fmul(build.select(valid, own, zero), scale)
-        m.store(new_m, group, lane)
+        with build.if_else(streams) as (past, into):
+            with past:
+                _stream(build, new_m, m, group, lane)
+            with into:
+                m.store(new_m, group, lane)
         _adam_step(build, new_m, variance, x, group, lane, others)
 
 
@@ -797,6 +905,15 @@ def _add_scaled(signs, total, scale):
 
 
 @compiled
+def _set_scaled(signs, total, scale):
+    whole = total.size // GROUP_NUMEL
+    for group in range(whole):
+        _set_scaled_32(signs, total, group, scale)
+    for index in range(whole * GROUP_NUMEL, total.size):
+        total[index] = np.float32(0) + (scale if signs[index // 8] & np.uint8(128 >> index % 8) else -scale)
+
+
+@compiled
 def merge(packed_rows, lo, hi, out, start, key):
     """Write to `out` the packed signs of Q of the mean of the signs [lo, hi) of K rows; `start` belongs to lo."""
     # Row after row would read and write the sums of the whole slice K times; blocks keep them in the L1 cache.
@@ -805,9 +922,8 @@ def merge(packed_rows, lo, hi, out, start, key):
     for base in range(lo, hi, _BLOCK_NUMEL):
         end = min(hi, base + _BLOCK_NUMEL)
         block = mean[: end - base]
-        for index in range(block.size):
-            block[index] = 0
-        for row in range(packed_rows.shape[0]):
+        _set_scaled(packed_rows[0, base // 8 : (end + 7) // 8], block, np.float32(1))
+        for row in range(1, packed_rows.shape[0]):
             _add_scaled(packed_rows[row, base // 8 : (end + 7) // 8], block, np.float32(1))
         for index in range(block.size):
             block[index] /= num_rows
@@ -995,6 +1111,26 @@ def _copy(values, out, limit, streams):
 
 
 @compiled
+def _check(values, limit):
+    failed, whole = 0, values.size // GROUP_NUMEL
+    for group in range(whole):
+        failed |= _check_32(values, group, limit)
+    for index in range(whole * GROUP_NUMEL, values.size):
+        failed |= 0 if abs(values[index]) < limit else 1
+    return failed
+
+
+@compiled
+def check_gradients(blocks, first, last, pieces, grads, limit):
+    """Return not 0 if an fp32 gradient (T addresses, 0 for none) is too large."""
+    failed, limit = 0, np.float32(limit)
+    for tensor, begin, numel, _ in pieces[blocks[first, 2] : blocks[last - 1, 3]]:
+        if grads[tensor]:
+            failed |= _check(_floats(grads[tensor], begin, numel), limit)
+    return failed
+
+
+@compiled
 def gather_gradients(blocks, first, last, pieces, grads, out, limit, streams):
     """Copy fp32 gradients (T addresses) to the flat vector, 0 where there is none; return not 0 if one is too large.
 
@@ -1029,14 +1165,14 @@ def _dense_adam(total, m, v, x, factors):
 
 
 @compiled
-def dense_adam(blocks, first, last, pieces, addresses, factors, total, like, size):
-    """Take a dense step from the sum of all ranks' gradients, for tensors with addresses of (m, v, x)."""
-    for tensor, begin, numel, flat in pieces[blocks[first, 2] : blocks[last - 1, 3]]:
-        m, v, x = addresses[tensor]
+def dense_adam(blocks, first, last, pieces, addresses, factors, like, size):
+    """Take a dense step, for tensors with addresses of (m, v, x, sum of all ranks' gradients)."""
+    for tensor, begin, numel, _ in pieces[blocks[first, 2] : blocks[last - 1, 3]]:
+        m, v, x, total = addresses[tensor]
         f = factors[tensor]
         if x:
             _dense_adam(
-                total[flat : flat + numel],
+                _floats(total, begin, numel),
                 _floats(m, begin, numel),
                 _floats(v, begin, numel),
                 carray(_pointer(x + size * begin), (numel,), like.dtype),
@@ -1057,14 +1193,14 @@ def _local_momentum(g, m, out, factors):
 
 
 @compiled
-def _momenta_of(pieces, first, last, start, addresses, factors, gradient, out):
+def _momenta_of(pieces, first, last, start, addresses, factors, out):
     """Write the momenta of some pieces, the first element of the flat vector being `start`."""
     for tensor, begin, numel, flat in pieces[first:last]:
-        m = addresses[tensor, 0]
+        m, _, _, gradient = addresses[tensor]
         f = factors[tensor]
         if m:
             _local_momentum(
-                gradient[flat : flat + numel],
+                _floats(gradient, begin, numel),
                 _floats(m, begin, numel),
                 out[flat - start : flat - start + numel],
                 (f[0], f[1], f[5]),
@@ -1072,14 +1208,20 @@ def _momenta_of(pieces, first, last, start, addresses, factors, gradient, out):
 
 
 @compiled
-def local_momenta(blocks, first, last, pieces, addresses, factors, gradient, out):
-    """Write this rank's momenta with its gradient, flat, for tensors with addresses of (m, v, x)."""
-    _momenta_of(pieces, blocks[first, 2], blocks[last - 1, 3], 0, addresses, factors, gradient, out)
+def local_momenta(blocks, first, last, pieces, addresses, factors, out):
+    """Write this rank's momenta with its gradient, flat, for tensors with addresses of (m, v, x, gradient)."""
+    _momenta_of(pieces, blocks[first, 2], blocks[last - 1, 3], 0, addresses, factors, out)
+
+
+@compiled
+def _is_of_one_tensor(pieces, begin, end, lo, hi):
+    """Tell whether a block is whole groups of one tensor: most are, and need no scratch array."""
+    return end - begin == 1 and pieces[begin, 2] == hi - lo and (hi - lo) % GROUP_NUMEL == 0
 
 
 @compiled
 def pack_valid(blocks, first, last, pieces, addresses, out, counts):
-    """Write as bits which elements have a variance, of tensors with addresses of (m, v, x); and how many of a block."""
+    """Write as bits which elements have a variance, of tensors with addresses of (m, v, ...); how many of a block."""
     flags, bits = np.empty(ADAM_BLOCK_NUMEL, np.int16), np.empty(ADAM_BLOCK_NUMEL // 8, np.uint8)
     for number in range(first, last):
         lo, hi, begin, end = blocks[number]
@@ -1102,6 +1244,24 @@ def pack_valid(blocks, first, last, pieces, addresses, out, counts):
 
 
 @compiled
+def _total(sums):
+    total = 0.0
+    for lane in range(sums.size):
+        total += sums[lane]
+    return total
+
+
+@compiled
+def _encode_momenta(g, m, factors, residual, valid, out, sums):
+    """Do `_encode` for the momenta of whole groups."""
+    for lane in range(sums.size):
+        sums[lane] = 0
+    for group in range(residual.size // GROUP_NUMEL):
+        _encode_momentum_32(g, m, factors, residual, valid, out, sums, group)
+    return _total(sums)
+
+
+@compiled
 def _encode(values, residual, valid, out, sums):
     """Encode a block; return the sum of magnitudes."""
     for lane in range(sums.size):
@@ -1116,29 +1276,34 @@ def _encode(values, residual, valid, out, sums):
         _encode_32(few_values, few_residual, few_valid, few_out, sums, 0)
         _put_back(few_residual, 0, residual[done:])
         _put_back(few_out, 0, out[done // 8 :])
-    total = 0.0
-    for lane in range(sums.size):
-        total += sums[lane]
-    return total
+    return _total(sums)
 
 
 @compiled
-def encode_momenta(blocks, first, last, pieces, addresses, factors, gradient, residual, valid, rows, chunk, found):
+def encode_momenta(blocks, first, last, pieces, addresses, factors, residual, valid, rows, chunk, found):
     """Do `local_momenta` and `encode_values` without storing momenta."""
-    values, sums = np.zeros(ADAM_BLOCK_NUMEL, np.float32), np.empty(_LANES, np.float64)
+    values, sums = np.zeros(ADAM_BLOCK_NUMEL, np.float32), np.empty(_SUMS_IN_TURN * _LANES, np.float64)
     for number in range(first, last):
         lo, hi, begin, end = blocks[number]
-        _momenta_of(pieces, begin, end, lo, addresses, factors, gradient, values)
         row, offset = lo // chunk, lo % chunk // 8
         out = rows[row, 4 + offset : 4 + offset + (hi - lo) // 8]
-        # Where no tensor has written, values are of another block, and none is valid.
-        found[number] = _encode(values, residual[lo:hi], valid[lo // 8 : hi // 8], out, sums)
+        left, bits = residual[lo:hi], valid[lo // 8 : hi // 8]
+        if _is_of_one_tensor(pieces, begin, end, lo, hi) and addresses[pieces[begin, 0], 0]:
+            tensor, start, numel, _ = pieces[begin]
+            m, _, _, g = addresses[tensor]
+            f = factors[tensor]
+            given, before = _floats(g, start, numel), _floats(m, start, numel)
+            found[number] = _encode_momenta(given, before, (f[0], f[1], f[5]), left, bits, out, sums)
+        else:
+            _momenta_of(pieces, begin, end, lo, addresses, factors, values)
+            # Where no tensor has written, values are of another block, and none is valid.
+            found[number] = _encode(values, left, bits, out, sums)
 
 
 @compiled
 def encode_values(blocks, first, last, values, residual, valid, rows, chunk, found):
     """Add values to residuals where valid and write the signs of the sums; `found` gets a block's sum of magnitudes."""
-    sums = np.empty(_LANES, np.float64)
+    sums = np.empty(_SUMS_IN_TURN * _LANES, np.float64)
     for number in range(first, last):
         lo, hi, _, _ = blocks[number]
         row, offset = lo // chunk, lo % chunk // 8
@@ -1149,19 +1314,24 @@ def encode_values(blocks, first, last, values, residual, valid, rows, chunk, fou
 @compiled
 def _mean_of_rows(rows, scales, lo, hi, out):
     """Write the mean of some elements of encoded chunks, summed in order and divided once."""
-    size = np.float32(rows.shape[0])
-    for index in range(out.size):
-        out[index] = 0
-    for row in range(rows.shape[0]):
+    count = rows.shape[0]
+    _set_scaled(rows[0, 4 + lo // 8 : 4 + hi // 8], out, scales[0])
+    for row in range(1, count):
         _add_scaled(rows[row, 4 + lo // 8 : 4 + hi // 8], out, scales[row])
-    for index in range(out.size):
-        out[index] /= size
+    if count & (count - 1):
+        for index in range(out.size):
+            out[index] /= np.float32(count)
+    elif count > 1:
+        # The same to the bit, and a division takes as long as all the rest.
+        part = np.float32(1) / np.float32(count)
+        for index in range(out.size):
+            out[index] *= part
 
 
 @compiled
 def encode_mean(blocks, first, last, given, scales, residual, valid, rows, found):
     """Do `encode_values` of the mean of encoded chunks, which is not stored, as one chunk."""
-    values, sums = np.zeros(ADAM_BLOCK_NUMEL, np.float32), np.empty(_LANES, np.float64)
+    values, sums = np.zeros(ADAM_BLOCK_NUMEL, np.float32), np.empty(_SUMS_IN_TURN * _LANES, np.float64)
     for number in range(first, last):
         lo, hi, _, _ = blocks[number]
         _mean_of_rows(given, scales, lo, hi, values[: hi - lo])
@@ -1187,39 +1357,49 @@ def keep_residual(blocks, first, last, residual, valid, rows, scales, chunk):
 
 
 @compiled
-def _apply_average(average, m, v, x, factors):
+def _apply_average(average, m, v, x, factors, streams):
     whole = average.size // GROUP_NUMEL
     for group in range(whole):
-        _apply_average_32(average, m, v, x, group, factors)
+        _apply_average_32(average, m, v, x, group, factors, streams)
     done = whole * GROUP_NUMEL
     if done < average.size:
         few_m, few_x = _few(m[done:], 0), _few(x[done:], 0)
-        _apply_average_32(_few(average[done:], 0), few_m, _few(v[done:], 0), few_x, 0, factors)
+        _apply_average_32(_few(average[done:], 0), few_m, _few(v[done:], 0), few_x, 0, factors, False)
         _put_back(few_m, 0, m[done:])
         _put_back(few_x, 0, x[done:])
 
 
 @compiled
-def apply_average(blocks, first, last, pieces, addresses, factors, rows, scales, chunk, like, size):
-    """Take the encoded average as the momenta, and move tensors with addresses of (m, v, x)."""
+def apply_average(blocks, first, last, pieces, addresses, factors, rows, scales, chunk, like, size, streams):
+    """Take the encoded average as the momenta, and move tensors with addresses of (m, v, x, ...).
+
+    With `streams`, momenta go past the caches.
+    """
     average = np.empty(ADAM_BLOCK_NUMEL, np.float32)
     for number in range(first, last):
         lo, hi, begin, end = blocks[number]
         row, offset = lo // chunk, lo % chunk // 8
-        for index in range(hi - lo):
-            average[index] = 0
-        _add_scaled(rows[row, 4 + offset : 4 + offset + (hi - lo) // 8], average[: hi - lo], scales[row])
+        signs, is_whole = (
+            rows[row, 4 + offset : 4 + offset + (hi - lo) // 8],
+            _is_of_one_tensor(pieces, begin, end, lo, hi),
+        )
+        if not is_whole:
+            _set_scaled(signs, average[: hi - lo], scales[row])
         for tensor, start, numel, flat in pieces[begin:end]:
-            m, v, x = addresses[tensor]
+            m, v, x, _ = addresses[tensor]
             f = factors[tensor]
             if x:
-                _apply_average(
-                    average[flat - lo : flat - lo + numel],
-                    _floats(m, start, numel),
-                    _floats(v, start, numel),
-                    carray(_pointer(x + size * start), (numel,), like.dtype),
-                    (f[5], f[6], f[7], f[8], f[9]),
-                )
+                new_m, root = _floats(m, start, numel), _floats(v, start, numel)
+                moved, others = carray(_pointer(x + size * start), (numel,), like.dtype), (f[5], f[6], f[7], f[8], f[9])
+                is_aligned = streams and (m + 4 * start) % _LINE_BYTES == 0
+                if is_whole:
+                    for group in range(numel // GROUP_NUMEL):
+                        _apply_signs_32(signs, scales[row], new_m, root, moved, group, others, is_aligned)
+                else:
+                    mine = average[flat - lo : flat - lo + numel]
+                    _apply_average(mine, new_m, root, moved, others, is_aligned)
+    if streams:
+        _fence()
 
 
 # What is compiled stays in numba's cache, from which other processes load it.

@@ -285,6 +285,26 @@ class OneBitOptimizer(torch.optim.Optimizer):
         return saved
 
 
+def check_residuals_kept(where: str, layout: str, saved: Sequence[Mapping[str, Any]], names: Iterable[str]) -> None:
+    """Refuse a state that has lost its residuals: some checkpoints take only what the optimizer that loads has.
+
+    Args:
+        where: the optimizer.
+        layout: in words, what residuals the state had.
+        saved: states of all parameters.
+        names: of residuals.
+
+    Raises:
+        BinsgdmError: no parameter has any.
+    """
+    if not any(name in state for state in saved for name in names):
+        raise BinsgdmError(
+            f"{where}: load_state_dict: a state of {layout} without its residuals: must have them; save and load each "
+            "rank's state_dict() as torch.save writes it, or set 'residual_layout' to '' in all param_groups of the "
+            "state to begin with new ones"
+        )
+
+
 def is_decay(weight_decay: Any, lr: Any) -> bool:
     """Tell whether weights that decay keep their signs: whether lr times weight_decay is at most 1."""
     return is_finite_from_0(weight_decay) and is_finite_from_0(lr) and float(lr) * float(weight_decay) <= 1

@@ -10,7 +10,15 @@ from binsgdm.comm import Member, Protocol
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels import NAMES as KERNELS
 from binsgdm.kernels import Kernels, select
-from binsgdm.optimizers.base import OneBitOptimizer, Params, ParamState, frames_to_the_user, is_decay, is_finite_from_0
+from binsgdm.optimizers.base import (
+    OneBitOptimizer,
+    Params,
+    ParamState,
+    check_residuals_kept,
+    frames_to_the_user,
+    is_decay,
+    is_finite_from_0,
+)
 from binsgdm.optimizers.residuals import NAMES, check_residual
 from binsgdm.optimizers.saved_state import check_magnitudes, check_text
 from binsgdm.optimizers.session import Session
@@ -248,6 +256,18 @@ class BinSGDM(OneBitOptimizer):
             "gain": (is_gain(group["gain"]), "must be a number above 0, and finite in float32, or None"),
         }
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return averages, residuals, step, seed and settings.
+
+        Alone, residuals are there from the first call on: `torch.distributed.checkpoint` loads what a state has names
+        for.
+        """
+        parameters = [one for group in self.param_groups for one in group["params"]]
+        are_whole = not any(one.is_meta or hasattr(one, "to_local") for one in parameters)
+        if are_whole and is_shaped(self.param_groups[0]) and not self._must_attach:
+            _ = self.session
+        return super().state_dict()
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load averages, residuals, step, seed and settings; a resumed run goes on bit for bit.
 
@@ -272,11 +292,14 @@ class BinSGDM(OneBitOptimizer):
         if self.member.world_size > 1 and groups[0]["step"]:
             _check_slices(groups[0]["slices"], self.param_groups[0]["slices"], "load_state_dict")
             self._check_owner(groups[0], self.member, "load_state_dict")
+        layout = groups[0]["residual_layout"]
+        if groups[0]["step"] and layout and is_shaped(self.param_groups[0]):
+            check_residuals_kept(self._name, layout, saved, NAMES.values())
         for number, state in enumerate(saved):
             for name in state.keys() & set(NAMES.values()):
                 check_residual(number, name, state[name])
         if self._session is not None:
-            self._session.check_residuals(saved, groups[0]["residual_layout"])
+            self._session.check_residuals(saved, layout)
         super()._load(state_dict | {"param_groups": groups})
         for param_state, state in zip(self.param_states(), saved, strict=True):
             self._take_residuals(param_state.state, state)

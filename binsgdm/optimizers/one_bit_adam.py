@@ -11,7 +11,14 @@ from binsgdm.compressors.aggregation import all_reduce_mean
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.host_tensors import upload
 from binsgdm.optimizers import kept_residuals, one_bit_adam_cpu, saved_adam
-from binsgdm.optimizers.base import OneBitOptimizer, Params, frames_to_the_user, is_decay, is_finite_from_0
+from binsgdm.optimizers.base import (
+    OneBitOptimizer,
+    Params,
+    check_residuals_kept,
+    frames_to_the_user,
+    is_decay,
+    is_finite_from_0,
+)
 from binsgdm.optimizers.kept_residuals import KeptResiduals, ResidualOwner
 from binsgdm.optimizers.one_bit_adam_cpu import CpuPasses
 from binsgdm.optimizers.one_bit_adam_update import (
@@ -24,6 +31,7 @@ from binsgdm.optimizers.one_bit_adam_update import (
     flat_slices_of,
     freeze,
     frozen_means,
+    is_small,
     is_stable,
     refusal_flags,
     variance_norm,
@@ -158,9 +166,9 @@ class OneBitAdam(OneBitOptimizer):
                 self._check_settings(group)
             self._check_averages()
             residuals = None if self.is_dense else self._residuals_here()
-            gradient, is_small = self._gradient(flat_slices)
+            gradient, are_small = self._gradient(flat_slices)
             expected = self._scaler_found_inf()
-            mine = finite_check_flags(gradient, flat_slices, stop=expected, is_small=is_small)
+            mine = finite_check_flags(flat_slices, stop=expected, are_small=are_small)
         except BinsgdmError as error:
             if self._member.world_size == 1:
                 raise
@@ -172,14 +180,14 @@ class OneBitAdam(OneBitOptimizer):
             return torch.tensor(False, device="cpu")
         moving = [one for one, has in zip(flat_slices, has_gradient, strict=True) if has]
         topology = self.param_groups[0]["topology"]
-        if residuals is None and self._passes is not None:
+        if self._passes is not None and residuals is None:
             yield from self._passes.dense_step(flat_slices, moving, gradient, context)
-        elif residuals is None:
+        elif self._passes is not None and residuals is not None:
+            yield from self._passes.compressed_step(flat_slices, moving, residuals.flat, context, topology)
+        elif gradient is not None and residuals is None:
             mean = yield from all_reduce_mean(gradient, context)
             dense_update(moving, mean)
-        elif self._passes is not None:
-            yield from self._passes.compressed_step(flat_slices, moving, gradient, residuals.flat, context, topology)
-        else:
+        elif gradient is not None and residuals is not None:
             yield from exchange_and_update(moving, gradient, residuals.flat, context, topology)
         self._comparisons.note(one.parameter for one in self.param_states())
         self._set_all("step", context.step)
@@ -297,6 +305,8 @@ class OneBitAdam(OneBitOptimizer):
             self._check_settings(group | {"params": []})
             _check_stage(group["dense_steps"], group["topology"])
         saved_adam.check_values(state_dict["param_groups"], saved)
+        if layout := state_dict["param_groups"][0]["residual_layout"]:
+            check_residuals_kept(self._name, layout, saved, kept_residuals.NAMES.values())
         return saved
 
     def __getstate__(self) -> dict[str, Any]:
@@ -309,23 +319,32 @@ class OneBitAdam(OneBitOptimizer):
             "_comparisons": consistency.ComparisonSchedule(),
         }
 
-    def _gradient(self, flat_slices: Sequence[FlatSlice]) -> tuple[torch.Tensor, bool | None]:
-        """Return the flat gradient, unscaled, and whether it is finite and small enough, if that is known."""
+    def _gradient(self, flat_slices: Sequence[FlatSlice]) -> tuple[torch.Tensor | None, bool | torch.Tensor]:
+        """Return the flat gradient, unscaled, and whether it is finite and small enough.
+
+        None where compiled passes read each gradient in its place.
+        """
+        scale, world_size = getattr(self, "grad_scale", None), self._member.world_size
         if not one_bit_adam_cpu.is_used_on(self._device):
             self._passes = None
-            gradient, is_small = flat_gradient(flat_slices, self._member.world_size), None
+            gradient = flat_gradient(flat_slices, world_size)
         else:
             self._compile()
             self._passes = self._passes or CpuPasses()
-            gradient = self._passes.flat_gradient(flat_slices, self._member.world_size)
-            is_small = self._passes.is_small
-        if (scale := getattr(self, "grad_scale", None)) is not None:
+            is_sent = self.is_dense and world_size > 1
+            is_changed = scale is not None or any(group["maximize"] for group in self.param_groups)
+            copied = self._passes.read_gradients(flat_slices, world_size, are_copied=is_sent or is_changed)
+            if copied is None:
+                return None, self._passes.are_small
+            gradient = copied
+        if scale is not None:
             gradient /= scale.to(gradient.device)
-            is_small = None
         for one in flat_slices:
             if one.param_state.group["maximize"]:
                 gradient[one.start : one.end].neg_()
-        return gradient, is_small
+        if self._passes is not None and scale is None:
+            return gradient, self._passes.are_small
+        return gradient, is_small(gradient)
 
     def _compile(self) -> None:
         dtypes = frozenset(one.dtype for group in self.param_groups for one in group["params"])
@@ -412,12 +431,13 @@ def _with_residuals(state_dict: dict[str, Any], numels: Sequence[int]) -> dict[s
     states = {number: dict(state) for number, state in states.items()}
     if "residuals" in state_dict:
         kept_residuals.drop(list(states.values()))
+        layout = ""
         if state_dict["residuals"] is not None:
             layout, theirs = kept_residuals.of_former_version(state_dict["residuals"], numels)
             numbers = [number for group in groups for number in group.get("params", ())]
             for number, residuals in zip(numbers, theirs, strict=False):
                 states.setdefault(number, {}).update(residuals)
-            groups = [group | {"residual_layout": layout} for group in groups]
+        groups = [group | {"residual_layout": layout} for group in groups]
     return {**state_dict, "state": states, "param_groups": groups}
 
 

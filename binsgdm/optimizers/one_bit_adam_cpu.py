@@ -1,7 +1,8 @@
 """1-bit Adam's step on a CPU, by compiled passes: what `one_bit_adam_update` does in plain torch, to the bit.
 
-A pass reads what it needs of gradients, averages and parameters, and leaves no temporary of the model's size but the
-flat gradient, whose memory is kept from step to step: fresh memory costs more than the work on it.
+A pass reads what it needs of gradients, averages and parameters where they lie, and leaves no temporary of the model's
+size. Only what travels in fp32 is copied into a flat vector, as are gradients that are not fp32 or are changed first;
+its memory is kept from step to step: fresh memory costs more than the work on it.
 
 The passes are imported where they are used: they need numba, which who trains on a GPU may not have.
 """
@@ -38,61 +39,71 @@ class CpuPasses:
     """The passes of one optimizer, with what they keep from step to step.
 
     Attributes:
-        is_small: whether all gradients that were gathered last are finite and not too large.
+        are_small: whether all gradients that were looked at last are finite and not too large.
     """
 
     def __init__(self) -> None:
-        self.is_small = True
+        self.are_small = True
         self._flat: torch.Tensor | None = None
+        self._where = np.empty(0, np.int64)  # each parameter's gradient, 0 for none
         self._valid: tuple[torch.Tensor, Array] | None = None
         self._versions: list[int] = []
         self._variances: list[torch.Tensor] = []
 
-    def flat_gradient(self, flat_slices: Sequence[FlatSlice], world_size: int) -> torch.Tensor:
-        """Return all gradients as one flat fp32 tensor, in memory that the next step uses again."""
+    def read_gradients(
+        self, flat_slices: Sequence[FlatSlice], world_size: int, *, are_copied: bool
+    ) -> torch.Tensor | None:
+        """Look at all gradients, which the step of this call then takes.
+
+        Returns:
+            All of them as one flat fp32 vector, if they are to be copied or lie otherwise; None where steps read each
+            in its place.
+        """
         from binsgdm.kernels import cpu_adam
 
         cut = _cut(flat_slices, world_size)
-        numel = cut.chunk * world_size
-        if self._flat is None or self._flat.numel() != numel:
-            self._flat = kernels.zeros(numel)
         given = [gradient_of(one.param_state) for one in flat_slices]
         plain = [one if one is None or (one.dtype == torch.float32 and one.is_contiguous()) else None for one in given]
         where = cpu_adam.addresses(plain)
+        if not are_copied and all(map(is_, given, plain)):
+            self._where, self.are_small = where, cpu_adam.are_small(cut, where, LARGEST_GRADIENT)
+            return None
+        flat = self._flat_vector(cut.chunk * world_size)
         for number, (one, gradient) in enumerate(zip(flat_slices, given, strict=True)):
             if gradient is not None and plain[number] is None:
-                place = self._flat[one.start : one.end]
+                place = flat[one.start : one.end]
                 place.view(gradient.shape).copy_(gradient)
                 where[number] = place.data_ptr()  # checked where it lies
-        self.is_small = cpu_adam.gather_gradients(cut, where, self._flat, LARGEST_GRADIENT)
-        return self._flat
+        self._where = _places_in(flat, flat_slices)
+        self.are_small = cpu_adam.gather_gradients(cut, where, flat, LARGEST_GRADIENT)
+        return flat
 
     def dense_step(
         self,
         flat_slices: Sequence[FlatSlice],
         moving: Sequence[FlatSlice],
-        gradient: torch.Tensor,
+        gradient: torch.Tensor | None,
         context: RankContext,
     ) -> Protocol:
-        """Average the gradients of all ranks and take a dense step."""
+        """Average the gradients of all ranks, which are flat where there are several, and take a dense step."""
         from binsgdm.kernels import cpu_adam
 
         total = gradient
-        if context.world_size > 1:
-            total = yield AllReduceSum(group="world", sent=gradient, may_overwrite=True)
-        tables = _Tables(flat_slices, moving, ranks=context.world_size, is_dense=True)
+        if total is not None and context.world_size > 1:
+            total = yield AllReduceSum(group="world", sent=total, may_overwrite=True)
+            self._where = _places_in(total, flat_slices)
+        tables = _Tables(flat_slices, moving, self._where, ranks=context.world_size, is_dense=True)
         with stage("update"):
             for dtype, places in tables.by_dtype():
-                cpu_adam.dense_step(tables.cut, places, tables.factors, total, dtype)
+                cpu_adam.dense_step(tables.cut, places, tables.factors, dtype)
             tables.finish()
         self._valid = None  # the passes write past the counts of versions
-        return total
+        return torch.empty(0, device="cpu") if total is None else total
 
-    def compressed_step(  # noqa: PLR0913, PLR0917
+    def compressed_step(
         self,
         flat_slices: Sequence[FlatSlice],
         moving: Sequence[FlatSlice],
-        gradient: torch.Tensor,
         residuals: MomentumResiduals,
         context: RankContext,
         topology: Topology,
@@ -100,14 +111,16 @@ class CpuPasses:
         """Average the momenta with one bit an element, and move the parameters."""
         from binsgdm.kernels import cpu_adam
 
-        tables = _Tables(flat_slices, moving, ranks=context.world_size, is_dense=False)
+        tables = _Tables(flat_slices, moving, self._where, ranks=context.world_size, is_dense=False)
         bits, counts = self._valid_bits(tables)
         if topology == "hierarchical":
-            rows = yield from _averaged_in_nodes(tables, gradient, residuals, context, bits, counts)
+            momenta = self._flat_vector(tables.cut.chunk * context.world_size)
+            cpu_adam.local_momenta(tables.cut, tables.places, tables.factors, momenta)
+            rows = yield from _averaged_in_nodes(momenta, residuals, context, bits, counts)
         else:
             with stage("encode"):
                 sent = cpu_adam.encode_momenta(
-                    tables.cut, tables.places, tables.factors, gradient, residuals.worker, bits, counts
+                    tables.cut, tables.places, tables.factors, residuals.worker, bits, counts
                 )
             received = yield AllToAll(group="world", sent=sent)
             own, own_bits = slice(context.rank, context.rank + 1), bits.view(context.world_size, -1)[context.rank]
@@ -119,6 +132,11 @@ class CpuPasses:
                 cpu_adam.apply_average(tables.cut, places, tables.factors, rows, dtype)
             tables.finish()
         return rows
+
+    def _flat_vector(self, numel: int) -> torch.Tensor:
+        if self._flat is None or self._flat.numel() != numel:
+            self._flat = kernels.zeros(numel)
+        return self._flat
 
     def _valid_bits(self, tables: "_Tables") -> tuple[torch.Tensor, Array]:
         """Return which elements have a variance; looked at anew where a variance or the choice of tensors changed."""
@@ -157,21 +175,26 @@ def _rehearse(dtype: torch.dtype) -> None:
     cut = cpu_adam.plan((numel,), numel, 1)
     gradient, m, v, residual = torch.zeros(4, numel, device="cpu")
     x = torch.zeros(numel, dtype=dtype, device="cpu")
-    places = np.stack([cpu_adam.addresses([one]) for one in (m, v, x)], axis=1)
+    places = np.stack([cpu_adam.addresses([one]) for one in (m, v, x, gradient)], axis=1)
     factors = np.ones((1, cpu_adam.FACTORS), np.float32)
     cpu_adam.gather_gradients(cut, cpu_adam.addresses([m]), gradient, LARGEST_GRADIENT)
-    cpu_adam.dense_step(cut, places, factors, gradient, dtype)
+    cpu_adam.are_small(cut, cpu_adam.addresses([m]), LARGEST_GRADIENT)
+    cpu_adam.dense_step(cut, places, factors, dtype)
     bits, counts = cpu_adam.pack_valid(cut, places)
-    rows = cpu_adam.encode_momenta(cut, places, factors, gradient, residual, bits, counts)
+    rows = cpu_adam.encode_momenta(cut, places, factors, residual, bits, counts)
     cpu_adam.encode_mean(rows, residual, bits, counts)
     cpu_adam.local_momenta(cut, places, factors, gradient)
     cpu_adam.encode_values(gradient, residual, bits, counts)
     cpu_adam.apply_average(cut, places, factors, rows, dtype)
 
 
-def _averaged_in_nodes(  # noqa: PLR0913, PLR0917
-    tables: "_Tables",
-    gradient: torch.Tensor,
+def _places_in(flat: torch.Tensor, flat_slices: Sequence[FlatSlice]) -> Array:
+    """Return where parameters begin in a flat vector."""
+    return flat.data_ptr() + flat.element_size() * np.array([one.start for one in flat_slices], np.int64)
+
+
+def _averaged_in_nodes(
+    momenta: torch.Tensor,
     residuals: MomentumResiduals,
     context: RankContext,
     bits: torch.Tensor,
@@ -180,8 +203,7 @@ def _averaged_in_nodes(  # noqa: PLR0913, PLR0917
     """Do the exchange of `hierarchical_one_bit_momentum`; return the rows of all chunks."""
     from binsgdm.kernels import cpu_adam
 
-    cpu_adam.local_momenta(tables.cut, tables.places, tables.factors, gradient)
-    received = yield AllToAll(group="intra_node", sent=gradient.view(context.ranks_per_node, -1))
+    received = yield AllToAll(group="intra_node", sent=momenta.view(context.ranks_per_node, -1))
     mean = received[0].clone()
     for row in received[1:]:
         mean += row
@@ -205,7 +227,13 @@ class _Tables:
     """Addresses and factors of all tensors in one step."""
 
     def __init__(
-        self, flat_slices: Sequence[FlatSlice], moving: Sequence[FlatSlice], *, ranks: int, is_dense: bool
+        self,
+        flat_slices: Sequence[FlatSlice],
+        moving: Sequence[FlatSlice],
+        gradients: Array,
+        *,
+        ranks: int,
+        is_dense: bool,
     ) -> None:
         from binsgdm.kernels import cpu_adam
 
@@ -217,10 +245,15 @@ class _Tables:
         self._wrapped = [x if x.is_contiguous() else x.contiguous() for x in self._parameters]
         numbers = [one.number for one in moving]
         states = [one.param_state.state for one in moving]
-        self.places = np.zeros((len(flat_slices), 3), np.int64)
+        self.places = np.zeros((len(flat_slices), cpu_adam.PLACES), np.int64)
         columns = [[state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states], self._wrapped]
         for column, tensors in enumerate(columns):
             self.places[numbers, column] = cpu_adam.addresses(tensors)
+        self.places[numbers, len(columns)] = gradients[numbers]
+        # Where other ranks alone have a gradient, it is 0 here.
+        self._zeros = {one.number: kernels.zeros(one.end - one.start) for one in moving if not gradients[one.number]}
+        for number, zeros in self._zeros.items():
+            self.places[number, len(columns)] = zeros.data_ptr()
         self._numbers = np.array(numbers, np.int64)
         self.factors = np.ones((len(flat_slices), cpu_adam.FACTORS), np.float32)
         if moving:

@@ -237,16 +237,18 @@ def flat_gradient(flat_slices: Sequence[FlatSlice], world_size: int) -> torch.Te
     return gradient
 
 
-def finite_check_flags(
-    gradient: torch.Tensor, flat_slices: Sequence[FlatSlice], *, stop: Flag, is_small: bool | None = None
-) -> torch.Tensor:
+def is_small(gradient: torch.Tensor) -> torch.Tensor:
+    """Return whether all of a gradient is finite and not too large, where it lies."""
+    return gradient.abs().amax() < LARGEST_GRADIENT  # which NaN fails as well
+
+
+def finite_check_flags(flat_slices: Sequence[FlatSlice], *, stop: Flag, are_small: bool | torch.Tensor) -> torch.Tensor:
     """Return this rank's flags, whose maximum over all ranks decides the step.
 
     Args:
-        gradient: flat.
         flat_slices: all parameters.
         stop: whether a GradScaler says that the step must be skipped.
-        is_small: whether the gradient is finite and not too large; None where nobody has looked.
+        are_small: whether gradients are finite and not too large.
 
     Returns:
         uint8 (1 + parameters): 1 if the step must be skipped (`stop`, or a gradient that is not finite or too large),
@@ -254,12 +256,10 @@ def finite_check_flags(
     """
     parameters = [one.param_state.parameter for one in flat_slices]
     has = [int(parameter.requires_grad and parameter.grad is not None) for parameter in parameters]
-    flags = upload([int(stop is True), *has], torch.uint8, gradient.device)
-    if is_small is None:
-        # NaN fails the comparison as well.
-        flags[0] |= torch.logical_not(gradient.abs().amax() < LARGEST_GRADIENT)
-    elif not is_small:
-        flags[0] = 1
+    device = flat_slices[0].param_state.parameter.device
+    flags = upload([int(stop is True or are_small is False), *has], torch.uint8, device)
+    if isinstance(are_small, torch.Tensor):
+        flags[0] |= torch.logical_not(are_small)
     if isinstance(stop, torch.Tensor):
         flags[0] |= stop
     return flags

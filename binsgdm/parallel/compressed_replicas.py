@@ -206,9 +206,9 @@ class ReplicaExchange:
         self.system.load_state_dict(state["system"])
         self.step, self._buckets, self._is_new = state["step"], None, True
 
-    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
         # A copied or unpickled optimizer knows of no exchange.
-        return _nothing, ()
+        return type(None), ()
 
     @torch.no_grad()
     def before_step(self, optimizer: torch.optim.Optimizer, given: Sequence[object]) -> None:
@@ -323,10 +323,6 @@ class ReplicaExchange:
         mean = self._transport.run(self.system.mean(bucket, own))
         for gradient, part in zip(gradients, torch.split(mean, bucket.numels), strict=True):
             gradient.copy_(part.view(gradient.shape))
-
-
-def _nothing() -> None:
-    return None
 
 
 # A compiled step would draw what the step in which it was compiled drew.

@@ -73,9 +73,9 @@ class GradientExchange:
         self._stream: streams.Stream = None
         self._has_failed = False
 
-    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
         # A copied or unpickled DDP model has a reducer without a hook, and so no exchange.
-        return _nothing, ()
+        return type(None), ()
 
     def state_dict(self) -> dict[str, Any]:
         """Return step, layout of buckets, settings and state of the system; each rank saves its own, between two steps.
@@ -313,10 +313,6 @@ _JOINED = (
     "compress_gradients: a backward inside DDP.join() that sends zeros for a rank without batches: most systems take "
     "them for gradients; give all ranks as many batches"
 )
-
-
-def _nothing() -> None:
-    return None
 
 
 def exchange_bucket(

@@ -103,14 +103,10 @@ class LocalGradients:
         self.owners = list(owners)
         self.own = {parameter for owner in owners for parameter in owner.parameters}
 
-    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
         # A copied or unpickled DDP model makes a reducer without a hook, so it averages all gradients, as any model
         # that nothing was attached to.
-        return _nothing, ()
-
-
-def _nothing() -> None:
-    return None
+        return type(None), ()
 
 
 def keep_gradients_local(models: Sequence[DistributedDataParallel], owner: OwnParameters) -> None:

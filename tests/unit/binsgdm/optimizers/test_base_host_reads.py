@@ -1,7 +1,6 @@
 """What a step costs on a GPU beside its kernels: waits of the host for the device, and memory."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import pytest
 
@@ -9,8 +8,6 @@ from tests.helpers.needs import needs
 
 needs("torch")
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from binsgdm.comm import Member, run_in_lockstep
 from binsgdm.errors import BinsgdmError
@@ -23,7 +20,8 @@ from binsgdm.optimizers.sign_exchange import SCHEMES, Scheme
 from tests.helpers.pretend_device import PretendDevice, PretendTensor, pretended_device
 
 SHAPES = ((9, 7), (5,))
-DTYPES = torch.bfloat16, torch.float32
+
+
 RANKS, RANKS_PER_NODE = 4, 2
 
 
@@ -93,34 +91,6 @@ def test_a_step_alone_has_one_host_read_on_any_device() -> None:
                 assert launches == {"triton.update_quantize_pack": 1, "triton.unpack_apply": 1}
                 assert counts.storages < 10, "flags and tables"
             assert_one_read_a_step(counts, [one_bit_adam(device=device)])
-
-
-def test_a_learning_rate_on_the_gpu_is_read_once_a_step_however_many_buckets_there_are() -> None:
-    moved = []
-    with pretended_device() as counts:
-        for lr, num_reads in ((0.1, 1), (torch.tensor(0.1, device="cuda"), 2)):
-            optimizer = BinSGDM(parameters(), lr=lr, kernels="reference")
-            optimizer.join(Session(Member(), Scheme(topology="flat"), 16))
-            for step in range(2):
-                give_gradients(optimizer, seed=step)
-                counts.reset()
-                assert step_together([optimizer])
-                assert counts.reads.total() == num_reads
-                if num_reads > 1:
-                    lr.fill_(0.2)
-            moved.append([one.parameter.data.cpu() for one in optimizer.param_states()])
-    assert not any(map(torch.equal, *moved)), "the second step takes the rate that was set after the first"
-
-
-def test_tensors_of_several_dtypes_are_not_copied_in_one_launch() -> None:
-    with pretended_device():
-        values = [torch.nn.Parameter(one.detach().to(dtype)) for one, dtype in zip(parameters(), DTYPES, strict=True)]
-        averaging = BinSGDM(values, lr=0.1, kernels="reference")
-        averaging.join(Session(Member(), Scheme(average="gradients"), 64))
-        for optimizer in (OneBitAdam(values, dense_steps=2), averaging):
-            for step in range(3):
-                give_gradients(optimizer, seed=step)
-                assert step_together([optimizer])
 
 
 @pytest.mark.parametrize("topology", ["flat", "hierarchical"])
@@ -213,63 +183,3 @@ def test_a_step_in_a_cuda_graph_is_refused_and_moves_nothing(make) -> None:
         counts.is_capturing = False
         optimizer.step()
         assert optimizer.param_groups[0]["step"] == 1
-
-
-def test_a_compiler_leaves_the_step_alone() -> None:
-    compiled: list[torch.fx.GraphModule] = []
-
-    def backend(graph: torch.fx.GraphModule, _inputs: object) -> object:
-        compiled.append(graph)
-        return graph.forward
-
-    pair = bin_sgdm(device="cpu"), bin_sgdm(device="cpu")
-    for step in range(2):
-        for optimizer in pair:
-            give_gradients(optimizer, seed=step)
-        pair[0].step()
-        torch.compile(pair[1].step, backend=backend)()
-    assert not compiled
-    for ours, theirs in zip(*(optimizer.param_states() for optimizer in pair), strict=True):
-        assert torch.equal(ours.parameter, theirs.parameter)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [bin_sgdm, partial(bin_sgdm, rounding="shaped"), one_bit_adam],
-    ids=["bin_sgdm", "shaped bin_sgdm", "one_bit_adam"],
-)
-def test_no_tensor_of_a_step_lands_on_the_default_device(make) -> None:
-    optimizer = make(device="cpu")
-    for step in range(4):
-        give_gradients(optimizer, seed=step)
-        with torch.device("meta"):  # as with torch.set_default_device: whatever names no device is there
-            optimizer.step()
-    assert optimizer.param_groups[0]["step"] == 4
-
-
-class _NewMemory(TorchDispatchMode):
-    """Counts the bytes of tensors with memory of their own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.num_bytes = 0
-
-    def __torch_dispatch__(self, func, _types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        known = {leaf.untyped_storage().data_ptr() for leaf in tensors}
-        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
-        self.num_bytes += sum(one.nbytes for one in made if one.untyped_storage().data_ptr() not in known)
-        return out
-
-
-@pytest.mark.parametrize("rounding", ["random", "shaped"])
-def test_a_step_alone_takes_no_new_memory_for_values(rounding: Rounding) -> None:
-    needs("numba")
-    values = [torch.nn.Parameter(torch.zeros(1000)) for _ in range(20)]
-    optimizer = BinSGDM(values, lr=0.1, kernels="cpu", rounding=rounding)
-    for step in range(3):
-        give_gradients(optimizer, seed=step)
-        with _NewMemory() as memory:
-            optimizer.step()
-    assert memory.num_bytes < 1000, "a few flags for 80 kB of parameters"

@@ -57,18 +57,6 @@ def test_every_element_moves_by_lr_and_on_average_against_its_gradient():
     assert torch.equal(value[2000:], torch.full((2000,), 0.25))
 
 
-def test_groups_have_their_own_settings_and_schedulers_reach_them():
-    slow, fast = torch.nn.Parameter(torch.zeros(9)), torch.nn.Parameter(torch.zeros(9))
-    optimizer = binsgdm.BinSGDM([{"params": [slow], "lr": 0.1}, {"params": [fast], "maximize": True}], lr=1.0, beta=0.0)
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
-    for _ in range(2):
-        slow.grad, fast.grad = torch.ones(9), torch.ones(9)
-        optimizer.step()
-        schedule.step()
-    assert torch.allclose(slow, torch.full((9,), -0.15))
-    assert torch.allclose(fast, torch.full((9,), 1.5))
-
-
 def test_a_closure_is_called_with_gradients_and_its_loss_returned():
     value = torch.nn.Parameter(torch.ones(3))
     optimizer = binsgdm.BinSGDM([value], lr=0.5)
@@ -185,84 +173,6 @@ def test_a_gradient_that_is_not_finite_moves_nothing_and_its_averages_stay(bad):
     optimizer.step()
     assert optimizer.param_groups[0]["step"] == 2
     assert (value < before).all(), "every u is 1, so every element moves down"
-
-
-def test_a_grad_scaler_skips_what_overflowed_and_unscales_the_rest():
-    value = torch.nn.Parameter(torch.zeros(8))
-    optimizer = binsgdm.BinSGDM([value], lr=1.0)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    scaler.scale(value.sum() * torch.inf).backward()
-    scaler.step(optimizer)
-    scaler.update()
-    assert not value.any()
-    assert not optimizer.state[value]["b"].any(), "the scaler says so before anything is changed"
-    assert optimizer.num_skipped == 1
-    assert scaler.get_scale() == 512.0
-    optimizer.zero_grad()
-    scaler.scale(value.sum()).backward()
-    scaler.step(optimizer)
-    assert torch.equal(value, torch.full((8,), -1.0))
-    assert torch.allclose(optimizer.state[value]["b"], torch.full((8,), 0.01)), "the averages hold unscaled gradients"
-
-
-def test_it_learns_a_separable_problem():
-    torch.manual_seed(0)
-    x = torch.randn(256, 10)
-    y = (x @ torch.randn(10, 3)).argmax(1)
-    net = model()
-    optimizer = binsgdm.BinSGDM(net.parameters(), lr=3e-3, beta=0.95)
-    for _ in range(300):
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(net(x), y)
-        loss.backward()
-        optimizer.step()
-    assert loss.item() < 0.35
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"lr": -1.0}, "lr: -1.0"),
-        ({"beta": 1.0}, r"beta: 1.0: must be in \[0, 1\)"),
-        ({"beta": -0.1}, "beta: -0.1"),
-        ({"weight_decay": -1.0}, "weight_decay: -1.0"),
-        ({"seed": -1}, "seed: -1"),
-        ({"seed": 1.5}, "seed: 1.5"),
-        ({"lr": float("nan")}, "lr: nan"),
-    ],
-)
-def test_values_out_of_range_are_refused(settings, said):
-    with pytest.raises(BinsgdmError, match=said):
-        binsgdm.BinSGDM([torch.nn.Parameter(torch.zeros(1))], **settings)
-
-
-def test_complex_and_sparse_are_refused():
-    with pytest.raises(BinsgdmError, match=r"complex64: must be float32"):
-        binsgdm.BinSGDM([torch.nn.Parameter(torch.zeros(2, dtype=torch.complex64))])
-    embedding = torch.nn.Embedding(5, 2, sparse=True)
-    optimizer = binsgdm.BinSGDM(embedding.parameters())
-    embedding(torch.tensor([1])).sum().backward()
-    with pytest.raises(BinsgdmError, match=r"a sparse gradient"):
-        optimizer.step()
-
-
-def test_state_of_other_shapes_or_versions_is_refused():
-    optimizer = binsgdm.BinSGDM(model().parameters())
-    state = optimizer.state_dict()
-    wider = binsgdm.BinSGDM(torch.nn.Linear(4, 4).parameters())
-    with pytest.raises(BinsgdmError, match=r"4 parameters: the optimizer has 2"):
-        wider.load_state_dict(state)
-    newer = copy.deepcopy(state)
-    newer["param_groups"][0]["format"] = 2
-    with pytest.raises(BinsgdmError, match=r"this version reads format 1"):
-        optimizer.load_state_dict(newer)
-    foreign = torch.optim.Adam(model().parameters()).state_dict()
-    with pytest.raises(BinsgdmError, match=r"this version reads format 1"):
-        optimizer.load_state_dict(foreign)
-    other = copy.deepcopy(state)
-    other["state"][0]["m"] = torch.zeros(2)
-    with pytest.raises(BinsgdmError, match=r"parameter 0: .* must be m and b of shape"):
-        optimizer.load_state_dict(other)
 
 
 def test_attach_without_a_process_group_leaves_the_optimizer_alone():

@@ -59,19 +59,6 @@ def test_params_that_are_none_are_refused(params):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("group", [None, 5, [VALUE], {}, {"params": [VALUE]}, {"params": [1]}], ids=str)
-def test_a_group_that_is_none_is_refused_and_not_kept(group):
-    optimizer = binsgdm.BinSGDM([VALUE])
-    with pytest.raises(BinsgdmError, match=r"^BinSGDM: params: "):
-        optimizer.add_param_group(group)
-    assert len(optimizer.param_groups) == 1
-
-
-def test_a_closure_that_is_no_function_is_refused():
-    with pytest.raises(BinsgdmError, match=r"^BinSGDM: step: closure: a float: must be a function, or None"):
-        binsgdm.BinSGDM([VALUE]).step(0.5)
-
-
 @pytest.mark.parametrize("name", ["lr", "weight_decay"])
 def test_what_becomes_no_number_later_is_refused_before_a_parameter_moves(name):
     value = torch.nn.Parameter(torch.ones(3))

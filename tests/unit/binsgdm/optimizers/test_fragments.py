@@ -12,15 +12,6 @@ from binsgdm.optimizers.fragments import Fragment, cut
 from binsgdm.optimizers.outer_settings import OuterSettings
 
 
-@pytest.mark.parametrize("numels", [[1], [5, 1, 1, 1], [1, 1, 1, 9], [3] * 7, [0, 4, 0, 4]], ids=str)
-def test_every_fragment_has_tensors_and_every_tensor_one_fragment(numels):
-    for count in range(1, len(numels) + 1):
-        pieces = cut(numels, count)
-        assert [one for piece in pieces for one in piece] == list(range(len(numels)))
-        assert len(pieces) == count
-        assert all(len(piece) for piece in pieces)
-
-
 def test_fragments_are_of_about_equal_size():
     assert cut([3, 3, 3, 3, 3, 3], 3) == [range(2), range(2, 4), range(4, 6)]
 

@@ -121,20 +121,3 @@ def test_a_resumed_run_with_both_goes_on_bit_for_bit(stop: int) -> None:
     train(resumed, stop + 1, 8)
     for one, other in zip(straight, resumed, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(params_of(one), params_of(other), strict=True))
-
-
-def test_a_state_of_a_former_version_has_neither() -> None:
-    old, new = team(), team()
-    train(old, 1, 5)
-    for one, other in zip(old, new, strict=True):
-        former = one.state_dict()
-        for group in former["param_groups"]:
-            del group["variance_floor"], group["scales_momenta"]
-        for kept in former["state"].values():
-            del kept["momentum_scale"]
-        other.load_state_dict(former)
-        for a, b in zip(params_of(one), params_of(other), strict=True):
-            b.data.copy_(a.data)
-    train(old, 6, 7)
-    train(new, 6, 7)
-    assert all(torch.equal(a, b) for a, b in zip(params_of(old[0]), params_of(new[1]), strict=True))

@@ -36,11 +36,3 @@ from binsgdm.optimizers.outer_settings import OuterSettings
 def test_what_cannot_be_or_has_no_effect_is_refused(given, text):
     with pytest.raises(BinsgdmError, match=text):
         OuterSettings(**given)
-
-
-def test_a_short_name_stands_for_a_system_whose_options_can_be_given():
-    assert OuterSettings(exchange="one_bit").system == (
-        "ef_sign_sgd",
-        {"topology": "scatter_reduce", "scale_per": "bucket"},
-    )
-    assert OuterSettings(exchange="one_bit", options={"scale_per": "tensor"}).system[1]["scale_per"] == "tensor"

@@ -74,16 +74,6 @@ def test_a_rehearsal_calls_the_loops_of_a_step_and_no_others(
     assert set(rehearsed) == set(stepped)
 
 
-def test_a_process_rehearses_the_same_settings_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    rehearsal._compile_for.cache_clear()
-    parameter = torch.nn.Parameter(torch.ones(3))
-    parameter.grad = torch.ones(3)
-    BinSGDM([parameter], kernels="cpu").step()
-    with noting_variants(monkeypatch) as called:
-        BinSGDM([parameter], kernels="cpu", lr=0.5).step()
-    assert [name for name, _ in called] == ["update_shape_pack_rows", "unpack_apply_rows"]
-
-
 SCRIPT = """
 import torch, torch.distributed as dist
 from numba.core import event

@@ -14,13 +14,17 @@ from tests.helpers.needs import needs
 
 needs("torch")
 import torch
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 
 import binsgdm
 from binsgdm.comm import Member, RankContext, run_in_lockstep
 from binsgdm.comm.flat_buckets import build
 from binsgdm.kernels.functional import MAX_SHAPED_VECTORS, SCALE, ratio, shape
 from binsgdm.kernels.random import Key, dither
-from binsgdm.optimizers import residuals as residuals_module
 from binsgdm.optimizers.residuals import quantizations
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.sign_exchange import SCHEMES, Scheme
@@ -85,25 +89,6 @@ def test_a_rank_alone_moves_by_the_equations():
         assert torch.equal(optimizer.state[value]["local_residual"].to(torch.int64), residual)
 
 
-def test_residuals_are_drawn_in_pieces_that_join(monkeypatch):
-    whole = of_rank(1)
-    monkeypatch.setattr(residuals_module, "_DRAWN_NUMEL", 32)
-    assert all(torch.equal(a, b) for a, b in zip(residuals(of_rank(1)), residuals(whole), strict=True))
-
-
-def test_residuals_lie_in_one_tensor_under_their_parameters_of_two_bytes_an_element():
-    values = parameters()
-    optimizer = shaped(values)
-    assert all("local_residual" not in optimizer.state[value] for value in values), "made with the first step"
-    step_all(optimizer, [1])
-    found = residuals(optimizer)
-    assert [(one.dtype, tuple(one.shape)) for one in found] == [(torch.int16, (v.numel(),)) for v in values]
-    assert len({one.untyped_storage().data_ptr() for one in found if one.numel()}) == 1
-    # In the flat order, from the last parameter on, each from a multiple of 32 on.
-    assert [one.storage_offset() for one in found if one.numel()] == [128, 32, 0]
-    assert all(one.abs().max() <= SCALE for one in found if one.numel())
-
-
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("rank", [0, 5])
 def test_every_element_is_rounded_by_one_rank_of_a_group_and_every_piece_fits_its_messages(scheme, rank):
@@ -120,13 +105,6 @@ def test_every_element_is_rounded_by_one_rank_of_a_group_and_every_piece_fits_it
     assert mine.keys() == {"local_residual", "merge_residual"} | ({"intra_node_residual"} if is_one_bit else set())
     assert mine["merge_residual"].limit == (6 if scheme.topology == "flat" else 3)
     assert mine["local_residual"].limit == (2 if "intra_node_residual" in mine else SCALE)
-
-
-def test_a_merge_of_one_vector_keeps_nothing():
-    alone = RankContext(rank=0, world_size=2, ranks_per_node=2, seed=0, step=0)
-    assert [one.name for one in quantizations(build([9], bucket_elements=9, ranks=2), alone, Scheme())] == [
-        "local_residual"
-    ]
 
 
 def test_more_ranks_than_a_residual_can_count_are_refused():
@@ -150,15 +128,6 @@ def test_a_state_a_copy_and_a_pickle_go_on_bit_for_bit(dtype):
             assert all(torch.equal(a, b) for a, b in zip(residuals(copied), residuals(optimizer), strict=True))
 
 
-def test_what_is_loaded_does_not_share_memory_with_what_was_saved():
-    optimizer, other = shaped(parameters()), shaped(parameters())
-    step_all(optimizer, [0])
-    other.load_state_dict(optimizer.state_dict())
-    before = [one.clone() for one in residuals(other)]
-    step_all(optimizer, [1])
-    assert all(torch.equal(a, b) for a, b in zip(residuals(other), before, strict=True))
-
-
 def test_residuals_that_somebody_puts_into_the_state_are_used():
     value = torch.nn.Parameter(torch.zeros(40))
     optimizer = shaped([value])
@@ -172,24 +141,6 @@ def test_residuals_that_somebody_puts_into_the_state_are_used():
     del optimizer.state[value]["local_residual"]
     optimizer.step()
     assert torch.equal(value.detach(), before), "u stays 0: one step back"
-
-
-def test_a_state_of_a_former_version_loads_and_means_random_rounding():
-    paper = {"rounding": "random", "gain": 1.0, "beta_b": None, "nesterov": False}
-    optimizer = binsgdm.BinSGDM(parameters(), lr=LR, **paper)
-    step_all(optimizer, range(3))
-    state, copied = saved(optimizer), copy.deepcopy(optimizer)
-    resumed, pickled = binsgdm.BinSGDM(copies_of(optimizer), **paper), binsgdm.BinSGDM.__new__(binsgdm.BinSGDM)
-    for group in [*state["param_groups"], *copied.param_groups]:
-        for name in ("rounding", "gain", "beta_b", "nesterov", "residual_layout"):
-            del group[name]
-    resumed.load_state_dict(state)
-    pickled.__setstate__(copied.__getstate__())
-    wanted = step_all(optimizer, range(3, 5))
-    for former in (resumed, pickled):
-        assert all(torch.equal(a, b) for a, b in zip(step_all(former, range(3, 5)), wanted, strict=True))
-    with pytest.raises(binsgdm.BinsgdmError, match="rounding of the state: 'random': must be 'shaped'"):
-        shaped(parameters()).load_state_dict(state)
 
 
 @pytest.mark.parametrize(("own", "other"), [("random", "shaped"), ("shaped", "random")])
@@ -208,14 +159,15 @@ def test_a_state_of_the_other_rounding_is_refused_and_goes_on_with_the_averages_
     assert mine.state_dict()["param_groups"] == before["param_groups"], "nothing is loaded"
     for group in state["param_groups"]:
         group["rounding"] = own
-    mine.load_state_dict(state)
     if own == "shaped":
         with pytest.warns(
             UserWarning, match="residuals are drawn anew: the state has none for 'a rank alone'"
         ) as warned:
-            step_all(mine, [2])
+            mine.load_state_dict(state)
         assert warned[0].filename == __file__
+        step_all(mine, [2])
     else:
+        mine.load_state_dict(state)
         step_all(mine, [2])
         assert all("local_residual" not in mine.state[value] for value in mine.param_groups[0]["params"])
     assert mine.param_groups[0]["step"] == 3
@@ -254,44 +206,6 @@ def load_and_step(optimizer: binsgdm.BinSGDM, state: dict[str, Any]) -> None:
     step_all(optimizer, [3])
 
 
-@pytest.mark.parametrize("setting", [("gain", -1.0), ("nesterov", None), ("beta_b", 2.0)])
-def test_a_state_with_settings_that_cannot_be_is_refused_and_nothing_is_loaded(setting):
-    optimizer = shaped(parameters())
-    step_all(optimizer, range(2))
-    state, name = saved(optimizer), setting[0]
-    state["param_groups"][0] |= {name: setting[1], "step": 9}
-    with pytest.raises(binsgdm.BinsgdmError, match=f"BinSGDM: {name}: "):
-        optimizer.load_state_dict(state)
-    assert optimizer.param_groups[0]["step"] == 2
-
-
-def test_a_state_without_a_setting_is_refused():
-    optimizer = shaped(parameters())
-    state = saved(optimizer)
-    del state["param_groups"][0]["seed"]
-    with pytest.raises(binsgdm.BinsgdmError, match="a group of the state without seed: must have all settings of BinS"):
-        optimizer.load_state_dict(state)
-
-
-def test_residuals_of_another_number_of_ranks_are_drawn_anew_with_one_warning():
-    optimizer = shaped(parameters())
-    step_all(optimizer, range(2))
-    state = saved(optimizer)
-    for one in state["state"].values():
-        one["merge_residual"] = one["local_residual"][:1]
-    state["param_groups"][0]["residual_layout"] = "4 ranks, flat, bucket_cap_mb=25"
-    resumed, fresh = shaped(parameters()), shaped(parameters())
-    resumed.load_state_dict(state)
-    with pytest.warns(
-        UserWarning, match="belong to '4 ranks, flat, bucket_cap_mb=25', here is 'a rank alone'"
-    ) as warned:
-        assert resumed.session.worker.residuals is not None
-    assert len(warned) == 1
-    assert fresh.session.worker.residuals is not None
-    assert all(torch.equal(a, b) for a, b in zip(residuals(resumed), residuals(fresh), strict=True))
-    assert all("merge_residual" not in state for state in resumed.state.values())
-
-
 def of_rank(rank: int) -> binsgdm.BinSGDM:
     optimizer = shaped(parameters())
     optimizer.join(Session(Member(rank=rank, world_size=2), Scheme(topology="flat")))
@@ -327,22 +241,6 @@ def test_a_group_that_is_added_begins_with_its_own_draws_and_the_others_go_on():
     assert torch.equal(
         optimizer.state[added]["local_residual"], dither(Key(seed=4, step=0), start=0, numel=40, limit=SCALE)
     )
-
-
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf], ids=str)
-def test_residuals_go_on_in_a_step_that_does_not_count(bad):
-    value = torch.nn.Parameter(torch.zeros(40))
-    optimizer = shaped([value], gain=0.5)
-    step_all(optimizer, range(2))
-    moved, before = value.detach().clone(), residuals(optimizer)[0].clone()
-    value.grad = torch.ones(40).index_fill_(0, torch.tensor([7]), bad)
-    with pytest.warns(UserWarning, match="step 3 was skipped"):
-        optimizer.step()
-    assert torch.equal(value.detach(), moved)
-    assert not torch.equal(residuals(optimizer)[0], before)
-    assert residuals(optimizer)[0].abs().max() <= SCALE
-    step_all(optimizer, [2])
-    assert optimizer.param_groups[0]["step"] == 3
 
 
 def test_a_frozen_parameter_and_one_without_gradient_stay_while_their_residuals_go_on():
@@ -386,8 +284,25 @@ def test_all_kernels_leave_the_same_bits(kernels):
     assert all(torch.equal(a, b) for a, b in zip(residuals(wanted), residuals(got), strict=True))
 
 
-def test_parameters_without_elements_alone_are_no_reason_to_stop():
-    value = torch.nn.Parameter(torch.zeros(0, 3))
-    optimizer = shaped([value])
+@pytest.mark.parametrize("flattens", [False, True])
+@pytest.mark.parametrize("asks_first", [False, True])
+def test_a_state_by_names_keeps_residuals_or_is_refused(flattens, asks_first):
+    """As `torch.distributed.checkpoint.state_dict` loads it: flattened, by the names that the new state has."""
+    options = StateDictOptions(flatten_optimizer_state_dict=flattens)
+    model = torch.nn.Linear(5, 3)
+    optimizer = shaped(model.parameters())
     step_all(optimizer, range(2))
-    assert optimizer.param_groups[0]["step"] == 2
+    by_name = copy.deepcopy(get_optimizer_state_dict(model, optimizer, options=options))
+    other = torch.nn.Linear(5, 3)
+    other.load_state_dict(model.state_dict())
+    resumed = shaped(other.parameters())
+    if asks_first:  # as `torch.distributed.checkpoint.load` needs
+        get_optimizer_state_dict(other, resumed, options=options)
+    if flattens and not asks_first:
+        with pytest.raises(binsgdm.BinsgdmError, match="a state of a rank alone without its residuals: must have them"):
+            set_optimizer_state_dict(other, resumed, by_name, options=options)
+        return
+    set_optimizer_state_dict(other, resumed, by_name, options=options)
+    step_all(optimizer, range(2, 4))
+    step_all(resumed, range(2, 4))
+    assert all(torch.equal(*pair) for pair in zip(model.parameters(), other.parameters(), strict=True))

@@ -98,19 +98,6 @@ def test_what_is_no_dictionary_is_refused(state):
         trained(steps=0).load_state_dict(state)
 
 
-def test_averages_that_no_equal_decays_leave_are_refused_and_those_of_a_fast_m_are_not():
-    for beta_b in (None, 0.99):
-        state = copy.deepcopy(trained(beta_b=beta_b).state_dict())
-        for one in state["state"].values():
-            one["m"] = 2.0 * one["b"]
-        optimizer = trained(steps=0, beta_b=beta_b)
-        if beta_b is None:
-            with pytest.raises(BinsgdmError, match=r"parameter 0: \|m\| above 1 b: "):
-                optimizer.load_state_dict(state)
-        else:
-            optimizer.load_state_dict(state)
-
-
 def test_averages_of_gradients_of_any_size_and_of_rows_seen_once_are_loaded():
     value = torch.nn.Parameter(torch.zeros(5))
     for settings in ({}, {"beta_b": None}, {"beta": 0.99, "beta_b": 0.5}, {"beta": 0.0, "beta_b": 0.999}):
@@ -155,25 +142,6 @@ def test_hooks_stay_after_a_state_that_was_refused():
     assert called == ["before", "before", "after"]
 
 
-def test_skipped_steps_are_counted_on_after_loading_and_states_of_former_versions_have_none():
-    saved = trained()
-    for param_state in saved.param_states():
-        param_state.parameter.grad = torch.full_like(param_state.parameter, torch.nan)
-    with pytest.warns(UserWarning, match="step 4 was skipped"):
-        saved.step()
-    state = saved.state_dict()
-    optimizer = trained(steps=0)
-    optimizer.load_state_dict(state)
-    assert (optimizer.num_skipped, copy.deepcopy(optimizer).num_skipped) == (1, 1)
-    former = copy.deepcopy(state)
-    for group in former["param_groups"]:
-        for name in ("num_skipped", "saved_by"):
-            del group[name]
-    optimizer.load_state_dict(former)
-    assert optimizer.num_skipped == 0
-    step(optimizer)
-
-
 @pytest.mark.parametrize("make", [OneCycleLR, CyclicLR])
 def test_schedulers_of_momentum_move_beta(make):
     optimizer = trained(steps=0, beta=0.9)
@@ -192,11 +160,3 @@ def test_schedulers_of_momentum_move_beta(make):
     step(again)
     step(optimizer)
     assert again.param_groups[1]["beta"] == optimizer.param_groups[1]["beta"] != betas[-1]
-
-
-def test_a_group_that_is_added_keeps_its_own_beta():
-    optimizer = trained(beta=0.8)
-    for given, beta in (({"beta": 0.5}, 0.5), ({"momentum": 0.6}, 0.6), ({}, 0.8)):
-        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(3))], **given})
-        step(optimizer)
-        assert optimizer.param_groups[-1]["beta"] == beta
