@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct, structs
@@ -19,7 +19,7 @@ from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth
 from simnet.engine import intervals
 from simnet.engine.intervals import ModelError
-from simnet.engine.result import References, StrategyResult
+from simnet.engine.result import References
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
 from simnet.strategies import AnyStrategy, choices
@@ -172,26 +172,18 @@ def times_to_target(  # noqa: PLR0913 - the arguments of one command
     intervals.check_draws(num_draws)
     run = structs.replace(scenario.run, draws=0, steps=None)
     plain = structs.replace(scenario, baseline=None, strategy=PLAIN, run=run)
+    # Without draws the interval is that of the seeds alone.
+    error = intervals.model_error(scenario.calibration) if num_draws else ModelError(time=1.0, speedup=1.0, source="")
+    there = [whatif.at_bandwidth(plain, rate) for rate in bandwidths]
     found_at = []
-    for there, both in zip(*_at_rates(plain, bandwidths), strict=True):
-        times = TunedSteps(there, num_draws)
-        systems: dict[str, _Costed] = {}
-        for name, one in trained.items():
-            try:
-                systems[name] = _costed(one, costs(one.strategy, times), there, notes)
-            except SimnetError as error:
-                if name == baseline:
-                    raise
-                left_out[name] = str(error)
-            progress(1)
-        # Without draws the interval is that of the seeds alone.
-        known = (
-            intervals.model_error(scenario.calibration) if num_draws else ModelError(time=1.0, speedup=1.0, source="")
-        )
-        base = systems[baseline].costs
-        rows = [_target_time(name, one, None if name == baseline else base, known) for name, one in systems.items()]
-        rows.sort(key=lambda one: math.inf if one.time_s is None else one.time_s)
-        rate = there.cluster.inter_node.bytes_per_s
+    for one, both in zip(there, references(there), strict=True):
+        costed, reasons = _costed_at(one, trained, baseline, num_draws, costs, progress)
+        left_out |= reasons
+        notes |= {note: None for system in costed.values() for note in system.notes}
+        base = costed[baseline].costs
+        rows = [_target_time(name, each, None if name == baseline else base, error) for name, each in costed.items()]
+        rows.sort(key=lambda row: math.inf if row.time_s is None else row.time_s)
+        rate = one.cluster.inter_node.bytes_per_s
         found_at.append(AtBandwidth(bandwidth=rate, systems=tuple(rows), references=both))
     return TimesToTarget(
         scenario=scenario,
@@ -254,6 +246,7 @@ class _Costed(NamedTuple):
     costs: StepCosts
     step_bytes: float
     dense_bytes: float
+    notes: tuple[str, ...]
 
     def sent_bytes(self, num_steps: float) -> float:
         """Return what the first steps send out of a node."""
@@ -261,19 +254,44 @@ class _Costed(NamedTuple):
         return dense * self.dense_bytes + (num_steps - dense) * self.step_bytes
 
 
-def _costed(trained: TrainedCurves, costs: StepCosts, scenario: Scenario, notes: dict[str, None]) -> _Costed:
-    """Return a system with its costs and bytes; adds the notes of the simulations."""
+def _costed_at(  # noqa: PLR0913, PLR0917
+    scenario: Scenario,
+    trained: Mapping[str, TrainedCurves],
+    baseline: str,
+    num_draws: int,
+    costs: Costs,
+    progress: Callable[[int], object],
+) -> tuple[dict[str, _Costed], dict[str, str]]:
+    """Return each system with its costs, and why others cannot be predicted.
 
-    def run(one: AnyStrategy) -> StrategyResult:
-        result = simulate(structs.replace(scenario, strategy=one))
-        notes.update(dict.fromkeys(result.notes))
-        return result.result
+    Raises:
+        SimnetError: the baseline is one of them.
+    """
+    times, found, reasons = TunedSteps(scenario, num_draws), {}, {}
+    for name, one in trained.items():
+        try:
+            found[name] = _costed(one, costs(one.strategy, times), scenario)
+        except SimnetError as error:
+            if name == baseline:
+                raise
+            reasons[name] = str(error)
+        progress(1)
+    return found, reasons
 
+
+def _costed(trained: TrainedCurves, costs: StepCosts, scenario: Scenario) -> _Costed:
     strategy = costs.usual.strategy
     stage = strategy.dense_stage(None)
     # A training 0 times as long has no dense steps, which a scenario without run.steps would refuse.
-    own = run(choices.for_longer_training(strategy, 0.0))
-    return _Costed(trained, costs, own.nic_bytes_per_node, run(stage.strategy).nic_bytes_per_node if stage else 0.0)
+    run = simulate(structs.replace(scenario, strategy=choices.for_longer_training(strategy, 0.0)))
+    dense = simulate(structs.replace(scenario, strategy=stage.strategy)) if stage else None
+    return _Costed(
+        trained,
+        costs,
+        run.result.nic_bytes_per_node,
+        dense.result.nic_bytes_per_node if dense else 0.0,
+        run.notes + (dense.notes if dense else ()),
+    )
 
 
 def _target_time(name: str, one: _Costed, baseline: StepCosts | None, error: ModelError) -> TargetTime:
@@ -295,12 +313,6 @@ def _target_time(name: str, one: _Costed, baseline: StepCosts | None, error: Mod
         sent_bytes=None if steps is None else one.sent_bytes(steps),
         final=_final(trained.curves),
     )
-
-
-def _at_rates(scenario: Scenario, rates: Sequence[Bandwidth]) -> tuple[list[Scenario], list[References | None]]:
-    """Return a scenario at each bandwidth, and both references there."""
-    there = [whatif.at_bandwidth(scenario, rate) for rate in rates]
-    return there, references(there)
 
 
 def _interval(values: Sequence[float], median: float, error: float) -> tuple[float, float | None]:
