@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("simnet", "binsgdm", "tests", "scenarios", "docs", "examples", "studies", "benchmarks", "pyproject.toml")
 # Where errors are planted, how many of sixty, and which tests are about a room beside its unit tests.
@@ -30,7 +32,7 @@ ROOMS = {
     "workload": (6, ("golden/test_roofline.py", "golden/test_counted_workloads.py")),
     "strategies": (8, ("validation/test_strategies_equal_exact.py", "validation/test_one_rank_equals_clock.py")),
     "engine": (8, ("property/test_recurrences_agree.py", "validation/test_executors_agree.py")),
-    "analysis": (8, ("example/test_time_to_target_page.py",)),
+    "analysis": (8, ("contract/test_calls.py", "validation/test_far_nodes.py")),
     "calibration": (8, ("golden/test_published.py",)),
 }
 MARKS = "not slow and not lab and not timed"
@@ -167,10 +169,13 @@ def fails(folder: Path, tests: list[str], limit_s: float) -> bool:
         start_new_session=True,
     ) as process:
         try:
-            return process.wait(limit_s) not in {0, 5}
+            code = process.wait(limit_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, 9)
             return True
+    if code == pytest.ExitCode.USAGE_ERROR:
+        sys.exit(f"{' '.join(tests)}: must all be there")
+    return code not in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
 
 
 def finder(folder: Path, one: Change, limit_s: float, planted_at: int) -> str:
