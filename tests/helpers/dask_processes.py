@@ -21,7 +21,7 @@ class DaskProcesses:
         self._file = folder / "scheduler.json"
         self._processes: list[subprocess.Popen[bytes]] = []
         self.scheduler = self._start("scheduler", "--port", "0", "--scheduler-file", str(self._file), "--no-show")
-        wait_until(self._file.exists, "the scheduler starts")
+        wait_until(self._has_address, "the scheduler starts")
         self.address = str(json.loads(self._file.read_text())["address"])
 
     def add_worker(self, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
@@ -31,6 +31,10 @@ class DaskProcesses:
         log = self._log(len(self._processes) - 1)
         wait_until(lambda: b"Registered to:" in log.read_bytes(), "a worker is registered")
         return process
+
+    def _has_address(self) -> bool:
+        # Dask writes the file in place: it may be there and empty.
+        return self._file.exists() and self._file.read_text().endswith("}")
 
     def _start(self, what: str, *options: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         with self._log(len(self._processes)).open("wb") as log:
