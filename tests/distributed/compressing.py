@@ -1,185 +1,165 @@
 """What a gloo rank does with the communication hook of every system, and the one-process control."""
 
-from copy import deepcopy
+import copy
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model, process_group
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
-from binsgdm.comm import RankContext, run_in_lockstep
+from binsgdm.bench.ranks import Ranks
 from binsgdm.comm.replicas import check_replicas
-from binsgdm.compressors.base import GradientBucket
-from binsgdm.compressors.registry import SYSTEMS, make
-from binsgdm.errors import BinsgdmError
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.parallel.ddp import attach_one_bit_adam
 from binsgdm.parallel.ddp_hook import compress_gradients
 from binsgdm.parallel.gradient_exchange import GradientExchange
+from studies import lockstep
+from studies.stacked import AveragedGradients, systems_of
+from tests.distributed.small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model, process_group
+from tests.gpu.replicas import num_wrong_with_system
 from tests.helpers.launch import of_all
 
 STEPS = 4
 SEED = 11
 CASES: list[tuple[str, dict[str, Any]]] = [
-    *((name, {}) for name in SYSTEMS if name not in ("top_k", "ms_top_k", "random_k", "marsit")),
-    ("marsit", {"sync_period": 3}),
+    ("dense", {}),
     ("marsit", {"torus": True}),
     ("qsgd", {"coding": "elias", "bits": 2}),
     ("top_k", {"ratio": 0.1}),
-    ("ms_top_k", {"k": 5}),
     ("random_k", {"ratio": 0.2}),
-    ("qsgd", {"topology": "scatter_reduce"}),
+    ("atomo", {}),
     ("ef_sign_sgd", {"topology": "scatter_reduce"}),
     ("one_bit_sgd", {"topology": "hierarchical_scatter_reduce"}),
-    ("ef_sign_sgd", {"topology": "hierarchical", "intra_node_dtype": "bf16"}),
     ("power_sgd", {"topology": "hierarchical"}),
-    ("marsit", {"topology": "hierarchical"}),
     ("sign_sgd", {"topology": "hierarchical"}),
     ("byte_grad", {"dtype": "fp8_e4m3", "topology": "hierarchical", "intra_node_dtype": "bf16"}),
 ]
-
-
-RESUMED = [
-    ("marsit", {"torus": True}),
-    *(
-        (name, {"topology": topology, **SYSTEMS[name].usual_options})
-        for name in SYSTEMS
-        for topology in SYSTEMS[name].topologies
-    ),
+ONE_BIT_ADAM = {"lr": 0.01, "dense_steps": 2, "variance_floor": 0.001, "scales_momenta": True}
+STACKED: list[tuple[str, dict[str, Any]]] = [
+    ("dense", {}),
+    ("marsit", {"sync_period": 4, "momentum": 0.9, "residual_decay": 0.5}),
+    ("top_k", {"ratio": 0.1, "momentum": 0.9, "warmup_steps": 2}),
+    ("qsgd", {"topology": "scatter_reduce"}),
+    ("ef_sign_sgd", {"topology": "hierarchical", "momentum": 0.9}),
+    ("one_bit_adam", {}),
 ]
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "sign_sgd": {"topology": "scatter_reduce", "momentum": 0.9},
+    "power_sgd": {"topology": "hierarchical", "matrix_rank": 2},
+    "marsit": {"torus": True},
+    "one_bit_sgd": {"topology": "hierarchical_scatter_reduce"},
+    "top_k": {"ratio": 0.1, "momentum": 0.9},
+}
+
+
+class Setting(NamedTuple):
+    """How a model is wrapped, whether a part of it is used in some steps alone, and backwards of a step."""
+
+    ddp: dict[str, Any]
+    has_unused: bool = False
+    backwards: int = 1
+
+
+SETTINGS = {
+    "": Setting({}),
+    "static graph, bucket views": Setting({"static_graph": True, "gradient_as_bucket_view": True}),
+    "unused parameters, bucket views": Setting(
+        {"find_unused_parameters": True, "gradient_as_bucket_view": True}, has_unused=True
+    ),
+    "no_sync, bucket views": Setting({"gradient_as_bucket_view": True}, backwards=3),
+}
+RESUMED = [
+    ("", "one_bit_sgd"),
+    ("", "top_k"),
+    ("static graph, bucket views", "marsit"),
+    ("unused parameters, bucket views", "power_sgd"),
+    ("unused parameters, bucket views", "marsit"),
+    ("no_sync, bucket views", "sign_sgd"),
+]
+"""Settings and systems: of the first, DDP begins with other buckets than it had."""
+
+
+class Branches(nn.Module):
+    """Two branches, of which a step may use one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(6, 20)
+        self.branches = nn.ModuleList([nn.Linear(20, 30), nn.Linear(20, 30)])
+        self.last = nn.Linear(30, 3)
+
+    def forward(self, inputs: torch.Tensor, branch: int | None) -> torch.Tensor:
+        hidden = torch.tanh(self.first(inputs))
+        chosen = self.branches if branch is None else [self.branches[branch]]
+        result: torch.Tensor = self.last(torch.tanh(sum(one(hidden) for one in chosen)))
+        return result
 
 
 def work(rank: int, folder: str) -> None:
     """Train with every system; rank 0 leaves what it saw in a file."""
     with process_group(rank, folder):
-        results: dict[str, Any] = {str(case): train(rank, *case) for case in CASES}
-        results["refused"] = refused(rank)
-        results["threads"] = threads(rank)
-        results["detached"] = detached(rank)
+        sizes = {"world_size": WORLD_SIZE, "ranks_per_node": RANKS_PER_NODE, "ranks_on_machine": WORLD_SIZE}
+        ranks = Ranks(rank=rank, device=torch.device("cpu"), backend="gloo", groups=None, **sizes)
+        results: dict[str, Any] = {
+            str((name, options)): num_wrong_with_system(ranks, None, name, ranks_per_node=RANKS_PER_NODE, **options)
+            for name, options in CASES
+        }
+        results["stacked"] = {str(case): train_in_one_bucket(rank, *case) for case in STACKED}
         results["copied"] = copied(rank)
-        results["resumed"] = {str(case): resumed(rank, *case) for case in RESUMED}
-        results["joined"] = joined(rank)  # the last, as it closes connections
+        results["wrapped"] = {name: dense(rank, setting) for name, setting in SETTINGS.items()}
+        results["resumed"] = {(name, system): resumed(rank, SETTINGS[name], system) for name, system in RESUMED}
         if rank == 0:
             torch.save(results, Path(folder) / "results.pt")
 
 
-def train(rank: int, name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the gradients of every step, those of the control, and whether replicas stayed equal."""
-    module = DistributedDataParallel(model(), bucket_cap_mb=0.002)
-    exchange = compress_gradients(module, name, seed=SEED, **options)
-    layouts = _noting(exchange)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    plain = model()
-    found, local, used = [], [], []
+def train_in_one_bucket(rank: int, name: str, options: dict[str, Any]) -> list[torch.Tensor]:
+    """Return the parameters after training on this rank; one bucket, in the order of the parameters."""
+    module = DistributedDataParallel(model(), find_unused_parameters=True)  # whose bucket stays as it is
+    optimizer: torch.optim.Optimizer
+    if name == "one_bit_adam":
+        optimizer = one_bit = OneBitAdam(module.parameters(), **ONE_BIT_ADAM)
+        attach_one_bit_adam(one_bit, module)
+    else:
+        compress_gradients(module, name, seed=SEED, ranks_per_node=RANKS_PER_NODE, **options)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
     for step in range(STEPS):
-        plain.load_state_dict(module.module.state_dict())
-        plain.zero_grad()
-        loss(plain, rank, step).backward()
-        local.append(_gradients(plain))
-        layouts.clear()
         optimizer.zero_grad()
         loss(module, rank, step).backward()
-        used.append(list(layouts))
-        found.append(_gradients(module))
         optimizer.step()
-    check_replicas(module)
-    exchange.detach()  # hundreds of groups would be hundreds of threads
-    gathered = of_all(local)
-    control = control_of(name, options, gathered, used) if rank == 0 else None
-    return {"found": found, "control": control, "buckets": [len(one) for one in used]}
+    return [parameter.detach().clone() for parameter in module.parameters()]
 
 
-def _noting(exchange: GradientExchange) -> list[tuple[int, tuple[int, ...]]]:
-    """Return a list to which every bucket adds its number and parameters."""
-    layouts: list[tuple[int, tuple[int, ...]]] = []
-    mean = exchange.system.mean
-
-    def noting(bucket: GradientBucket, context: RankContext) -> Any:
-        layouts.append((context.bucket, bucket.parameters))  # type: ignore[arg-type]
-        return mean(bucket, context)
-
-    exchange.system.mean = noting  # type: ignore[method-assign]
-    return layouts
+def train_stacked(name: str, options: dict[str, Any]) -> list[torch.Tensor]:
+    """Return the same of stacked gradients in one process, on one core as they: sums on several have another order."""
+    cores = torch.get_num_threads()
+    torch.set_num_threads(1)
+    module = model()
+    parameters = list(module.parameters())
+    stack: Any
+    if name == "one_bit_adam":
+        make_one = lockstep.one_bit_adam(**ONE_BIT_ADAM)
+        stack = lockstep.LockStep(parameters, make_one, num_ranks=WORLD_SIZE, ranks_per_node=RANKS_PER_NODE)
+    else:
+        optimizer = torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+        systems = systems_of(name, options, WORLD_SIZE, RANKS_PER_NODE)
+        stack = AveragedGradients(optimizer, systems, ranks_per_node=RANKS_PER_NODE, seed=SEED)
+    for step in range(STEPS):
+        of_ranks = []
+        for rank in range(WORLD_SIZE):
+            module.zero_grad()
+            loss(module, rank, step).backward()
+            of_ranks.append(torch.cat([one.flatten() for one in _gradients(module)]))
+        stack.step(torch.stack(of_ranks))
+    torch.set_num_threads(cores)
+    return [parameter.detach() for parameter in parameters]
 
 
 def _gradients(module: nn.Module) -> list[torch.Tensor]:
     return [parameter.grad.clone() for parameter in module.parameters()]  # type: ignore[union-attr]
-
-
-def control_of(name: str, options: dict[str, Any], gathered: list[Any], used: list[Any]) -> list[list[torch.Tensor]]:
-    """Return what all ranks in one process get from the same gradients in the same buckets."""
-    systems = [
-        make(name, rank=rank, world_size=WORLD_SIZE, ranks_per_node=RANKS_PER_NODE, **options)
-        for rank in range(WORLD_SIZE)
-    ]
-    steps = []
-    for step, layouts in enumerate(used):
-        means: dict[int, torch.Tensor] = {}
-        for number, parameters in layouts:
-            talks = []
-            for rank, system in enumerate(systems):
-                gradients = [gathered[rank][step][one] for one in parameters]
-                bucket = GradientBucket(
-                    values=torch.cat([gradient.reshape(-1) for gradient in gradients]),
-                    parameters=parameters,
-                    shapes=tuple(tuple(gradient.shape) for gradient in gradients),
-                )
-                context = RankContext(
-                    rank=rank,
-                    world_size=WORLD_SIZE,
-                    ranks_per_node=RANKS_PER_NODE,
-                    seed=SEED,
-                    step=step + 1,
-                    bucket=number,
-                )
-                talks.append(system.mean(bucket, context))
-            flat = run_in_lockstep(talks, RANKS_PER_NODE)[0]
-            pieces = flat.split([gathered[0][step][one].numel() for one in parameters])
-            means |= {
-                one: piece.view(gathered[0][step][one].shape) for one, piece in zip(parameters, pieces, strict=True)
-            }
-        steps.append([means[one] for one in sorted(means)])
-    return steps
-
-
-def refused(rank: int) -> list[str]:
-    """Return what is said to an unknown system, a wrong option, and options that differ between ranks."""
-    said = []
-    for name, options in (("qsdg", {}), ("qsgd", {"bit": 4}), ("qsgd", {"bits": 9}), ("qsgd", {"bits": 3 + rank % 2})):
-        try:
-            compress_gradients(DistributedDataParallel(model()), name, **options)
-        except BinsgdmError as error:
-            said.append(str(error))
-        else:
-            said.append("nothing")
-    return said
-
-
-def threads(rank: int) -> dict[str, str]:
-    """Return what ranks with other numbers of threads get to hear."""
-    heard = {}
-    for name in ("power_sgd", "atomo", "qsgd"):
-        torch.set_num_threads(1 + rank % 2)
-        try:
-            compress_gradients(DistributedDataParallel(model()), name)
-            heard[name] = ""
-        except BinsgdmError as error:
-            heard[name] = str(error)
-        torch.set_num_threads(1)
-    return heard
-
-
-def detached(rank: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return the gradients of a model whose exchange has ended, and those of DDP."""
-    module, plain = DistributedDataParallel(model()), DistributedDataParallel(model())
-    exchange = compress_gradients(module, "sign_sgd", seed=SEED)
-    loss(module, rank, 0).backward()
-    exchange.detach()
-    for one in (module, plain):
-        one.zero_grad()
-        loss(one, rank, 1).backward()
-    return _gradients(module), _gradients(plain)
 
 
 def copied(rank: int) -> dict[str, Any]:
@@ -189,61 +169,73 @@ def copied(rank: int) -> dict[str, Any]:
     loss(module, rank, 0).backward()
     average = AveragedModel(module)
     average.update_parameters(module)
-    copy = deepcopy(module)
-    for one in (copy, plain):
+    other = copy.deepcopy(module)
+    for one in (other, plain):
         one.zero_grad()
         loss(one, rank, 0).backward()
-    found = _gradients(copy)
-    compress_gradients(copy, "sign_sgd", seed=SEED)  # it may have one of its own
+    found = _gradients(other)
+    compress_gradients(other, "sign_sgd", seed=SEED)  # it may have one of its own
     return {"copy": found, "plain": _gradients(plain), "averaged": int(average.n_averaged)}
 
 
-def joined(rank: int) -> list[str]:
-    """Return what all ranks hear of where one has fewer batches, inside DDP.join()."""
-    module = DistributedDataParallel(model())
-    compress_gradients(module, "sign_sgd", seed=SEED)
-    heard = "nothing"
-    try:
-        with module.join():
-            for step in range(1 if rank == 0 else 2):
-                loss(module, rank, step).backward()
-    except (BinsgdmError, RuntimeError) as error:
-        heard = str(error)
-    return of_all(heard)
+def wrapped(setting: Setting, module: nn.Module) -> DistributedDataParallel:
+    return DistributedDataParallel(module, bucket_cap_mb=0.001, **setting.ddp)
 
 
-def resumed(rank: int, name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return what two more steps make of a run that goes on, and of one that begins with its state and parameters."""
-    module = DistributedDataParallel(model(), bucket_cap_mb=0.002)
-    exchange = compress_gradients(module, name, seed=SEED, **options)
+def train_wrapped(
+    module: DistributedDataParallel, setting: Setting, rank: int, steps: range
+) -> list[list[torch.Tensor]]:
+    """Return the gradients of every step."""
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    found = []
+    for step in steps:
+        optimizer.zero_grad()
+        for number in range(setting.backwards):
+            with module.no_sync() if number < setting.backwards - 1 else nullcontext():
+                generator = torch.Generator().manual_seed(1000 * rank + 10 * step + number)
+                # In one step of three ranks use different branches, in the others the same.
+                branch = ((step + (rank if step % 3 == 2 else 0)) % 2) if setting.has_unused else None
+                module(torch.randn(5, 6, generator=generator), branch).square().mean().backward()
+        found.append([torch.zeros(1) if one.grad is None else one.grad.clone() for one in module.parameters()])
+        optimizer.step()
+    return found
 
-    def steps(module: nn.Module, optimizer: torch.optim.Optimizer, first: int, last: int) -> None:
-        for step in range(first, last):
-            optimizer.zero_grad()
-            loss(module, rank, step).backward()
-            optimizer.step()
 
-    steps(module, optimizer, 0, 3)
-    fresh = DistributedDataParallel(deepcopy(module.module), bucket_cap_mb=0.002)
+def dense(rank: int, setting: Setting) -> tuple[Any, Any]:
+    """Return the gradients of DDP, and those of the system that sends them as they are."""
+    plain, module = wrapped(setting, Branches()), wrapped(setting, Branches())
+    compress_gradients(module, "dense")
+    return train_wrapped(plain, setting, rank, range(5)), train_wrapped(module, setting, rank, range(5))
+
+
+def resumed(rank: int, setting: Setting, system: str) -> dict[str, Any]:
+    """Return whether a run that was saved after 3 steps ends as one that goes on, on every rank."""
+    options = SYSTEMS[system]
+    module = wrapped(setting, Branches())
+    exchange = compress_gradients(module, system, seed=SEED, **options)
+    train_wrapped(module, setting, rank, range(3))
     state = exchange.state_dict()
-    begun = compress_gradients(fresh, name, seed=SEED, **options)
+    fresh = wrapped(setting, copy.deepcopy(module.module))
+    begun = compress_gradients(fresh, system, seed=SEED, **options)
     begun.load_state_dict(state)
-    steps(module, optimizer, 3, 5)
-    steps(fresh, torch.optim.SGD(fresh.parameters(), lr=0.1), 3, 5)
-    ends = [
-        [*_gradients(one), *one.parameters(), *_tensors(of.state_dict())]
-        for one, of in ((module, exchange), (fresh, begun))
-    ]
-    same = all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
-    buckets = [len(one["layout"]) for one in (state, begun.state_dict())]
-    for one in (exchange, begun):
-        one.detach()
-    return {"same": of_all(same), "buckets": buckets}
+    ends = [train_wrapped(one, setting, rank, range(3, 6)) for one in (module, fresh)]
+    check_replicas(module)
+    same = _are_equal(ends) and _are_equal([_all_of(module, exchange), _all_of(fresh, begun)])
+    return {"same": of_all(same), "step": begun.step, "layout": begun.state_dict()["layout"], "was": state["layout"]}
+
+
+def _all_of(module: nn.Module, exchange: GradientExchange) -> list[torch.Tensor]:
+    return [*module.parameters(), *_tensors(exchange.state_dict())]
 
 
 def _tensors(state: Any) -> list[torch.Tensor]:
-    """Return all tensors of a state, in order."""
     if isinstance(state, torch.Tensor):
         return [state]
     return [found for one in state.values() for found in _tensors(one)] if isinstance(state, dict) else []
+
+
+def _are_equal(pair: list[Any]) -> bool:
+    one, other = pair
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    return len(one) == len(other) and all(_are_equal([first, second]) for first, second in zip(one, other, strict=True))

@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
 import binsgdm
 
@@ -84,25 +83,7 @@ def cases(is_wrong: bool) -> dict[tuple[str, bool], Callable[[], Told]]:
         return lambda: case(Script(is_wrong=is_wrong, overlap=overlap))
 
     found = {(name, overlap): of(case, overlap) for name, case in CASES.items() for overlap in (False, True)}
-    found |= {("joined", overlap): of(joined, overlap) for overlap in (False, True)}  # last: it ends DDP for good
     return found | {(name, True): of(case, True) for name, case in CASES_OF_OVERLAP.items()}
-
-
-def plateau(script: Script) -> Told:
-    """Lower lr by a metric of each rank."""
-    scheduler = ReduceLROnPlateau(script.optimizer, patience=0)
-
-    def wrong() -> None:
-        for metric in (1.0, 2.0):
-            script.step()
-            scheduler.step(metric if script.is_wrong else 1.0 / metric)
-
-    def repaired() -> None:
-        for group in script.optimizer.param_groups:
-            group["lr"] = 0.01
-
-    wrong()
-    return script.told(script.step, repaired)
 
 
 def setting(name: str, value: Any) -> Callable[[Script], Told]:
@@ -158,29 +139,6 @@ def sparse(script: Script) -> Told:
             script.values[1].grad = torch.ones(3, 5).to_sparse()
         script.optimizer.step()
 
-    return script.told(wrong, lambda: None)
-
-
-def closure(script: Script) -> Told:
-    def with_gradients() -> float:
-        script.optimizer.zero_grad()
-        script.backward()
-        return 2.5
-
-    def wrong() -> None:
-        assert script.optimizer.step(with_gradients) == 2.5
-
-    return script.told(wrong, lambda: None)
-
-
-def left_out(script: Script) -> Told:
-    """Leave the step after a backward out on all ranks, as a loop does at a spike of the loss."""
-
-    def wrong() -> None:
-        script.optimizer.zero_grad()
-        script.backward()
-
-    script.step()
     return script.told(wrong, lambda: None)
 
 
@@ -245,68 +203,8 @@ def state_of_rank_0(*, average: str) -> Callable[[Script], Told]:
     return case
 
 
-def added_after_detach(script: Script) -> Told:
-    """Add a group as it is said to be added, after it was refused."""
-    script.step()
-    added = nn.Parameter(torch.ones(41))
-    sentence = ""
-
-    def wrong() -> None:
-        nonlocal sentence
-        try:
-            script.optimizer.add_param_group({"params": [added]})
-        except binsgdm.BinsgdmError as error:
-            sentence = str(error)
-        binsgdm.detach(script.optimizer)
-        script.optimizer.add_param_group({"params": [added]})
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            binsgdm.attach(script.optimizer, **script.attach)
-        raise binsgdm.BinsgdmError(f"{sentence} ... {' '.join(str(one.message) for one in told)}")
-
-    found = script.told(wrong, lambda: script.values.append(added))
-    assert not torch.equal(added.detach(), torch.ones(41))
-    return found
-
-
-def one_cycle(script: Script) -> Told:
-    scheduler = OneCycleLR(script.optimizer, max_lr=0.01, total_steps=9)
-
-    def wrong() -> None:
-        for _ in range(4):
-            script.step()
-            scheduler.step()
-
-    found = script.told(wrong, lambda: None)
-    assert script.optimizer.param_groups[0]["beta"] != 0.95
-    return found
-
-
 def second_backward_of_ddp(script: Script) -> Told:
     """Run two backwards of a DDP model before a step, and then go on."""
-    return _of_ddp(script, lambda ddp, backward: [backward(), backward()])
-
-
-def joined(script: Script) -> Told:
-    """Give one rank fewer batches than the others."""
-
-    def wrong(ddp: DistributedDataParallel, backward: Callable[[], object]) -> None:
-        with ddp.join():
-            for _ in range(1 if script.is_wrong else 3):
-                backward()
-                script.optimizer.step()
-                script.optimizer.zero_grad()
-
-    # DDP goes on after no error in its backward.
-    return _of_ddp(script, wrong, goes_on=False)
-
-
-def _of_ddp(
-    script: Script,
-    wrong: Callable[[DistributedDataParallel, Callable[[], object]], object],
-    *,
-    goes_on: bool = True,
-) -> Told:
     torch.manual_seed(0)
     ddp = DistributedDataParallel(nn.Sequential(nn.Linear(4, 9), nn.Tanh(), nn.Linear(9, 3)), bucket_cap_mb=0.0002)
     script.optimizer = binsgdm.BinSGDM(ddp.parameters())
@@ -316,21 +214,18 @@ def _of_ddp(
     def backward() -> None:
         ddp(torch.linspace(-1, 1, 8).view(2, 4)).square().sum().backward()
 
-    def run() -> None:
-        wrong(ddp, backward)
+    def wrong() -> None:
+        backward()
+        backward()
         script.optimizer.step()
 
     script.backward = backward  # type: ignore[method-assign]
-    if not goes_on:
-        script.step = lambda: None  # type: ignore[method-assign]
-    return script.told(run, lambda: None)
+    return script.told(wrong, lambda: None)
 
 
 CASES: dict[str, Callable[[Script], Told]] = {
-    "ReduceLROnPlateau": plateau,
+    "lr": setting("lr", 0.5),
     "weight_decay": setting("weight_decay", 0.5),
-    "maximize": setting("maximize", True),
-    "beta": setting("beta", 0.5),
     "gain": setting("gain", 3.0),
     "num_skipped": setting("num_skipped", 7),
     "lr is NaN on one": setting("lr", torch.nan),
@@ -339,14 +234,10 @@ CASES: dict[str, Callable[[Script], Told]] = {
     "load on one": load_on_one,
     "model on one": model_on_one,
     "sparse": sparse,
-    "closure": closure,
     "state of rank 0, slices": state_of_rank_0(average="gradients"),
     "state of rank 0": state_of_rank_0(average="updates"),
-    "added after detach": added_after_detach,
-    "OneCycleLR": one_cycle,
 }
 CASES_OF_OVERLAP: dict[str, Callable[[Script], Told]] = {
-    "left out": left_out,
     "left out on one": left_out_on_one,
     "second backward": second_backward,
     "second backward and no step": second_backward_and_no_step,

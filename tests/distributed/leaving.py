@@ -4,19 +4,25 @@ import gc
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.parallel.ddp import attach_one_bit_adam
 from binsgdm.parallel.ddp_hook import compress_gradients
+from binsgdm.parallel.fsdp import attach_fsdp
+from tests.helpers.launch import of_all
 
+WORLD_SIZE = 2
 ROUNDS, WARM_UP = 4, 2
 """Models of each kind, and after how many of them counting begins."""
 
@@ -25,13 +31,15 @@ def work(rank: int, folder: str) -> None:
     """Leave in a file what this process holds after every model."""
     torch.set_num_threads(1)
     gc.freeze()  # what torch has made needs no look after every model, half a second each
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD_SIZE)
     found: dict[str, list[dict[str, int]]] = {}
     for name, live in LIVES.items():
         held = found[name] = []
         for _ in range(ROUNDS):
             held.append(_held_after(live, held[-1]["tasks"] if held else None))
-    torch.save(found, Path(folder) / f"{rank}.pt")
+    of_both = of_all(found)
+    if rank == 0:
+        torch.save(of_both, Path(folder) / "results.pt")
     dist.barrier()
     dist.destroy_process_group()
 
@@ -84,6 +92,19 @@ def hook(model: DistributedDataParallel) -> None:
     exchange.detach()
 
 
+@cache
+def _mesh() -> Any:
+    return init_device_mesh("cpu", (2, 1), mesh_dim_names=("node", "local"))
+
+
+def fsdp(_: DistributedDataParallel) -> None:
+    model: Any = fully_shard(nn.Linear(6, 3), mesh=_mesh()["local"])
+    optimizer = binsgdm.BinSGDM(model.parameters())
+    attach_fsdp(optimizer, _mesh())
+    _step(model, optimizer)
+    binsgdm.detach(optimizer)
+
+
 def replicas(model: DistributedDataParallel) -> None:
     binsgdm.check_replicas(model)
 
@@ -93,5 +114,6 @@ LIVES: dict[str, Callable[[DistributedDataParallel], object]] = {
     "BinSGDM, overlap": lambda model: bin_sgdm(model, overlap=True),
     "1-bit Adam": one_bit_adam,
     "hook": hook,
+    "FSDP2": fsdp,
     "check_replicas": replicas,
 }

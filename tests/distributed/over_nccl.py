@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ranks
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -25,6 +24,7 @@ from binsgdm.kernels import streams
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.parallel.ddp import attach_one_bit_adam
 from binsgdm.parallel.ddp_hook import compress_gradients
+from tests.distributed import ranks
 from tests.helpers import fake_nccl
 from tests.helpers.pretend_device import pretended_device
 
@@ -35,10 +35,9 @@ CPU = torch.device("cpu")
 DTYPES = [torch.uint8, torch.int32, torch.int64, torch.bfloat16, torch.float32, torch.float64]
 GROUPS = ("world", "intra_node", "inter_node")
 BINSGDM = [
-    ranks.Case(ranks.HIERARCHICAL),
+    ranks.Case(ranks.HIERARCHICAL, is_shaped=True),
     ranks.Case(ranks.ONE_BIT, overlap=True),
     ranks.Case(ranks.FLAT, overlap=True),
-    ranks.Case(ranks.HIERARCHICAL, is_shaped=True),
 ]
 OPTIONS: dict[str, dict[str, Any]] = {"top_k": {"ratio": 0.5}, "ms_top_k": {"ratio": 0.5}, "random_k": {"ratio": 0.5}}
 
@@ -189,13 +188,6 @@ def _attached(timeout: timedelta = TIMEOUT, **options: Any) -> tuple[nn.Paramete
     return value, optimizer
 
 
-def sparse_gradient(is_wrong: bool) -> None:
-    value, optimizer = _attached()
-    if is_wrong:
-        value.grad = torch.ones(40).to_sparse()
-    optimizer.step()
-
-
 def out_of_memory(is_wrong: bool) -> None:
     _, optimizer = _attached()
     if is_wrong:
@@ -232,13 +224,6 @@ def hook(is_wrong: bool) -> None:
     backward(module, 0)
 
 
-def attaching(is_wrong: bool) -> None:
-    value = nn.Parameter(torch.zeros(40))
-    if is_wrong:
-        value.grad = torch.ones(40).to_sparse()
-    binsgdm.attach(binsgdm.BinSGDM([value]), ranks_per_node=1)
-
-
 def attached() -> Callable[[], object]:
     """Return the step of an optimizer that is attached."""
     return _attached(SHORT_TIMEOUT)[1].step
@@ -262,8 +247,6 @@ LOST: dict[str, Callable[[], Callable[[], object]]] = {
 
 
 CASES = {
-    "attaching": attaching,
-    "sparse gradient": sparse_gradient,
     "out of memory": out_of_memory,
     "overlapped": overlapped,
     "hook": hook,

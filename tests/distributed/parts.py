@@ -6,7 +6,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import ranks
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -20,13 +19,13 @@ from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.parallel.ddp import attach_one_bit_adam
 from binsgdm.parallel.ddp_hook import compress_gradients
 from binsgdm.parallel.fsdp import attach_fsdp
+from tests.distributed import ranks
 from tests.helpers.launch import join, of_all
 
 WORLD_SIZE = 4
 HALVES, PAIRS = ((0, 1), (2, 3)), ((0, 2), (1, 3))
 CASE, OVERLAPPED = ranks.Case(ranks.HIERARCHICAL, is_shaped=True), ranks.Case(ranks.FLAT, overlap=True, is_shaped=True)
 TIMEOUT = timedelta(seconds=20)
-RANKS_PER_NODE = {"by position": 2, "on nodes of one": 1}
 
 
 def work(rank: int, folder: str) -> None:
@@ -50,8 +49,6 @@ def _group_of(rank: int, layout: Sequence[Sequence[int]]) -> Any:
 def trainings(rank: int, halves: Any, pairs: Any) -> dict[str, Any]:
     """Return by name what this rank has after it has trained in its groups."""
     results: dict[str, Any] = {}
-    for name, size in RANKS_PER_NODE.items():
-        results[name] = ranks.train(rank, CASE, group=halves, ranks_per_node=size)
     os.environ["LOCAL_WORLD_SIZE"] = "2"
     results["nodes of torchrun"] = ranks.train(rank, CASE, group=halves)
     results["one of each node"] = ranks.train(rank, CASE, group=pairs)
@@ -62,7 +59,6 @@ def trainings(rank: int, halves: Any, pairs: Any) -> dict[str, Any]:
     is_second = rank in HALVES[1]
     results["a part alone"] = is_second and ranks.train(rank, OVERLAPPED, group=halves, ranks_per_node=2)
     mesh = init_device_mesh("cpu", (2, 1, 2), mesh_dim_names=("stage", "node", "local"))
-    results["mesh"] = ranks.train(rank, CASE, group=halves, mesh=mesh["node", "local"])
     results["mesh without a group"] = _with_mesh_alone(rank, mesh["node", "local"])
     results["fsdp"] = in_fsdp(rank, mesh["stage", "node"], halves=pairs)
     results["systems"] = systems(rank, halves)
@@ -219,29 +215,16 @@ def mistakes(rank: int, group: Any) -> dict[str, Callable[[], object]]:
         optimizer = binsgdm.BinSGDM([parameter] if model is None else model.parameters())
         binsgdm.attach(optimizer, model, **{"ranks_per_node": 1} | options)
 
-    def attach_without_size(local_world_size: str, **options: Any) -> None:
-        os.environ["LOCAL_WORLD_SIZE"] = local_world_size
-        try:
-            attach(ranks_per_node=None, **options)
-        finally:
-            del os.environ["LOCAL_WORLD_SIZE"]
-
-    three = dist.new_group([0, 1, 2])
     ddp = DistributedDataParallel(_weight(), process_group=group)
     unequal = nn.ParameterList([torch.full((3,), float(rank == 3))])
     return {
-        "group of another type": lambda: attach(group=[0, 1]),
         "not in the group": lambda: attach(group=dist.GroupMember.NON_GROUP_MEMBER),
         "group of other ranks": lambda: attach(ddp, group=dist.group.WORLD),
-        "group of other ranks, compress": lambda: compress_gradients(ddp, "dense", group=dist.group.WORLD),
-        "group of another type, compress": lambda: compress_gradients(ddp, "dense", group="world"),
         "settings": lambda: attach(width=4 if rank == 3 else 3, group=group),
         "values": lambda: attach(value=float(rank == 3), group=group),
         "node size": lambda: attach(ranks_per_node=4, group=group),
-        "unequal nodes": lambda: rank < 3 and attach_without_size("2", group=three),
         "mesh of other ranks": lambda: attach(group=group, mesh=init_device_mesh("cpu", (2, 2))),
         "replicas": lambda: binsgdm.check_replicas(unequal, group),
-        "group of replicas": lambda: binsgdm.check_replicas(unequal, "all"),  # type: ignore[arg-type]
     }
 
 

@@ -3,7 +3,6 @@
 import copy
 import os
 import pickle
-import threading
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -13,7 +12,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -22,7 +20,6 @@ from torch.optim.swa_utils import AveragedModel
 import binsgdm
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.parallel.ddp import attach_one_bit_adam
-from binsgdm.parallel.ddp_hook import compress_gradients
 from binsgdm.parallel.fsdp import attach_fsdp
 from tests.helpers.launch import join, of_all
 
@@ -36,9 +33,7 @@ def work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     os.environ["LOCAL_WORLD_SIZE"] = "1"
     join(rank, WORLD_SIZE, folder, TIMEOUT)
-    results: dict[Any, Any] = {("detach", way): of_all(detached(rank, way)) for way in WAYS}
-    results["one of two"] = of_all(one_of_two_detached(rank))
-    results["leaks"] = {way: of_all(left_behind(rank, way)) for way in (*WAYS, "FSDP2")}
+    results: dict[Any, Any] = {"one of two": of_all(one_of_two_detached(rank))}
     results |= {("told", name): of_all(_told(case)) for name, case in cases(rank).items()}
     results["copies"] = of_all(copies(rank))
     results["types"] = {name: of_all(_told(case)) for name, case in wrong_types(rank == 1).items()}
@@ -85,25 +80,6 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, steps: 
         optimizer.step()
 
 
-def detached(rank: int, way: str) -> dict[str, Any]:
-    """Return what AdamW makes of a model after detach, and of one that nothing was attached to."""
-    model = DistributedDataParallel(module(), bucket_cap_mb=0.0003)
-    optimizer = attached(model, way)
-    train(model, optimizer, rank)
-    binsgdm.detach(optimizer)
-    binsgdm.detach(optimizer)
-    plain = DistributedDataParallel(copy.deepcopy(model.module), bucket_cap_mb=0.0003)
-    found = {}
-    for name, one in (("detached", model), ("plain", plain)):
-        train(one, torch.optim.AdamW(one.parameters()), rank, steps=3)
-        found[name] = [tensor.detach().clone() for p in one.parameters() for tensor in (p, p.grad)]
-    binsgdm.check_replicas(model)
-    again = attached(model, way)
-    train(model, again, rank)
-    binsgdm.check_replicas(model)
-    return found
-
-
 def one_of_two_detached(rank: int) -> list[bool]:
     """Return which gradients are averaged where one of two optimizers of a model was detached."""
     model, plain = DistributedDataParallel(module()), module()
@@ -117,43 +93,15 @@ def one_of_two_detached(rank: int) -> list[bool]:
     return [not torch.equal(p.grad, q.grad) for p, q in zip(model.parameters(), plain.parameters(), strict=True)]
 
 
-def left_behind(rank: int, way: str) -> tuple[int, int]:
-    """Return by how much process groups and threads have become more after attach, a few steps and detach."""
-    model: Any = module()
-    mesh: Any = None
-    if way == "FSDP2":
-        mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("node", "local"))
-        fully_shard(model, mesh=mesh["local"])
-    else:
-        model = DistributedDataParallel(model)
-        backward(model, rank)
-    for round_number in range(2):  # attached for the first time, some things are made once for all
-        if round_number == 1:
-            before = len(dist.distributed_c10d._world.pg_names), threading.active_count()
-        if way == "FSDP2":
-            optimizer = binsgdm.BinSGDM(model.parameters())
-            attach_fsdp(optimizer, mesh)
-        else:
-            optimizer = attached(model, way)
-        train(model, optimizer, rank)
-        binsgdm.detach(optimizer)
-    return len(dist.distributed_c10d._world.pg_names) - before[0], threading.active_count() - before[1]
-
-
-def cases(rank: int) -> dict[str, Callable[[], object]]:
+def cases(rank: int) -> dict[str, Callable[[], object]]:  # noqa: C901 - a function a case
     """Return by name what scripts do, which is to be refused or to work."""
-    return steps_of_others(rank) | after_detach(rank) | hooks(rank) | models(rank) | replicas(rank)
 
-
-def steps_of_others(rank: int) -> dict[str, Callable[[], object]]:
-    def another_optimizer(way: str) -> None:
-        model = DistributedDataParallel(module())
-        train(model, attached(model, way), rank)
-        train(model, torch.optim.AdamW(model.parameters()), rank)
+    def ddp_attached(way: str = "BinSGDM", **options: Any) -> tuple[Any, Any]:
+        model = DistributedDataParallel(module(), bucket_cap_mb=0.0003)
+        return model, attached(model, way, **options)
 
     def detach_after_a_refusal() -> None:
-        model = DistributedDataParallel(module(), bucket_cap_mb=0.0003)
-        optimizer = attached(model, "BinSGDM")
+        model, optimizer = ddp_attached()
         train(model, optimizer, rank)
         another = torch.optim.AdamW(model.parameters())
         assert "call binsgdm.detach" in _told(lambda: train(model, another, rank))
@@ -161,104 +109,32 @@ def steps_of_others(rank: int) -> dict[str, Callable[[], object]]:
         train(model, another, rank)
 
     def by_hand() -> None:
-        model = DistributedDataParallel(module())
-        attached(model, "BinSGDM")
+        model, _ = ddp_attached()
         for number in range(2):
             backward(model, rank, number)
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.sub_(parameter.grad)
 
-    def in_other_ways() -> None:
-        model = DistributedDataParallel(module())
-        optimizer = attached(model, "BinSGDM")
-        model.load_state_dict(model.state_dict())
-        backward(model, rank)
-        backward(model, rank)  # accumulated without no_sync
-        optimizer.step()
-        saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
-        backward(model, rank)  # a step left out
-        backward(model, rank)
-        model.load_state_dict(saved[0])
-        optimizer.load_state_dict(saved[1])  # back to where it was
-        backward(model, rank)
-        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-        for factor in (1.0, torch.inf, 1.0):
-            optimizer.zero_grad()
-            scaler.scale(model(torch.ones(1, 6)).sum() * factor).backward()
-            scaler.step(optimizer)
-            scaler.update()
-        binsgdm.check_replicas(model)
-
-    return {
-        **{f"another optimizer, {way}": lambda way=way: another_optimizer(way) for way in WAYS},
-        "detach after a refusal": detach_after_a_refusal,
-        "by hand": by_hand,
-        "in other ways": in_other_ways,
-    }
-
-
-def after_detach(rank: int) -> dict[str, Callable[[], object]]:
-    def steps(**options: Any) -> None:
-        model = DistributedDataParallel(module())
-        optimizer = attached(model, "BinSGDM", **options)
+    def steps_after_detach(**options: Any) -> None:
+        model, optimizer = ddp_attached(**options)
         train(model, optimizer, rank)
         binsgdm.detach(optimizer)
         train(model, optimizer, rank)
 
-    def on_one_rank() -> None:
-        model = DistributedDataParallel(module())
-        optimizer = attached(model, "BinSGDM", timeout=timedelta(seconds=1))
+    def detach_on_one_rank() -> None:
+        _, optimizer = ddp_attached(timeout=timedelta(seconds=1))
         if rank == 1:
             binsgdm.detach(optimizer)
 
-    return {
-        "steps after detach": steps,
-        "slices after detach": lambda: steps(average="gradients"),
-        "detach on one rank": on_one_rank,
-        "detach of none": lambda: binsgdm.detach(binsgdm.BinSGDM(module().parameters())),
-    }
-
-
-def hooks(rank: int) -> dict[str, Callable[[], object]]:
-    def compress_after_attach() -> None:
+    def attach_to(choose: Callable[[Any], Any]) -> None:
         model = DistributedDataParallel(module())
-        attached(model, "BinSGDM")
-        compress_gradients(model, "qsgd")
+        binsgdm.attach(binsgdm.BinSGDM(model.parameters()), choose(model))
 
-    def attach_after_compress(way: str) -> None:
+    def built_in_hook() -> None:
         model = DistributedDataParallel(module())
-        compress_gradients(model, "qsgd")
-        attached(model, way)
-
-    def with_hook(register: Callable[[Any], None], way: str) -> None:
-        model = DistributedDataParallel(module())
-        register(model)
-        if way in WAYS:
-            attached(model, way)
-        else:
-            compress_gradients(model, way)
-
-    def stock(model: Any) -> None:
-        model.register_comm_hook(None, allreduce_hook)
-
-    def built_in(model: Any) -> None:
         model._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
-
-    return {
-        "compress after attach": compress_after_attach,
-        **{f"attach after compress, {way}": lambda way=way: attach_after_compress(way) for way in WAYS},
-        "a hook, attach": lambda: with_hook(stock, "BinSGDM"),
-        "a hook, compress": lambda: with_hook(stock, "qsgd"),
-        "a built-in hook, attach": lambda: with_hook(built_in, "1-bit Adam"),
-    }
-
-
-def models(rank: int) -> dict[str, Callable[[], object]]:
-    def attach_to(choose: Callable[[Any], Any], way: str = "BinSGDM") -> None:
-        model = DistributedDataParallel(module())
-        kind, attach = (OneBitAdam, attach_one_bit_adam) if way == "1-bit Adam" else (binsgdm.BinSGDM, binsgdm.attach)
-        attach(kind(model.parameters()), choose(model))  # type: ignore[operator]
+        attached(model, "1-bit Adam")
 
     def several() -> None:
         both = nn.ModuleList([DistributedDataParallel(module()) for _ in range(2)])
@@ -270,35 +146,29 @@ def models(rank: int) -> dict[str, Callable[[], object]]:
             optimizer.step()
         binsgdm.check_replicas(both)
 
-    def compiled() -> None:
-        model: Any = torch.compile(DistributedDataParallel(module()), backend="eager")
-        train(model, attached(model, "BinSGDM, overlap"), rank)
-        binsgdm.check_replicas(model)
-
+    floats = (torch.float32, torch.bfloat16)
     return {
+        "detach after a refusal": detach_after_a_refusal,
+        "by hand": by_hand,
+        "steps after detach": steps_after_detach,
+        "slices after detach": lambda: steps_after_detach(average="gradients"),
+        "detach on one rank": detach_on_one_rank,
+        "detach of none": lambda: binsgdm.detach(binsgdm.BinSGDM(module().parameters())),
         "the module": lambda: attach_to(lambda model: model.module),
-        "the module, 1-bit Adam": lambda: attach_to(lambda model: model.module, "1-bit Adam"),
         "another model": lambda: attach_to(lambda _: DistributedDataParallel(module())),
-        "no model": lambda: attach_to(lambda _: 3),
         "several models": several,
-        "compiled": compiled,
-    }
-
-
-def replicas(rank: int) -> dict[str, Callable[[], object]]:
-    def of_dtypes(number: int) -> None:
-        binsgdm.check_replicas(_of_dtypes(number if rank == 1 else -1))
-
-    return {
-        **{f"replicas {number}": lambda number=number: of_dtypes(number) for number in range(-1, len(DTYPES))},
-        "replicas of other shapes": lambda: binsgdm.check_replicas(nn.Linear(3, 2 + rank)),
-        "replicas of other dtypes": lambda: binsgdm.check_replicas(nn.Linear(3, 2).to(FLOATS[rank])),
+        "a built-in hook": built_in_hook,
+        "replicas -1": lambda: binsgdm.check_replicas(_of_dtypes(-1)),
+        **{
+            f"replicas {number}": lambda number=number: binsgdm.check_replicas(_of_dtypes(number if rank else -1))
+            for number in range(len(DTYPES))
+        },
+        "replicas of other dtypes": lambda: binsgdm.check_replicas(nn.Linear(3, 2).to(floats[rank])),
         "replicas of more": lambda: binsgdm.check_replicas(nn.ParameterList([torch.zeros(2)] * (1 + rank))),
         "replicas of none": lambda: binsgdm.check_replicas(nn.ReLU()),
     }
 
 
-FLOATS = (torch.float32, torch.bfloat16)
 DTYPES = [
     torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloat16, torch.float32, torch.float64,
     torch.complex32, torch.complex64, torch.complex128, torch.uint8, torch.int16, torch.int64, torch.bool,

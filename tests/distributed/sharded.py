@@ -12,15 +12,17 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import binsgdm
-from binsgdm.comm import run_in_lockstep
-from binsgdm.kernels import select
-from binsgdm.optimizers.base import ParamState
+from binsgdm.comm import Member, RankContext, run_in_lockstep
+from binsgdm.compressors.base import GradientBucket
+from binsgdm.compressors.registry import make
+from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.sign_exchange import Scheme
-from binsgdm.optimizers.worker import Worker
+from binsgdm.parallel.compressed_replicas import ReplicaContext
 from binsgdm.parallel.fsdp import ShardContext, attach_fsdp
-from tests.helpers.launch import join
+from tests.helpers.launch import join, of_all
 
 NODES, LOCAL = 2, 2
+WORLD_SIZE = NODES * LOCAL
 STEPS, SEED, WEIGHT_DECAY, BUCKET_ELEMENTS = 3, 7, 0.1, 40
 CLIP_NORM = 0.05
 
@@ -49,17 +51,24 @@ class Case:
 
 CASES = {
     "plain": Case(),
-    "accumulate": Case(micro_batches=2),
     "mixed precision": Case(mixed=True),
     "clip": Case(clip=True),
-    "grad scaler": Case(scale=1024.0),
-    "groups": Case(lrs=(0.01, 0.003)),
-    "unused on one node": Case(extra_on=(1,)),
+    "accumulate, grad scaler, groups": Case(micro_batches=2, scale=1024.0, lrs=(0.01, 0.003)),
     "unused": Case(extra_on=()),
-    "resume": Case(resume=True),
-    "shaped": Case(extra_on=(1,), is_shaped=True),
+    "shaped, unused on one node": Case(extra_on=(1,), is_shaped=True),
     "shaped, resume": Case(resume=True, is_shaped=True),
 }
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "byte_grad": {"topology": "scatter_reduce"},
+    "ef_sign_sgd": {},
+    "qsgd": {},
+}
+COMPRESSED = {
+    "byte_grad": Case(micro_batches=2),
+    "ef_sign_sgd": Case(resume=True),
+    "qsgd": Case(mixed=True),
+}
+"""Of the systems that average copies of the model."""
 
 
 class Model(nn.Module):
@@ -115,9 +124,7 @@ def new_optimizer(model: nn.Module, case: Case) -> binsgdm.BinSGDM:
 
 
 def train(rank: int, mesh: Any, case: Case) -> Record:
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if case.mixed else None
-    model: Any = shard(Model(), mesh["local"], **({"mp_policy": policy} if policy else {}))
-    _spoil_second_node(model, rank)
+    model = _apart(rank, mesh, case)
     optimizer = new_optimizer(model, case)
     scaler = torch.amp.GradScaler("cpu", init_scale=case.scale, enabled=case.scale > 1)
     record = Record()
@@ -125,9 +132,7 @@ def train(rank: int, mesh: Any, case: Case) -> Record:
     attach_fsdp(optimizer, mesh, bucket_cap_mb=cap_mb, on_sent=record.sent.append)
     for step in range(STEPS):
         optimizer.zero_grad()
-        for number in range(case.micro_batches):
-            model.set_requires_gradient_sync(number == case.micro_batches - 1)
-            scaler.scale(loss_of(model, case, rank, step, number, torch.float32)).backward()
+        _backward(model, case, rank, step, scaler)
         if case.clip:
             nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
         record.gradients.append([None if p.grad is None else p.grad.to_local().clone() for p in model.parameters()])
@@ -143,12 +148,41 @@ def train(rank: int, mesh: Any, case: Case) -> Record:
     return record
 
 
-def _spoil_second_node(model: nn.Module, rank: int) -> None:
-    """Let the second node start from other values, which attach_fsdp must put right."""
+def _apart(rank: int, mesh: Any, case: Case) -> Any:
+    """Return the sharded model; the second node starts from other values, which are to be put right."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if case.mixed else None
+    model = shard(Model(), mesh["local"], **({"mp_policy": policy} if policy else {}))
     if rank >= LOCAL:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(1.0)
+    return model
+
+
+def _backward(model: Any, case: Case, rank: int, step: int, scaler: torch.amp.GradScaler | None = None) -> None:
+    for number in range(case.micro_batches):
+        model.set_requires_gradient_sync(number == case.micro_batches - 1)
+        loss = loss_of(model, case, rank, step, number, torch.float32)
+        (scaler.scale(loss) if scaler else loss).backward()
+
+
+def train_compressed(rank: int, mesh: Any, system: str) -> tuple[list[torch.Tensor], list[Any]]:
+    """Return the parameters of a model whose copies a system averages, and what was sent."""
+    case, sent = COMPRESSED[system], []
+    model = _apart(rank, mesh, case)
+    cap_mb = BUCKET_ELEMENTS * 4 / 2**20
+    settings = {"seed": SEED, "bucket_cap_mb": cap_mb, "on_sent": sent.append, **SYSTEMS[system]}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.125)
+    exchange = binsgdm.compress_replicas(optimizer, mesh, system, **settings)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        _backward(model, case, rank, step)
+        optimizer.step()
+        if case.resume and step == 0:
+            saved, optimizer = copy.deepcopy(exchange.state_dict()), torch.optim.SGD(model.parameters(), lr=0.125)
+            exchange = binsgdm.compress_replicas(optimizer, mesh, system, **settings)
+            exchange.load_state_dict(saved)
+    return [one.full_tensor().detach() for one in model.parameters()], sent
 
 
 def work(rank: int, folder: str) -> None:
@@ -158,8 +192,11 @@ def work(rank: int, folder: str) -> None:
     mesh = init_device_mesh("cpu", (NODES, LOCAL), mesh_dim_names=("node", "local"))
     results: dict[str, Any] = {name: train(rank, mesh, case) for name, case in CASES.items()}
     results["overflow"] = _one_shard_overflows(rank, mesh)
-    results["told"] = _mistakes(mesh)
-    torch.save(results, Path(folder) / f"rank{rank}.pt")
+    results["compressed"] = {name: train_compressed(rank, mesh, name) for name in COMPRESSED}
+    results["told"] = _mistakes(mesh, rank)
+    found = of_all(results)
+    if rank == 0:
+        torch.save(found, Path(folder) / "results.pt")
     dist.barrier()
     dist.destroy_process_group()
 
@@ -178,25 +215,45 @@ def _one_shard_overflows(rank: int, mesh: Any) -> tuple[bool, int]:
     return moved, optimizer.param_groups[0]["step"]
 
 
-def _mistakes(mesh: Any) -> dict[str, str]:
-    """Return what attach_fsdp says to mistakes."""
-    plain, replicated, spanning, stepped = (nn.Linear(4, 4) for _ in range(4))
+def _mistakes(mesh: Any, rank: int) -> dict[str, str]:
+    """Return what attach_fsdp and compress_replicas say to mistakes."""
+    plain, replicated, spanning, model = (nn.Linear(4, 4) for _ in range(4))
     fully_shard(replicated, mesh=mesh)
     fully_shard(spanning, mesh=init_device_mesh("cpu", (NODES * LOCAL,)))
-    fully_shard(stepped, mesh=mesh["local"])
-    sharded = binsgdm.BinSGDM(stepped.parameters())
-    return {
-        "not sharded": _told(binsgdm.BinSGDM(plain.parameters()), mesh),
-        "replicated": _told(binsgdm.BinSGDM(replicated.parameters()), mesh),
-        "spanning": _told(binsgdm.BinSGDM(spanning.parameters()), mesh),
-        "one dimension": _told(sharded, mesh["local"]),
-        "bucket": _told(sharded, mesh, bucket_cap_mb=0),
+    shard(model, mesh["local"])
+    sharded = torch.optim.SGD(model.parameters())
+
+    def attach(module: nn.Module) -> str:
+        return _told(lambda: attach_fsdp(binsgdm.BinSGDM(module.parameters()), mesh))
+
+    def compress(given: Any = mesh, optimizer: Any = sharded, **options: Any) -> str:
+        return _told(lambda: binsgdm.compress_replicas(optimizer, given, "byte_grad", **options))
+
+    told = {
+        "not sharded": attach(plain),
+        "replicated": attach(replicated),
+        "spanning": attach(spanning),
+        "one dimension": compress(mesh["local"]),
+        "bucket": compress(bucket_cap_mb=0),
+        "hierarchical": compress(topology="hierarchical"),
+        "one rank's seed": compress(seed=rank),
+        "binsgdm": compress(optimizer=binsgdm.BinSGDM(model.parameters())),
     }
+    exchange = binsgdm.compress_replicas(sharded, mesh, "byte_grad")
+    told["twice"] = compress()
+    told["no gradients"] = _told(sharded.step)
+    told["state"] = _told(lambda: exchange.load_state_dict({"step": 1}))
+    model(torch.ones(1, 4)).sum().backward()
+    told["closure"] = _told(lambda: sharded.step(lambda: 0.0))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    scaler.scale(torch.ones(1))
+    told["scaler"] = _told(lambda: scaler.step(sharded))
+    return told
 
 
-def _told(optimizer: binsgdm.BinSGDM, mesh: Any, **options: Any) -> str:
+def _told(call: Any) -> str:
     try:
-        attach_fsdp(optimizer, mesh, **options)
+        call()
     except binsgdm.BinsgdmError as error:
         return str(error)
     return ""
@@ -208,46 +265,41 @@ def control(case: Case, records: list[Record]) -> list[torch.Tensor]:
     The norm of a sharded gradient is summed shard by shard, so that its last bits differ from those of one process.
     """
     model = Model()
-    workers = [_worker(model, case, rank) for rank in range(NODES * LOCAL)]
+    all_pieces = [pieces(model, rank % LOCAL) for rank in range(WORLD_SIZE)]
+    optimizers = []
+    for rank, mine in enumerate(all_pieces):
+        optimizer = binsgdm.BinSGDM(groups_of(mine, case), kernels="reference", **case.settings)
+        optimizer.join(_OneShard(rank))
+        optimizers.append(optimizer)
     for step in range(STEPS):
-        for node in range(NODES):
-            gradients = _node_gradients(model, case, node, step)
-            for local in range(LOCAL):
-                rank = node * LOCAL + local
-                mine = (
-                    records[rank].gradients[step]
-                    if case.clip
-                    else [None if g is None else _piece(g, local) for g in gradients]
-                )
-                for param_state, gradient in zip(workers[rank][1], mine, strict=True):
-                    param_state.parameter.grad = gradient
+        of_nodes = [_node_gradients(model, case, node, step) for node in range(NODES)]
+        for rank, mine in enumerate(all_pieces):
+            gradients = [None if g is None else _piece(g, rank % LOCAL) for g in of_nodes[rank // LOCAL]]
+            for piece, gradient in zip(mine, records[rank].gradients[step] if case.clip else gradients, strict=True):
+                piece.grad = gradient
         for local in range(LOCAL):
-            _exchange([workers[node * LOCAL + local] for node in range(NODES)], step)
-        _assemble(model, [param_states for _, param_states in workers[:LOCAL]])
+            run_in_lockstep([optimizer.step_protocol() for optimizer in optimizers[local::LOCAL]], 1)
+        with torch.no_grad():
+            for number, parameter in enumerate(model.parameters()):
+                parameter.copy_(torch.cat([all_pieces[local][number] for local in range(LOCAL)]))
     return [parameter.detach() for parameter in model.parameters()]
 
 
-def _worker(model: Model, case: Case, rank: int) -> tuple[Worker, list[ParamState]]:
-    parameters = list(model.parameters())
-    lrs = [group["lr"] for group in groups_of(parameters, case) for _ in group["params"]]
-    param_states = []
-    for parameter, piece, lr in zip(parameters, pieces(model, rank % LOCAL), lrs, strict=True):
-        piece.requires_grad_(parameter.requires_grad)
-        settings = {"lr": lr, "maximize": False} | case.settings
-        param_states.append(
-            ParamState(parameter=piece, group=settings, state={n: torch.zeros(piece.shape) for n in "mb"})
-        )
-    context = ShardContext(rank=rank // LOCAL, world_size=NODES, ranks_per_node=1, seed=SEED, step=0, global_rank=rank)
-    kernels = select("reference")
-    scheme = Scheme(topology="flat")
-    return Worker(
-        param_states, context=context, scheme=scheme, bucket_elements=BUCKET_ELEMENTS, kernels=kernels
-    ), param_states
+class _OneShard(Session):
+    """The ranks that hold the same shard, one a node, with the draws of a rank among all."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        super().__init__(Member(rank=rank // LOCAL, world_size=NODES), Scheme(topology="flat"), BUCKET_ELEMENTS)
+
+    def reset(self, param_states: Any, context: RankContext, kernels: Any) -> None:
+        super().reset(param_states, ShardContext(**vars(context), global_rank=self._rank), kernels)
 
 
 def pieces(model: Model, local: int) -> list[torch.Tensor]:
     """Return copies of the shards of one local rank."""
-    return [_piece(parameter.detach(), local).clone() for parameter in model.parameters()]
+    given = model.parameters()
+    return [_piece(one.detach(), local).clone().requires_grad_(one.requires_grad) for one in given]
 
 
 def _piece(values: torch.Tensor, local: int) -> torch.Tensor:
@@ -268,24 +320,57 @@ def _node_gradients(model: Model, case: Case, node: int, step: int) -> list[torc
     return [None if of_rank[0] is None else sum(of_rank) / LOCAL for of_rank in zip(*of_ranks, strict=True)]
 
 
-def _exchange(workers: list[tuple[Worker, list[ParamState]]], step: int) -> None:
-    has_gradient = [
-        int(any(s.parameter.grad is not None for s in param_states)) for param_states in _by_parameter(workers)
+def control_of_system(system: str) -> list[torch.Tensor]:
+    """Return the parameters after the same steps, of all ranks in this process."""
+    case, model = COMPRESSED[system], Model()
+    ends = [
+        [make(system, rank=node, world_size=NODES, **SYSTEMS[system]) for node in range(NODES)] for _ in range(LOCAL)
     ]
-    with torch.no_grad():
-        for worker, _ in workers:
-            worker.begin_step(step + 1)
-        for number, bucket in enumerate(workers[0][0].buckets):
-            signs = run_in_lockstep([worker.signs(bucket) for worker, _ in workers], 1)
-            for (worker, _), packed in zip(workers, signs, strict=True):
-                worker.apply(worker.buckets[number], packed, has_gradient)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.125)
+    for step in range(STEPS):
+        of_nodes = [_node_gradients(model, case, node, step) for node in range(NODES)]
+        means = [_means(ends[local], of_nodes, local, step + 1) for local in range(LOCAL)]
+        trained = [one for one in model.parameters() if one.requires_grad]
+        for number, parameter in enumerate(trained):
+            parameter.grad = torch.cat([means[local][number] for local in range(LOCAL)])
+        optimizer.step()
+    return [one.detach() for one in model.parameters()]
 
 
-def _by_parameter(workers: list[tuple[Worker, list[ParamState]]]) -> list[tuple[ParamState, ...]]:
-    return list(zip(*(param_states for _, param_states in workers), strict=True))
+def _means(ends: list[Any], of_nodes: list[list[Any]], local: int, step: int) -> dict[int, torch.Tensor]:
+    """Return the mean of each gradient's shard of one local rank."""
+    mine = [[_piece(one, local) for one in gradients if one is not None] for gradients in of_nodes]
+    found: dict[int, torch.Tensor] = {}
+    for index, numbers in enumerate(_buckets([one.numel() for one in mine[0]])):
+        shapes = tuple(tuple(mine[0][number].shape) for number in numbers)
+        protocols = [
+            end.mean(
+                GradientBucket(
+                    values=torch.cat([mine[node][number].reshape(-1) for number in numbers]),
+                    parameters=tuple(numbers),
+                    shapes=shapes,
+                ),
+                ReplicaContext(
+                    rank=node, world_size=NODES, ranks_per_node=1, seed=SEED, step=step, bucket=index, shard=local,
+                    num_shards=LOCAL,
+                ),
+            )
+            for node, end in enumerate(ends)
+        ]  # fmt: skip
+        if sum(mine[0][number].numel() for number in numbers):
+            flat = run_in_lockstep(protocols, 1)[0]
+            parts = flat.split([mine[0][number].numel() for number in numbers])
+            found |= {number: part.view(shape) for number, part, shape in zip(numbers, parts, shapes, strict=True)}
+        else:
+            found |= {number: mine[0][number] for number in numbers}
+    return found
 
 
-def _assemble(model: Model, of_local: list[list[ParamState]]) -> None:
-    with torch.no_grad():
-        for number, parameter in enumerate(model.parameters()):
-            parameter.copy_(torch.cat([param_states[number].parameter.detach() for param_states in of_local]))
+def _buckets(numels: list[int]) -> list[list[int]]:
+    """Return the parameters of each message, from the last, each ended by the element that fills it."""
+    found: list[list[int]] = [[]]
+    for number in reversed(range(len(numels))):
+        if sum(numels[one] for one in found[-1]) >= BUCKET_ELEMENTS:
+            found.append([])
+        found[-1].append(number)
+    return found

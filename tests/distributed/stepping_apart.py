@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model, process_group
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -14,22 +13,19 @@ from binsgdm.comm import run_in_lockstep
 from binsgdm.errors import BinsgdmError
 from binsgdm.optimizers.outer_settings import OuterSettings
 from binsgdm.optimizers.outer_steps import OuterSteps
+from tests.distributed.small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model, process_group
 from tests.helpers.launch import of_all
 
 STEPS, LR = 12, 0.05
 CASES: dict[str, dict[str, Any]] = {
     "fp32": {},
-    "bf16": {"exchange": "bf16"},
-    "int8": {"exchange": "int8"},
-    "one_bit": {"exchange": "one_bit"},
     "one_bit_node": {"exchange": "one_bit", "workers": "node"},
     "node": {"workers": "node"},
     "power_sgd": {"exchange": "power_sgd", "matrix_rank": 1},
-    "fragments": {"exchange": "one_bit", "inner_steps": 4, "fragments": 2},
     "overlapped": {"exchange": "one_bit", "inner_steps": 6, "fragments": 2, "overlap_steps": 2, "local_share": 0.25},
     "overlapped_node": {"exchange": "int8", "inner_steps": 4, "fragments": 2, "overlap_steps": 1, "workers": "node"},
 }
-RESUMED = ["one_bit", "overlapped", "overlapped_node"]
+RESUMED = ["overlapped", "overlapped_node"]
 
 
 def settings_of(case: str) -> dict[str, Any]:
@@ -48,7 +44,6 @@ def work(rank: int, folder: str) -> None:
         results["refused"] = of_all(refused(rank))
         results["not_finite"] = of_all(not_finite(rank))
         results["scaled"] = of_all(scaled(rank))
-        results["all_finite"] = [scaled(rank, bad_step=None, enabled=enabled)[0] for enabled in (True, False)]
         results["scheduled"] = of_all(scheduled(rank))
         if rank == 0:
             torch.save(results, Path(folder) / "results.pt")
@@ -203,15 +198,15 @@ def not_finite(rank: int) -> tuple[str, bool]:
     return heard, rank >= 2 or torch.equal(flat(module), before)
 
 
-def scaled(rank: int, *, bad_step: int | None = 1, enabled: bool = True) -> tuple[torch.Tensor, int]:
-    """Train with a GradScaler; rank 1 may have a gradient that is not finite in a step that all count."""
+def scaled(rank: int) -> tuple[torch.Tensor, int]:
+    """Train with a GradScaler; rank 1 has a gradient that is not finite in a step that all count."""
     module = model()
     optimizer = binsgdm.LocalSGD(torch.optim.SGD(module.parameters(), lr=LR), inner_steps=2)
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled=enabled)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     for step in range(4):
         optimizer.zero_grad()
         scaler.scale(loss(module, rank, step)).backward()
-        if (rank, step) == (1, bad_step):
+        if (rank, step) == (1, 1):
             next(module.parameters()).grad.fill_(torch.inf)
         if step == 2:
             scaler.unscale_(optimizer)

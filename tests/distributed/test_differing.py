@@ -1,28 +1,19 @@
 """Settings and states that differ between ranks after attach are found in the same step, on all ranks alike."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests.helpers.needs import needs
 
 needs("torch")
-import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
+from tests.distributed import differing, refusing
 
-import differing
-import refusing
-
-from tests.helpers.launch import launch, once
+LAUNCHED = refusing
 
 WRONG = refusing.WRONG
 DIFFERENCES = {
-    "ReduceLROnPlateau": "step 3: lr of group 0 of rank 1: 0.0001: must equal rank 0's 0.001; no rank has moved: ",
+    "lr": "step 2: lr of group 1 of rank 1: 0.5: must equal rank 0's 0.001; no rank has moved: ",
     "weight_decay": "step 2: weight_decay of group 1 of rank 1: 0.5: must equal rank 0's 0.0; no rank has moved: ",
-    "maximize": "step 2: maximize of group 1 of rank 1: 1.0: must equal rank 0's 0.0; no rank has moved: ",
-    "beta": "step 2: beta of group 1 of rank 1: 0.5: must equal rank 0's 0.9; no rank has moved: ",
     "num_skipped": "step 2: num_skipped of group 1 of rank 1: 7.0: must equal rank 0's 0.0; no rank has moved: ",
     "model on one": "step 2: parameter 1 of rank 1: must equal that of rank 0; no rank has moved: ",
 }
@@ -42,14 +33,6 @@ REFUSED_BY_ALL = {
 both = pytest.mark.parametrize("overlap", [False, True])
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    def make(folder: Path) -> None:
-        launch(refusing.work, str(folder), nprocs=refusing.WORLD_SIZE)
-
-    return torch.load(once(tmp_path_factory, "refusing", make) / "results.pt", weights_only=False)["differing"]
-
-
 def check_nobody_moved_and_all_go_on(told):
     for one in told:
         assert not one.has_moved
@@ -60,14 +43,14 @@ def check_nobody_moved_and_all_go_on(told):
 @both
 @pytest.mark.parametrize("name", DIFFERENCES)
 def test_what_differs_is_named_on_all_ranks_before_one_moves(results, name, overlap):
-    told = results[name, overlap]
+    told = results["differing"][name, overlap]
     assert [one.sentence.startswith(f"BinSGDM: {DIFFERENCES[name]}") for one in told] == [True] * 3
     check_nobody_moved_and_all_go_on(told)
 
 
 @both
 def test_a_state_that_one_rank_alone_has_loaded_is_found_by_its_step(results, overlap):
-    told = results["load on one", overlap]
+    told = results["differing"]["load on one", overlap]
     for one in told:
         assert "step of group 0 of rank 1: 0.0: must equal rank 0's 1.0" in one.sentence
     check_nobody_moved_and_all_go_on(told)
@@ -76,7 +59,7 @@ def test_a_state_that_one_rank_alone_has_loaded_is_found_by_its_step(results, ov
 @both
 @pytest.mark.parametrize("name", REFUSALS)
 def test_what_one_rank_refuses_is_refused_by_all_who_go_on_once_it_is_repaired(results, name, overlap):
-    told = results[name, overlap]
+    told = results["differing"][name, overlap]
     for rank, one in enumerate(told):
         assert REFUSALS[name] in one.sentence
         assert one.sentence.startswith(REFUSALS[name]) == (rank == WRONG)
@@ -86,27 +69,20 @@ def test_what_one_rank_refuses_is_refused_by_all_who_go_on_once_it_is_repaired(r
 
 @pytest.mark.parametrize(("name", "overlap"), REFUSED_BY_ALL)
 def test_what_all_ranks_refuse_alike_ends_no_run(results, name, overlap):
-    told = results[name, overlap]
+    told = results["differing"][name, overlap]
     for one in told:
         assert one.sentence.startswith(REFUSED_BY_ALL[name, overlap])
     check_nobody_moved_and_all_go_on(told)
 
 
-@both
-def test_a_closure_computes_the_gradients_that_are_exchanged(results, overlap):
-    for one in results["closure", overlap]:
-        assert one == differing.Told("", has_moved=True, goes_on=True, is_at_one=True)
-
-
-@pytest.mark.parametrize("name", ["left out", "second backward and no step"])
-def test_a_step_that_all_ranks_leave_out_beside_backward_moves_nobody_and_all_go_on(results, name):
-    for one in results[name, True]:
+def test_a_step_that_all_ranks_leave_out_beside_backward_moves_nobody_and_all_go_on(results):
+    for one in results["differing"]["second backward and no step", True]:
         assert one == differing.Told("", has_moved=False, goes_on=True, is_at_one=True)
 
 
 @both
 def test_slices_of_averages_of_rank_0_are_refused_on_the_others_who_tell_it(results, overlap):
-    told = results["state of rank 0, slices", overlap]
+    told = results["differing"]["state of rank 0, slices", overlap]
     sentence = "load_state_dict: averages of rank 0 of 3: here is rank {} of 3, which keeps another slice of them; "
     for rank in (1, 2):
         assert told[rank].sentence.startswith(sentence.format(rank))
@@ -116,7 +92,7 @@ def test_slices_of_averages_of_rank_0_are_refused_on_the_others_who_tell_it(resu
 
 @both
 def test_averages_of_rank_0_are_taken_on_the_others_with_a_warning(results, overlap):
-    told = results["state of rank 0", overlap]
+    told = results["differing"]["state of rank 0", overlap]
     assert told[0] == differing.Told("", has_moved=True, goes_on=True, is_at_one=True)
     for rank in (1, 2):
         assert (
@@ -124,29 +100,7 @@ def test_averages_of_rank_0_are_taken_on_the_others_with_a_warning(results, over
         )
 
 
-@both
-def test_a_group_is_added_after_detach_as_the_refusal_says(results, overlap):
-    told = results["added after detach", overlap]
-    for one in told:
-        assert one.sentence.startswith("BinSGDM: add_param_group: after attach: the other ranks would not know of it; ")
-        assert "BinSGDM: residuals are drawn anew: the state has none for 'rank " in one.sentence
-    check_nobody_moved_and_all_go_on(told)
-
-
-@both
-def test_one_cycle_moves_beta_on_all_ranks(results, overlap):
-    for one in results["OneCycleLR", overlap]:
-        assert one == differing.Told("", has_moved=True, goes_on=True, is_at_one=True)
-
-
-@both
-def test_join_is_refused_on_all_ranks_at_once(results, overlap):
-    for one in results["joined", overlap]:
-        assert one.sentence.startswith("BinSGDM: a backward inside DDP.join(): ")
-        assert not one.has_moved
-
-
 def test_a_step_that_one_rank_alone_leaves_out_is_found(results):
-    for one in results["left out on one", True]:
+    for one in results["differing"]["left out on one", True]:
         assert "optimizer.step() called after backward of rank 1: False: must equal rank 0's True" in one.sentence
         assert not one.has_moved

@@ -15,10 +15,9 @@ from tests.helpers.needs import needs
 
 needs("torch")
 
-import torch.distributed as dist
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
-from tests.helpers.launch import join, launch, meeting_point, once, output_to
+from tests.helpers.launch import join, launch, output_to
 
 
 def wait_for_ever(rank: int, folder: str) -> None:
@@ -65,30 +64,3 @@ def come_alone(rank: int, folder: str) -> None:
 def test_rank_0_that_never_comes_is_not_waited_for_for_ever(tmp_path) -> None:
     with pytest.raises(ProcessRaisedException, match=r"rank 0 has not come in 0\.1 s"):
         launch(come_alone, str(tmp_path), nprocs=2)
-
-
-def meet(rank: int, where: dict[str, str], folder: str) -> None:
-    os.environ |= where | {"RANK": str(rank), "WORLD_SIZE": "2"}
-    dist.init_process_group("gloo")
-    dist.barrier()  # else a rank may leave while another still connects to it
-    (Path(folder) / str(rank)).write_text(type(dist.distributed_c10d._get_default_store()).__name__)
-    dist.destroy_process_group()
-
-
-def test_ranks_meet_at_a_store_that_none_of_them_has_to_make(tmp_path) -> None:
-    with meeting_point() as where:
-        launch(meet, where, str(tmp_path), nprocs=2)
-    assert (tmp_path / "0").read_text() == (tmp_path / "1").read_text() == "PrefixStore"
-
-
-def test_what_could_not_be_made_for_all_is_not_tried_again(tmp_path_factory) -> None:
-    def fail(folder: Path) -> None:
-        tries.append(folder)
-        raise ValueError("no room")
-
-    tries: list[Path] = []
-    with pytest.raises(ValueError, match="no room"):
-        once(tmp_path_factory, "never_made", fail)
-    with pytest.raises(RuntimeError, match="never_made: failed in another test: no room"):
-        once(tmp_path_factory, "never_made", fail)
-    assert len(tries) == 1

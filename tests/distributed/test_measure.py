@@ -18,46 +18,18 @@ from tests.helpers.launch import exit_code, launch, meeting_point, once, output_
 WORLD_SIZE, RANKS_PER_NODE = 4, 2
 SERIES_OF_TRAINING = 1 + len(PHASES) + len(OF_RANKS) * WORLD_SIZE
 """The step and its phases, of the slowest rank; and what each rank has of its own."""
-QUICK = ["--max-repetitions", "8", "--threads", "1", "--ranks-per-node", str(RANKS_PER_NODE)]
-MODEL = ["--model", "mlp_200k", "--batch", "2", *QUICK]
+QUICK = f"--max-repetitions 8 --threads 1 --ranks-per-node {RANKS_PER_NODE}"
+MODEL = f"--model mlp_200k --batch 2 {QUICK}"
 COMMANDS = {
-    "kernels": [
-        "kernels",
-        "--kernels",
-        "cpu",
-        "--max-size",
-        "1024",
-        "--system",
-        "qsgd",
-        "--max-seconds",
-        "0.01",
-        *QUICK,
-    ],
-    "collectives": ["collectives", "--max-size", "2^20", "--min-size", "2^18", "--nic-gbit-per-s", "1", *QUICK],
-    "model": ["model", *MODEL],
-    "all_reduce": ["training", "--strategy", "all_reduce", "--bucket-cap-mb", "0.3", *MODEL],
-    "binsgdm": ["training", "--strategy", "binsgdm:overlap", "--bucket-cap-mb", "0.3", *MODEL],
-    "flat": ["training", "--strategy", "binsgdm:flat", "--strategy", "binsgdm", *MODEL],
-    "systems": [
-        "training",
-        *MODEL,
-        *(word for one in ("one_bit_adam", "qsgd:bits=2", "power_sgd") for word in ("--strategy", one)),
-    ],
-    "own_work": [
-        "training",
-        "--without-messages",
-        "--speed",
-        "--strategy",
-        "all_reduce",
-        "--strategy",
-        "binsgdm:overlap",
-        "--strategy",
-        "qsgd",
-        *MODEL,
-    ],
-    "interference": ["interference", *MODEL],
-    "no force": ["model", *MODEL, "-o", "model.json"],
-    "mistake": ["training", "--strategy", "all_reduce:overlap", *MODEL],
+    "kernels": f"kernels --kernels cpu --max-size 1024 --system qsgd --max-seconds 0.01 {QUICK}",
+    "collectives": f"collectives --max-size 2^20 --min-size 2^18 --nic-gbit-per-s 1 {QUICK}",
+    "model": f"model {MODEL}",
+    "binsgdm": f"training --strategy binsgdm:overlap --bucket-cap-mb 0.3 {MODEL}",
+    "systems": f"training --strategy one_bit_adam --strategy qsgd:bits=2 {MODEL}",
+    "own_work": f"training --without-messages --speed --strategy all_reduce --strategy binsgdm:flat {MODEL}",
+    "interference": f"interference {MODEL}",
+    "no force": f"model {MODEL} -o model.json",
+    "mistake": f"training --strategy all_reduce:overlap {MODEL}",
 }
 
 
@@ -90,7 +62,7 @@ def measured(tmp_path_factory):
     def make(folder: Path) -> None:
         (folder / "files" / "outputs").mkdir(parents=True)
         with ExitStack() as stores:
-            work = {name: (stores.enter_context(meeting_point()), args) for name, args in COMMANDS.items()}
+            work = {name: (stores.enter_context(meeting_point()), args.split()) for name, args in COMMANDS.items()}
             launch(measure, work, str(folder / "files"), nprocs=WORLD_SIZE)
         (folder / "files" / "outputs").rename(folder / "outputs")
 
@@ -101,84 +73,87 @@ def measured(tmp_path_factory):
     return folder / "files", list(zip(read_codes, printed, strict=True))
 
 
-class TestTogether:
-    def test_every_rank_ends_alike_and_only_the_first_writes_and_tells(self, measured):
-        folder, said = measured
-        expected = dict.fromkeys(COMMANDS, 0) | {"no force": 2, "mistake": 2}
-        assert [codes for codes, _ in said] == [expected] * WORLD_SIZE, said[0][1][-2000:]
-        wrote = [stderr.count("wrote ") for _, stderr in said]
-        assert wrote == [len(COMMANDS) - 2, 0, 0, 0]
-        assert [stderr.count("model.json: exists") for _, stderr in said] == [1, 0, 0, 0]
-        # All but the collectives, which name their NIC, and the two that end before.
-        asked = [stderr.count("2 nodes: to predict these times, give --nic-gbit-per-s") for _, stderr in said]
-        assert asked == [len(COMMANDS) - 3, 0, 0, 0]
-        assert sorted(path.name for path in folder.iterdir()) == sorted(
-            f"{name}.json" for name in COMMANDS if expected[name] == 0
-        )
-
-    def test_the_layout_is_told(self, measured):
-        setup = read(measured[0] / "collectives.json").setups[0]
-        assert (setup.backend, setup.device, setup.num_nodes, setup.ranks_per_node) == ("gloo", "cpu", 2, 2)
-        assert (setup.ranks_on_machine, setup.threads_per_rank, setup.nic_bytes_per_s) == (4, 1, 125e6)
-
-    def test_every_collective_is_measured_in_every_group_as_strategies_send_it(self, measured):
-        labels = ("group", "dtype", "group_size", "num_groups", "message_bytes")
-        found = {
-            (one.name, *(one.labels[label] for label in labels))
-            for one in read(measured[0] / "collectives.json").series
-        }
-        groups = {"world": (4, 1), "intra_node": (2, 2), "inter_node": (2, 2)}
-        sent = (("world", "uint8"), ("inter_node", "uint8"), ("intra_node", "uint8"), ("intra_node", "float32"))
-        expected = {
-            (name, group, dtype, *groups[group], size)
-            for name in ("all_to_all", "all_gather")
-            for group, dtype in sent
-            for size in (2**18, 2**20)
-        }
-        assert found == expected | {("all_reduce", "world", "float32", 4, 1, size) for size in (2**18, 2**20)}
-
-    @pytest.mark.parametrize(
-        ("name", "labels"),
-        [
-            ("all_reduce", {"strategy": "all_reduce", "topology": "", "intra_node_dtype": "", "overlap": 1}),
-            ("binsgdm", {"strategy": "binsgdm", "topology": "hierarchical", "intra_node_dtype": "fp32", "overlap": 1}),
-            ("flat", {"strategy": "binsgdm", "topology": "flat", "intra_node_dtype": "fp32", "overlap": 0}),
-            ("systems", {"strategy": "one_bit_adam", "topology": "", "options": {}, "overlap": 0}),
-            ("systems", {"strategy": "qsgd", "topology": "", "options": {"bits": 2}, "overlap": 1}),
-        ],
+def test_every_rank_ends_alike_and_only_the_first_writes_and_tells(measured):
+    folder, said = measured
+    expected = dict.fromkeys(COMMANDS, 0) | {"no force": 2, "mistake": 2}
+    assert [codes for codes, _ in said] == [expected] * WORLD_SIZE, said[0][1][-2000:]
+    wrote = [stderr.count("wrote ") for _, stderr in said]
+    assert wrote == [len(COMMANDS) - 2, 0, 0, 0]
+    assert [stderr.count("model.json: exists") for _, stderr in said] == [1, 0, 0, 0]
+    # All but the collectives, which name their NIC, and the two that end before.
+    asked = [stderr.count("2 nodes: to predict these times, give --nic-gbit-per-s") for _, stderr in said]
+    assert asked == [len(COMMANDS) - 3, 0, 0, 0]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        f"{name}.json" for name in COMMANDS if expected[name] == 0
     )
-    def test_steps_of_training_have_their_phases(self, name, labels, measured):
-        series = read(measured[0] / f"{name}.json").series
-        mine = [one for one in series if labels.items() <= one.labels.items()]
-        slowest = [one.name for one in mine if "rank" not in one.labels]
-        assert slowest == ["step", "forward", "backward", "optimizer"]
-        assert len({len(one.values) for one in mine}) == 1
-        assert len(series) == SERIES_OF_TRAINING * {"flat": 2, "systems": 3}.get(name, 1)
 
-    def test_every_rank_has_its_own_steps_of_which_it_computes_a_part(self, measured):
-        series = read(measured[0] / "binsgdm.json").series
-        step, compute = ({one.labels["rank"]: one.values for one in series if one.name == name} for name in OF_RANKS)
-        assert list(step) == list(compute) == list(range(WORLD_SIZE))
-        for rank in step:
-            assert all(0 < part <= whole for part, whole in zip(compute[rank], step[rank], strict=True))
 
-    def test_steps_without_messages_are_no_training_and_the_speed_meanwhile_is_told(self, measured):
-        series = read(measured[0] / "own_work.json").series
-        assert [one.kind for one in series] == ["own_work"] * 3 * SERIES_OF_TRAINING + ["speed"] * 2
-        assert [one.name for one in series[-2:]] == ["multiply", "stream"]
-        own = [one.labels["strategy"] for one in series[:-2:SERIES_OF_TRAINING]]
-        assert own == ["all_reduce", "binsgdm", "qsgd"]
+def test_the_layout_is_told(measured):
+    setup = read(measured[0] / "collectives.json").setups[0]
+    assert (setup.backend, setup.device, setup.num_nodes, setup.ranks_per_node) == ("gloo", "cpu", 2, 2)
+    assert (setup.ranks_on_machine, setup.threads_per_rank, setup.nic_bytes_per_s) == (4, 1, 125e6)
 
-    def test_backward_is_measured_alone_and_beside_each_collective(self, measured):
-        series = read(measured[0] / "interference.json").series
-        assert [(one.name, one.labels["collective"]) for one in series] == [
-            (name, collective)
-            for collective in ("all_reduce", "all_to_all")
-            for name in ("backward_alone", "backward_beside")
-        ]
 
-    def test_kernels_and_models_are_measured_by_all_ranks_at_once(self, measured):
-        assert {one.labels["kernels"] for one in read(measured[0] / "kernels.json").series} == {"torch", "cpu"}
-        assert len(read(measured[0] / "model.json").series) == 4 + 8
-        decoded = [one for one in read(measured[0] / "kernels.json").series if one.name == "qsgd_decode"]
-        assert [one.labels["num_vectors"] for one in decoded] == [WORLD_SIZE]
+def test_every_collective_is_measured_in_every_group_as_strategies_send_it(measured):
+    labels = ("group", "dtype", "group_size", "num_groups", "message_bytes")
+    found = {
+        (one.name, *(one.labels[label] for label in labels)) for one in read(measured[0] / "collectives.json").series
+    }
+    groups = {"world": (4, 1), "intra_node": (2, 2), "inter_node": (2, 2)}
+    sent = (("world", "uint8"), ("inter_node", "uint8"), ("intra_node", "uint8"), ("intra_node", "float32"))
+    expected = {
+        (name, group, dtype, *groups[group], size)
+        for name in ("all_to_all", "all_gather")
+        for group, dtype in sent
+        for size in (2**18, 2**20)
+    }
+    assert found == expected | {("all_reduce", "world", "float32", 4, 1, size) for size in (2**18, 2**20)}
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("binsgdm", {"strategy": "binsgdm", "topology": "hierarchical", "intra_node_dtype": "fp32", "overlap": 1}),
+        ("systems", {"strategy": "one_bit_adam", "topology": "", "options": {}, "overlap": 0}),
+        ("systems", {"strategy": "qsgd", "topology": "", "options": {"bits": 2}, "overlap": 1}),
+    ],
+)
+def test_steps_of_training_have_their_phases(name, labels, measured):
+    series = read(measured[0] / f"{name}.json").series
+    mine = [one for one in series if labels.items() <= one.labels.items()]
+    slowest = [one.name for one in mine if "rank" not in one.labels]
+    assert slowest == ["step", "forward", "backward", "optimizer"]
+    assert len({len(one.values) for one in mine}) == 1
+    assert len(series) == SERIES_OF_TRAINING * {"systems": 2}.get(name, 1)
+
+
+def test_every_rank_has_its_own_steps_of_which_it_computes_a_part(measured):
+    series = read(measured[0] / "binsgdm.json").series
+    step, compute = ({one.labels["rank"]: one.values for one in series if one.name == name} for name in OF_RANKS)
+    assert list(step) == list(compute) == list(range(WORLD_SIZE))
+    for rank in step:
+        assert all(0 < part <= whole for part, whole in zip(compute[rank], step[rank], strict=True))
+
+
+def test_steps_without_messages_are_no_training_and_the_speed_meanwhile_is_told(measured):
+    series = read(measured[0] / "own_work.json").series
+    assert [one.kind for one in series] == ["own_work"] * 2 * SERIES_OF_TRAINING + ["speed"] * 2
+    assert [one.name for one in series[-2:]] == ["multiply", "stream"]
+    own = [one.labels["strategy"] for one in series[:-2:SERIES_OF_TRAINING]]
+    assert own == ["all_reduce", "binsgdm"]
+
+
+def test_backward_is_measured_alone_and_beside_each_collective(measured):
+    series = read(measured[0] / "interference.json").series
+    assert [(one.name, one.labels["collective"]) for one in series] == [
+        (name, collective)
+        for collective in ("all_reduce", "all_to_all")
+        for name in ("backward_alone", "backward_beside")
+    ]
+
+
+def test_kernels_and_models_are_measured_by_all_ranks_at_once(measured):
+    assert {one.labels["kernels"] for one in read(measured[0] / "kernels.json").series} == {"torch", "cpu"}
+    assert len(read(measured[0] / "model.json").series) == 4 + 8
+    decoded = [one for one in read(measured[0] / "kernels.json").series if one.name == "qsgd_decode"]
+    assert [one.labels["num_vectors"] for one in decoded] == [WORLD_SIZE]

@@ -22,14 +22,6 @@ ADAM = Run(
 )
 
 
-@pytest.mark.slow
-def test_ranks_of_ddp_end_where_ranks_in_one_process_end() -> None:
-    one, several = perform(ADAM), perform(replace(ADAM, in_processes=True))
-    assert several["steps"] == one["steps"] == [30]
-    assert several["values"] == pytest.approx(one["values"], rel=1e-3)
-    assert several["accuracy"] == pytest.approx(one["accuracy"], abs=0.005)
-
-
 def test_binsgdm_learns_on_nodes_of_two_ranks(tmp_path: Path) -> None:
     # What is the optimizer's and what is of attach may stand in either.
     trial = {"optimizer": "binsgdm", "lr": 4e-3, "beta": 0.95, "gain": 1.5, "average": "gradients"}

@@ -1,73 +1,34 @@
 """What training scripts do around an attached optimizer: detach, copies of the model, other optimizers, wrong types."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests.helpers.needs import needs
 
 needs("torch")
-import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
+from tests.distributed import scripts
 
-import scripts
-
-from tests.helpers.launch import launch, once
+LAUNCHED = scripts
 
 CHANGED = "parameters have changed since the last backward, but not in its step(): their gradients are each rank's own"
-TWO_HOOKS = "must have one of both, as both take the place of DDP's averaging; wrap the module anew"
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    folder = once(tmp_path_factory, "scripts", lambda path: launch(scripts.work, str(path), nprocs=scripts.WORLD_SIZE))
-    return torch.load(folder / "results.pt", weights_only=False)
-
-
-@pytest.mark.parametrize("way", scripts.WAYS)
-def test_after_detach_a_ddp_model_trains_as_one_that_nothing_was_attached_to_to_the_bit(way, results):
-    for found in results["detach", way]:
-        assert len(found["detached"]) == 8
-        for got, wanted in zip(found["detached"], found["plain"], strict=True):
-            assert torch.equal(got, wanted)
 
 
 def test_after_detach_of_one_of_two_optimizers_only_its_gradients_are_averaged(results):
     assert results["one of two"] == [[False, True, True, True]] * scripts.WORLD_SIZE
 
 
-def test_detach_leaves_neither_groups_nor_threads_behind(results):
-    assert results["leaks"] == {way: [(0, 0)] * scripts.WORLD_SIZE for way in (*scripts.WAYS, "FSDP2")}
-
-
 @pytest.mark.parametrize(
     ("case", "said"),
     [
-        ("another optimizer, BinSGDM", f"BinsgdmError: BinSGDM: {CHANGED}"),
-        ("another optimizer, BinSGDM, overlap", f"BinsgdmError: BinSGDM: {CHANGED}"),
-        ("another optimizer, 1-bit Adam", f"BinsgdmError: OneBitAdam: {CHANGED}"),
         ("detach after a refusal", ""),
         ("by hand", f"BinsgdmError: BinSGDM: {CHANGED}"),
-        ("in other ways", ""),
         ("steps after detach", "BinSGDM: a step after detach, on averages of this rank's own gradients: ranks of one"),
         ("slices after detach", "BinsgdmError: BinSGDM: averages of slices for 1 ranks a node of 2, bucket_cap_mb=25:"),
         ("detach of none", ""),
-        ("compress after attach", "BinsgdmError: compress_gradients: a model that binsgdm.attach was called on: must"),
-        ("attach after compress, BinSGDM", "BinsgdmError: attach: a model that compress_gradients was called on: must"),
-        ("attach after compress, BinSGDM, overlap", "BinsgdmError: attach: a model that compress_gradients was called"),
-        ("attach after compress, 1-bit Adam", "BinsgdmError: attach_one_bit_adam: a model that compress_gradients was"),
-        ("a hook, attach", "BinsgdmError: attach: a model with the communication hook allreduce_hook: must have none,"),
-        ("a hook, compress", "BinsgdmError: compress_gradients: a model with the communication hook allreduce_hook:"),
-        ("a built-in hook, attach", "BinsgdmError: attach_one_bit_adam: a model with the communication hook Builtin"),
+        ("a built-in hook", "BinsgdmError: attach_one_bit_adam: a model with the communication hook Builtin"),
         ("the module", "BinsgdmError: attach: model: a Sequential: must be the DistributedDataParallel model, not its"),
-        ("the module, 1-bit Adam", "BinsgdmError: attach_one_bit_adam: model: a Sequential: must be the Distributed"),
         ("another model", "BinsgdmError: attach: model: it does not have parameter 0 of the optimizer: must have all"),
-        ("no model", "BinsgdmError: attach: model: a int: must be a DistributedDataParallel model, or None; give the"),
         ("several models", ""),
-        ("compiled", ""),
-        ("replicas of other shapes", "BinsgdmError: check_replicas: shape and dtype of weight of rank 1: ((3, 3), "),
         ("replicas of other dtypes", "BinsgdmError: check_replicas: shape and dtype of weight of rank 1: ((2, 3), "),
         ("replicas of more", "BinsgdmError: check_replicas: shape and dtype of 1 of rank 1: ((2,), 'torch.float32'):"),
         ("replicas of none", ""),
@@ -81,8 +42,6 @@ def test_all_ranks_are_told_alike_what_does_not_go_together_and_the_rest_works(c
         assert "\n" not in told
     if CHANGED in said:
         assert "call binsgdm.detach(optimizer) on all ranks" in told
-    if case.startswith(("attach after", "compress after")):
-        assert TWO_HOOKS in told
 
 
 def test_a_rank_that_waits_for_the_others_to_detach_names_those_that_did_not_come(results):
@@ -91,10 +50,10 @@ def test_a_rank_that_waits_for_the_others_to_detach_names_those_that_did_not_com
     assert second.startswith("BinsgdmError: detach: rank 0 did not come within 1 s: every rank must call it")
 
 
-@pytest.mark.parametrize("number", range(len(scripts.DTYPES)), ids=lambda number: str(scripts.DTYPES[number]))
-def test_a_bit_that_differs_is_seen_in_parameters_of_every_dtype(number, results):
-    for told in results["told", f"replicas {number}"]:
-        assert told.startswith(f"BinsgdmError: check_replicas: {number}: ranks [1] differ from rank 0: ")
+def test_a_bit_that_differs_is_seen_in_parameters_of_every_dtype(results):
+    for number, dtype in enumerate(scripts.DTYPES):
+        for told in results["told", f"replicas {number}"]:
+            assert told.startswith(f"BinsgdmError: check_replicas: {number}: ranks [1] differ from rank 0: "), dtype
 
 
 def test_a_copy_of_an_attached_ddp_model_averages_gradients_until_it_is_attached_itself(results):

@@ -1,8 +1,5 @@
 """Two nodes of two ranks that shard a model with FSDP2, against one process, bit for bit."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests.helpers.needs import needs
@@ -10,22 +7,12 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import sharded
-
 from binsgdm.comm import flat_buckets
 from binsgdm.kernels.random import RandomStream
-from tests.helpers.launch import launch, once
+from tests.distributed import sharded
 
-RANKS = range(sharded.NODES * sharded.LOCAL)
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    """Return what every rank left, from one run."""
-    folder = once(tmp_path_factory, "sharded", lambda path: launch(sharded.work, str(path), nprocs=len(RANKS)))
-    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in RANKS]
+LAUNCHED = sharded
+RANKS = range(sharded.WORLD_SIZE)
 
 
 @pytest.mark.parametrize("name", sharded.CASES)
@@ -39,7 +26,11 @@ def test_all_ranks_end_with_the_parameters_of_the_control_to_the_bit(name, resul
 
 def test_what_is_trained_moves_and_the_rest_does_not(results):
     names = [name for name, _ in sharded.Model().named_parameters()]
-    for case, still in (("plain", set()), ("unused on one node", set()), ("unused", {"extra.weight", "extra.bias"})):
+    for case, still in (
+        ("plain", set()),
+        ("shaped, unused on one node", set()),
+        ("unused", {"extra.weight", "extra.bias"}),
+    ):
         values = zip(results[0][case].parameters, sharded.Model().parameters(), strict=True)
         kept = {name for name, (got, start) in zip(names, values, strict=True) if torch.equal(got, start)}
         assert kept == {"first.bias"} | still, case
@@ -79,18 +70,40 @@ def test_an_infinite_gradient_in_one_shard_stops_all_ranks(results):
     assert [result["overflow"] for result in results] == [(False, 0)] * len(RANKS)
 
 
+@pytest.mark.parametrize("name", sharded.COMPRESSED)
+def test_all_ranks_end_with_the_parameters_that_a_system_gives_in_one_process_to_the_bit(name, results):
+    expected = sharded.control_of_system(name)
+    start = list(sharded.Model().parameters())
+    assert sum(not torch.equal(got, begin) for got, begin in zip(expected, start, strict=True)) == len(start) - 1
+    for rank, result in enumerate(results):
+        for number, (got, wanted) in enumerate(zip(result["compressed"][name][0], expected, strict=True)):
+            assert torch.equal(got, wanted), (rank, number)
+
+
+def test_only_the_ranks_that_hold_the_same_shard_exchange(results):
+    for result in results:
+        assert {record.group for record in result["compressed"]["byte_grad"][1]} == {"inter_node"}
+
+
 @pytest.mark.parametrize(
     ("mistake", "said"),
     [
         ("not sharded", "parameter 0 has no placements: must be sharded over ranks [0, 1], the ranks of the node"),
         ("replicated", "parameter 0 has placements (Replicate(), Shard(dim=0)) on ranks [[0, 1], [2, 3]]: must be"),
-        (
-            "spanning",
-            "parameter 0 has placements (Shard(dim=0),) on ranks [0, 1, 2, 3]: must be sharded over ranks [0, 1]",
-        ),
+        ("spanning", "parameter 0 has placements (Shard(dim=0),) on ranks [0, 1, 2, 3]: must be sharded over ranks"),
         ("one dimension", "mesh: 1 dimensions: must have two"),
         ("bucket", "bucket_cap_mb=0: must be above 0"),
+        ("hierarchical", "must not be hierarchical, as FSDP2 averages inside the node"),
+        ("one rank's seed", "seed"),
+        ("binsgdm", "optimizer: a BinSGDM: must be an optimizer of torch that exchanges nothing"),
+        ("twice", "an optimizer with a system: must have none"),
+        ("no gradients", "a step without gradients"),
+        ("state", "must be ['settings', 'step', 'system']"),
+        ("closure", "gradients would be made after the exchange"),
+        ("scaler", "a GradScaler: each rank would skip steps by its own shard"),
     ],
 )
-def test_a_mistake_is_told_in_one_sentence(mistake, said, results):
+def test_a_mistake_is_told_in_one_sentence_on_all_ranks(mistake, said, results):
+    # attach_fsdp names the ranks of its own node.
     assert said in results[0]["told"][mistake]
+    assert all(result["told"][mistake] for result in results)

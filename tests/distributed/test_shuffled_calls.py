@@ -1,28 +1,14 @@
 """Random orders of calls end in replicas that are equal to the bit, or in a sentence on every rank."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests.helpers.needs import needs
 
 needs("torch")
-import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
+from tests.distributed import shuffled_calls
 
-import shuffled_calls
-
-from tests.helpers.launch import launch, once
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    def make(folder: Path) -> None:
-        launch(shuffled_calls.work, str(folder), nprocs=shuffled_calls.WORLD_SIZE)
-
-    return torch.load(once(tmp_path_factory, "shuffled_calls", make) / "results.pt")
+LAUNCHED = shuffled_calls
 
 
 @pytest.mark.parametrize("kind", shuffled_calls.KINDS)

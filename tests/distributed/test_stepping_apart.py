@@ -1,8 +1,5 @@
 """Four ranks with local SGD and DiLoCo have what one process computes for all of them."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests.helpers.needs import needs
@@ -10,23 +7,13 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
+from tests.distributed import stepping_apart
 
-import stepping_apart
-
-from tests.helpers.launch import launch, once
+LAUNCHED = stepping_apart
 
 # The backend sums what travels uncompressed, in its own order; with DDP inside a node it sums gradients of two ranks,
 # of which the order does not matter.
-SUMMED = ("fp32", "bf16", "power_sgd")
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    def make(folder: Path) -> None:
-        launch(stepping_apart.work, str(folder), nprocs=stepping_apart.WORLD_SIZE)
-
-    return torch.load(once(tmp_path_factory, "stepping_apart", make) / "results.pt")
+SUMMED = ("fp32", "power_sgd")
 
 
 @pytest.mark.parametrize("case", stepping_apart.CASES)
@@ -34,14 +21,12 @@ def test_four_ranks_get_what_one_process_gets_for_them(results, case):
     for rank, (found, wanted) in enumerate(zip(results[case], results["controls"][case], strict=True)):
         for step, (one, other) in enumerate(zip(found, wanted, strict=True)):
             if case in SUMMED:
-                # A sum of about 0.6 is rounded to bf16 three times an exchange (0.001 in the mean), and outer momentum
-                # makes four exchanges of that up to four times as much.
-                torch.testing.assert_close(one, other, rtol=1e-3, atol=4e-3 if case == "bf16" else 1e-5)
+                torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
             else:
                 assert torch.equal(one, other), (rank, step)
 
 
-@pytest.mark.parametrize("case", ["fp32", "int8", "one_bit", "node", "one_bit_node"])
+@pytest.mark.parametrize("case", ["fp32", "node", "one_bit_node"])
 def test_workers_are_alike_after_an_exchange_and_apart_before(results, case):
     by_rank = results[case]
     assert all(torch.equal(one[2], by_rank[0][2]) for one in by_rank)
@@ -90,11 +75,6 @@ def test_a_step_that_one_workers_grad_scaler_skips_counts(results):
     assert [steps for _, steps in results["scaled"]] == [4] * 4
     assert all(torch.equal(one, parameters[0]) for one in parameters)
     assert parameters[0].isfinite().all()
-
-
-def test_a_grad_scaler_of_a_power_of_two_changes_no_bit(results):
-    with_scaler, without = results["all_finite"]
-    assert torch.equal(with_scaler, without)
 
 
 def test_schedulers_and_closures_reach_the_inner_optimizer(results):

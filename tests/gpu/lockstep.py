@@ -29,11 +29,6 @@ OUTER_STEPS = 8
 Make = Callable[[Sequence[nn.Parameter]], OneBitOptimizer]
 
 
-def scheme_text(scheme: Scheme) -> str:
-    """Return a scheme in a few words."""
-    return f"{scheme.topology} {scheme.intra_node_dtype} {scheme.average}"
-
-
 def in_one_process(
     make_one: Make,
     join: Callable[[OneBitOptimizer, Member], None],

@@ -127,12 +127,15 @@ class _NotingLayouts:
         return getattr(self._system, name)
 
 
-def num_wrong_with_system(ranks: Ranks, groups: Groups | None, name: str, **given: Any) -> int:
+def num_wrong_with_system(
+    ranks: Ranks, groups: Groups | None, name: str, *, ranks_per_node: int = 1, **given: Any
+) -> int:
     """Compare the gradients that DDP makes with a system, on all ranks, and with one process.
 
     Args:
         ranks: all that take part.
         groups: of this rank; None lets `compress_gradients` make them, as a script does.
+        ranks_per_node: of what `compress_gradients` makes.
         name: of the system.
         given: its options.
     """
@@ -141,6 +144,8 @@ def num_wrong_with_system(ranks: Ranks, groups: Groups | None, name: str, **give
     module = DistributedDataParallel(
         ParametersWithGradients(parameters(ranks.device)), device_ids=devices, bucket_cap_mb=BUCKET_MB
     )
+    if groups is None:
+        options = {"ranks_per_node": ranks_per_node, **options}
     exchange, noting = _hooked(ranks, module, groups, name, options)
     systems = [make(name, rank=rank, world_size=ranks.world_size, **options) for rank in range(ranks.world_size)]
     wrong = 0
@@ -150,7 +155,8 @@ def num_wrong_with_system(ranks: Ranks, groups: Groups | None, name: str, **give
         module(gradients(ranks.rank, step, ranks.device)).backward()
         found = [value.grad for value in module.parameters() if value.grad is not None]
         all_given = [gradients(rank, step, ranks.device) for rank in range(ranks.world_size)]
-        wanted = _means(systems, noting.layouts, all_given, ranks.world_size)
+        node = ranks.world_size if groups else ranks_per_node
+        wanted = _means(systems, noting.layouts, all_given, node)
         if not _has_one_order(ranks, name):
             wrong += num_far(wanted, found, OTHER_ORDER)
             wanted = found
@@ -165,7 +171,7 @@ def _hooked(
 ) -> tuple[GradientExchange, _NotingLayouts]:
     """Let a system average the gradients of a model; return the exchange, and what notes its buckets."""
     if groups is None:
-        exchange = compress_gradients(module, name, seed=SEED, ranks_per_node=1, **options)
+        exchange = compress_gradients(module, name, seed=SEED, **options)
         noting = _NotingLayouts(exchange.system)
         exchange.system = noting  # type: ignore[assignment]
         return exchange, noting

@@ -29,7 +29,6 @@ from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.sign_exchange import SCHEMES
 from tests.gpu import lockstep
 from tests.gpu.samples import BF16, CPU, FP32, MIXED, SEED, SHAPES, gradients, num_different, num_far, parameters
-from tests.helpers.pretend_device import pretended_device
 
 RANKS, A_NODE, SYSTEM_STEPS = lockstep.RANKS, lockstep.A_NODE, 3
 # Of the norm: with products in fp64 in their place, low-rank systems are 1e-6 away on a CPU, and ATOMO, whose singular
@@ -151,23 +150,6 @@ def num_elsewhere(wanted: Sequence[Tensor], found: Sequence[Tensor]) -> int:
 @pytest.mark.parametrize("name", CASES | NEAR_CASES | ADAM)
 def test_ranks_in_one_process_have_the_bits_of_the_cpu(device: torch.device, name: str) -> None:
     assert num_wrong(name, device) == 0
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        next(name for name in CASES | NEAR_CASES | ADAM if what in name)
-        for what in (
-            *("BinSGDM flat", "ef_sign_sgd topology=hierarchical", "fp8_e4m3", "elias", "power_sgd"),
-            *("1-bit Adam flat", "DiLoCo one_bit hidden", "local SGD bf16"),
-        )
-    ],
-)
-def test_a_pretended_gpu_has_the_bits_of_a_cpu(name: str) -> None:
-    needs("no GPU")
-    card = torch.device("cuda", 0)
-    with pretended_device():  # refuses tensors of two devices in one operation
-        assert num_wrong(name, card) == 0
 
 
 def by_the_reciprocal(values: Tensor, number: float, *, out: Tensor | None = None) -> Tensor:

@@ -52,7 +52,7 @@ def check_as_in_a_plain_loop(way: Way, recorder: Recorder, **ddp_options: Any) -
         plain.optimizer.zero_grad()
         plain.ddp(inputs).square().mean().backward()
         plain.optimizer.step()
-    check_moved(plain)
+    check_moved(plain.module)
     check_equal([parameter.detach() for parameter in recorder.layers.parameters()], plain.parameters())
 
 

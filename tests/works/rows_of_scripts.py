@@ -26,6 +26,7 @@ from tests.works.training import (
     optimizer_of,
     plain,
     shared_folder,
+    train,
 )
 
 
@@ -35,13 +36,8 @@ def another_optimizer_for_some(way: Way) -> None:
     ddp = DistributedDataParallel(module, bucket_cap_mb=CAP_MB)
     optimizers: list[Any] = [optimizer_of(way, module[:4].parameters()), torch.optim.AdamW(module[4].parameters())]
     join(way, optimizers[0], ddp)
-    for step in range(STEPS):
-        ddp.zero_grad()
-        ddp(batch(step)).square().mean().backward()
-        for optimizer in optimizers:
-            optimizer.step()
-    binsgdm.check_replicas(ddp)
-    assert not any(torch.equal(now, old) for now, old in zip(module.parameters(), model().parameters(), strict=True))
+    train(ddp, *optimizers)
+    check_moved(module)
 
 
 @row("Another optimizer later, after `detach`")
@@ -52,12 +48,8 @@ def another_optimizer_after_detach(way: Way) -> None:
     else:
         training.exchange.detach()
     dense = DistributedDataParallel(copy.deepcopy(training.module), bucket_cap_mb=CAP_MB)
-    optimizers = [torch.optim.AdamW(ddp.parameters()) for ddp in (training.ddp, dense)]
-    for step in range(STEPS):
-        for ddp, optimizer in zip((training.ddp, dense), optimizers, strict=True):
-            ddp.zero_grad()
-            ddp(batch(step)).square().mean().backward()
-            optimizer.step()
+    for ddp in (training.ddp, dense):
+        train(ddp, torch.optim.AdamW(ddp.parameters()))
     check_equal(training.parameters(), [one.detach() for one in dense.parameters()])
 
 
@@ -80,18 +72,11 @@ def two_optimizers(way: Way) -> None:
     halves = [optimizer_of(way, half.parameters()) for half in (module[:2], module[2:])]
     for optimizer in halves[: 1 if way.column == "hook" else 2]:
         join(way, optimizer, ddp)
-    for step in range(STEPS):
-        ddp.zero_grad()
-        ddp(batch(step)).square().mean().backward()
-        for optimizer in halves:
-            optimizer.step()
-    binsgdm.check_replicas(ddp)
-    assert not any(torch.equal(now, old) for now, old in zip(module.parameters(), model().parameters(), strict=True))
+    train(ddp, *halves)
+    check_moved(module)
 
 
-@row(
-    "GAN: the generator's step inside `discriminator.no_sync()`",
-)
+@row("GAN: the generator's step inside `discriminator.no_sync()`")
 def generator_and_discriminator(way: Way) -> None:
     torch.manual_seed(0)
     generator, discriminator = (Training(way, nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 6))) for _ in "gd")
@@ -109,10 +94,7 @@ def generator_and_discriminator(way: Way) -> None:
         one.parameters()
 
 
-@row(
-    "GAN without it",
-    overlap=works("with a warning: averages take in both losses"),
-)
+@row("GAN without it", overlap=works("with a warning: averages take in both losses"))
 def generator_without_no_sync(way: Way) -> None:
     torch.manual_seed(0)
     generator, discriminator = (Training(way, nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 6))) for _ in "gd")
@@ -134,7 +116,7 @@ def one_cycle(way: Way) -> None:
     for step in range(STEPS):
         training.step(step)
         scheduler.step()
-    check_moved(training)
+    check_moved(training.module)
 
 
 @row("`ReduceLROnPlateau` on a loss averaged over ranks")
@@ -147,7 +129,7 @@ def plateau(way: Way) -> None:
         dist.all_reduce(loss)
         scheduler.step(loss + step)
     assert training.optimizer.param_groups[0]["lr"] < 0.01 or way.column == "hook"
-    check_moved(training)
+    check_moved(training.module)
 
 
 OPTIMIZERS = ("binsgdm", "overlap", "adam")
@@ -219,7 +201,7 @@ def skipped_step(way: Way) -> None:
         training.backward(step)
         if step != 1:
             training.optimizer.step()
-    check_moved(training)
+    check_moved(training.module)
 
 
 @row(
@@ -251,8 +233,7 @@ def _unfreeze(way: Way, *, attaches_anew: bool) -> None:
         ddp.zero_grad()
         ddp(batch(step)).square().mean().backward()
         optimizer.step()
-    binsgdm.check_replicas(ddp)
-    assert not any(torch.equal(now, old) for now, old in zip(module.parameters(), model().parameters(), strict=True))
+    check_moved(module)
 
 
 IN_A_THREAD = works("what runs beside backward is seen with `profile_all_threads`")

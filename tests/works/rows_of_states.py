@@ -36,10 +36,7 @@ def resume(way: Way, state: dict[str, Any]) -> Training:
     return training
 
 
-@row(
-    "`state_dict`, to the bit with as many ranks",
-    **dict.fromkeys(COLUMNS, EACH_ITS_OWN),
-)
+@row("`state_dict`, to the bit with as many ranks", **dict.fromkeys(COLUMNS, EACH_ITS_OWN))
 def resumed(way: Way) -> None:
     state = saved(Training(way).run(range(HALF)))
     check_equal(resume(way, state).run(range(HALF, STEPS)).parameters(), plain(way))

@@ -18,13 +18,10 @@ def autocast(way: Way) -> None:
             return forward(inputs).float()
 
     training.forward = cast
-    check_moved(training.run())
+    check_moved(training.run().module)
 
 
-@row(
-    "GradScaler",
-    overlap=refused("BinSGDM: a GradScaler with overlap=True: scaled gradients were already sent"),
-)
+@row("GradScaler", overlap=refused("BinSGDM: a GradScaler with overlap=True: scaled gradients were already sent"))
 def grad_scaler(way: Way) -> None:
     training = Training(way)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)  # a power of two changes no bit of a gradient
@@ -63,13 +60,10 @@ def clipping(way: Way) -> None:
         norms.append(nn.utils.clip_grad_norm_(training.ddp.parameters(), 0.01))
         training.optimizer.step()
     assert all(norm > 0.01 for norm in norms), "nothing was clipped"
-    check_moved(training)
+    check_moved(training.module)
 
 
-@row(
-    "Sparse gradients",
-    **dict.fromkeys(COLUMNS, refused("sparse gradients: must be dense")),
-)
+@row("Sparse gradients", **dict.fromkeys(COLUMNS, refused("sparse gradients: must be dense")))
 def sparse_gradients(way: Way) -> None:
     torch.manual_seed(0)
     training = Training(way, nn.Sequential(nn.Embedding(9, 6, sparse=True), model()))

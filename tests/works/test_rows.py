@@ -1,5 +1,6 @@
-"""What works with binsgdm: every row of the page is shown on two gloo ranks, in every way to train."""
+"""What works with binsgdm: every row is shown on two gloo ranks in every way to train, and the page says the same."""
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,21 @@ needs("torch")
 import torch
 
 from tests.helpers.launch import launch, once
-from tests.works import ranks
+from tests.works import page, ranks
 from tests.works.rows import ROWS
 from tests.works.table import WAYS
 
 SECONDS = 80
 """Far above what a row takes: a rank that waits for one that refused would take longer."""
 SHOWN = [(name, way) for name, row in ROWS.items() for way in WAYS if row.show is not None]
+
+
+TESTS = {
+    node.name
+    for path in Path(__file__).parent.glob("test_*.py")
+    for node in ast.parse(path.read_text(encoding="utf-8")).body
+    if isinstance(node, ast.FunctionDef)
+}
 
 
 @pytest.fixture(scope="module")
@@ -38,3 +47,14 @@ def test_a_cell_of_the_table_is_true(results, name, way):
             assert kind == "BinsgdmError", f"rank {rank}: {said or 'nothing was said'}"
             assert cell.note in said, f"rank {rank}"
             assert "\n" not in said
+
+
+def test_the_page_has_the_table_of_the_rows() -> None:
+    assert page.PAGE.read_text(encoding="utf-8") == page.filled(), "run: python -m tests.works.page"
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_is_shown_by_a_function_or_by_a_test_of_its_own(name: str) -> None:
+    row = ROWS[name]
+    assert (row.show is None) == (row.test in TESTS)
+    assert row.module.rpartition(".")[2] in page.PARTS

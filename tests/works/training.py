@@ -115,9 +115,19 @@ def check_equal(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -
         assert torch.equal(one, other), f"parameter {number}: off by {(one - other).abs().max():g}"
 
 
-def check_moved(training: Training) -> None:
+def train(ddp: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
+    """Take all steps of a model with several optimizers."""
+    for step in range(STEPS):
+        ddp.zero_grad()
+        ddp(batch(step)).square().mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+def check_moved(module: nn.Module) -> None:
     """Refuse a training that has done nothing, and replicas that differ."""
-    for number, (now, before) in enumerate(zip(training.parameters(), model().parameters(), strict=True)):
+    binsgdm.check_replicas(module)
+    for number, (now, before) in enumerate(zip(module.parameters(), model().parameters(), strict=True)):
         assert not torch.equal(now, before), f"parameter {number} has not moved"
         assert now.isfinite().all()
 
@@ -129,6 +139,6 @@ def plain(way: Way) -> list[torch.Tensor]:
     """Return where a training ends that has nothing of what the rows are about."""
     if way not in _plain:
         training = Training(way).run()
-        check_moved(training)
+        check_moved(training.module)
         _plain[way] = training.parameters()
     return _plain[way]

@@ -9,13 +9,11 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.comm import run_in_lockstep
 from binsgdm.compressors.atomo import Atomo, probabilities
 from binsgdm.compressors.base import Payload
-from binsgdm.compressors.error_feedback import WithoutFeedback
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.random import Key
-from tests.helpers.low_rank_samples import NUMEL, SHAPES, WHOLE, bucket, context, energy, normal, with_spectrum
+from tests.helpers.low_rank_samples import NUMEL, SHAPES, energy, normal, with_spectrum
 
 KEY = Key(seed=3, step=1)
 
@@ -77,18 +75,6 @@ def test_a_payload_of_atomo_has_the_bytes_of_its_triplets() -> None:
     assert whole.compress(normal(NUMEL), SHAPES, KEY).num_bytes == whole.num_bytes(SHAPES) == 4 * NUMEL
 
 
-def test_atomo_sends_what_is_not_factored_as_it_is() -> None:
-    values = normal(NUMEL)
-    assert torch.equal(atomo(values, SHAPES, 2)[WHOLE], values[WHOLE])
-    assert torch.equal(atomo(values, SHAPES, 100), values)
-
-
-@pytest.mark.parametrize("numel", [1, 7, 8193])
-def test_atomo_survives_vectors_of_any_length(numel: int) -> None:
-    values = normal(numel)
-    assert torch.equal(atomo(values, ((numel,),), 2), values)
-
-
 def test_atomo_survives_zeros_and_huge_values() -> None:
     assert not atomo(torch.zeros(NUMEL), SHAPES, 2).any()
     one, other = (atomo(normal(NUMEL) * scale, SHAPES, 2) for scale in (1.0, 2.0**99))
@@ -102,25 +88,6 @@ def test_atomo_delivers_a_matrix_that_is_not_finite_as_nan_and_the_others_as_eve
     result = atomo(values, SHAPES, 2)
     assert result[:192].isnan().all()
     assert result[192:].isfinite().all()
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_gathered_payloads_of_atomo_give_all_ranks_the_same_mean(size: int) -> None:
-    grads = [normal(NUMEL, rank) for rank in range(size)]
-    talks = [
-        WithoutFeedback(Atomo(budget=2)).mean(bucket(grad), context(rank, size)) for rank, grad in enumerate(grads)
-    ]
-    results = run_in_lockstep(talks, 1)
-    assert all(torch.equal(results[0], other) for other in results)
-    keys = [Key(seed=5, step=0, rank=rank) for rank in range(size)]
-    wanted = sum(atomo(grad, SHAPES, 2, key) for grad, key in zip(grads, keys, strict=True)) / size
-    assert torch.allclose(results[0], wanted, atol=1e-6)
-
-
-@pytest.mark.parametrize("budget", [0, -1.0, float("inf"), float("nan")])
-def test_a_budget_out_of_range_is_refused(budget: float) -> None:
-    with pytest.raises(BinsgdmError, match="budget"):
-        Atomo(budget=budget)
 
 
 def test_a_wrong_payload_of_atomo_is_refused() -> None:

@@ -1,6 +1,5 @@
 """ByteGrad: what a byte holds, what is lost of a block, and what its ranks exchange."""
 
-import math
 from typing import Any
 
 import pytest
@@ -31,17 +30,6 @@ def normal(numel: int, seed: int = 0) -> torch.Tensor:
 def restored(compressor: ByteGrad, values: torch.Tensor) -> torch.Tensor:
     shapes = ((values.numel(),),)
     return compressor.decompress(compressor.compress(values, shapes, KEY), shapes, KEY)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("block_size", [1, 100, 256, 2**20])
-def test_a_payload_is_a_byte_an_element_and_four_a_block(dtype: Any, block_size: int) -> None:
-    values = normal(NUMEL)
-    before = values.clone()
-    compressor = ByteGrad(dtype=dtype, block_size=block_size)
-    payload = compressor.compress(values, SHAPES, KEY)
-    assert torch.equal(values, before)
-    assert payload.num_bytes == compressor.num_bytes(SHAPES) == NUMEL + 4 * math.ceil(NUMEL / block_size)
 
 
 def test_an_integer_is_the_nearest_multiple_of_a_127th_of_the_largest_a_tie_the_even_one() -> None:
@@ -82,21 +70,6 @@ def test_a_value_that_is_not_finite_makes_its_block_nan_and_no_other(dtype: Any,
     values[5] = bad
     found = restored(ByteGrad(dtype=dtype, block_size=4), values).isnan().view(3, 4)
     assert found.tolist() == [[False] * 4, [True] * 4, [False] * 4]
-
-
-def test_the_squared_loss_of_an_integer_is_a_twelfth_of_the_squared_step() -> None:
-    """Uniform values: the rounding error is uniform in a step, too; unbiased rounding would lose twice as much."""
-    values = torch.rand(2**16, generator=torch.Generator().manual_seed(1)) * 2 - 1
-    values[0] = 1.0
-    lost = (restored(ByteGrad(block_size=2**16), values) - values).double().square().mean().item()
-    assert lost == pytest.approx((1 / 127) ** 2 / 12, rel=0.03)
-
-
-def test_one_large_value_costs_its_own_block_alone() -> None:
-    values = normal(1024) * 1e-3
-    values[0] = 1.0
-    lost = (restored(ByteGrad(), values) - values).abs().view(4, 256).amax(dim=1)
-    assert lost[0] > 20 * lost[1:].max()
 
 
 def exchanged(dtype: str, given: list[torch.Tensor], **options: Any) -> tuple[list[torch.Tensor], list[Any]]:

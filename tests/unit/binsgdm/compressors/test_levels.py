@@ -20,16 +20,6 @@ GRIDS = [
 ]
 
 
-@pytest.mark.parametrize("bits", range(2, 9))
-def test_there_are_as_many_levels_as_codes_or_one_fewer_and_they_are_symmetric(bits: int) -> None:
-    with_zero, without = (levels.exponential_levels(bits, with_zero=given) for given in (True, False))
-    assert [len(levels.uniform_levels(bits)), len(with_zero), len(without)] == [2**bits - 1, 2**bits - 1, 2**bits]
-    for grid in (levels.uniform_levels(bits), with_zero, without):
-        assert list(grid) == sorted(set(grid))
-        assert [-level for level in reversed(grid)] == list(grid)
-        assert grid[-1] == 1
-
-
 def test_the_levels_of_four_bits_are_those_of_the_papers() -> None:
     assert levels.uniform_levels(4)[7:] == tuple(j / 7 for j in range(8))
     assert levels.exponential_levels(4, with_zero=True)[7:] == (0, 2**-6, 2**-5, 2**-4, 2**-3, 2**-2, 2**-1, 1)
@@ -45,30 +35,6 @@ def test_a_level_stays_and_any_other_value_goes_to_a_neighbour(grid: tuple[float
     for ratio, level in zip(ratios.tolist(), rounded.tolist(), strict=True):
         between = [one for one in torch.tensor(grid).tolist() if min(ratio, level) < one < max(ratio, level)]
         assert not between
-
-
-@pytest.mark.parametrize("grid", GRIDS)
-def test_the_mean_of_the_levels_is_the_ratio(grid: tuple[float, ...]) -> None:
-    ratios, repeats = torch.linspace(-0.99, 0.99, 64), 4000
-    codes = levels.round_to_levels(ratios.repeat(repeats), grid, Key(seed=2, step=3))
-    mean = levels.levels_of(codes, grid, 256).double().view(repeats, 64).mean(dim=0)
-    fine = torch.tensor(grid, dtype=torch.float64)
-    above = torch.bucketize(ratios.double(), fine)
-    variance = (fine[above] - ratios) * (ratios - fine[above - 1]) / repeats
-    sigmas = (mean - ratios) / variance.sqrt()
-    assert sigmas.abs().max() < 5
-    assert abs(sigmas.square().sum().item() - 64) < 5 * (2 * 64) ** 0.5
-
-
-def test_draws_depend_on_the_key_alone() -> None:
-    ratios = torch.full((1000,), 0.3)
-    one, again, other_step, other_rank = (
-        levels.round_to_levels(ratios, GRIDS[0], Key(seed=2, step=step, rank=rank))
-        for step, rank in ((0, 0), (0, 0), (1, 0), (0, 1))
-    )
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other_step)
-    assert not torch.equal(one, other_rank)
 
 
 @given(st.integers(1, 8), st.lists(st.integers(0, 255), min_size=1, max_size=40))
@@ -87,20 +53,6 @@ def test_trits_survive_packing_five_in_a_byte(numbers: list[int]) -> None:
     packed = levels.pack_trits(codes)
     assert packed.numel() == levels.packed_trits_numel(len(numbers)) == -(-len(numbers) // 5)
     assert torch.equal(levels.unpack_trits(packed, len(numbers)), codes)
-
-
-@pytest.mark.parametrize(("norm", "wanted"), [("l2", [5.0, 2.0]), ("max", [4.0, 2.0])])
-def test_a_scale_is_the_norm_of_its_block_which_may_be_short(norm: levels.Norm, wanted: list[float]) -> None:
-    values = torch.tensor([3.0, -4.0, 0.0, -2.0])
-    assert levels.block_scales(values, block_size=3, norm=norm).tolist() == wanted
-
-
-def test_norms_neither_overflow_nor_underflow_nor_fall_below_a_value() -> None:
-    values = torch.tensor([1e30, 1e30, 3e38, 3e38, 1e-42, 0.0])
-    scales = levels.block_scales(values, block_size=2, norm="l2")
-    assert scales[0].item() == pytest.approx(2**0.5 * 1e30)
-    assert scales[1].item() == torch.finfo(torch.float32).max
-    assert scales[2] == values[4]
 
 
 def test_the_scale_of_what_is_not_finite_is_nan() -> None:

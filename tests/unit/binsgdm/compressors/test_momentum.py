@@ -59,19 +59,6 @@ def test_where_all_is_sent_unmasked_it_is_momentum_of_the_mean_gradient(name: st
         torch.testing.assert_close(means(ends, gradients(step), step)[0], momentum, rtol=1e-5, atol=1e-6)
 
 
-def test_an_element_that_was_sent_begins_anew_and_the_others_go_on() -> None:
-    """Two elements, one sent a step: by hand u, then v = v + u, the larger v sent and its u and v cleared."""
-    ends = team("top_k", k=1, momentum=0.5)
-    step_by_step = [([4.0, 1.0], [4.0, 0.0]), ([0.0, 2.0], [0.0, 3.5]), ([1.0, 0.0], [1.0, 0.0])]
-    for step, (given, sent) in enumerate(step_by_step, start=1):
-        assert means(ends, torch.tensor([given] * RANKS), step)[0].tolist() == sent
-    unmasked = team("top_k", k=1, momentum=0.5, masks_momentum=False)
-    for step, (given, _) in enumerate(step_by_step[:2], start=1):
-        found = means(unmasked, torch.tensor([given] * RANKS), step)[0].tolist()
-    assert found == [0.0, 3.5]
-    assert means(unmasked, torch.tensor([[1.0, 0.0]] * RANKS), 3)[0].tolist() == [4.0, 0.0]
-
-
 def test_signs_are_those_of_the_momentum() -> None:
     ends = team("sign_sgd", momentum=0.9)
     assert means(ends, torch.tensor([[5.0, -1.0]] * RANKS), 1)[0].tolist() == [1.0, -1.0]
@@ -125,13 +112,6 @@ def test_a_state_without_momenta_is_refused_and_one_with_them_where_there_is_non
         with_momentum.load_state_dict(without.state_dict())
     with pytest.raises(BinsgdmError, match="state"):
         without.load_state_dict(with_momentum.state_dict())
-
-
-@pytest.mark.parametrize("momentum", [-0.1, 1.0, 1.5, float("nan"), "0.9", True])
-@by_system
-def test_a_momentum_out_of_range_is_refused(name: str, options: Any, momentum: Any) -> None:
-    with pytest.raises(BinsgdmError, match=rf"{name}: momentum: .*: must be in \[0, 1\)"):
-        make(name, rank=0, world_size=1, **{**options, "momentum": momentum})
 
 
 @pytest.mark.parametrize(

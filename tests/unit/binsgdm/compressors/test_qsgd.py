@@ -83,20 +83,6 @@ def test_a_payload_has_the_stated_bytes_and_gives_levels_next_to_the_values(
     assert ((restored - values).abs() <= norms * widest * 1.0001).all()
 
 
-@pytest.mark.parametrize("bits", range(2, 9))
-def test_packed_bytes_are_a_norm_a_block_and_the_bits_of_every_element(bits: int) -> None:
-    assert QSGD(bits=bits, block_size=1000).num_bytes(((8193,),)) == 9 * 4 + math.ceil(8193 * bits / 8)
-
-
-@pytest.mark.parametrize("make", [QSGD, QSGDInf, NUQSGD])
-@pytest.mark.parametrize("numel", [1, 7, 8193, 30000])
-def test_elias_loses_nothing(make: type[LevelQuantizer], numel: int) -> None:
-    values = gaussian(numel)
-    for block_size in (64, 8192):
-        packed, coded = make(block_size=block_size), make(block_size=block_size, coding="elias")
-        assert torch.equal(there_and_back(packed, values), there_and_back(coded, values))
-
-
 @pytest.mark.parametrize("quantizer", EACH)
 @pytest.mark.parametrize("numel", [1, 7, 8193])
 def test_zeros_stay_zeros(quantizer: LevelQuantizer, numel: int) -> None:

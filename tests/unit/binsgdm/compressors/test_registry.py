@@ -13,42 +13,13 @@ import torch
 
 from binsgdm.comm import RankContext, run_in_lockstep
 from binsgdm.compressors.base import GradientBucket, Payload, Shapes
-from binsgdm.compressors.registry import SYSTEMS, canonical, check_options, make
+from binsgdm.compressors.registry import SYSTEMS, check_options, make
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.random import Key
 
 SHAPES: Shapes = ((12, 20), (9,), (0, 3), ())
 NUMEL = 250
 OPTIONS: dict[str, dict[str, Any]] = {"top_k": {"k": 20}, "ms_top_k": {"k": 20}, "random_k": {"k": 20}}
-WRONG_OPTIONS = [
-    ("qsgd", {"bits": 1}),
-    ("qsgd", {"bits": 9}),
-    ("qsgd_inf", {"bits": 2.5}),
-    ("nuqsgd", {"bits": 8}),
-    ("nuqsgd", {"block_size": 0}),
-    ("top_k", {"k": 0}),
-    ("ms_top_k", {"k": -3}),
-    ("random_k", {"k": 0}),
-    ("top_k", {"ratio": 0}),
-    ("ms_top_k", {"ratio": 0.0}),
-    ("random_k", {"ratio": 1.5}),
-    ("random_k", {"ratio": float("nan")}),
-    ("top_k", {"ratio": "0.01"}),
-    ("random_k", {"k": 3, "unbiased": "yes"}),
-    ("top_k", {}),
-    ("top_k", {"k": 3, "ratio": 0.1}),
-    ("power_sgd", {"matrix_rank": 0}),
-    ("grad_zip", {"matrix_rank": 1.5}),
-    ("atomo", {"budget": 0}),
-    ("atomo", {"budget": "3"}),
-    ("terngrad", {"clip_sigmas": -1}),
-    ("marsit", {"sync_period": 0}),
-    ("marsit", {"scale": 0.0}),
-    ("marsit", {"scale": "1"}),
-    ("marsit", {"torus": "no"}),
-    ("power_sgd", {"warm_start": "no"}),
-    ("ef_sign_sgd", {"scale_per": "layer"}),
-]
 
 
 def system_of(name: str, world_size: int = 1, rank: int = 0) -> Any:
@@ -97,13 +68,6 @@ def test_values_that_cannot_be_compressed_are_refused(name: str, values: Any, sh
     assert is_sentence(str(caught.value))
 
 
-@pytest.mark.parametrize(("name", "options"), WRONG_OPTIONS, ids=str)
-def test_options_out_of_range_are_refused(name: str, options: dict[str, Any]) -> None:
-    with pytest.raises(BinsgdmError, match=f"^{name}: ") as caught:
-        make(name, rank=0, world_size=1, **options)
-    assert is_sentence(str(caught.value))
-
-
 STRANGE: tuple[Any, ...] = (
     None, True, -1, 0, 1.5, float("nan"), float("inf"), 10**400, 10**5000, "x" * 3000, "a\nb", [], {}, (1,), b"1", 1j,
     torch.ones(2), torch.tensor(1), object, lambda: 1, {"a": 1}, "\x1b[2J",
@@ -140,12 +104,6 @@ def test_an_argument_of_another_type_is_refused_in_a_sentence(argument: str) -> 
             make("qsgd", **{"rank": 0, "world_size": 2, "ranks_per_node": 1, **topology, argument: value})
         assert is_sentence(str(caught.value)), str(caught.value)
         assert str(caught.value).startswith(f"qsgd: {argument}: "), str(caught.value)
-
-
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_unknown_options_are_refused(name: str) -> None:
-    with pytest.raises(BinsgdmError, match=f"^{name}: nonsense: unknown option"):
-        make(name, rank=0, world_size=1, nonsense=1)
 
 
 @pytest.mark.parametrize("option", ["rank", "world_size", "name"])
@@ -204,18 +162,6 @@ def test_residuals_of_another_rank_or_world_start_from_zero_with_a_warning(name:
     assert len(other.residuals) == 0
 
 
-@pytest.mark.parametrize("name", [name for name, entry in SYSTEMS.items() if entry.has_feedback])
-def test_residuals_of_another_model_are_refused(name: str) -> None:
-    system = system_of(name)
-    mean_of([system], [normal()])
-    other = system_of(name)
-    other.load_state_dict(system.state_dict())
-    shapes = ((20, 13), *SHAPES[1:])
-    with pytest.raises(BinsgdmError, match=r"parameter 0 of 260 elements: its residual has 240, and must") as caught:
-        mean_of([other], [torch.ones(270)], shapes=shapes)
-    assert is_sentence(str(caught.value))
-
-
 def changed(payload: Payload) -> dict[str, Payload]:
     """Return payloads that no compressor of these settings makes."""
     first, *rest = payload.tensors
@@ -238,26 +184,7 @@ def test_a_payload_of_another_version_or_shape_is_refused(name: str, how: str) -
     assert is_sentence(str(caught.value))
 
 
-@pytest.mark.parametrize("name", ["power_sgd", "grad_zip"])
-def test_a_rank_above_the_matrix_sends_it_whole(name: str) -> None:
-    system = make(name, rank=0, world_size=1, matrix_rank=100)
-    assert torch.equal(mean_of([system], [normal()])[0], normal())
-
-
-@pytest.mark.parametrize("name", ["top_k", "ms_top_k", "random_k"])
-def test_a_k_above_the_bucket_sends_all(name: str) -> None:
-    system = make(name, rank=0, world_size=1, k=10_000)
-    assert torch.equal(mean_of([system], [normal()])[0], normal())
-
-
 @pytest.mark.parametrize("make_bucket", [lambda: {"parameters": (1, 1)}, lambda: {"parameters": (1,)}])
 def test_a_parameter_twice_or_without_a_shape_is_refused(make_bucket: Callable[[], dict[str, Any]]) -> None:
     with pytest.raises(BinsgdmError, match="for 2 shapes: must be as many; add some"):
         GradientBucket(values=torch.zeros(2), shapes=((1,), (1,)), **make_bucket())
-
-
-def test_another_name_of_a_system_makes_the_same_and_a_near_one_is_hinted_at() -> None:
-    assert type(make("int8", rank=0, world_size=2)) is type(make("byte_grad", rank=0, world_size=2))
-    assert canonical("int8") == "byte_grad"
-    with pytest.raises(BinsgdmError, match=r"^system: 'powersgd': unknown, did you mean 'power_sgd'\?; known are "):
-        check_options("powersgd", ())

@@ -16,9 +16,8 @@ SHAPES = ((9, 7), (), (5,), (3, 2, 4))
 NAMES = ("matrix", "scale", "bias", "conv")
 NUMEL = 63 + 1 + 5 + 24
 LAYOUTS = [(1, 1), (1, 3), (3, 1), (2, 2), (3, 4)]
-GATHERING = [
-    name for name in SYSTEMS if "scatter_reduce" in SYSTEMS[name].topologies and "gather" in SYSTEMS[name].topologies
-]
+
+
 FORMS = [(name, topology) for name in SYSTEMS for topology in SYSTEMS[name].topologies]
 
 
@@ -129,24 +128,6 @@ def test_what_a_scatter_reduce_misses_is_in_the_residuals_of_both_places(name):
     torch.testing.assert_close(missing.to(torch.float32), kept, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("topology", ["scatter_reduce", "hierarchical", "hierarchical_scatter_reduce"])
-def test_residuals_follow_parameters_into_other_buckets(topology):
-    """Two buckets in the first step and one in the second, in another order: as if they had been one from the start."""
-    layout, order = (2, 2), (2, 0, 3, 1)
-    starts = (0, 63, 64, 69, NUMEL)
-    one, other = ends("ef_sign_sgd", topology, layout), ends("ef_sign_sgd", topology, layout)
-    values = gradients(4, 1)
-    mean_of(one, values, layout)
-    mean_of(other, [v[:64] for v in values], layout, names=NAMES[:2], shapes=SHAPES[:2])
-    mean_of(other, [v[64:] for v in values], layout, names=NAMES[2:], shapes=SHAPES[2:])
-    values = gradients(4, 2)
-    wanted = mean_of(one, values, layout, 2)[0]
-    turned = [torch.cat([v[starts[n] : starts[n + 1]] for n in order]) for v in values]
-    names, shapes = tuple(NAMES[n] for n in order), tuple(SHAPES[n] for n in order)
-    found = mean_of(other, turned, layout, 2, names=names, shapes=shapes)[0]
-    assert torch.equal(found, torch.cat([wanted[starts[n] : starts[n + 1]] for n in order]))
-
-
 @pytest.mark.parametrize(("name", "topology"), FORMS)
 def test_a_state_goes_on_bit_for_bit(name, topology):
     layout = (2, 2)
@@ -187,18 +168,6 @@ def test_a_gradient_that_is_not_finite_is_seen_on_all_ranks_and_leaves_no_trace(
     if SYSTEMS[name].has_feedback and name != "marsit":
         values = gradients(4, 3)
         assert torch.equal(mean_of(systems, values, layout, 3)[0], mean_of(clean, values, layout, 3)[0])
-
-
-def test_draws_of_pieces_differ():
-    """Four pieces of equal values are rounded at random independently, on the way to their owners and back."""
-    shapes, values = ((4096,),), [torch.full((4096,), 0.3)] * 4
-    for value in values:
-        value[::1024] = 1.0
-    for topology, layout in (("scatter_reduce", (4, 1)), ("hierarchical", (2, 4)), ("hierarchical", (2, 2))):
-        systems = ends("qsgd_inf", topology, layout, bits=2, block_size=1024)
-        given = [values[0]] * len(systems)
-        mean = mean_of(systems, given, layout, names=("w",), shapes=shapes)[0].view(4, 1024)
-        assert not any(torch.equal(mean[0], mean[other]) for other in (1, 2, 3))
 
 
 def test_bf16_travels_inside_the_node_only():

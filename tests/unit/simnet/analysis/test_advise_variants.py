@@ -6,25 +6,11 @@ from msgspec.structs import replace
 from simnet.analysis.advise import advise
 from simnet.analysis.convergence import shipped
 from simnet.analysis.time_to_target import times_to_target
-from simnet.analysis.tune import BUCKET_CAPS, chosen
+from simnet.analysis.tune import chosen
 from simnet.analysis.verdict import UNCERTAIN
-from simnet.engine.scenario import RunSettings, load
+from simnet.engine.scenario import RunSettings
 from simnet.report.advice import answer
-from simnet.strategies import QSGD, choices
-from tests.helpers.advise_samples import least_s, row, scenario
-
-
-def test_each_system_stands_in_its_fastest_topology_and_says_which() -> None:
-    given = scenario(num_nodes=8, ranks_per_node=4)
-    found = row(advise(given, names=["QSGD 4 bit"]), "QSGD 4 bit")
-    tried = [*choices.variants(QSGD(), BUCKET_CAPS)]
-    times = {
-        topology: least_s([one for one in tried if one.used_topology == topology], given)
-        for topology in QSGD.topologies
-    }
-    fastest = min(times, key=lambda one: times[one])
-    assert found.iteration_s <= times[fastest] < times["gather"] / 2
-    assert found.label == f"QSGD 4 bit, {fastest.replace('_', '-')}"
+from tests.helpers.advise_samples import row, scenario
 
 
 def test_what_accumulation_does_to_the_answer_is_told() -> None:
@@ -37,15 +23,6 @@ def test_what_accumulation_does_to_the_answer_is_told() -> None:
     assert advice.accumulated[2].speedup == pytest.approx(expected)
     assert answer(advice)["Batches"].startswith("BinSGDM over tuned DDP by micro-batches per step (as here 2): ")
     assert "x with 2, " in answer(advice)["Batches"]
-
-
-def test_a_topology_with_unknown_kernels_does_not_hide_one_whose_kernels_are_known() -> None:
-    """On its authors' Ethernet cluster all kernels of 1-bit Adam's own exchange are known, one by a stand-in."""
-    given = load("one_bit_adam_end_to_end")
-    advice = advise(given, names=chosen(["one_bit_adam"]), trainings=shipped())
-    assert advice.answer is not None
-    assert advice.answer.label == "1-bit Adam, flat"
-    assert not advice.answer.speedup.unmeasured
 
 
 def test_trainings_of_the_workload_count_with_their_doubts_and_others_only_warn() -> None:

@@ -10,14 +10,12 @@ from simnet.analysis import workers
 from simnet.analysis.advice import Advice
 from simnet.analysis.advise import advise
 from simnet.analysis.advise_with_faults import ITERATIONS, num_runs
-from simnet.analysis.references import without_faults
 from simnet.analysis.tune import chosen
 from simnet.cluster.hardware import Calibration, Fault
 from simnet.core.units import Bandwidth
 from simnet.engine.scenario import RunSettings, Scenario
-from simnet.engine.simulation import simulate
 from simnet.report.advice import advice_page, ranking_page, to_object
-from tests.helpers.advise_samples import row, scenario
+from tests.helpers.advise_samples import scenario
 from tests.helpers.fault_samples import fault
 
 GBIT_PER_S = 40.0
@@ -52,33 +50,6 @@ def halved() -> Advice:
     return advised(HALVED)
 
 
-def test_where_a_nic_runs_at_half_its_rate_one_bit_gains_and_the_ranking_is_another(
-    usual: Advice, halved: Advice
-) -> None:
-    assert names(usual).index("DDP bf16") < names(usual).index("BinSGDM")
-    assert names(halved).index("BinSGDM") < names(halved).index("DDP bf16")
-    gains = [row(one, "BinSGDM").speedup.value for one in (usual, halved)]
-    assert gains[0] < 1 < gains[1]
-
-
-def test_each_row_has_its_median_and_its_95th_percentile_as_simulated() -> None:
-    given = asked(HALVED, JITTER, iterations=10, seed=5)
-    advice = advise(given, names=chosen(SYSTEMS))
-    assert advice.iterations == 10
-    baseline = simulate(replace(given, strategy=advice.baseline_system.strategy)).result
-    for one in advice.systems:
-        if one.strategy.dense_fraction:
-            continue
-        found = simulate(replace(given, strategy=one.strategy)).result
-        assert one.faulty is not None
-        assert (one.faulty.p50_s, one.faulty.p95_s) == pytest.approx((found.p50_s, found.p95_s))
-        assert one.iteration_s == one.faulty.p50_s < one.faulty.p95_s
-        assert one.speedup.value == pytest.approx(baseline.p50_s / found.p50_s)
-        assert one.faulty.speedup_p95 == pytest.approx(baseline.p95_s / found.p95_s)
-    medians = [one.iteration_s for one in advice.systems]
-    assert medians == sorted(medians)
-
-
 def test_a_fault_that_changes_nothing_leaves_every_step_as_it_was() -> None:
     """Also where steps are not all alike: those of a dense stage, and the rounds of local steps."""
     names_ = chosen(("one_bit_adam", "Marsit", "local SGD 4", "DiLoCo 30", "streaming DiLoCo 100", "HSDP"))
@@ -91,23 +62,6 @@ def test_a_fault_that_changes_nothing_leaves_every_step_as_it_was() -> None:
         assert same.faulty is not None
         assert same.iteration_s == same.faulty.p95_s == pytest.approx(one.iteration_s)
         assert same.speedup.value == pytest.approx(one.speedup.value)
-
-
-def test_what_a_fault_costs_a_dense_stage_counts_by_its_share() -> None:
-    given = asked(HALVED, gbit_per_s=5)
-    found = row(advise(given, names=chosen(["one_bit_adam"])), "1-bit Adam")
-    stage = found.strategy.dense_stage(None)
-    assert stage is not None
-    own_s, dense_s = (simulate(replace(given, strategy=one)).result.p50_s for one in (found.strategy, stage.strategy))
-    share = found.strategy.dense_fraction
-    assert 0 < share < 1
-    assert found.iteration_s == pytest.approx((1 - share) * own_s + share * dense_s)
-
-
-def test_the_order_by_the_95th_percentile_may_be_another(halved: Advice) -> None:
-    p95s = [one.faulty.p95_s for one in halved.by_p95 if one.faulty is not None]
-    assert p95s == sorted(p95s)
-    assert {one.name for one in halved.by_p95} == set(names(halved))
 
 
 def test_json_has_both_percentiles_in_every_row_and_none_where_nodes_are_alike(usual: Advice, halved: Advice) -> None:
@@ -123,14 +77,6 @@ def test_the_table_shows_both_and_the_sentences_name_the_faults(usual: Advice, h
     assert "With faults: slow link; medians of " in str(advice_page(halved))
     assert "by the 95th percentile" in str(advice_page(halved))
     assert "p95" not in str(ranking_page(usual))
-
-
-def test_a_cluster_without_faults_is_asked_as_ever() -> None:
-    given = asked(HALVED, iterations=7)
-    alike = without_faults(given)
-    assert alike.cluster.all_faults == ()
-    assert alike.run.iterations is None
-    assert num_runs(alike, 5) == 5 < num_runs(given, 5)
 
 
 def test_forty_iterations_are_enough_where_the_user_asks_for_no_number() -> None:

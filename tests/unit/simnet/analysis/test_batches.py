@@ -12,11 +12,9 @@ from simnet.analysis.batches import BatchSettings
 from simnet.analysis.tune import chosen
 from simnet.core.errors import SimnetError
 from simnet.core.units import Size
-from simnet.engine import memory_fit
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
 from simnet.strategies import DenseAllReduce
-from simnet.workload import gpu_memory
 from simnet.workload.workload import Checkpointed, StepMemory
 from tests.helpers.advise_samples import WORKLOAD, row, scenario
 
@@ -35,13 +33,6 @@ def given(batch: int = 8, *, per_sample: float = 20 * GB, checkpointed: bool = T
     )
     found = scenario(gbit_per_s=10, workload=replace(WORKLOAD, memory=memory, batch_per_rank=batch))
     return replace(found, cluster=replace(found.cluster, gpu="A100-80GB"))
-
-
-def test_what_fits_as_given_is_left_as_it_is() -> None:
-    fits = given(batch=2)
-    ((there, kept),) = batches.that_fit(fits, (DenseAllReduce(),))
-    assert there is fits
-    assert kept == (DenseAllReduce(),)
 
 
 def test_the_largest_micro_batch_that_fits_is_taken_at_each_level_of_checkpointing() -> None:
@@ -67,43 +58,6 @@ def test_no_setting_that_fits_is_faster_than_those_tried() -> None:
             assert simulate(there).result.iteration_s >= fastest_s * (1 - 1e-9)
 
 
-def test_a_reserve_is_kept_free() -> None:
-    memory = memory_fit.memory_of(given(batch=2), DenseAllReduce())
-    assert memory is not None
-    assert memory.gpu_bytes is not None
-    free = memory.gpu_bytes * (1 - gpu_memory.RESERVE) - memory.total_bytes
-    just = replace(memory, activations=memory.activations + free)
-    assert just.total_bytes < memory.gpu_bytes
-    assert replace(just, activations=just.activations * 0.999).fits
-    assert replace(just, activations=just.activations * 1.001).fits is False
-
-
-def test_checkpointing_takes_its_part_of_forward_again_and_keeps_its_part_of_activations() -> None:
-    usual = given(batch=1)
-    workload = usual.workload
-    assert workload.memory is not None
-    assert workload.memory.kept_per_sample(0.0) == 20 * GB
-    assert workload.memory.kept_per_sample(0.5) == 11 * GB
-    assert workload.memory.kept_per_sample(1.0) == 2 * GB + 18 * GB / 4  # one block at a time runs again
-    alone = replace(usual, cluster=replace(usual.cluster, num_nodes=1, ranks_per_node=1))
-    times = [
-        simulate(batches.with_settings(alone, BatchSettings(1, 1, part))).result.iteration_s for part in (0.0, 0.5, 1.0)
-    ]
-    forward_s = float(workload.forward_s or 0)
-    assert times[1] - times[0] == pytest.approx(0.5 * 0.8 * forward_s)
-    assert times[2] - times[0] == pytest.approx(0.8 * forward_s)
-
-
-def test_checkpointing_without_what_it_keeps_is_refused() -> None:
-    with pytest.raises((SimnetError, ValueError), match=r"checkpointing: 0\.5: needs memory\.checkpointed"):
-        replace(WORKLOAD, checkpointing=0.5)
-
-
-def test_a_model_without_blocks_is_cut_into_micro_batches_alone() -> None:
-    found = batches.that_fit(given(checkpointed=False), (DenseAllReduce(),))
-    assert [batches.settings_of(one.scenario).checkpointing for one in found] == [0.0]
-
-
 def test_alternatives_that_fit_in_another_cut_are_ranked_beside_those_that_fit_as_given() -> None:
     found = advise(given(), names=chosen(["BinSGDM", "fsdp", "zero1"]))
     assert all(one.may_fit for one in found.systems)
@@ -114,13 +68,6 @@ def test_alternatives_that_fit_in_another_cut_are_ranked_beside_those_that_fit_a
     assert row(found, "BinSGDM").speedup.value == pytest.approx(
         found.baseline_system.iteration_s / row(found, "BinSGDM").iteration_s
     )
-
-
-def test_what_fits_in_no_cut_has_neither_interval_nor_bandwidths() -> None:
-    found = advise(given(per_sample=9000 * GB), names=chosen(["BinSGDM"]))
-    one = row(found, "BinSGDM")
-    assert not one.may_fit
-    assert (one.speedup.interval, one.curve, one.pays_in) == (None, (), ())
 
 
 @pytest.mark.slow

@@ -2,10 +2,9 @@
 
 import pytest
 
-from simnet.analysis.convergence import TrainingCurve, load, median_values
-from simnet.core import files
+from simnet.analysis.convergence import load
 from simnet.core.errors import SimnetError
-from tests.helpers.time_to_target_samples import STEPS, SYSTEMS, VALUES, write_trainings
+from tests.helpers.time_to_target_samples import STEPS, SYSTEMS, write_trainings
 
 SHAPED = {"rounding": "shaped"}
 RANDOM = {"kind": "binsgdm", "rounding": "random"}
@@ -13,21 +12,6 @@ RANDOM = {"kind": "binsgdm", "rounding": "random"}
 
 def curve(**changes) -> dict:
     return {"system": "dense", "ranks": 4, "seed": 9, "steps": list(STEPS), "values": [4.0, 3.0, 2.0, 1.0], **changes}
-
-
-def test_a_file_is_read_as_it_stands(tmp_path):
-    found = load(str(write_trainings(tmp_path / "t.json")))
-    assert found.rank_counts == (4,)
-    assert [one.seed for one in found.of("dense", 4)] == [0, 1, 2]
-    assert [list(one.values) for one in found.of("adam", 4)] == VALUES["adam"]
-    assert found.of("dense", 16) == ()
-
-
-@pytest.mark.parametrize("name", files.names("convergence"))
-def test_every_shipped_file_is_whole(name):
-    found = load(name)
-    assert found.target is not None
-    assert found.source
 
 
 @pytest.mark.parametrize(
@@ -80,28 +64,3 @@ def test_a_file_that_does_not_hold_together_is_refused_in_one_sentence(changes, 
     assert str(caught.value).startswith(str(path))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", "\x00", '{"format": "simnet-convergence"}'])
-def test_what_is_no_such_file_is_refused(text, tmp_path):
-    path = tmp_path / "t.json"
-    path.write_text(text)
-    with pytest.raises(SimnetError, match=r"t\.json"):
-        load(str(path))
-    with pytest.raises(SimnetError, match="no such file"):
-        load(str(tmp_path / "none.json"))
-
-
-def test_the_step_to_a_target_is_the_first_evaluated_one_that_is_good_enough():
-    def one(*values: float | None) -> TrainingCurve:
-        return TrainingCurve(system="a", ranks=1, seed=0, steps=STEPS, values=values)
-
-    assert one(4.0, 2.0, 3.0, 1.0).step_at(2.0, is_lower_better=True) == 20
-    assert one(4.0, 3.0, None, None).step_at(2.0, is_lower_better=True) is None
-    assert one(0.1, 0.5, 0.4, 0.9).step_at(0.5, is_lower_better=False) == 20
-
-
-def test_medians_end_where_the_first_training_has_no_number(tmp_path):
-    found = load(str(write_trainings(tmp_path / "t.json")))
-    assert median_values(found.of("dense", 4))[1:3] == [(20, 3.0, 2.0, 3.0), (30, 2.0, 1.5, 2.2)]
-    assert median_values(found.of("adam", 4)) == [(10, 4.0, 4.0, 4.0)]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.analysis.crossing import bisect, bisect_by_guesses, midpoint, transitions
+from simnet.analysis.crossing import bisect, bisect_by_guesses, transitions
 
 SHAPES: dict[str, Callable[[float, float], float]] = {
     "hyperbola": lambda value, root: root / value - 1,
@@ -53,8 +53,3 @@ def test_a_smooth_function_is_asked_less_often_than_by_halving(tolerance: float,
 
 def test_only_neighbours_that_differ_are_changes() -> None:
     assert transitions([1, 2, 3, 4, 5], lambda value: value in (2, 3)) == [(1, 2), (3, 4)]
-
-
-def test_whole_numbers_are_found_exactly() -> None:
-    assert bisect(1, 64, 0.3, lambda value: value >= 23) == (22, 23)
-    assert midpoint(5, 6) == 5

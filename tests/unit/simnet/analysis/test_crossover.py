@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simnet.analysis.crossover import NUM_STEPS, Crossover, search
+from simnet.analysis.crossover import Crossover, search
 from simnet.core.errors import SimnetError
 from simnet.engine.result import Breakdown, RunResult, StrategyResult
 from simnet.engine.scenario import Scenario, load_experiment
@@ -79,23 +79,6 @@ def test_more_than_one_crossing_is_found(find: Callable[..., Crossover]) -> None
     assert [crossing.high.value for crossing in found.crossings] == [5, 40]
 
 
-def test_no_crossing_leaves_the_values_that_were_tried(find: Callable[..., Crossover]) -> None:
-    found = find(BANDWIDTH, "1 Gbit/s", "100 Gbit/s", lambda s: 0.5 + s.cluster.inter_node.bytes_per_s / 1e13)
-    assert not found.crossings
-    assert [found.trials[0].text, found.trials[-1].text] == ["1 Gbit/s", "100 Gbit/s"]
-    assert [trial.speedup.value for trial in found.trials] == pytest.approx([2.0] * 9, rel=0.01)
-
-
-def test_progress_is_told_step_by_step_and_ends_full(tmp_path: Path) -> None:
-    experiment = load_experiment(str(write(tmp_path / "pod.toml", pod())))
-    for end in (3, 64):  # fewer values than probes, and as many
-        done: list[int] = []
-        simulated = _taking(lambda s: 0.9 if s.cluster.num_nodes >= 2 else 1.1)
-        search(experiment, key="cluster.num_nodes", start=1, end=end, simulate=simulated, progress=done.append)
-        assert set(done[:-1]) == {1}
-        assert sum(done) == NUM_STEPS
-
-
 def test_a_tie_counts_as_not_faster(find: Callable[..., Crossover]) -> None:
     found = find("cluster.num_nodes", 1, 2, lambda s: float(s.cluster.num_nodes))
     assert (found.trials[0].speedup.value, found.trials[0].is_faster) == (1.0, False)
@@ -137,12 +120,6 @@ def test_a_wrong_tolerance_is_refused(tmp_path: Path, tolerance: float) -> None:
     experiment = load_experiment(str(write(tmp_path / "pod.toml", pod())))
     with pytest.raises(SimnetError, match=rf"--tolerance: {tolerance}: must be from 1e-09 to 0.5"):
         search(experiment, key="cluster.num_nodes", start=1, end=2, tolerance=tolerance, simulate=simulate)
-
-
-def test_ends_that_are_near_stay_the_ends(find: Callable[..., Crossover]) -> None:
-    found = find(BANDWIDTH, "10.001 Gbit/s", "10.004 Gbit/s", lambda s: s.cluster.inter_node.bytes_per_s / 1e10)
-    assert found.trials[0].value == 10.001e9 / 8
-    assert sorted(trial.value for trial in found.trials) == [trial.value for trial in found.trials]
 
 
 def test_a_float_is_bisected_too(find: Callable[..., Crossover]) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import resource
-import shutil
 import signal
 import sqlite3
 import time
@@ -35,30 +34,6 @@ def forked(work: Callable[[], object]) -> int | None:
 
 def killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_points_have_places_that_count_from_one_and_are_found_by_their_keys(tmp_path: Path) -> None:
-    with Journal(tmp_path) as first:
-        assert first.append([A, B], 0.0) == [1, 2]
-        assert first.last_before == 0
-    with Journal(tmp_path) as again:
-        assert (again.place_of("a"), again.place_of("b"), again.place_of("c")) == (1, 2, None)
-        assert again.last_before == 2
-        assert again.outcome_at(2) == "no such file"
-        assert again.append([Entry("c", b"{}", {})], 0.0) == [3]
-    assert [tuple(row) for row in rows(tmp_path)][:2] == [
-        ("a", "{}", None, None), ("b", None, "no such file", '{"cluster.num_nodes":0}')
-    ]  # fmt: skip
-
-
-def test_without_a_directory_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with Journal(None) as temporary:
-        (place,) = temporary.append([B], 9.0)
-        assert temporary.outcome_at(place) == "no such file"
-        with Journal(None) as other:
-            assert other.place_of("b") is None
-    assert list(tmp_path.iterdir()) == []
 
 
 class TestCommits:
@@ -273,26 +248,6 @@ class TestFullDisk:
         assert 1 < len(kept) < 10
         with Journal(tmp_path) as again:
             assert again.append([B], 0.0) == [len(kept) + 1]
-
-    def test_what_waits_when_a_sweep_ends_is_told_too(self, tmp_path: Path) -> None:
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        full = Journal(tmp_path)
-        full.append([Entry("b", b"x" * 90_000, {})], 0.0)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, limits[1]))
-        try:
-            with pytest.raises(SimnetError, match=r"cannot be written \(.+\); make room"):
-                full.__exit__(None, None, None)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        assert keys(tmp_path) == []
-
-
-def test_a_copy_of_a_folder_is_one_more_sweep(tmp_path: Path) -> None:
-    with Journal(tmp_path / "one") as one:
-        one.append([A], 0.0)
-    shutil.copytree(tmp_path / "one", tmp_path / "two")
-    with Journal(tmp_path / "one"), Journal(tmp_path / "two") as two:
-        assert two.last_before == 1
 
 
 def test_the_same_point_is_never_there_twice(tmp_path: Path) -> None:

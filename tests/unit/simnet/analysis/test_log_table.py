@@ -20,12 +20,6 @@ def of_json(text: str, metric: str | None = None) -> tuple:
     return table.curves_in(rows.from_json(text.encode(), FILE), metric)
 
 
-def test_steps_and_losses_are_read() -> None:
-    (curve,) = curves("step,loss\n1,2.5\n2,2e0\n")
-    assert (curve.positions, curve.values, curve.counted) == ((1, 2), (2.5, 2.0), "steps")
-    assert (curve.system, curve.seed, curve.ranks, curve.run) == ("", None, None, "")
-
-
 @pytest.mark.parametrize(
     "text", ["Step;Loss\n1;2.5\n\n2;2\n", "step\tloss\n1\t2.5\n2\t2\n", '"step","loss"\r\n"1.0","2.5"\r\n"2","2"\r\n']
 )
@@ -87,11 +81,6 @@ def test_the_only_other_column_is_the_loss() -> None:
 def test_what_was_logged_before_training_is_left_out() -> None:
     (curve,) = curves("step,loss\n0,9\n5,2\n")
     assert curve.positions == (5,)
-
-
-def test_a_training_that_ends_in_no_number_has_diverged() -> None:
-    (curve,) = curves("step,loss\n1,2\n2,nan\n3,inf\n")
-    assert curve.values == (2.0, None, None)
 
 
 @pytest.mark.parametrize(
@@ -196,12 +185,6 @@ def test_sorted_rows_without_a_clock_are_refused_with_what_to_drop() -> None:
 def test_rows_of_two_trainings_and_shuffled_ones_are_refused_as_before(steps: list[int]) -> None:
     with pytest.raises(SimnetError, match=r"must increase; write each training with a seed .* sort the rows"):
         curves(logged(steps))
-
-
-def test_a_life_counts_as_far_as_it_has_come() -> None:
-    """One that was killed or is still under way repeats a little of the one before."""
-    (curve,) = curves(logged([10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 50, 60]))
-    assert (curve.positions, curve.values[-1]) == ((10, 20, 30, 40, 50, 60), 5.11)
 
 
 def test_a_clock_that_starts_anew_with_the_second_life_does_not_reorder_rows() -> None:

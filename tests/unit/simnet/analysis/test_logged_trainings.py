@@ -3,11 +3,10 @@
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from simnet.analysis.convergence import median_values
 from simnet.analysis.logged_trainings import load_logs, names_a_log
-from simnet.strategies import QSGD, DenseAllReduce, PowerSGD
+from simnet.strategies import PowerSGD
 from tests.helpers.event_files import losses
 from tests.helpers.refusals import refused
 from tests.helpers.time_to_target_samples import scenario, write_trainings
@@ -34,13 +33,6 @@ def test_one_log_of_one_training_is_of_ddp() -> None:
     assert load_logs(["one.csv"], scenario(), ranks=8).convergence.rank_counts == (8,)
 
 
-def test_a_column_names_systems_with_their_options() -> None:
-    found = load_logs(["long.csv"], scenario()).convergence
-    assert found.systems["qsgd:bits=4"].strategy == QSGD(bits=4)
-    assert found.systems["qsgd:bits=4"].title == "QSGD, bits=4"
-    assert [(one.system, one.seed) for one in found.curves] == [("all_reduce", 3), ("qsgd:bits=4", 3)]
-
-
 def test_a_system_in_front_and_runs_behind_choose_curves() -> None:
     texts = ["all_reduce=chart.csv::adam-*", "power_sgd:matrix_rank=2=chart.csv::qsgd-0"]
     found = load_logs(texts, scenario()).convergence
@@ -51,19 +43,6 @@ def test_a_system_in_front_and_runs_behind_choose_curves() -> None:
     ]
     assert found.systems["power_sgd:matrix_rank=2"].strategy == PowerSGD(matrix_rank=2)
     assert [row[0] for row in median_values(found.of("all_reduce", 4))] == [10, 20]
-
-
-def test_a_bare_name_stands_for_the_scenarios_own_strategy() -> None:
-    own = DenseAllReduce(wire_dtype="bf16")
-    found = load_logs(["all_reduce=one.csv"], replace(scenario(), strategy=own)).convergence
-    assert found.systems["all_reduce"].strategy == own
-
-
-def test_paths_may_hold_an_equals_sign() -> None:
-    assert load_logs(["runs/lr=0.1"], scenario()).convergence.metric == "train/loss"
-    both = load_logs(["qsgd=runs/lr=0.1", "all_reduce=runs/lr=0.1"], scenario()).convergence
-    assert set(both.systems) == {"qsgd", "all_reduce"}
-    assert len(load_logs(["a=b.csv"], scenario()).convergence.curves) == 2
 
 
 def test_samples_become_steps_by_the_batch_of_all_ranks() -> None:
@@ -114,9 +93,3 @@ def test_a_convergence_file_and_a_shipped_name_are_no_logs() -> None:
     assert [
         text for text in ("t.json", "torn.json", "none.json", "t.toml", "characters", "nothing") if names_a_log(text)
     ] == []
-
-
-def test_seeds_of_one_log_without_a_system_are_all_of_ddp() -> None:
-    Path("seeds.csv").write_text("step,loss,seed\n10,4,7\n10,5,8\n")
-    found = load_logs(["seeds.csv"], scenario()).convergence
-    assert [(one.system, one.seed) for one in found.curves] == [("all_reduce", 7), ("all_reduce", 8)]

@@ -10,15 +10,11 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 import simnet
-from simnet.analysis import whatif
 from simnet.analysis.references import references
 from simnet.analysis.tune import PLAIN, dense_systems
 from simnet.cli.main import cli
-from simnet.core.units import Size
-from simnet.engine.scenario import load
 from simnet.engine.simulation import simulate
-from simnet.workload.workload import StepMemory
-from tests.helpers.advise_samples import WORKLOAD, scenario
+from tests.helpers.advise_samples import scenario
 from tests.helpers.fault_samples import fault
 
 BERT = "bert_base_10gbit"
@@ -42,16 +38,6 @@ def test_the_tuned_reference_is_the_fastest_of_all_settings_of_ddp() -> None:
     assert (found.flat, found.tuned) == ("flat fp32 DDP", "tuned DDP (bf16, hierarchical)")
 
 
-def test_many_at_once_are_what_each_is_alone() -> None:
-    there = [whatif.at_bandwidth(scenario(num_nodes=nodes), rate * 1e8) for nodes in (1, 2, 4) for rate in (1, 9, 50)]
-    together = references(there)
-    assert all(one is not None for one in together)
-    for one, alone in zip(together, (references([each])[0] for each in there), strict=True):
-        assert one is not None
-        assert alone is not None
-        assert (one.flat_s, one.tuned_s) == pytest.approx((alone.flat_s, alone.tuned_s), rel=1e-9)
-
-
 def test_faults_slow_references_as_they_slow_the_strategy() -> None:
     given = scenario(gbit_per_s=10)
     slow = replace(given, cluster=replace(given.cluster, faults=(fault("slow_link", place=1, rate=0.5),)))
@@ -60,24 +46,6 @@ def test_faults_slow_references_as_they_slow_the_strategy() -> None:
     assert found is not None
     assert found.flat_s == pytest.approx(simulate(replace(slow, strategy=PLAIN)).result.iteration_s)
     assert found.flat_s > 1.5 * usual.flat_s
-
-
-def test_where_ddp_does_not_fit_what_shards_and_fits_stands_for_the_tuned_one() -> None:
-    memory = StepMemory(
-        parameters=Size(4e9), gradients=Size(4e9), optimizer=Size(100e9), activations_per_sample=Size(1e9)
-    )
-    given = scenario(workload=replace(WORKLOAD, memory=memory))
-    usual, found = references([given, replace(given, cluster=replace(given.cluster, gpu="A100-80GB"))])
-    assert usual is not None
-    assert found is not None
-    assert found.tuned.startswith("tuned HSDP (bf16")
-    assert found.flat_s == pytest.approx(usual.flat_s), "flat DDP fits in no cut: timed as given"
-
-
-def test_what_needs_the_exact_executor_has_none() -> None:
-    shape = {"cluster.num_nodes": 4, "cluster.ranks_per_node": 1}
-    uneven = {**shape, "cluster.fabric": {"nodes_per_leaf": 3, "oversubscription": 4}}
-    assert simnet.simulate(BERT, uneven, draws=0).references is None
 
 
 def _sweep(folder: Path) -> dict[str, Any]:
@@ -110,13 +78,3 @@ def _says_both(text: str) -> None:
     said = " ".join(text.split()).lower()
     assert "binsgdm" in said
     assert "is 10.4x over flat fp32 ddp (790.4 ms a step) and 4.89x over tuned ddp (bf16, hierarchical)" in said
-
-
-def test_an_explicit_baseline_stays_beside_them() -> None:
-    given = load(BERT)
-    assert given.baseline is not None
-    found = simnet.simulate(BERT, draws=0)
-    assert found.baseline is not None
-    assert found.speedup == pytest.approx(found.baseline.iteration_s / found.result.iteration_s)
-    assert found.speedup_over_flat == pytest.approx(found.speedup)
-    assert found.speedup_over_tuned == pytest.approx(TUNED_S / found.result.iteration_s, rel=1e-3)

@@ -2,7 +2,6 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,6 @@ from simnet.core.errors import SimnetError
 from simnet.engine.result import to_json
 from simnet.engine.scenario import load_experiment
 from simnet.report.frame import read_frame
-from simnet.report.rows import kinds, plain, row
 from tests.helpers.needs import needs
 from tests.helpers.scenario_samples import SWEEP, pod, write
 
@@ -28,63 +26,11 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return simnet.sweep_to_parquet(str(scenario), output=folder, progress=False)
 
 
-def test_the_rows_can_be_read_without_simnet(file: Path) -> None:
-    columns = parquet.read_table(file, columns=["cluster.num_nodes", "iteration_s", "strategy"]).to_pydict()
-    assert columns["cluster.num_nodes"] == [1, 2, 4, 1, 2, 4]
-    assert set(columns["strategy"]) == {"binsgdm"}
-    assert all(0 < seconds < 10 for seconds in columns["iteration_s"])
-
-
 def test_whole_results_come_back_with_their_question(file: Path) -> None:
     found = results_file.read(file.parent)
     assert found.question == "Wächst es? \u2192"
     assert len(found.points) == 6
     assert [axis.key for axis in found.axes] == list(SWEEP)
-
-
-@pytest.mark.parametrize(
-    ("values", "kind"),
-    [
-        ([1, 2], pyarrow.int64()),
-        ([1, 2.5], pyarrow.float64()),
-        ([True, False], pyarrow.bool_()),
-        ([True, 1], pyarrow.string()),
-        (["bf16", "größer"], pyarrow.string()),
-        ([{"a": [1]}, "x"], pyarrow.string()),
-        ([1, 2**70], pyarrow.string()),
-    ],
-    ids=str,
-)
-def test_a_swept_key_has_the_type_of_its_values(values: list[Any], kind: Any, tmp_path: Path) -> None:
-    columns = kinds({"key": values})
-    assert next(iter(columns)) == "key"
-    counted: list[int] = []
-    with (tmp_path / "a.parquet").open("wb") as out:
-        run = simnet.simulate("bert_base_10gbit", draws=0)
-        only = {"key": columns["key"]}
-        points = [results_file.FlatPoint(plain({"key": value}, only), run) for value in values]
-        results_file.write_parquet(out, only, points, lambda count: counted.append(count) or _head())
-    assert counted == [len(values)]
-    found = results_file.read_columns(tmp_path / "a.parquet")
-    assert found.schema.field("key").type == kind
-    assert len(set(map(str, found["key"].to_pylist()))) == len(values)
-
-
-def _head() -> results_file.ParquetHead:
-    return results_file.ParquetHead(version="1", name="a", question="", axes=(), num_refused=0, refused=())
-
-
-def test_every_column_of_a_row_has_a_place_in_the_file() -> None:
-    small = {"cluster.num_nodes": 2, "cluster.ranks_per_node": 2}
-    jitter = {"cluster.faults": [{"kind": "compute_jitter", "cv": 0.05}], "run.iterations": 3}
-    for settings in ({}, jitter, {"baseline": None}):
-        run = simnet.simulate("bert_base_10gbit", {**small, **settings}, draws=20)
-        columns = kinds({})
-        given = row(run)
-        assert set(given) <= set(columns)
-        for name, value in plain(given, columns).items():
-            accepted = {"text": str, "whole": int, "number": (int, float), "truth": bool}[columns[name]]
-            assert value is None or isinstance(value, accepted), name
 
 
 def test_more_points_than_figures_take_are_refused_and_rows_are_not(

@@ -1,30 +1,17 @@
 """One experiment to many results."""
 
-import csv
-import io
-import json
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from simnet.analysis import code_hash, sweeps
+from simnet.analysis import sweeps
 from simnet.analysis.journal import NAME, Journal
-from simnet.analysis.sweeps import SweepPoint, expand
-from simnet.core import files
+from simnet.analysis.sweeps import expand
 from simnet.core.errors import SimnetError
-from simnet.engine import raw_scenario
-from simnet.engine.raw_scenario import RawScenario
-from simnet.engine.result import RefusedPoint, RunResult, to_json
 from simnet.engine.scenario import Experiment, Scenario, load_experiment
-from simnet.report import rows
 from tests.helpers.journals import change
 from tests.helpers.journals import rows as rows_of
 from tests.helpers.scenario_samples import SWEEP, pod, write
-
-ROOT = Path(__file__).parents[4]
-MANY = {"cluster.num_nodes": list(range(1, 41)), "workload.batch_per_rank": [1, 2, 3, 4]}
 
 
 @pytest.fixture
@@ -33,48 +20,6 @@ def experiment(tmp_path: Path) -> Experiment:
 
 
 class TestExpand:
-    def test_the_grid_is_full_and_the_last_axis_runs_fastest(self, experiment: Experiment) -> None:
-        points = expand(experiment)
-        assert [point.values["cluster.num_nodes"] for point in points] == [1, 2, 4, 1, 2, 4]
-        assert [point.scenario.cluster.num_nodes for point in points] == [1, 2, 4, 1, 2, 4]
-        assert points[3].scenario.cluster.inter_node.bytes_per_s == 12.5e9
-
-    def test_too_many_points_are_refused_before_any_is_made(self, tmp_path: Path) -> None:
-        axes = {key: list(range(1, 1002)) for key in ("cluster.num_nodes", "workload.batch_per_rank")}
-        path = str(write(tmp_path / "pod.toml", pod(sweep=axes)))
-        with pytest.raises(
-            SimnetError, match=r"sweep: 1002001 points: at most 100000, or 10000000 with --format parquet; split it"
-        ):
-            expand(load_experiment(path))
-
-    def test_a_point_that_does_not_hold_together_is_refused(self, tmp_path: Path) -> None:
-        path = str(write(tmp_path / "pod.toml", pod(sweep={"cluster.num_nodes": [1, 0]})))
-        with pytest.raises(SimnetError, match=r"pod.toml: sweep: cluster.num_nodes: 0: must be"):
-            expand(load_experiment(path))
-
-    def test_parts_that_stay_the_same_are_read_and_checked_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        read, checked = [], []
-        real_read, real_check = files.read_file, RawScenario.converted
-        monkeypatch.setattr(files, "read_file", lambda path: read.append(path.stem) or real_read(path))
-        monkeypatch.setattr(
-            raw_scenario.RawScenario,
-            "converted",
-            lambda *given: checked.append(given[1].__name__) or real_check(*given),
-        )
-        raw_scenario._read_part.cache_clear()
-        points = expand(load_experiment("speedup"))
-        assert (len(points), sorted(read)) == (
-            56,
-            ["a100_8x8_10gbit", "a100_tcp_estimate", "bert_base", "resnet50", "speedup"],
-        )
-        assert Counter(checked) == {"Scenario": 1, "Cluster": 55, "Workload": 1}
-
-    @pytest.mark.parametrize("name", files.names("experiments"))
-    def test_every_point_is_the_scenario_that_the_experiment_has_there(self, name: str) -> None:
-        experiment = load_experiment(name)
-        points = [point.values for point in expand(experiment)] if experiment.axes else [{}, {}]
-        assert list(experiment.each(points)) == [experiment.at(values) for values in points]
-
     def test_a_part_that_has_changed_meanwhile_is_read_again(self, tmp_path: Path) -> None:
         part = write(tmp_path / "part.toml", pod()["cluster"])
         experiment = load_experiment(str(write(tmp_path / "pod.toml", pod(sweep={"cluster": ["part.toml"]}))))
@@ -82,21 +27,8 @@ class TestExpand:
         write(part, pod(cluster__num_nodes=16)["cluster"])
         assert experiment.at({"cluster": "part.toml"}).cluster.num_nodes == 16
 
-    def test_a_part_that_was_read_before_is_an_input_all_the_same(self, tmp_path: Path) -> None:
-        part = write(tmp_path / "part.toml", pod()["cluster"])
-        path = str(write(tmp_path / "pod.toml", pod(cluster="part.toml")))
-        load_experiment(path)
-        with files.watch_inputs():
-            load_experiment(path)
-            with pytest.raises(SimnetError, match="is an input"):
-                files.refuse_input(part)
-
 
 class TestRun:
-    def test_results_come_in_the_order_of_the_points(self, experiment: Experiment) -> None:
-        results = sweeps.run(expand(experiment))
-        assert [result.world_size for result in results] == [8, 16, 32, 8, 16, 32]
-
     def test_workers_give_the_same_as_this_process(
         self, experiment: Experiment, simulated: list[Scenario], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -108,24 +40,11 @@ class TestRun:
         assert sweeps.run(points, jobs=2) == expected
         assert len(simulated) == 1  # the probe
 
-    def test_points_of_one_cluster_shape_follow_each_other(
-        self, experiment: Experiment, simulated: list[Scenario]
-    ) -> None:
-        sweeps.run(expand(experiment))
-        assert [scenario.cluster.num_nodes for scenario in simulated] == [1, 1, 2, 2, 4, 4]
-
     def test_results_share_the_scenarios_of_their_points(self, experiment: Experiment, tmp_path: Path) -> None:
         points = expand(experiment)
         for _ in range(2):
             results = sweeps.run(points, tmp_path)
             assert all(result.scenario is point.scenario for result, point in zip(results, points, strict=True))
-
-    def test_the_same_scenario_is_simulated_once(self, tmp_path: Path, simulated: list[Scenario]) -> None:
-        axes = {"cluster": [pod()["cluster"], pod()["cluster"]]}
-        base = load_experiment(str(write(tmp_path / "pod.toml", pod())), axes=axes)
-        results = sweeps.run(expand(base))
-        assert len(simulated) == 1
-        assert results[0] == results[1]
 
     def test_progress_tells_first_what_needs_no_simulation(
         self, experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -136,19 +55,6 @@ class TestRun:
         told: list[int] = []
         sweeps.run(points, tmp_path / "out", progress=told.append)
         assert told == [2, 1, 1, 1, 1]
-
-    def test_progress_counts_the_same_scenario_as_often_as_it_is_asked_for(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(sweeps, "PART_S", 0)
-        axes = {"cluster.num_nodes": [2, 2, 4]}
-        points = expand(load_experiment(str(write(tmp_path / "pod.toml", pod())), axes=axes))
-        told: list[int] = []
-        sweeps.run(points, tmp_path / "out", progress=told.append)
-        assert told == [0, 2, 1]
-        told.clear()
-        sweeps.run(points, tmp_path / "out", progress=told.append)
-        assert told == [3]
 
     @pytest.mark.parametrize(
         ("old", "new"),
@@ -198,23 +104,6 @@ class TestRun:
         assert sweeps.run(points, tmp_path) == first
         assert not simulated
 
-    def test_a_point_that_fails_says_why_and_the_others_are_kept(self, tmp_path: Path) -> None:
-        changed = pod(sweep={"workload.gradients": ["bert_base", "./nonesuch.json"]})
-        del changed["workload"]["num_elements"]
-        path = write(tmp_path / "pod.toml", changed)
-        point, other = expand(load_experiment(str(path)))
-        broken = SweepPoint(values={"workload.gradients": "both"}, scenario=_contradicting(point.scenario))
-        result, contradiction, missing = sweeps.run([point, broken, other], tmp_path)
-        assert isinstance(result, RunResult)
-        assert contradiction == RefusedPoint(
-            set={"workload.gradients": "both"},
-            reason="workload: gradients and num_elements: must be given once; give one of gradients, tensors, "
-            "gradient, num_elements",
-        )
-        assert "nonesuch.json': no such file" in missing.reason
-        assert [row.refused for row in rows_of(tmp_path) if row.refused] == [missing.reason, contradiction.reason]
-        assert len(rows_of(tmp_path)) == 3
-
     def test_another_gradients_file_is_another_point(self, tmp_path: Path) -> None:
         gradients = tmp_path / "mine.json"
         workload = {"gradients": "./mine.json", "forward": "1 s", "backward": "1 s"}
@@ -224,40 +113,3 @@ class TestRun:
             gradients.write_text(content)
             keys.append(expand(load_experiment(str(path)))[0].key)
         assert keys[0] != keys[1]
-
-
-def test_other_code_is_another_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "pod.toml", pod(sweep={"cluster.num_nodes": [2]}))
-    (tmp_path / "training").mkdir()
-    monkeypatch.setattr(code_hash, "__file__", str(tmp_path / "analysis" / "code_hash.py"))
-    keys = []
-    for code in ("1", "2"):
-        (tmp_path / "training" / "code.py").write_text(code)
-        code_hash.of_simnet.cache_clear()
-        keys.append(expand(load_experiment(str(path)))[0].key)
-    code_hash.of_simnet.cache_clear()
-    assert keys[0] != keys[1]
-
-
-def _contradicting(scenario: Scenario) -> Scenario:
-    """Return the scenario with gradients given twice."""
-    import msgspec
-
-    workload = msgspec.structs.replace(scenario.workload, num_elements=5)
-    return msgspec.structs.replace(scenario, workload=workload)
-
-
-class TestDocument:
-    def test_it_has_what_the_reports_read(self, experiment: Experiment) -> None:
-        points = expand(experiment)
-        whole = sweeps.collect_results(experiment, points, sweeps.run(points))
-        document = json.loads(to_json(whole, indent=1))
-        assert document["axes"][1] == {"key": "cluster.num_nodes", "values": [1, 2, 4]}
-        assert document["points"][1]["set"] == {"cluster.inter_node.bandwidth": "10 Gbit/s", "cluster.num_nodes": 2}
-        assert document["question"] == "From which bandwidth on?"
-        assert whole.name == "pod"
-
-    def test_csv_has_the_columns_of_all_rows_and_tables_as_json(self) -> None:
-        given: Sequence[dict[str, object]] = [{"a": 1, "part": {"use": "x"}}, {"a": None, "b": [1, 2]}]
-        read = list(csv.DictReader(io.StringIO(rows.table(given).csv())))
-        assert read == [{"a": "1", "part": '{"use": "x"}', "b": ""}, {"a": "", "part": "", "b": "[1, 2]"}]

@@ -10,17 +10,12 @@ from msgspec.structs import replace
 from simnet.analysis.convergence import load
 from simnet.analysis.step_cost import StepCost, step_costs
 from simnet.analysis.time_to_target import TimesToTarget, times_to_target
-from simnet.analysis.tune import trained_variants
-from simnet.analysis.tuned_steps import TunedSteps
-from simnet.analysis.whatif import SLOW_KERNEL_FACTOR
 from simnet.cluster.hardware import Calibration, LinkCalibration
-from simnet.cluster.kernel_times import KernelTime
 from simnet.core.errors import SimnetError
-from simnet.core.units import Bandwidth, Duration
+from simnet.core.units import Bandwidth
 from simnet.report import figures
 from simnet.report.time_to_target import time_to_target_object, time_to_target_page
-from simnet.strategies import QSGD, Marsit, OneBitAdam
-from simnet.strategies.base import every_kernel
+from simnet.strategies import Marsit, OneBitAdam
 from tests.helpers.golden import assert_golden
 from tests.helpers.time_to_target_samples import scenario, simple_costs, trainings, write_trainings
 
@@ -63,32 +58,6 @@ def test_the_dense_stage_of_1_bit_adam_and_every_so_manieth_step_of_marsit_take_
     assert StepCost(strategy=Marsit(sync_period=None), first_s=0.0, step_s=1.0).elapsed_s(25) == 25.0
 
 
-def test_1_bit_adam_is_simulated_in_both_stages_and_a_stretched_training_has_a_longer_one(measured):
-    found = run(measured, steps=4000)
-    runners = by_name(found)
-    assert found.scale == 100
-    assert runners["adam"].cost.strategy.dense_steps == 1500
-    # The dense stage is tuned, too: DDP forms its buckets.
-    assert (runners["adam"].cost.step_s, runners["adam"].cost.dense_s, runners["adam"].cost.first_s) == (1.0, 3.0, 0.5)
-    assert runners["dense"].time_s == 0.5 + 3000 * 3.0
-
-
-def test_what_half_of_the_trainings_miss_is_never_reached_and_one_miss_leaves_the_interval_open(measured):
-    runner = by_name(run(measured))["adam"]
-    assert (runner.num_reached, runner.num_seeds, runner.final) == (1, 3, None)
-    assert (runner.steps, runner.time_s, runner.interval_s, runner.speedup) == (None, None, None, None)
-    runner = by_name(run(measured, target=1.9))["quick"]
-    assert (runner.num_reached, runner.steps, runner.interval_s) == (2, 40, (80.5, None))
-
-
-def test_speedups_compare_trainings_of_one_seed(measured):
-    """dense reaches 2.0 after 30, 40 and 20 steps, quick after 40, 40 and 30."""
-    ratios = sorted([90.5 / 80.5, 120.5 / 80.5, 60.5 / 60.5])
-    speedup = by_name(run(measured))["quick"].speedup
-    assert speedup.value == pytest.approx(ratios[1])
-    assert speedup.interval == (ratios[0], ratios[2])
-
-
 def test_of_two_trainings_the_interval_holds_the_time_and_of_unequal_ones_the_longest_counts(measured):
     two = replace(measured, curves=tuple(one for one in measured.curves if one.seed < 2))
     runner = by_name(run(two))["dense"]
@@ -100,15 +69,6 @@ def test_of_two_trainings_the_interval_holds_the_time_and_of_unequal_ones_the_lo
     found = run(replace(measured, curves=short))
     assert found.baseline_training_s(found.bandwidths[0]) == 0.5 + 40 * 3.0
     assert by_name(found)["dense"].num_reached == 3
-
-
-def test_the_first_to_the_target_comes_first_at_every_bandwidth(measured):
-    found = run(measured, rates=(RATE, Bandwidth(12.5e9)))
-    assert [there.bandwidth for there in found.bandwidths] == [RATE, Bandwidth(12.5e9)]
-    for there in found.bandwidths:
-        times = [math.inf if one.time_s is None else one.time_s for one in there.systems]
-        assert times == sorted(times)
-    assert by_name(found, 1)["dense"].time_s == pytest.approx(by_name(found)["dense"].time_s / 10)
 
 
 def test_draws_widen_the_intervals(measured):
@@ -123,30 +83,6 @@ def test_draws_widen_the_intervals(measured):
         assert drawn_low < low
         assert drawn_high > high
         assert exact[name].time_s == drawn[name].time_s
-
-
-def test_slow_kernels_can_turn_a_sure_gain_into_an_unsure_one(measured):
-    """Kernels take no time in the simple costs; here they take all of it."""
-
-    def slow(strategy, times):
-        found = simple_costs(strategy, times)
-        cost = replace(found.usual, first_s=0.0, step_s=SLOW_KERNEL_FACTOR * found.usual.step_s)
-        return found._replace(usual=replace(found.usual, first_s=0.0), slow=cost if found.slow else None)
-
-    speedup = by_name(run(measured, costs=slow))["quick"].speedup
-    assert speedup.if_kernels_slow == pytest.approx(speedup.value / SLOW_KERNEL_FACTOR)
-    assert speedup.least == pytest.approx(min(speedup.if_kernels_slow, speedup.interval[0]))
-
-
-def test_settings_are_tuned_anew_for_slow_kernels(measured):
-    """What is fastest with kernels as estimated need not be with slow ones: the least of all settings counts."""
-    given = replace(scenario(), cluster=replace(scenario().cluster, num_nodes=8, ranks_per_node=4))
-    times = TunedSteps(given)
-    slow = times.at(times.cluster_rate, slow=True)
-    found = step_costs(QSGD(), times).slow
-    tried = trained_variants(QSGD(), "fp32")
-    assert found is not None
-    assert found.step_s == min(map(slow.of, tried)) < max(map(slow.of, tried))
 
 
 def test_a_system_that_cannot_be_predicted_is_left_out_with_the_reason(tmp_path):
@@ -222,37 +158,7 @@ class TestFigure:
         figure = figures.time_to_target(run(measured, rates=rates))
         assert [axes.get_title() for axes in figure.axes] == [f"NIC {rate.text()}" for rate in rates]
 
-    def test_a_legend_names_others_only_if_there_are_some_and_cuts_titles(self, measured):
-        def names(given) -> list[str]:
-            return sorted(text.get_text() for text in figures.time_to_target(run(given)).legends[0].get_texts())
-
-        quick = "QSGD (kernels estimated)"
-        assert names(measured) == ["DDP fp32 (baseline)", quick, "others (kernels estimated)", "target 2"]
-        two = replace(measured, curves=tuple(one for one in measured.curves if one.system != "adam"))
-        assert names(two) == ["DDP fp32 (baseline)", quick, "target 2"]
-        systems = {**measured.systems, "quick": replace(measured.systems["quick"], title="Q\n\x1b" + 500 * "x")}
-        assert "Q ?" + 30 * "x" + "... (kernels estimated)" in names(replace(measured, systems=systems))
-
     def test_a_curve_of_one_point_is_seen(self, measured):
         curves = tuple(replace(one, steps=one.steps[:1], values=one.values[:1]) for one in measured.curves)
         axes = figures.time_to_target(run(replace(measured, curves=curves, target=4.6))).axes[0]
         assert {line.get_marker() for line in axes.get_lines() if len(line.get_xdata()) == 1} == {"o"}
-
-    @pytest.mark.parametrize(
-        ("calibration", "title", "style"),
-        [
-            (scenario().calibration, "QSGD (kernels estimated)", "--"),
-            (Calibration(), "QSGD (kernels: measure first)", "-."),
-            (
-                Calibration(kernels={name: KernelTime(s_per_element=Duration(0)) for name in every_kernel()}),
-                "QSGD",
-                "-",
-            ),
-        ],
-        ids=["estimated", "unmeasured", "timed"],
-    )
-    def test_it_marks_systems_whose_kernels_have_no_time(self, calibration, title, style, measured):
-        figure = figures.time_to_target(run(measured, given=replace(scenario(), calibration=calibration)))
-        (entry,) = [line for line in figure.legends[0].legend_handles if line.get_label() == title]
-        assert entry.get_linestyle() == style
-        assert style in {line.get_linestyle() for line in figure.axes[0].get_lines() if len(line.get_xdata()) > 1}

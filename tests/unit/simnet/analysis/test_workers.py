@@ -1,7 +1,7 @@
 """Tasks on executors of any kind: few wait, results come as they are ready, and what fails is told."""
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import BrokenExecutor, CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -102,23 +102,6 @@ def twice(tasks: Iterable[Any]) -> Callable[[], tuple[Any, Any] | None]:
     return lambda: next(((task, task) for task in waiting), None)
 
 
-def test_few_tasks_wait_however_many_there_are() -> None:
-    executor = Held()
-    found = run_on(Pool(executor), twice(range(100)), str)
-    seen = []
-    for finished in range(100):
-        if finished == 0:
-            # Nothing is ready before the first is asked for, which then waits: it is answered beforehand.
-            executor.submit = _answering(executor, {0})  # type: ignore[method-assign]
-        seen.append(next(found))
-        assert len(executor.given) - finished <= 2 * 3
-        waiting = [future for future in executor.given if not future.done()]
-        if waiting:
-            waiting[-1].set_result(f"late {finished}")
-    assert len(seen) == 100
-    assert sorted(task for task, _ in seen) == list(range(100))
-
-
 def _answering(executor: Held, at_once: set[int]) -> Callable[..., Any]:
     """Return a `submit` that has some tasks answered when they are given."""
 
@@ -129,29 +112,6 @@ def _answering(executor: Held, at_once: set[int]) -> Callable[..., Any]:
         return executor.given[-1]
 
     return submit
-
-
-def test_the_first_task_that_fails_ends_the_others() -> None:
-    executor = Held()
-    executor.submit = _answering(executor, {3})  # type: ignore[method-assign]
-    found = run_on(Pool(executor), twice(range(100)), str)
-    assert next(found) == (3, "at once")
-    executor.given[1].set_exception(ZeroDivisionError("of a strategy"))
-    with pytest.raises(ZeroDivisionError, match="of a strategy"):
-        next(found)
-    assert [future.cancelled() for future in executor.given] == [True, False, True, False, True, True, True]
-
-
-@pytest.mark.parametrize(
-    ("error", "what"), [(BrokenExecutor(), "a worker died"), (CancelledError(), "its tasks were cancelled")]
-)
-def test_a_broken_executor_is_told_in_a_sentence(error: Exception, what: str) -> None:
-    class Broken:
-        def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Any:
-            raise error
-
-    with pytest.raises(SimnetError, match=rf"^executor: {what}; start again with another one \(a sweep resumes\)$"):
-        next(run_on(Pool(Broken()), twice([1]), str))
 
 
 def test_a_pool_is_asked_whether_results_can_still_come(monkeypatch: pytest.MonkeyPatch) -> None:

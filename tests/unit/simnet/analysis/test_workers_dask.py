@@ -135,13 +135,6 @@ def stub() -> StubClient:
     return StubClient(".".join(map(str, sys.version_info[:3])))
 
 
-def test_a_worker_with_another_python_is_refused_before_it_runs_anything() -> None:
-    with pytest.raises(
-        SimnetError, match=r"^--scheduler: worker tcp://10\.0\.0\.2:1 has Python 2\.7, not 3\.\d+: inst"
-    ):
-        DaskPool(StubClient("2.7.18.final.0"), "--scheduler")
-
-
 def test_a_scheduler_without_workers_is_refused(stub: StubClient) -> None:
     stub.threads = 0
     start = r"start some with: dask worker tcp://10\.0\.0\.1:8786 --nthreads 1"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from simnet.calibration import card_calibration, card_folder, kernels, measurement_file
+from simnet.calibration import card_calibration, card_folder, kernels
 from simnet.calibration.card_calibration import CardFit
 from simnet.calibration.card_folder import CardFolder
 from simnet.core import files
@@ -80,30 +80,3 @@ def test_copies_without_a_fit_are_not_named_as_the_source_of_the_bandwidth(tmp_p
     assert found["memory_bandwidth"] == files.read("calibrations", BASE)["memory_bandwidth"]
     assert "copies" not in found["source"]
     assert f"is that of {BASE}" in found["source"]
-
-
-def test_a_kernel_without_a_fit_costs_the_others_nothing(tmp_path: Path) -> None:
-    content = card_samples.kernels((18, 20, 22))
-    series = [one for one in content["series"] if one["name"] in {"copy", "merge", "adamw"}]
-    for one in series:
-        if one["name"] == "merge":
-            one["values"] = [1e-6]  # as long at every size
-    card_samples.write(tmp_path, parts=("checks",))
-    card_samples.save(tmp_path / "kernels.json", content | {"series": series})
-    found = card_calibration.fit(card_folder.read(tmp_path, accepts_cpu=False), draws=20)
-    assert found.left_out == (
-        "kernel merge: time must grow with the number of elements; measure larger sizes on an idle machine",
-    )
-    assert set(found.table) == {"memory_bandwidth", "kernels", "intervals"}
-
-
-def test_on_a_cpu_neither_launches_nor_adamw_are_calibrated(tmp_path: Path) -> None:
-    content = card_samples.kernels((18, 20, 22))
-    content["setups"][0]["device"] = "cpu"
-    card_samples.save(tmp_path / "kernels.json", content)
-    rows = kernels.select_kernels([measurement_file.read(tmp_path / "kernels.json")])
-    assert "cast" in {row.kernel for row in rows}
-    assert "adamw" not in {row.kernel for row in rows}
-    (copies,) = kernels.fit_kernels([row for row in rows if row.kernel == "copy"], 0.1, 20)
-    assert set(copies.table) == {"memory_bandwidth"}
-    assert kernels.fit_launch([measurement_file.read(tmp_path / "kernels.json")]) is None

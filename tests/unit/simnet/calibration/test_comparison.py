@@ -4,7 +4,6 @@ import pytest
 
 from simnet.calibration.comparison import (
     Comparison,
-    by_series,
     coverage,
     mean_error,
     mean_signed_error,
@@ -36,11 +35,6 @@ def test_of_no_rows_all_errors_are_zero() -> None:
 def test_only_rows_with_an_interval_are_covered_or_not() -> None:
     assert [one.is_inside for one in ROWS] == [None, False, True]
     assert coverage(ROWS) == (1, 2)
-
-
-def test_series_keep_their_first_order() -> None:
-    assert {name: len(rows) for name, rows in by_series(ROWS).items()} == {"a": 2, "b": 1}
-    assert list(by_series(reversed(ROWS))) == ["a", "b"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 from simnet.calibration.card_folder import CardAbout, CardFacts, CardFolder
 from simnet.calibration.compute_rows import MeasuredPass, measured_passes, with_rows
 from simnet.calibration.measurement_file import Hardware, MeasurementFile, Series, Setup, Software
-from simnet.core import files
 from simnet.core.errors import SimnetError
 
 FOLDER = CardFolder(
@@ -116,19 +115,6 @@ def test_a_second_measurement_replaces_the_first() -> None:
     assert with_rows(once, [measured("amp", 64)], FOLDER, "made.toml") == once
     faster = with_rows(once, [measured("amp", 64, 0.25)], FOLDER, "made.toml")
     assert faster == once.replace("128.0", "256.0")
-
-
-TEXTS = {name: files.read_text(files.data_path("workloads", f"{name}.toml")) for name in files.names("workloads")}
-
-
-@pytest.mark.parametrize("name", [name for name, text in TEXTS.items() if "compute" in tomllib.loads(text)])
-def test_rows_can_be_put_into_every_shipped_workload_that_has_some(name: str) -> None:
-    text = TEXTS[name]
-    changed = with_rows(text, [measured("bf16", 8), measured("bf16", 16)], FOLDER, name)
-    lost = [row for row in tomllib.loads(text)["compute"] if row not in tomllib.loads(changed)["compute"]]
-    assert {(row["gpu"], row["precision"], row["kind"]) for row in lost} <= {
-        ("A100-80GB", "bf16", kind) for kind in ("derived", "measured")
-    }
 
 
 @pytest.mark.parametrize(

@@ -45,13 +45,6 @@ def test_what_cores_take_is_found_and_is_not_judged() -> None:
     assert checked_residuals([fitted]) == []
 
 
-def test_rows_that_scatter_widen_the_intervals() -> None:
-    scattered = [row(one.rounds, one.sends, one.send_bytes, 1 + 0.3 * (-1) ** n) for n, one in enumerate(ROWS)]
-    low, high = network.fit_host(scattered, draws=30).intervals["host.round"]
-    assert low < 0.8
-    assert high > 1.2
-
-
 def test_two_rows_are_too_few() -> None:
     with pytest.raises(SimnetError, match="--in-place: 2 collectives: at least 3"):
         network.fit_host(ROWS[:2], draws=20)
@@ -117,17 +110,6 @@ def test_the_slowdown_of_backward_is_the_mean_over_collectives_and_no_speedup() 
     assert kernels.fit_slowdown(kernels.select_pairs([faster]), draws=20).table == {"backward_slowdown": 1.0}
     with pytest.raises(SimnetError, match="backward of m with x: needs a time without it"):
         kernels.select_pairs([measurements((beside("backward_beside", "x", 1.0),), (setup(2, 1, 1e8),))])
-
-
-def test_copies_at_several_shares_of_the_bandwidth_each_count() -> None:
-    rows = [
-        beside(name, "copy", seconds, share=share)
-        for share, slowed_s in ((0.05, 1.0), (0.4, 1.44))
-        for name, seconds in (("backward_alone", 1.0), ("backward_beside", slowed_s))
-    ]
-    pairs = kernels.select_pairs([measurements(tuple(rows), (setup(1, 1, 1e8),))])
-    assert [pair.label for pair in pairs] == [f"backward of m overlapped with copy at {share}" for share in (0.05, 0.4)]
-    assert kernels.fit_slowdown(pairs, draws=20).table == {"backward_slowdown": pytest.approx(1.2)}
 
 
 def test_a_few_rows_give_an_interval_of_the_bandwidth_and_not_of_its_absence() -> None:

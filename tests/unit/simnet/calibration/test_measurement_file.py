@@ -61,13 +61,6 @@ def refusal(path: Path) -> str:
     return said.removeprefix(f"{path}: ")
 
 
-def test_the_example_of_the_page_and_every_kind_are_read(tmp_path):
-    found = read(written(tmp_path, whole()))
-    assert found.series[0].values == (0.0259, 0.0261)
-    assert found.setups[found.series[0].setup].world_size == 4
-    assert [f"{series.kind} {series.name}" for series in found.series[1:]] == list(LABELS)
-
-
 def put(*path: Any) -> Callable[[dict[str, Any]], None]:
     """Return what puts the last of `path` in the place that the others lead to."""
     *places, last, value = path
@@ -155,55 +148,9 @@ def test_a_file_that_makes_no_sense_is_refused_with_the_place(change, said, tmp_
     assert refusal(written(tmp_path, document)).startswith(said)
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (b"", "not JSON: Expecting value"),
-        (b"[]", "[]: write a table with the keys what, format"),
-        (b"\x1f\x8b\x08", "not JSON: not UTF-8 text (byte 1)"),
-        (b'{"what": "\xff"}', "not JSON: not UTF-8 text (byte 10)"),
-        (b'{"other": ' + b"[" * 100_000, "nested deeper than 50 levels"),
-        (json.dumps(example()).replace("0.0259", "1e999").encode(), "series.0.values.0: inf: must be finite"),
-        (json.dumps(example()).encode() + b"}", "not JSON: Extra data"),
-    ],
-)
-def test_bytes_that_are_no_measurement_file_are_refused(data, said, tmp_path):
-    path = tmp_path / "m.json"
-    path.write_bytes(data)
-    assert refusal(path).startswith(said)
-
-
 def test_a_file_that_was_cut_off_anywhere_is_refused(tmp_path):
     data = json.dumps(whole()).encode()
     path = tmp_path / "m.json"
     for end in range(len(data)):
         path.write_bytes(data[:end])
         assert refusal(path).startswith("not JSON: "), end
-
-
-@pytest.mark.parametrize(("former", "present"), [("lanes", "num_groups"), ("intra", "intra_node_dtype")])
-def test_a_label_by_another_name_is_missing(former, present, tmp_path):
-    path = tmp_path / "old.json"
-    path.write_text(json.dumps(whole()).replace(f'"{present}"', f'"{former}"'))
-    assert f"labels.{present}: missing; add {present} =" in refusal(path)
-
-
-def test_notes_and_checks_are_read_and_are_enough(tmp_path):
-    check = {"name": "merge", "passed": False, "count": 3, "detail": "byte 5"}
-    found = read(written(tmp_path, whole() | {"series": [], "notes": ["no card"], "checks": [check]}))
-    assert (found.series, found.notes) == ((), ("no card",))
-    assert (found.checks[0].name, found.checks[0].passed, found.checks[0].count) == ("merge", False, 3)
-    assert read(written(tmp_path, whole() | {"series": [], "notes": ["no card"]})).checks == ()
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"notes": [3]}, "notes.0: 3: write text in quotes"),
-        ({"checks": [{"name": "merge"}]}, "checks.0.passed: missing"),
-        ({"checks": [{"name": "merge", "passed": 1}]}, "checks.0.passed: 1: write true or false"),
-        ({"checks": [{"name": "merge", "passed": True, "count": -1}]}, "checks.0.count: -1: must be a whole number"),
-    ],
-)
-def test_notes_and_checks_that_make_no_sense_are_refused(changed, said, tmp_path):
-    assert refusal(written(tmp_path, whole() | changed)).startswith(said)

@@ -98,12 +98,6 @@ def test_a_speedup_is_as_wide_as_the_kernels_that_were_not_measured(written: tup
     assert high / low > 1.1, "1.004 from the logs alone"
 
 
-def test_without_a_base_a_note_says_that_kernels_cost_nothing() -> None:
-    told = " ".join(run("calibrate", *LOGS, "--draws", "20").stdout.split())
-    assert "encode and decode cost nothing with this calibration" in told
-    assert "--base a100_tcp_estimate" in told
-
-
 @pytest.mark.parametrize(
     ("args", "message"),
     [

@@ -103,10 +103,6 @@ def test_tensors_in_a_row_that_are_alike_share_a_row() -> None:
     assert tomllib.loads(model_workload.text(whole)) == whole
 
 
-def test_a_model_without_products_has_even_shares() -> None:
-    assert [row["backward_share"] for row in data(tensors=[("a", [4], 0.0), ("b", [5], 0.0)])["tensors"]] == [1.0, 1.0]
-
-
 def test_a_measurement_on_a_cpu_gives_its_times_whatever_the_gpu(tmp_path: Path) -> None:
     found = model_workload.with_times(data(), [model_file(tmp_path)])
     for gpu in ("A100-80GB", ""):
@@ -155,9 +151,3 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "steps.csv").write_text("nodes,ranks_per_node,batch,strategy,seconds\n1,1,4,all_reduce,0.1\n")
     with pytest.raises(SimnetError, match=r"neither a model of simnet measure model nor a trace of torch\.profiler"):
         model_workload.with_times(data(), [tmp_path / "steps.csv"])
-
-
-def test_more_tensors_than_a_workload_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_step, "MAX_TENSORS", 2)
-    with pytest.raises(SimnetError, match="more than 2 tensors"):
-        data()

@@ -14,7 +14,7 @@ from simnet.calibration.nccl_log import NcclLog
 from simnet.cluster import nccl_model, topology
 from simnet.cluster.hardware import Calibration
 from simnet.cluster.nccl_costs import NcclCosts
-from simnet.collectives import algorithms, link_loads, ring
+from simnet.collectives import algorithms, link_loads
 from simnet.core import files
 from simnet.core.errors import SimnetError
 from simnet.core.units import Duration
@@ -84,18 +84,6 @@ def test_32_gpus_are_predicted_from_fewer_within_five_percent(known: tuple[int, 
     assert error(costs(*known), 32, 1024**2) < (0.062 if 2 in known else 0.11)
 
 
-@pytest.mark.parametrize(("gpus", "large", "medium"), [(64, 0.06, 0.07), (128, 0.05, 0.07)])
-def test_groups_beyond_those_that_were_judged_are_predicted_too(gpus: int, large: float, medium: float) -> None:
-    fitted = costs(2, 4, 8, 16)
-    assert error(fitted, gpus) < large
-    assert error(fitted, gpus, 1024**2) < medium
-
-
-@pytest.mark.parametrize(("known", "unseen"), [((4, 8), 2), ((2, 8), 4), ((2, 4), 8)])
-def test_a_group_in_the_node_is_predicted_from_the_others(known: tuple[int, ...], unseen: int) -> None:
-    assert error(costs(*known), unseen) < 0.04
-
-
 def chosen(fitted: NcclCosts, num_nodes: int, message_bytes: float) -> str:
     at = nccl.rates_of(fitted)
     return nccl_model.fastest(nccl_model.candidates(fitted, num_nodes, 8), at, message_bytes).name
@@ -133,14 +121,6 @@ def test_fitting_what_the_model_made_gives_its_costs_back() -> None:
             assert getattr(found, name) == pytest.approx(given, rel=0.03), name
 
 
-def test_a_few_times_that_are_far_too_long_do_not_move_the_fit() -> None:
-    rows = nccl.select([log(count) for count in (2, 4, 8, 16)])
-    wild = rows[-1].times_s.copy()
-    wild[:2] *= 20  # as the first messages of some logs
-    again, _ = fit_of((*rows[:-1], replace(rows[-1], times_s=wild)))
-    assert again.inter_node_hop_s == pytest.approx(fit_of(rows)[0].inter_node_hop_s, rel=0.35)
-
-
 @cache
 def fitted_to(*gpus: int) -> Calibration:
     azure = shipped.cluster("azure_nd_a100_v4")
@@ -161,31 +141,11 @@ def test_a_calibration_simulated_with_the_defaults_takes_the_fitted_times_at_eve
         assert simulated == pytest.approx(expected.tolist(), rel=1e-3), one.world_size
 
 
-def test_a_ring_of_links_takes_what_the_model_says_of_nccls_ring() -> None:
-    azure, calibrated, known = shipped.cluster("azure_nd_a100_v4"), fitted_to(2, 4, 8, 16), costs(2, 4, 8, 16)
-    at = nccl.rates_of(known)
-    for num_nodes in (1, 2):
-        nodes = topology.build(changed(azure, num_nodes=num_nodes), calibrated)
-        rings = [one for one in nccl_model.candidates(known, num_nodes, 8) if one.algorithm == "ring"]
-        for size in (2.0**24, 5e7, 2.0**28):  # smaller ones across nodes wait for the links in the node
-            expected = min(nccl_model.seconds(one, at, size) for one in rings)
-            # 5 %: between two points of the curve, a protocol may change
-            found = link_loads.duration_s(nodes, ring.all_reduce(nodes.group("world")), size)
-            assert found == pytest.approx(expected, rel=0.05), (num_nodes, size)
-
-
 def test_intervals_hold_the_value_and_are_narrow_where_many_rows_tell_it() -> None:
     fitted = nccl.fit_part([log(8), log(16)], [log(32)], None)
     low, high = fitted.intervals["nccl.inter_node_efficiency"]
     assert 0.9 < low < 1 < high < 1.1
     assert {residual.role for residual in fitted.residuals if "32 GPUs" in residual.series} == {"held out"}
-
-
-def test_a_log_that_is_held_out_shows_every_row_by_its_size() -> None:
-    fitted = nccl.fit_part([log(8), log(16)], [log(32)], None)
-    held_out = [residual for residual in fitted.residuals if residual.role == "held out"]
-    assert len(held_out) == 2 * len(log(32).rows)
-    assert len({residual.series for residual in held_out}) == 3
 
 
 def test_a_cluster_slower_than_its_logs_is_refused() -> None:
@@ -223,33 +183,14 @@ def made(num_nodes: int, ranks_per_node: int, program: str, bytes_per_us: float,
 
 
 IN_NODE = made(1, 8, "all_reduce", 200e3, 14 / 8)
-GATHER_IN_NODE = made(1, 8, "all_gather", 150e3, 7 / 8)
+
+
 ACROSS = made(2, 8, "all_reduce", 40e3, 30 / 16)
-GATHER_ACROSS = made(2, 8, "all_gather", 30e3, 15 / 16)
 
 
 def fitted(*logs: NcclLog, held_out: tuple[NcclLog, ...] = ()) -> FittedPart:
     (found,) = nccl.fit_logs(logs, held_out, None, is_needed=True)
     return found
-
-
-def test_all_gathers_alone_tell_the_costs_and_beside_all_reduces_they_are_predicted() -> None:
-    alone = fitted(GATHER_IN_NODE, GATHER_ACROSS)
-    assert alone.shown["inter_node_efficiency"].startswith("30.")
-    assert {one.role for one in alone.residuals} == {"fitted"}
-    beside = fitted(IN_NODE, ACROSS, GATHER_ACROSS)
-    assert beside.shown["inter_node_efficiency"].startswith("40.")
-    assert beside.table == fitted(IN_NODE, ACROSS).table
-    compared = [one for one in beside.residuals if one.role == "held out"]
-    assert {one.series.partition(",")[0] for one in compared} == {"all_gather"}
-    large = [one.error for one in compared if "from 16 MiB" in one.series]
-    assert max(large) == pytest.approx(30 / 40 - 1, abs=0.06)
-
-
-def test_each_level_is_told_by_the_all_reduces_that_cross_it_or_else_by_other_rings() -> None:
-    shown = fitted(IN_NODE, GATHER_IN_NODE, GATHER_ACROSS).shown
-    assert shown["intra_node_efficiency"].startswith(("20", "21"))
-    assert shown["inter_node_efficiency"].startswith("30.")
 
 
 def test_reduce_scatters_and_broadcasts_are_fitted_at_their_own_bytes() -> None:
@@ -333,13 +274,6 @@ def test_nvlstree_is_believed_of_gpus_that_have_it_and_of_no_others() -> None:
     assert not nccl.with_nvls(rows, shipped.cluster("azure_nd_a100_v4"))
     assert not nccl.with_nvls(nccl.select([made(2, 1, "all_reduce", 20e3, 1.0)]), HOPPER)
     assert not nccl.with_nvls(rows, None)
-
-
-def test_links_in_a_node_carry_across_nodes_at_least_what_nics_do() -> None:
-    """MI325X reach 318 GB/s in a node and 351 across: a ring that leaves the node has more channels."""
-    in_node, across = made(1, 8, "all_reduce", 150e3, 14 / 8), made(2, 8, "all_reduce", 180e3, 30 / 16)
-    (part,) = nccl.fit_logs([in_node, across], [], shipped.cluster("azure_nd_a100_v4"), is_needed=True)
-    assert max(abs(one.error) for one in part.residuals if "16 GPUs" in one.series) < 0.15
 
 
 def test_small_messages_of_another_number_of_nodes_tell_latencies() -> None:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -114,33 +113,12 @@ def test_a_list_of_ranks_that_does_not_go_with_the_bandwidths_is_refused() -> No
     assert parse(text.partition("\n")[2], "x.log").collective == "unknown"
 
 
-def test_a_log_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SimnetError, match="cannot be read"):
-        nccl_log.read(tmp_path / "x.log")
-
-
 RUN = Run(num_nodes=2, ranks_per_node=4)
 """All-reduces on 8 GPUs, 64 sizes of factor 2."""
 
 
 def rows_of(text: str) -> list[tuple[int, tuple[float | None, float | None]]]:
     return [(row.message_bytes, row.times_us) for row in parse(text, "x.log").rows]
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [
-        [*COLUMNS, "timestamp"],
-        [*COLUMNS[:9], "i_min", "i_max", "i_p99", "i_cv%", *COLUMNS[9:], "i_min", "i_max", "i_p99", "i_cv%"],
-        [*COLUMNS[:5], "busbw", "algbw", "time", "#wrong", "busbw", "algbw", "time", "#wrong"],
-        ["size", "type", "count", "root", "redop", "iters", *COLUMNS[5:]],
-        [name for name in COLUMNS if name not in {"redop", "root"}],
-        COLUMNS[:9],
-    ],
-)
-def test_columns_are_found_by_their_names_and_others_passed_over(columns: list[str]) -> None:
-    wanted = [(size, times[: columns.count("time")]) for size, times in rows_of(RUN.text())]
-    assert [(size, times[: columns.count("time")]) for size, times in rows_of(RUN.text(columns))] == wanted
 
 
 PREFIXES: dict[str, Callable[[str], str]] = {
@@ -186,21 +164,6 @@ def test_runs_in_one_file_are_split_at_their_heads_and_named_by_what_stands_befo
     assert len({len(one.rows) for one in found}) == 1
 
 
-@pytest.mark.parametrize(
-    ("program", "collective"),
-    [
-        ("all_reduce_perf", "all_reduce"), ("nccl_all_gather_perf", "all_gather"), ("alltoall_perf_mpi", "all_to_all"),
-        ("reduce_scatter_perf", "reduce_scatter"), ("sendrecv_perf", "send"), ("hypercube_perf", "hypercube"),
-        ("alltoallv_perf", "alltoallv"), ("scatter_perf", "scatter"), ("gather_perf", "gather"),
-        ("broadcast_perf", "broadcast"), ("reduce_perf", "reduce"), ("all_reduce_bias_perf", "all_reduce_bias"),
-    ],
-)  # fmt: skip
-def test_every_program_is_known_by_its_name(program: str, collective: str) -> None:
-    text = Run(program=program).text()
-    assert parse(text, "x.log").collective == collective
-    assert parse(f"$ /opt/build/{program} -g 2\n" + Run().text(), "x.log").collective == collective
-
-
 @pytest.mark.parametrize(("operator", "root"), [("none", "-1"), ("", ""), ("sum", "0")])
 def test_on_two_ranks_a_program_without_a_name_and_an_operator_is_no_all_reduce(operator: str, root: str) -> None:
     text = Run(ranks_per_node=2, operator=operator, root=root).text()
@@ -222,13 +185,6 @@ def test_on_two_ranks_a_program_without_a_name_and_an_operator_is_no_all_reduce(
 def test_what_cannot_be_read_right_is_refused_with_its_reason(text: str, message: str) -> None:
     with pytest.raises(SimnetError, match=message):
         nccl_log.parse(text, "x.log")
-
-
-def test_a_run_that_failed_says_so_and_keeps_its_rows() -> None:
-    text = RUN.text(sizes=9, ends=False) + "n1: Test NCCL failure common.cu:412 'remote process exited'\n"
-    found = parse(text, "x.log")
-    assert len(found.rows) == 9
-    assert found.failure.startswith("n1: Test NCCL failure")
 
 
 def of_json(data: object) -> list[NcclLog]:
@@ -263,15 +219,6 @@ def test_json_without_mpi_names_one_device_of_its_threads() -> None:
 def test_json_that_cannot_be_read_right_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(SimnetError, match=message):
         of_json(RUN.as_json() | change)
-
-
-def test_json_that_ended_early_or_has_errors_says_that_the_run_failed() -> None:
-    whole = RUN.as_json()
-    assert of_json({key: value for key, value in whole.items() if key != "end_time"})[0].failure == (
-        "the file has no end_time"
-    )
-    assert of_json(whole | {"errors": ["unhandled cuda error"]})[0].failure == "unhandled cuda error"
-    assert not of_json(whole)[0].failure
 
 
 def test_records_of_rccl_tests_are_read_as_a_list_as_lines_and_as_csv() -> None:

@@ -163,16 +163,6 @@ def test_intervals_of_noisy_times_hold_the_truth() -> None:
         assert high - low < 0.3, key
 
 
-def test_costs_that_no_collective_tells_apart_are_not_made_up() -> None:
-    whole = simulated(Calibration(inter_node=LinkCalibration(efficiency=0.9, alpha_s=Duration(1e-4))))
-    rows = [
-        row for row in network.select_collectives([whole], cluster(2, 2, 1.25e8)) if row.label.startswith("all_reduce")
-    ]
-    fitted = network.fit_collectives(rows, [], draws=20)
-    assert "message_cost" not in fitted.table
-    assert any("message_cost" in note for note in fitted.notes)
-
-
 def test_an_efficiency_by_size_is_fitted_where_one_number_explains_badly() -> None:
     curve = ((1e3, 0.02), (1e4, 0.05), (3e5, 0.4), (1e7, 0.95))
     bent = Calibration(inter_node=LinkCalibration(efficiency=tuple((b, e) for b, e in curve), alpha_s=Duration(1e-5)))  # type: ignore[misc]

@@ -7,7 +7,7 @@ import pytest
 from simnet.calibration import run_traces
 from simnet.traces import kineto
 from simnet.traces.kineto import Trace
-from tests.helpers import kineto_traces, rank_runs
+from tests.helpers import kineto_traces
 from tests.helpers.kineto_traces import event
 
 PG = [
@@ -62,21 +62,6 @@ def test_where_the_trace_does_not_say_the_group_a_note_does() -> None:
     assert found.notes == ("1 collective whose process group the trace does not say: left out",)
 
 
-def test_a_collective_at_the_edge_of_a_step_is_left_out_with_a_note() -> None:
-    common = [gloo("all_reduce", 100, 200), gloo("all_reduce", 200, 300)]
-    found = run_traces.samples_of(
-        [parsed(0, mm(0, 9), *common), parsed(1, mm(0, 9), *common, gloo("barrier", 1, 2))], 2
-    )
-    assert len(found.collectives) == 2
-    assert found.notes == ("1 collective without some of its ranks in the step: left out",)
-
-
-def test_compute_on_a_cpu_is_the_step_less_what_no_operator_hides_of_its_collectives() -> None:
-    (step,) = run_traces.steps_of(parsed(0, mm(0, 200), gloo("all_reduce", 100, 400), mm(500, 600)))
-    assert step.compute_s == pytest.approx(800e-6)
-    assert step.own_s == step.compute_s
-
-
 def test_kernels_belong_to_the_step_that_launched_them_and_a_gpu_that_idles_shows_in_the_step_only() -> None:
     work = []
     for number, start in enumerate((1500, 2500)):
@@ -90,20 +75,3 @@ def test_kernels_belong_to_the_step_that_launched_them_and_a_gpu_that_idles_show
     assert [first.own_s, second.own_s] == pytest.approx([400e-6, 700e-6])
     assert list(second.sent) == [("all_reduce", (0, 1, 2, 3), 0)]
     assert second.sent["all_reduce", (0, 1, 2, 3), 0] == pytest.approx((2800e-6, 3200e-6))
-
-
-def test_kernels_and_launches_of_any_vendor_wait_as_those_of_nccl_do() -> None:
-    def of(rank: int, name: str, category: str) -> Trace:
-        data = rank_runs.trace(rank_runs.times(4, 6), rank, on_gpu=True)
-        for one in data["traceEvents"]:
-            one["cat"] = one["cat"].replace("cuda_runtime", category)
-            one["name"] = name if "Collective name" in one["args"] else one["name"]
-        return kineto.parse(data, f"{rank}.json")
-
-    wanted, found = (
-        run_traces.samples_of([of(rank, name, category) for rank in range(4)], 2)
-        for name, category in (("ncclDevKernel_AllReduce", "cuda_runtime"), ("hcom_x", "privateuse1_runtime"))
-    )
-    assert (found.own_s == wanted.own_s).all()
-    assert [list(one.waits_s) for one in found.collectives] == [list(one.waits_s) for one in wanted.collectives]
-    assert len(found.collectives) == 6

@@ -1,7 +1,5 @@
 """What is said of step times beside the numbers: refitted compute, odd rows, few numbers of nodes; and the cluster."""
 
-import tomllib
-from dataclasses import replace as changed
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ from simnet.calibration.step_rows import TimedStep
 from simnet.core.errors import SimnetError
 from simnet.strategies import DenseAllReduce
 from simnet.validation import shipped_parts
-from tests.helpers.cli import run
 from tests.helpers.timed_steps import HEAD, TRAINED, WHERE, fit, row, simulate_s, timed
 
 FAST = 0.5
@@ -36,15 +33,6 @@ def test_compute_of_the_workload_stays_where_steps_are_longer_unless_a_workload_
     assert fit(rows, true).compute == {}
     wanted = step_fit.fit(rows, Trained(lambda _: TRAINED, simulate_s), true, refits_compute=True)
     assert wanted.compute["", 32].value == pytest.approx(1.0, rel=1e-3)
-
-
-def test_fewer_nodes_that_are_slower_than_more_are_said_with_both_rows() -> None:
-    true = shipped_parts.calibration("v100_tcp_estimate")
-    rows = timed([row(1, 1), row(2), row(4)], true, {("", 32): 1.0})
-    rows[1] = changed(rows[1], step_s=1.2 * rows[2].step_s)
-    (note,) = [one for one in fit(rows, true).notes if "fewer nodes are slower" in one]
-    assert note.startswith("2 x 4: ")
-    assert "(4 x 4)" in note
 
 
 def tables(tmp_path: Path, *rows: TimedStep) -> str:
@@ -89,13 +77,3 @@ def test_bandwidths_go_with_the_all_reduce_of_the_base_where_none_is_named() -> 
     found = step_part.fit_tables([table], [], Trained(lambda _: TRAINED, simulate_s), others)
     assert found.table["all_reduce"] == "hierarchical"
     assert max(abs(one.error) for one in found.residuals) < 1e-3
-
-
-def test_an_experiment_that_init_writes_is_a_cluster(tmp_path: Path) -> None:
-    mine = tmp_path / "mine.toml"
-    run("init", str(mine), "--nodes", "2", "--gpus", "4", "--gpu", "V100-32GB", "--workload", "resnet50", "--yes")
-    path = tables(tmp_path, row(1, 1, step_s=0.1), row(2, step_s=0.3))
-    options = ("--base", "v100_tcp_estimate", "--accept-poor-fit", "-o", str(tmp_path / "out.toml"))
-    done = run("calibrate", path, "--trained", "resnet50", "--cluster", str(mine), *options)
-    assert done.exit_code == 0, done.output
-    assert tomllib.loads((tmp_path / "out.toml").read_text())["inter_node"]["measured_on"] == "25 Gbit/s"

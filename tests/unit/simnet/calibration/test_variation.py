@@ -6,13 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
-from simnet.calibration import rank_samples, variation, variation_files
-from simnet.calibration.rank_samples import MetCollective, RankSamples
+from simnet.calibration import variation, variation_files
 from simnet.calibration.variation import FittedVariation
 from simnet.cluster import topology
-from simnet.core.errors import SimnetError
 from simnet.engine.random_factors import Variation
 from simnet.engine.scenario import Scenario, load
 from simnet.engine.simulation import simulate
@@ -31,22 +28,6 @@ def faults(compute_s: Any, kind: str) -> list[Any]:
     return [one for one in found(compute_s).faults if one["kind"] == kind]
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_ranks_that_are_alike_have_jitter_and_nothing_else(seed: int) -> None:
-    fitted = found(rank_runs.times(seed=seed))
-    assert [one["kind"] for one in fitted.faults] == ["compute_jitter"]
-    assert fitted.cv == pytest.approx(0.05, rel=0.1)
-    assert fitted.compute_s == pytest.approx(rank_runs.STEP_S, rel=0.01)
-    assert fitted.notes == ()
-
-
-@pytest.mark.parametrize("cv", [0.02, 0.1, 0.3])
-def test_few_of_many_runs_with_any_jitter_have_a_slow_rank_or_a_pause(cv: float) -> None:
-    kinds = [one["kind"] for seed in range(30) for one in found(rank_runs.times(cv=cv, steps=30, seed=seed)).faults]
-    assert kinds.count("slow_rank") <= 2, "of 30 runs of 8 ranks, whose intervals hold together with 90 %"
-    assert kinds.count("pause") == 0
-
-
 @pytest.mark.parametrize("slow", [{3: 1.3}, {3: 1.06}, {1: 1.1, 6: 1.5}, {4: 1.3, 5: 1.3, 6: 1.3, 7: 1.3}])
 def test_slow_ranks_are_found_by_node_and_local_rank_with_their_slowdown(slow: dict[int, float]) -> None:
     for seed in range(5):
@@ -55,23 +36,10 @@ def test_slow_ranks_are_found_by_node_and_local_rank_with_their_slowdown(slow: d
         assert [one["compute_slowdown"] for one in slowest] == pytest.approx(list(slow.values()), rel=0.03)
 
 
-def test_a_slowdown_below_two_per_cent_is_none_however_sure_it_is() -> None:
-    fitted = found(rank_runs.times(cv=0.005, steps=2000, slow={2: 1.015}))
-    assert fitted.ranks[2].low > 1.01
-    assert not fitted.ranks[2].is_slow
-
-
 def test_intervals_hold_the_factor_that_was_put_in() -> None:
     fits = [found(rank_runs.times(slow={0: 1.2}, seed=seed)).ranks for seed in range(40)]
     assert sum(one[0].low <= 1.2 <= one[0].high for one in fits) >= 36
     assert sum(all(rank.low <= 1 <= rank.high for rank in one[1:]) for one in fits) >= 34
-
-
-def test_a_rank_that_is_faster_is_said() -> None:
-    compute_s = rank_runs.times()
-    compute_s[5] /= 1.2
-    (note,) = found(compute_s).notes
-    assert note.startswith("rank 5: faster than the others by more than 2 %")
 
 
 def test_jitter_that_is_not_lognormal_is_given_as_samples_of_mean_one() -> None:
@@ -90,12 +58,6 @@ def test_one_lognormal_in_twenty_is_refused_by_the_test_at_five_per_cent() -> No
     rng = np.random.default_rng(0)
     refused = sum(not variation.fits_lognormal(rng.lognormal(0, 0.2, 400)) for _ in range(400))
     assert 8 <= refused <= 35
-
-
-def test_times_that_do_not_vary_have_no_jitter() -> None:
-    fitted = found(rank_runs.times(cv=1e-4))
-    assert fitted.faults == ()
-    assert fitted.cv == 0
 
 
 def test_pauses_are_found_with_length_and_probability_and_leave_the_jitter_alone() -> None:
@@ -119,13 +81,6 @@ def test_one_long_step_is_no_pause_and_no_jitter() -> None:
     assert fitted.ranks[2].paused_s == pytest.approx(1, rel=0.02)
 
 
-def test_a_rank_that_pauses_alone_is_named() -> None:
-    compute_s = rank_runs.times()
-    compute_s[6, ::10] += 0.1
-    (pause,) = faults(compute_s, "pause")
-    assert (pause["ranks"], pause["probability"]) == ([6], 0.1)
-
-
 def test_pauses_of_all_ranks_in_the_same_steps_come_every_so_many() -> None:
     compute_s = rank_runs.times()
     compute_s[:, 24::25] += 0.3
@@ -136,58 +91,11 @@ def test_pauses_of_all_ranks_in_the_same_steps_come_every_so_many() -> None:
     assert "all ranks pause in the same steps" in fitted.notes[0]
 
 
-def test_long_steps_that_are_not_rare_are_jitter() -> None:
-    rng = np.random.default_rng(3)
-    compute_s = np.where(rng.random((8, 100)) < 0.3, 0.15, 0.1) * rng.lognormal(0, 0.01, (8, 100))
-    assert [one["kind"] for one in found(compute_s).faults] == ["compute_jitter"]
-
-
-def test_pauses_are_found_in_the_whole_step_where_compute_does_not_show_them() -> None:
-    compute_s = rank_runs.times()
-    own_s = compute_s + 0.001
-    own_s[1, [5, 50]] += 0.4
-    fitted = variation.fit(RankSamples(where="x", ranks_per_node=2, compute_s=compute_s, own_s=own_s))
-    assert [one["kind"] for one in fitted.faults] == ["compute_jitter", "pause"]
-    assert fitted.ranks[1].pauses == 2
-
-
 def test_variation_that_all_ranks_share_is_said() -> None:
     rng = np.random.default_rng(0)
     compute_s = rank_runs.times(cv=0.02) * rng.lognormal(0, 0.1, 100)
     (note,) = found(compute_s).notes
     assert "of the variance is common to all ranks in a step" in note
-
-
-def test_who_came_last_and_by_how_long_it_held_up_the_typical_rank() -> None:
-    compute_s = rank_runs.times(ranks=4, steps=10)
-    met = [MetCollective(ranks=(0, 1, 2, 3), last=2, waits_s=(0.1, 0.2, 0.0, 0.3)) for _ in range(5)]
-    met += [
-        MetCollective(ranks=(0, 1), last=1, waits_s=(0.5, 0.0)),
-        MetCollective(ranks=(2, 3), last=2, waits_s=(0, 0)),
-    ]
-    mine = RankSamples(where="x", ranks_per_node=2, compute_s=compute_s, own_s=compute_s, collectives=tuple(met))
-    ranks = variation.fit(mine).ranks
-    assert [one.came_last for one in ranks] == pytest.approx([0, 1 / 6, 5 / 6, 0])
-    assert [one.held_s for one in ranks] == pytest.approx([0, 0.25 / 10, 5 * 0.15 / 10, 0])
-
-
-@pytest.mark.parametrize(("num_ranks", "least"), [(2, 6), (8, 8), (1000, 15)])
-def test_from_the_least_number_of_steps_on_a_median_has_an_interval(num_ranks: int, least: int) -> None:
-    enough = np.tile(np.arange(1.0, least + 1), (num_ranks, 1))
-    rank_samples.check_enough(rank_runs.samples(enough))
-    _, starts, ends = variation.intervals_of_medians(enough)
-    assert (starts[-1], ends[-1]) == (1, least)
-    with pytest.raises(SimnetError, match=f": {least - 1} steps of {num_ranks} ranks: must be at least {least}, "):
-        rank_samples.check_enough(rank_runs.samples(enough[:, :-1]))
-    assert variation.intervals_of_medians(enough[:, :-1])[1][0] < 0.01
-
-
-def test_intervals_leave_pauses_out() -> None:
-    times_s = rank_runs.times(ranks=2, steps=101)
-    with_gaps = np.insert(times_s, [3, 50, 101], np.nan, axis=1)
-    for without, found_with in zip(*map(variation.intervals_of_medians, (times_s, with_gaps)), strict=True):
-        assert found_with.tolist() == without.tolist()
-    assert variation.intervals_of_medians(with_gaps)[0].tolist() == np.median(times_s, axis=1).tolist()
 
 
 def test_two_ranks_of_which_one_is_slow() -> None:
@@ -218,28 +126,6 @@ def test_where_most_ranks_are_slow_the_others_are_fast() -> None:
     assert fitted.faults == ()
     (note,) = fitted.notes
     assert note.startswith("rank 3: faster than the others")
-
-
-def test_a_rank_slower_than_a_scenario_takes_is_refused_by_the_name_of_its_file() -> None:
-    fitted = found(rank_runs.times(slow={3: 5000}))
-    with pytest.raises(SimnetError, match=r"^run: the fitted faults: faults.0.compute_slowdown: .* at most 1000$"):
-        variation.text(fitted)
-
-
-@pytest.mark.parametrize(
-    "compute_s",
-    [
-        np.random.default_rng(0).lognormal(0, 3, (8, 400)),
-        np.where(np.random.default_rng(0).random((8, 200)) < 0.3, 1e-9, 1.0),
-    ],
-    ids=["a lognormal of a cv above 10", "steps of hardly any compute"],
-)
-def test_jitter_beyond_what_a_lognormal_of_a_scenario_takes_is_written_as_samples(compute_s: Any) -> None:
-    fitted = found(compute_s)
-    (fault,) = tomllib.loads(variation.text(fitted))["cluster"]["faults"]
-    assert min(fault["samples"]) == 1e-4
-    factors = compute_s / compute_s.mean(axis=1, keepdims=True)
-    assert fitted.cv == pytest.approx(factors.std(), rel=0.01)
 
 
 def scenario(fitted: FittedVariation, folder: Path) -> Scenario:
@@ -305,9 +191,3 @@ def test_where_nothing_was_found_only_comments_are_written() -> None:
     text = variation.text(found(rank_runs.times(cv=1e-4)))
     assert tomllib.loads(text) == {}
     assert "# Nothing was found" in text
-
-
-def test_a_name_that_breaks_a_line_stays_in_its_comment() -> None:
-    whole = found(rank_runs.times())
-    odd = replace(whole, where="a\nb = 1")
-    assert tomllib.loads(variation.text(odd)) == tomllib.loads(variation.text(whole))

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from simnet.calibration import variation_files
@@ -16,29 +15,6 @@ from tests.helpers import kineto_traces, rank_runs, training_samples
 from tests.helpers.golden import GLOO
 
 COMPUTE_S = rank_runs.times(ranks=4, steps=12, slow={2: 1.5})
-
-
-def test_a_measurement_file_holds_the_times_of_every_rank(tmp_path: Path) -> None:
-    found = variation_files.read([rank_runs.measurement(tmp_path / "m.json", COMPUTE_S)])
-    assert found.compute_s.tolist() == COMPUTE_S.tolist()
-    assert (found.num_ranks, found.num_steps, found.ranks_per_node) == (4, 12, 2)
-    last = [one.last for one in found.collectives]
-    assert last == COMPUTE_S.argmax(axis=0).tolist()
-    waited = found.collectives[0].waits_s
-    assert waited == pytest.approx(COMPUTE_S[:, 0].max() - COMPUTE_S[:, 0])
-
-
-def test_several_files_of_one_training_follow_each_other(tmp_path: Path) -> None:
-    parts = [rank_runs.measurement(tmp_path / f"{n}.json", part) for n, part in enumerate(np.hsplit(COMPUTE_S, 2))]
-    assert variation_files.read(parts).compute_s.tolist() == COMPUTE_S.tolist()
-
-
-def test_without_messages_nobody_comes_last(tmp_path: Path) -> None:
-    path = training_samples.write(
-        tmp_path / "m.json", rank_runs.rows(COMPUTE_S, "own_work"), num_nodes=2, ranks_per_node=2
-    )
-    found = variation_files.read([path])
-    assert found.collectives == ()
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])

@@ -17,36 +17,14 @@ from tests.helpers.golden import GLOO, GOLDEN
 from tests.helpers.scenario_samples import pod, write
 
 LOGS = [str(files.data_path("published", "nccl-tests", f"a100_azure_nd_v4_{gpus}gpus.log")) for gpus in (2, 4, 8)]
-HELD_OUT = str(files.data_path("published", "nccl-tests", "a100_azure_nd_v4_32gpus.log"))
+
+
 ON_16 = str(files.data_path("published", "nccl-tests", "a100_azure_nd_v4_16gpus.log"))
 COMPUTE_S = rank_runs.times(ranks=4, steps=40, slow={2: 1.5})
 
 
 def run(*args: object) -> Result:
     return helpers.run("calibrate", *args)
-
-
-def test_a_calibration_of_logs_is_written_and_checked(tmp_path: Path) -> None:
-    path = tmp_path / "fitted.toml"
-    given = (*LOGS, ON_16, "--hold-out", HELD_OUT, "--cluster", "azure_nd_a100_v4", "--draws", "20", "-o", path)
-    assert run(*given, "--all-rows").exit_code == 0
-    first = path.read_text()
-    done = run(*given, "--all-rows")
-    assert done.exit_code == 0, done.output
-    assert path.read_text() == first, "the same files give the same calibration"
-    assert "1.049 MB, ring LL128" in done.stdout
-    assert "all_reduce, 32 GPUs on 4 nodes, from 16 MiB on (held out)" in done.stdout
-    written = tomllib.loads(path.read_text(encoding="utf-8"))
-    assert written["kind"] == "measured"
-    assert written["gpu"] == "A100-SXM4-40GB"
-    assert written["inter_node"]["measured_on"] == "200 Gbit/s"
-    assert [point["nodes"] for point in written["by_nodes"]] == [2]
-    assert set(written["intervals"]) >= {
-        "nccl.intra_node_efficiency",
-        "nccl.inter_node_efficiency",
-        "collective_launch",
-    }
-    check_part("calibrations", str(path))
 
 
 def test_a_poor_fit_writes_nothing_unless_accepted(tmp_path: Path) -> None:
@@ -97,19 +75,6 @@ def test_a_trace_is_shown_and_written_as_a_workload(tmp_path: Path) -> None:
 @pytest.fixture
 def measured(tmp_path: Path) -> Path:
     return rank_runs.measurement(tmp_path / "m.json", COMPUTE_S)
-
-
-def test_faults_are_printed_below_the_table_or_written(measured: Path, tmp_path: Path) -> None:
-    printed, written = run("--variation", measured), tmp_path / "faults.toml"
-    assert printed.exit_code == 0, printed.output
-    done = run("--variation", measured, "-o", written)
-    assert done.exit_code == 0
-    assert done.stderr == f"wrote {written}\n"
-    faults = tomllib.loads(written.read_text())["cluster"]["faults"]
-    assert (faults[0]["kind"], faults[0]["node"], faults[0]["local_rank"]) == ("slow_rank", 1, 0)
-    assert faults[0]["compute_slowdown"] == pytest.approx(1.5, rel=0.05)
-    assert tomllib.loads(printed.stdout[printed.stdout.index("# Fitted by") :])["cluster"]["faults"] == faults
-    assert "[[cluster.faults]]" not in done.stdout
 
 
 def test_json_is_what_was_fitted(measured: Path) -> None:

@@ -6,21 +6,18 @@ import shlex
 import shutil
 import subprocess
 import sys
-import threading
-import tomllib
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.shell_completion import BashComplete, ShellComplete
+from click.shell_completion import ShellComplete
 
 from simnet.cli import doctor
 from simnet.cli.doctor import NAME, VARIABLE
 from simnet.cli.main import COMMANDS, cli
 from simnet.core import files
 from simnet.core.errors import SimnetError
-from simnet.engine.scenario import load
 from simnet.validation.lab import machine
 from tests.helpers.cli import ROOT, run
 from tests.helpers.needs import needs
@@ -57,16 +54,6 @@ def test_the_page_and_the_json_say_the_same() -> None:
                      "needed_for": "all commands", "repair": ""}  # fmt: skip
 
 
-def test_the_packages_are_those_of_the_project() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert {f"{name}>={least}" for name, least in doctor.PACKAGES.items()} == set(project["dependencies"])
-    optional = {line for lines in project["optional-dependencies"].values() for line in lines}
-    for name, least, _, repair in doctor.EXTRAS:
-        assert f"{name}>={least}" in optional
-        extra = repair.partition("[")[2].partition("]")[0]
-        assert f"{name}>={least}" in project["optional-dependencies"][extra]
-
-
 def test_what_is_missing_or_too_old_has_a_repair(monkeypatch: pytest.MonkeyPatch) -> None:
     known = metadata.version
 
@@ -79,16 +66,6 @@ def test_what_is_missing_or_too_old_has_a_repair(monkeypatch: pytest.MonkeyPatch
     assert found("dash") == doctor.Finding("extras", "dash", "", "explore", "pip install 'binsgdm[explore]'")
     assert found("plotly").repair == "needs 6.0 or newer: pip install 'binsgdm[report]' --upgrade"
     assert "missing or too old: " in run("doctor").stdout
-
-
-def test_all_else_is_looked_for_while_torch_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab_is_done = threading.Event()
-    check = machine.check
-    monkeypatch.setattr(machine, "check", lambda: (lab_is_done.set(), check()))
-    monkeypatch.setattr(doctor, "_gpu", lambda: [doctor.Finding("GPU", str(lab_is_done.wait(60)), "", "")])
-    parts = [(one.part, one.name) for one in doctor.findings()]
-    assert ("GPU", "True") in parts
-    assert list(dict(parts)) == ["machine", "simulator", "extras", "GPU", "lab"]
 
 
 def test_a_machine_without_torch_is_not_asked_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,20 +176,6 @@ def test_keys_of_a_scenario_are_completed() -> None:
     assert not any(key.endswith((".source", ".title")) for key in offered("simulate", "x", "--set", ""))
 
 
-def test_every_offered_key_is_one_of_a_scenario() -> None:
-    for key in [*offered("simulate", "x", "--set", ""), "cluster.nodes"]:
-        refusal = refusal_of({key: "what no key takes"})
-        assert ("unknown key" in refusal) == (key == "cluster.nodes"), refusal
-
-
-def refusal_of(settings: dict[str, object]) -> str:
-    try:
-        load("bert_base_10gbit", settings)
-    except SimnetError as error:
-        return str(error)
-    return ""
-
-
 def test_a_real_bash_completes_by_the_printed_script(tmp_path: Path) -> None:
     needs("bash")
     bash = shutil.which("bash")
@@ -232,15 +195,3 @@ def test_a_real_bash_completes_by_the_printed_script(tmp_path: Path) -> None:
         timeout=60,
     )
     assert "bert_base_10gbit" in done.stdout.split(), done.stderr
-
-
-@pytest.mark.parametrize(
-    ("shell", "sign"), [("bash", "complete -o nosort"), ("zsh", "#compdef simnet"), ("fish", "complete ")]
-)
-def test_the_script_is_clicks_own(shell: str, sign: str) -> None:
-    printed = run("doctor", "--completion", shell)
-    assert printed.exit_code == 0
-    assert sign in printed.stdout
-    assert VARIABLE in printed.stdout
-    if shell == "bash":
-        assert printed.stdout.rstrip() == BashComplete(cli, {}, NAME, VARIABLE).source().rstrip()

@@ -14,8 +14,8 @@ import click
 import pytest
 
 from docs import commands
-from simnet.cli import main, options, terminal
-from simnet.cli.main import COMMANDS, DEVELOPMENT, FORMER, GROUPS, cli
+from simnet.cli import main, terminal
+from simnet.cli.main import DEVELOPMENT, FORMER, GROUPS, cli
 from simnet.core import files
 from simnet.engine import simulation
 from tests.helpers.chakra_traces import GOLDEN
@@ -66,13 +66,6 @@ class TestHelp:
             else:
                 assert param.make_metavar(click.Context(EVERY[path])) in page.partition("\n")[0]
 
-    def test_a_ninth_option_is_seen(self) -> None:
-        made = options.Command("made", params=[click.Option([f"--of-{letter}"]) for letter in "abcdefghi"])
-        page = made.get_help(click.Context(made))
-        assert len(block(page, "Options")) == MOST_OPTIONS + 1
-        made.params[0] = options.Rare(["--of-a"])
-        assert "--of-a" not in made.get_help(click.Context(made))
-
     def test_common_options_stand_apart_and_a_rare_one_is_read(self, tmp_path: Path) -> None:
         page = run("sweep", "--help").stdout
         assert block(page, "Common")[:5] == ["--set", "--format", "-o, --output", "--draws", "--jobs"]
@@ -80,15 +73,6 @@ class TestHelp:
         assert "--help-all" in block(run("init", "--help").stdout, "Common")
         assert run("init", tmp_path / "mine.toml", "--yes", "--inside", "123 Gbit/s").exit_code == 0
         assert '"123 Gbit/s"' in (tmp_path / "mine.toml").read_text()
-
-    def test_it_is_there_without_docstrings(self) -> None:
-        code = "from click.testing import CliRunner; from simnet.cli.main import COMMANDS, cli"
-        loop = "[print(CliRunner().invoke(cli, [*c, '--help'], prog_name='simnet').stdout) for c in C]"
-        ran = subprocess.run(
-            [sys.executable, "-OO", "-c", f"{code}; C = [[], *([name] for name in COMMANDS)]; {loop}"],
-            cwd=ROOT, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        assert ran.stdout == "".join(run(*command, "--help").stdout + "\n" for command in ((), *zip(COMMANDS)))
 
 
 def pairs() -> Iterator[tuple[str, str]]:

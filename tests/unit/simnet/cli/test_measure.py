@@ -48,25 +48,6 @@ def test_a_model_has_every_gradient_in_the_order_of_backward(tmp_path):
     assert optimizers == {"adamw", "binsgdm"}
 
 
-def test_a_model_of_the_users_own_is_found_where_he_stands(tmp_path, monkeypatch):
-    (tmp_path / "my_model_for_a_test.py").write_text(
-        "import torch\ndef tiny(batch):\n"
-        "    return torch.nn.Linear(4, 2), torch.randn(batch, 4), lambda output: output.square().mean()\n"
-        "def wrong(batch):\n    return torch.nn.Linear(4, 2)\n",
-        encoding="utf-8",
-    )
-    monkeypatch.chdir(tmp_path)
-    done = measure("training", "--model", "my_model_for_a_test:tiny", "--max-repetitions", 8)
-    assert done.exit_code == 0, done.output
-    assert {series.name for series in read(tmp_path / "measurements.json").series} == {
-        "step", "forward", "backward", "optimizer",
-    }  # fmt: skip
-    wrong = measure("training", "--model", "my_model_for_a_test:wrong", "-o", "other.json")
-    assert (wrong.exit_code, wrong.stdout) == (2, "")
-    assert wrong.stderr.startswith("simnet: --model my_model_for_a_test:wrong: returned Linear: must return")
-    assert not (tmp_path / "other.json").exists()
-
-
 @pytest.mark.parametrize(
     ("args", "said"),
     [

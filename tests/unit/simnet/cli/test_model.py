@@ -72,51 +72,6 @@ def counted(folder: Path, *args: object) -> Workload:
     return found
 
 
-def test_a_function_of_the_user_becomes_a_workload(folder: Path) -> None:
-    found = counted(folder, "--batch", 4)
-    assert [(row.name, row.shape) for row in found.tensors] == [
-        ("2.bias", (4,)), ("2.weight", (4, 16)), ("0.bias", (16,)), ("0.weight", (16, 8))
-    ]  # fmt: skip
-    assert found.work is not None
-    assert found.work.forward_flops == 2 * (8 * 16 + 16 * 4)
-    # The input needs no gradient: of the first layer only that of the weight is a product.
-    assert found.work.backward_flops == 2 * (8 * 16 + 2 * 16 * 4)
-    assert found.batch_per_rank == 4
-    assert found.memory is not None
-    assert [float(one) for one in (found.memory.parameters, found.memory.gradients, found.memory.optimizer)] == [
-        848, 848, 1696
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("arguments", "dtype", "precision", "bytes_of_each"),
-    [
-        (["--dtype", "bf16"], "bf16", "bf16", 2),
-        (["--dtype", "tf32"], "fp32", "tf32", 4),
-        (["--dtype", "fp16", "--autocast"], "fp32", "fp16", 4),
-    ],
-)
-def test_number_formats(arguments: list[str], dtype: str, precision: str, bytes_of_each: int, folder: Path) -> None:
-    found = counted(folder, *arguments)
-    assert found.work is not None
-    assert found.memory is not None
-    assert (found.dtype, found.work.precision) == (dtype, precision)
-    assert found.memory.parameters == 212 * bytes_of_each
-
-
-def test_a_counted_workload_is_simulated_on_any_gpu_of_the_table(folder: Path) -> None:
-    counted(folder, "--dtype", "fp16")
-    (folder / "e.toml").write_text(
-        'calibration = "a100_tcp_estimate"\ncluster = "generic_25gbit"\nworkload = "mine.toml"\n'
-        'strategy = "binsgdm"\nbaseline = "all_reduce"\n',
-        encoding="utf-8",
-    )
-    for gpu in ("A100-80GB", "V100-32GB"):
-        result = run("simulate", "e.toml", "--set", f"cluster.gpu={gpu}")
-        assert result.exit_code == 0, result.output
-        assert f"roofline estimate for {gpu} in fp16" in " ".join(result.stdout.split())
-
-
 def test_a_file_is_replaced_only_where_that_is_asked(folder: Path) -> None:
     counted(folder)
     before = (folder / "mine.toml").read_text()

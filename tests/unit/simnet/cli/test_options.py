@@ -66,8 +66,3 @@ def test_types_defaults_and_help_are_those_of_the_function() -> None:
     assert (names.opts, names.multiple, names.help) == (["--name"], True, "Of things to ask for; repeatable.")
     assert isinstance(files, options.Rare)
     assert (share.default, share.type.name) == (0.5, "float")
-
-
-def test_a_default_in_words_stands_in_brackets_and_arguments_are_named_as_options() -> None:
-    helps = options._helps(inspect.getdoc(a_question) or "")
-    assert helps["count"] == "How many, beside --share.  [default: all]"

@@ -50,30 +50,6 @@ def test_a_trace_of_the_profiler_is_imported(tmp_path: Path) -> None:
     assert [one.message_bytes for one in step_file.read(out).recordings[0].streams[1].operations] == [657664]
 
 
-def test_notes_are_told(tmp_path: Path) -> None:
-    result = run(
-        "step", "import", str(GOLDEN / "pytorch.0.et"), "--ranks-per-node", "4", "-o", str(tmp_path / "s.json")
-    )
-    assert result.stderr.startswith("note: ")
-    assert "4 nodes of the CPU of 40 us are left out" in result.stderr
-
-
-def test_a_step_is_exported_and_imported_again(tmp_path: Path) -> None:
-    prefix, back = tmp_path / "out" / "trace", tmp_path / "back.json"
-    result = run("step", "export", str(STEP), "--chakra", str(prefix))
-    assert result.exit_code == 0, result.stderr
-    assert sorted(path.name for path in prefix.parent.iterdir()) == [
-        *(f"trace.{rank}.et" for rank in range(8)),
-        "trace.groups.json",
-    ]
-    assert json.loads((prefix.parent / "trace.groups.json").read_text())["3"] == [0, 4]
-    files = [str(prefix.parent / f"trace.{rank}.et") for rank in range(8)]
-    assert run("step", "import", *files, "-o", str(back)).exit_code == 0
-    (before,), (after,) = step_file.read(STEP).recordings, step_file.read(back).recordings
-    assert [one.message_bytes for one in after.operations] == [one.message_bytes for one in before.operations]
-    assert [(one.bucket, one.part) for one in after.operations] == [(one.bucket, one.part) for one in before.operations]
-
-
 def test_one_of_several_layouts_is_chosen(tmp_path: Path) -> None:
     layouts = [step_files.layout(step_files.ddp(), nodes, 2) for nodes in (1, 2)]
     file = step_files.write(tmp_path / "s.json", step_files.step(*layouts))

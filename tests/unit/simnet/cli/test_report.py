@@ -81,8 +81,3 @@ def test_the_folder_of_a_campaign_is_reported_as_predicted_and_measured(tmp_path
     assert "measured values are predicted with a mean error of" in text
     assert "held out" in text
     assert_refused(run("report", str(folder), "--draws", "20", "-o", str(tmp_path / "r2.html")), "-o alone")
-
-
-def test_without_plotly_the_repair_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert_refused(run("report", BERT, "-o", str(tmp_path / "r.html")), "pip install 'binsgdm[report]'")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from simnet.cli.settings import read_axes, read_settings, read_value, read_values
+from simnet.cli.settings import read_settings, read_value, read_values
 from simnet.core.errors import SimnetError
 
 
@@ -41,16 +41,7 @@ def test_commas_part_values_outside_quotes_and_brackets(text: str, values: Seque
     assert read_values(text) == values
 
 
-def test_one_value_is_a_setting_and_several_are_an_axis() -> None:
-    assert read_axes(["a.b=1", "c = 2,3"]) == ({"a.b": 1}, {"c": (2, 3)})
-
-
 @pytest.mark.parametrize("text", ["", "a", "=1", "a..b=1", "a=", ".a=1"])
 def test_what_is_no_setting_is_refused(text: str) -> None:
     with pytest.raises(SimnetError, match=f"--set: '{re.escape(text)}': write KEY=VALUE, such as"):
         read_settings([text])
-
-
-def test_a_key_that_is_set_twice_is_refused() -> None:
-    with pytest.raises(SimnetError, match="--set: 'a=2': 'a' set twice; drop one"):
-        read_settings(["a=1", "a=2"])

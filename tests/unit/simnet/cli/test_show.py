@@ -6,22 +6,9 @@ from pathlib import Path
 import pytest
 
 from simnet.core import files
-from simnet.core.registry import tag_of
-from simnet.engine.scenario import load_experiment
-from simnet.strategies import STRATEGIES
 from tests.helpers import step_files
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.scenario_samples import SWEEP, pod, write
-
-
-def test_every_kind_is_listed_with_its_parts_and_every_strategy_with_its_title() -> None:
-    listed = run("list").stdout
-    assert all(f"{kind}:\n" in listed for kind in files.KINDS)
-    assert "BERT-Base" in run("list", "gradients").stdout
-    lines = run("list", "strategies").stdout.splitlines()
-    assert [line.split()[0] for line in lines[1:] if line] == [tag_of(one) for one in STRATEGIES]
-    assert all(one.title in line for one, line in zip(STRATEGIES, lines[1:], strict=False))
-    assert "\n".join(lines) in listed
 
 
 def test_an_experiment_is_shown_with_its_parts_and_can_be_used_again(tmp_path: Path) -> None:
@@ -30,14 +17,6 @@ def test_an_experiment_is_shown_with_its_parts_and_can_be_used_again(tmp_path: P
     path.write_text(shown := run("show", path).stdout)
     assert 'source = "a page"' in shown
     assert run("check", path).stdout.endswith("ok: experiment, 6 points\n")
-
-
-@pytest.mark.parametrize("name", files.names("experiments"))
-def test_what_is_shown_of_an_experiment_is_the_same_experiment(name: str, tmp_path: Path) -> None:
-    (tmp_path / "shown.toml").write_text(run("show", f"experiments/{name}").stdout)
-    shown, shipped = load_experiment(str(tmp_path / "shown.toml")), load_experiment(name)
-    assert [(axis.key, axis.values) for axis in shown.axes] == [(axis.key, axis.values) for axis in shipped.axes]
-    assert shown.at({}) == shipped.at({})
 
 
 def test_a_part_is_shown_by_kind_and_name_and_a_name_of_several_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

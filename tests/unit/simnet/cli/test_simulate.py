@@ -21,14 +21,6 @@ FAULTS = 'cluster.faults=[{kind="slow_rank", node=1, compute_slowdown=1.5}, {kin
 LOST = ("--lost-time", "--set", FAULTS, "--set", "cluster.ranks_per_node=2", "--set", "run.iterations=2", "--draws", 0)
 
 
-def test_the_table_names_both_strategies_and_the_sweep(file: str) -> None:
-    result = run("simulate", file)
-    assert result.exit_code == 0
-    assert "binsgdm" in result.stdout
-    assert "all_reduce" in result.stdout
-    assert f"simnet sweep {file}" in result.stderr
-
-
 def test_json_has_what_programs_read_and_is_a_scenario_that_gives_the_same(file: str, tmp_path: Path) -> None:
     out = tmp_path / "result.json"
     settings = ("--set", "cluster.num_nodes=4", "--set", f"{BANDWIDTH}=1 Gbit/s")
@@ -52,16 +44,6 @@ def test_csv_is_one_row(file: str) -> None:
 def test_a_device_is_written_to_and_not_replaced(file: str, option: str) -> None:
     assert run("simulate", file, option, "/dev/null").exit_code == 0
     assert Path("/dev/null").is_char_device()
-
-
-def test_a_timeline_has_as_many_iterations_as_asked_for(file: str, tmp_path: Path) -> None:
-    assert run("simulate", file, "--trace", tmp_path / "t.json", "--trace-iterations", "2").exit_code == 0
-    for name in ("t.json", "t.baseline.json"):
-        found = json.loads((tmp_path / name).read_text())["traceEvents"]
-        assert [one["name"] for one in found if one.get("cat") == "user_annotation" and "Step#" in one["name"]] == [
-            "ProfilerStep#1",
-            "ProfilerStep#2",
-        ]
 
 
 def test_lost_time_is_told_in_the_table_and_in_json_that_is_read_back(file: str, tmp_path: Path) -> None:
@@ -140,14 +122,6 @@ def test_what_does_not_fit_is_refused_alike_in_a_shell_and_in_python(
     assert not output.exists()
 
 
-@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e400"])
-def test_numbers_that_are_none_are_refused(number: str, path: str) -> None:
-    assert_refused(
-        run("simulate", path, "--set", f"cluster.faults=[{{kind='compute_jitter', cv={number}}}]"),
-        "cluster.faults.0.cv: ",
-    )
-
-
 ALL_KINDS = [
     SLOW, JITTER, {"kind": "collective_jitter", "cv": 0.1}, {"kind": "pause", "pause": "1 ms", "every": 2},
     {**WINDOW, "to": "20 ms", "every": "50 ms"}, {"kind": "added_latency", "added": "1 us"},
@@ -180,11 +154,6 @@ def test_a_hundred_faults_at_once_are_taken(path: str) -> None:
     assert simnet.simulate(path, {"cluster.faults": many, "run.draws": 0}).result.fidelity == "grouped"
 
 
-def test_one_node_alone_may_have_faults(path: str) -> None:
-    found = simnet.simulate(path, {"cluster.num_nodes": 1, "cluster.faults": [SLOW, WINDOW], "run.draws": 0})
-    assert found.result.iteration_s == pytest.approx(1.5 * 13e-3, rel=0.01)
-
-
 def test_amounts_and_places_of_faults_are_swept_and_points_that_do_not_fit_are_skipped(
     path: str, tmp_path: Path
 ) -> None:
@@ -199,12 +168,3 @@ def test_amounts_and_places_of_faults_are_swept_and_points_that_do_not_fit_are_s
     assert "refused: 3 of 9 points, which are left out" in result.output
     times_s = [one["result"]["iterations_s"][0] for one in found["points"]]
     assert times_s == pytest.approx([13e-3, 19.5e-3, 26e-3] * 2, rel=0.05)
-
-
-def test_check_refuses_what_simulate_refuses(path: str) -> None:
-    text = Path(path).read_text()
-    Path(path).write_text(text + f"\n[[cluster.faults]]\n{tomli_w.dumps({**SLOW, 'node': 9})}")
-    for command in ("check", "simulate"):
-        result = run(command, path)
-        assert result.exit_code == 2
-        assert f"{path}: cluster.faults: node 9: the cluster has nodes 0 to 1" in result.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from simnet.analysis.journal import NAME
-from tests.helpers.cli import BANDWIDTH, ROOT, assert_refused, run
+from tests.helpers.cli import ROOT, assert_refused, run
 from tests.helpers.journals import rows
 from tests.helpers.needs import needs
 from tests.helpers.scenario_samples import pod, write
@@ -46,12 +46,6 @@ class TestFiles:
         assert [row["world_size"] for row in table((out / "results.csv").read_text())] == ["8", "16", "32"] * 2
         assert ", 6 of them finished before; wrote" in run("sweep", file, "-o", out).stderr
 
-    def test_several_values_make_an_axis_and_one_ends_it(self, file: str) -> None:
-        several, one = "strategy=binsgdm,one_bit_adam", f"{NODES}=4"
-        document = json.loads(run("sweep", file, "--set", several, "--set", one, "--format", "json").stdout)
-        assert [axis["key"] for axis in document["axes"]] == [BANDWIDTH, "strategy"]
-        assert {point["world_size"] for point in document["points"]} == {32}
-
     def test_the_same_point_twice_was_not_there_before_and_csv_needs_no_directory(self, file: str) -> None:
         twice = run("sweep", file, "--set", f"{NODES}=2,2", "--format", "csv")
         assert re.fullmatch(r"4 points in \S+ s\n", twice.stderr)
@@ -68,26 +62,6 @@ class TestPoints:
         """A sweep of which 3 nodes do not divide the global batch."""
         return ("sweep", plain, "--set", "run.global_batch=64", "--set", f"{NODES}=1,2,3,4", "--draws", "0")
 
-    def test_refused_points_are_counted_and_told_and_the_others_written(
-        self, dividing: tuple[str, ...], plain: str, tmp_path: Path
-    ) -> None:
-        out = tmp_path / "out"
-        result = run(*dividing, "-o", out)
-        assert result.exit_code == 0
-        assert re.match(r"4 points in \S+ s, 1 of them refused; wrote ", result.stderr)
-        told = " ".join(result.stdout.split())
-        assert "refused: 1 of 4 points, which are left out: cluster.num_nodes = 3: " in told
-        assert "run.global_batch: 64: must be a multiple of 24 ranks x 1 samples = 24; change it" in told
-        assert "note: run.global_batch = 64: gradients are accumulated over 2 to 8 micro-batches" in told
-        document = json.loads((out / "results.json").read_text())
-        assert [point["set"] for point in document["refused"]] == [{NODES: 3}]
-        assert [row[NODES] for row in table((out / "results.csv").read_text())] == ["1", "2", "4"]
-        again = run(*dividing, "--strict", "-o", out)
-        assert again.exit_code == 1
-        assert ", 1 of them refused, 4 of them finished before; wrote" in again.stderr
-        assert again.stdout == result.stdout
-        assert run("sweep", plain, "--set", f"{NODES}=1,2", "--strict").exit_code == 0
-
     @pytest.mark.parametrize("form", ["csv", "json"])
     def test_other_formats_tell_them_on_stderr(self, dividing: tuple[str, ...], form: str) -> None:
         result = run(*dividing, "--format", form)
@@ -96,20 +70,6 @@ class TestPoints:
         if form == "csv":
             assert [row["grad_accumulation"] for row in table(result.stdout)] == ["8", "4", "2"]
             assert all(float(row["baseline_iteration_s"]) > 0 for row in table(result.stdout))
-
-    def test_points_are_given_one_by_one(self, plain: str) -> None:
-        points = ("--point", f"{NODES}=2, {BATCH}=64", "--point", f"{BATCH}=32,{NODES}=4")
-        found = table(run("sweep", plain, *points, "--set", "strategy=binsgdm,qsgd", "--format", "csv").stdout)
-        assert [(row[NODES], row[BATCH], row["strategy"]) for row in found] == [
-            ("2", "64", "binsgdm"), ("2", "64", "qsgd"), ("4", "32", "binsgdm"), ("4", "32", "qsgd")
-        ]  # fmt: skip
-
-    def test_points_come_from_a_csv_file(self, plain: str, tmp_path: Path) -> None:
-        (tmp_path / "points.csv").write_text(f"{NODES};{BANDWIDTH}\n# ours\n2;10 Gbit/s\n\n4;25 Gbit/s\n")
-        document = json.loads(run("sweep", plain, "--points", tmp_path / "points.csv", "--format", "json").stdout)
-        assert [point["set"] for point in document["points"]] == [
-            {NODES: 2, BANDWIDTH: "10 Gbit/s"}, {NODES: 4, BANDWIDTH: "25 Gbit/s"}
-        ]  # fmt: skip
 
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -181,40 +141,3 @@ class TestParquet:
         assert {path.name for path in out.iterdir()} == {path.name for path in (tmp_path / "whole").iterdir()}
         for path in (tmp_path / "whole").glob("results.*"):
             assert (out / path.name).read_bytes() == path.read_bytes()
-
-
-class TestCrossover:
-    """By its former name."""
-
-    NEAR = ("--over", BANDWIDTH, "--from", "1 Gbit/s", "--to", "2 Gbit/s")
-
-    def test_the_value_has_three_digits_and_the_range_that_pays_follows(self, file: str) -> None:
-        result = run("crossover", file, "--over", BANDWIDTH, "--from", "1 Gbit/s", "--to", "400 Gbit/s")
-        pattern = rf"{BANDWIDTH}: binsgdm is faster than all_reduce up to ([\d.]+) Gbit/s, all_reduce is at least as "
-        (value,) = re.match(pattern, result.stdout).groups()
-        assert len(value.replace(".", "").lstrip("0")) <= 3
-        second = result.stdout.splitlines()[1]
-        found = re.match(rf"{BANDWIDTH}: of the values tried, binsgdm pays from 1 Gbit/s to ([\d.]+) Gbit/s.$", second)
-        assert float(found[1]) < float(value)
-
-    def test_an_integer_is_told_as_its_two_neighbours_and_json_holds_both(self, file: str, tmp_path: Path) -> None:
-        given = ("crossover", file, "--over", NODES, "--from", "1", "--to", "8")
-        sentence = f"{NODES}: all_reduce is at least as fast up to 1, binsgdm is faster than all_reduce from 2 on."
-        assert run(*given).stdout.startswith(sentence)
-        run(*given, "--format", "json", "-o", tmp_path / "found.json")
-        (crossing,) = json.loads((tmp_path / "found.json").read_text())["crossings"]
-        assert (crossing["low"]["value"], crossing["high"]["value"]) == (1, 2)
-        assert crossing["strategy_is_faster"] == "above"
-        assert crossing["low"]["speedup"] < 1 < crossing["high"]["speedup"]
-
-    def test_without_a_crossing_the_winner_is_named_with_both_ends_and_notes_stand_below(self, file: str) -> None:
-        result = run("crossover", file, *self.NEAR).stdout
-        assert "no crossing: binsgdm is faster than all_reduce at all 9 values tried from 1 Gbit/s to 2 G" in result
-        assert result.splitlines()[11].lstrip().startswith("2 Gbit/s ")
-        note = "calibration is ideal (nominal rates, no other cost), not measured on this cluster"
-        assert result.endswith(f"\n\nnote: {note}\n")
-        assert json.loads(run("crossover", file, *self.NEAR, "--format", "json").stdout)["notes"] == [note]
-
-    def test_a_strategy_against_itself_is_told_apart(self, file: str) -> None:
-        same = ("--set", "strategy=all_reduce", "--set", "strategy.wire_dtype=fp16")
-        assert "strategy is faster than baseline" in run("crossover", file, *self.NEAR, *same).stdout

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from simnet.cli import terminal
-from simnet.core.errors import MAX_SHOWN, cut, did_you_mean, shown
+from simnet.core.errors import did_you_mean
 from simnet.report.page import Page
 from simnet.report.table import Table
 from tests.helpers.cli import ROOT, run
@@ -88,13 +88,6 @@ def test_what_is_shown_as_toml_says_the_same_without_steering_and_leaves_null_ou
     assert "baseline" not in tomllib.loads(run("show", tmp_path / "pod.json").stdout)
 
 
-def test_values_are_shown_cut_in_the_middle() -> None:
-    assert shown("a") == "'a'"
-    assert len(shown("a" * 1000)) == MAX_SHOWN
-    assert shown(10**5000) == "a int that cannot be shown"
-    assert cut("abcdefghij", 7) == "ab...ij"
-
-
 @pytest.mark.parametrize("name", ["horovod", "DGC", "tensor-parallel"])
 def test_what_is_not_modelled_yet_is_told_apart_from_a_misspelling(name: str) -> None:
     text = "Not modelled yet, but simnet record takes the collectives of your own script."
@@ -152,13 +145,3 @@ def test_a_terminal_sees_how_far_it_is_on_stderr(
     assert "simulating" in seen.getvalue()
     assert "4/4" in seen.getvalue()
     assert capsys.readouterr().out == "a result\n" * 4
-
-
-@pytest.mark.parametrize(("stream", "total"), [(io.StringIO(), 4), (None, 4), (Terminal(), 0)])
-def test_without_a_terminal_or_with_nothing_to_do_nothing_is_shown(
-    monkeypatch: pytest.MonkeyPatch, stream: io.StringIO | None, total: int
-) -> None:
-    monkeypatch.setattr(sys, "stderr", stream)
-    with terminal.progress(total, "simulating") as advance:
-        advance(2)
-    assert stream is None or stream.getvalue() == ""

@@ -97,11 +97,6 @@ def test_what_does_not_fit_is_refused_with_what_would(kind: Any, given: Any, mes
         taker(kind)(given)
 
 
-def test_a_class_that_only_type_checkers_import_is_known_by_its_name() -> None:
-    given = Axes()
-    assert taker("Axes | None")(given) is given
-
-
 def test_a_call_with_a_misspelled_or_missing_argument_is_refused() -> None:
     with pytest.raises(SimnetError, match=r"take: unknown argument 'valeu'\. Did you mean 'value'"):
         taker(int)(valeu=1)
@@ -118,15 +113,6 @@ def test_a_message_from_inside_names_the_argument_in_place_of_the_commands_optio
         ask(settings={"a": 1})
     with pytest.raises(SimnetError, match=r"^ask: hold_out: a.toml: no file$"):
         ask(hold_out="a.toml")
-
-
-def test_an_error_that_is_none_of_the_users_is_left_as_it_is() -> None:
-    @checked
-    def fail(value: int) -> None:
-        raise KeyError(value)
-
-    with pytest.raises(KeyError):
-        fail(1)
 
 
 def test_a_message_is_one_printable_line_of_limited_length() -> None:

@@ -9,11 +9,9 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from simnet.analysis import sweeps
 from simnet.analysis.advise import advise
 from simnet.cluster.hardware import FAULTS, Fault, LinkId
-from simnet.collectives import algorithms, ring
-from simnet.collectives.algorithms import Algorithm
+from simnet.collectives import ring
 from simnet.core.errors import SimnetError
 from simnet.engine.scenario import Scenario, build
 from simnet.engine.simulation import simulate
@@ -102,27 +100,6 @@ def test_one_that_is_wrong_is_left_out_of_advice_and_the_rest_goes_on(monkeypatc
     assert "SignSGD" in {row.name for row in advice.systems}
 
 
-@pytest.mark.usefixtures("_known")
-@pytest.mark.parametrize("factor", [0.0, -1.0, 1e-4, float("nan"), float("inf"), None, "x"])
-def test_a_factor_that_is_none_or_out_of_range_is_refused(factor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Weird, "factor", factor)
-    with pytest.raises(SimnetError, match=r"cluster\.faults: 'weird_of_test': (link|compute)_factor: "):
-        simulate(scenario("all_reduce", faults=[{"kind": "weird_of_test"}]))
-
-
-@pytest.mark.parametrize("places", [{"faults": 2}, {"faults": 1, "slow_nodes": 1}])
-def test_a_slow_node_is_named_once_wherever_it_stands(places: dict[str, int]) -> None:
-    slow = {"kind": "slow_node", "node": 0, "nic_slowdown": 1000.0}
-    with pytest.raises(SimnetError, match="name each slow node once"):
-        scenario("all_reduce", **{key: [slow] * count for key, count in places.items()})
-
-
-def test_a_result_says_which_faults_the_cluster_has() -> None:
-    slow = {"kind": "slow_node", "node": 1, "compute_slowdown": 2.0}
-    notes = simulate(scenario("all_reduce", faults=[slow])).notes
-    assert "the cluster has faults: slow node" in notes
-
-
 def test_a_fault_that_does_not_fit_is_told_at_its_own_key() -> None:
     with pytest.raises(SimnetError, match=r"cluster\.faults: node 9: the cluster has nodes 0 to 1"):
         scenario("all_reduce", faults=[{"kind": "slow_node", "node": 9}])
@@ -153,23 +130,6 @@ class TestRegistration:
         assert STRATEGIES.register(QSGD) is STRATEGIES.find("qsgd")
 
 
-def algorithm(variants: Any) -> Algorithm:
-    return Algorithm(name="odd_of_test", variants=variants, closed_form_s=lambda *_: None)
-
-
-@pytest.mark.parametrize(
-    "variants", [lambda group: (ring.all_gather(group),), lambda _: (), lambda _: None, lambda _: 1 / 0]
-)
-def test_an_algorithm_that_is_no_all_reduce_is_refused_and_never_chosen(variants: Any) -> None:
-    algorithms.register(algorithm(variants))
-    try:
-        for name in ("odd_of_test", "auto"):
-            with pytest.raises(SimnetError, match="algorithm 'odd_of_test': variants"):
-                simulate(scenario({"kind": "all_reduce", "algorithm": name}))
-    finally:
-        algorithms.remove("odd_of_test")
-
-
 def test_marks_that_never_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Waits(Strategy, frozen=True, kw_only=True, tag="waits_of_test"):
         title: ClassVar[str] = "Waits"
@@ -188,13 +148,6 @@ def test_marks_that_never_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
             simulate(scenario("waits_of_test"))
     finally:
         STRATEGIES.remove(Waits)
-
-
-def test_points_of_a_sweep_are_told_apart_by_the_code_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = scenario("all_reduce")
-    before = sweeps.SweepPoint(values={}, scenario=point).key
-    monkeypatch.setattr(STRATEGIES, "_known", {**STRATEGIES._known, "odd_of_test": Odd})
-    assert sweeps.SweepPoint(values={}, scenario=point).key != before
 
 
 BROKEN = "[simnet.strategies]\nraises = broken_of_test:X\nexits = exits_of_test:X\nloud = loud_of_test:loud\n"

@@ -9,7 +9,6 @@ from simnet.core.errors import SimnetError
 from simnet.core.system_options import SystemOptions
 from simnet.engine.raw_scenario import RawScenario
 from simnet.engine.scenario import build, to_dict
-from simnet.strategies.base import every_kernel
 
 TABLE = '[kernels.qsgd_encode]\ntime_per_element = "1 ns"\noptions = {options}\n'
 OPTIONS = "{ bits = 4, block_size = 8192, warm = true }"
@@ -18,10 +17,6 @@ OPTIONS = "{ bits = 4, block_size = 8192, warm = true }"
 def calibration(options: str) -> Calibration:
     data = {"name": "mine", **tomllib.loads(TABLE.format(options=options))}
     return RawScenario(data=data, origins={(): "mine.toml"}).converted(Calibration)
-
-
-def test_a_table_is_read_as_its_values() -> None:
-    assert calibration(OPTIONS).kernels["qsgd_encode"].options == {"bits": 4, "block_size": 8192, "warm": True}
 
 
 @pytest.mark.parametrize(
@@ -38,14 +33,6 @@ def test_what_is_no_table_of_plain_values_is_refused(options: str, said: str) ->
     with pytest.raises(SimnetError) as refused:
         calibration(options)
     assert str(refused.value) == f"mine.toml: kernels.qsgd_encode.options: {said}"
-
-
-def test_values_are_compared_and_not_their_text() -> None:
-    timed = calibration("{ ratio = 0.010, bits = 4.0, k = 'none', unknown = 1 }")
-    same = {"ratio": 1e-2, "bits": 4, "k": None}
-    encode = every_kernel()["qsgd_encode"]
-    assert not encode.other_options(timed, same)
-    assert encode.other_options(timed, {**same, "bits": 8, "k": 5}) == "bits=4.0, not bits=8; k=none, not k=5"
 
 
 def test_a_resolved_scenario_keeps_the_table() -> None:

@@ -24,10 +24,6 @@ def test_a_list_of_points_stands_beside_the_grid() -> None:
     assert [one.directory for one in points.overrides({NODES: 2})] == [Path("here")]
 
 
-def test_a_sweep_without_points_has_no_list() -> None:
-    assert read_sweep({NODES: [1, 2]}, "x", Path())[1] is None
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [

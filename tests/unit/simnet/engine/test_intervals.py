@@ -54,20 +54,6 @@ def test_a_tenth_of_the_draws_lies_outside_the_interval_half_on_either_side():
     assert intervals.middle_90_percent(drawn) == pytest.approx((0.5, 3.0), rel=0.05)
 
 
-@pytest.mark.parametrize("count", [20, 50, 200])
-def test_few_draws_give_no_narrower_an_interval_than_many(count):
-    given = replace(GIVEN, intervals={"inter_node.latency": (0.5, 3.0)})
-    drawn = [one.inter_node.alpha_s / 20e-6 for one in drawn_calibrations(given, count)]
-    assert intervals.middle_90_percent(drawn) == pytest.approx((0.5, 3.0), rel=0.07)
-
-
-def test_two_values_are_drawn_without_regard_to_each_other():
-    drawn = list(drawn_calibrations(GIVEN, NUMBER))
-    slow = [one.inter_node.alpha_s > 20e-6 for one in drawn]
-    both = sum(is_slow and one.memory_bytes_per_s > 1e12 for is_slow, one in zip(slow, drawn, strict=True))
-    assert both / NUMBER == pytest.approx(0.25, abs=4 * math.sqrt(0.25 * 0.75 / NUMBER))
-
-
 def test_draws_keep_types_and_bounds_and_are_the_same_again():
     for drawn, again in zip(drawn_calibrations(GIVEN, 200), drawn_calibrations(GIVEN, 200), strict=True):
         assert drawn == again
@@ -78,12 +64,6 @@ def test_draws_keep_types_and_bounds_and_are_the_same_again():
         first, second = (share for _, share in drawn.intra_node.efficiency)
         assert second == pytest.approx(min(1.0, 0.99 * first / 0.4)), "one factor for the whole curve"
         assert drawn.kernels["mean"].launch_s == 0
-
-
-def test_a_value_is_drawn_alike_whatever_else_has_an_interval():
-    alone = replace(GIVEN, intervals={"inter_node.latency": (0.5, 3.0)})
-    one, two = ([drawn.inter_node.alpha_s for drawn in drawn_calibrations(given, 20)] for given in (GIVEN, alone))
-    assert one == two
 
 
 @pytest.mark.parametrize(
@@ -137,12 +117,6 @@ def test_the_error_of_the_model_is_in_every_interval_and_smaller_where_the_clust
     assert 1 < widths[0] < widths[1]
 
 
-def test_a_calibration_without_intervals_is_noted():
-    result = simulate(scenario(run=RunSettings(draws=20)))
-    assert result.intervals.keys() == {"iteration_s"}
-    assert any("hold the model's error alone" in note for note in result.notes)
-
-
 def test_compute_rows_are_drawn_within_their_interval_and_what_scaling_may_be_off():
     row = ComputeTime(gpu="G", precision="", batch=16, samples_per_s=100.0, optimizer="adam", source="s")
     given = Workload(num_elements=10, compute=(row,), batch_per_rank=16)
@@ -157,13 +131,6 @@ def test_compute_rows_are_drawn_within_their_interval_and_what_scaling_may_be_of
     assert (low, high) == pytest.approx((100 / 1.25, 100 / 0.8), rel=0.02)
     times = replace(row, samples_per_s=None, step_s=Duration(0.16))
     assert times.slower_by(2.0).step_s == 0.32
-
-
-def test_an_interval_of_a_compute_row_holds_its_value():
-    with pytest.raises(ValueError, match=r"interval: \[1.1, 1.2\]: must be two factors with 1 between them"):
-        ComputeTime(
-            gpu="G", precision="", batch=1, step_s=Duration(1), optimizer="adam", source="", interval=(1.1, 1.2)
-        )
 
 
 @pytest.mark.parametrize("name", ["a100_tcp_estimate", "a100_tcp_untuned_estimate", "v100_tcp_estimate"])
@@ -190,14 +157,6 @@ def test_too_few_draws_for_an_interval_are_refused(count: int) -> None:
         simulate(scenario(calibration=GIVEN, run=RunSettings(draws=count)))
 
 
-@pytest.mark.parametrize("factor", [0.9, 1.0, 1.1])
-def test_a_compute_factor_is_drawn_on_both_sides_of_one(factor):
-    given = replace(scenario().workload, compute_factor=factor, intervals={"compute_factor": (0.5, 2.0)})
-    drawn = [one.workload.compute_factor for one in drawn_scenarios(replace(scenario(), workload=given), 200)]
-    low, high = intervals.middle_90_percent(drawn)
-    assert (low, high) == pytest.approx((0.5 * factor, 2.0 * factor), rel=0.03)
-
-
 def test_an_unsure_compute_factor_widens_the_interval_of_the_result():
     widths = []
     for ends in ((1.0, 1.0), (0.5, 2.0)):
@@ -207,14 +166,6 @@ def test_an_unsure_compute_factor_widens_the_interval_of_the_result():
         widths.append(high / low)
     assert widths[0] == 1
     assert widths[1] == pytest.approx(4, rel=0.1)
-
-
-@pytest.mark.parametrize("error", [1.05, 1.353, 3.0])
-def test_the_error_of_the_model_is_integrated_as_very_many_draws_of_it_would_have_it(error):
-    drawn = [one.inter_node.alpha_s for one in drawn_calibrations(GIVEN, 50)]
-    factors = [math.exp(normal * math.log(error) / intervals.SIGMAS) for normal in intervals.normals("e", 2000)]
-    expected = intervals.middle_90_percent([value * factor for value in drawn for factor in factors])
-    assert intervals.middle_90_percent(drawn, error) == pytest.approx(expected, rel=0.01)
 
 
 def test_where_the_target_is_never_reached_the_interval_says_so():
@@ -260,11 +211,6 @@ LINKS = Calibration(
     },
 )
 ASKED = scenario(OneBitAdam(), calibration=LINKS, baseline=DenseAllReduce(), run=RunSettings(draws=20))
-
-
-def test_a_speedup_is_drawn_by_default():
-    asked = replace(ASKED, run=RunSettings())
-    assert with_default_draws(asked).run.draws == with_default_draws(asked, 10).run.draws == intervals.DRAWS
 
 
 @pytest.mark.parametrize(

@@ -46,21 +46,6 @@ def test_rates_are_max_min_fair():
     assert ends == pytest.approx([1.0, 1.0, 1.0])
 
 
-def test_an_activity_that_starts_later_slows_the_running_one_from_then_on():
-    env, links = network(a=10.0)
-    ends = []
-
-    def late():
-        yield env.timeout(1.0)
-        yield links.transfer({"a": 10.0})
-        ends.append(env.now)
-
-    env.process(late())
-    first = end_times(env, links.transfer({"a": 20.0}))
-    assert first == pytest.approx([3.0])
-    assert ends == pytest.approx([3.0])
-
-
 def test_a_capacity_can_change_on_the_way():
     env, links = network(a=10.0)
 

@@ -10,7 +10,7 @@ from simnet.core.units import Duration
 from simnet.engine import memory_fit
 from simnet.engine.scenario import Scenario, build
 from simnet.engine.simulation import simulate
-from simnet.strategies import STRATEGIES, BinSGDM, DenseAllReduce, FullShard, HybridShard, Strategy, choices
+from simnet.strategies import BinSGDM, DenseAllReduce, FullShard, Strategy
 from simnet.strategies.base import strategy_from_text
 from simnet.workload import training_step
 from simnet.workload.workload import ComputeTime
@@ -36,14 +36,6 @@ def held(text: str, given: Scenario) -> dict[str, float]:
     return found.parts
 
 
-def test_a_result_has_the_memory_of_both_strategies() -> None:
-    result = simulate(scenario("llama_1b", 1, baseline="binsgdm"))
-    assert result.result.memory == memory_fit.memory_of(result.scenario, DenseAllReduce())
-    assert result.baseline is not None
-    assert result.baseline.memory == memory_fit.memory_of(result.scenario, BinSGDM())
-    assert not any("does not fit" in note for note in result.notes)
-
-
 def test_full_sharding_divides_by_all_ranks_and_hybrid_sharding_by_those_of_a_node() -> None:
     whole = held("all_reduce", scenario())
     for text, ranks in (("fsdp", 64), ("hsdp", 8), ("hsdp:shard_ranks=16", 16)):
@@ -52,11 +44,6 @@ def test_full_sharding_divides_by_all_ranks_and_hybrid_sharding_by_those_of_a_no
             assert found[part] == pytest.approx(whole[part] / ranks, rel=1e-3)
         assert found["buckets"] == 0
         assert 0 < found["gathered"] < 0.25 * whole["parameters"]
-
-
-def test_blocks_that_are_kept_after_forward_are_whole_together() -> None:
-    kept, freed = (held(f"fsdp:reshard_after_forward={keeps}", scenario()) for keeps in ("false", "true"))
-    assert kept["gathered"] > 0.99 * held("all_reduce", scenario())["parameters"] > 5 * freed["gathered"]
 
 
 def test_gradients_that_are_reduced_once_a_step_are_whole_until_then() -> None:
@@ -75,16 +62,6 @@ def test_binsgdm_keeps_two_averages_and_what_rounding_lost() -> None:
     in_one_bit = held("binsgdm:intra_node_dtype=one_bit", given)
     assert in_one_bit["residuals"] == pytest.approx((8 + 2 + 2 / 8 + 2 / 64) * elements)
     assert random["optimizer"] == 0
-
-
-def test_between_copies_a_system_keeps_what_it_loses_of_a_shard() -> None:
-    given = scenario("llama_1b", 1)
-    shard = simulate(given).gradient_bytes / 2 / 8
-    binsgdm, signs = (held(f"hsdp:replicas={one}", given) for one in ("binsgdm", "ef_sign_sgd"))
-    assert binsgdm["residuals"] == pytest.approx((8 + 2 + 2 / 8) * shard, rel=1e-3)
-    assert binsgdm["optimizer"] == 0
-    assert signs["residuals"] == pytest.approx(4 * shard, rel=1e-3)
-    assert signs["optimizer"] == held("hsdp", given)["optimizer"]
 
 
 @pytest.mark.parametrize(
@@ -110,16 +87,6 @@ def test_residuals_are_fp32_values_of_what_a_rank_compresses(text: str, copies: 
     given = scenario("llama_1b", 1)
     elements = simulate(given).gradient_bytes / 2
     assert held(text, given)["residuals"] == pytest.approx(4 * elements * copies)
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES.built_in(), ids=lambda one: one.__name__)
-def test_every_strategy_that_advise_tries_has_a_memory(strategy: type) -> None:
-    for variants in choices.presets(strategy).values():
-        for one in variants:
-            found = memory_fit.memory_of(scenario("llama_1b", 1), one)
-            assert found is not None
-            assert found.fits is True
-            assert min(found.parts.values()) >= 0
 
 
 def test_what_does_not_fit_is_noted_with_the_first_change_that_fits() -> None:
@@ -170,27 +137,6 @@ def test_a_change_whose_step_has_no_time_is_not_offered() -> None:
     with pytest.raises(SimnetError, match="is shorter than its optimizer"):
         memory_fit.memory_of(halved, DenseAllReduce())
     assert memory_fit.what_fits(given, DenseAllReduce()) is None
-
-
-def test_a_model_too_large_for_one_sample_is_sharded() -> None:
-    repair = memory_fit.what_fits(scenario("llama_7b", 1), DenseAllReduce())
-    assert repair is None or repair.memory.fits
-    given = scenario("llama_13b", 1)
-    repair = memory_fit.what_fits(given, DenseAllReduce())
-    assert repair is not None
-    assert repair.text == "full sharding (strategy = 'fsdp')"
-    assert isinstance(repair.scenario.strategy, FullShard)
-
-
-def test_a_sharded_model_that_is_too_large_takes_more_nodes() -> None:
-    repair = memory_fit.what_fits(scenario("llama_70b", 1, num_nodes=1), FullShard())
-    assert repair is None or "nodes" in repair.text
-
-
-def test_longer_shards_are_tried_where_full_sharding_is_what_does_not_fit() -> None:
-    texts = [text for text, _ in memory_fit._changes(replace(scenario("llama_13b", 1), strategy=HybridShard()))]
-    full, longer = "full sharding (strategy = 'fsdp')", "hybrid sharding with strategy.shard_ranks = 16"
-    assert texts.index(full) < texts.index(longer)
 
 
 def test_a_global_batch_stays() -> None:

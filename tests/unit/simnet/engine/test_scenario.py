@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from simnet.cluster.hardware import Calibration, Cluster, Fabric, Link, LinkCalibration, SlowNode
 from simnet.cluster.kernel_times import KernelTime
-from simnet.core import files
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration, Size
 from simnet.engine.raw_scenario import check_part
@@ -84,23 +83,6 @@ def test_a_scenario_is_read_back_from_its_file_form(scenario: Scenario) -> None:
     plain = to_dict(scenario)
     assert build(plain) == scenario
     assert build(json.loads(json.dumps(plain))) == scenario
-
-
-def test_text_becomes_si_numbers() -> None:
-    scenario = build(pod())
-    assert scenario.cluster.inter_node.bytes_per_s == 25e9 / 8
-    assert scenario.workload.forward_s == 0.04
-    assert scenario.strategy == BinSGDM()
-
-
-def test_a_strategy_by_name_is_the_one_with_defaults() -> None:
-    assert build(pod(strategy="one_bit_adam")).strategy == OneBitAdam()
-
-
-def test_building_leaves_its_input_alone() -> None:
-    data = pod()
-    build(data)
-    assert data == pod()
 
 
 @pytest.mark.parametrize(
@@ -179,22 +161,6 @@ def test_a_wrong_value_is_refused_in_one_sentence(changes: dict[str, Any], messa
         build(pod(**changes), "x")
 
 
-@pytest.mark.parametrize("key", ["cluster", "workload", "strategy"])
-def test_a_missing_part_is_named(key: str) -> None:
-    data = pod()
-    del data[key]
-    with pytest.raises(SimnetError, match=f"x: {key}: missing; add {key} = "):
-        build(data, "x")
-
-
-def test_a_scenario_is_named_after_its_file(tmp_path: Path) -> None:
-    assert load(str(write(tmp_path / "pod.toml", pod()))).name == "pod"
-
-
-def test_a_sweep_does_not_disturb_the_one_scenario(tmp_path: Path) -> None:
-    assert load(str(write(tmp_path / "pod.toml", pod(sweep=SWEEP)))).cluster.num_nodes == 2
-
-
 def test_an_unknown_key_at_the_top_of_a_file_offers_sweep_too(tmp_path: Path) -> None:
     with pytest.raises(SimnetError, match=r"pod.toml: unknown key 'sweeps'. Did you mean 'sweep'?"):
         load(str(write(tmp_path / "pod.toml", pod(sweeps={}))))
@@ -221,28 +187,6 @@ class TestPartsByName:
         write(tmp_path / "wide.toml", pod()["cluster"])
         write(tmp_path / "narrow.toml", {**pod()["cluster"], "title": "Narrow", "nics_per_node": 4})
         return str(write(tmp_path / "pod.toml", pod(cluster="./wide.toml")))
-
-    def test_a_part_is_named_after_its_file(self, file: str) -> None:
-        assert load(file).cluster.name == "wide"
-
-    def test_use_takes_a_part_and_replaces_some_of_its_keys_deeply(self, file: str, tmp_path: Path) -> None:
-        use = {"use": "./wide.toml", "inter_node": {"bandwidth": "1 Gbit/s"}}
-        cluster = load(str(write(tmp_path / "other.toml", pod(cluster=use)))).cluster
-        assert cluster.inter_node.bytes_per_s == 125e6
-        assert cluster.inter_node.alpha_s == pytest.approx(5e-6)
-
-    def test_an_override_goes_into_a_part(self, file: str) -> None:
-        cluster = load(file, {"cluster.inter_node.bandwidth": "1 Gbit/s"}).cluster
-        assert (cluster.name, cluster.inter_node.bytes_per_s, cluster.num_nodes) == ("wide", 125e6, 2)
-
-    def test_an_override_replaces_a_part_before_others_go_into_it(self, file: str, tmp_path: Path) -> None:
-        narrow = str(tmp_path / "narrow.toml")
-        cluster = load(file, {"cluster.num_nodes": 64, "cluster": narrow}).cluster
-        assert (cluster.name, cluster.num_nodes, cluster.nics_per_node) == ("narrow", 64, 4)
-
-    def test_an_override_goes_into_a_list(self, file: str) -> None:
-        overrides = {"cluster.slow_nodes": [{"node": 1}], "cluster.slow_nodes.0.nic_slowdown": 2.0}
-        assert load(file, overrides).cluster.slow_nodes == (SlowNode(node=1, nic_slowdown=2.0),)
 
     @pytest.mark.parametrize(
         ("overrides", "message"),
@@ -309,36 +253,10 @@ class TestExperiment:
         assert (experiment.name, experiment.question) == ("pod", "From which bandwidth on?")
         assert "sweep" not in experiment.resolved
 
-    def test_an_override_of_an_axis_ends_it(self, tmp_path: Path) -> None:
-        experiment = load_experiment(str(write(tmp_path / "pod.toml", pod(sweep=SWEEP))), {"cluster.num_nodes": 16})
-        assert [axis.key for axis in experiment.axes] == ["cluster.inter_node.bandwidth"]
-        assert experiment.at({}).cluster.num_nodes == 16
-
-    def test_more_axes_are_added_and_known_ones_replaced(self, tmp_path: Path) -> None:
-        path = str(write(tmp_path / "pod.toml", pod(sweep=SWEEP)))
-        axes = {"strategy": ["binsgdm", "one_bit_adam"], "cluster.num_nodes": [8]}
-        experiment = load_experiment(path, axes=axes)
-        assert [axis.values for axis in experiment.axes] == [
-            ("10 Gbit/s", "100 Gbit/s"),
-            (8,),
-            ("binsgdm", "one_bit_adam"),
-        ]
-
-    def test_an_override_goes_into_a_swept_part(self, tmp_path: Path) -> None:
-        write(tmp_path / "small.toml", pod()["workload"])
-        path = str(write(tmp_path / "pod.toml", pod(sweep={"workload": ["./small.toml"]})))
-        scenario = load_experiment(path, {"workload.batch_per_rank": 7}).at({"workload": "./small.toml"})
-        assert (scenario.workload.name, scenario.workload.batch_per_rank) == ("small", 7)
-
     def test_a_wrong_value_of_an_axis_is_told_from_the_rest_of_the_file(self, tmp_path: Path) -> None:
         experiment = load_experiment(str(write(tmp_path / "pod.toml", pod(sweep={"cluster.num_nodes": [0]}))))
         with pytest.raises(SimnetError, match=r"pod.toml: sweep: cluster.num_nodes: 0: must be"):
             experiment.at({"cluster.num_nodes": 0})
-
-
-@pytest.mark.parametrize("name", files.names("experiments"))
-def test_every_shipped_experiment_loads(name: str) -> None:
-    assert load_experiment(name).question
 
 
 @pytest.mark.parametrize("more", [{"topology": "flat"}, {"intra_node_dtype": "one_bit"}], ids=str)

@@ -16,7 +16,7 @@ from simnet.engine.plan import LEAST_LANES
 from simnet.engine.scenario import RunSettings
 from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StepLanes, StepTimer
-from simnet.strategies import BinSGDM, DenseAllReduce, OneBitAdam
+from simnet.strategies import BinSGDM, DenseAllReduce
 from tests.helpers.advise_samples import FAST_CODEC, WORKLOAD, scenario
 
 EVERY = {**systems(), **dense_systems("fp32")}
@@ -61,16 +61,6 @@ def test_a_step_takes_what_a_simulation_says(
         times[one] = result.iteration_s + one.dense_fraction * (dense_s - result.iteration_s)
         assert steps.of(one) == pytest.approx(times[one], rel=ROUNDING)
     assert times[steps.fastest((strategy, other))] == pytest.approx(min(times.values()), rel=ROUNDING)
-
-
-def test_of_equals_the_first_is_taken() -> None:
-    alike = (OneBitAdam(dense_steps=3), OneBitAdam(dense_steps=2), OneBitAdam())
-    assert StepTimer(scenario()).fastest(alike) == alike[0]
-
-
-def test_a_merging_rule_is_timed_by_its_program() -> None:
-    given_ = replace(scenario(), strategy=DenseAllReduce(bucketing="mg_wfbp"))
-    assert StepTimer(given_).of(given_.strategy) == pytest.approx(simulate(given_).result.iteration_s, rel=ROUNDING)
 
 
 @given(

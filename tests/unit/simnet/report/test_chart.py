@@ -3,15 +3,6 @@
 import pytest
 
 from simnet.report import chart
-from simnet.report.figure import STYLES, FigureStyle
-
-
-@pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
-def test_twelve_series_differ_in_colour_and_in_marker(style: FigureStyle) -> None:
-    assert len(set(style.colours)) == len(style.colours) == 12
-    for place in (0, 1):
-        assert len({chart.series_style(index)[place] for index in range(12)}) == 12
-    assert chart.series_style(0)[2] != chart.series_style(12)[2]
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.5, 50.0), (0.98, 1.02), (3.0, 3.1), (0.02, 4000.0), (1e-30, 1e30)])
@@ -21,26 +12,6 @@ def test_ticks_hold_both_ends_and_are_few(low: float, high: float) -> None:
     assert min(ticks) <= low
     assert max(ticks) >= high
     assert 2 <= len(ticks) <= 25
-
-
-def test_a_scale_of_speedups_holds_one_and_every_value() -> None:
-    low, high = chart.speedup_scale("speedup", [0.3, 40.0]).ends or (0, 0)
-    assert low < 0.3
-    assert high > 40
-    few = chart.speedup_scale("speedup", [1.01, 1.02]).ends or (0, 0)
-    assert few == (pytest.approx(0.92 / 1.05), pytest.approx(2.0 * 1.05)), "a few percent do not look like much"
-
-
-def test_numbers_that_span_much_stand_on_a_logarithmic_scale() -> None:
-    assert chart.number_scale("nodes", {1.0: "1", 2.0: "2", 16.0: "16"}).is_log
-    assert not chart.number_scale("slowdown", {1.0: "1", 1.5: "1.5"}).is_log
-    many = chart.number_scale("batch", {float(one): str(one) for one in range(1, 40)})
-    assert len(many.ticks) <= chart.MOST_TICKS
-
-
-def test_a_scale_that_panels_share_holds_those_of_all() -> None:
-    shared = chart.together([chart.log_scale("a", [1.0, 2.0]), chart.log_scale("a", [0.1, 1.0])])
-    assert shared.ends == pytest.approx((0.1 / 1.12, 2.0 * 1.12))
 
 
 @pytest.mark.parametrize("share", [value / 20 for value in range(-20, 21)])

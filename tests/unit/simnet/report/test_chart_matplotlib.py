@@ -1,7 +1,5 @@
 """Charts drawn with matplotlib: both renderers draw the same data, and panels share what they are told to."""
 
-import pytest
-
 from simnet.report import chart_matplotlib, chart_plotly, figure
 from simnet.report.chart import (
     Bars,
@@ -68,13 +66,6 @@ def test_cells_have_their_numbers_and_a_gap_has_none() -> None:
     assert written["text"] == ["0.50x", "2.00x", "4.00x"]
 
 
-def test_a_legend_names_each_thing_once_and_what_has_no_points_too() -> None:
-    with figure.styled():
-        entries = chart_matplotlib.legend_entries([a_chart(), a_chart(), Chart(
-            x=Scale(), y=Scale(), curves=[Curve(name="alone")])])  # fmt: skip
-    assert [str(one.get_label()) for one in entries] == ["a", "b", "same", "alone"]
-
-
 def test_panels_that_share_a_scale_have_its_range_and_name_it_once() -> None:
     panels = {"one": a_chart(), "two": a_chart((0.1, 30.0))}
     with figure.styled():
@@ -92,11 +83,3 @@ def test_a_paper_has_no_title_in_the_figure_but_the_caption() -> None:
         made = chart_matplotlib.figure_of({"": a_chart()}, title="What", footer="Source.")
     assert made.get_suptitle() == ""
     assert made.get_label() == "What. Source."
-
-
-@pytest.mark.parametrize("name", ["$x_{$", "a\x1b[31m", "w" * 10_000])
-def test_any_name_can_be_drawn(name: str, recwarn: pytest.WarningsRecorder) -> None:
-    chart = Chart(x=name_scale([name, "b"], name), y=Scale(title=name), bars=[Bars(name=name, at=[0], lengths=[1])])
-    with figure.styled():
-        assert figure.image(chart_matplotlib.figure_of({name: chart}, title=name, footer=name))
-    assert [str(warning.message) for warning in recwarn] == []

@@ -8,17 +8,9 @@ from msgspec import structs
 import simnet
 from simnet.engine.result import Influence
 from simnet.report import chart_plotly, step_charts
-from simnet.report.chart import Chart, Curve, Guide, Scale, line, number_scale
+from simnet.report.chart import Chart, Curve, Guide, Scale, number_scale
 
 BERT = "bert_base_10gbit"
-
-
-def test_a_band_goes_out_along_the_upper_ends_and_back_along_the_lower_ones() -> None:
-    curve = line(0, "a", [1, 2], [3.0, 4.0], ends=[(2.0, 5.0), (3.0, 6.0)])
-    band, drawn = chart_plotly.figure(Chart(x=Scale(), y=Scale(), curves=[curve]))["data"]
-    assert (band["x"], band["y"]) == ([1, 2, 2, 1], [5.0, 6.0, 3.0, 2.0])
-    assert (drawn["x"], drawn["y"], drawn["mode"]) == ([1, 2], [3.0, 4.0], "lines+markers")
-    assert band["legendgroup"] == drawn["legendgroup"]
 
 
 def test_marks_have_their_intervals_as_bars() -> None:

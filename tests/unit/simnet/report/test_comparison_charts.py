@@ -2,19 +2,8 @@
 
 import pytest
 
-import simnet
 from simnet.calibration.comparison import Comparison
 from simnet.report import comparison_charts
-
-BERT = "bert_base_10gbit"
-
-
-def test_the_ranking_holds_the_baseline_and_every_choice() -> None:
-    advice = simnet.advise(BERT, draws=0, systems=["BinSGDM", "int8", "local_sgd", "PowerSGD rank 4"])
-    found = comparison_charts.ranking(advice)
-    rows = list(found.y.ticks.values())
-    assert {advice.baseline_system.label, *(one.system.label for one in advice.choices)} <= set(rows)
-    assert sorted(at for bars in found.bars for at in bars.at) == list(range(len(rows)))
 
 
 def test_what_is_predicted_lies_over_what_was_measured() -> None:

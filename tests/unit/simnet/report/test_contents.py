@@ -10,7 +10,7 @@ import simnet
 from simnet.calibration.comparison import Comparison
 from simnet.core.units import format_seconds
 from simnet.report import contents, step_charts
-from simnet.report.text import percent, speedup_text
+from simnet.report.text import percent
 
 BERT = "bert_base_10gbit"
 DRAWS = {"run.draws": 20}
@@ -51,13 +51,6 @@ def test_a_report_answers_what_where_why_what_else_and_on_what_it_rests(report: 
     assert report.judgement == "pays"
 
 
-def test_the_verdict_is_the_result_with_its_interval(report: contents.Contents) -> None:
-    result = simnet.simulate(BERT, draws=20)
-    low, high = result.intervals["speedup"]
-    shown = f"{speedup_text(result.speedup)} (90 % interval {speedup_text(low)} to {speedup_text(high)})"
-    assert shown in report.verdict
-
-
 def test_beside_the_given_baseline_stand_both_references(report: contents.Contents) -> None:
     advice = simnet.advise(BERT, draws=0, systems=["BinSGDM"])
     assert f"{advice.flat_name} ({format_seconds(advice.plain_iteration_s)} a step)" in report.against_references
@@ -79,13 +72,6 @@ def test_a_result_that_is_known_is_not_simulated_again() -> None:
     changed = structs.replace(known, result=structs.replace(known.result, iterations_s=(1.2345,)))
     found = contents.of_scenario(simnet.load(BERT, DRAWS), quiet, systems=None, known=changed)
     assert "1.234 s" in found.verdict or "1.235 s" in found.verdict
-
-
-def test_every_figure_has_a_sentence_and_a_table(report: contents.Contents) -> None:
-    for section in report.sections:
-        for chart in section.charts:
-            assert chart.sentence.endswith("."), chart.key
-            assert chart.table.rows, chart.key
 
 
 @pytest.mark.usefixtures("little")
@@ -122,21 +108,6 @@ def test_a_report_on_a_cluster_with_faults_says_what_each_costs_and_counts_its_s
     done.clear()
     contents.of_scenario(scenario, done.append, systems=None, known=asked)
     assert sum(done) == contents.num_ticks(scenario, None)
-
-
-def test_a_sweep_names_its_best_and_its_worst_point_and_counts_as_its_map_does() -> None:
-    sweep = simnet.sweep(
-        BERT, {"cluster.num_nodes": [1, 4], "cluster.inter_node.bandwidth": ["10 Gbit/s", "400 Gbit/s"]}, draws=0
-    )
-    found = contents.of_sweep(sweep)
-    speedups = [point.speedup or 0.0 for point in sweep.points]
-    assert speedup_text(max(speedups)) in found.verdict
-    assert speedup_text(min(speedups)) in found.against_references
-    slower = sum(round(value, 2) < 1 for value in speedups)
-    assert f"slower at {slower} of 4 points" in found.against_references
-    charts = {chart.key: chart for section in found.sections for chart in section.charts}
-    assert f"slower, at {slower} of 4 points" in charts["heat-map"].sentence
-    assert "tornado" in charts
 
 
 def test_points_that_no_axis_joins_stand_in_one_figure() -> None:

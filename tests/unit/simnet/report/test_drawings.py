@@ -210,12 +210,6 @@ def test_any_label_can_be_drawn_without_a_warning(name: str, recwarn: pytest.War
     assert [str(warning.message) for warning in recwarn] == []
 
 
-def test_a_dollar_sign_is_drawn_as_it_is() -> None:
-    drawn = draw({**network(), "question": "What do $5 or $6 buy?"})["breakdown"]
-    assert "What do $5 or $6 buy?" in " ".join(texts(drawn))
-    assert not any(text.get_parse_math() for text in drawn.findobj(Text) if text.get_text())
-
-
 def many_panels() -> Document:
     document = network()
     points = [{**one, "set": {**one["set"], BATCH: batch}} for batch in range(13) for one in document["points"]]

@@ -140,26 +140,6 @@ def test_a_port_in_use_is_refused_in_one_line() -> None:
         assert_refused(run("explore", BERT, "--no-browser", "--port", str(port)), "name another with --port")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nothing"], "'nothing'"),
-        ([BERT, "--set", "run.fidelity=exact"], "does not run on the folded executor"),
-        ([BERT, "--static", "page.html", "--port", "8000"], "drop them"),
-        ([BERT, "--set", "cluster.num_nodes=0"], "cluster.num_nodes: 0"),
-    ],
-)
-def test_what_cannot_be_explored_is_refused_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
-) -> None:
-    monkeypatch.setattr("simnet.report.explorer_server.serve", _refuse_to_serve)  # it would not end
-    assert_refused(run("explore", *arguments), message)
-
-
-def _refuse_to_serve(*_: object) -> None:
-    raise AssertionError("a server was started")
-
-
 @contextmanager
 def served() -> Iterator[str]:
     """Yield the address of an explorer that was started as a user does."""

@@ -45,23 +45,6 @@ def test_command_and_file_give_the_shown_numbers(knobs: Knobs, places: Places, t
     assert simulate(load(str(tmp_path / "copied.toml"))).speedup == shown.speedup
 
 
-def test_settings_that_were_given_stay_in_the_command() -> None:
-    given = Knobs(load(BERT, {"workload.batch_per_rank": 16}), BERT, ("workload.batch_per_rank=16",))
-    moved = Places(4, 10.0, 16, 1.0, given.start.strategy, given.start.baseline)
-    assert shlex.split(given.command_at(moved))[-4:] == [
-        "--set", "workload.batch_per_rank=16", "--set", "cluster.num_nodes=4",
-    ]  # fmt: skip
-
-
-def test_the_scenarios_own_values_are_places(knobs: Knobs) -> None:
-    odd = load(
-        BERT, {"cluster.num_nodes": 7, "cluster.inter_node.bandwidth": "56 Gbit/s", "workload.batch_per_rank": 3}
-    )
-    found = Knobs(odd, BERT)
-    assert (7 in found.nodes, 56.0 in found.rates, 3 in found.batches) == (True, True, True)
-    assert found.settings_at(found.start) == {}
-
-
 @pytest.mark.parametrize(
     "given",
     [

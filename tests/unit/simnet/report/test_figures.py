@@ -11,7 +11,6 @@ from simnet.cluster.faults import CollectiveJitter, Pause, SlowLink, SlowRank
 from simnet.core.errors import SimnetError
 from simnet.core.units import Duration
 from simnet.engine.result import RunResult, to_json
-from simnet.report import figure
 from simnet.report.lost_time import fault_text, lost_time_lines, signed
 from simnet.report.plot import of_run, plot
 from simnet.report.result_page import result_page
@@ -23,13 +22,6 @@ from tests.helpers.report_samples import uneven_run
 @pytest.fixture
 def run() -> RunResult:
     return uneven_run()
-
-
-def test_the_caption_says_how_many_iterations_and_where(run: RunResult) -> None:
-    with figure.styled():
-        caption = of_run(run, "iterations").get_label()
-    assert caption.startswith("Times of 100 iterations: BERT-Base")
-    assert "a100_tcp_estimate (estimate)" in caption
 
 
 def test_the_caption_names_both_references(run: RunResult) -> None:

@@ -3,7 +3,6 @@
 import pytest
 
 from simnet.analysis.sweeps import collect_results, expand, run
-from simnet.core.errors import SimnetError
 from simnet.engine.result import to_json
 from simnet.engine.scenario import load_experiment
 from simnet.report.frame import read_frame
@@ -17,9 +16,3 @@ def test_a_sweep_becomes_one_row_a_point_with_units_in_the_names(tmp_path):
     assert list(frame["cluster.num_nodes"]) == [8, 64]
     assert frame["iteration_s"].tolist() == pytest.approx([0.669397, 0.756477], rel=1e-5)
     assert frame["speedup"].dtype == float
-
-
-def test_what_is_no_result_is_refused(tmp_path):
-    (tmp_path / "results.json").write_text("{}")
-    with pytest.raises(SimnetError, match=r"no 'format' key"):
-        read_frame(str(tmp_path))

@@ -56,11 +56,6 @@ def test_a_time_is_told_where_there_is_no_speedup(result: RunResult) -> None:
     assert influences.sentence(alone) == "if compute takes 2 times as long: 150 ms"
 
 
-def test_three_are_named(result: RunResult) -> None:
-    many = replace(result, hangs_on=result.hangs_on * 5)
-    assert influences.sentence(many).count("; ") == influences.MOST_NAMED - 1
-
-
 def test_a_name_of_a_user_steers_no_terminal(result: RunResult) -> None:
     one = influence("calibration.kernels.\x1b[31mx.time_per_element", (0.5, 2.0), (5.0, 11.0))
     assert "\x1b" not in influences.sentence(replace(result, hangs_on=(one,)))

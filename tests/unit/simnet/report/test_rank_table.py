@@ -39,22 +39,9 @@ def test_the_head_says_what_was_measured_and_each_rank_has_a_row() -> None:
     assert "slow" not in "".join(rows(fitted)[:3])
 
 
-def test_who_came_last_is_said_in_parts_and_time() -> None:
-    slow = rows(found(slow={3: 1.3}))[3]
-    assert "100%" in slow or "99%" in slow
-    assert " ms" in slow
-
-
 def test_where_nobody_waits_a_dash_stands_for_it() -> None:
     fitted = variation.fit(rank_runs.samples(rank_runs.times()))
     assert all(line.split().count("-") == 3 for line in rows(fitted))
-
-
-def test_pauses_are_counted_with_their_time() -> None:
-    fitted = found(probability=0.03)
-    number = sum(one.pauses for one in fitted.ranks)
-    shown = [line.split()[-3] for line in rows(fitted) if line.split()[-1] in {"ms", "s"}]
-    assert sum(int(one.removesuffix(",")) for one in shown if one.endswith(",")) == number > 0
 
 
 def test_of_many_ranks_those_that_cost_most_are_shown() -> None:
@@ -63,13 +50,6 @@ def test_of_many_ranks_those_that_cost_most_are_shown() -> None:
     assert any(line.split()[0] == "50" and line.endswith("slow") for line in rows(fitted))
     assert "note: 32 faster ranks are not shown: --all-rows" in str(variation_page(fitted))
     assert len(rows(fitted, all_rows=True)) == 64
-
-
-def test_the_faults_are_shown_below_unless_they_are_written() -> None:
-    fitted = found(slow={3: 1.3})
-    text = variation.text(fitted)
-    assert text.strip() in "\n".join(line.rstrip() for line in str(variation_page(fitted, text)).splitlines())
-    assert "[[cluster.faults]]" not in str(variation_page(fitted))
 
 
 def test_json_holds_all_of_it() -> None:

@@ -18,17 +18,6 @@ def rows(*recordings):
     return {(row["layout"], row["stream"], row["operations"]): row for row in recorded_step.rows(step(*recordings))}
 
 
-def test_collectives_are_counted_by_stream_and_group_and_compute_by_part():
-    gathered = [collective("all_gather", 1e6), collective("all_gather", 3e6), collective("all_reduce", 5e6, 1)]
-    ops = [compute("forward", gbytes=2, flops=3e12), compute("forward", gbytes=1, seconds=0.5), compute("backward")]
-    found = rows(step_files.layout([ops, gathered], groups=[(16, 1), (2, 8)]))
-    gather, reduce_ = (found["2 x 8 ranks", "stream 1", kind] for kind in ("all_gather", "all_reduce"))
-    assert (gather["number"], gather["message_bytes"], gather["largest_bytes"]) == (2, 4e6, 3e6)
-    assert (gather["group"], reduce_["group"]) == ("group 0 (16 ranks)", "group 1 (2 ranks, stride 8)")
-    forward = found["2 x 8 ranks", "stream 0", "forward"]
-    assert (forward["number"], forward["flops"], forward["memory_bytes"], forward["seconds"]) == (2, 3e12, 3e9, 0.5)
-
-
 @pytest.mark.parametrize(
     ("work_between", "exposed"), [([], 1), ([compute("backward")], 0), ([compute("backward"), compute("encode")], 0)]
 )

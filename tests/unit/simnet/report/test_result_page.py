@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from simnet.engine.result import RunResult
 from simnet.report.result_page import result_page
-from simnet.report.text import WIDTH, notes_lines
+from simnet.report.text import WIDTH
 from simnet.strategies import DenseAllReduce
 from simnet.workload.gpu_memory import GpuMemory
 from tests.helpers.golden import assert_golden
@@ -78,11 +78,3 @@ def test_no_text_can_steer_the_terminal() -> None:
     text = str(result_page(replace(run, scenario=replace(run.scenario, question=bad), notes=(bad,))))
     assert text.count("?]0;pwn?x") == 3
     assert all(line.isprintable() for line in text.splitlines())
-
-
-def test_a_long_note_is_cut_and_wrapped() -> None:
-    lines = notes_lines([["because " * 60]])
-    assert len(lines) == 4
-    assert all(len(line) <= WIDTH for line in lines)
-    assert lines[2].endswith("...")
-    assert lines[3].startswith("notes in full")

@@ -44,14 +44,6 @@ def test_every_bar_of_the_tornado_starts_at_the_prediction(run: RunResult) -> No
     assert first < min(run.intervals["speedup"]) < max(run.intervals["speedup"]) < last
 
 
-def test_a_curve_rises_by_the_same_share_at_each_iteration(uneven: RunResult) -> None:
-    for over_median, ends in ((False, ([1, 100], [2, 200])), (True, ([1 / 50.5, 100 / 50.5],) * 2)):
-        found = step_charts.distribution(uneven, over_median=over_median)
-        curves = [curve for curve in found.curves if len(curve.x) == 100]
-        assert [list(curve.x)[::99] for curve in curves] == [pytest.approx(one) for one in ends]
-        assert [1 / (1 + 10 ** -float(y or 0)) for y in list(curves[0].y)[::99]] == pytest.approx([0.005, 0.995])
-
-
 def test_percentiles_are_marked_where_the_result_has_them(uneven: RunResult) -> None:
     marks = {curve.name: (curve.x[0], curve.y[0]) for curve in step_charts.distribution(uneven).curves if curve.marker}
     assert marks["p95: 95.05 ms"] == (pytest.approx(uneven.result.p95_s * 1e3), pytest.approx(math.log10(19)))

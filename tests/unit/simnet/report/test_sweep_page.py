@@ -116,14 +116,6 @@ def test_a_swept_key_without_effect_is_told(changes: dict[str, list[Any]], note:
     assert note in page(varied(**changes))
 
 
-@pytest.mark.parametrize("side", ["result", "baseline"])
-def test_a_swept_key_with_an_effect_is_not_told(side: str) -> None:
-    document = varied()
-    point = document["points"][1]
-    point[side] = {**point[side], "iterations_s": [0.7]}
-    assert "changes nothing" not in page(document)
-
-
 def test_refused_points_are_told_up_to_a_number() -> None:
     for count, more in ((0, 0), (1, 0), (10, 0), (12, 2)):
         document = refused()

@@ -15,25 +15,6 @@ TIMES = Table(
 HOSTILE = Table(["a | b\x1b]0;x\x07"], [("<b>&\x1b[2J",), ("[red]x|y",)])
 
 
-def test_plain_columns_stand_below_each_other_and_no_line_ends_in_spaces() -> None:
-    assert TIMES.terminal().splitlines() == [
-        "system   time [ms]  note",
-        "DDP          120.5  baseline",
-        "BinSGDM        9.1",
-    ]
-
-
-def test_a_fixed_width_stays_and_a_longer_cell_pushes_its_line_alone() -> None:
-    table = Table([Column("", width=4), Column("", "right", width=3, gap=0)], [("abcdef", "1"), ("a", "2")])
-    assert table.terminal().splitlines() == ["abcdef  1", "a     2"]
-
-
-def test_a_title_may_have_several_lines_and_columns_without_titles_have_no_head() -> None:
-    table = Table([Column("step\ntime", "right"), Column("x")], [("1 ms", "y")])
-    assert table.terminal().splitlines() == ["step  x", "time", "1 ms  y"]
-    assert Table([Column(""), Column("")], [("a", "b")]).terminal() == "a  b"
-
-
 def test_a_row_with_a_cell_too_few_is_refused() -> None:
     with pytest.raises(ValueError, match=r"rows: \('x',\): must have 2 cells"):
         Table(["a", "b"], [("x", "y"), ("x",)])

@@ -7,7 +7,6 @@ from simnet.core.errors import SimnetError
 from simnet.core.units import Duration
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
-from simnet.strategies import QSGD, DenseAllReduce, PowerSGD
 from simnet.strategies.base import strategy_from_text
 from simnet.workload.workload import Gradient, Workload
 from tests.helpers.topologies import cluster
@@ -55,14 +54,6 @@ def test_one_rank_sends_nothing_and_nodes_of_one_rank_do(name):
 )
 def test_what_a_strategy_does_to_the_mathematics(text, mathematics):
     assert strategy_from_text(text, "strategy").mathematics == mathematics
-
-
-def test_a_kind_has_its_defaults_its_options_or_is_ones_own():
-    own = QSGD(bits=8)
-    assert strategy_from_text("qsgd", "here") == QSGD()
-    assert strategy_from_text("qsgd", "here", (None, DenseAllReduce(), own)) is own
-    assert strategy_from_text("qsgd:bits=2,overlap=false", "here", (own,)) == QSGD(bits=2, overlap=False)
-    assert strategy_from_text("power_sgd:matrix_rank=2", "here") == PowerSGD(matrix_rank=2)
 
 
 @pytest.mark.parametrize(

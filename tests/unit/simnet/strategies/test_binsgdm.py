@@ -1,23 +1,19 @@
 """BinSGDM by rounding: shaped kernels in the place of those that draw, and the same bytes on the wire."""
 
-from itertools import pairwise
-
 import pytest
 from msgspec.structs import replace
 
-from simnet.analysis.tune import systems
 from simnet.cluster.hardware import Calibration
 from simnet.cluster.kernel_times import KernelTime
 from simnet.cluster.topology import build
 from simnet.core.errors import SimnetError
-from simnet.core.units import Bandwidth, Duration
+from simnet.core.units import Duration
 from simnet.engine.simulation import simulate
 from simnet.strategies import QSGD, BinSGDM, choices
-from simnet.strategies.binsgdm import DEFAULT_ROUNDING, ROUNDINGS
 from simnet.strategies.program import Communicate, Kernel
 from simnet.workload.buckets import Bucket
 from simnet.workload.training_step import Step
-from tests.helpers.step_samples import COSTLY, scenario
+from tests.helpers.step_samples import scenario
 from tests.helpers.topologies import cluster
 
 STEP = Step(
@@ -40,7 +36,6 @@ SHAPED = {
     ],
     BinSGDM(topology="flat"): [("binsgdm_update_shape", D), ("merge_shaped", D, NODES * LOCAL)],
 }
-RANDOM_NAMES = {"binsgdm_update_shape": "binsgdm_update_quantize", "shape": "quantize", "merge_shaped": "merge"}
 
 
 def operations(strategy):
@@ -53,41 +48,12 @@ def kernels(strategy):
 
 
 @pytest.mark.parametrize("scheme", SHAPED, ids=str)
-def test_shaped_kernels_take_the_place_of_those_that_draw(scheme):
-    drawn, shaped = (kernels(replace(scheme, rounding=rounding)) for rounding in ("random", "shaped"))
-    wanted = [(name, size, *(vectors or [1])) for name, size, *vectors in SHAPED[scheme]]
-    assert [(one.name, one.num_elements, one.num_vectors) for one in shaped] == wanted
-    assert [(RANDOM_NAMES.get(one.name, one.name), one.num_elements) for one in shaped] == [
-        (one.name, one.num_elements) for one in drawn
-    ]
-
-
-@pytest.mark.parametrize("scheme", SHAPED, ids=str)
 def test_both_roundings_send_the_same_messages(scheme):
     drawn, shaped = (
         [one for one in operations(replace(scheme, rounding=rounding)) if isinstance(one, Communicate)]
         for rounding in ("random", "shaped")
     )
     assert drawn == shaped
-
-
-@pytest.mark.parametrize("num_nodes", [2, 64])
-def test_the_residual_of_a_merge_is_read_and_written_once_an_element_of_the_piece(num_nodes):
-    """A piece of d / (G N) elements: of each a bit from every node, a residual of 2 bytes read and written, one bit."""
-    calibration = Calibration(memory_bytes_per_s=Bandwidth(1e12))
-    fused = BinSGDM(bucketing="fused", overlap=False, rounding="shaped")
-    given = scenario(fused, num_nodes, 8, calibration=calibration)
-    d = given.workload.gradient_bytes / 4
-    encode_s = simulate(given).result.breakdown.encode_s
-    update, mean, shape = 24 * d, 4.5 * d, 8.125 * d / 8
-    piece = d / (8 * num_nodes)
-    assert encode_s == pytest.approx((update + mean + shape + (num_nodes / 8 + 4 + 1 / 8) * piece) / 1e12)
-
-
-BEFORE = {
-    "binsgdm_update": KernelTime(launch_s=Duration(1e-5), s_per_element=Duration(24e-12)),
-    "merge": KernelTime(s_per_element=Duration(7e-12)),
-}
 
 
 class TestTimes:
@@ -99,21 +65,6 @@ class TestTimes:
         given = scenario(self.STRATEGY, num_nodes, 1, calibration=Calibration(kernels=kernels, **keys))
         found = simulate(given)
         return found.result.breakdown.encode_s, given.workload.gradient_bytes / 4, found.notes
-
-    def test_a_kernel_that_was_not_timed_takes_the_time_of_one_that_was_and_says_so(self):
-        encode_s, d, notes = self.encode(BEFORE)
-        assert encode_s == pytest.approx(1e-5 + (24.125 + 7) * 1e-12 * d)
-        assert [note for note in notes if "was not timed" in note] == [
-            f"kernel {name} was not timed: it takes what {other} takes for as many {per}: measure it"
-            for name, other, per in (
-                ("binsgdm_update_shape", "binsgdm_update", "bytes"),
-                ("merge_shaped", "merge", "elements"),
-            )
-        ]
-        assert not any("no time for kernels" in note and "merge_shaped" in note for note in notes)
-
-    def test_a_stand_in_comes_before_the_bandwidth_of_the_memory(self):
-        assert self.encode(BEFORE, memory_bytes_per_s=Bandwidth(1e9))[0] == self.encode(BEFORE)[0]
 
     @pytest.mark.parametrize("num_nodes", [2, 64])
     def test_a_merge_that_was_timed_has_a_time_of_each_sign_and_one_of_each_result(self, num_nodes):
@@ -129,23 +80,6 @@ class TestTimes:
         timed = {"merge": KernelTime(s_per_element=Duration(1e-9), s_per_result=Duration(1e-9))}
         with pytest.raises(SimnetError, match=r"kernels\.merge\.time_per_result: '1 ns': has no effect on this kernel"):
             self.encode(timed)
-
-
-def test_a_shaped_step_takes_longer_by_its_residuals():
-    times = [simulate(scenario(BinSGDM(rounding=one), calibration=COSTLY)).result.iteration_s for one in ROUNDINGS]
-    assert all(former < later for former, later in pairwise(times))
-
-
-def test_one_row_of_the_advice_shows_the_other_rounding():
-    known = systems()
-    mine = {
-        title: {one.rounding for one in variants} for title, variants in known.items() if title.startswith("BinSGDM")
-    }
-    other = next(one for one in ROUNDINGS if one != DEFAULT_ROUNDING)
-    assert mine == {
-        "BinSGDM": {DEFAULT_ROUNDING},
-        f"BinSGDM {other}": {other},
-    }
 
 
 class TestTrainings:

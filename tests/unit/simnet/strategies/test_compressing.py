@@ -4,15 +4,11 @@ import pytest
 from msgspec import ValidationError, convert
 from msgspec.structs import replace
 
-from simnet.cluster.hardware import Calibration
-from simnet.cluster.kernel_times import KernelTime
 from simnet.core.errors import SimnetError
-from simnet.core.system_options import SystemOptions
-from simnet.core.units import Bandwidth, Duration, Size
+from simnet.core.units import Duration, Size
 from simnet.engine.scenario import RunSettings, Scenario
 from simnet.engine.simulation import simulate
 from simnet.strategies import (
-    NUQSGD,
     QSGD,
     Atomo,
     DenseAllReduce,
@@ -47,13 +43,6 @@ WORKLOAD = Workload(
     forward_s=Duration(0.04),
     backward_s=Duration(0.08),
     optimizer_s=Duration(0.005),
-)
-COSTLY = Calibration(
-    memory_bytes_per_s=Bandwidth(1.5e12),
-    kernel_launch_s=Duration(10e-6),
-    collective_launch_s=Duration(20e-6),
-    message_s=Duration(1e-6),
-    backward_slowdown=1.2,
 )
 
 
@@ -124,15 +113,6 @@ def test_the_second_all_reduce_of_power_sgd_waits_for_the_first():
     assert twice == pytest.approx(2 * once, rel=0.01)
 
 
-def test_decoding_grows_with_the_ranks_where_payloads_are_gathered():
-    kernels = {"qsgd_decode": KernelTime(s_per_element=1e-9)}
-    few, many = (
-        simulate(scenario(QSGD(), num_nodes, calibration=Calibration(kernels=kernels))).result.breakdown.decode_s
-        for num_nodes in (2, 8)
-    )
-    assert (few, many) == pytest.approx((16e-9 * ELEMENTS, 64e-9 * ELEMENTS))
-
-
 @pytest.mark.parametrize("strategy", [EFSignSGD(), OneBitSGD(), TernGrad(), PowerSGD(), GradZip(), Atomo()], ids=str)
 def test_without_shapes_a_payload_that_depends_on_them_is_refused(strategy):
     workload = replace(WORKLOAD, tensors=(), gradient_bytes=Size(4 * ELEMENTS))
@@ -161,42 +141,6 @@ def test_without_shapes_a_payload_that_depends_on_them_is_refused(strategy):
 def test_options_out_of_range_are_refused_where_they_are_built(given, said):
     with pytest.raises(ValidationError, match=said):
         convert(given, REGISTRY.find(given["kind"]))
-
-
-@pytest.mark.parametrize(
-    ("strategy", "said"),
-    [
-        (QSGD(), []),
-        (
-            QSGD(bits=8),
-            ["kernel qsgd_encode was timed with bits=4, not bits=8: measure again with the strategy's options"],
-        ),
-        (NUQSGD(bits=8 - 1), []),
-        (QSGD(topology="hierarchical"), []),
-        (
-            QSGD(topology="hierarchical_scatter_reduce"),
-            [
-                "kernel qsgd_encode was timed with topology=gather, not topology=scatter_reduce: measure again with "
-                "the strategy's options"
-            ],
-        ),
-    ],
-)
-def test_a_kernel_that_was_timed_with_other_options_is_told(strategy, said):
-    timed = KernelTime(
-        s_per_element=Duration(1e-9), options=SystemOptions({"bits": 4, "block_size": 8192, "unknown": 1})
-    )
-    found = simulate(scenario(strategy, calibration=replace(COSTLY, kernels={"qsgd_encode": timed})))
-    assert [note for note in found.notes if "was timed with" in note] == said
-
-
-def test_the_mean_of_one_bit_adam_takes_the_time_of_a_merge_unless_it_has_its_own():
-    merge, own = (KernelTime(s_per_element=Duration(seconds)) for seconds in (1e-9, 3e-9))
-    calibrations = (
-        Calibration(kernels=kernels) for kernels in ({"merge": merge}, {"merge": merge, "server_mean": own})
-    )
-    times = [simulate(scenario(OneBitAdam(), calibration=one)).result.iteration_s for one in calibrations]
-    assert times[1] - times[0] == pytest.approx(2e-9 * ELEMENTS)
 
 
 def test_ranks_of_one_bit_adam_may_agree_on_a_step_in_a_gather_of_flags():

@@ -4,7 +4,6 @@ import pytest
 from msgspec.structs import replace
 
 from simnet.analysis import tune
-from simnet.analysis.advise import advise
 from simnet.cluster.hardware import Calibration
 from simnet.cluster.kernel_times import KernelTime
 from simnet.core.errors import SimnetError
@@ -17,7 +16,6 @@ from simnet.strategies import (
     STRATEGIES,
     ByteGrad,
     CompressingStrategy,
-    DenseAllReduce,
     DiLoCo,
     Fp8AllReduce,
     HybridShard,
@@ -31,19 +29,6 @@ from tests.helpers.cli import assert_refused, run
 from tests.helpers.scenario_samples import pod, write
 
 FLAT = ByteGrad(topology="scatter_reduce")
-SAME = [
-    (Int8AllReduce(), FLAT),
-    (Int8AllReduce(block_size=64), replace(FLAT, block_size=64)),
-    (Fp8AllReduce(), replace(FLAT, dtype="fp8_e4m3")),
-    (Fp8AllReduce(dtype="fp8_e5m2", bucketing="fused"), replace(FLAT, dtype="fp8_e5m2", bucketing="fused")),
-]
-
-
-@pytest.mark.parametrize(("one", "other"), SAME, ids=str)
-def test_an_all_reduce_of_bytes_is_the_scatter_reduce_of_byte_grad(one, other):
-    prepared = PreparedScenario(scenario(num_nodes=3))
-    assert prepared.plan(one).program == prepared.plan(other).program
-    assert prepared.timed(prepared.plan(one)) == prepared.timed(prepared.plan(other))
 
 
 def test_kernels_that_were_timed_with_other_bytes_are_named():
@@ -97,20 +82,6 @@ def test_what_averages_in_the_node_does_so_by_default_where_a_node_has_several_r
     assert one_each.plan(strategy).program == one_each.plan(own).program
 
 
-@pytest.mark.parametrize("strategy", AVERAGING, ids=str)
-def test_a_topology_that_is_given_stays(strategy):
-    prepared = PreparedScenario(scenario(num_nodes=3))
-    given = [replace(strategy, topology=one) for one in strategy.topologies]
-    assert [one.used_topology for one in given] == [*strategy.topologies]
-    assert len({str(prepared.plan(one).program) for one in given}) == len(given)
-
-
-def test_between_copies_that_fsdp_has_averaged_there_is_no_node_by_default():
-    prepared = PreparedScenario(scenario(num_nodes=3))
-    plans = [prepared.plan(HybridShard(replicas=text)) for text in ("byte_grad", "byte_grad:topology=scatter_reduce")]
-    assert plans[0].program == plans[1].program
-
-
 def test_all_others_have_their_own_exchange_by_default():
     kinds = [kind for kind in STRATEGIES.built_in() if issubclass(kind, CompressingStrategy)]
     assert {kind for kind in kinds if kind.averages_in_node} == {ByteGrad, MSTopK}
@@ -142,12 +113,6 @@ def test_fp8_is_refused_on_a_gpu_without_it_alone(ask, strategy):
     for gpu in ("H100-80GB", "", "a card of one's own"):
         ask(on(gpu, strategy))
     ask(on("A100-80GB", Int8AllReduce()))
-
-
-def test_advice_leaves_it_out_with_the_reason():
-    advice = advise(on("A100-80GB", DenseAllReduce()), names=["int8 all-reduce", "fp8 all-reduce"])
-    assert [name for name, _ in advice.left_out] == ["fp8 all-reduce"]
-    assert advice.left_out[0][1].startswith(REFUSED)
 
 
 @pytest.mark.parametrize(

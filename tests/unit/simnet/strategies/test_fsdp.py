@@ -106,20 +106,6 @@ def test_pauses_before_the_same_message_overlap(tmp_path):
     assert waiting.iteration_s - alike.iteration_s == pytest.approx(longest_s * (1 - (1 - 1 / longest_s) ** 16))
 
 
-@pytest.mark.parametrize("text", ["all_reduce", "binsgdm", "zero1"])
-def test_others_do_not_wait_like_that(tmp_path, text):
-    assert found(tmp_path, text, **WAITS).iteration_s == found(tmp_path, text).iteration_s
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("compute_spread", 1.5), ("compute_spread", -0.1), ("host_pause", "-1 ms"), ("host_pause", "2 s")],
-)
-def test_waits_out_of_range_are_refused(tmp_path, key, value):
-    with pytest.raises(SimnetError, match=key):
-        found(tmp_path, "fsdp", **{**WAITS, f"calibration__{key}": value})
-
-
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -148,12 +134,6 @@ def test_options_that_do_not_hold_together_are_refused(text, sentence):
 def test_shards_that_do_not_fit_the_cluster_are_refused(tmp_path, text, sentence):
     with pytest.raises(SimnetError, match=sentence):
         found(tmp_path, text)
-
-
-def test_a_model_without_shapes_is_refused(tmp_path):
-    scene = scenario.load(str(scenario_samples.write(tmp_path / "pod.toml", scenario_samples.pod(strategy="fsdp"))))
-    with pytest.raises(SimnetError, match="needs the shapes of the tensors"):
-        simulate(scene)
 
 
 @pytest.mark.parametrize(("given", "meant"), [("fsdp2", "fsdp"), ("fully-shard", "fsdp"), ("hybrid_shard", "hsdp")])

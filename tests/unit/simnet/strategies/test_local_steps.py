@@ -49,12 +49,6 @@ def test_workers_of_a_node_send_a_slice_a_rank(tmp_path):
     assert result.nic_bytes_per_node == pytest.approx(MODEL_BYTES / 10)
 
 
-@pytest.mark.parametrize("options", ["workers=node", "workers=rank", "in_node=fsdp", "fragments=2"])
-def test_the_ratio_counts_the_slices_of_all_ranks_of_a_worker(tmp_path, options):
-    result = found(tmp_path, f"diloco:inner_steps=10,outer_dtype=bf16,{options}")
-    assert result.compression_ratio == pytest.approx(10 * 2)
-
-
 @pytest.mark.parametrize(
     ("by", "ratio"), [("outer_dtype=bf16", 2), ("exchange_by=int8", 4), ("exchange_by=sign_sgd", 32)]
 )
@@ -71,12 +65,6 @@ def test_overlapped_steps_hide_the_exchange(tmp_path):
     assert hidden.longest_pause_s < blocking.longest_pause_s / 10
 
 
-def test_fragments_shorten_the_longest_wait_alone(tmp_path):
-    whole, parts = (found(tmp_path, f"diloco:inner_steps=12,fragments={number}") for number in (1, 4))
-    assert parts.iteration_s == pytest.approx(whole.iteration_s, rel=0.01)
-    assert parts.longest_pause_s == pytest.approx(whole.longest_pause_s / 4, rel=0.01)
-
-
 def test_sharded_workers_gather_and_scatter_in_the_node_and_send_as_much(tmp_path):
     ddp, fsdp = (found(tmp_path, f"diloco:inner_steps=10,in_node={how}") for how in ("ddp", "fsdp"))
     assert fsdp.nic_bytes_per_node == pytest.approx(ddp.nic_bytes_per_node)
@@ -91,22 +79,6 @@ def test_both_executors_agree_on_the_longest_pause_too(tmp_path, text):
     folded = simulate(scene).result
     assert exact.iteration_s == pytest.approx(folded.iteration_s, rel=1e-9)
     assert exact.longest_pause_s == pytest.approx(folded.longest_pause_s, rel=1e-6)
-
-
-def test_a_slow_node_slows_every_step_of_the_period(tmp_path):
-    alike = found(tmp_path, "diloco:inner_steps=10", cluster__num_nodes=3, cluster__ranks_per_node=2)
-    slow = {"node": 1, "compute_slowdown": 1.5}
-    late = found(
-        tmp_path, "diloco:inner_steps=10", cluster__num_nodes=3, cluster__ranks_per_node=2, cluster__slow_nodes=[slow]
-    )
-    assert late.iteration_s - alike.iteration_s == pytest.approx(0.5 * 0.128, rel=0.01)
-    assert late.longest_pause_s == pytest.approx(alike.longest_pause_s, rel=0.01)
-
-
-def test_micro_batches_lengthen_every_step(tmp_path):
-    one, four = (found(tmp_path, "diloco", run={"grad_accumulation": number}) for number in (1, 4))
-    assert four.iteration_s - one.iteration_s == pytest.approx(3 * 0.12, rel=0.01)
-    assert four.nic_bytes_per_node == one.nic_bytes_per_node
 
 
 @pytest.mark.parametrize(

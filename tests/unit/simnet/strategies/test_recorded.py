@@ -38,44 +38,6 @@ def test_a_recorded_ddp_takes_what_ddp_takes(tmp_path):
     assert recorded.compression_ratio == pytest.approx(1.0)
 
 
-def test_a_relative_path_starts_from_the_folder_of_the_scenario(tmp_path, monkeypatch):
-    found = point(tmp_path, step_files.step(step_files.layout(step_files.ddp())))
-    monkeypatch.chdir(tmp_path.parent)
-    assert found.strategy == RecordedStep(file=str(tmp_path / "step.json"))
-    assert simulate(found).result.iteration_s > 0
-
-
-def test_several_steps_that_repeat_are_one_iteration_each(tmp_path):
-    once, twice = step_files.ddp(2), step_files.ddp(2)
-    later = [
-        {**one, "after": [[stream, place + len(once[stream])] for stream, place in one.get("after", ())]}
-        for one in (*twice[0], *twice[1])
-    ]
-    both = [[*once[0], *later[:4]], [*once[1], *later[4:]]]
-    # The second step begins when the first has ended, as a synchronous optimizer has it.
-    one = simulate(point(tmp_path, step_files.step(step_files.layout(once))))
-    two = simulate(point(tmp_path, step_files.step(step_files.layout(both, num_steps=2))))
-    assert two.result.iteration_s == pytest.approx(one.result.iteration_s, rel=1e-9)
-    assert two.result.nic_bytes_per_node == pytest.approx(one.result.nic_bytes_per_node)
-    assert two.result.breakdown.total_s == pytest.approx(two.result.iteration_s)
-    assert two.result.breakdown.backward_s == pytest.approx(one.result.breakdown.backward_s)
-
-
-def test_compute_is_shared_out_by_bytes_and_by_seconds(tmp_path):
-    # The all-reduce starts after a quarter of backward by bytes, after three quarters by seconds.
-    ops = [
-        compute("forward", seconds=1.0),
-        compute("backward", gbytes=1.0, seconds=3.0),
-        compute("backward", gbytes=3.0, seconds=1.0),
-        compute("optimizer", seconds=1.0),
-    ]
-    sent = [collective("all_reduce", 1e6, after=[[0, 1]])]
-    for timed_by, share in (("counted", 0.25), ("timed", 0.75)):
-        data = step_files.step(step_files.layout([ops, sent]), compute=timed_by)
-        spans = simulate(point(tmp_path, data)).result.spans
-        assert next(one.start_s for one in spans if one.stream == "communication") == pytest.approx(0.04 + 0.08 * share)
-
-
 def test_recorded_seconds_are_taken_as_they_are(tmp_path):
     ops = [compute("forward", seconds=1.0), compute("backward", seconds=2.0), compute("encode", seconds=0.5)]
     data = step_files.step(step_files.layout([ops]), compute="timed")

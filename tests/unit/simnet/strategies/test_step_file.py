@@ -30,14 +30,6 @@ def changed(change, value):
     return data
 
 
-def test_a_step_is_read_with_its_defaults():
-    found = step_file.decode(json.dumps(GOOD).encode(), "step.json")
-    (layout,) = found.recordings
-    assert (layout.world_size, layout.num_steps, layout.micro_batches) == (16, 1, 1)
-    assert [len(stream.operations) for stream in layout.streams] == [5, 3]
-    assert layout.streams[1].operations[2].after == ((0, 3),)
-
-
 FIRST = ("recordings", 0)
 SENT = (*FIRST, "streams", 1, "operations", 0)
 
@@ -73,24 +65,6 @@ def test_what_does_not_hold_together_is_refused_in_one_sentence(change, value, r
     said = refused(changed(change, value))
     assert said.startswith("step.json: ")
     assert rule in said
-
-
-@pytest.mark.parametrize("length", [0, 1, 30, 200, len(json.dumps(GOOD)) - 1])
-def test_a_file_that_is_cut_short_is_refused(length):
-    assert refused(json.dumps(GOOD).encode()[:length]).startswith("step.json: ")
-
-
-@pytest.mark.parametrize("data", [[], 1, "text", {}, {"format": ["simnet-step"]}])
-def test_other_json_is_no_step(data):
-    assert "not a recorded step" in refused(data)
-
-
-def test_a_file_that_is_too_large_is_refused(tmp_path):
-    path = tmp_path / "step.json"
-    with path.open("wb") as file:
-        file.truncate(step_file.MAX_BYTES + 1)
-    with pytest.raises(SimnetError, match="larger than 64 MiB"):
-        step_file.read(path)
 
 
 def test_a_file_that_has_changed_is_read_again(tmp_path):

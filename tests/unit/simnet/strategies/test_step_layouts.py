@@ -61,10 +61,6 @@ class TestGroups:
         recording = step_files.layout(step_files.ddp(), 2, 8, [(2, 1), (8, 2)])
         assert "group 'group 0': size 2, stride 1 on 2 x 8 ranks: does not tile 3 x 3 ranks" in refused(3, 3, recording)
 
-    def test_on_one_node_its_ranks_are_the_world(self):
-        recording = step_files.layout(step_files.ddp(), 1, 8, [(8, 1)])
-        assert groups(resized(4, 8, recording)) == [(32, 1)]
-
 
 class TestOneRecording:
     @pytest.mark.parametrize("kind", ["all_reduce", "reduce_scatter", "all_to_all", "broadcast", "reduce", "barrier"])
@@ -83,10 +79,6 @@ class TestOneRecording:
     def test_other_ranks_of_a_node_are_to_be_recorded(self):
         said = refused(2, 4, one_collective("all_gather", 16e6, mesh=[(8, 1), (2, 8)]))
         assert said.endswith("record a step with simnet record --ranks-per-node 4")
-
-    def test_an_all_gather_whose_group_stays_keeps_its_size(self):
-        recording = one_collective("all_gather", 16e6, mesh=[(8, 1), (2, 8)])
-        assert sent(resized(8, 8, recording)) == [16e6]
 
 
 class TestTwoRecordings:
@@ -109,13 +101,6 @@ class TestTwoRecordings:
         recordings = [one_collective("all_gather", size, num_nodes=nodes) for nodes, size in sizes]
         assert "no law fits its messages on all recordings" in refused(16, 8, *recordings)
 
-    def test_a_slice_of_a_node_follows_the_ranks_of_a_node(self):
-        recordings = [
-            one_collective("all_reduce", 64e6 / local, ranks_per_node=local, mesh=[(local, 1), (2, local)], group=1)
-            for local in (2, 4)
-        ]
-        assert sent(resized(2, 8, *recordings)) == pytest.approx([8e6])
-
     def test_recordings_with_other_operations_are_refused_by_the_first_that_differs(self):
         ops = [[compute("forward")], [collective("broadcast", 1e6), collective("broadcast", 1e6)]]
         more = [ops[0], [*ops[1], collective("broadcast", 1e6)]]
@@ -126,11 +111,6 @@ class TestTwoRecordings:
         meshes = [(2, [(2, 1), (8, 2)]), (4, [(4, 1), (8, 4)])]
         said = refused(8, 8, *(step_files.layout(step_files.ddp(), nodes, 8, mesh) for nodes, mesh in meshes))
         assert "groups: size 2, stride 1 and size 8, stride 2 on 2 x 8 ranks" in said
-
-    def test_a_recorded_layout_is_taken_as_it_is(self):
-        recordings = [one_collective("all_gather", size, num_nodes=nodes) for nodes, size in ((2, 3e6), (4, 5e6))]
-        assert sent(resized(4, 8, *recordings)) == [5e6]
-        assert resized(4, 8, *recordings).notes == ()
 
     def test_compute_follows_its_law(self):
         def recording(nodes):

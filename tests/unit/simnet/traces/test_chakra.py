@@ -71,12 +71,6 @@ def test_other_dimensions_are_refused(involved: list[bool]) -> None:
         chakra.of_dimensions(involved, WORLD, "t")
 
 
-def test_groups_of_astra_sim_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "groups.json"
-    path.write_text('{"1": [0, 4], "2": [1, 5]}')
-    assert chakra.read_comm_groups(path) == {"1": (0, 4), "2": (1, 5)}
-
-
 @pytest.mark.parametrize("data", [[], {"1": 5}, {"1": []}, {"1": ["a"]}, {"1": [0, 0]}, {"1": [-1]}, {"1": [True]}])
 def test_other_groups_are_refused(data: object, tmp_path: Path) -> None:
     path = tmp_path / "groups.json"

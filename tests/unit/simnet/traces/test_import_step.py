@@ -33,16 +33,6 @@ def operations(layout: RecordedLayout) -> list[list[tuple[object, ...]]]:
     return [[(one.kind, one.part, one.after) for one in stream.operations] for stream in layout.streams]
 
 
-def test_a_data_parallel_step_of_two_ranks_is_read() -> None:
-    layout = imported(GOLDEN / "data_parallel.0.et", GOLDEN / "data_parallel.1.et")
-    computed, sent = layout.streams
-    assert (computed.name, sent.name) == ("compute", "world")
-    assert [one.seconds for one in computed.operations] == [4e-3, 2e-3, 1e-3, 1.2e-3, 1.5e-3, 2.5e-3, 3e-3, 5e-3]
-    assert [one.part for one in computed.operations] == ["forward"] * 3 + ["backward"] * 5
-    assert [one.message_bytes for one in sent.operations] == [4e6, 8e6, 2e6]
-    assert [one.after for one in sent.operations] == [((0, 3),), ((0, 5),), ((0, 7),)]
-
-
 @pytest.mark.parametrize("name", ["pytorch.0.et", "pytorch.0.json"])
 def test_a_trace_converted_from_pytorch_keeps_kernels_streams_and_groups(name: str) -> None:
     layout = imported(GOLDEN / name, options=ImportOptions(ranks_per_node=4))
@@ -82,26 +72,10 @@ def test_memory_moves_in_a_stream_of_its_own(tmp_path: Path) -> None:
     assert [(stream.name, stream.operations[0].num_bytes) for stream in layout.streams] == [("memory", 1024)]
 
 
-def test_amounts_are_counted_where_there_are_no_times(tmp_path: Path) -> None:
-    path = chakra_traces.write(tmp_path / "t.0.et", compute(0, micros=0, num_ops=50, tensor_size=7))
-    step = step_of([path], ON_2)
-    (one,) = step.recordings[0].operations
-    assert (step.source.compute, one.flops, one.num_bytes) == ("counted", 50, 7)
-
-
 def test_a_packed_trace_is_read(tmp_path: Path) -> None:
     path = tmp_path / "pytorch.0.et.gz"
     path.write_bytes(gzip.compress((GOLDEN / "pytorch.0.et").read_bytes()))
     assert imported(path, options=ImportOptions(ranks_per_node=4)).groups
-
-
-def test_process_groups_are_read_from_the_file_of_astra_sim(tmp_path: Path) -> None:
-    groups = tmp_path / "groups.json"
-    groups.write_text('{"1": [0, 4], "2": [1, 5]}')
-    ranks = [chakra_traces.write(tmp_path / f"t.{rank}.et", collective(0, pg_name=str(rank + 1))) for rank in (0, 1)]
-    layout = imported(*ranks, options=ImportOptions(num_nodes=2, ranks_per_node=4, comm_groups=groups))
-    assert [(one.size, one.stride) for one in layout.groups] == [(2, 4)]
-    assert "pg_name: '1': its ranks are not in the trace; give them with --comm-groups" in refused(ranks[0])
 
 
 def test_a_rank_that_is_not_in_its_own_group_is_refused(tmp_path: Path) -> None:
@@ -110,15 +84,6 @@ def test_a_rank_that_is_not_in_its_own_group_is_refused(tmp_path: Path) -> None:
     options = ImportOptions(num_nodes=2, ranks_per_node=4, comm_groups=groups)
     path = chakra_traces.write(tmp_path / "t.5.et", collective(0, pg_name="1"))
     assert "rank 5 is not in its process group '1', [0, 4]" in refused(path, options=options)
-
-
-def test_seconds_of_several_ranks_are_their_mean(tmp_path: Path) -> None:
-    ranks = [
-        chakra_traces.write(tmp_path / f"t.{rank}.et", compute(0, micros=micros))
-        for rank, micros in enumerate((10, 30))
-    ]
-    (one,) = imported(*ranks).operations
-    assert one.seconds == pytest.approx(20e-6)
 
 
 @pytest.mark.parametrize(

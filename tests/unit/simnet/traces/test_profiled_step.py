@@ -79,43 +79,12 @@ def test_collectives_have_the_bytes_of_the_whole_array_and_the_ranks_of_their_gr
     assert [(one.size, one.stride) for one in layout.groups] == [(4, 1), (2, 2)]
 
 
-def test_compute_waits_for_an_all_gather_that_came_before_it(tmp_path: Path) -> None:
-    data = traces.trace(
-        kernel("copy_in", 1, 0, 0, 5),
-        sent("_allgather_base", 2, 1, 6, 50, 100, out=400),
-        kernel("layer", 3, 2, 52, 60),
-        sent("_allgather_base", 4, 3, 52, 58, 100, out=400),
-        kernel("layer", 5, 4, 60, 90),
-    )
-    (layout,) = imported(data, tmp_path).recordings
-    assert [one.after for one in layout.streams[0].operations] == [(), ((1, 0),), ((1, 1),)]
-    assert [one.after for one in layout.streams[1].operations] == [((0, 0),), ()]
-
-
-def test_hidden_reductions_hold_up_the_optimizer_alone(tmp_path: Path) -> None:
-    data = traces.trace(
-        traces.event("user_annotation", "Optimizer.step#SGD.step", 100, 110),
-        kernel("backward", 1, 0, 0, 100),
-        sent("allreduce", 2, 1, 0, 20),
-        kernel("backward", 3, 2, 100, 200),
-        kernel("sgd", 4, 101, 200, 210),
-    )
-    (layout,) = imported(data, tmp_path).recordings
-    assert told(layout) == [[("forward", 200), ("optimizer", 10, (1, 0))], [("all_reduce", 4000)]]
-
-
 def test_time_in_which_the_gpu_waits_for_its_host_is_compute(tmp_path: Path) -> None:
     sent_late = sent("allreduce", 3, 2, 110, 120)
     data = traces.trace(kernel("a", 1, 0, 0, 100), kernel("b", 2, 1, 130, 200), sent_late)
     (layout,) = imported(data, tmp_path).recordings
     assert sum(one.seconds for one in layout.streams[0].operations) == pytest.approx(200e-6)
     assert "compute works 170 us and waits 30 us for its host: both count" in layout.notes[-1]
-
-
-def test_time_in_which_the_gpu_waits_for_a_collective_is_not(tmp_path: Path) -> None:
-    data = traces.trace(kernel("a", 1, 0, 0, 100), sent("allreduce", 2, 1, 100, 120), kernel("b", 3, 2, 130, 200))
-    (layout,) = imported(data, tmp_path).recordings
-    assert told(layout)[0] == [("forward", 100), ("forward", 80, (1, 0))]
 
 
 def test_work_belongs_to_the_step_that_launched_it(tmp_path: Path) -> None:
@@ -180,14 +149,6 @@ def without(data: dict[str, Any], *keys: str) -> dict[str, Any]:
     for one in data["traceEvents"]:
         one["args"] = {key: value for key, value in one["args"].items() if key not in keys}
     return data
-
-
-def test_ranks_of_a_group_are_read_from_the_kernel_where_nothing_else_tells_them(tmp_path: Path) -> None:
-    data = traces.trace(sent("allreduce", 1, 0, 0, 9), kernel("a", 2, 0, 0, 9), distributedInfo={"world_size": 4})
-    (layout,) = imported(data, tmp_path).recordings
-    assert layout.groups[0].size == 4
-    (layout,) = imported(without(data, "Process Group Ranks"), tmp_path).recordings
-    assert layout.groups[0].size == 4
 
 
 def test_a_process_that_sends_nothing_is_a_world_of_one_rank(tmp_path: Path) -> None:

@@ -48,13 +48,6 @@ def both(run: RunResult, folder: Path) -> list[tuple[Event, StrategyResult]]:
     return list(zip(traces(run, folder), (run.result, run.baseline), strict=True))
 
 
-def test_strategy_and_baseline_have_a_file_each(tmp_path: Path) -> None:
-    own, baseline = traces(simulated(), tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["trace.baseline.json", "trace.json"]
-    assert own["simnet"]["strategy"] == "binsgdm, simulated"
-    assert baseline["simnet"]["strategy"] == "all_reduce (baseline), simulated"
-
-
 @pytest.mark.parametrize(
     ("given", "beside"),
     [("a.json", "a.baseline.json"), ("a.b.json.gz", "a.b.baseline.json.gz"), ("a", "a.baseline")],
@@ -160,35 +153,6 @@ def test_what_leaves_the_node_under_the_counter_is_what_the_result_says(tmp_path
         )
         assert sent_bytes == pytest.approx(3 * result.nic_bytes_per_node, rel=1e-4)
         assert found[-1]["args"]["sent"] == 0
-
-
-def test_arrows_lead_from_the_work_of_a_bucket_to_its_collective(tmp_path: Path) -> None:
-    _, trace = traces(simulated(), tmp_path)
-    kernels = of_kind(trace, "kernel")
-    ends = {event["id"]: event for event in of_kind(trace, "waits_for") if event["ph"] == "f"}
-    starts = [event for event in of_kind(trace, "waits_for") if event["ph"] == "s"]
-    assert {event["id"] for event in starts} == set(ends)
-    pairs = [(at_time(kernels, start), at_time(kernels, ends[start["id"]])) for start in starts]
-    buckets = [(one["args"].get("bucket"), other["args"].get("bucket")) for one, other in pairs]
-    assert len(buckets) > len(collectives(trace))
-    reached = {other["args"]["correlation"] for _, other in pairs}
-    assert {event["args"]["correlation"] for event in collectives(trace)} <= reached
-    assert all(one == other for one, other in buckets if None not in {one, other})
-
-
-def at_time(kernels: list[Event], point: Event) -> Event:
-    """Return the kernel that an arrow touches."""
-    at = nanoseconds(point["ts"])
-    (found,) = [
-        one
-        for one in kernels
-        if one["tid"] == point["tid"] and nanoseconds(one["ts"]) <= at < nanoseconds(one["ts"] + one["dur"])
-    ]
-    return found
-
-
-def nanoseconds(microseconds: float) -> int:
-    return round(microseconds * 1000)
 
 
 @pytest.mark.parametrize("name", ["bert_base_10gbit", "reference_ddp_step"])

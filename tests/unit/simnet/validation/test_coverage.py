@@ -42,21 +42,6 @@ def test_a_publication_that_is_predicted_badly_counts_however_many_rows_others_h
     assert evidence().width("time") == 0.0
 
 
-def test_what_is_known_of_a_row_is_not_asked_of_the_model_again() -> None:
-    assert residual(0.5, own=0.3).unexplained == pytest.approx(0.4)
-    assert residual(0.2, own=0.3).unexplained == 0
-    one_sided = Residual(source="", quantity="time", log_error=-0.5, own_log=(0.0, 0.5))
-    assert one_sided.unexplained == 0.5, "the side of the error counts"
-
-
-def test_an_interval_adds_both_parts_in_squares_and_widens_a_band_at_its_ends() -> None:
-    given = evidence(residual(0.4, source="other"), own={("set", ROW.key): (0.0, 0.3)})
-    (plain,) = coverage.with_intervals([outcome()], given)
-    assert plain.predictions[0].interval == pytest.approx((math.exp(-0.4), math.exp(0.5)))
-    (band,) = coverage.with_intervals([outcome(band=(0.5, 2.0))], given)
-    assert band.predictions[0].interval == pytest.approx((0.5 * math.exp(-0.4), 2 * math.exp(0.5)))
-
-
 def test_values_inside_are_counted_by_publication() -> None:
     given = evidence(residual(0.1, source="other"))
     found = coverage.with_intervals([outcome(1.05), outcome(0.8)], given)

@@ -60,12 +60,6 @@ def test_other_files_and_settings_are_disjoint(trained: Path) -> None:
     assert text.startswith("held out: ")
 
 
-def test_a_calibration_that_names_nothing_proves_nothing(trained: Path) -> None:
-    proof = held_out_proof.check(scenario(), [(trained, read(trained))])
-    assert not proof.is_proven
-    assert proof_text(proof).startswith("not proven")
-
-
 def test_the_network_of_a_setting_that_was_fitted_is_refused(trained: Path) -> None:
     with pytest.raises(SimnetError, match=r"t\.json: 4 x 1 ranks at 0.2 Gbit/s: the network was fitted"):
         held_out_proof.check(scenario(links(4, 25e6)), [(trained, read(trained))])

@@ -12,8 +12,8 @@ from simnet.core import files
 from simnet.core.errors import SimnetError
 from simnet.report import validation, validation_page
 from simnet.validation import published as sets
-from simnet.validation import published_rows, shipped_parts
-from simnet.validation.outcome import Limit, Outcome, Parameter, Prediction, Status
+from simnet.validation import published_rows
+from simnet.validation.outcome import Limit, Outcome, Parameter, Prediction
 from simnet.validation.published_rows import PublishedRow
 from tests.helpers.golden import assert_golden
 
@@ -72,17 +72,6 @@ def test_every_row_has_a_source_a_unit_and_a_value_above_zero() -> None:
     assert len({row.key for row in rows}) == len(rows)
 
 
-def test_a_key_names_the_line_of_the_file() -> None:
-    lines = files.data_path("published", "measurements.csv").read_text(encoding="utf-8").splitlines()
-    for found in published_rows.load().rows[::40]:
-        assert f",{found.method}," in lines[int(found.key.split(":")[1]) - 1]
-
-
-def test_one_row_is_refused_where_there_are_several() -> None:
-    with pytest.raises(SimnetError, match="need one"):
-        published_rows.load().one("HKBU")
-
-
 @pytest.mark.parametrize("content", ["", "source,value\nx,1\n", None])
 def test_damaged_measurements_are_told_in_one_sentence(
     content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -105,26 +94,6 @@ def test_a_missing_log_is_told_in_one_sentence(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(files, "data_path", lambda *_: tmp_path / "none.log")
     with pytest.raises(SimnetError, match="restore the shipped file"):
         nccl_tests.log_rows(16)
-
-
-def test_a_log_row_holds_message_and_time() -> None:
-    from simnet.validation.published import nccl_tests
-
-    found = nccl_tests.log_rows(16)[0]
-    assert (found.batch_per_gpu, found.value) == ("1024", 34.66)
-
-
-@pytest.mark.parametrize(
-    ("errors", "target", "status"),
-    [
-        ((0.01, -0.029), Limit(mean=0.02), "met"),
-        ((0.01, -0.031), Limit(mean=0.02), "MISSED"),
-        ((0.01, -0.03), Limit(mean=0.02, worst=0.02), "MISSED"),
-        ((0.5,), None, "no target"),
-    ],
-)
-def test_a_set_is_judged_by_absolute_errors(errors: tuple[float, ...], target: Limit | None, status: Status) -> None:
-    assert outcome(*errors, target=target).status == status
 
 
 def test_a_missed_target_holds_while_it_stays_within_its_bound() -> None:
@@ -152,27 +121,6 @@ def test_pages_and_tables_are_the_committed_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "unit", "shown"), [(0.4198, "ms", "419.8"), (0.00126, "ms", "1.26"), (7200, "h", "2.0")]
-)
-def test_values_are_shown_in_the_unit_of_the_set(value: float, unit: str, shown: str) -> None:
-    assert validation.value_text(value, unit) == shown  # type: ignore[arg-type]
-
-
-def test_a_quotient_uses_both_of_its_rows() -> None:
-    made = replace(prediction(1.0), row=replace_row(row(3), key="measurements.csv:3, 5"))
-    found = validation_page.usage_of(
-        [replace(outcome(), predictions=(made,))], tuple(row(line) for line in (2, 3, 4, 5))
-    )
-    assert [left.key for left in found.unused] == ["measurements.csv:4"]
-
-
-def test_a_value_is_set_under_the_key_that_is_named() -> None:
-    changed = shipped_parts.with_value(shipped_parts.calibration("hkbu_10gbe"), "intra_node.efficiency", 0.5)
-    assert changed.intra_node.efficiency == 0.5
-    assert changed.inter_node == shipped_parts.calibration("hkbu_10gbe").inter_node
-
-
-@pytest.mark.parametrize(
     ("args", "message"),
     [
         ((), "validate: no measurements: name EXPERIMENT"),
@@ -186,14 +134,6 @@ def test_a_mistake_is_one_line_and_exit_code_2(args: tuple[str, ...], message: s
     assert result.exit_code == 2
     assert message in result.output
     assert len(result.output.strip().splitlines()) == 1
-
-
-def test_a_file_is_no_directory_for_the_page(tmp_path: Path) -> None:
-    path = tmp_path / "page"
-    path.write_text("kept", encoding="utf-8")
-    result = validate("--published", "-o", str(path))
-    assert (result.exit_code, path.read_text(encoding="utf-8")) == (2, "kept")
-    assert "is a file; name a directory with -o" in result.output
 
 
 def test_a_set_within_its_bound_exits_0_as_table_and_as_json() -> None:

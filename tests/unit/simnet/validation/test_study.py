@@ -1,7 +1,6 @@
 """The engine of published sets: fits one after another, rows predicted, alternatives by replacement; and their text."""
 
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 import pytest
@@ -10,12 +9,8 @@ from simnet.calibration.fit import Values
 from simnet.cluster.hardware import Calibration
 from simnet.cluster.kernel_times import KernelTime
 from simnet.cluster.network_costs import DOUBLING_FACTOR, NodesPoint
-from simnet.core import templates
-from simnet.core.errors import SimnetError
 from simnet.core.units import Duration
-from simnet.validation import published as sets
 from simnet.validation import published_rows
-from simnet.validation.outcome import Limit, Outcome
 from simnet.validation.published_rows import PublishedRow
 from simnet.validation.shipped_parts import value_of, with_value
 from simnet.validation.study import FittedValue, Study, all_predictions
@@ -70,24 +65,12 @@ def test_the_intervals_of_the_shipped_calibration_say_how_far_a_prediction_may_b
     assert (low, high) == pytest.approx((1 / DOUBLING_FACTOR, DOUBLING_FACTOR))
 
 
-def test_a_later_fit_starts_from_what_the_earlier_ones_found() -> None:
-    both = replace(STUDY, fits=(BANDWIDTH, POLL))
-    assert both.value("inter_node.efficiency") == pytest.approx(0.5, rel=1e-7)
-    assert both.value("poll_cost") == pytest.approx((24 - 4 / 0.5) / 16, rel=1e-6)
-    assert both.train == (*BANDWIDTH.rows, *POLL.rows)
-
-
 def test_the_mean_signed_error_of_rows_that_disagree_is_made_zero() -> None:
     fit = replace(POLL, how="mean signed error zero", rows=(row(4, 24.0), row(8, 20.0)))
     study = replace(STUDY, initial=with_value(START, "inter_node.efficiency", 0.5), fits=(fit,))
     errors = [one.error for one in study.compare(fit.rows)]
     assert sum(errors) == pytest.approx(0, abs=1e-7)
     assert abs(errors[0]) > 0.1
-
-
-def test_a_row_that_no_value_meets_is_refused() -> None:
-    with pytest.raises(SimnetError, match="no value between 0 and 10 meets the rows"):
-        _ = replace(STUDY, fits=(replace(POLL, rows=(row(4, 1.0),)),)).fitted
 
 
 def test_an_alternative_is_a_replacement_and_leaves_the_study_alone() -> None:
@@ -118,48 +101,6 @@ def test_fits_are_made_once_however_often_they_are_asked_for() -> None:
 def test_a_value_is_set_and_read_under_its_key_in_a_file(key: str) -> None:
     assert value_of(with_value(START, key, 0.25), key) == 0.25
     assert isinstance(with_value(START, "poll_cost", 0.25).poll_s, Duration)
-
-
-def test_a_key_that_a_calibration_does_not_have_is_no_parameter() -> None:
-    with pytest.raises(KeyError):
-        with_value(START, "poll_costs", 1.0)
-
-
-FOLDER = templates.root() / "sets"
-
-
-@pytest.mark.parametrize("name", sets.names())
-def test_every_set_has_a_template(name: str) -> None:
-    text = (FOLDER / f"{name}.md.jinja").read_text(encoding="utf-8")
-    assert "{% block about %}" in text
-    assert "{% block misses %}" in text
-
-
-def test_every_template_is_that_of_a_set() -> None:
-    assert {path.name for path in FOLDER.iterdir()} == {f"{name}.md.jinja" for name in sets.names()}
-
-
-def test_a_further_set_needs_a_line_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    def mine() -> Outcome:
-        given: Any = {"parameters": STUDY.parameters, "predictions": STUDY.predictions}
-        return Outcome(title="Mine", unit="s", bound=Limit(mean=0.2), **given)
-
-    monkeypatch.setattr(sets, "SETS", {**sets.SETS, "mine": mine})
-    assert sets.names()[-1] == "mine"
-    found = sets.run("mine")
-    assert (found.name, found.status, found.holds) == ("mine", "no target", True)
-    assert found.mean == pytest.approx(0.1, abs=1e-6)
-
-
-def test_a_study_predicts_those_rows_that_no_fit_uses() -> None:
-    rows = (*BANDWIDTH.rows, row(8, 20.0))
-    assert STUDY.predicting(rows).held_out == (row(8, 20.0),)
-
-
-def test_a_fixed_study_keeps_its_numbers_and_fits_none() -> None:
-    fixed = STUDY.fixed()
-    assert (fixed.fits, fixed.predictions) == ((), STUDY.predictions)
-    assert STUDY.fixed(with_value(START, BANDWIDTH.key, 0.25)).value(BANDWIDTH.key) == 0.25
 
 
 def test_several_numbers_are_solved_for_at_once() -> None:

@@ -4,40 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from msgspec.structs import replace
 
 from simnet.calibration.measurement_file import read
 from simnet.calibration.workload_file import text_of_model
-from simnet.cli.main import cli
 from simnet.cluster.hardware import GLOO_WINDOW, Calibration, LinkCalibration
 from simnet.core.errors import SimnetError
-from simnet.core.units import Duration, Size
+from simnet.core.units import Duration
 from simnet.engine.scenario import load_experiment
-from simnet.engine.simulation import simulate
-from simnet.strategies import BinSGDM, DenseAllReduce, EFSignSGD, OneBitAdam
 from simnet.validation import training_steps
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.training_samples import DENSE, series, step, write
 
-FLAT: dict[str, Any] = {
-    "strategy": "binsgdm",
-    "topology": "flat",
-    "intra_node_dtype": "fp32",
-    "average": "updates",
-    "rounding": "random",
-    "overlap": 0,
-}
-NODES: dict[str, Any] = {
-    "strategy": "binsgdm",
-    "topology": "hierarchical",
-    "intra_node_dtype": "bf16",
-    "average": "gradients",
-    "rounding": "random",
-    "overlap": 1,
-}
-ADAM: dict[str, Any] = DENSE | {"strategy": "one_bit_adam", "options": {}, "overlap": 0}
-SIGNS: dict[str, Any] = DENSE | {"strategy": "ef_sign_sgd", "options": {"scale_per": "bucket"}}
 EXPERIMENT = """question = "?"
 workload = "model.toml"
 strategy = "binsgdm"
@@ -72,9 +50,6 @@ def model_rows(name: str = "m") -> list[dict[str, Any]]:
     ]
 
 
-READY = {"model": "m", "batch": 8, "dtype": "float32", "tensor": "a", "num_elements": 6, "order": 0}
-
-
 @pytest.fixture
 def experiment(tmp_path: Path) -> Path:
     model = write(tmp_path / "model.json", model_rows())
@@ -104,71 +79,10 @@ def test_gradients_have_the_shapes_that_the_file_tells(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([], "0 models: give files of simnet measure model with one"),
-        (model_rows() + model_rows("other"), "2 models"),
-        (model_rows()[1:], "no forward in the file"),
-        (model_rows()[:3] + model_rows()[4:], "no optimizer of adamw in the file"),
-        (model_rows()[:4], "no gradient_ready in the file"),
-        ([{**model_rows()[0], "values": [0.1]}, *model_rows()[1:]], "1 times of forward and 3 of backward"),
-        (
-            [*model_rows()[:4], series("model", "gradient_ready", 0.1, **READY, shape="2by3")],
-            "shape '2by3': must look like '256x512'",
-        ),
-    ],
-)
-def test_a_part_of_a_model_is_no_workload(rows: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "m.json", rows or [step(1.0, DENSE)])
-    with pytest.raises(SimnetError, match=message):
-        text_of_model([(path, read(path))])
-
-
 def test_files_of_one_model_have_the_same_gradients(tmp_path: Path) -> None:
     paths = [write(tmp_path / "a.json", model_rows()), write(tmp_path / "b.json", model_rows()[:-1])]
     with pytest.raises(SimnetError, match="the gradients of the model differ between files"):
         text_of_model([(path, read(path)) for path in paths])
-
-
-@pytest.mark.parametrize(
-    ("labels", "strategy"),
-    [
-        (DENSE, DenseAllReduce(bucket_cap=Size(25 * 2**20))),
-        (
-            FLAT,
-            BinSGDM(
-                topology="flat", rounding="random", overlap=False, bucket_cap=Size(25 * 2**20), finite_check="ring"
-            ),
-        ),
-        (ADAM, OneBitAdam(finite_check=True)),
-        (SIGNS, EFSignSGD(scale_per="bucket", bucket_cap=Size(25 * 2**20))),
-        (
-            NODES,
-            BinSGDM(
-                intra_node_dtype="bf16",
-                average="gradients",
-                rounding="random",
-                bucket_cap=Size(25 * 2**20),
-                finite_check="ring",
-            ),
-        ),
-    ],
-)
-def test_a_step_is_predicted_on_its_own_nodes_network_and_strategy(
-    labels: dict[str, Any], strategy: Any, experiment: Path, tmp_path: Path
-) -> None:
-    scenario = load_experiment(str(experiment)).at({})
-    file = read(write(tmp_path / "t.json", [step(1.0, labels)], num_nodes=3, ranks_per_node=2))
-    asked = training_steps.scenario_of_step(scenario, file.series[0], file.setups[0])
-    assert asked.strategy == strategy
-    assert (asked.cluster.num_nodes, asked.cluster.ranks_per_node) == (3, 2)
-    assert asked.cluster.inter_node.bytes_per_s == 25e6
-    (point,) = training_steps.predict_points(scenario, [file], None)
-    assert point.predicted == simulate(asked).result.iteration_s
-    assert point.error == pytest.approx(point.predicted - 1)
-    assert point.measured_interval_s is None, "of three steps"
-    assert point.is_inside is None
 
 
 def test_a_latency_that_was_added_is_paid_with_the_window_of_the_calibration(experiment: Path, tmp_path: Path) -> None:
@@ -189,20 +103,6 @@ def test_a_latency_that_was_added_is_paid_with_the_window_of_the_calibration(exp
     assert predicted(10e-3) == predicted(0.0)
     added_s = 4 * chunk / GLOO_WINDOW * (2 * 50e-3 - hidden_s)
     assert predicted(50e-3) - predicted(0.0) == pytest.approx(added_s, rel=0.01)
-
-
-def test_the_command_judges_by_median_interval_and_limits(experiment: Path, tmp_path: Path) -> None:
-    scenario = load_experiment(str(experiment)).at({})
-    blank = read(write(tmp_path / "blank.json", [step(1.0, DENSE), step(1.0, FLAT)]))
-    truth = [training_steps.predict_points(scenario, [blank], None)[number].predicted for number in (0, 1)]
-    rows = [step(truth[0], DENSE), step(truth[1] / 1.5, FLAT), step(9.0, DENSE, model="other")]
-    asked = ["validate", str(experiment), str(write(tmp_path / "t.json", rows)), "--model", "m", "--draws", "50"]
-    done = CliRunner().invoke(cli, asked)
-    assert done.exit_code == 0
-    assert "2 points: mean error 25.0 %, worst 50.0 %; 1 of 2 measured values inside the interval" in done.stdout
-    assert CliRunner().invoke(cli, [*asked, "--mean", "26", "--worst", "51"]).exit_code == 0
-    assert CliRunner().invoke(cli, [*asked, "--mean", "24"]).exit_code == 1
-    assert CliRunner().invoke(cli, [*asked, "--worst", "49"]).exit_code == 1
 
 
 @pytest.mark.parametrize(

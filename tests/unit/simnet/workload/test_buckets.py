@@ -3,8 +3,8 @@
 import pytest
 
 from simnet.core.errors import SimnetError
-from simnet.core.units import Bandwidth, Duration, Size
-from simnet.strategies import DenseAllReduce, Planner
+from simnet.core.units import Size
+from simnet.strategies import DenseAllReduce
 from simnet.workload import buckets
 from simnet.workload.buckets import MIB, LinearCost
 from simnet.workload.training_step import Step, Tensor
@@ -45,18 +45,6 @@ def test_ddp_buckets_are_those_that_pytorch_builds(cap, expected):
     assert sizes_mib(strategy, SIXTEEN) == pytest.approx(expected)
 
 
-def test_one_big_tensor_makes_one_big_bucket():
-    assert sizes_mib(DenseAllReduce(bucket_cap=Size.parse("25 MiB")), step(1, 392, 1)) == pytest.approx([393, 1])
-
-
-@pytest.mark.parametrize("bucketing", ["ddp", "per_tensor", "fused", "mg_wfbp"])
-def test_buckets_keep_all_elements_and_all_of_backward(bucketing):
-    built = buckets.build(DenseAllReduce(bucketing=bucketing), SIXTEEN, LinearCost(start_up_s=0.1, s_per_byte=1e-9))
-    assert sum(bucket.num_elements for bucket in built) == pytest.approx(SIXTEEN.num_elements)
-    assert sum(bucket.backward_fraction for bucket in built) == pytest.approx(1.0)
-    assert [bucket.index for bucket in built] == list(range(len(built)))
-
-
 def test_a_total_without_layers_is_cut_at_the_cap_with_equal_pieces_of_backward():
     built = buckets.build(DenseAllReduce(bucket_cap=Size.parse("25 MB")), step(total_bytes=440e6), FREE)
     assert [bucket.num_elements * 4 for bucket in built] == pytest.approx([25e6] * 17 + [15e6])
@@ -83,8 +71,3 @@ def test_per_tensor_without_tensors_is_refused():
 def test_absurdly_many_buckets_are_refused():
     with pytest.raises(SimnetError, match=r"more than 20000 buckets"):
         buckets.build(DenseAllReduce(bucket_cap=Size(1.0)), step(total_bytes=1e9), FREE)
-
-
-def test_a_planner_without_merging_is_refused():
-    with pytest.raises(ValueError, match=r"planner: has no effect"):
-        DenseAllReduce(planner=Planner(start_up_s=Duration(1e-3), bytes_per_s=Bandwidth(1e9)))

@@ -8,7 +8,7 @@ from simnet.core.units import Size
 from simnet.workload import gpu_memory
 from simnet.workload.gpu_memory import ModelMemory, RankMemory
 from simnet.workload.training_step import Step, Tensor, resolve
-from simnet.workload.workload import ComputeTime, StepMemory, Work, Workload
+from simnet.workload.workload import StepMemory, Work, Workload
 from tests.helpers.topologies import cluster
 
 MODEL = ModelMemory(parameters=100.0, gradients=100.0, optimizer=200.0, update=100.0, activations=60.0)
@@ -56,21 +56,10 @@ def test_gradients_of_earlier_micro_batches_stay() -> None:
     assert (found.gradients, found.activations) == (100.0, 60.0)
 
 
-def test_the_optimizer_may_hold_most() -> None:
-    found = held(RankMemory(parameters=0.0, optimizer=0.0, gradients=100.0, update=100.0))
-    assert (found.moment, found.total_bytes, found.activations) == ("optimizer", 200.0, 0.0)
-
-
 def test_what_is_gathered_counts_when_it_is_there() -> None:
     rank = RankMemory(parameters=10.0, optimizer=0.0, gradients=10.0, gathered=(5.0, 80.0))
     found = held(rank)
     assert (found.gathered, found.activations, found.gradients) == (80.0, 30.0, 10.0)
-
-
-def test_a_total_without_tensors_is_cut_into_equal_pieces() -> None:
-    rank = RankMemory(parameters=0.0, optimizer=0.0, gradients=100.0)
-    assert held(rank, tensors=()).total_bytes == pytest.approx(100.0, rel=0.02)
-    assert held(rank, replace(MODEL, activations=500.0), tensors=()).total_bytes == pytest.approx(500.0, rel=0.02)
 
 
 def workload(**keys: object) -> Workload:
@@ -87,19 +76,6 @@ def test_a_workload_says_what_its_model_takes() -> None:
     found = of_model(workload(memory=StepMemory(**{name: Size(size) for name, size in sizes.items()})))
     assert (found.parameters, found.gradients, found.optimizer) == (8000, 4000, 9000)
     assert (found.activations, found.update) == (1500, 4000)
-
-
-def test_without_that_elements_number_format_and_optimizer_say_it_and_activations_are_unknown() -> None:
-    found = of_model(workload(dtype="bf16"))
-    assert (found.parameters, found.gradients, found.optimizer, found.activations) == (2000, 2000, 4000, None)
-    row = ComputeTime(gpu="A100-80GB", precision="bf16", batch=3, step_s=1.0, optimizer="sgd_momentum", source="test")
-    assert of_model(workload(work=None, compute=(row,))).optimizer == 4000
-    times = {"work": None, "forward_s": 1.0, "backward_s": 1.0}
-    assert of_model(workload(**times)).optimizer is None
-    rank = gpu_memory.in_buckets(of_model(workload(**times)))
-    unknown = gpu_memory.at_peak(rank, of_model(workload(**times)), STEP, gpu_bytes=1e9)
-    assert unknown.unknown == ("optimizer state", "activations")
-    assert unknown.fits is None
 
 
 def test_it_fits_where_the_gpu_has_as_much() -> None:

@@ -40,14 +40,6 @@ def fused(kind: type[CompressingStrategy], **options: object) -> CompressingStra
 
 
 @pytest.mark.parametrize("num_nodes", [2, 8])
-def test_a_merge_that_was_timed_has_a_time_of_each_element_and_one_of_each_result(num_nodes):
-    merge = KernelTime(s_per_element=Duration(1e-10), s_per_result=Duration(4e-10))
-    found = outcome(fused(QSGD), num_nodes, kernels={"qsgd_encode": FREE, "qsgd_decode": FREE, "qsgd_merge": merge})
-    assert found.result.breakdown.encode_s == pytest.approx((1e-10 + 4e-10 / num_nodes) * ELEMENTS)
-    assert not any("was not timed" in note for note in found.notes)
-
-
-@pytest.mark.parametrize("num_nodes", [2, 8])
 def test_a_merge_that_was_not_decodes_the_pieces_of_all_and_encodes_its_own(num_nodes):
     timed = {"qsgd_encode": ENCODE, "qsgd_decode": DECODE}
     found = outcome(fused(QSGD), num_nodes, kernels=timed, memory_bytes_per_s=Bandwidth(1e9))

@@ -5,12 +5,10 @@ import math
 import pytest
 
 from simnet.cluster.hardware import Calibration
-from simnet.cluster.kernel_times import KernelTime
 from simnet.core.errors import SimnetError
-from simnet.core.units import Bandwidth, Duration
 from simnet.engine import intervals, scenario
 from simnet.workload import roofline, training_step
-from simnet.workload.workload import ComputeTime, Gradient, Work, Workload
+from simnet.workload.workload import Gradient, Work, Workload
 from tests.helpers.topologies import cluster
 
 WORK = Work(
@@ -28,15 +26,6 @@ def workload(**changes) -> Workload:
     return Workload(**{"tensors": TENSORS, "work": WORK, "batch_per_rank": 4, **changes})
 
 
-def test_work_is_priced_by_the_peaks_of_the_clusters_gpu() -> None:
-    step = resolve(workload())
-    share = roofline.attainments().products.share
-    assert step.forward_s == pytest.approx(4 * (1e12 / 312e12 + 3e9 / 2039e9) / share)
-    assert step.backward_s == pytest.approx(2 * step.forward_s)
-    assert step.notes[0].startswith("compute time at batch 4 is a roofline estimate for A100-80GB in bf16: 0.")
-    assert resolve(workload(), "H100-80GB").forward_s < step.forward_s / 1.5
-
-
 def test_convolutions_are_known_by_the_shapes_of_gradients() -> None:
     times = [resolve(workload(tensors=tensors)).forward_s for tensors in (TENSORS, CONVOLVED)]
     every = roofline.attainments()
@@ -45,14 +34,6 @@ def test_convolutions_are_known_by_the_shapes_of_gradients() -> None:
     assert experts == times[0], "matrices of experts, stacked"
     unknown = resolve(workload(tensors=(Gradient(num_elements=100),))).forward_s
     assert unknown / times[0] == pytest.approx(every.products.share / every.either.share)
-
-
-def test_the_optimizer_takes_the_memory_of_the_calibration_or_else_of_the_gpu() -> None:
-    assert resolve(workload()).optimizer_s == pytest.approx(28 * 1e7 / 2039e9)
-    slower = Calibration(memory_bytes_per_s=Bandwidth(1e12))
-    assert resolve(workload(), calibration=slower).optimizer_s == pytest.approx(28 * 1e7 / 1e12)
-    timed = Calibration(kernels={"adamw": KernelTime(launch_s=Duration(0.5), s_per_element=Duration(0))})
-    assert resolve(workload(), calibration=timed).optimizer_s == pytest.approx(0.5)
 
 
 def test_the_format_of_the_workload_replaces_that_of_the_work() -> None:
@@ -67,16 +48,6 @@ def test_the_format_of_the_workload_replaces_that_of_the_work() -> None:
         resolve(workload(precision="tf32"), "T4")
     with pytest.raises(SimnetError, match=r"^workload.precision: 'int8': no roofline knows it; give one of fp32, "):
         resolve(workload(precision="int8"))
-
-
-def test_a_time_counts_before_work() -> None:
-    timed = workload(forward_s=Duration(1.0), backward_s=Duration(2.0))
-    assert resolve(timed).forward_s == 1.0
-    row = ComputeTime(gpu="A100-80GB", precision="tf32", batch=4, step_s=Duration(3.0), optimizer="adam", source="test")
-    step = resolve(workload(compute=(row,)))
-    assert step.forward_s + step.backward_s == pytest.approx(3.0)
-    elsewhere = resolve(workload(compute=(row,)), "H200")
-    assert elsewhere.forward_s == resolve(workload(), "H200").forward_s
 
 
 @pytest.mark.parametrize(

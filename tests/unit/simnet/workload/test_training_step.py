@@ -88,16 +88,6 @@ def test_work_of_a_shipped_workload_goes_with_its_gradients_file():
             assert workload.work.backward_flops == pytest.approx(file["backward_flops_per_sample"], rel=0.05)
 
 
-def test_a_compute_row_gives_the_whole_step_and_the_optimizer_is_taken_off():
-    fast = Calibration(memory_bytes_per_s=Bandwidth(1e12))
-    step = resolve(Workload(num_elements=10_000_000, batch_per_rank=100, compute=(row(),)), fast)
-    assert step.optimizer_s == pytest.approx(OPTIMIZER_BYTES["adam"] * 1e7 / 1e12)
-    assert step.forward_s + step.backward_s + step.optimizer_s == pytest.approx(0.1)
-    bare = row(includes_optimizer=False)
-    step = resolve(Workload(num_elements=10_000_000, batch_per_rank=100, compute=(bare,)), fast)
-    assert step.forward_s + step.backward_s == pytest.approx(0.1)
-
-
 def test_between_two_rows_the_step_is_interpolated_and_beyond_them_scaled():
     rows = row(batch=10, samples_per_s=None, step_s=Duration(0.02)), row(batch=30, samples_per_s=600.0)
     for batch, seconds, said in ((10, 0.02, ""), (20, 0.035, "interpolated"), (60, 0.1, "scaled from batch 30")):

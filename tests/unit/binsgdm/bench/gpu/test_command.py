@@ -31,12 +31,9 @@ def test_one_part_is_measured_into_a_folder(tmp_path):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["-o", "file/in/gpu"], "/file: is no folder: name another with -o"),
         (["-o", "file"], "file: is no folder: name a folder with -o"),
         (["-o", "gpu", "--force", "--only", "kernels"], "--force --only: one measures all parts again"),
         (["-o", "gpu", "--budget", "nan"], "--budget nan: must be a number of seconds from 1 on"),
-        (["-o", "gpu", "--only", "nothing"], "Invalid value for '--only'"),
-        ([], "Missing option '-o'"),
         (["-o", "", "--device", "cpu"], "'': is empty: name a folder"),
         (["-o", "gpu"], "--device cuda: no GPU: neither the driver nor torch sees one"),
     ],
@@ -56,9 +53,8 @@ def test_a_mistake_is_one_line_and_nothing_is_written(args, said, tmp_path, monk
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("size", ["2", "many"])
-def test_ranks_never_start_ranks(size, tmp_path, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", size)
+def test_ranks_never_start_ranks(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
     done = gpu("-o", tmp_path / "gpu", "--device", "cpu")
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert "this command starts its own ranks: run it without torchrun" in done.stderr

@@ -1,11 +1,8 @@
 """The table of parts."""
 
-import ast
-import inspect
 import os
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,23 +11,13 @@ from tests.helpers.needs import needs
 
 needs("torch")
 
-from binsgdm.bench.gpu import parts
-from binsgdm.bench.gpu.parts import BUDGET_S, PARTS, Part
+from binsgdm.bench.gpu import links, parts, training
+from binsgdm.bench.gpu.parts import BUDGET_S, PARTS, NotMeasurableError
 
 
 def test_the_parts_share_out_the_whole_budget() -> None:
     assert sum(part.seconds for part in PARTS) == BUDGET_S
     assert len({part.name for part in PARTS}) == len(PARTS)
-
-
-def test_the_parts_need_torch_numpy_and_click_alone() -> None:
-    found = set[str]()
-    for path in Path(parts.__file__).parent.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            found |= {name.partition(".")[0] for name in names}
-    assert found - sys.stdlib_module_names <= {"binsgdm", "torch", "numpy", "click"}
 
 
 WITHOUT_NUMBA = """
@@ -59,7 +46,8 @@ def test_all_parts_and_optimizers_do_without_numba(tmp_path: Path) -> None:
     assert done.stdout == f"{[0.5] * 8}\n"
 
 
-@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
-def test_a_part_is_measured_as_the_worker_asks(part: Part) -> None:
-    measure = import_module(part.module).measure
-    assert list(inspect.signature(measure).parameters) == ["bench", "quick", "seconds"]
+@pytest.mark.parametrize("part", [links, training])
+def test_what_needs_two_cards_is_skipped_with_a_reason(part, bench) -> None:
+    """Those of two are measured in `tests/distributed/test_measure.py`."""
+    with pytest.raises(NotMeasurableError, match="needs two"):
+        part.measure(bench, quick=True, seconds=5.0)

@@ -68,13 +68,6 @@ def test_a_process_that_hangs_is_ended_with_all_that_it_has_started(tmp_path):
     wait_until_gone(int(started.read_text()))
 
 
-def test_what_a_process_has_started_ends_with_it(tmp_path):
-    started = tmp_path / "pid"
-    code = f"import subprocess; open({str(started)!r}, 'w').write(str(subprocess.Popen(['sleep', '60']).pid))"
-    assert run(code)[0].status == "done"
-    wait_until_gone(int(started.read_text()))
-
-
 def test_the_first_rank_that_fails_ends_the_others():
     # Rank 0 would keep this test until it is ended as one that hangs.
     end, _ = run("report(failed='rank 1') if rank == '1' else time.sleep(9999)\nsys.exit(rank == '1')", num_ranks=2)

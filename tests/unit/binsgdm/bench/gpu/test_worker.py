@@ -81,12 +81,6 @@ def test_a_part_of_checks_alone_stops_before_it_is_killed(limit_s, kept, task, m
     assert len(json.loads(Path(task.output).read_text())["checks"]) == kept
 
 
-def test_series_that_stay_imprecise_are_counted(task, monkeypatch):
-    part(monkeypatch, measures)
-    worker.work(replace(task, is_shared=True))
-    assert read(Path(task.output)).notes == ("2 of 2 series are less precise than 10%: others use the card",)
-
-
 @pytest.mark.parametrize(
     ("error", "code", "reported"),
     [
@@ -106,8 +100,3 @@ def test_a_part_that_ends_without_a_file_says_why(error, code, reported, task, m
     assert found == [reported]
     assert not Path(task.output).exists()
     assert json.loads(task.text())["module"] == "a_part"
-
-
-def test_a_shared_card_is_asked_more_often(task):
-    alone, shared = (worker.stop_rule(replace(task, quick=False, is_shared=flag)) for flag in (False, True))
-    assert shared.max_repetitions == 4 * alone.max_repetitions

@@ -11,7 +11,6 @@ from click.testing import CliRunner
 from simnet.calibration.measurement_file import Setup
 from simnet.cli.main import cli
 from simnet.core.errors import SimnetError
-from simnet.core.units import Bandwidth
 from simnet.validation import decisions, training_steps
 from simnet.validation.lab import campaign, run_campaign
 from simnet.validation.lab.campaign import Launch
@@ -21,7 +20,6 @@ from simnet.validation.training_steps import TrainedPoint
 from tests.helpers.needs import needs
 from tests.helpers.training_samples import SETUP
 
-ROOT = Path(__file__).parents[5]
 TEXT = """
 models = ["mlp_4m", "my.pkg:build"]
 strategies = [{kind = "all_reduce"}, {kind = "binsgdm", topology = "flat"},
@@ -42,34 +40,6 @@ def write(folder: Path, text: str = TEXT) -> Path:
 
 
 class TestFile:
-    def test_the_shipped_ones_are_read_and_their_points_are_not_calibrated_on(self) -> None:
-        for name in ("campaign", "short", "systems", "topologies", "latency"):
-            launches = campaign.launches(campaign.load(ROOT / f"scenarios/lab/{name}.toml"))
-            assert len({launch.name for launch in launches}) == len(launches)
-            links = {(launch.layout, launch.bandwidth) for launch in launches if launch.part == "links"}
-            points = {(launch.layout, launch.bandwidth) for launch in launches if launch.part == "training"}
-            assert links
-            assert points
-            assert not links & points
-
-    def test_launches_are_made_for_every_layout_and_models_are_started_in_between(self, tmp_path: Path) -> None:
-        launches = campaign.launches(campaign.load(write(tmp_path)))
-        assert [launch.part for launch in launches] == [
-            "links",
-            *["kernels", "messages", "beside"] * 2,
-            *["model"] * 4, *["training"] * 2,
-            *["model"] * 4, *["training"] * 2,
-        ]  # fmt: skip
-        names = {launch.name: launch for launch in launches}
-        assert names["model_my-pkg-build_2_2x2"].arguments[:3] == ("model", "--model", "my.pkg:build")
-        dense = names["training_3x1_50mbit"]
-        assert dense.bandwidth == Bandwidth(6.25e6)
-        assert [word for word in dense.arguments if word.startswith(("all", "bin"))] == [
-            "all_reduce", "binsgdm:flat,overlap"
-        ], "hierarchical is flat where there is one rank on a node"  # fmt: skip
-        assert "binsgdm:bf16,overlap" in names["training_2x2_200mbit"].arguments
-        assert names["messages_2x2"].bandwidth is None
-
     def test_a_layout_is_measured_in_place_before_and_after_its_trainings(self, tmp_path: Path) -> None:
         text = "by_layout = true\nspeed = true\nown_work_seconds = 2.0\n" + TEXT
         launches = campaign.launches(campaign.load(write(tmp_path, text)))
@@ -88,17 +58,6 @@ class TestFile:
         assert "--without-messages" not in trained
         strategies = [[word for word in one if word.startswith(("all", "bin"))] for one in (own, trained)]
         assert strategies[0] == strategies[1]
-
-    def test_points_over_a_latency_have_launches_of_their_own(self, tmp_path: Path) -> None:
-        text = TEXT.replace(
-            "[links]", '[[points]]\nlayouts = ["3x1"]\nbandwidths = ["50 Mbit/s"]\nlatency = "2.5 ms"\n[links]'
-        )
-        names = {launch.name: launch for launch in campaign.launches(campaign.load(write(tmp_path, text)))}
-        delayed, plain = names["training_3x1_50mbit_2.5ms"], names["training_3x1_50mbit"]
-        assert (delayed.latency, plain.latency) == (2.5e-3, 0)
-        assert delayed.description.endswith("at 50 Mbit/s and 2.5 ms")
-        assert [*plain.arguments, "--nic-latency-ms", "2.5"] == list(delayed.arguments)
-        assert {launch.latency for launch in names.values() if launch.part != "training"} == {0}
 
     @pytest.mark.parametrize(
         ("old", "new", "message"),
@@ -201,10 +160,6 @@ class TestFile:
         with pytest.raises(SimnetError, match="3x1 at 200 Mbit/s: the links are calibrated there"):
             campaign.load(write(tmp_path, text))
 
-    def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
-        with pytest.raises(SimnetError, match=r"none\.toml: cannot be read"):
-            campaign.load(tmp_path / "none.toml")
-
 
 class TestRun:
     PROBES: tuple[float, ...] = ()
@@ -230,14 +185,6 @@ class TestRun:
         run_campaign.run(campaign.launches(mine), place, told.append)
         return told
 
-    def test_every_launch_has_its_file_and_a_second_run_has_nothing_to_do(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        told = self.run(tmp_path, monkeypatch, [])
-        assert len(told) == len(list((tmp_path / "out").iterdir())) == 19
-        assert told[0].startswith("[1/19] links on 2 x 1 ranks at 100 Mbit/s: ")
-        assert self.run(tmp_path, monkeypatch, [1, 1]) == ["19 of 19 launches are already measured"]
-
     def test_a_launch_that_fails_is_tried_once_more_and_then_the_campaign_stops_and_goes_on(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -246,18 +193,6 @@ class TestRun:
         with pytest.raises(SimnetError, match="rank 1 failed first, with exit code 7"):
             self.run(tmp_path, monkeypatch, [7, 7])
         assert len(self.run(tmp_path, monkeypatch, [])) == 2
-
-    def test_a_launch_waits_for_a_quiet_machine_and_is_repeated_if_that_became_slow(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        self.PROBES = (1.0, 1.0, 1.0, 2.0, 1.5, 1.4, 1.3, 1.1, 1.2, 3.0, 1.2)
-        told = self.run(tmp_path, monkeypatch, [])
-        assert told[:2] == [
-            "the machine is 1.50 times slower than before: waiting",
-            "links on 2 x 1 ranks at 100 Mbit/s: the machine has become 1.20 times slower; once more",
-        ]
-        assert len(told) == 2 + 19
-        assert len(list((tmp_path / "out").iterdir())) == 19
 
     def test_a_machine_that_stays_slow_is_waited_for_a_while_only(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -327,11 +262,6 @@ class TestVerdict:
         assert [one.regret for one in won] == pytest.approx([0, 0, 3])
         assert [one.is_close for one in won] == [True, True, False]
 
-    @pytest.mark.parametrize(("measured_s", "is_close"), [(1.049, True), (1.06, False)])
-    def test_a_winner_is_close_where_the_other_would_not_pay(self, measured_s: float, is_close: bool) -> None:
-        (won,) = decisions.find_winners([point("a", 100, 1.0, 1.0), point("b", 100, measured_s, 0.9)])
-        assert (won.predicted_fastest.series, won.is_close) == ("b", is_close)
-
     def test_the_bandwidth_from_which_on_one_is_no_longer_faster(self) -> None:
         (found,) = decisions.bandwidth_sweeps(self.POINTS, [("a", "b"), ("a", "unknown")])
         measured, predicted = (
@@ -367,17 +297,6 @@ class TestRanking:
         }  # fmt: skip
         assert found["a", "c"].difference == pytest.approx(1.0)
         assert not any(pair.predicted_intervals_are_disjoint for pair in found.values())
-
-    def test_predicted_intervals_are_apart_in_either_order(self) -> None:
-        low, high = self.measured("a", 1.0, 1.0), self.measured("b", 2.0, 2.0)
-        assert all(pair.predicted_intervals_are_disjoint for pair in decisions.pairs([low, high]))
-        swapped = [replace(low, interval=(1.6, 2.4)), replace(high, interval=(0.8, 1.2))]
-        assert all(pair.predicted_intervals_are_disjoint for pair in decisions.pairs(swapped))
-
-    def test_without_intervals_nothing_is_told_apart(self) -> None:
-        (pair,) = decisions.pairs([point("a", 100, 1.0, 1.0), point("b", 100, 9.0, 9.0)])
-        assert not pair.measured_intervals_are_disjoint
-        assert not pair.predicted_intervals_are_disjoint
 
     @pytest.mark.parametrize("count", [6, 8, 9, 25, 100])
     def test_the_interval_of_a_median_is_that_of_the_measuring_side(self, count: int) -> None:

@@ -15,33 +15,6 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def number(path: Path) -> int:
-    return int(path.read_text())
-
-
-def test_a_quota_is_the_part_of_a_period(groups: Path) -> None:
-    CpuQuotas("lab", [0.4, 1.5])
-    for rank, part in enumerate([0.4, 1.5]):
-        quota_us, period_us = (
-            number(groups / f"lab-rank{rank}" / f"cpu.cfs_{name}_us") for name in ("quota", "period")
-        )
-        assert quota_us / period_us == pytest.approx(part)
-
-
-def test_a_small_part_has_a_longer_period_since_the_kernel_takes_no_quota_below_a_millisecond(groups: Path) -> None:
-    CpuQuotas("lab", [0.05])
-    quota_us, period_us = (number(groups / "lab-rank0" / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
-    assert (quota_us, period_us) == (1000, 20000)
-
-
-def test_one_rank_gets_another_part(groups: Path) -> None:
-    quotas = CpuQuotas("lab", [0.4, 0.4])
-    before = number(groups / "lab-rank0" / "cpu.cfs_quota_us")
-    quotas.set_cores(1, 0.2)
-    assert number(groups / "lab-rank0" / "cpu.cfs_quota_us") == before
-    assert number(groups / "lab-rank1" / "cpu.cfs_quota_us") == before // 2
-
-
 def test_the_second_version_has_both_numbers_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_quota, "_VERSION_1", tmp_path / "none")
     monkeypatch.setattr(cpu_quota, "_VERSION_2", tmp_path)
