@@ -160,6 +160,7 @@ class TestSystem:
         ]
         assert times[0].result.iteration_s == pytest.approx(times[1].result.iteration_s, rel=1e-9)
 
+    @pytest.mark.slow
     def test_advice_ranks_it_among_all_others(self) -> None:
         found = {row.name for row in advise(scenario("all_reduce")).systems}
         assert {"Bytes", "BinSGDM", "Top-k 1 %", "DDP fp32"} <= found

@@ -5,6 +5,8 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 from docs import shown
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,6 +28,7 @@ print(slow.iteration_s > whole.iteration_s)
 """
 
 
+@pytest.mark.slow
 def test_its_code_runs_and_what_it_adds_is_simulated() -> None:
     blocks = shown.blocks((ROOT / "docs" / "how-to" / PAGE).read_text(encoding="utf-8"), "python")
     chosen = [

@@ -212,6 +212,7 @@ NO_PYTEST = "pytest or hypothesis is missing, so nothing is tested on the card"
 CARRIED = f"copy {{0}}/gpu to where simnet is installed, and there: {CARD} {{0}}/gpu {BASE} -o {{0}}/gpu-card"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", [{}, {"INDEX_CODE": "0", "INDEX_S": "60"}], ids=["refuses", "never answers"])
 def test_without_a_network_it_is_said_before_measuring_that_no_page_will_be_written(index, tmp_path):
     machine = Machine(tmp_path, python3="plain")

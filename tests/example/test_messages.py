@@ -24,6 +24,7 @@ def found(texts: list[messages.Message]) -> list[str]:
     return [f"{one.where}: {one.text}" for one in texts if PATTERN.search(re.sub(r"{[^{}]*}", "", one.text))]
 
 
+@pytest.mark.slow
 def test_no_message_holds_a_forbidden_word() -> None:
     assert found([one for one in all_messages() if one.kind != "page"]) == []
 

@@ -53,6 +53,7 @@ def run(folder: Path, **modules: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_what_is_not_here_is_listed_once_with_its_remedy_and_nothing_fails(tmp_path: Path) -> None:
     done = run(tmp_path, declared=DECLARED, one_of_two=ONE_OF_TWO)
     assert done.returncode == 0, done.stdout
@@ -61,6 +62,7 @@ def test_what_is_not_here_is_listed_once_with_its_remedy_and_nothing_fails(tmp_p
     assert done.stdout.count("a_library") == 2
 
 
+@pytest.mark.slow
 def test_a_need_that_was_not_declared_fails(tmp_path: Path) -> None:
     done = run(tmp_path, undeclared=UNDECLARED, one_of_two=ONE_OF_TWO)
     assert done.returncode == 2

@@ -140,6 +140,7 @@ def test_the_speedups_that_lean_on_a_calibrated_point_are_marked() -> None:
         assert prediction.label.endswith("*") == (fitted == 1)
 
 
+@pytest.mark.slow
 def test_every_published_row_is_used_by_some_set() -> None:
     found = validation_page.usage_of([outcome(name) for name in sets.names()], published_rows.load().rows)
     assert found.unused == ()
@@ -168,6 +169,7 @@ def test_nothing_is_fitted_to_a_compressed_row_of_hipress() -> None:
         assert {p.row.method for p in outcome(name).predictions} >= {hipress.RING, hipress.ONEBIT}
 
 
+@pytest.mark.slow
 def test_compressed_rows_are_met_in_the_form_in_which_they_were_run_and_in_no_other() -> None:
     for name in ("hipress_local", "hipress_aws"):
         others = {one.variant: mean_error(one.predictions) for one in outcome(name).alternatives}
@@ -323,6 +325,7 @@ def test_the_gpu_of_a_published_cluster_is_one_that_workloads_know() -> None:
     assert {shipped_parts.cluster(part).gpu for part in FITTED} <= known | {""}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hkbu_bsp", "hkbu_overlap", "one_bit_table1", "one_bit_fig5a", "one_bit_speedup"])
 def test_a_fit_never_reads_the_values_that_are_shipped(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = [prediction.predicted for prediction in outcome(name).predictions]

@@ -103,6 +103,7 @@ def tried(kind: Kind, rng: random.Random, folder: Path) -> Iterator[str]:
     yield from (f"simnet {' '.join(args)}: {data[:3000]!r}\n{fault}" for fault in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_damaged_file_is_read_or_refused_in_a_line(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -114,6 +115,7 @@ def test_a_damaged_file_is_read_or_refused_in_a_line(
         assert not found, f"{seed}: {found[0]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - NEED_MORE))
 def test_a_whole_file_is_read_by_every_command(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

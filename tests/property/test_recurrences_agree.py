@@ -105,6 +105,7 @@ def run_by(network: Topology, step: RunStep, varied: Varied, starts_s: "FloatArr
     return iteration.run()
 
 
+@pytest.mark.slow
 @settings(max_examples=settings.default.max_examples * 4)
 @given(networks(), st.data())
 def test_ranks_take_the_same_times_by_two_streams_and_one_by_one(network, data):

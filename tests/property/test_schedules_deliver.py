@@ -31,6 +31,7 @@ def test_ring_all_reduce_gives_every_rank_every_contribution_once(kind, num_node
     assert_all_reduced(ring.all_reduce(group(kind, num_nodes, ranks_per_node)))
 
 
+@pytest.mark.slow
 @given(num_nodes=sizes, ranks_per_node=sizes)
 def test_every_algorithm_gives_every_rank_every_contribution_once(num_nodes, ranks_per_node):
     world = group("world", num_nodes, ranks_per_node)

@@ -17,6 +17,7 @@ MODULES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", MODULES, ids=str)
 def test_the_examples_of_a_module_print_what_they_show(path: Path) -> None:
     if path.parts[0] == "binsgdm":

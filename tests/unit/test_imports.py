@@ -145,6 +145,7 @@ def offences(paths: list[Path], forbidden: tuple[str, ...]) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_simnet_imports_neither_torch_nor_binsgdm() -> None:
     assert offences(sources("simnet"), ("torch", "binsgdm")) == []
 
@@ -174,6 +175,7 @@ def test_a_command_of_binsgdm_starts_without_a_heavy_library(command: str) -> No
     assert HEAVY & {name.partition(".")[0] for name in json.loads(done.stdout)} == set()
 
 
+@pytest.mark.slow
 def test_binsgdm_imports_neither_simnet_nor_simpy() -> None:
     assert sources("binsgdm")
     assert offences(sources("binsgdm"), ("simnet", "simpy")) == []

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from simnet.strategies import STRATEGIES
 from tests.helpers.needs import needs
 
@@ -104,6 +106,7 @@ def defined_name(node: ast.AST) -> str:
     return ""
 
 
+@pytest.mark.slow
 def test_every_class_name_is_defined_once() -> None:
     twice = {name: places for name, places in class_places().items() if len(places) > 1}
     assert {name: places for name, places in twice.items() if name not in simulated_and_real()} == {}

@@ -71,6 +71,7 @@ def schedules(topology):
 SHAPES = [(1, 1), (1, 4), (2, 1), (2, 2), (3, 1), (3, 4), (4, 2), (5, 3), (6, 2), (8, 4), (16, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_nodes", "ranks_per_node"), SHAPES)
 @pytest.mark.parametrize("calibration", [IDEAL, COSTLY, SHARED, NCCL], ids=["ideal", "costly", "shared", "nccl"])
 def test_exact_equals_folded_equals_sum_of_phases(num_nodes, ranks_per_node, calibration):

@@ -90,6 +90,7 @@ def test_times_without_spans_are_those_with_them(given_program):
     assert plan.iteration_s(at) == pytest.approx(plan.timeline(at).iteration_s, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_shipped_experiments_take_the_same_times():
     settings = {name: PreparedScenario(load_experiment(name).at({})) for name in files.names("experiments")}
     without_faults = {name: setting for name, setting in settings.items() if setting.topology.is_symmetric}

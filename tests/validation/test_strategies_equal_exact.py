@@ -87,6 +87,7 @@ def ran(scenario: Scenario, fidelity: str) -> StrategyResult:
     return simulate(replace(scenario, run=replace(scenario.run, fidelity=fidelity))).result
 
 
+@pytest.mark.slow
 @settings(max_examples=NUM)
 @given(scenarios())
 def test_a_strategy_takes_what_every_send_takes(scenario: Scenario) -> None:
@@ -95,6 +96,7 @@ def test_a_strategy_takes_what_every_send_takes(scenario: Scenario) -> None:
     assert found.approximation <= 0.02, scenario.strategy
 
 
+@pytest.mark.slow
 @settings(max_examples=NUM)
 @given(varying_scenarios())
 def test_it_does_so_with_faults_that_vary_or_come_and_go(scenario: Scenario) -> None:

@@ -85,6 +85,7 @@ def clusters(draw: st.DrawFn, *more: st.SearchStrategy[Fault]) -> Topology:
     return topology(num_nodes, per_node, calibration, fabric=fabric, faults=tuple(found))
 
 
+@pytest.mark.slow
 @settings(max_examples=settings.default.max_examples * 3)
 @given(clusters(), st.data())
 def test_the_grouped_and_the_exact_executor_agree_on_clusters_with_faults(network, data):
@@ -96,6 +97,7 @@ def test_the_grouped_and_the_exact_executor_agree_on_clusters_with_faults(networ
         assert abs(grouped.iteration_s - exact.iteration_s) <= ABOUT * grouped.off_s + NEAR * exact.iteration_s
 
 
+@pytest.mark.slow
 @given(clusters(varying), st.data())
 def test_the_exact_executor_says_the_same_by_arrays_and_by_events(network, data):
     streams = data.draw(streams_on(network, ("world", "intra_node")))
@@ -105,6 +107,7 @@ def test_the_exact_executor_says_the_same_by_arrays_and_by_events(network, data)
     agree(by_arrays, by_events)
 
 
+@pytest.mark.slow
 @given(clusters(varying), st.integers(1, 4), st.data())
 def test_they_agree_over_several_iterations_that_vary(network, steps, data):
     grouped, exact = runs(network, data.draw(streams_on(network)), steps, seed=data.draw(st.integers(0, 9)))

@@ -263,7 +263,7 @@ def test_two_threads_may_call_at_once() -> None:
     assert all(same_bits(wanted[name], got[name]) for got in results for name in wanted)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_cpu_without_avx_gets_the_same_bits(tmp_path: Any) -> None:
     needs("numba", "x86-64")
     program = """

@@ -43,6 +43,7 @@ class TestSystems:
 
 
 class TestRanking:
+    @pytest.mark.slow
     def test_a_slow_wire_makes_systems_pay_and_the_fastest_of_them_is_named(self) -> None:
         advice = advised("SignSGD", "BinSGDM", "QSGD 4 bit", "Marsit", "1-bit Adam")
         assert advice.best is not None
@@ -62,6 +63,7 @@ class TestRanking:
         expected_s = part * result.dense_iteration_s + (1 - part) * result.iteration_s
         assert found.iteration_s == pytest.approx(expected_s)
 
+    @pytest.mark.slow
     def test_what_cannot_be_predicted_is_listed_with_the_reason(self) -> None:
         workload = Workload(gradient_bytes=Size(4e7), forward_s=Duration(0.01), backward_s=Duration(0.02))
         advice = advised(workload=workload)
@@ -74,6 +76,7 @@ class TestRanking:
         assert {found.name for found in advice.systems} == {*SYSTEMS, "DDP fp32", "DDP bf16"} - set(left_out)
         assert "1-bit SGD, EF-SignSGD, TernGrad, Power" in str(ranking_page(advice))
 
+    @pytest.mark.slow
     def test_the_advice_is_the_same_for_any_number_of_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:
         workload = Workload(gradient_bytes=Size(4e7), forward_s=Duration(0.01), backward_s=Duration(0.02))
         calibration = replace(FAST_CODEC, intervals={"memory_bandwidth": (0.5, 2.0)})
@@ -181,6 +184,7 @@ class TestCertainty:
         error = intervals.model_error(certain).speedup
         assert speedup.interval == pytest.approx((speedup.value / error, speedup.value * error), rel=0.02)
 
+    @pytest.mark.slow
     def test_an_interval_that_reaches_below_is_perhaps(self) -> None:
         key = "kernels.top_k_encode.time_per_element"
         sure, wide = (
@@ -193,6 +197,7 @@ class TestCertainty:
         assert sure.speedup.value == wide.speedup.value
         assert (sure.speedup.verdict, wide.speedup.verdict) == ("pays", UNCERTAIN)
 
+    @pytest.mark.slow
     def test_kernels_timed_are_not_slowed_and_estimated_ones_are(self) -> None:
         timed_, estimated = (
             row(advised(name, calibration=self.FITTED), name).speedup for name in ("Top-k 1 %", "SignSGD")
@@ -215,6 +220,7 @@ class TestCertainty:
         assert "kernels not timed" in said["Answer"]
         assert "If they take 3.9 times the estimate" in said["Kernels"]
 
+    @pytest.mark.slow
     def test_what_missed_a_target_does_not_pay_and_the_answer_says_how_often(self) -> None:
         advice = advised("marsit")
         assert row(advice, "Marsit").verdict == NO_SOONER
@@ -229,6 +235,7 @@ class TestCertainty:
         assert not any(one.verdict == "pays" for one in advice.others if one.needs_training)
         assert {row(advice, name).verdict for name in ("BinSGDM", "local SGD 8")} == {UNKNOWN}
 
+    @pytest.mark.slow
     def test_a_kernel_without_an_estimate_is_to_be_measured_first(self) -> None:
         advice = advised("Top-k 1 %", "power_sgd", gbit_per_s=0.5)
         assert {found.name for found in advice.with_verdict(NOT_TIMED)} == {"Top-k 1 %", "PowerSGD rank 4"}

@@ -34,6 +34,7 @@ def test_trainings_of_the_workload_count_with_their_doubts_and_others_only_warn(
     assert (ours.verdict, others.verdict) == (UNCERTAIN, "pays")
 
 
+@pytest.mark.slow
 def test_an_advice_and_a_time_to_target_say_the_same_of_a_system() -> None:
     given, trainings = scenario(gbit_per_s=4, draws=20), shipped()
     advice = advise(given, names=chosen(["BinSGDM", "Marsit", "random_k"]), trainings=trainings, are_of_user=True)

@@ -79,6 +79,7 @@ def test_the_table_shows_both_and_the_sentences_name_the_faults(usual: Advice, h
     assert "p95" not in str(ranking_page(usual))
 
 
+@pytest.mark.slow
 def test_forty_iterations_are_enough_where_the_user_asks_for_no_number() -> None:
     assert advised(JITTER).iterations == ITERATIONS
     assert advised(HALVED).iterations == 1, "nothing varies"
@@ -91,6 +92,7 @@ def test_progress_is_told_once_for_each_run_at_most() -> None:
     assert 0 < sum(told) <= num_runs(given, len(chosen(SYSTEMS)))
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_advice_in_one_process_and_in_two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "PROBE_S", 0.0)
     monkeypatch.setattr(workers, "WORKERS_PAY_S", 0.0)

@@ -66,6 +66,7 @@ def test_a_quantity_is_found_within_the_tolerance(find: Callable[..., Crossover]
     assert crossing.high.text.endswith("Gbit/s")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", [(1, 64), (64, 1)])
 def test_an_integer_is_found_exactly(find: Callable[..., Crossover], ends: tuple[int, int]) -> None:
     found = find("cluster.num_nodes", *ends, lambda s: 0.9 if s.cluster.num_nodes >= 23 else 1.1)

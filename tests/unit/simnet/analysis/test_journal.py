@@ -79,6 +79,7 @@ class TestCommits:
 
 
 class TestLock:
+    @pytest.mark.slow
     def test_a_second_sweep_in_the_same_directory_is_refused(self, tmp_path: Path) -> None:
         rule = f"^{tmp_path}: another sweep is writing here; wait for it, or name another directory with -o$"
         with Journal(tmp_path) as first:
@@ -96,6 +97,7 @@ class TestLock:
         with Journal(tmp_path), pytest.raises(SimnetError, match=rule):  # before it has written anything
             Journal(tmp_path)
 
+    @pytest.mark.slow
     def test_of_two_that_start_at_once_one_goes_on(self, tmp_path: Path) -> None:
         num = 4
         start, told = FORKED.Barrier(num), FORKED.SimpleQueue()

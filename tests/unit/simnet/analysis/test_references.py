@@ -54,6 +54,7 @@ def _sweep(folder: Path) -> dict[str, Any]:
         return next(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_all_commands_have_the_same_references_and_equal_settings_the_same_speedup(tmp_path: Path) -> None:
     own = json.loads(run("simulate", BERT, "--draws", "0", "--format", "json"))
     step_s = simnet.simulate(BERT, draws=0).result.iteration_s

@@ -29,6 +29,7 @@ class TestExpand:
 
 
 class TestRun:
+    @pytest.mark.slow
     def test_workers_give_the_same_as_this_process(
         self, experiment: Experiment, simulated: list[Scenario], monkeypatch: pytest.MonkeyPatch
     ) -> None:

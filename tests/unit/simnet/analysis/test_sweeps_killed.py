@@ -30,7 +30,7 @@ from simnet.cli.main import main
 main()
 """
 # No nodes are refused: the four points without any are skipped, and stand in the journal as well.
-MANY = {"cluster.num_nodes": list(range(81)), "workload.batch_per_rank": [1, 2, 3, 4]}
+MANY = {"cluster.num_nodes": list(range(41)), "workload.batch_per_rank": [1, 2, 3, 4]}
 
 
 def _started(command: list[str], out: Path) -> subprocess.Popen[str]:
@@ -99,12 +99,13 @@ def test_a_killed_sweep_resumes_and_loses_nothing(command: list[str], tmp_path: 
     assert _all_end(workers)
     finished = len(rows(out))
     resumed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "324 points in " in resumed.stderr
+    assert "164 points in " in resumed.stderr
     assert f", 4 of them refused, {finished} of them finished before" in resumed.stderr
     assert _results(out) == _uninterrupted(command, tmp_path / "fresh")
     assert [point["set"]["cluster.num_nodes"] for point in _results(out)["refused"]] == [0] * 4
 
 
+@pytest.mark.slow
 def test_an_interrupt_says_how_to_resume_and_exits_130(command: list[str], tmp_path: Path) -> None:
     process = _started(command, tmp_path / "out")
     assert all(map(_gets_no_interrupts, _descendants(process.pid)))

@@ -57,6 +57,7 @@ def test_any_executor_gives_what_one_process_gives(make: Callable[[], Any], expe
     assert any(len(set(run.result.iterations_s)) > 1 for run in found)
 
 
+@pytest.mark.slow
 def test_what_a_worker_hands_back_is_done_by_another_task(monkeypatch: pytest.MonkeyPatch, expected: Any) -> None:
     monkeypatch.setattr(sweeps, "ENOUGH_S", 0)
     monkeypatch.setattr(sweeps, "TASKS_PER_WORKER", 1 / 64)  # tasks of more than the one point that is done

@@ -69,6 +69,7 @@ def test_a_point_that_does_not_hold_together_is_refused_in_the_result() -> None:
     assert (len(found), len(found.refused)) == (1, 1)
 
 
+@pytest.mark.slow
 def test_crossover_says_what_the_command_says() -> None:
     over = "cluster.inter_node.bandwidth"
     found = simnet.crossover(BERT, over=over, start="10 Gbit/s", end="400 Gbit/s", draws=0)
@@ -76,6 +77,7 @@ def test_crossover_says_what_the_command_says() -> None:
     assert json.loads(found.to_json()) == printed("crossover", BERT, *asked)
 
 
+@pytest.mark.slow
 def test_advise_says_what_the_command_says() -> None:
     found = simnet.advise(BERT, systems=["BinSGDM", "fp8"], draws=0)
     theirs = printed("advise", BERT, "--systems", "BinSGDM,fp8", "--draws", "0")
@@ -83,6 +85,7 @@ def test_advise_says_what_the_command_says() -> None:
     assert list(found.sentences) == [f"{label}: {text}" for label, text in theirs["answer"].items()]
 
 
+@pytest.mark.slow
 def test_time_to_target_says_what_the_command_says() -> None:
     found = simnet.time_to_target(BERT, "characters", at=["10 Gbit/s"], same_task=True, draws=0)
     theirs = printed("time-to-target", BERT, "characters", "--at", "10 Gbit/s", "--same-task", "--draws", "0")

@@ -255,6 +255,7 @@ def test_a_message_names_function_and_argument(call: Callable[[], object], messa
     assert message in str(refused.value)
 
 
+@pytest.mark.slow
 def test_numbers_texts_and_tables_of_numpy_and_pandas_are_what_they_hold() -> None:
     scenario, rows = tiny(), pd.DataFrame({NODES: [2, 3], "workload.batch_per_rank": [8, 16]})
     nodes = ANY.sweep(scenario, {NODES: [2, 3]}).to_frame()
@@ -268,6 +269,7 @@ def test_numbers_texts_and_tables_of_numpy_and_pandas_are_what_they_hold() -> No
     assert ANY.crossover(scenario, over=NODES, start=np.int64(2), end=np.float64(8).astype(int)).trials
 
 
+@pytest.mark.slow
 def test_a_name_alone_is_a_list_of_one_and_a_path_does_where_a_file_is_meant() -> None:
     scenario = tiny()
     only = ANY.advise(scenario, systems="BinSGDM")

@@ -148,6 +148,7 @@ def test_a_file_that_makes_no_sense_is_refused_with_the_place(change, said, tmp_
     assert refusal(written(tmp_path, document)).startswith(said)
 
 
+@pytest.mark.slow
 def test_a_file_that_was_cut_off_anywhere_is_refused(tmp_path):
     data = json.dumps(whole()).encode()
     path = tmp_path / "m.json"

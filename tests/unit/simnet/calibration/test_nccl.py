@@ -239,6 +239,7 @@ def test_logs_that_tell_nothing_of_links_are_skipped_with_the_reason(log: NcclLo
         fitted(log)
 
 
+@pytest.mark.slow
 def test_fewer_nodes_that_are_slower_than_more_are_said_and_so_are_two_numbers_of_nodes() -> None:
     slow = made(2, 8, "all_reduce", 20e3, 30 / 16)
     more = made(4, 8, "all_reduce", 40e3, 62 / 32)
@@ -276,6 +277,7 @@ def test_nvlstree_is_believed_of_gpus_that_have_it_and_of_no_others() -> None:
     assert not nccl.with_nvls(rows, None)
 
 
+@pytest.mark.slow
 def test_small_messages_of_another_number_of_nodes_tell_latencies() -> None:
     few = replace(made(4, 8, "all_reduce", 40e3, 62 / 32), rows=made(4, 8, "all_reduce", 40e3, 62 / 32).rows[:13])
     (part,) = nccl.fit_logs([ACROSS, few], [], None, is_needed=True)

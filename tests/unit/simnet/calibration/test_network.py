@@ -70,6 +70,7 @@ def simulated(calibration: Calibration, noise: float = 0.0, *, knows_nic: bool =
     return measurements(tuple(series), tuple(setup(*shape[:2], shape[2] if knows_nic else None) for shape in SHAPES))
 
 
+@pytest.mark.slow
 def test_what_the_simulator_takes_is_fitted_exactly_and_read_back() -> None:
     """Holds the terms of the fit and the simulator's schedules together, for every collective and group."""
     shape = cluster(2, 2, 1.25e8)
@@ -100,6 +101,7 @@ def test_gloo_without_a_latency_gets_its_window(backend: str, latency_s: float, 
     assert "window" not in table["intra_node"]
 
 
+@pytest.mark.slow
 def test_a_bandwidth_that_changes_with_the_number_of_nodes_is_fitted_by_points() -> None:
     points = (
         NodesPoint(nodes=2, efficiency=0.9),
@@ -147,6 +149,7 @@ def test_nodes_that_no_bandwidth_explains_are_refused() -> None:
         network.fit_collectives(wrong, [], draws=20)
 
 
+@pytest.mark.slow
 def test_intervals_of_noisy_times_hold_the_truth() -> None:
     fitted = network.fit_collectives(
         network.select_collectives([simulated(TRUE, noise=0.05)], cluster(2, 2, 1.25e8)), [], draws=30
@@ -163,6 +166,7 @@ def test_intervals_of_noisy_times_hold_the_truth() -> None:
         assert high - low < 0.3, key
 
 
+@pytest.mark.slow
 def test_an_efficiency_by_size_is_fitted_where_one_number_explains_badly() -> None:
     curve = ((1e3, 0.02), (1e4, 0.05), (3e5, 0.4), (1e7, 0.95))
     bent = Calibration(inter_node=LinkCalibration(efficiency=tuple((b, e) for b, e in curve), alpha_s=Duration(1e-5)))  # type: ignore[misc]
@@ -205,6 +209,7 @@ def test_too_few_collectives_and_no_bandwidth_are_refused() -> None:
         network.fit_collectives(at_once, [], draws=20)
 
 
+@pytest.mark.slow
 def test_a_bandwidth_known_for_a_part_of_the_files_is_refused() -> None:
     mixed = network.select_collectives([simulated(TRUE), simulated(TRUE, knows_nic=False)], None)
     with pytest.raises(SimnetError, match="only some of the files name the nominal bandwidth"):

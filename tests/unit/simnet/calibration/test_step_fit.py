@@ -74,6 +74,7 @@ def test_a_library_of_the_base_no_longer_carries_what_was_measured() -> None:
     assert found["libraries"] == {"mpi": {"carries": ["one_bit_adam"]}, "qsgd": {"carries": ["qsgd", "top_k"]}}
 
 
+@pytest.mark.slow
 def test_the_algorithm_that_ran_is_named_where_another_makes_two_bandwidths_of_one() -> None:
     ran = replace(TRAINED, baseline=DenseAllReduce(algorithm="hierarchical"))
     true = step_fit.with_efficiency(Calibration(), "inter_node", 0.4)

@@ -25,6 +25,7 @@ def advice() -> Advice:
 
 
 class TestFigure:
+    @pytest.mark.slow
     @pytest.mark.parametrize(("ending", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
     def test_it_is_the_same_again(self, advice: Advice, tmp_path: Path, ending: str, start: bytes) -> None:
         first, second = (tmp_path / f"{name}.{ending}" for name in "ab")
@@ -75,6 +76,7 @@ class TestCommand:
             assert max(map(len, lines)) <= 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workload", "called"),
     [

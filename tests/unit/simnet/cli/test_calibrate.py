@@ -83,6 +83,7 @@ def test_json_is_what_was_fitted(measured: Path) -> None:
     assert json.loads(done.stdout) == json.loads(json.dumps(whole))
 
 
+@pytest.mark.slow
 def test_the_file_is_put_below_a_scenario_as_it_is(measured: Path, tmp_path: Path) -> None:
     written = tmp_path / "faults.toml"
     assert run("--variation", measured, "-o", written).exit_code == 0

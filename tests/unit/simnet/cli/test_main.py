@@ -95,6 +95,7 @@ def pairs() -> Iterator[tuple[str, str]]:
 
 
 class TestFormerNames:
+    @pytest.mark.slow
     @pytest.mark.parametrize(("former", "now"), list(pairs()))
     def test_a_former_name_and_a_visible_command_do_the_same(
         self, former: str, now: str, file: str, tmp_path: Path
@@ -141,6 +142,7 @@ class TestProcess:
         assert ran.stdout == "# workloads/gradients/bert_base.json\n"
         assert ran.stderr == ""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("command", ["list", "advise {file} --systems BinSGDM"])
     def test_a_standard_output_that_is_closed_is_no_traceback(self, file: str, tmp_path: Path, command: str) -> None:
         assert "Traceback" not in run_in_shell(f"simnet {command.format(file=file)} >&-", tmp_path).stderr
@@ -166,6 +168,7 @@ class TestProcess:
         ran = run_in_shell(line.format(file=file), tmp_path)
         assert (ran.returncode, ran.stderr) == (2, told)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
     def test_messages_that_nobody_can_read_change_nothing(self, file: str, tmp_path: Path, redirection: str) -> None:
         ran = run_in_shell(f"simnet sweep {file} --draws 0 --format csv {redirection}", tmp_path)

@@ -59,6 +59,7 @@ class TestAWholeCard:
         assert done.exit_code == 0, done.output
         assert f"{card_samples.LABEL} tf32, measured: models.json of simnet measure" in " ".join(done.stdout.split())
 
+    @pytest.mark.slow
     def test_every_sample_goes_with_the_page_in_a_zip_that_can_be_read_again(
         self, folder: Path, out: Path, tmp_path: Path
     ) -> None:
@@ -70,6 +71,7 @@ class TestAWholeCard:
         assert (tmp_path / "out" / packed.relative_to(out)).read_bytes() == packed.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_cpu_is_marked_everywhere(tmp_path: Path) -> None:
     done = card(ON_A_CPU, "--accept-cpu", "-o", tmp_path)
     assert done.exit_code == 0, done.output
@@ -113,6 +115,7 @@ def test_parts_that_are_missing_are_named_with_the_reason(tmp_path: Path) -> Non
 
 
 class TestInto:
+    @pytest.mark.slow
     def test_a_checkout_gets_the_card_once(self, checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
         folder = card_samples.write(tmp_path_factory.mktemp("gpu"), parts=("models", "interference"))
         done = card(folder, "--base", "a100_tcp_estimate", "--into", checkout)

@@ -105,6 +105,7 @@ def test_two_outputs_to_one_file_are_refused(folder: Path) -> None:
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_figures_are_not_written_through_a_link_that_leads_elsewhere(folder: Path) -> None:
     out, mine = folder / "out", folder / "mine.png"
     assert run("sweep", folder / "in.toml", "--draws", 0, "-o", out).exit_code == 0

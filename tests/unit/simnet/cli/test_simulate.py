@@ -46,6 +46,7 @@ def test_a_device_is_written_to_and_not_replaced(file: str, option: str) -> None
     assert Path("/dev/null").is_char_device()
 
 
+@pytest.mark.slow
 def test_lost_time_is_told_in_the_table_and_in_json_that_is_read_back(file: str, tmp_path: Path) -> None:
     assert re.search(r"^slow rank: node 1, .*ms +\d", run("simulate", file, *LOST).stdout, re.MULTILINE)
     out = tmp_path / "run.json"
@@ -148,6 +149,7 @@ def test_strategies_of_all_families_meet_all_kinds_of_faults(kind: str, path: st
     assert found.availability is not None
 
 
+@pytest.mark.slow
 def test_a_hundred_faults_at_once_are_taken(path: str) -> None:
     many = [{"kind": "compute_jitter", "cv": 0.01, "ranks": [number % 4]} for number in range(50)]
     many += [{"kind": "pause", "pause": "1 ms", "probability": 0.01, "ranks": [number % 4]} for number in range(50)]

@@ -116,6 +116,7 @@ class TestParquet:
         assert "refused: 1 of 2 points, which are left out:" in done.stderr
         assert "cluster.num_nodes = 0:" in done.stderr
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("form", ["csv", "parquet"])
     def test_a_full_disk_is_told_and_the_sweep_goes_on_when_there_is_room(self, tmp_path: Path, form: str) -> None:
         if form == "parquet":

@@ -29,6 +29,7 @@ def printers(path: Path) -> Iterator[str]:
             yield f"{path.relative_to(ROOT)}:{node.lineno}: {name}"  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_one_module_prints() -> None:
     found = [place for path in sorted((ROOT / "simnet").rglob("*.py")) for place in printers(path)]
     assert {place.split(":")[0] for place in found} == {

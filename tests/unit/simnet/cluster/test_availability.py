@@ -124,6 +124,7 @@ def test_more_nodes_stop_more_often() -> None:
     assert fractions == sorted(fractions, reverse=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_nodes", "keys"),
     [

@@ -171,6 +171,7 @@ def callers(*names: str) -> set[str]:
     return {path for path, called in calls().items() if any(one.endswith(names) for one in called)}
 
 
+@pytest.mark.slow
 def test_files_are_opened_in_one_place() -> None:
     assert callers(".read_text", ".read_bytes", ".write_text", ".write_bytes", ".open", "fdopen") <= OPENERS
     assert callers(".open", "fdopen") >= {"simnet/core/files.py"}

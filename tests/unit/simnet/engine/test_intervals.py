@@ -173,6 +173,7 @@ def test_where_the_target_is_never_reached_the_interval_says_so():
     assert intervals.middle_90_percent([1.0, 2.0, math.inf, math.inf], 1.2)[1] == math.inf
 
 
+@pytest.mark.slow
 def test_fifty_draws_are_surer_than_two_hundred_were_with_the_error_drawn_among_them(monkeypatch):
     """Beside 4,000 draws, over twelve ways to shuffle them."""
     given, error = load("bert_base_10gbit"), 1.353
@@ -281,6 +282,7 @@ def test_a_result_that_hangs_on_nothing_holds_nothing():
     assert with_influences(simulate(replace(ASKED, calibration=certain))).hangs_on == ()
 
 
+@pytest.mark.slow
 def test_the_command_draws_says_what_it_hangs_on_and_plot_draws_it(tmp_path):
     runner, run = CliRunner(), tmp_path / "run.json"
     told = runner.invoke(cli, ["simulate", "bert_base_10gbit"]).stdout

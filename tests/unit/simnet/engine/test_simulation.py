@@ -265,6 +265,7 @@ def test_a_ragged_tree_says_that_it_is_a_bound_and_is_followed_unless_asked_not_
     assert exact_s * (1 - 1e-9) <= folded.iteration_s <= exact_s * (1 + folded.approximation) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_more_bytes_never_make_a_tree_faster():
     fused = DenseAllReduce(algorithm="tree", bucketing="fused", overlap=False)
     curve = Calibration(inter_node=LinkCalibration(efficiency=0.3))

@@ -51,12 +51,14 @@ def test_a_report_answers_what_where_why_what_else_and_on_what_it_rests(report: 
     assert report.judgement == "pays"
 
 
+@pytest.mark.slow
 def test_beside_the_given_baseline_stand_both_references(report: contents.Contents) -> None:
     advice = simnet.advise(BERT, draws=0, systems=["BinSGDM"])
     assert f"{advice.flat_name} ({format_seconds(advice.plain_iteration_s)} a step)" in report.against_references
     assert report.against_references.endswith(format_seconds(advice.baseline_system.iteration_s))
 
 
+@pytest.mark.slow
 def test_title_and_axes_agree_on_the_bandwidth_of_several_nics() -> None:
     several = {"cluster.nics_per_node": 2, "cluster.inter_node.bandwidth": "200 Gbit/s", "run.draws": 0}
     found = contents.of_scenario(simnet.load(BERT, several), quiet, systems=None)
@@ -66,6 +68,7 @@ def test_title_and_axes_agree_on_the_bandwidth_of_several_nics() -> None:
     assert axes["crossover"] == "each NIC's bandwidth [Gbit/s]"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("little")
 def test_a_result_that_is_known_is_not_simulated_again() -> None:
     known = simnet.simulate(BERT, draws=0)
@@ -74,6 +77,7 @@ def test_a_result_that_is_known_is_not_simulated_again() -> None:
     assert "1.234 s" in found.verdict or "1.235 s" in found.verdict
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("little")
 def test_iterations_that_differ_are_drawn_as_a_distribution() -> None:
     known = simnet.simulate(BERT, draws=0)
@@ -90,6 +94,7 @@ def test_iterations_that_differ_are_drawn_as_a_distribution() -> None:
     assert [mark.x[0] for mark in marks[:3]] == pytest.approx([80, 89, 89.8])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("little")
 def test_a_report_on_a_cluster_with_faults_says_what_each_costs_and_counts_its_simulations() -> None:
     slow = {"kind": "slow_rank", "node": 0, "compute_slowdown": 2.0}

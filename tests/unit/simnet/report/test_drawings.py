@@ -143,6 +143,7 @@ SWEEPS: dict[str, Callable[[], Document]] = {
 OWN, BASELINE = [0.1] * 10 + [0.2] * 11, [0.4] * 20 + [0.5]
 
 
+@pytest.mark.slow
 def test_each_sweep_has_the_committed_figures_with_their_text() -> None:
     usual = {key: texts(drawn) for key, drawn in draw(network()).items()}
     lines = []
@@ -173,6 +174,7 @@ def test_every_shipped_experiment_that_sweeps_can_be_plotted(name: str) -> None:
         assert figure.image(drawn["breakdown"])
 
 
+@pytest.mark.slow
 def test_times_far_apart_and_points_that_are_missing_can_be_drawn() -> None:
     document = network()
     for point, low, high in ((document["points"][0], 1e-30, 1e30), (document["points"][-1], 1e30, 1e-30)):
@@ -195,6 +197,7 @@ def image_of(document: Document, name: str) -> bytes:
         return figure.image(drawn)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("title", TITLES)
 def test_any_title_can_be_drawn_without_a_warning(title: str, recwarn: pytest.WarningsRecorder) -> None:
     document = with_value(with_value(network(), "scenario.workload.title", title), "scenario.calibration.name", title)
@@ -202,6 +205,7 @@ def test_any_title_can_be_drawn_without_a_warning(title: str, recwarn: pytest.Wa
     assert [str(warning.message) for warning in recwarn] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["speedup", "breakdown"])
 def test_any_label_can_be_drawn_without_a_warning(name: str, recwarn: pytest.WarningsRecorder) -> None:
     labels = [f"{title}0" for title in TITLES]
@@ -284,6 +288,7 @@ class TestTails:
         assert "speedup of medians / of 95th percentiles of the iterations:" in text
         assert text.count("2.00x / 2.00x") == 4
 
+    @pytest.mark.slow
     def test_a_swept_fault_is_drawn_over_its_number_with_a_panel_for_each_bandwidth(self, tmp_path: Path) -> None:
         faults = '[{kind="slow_rank", node=0, compute_slowdown=1.0}, {kind="compute_jitter", cv=0.1}]'
         settings = [f"cluster.faults={faults}", f"{SLOWDOWN}=1.0,2.0", f"{BANDWIDTH}=10 Gbit/s,100 Gbit/s"]

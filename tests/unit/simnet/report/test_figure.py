@@ -17,6 +17,7 @@ def drawn(left: float = 0.1) -> Figure:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "told"), [("png", b"Software"), ("pdf", b"CreationDate"), ("svg", b"dc:date")])
 def test_the_same_data_give_the_same_bytes_without_a_date(form: Format, told: bytes) -> None:
     with figure.styled():

@@ -31,6 +31,7 @@ def test_the_caption_names_both_references(run: RunResult) -> None:
     assert "over" not in of_run(replace(run, references=None), "breakdown").get_label().partition("Simulated")[2]
 
 
+@pytest.mark.slow
 def test_figures_of_a_run_are_chosen_by_name_and_drawn_by_default(run: RunResult, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_bytes(to_json(run.without_spans()))
     everything = plot(tmp_path / "run.json", tmp_path / "all", "svg")

@@ -36,6 +36,7 @@ def test_every_figure_is_written_in_the_format_that_is_asked_for(
         assert path.read_bytes().startswith(START[file_format])
 
 
+@pytest.mark.slow
 def test_the_same_results_give_the_same_bytes(one: Document, tmp_path: Path) -> None:
     results = write_results(tmp_path, one)
     first = [path.read_bytes() for path in plot(results, tmp_path / "a", "pdf")]
@@ -50,6 +51,7 @@ def test_one_point_gives_no_figure_and_nothing_is_written(tmp_path: Path) -> Non
     assert not (tmp_path / "figures").exists()
 
 
+@pytest.mark.slow
 def test_a_home_that_cannot_be_written_is_no_concern_of_the_user(one: Document, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.write_text("no folder", encoding="utf-8")
@@ -60,6 +62,7 @@ def test_a_home_that_cannot_be_written_is_no_concern_of_the_user(one: Document, 
     assert all(line.startswith("note: ") for line in done.stderr.splitlines())
 
 
+@pytest.mark.slow
 def test_the_command_takes_the_folder_of_a_sweep_and_prints_what_it_wrote(tmp_path: Path) -> None:
     write_results(tmp_path, sweep_document(("bert_base",), (10, 100), (1, 8)))
     done = CliRunner().invoke(cli, ["plot", str(tmp_path), "-o", str(tmp_path)])
@@ -80,6 +83,7 @@ def test_parts_of_a_step_are_drawn_at_every_number_of_nodes_where_that_is_asked_
     ]
 
 
+@pytest.mark.slow
 def test_only_figures_with_bands_speak_of_them(tmp_path: Path) -> None:
     swept = ["sweep", "speedup", "--set", "workload=bert_base", "--set", "cluster.num_nodes=1,8", "--draws", "20"]
     assert CliRunner().invoke(cli, [*swept, "--jobs", "1", "-o", str(tmp_path)]).exit_code == 0

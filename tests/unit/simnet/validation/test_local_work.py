@@ -53,6 +53,7 @@ def test_a_launch_without_probes_is_refused(tmp_path: Path) -> None:
         evaluate(folder)
 
 
+@pytest.mark.slow
 def test_each_topology_of_a_system_has_its_own_kernels_and_calibration(tmp_path: Path) -> None:
     seconds = {"gather": 1e-8, "scatter_reduce": 4e-8}
     folder = tmp_path / "measured"

@@ -29,6 +29,7 @@ def expected_maximum(number: int, cv: float) -> float:
     return integrate.quad(lambda x: 1 - one.cdf(x) ** number, 0, 30, limit=400)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cv", [0.001, 0.05, 0.5, 2.0])
 def test_lognormal_factors_have_mean_one_and_their_coefficient_of_variation(cv: float) -> None:
     from scipy import stats
@@ -49,6 +50,7 @@ def test_samples_are_drawn_each_as_often_in_units_of_their_mean() -> None:
     assert counts / DRAWS == pytest.approx([1 / 3] * 3, rel=0.02)
 
 
+@pytest.mark.slow
 def test_times_in_any_unit_are_the_same_samples() -> None:
     assert factors(samples=[0.1, 0.2, 0.6]) == pytest.approx(factors(samples=[100.0, 200.0, 600.0]))
 
@@ -115,12 +117,14 @@ def test_messages_take_as_long_as_they_did() -> None:
     assert sending(fault("compute_jitter", cv=0.3), iterations=5).iteration_s == pytest.approx(sending().iteration_s)
 
 
+@pytest.mark.slow
 def test_steps_that_are_one_collective_vary_as_it_does_around_the_usual_time() -> None:
     found = np.array(sending(fault("collective_jitter", cv=0.2), iterations=3000).iterations_s)
     assert found.mean() == pytest.approx(ring_s(), rel=4 * 0.2 / 3000**0.5)
     assert found.std() / found.mean() == pytest.approx(0.2, rel=0.06)
 
 
+@pytest.mark.slow
 def test_more_ranks_wait_no_longer_since_all_have_the_same_factor() -> None:
     found = sending(fault("collective_jitter", cv=0.2), num_nodes=32, iterations=3000)
     assert found.iteration_s == pytest.approx(ring_s(32), rel=4 * 0.2 / 3000**0.5)

@@ -21,6 +21,7 @@ def test_that_of_one_rank_holds_all_of_them_up() -> None:
     assert found.waits.late[0].held_s == pytest.approx(PAUSE_S)
 
 
+@pytest.mark.slow
 def test_a_step_has_a_pause_with_the_probability_that_any_rank_has_one() -> None:
     probability, ranks, steps = 0.05, 8, 4000
     found = computing(

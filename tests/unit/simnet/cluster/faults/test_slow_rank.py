@@ -32,6 +32,7 @@ def test_other_ranks_wait_for_it_and_it_is_named() -> None:
     assert found.waits.least_s == pytest.approx(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["all_reduce", "binsgdm", "one_bit_adam", "power_sgd"])
 def test_the_slow_rank_alone_is_named_however_collectives_leave_the_others_and_a_slow_link_names_none(
     strategy: str,
