@@ -259,12 +259,12 @@ class BinSGDM(OneBitOptimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return averages, residuals, step, seed and settings.
 
-        Alone, residuals are there from the first call on: `torch.distributed.checkpoint` loads what a state has names
-        for.
+        A new optimizer has residuals, too: `torch.distributed.checkpoint` loads what a state has names for.
         """
         parameters = [one for group in self.param_groups for one in group["params"]]
         are_whole = not any(one.is_meta or hasattr(one, "to_local") for one in parameters)
-        if are_whole and is_shaped(self.param_groups[0]) and not self._must_attach:
+        # Later, those that were loaded may be of a rank among others, which attaches next.
+        if self.coming_step == 1 and are_whole and is_shaped(self.param_groups[0]) and not self._must_attach:
             _ = self.session
         return super().state_dict()
 

@@ -306,3 +306,17 @@ def test_a_state_by_names_keeps_residuals_or_is_refused(flattens, asks_first):
     step_all(optimizer, range(2, 4))
     step_all(resumed, range(2, 4))
     assert all(torch.equal(*pair) for pair in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_residuals_that_are_loaded_before_attach_are_still_there_when_a_state_is_asked_for():
+    optimizer = shaped(parameters())
+    step_all(optimizer, range(2))
+    state = saved(optimizer)
+    for group in state["param_groups"]:
+        group["residual_layout"] = "rank 1 of 4, say"
+    resumed = shaped(copies_of(optimizer))
+    resumed.load_state_dict(copy.deepcopy(state))
+    kept = resumed.state_dict()
+    assert kept["param_groups"][0]["residual_layout"] == "rank 1 of 4, say"
+    for number, one in state["state"].items():
+        assert torch.equal(one["local_residual"], kept["state"][number]["local_residual"])
