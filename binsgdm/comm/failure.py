@@ -48,15 +48,23 @@ class StoreError(Exception):
     """The store is gone, or its process does not answer."""
 
 
-def ask(question: Callable[[Any], T]) -> T:
+class SilentStoreError(StoreError):
+    """The store's process does not answer: it is stopped, or cannot be reached."""
+
+
+def ask(question: Callable[[Any], T], limit_s: float | None = None) -> T:
     """Call something with the store, and return its result.
 
+    Args:
+        question: called in a thread, which is left behind where no answer comes.
+        limit_s: for which to wait; default `ANSWER_S`.
+
     Raises:
-        StoreError: there is none within seconds.
+        StoreError: there is none. A store that was silent once is not asked again.
     """
     store = default_store()
     if store in _silent:
-        raise StoreError
+        raise SilentStoreError
     answers: list[T] = []
 
     def call() -> None:
@@ -66,9 +74,10 @@ def ask(question: Callable[[Any], T]) -> T:
     # A thread, since calls have no timeout: they wait for ever for a process that is stopped.
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
-    thread.join(ANSWER_S)
+    thread.join(ANSWER_S if limit_s is None else limit_s)
     if thread.is_alive():
         _silent.add(store)
+        raise SilentStoreError
     if not answers:
         raise StoreError
     return answers[0]
@@ -170,25 +179,36 @@ def meet(where: str, group: dist.ProcessGroup | None = None, timeout: timedelta 
         timeout: after which the ranks that are here give up; default that of the group.
 
     Raises:
-        BinsgdmError: a rank did not come, by its number.
+        BinsgdmError: a rank did not come, by its number; or the store is gone, or does not answer.
     """
     group = group or dist.group.WORLD
     assert group is not None  # torch.distributed is initialized
-    timeout = timeout or timeout_of(group)
-    ranks = dist.get_process_group_ranks(group)
-    store, name = default_store(), store_key("meet", group.group_name)
+    limit_s = (timeout or timeout_of(group)).total_seconds()
+    try:
+        missing = ask(partial(_missing, group=group, limit_s=limit_s), limit_s + ANSWER_S)
+    except StoreError:
+        raise BinsgdmError(
+            f"{where}: the store of torch.distributed is gone or does not answer, and with it the rank that keeps it: "
+            f"no rank can wait for the others; {REPAIR}"
+        ) from None
+    if missing:
+        raise BinsgdmError(
+            f"{where}: {named(missing)} did not come within {limit_s:g} s: every rank must call it; read there why"
+        )
+
+
+def _missing(store: Any, group: dist.ProcessGroup, limit_s: float) -> list[int]:
+    """Note in the store that this rank is here; return who is not when all have come or time is up."""
+    ranks, name = dist.get_process_group_ranks(group), store_key("meet", group.group_name)
     number = (store.add(f"{name}/arrived", 1) - 1) // len(ranks)  # how often all ranks have met before
     store.set(f"{name}/{number}/{dist.get_rank()}", "here")
     start, poll_s = time.monotonic(), 1e-3
     while store.add(f"{name}/arrived", 0) < (number + 1) * len(ranks):
-        if time.monotonic() - start > timeout.total_seconds():
-            missing = [rank for rank in ranks if not store.check([f"{name}/{number}/{rank}"])]
-            raise BinsgdmError(
-                f"{where}: {named(missing)} did not come within {timeout.total_seconds():g} s: every rank must call "
-                "it; read there why"
-            )
+        if time.monotonic() - start > limit_s:
+            return [rank for rank in ranks if not store.check([f"{name}/{number}/{rank}"])]
         time.sleep(poll_s)
         poll_s = min(2 * poll_s, LONGEST_MEET_POLL_S)
+    return []
 
 
 def named(numbers: Sequence[int]) -> str:

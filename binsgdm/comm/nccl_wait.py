@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from binsgdm.comm.failure import abort_reason, default_store, named
+from binsgdm.comm.failure import SilentStoreError, StoreError, abort_reason, ask, named
 from binsgdm.comm.groups import Groups, store_key
 from binsgdm.kernels import streams
 
@@ -107,27 +107,33 @@ class _Watch:
         if abort_reason(self._groups) is not None:
             raise RuntimeError("another rank has aborted")
         try:
-            default_store().check(["binsgdm"])
-        except RuntimeError as error:
-            raise RuntimeError("the store of torch.distributed is gone, and with it the process that had it") from error
+            ask(lambda store: store.check(["binsgdm"]))
+        except SilentStoreError:
+            pass  # its process may be stopped for a while only: the clock decides
+        except StoreError:
+            raise RuntimeError("the store of torch.distributed is gone, and with it the process that had it") from None
         if self._reported_s is not None and waited_s - self._reported_s > REPORTED_S:
             raise RuntimeError("NCCL reported an error; see its log, or set NCCL_DEBUG=WARN")
         if waited_s >= self._sign_in_s and not self._has_signed_in:
             self._has_signed_in = True
-            with suppress(RuntimeError):  # without the store nobody can be named
-                default_store().set(self._key(dist.get_rank()), str(self._number))
+            with suppress(StoreError):  # without the store nobody can be named
+                ask(lambda store: store.set(self._key(dist.get_rank()), str(self._number)))
         if waited_s >= self._timeout_s:
             raise RuntimeError(f"no answer for {self._timeout_s:g} s" + self._missing_ranks())
 
     def _missing_ranks(self) -> str:
         """Return which ranks do not wait as often as this one, in words that begin with a comma; empty if unknown."""
-        ranks, store = dist.get_process_group_ranks(self._groups.all_that_step), default_store()
-        with suppress(RuntimeError):
-            found = {rank: store.get(self._key(rank)) for rank in ranks if store.check([self._key(rank)])}
-            missing = [rank for rank in ranks if int(found.get(rank, 0)) != self._number]
+        ranks = dist.get_process_group_ranks(self._groups.all_that_step)
+        with suppress(StoreError):
+            found = ask(self._numbers_of_waits)
+            missing = [rank for rank in ranks if found.get(rank, 0) != self._number]
             if 0 < len(missing) < len(ranks):
                 return f", {named(missing)} not among those that wait"
         return ""
+
+    def _numbers_of_waits(self, store: Any) -> dict[int, int]:
+        keys = {rank: self._key(rank) for rank in dist.get_process_group_ranks(self._groups.all_that_step)}
+        return {rank: int(store.get(key)) for rank, key in keys.items() if store.check([key])}
 
     def _key(self, rank: int) -> str:
         return store_key("waits", self._groups.all_that_step.group_name, rank)

@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from datetime import timedelta
 
 import pytest
 
@@ -16,6 +18,7 @@ import torch.distributed as dist
 
 from binsgdm.comm import failure
 from binsgdm.comm.failure import Company, Home
+from binsgdm.errors import BinsgdmError
 
 ME, OTHER = 5, 7
 HERE = Home(*failure._home())
@@ -118,3 +121,12 @@ def test_a_store_that_does_not_answer_is_asked_once(store, monkeypatch):
         with pytest.raises(failure.StoreError):
             failure.ask(hang)
     assert len(calls) == 1
+
+
+def test_ranks_do_not_wait_for_each_other_at_a_store_that_does_not_answer(store, monkeypatch):
+    silent = type("Store", (), {"add": lambda *_: threading.Event().wait()})()
+    monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: silent)
+    monkeypatch.setattr(dist, "get_process_group_ranks", lambda _: [0, 1])
+    group = type("Group", (), {"group_name": "g"})()
+    with pytest.raises(BinsgdmError, match=r"detach: the store of torch\.distributed is gone or does not answer"):
+        failure.meet("detach", group, timedelta(seconds=0.1))

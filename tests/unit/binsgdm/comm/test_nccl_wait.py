@@ -1,5 +1,6 @@
 """Waiting on the host for a GPU: until it is done, and not for ever."""
 
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ needs("torch")
 import torch
 import torch.distributed as dist
 
-from binsgdm.comm import nccl_wait
+from binsgdm.comm import failure, nccl_wait
 from binsgdm.comm.groups import Groups, store_key
 from binsgdm.comm.nccl_wait import Pending
 
@@ -102,6 +103,15 @@ def test_it_ends_with_the_store_which_a_process_had_that_is_gone(groups, monkeyp
     gone = type("Store", (), {"check": staticmethod(fail)})()
     monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: gone)
     with pytest.raises(RuntimeError, match=r"the store of torch\.distributed is gone"):
+        waiting(Work(ended=False), None, monkeypatch).wait(groups[0])
+
+
+def test_a_store_that_does_not_answer_does_not_hold_the_wait_beyond_its_timeout(groups, monkeypatch) -> None:
+    """Its process may be stopped; calls of a store have no timeout."""
+    silent = type("Store", (), dict.fromkeys(("check", "get", "set"), lambda *_: threading.Event().wait()))()
+    monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: silent)
+    monkeypatch.setattr(failure, "ANSWER_S", 0.05)
+    with pytest.raises(RuntimeError, match=r"no answer for 0\.4 s$"):
         waiting(Work(ended=False), None, monkeypatch).wait(groups[0])
 
 
