@@ -351,43 +351,35 @@ def test_a_fit_never_reads_the_values_that_are_shipped(name: str, monkeypatch: p
     assert [prediction.predicted for prediction in again.predictions] == pytest.approx(before, rel=1e-9)
 
 
-@cache
-def evidence() -> coverage.Evidence:
-    return coverage.find_evidence([outcome(name) for name in sets.names()])
-
-
 @pytest.mark.slow
-def test_the_committed_page_is_what_the_command_writes() -> None:
-    every = coverage.with_intervals([outcome(name) for name in sets.names()], evidence())
-    made = {"validation.md": validation_page.page(every, published_rows.load().rows, evidence())}
-    for name, text in (made | validation_page.data(every, evidence())).items():
+def test_the_committed_page_the_intervals_and_the_shipped_error_of_the_model_are_those_of_these_rows() -> None:
+    """One test, since all sets are fitted nine times for it."""
+    outcomes = [outcome(name) for name in sets.names()]
+    evidence = coverage.find_evidence(outcomes)
+    every = coverage.with_intervals(outcomes, evidence)
+
+    made = {"validation.md": validation_page.page(every, published_rows.load().rows, evidence)}
+    for name, text in (made | validation_page.data(every, evidence)).items():
         committed = (ROOT / "docs" / "evidence" / name).read_text(encoding="utf-8")
         assert committed == text, f"{name}: regenerate it: simnet validate --published -o docs/evidence"
 
-
-@pytest.mark.slow
-def test_intervals_hold_as_many_published_values_as_they_should_without_having_seen_them() -> None:
-    every = coverage.with_intervals([outcome(name) for name in sets.names()], evidence())
     inside, rows = coverage.share_inside(every)
-    assert rows == sum(len(outcome(name).predictions) for name in sets.names())
+    assert rows == sum(len(found.predictions) for found in outcomes)
     assert 0.80 <= inside / rows <= 0.97
     assert coverage.meets_target(every)
     for found in every:
         for one in found.predictions:
-            alone = replace(evidence(), residuals=[r for r in evidence().residuals if r.source != one.row.source])
+            alone = replace(evidence, residuals=[r for r in evidence.residuals if r.source != one.row.source])
             (same,) = coverage.with_intervals([replace(found, predictions=(one,))], alone)
             assert same.predictions[0].interval == one.interval, "a publication says nothing of its own intervals"
             assert one.interval[0] < one.predicted < one.interval[1]
 
-
-@pytest.mark.slow
-def test_the_shipped_error_of_the_model_is_that_of_these_rows() -> None:
     known = intervals.model_error(Calibration(kind="published"))
     # Fits end a little elsewhere with other versions of scipy.
-    assert known.time == pytest.approx(math.exp(evidence().width("time")), rel=0.01), (
+    assert known.time == pytest.approx(math.exp(evidence.width("time")), rel=0.01), (
         "python -m studies.model_error --write"
     )
-    assert known.speedup == pytest.approx(math.exp(evidence().width("speedup")), rel=0.01)
+    assert known.speedup == pytest.approx(math.exp(evidence.width("speedup")), rel=0.01)
     assert intervals.model_error(Calibration(kind="estimate")) == known
 
 
