@@ -9,11 +9,7 @@ from binsgdm.errors import BinsgdmError
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write text to a new file next to `path`, and rename it to `path` when it is on the disk.
-
-    Raises:
-        BinsgdmError: it cannot be written.
-    """
+    """Write text to a new file next to `path`, and rename it to `path` when it is on the disk."""
     path = path.resolve()
     partial = ""
     try:

@@ -22,13 +22,7 @@ def run_as_if_alike(
     context: RankContext,
     answer_to: Callable[[Message, RankContext], torch.Tensor] = fake_received,
 ) -> torch.Tensor:
-    """Run a rank's protocol as if all ranks sent what it sends, and return its result.
-
-    Args:
-        protocol: of the rank.
-        context: its place among all.
-        answer_to: makes what it receives.
-    """
+    """Run a rank's protocol as if all ranks sent what it sends, and return its result."""
     answer: torch.Tensor | None = None
     while True:
         try:

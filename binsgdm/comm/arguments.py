@@ -27,11 +27,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def check_arguments(where: str, **given: Any) -> None:
-    """Refuse arguments of another type.
-
-    Raises:
-        BinsgdmError: the first such one.
-    """
+    """Refuse arguments of another type."""
     for name, value in given.items():
         holds, rule = _RULES[name]
         if not holds(value):

@@ -138,13 +138,6 @@ class Alike:
 def check_alike(where: str, numbers: Sequence[Alike], member: Member, device: torch.device, repair: str) -> Protocol:
     """Compare numbers between ranks, as a protocol that all ranks run with the same names in the same order.
 
-    Args:
-        where: begins the sentence.
-        numbers: of this rank.
-        member: this rank.
-        device: of the messages.
-        repair: ends the sentence.
-
     Raises:
         BinsgdmError: on all ranks, with the first number that differs.
     """
@@ -171,14 +164,6 @@ def check_tensors_alike(  # noqa: PLR0913, PLR0917
     group: GroupName = "world",
 ) -> Protocol:
     """Compare tensors, at least one, bit for bit between the ranks of a group, as a protocol that all ranks run.
-
-    Args:
-        where: begins the sentence.
-        tensors: by name.
-        member: this rank.
-        device: of the messages.
-        repair: ends the sentence.
-        group: whose ranks have them alike.
 
     Raises:
         BinsgdmError: on all ranks, with the first tensor that differs.

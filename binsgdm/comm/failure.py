@@ -482,11 +482,7 @@ def end_otherwise(where: str, ended: list[Groups], _: Company | None, what: str,
 
 @contextmanager
 def in_a_sentence(where: str) -> Iterator[None]:
-    """Say that a collective of the user's own group has failed over gloo; nobody knows there whose fault it is.
-
-    Raises:
-        BinsgdmError: it has.
-    """
+    """Say that a collective of the user's own group has failed over gloo; nobody knows there whose fault it is."""
     try:
         yield
     except RuntimeError as error:

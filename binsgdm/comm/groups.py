@@ -256,11 +256,7 @@ def from_mesh(mesh: "DeviceMesh", group: dist.ProcessGroup | None = None, timeou
 
 
 def check_mesh(mesh: "DeviceMesh", group: dist.ProcessGroup | None = None) -> None:
-    """Refuse a mesh that says nothing of nodes.
-
-    Raises:
-        BinsgdmError: see `from_mesh`.
-    """
+    """Refuse a mesh that says nothing of nodes."""
     if mesh.ndim != 2:
         raise BinsgdmError(f"mesh: {mesh.ndim} dimensions: must have two, nodes and ranks of a node")
     ranks = mesh.mesh.flatten().tolist()

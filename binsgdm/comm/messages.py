@@ -157,11 +157,7 @@ class Member:
         return self.ranks[position] if self.ranks else position
 
     def run_protocol(self, protocol: Protocol) -> torch.Tensor:
-        """Run a protocol and return its result.
-
-        Raises:
-            BinsgdmError: there are other ranks, but no driver for the messages.
-        """
+        """Run a protocol and return its result."""
         if self.run is not None:
             return self.run(protocol)
         if self.world_size > 1:

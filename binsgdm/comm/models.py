@@ -14,11 +14,7 @@ LOCAL, COMPRESSED = "_binsgdm_local_gradients", "_binsgdm_compresses"
 
 
 def check_module(where: str, model: object) -> None:
-    """Refuse what is no model.
-
-    Raises:
-        BinsgdmError: it is none.
-    """
+    """Refuse what is no model."""
     if not isinstance(model, torch.nn.Module):
         raise BinsgdmError(f"{where}: model: a {type(model).__name__}: must be a torch.nn.Module; give the model")
 
@@ -36,11 +32,7 @@ def group_of(models: Sequence[DistributedDataParallel], given: object) -> dist.P
 
 
 def check_group(where: str, given: object, models: Sequence[DistributedDataParallel]) -> None:
-    """Refuse an argument `group` that is no process group of this rank, or not of the ranks that DDP has.
-
-    Raises:
-        BinsgdmError: it is so, or the models have different ranks.
-    """
+    """Refuse an argument `group` that is no process group of this rank, or not of the ranks that DDP has."""
     if given is not None and given == dist.GroupMember.NON_GROUP_MEMBER:
         raise BinsgdmError(
             f"{where}: group: this rank, {dist.get_rank()}, is not in it; call it on the ranks of the group alone"
@@ -67,9 +59,6 @@ def check_hook(where: str, model: DistributedDataParallel, wanted: str) -> None:
         where: begins the message.
         model: the module.
         wanted: of the attributes `LOCAL` and `COMPRESSED`, that of whoever asks.
-
-    Raises:
-        BinsgdmError: it has one.
     """
     takers = {LOCAL: "binsgdm.attach", COMPRESSED: "compress_gradients"}
     for attribute, taker in takers.items():

@@ -126,9 +126,6 @@ class Transport:
     def close(self, where: str) -> None:
         """End the exchange with the other ranks, each of which must call it; nothing can be carried any more.
 
-        Args:
-            where: begins the message.
-
         Raises:
             BinsgdmError: a rank did not come; those that did are free all the same.
         """
@@ -147,14 +144,7 @@ class Transport:
         release(groups)
 
     def wait(self, what: str) -> None:
-        """Wait on the host until all that was carried has arrived, for which it need not wait over gloo.
-
-        Args:
-            what: names it in the error.
-
-        Raises:
-            BinsgdmError: it will not arrive.
-        """
+        """Wait on the host until all that was carried has arrived, for which it need not wait over gloo."""
         if self._open_groups is not None:
             self.guarded(partial(self._pending.wait, self._open_groups), what)
 

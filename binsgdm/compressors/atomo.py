@@ -72,11 +72,7 @@ class Atomo(CheckedCompressor):
         return torch.cat([values[:0], *split.whole]), counts, torch.cat([values[:0], *atoms])
 
     def decode(self, tensors: tuple[torch.Tensor, ...], shapes: Shapes, key: Key) -> torch.Tensor:  # noqa: ARG002
-        """Return the sums of the sent triplets, and the tensors sent whole.
-
-        Raises:
-            BinsgdmError: the counts do not fit.
-        """
+        """Return the sums of the sent triplets, and the tensors sent whole."""
         whole, counted, atoms = tensors
         sides, counts = self._sides(shapes), counted.tolist()
         sizes = [count * side for count, pair in zip(counts, sides.values(), strict=True) for side in pair]

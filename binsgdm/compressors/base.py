@@ -52,9 +52,6 @@ class GradientBucket:
         values: flat fp32; nobody changes them.
         parameters: whose they are, each once; state is kept by them, since DDP forms its buckets anew.
         shapes: of the tensors, in the same order.
-
-    Raises:
-        BinsgdmError: not as many shapes as parameters, or a parameter twice.
     """
 
     values: torch.Tensor
@@ -303,11 +300,7 @@ def check_values(name: str, values: torch.Tensor, shapes: Shapes) -> None:
 
 
 def check_shapes(name: str, shapes: Shapes) -> None:
-    """Refuse a bucket without elements; single tensors may have none.
-
-    Raises:
-        BinsgdmError: all tensors together have no element.
-    """
+    """Refuse a bucket without elements; single tensors may have none."""
     if numel_of(shapes) == 0:
         raise BinsgdmError(f"{name}: tensors of shapes {shapes}: must have at least one element; leave the bucket out")
 
@@ -330,11 +323,7 @@ def check_payload(name: str, payload: Payload, expected: Sequence[tuple[torch.dt
 
 
 def check_whole(where: str, given: object, *, low: int, high: int | None = None) -> None:
-    """Refuse a setting that is not a whole number in [low, high].
-
-    Raises:
-        BinsgdmError: it is not.
-    """
+    """Refuse a setting that is not a whole number in [low, high]."""
     # True is an int to Python, but no count.
     if isinstance(given, bool) or not isinstance(given, int) or given < low or (high is not None and given > high):
         most = f" to {high}" if high is not None else " on"
@@ -353,22 +342,14 @@ def is_share(given: object) -> bool:
 
 
 def check_choice(where: str, given: object, choices: tuple[object, ...]) -> None:
-    """Refuse a setting that is none of `choices`.
-
-    Raises:
-        BinsgdmError: it is none.
-    """
+    """Refuse a setting that is none of `choices`."""
     # By type as well: 1 equals True, and an array compares with each choice element by element.
     if not any(type(given) is type(choice) and given == choice for choice in choices):
         raise BinsgdmError(f"{where}: {shown(given)}: must be one of {list(choices)}; give one of them")
 
 
 def check_state(where: str, state: object, wanted: Collection[str]) -> None:
-    """Refuse a state that is no dictionary of exactly these.
-
-    Raises:
-        BinsgdmError: it is none.
-    """
+    """Refuse a state that is no dictionary of exactly these."""
     if not isinstance(state, Mapping):
         raise BinsgdmError(f"{where}: a state that is a {type(state).__name__}: must be a dictionary; {REPAIR}")
     if set(state) != set(wanted):
@@ -376,11 +357,7 @@ def check_state(where: str, state: object, wanted: Collection[str]) -> None:
 
 
 def check_stateless(name: str, state: Mapping[str, Any]) -> None:
-    """Refuse a state for a system that has none.
-
-    Raises:
-        BinsgdmError: it is not empty, or no dictionary.
-    """
+    """Refuse a state for a system that has none."""
     if not isinstance(state, Mapping) or state:
         found = f"of {listed(state)}" if isinstance(state, Mapping) else f"that is a {type(state).__name__}"
         raise BinsgdmError(f"{name}: a state {found}: this system keeps none; load the state into its own system")

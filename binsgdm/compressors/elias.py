@@ -107,9 +107,6 @@ def decode(block_bits: Tensor, packed: Tensor, *, block_size: int, max_level: in
 
     Shape:
         block_bits: (B,) int32; packed: (P,) uint8; returned: (B, S) int16.
-
-    Raises:
-        BinsgdmError: the bits are not those of such levels.
     """
     bits = block_bits.to(torch.int64)
     ends = [0, *bits.cumsum(0).tolist()]

@@ -32,10 +32,6 @@ from binsgdm.kernels.random import Key
 class WithoutFeedback(Averager):
     """An end without state: every rank's payload is the compressed gradient.
 
-    Args:
-        compressor: unbiased, if the system shall converge.
-        aggregate: how payloads travel.
-
     Attributes:
         aggregate: the same; a driver may put another in its place that gives the same mean.
     """

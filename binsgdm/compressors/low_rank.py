@@ -102,9 +102,6 @@ class _LowRankSystem(ProtocolSystem):
         """Take a copy of what `state_dict` returned; all ranks must, since factors are equal on all.
 
         Factors are taken from any rank of any world size; residuals as `Residuals.load_state_dict` says.
-
-        Raises:
-            BinsgdmError: it is no such state.
         """
         check_state(self.name, state, self._state_keys)
         # One that is not finite, as after a gradient that was not, starts anew.
@@ -162,9 +159,6 @@ class PowerSGD(_LowRankSystem):
 
     Attributes:
         residuals: what was lost, by parameter.
-
-    Raises:
-        BinsgdmError: a setting out of range.
 
     Source: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed
     optimization", NeurIPS 2019 (without its momentum, which is the optimizer's). Differs: a column of P that is zero or
@@ -229,9 +223,6 @@ class GradZip(_LowRankSystem):
     Attributes:
         residuals: what was lost, by parameter.
 
-    Raises:
-        BinsgdmError: a setting out of range.
-
     Source: Cho, Muthusamy, Nemanich and Puri, "GradZip: gradient compression using alternating matrix factorization for
     large-scale deep learning", NeurIPS 2019 workshop on systems for machine learning. This is a reading of the idea
     (alternating least squares, one factor fixed and equal on all ranks, so that the other can be averaged), not of its
@@ -275,11 +266,7 @@ class GradZip(_LowRankSystem):
         return {**super().state_dict(), "turns": dict(self._turns)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take a copy of what `state_dict` returned; all ranks must, since factors are equal on all.
-
-        Raises:
-            BinsgdmError: it is no such state.
-        """
+        """Take a copy of what `state_dict` returned; all ranks must, since factors are equal on all."""
         check_state(self.name, state, self._state_keys)
         turns = state["turns"]
         if not isinstance(turns, Mapping) or not all(map(is_turn, turns.items())):

@@ -65,9 +65,6 @@ class Marsit(ProtocolSystem):
 
     Attributes:
         residuals: what is to be made up for, by parameter.
-
-    Raises:
-        BinsgdmError: a setting out of range.
     """
 
     name = "marsit"
@@ -109,11 +106,7 @@ class Marsit(ProtocolSystem):
 
     @classmethod
     def check_topology(cls, topology: object, options: Mapping[str, Any]) -> None:
-        """Refuse what no system of rings has, and a torus whose rings in the node would have nothing to merge.
-
-        Raises:
-            BinsgdmError: it cannot have the topology.
-        """
+        """Refuse what no system of rings has, and a torus whose rings in the node would have nothing to merge."""
         super().check_topology(topology, options)
         if topology == "hierarchical" and options.get("torus"):
             raise BinsgdmError(

@@ -80,11 +80,7 @@ class LocalMomentum:
 def split_state(
     momentum: LocalMomentum | None, state: Mapping[str, Any]
 ) -> tuple[list[tuple[Residuals, Mapping[str, Any]]], Mapping[str, Any]]:
-    """Return what takes the "momenta" of a system's state, for `load_together`, and the rest of the state.
-
-    Raises:
-        BinsgdmError: it has none, though the system has momentum.
-    """
+    """Return what takes the "momenta" of a system's state, for `load_together`, and the rest of the state."""
     if momentum is None:
         return [], state
     if not isinstance(state, Mapping) or "momenta" not in state:

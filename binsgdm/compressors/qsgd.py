@@ -39,9 +39,6 @@ class LevelQuantizer(CheckedCompressor):
         bits: of one code, sign included.
         block_size: elements that share a norm, up to 2^20.
         coding: "packed" or "elias".
-
-    Raises:
-        BinsgdmError: a setting is out of range.
     """
 
     wire_format = "`bits` bits per element, or an Elias code, and an fp32 norm per block"
@@ -85,11 +82,7 @@ class LevelQuantizer(CheckedCompressor):
         return scales, *elias.encode(signed)
 
     def decode(self, tensors: tuple[Tensor, ...], shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
-        """Return level times norm.
-
-        Raises:
-            BinsgdmError: Elias codes that `encode` does not write.
-        """
+        """Return level times norm."""
         numel = numel_of(shapes)
         scales, *coded = tensors
         if self.coding == "packed":

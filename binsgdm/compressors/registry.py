@@ -253,11 +253,7 @@ def make(  # noqa: PLR0913
 
 
 def check_options(name: object, options: Iterable[str]) -> None:
-    """Check that there is a system of this name, and that it takes these options, whatever their values.
-
-    Raises:
-        BinsgdmError: there is none, or it does not.
-    """
+    """Check that there is a system of this name, and that it takes these options, whatever their values."""
     if not isinstance(name, str) or name not in SYSTEMS:
         if refusal := SYSTEMS.refusal(name):
             raise BinsgdmError(refusal)

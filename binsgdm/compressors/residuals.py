@@ -35,9 +35,6 @@ class Residuals:
     Args:
         rank: this rank.
         world_size: all ranks; a residual is this rank's share of the mean over as many.
-
-    Raises:
-        BinsgdmError: the rank is not one of the world.
     """
 
     def __init__(self, *, rank: int, world_size: int) -> None:
@@ -59,9 +56,6 @@ class Residuals:
 
         Shape:
             returned: (N).
-
-        Raises:
-            BinsgdmError: a residual of another number of elements than its parameter.
         """
         device = bucket.values.device
         pairs = zip(bucket.parameters, bucket.numels, strict=True)
@@ -153,9 +147,6 @@ class Residuals:
         The state of another rank or world size is not taken: residuals start from zero, with a warning. Another rank's
         residual would be counted twice, and a mean over another number of ranks weighs it otherwise. One step's loss of
         gradient is forgotten by that, as at the start of training.
-
-        Raises:
-            BinsgdmError: it is no such state.
         """
         load_together([(self, state)])
 
@@ -192,11 +183,7 @@ class Residuals:
 
 
 def load_together(parts: Sequence[tuple[Residuals, Mapping[str, Any]]]) -> None:
-    """Load several states, or none of them.
-
-    Raises:
-        BinsgdmError: one is no such state.
-    """
+    """Load several states, or none of them."""
     read = [residuals.read(state) for residuals, state in parts]
     for (residuals, _), found in zip(parts, read, strict=True):
         residuals.put(found)

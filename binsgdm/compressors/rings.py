@@ -56,9 +56,6 @@ def ring_reduce_scatter(rows: torch.Tensor, ring: Ring, merge: Merge, first: int
 
     Shape:
         rows: (S, N) of any dtype; returned: (N,).
-
-    Raises:
-        BinsgdmError: not as many rows as positions.
     """
     if rows.dim() != 2 or rows.shape[0] != ring.size:
         raise BinsgdmError(

@@ -46,18 +46,10 @@ Scattered = Generator[Message, torch.Tensor, tuple[torch.Tensor, torch.Tensor | 
 class ScatterReduce(Averager):
     """An end of any compressor whose payloads have a length that the shapes tell.
 
-    Args:
-        compressor: with its options.
-        rank: this rank.
-        world_size: all ranks.
-
     Attributes:
         residuals: what the first encoding lost, by parameter; None without error feedback.
         owner_residuals: what the second one lost of this rank's piece, by parameter.
         pieces: how buckets are cut; a driver may put another in its place that cuts alike.
-
-    Raises:
-        BinsgdmError: the length of payloads depends on the values.
     """
 
     pieces: Callable[[Shapes, int, Cut], Pieces] = Pieces
@@ -107,11 +99,7 @@ class ScatterReduce(Averager):
         return self.residuals.state_dict() | {_OWNER: self.owner_residuals.state_dict()} | momenta
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Do `Residuals.load_state_dict` for both, and for the momenta if there are any.
-
-        Raises:
-            BinsgdmError: it is no such state.
-        """
+        """Do `Residuals.load_state_dict` for both, and for the momenta if there are any."""
         if self.residuals is None or self.owner_residuals is None:
             check_stateless(self.compressor.name, state)
             return

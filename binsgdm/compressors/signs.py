@@ -55,9 +55,6 @@ class MajorityVote(ProtocolSystem):
         rank: this rank.
         world_size: all ranks.
 
-    Raises:
-        BinsgdmError: a momentum out of range.
-
     Source: Bernstein, Wang, Azizzadenesheli and Anandkumar, "signSGD: compressed optimisation for non-convex problems",
     ICML 2018, its majority vote; Bernstein, Zhao, Azizzadenesheli and Anandkumar, "signSGD with majority vote is
     communication efficient and fault tolerant", ICLR 2019; momentum: Signum, of both. Differs: every rank is the
@@ -133,9 +130,6 @@ class ScaledSign(CheckedCompressor):
         momentum: decay of the momentum that each rank sends in place of its gradients, in [0, 1); 0 for none. Then the
             optimizer shall have none; see `binsgdm.compressors.momentum`.
 
-    Raises:
-        BinsgdmError: another `scale_per`, or a momentum out of range.
-
     Source: Karimireddy, Rebjock, Stich and Jaggi, "Error feedback fixes signSGD and other gradient compression
     schemes", ICML 2019, its compressor of the sign and the mean magnitude. Differs: the sign of zero is +1.
     """
@@ -190,9 +184,6 @@ class OneBitSGD(CheckedCompressor):
     Attributes:
         momentum: decay of the momentum that each rank sends in place of its gradients, in [0, 1); 0 for none. Then the
             optimizer shall have none; see `binsgdm.compressors.momentum`.
-
-    Raises:
-        BinsgdmError: a momentum out of range.
 
     Source: Seide, Fu, Droppo, Li and Yu, "1-bit stochastic gradient descent and its application to data-parallel
     distributed training of speech DNNs", Interspeech 2014 (threshold zero, values per column). Differs:

@@ -175,9 +175,6 @@ class Hierarchical(Averager):
         """Take a copy of what `state_dict` returned on the same rank of the same layout.
 
         The state of another rank or layout is that of another piece, and not taken: it starts anew, with a warning.
-
-        Raises:
-            BinsgdmError: it is no such state.
         """
         if isinstance(state, Mapping) and not state:
             self.between.load_state_dict({})

@@ -18,11 +18,7 @@ from binsgdm.optimizers.session import BYTES_PER_ELEMENT, MIB
 
 
 def check_optimizer(where: str, optimizer: object, kind: type[Any]) -> None:
-    """Refuse what is no optimizer of this kind.
-
-    Raises:
-        BinsgdmError: it is none.
-    """
+    """Refuse what is no optimizer of this kind."""
     if not isinstance(optimizer, kind):
         wanted = "BinSGDM or OneBitAdam" if kind is OneBitOptimizer else kind.__name__
         raise BinsgdmError(
@@ -32,11 +28,7 @@ def check_optimizer(where: str, optimizer: object, kind: type[Any]) -> None:
 
 
 def bucket_elements(where: str, bucket_cap_mb: float) -> int:
-    """Return the elements of a message of `bucket_cap_mb` MiB of fp32.
-
-    Raises:
-        BinsgdmError: none.
-    """
+    """Return the elements of a message of `bucket_cap_mb` MiB of fp32."""
     is_number = isinstance(bucket_cap_mb, numbers.Real) and not isinstance(bucket_cap_mb, bool)
     if not is_number or not 0 < bucket_cap_mb < math.inf:
         raise BinsgdmError(
@@ -105,11 +97,7 @@ def _check_modules(where: str, model: object) -> None:
 
 
 def check_whole(where: str, optimizer: OneBitOptimizer) -> None:
-    """Refuse parameters of which each rank holds a shard.
-
-    Raises:
-        BinsgdmError: there is one.
-    """
+    """Refuse parameters of which each rank holds a shard."""
     if any(hasattr(param_state.parameter, "to_local") for param_state in optimizer.param_states()):
         raise BinsgdmError(
             f"{where}: sharded parameters (DTensor): must be whole on every rank, as in DDP; call binsgdm.attach_fsdp"

@@ -94,9 +94,6 @@ class OneBitOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Take one step.
 
-        Args:
-            closure: computes the loss and the gradients anew.
-
         Returns:
             What the closure returned.
 
@@ -150,11 +147,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
         return int(self.param_groups[0]["step"]) + 1
 
     def check_attached(self) -> None:
-        """Refuse a copy that its original's ranks know nothing of.
-
-        Raises:
-            BinsgdmError: it is one.
-        """
+        """Refuse a copy that its original's ranks know nothing of."""
         if self._must_attach:
             raise BinsgdmError(f"{self._name}: a copy of an attached optimizer; attach the copy on all ranks")
 
@@ -185,11 +178,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
         return state_dict
 
     def _load(self, state_dict: dict[str, Any]) -> None:
-        """Load what the hooks have left, or refuse it and load nothing.
-
-        Raises:
-            BinsgdmError: see `load_state_dict`.
-        """
+        """Load what the hooks have left, or refuse it and load nothing."""
         saved = self._checked_state(state_dict)
         before, after = self._optimizer_load_state_dict_pre_hooks, self._optimizer_load_state_dict_post_hooks
         # Called around this: torch would call those after it with averages of the parameters' dtype.
@@ -286,17 +275,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
 
 
 def check_residuals_kept(where: str, layout: str, saved: Sequence[Mapping[str, Any]], names: Iterable[str]) -> None:
-    """Refuse a state that has lost its residuals: some checkpoints take only what the optimizer that loads has.
-
-    Args:
-        where: the optimizer.
-        layout: in words, what residuals the state had.
-        saved: states of all parameters.
-        names: of residuals.
-
-    Raises:
-        BinsgdmError: no parameter has any.
-    """
+    """Refuse a state that has lost its residuals: some checkpoints take only what the optimizer that loads has."""
     if not any(name in state for state in saved for name in names):
         raise BinsgdmError(
             f"{where}: load_state_dict: a state of {layout} without its residuals: must have them; save and load each "

@@ -32,11 +32,7 @@ class BucketParam(NamedTuple):
 
 
 class StateViews:
-    """What m and b were when views were taken of them.
-
-    Args:
-        params: whose views these are.
-    """
+    """What m and b were when views were taken of them."""
 
     def __init__(self, params: Sequence[BucketParam]) -> None:
         self._states = [param.param_state.state for param in params]

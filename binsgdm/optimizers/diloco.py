@@ -22,13 +22,7 @@ from binsgdm.optimizers.wrapping import LocalStepsOptimizer
 
 
 class _Hidden:
-    """An exchange beside inner steps, on a thread of its own.
-
-    Args:
-        fragment: that is exchanged.
-        run: gives the mean.
-        abort: tells the other ranks of a failure.
-    """
+    """An exchange beside inner steps, on a thread of its own."""
 
     def __init__(
         self, fragment: Fragment, run: Callable[[], torch.Tensor], abort: Callable[[str], None], stream: streams.Stream

@@ -14,9 +14,6 @@ from binsgdm.optimizers.outer_settings import OuterSettings
 def cut(numels: Sequence[int], count: int) -> list[range]:
     """Return which consecutive tensors each of so many fragments has, of about as many elements.
 
-    Raises:
-        BinsgdmError: there are fewer tensors.
-
     Example:
         >>> cut([10, 1, 1, 12], 2)
         [range(0, 3), range(3, 4)]
@@ -117,20 +114,12 @@ class Fragment:
         return {"outer": self.outer.clone(), "momentum": self.momentum.clone()}
 
     def checked(self, state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """Return a copy of a state, on the device of the parameters.
-
-        Raises:
-            BinsgdmError: it is none of this fragment.
-        """
+        """Return a copy of a state, on the device of the parameters."""
         check_state("DiLoCo: state of a fragment", state, ("outer", "momentum"))
         return {name: self.of_slice(f"{name} of the state", value) for name, value in state.items()}
 
     def of_slice(self, name: str, value: object) -> torch.Tensor:
-        """Return a copy of saved values of the slice, on the device of the parameters.
-
-        Raises:
-            BinsgdmError: they are none.
-        """
+        """Return a copy of saved values of the slice, on the device of the parameters."""
         if not isinstance(value, torch.Tensor) or value.shape != self.outer.shape or value.dtype != torch.float32:
             raise BinsgdmError(
                 f"DiLoCo: {name}: {shown(value)}: must be {self._length} values of float32; {REPAIR} on this rank"

@@ -40,9 +40,6 @@ class ResidualOwner(NamedTuple):
     def extents(self, numel: int) -> dict[str, tuple[int, int]]:
         """Return by name the first element and the end of what this rank rounds.
 
-        Args:
-            numel: of all parameters, with padding.
-
         Example:
             >>> ResidualOwner(1, 4, 2, "hierarchical").extents(64)
             {'worker': (32, 64), 'server': (32, 48)}
@@ -79,9 +76,6 @@ class KeptResiduals:
     Attributes:
         owner: whose they are.
         flat: what the exchange changes in place.
-
-    Raises:
-        BinsgdmError: a state has residuals that cannot be of this owner.
     """
 
     def __init__(
@@ -133,12 +127,6 @@ def have(states: Sequence[Mapping[str, Any]]) -> bool:
 def check_residual(number: int, name: str, given: object, numel: int | None = None) -> None:
     """Refuse what cannot be a residual of a parameter.
 
-    Args:
-        number: of the parameter.
-        name: in its state.
-        given: to check.
-        numel: its elements, if they are known.
-
     Raises:
         BinsgdmError: it is no flat fp32 tensor of this size, or has a value that is not finite.
     """
@@ -164,9 +152,6 @@ def of_former_version(saved: object, numels: Sequence[int]) -> tuple[str, list[d
     Args:
         saved: "worker" and "server", flat, and the fields of a `ResidualOwner`.
         numels: elements of the parameters.
-
-    Raises:
-        BinsgdmError: they do not fit each other.
     """
     names = {*NAMES, *ResidualOwner._fields}
     if not isinstance(saved, Mapping) or set(saved) != names:

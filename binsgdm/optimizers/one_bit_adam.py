@@ -196,11 +196,7 @@ class OneBitAdam(OneBitOptimizer):
         return torch.tensor(True, device="cpu")
 
     def _check_averages(self) -> None:
-        """Refuse a state that was emptied: what is left of it, such as the step, would not fit new averages.
-
-        Raises:
-            BinsgdmError: a parameter has no averages.
-        """
+        """Refuse a state that was emptied: what is left of it, such as the step, would not fit new averages."""
         for place, one in enumerate(self.param_states()):
             if not one.state.keys() >= {*saved_adam.AVERAGES}:
                 raise BinsgdmError(

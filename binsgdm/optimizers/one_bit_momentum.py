@@ -102,9 +102,6 @@ def decode(rows: torch.Tensor) -> torch.Tensor:
 
     Shape:
         rows: (W, 4 + n / 8) uint8; returned: (W, n) fp32.
-
-    Raises:
-        BinsgdmError: rows that no chunk gives.
     """
     if rows.dtype != torch.uint8 or rows.dim() != 2 or rows.shape[1] < SCALE_BYTES:
         raise BinsgdmError(
@@ -161,9 +158,6 @@ def hierarchical_one_bit_momentum(
 
     Shape:
         values, valid, returned: (N,).
-
-    Raises:
-        BinsgdmError: as `one_bit_momentum`.
     """
     valid = _checked(values, residuals, context, valid, "hierarchical")
     received = yield AllToAll(group="intra_node", sent=values.view(context.ranks_per_node, -1))
@@ -178,13 +172,7 @@ def hierarchical_one_bit_momentum(
 
 
 def sent_bytes(numel: int, context: RankContext, topology: Topology) -> dict[GroupName, int]:
-    """Return the bytes of the tensors that a rank gives to the collectives of one exchange, by group.
-
-    Args:
-        numel: N, with padding.
-        context: any rank.
-        topology: flat or hierarchical.
-    """
+    """Return the bytes of the tensors that a rank gives to the collectives of one exchange, by group."""
     row = row_bytes(numel // context.world_size)
     if topology == "flat":
         return {"world": (context.world_size + 1) * row}

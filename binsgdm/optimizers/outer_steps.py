@@ -18,11 +18,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class WireMean(Averager):
-    """The mean of what all ranks give, all-reduced in a number format.
-
-    Args:
-        dtype: of what travels.
-    """
+    """The mean of what all ranks give, all-reduced in a number format."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
@@ -155,11 +151,7 @@ def averaged(parameters: Sequence[torch.Tensor], wire_dtype: str, world_size: in
 
 
 def check_finite(where: str, values: torch.Tensor) -> None:
-    """Refuse parameters that all ranks would go on with.
-
-    Raises:
-        BinsgdmError: they are not finite.
-    """
+    """Refuse parameters that all ranks would go on with."""
     if not bool(values.isfinite().all()):
         raise BinsgdmError(
             f"{where}: an exchange that gives parameters that are not finite: those of each worker must be; lower lr, "

@@ -136,9 +136,6 @@ class RoundingResiduals:
     def check(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Refuse residuals that cannot be of this layout.
 
-        Args:
-            states: of all parameters; some may have none.
-
         Raises:
             BinsgdmError: one of another dtype or shape, or one that rounding never leaves.
         """
@@ -148,11 +145,7 @@ class RoundingResiduals:
                 check_residual(view.number, view.name, given, limit=view.limit, numel=view.values.numel())
 
     def refresh(self) -> None:
-        """Go on with the residuals that somebody has put into the state.
-
-        Raises:
-            BinsgdmError: as `check`.
-        """
+        """Go on with the residuals that somebody has put into the state."""
         if any(self._states[number].get(name) is not values for number, name, _, values in self._views):
             self.check(self._states)
             self._take_over()

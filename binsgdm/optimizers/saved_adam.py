@@ -17,11 +17,7 @@ _REPAIR = "load what state_dict() returned, undamaged"
 
 
 def check_form(state_dict: Mapping[str, Any], own: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse what is not built like the state of an optimizer with these groups.
-
-    Raises:
-        BinsgdmError: it is not.
-    """
+    """Refuse what is not built like the state of an optimizer with these groups."""
     saved_state.check_form(state_dict, [len(group["params"]) for group in own])
     groups, states = state_dict["param_groups"], state_dict["state"]
     for number, group in enumerate(groups):
@@ -45,9 +41,6 @@ def check_values(groups: Sequence[Mapping[str, Any]], states: Sequence[Mapping[s
     Args:
         groups: of the saved state.
         states: of its parameters, with averages of the right shapes.
-
-    Raises:
-        BinsgdmError: it has some.
     """
     first = groups[0]
     for number, group in enumerate(groups):

@@ -16,11 +16,7 @@ MOST_STEPS = 2**48
 
 
 def check_mapping(state_dict: object) -> None:
-    """Refuse what is no dictionary.
-
-    Raises:
-        BinsgdmError: it is none.
-    """
+    """Refuse what is no dictionary."""
     if not isinstance(state_dict, Mapping):
         raise BinsgdmError(f"load_state_dict: state_dict: a {_type(state_dict)}: must be a dictionary; {_REPAIR}")
 
@@ -72,23 +68,13 @@ def check_count(name: str, given: object) -> None:
 
 
 def check_text(name: str, given: object) -> None:
-    """Refuse what is no text.
-
-    Raises:
-        BinsgdmError: it is none.
-    """
+    """Refuse what is no text."""
     if not isinstance(given, str):
         raise BinsgdmError(f"load_state_dict: {name}: {shown(given)}: must be a text; {_REPAIR}")
 
 
 def check_averages(number: int, names: Sequence[str], state: object, shape: Sequence[int]) -> None:
     """Refuse the state of a parameter that has not its averages.
-
-    Args:
-        number: of the parameter.
-        names: of the averages.
-        state: to check.
-        shape: of the parameter.
 
     Raises:
         BinsgdmError: one is missing, or no tensor of this shape of finite real numbers.
@@ -105,12 +91,6 @@ def check_averages(number: int, names: Sequence[str], state: object, shape: Sequ
 
 def check_average(where: str, name: str, given: object, shape: Sequence[int]) -> None:
     """Refuse what is no average of gradients.
-
-    Args:
-        where: begins the sentence, with the parameter.
-        name: in the state.
-        given: to check.
-        shape: of the parameter.
 
     Raises:
         BinsgdmError: it is no tensor of this shape of finite real numbers.

@@ -86,11 +86,7 @@ class Session:
         )
 
     def check_residuals(self, states: Sequence[Mapping[str, Any]], layout: str) -> None:
-        """Refuse states of all parameters whose residuals are of this layout and cannot be.
-
-        Raises:
-            BinsgdmError: see `RoundingResiduals.check`.
-        """
+        """Refuse states of all parameters whose residuals are of this layout and cannot be."""
         if self.worker.residuals is not None and layout == self.layout:
             self.worker.residuals.check(states)
 
@@ -178,11 +174,7 @@ class Session:
         return Terms(where=f"BinSGDM: step {step}", groups=self._groups, names=COMMON, facts=facts, refused=refused)
 
     def _refusal(self, check: Callable[[], None]) -> BinsgdmError | None:
-        """Return what a check finds wrong on this rank, which then takes part in the step without gradients.
-
-        Raises:
-            BinsgdmError: the same, where this rank is alone.
-        """
+        """Return what a check finds wrong on this rank, which then takes part in the step without gradients."""
         try:
             check()
         except BinsgdmError as error:

@@ -18,9 +18,6 @@ class Scheme:
         topology: average inside nodes first, or treat all ranks alike.
         intra_node_dtype: what travels inside a node (hierarchical only).
         average: what is averaged inside a node (hierarchical only).
-
-    Raises:
-        BinsgdmError: an unknown value, or values that do not go together.
     """
 
     topology: Topology = "hierarchical"

@@ -50,10 +50,6 @@ class Terms:
     def refuse_together(self, member: Member, device: torch.device) -> Protocol:
         """Raise on all ranks alike why they cannot take the step, as a protocol.
 
-        Args:
-            member: this rank, among all that step.
-            device: of the messages.
-
         Raises:
             BinsgdmError: always.
         """

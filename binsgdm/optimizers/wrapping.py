@@ -134,9 +134,6 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
     def step(self, closure: Closure | None = None) -> Any:
         """Take a step of the inner optimizer, and exchange if it is time to; every rank must call it as often.
 
-        Args:
-            closure: as of the inner optimizer.
-
         Returns:
             What the inner optimizer returns; None for a step that a GradScaler skips.
 
@@ -159,11 +156,7 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
         return loss
 
     def _check_since_last_step(self) -> None:
-        """Refuse what was changed behind this wrapper, on this rank, and let the others know.
-
-        Raises:
-            BinsgdmError: parameters were added or changed.
-        """
+        """Refuse what was changed behind this wrapper, on this rank, and let the others know."""
         sentence = None
         given = [one for group in self.inner.param_groups for one in group["params"]]
         if len(given) != len(self.parameters) or any(map(is_not, given, self.parameters)):
@@ -186,9 +179,6 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
 
     def _check_ranks(self, event: int) -> None:
         """Compare with all ranks what is about to be exchanged, before it is.
-
-        Args:
-            event: of this step, as a number.
 
         Raises:
             BinsgdmError: on all ranks, where they differ.
@@ -369,11 +359,7 @@ def _differs(name: str, saved: Mapping[str, Any], own: LocalStepsOptimizer) -> b
 
 
 def _parameters_of(where: str, optimizer: object) -> list[torch.Tensor]:
-    """Return the parameters of an optimizer.
-
-    Raises:
-        BinsgdmError: it is none, or has parameters that cannot be exchanged.
-    """
+    """Return the parameters of an optimizer."""
     if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, LocalStepsOptimizer):
         raise BinsgdmError(
             f"{where}: optimizer: a {type(optimizer).__name__}: must be an optimizer of torch that is not wrapped; "

@@ -139,11 +139,7 @@ def _made(system: str, topology: Topology | None, options: Mapping[str, Any], gr
 
 
 def _parameters_of(optimizer: object) -> list[torch.Tensor]:
-    """Return the parameters of an optimizer of torch.
-
-    Raises:
-        BinsgdmError: it is none, or exchanges by itself already.
-    """
+    """Return the parameters of an optimizer of torch."""
     if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, OneBitOptimizer):
         raise BinsgdmError(
             f"{_WHERE}: optimizer: a {type(optimizer).__name__}: must be an optimizer of torch that exchanges nothing; "
@@ -213,10 +209,6 @@ class ReplicaExchange:
     @torch.no_grad()
     def before_step(self, optimizer: torch.optim.Optimizer, given: Sequence[object]) -> None:
         """Exchange the gradients of this rank's shards, and put the means in their place.
-
-        Args:
-            optimizer: that is about to step.
-            given: what its step was given.
 
         Raises:
             BinsgdmError: a CUDA graph that is captured; or on all ranks, where one has a closure, which would make

@@ -122,11 +122,7 @@ class GradientExchange:
             )
 
     def _other_settings(self, saved: object) -> list[str]:
-        """Return what a state was saved with, where that is not what this exchange was given.
-
-        Raises:
-            BinsgdmError: it is of another system, or says no such thing.
-        """
+        """Return what a state was saved with, where that is not what this exchange was given."""
         if not isinstance(saved, Mapping) or not all(isinstance(one, str) for one in (*saved, *saved.values())):
             raise BinsgdmError(f"compress_gradients: settings of the state: must be texts by name; {REPAIR}")
         own = self._settings

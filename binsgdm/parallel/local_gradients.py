@@ -113,9 +113,6 @@ def keep_gradients_local(models: Sequence[DistributedDataParallel], owner: OwnPa
     """Leave an optimizer's gradients alone from the next backward on; others are averaged, as without it.
 
     The hook stays as long as the model.
-
-    Raises:
-        BinsgdmError: DDP has another hook.
     """
     for model in models:
         state: LocalGradients | None = getattr(model, LOCAL, None)

@@ -107,11 +107,7 @@ class OverlappedSession(Session):
         return has_moved
 
     def _check_hooks(self) -> None:
-        """Refuse hooks that may have changed a gradient in backward, after this session's own has sent it.
-
-        Raises:
-            BinsgdmError: there is one.
-        """
+        """Refuse hooks that may have changed a gradient in backward, after this session's own has sent it."""
         if self.member.stands_for_all():  # a recording, which takes notes in hooks of its own
             return
         for index, handle in self._hooks.items():
@@ -192,11 +188,7 @@ class OverlappedSession(Session):
         return hook
 
     def _leave_out(self, overlapped_step: "_OverlappedStep") -> None:
-        """End the exchange of a backward that no step has followed, if that is so on all ranks.
-
-        Raises:
-            BinsgdmError: it is not.
-        """
+        """End the exchange of a backward that no step has followed, if that is so on all ranks."""
         self._finish(overlapped_step)
         self._seen = {}
         self.member.run_protocol(self._agree_to_leave_out(overlapped_step.number))
@@ -285,11 +277,7 @@ class _OverlappedStep:
         return [(one, -1 if one is None else one._version) for one in gradients]
 
     def check_unchanged(self) -> None:
-        """Refuse gradients that were written to or replaced since backward.
-
-        Raises:
-            BinsgdmError: one was.
-        """
+        """Refuse gradients that were written to or replaced since backward."""
         gradients = self._gradients()
         if len(gradients) != len(self._after_backward):
             raise BinsgdmError(

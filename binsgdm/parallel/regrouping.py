@@ -19,13 +19,7 @@ Layout = tuple[tuple[int, ...], ...]
 
 
 class DdpBucket:
-    """A bucket that DDP waits for, until all of its parameters have their means.
-
-    Args:
-        parameters: by number.
-        buffer: of DDP, whose dtype the means get.
-        future: gets the means.
-    """
+    """A bucket that DDP waits for, until all of its parameters have their means."""
 
     def __init__(
         self, parameters: Sequence[int], buffer: torch.Tensor, future: "torch.futures.Future[torch.Tensor]"
@@ -91,11 +85,7 @@ class Regrouped(NamedTuple):
 
 
 class Regrouping:
-    """The gradients of one backward on their way from DDP's buckets to those of a layout, which leave in order.
-
-    Args:
-        layout: of the exchange.
-    """
+    """The gradients of one backward on their way from DDP's buckets to those of a layout, which leave in order."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -109,11 +99,7 @@ class Regrouping:
         return is_it
 
     def add(self, bucket: GradientBucket, waiting: DdpBucket, source: Stream) -> list[tuple[int, Regrouped]]:
-        """Take a bucket of DDP, and return the buckets of the layout that are complete, with their numbers.
-
-        Raises:
-            BinsgdmError: the layout has no such parameter left.
-        """
+        """Take a bucket of DDP, and return the buckets of the layout that are complete, with their numbers."""
         left = {number for numbers in self.layout[self._next :] for number in numbers} - set(self._arrived)
         if strange := sorted(map(str, set(bucket.parameters) - left)):
             raise BinsgdmError(f"{_FOREIGN}, not {_in_words(strange)} of the model; {_REPAIR}")
@@ -128,11 +114,7 @@ class Regrouping:
         return complete
 
     def check_done(self) -> None:
-        """Refuse the end of a backward that has left gradients behind.
-
-        Raises:
-            BinsgdmError: it has.
-        """
+        """Refuse the end of a backward that has left gradients behind."""
         if self._next < len(self.layout):
             missing = sorted({one for numbers in self.layout[self._next :] for one in numbers} - set(self._arrived))
             raise BinsgdmError(f"{_FOREIGN}, also {_in_words(missing)}, without a gradient in the model; {_REPAIR}")

@@ -19,11 +19,7 @@ from binsgdm.errors import BinsgdmError, shown
 
 
 def groups_of(where: str, mesh: DeviceMesh, timeout: timedelta | None = None) -> Groups:
-    """Make groups as those of a mesh, with a timeout of their own.
-
-    Raises:
-        BinsgdmError: it is none, or has not two dimensions.
-    """
+    """Make groups as those of a mesh, with a timeout of their own."""
     if not isinstance(mesh, DeviceMesh):
         raise BinsgdmError(
             f"{where}: mesh={shown(mesh)}: must be a DeviceMesh; give init_device_mesh(device, (nodes, ranks of a "
@@ -75,11 +71,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def check_placements(where: str, parameters: Sequence[torch.Tensor], groups: Groups) -> None:
-    """Refuse parameters that are not sharded over the ranks of this node and nothing else.
-
-    Raises:
-        BinsgdmError: one is not.
-    """
+    """Refuse parameters that are not sharded over the ranks of this node and nothing else."""
     node = _node(groups)
     for number, parameter in enumerate(parameters):
         if _ranks_of_shards(parameter) != node:
@@ -99,12 +91,6 @@ def let_step_alone(
     """Let no optimizer that exchanges nothing step this one's parameters, or others of the same node's shards.
 
     FSDP2 averages gradients inside a node only, so nodes would go on apart.
-
-    Args:
-        where: begins the sentence.
-        optimizer: that exchanges; as long as it does.
-        groups: of this rank.
-        takes_part: tells whether an optimizer exchanges.
     """
     known = weakref.ref(optimizer)
     parameters = [one for group in optimizer.param_groups for one in group["params"]]

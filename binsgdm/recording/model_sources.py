@@ -73,9 +73,6 @@ def find(source: str, options: ModelOptions) -> FoundModel:
         source: a shipped name, `torchvision:NAME`, `timm:NAME`, `transformers:config.json`, a config's path, or
             `module:function`.
         options: of the batch.
-
-    Raises:
-        BinsgdmError: there is none, or its library is not installed.
     """
     home, _, name = source.partition(":")
     if home not in LIBRARIES and (source.endswith(".json") or Path(source, "config.json").is_file()):

@@ -26,11 +26,7 @@ _Store: Any = getattr(dist, "Store")  # noqa: B009 - torch has no types for it
 
 
 class AloneStore(_Store):  # type: ignore[misc]
-    """Keeps what this rank sets, and refuses to wait for what another one would.
-
-    Args:
-        world_size: ranks that count together with this one.
-    """
+    """Keeps what this rank sets, and refuses to wait for what another one would."""
 
     def __init__(self, world_size: int) -> None:
         super().__init__()

@@ -114,11 +114,7 @@ def advise(  # noqa: PLR0913 - the arguments of one command
 
 
 def check_rankable(scenario: Scenario) -> None:
-    """Refuse a scenario that takes seconds per iteration, since thousands of iterations are simulated.
-
-    Raises:
-        SimnetError: the scenario runs on the exact executor.
-    """
+    """Refuse a scenario that takes seconds per iteration, since thousands of iterations are simulated."""
     if scenario.run.fidelity == "exact" or not is_folded(without_faults(scenario)):
         raise SimnetError(
             f"{scenario.name}: needs the exact executor: the ranking needs the folded or the grouped one; drop "

@@ -39,9 +39,6 @@ def with_faults(advice: Advice, scenario: Scenario, jobs: int, progress: Callabl
         scenario: with the faults.
         jobs: number of processes at most.
         progress: called with 1 whenever a system is done.
-
-    Raises:
-        SimnetError: as `simulate`.
     """
     iterations = scenario.run.iterations or min(ITERATIONS, scenario.num_iterations)
     run = replace(scenario.run, iterations=iterations, draws=0, steps=None)

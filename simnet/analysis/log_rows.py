@@ -59,11 +59,7 @@ def from_csv(text: str, path: Path) -> LogTable:
 
 
 def from_json(data: bytes, path: Path) -> LogTable:
-    """Read objects of one list, or a line each; those of a trainer's state (`log_history`) and of W&B's tables, too.
-
-    Raises:
-        SimnetError: it is none of these, or holds no rows.
-    """
+    """Read objects of one list, or a line each; those of a trainer's state (`log_history`) and of W&B's tables, too."""
     if are_json_lines(data):
         lines = [line for line in data.splitlines() if line.strip()]
         _check_number(len(lines), path)

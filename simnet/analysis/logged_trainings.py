@@ -131,11 +131,7 @@ def load_logs(
 
 
 def _check_names(found: Sequence[_NamedLog], texts: Sequence[str]) -> None:
-    """Check that no log comes twice, and that each has a system; one training alone is DDP, with all its seeds.
-
-    Raises:
-        SimnetError: as above.
-    """
+    """Check that no log comes twice, and that each has a system; one training alone is DDP, with all its seeds."""
     if twice := next((text for text in texts if texts.count(text) > 1), None):
         raise SimnetError(f"{twice}: named twice: a training counts once; drop one")
     nameless = [one for one in found if not one.is_named]
@@ -149,11 +145,7 @@ def _check_names(found: Sequence[_NamedLog], texts: Sequence[str]) -> None:
 
 
 def _curves(found: Sequence[_NamedLog], ranks: int, batch: int) -> tuple[TrainingCurve, ...]:
-    """Return the curves over steps; trainings without a seed are numbered.
-
-    Raises:
-        SimnetError: two trainings of a system have one seed.
-    """
+    """Return the curves over steps; trainings without a seed are numbered."""
     curves: dict[tuple[str, int, int], TrainingCurve] = {}
     number: Counter[tuple[str, int]] = Counter()
     for name, curve in ((one.name, one.curve) for one in found):
@@ -206,11 +198,7 @@ def _by_step(curve: LoggedCurve, batch: int) -> tuple[tuple[int, ...], tuple[flo
 
 
 def _metric(curves: Sequence[LoggedCurve]) -> str:
-    """Return the one metric of all curves; a log that does not name its metric has any.
-
-    Raises:
-        SimnetError: there are several.
-    """
+    """Return the one metric of all curves; a log that does not name its metric has any."""
     names = {curve.metric: curve for curve in curves if curve.metric}
     if len(names) > 1:
         (first, one), (second, other), *_ = names.items()

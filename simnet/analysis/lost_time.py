@@ -21,11 +21,7 @@ Progress = Callable[[int], object]
 
 
 def check(scenario: Scenario) -> None:
-    """Refuse a cluster without faults.
-
-    Raises:
-        SimnetError: it has none.
-    """
+    """Refuse a cluster without faults."""
     if not scenario.cluster.all_faults:
         raise SimnetError(f"{scenario.name}: cluster.faults: []: no fault that time is lost to; add one")
 
@@ -42,9 +38,6 @@ def with_lost_time(result: RunResult, progress: Progress = lambda _: None) -> Ru
     Args:
         result: of a cluster with faults.
         progress: called with 1 after each simulation.
-
-    Raises:
-        SimnetError: the cluster has no fault, or as `simulate`.
     """
     scenario = result.scenario
     check(scenario)

@@ -39,9 +39,5 @@ def _all() -> tuple[PublishedConvergence, ...]:
 
 
 def of(kinds: Collection[str]) -> tuple[PublishedConvergence, ...]:
-    """Return what is published of any of these strategies.
-
-    Raises:
-        SimnetError: the shipped file is missing or damaged.
-    """
+    """Return what is published of any of these strategies."""
     return tuple(one for one in _all() if set(one.kinds) & set(kinds))

@@ -91,11 +91,7 @@ class _BothReferences(NamedTuple):
 
 
 def _of_group(scenarios: Sequence[Scenario]) -> list[_BothReferences]:
-    """Return the references of scenarios of one shape.
-
-    Raises:
-        SimnetError: they cannot be predicted.
-    """
+    """Return the references of scenarios of one shape."""
     first = scenarios[0]
     dense = list(dense_systems(first.workload.dtype).values())
     flats, tuned = _cuts(first, [(PLAIN,)], [(PLAIN,)]), _cuts(first, compared(first, systems).values(), dense)
@@ -119,12 +115,7 @@ def _of_group(scenarios: Sequence[Scenario]) -> list[_BothReferences]:
 
 
 def compared(scenario: Scenario, known: Callable[[], Mapping[str, Variants]]) -> dict[str, Variants]:
-    """Return the systems that tuned DDP is chosen from: DDP where it fits as given, else all that train alike.
-
-    Args:
-        scenario: with the batch as it is given.
-        known: returns all systems, which takes a while.
-    """
+    """Return the systems that tuned DDP is chosen from: DDP where it fits as given, else all that train alike."""
     dense = dense_systems(scenario.workload.dtype)
     if any(fitting(scenario, variants) for variants in dense.values()):
         return dense

@@ -18,11 +18,7 @@ def is_same_task(convergence: Convergence, scenario: Scenario) -> bool:
 
 
 def check_same_task(convergence: Convergence, scenario: Scenario) -> None:
-    """Refuse trainings of another model than the workload's, and those that do not say of which model they are.
-
-    Raises:
-        SimnetError: as above.
-    """
+    """Refuse trainings of another model than the workload's, and those that do not say of which model they are."""
     if is_same_task(convergence, scenario):
         return
     simulated = f"{num_elements(scenario.workload):,.0f} parameters"

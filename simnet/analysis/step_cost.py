@@ -64,9 +64,6 @@ def step_costs(strategy: AnyStrategy, times: TunedSteps) -> StepCosts:
     Args:
         strategy: of the whole training, its dense stage included.
         times: of steps on the cluster, with draws.
-
-    Raises:
-        SimnetError: it cannot be predicted.
     """
     here, calibration = times.here, times.scenario.calibration
     tried = trained_variants(strategy, times.scenario.workload.dtype)

@@ -56,9 +56,6 @@ def parse(data: bytes, where: str) -> EventFile:
 
     A file cut short is refused, although that of a running training may end in half a record: one that was copied in
     part looks the same, and its curve would end too early. The message says how much is whole.
-
-    Raises:
-        SimnetError: it is no event file, is cut short or damaged.
     """
     if not data:
         raise SimnetError(f"{where}: is empty; give the event file of a training")
@@ -110,11 +107,7 @@ def _cut_short(where: str, start: int, scalars: list[Scalar]) -> SimnetError:
 
 
 def _started_s(record: bytes, where: str) -> float:
-    """Return the time of the first event, which says what the file is.
-
-    Raises:
-        SimnetError: it is a file of other records, such as training data.
-    """
+    """Return the time of the first event, which says what the file is."""
     found = dict(fields(record))
     version = found.get(_EVENT_VERSION, b"")
     if not isinstance(version, bytes) or not version.startswith(VERSION):

@@ -262,11 +262,7 @@ def _costed_at(  # noqa: PLR0913, PLR0917
     costs: Costs,
     progress: Callable[[int], object],
 ) -> tuple[dict[str, _Costed], dict[str, str]]:
-    """Return each system with its costs, and why others cannot be predicted.
-
-    Raises:
-        SimnetError: the baseline is one of them.
-    """
+    """Return each system with its costs, and why others cannot be predicted."""
     times, found, reasons = TunedSteps(scenario, num_draws), {}, {}
     for name, one in trained.items():
         try:

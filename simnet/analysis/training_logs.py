@@ -57,11 +57,7 @@ def is_folder(path: Path) -> bool:
 
 
 def _event_files(folder: Path) -> list[Path]:
-    """Return the event files of one run: those that lie in the folder itself.
-
-    Raises:
-        SimnetError: there are none.
-    """
+    """Return the event files of one run: those that lie in the folder itself."""
     try:
         found = sorted(path for path in folder.iterdir() if EVENTS in path.name and path.is_file())
         if found:

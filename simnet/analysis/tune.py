@@ -29,13 +29,7 @@ def systems() -> dict[str, Variants]:
 
 
 def without_repeats(names: Iterable[str], known: Mapping[str, Variants], dtype: Dtype) -> tuple[str, ...]:
-    """Return the names of what sends other numbers than gradients of a format; "FSDP bf16" is FSDP where they are bf16.
-
-    Args:
-        names: of systems.
-        known: their variants.
-        dtype: number format of the gradients.
-    """
+    """Return the names of what does not send gradients of a format again: "FSDP bf16" is FSDP where they are bf16."""
     return tuple(
         name
         for name in names
@@ -72,11 +66,7 @@ def dense_systems(dtype: Dtype) -> dict[str, Variants]:
 
 
 def recorded_systems(paths: Iterable[str]) -> dict[str, Variants]:
-    """Return recorded steps by what to call them; their all-reduces are chosen by message as those of DDP are.
-
-    Raises:
-        SimnetError: a file cannot be read, or is no recorded step.
-    """
+    """Return recorded steps by what to call them; their all-reduces are chosen by message as those of DDP are."""
     every = tuple(dict.fromkeys(paths))
     stems = [Path(path).stem for path in every]
     found: dict[str, Variants] = {}
@@ -99,9 +89,6 @@ def with_known_kernels(
     """Return the variants whose kernels all have a time or a usable estimate, or all variants if none has.
 
     A kernel without either costs nothing, so that a variant with it would win against those that are known.
-
-    Raises:
-        SimnetError: a variant cannot be simulated.
     """
     known = (one for one in variants if not whatif.coverage(kernels_of(one), calibration).unmeasured)
     return tuple(known) or variants
@@ -112,21 +99,13 @@ def _tuned(variants: Iterable[AnyStrategy]) -> Variants:
 
 
 def load_with_any_strategy(scenario: str, settings: Mapping[str, object]) -> Experiment:
-    """Return an experiment whose strategy does not matter, so that it need not have one, as others must.
-
-    Raises:
-        SimnetError: as `simnet.engine.scenario.load_experiment`.
-    """
+    """Return an experiment whose strategy does not matter, so that it need not have one, as others must."""
     found = load_experiment(scenario, settings)
     return found if "strategy" in found.resolved else load_experiment(scenario, {"strategy": PLAIN.kind, **settings})
 
 
 def chosen(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the systems of these names or kinds, such as "PowerSGD rank 4" or "power_sgd"; without any, all.
-
-    Raises:
-        SimnetError: there is none of such a name or kind.
-    """
+    """Return the systems of these names or kinds, such as "PowerSGD rank 4" or "power_sgd"; without any, all."""
     known = systems()
     kinds: dict[str, list[str]] = {}
     for system, variants in known.items():

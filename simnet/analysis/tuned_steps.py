@@ -74,11 +74,7 @@ class TunedSteps:
         return tuple(sorted({*slower, own, *(rate for rate in NIC_RATES if rate <= MAX_RATE_RATIO * own)}))
 
     def kernels(self, strategy: AnyStrategy) -> frozenset[str]:
-        """Return the kernels of an iteration.
-
-        Raises:
-            SimnetError: it cannot be predicted.
-        """
+        """Return the kernels of an iteration."""
         return (self._lanes_at(slow=False) if self.rates else self.here).kernels(strategy)
 
     def best(self, variants: Variants, rate: float, *, slow: bool = False) -> TunedStep:
@@ -88,9 +84,6 @@ class TunedSteps:
             variants: at least one.
             rate: bandwidth of a NIC [bytes/s].
             slow: take estimated kernels at their slowest.
-
-        Raises:
-            SimnetError: one of the variants cannot be predicted.
         """
         key = rate, slow, variants
         if key not in self._fastest:

@@ -34,20 +34,12 @@ class KernelCoverage(NamedTuple):
 
 
 def kernel_coverage(strategy: AnyStrategy, scenario: Scenario) -> KernelCoverage:
-    """Return which kernels of a strategy have a measured time in the scenario's calibration.
-
-    Raises:
-        SimnetError: the strategy cannot be simulated there.
-    """
+    """Return which kernels of a strategy have a measured time in the scenario's calibration."""
     return coverage(kernel_names(replace(scenario, strategy=strategy)), scenario.calibration)
 
 
 def coverage(names: frozenset[str], calibration: Calibration) -> KernelCoverage:
-    """Return which of some kernels have a measured time in a calibration.
-
-    Raises:
-        SimnetError: one is not known.
-    """
+    """Return which of some kernels have a measured time in a calibration."""
     known = kernel_costs_of(names)
     untimed = {name for name, cost in known.items() if not (cost.is_streaming or cost.timed(calibration))}
     return KernelCoverage(

@@ -33,11 +33,7 @@ def merge(parts: Sequence[FittedPart], head: Mapping[str, object]) -> dict[str, 
 
 
 def as_calibration(whole: Mapping[str, object]) -> Calibration:
-    """Return the calibration that the simulator reads from a file form.
-
-    Raises:
-        SimnetError: the file form is no valid calibration.
-    """
+    """Return the calibration that the simulator reads from a file form."""
     return build(Calibration, {"name": "fitted", **whole}, "the fitted calibration")
 
 

@@ -67,15 +67,7 @@ class CardFit:
 
 
 def fit(folder: CardFolder, draws: int) -> CardFit:
-    """Fit every kernel by itself, so that one that has no fit costs the others nothing.
-
-    Args:
-        folder: of one card.
-        draws: bootstrap resamples.
-
-    Raises:
-        SimnetError: a time of backward during communication has none without it.
-    """
+    """Fit every kernel by itself, so that one that has no fit costs the others nothing."""
     parts: list[FittedPart] = []
     left_out: list[str] = []
     rows = kernels.select_kernels(folder.measurements)
@@ -98,9 +90,6 @@ def whole(folder: CardFolder, fitted: CardFit, base: str | None) -> dict[str, ob
         folder: of one card.
         fitted: to its measurements.
         base: name or path of a calibration that gives what was not measured; None leaves that neutral.
-
-    Raises:
-        SimnetError: nothing was fitted, or there is no such base.
     """
     if not fitted.parts:
         raise SimnetError(f"{folder.path}: holds neither kernels nor interference to fit; measure one of these parts")

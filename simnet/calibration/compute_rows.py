@@ -64,11 +64,7 @@ class MeasuredPass:
 
 
 def measured_passes(folder: CardFolder) -> list[MeasuredPass]:
-    """Return the models that were measured, in the order of the file, each in its fastest layout.
-
-    Raises:
-        SimnetError: forward and backward of a model do not belong together.
-    """
+    """Return the models that were measured, in the order of the file, each in its fastest layout."""
     forward, backward = (_by_labels(folder.series("models", "model", name)) for name in ("forward", "backward"))
     ready = _ready(folder.series("models", "model", "gradient_ready"))
     found: dict[tuple[str, str, int], MeasuredPass] = {}
@@ -187,11 +183,7 @@ def _rows(passes: Sequence[MeasuredPass], folder: CardFolder, old: Sequence[Comp
 
 
 def _replaced(text: str, is_gone: Sequence[bool], rows: Sequence[object], where: str) -> str:
-    """Return a file with rows in place of the first of those that are gone, or after its last row.
-
-    Raises:
-        SimnetError: its rows are not one table each.
-    """
+    """Return a file with rows in place of the first of those that are gone, or after its last row."""
     parts = _segments(text)
     places = [place for place, part in enumerate(parts) if _head_of(part) == "[[compute]]"]
     if len(places) != len(is_gone):

@@ -173,9 +173,6 @@ class Fit(Generic[Row]):
 
         Args:
             of: the logarithm, or `relative_error`; continuous, and 0 at 1.
-
-        Raises:
-            SimnetError: it is nowhere between the bounds.
         """
         (name,) = self.free
         low, high = self.bounds[name]
@@ -286,9 +283,6 @@ def relative_error(ratio: float) -> float:
 def find_root(function: Callable[[float], float], low: float, high: float) -> float:
     """Return where a continuous function between `low` and `high` is zero, by Brent's method.
 
-    Raises:
-        SimnetError: the function has the same sign at both ends.
-
     Example:
         >>> round(find_root(lambda x: x * x - 2, 0, 2), 9)
         1.414213562
@@ -345,9 +339,6 @@ def interval_factors(point: Values, draw: Resample, draws: int = DRAWS, seed: in
         draw: fits once to a resample that it draws with the given generator.
         draws: number of resamples with a fit.
         seed: of the generator.
-
-    Raises:
-        SimnetError: nearly no resample could be fitted.
 
     Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, percentile interval, chapter 13. Not
         `scipy.stats.bootstrap`, which resamples one level, and has no resample without a fit.
@@ -424,9 +415,6 @@ def check_errors(residuals: Iterable[Comparison], bound: float) -> None:
     Args:
         residuals: held-out rows are ignored.
         bound: largest mean absolute relative error of a series.
-
-    Raises:
-        SimnetError: a series is above the bound.
     """
     for series, rows in by_series(one for one in residuals if one.role == "fitted").items():
         mean = mean_error(rows)

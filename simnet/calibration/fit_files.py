@@ -44,9 +44,6 @@ def fit_parts(train: Sources, held_out: Sources, in_place: Sources, options: Fit
         in_place: collectives on NICs without a limit, with as many ranks on a machine as in training. They measure the
             CPU time of sends, which then also stands for the links inside a node.
         options: how to fit.
-
-    Raises:
-        SimnetError: the files do not suffice for a fit.
     """
     found = [iperf3.fit_goodput(data, path, options.cluster) for data, path in train.iperf3]
     if train.logs:

@@ -131,11 +131,7 @@ def fit_goodput(data: Mapping[str, Any], path: Path, cluster: Cluster | None) ->
 
 
 def _check_unlimited(run: _Iperf3Result, path: Path) -> None:
-    """Refuse a run that says what it was told to send and not what the link gives.
-
-    Raises:
-        SimnetError: a rate was set.
-    """
+    """Refuse a run that says what it was told to send and not what the link gives."""
     for option, bits in run.limits.items():
         if bits > 0:
             raise SimnetError(

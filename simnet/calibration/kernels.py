@@ -142,9 +142,6 @@ def fit_kernels(train: Sequence[TimedKernel], bound: float, draws: int) -> list[
 
     Returns:
         A part of a calibration for each kernel.
-
-    Raises:
-        SimnetError: a kernel at fewer than `MIN_SIZES` sizes.
     """
     names = dict.fromkeys(one.kernel for one in train)
     return [_fit_kernel([one for one in train if one.kernel == name], bound, draws) for name in names]
@@ -356,11 +353,7 @@ class BackwardPair:
 
 
 def select_pairs(measurements: Sequence[MeasurementFile]) -> list[BackwardPair]:
-    """Return the pairs of backward times in measurement files.
-
-    Raises:
-        SimnetError: an overlapped backward has no measurement of backward alone.
-    """
+    """Return the pairs of backward times in measurement files."""
     found = []
     for whole in measurements:
         # Copies that stand for a collective come at several shares of the bandwidth.

@@ -43,11 +43,7 @@ class Base:
 
 
 def read(name: str) -> Base:
-    """Read a calibration by name or path.
-
-    Raises:
-        SimnetError: there is none, or something in it does not fit.
-    """
+    """Read a calibration by name or path."""
     path = files.locate("calibrations", name)
     table = files.read("calibrations", name)
     return Base(name=name, table=table, calibration=build(Calibration, {"name": path.stem, **table}, files.label(path)))
@@ -57,10 +53,6 @@ def lay_over(measured: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
     """Return the measured values with the rest of another calibration; intervals of replaced values are dropped.
 
     A kernel, the host and whatever else is one fit is replaced as a whole, a link value by value.
-
-    Args:
-        measured: in file form.
-        given: in file form.
     """
     replaced = replaced_keys(measured)
     found = {key: value for key, value in given.items() if key not in (*HEAD, *replaced)}
@@ -91,10 +83,6 @@ def moved_points(measured: Mapping[str, Any], given: Mapping[str, Any]) -> list[
 
     There are none where the base's go with another all-reduce, whose bytes are others, and none beside logs of
     nccl-tests, whose costs hold for every number of nodes.
-
-    Args:
-        measured: in file form.
-        given: in file form.
     """
     base, fitted = (_bandwidths(table.get("by_nodes", ())) for table in (given, measured))
     if not base or not fitted or NCCL in measured or measured.get(ALL_REDUCE) != given.get(ALL_REDUCE):
@@ -144,9 +132,6 @@ def fitted_over(measured: Mapping[str, Any], base: Base) -> dict[str, Any]:
     Args:
         measured: the fit in file form, with its head.
         base: gives what was not measured.
-
-    Raises:
-        SimnetError: the result is no valid calibration.
     """
     whole = lay_over(measured, base.table)
     rest = values_left(measured, base)

@@ -28,9 +28,6 @@ def data_of_count(found: Mapping[str, Any], command: str) -> Data:
     Args:
         found: what `binsgdm.recording` has counted.
         command: that counts it again.
-
-    Raises:
-        SimnetError: the model has more tensors than a workload can have.
     """
     work = {key: _digits(one) if isinstance(one, float) else one for key, one in found["work"].items()}
     data = {
@@ -64,11 +61,7 @@ def _source(found: Mapping[str, Any], command: str) -> str:
 
 
 def workload(data: Data) -> Workload:
-    """Return the workload of data in file form.
-
-    Raises:
-        SimnetError: it is none.
-    """
+    """Return the workload of data in file form."""
     found = build(Workload, {"name": "counted", **data}, "the counted workload")
     training_step.num_elements(found)
     return found
@@ -78,10 +71,6 @@ def with_times(data: Data, paths: Sequence[Path]) -> Data:
     """Return a workload with the times of files of `simnet measure model`, or of traces of torch.profiler.
 
     Times of a GPU become a compute row of it, so that others are still estimated; times of a CPU hold as they are.
-
-    Args:
-        data: the workload, in file form.
-        paths: of files of one kind.
 
     Raises:
         SimnetError: the files hold no step, or that of another model or batch.

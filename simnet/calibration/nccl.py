@@ -194,9 +194,6 @@ def fit_costs(
 
     Returns:
         The costs, bandwidths in B/s, and the 90 % interval of each that was fitted, as factors on it.
-
-    Raises:
-        SimnetError: too few large messages.
     """
     large = sum(int((shape.message_bytes >= LARGE_BYTES).sum()) for shape in train)
     if large < MIN_ROWS:
@@ -506,11 +503,7 @@ def _all_to_all(costs: NcclCosts, logs: Sequence[NcclLog]) -> tuple[float, Inter
 
 
 def _check_rates(costs: NcclCosts, rates: NominalRates) -> None:
-    """Refuse a cluster whose links are slower than what was measured.
-
-    Raises:
-        SimnetError: one is.
-    """
+    """Refuse a cluster whose links are slower than what was measured."""
     for level, fitted, nominal in (
         ("intra_node", costs.intra_node_efficiency, rates.intra_bytes_per_s),
         ("inter_node", costs.inter_node_efficiency, rates.inter_bytes_per_s),

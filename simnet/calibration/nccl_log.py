@@ -199,11 +199,7 @@ class _RunLines:
             self.failure = self.failure or (line.strip() if _FAILED.search(line) else "")
 
     def log(self, name: str) -> NcclLog:
-        """Return what the lines say together.
-
-        Raises:
-            SimnetError: as `parse`.
-        """
+        """Return what the lines say together."""
         if "cputime" in self.columns:
             raise SimnetError(
                 f"{name}: cputime: times of the CPU (-C 1) say nothing of the network; run nccl-tests without -C"
@@ -493,11 +489,7 @@ def looks_like_json(data: object) -> bool:
 
 
 def of_json(data: Any, name: str) -> list[NcclLog]:
-    """Return the runs in JSON that `looks_like_json`.
-
-    Raises:
-        SimnetError: as `parse`.
-    """
+    """Return the runs in JSON that `looks_like_json`."""
     if isinstance(data, list) or "busBw" in data:
         return _of_records(data if isinstance(data, list) else [data], name)
     whole = build(_NcclJson, data, name)

@@ -295,11 +295,7 @@ def _bins(rows: Sequence[TimedCollective], level: str) -> tuple[float, ...]:
 
 
 def _factors_by_nodes(links: _FittedLinks, rows: Sequence[TimedCollective]) -> dict[int, float]:
-    """Return a factor on the bandwidth by number of nodes, 1 where one number was measured.
-
-    Raises:
-        SimnetError: no factor explains the rows of some number of nodes.
-    """
+    """Return a factor on the bandwidth by number of nodes, 1 where one number was measured."""
     numbers = sorted({row.num_nodes for row in rows})
     if len(numbers) < 2:
         return dict.fromkeys(numbers, 1.0)
@@ -448,13 +444,6 @@ def fit_host(rows: Sequence[TimedCollective], draws: int) -> FittedPart:
 
     They are measured in place, with as many ranks on a machine as in training: ranks that share cores wait for each
     other's turns. Inside a node gloo sends over the loopback device: there is no wire, so the link is written as free.
-
-    Args:
-        rows: collectives on NICs without a limit.
-        draws: bootstrap resamples.
-
-    Raises:
-        SimnetError: too few series.
     """
     if len(rows) < MIN_SERIES:
         raise SimnetError(f"--in-place: {len(rows)} collectives: at least {MIN_SERIES} are needed; measure more sizes")

@@ -27,12 +27,7 @@ def fitted_to(files: Sequence[tuple[Path, MeasurementFile]]) -> list[dict[str, o
 
 
 def fitted_to_tables(tables: Sequence[StepTable], nic_bytes_per_s: float) -> list[dict[str, object]]:
-    """Return the key `fitted_to` of tables of step times: an entry for every number of nodes and ranks.
-
-    Args:
-        tables: that were fitted.
-        nic_bytes_per_s: bandwidth of all NICs of a node.
-    """
+    """Return the key `fitted_to` of tables of step times: an entry for every number of nodes and ranks."""
     return [
         {
             "file": table.path.name,

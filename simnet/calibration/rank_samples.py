@@ -78,11 +78,7 @@ def met(ranks: tuple[int, ...], waits_s: Floats, last: int | None = None) -> Met
 
 
 def check_enough(samples: RankSamples) -> None:
-    """Refuse one rank alone, and so few steps that no median has an interval.
-
-    Raises:
-        SimnetError: there is one, or there are too few.
-    """
+    """Refuse one rank alone, and so few steps that no median has an interval."""
     if samples.num_ranks < 2:
         raise SimnetError(
             f"{samples.where}: one rank only: a slow rank shows in comparison with others; give the files of all ranks"
@@ -123,11 +119,7 @@ def of_training(files: Sequence[tuple[Path, MeasurementFile]]) -> RankSamples:
 
 
 def _training(path: Path, whole: MeasurementFile) -> tuple[str, str, str, int, int]:
-    """Return kind and labels of the training whose ranks a file holds one by one, its device, nodes and ranks of each.
-
-    Raises:
-        SimnetError: there is none, or there are several.
-    """
+    """Return kind and labels of the training whose ranks a file holds, its device, nodes and ranks of each."""
     found = {}
     for one in whole.series:
         if "rank" in one.labels:
@@ -147,11 +139,7 @@ def _training(path: Path, whole: MeasurementFile) -> tuple[str, str, str, int, i
 
 
 def _times(path: Path, whole: MeasurementFile, name: str) -> Floats:
-    """Return the times of every rank, a row a rank.
-
-    Raises:
-        SimnetError: a rank is missing, comes twice, or has another number of steps.
-    """
+    """Return the times of every rank, a row a rank."""
     mine = [one for one in whole.series if one.name == name]
     by_rank = {one.count("rank"): one.values for one in mine}
     world_size = whole.setups[mine[0].setup].world_size if mine else 0

@@ -142,11 +142,7 @@ def _check_steps(traces: Sequence[Trace], steps: Sequence[Sequence[RankTraceStep
 
 
 def _ranks_per_node(traces: Sequence[Trace]) -> int:
-    """Return the ranks of a node by the names of machines, or else by their GPUs.
-
-    Raises:
-        SimnetError: the traces say neither, or ranks of a node do not follow each other.
-    """
+    """Return the ranks of a node by the names of machines, or else by their GPUs."""
     first = traces[0]
     hosts = [one.about.host for one in traces]
     num_gpus = len(first.about.devices) if first.on_gpu else 0
@@ -233,11 +229,7 @@ def _sent(sent: Sequence[Event], trace: Trace) -> tuple[dict[Key, Span], int]:
 def _collectives(
     traces: Sequence[Trace], steps: Sequence[Sequence[RankTraceStep]]
 ) -> tuple[tuple[MetCollective, ...], tuple[str, ...]]:
-    """Return the collectives at which ranks met, and a note on those that cannot be matched.
-
-    Raises:
-        SimnetError: most cannot, since the traces are of different runs.
-    """
+    """Return the collectives at which ranks met, and a note on those that cannot be matched."""
     found: list[MetCollective] = []
     num_unmatched = num_unknown = 0
     for number in range(len(steps[0])):

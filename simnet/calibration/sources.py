@@ -94,11 +94,7 @@ def _add_text(found: Sources, raw: bytes, path: Path) -> None:
 
 
 def json_object(raw: bytes, path: Path) -> dict[str, Any]:
-    """Return the JSON object that another program wrote.
-
-    Raises:
-        SimnetError: the JSON is damaged, nested too deep, or no object.
-    """
+    """Return the JSON object that another program wrote."""
     return _object(parse_json(raw, str(path), unique=False), path)
 
 

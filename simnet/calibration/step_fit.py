@@ -196,11 +196,7 @@ class _Fits:
         return self._number(error, FACTORS, rows, self.spread)
 
     def link(self, rows: Sequence[TimedStep], start: Calibration, link: str) -> FittedNumber:
-        """Return the efficiency of a link.
-
-        Raises:
-            SimnetError: a step is shorter than its bytes take at the nominal rate.
-        """
+        """Return the efficiency of a link."""
 
         def step_s(row: TimedStep, efficiency: float) -> float:
             return self.model.step_s(row, with_efficiency(start, link, efficiency))

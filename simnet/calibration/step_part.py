@@ -264,13 +264,6 @@ def better_algorithm_note(
     Libraries do not say what they run, and algorithms differ most in the bytes that leave a node on two nodes and on
     more: the best is the one under which two numbers of nodes give one bandwidth. Published rows chosen so are
     predicted better on larger clusters (docs/evidence/validation.md).
-
-    Args:
-        found: the fit of these rows.
-        rows: all that were fitted.
-        trained: what was trained.
-        start: the calibration that was fitted further.
-        known_links: links that other files measure.
     """
     own = _ratio(found)
     dense = [row for row in rows if not found.model.strategy(row).compresses]

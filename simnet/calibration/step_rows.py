@@ -93,10 +93,6 @@ def looks_like(text: str) -> bool:
 def parse(text: str, path: Path) -> StepTable:
     """Read a table; separated by commas, semicolons or tabs, comments behind "#".
 
-    Args:
-        text: of the file.
-        path: of the file.
-
     Raises:
         SimnetError: a column is missing, twice there or without a unit, a row is torn or holds no valid number, or
             nodes decrease along a curve.

@@ -68,11 +68,6 @@ def text_of_traces(traces: Sequence[tuple[Trace, Path]], batch: int | None, trac
 def text_of_steps(found: StepFit, tables: Sequence[StepTable], nic_bytes_per_s: float) -> str:
     """Return a workload as TOML: the gradients of what was trained, and the compute times fitted to step times.
 
-    Args:
-        found: the fit.
-        tables: that were fitted.
-        nic_bytes_per_s: bandwidth of all NICs of a node.
-
     Raises:
         SimnetError: no compute was fitted, or that of several workloads or batches.
     """
@@ -134,11 +129,7 @@ def _check_one_run(traces: Sequence[tuple[Trace, Path]]) -> None:
 
 
 def _gradients(traces: Sequence[tuple[Trace, Path]], traced: Workload | None) -> dict[str, object]:
-    """Return the gradients of the traced workload, or else the all-reduced bytes.
-
-    Raises:
-        SimnetError: there are neither, or they differ.
-    """
+    """Return the gradients of the traced workload, or else the all-reduced bytes."""
     reduced = {trace.reduced_bytes for trace, _ in traces}
     path = traces[0][1]
     if len(reduced) > 1:

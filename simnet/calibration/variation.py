@@ -272,9 +272,6 @@ def intervals_of_medians(times_s: Floats) -> tuple[Floats, Floats, Floats]:
     The intervals are free of any distribution, and hold together with 1 - `SIGNIFICANCE`. Of too few times they say
     nothing.
 
-    Args:
-        times_s: nan where there is none.
-
     Source: the number of times below the median is binomial with probability 1/2 (David and Nagaraja, "Order
         Statistics", 2003, chapter 7.1); the level is divided by the number of ranks (Bonferroni).
 

@@ -42,11 +42,7 @@ def read(paths: Sequence[Path], ranks_per_node: int | None = None) -> RankSample
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:
-    """Return the files, those of folders in the order of their names.
-
-    Raises:
-        SimnetError: a folder holds none, or a file is given twice.
-    """
+    """Return the files, those of folders in the order of their names."""
     found = [file for path in paths for file in (_of_folder(path) if path.is_dir() else [path])]
     whole = [path.resolve() for path in found]
     if twice := [path for path, full in zip(found, whole, strict=True) if whole.count(full) > 1]:

@@ -32,10 +32,6 @@ def text_of_model(files: Sequence[tuple[Path, MeasurementFile]], draws: int = fi
     share of 0. The bootstrap resamples files, and repetitions in each file: several files of one model show the
     difference between one start of the process and the next.
 
-    Args:
-        files: files of one model on one machine.
-        draws: bootstrap resamples.
-
     Raises:
         SimnetError: the files hold no model or several, or lack a part of one.
     """

@@ -101,11 +101,7 @@ def _draw(found: "Advice", path: Path, style: str) -> None:
 
 
 def _check_nodes(scenario: Scenario) -> None:
-    """Refuse a figure without an axis.
-
-    Raises:
-        SimnetError: there is one node.
-    """
+    """Refuse a figure without an axis."""
     if scenario.cluster.num_nodes == 1:
         raise SimnetError(
             "--plot: cluster.num_nodes is 1: one node sends nothing over its NIC; set cluster.num_nodes, or drop --plot"

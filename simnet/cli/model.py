@@ -112,11 +112,7 @@ def _command_text(ctx: click.Context, source: str) -> str:
 
 
 def _counted(source: str, chosen: dict[str, Any]) -> dict[str, Any]:
-    """Count a step by the package that knows torch.
-
-    Raises:
-        SimnetError: torch is not installed, or the step cannot be counted.
-    """
+    """Count a step by the package that knows torch."""
     errors = importlib.import_module("binsgdm.errors")
     try:
         counting = importlib.import_module("binsgdm.recording.step_description")

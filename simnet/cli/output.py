@@ -55,9 +55,6 @@ def check_writable(path: Path, option: str = "-o", inside: Path | None = None) -
         path: of the file.
         option: that named it.
         inside: the folder that no symbolic link in the path may leave; None allows any.
-
-    Raises:
-        SimnetError: it cannot, or an input would be replaced.
     """
     import tempfile  # only here: it imports much
 

@@ -39,12 +39,7 @@ class Availability(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def of_cluster(cluster: Cluster, seed: int) -> Availability | None:
-    """Return which part of a day trains; None where no fault says that nodes fail.
-
-    Args:
-        cluster: with its faults.
-        seed: of the simulated days.
-    """
+    """Return which part of a day trains; None where no fault says that nodes fail."""
     found = next((fault for fault in cluster.faults if isinstance(fault, NodeFailure)), None)
     if found is None:
         return None

@@ -33,11 +33,7 @@ class GpuModel(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True)
             raise ValueError(f"bandwidth: {self.memory_bytes_per_s.text()!r}: must be at least 1 MB/s")
 
     def peak_in(self, precision: str) -> float:
-        """Return its peak in a number format [FLOP/s].
-
-        Raises:
-            SimnetError: it has not this format.
-        """
+        """Return its peak in a number format [FLOP/s]."""
         peak = self.peak_flops.get(precision)  # type: ignore[call-overload]
         if peak is None:
             known = ", ".join(self.peak_flops)
@@ -46,11 +42,7 @@ class GpuModel(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 def find(name: str) -> GpuModel:
-    """Return the GPU of a name.
-
-    Raises:
-        SimnetError: none has it.
-    """
+    """Return the GPU of a name."""
     found = known(name)
     if found is None:
         known_names = files.names("gpus")

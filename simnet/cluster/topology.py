@@ -296,20 +296,12 @@ def _says(fault: Fault, which: str) -> bool:
 
 
 def _factor(fault: Fault, which: str, *where_and_when: object) -> float:
-    """Return a factor of a fault, which may be foreign code.
-
-    Raises:
-        SimnetError: it gives none, or one out of range.
-    """
+    """Return a factor of a fault, which may be foreign code."""
     return _answered(fault, which, LEAST_FAULT_FACTOR, MAX_FAULT_FACTOR, *where_and_when)
 
 
 def _answered(fault: Fault, which: str, least: float, most: float, *where_and_when: object) -> float:
-    """Return what a fault says, which may be foreign code.
-
-    Raises:
-        SimnetError: it says nothing, or something out of range.
-    """
+    """Return what a fault says, which may be foreign code."""
     where = f"cluster.faults: {tag_of(fault)!r}: {which}"
     try:
         said = float(getattr(fault, which)(*where_and_when))

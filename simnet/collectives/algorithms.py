@@ -129,9 +129,6 @@ def choose_on(name: str | None, topology: Topology, message_bytes: float, group:
     """Return the all-reduce of any groups: all ranks as `choose` does, else groups side by side.
 
     Where a group is a part of a node, or whole nodes, NCCL's costs hold for it as for a cluster of this size.
-
-    Raises:
-        SimnetError: as `choose`.
     """
     if group == topology.group("world"):
         return choose(name, topology, message_bytes)
@@ -176,11 +173,7 @@ def choose_broadcast(
 
 
 def _nccl_costs(topology: Topology) -> NcclCosts:
-    """Return the costs of NCCL.
-
-    Raises:
-        SimnetError: the calibration does not hold them, or only in one node, or only across nodes.
-    """
+    """Return the costs of NCCL."""
     costs = topology.nccl
     if costs is None or not costs.holds_for(topology.num_nodes):
         missing = "nccl" if costs is None else f"nccl.{'intra' if topology.num_nodes == 1 else 'inter'}_node_efficiency"
@@ -198,11 +191,7 @@ def _exists(algorithm: Algorithm, topology: Topology) -> bool:
 
 
 def _variants(algorithm: Algorithm, group: Group) -> tuple[Schedule, ...]:
-    """Return the schedules of an algorithm, which may be foreign code.
-
-    Raises:
-        SimnetError: it gives none, or others than all-reduces.
-    """
+    """Return the schedules of an algorithm, which may be foreign code."""
     try:
         found = tuple(algorithm.variants(group))
         is_right = all(one.collective == "all_reduce" and one.group == group for one in found)

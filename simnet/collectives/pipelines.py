@@ -39,11 +39,7 @@ class PipelineCost(NamedTuple):
 
 
 def cost(topology: Topology, schedule: Schedule, message_bytes: float) -> PipelineCost:
-    """Return what a schedule with a protocol takes of a message, from the costs of NCCL.
-
-    Raises:
-        SimnetError: the calibration holds no such costs.
-    """
+    """Return what a schedule with a protocol takes of a message, from the costs of NCCL."""
     costs, group = topology.nccl, schedule.group
     if costs is None:
         raise SimnetError(

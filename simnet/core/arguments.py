@@ -74,11 +74,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def check_fields(made: object, where: str) -> None:
-    """Check that the values of an object fit the annotations of its class, for a class that converts nothing.
-
-    Raises:
-        SimnetError: one does not.
-    """
+    """Check that the values of an object fit the annotations of its class, for a class that converts nothing."""
     for key, kind in type(made).__annotations__.items():
         if kind is str or not isinstance(getattr(made, key), kind):
             _argument(where, Parameter(key, Parameter.KEYWORD_ONLY, annotation=kind), getattr(made, key))

@@ -53,11 +53,7 @@ def data_path(*parts: str) -> Path:
 
 
 def folder(kind: str) -> Path:
-    """Return the folder that holds the shipped parts of a kind.
-
-    Raises:
-        SimnetError: the kind is unknown.
-    """
+    """Return the folder that holds the shipped parts of a kind."""
     if kind not in KINDS:
         raise SimnetError(f"{kind!r}: unknown kind of part.{did_you_mean(kind, KINDS)}")
     return data_path("workloads", "gradients") if kind == "gradients" else data_path(kind)
@@ -65,9 +61,6 @@ def folder(kind: str) -> Path:
 
 def names(kind: str) -> tuple[str, ...]:
     """Return the names of the shipped parts of a kind, sorted.
-
-    Raises:
-        SimnetError: the kind is unknown.
 
     Example:
         >>> "resnet50" in names("gradients")
@@ -88,9 +81,6 @@ def locate(kind: str, name: str, directory: Path = Path()) -> Path:
         kind: one of `KINDS`.
         name: name of a shipped part, or path of a `.toml` or `.json` file.
         directory: where a relative path starts.
-
-    Raises:
-        SimnetError: there is no such part or file.
     """
     if is_path(name):
         _check_file(directory / name, name, kind)
@@ -115,11 +105,7 @@ def _check_file(path: Path, name: str, kind: str) -> None:
 
 
 def gradients_path(name: str) -> Path:
-    """Return the file of a workload's gradients, by name or path.
-
-    Raises:
-        SimnetError: there is none.
-    """
+    """Return the file of a workload's gradients, by name or path."""
     try:
         return locate("gradients", name)
     except SimnetError as error:
@@ -187,9 +173,6 @@ def gunzipped(data: bytes, path: Path, limit: int = MAX_BYTES) -> bytes:
         data: the content of a file.
         path: of the file, for messages.
         limit: largest size unpacked [bytes].
-
-    Raises:
-        SimnetError: they are damaged, or hold too much.
     """
     if not data.startswith(_GZIP):
         return data
@@ -324,9 +307,6 @@ def writing(path: Path, inside: Path | None = None) -> Iterator[IO[bytes]]:
     Args:
         path: of the file.
         inside: a folder that no link may lead out of.
-
-    Raises:
-        SimnetError: as `write_file`, also where writing a piece fails.
     """
     import tempfile  # which itself imports much
 

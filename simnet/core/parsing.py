@@ -17,10 +17,6 @@ _DELIMITERS = ",;\t"
 def parse_toml(text: str, where: str) -> dict[str, object]:
     """Read TOML.
 
-    Args:
-        text: as it stands in the file.
-        where: how messages call it.
-
     Raises:
         SimnetError: it is no TOML, is nested too deep, or holds a number that is too long.
     """
@@ -81,15 +77,7 @@ def csv_rows(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def check_plain(data: object, where: str) -> None:
-    """Check data that were just parsed: how deep they are nested, and how long their whole numbers are.
-
-    Args:
-        data: tables, lists and plain values.
-        where: how messages call them.
-
-    Raises:
-        SimnetError: nested too deep, or a whole number too long.
-    """
+    """Check data that were just parsed: how deep they are nested, and how long their whole numbers are."""
     level = [data]
     for _ in range(MAX_DEPTH + 1):
         if any(_is_long(value) for value in level):

@@ -29,11 +29,7 @@ class DamagedMessageError(Exception):
 
 
 def fields(message: bytes) -> Iterator[tuple[int, WireValue]]:
-    """Yield number and content of each field: whole numbers as such, all else as bytes.
-
-    Raises:
-        DamagedMessageError: the message is cut short, or is none.
-    """
+    """Yield number and content of each field: whole numbers as such, all else as bytes."""
     place = 0
     while place < len(message):
         key, place = varint(message, place)
@@ -92,11 +88,7 @@ def delimited(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def as_bytes(value: WireValue) -> bytes:
-    """Return a field's content that must not be a whole number.
-
-    Raises:
-        DamagedMessageError: it is one.
-    """
+    """Return a field's content that must not be a whole number."""
     if isinstance(value, int):
         raise DamagedMessageError
     return value
@@ -108,22 +100,14 @@ def as_text(value: WireValue) -> str:
 
 
 def as_int(value: WireValue) -> int:
-    """Return a field's content as a number that may be below 0.
-
-    Raises:
-        DamagedMessageError: it is no whole number.
-    """
+    """Return a field's content as a number that may be below 0."""
     if not isinstance(value, int):
         raise DamagedMessageError
     return value - 2**64 if value >= 2**63 else value
 
 
 def numbers(value: WireValue) -> Iterator[int]:
-    """Yield the whole numbers of a repeated field, of which one occurrence holds one or, packed, several.
-
-    Raises:
-        DamagedMessageError: the list ends within a number.
-    """
+    """Yield the whole numbers of a repeated field, of which one occurrence holds one or, packed, several."""
     if isinstance(value, int):
         yield value
         return
@@ -134,11 +118,7 @@ def numbers(value: WireValue) -> Iterator[int]:
 
 
 def unpacked(layout: str, value: WireValue) -> float:
-    """Return the number that a field of four or eight bytes holds, by its layout as of `struct`.
-
-    Raises:
-        DamagedMessageError: the field has another size.
-    """
+    """Return the number that a field of four or eight bytes holds, by its layout as of `struct`."""
     data = as_bytes(value)
     if len(data) != struct.calcsize(layout):
         raise DamagedMessageError

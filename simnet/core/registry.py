@@ -88,11 +88,7 @@ class StructRegistry(Generic[T]):
         return str(table.get(field, "")) if isinstance(table, Mapping) else ""
 
     def find(self, tag: str) -> type[T]:
-        """Return the struct of a tag; other packages are asked only for a tag that is not built in.
-
-        Raises:
-            SimnetError: there is none.
-        """
+        """Return the struct of a tag; other packages are asked only for a tag that is not built in."""
         if tag not in self._known:
             self._load_foreign()
         if tag in self._broken:

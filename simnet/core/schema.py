@@ -77,11 +77,7 @@ def build(struct: type[T], data: object, where: str | Origins) -> T:
 
 
 def convert(struct: type[T], data: object, where: str) -> T:
-    """Return plain data that a program wrote as a struct, as `build` does, but faster if they are whole.
-
-    Raises:
-        SimnetError: something does not fit.
-    """
+    """Return plain data that a program wrote as a struct, as `build` does, but faster if they are whole."""
     try:
         return msgspec.convert(data, struct, dec_hook=_read_custom)
     except ValueError:  # msgspec's own errors are such
@@ -89,16 +85,7 @@ def convert(struct: type[T], data: object, where: str) -> T:
 
 
 def decode(struct: type[T], data: bytes, where: str) -> T:
-    """Read JSON that a program wrote: fast if it is whole, and with the messages of any other file if not.
-
-    Args:
-        struct: what the data become.
-        data: the content of the file.
-        where: how messages call it.
-
-    Raises:
-        SimnetError: it is no JSON, or something does not fit.
-    """
+    """Read JSON that a program wrote: fast if it is whole, and with the messages of any other file if not."""
     try:
         if _LONG_NUMBER not in data.translate(_AS_ZEROS):
             return msgspec.json.decode(data, type=struct, dec_hook=_read_custom)
@@ -274,11 +261,7 @@ _KINDS: dict[type[types.Type], tuple[tuple[type, ...], str]] = {
 
 
 def _member(members: list[types.Type], given: object, path: KeyPath) -> types.Type:
-    """Return the member of a union that a value is checked against: the one of its type, else the one it was meant as.
-
-    Raises:
-        FieldError: several could be meant.
-    """
+    """Return the member of a union to check a value against: the one of its type, else the one it was meant as."""
     for member in members:
         python_types, _ = _KINDS.get(type(member), ((), ""))
         if type(given) in python_types:

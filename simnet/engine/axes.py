@@ -114,11 +114,6 @@ def point_list(points: Sequence[Mapping[str, object]], where: Sequence[str], ori
 def read_sweep(given: object, where: str, directory: Path) -> tuple[dict[str, Axis], PointList | None]:
     """Read the [sweep] of an experiment.
 
-    Args:
-        given: what stands there.
-        where: how messages call the file.
-        directory: of the file, where relative paths start.
-
     Returns:
         The axes of the grid by key, and the list of points if there is one.
 
@@ -142,11 +137,7 @@ def read_sweep(given: object, where: str, directory: Path) -> tuple[dict[str, Ax
 
 
 def check_apart(keys: Iterable[str], listed: PointList | None, where: str) -> None:
-    """Check that no key is both in a list of points and elsewhere.
-
-    Raises:
-        SimnetError: one is.
-    """
+    """Check that no key is both in a list of points and elsewhere."""
     for key in keys:
         if listed is not None and key in listed.keys:
             raise SimnetError(f"{where}: {shown(key)}: is a key of the points, too; drop one of the two")

@@ -6,11 +6,6 @@ MAX_MICRO_BATCHES = 10_000
 def micro_batches(global_batch: int, world_size: int, batch_per_rank: int) -> int:
     """Return the micro-batches of one iteration.
 
-    Args:
-        global_batch: samples of one iteration on all ranks.
-        world_size: number of ranks.
-        batch_per_rank: samples of one micro-batch on one rank.
-
     Raises:
         ValueError: the ranks do not divide the batch, or take it in too many parts; the sentence begins with the key.
 

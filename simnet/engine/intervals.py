@@ -81,11 +81,7 @@ class ModelErrors(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 @cache
 def model_errors() -> ModelErrors:
-    """Read the errors that were found.
-
-    Raises:
-        SimnetError: the shipped file is missing or damaged.
-    """
+    """Read the errors that were found."""
     path = files.data_path(*ERROR_FILE)
     return schema.build(ModelErrors, files.read_file(path), files.label(path))
 
@@ -154,11 +150,7 @@ def changed(plain: Scenario, factors: Mapping[str, float]) -> Scenario:
 
 
 def changed_calibration(plain: Calibration, factors: Mapping[str, float]) -> Calibration:
-    """Return a calibration with some of the values of `calibration_intervals` multiplied.
-
-    Raises:
-        SimnetError: as `changed`.
-    """
+    """Return a calibration with some of the values of `calibration_intervals` multiplied."""
     found: Calibration = _changed(plain, factors, f"{plain.label}: intervals")
     return found
 
@@ -236,11 +228,7 @@ def drawn_scenarios(given: Scenario, count: int) -> Iterator[Scenario]:
 
 
 def drawn_calibrations(given: Calibration, count: int) -> Iterator[Calibration]:
-    """Yield so many calibrations drawn from the intervals of one.
-
-    Raises:
-        SimnetError: as `drawn_scenarios`.
-    """
+    """Yield so many calibrations drawn from the intervals of one."""
     known = calibration_intervals(given)
     yield from (changed_calibration(given, factors) for factors in _drawn_factors(known, count))
 
@@ -259,11 +247,7 @@ def error_factors(error: float, count: int) -> list[float]:
 
 
 def check_draws(count: int) -> None:
-    """Refuse draws that are too few for an interval: the middle 90 % of one value is no wider than the value.
-
-    Raises:
-        SimnetError: they are.
-    """
+    """Refuse draws that are too few for an interval: the middle 90 % of one value is no wider than the value."""
     if 0 < count < LEAST_DRAWS:
         raise SimnetError(f"run.draws: {count}: must be 0, for no intervals, or at least {LEAST_DRAWS}")
 

@@ -47,19 +47,12 @@ def memory_of(scenario: Scenario, strategy: Strategy) -> GpuMemory | None:
 
     Returns:
         None where that is not known: of a recorded step.
-
-    Raises:
-        SimnetError: the strategy does not fit the workload or the cluster.
     """
     return memories(scenario)(strategy)
 
 
 def memories(scenario: Scenario) -> Callable[[Strategy], GpuMemory | None]:
-    """Return a function that returns what `memory_of` does, of one strategy after another.
-
-    Raises:
-        SimnetError: the workload does not hold together.
-    """
+    """Return a function that returns what `memory_of` does, of one strategy after another."""
     step = training_step.resolve(scenario.workload, scenario.cluster, scenario.calibration)
     step = replace(step, micro_batches=scenario.grad_accumulation)
     topology = topologies.build(scenario.cluster, scenario.calibration)
@@ -78,11 +71,7 @@ def _at_peak(scenario: Scenario, strategy: Strategy, step: Step, topology: Topol
 
 
 def _held(strategy: Strategy, model: ModelMemory, step: Step, topology: Topology) -> RankMemory | None:
-    """Return what one rank holds.
-
-    Raises:
-        SimnetError: as `Strategy.memory`, or that of another package fails.
-    """
+    """Return what one rank holds."""
     if not is_foreign(type(strategy)):
         return strategy.memory(model, step, topology)
     try:

@@ -68,11 +68,7 @@ class PreparedScenario:
         return self.step.of_slowest_rank if strategy.waits_for_hosts else self.step
 
     def check(self, strategy: Strategy) -> None:
-        """Refuse a strategy that the cluster's GPU cannot run, where its data sheet is known.
-
-        Raises:
-            SimnetError: it cannot.
-        """
+        """Refuse a strategy that the cluster's GPU cannot run, where its data sheet is known."""
         if (gpu := gpu_models.known(self.scenario.cluster.gpu)) is not None:
             strategy.check_gpu(gpu)
 
@@ -101,11 +97,7 @@ class PreparedScenario:
         return timeline
 
     def iteration_s(self, plan: StrategyPlan) -> float:
-        """Return the time of an iteration, as `run` does but for rounding [s].
-
-        Raises:
-            SimnetError: as `run`.
-        """
+        """Return the time of an iteration, as `run` does but for rounding [s]."""
         if self.fidelity == "folded" and not self.ends_apart(plan):
             return self.checked_s(plan.iteration_s(self.numbers(plan.strategy)))
         if self.fidelity == "exact":
@@ -140,11 +132,7 @@ class PreparedScenario:
         )
 
     def checked_s(self, iteration_s: float) -> float:
-        """Return the time of an iteration [s].
-
-        Raises:
-            SimnetError: it takes no time, or never ends.
-        """
+        """Return the time of an iteration [s]."""
         if not 0 < iteration_s < math.inf:
             raise SimnetError(
                 f"{self.scenario.name}: an iteration of {iteration_s:g} s: must take some time and end; give "
@@ -162,11 +150,7 @@ class PreparedScenario:
         return ranks.run(steps, at.topology, at.slowdown, variation, self._on_progress, with_spans=with_spans)
 
     def _run_exact(self, plan: StrategyPlan) -> Timeline:
-        """Run every rank and every send.
-
-        Raises:
-            SimnetError: they are too many.
-        """
+        """Run every rank and every send."""
         from simnet.engine import exact
         from simnet.engine.collective_times import rank_times
         from simnet.engine.every_send import Exact
@@ -227,11 +211,7 @@ def is_folded(scenario: Scenario) -> bool:
 
 
 def _fidelity(scenario: Scenario, topology: Topology) -> str:
-    """Return the executor to use, the fastest one that holds.
-
-    Raises:
-        SimnetError: the one that was asked for does not hold.
-    """
+    """Return the executor to use, the fastest one that holds."""
     asked = scenario.run.fidelity
     if asked == "folded" and not topology.is_symmetric:
         raise SimnetError(

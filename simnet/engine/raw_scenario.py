@@ -91,9 +91,6 @@ def checked_part(kind: str, table: Mapping[str, object], where: str) -> NamedPar
         kind: key of `PART_TYPES`.
         table: the data, filled in.
         where: how messages call the part.
-
-    Raises:
-        SimnetError: something does not fit.
     """
     return RawScenario(data=table, origins={(): where}).converted(PART_TYPES[kind])
 

@@ -165,11 +165,7 @@ class Experiment(Struct, frozen=True, kw_only=True):
         return self.base.with_overrides(self.overrides).data
 
     def at(self, values: Mapping[str, object]) -> Scenario:
-        """Return the scenario at one point of the axes; an axis that is not in `values` stays as in the file.
-
-        Raises:
-            SimnetError: it does not hold together there.
-        """
+        """Return the scenario at one point of the axes; an axis that is not in `values` stays as in the file."""
         return self._raw_at(values).converted(Scenario)
 
     def each(self, points: Iterable[Mapping[str, object]]) -> Iterator[Scenario | SimnetError]:
@@ -303,19 +299,12 @@ def build(mapping: Mapping[str, object], where: str = "scenario") -> Scenario:
     Args:
         mapping: as a scenario file gives it; not changed.
         where: how messages call it.
-
-    Raises:
-        SimnetError: something does not fit.
     """
     return with_parts_filled(mapping, where, Path()).converted(Scenario)
 
 
 def to_dict(scenario: Struct) -> dict[str, object]:
-    """Return a scenario in file form, resolved and with all defaults, quantities as text; `build` reads it back.
-
-    Args:
-        scenario: or one of its parts.
-    """
+    """Return a scenario in file form, resolved and with all defaults, quantities as text; `build` reads it back."""
     plain = _without_none(msgspec.to_builtins(scenario, enc_hook=_write_quantity))
     assert isinstance(plain, dict)
     return plain

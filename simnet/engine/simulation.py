@@ -44,11 +44,7 @@ def simulate(
 
 
 def with_influences(result: RunResult) -> RunResult:
-    """Return a result with the values that it hangs on most; each takes two simulations.
-
-    Raises:
-        SimnetError: as `simulate`.
-    """
+    """Return a result with the values that it hangs on most; each takes two simulations."""
     return msgspec.structs.replace(result, hangs_on=intervals.influences(result))
 
 
@@ -76,11 +72,7 @@ def _simulate_once(scenario: Scenario, on_progress: Callable[[], None] | None = 
 
 
 def check(scenario: Scenario) -> None:
-    """Check that the parts of a scenario fit together, without running it.
-
-    Raises:
-        SimnetError: as `simulate`.
-    """
+    """Check that the parts of a scenario fit together, without running it."""
     prepared = PreparedScenario(scenario)
     for strategy in _run_strategies(scenario):
         prepared.plan(strategy)

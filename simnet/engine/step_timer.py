@@ -38,44 +38,24 @@ class StepTimer:
         self._known: dict[Strategy, float] = {}
 
     def of(self, strategy: Strategy) -> float:
-        """Return what a step takes [s].
-
-        Raises:
-            SimnetError: as `simulate`.
-        """
+        """Return what a step takes [s]."""
         return self.stages(strategy).mean_s(strategy.dense_fraction)
 
     def stages(self, strategy: Strategy) -> StageTimes:
-        """Return what a step takes, and one of the dense stage [s].
-
-        Raises:
-            SimnetError: as `simulate`.
-        """
+        """Return what a step takes, and one of the dense stage [s]."""
         stage = strategy.dense_stage(None)
         return StageTimes(self.iteration_s(strategy), None if stage is None else self.iteration_s(stage.strategy))
 
     def fastest(self, strategies: Sequence[Strategy]) -> Strategy:
-        """Return the fastest strategy, the first of equals.
-
-        Raises:
-            SimnetError: as `simulate`, of any of them.
-        """
+        """Return the fastest strategy, the first of equals."""
         return strategies[first_of_least([self.of(strategy) for strategy in strategies])]
 
     def kernels(self, strategy: Strategy) -> frozenset[str]:
-        """Return the kernels of an iteration.
-
-        Raises:
-            SimnetError: as `simulate`.
-        """
+        """Return the kernels of an iteration."""
         return self.prepared.plan(strategy).program.kernels
 
     def iteration_s(self, strategy: Strategy) -> float:
-        """Return what an iteration takes, without a dense stage, as `simulate` does but for rounding [s].
-
-        Raises:
-            SimnetError: as `simulate`.
-        """
+        """Return what an iteration takes, without a dense stage, as `simulate` does but for rounding [s]."""
         if strategy not in self._known:
             self._known[strategy] = self.prepared.iteration_s(self.prepared.plan(strategy))
         return self._known[strategy]
@@ -103,38 +83,22 @@ class StepLanes:
         self._numbers: dict[tuple[str | None, bool], LaneNumbers] = {}
 
     def kernels(self, strategy: Strategy) -> frozenset[str]:
-        """Return the kernels of an iteration, the same in each scenario.
-
-        Raises:
-            SimnetError: as `simulate`.
-        """
+        """Return the kernels of an iteration, the same in each scenario."""
         plan = self._plan(strategy)
         return self._timers[0].kernels(strategy) if plan is None else plan.program.kernels
 
     def stages(self, strategy: Strategy) -> list[StageTimes]:
-        """Return what a step takes in each scenario, and one of the dense stage [s].
-
-        Raises:
-            SimnetError: as `simulate`.
-        """
+        """Return what a step takes in each scenario, and one of the dense stage [s]."""
         stage, own = strategy.dense_stage(None), self.iterations_s(strategy)
         dense: Sequence[float | None] = [None] * len(own) if stage is None else self.iterations_s(stage.strategy)
         return [StageTimes(*both) for both in zip(own, dense, strict=True)]
 
     def of(self, strategy: Strategy) -> list[float]:
-        """Return what a step takes in each scenario [s].
-
-        Raises:
-            SimnetError: as `simulate`.
-        """
+        """Return what a step takes in each scenario [s]."""
         return [one.mean_s(strategy.dense_fraction) for one in self.stages(strategy)]
 
     def iterations_s(self, strategy: Strategy) -> list[float]:
-        """Return what an iteration takes in each scenario [s].
-
-        Raises:
-            SimnetError: as `simulate`.
-        """
+        """Return what an iteration takes in each scenario [s]."""
         if strategy not in self._known:
             found = self._together(strategy)
             self._known[strategy] = [one.iteration_s(strategy) for one in self._timers] if found is None else found

@@ -43,11 +43,7 @@ def summary(found: CampaignResult) -> Page:
 
 
 def write(found: CampaignResult, folder: Path) -> list[Path]:
-    """Write the page, its data, its figures, and the fitted calibrations and workloads.
-
-    Raises:
-        SimnetError: the folder cannot be written.
-    """
+    """Write the page, its data, its figures, and the fitted calibrations and workloads."""
     of = "" if found.campaign.page == "campaign" else f"{found.campaign.page}_"
     files = {f"lab-{found.campaign.page}.md": page(found).encode()}
     files |= {name: text.encode() for name, text in data(found).items()}

@@ -254,11 +254,7 @@ def _rows(points: Points, keys: Sequence[str]) -> Scale:
 
 
 def of_sweep(sweep: SweepResult) -> Chart:
-    """Return the speedup over the last key that varies, by bars where its values are no numbers.
-
-    Raises:
-        SimnetError: nothing varies, or no point has a baseline.
-    """
+    """Return the speedup over the last key that varies, by bars where its values are no numbers."""
     points = [point for point in sweep.points if point.speedup is not None]
     if not points or not sweep.varied:
         raise SimnetError("plot: no speedups to draw: give a baseline, and two values of some key")

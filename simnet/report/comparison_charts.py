@@ -101,11 +101,7 @@ def baseline_name(advice: Advice) -> str:
 
 
 def advised(advice: Advice) -> Chart:
-    """Return the speedup of every system that fits over NIC bandwidth, what to use first.
-
-    Raises:
-        SimnetError: there is nothing to draw.
-    """
+    """Return the speedup of every system that fits over NIC bandwidth, what to use first."""
     rows = [row for row in advice.others if row.may_fit]
     if not rows or not any(row.curve for row in rows):
         raise SimnetError(f"--plot: {_why_nothing(advice)}")

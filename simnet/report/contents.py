@@ -165,11 +165,7 @@ def _own_point(scenario: Scenario, known: RunResult | None, tick: Tick) -> RunRe
 
 
 def of_sweep(sweep: SweepResult, measured: Sequence[Comparison] = ()) -> Contents:
-    """Return the report on the results of a sweep.
-
-    Raises:
-        SimnetError: no point has a baseline.
-    """
+    """Return the report on the results of a sweep."""
     points = [point for point in sweep.points if point.speedup is not None]
     if not points:
         raise SimnetError(f"{sweep.name}: no point has a baseline: sweep with --set baseline=all_reduce")

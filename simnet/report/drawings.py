@@ -85,11 +85,7 @@ def _check_names(
 
 
 def _charts(sweep: SweepResult, drawing: Drawing, where: str) -> dict[str, Chart]:
-    """Return the chart of each panel: by the values of the keys that it has no axis for, in file order.
-
-    Raises:
-        SimnetError: there are too many panels, or rows of bars.
-    """
+    """Return the chart of each panel: by the values of the keys that it has no axis for, in file order."""
     keys = [key for key in sweep.varied if key not in drawing.drawn]
     panels = labels.grouped(sweep.points, keys)
     panels = drawing.split(panels) if drawing.only_asked else panels

@@ -26,11 +26,7 @@ CALLBACKS = "/_dash-update-component"
 
 
 def make_app(knobs: Knobs) -> Any:
-    """Return the page as a Dash application, all of whose state is in the browser: tabs do not disturb each other.
-
-    Raises:
-        SimnetError: Dash is missing.
-    """
+    """Return the page as a Dash application, all of whose state is in the browser: tabs do not disturb each other."""
     try:
         import dash
     except ImportError as error:
@@ -77,11 +73,7 @@ def _check_requests(app: Any) -> None:
 
 
 def check_request(body: bytes, callbacks: Mapping[str, Any]) -> None:
-    """Check that a request calls a callback with its inputs.
-
-    Raises:
-        SimnetError: it does not.
-    """
+    """Check that a request calls a callback with its inputs."""
     try:
         given = decode(_Request, body, "request")
     except SimnetError as error:
@@ -194,11 +186,7 @@ def _add_callbacks(app: Any, knobs: Knobs, dash: Any) -> None:
 
 
 def report_of(knobs: Knobs, data: list[Any]) -> str:
-    """Return the report at the places that a page has sent.
-
-    Raises:
-        SimnetError: the knobs mean no scenario.
-    """
+    """Return the report at the places that a page has sent."""
     from simnet.report.contents import of_scenario
     from simnet.report.report_page import Origin, report_page
 

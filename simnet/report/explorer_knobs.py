@@ -118,11 +118,7 @@ class Knobs:
         )
 
     def settings_at(self, places: Places) -> dict[str, object]:
-        """Return what differs from the scenario, by dotted key, as a file or `--set` gives it.
-
-        Raises:
-            SimnetError: a title is unknown.
-        """
+        """Return what differs from the scenario, by dotted key, as a file or `--set` gives it."""
         start = self.start
         found: dict[str, object] = {}
         if places.nodes != start.nodes:
@@ -140,11 +136,7 @@ class Knobs:
         return found
 
     def scenario_at(self, places: Places) -> Scenario:
-        """Return the scenario that the knobs mean.
-
-        Raises:
-            SimnetError: it does not hold together.
-        """
+        """Return the scenario that the knobs mean."""
         return self.base.without_global_batch().replace(**self.settings_at(places))
 
     def command_at(self, places: Places) -> str:

@@ -28,9 +28,6 @@ def free_socket(port: int) -> socket.socket:
 
     Args:
         port: 0 takes any that is free.
-
-    Raises:
-        SimnetError: the port is in use, or not for everybody.
     """
     found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

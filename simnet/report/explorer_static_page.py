@@ -53,11 +53,7 @@ def static_page(knobs: Knobs, tick: Callable[[int], object] = lambda _: None) ->
 
 
 def grid_of(knobs: Knobs, tick: Callable[[int], object] = lambda _: None) -> dict[str, Any]:
-    """Return the seconds of every part of a step, of every strategy at every place.
-
-    Raises:
-        SimnetError: no place holds together.
-    """
+    """Return the seconds of every part of a step, of every strategy at every place."""
     base = replace(knobs.base, run=replace(knobs.base.run, draws=0)).without_global_batch()
     nodes, rates, codecs = _axes(knobs)
     strategies = _strategies(knobs)

@@ -144,11 +144,7 @@ _CURRENT: ContextVar[FigureStyle] = ContextVar("figure style", default=SCREEN)
 
 
 def style_named(name: str) -> FigureStyle:
-    """Return a style by its name.
-
-    Raises:
-        SimnetError: there is none of this name.
-    """
+    """Return a style by its name."""
     if name not in STYLES:
         raise SimnetError(f"--style: {name!r}: must be one of {', '.join(STYLES)}.{did_you_mean(name, STYLES)}")
     return STYLES[name]
@@ -170,11 +166,7 @@ def _using(style: FigureStyle) -> Iterator[None]:
 
 
 def format_of(path: Path) -> Format:
-    """Return the format of a figure's file by its ending.
-
-    Raises:
-        SimnetError: it has another.
-    """
+    """Return the format of a figure's file by its ending."""
     found: Format | None = next((form for form in get_args(Format) if path.suffix.lower() == f".{form}"), None)
     if found is None:
         raise SimnetError(f"{path}: {path.suffix!r}: a figure is a .png, .pdf or .svg file; name one")
@@ -189,11 +181,7 @@ def shown(colour: str) -> str:
 
 @contextmanager
 def styled(style: FigureStyle = SCREEN) -> Iterator[None]:
-    """Draw in a style of this project; modules that import matplotlib are best imported in here, too.
-
-    Raises:
-        SimnetError: matplotlib is not installed.
-    """
+    """Draw in a style of this project; modules that import matplotlib are best imported in here, too."""
     with _quiet_matplotlib(), _using(style):
         try:
             import matplotlib as mpl

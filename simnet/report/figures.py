@@ -27,11 +27,7 @@ MEASURED = "{}: measured (markers) and predicted (lines, 90 % intervals)"
 
 
 def advice(found: Advice) -> "Figure":
-    """Return the speedup of each system over the bandwidth of a NIC.
-
-    Raises:
-        SimnetError: there is nothing to draw.
-    """
+    """Return the speedup of each system over the bandwidth of a NIC."""
     chart = comparison_charts.advised(found)
     where, *_ = heading(found)
     title = f"{where}; system and {comparison_charts.baseline_name(found)} tuned at each bandwidth"

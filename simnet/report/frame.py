@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 def frame_of(rows: Iterable[Mapping[str, object]]) -> "pandas.DataFrame":
-    """Return rows as a data frame.
-
-    Raises:
-        SimnetError: pandas is missing.
-    """
+    """Return rows as a data frame."""
     try:
         import pandas  # only here, so that a simulate run does not pay for it
     except ImportError as error:

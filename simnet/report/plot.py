@@ -114,11 +114,7 @@ def plot(
 
 
 def notes(results: Path) -> list[str]:
-    """Return what the figures of results do not show: why one cannot be drawn, and of which points one is.
-
-    Raises:
-        SimnetError: the results cannot be read.
-    """
+    """Return what the figures of results do not show: why one cannot be drawn, and of which points one is."""
     run = results_file.read_run(results)
     if run is not None:
         is_uneven = bool(run.scenario.cluster.all_faults)

@@ -9,10 +9,6 @@ from contextlib import contextmanager
 def progress_bar(total: int, label: str) -> Iterator[Callable[[int], None]]:
     """Show a bar on stderr, in a notebook below the cell.
 
-    Args:
-        total: at which the bar is full.
-        label: the work, such as "simulating".
-
     Yields:
         A function of the number of further items that are done.
     """

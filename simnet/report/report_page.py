@@ -41,11 +41,7 @@ class Origin:
 
 
 def report_page(contents: Contents, origin: Origin) -> str:
-    """Return the page.
-
-    Raises:
-        SimnetError: plotly is missing.
-    """
+    """Return the page."""
     from markupsafe import Markup
 
     given = {
@@ -87,11 +83,7 @@ def _json(contents: Contents) -> str:
 
 
 def check_plotly() -> None:
-    """Check that a page can be written, before anything is computed.
-
-    Raises:
-        SimnetError: plotly is missing.
-    """
+    """Check that a page can be written, before anything is computed."""
     from importlib.util import find_spec
 
     if find_spec("plotly") is None:
@@ -99,11 +91,7 @@ def check_plotly() -> None:
 
 
 def plotly_js() -> str:
-    """Return plotly.js, from the package of plotly.
-
-    Raises:
-        SimnetError: plotly is missing.
-    """
+    """Return plotly.js, from the package of plotly."""
     from importlib.util import find_spec
 
     found = find_spec("plotly")

@@ -50,12 +50,7 @@ _WHOLE = {"num_nodes", "ranks_per_node", "grad_accumulation", "world_size", "num
 
 
 def row(result: RunResult, values: Mapping[str, object] | None = None) -> Row:
-    """Return one flat row: the swept keys, then the scenario, then every metric.
-
-    Args:
-        result: of a run.
-        values: of the axes of a sweep.
-    """
+    """Return one flat row: the swept keys, then the scenario, then every metric."""
     scenario = result.scenario
     return {
         **(values or {}),

@@ -154,29 +154,17 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         return ()
 
     def buckets(self, step: Step, topology: Topology) -> tuple[Bucket, ...]:
-        """Return the buckets in the order in which backward makes them ready.
-
-        Raises:
-            SimnetError: as `program`.
-        """
+        """Return the buckets in the order in which backward makes them ready."""
         return bucketing.build(self, step, _exchange_cost(self, step, topology))
 
     def program(self, step: Step, topology: Topology) -> Program:
-        """Return one iteration: buckets exchanged during backward or after it.
-
-        Raises:
-            SimnetError: as `exchange`, or buckets cannot be cut as asked for.
-        """
+        """Return one iteration: buckets exchanged during backward or after it."""
         buckets = self.buckets(step, topology)
         exchanges = tuple(self.exchange(bucket, step, topology) for bucket in buckets)
         return data_parallel(self, step, buckets, exchanges, epilogue=self.epilogue(buckets, topology))
 
     def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory | None:  # noqa: ARG002
-        """Return what one rank holds, without activations; None if that is not known.
-
-        Raises:
-            SimnetError: as `program`.
-        """
+        """Return what one rank holds, without activations; None if that is not known."""
         return gpu_memory.in_buckets(model)
 
     def largest_bucket(self, step: Step, topology: Topology) -> Bucket:
@@ -213,22 +201,14 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
             raise ValueError(f"{self.stage_key}: {given}: more than run.steps ({steps})")
 
     def check_gpu(self, gpu: GpuModel) -> None:
-        """Refuse a GPU that cannot do what it asks for.
-
-        Raises:
-            SimnetError: it is one.
-        """
+        """Refuse a GPU that cannot do what it asks for."""
 
 
 FORMER_HOOKS = ("presets", "topology_variants", "bucketing_variants", "trains_as")
 
 
 def _check_is_distinct(added: type[Strategy]) -> None:
-    """Refuse a title or a kernel's cost that another strategy already has.
-
-    Raises:
-        SimnetError: it would.
-    """
+    """Refuse a title or a kernel's cost that another strategy already has."""
     where = f"strategy {tag_of(added)!r}"
     if former := [name for name in FORMER_HOOKS if callable(getattr(added, name, None))]:
         raise SimnetError(f"{where}: {former[0]}: is never called; give what it returned in Strategy.choices")
@@ -308,11 +288,7 @@ def every_kernel() -> Mapping[str, KernelCost]:
 
 
 def kernel_costs_of(names: frozenset[str]) -> dict[str, KernelCost]:
-    """Return the costs of these kernels; other packages are asked only if one is not built in.
-
-    Raises:
-        SimnetError: a program runs a kernel that no strategy declares.
-    """
+    """Return the costs of these kernels; other packages are asked only if one is not built in."""
     known = _built_in_kernels()
     if not names <= known.keys():
         known = dict(every_kernel())
@@ -322,11 +298,7 @@ def kernel_costs_of(names: frozenset[str]) -> dict[str, KernelCost]:
 
 
 def check_calibration(calibration: Calibration) -> None:
-    """Refuse unknown kernels, strategies and algorithms, and a time of each result where a kernel has none.
-
-    Raises:
-        SimnetError: an unknown name, or such a time.
-    """
+    """Refuse unknown kernels, strategies and algorithms, and a time of each result where a kernel has none."""
     _check_libraries(calibration)
     try:
         algorithms.check(calibration.all_reduce)
@@ -457,11 +429,7 @@ def width_of(dtype: Dtype | None, step: Step) -> int:
 def choose_all_reduce(
     algorithm: str | None, topology: Topology, message_bytes: float, group: GroupKind = "world"
 ) -> tuple[Communicate, str]:
-    """Return an all-reduce over all ranks of a group, and the algorithm that was chosen.
-
-    Raises:
-        SimnetError: the algorithm does not exist for this cluster.
-    """
+    """Return an all-reduce over all ranks of a group, and the algorithm that was chosen."""
     if group == "world":
         schedule = algorithms.choose(algorithm, topology, message_bytes)
     else:

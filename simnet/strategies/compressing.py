@@ -185,11 +185,6 @@ class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fi
     def exchange_among(self, group: GroupKind, bucket: Bucket, topology: NetworkTopology) -> Exchange:
         """Return what a bucket, or a piece of one, goes through among ranks of which none has averaged with others.
 
-        Args:
-            group: "world" or "inter_node".
-            bucket: what is exchanged.
-            topology: of the network.
-
         Raises:
             SimnetError: the workload lacks what the exchange needs, or the strategy does not fit the cluster.
         """
@@ -201,11 +196,7 @@ class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fi
         return gather_payloads(self, bucket, self.payload(bucket), topology.group(group), topology)
 
     def payload(self, bucket: Bucket) -> GatheredPayload:
-        """Return the message of one rank for a bucket, or for a piece of one.
-
-        Raises:
-            SimnetError: the workload lacks what the size depends on.
-        """
+        """Return the message of one rank for a bucket, or for a piece of one."""
         raise NotImplementedError  # as `Strategy.exchange`
 
 
@@ -304,11 +295,7 @@ def gather_payloads(
 def scatter_reduce_payloads(
     strategy: CompressingStrategy, bucket: Bucket, group: Group, topology: NetworkTopology
 ) -> Exchange:
-    """Send the payload of each piece to its owner, which averages and encodes it once more; gather what owners send.
-
-    Raises:
-        SimnetError: the length of a payload depends on the values.
-    """
+    """Send the payload of each piece to its owner, which averages and encodes it once more; gather what owners send."""
     payload = strategy.payload(longest_piece(bucket, group.size, strategy.cut))
     if payload.is_variable_length:
         raise SimnetError(
@@ -358,11 +345,7 @@ def bytes_of_bits(bits: float) -> float:
 
 
 def tensor_shapes(strategy: Strategy, bucket: Bucket) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of a bucket's tensors.
-
-    Raises:
-        SimnetError: they are not known.
-    """
+    """Return the shapes of a bucket's tensors."""
     if bucket.shapes is None:
         raise SimnetError(
             f"strategy.kind: {strategy.kind!r}: needs the shapes of the tensors; give "

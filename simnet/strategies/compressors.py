@@ -369,11 +369,7 @@ class Fp8AllReduce(EightBitStrategy, frozen=True, kw_only=True, forbid_unknown_f
     dtype: Literal["fp8_e4m3", "fp8_e5m2"] = "fp8_e4m3"
 
     def check_gpu(self, gpu: GpuModel) -> None:
-        """Refuse a GPU without 8-bit floats, on which torchft takes int8 itself.
-
-        Raises:
-            SimnetError: it is one.
-        """
+        """Refuse a GPU without 8-bit floats, on which torchft takes int8 itself."""
         if "fp8" not in gpu.peak_flops:
             known = ", ".join(gpu.peak_flops)
             raise SimnetError(

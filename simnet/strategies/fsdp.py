@@ -102,11 +102,7 @@ class ShardedStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fields
         return [self.reduce_every == "micro_batch" or number == micro_batches for number in range(1, micro_batches + 1)]
 
     def parts(self, step: Step) -> ModelParts:
-        """Return the parts that are gathered as one.
-
-        Raises:
-            SimnetError: the workload does not say how its model is made.
-        """
+        """Return the parts that are gathered as one."""
         return blocks.parts_of(step.tensors, self.unit_cap, step.bytes_per_element)
 
 
@@ -456,9 +452,6 @@ def sharded_memory(strategy: ShardedStrategy, model: ModelMemory, step: Step, nu
     The root stays whole from its first use to the end of backward; of the blocks two are, that which computes and that
     which is gathered meanwhile. Gradients of a block are whole until they are copied into the message that scatters
     them, which is freed when the next block is done.
-
-    Raises:
-        SimnetError: the workload does not say how its model is made.
     """
     parts = strategy.parts(step)
     share = sum(part.padded_elements(num_shards) for part in parts.parts) / num_shards / step.num_elements

@@ -107,15 +107,7 @@ class LocalStepsStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fie
     def period(
         self, step: Step, topology: Topology, outer: _OuterExchange, *, steps: int, overlapped: int = 0
     ) -> Program:
-        """Return a period of steps, in which there is one exchange.
-
-        Args:
-            step: what a worker computes.
-            topology: of the network.
-            outer: the exchange.
-            steps: of the period.
-            overlapped: steps that hide the exchange.
-        """
+        """Return a period of steps, in which there is one exchange."""
         inner = self.inner_step(step, topology)
         # What no step hides runs on the stream of the inner exchange, idle by then: two streams are simulated several
         # times as fast as three.

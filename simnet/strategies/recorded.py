@@ -160,11 +160,7 @@ def _layout_at(path: Path, _stamp: tuple[int, ...], num_nodes: int, ranks_per_no
 
 
 def _group(layout: RecordedLayout, number: int, topology: Topology, where: str) -> Group:
-    """Return the process groups of a collective.
-
-    Raises:
-        SimnetError: some have more ranks in one node than in another.
-    """
+    """Return the process groups of a collective."""
     recorded, per_node = layout.groups[number], topology.ranks_per_node
     size, stride = recorded.size, recorded.stride
     is_inside = per_node % (size * stride) == 0
@@ -182,11 +178,7 @@ def _group(layout: RecordedLayout, number: int, topology: Topology, where: str) 
 def _seconds(
     layout: RecordedLayout, timed_by: TimedBy, step: Step, compute: Literal["workload", "recorded"]
 ) -> Mapping[tuple[int, int], float]:
-    """Return the seconds of each compute operation by its place; of none whose bytes the calibration times.
-
-    Raises:
-        SimnetError: the workload computes in a part of the step in which the recording does not.
-    """
+    """Return the seconds of each compute operation by its place; of none whose bytes the calibration times."""
     computed = {
         (number, place): one
         for number, stream in enumerate(layout.streams)

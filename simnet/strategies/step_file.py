@@ -206,11 +206,7 @@ def _read(path: Path, _stamp: tuple[int, ...]) -> StepFile:
 
 
 def content_hash(path: Path) -> str:
-    """Return the first half of the SHA-256 of a file, which tells recordings apart.
-
-    Raises:
-        SimnetError: it cannot be read.
-    """
+    """Return the first half of the SHA-256 of a file, which tells recordings apart."""
     return _content_hash(path, files.file_stamp(path))
 
 

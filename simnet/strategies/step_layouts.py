@@ -56,11 +56,7 @@ def at_layout(step: StepFile, num_nodes: int, ranks_per_node: int, where: str) -
 
 
 def _group_at(group: RecordedGroup, recorded: RecordedLayout, wanted: RecordedLayout, where: str) -> RecordedGroup:
-    """Return a process group on other nodes and ranks.
-
-    Raises:
-        SimnetError: it does not tile them.
-    """
+    """Return a process group on other nodes and ranks."""
     own = group.size, group.stride
     # Of equals the first: on one node the ranks of the node are the world.
     if own == (recorded.world_size, 1):
@@ -84,11 +80,7 @@ def _group_at(group: RecordedGroup, recorded: RecordedLayout, wanted: RecordedLa
 
 
 def _check_same(first: RecordedLayout, other: RecordedLayout, where: str) -> None:
-    """Check that two recordings differ in nothing but sizes.
-
-    Raises:
-        SimnetError: they do; the message names the first difference.
-    """
+    """Check that two recordings differ in nothing but sizes."""
     for key in ("num_steps", "micro_batches"):
         one, two = getattr(first, key), getattr(other, key)
         if one != two:
@@ -136,11 +128,7 @@ class _Resized:
         self._assumed: Counter[str] = Counter()
 
     def layout(self) -> RecordedLayout:
-        """Return the wanted layout.
-
-        Raises:
-            SimnetError: the recordings do not tell how a message grows.
-        """
+        """Return the wanted layout."""
         streams = tuple(
             replace(stream, operations=tuple(self._operation(number, place) for place in range(len(stream.operations))))
             for number, stream in enumerate(self._wanted.streams)

@@ -283,11 +283,7 @@ def partition(tensors: tuple[Tensor, ...], world_size: int, param_groups: ParamG
 
 
 def _grouped(tensors: tuple[Tensor, ...], param_groups: ParamGroups) -> list[list[float]]:
-    """Return the sizes of the tensors in each parameter group.
-
-    Raises:
-        SimnetError: groups go by shapes that are not known.
-    """
+    """Return the sizes of the tensors in each parameter group."""
     if param_groups == "one":
         return [[one.num_elements for one in tensors]]
     if any(one.shape is None for one in tensors):

@@ -413,12 +413,7 @@ def _instances(layout: RecordedLayout) -> Iterator[tuple[int, Ranks]]:
 
 
 def traces(layout: RecordedLayout, where: str) -> Iterator[tuple[int, ChakraTrace]]:
-    """Yield the trace of every rank, with its number.
-
-    Args:
-        layout: one of a step file.
-        where: how messages call it.
-    """
+    """Yield the trace of every rank, with its number."""
     if layout.world_size > MAX_TRACES:
         raise SimnetError(
             f"{where}: {layout.text}: {layout.world_size} ranks are as many files: at most {MAX_TRACES} are written; "

@@ -354,12 +354,7 @@ def variants(strategies: Sequence[Strategy]) -> list[list[Strategy]]:
 
 
 def keep_kernels_of(files: Sequence[MeasurementFile], strategies: Sequence[Strategy]) -> list[MeasurementFile]:
-    """Return files without the kernels that were timed for other variants than these strategies.
-
-    Args:
-        files: measurement files.
-        strategies: no two of one system.
-    """
+    """Return files without the kernels that were timed for other variants than these strategies."""
     chosen = {name: _nearest(name, timed, strategies) for name, timed in timed_options(files).items()}
     return [
         structs.replace(whole, series=tuple(one for one in whole.series

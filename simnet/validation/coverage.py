@@ -128,11 +128,7 @@ def model_width(residuals: Sequence[Residual], of: Quantity) -> float:
 
 
 def find_evidence(outcomes: Sequence[Outcome]) -> Evidence:
-    """Fit all sets again and again with varied rows, and compare all predictions with what was published.
-
-    Args:
-        outcomes: of all sets.
-    """
+    """Fit all sets again and again with varied rows, and compare all predictions with what was published."""
     own = _own_widths(outcomes)
     return Evidence(own=own, residuals=_residuals(outcomes, own))
 

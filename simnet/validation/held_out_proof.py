@@ -40,15 +40,7 @@ class Disjointness:
 
 
 def check(scenario: Scenario, files: Sequence[tuple[Path, MeasurementFile]]) -> Disjointness:
-    """Check that calibration and workload of a scenario were fitted to none of these files or their settings.
-
-    Args:
-        scenario: with its calibration and workload.
-        files: measured training, to be predicted.
-
-    Raises:
-        SimnetError: a file or a network setting was fitted.
-    """
+    """Check that calibration and workload of a scenario were fitted to none of these files or their settings."""
     digests = {one.digest: one.file for one in _fitted(scenario)}
     over_network = _fitted_over_network(scenario)
     for path, whole in files:

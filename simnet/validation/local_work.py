@@ -38,11 +38,7 @@ differ by 14 %. A judgment: work follows the speed of a core in full, and a prob
 
 
 def probed_slowness_s(whole: MeasurementFile) -> float:
-    """Return what the probes of a launch took: the geometric mean of their medians [s].
-
-    Raises:
-        SimnetError: the launch has no probes.
-    """
+    """Return what the probes of a launch took: the geometric mean of their medians [s]."""
     medians = [statistics.median(one.values) for one in whole.series if one.kind == "speed"]
     if not medians:
         raise SimnetError(f"{whole.command}: no series of kind speed: measure again with --speed")
@@ -63,15 +59,7 @@ class Repeated:
 
     @classmethod
     def of(cls, launches: Sequence[MeasurementFile], name: str = "") -> "Repeated":
-        """Collect the series, but probes and those of single ranks, that all of some launches have.
-
-        Args:
-            launches: of one part and layout.
-            name: of the series; empty for all.
-
-        Raises:
-            SimnetError: a launch has no probes.
-        """
+        """Collect the series, but probes and those of single ranks, that all of some launches have."""
         found = [
             {
                 f"{one.kind} {one.name} {json.dumps(one.labels, sort_keys=True)}": statistics.median(one.values)
@@ -132,9 +120,6 @@ def fit(repeated: Sequence[Repeated], known: SpeedFit | None = None) -> SpeedFit
     Args:
         repeated: of one layout each; every thing in them counts alike.
         known: gives the elasticity and its doubt; only the spread is fitted.
-
-    Raises:
-        SimnetError: nothing was measured in two launches.
     """
     # Centred: only differences between launches of the same thing say how it follows the probes.
     pairs = [
@@ -190,11 +175,7 @@ class Speeds:
 
     @classmethod
     def of(cls, by_part: Sequence[Sequence[MeasurementFile]]) -> "Speeds":
-        """Fit to the launches of every part and layout that was measured in place.
-
-        Raises:
-            SimnetError: a launch has no probes, or nothing was measured twice.
-        """
+        """Fit to the launches of every part and layout that was measured in place."""
         launches = fit([Repeated.of(files).together for files in by_part])
         # A step is predicted from steps: their phases scatter more.
         own = [Repeated.of(files, "step") for files in by_part if files[0].series[0].kind == "own_work"]
@@ -224,9 +205,6 @@ class OwnWork:
             model: its name.
             strategy: its label.
             slowness_s: of the machine; None takes each launch as it was.
-
-        Raises:
-            SimnetError: it was not measured.
         """
         found = []
         for whole in self.launches:
@@ -257,11 +235,7 @@ def _is_step(series: Series, model: str, strategy: str) -> bool:
 
 
 def at_one_speed(files: Sequence[MeasurementFile], speed: SpeedFit) -> tuple[list[MeasurementFile], float]:
-    """Return files whose times are those of one machine, and its slowness: the geometric mean of theirs [s].
-
-    Raises:
-        SimnetError: a launch has no probes.
-    """
+    """Return files whose times are those of one machine, and its slowness: the geometric mean of theirs [s]."""
     slow = [probed_slowness_s(whole) for whole in files]
     mean_s = statistics.geometric_mean(slow)
     return [_scaled(whole, speed.factor(mean_s, own_s)) for whole, own_s in zip(files, slow, strict=True)], mean_s
@@ -285,9 +259,6 @@ def predict_point(  # noqa: PLR0913, PLR0917
         own: the own work on this layout.
         slowness_s: of the machine in the launch that trained.
         form: what is taken into account.
-
-    Raises:
-        SimnetError: as `training_steps.predict_point`, or the own work was not measured.
     """
     there = training_steps.scenario_of_step(scenario, series, setup)
     model, strategy = str(series.labels["model"]), StrategySpec.of_labels(series.labels).label

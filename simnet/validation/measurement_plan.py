@@ -62,9 +62,6 @@ def plan(experiment: Experiment, nic_bytes_per_s: float | None) -> MeasurementPl
     Args:
         experiment: to judge; its axis of nodes, if it has one, gives the numbers of nodes.
         nic_bytes_per_s: bandwidth of all NICs of a node; None: that of the experiment's cluster.
-
-    Raises:
-        SimnetError: no run can be judged.
     """
     scenario = experiment.at({}).without_global_batch()
     cluster = scenario.cluster

@@ -60,11 +60,7 @@ class PublishedRows:
         return tuple(row for row in self.rows if row.source.startswith(source) and row.fits(wanted))
 
     def one(self, source: str, **wanted: object) -> PublishedRow:
-        """Return the only row that `select` finds.
-
-        Raises:
-            SimnetError: there is no such row, or more than one.
-        """
+        """Return the only row that `select` finds."""
         found = self.select(source, **wanted)
         if len(found) != 1:
             raise SimnetError(
@@ -110,11 +106,7 @@ def load() -> PublishedRows:
 
 @cache
 def read() -> PublishedRows:
-    """Read the shipped measurements.
-
-    Raises:
-        SimnetError: the file is missing or damaged.
-    """
+    """Read the shipped measurements."""
     path = files.data_path(*FILE)
     try:
         with path.open(encoding="utf-8", newline="") as file:

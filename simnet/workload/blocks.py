@@ -63,9 +63,6 @@ def parts_of(tensors: tuple[Tensor, ...], cap_bytes: Size | None, bytes_per_elem
         tensors: in the order of backward.
         cap_bytes: a part ends when its tensors reach this size; None cuts by names.
         bytes_per_element: of the tensors.
-
-    Raises:
-        SimnetError: there are no tensors, or no name has a number.
     """
     if not tensors or any(one.shape is None for one in tensors):
         raise SimnetError(

@@ -20,9 +20,6 @@ def work_to_price(workload: Workload, cluster: Cluster) -> Work | None:
     """Return the work of a workload whose time on the cluster's GPU a roofline estimates; None if it has a time.
 
     It is in the number format of the workload, if that names one, as compute rows are.
-
-    Raises:
-        SimnetError: no roofline knows the number format of the workload.
     """
     times = workload.forward_s, workload.backward_s, workload.optimizer_s
     has_time = any(value is not None for value in times) or any(row.gpu == cluster.gpu for row in workload.compute)

@@ -73,11 +73,7 @@ class RooflineTime(NamedTuple):
 
 @cache
 def attainments() -> Attainments:
-    """Read the shares that published trainings attain.
-
-    Raises:
-        SimnetError: the shipped file is missing or damaged.
-    """
+    """Read the shares that published trainings attain."""
     path = files.data_path(*FILE)
     return schema.build(Attainments, files.read_file(path), files.label(path))
 
@@ -98,11 +94,7 @@ def attained(precision: str, convolutions: Fraction | None) -> Attained:
 
 
 def ideal_s(flops: float, num_bytes: float, gpu: GpuModel, precision: str) -> float:
-    """Return the time at the peaks of the data sheet [s].
-
-    Raises:
-        SimnetError: the GPU has not this number format.
-    """
+    """Return the time at the peaks of the data sheet [s]."""
     return flops / gpu.peak_in(precision) + num_bytes / gpu.memory_bytes_per_s
 
 
@@ -117,9 +109,6 @@ def estimate(
         gpu: that it runs on.
         precision: number format of the products.
         convolutions: see `attained`.
-
-    Raises:
-        SimnetError: the GPU has not this number format.
     """
     share = attained(precision, convolutions)
     return RooflineTime(ideal_s(flops, num_bytes, gpu, precision) / share.share, share.factors, share)

@@ -139,20 +139,12 @@ def _notes_of_factor(workload: Workload) -> tuple[str, ...]:
 
 
 def gradient_bytes(workload: Workload) -> float:
-    """Return the bytes of all gradients of a workload.
-
-    Raises:
-        SimnetError: gradients given twice or not at all.
-    """
+    """Return the bytes of all gradients of a workload."""
     return num_elements(workload) * BYTES_PER_ELEMENT[workload.dtype]
 
 
 def num_elements(workload: Workload) -> float:
-    """Return the elements of all gradients of a workload.
-
-    Raises:
-        SimnetError: as `gradient_bytes`.
-    """
+    """Return the elements of all gradients of a workload."""
     tensors, _ = _gradients(workload)
     return _num_elements(workload, tensors)
 
@@ -342,9 +334,6 @@ def compute_interval(workload: Workload, cluster: Cluster) -> tuple[float, float
 
     It is that of the nearest row and, below the smallest measured batch, what scaling may be off; of work that is
     priced by a roofline, that of the share of it which published trainings attain.
-
-    Raises:
-        SimnetError: there is no row for the cluster's GPU.
     """
     if (work := priced_work.work_to_price(workload, cluster)) is not None:
         tensors, _ = _gradients(workload)

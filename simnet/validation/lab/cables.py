@@ -17,11 +17,7 @@ COMPILER = "cc"
 
 @contextmanager
 def laid(spec: LabSpec, prefix: str) -> Iterator[None]:
-    """Compile `cable.c`, and run it between the nodes and the switch of a lab that was just created.
-
-    Raises:
-        SimnetError: there is no compiler, or the program does not start.
-    """
+    """Compile `cable.c`, and run it between the nodes and the switch of a lab that was just created."""
     if shutil.which(COMPILER) is None:
         raise SimnetError(f"lab: latency: {COMPILER!r}: not on the PATH; install a C compiler, such as gcc")
     with tempfile.TemporaryDirectory() as folder:

@@ -282,9 +282,6 @@ def launches(campaign: Campaign) -> list[Launch]:
     """Return the launches in order: the starts of the models are spread over the campaign.
 
     A machine drifts over hours. Models measured once at the beginning would miss this drift.
-
-    Raises:
-        SimnetError: strategies with different buckets.
     """
     found = [
         Launch.of("links", layout, campaign.links.arguments, rate=rate, threads=campaign.threads, speed=campaign.speed)

@@ -45,11 +45,7 @@ class CpuQuotas:
             raise
 
     def set_cores(self, rank: int, cores: float) -> None:
-        """Set the part of a core that a rank has from now on.
-
-        Raises:
-            SimnetError: the part is too small, or the kernel refuses it.
-        """
+        """Set the part of a core that a rank has from now on."""
         if not cores >= LEAST_CORES:
             raise SimnetError(f"lab: cores of rank {rank}: {cores:g}: must be at least {LEAST_CORES:g}")
         quota_us = max(LEAST_QUOTA_US, round(PERIOD_S * 1e6 * cores))

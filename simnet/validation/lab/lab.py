@@ -42,11 +42,7 @@ class Lab:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        """Create the nodes and the network.
-
-        Raises:
-            SimnetError: this machine cannot hold a lab, or this process has one already.
-        """
+        """Create the nodes and the network."""
         machine.check()
         self.removed = machine.remove_abandoned()
         owner = Owner.this_process()
@@ -70,11 +66,7 @@ class Lab:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Remove all nodes, with every process that still runs in one.
-
-        Raises:
-            SimnetError: a node could not be removed.
-        """
+        """Remove all nodes, with every process that still runs in one."""
         self._stack.close()
 
     def shape(self, bandwidth: Bandwidth | None, nodes: Sequence[int] | None = None) -> None:
@@ -103,11 +95,7 @@ class Lab:
 
     @contextmanager
     def running(self, node: int, command: Sequence[str]) -> Iterator[None]:
-        """Run a program on a node beside the ranks, silently, and end it on leaving.
-
-        Raises:
-            SimnetError: there is no such program.
-        """
+        """Run a program on a node beside the ranks, silently, and end it on leaving."""
         check_command(command)
         inside = (*plan.inside(self._prefix, node), *command)
         with machine.started(inside, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
@@ -125,9 +113,6 @@ class Lab:
             command: program and arguments, run without a shell.
             timeout_s: seconds after which all ranks are stopped; None waits for ever.
             show_rank_0: let rank 0 write to this process's stdout and stderr instead of into the result.
-
-        Raises:
-            SimnetError: there is no such program.
         """
         check_command(command)
         cores = machine.usable_cores() if self.spec.pins_cores else ()
@@ -138,11 +123,7 @@ class Lab:
 
 
 def check_command(command: Sequence[str]) -> None:
-    """Check that a command starts with a program.
-
-    Raises:
-        SimnetError: the command is empty, or there is no such program.
-    """
+    """Check that a command starts with a program."""
     if not command:
         raise SimnetError("lab: no command; write it after --, such as -- python train.py")
     if shutil.which(command[0]) is None:

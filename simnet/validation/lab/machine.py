@@ -40,11 +40,7 @@ def usable_cores() -> list[int]:
 
 
 def run_command(command: Sequence[str]) -> None:
-    """Run one command of a plan.
-
-    Raises:
-        SimnetError: the command failed, for example because namespaces are forbidden.
-    """
+    """Run one command of a plan."""
     # A session of its own, so that Ctrl-C in the terminal does not stop a command halfway.
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, start_new_session=True
@@ -91,11 +87,7 @@ def namespaces() -> dict[Owner, list[str]]:
 
 
 def remove_abandoned() -> list[Owner]:
-    """Remove every lab whose owner has ended, with the processes in it; return these owners.
-
-    Raises:
-        SimnetError: a namespace could not be removed.
-    """
+    """Remove every lab whose owner has ended, with the processes in it; return these owners."""
     gone = [owner for owner in namespaces() if owner.has_ended()]
     for owner in gone:
         remove_lab(owner)
@@ -103,11 +95,7 @@ def remove_abandoned() -> list[Owner]:
 
 
 def remove_lab(owner: Owner) -> None:
-    """Kill every process inside a lab, then remove its namespaces, with which their links and bridge go, and groups.
-
-    Raises:
-        SimnetError: a namespace could not be removed; the others were.
-    """
+    """Kill every process inside a lab, then remove its namespaces, with which their links and bridge go, and groups."""
     names = namespaces().get(owner, [])
     failed = [] if _kill_inside(names) else ["a process in it did not end"]
     for name in names:

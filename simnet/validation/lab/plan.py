@@ -88,11 +88,7 @@ def check_bandwidth(bandwidth: Bandwidth | None) -> None:
 
 
 def check_latency(latency: Duration) -> None:
-    """Check that a NIC can have this latency.
-
-    Raises:
-        SimnetError: the latency is below zero or above a second.
-    """
+    """Check that a NIC can have this latency."""
     if not 0 <= latency <= MAX_LATENCY:
         raise SimnetError(f"lab: latency: {latency.text()!r}: must be from '0 s' to {MAX_LATENCY.text()!r}")
 

@@ -95,9 +95,6 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
         Args:
             bucket_cap: bucket size of DDP; 1-bit Adam has no buckets.
             is_ring: whether an all-reduce of any size is a ring, as in gloo.
-
-        Raises:
-            SimnetError: a system or options that the simulator does not know.
         """
         given: dict[str, object] = {key: None if value == NONE else value for key, value in self.options.items()}
         if self.system == BINSGDM:

@@ -52,20 +52,12 @@ def names() -> tuple[str, ...]:
 
 
 def run(name: str) -> Outcome:
-    """Fit and predict one set.
-
-    Raises:
-        SimnetError: there is no such set.
-    """
+    """Fit and predict one set."""
     check(name)
     return replace(SETS[name](), name=name)
 
 
 def check(name: str) -> None:
-    """Check that there is a set of this name.
-
-    Raises:
-        SimnetError: there is none.
-    """
+    """Check that there is a set of this name."""
     if name not in SETS:
         raise SimnetError(f"--set: {name!r}: unknown set.{did_you_mean(name, names())}")

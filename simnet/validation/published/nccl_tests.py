@@ -55,11 +55,7 @@ def _with_scatter(predictions: Sequence[Prediction], calibrated: Calibration, ba
 
 
 def read_log(gpus: int) -> NcclLog:
-    """Return a shipped log.
-
-    Raises:
-        SimnetError: it cannot be read.
-    """
+    """Return a shipped log."""
     path = files.data_path("published", "nccl-tests", f"a100_azure_nd_v4_{gpus}gpus.log")
     try:
         found = nccl_log.read(path)
