@@ -24,7 +24,7 @@ from binsgdm.comm import Protocol, RankContext, consistency
 from binsgdm.comm.arguments import check_arguments
 from binsgdm.comm.consistency import Alike
 from binsgdm.comm.groups import Groups
-from binsgdm.comm.replicas import check_same_settings, checksum_of, comparable
+from binsgdm.comm.replicas import check_same_settings, checksum_of, checksums, comparable
 from binsgdm.comm.transport import Sent, Transport
 from binsgdm.compressors.base import REPAIR, Averager, GradientBucket, Topology, check_state, check_whole
 from binsgdm.compressors.registry import SYSTEMS, canonical, check_options, make
@@ -75,9 +75,9 @@ def compress_replicas(  # noqa: PLR0913
     fp32 and given back in their own dtype. Those that are not finite become so on all ranks that hold the shard.
 
     Before each exchange all ranks compare, in one message of a few bytes, step, settings of the optimizer and which
-    parameters have gradients; at the first one, after a state was loaded, and at every 256th, shards and the system's
-    state, too. A recording leaves these messages out. The optimizer is the only one that may step its parameters, and
-    may get no others.
+    parameters have gradients; at the first one, at every 256th, and after a state was loaded or parameters were written
+    to, shards, the system's state and the optimizer's, too. A recording leaves these messages out. The optimizer is the
+    only one that may step its parameters, and may get no others.
 
     Args:
         optimizer: of torch, made after fully_shard, with all its parameters.
@@ -174,6 +174,7 @@ class ReplicaExchange:
         self._settings = {name: shown(value) for name, value in settings.items()}
         self._world, self._position = groups.world, (groups.rank % groups.ranks_per_node, groups.ranks_per_node)
         self._is_new = True
+        self._left: list[int] = []  # what the last step left: how often shards were written, and the states it keeps
         self._transport = Transport(shards.of_same_shard(groups), shards.as_inter_node(on_sent), _WHERE)
         self._member = self._transport.member()
         self._all_that_step = shards.among_all(groups, self._transport)
@@ -184,6 +185,8 @@ class ReplicaExchange:
         optimizer.register_step_pre_hook(
             lambda stepping, args, given: _before_step(known(), stepping, (*args[1:], *given.values()))
         )
+        optimizer.register_step_post_hook(lambda stepping, *_: _after_step(known(), stepping))
+        optimizer.register_load_state_dict_post_hook(lambda loading: _after_step(known(), loading, is_new=True))
 
     def state_dict(self) -> dict[str, Any]:
         """Return step, settings and state of the system; each rank saves its own, between two steps."""
@@ -218,6 +221,8 @@ class ReplicaExchange:
         device = shards.local(self._parameters[0]).device
         streams.check_not_captured(_WHERE, device, "each step draws anew, and the host counts them")
         having = [number for number, one in enumerate(self._parameters) if one.grad is not None]
+        # Whoever has written to parameters, or dropped states, on some ranks alone would let replicas differ.
+        self._is_new |= self.left_by(optimizer) != self._left
         self._compare(optimizer, having, self._refusal(optimizer, given, having))
         if self._buckets is None:
             self._begin(having)
@@ -276,16 +281,34 @@ class ReplicaExchange:
             check_same_settings(_WHERE, facts, refused, self._world)
         if any(row[2] for row in rows) or self.step % consistency.CHECK_EVERY == 0:
             self._is_new = True
-            self._transport.run(self._comparison())
+            self._transport.run(self._comparison(optimizer))
             self._is_new = False
 
-    def _comparison(self) -> Protocol:
+    def left_by(self, optimizer: torch.optim.Optimizer) -> list[int]:
+        """Return what changes where somebody else than a step writes to parameters, or drops states."""
+        # Operations of a DTensor count on it alone, and what is done to its shard on that alone.
+        written = [tensor._version for one in self._parameters for tensor in (one, shards.local(one))]
+        return [len(optimizer.state), *written]
+
+    def after_step(self, optimizer: torch.optim.Optimizer, *, is_new: bool) -> None:
+        """Note what a step, or a state that was loaded, has left."""
+        self._left, self._is_new = self.left_by(optimizer), self._is_new or is_new
+
+    def _comparison(self, optimizer: torch.optim.Optimizer) -> Protocol:
         own = [shards.local(one) for one in self._parameters]
-        found = comparable(self.system.common_values())
-        numbers = [
-            Alike(name="shards", value=int(checksum_of(own).item()), group="inter_node", is_checksum=True),
-            Alike(name="state", value=consistency.number_of(found), group="inter_node", is_checksum=True),
-        ]
+        states = [optimizer.state.get(one, {}) for one in self._parameters]
+        kept = {
+            (number, name): value
+            for number, state in enumerate(states)
+            for name, value in state.items()
+            if isinstance(value, torch.Tensor)
+        }
+        values = {
+            "shards": int(checksum_of(own).item()),
+            "state": consistency.number_of(comparable(self.system.common_values())),
+            "state of the optimizer": consistency.number_of(_checksums(kept)),
+        }
+        numbers = [Alike(name=name, value=one, group="inter_node", is_checksum=True) for name, one in values.items()]
         repair = "no rank has moved: load on all ranks the model and the state that belong together"
         where = f"{_WHERE}: step {self.step}"
         return (yield from consistency.check_alike(where, numbers, self._all_that_step, own[0].device, repair))
@@ -315,6 +338,20 @@ class ReplicaExchange:
         mean = self._transport.run(self.system.mean(bucket, own))
         for gradient, part in zip(gradients, torch.split(mean, bucket.numels), strict=True):
             gradient.copy_(part.view(gradient.shape))
+
+
+def _checksums(tensors: Mapping[Any, torch.Tensor]) -> list[Any]:
+    """Return the checksums of tensors, some of which, such as AdamW's step, need not be on the device of the others."""
+    devices = {one.device for one in tensors.values()}
+    return [
+        checksums({name: one for name, one in tensors.items() if one.device == device})
+        for device in sorted(devices, key=str)
+    ]
+
+
+def _after_step(exchange: ReplicaExchange | None, optimizer: torch.optim.Optimizer, *, is_new: bool = False) -> None:
+    if exchange is not None:
+        exchange.after_step(optimizer, is_new=is_new)
 
 
 # A compiled step would draw what the step in which it was compiled drew.

@@ -248,7 +248,37 @@ def _mistakes(mesh: Any, rank: int) -> dict[str, str]:
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
     scaler.scale(torch.ones(1))
     told["scaler"] = _told(lambda: scaler.step(sharded))
+    for name in CHANGES:
+        told[name] = _changed_behind(mesh, rank, name)
     return told
+
+
+CHANGES = ("cleared", "loaded", "written")
+
+
+def _changed_behind(mesh: Any, rank: int, name: str) -> str:
+    """Return what a step says after the last rank alone has changed something between steps."""
+    torch.manual_seed(0)
+    model: Any = shard(nn.Sequential(nn.Linear(4, 4)), mesh["local"])
+    optimizer = torch.optim.AdamW(model.parameters())
+    exchange = binsgdm.compress_replicas(optimizer, mesh, "byte_grad")
+    saved: Any = None
+    for _ in range(3):
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        saved = saved or copy.deepcopy(optimizer.state_dict())
+    if rank == NODES * LOCAL - 1:
+        if name == "cleared":
+            optimizer.state.clear()
+        elif name == "loaded":
+            optimizer.load_state_dict(saved)
+        else:
+            with torch.no_grad():
+                model[0].weight.mul_(2)
+    model(torch.ones(1, 4)).sum().backward()
+    said = _told(optimizer.step)
+    del exchange
+    return said
 
 
 def _told(call: Any) -> str:

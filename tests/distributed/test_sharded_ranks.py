@@ -101,6 +101,9 @@ def test_only_the_ranks_that_hold_the_same_shard_exchange(results):
         ("state", "must be ['settings', 'step', 'system']"),
         ("closure", "gradients would be made after the exchange"),
         ("scaler", "a GradScaler: each rank would skip steps by its own shard"),
+        ("cleared", "step 4: state of the optimizer"),
+        ("loaded", "step 4: state of the optimizer"),
+        ("written", "step 4: shards"),
     ],
 )
 def test_a_mistake_is_told_in_one_sentence_on_all_ranks(mistake, said, results):
