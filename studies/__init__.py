@@ -1,1 +1,12 @@
-"""What makes the committed data: gradients of real models, and the trainings behind two pages of docs/evidence."""
+"""Studies, by what they do; `python -m studies` runs them and writes what pages say of them."""
+
+TRAININGS = ("margins", "rounding", "systems", "local_steps")
+LAB = {
+    "recorded": "lab.recorded",  # steps that no strategy describes; a quarter of an hour
+    "alternatives": "lab.alternatives",  # sharding, local steps and 8 bits; a quarter of an hour
+    "uneven": "lab.uneven",  # nodes that are not alike; three quarters of an hour, needs iperf3
+    "latency": "latency",  # all-reduces over links with a latency; half an hour
+}
+OTHERS = ("chaos", "few_samples", "long_run", "memory", "what_to_use", "uneven_questions")
+STUDIES = {name: name for name in TRAININGS} | LAB | {name: name for name in OTHERS}
+"""By name, the module."""

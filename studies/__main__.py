@@ -22,12 +22,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from studies import page
-from studies.registry import LAB, OTHERS, STUDIES, TRAININGS
+from studies import LAB, OTHERS, STUDIES, TRAININGS, page
 
 
-def parse() -> argparse.Namespace:
-    """Return what the command line asks for."""
+def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m studies", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -42,15 +40,8 @@ def parse() -> argparse.Namespace:
     options = parser.parse_intermixed_args()
     if options.folder and options.study not in LAB:
         parser.error(f"--folder: {options.study}: is of {', '.join(LAB)} alone")
-    return options
-
-
-def main() -> int:
-    """Do what the command line asks for; return the exit code."""
-    options = parse()
     usual = STUDIES if options.command == "page" else TRAININGS
-    codes = [_do(options, name) for name in ([options.study] if options.study else usual)]
-    return max(codes)
+    return max(_do(options, name) for name in ([options.study] if options.study else usual))
 
 
 def _do(options: argparse.Namespace, name: str) -> int:
@@ -58,30 +49,22 @@ def _do(options: argparse.Namespace, name: str) -> int:
     if options.command == "run" and name in OTHERS:
         return study.run(options) or 0
     found = (options.folder or study.RESULTS) if name in LAB else study.read()
-    if options.command == "status":
-        print(name, *found.study.status(), sep="\n  ")
-    elif options.command != "run":
-        _show(study, found, is_page=options.command == "page")
-    elif name in LAB:
+    if options.command == "run" and name in LAB:
         found.mkdir(parents=True, exist_ok=True)
         study.run(found)
+    elif options.command == "run":
+        found.run(options)
+    elif options.command == "status":
+        print(name, *found.status(), sep="\n  ")
     else:
-        from studies.study import run_left
-
-        run_left(found.study, options)
+        regions, tables = (getattr(study, part, lambda _: {})(found) for part in ("regions", "data"))
+        if options.command == "tables":
+            print(*regions.values(), *(one.markdown() for one in tables.values()), sep="\n\n")
+            return 0
+        page.write(study.PAGE, regions)
+        page.write_data(tables)
+        getattr(study, "draw", lambda _: None)(found)
     return 0
-
-
-def _show(study: Any, found: Any, *, is_page: bool) -> None:
-    """Print regions and tables, or write them and draw."""
-    regions, tables = (getattr(study, part, lambda _: {})(found) for part in ("regions", "data"))
-    if not is_page:
-        print(*regions.values(), *(one.markdown() for one in tables.values()), sep="\n\n")
-        return
-    page.write(study.PAGE, regions)
-    page.write_data(tables)
-    if hasattr(study, "draw"):
-        study.draw(found)
 
 
 if __name__ == "__main__" and (code := main()):

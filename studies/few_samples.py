@@ -17,10 +17,9 @@ from torch import Tensor, nn
 
 from examples import train_lm
 from simnet.report.table import Column, Table
-from studies.ledger import Ledger
-from studies.lockstep import LockStep, binsgdm
 from studies.page import BINSGDM
-from studies.stacked import loss, rank_gradients
+from studies.stacked import LockStep, binsgdm, loss, rank_gradients
+from studies.study import RESULTS, Ledger
 
 RANKS, RANKS_PER_NODE, STEPS, WARMUP = 16, 4, 1000, 100
 GRID, GRID_SEED, SEEDS, OF_ADAM = (0.003, 0.006, 0.012, 0.024, 0.048), 100, (0, 1, 2), 0.7
@@ -28,7 +27,6 @@ BETAS = (0.9, 0.99)
 """Of AdamW: as BinSGDM's m and b decay; better here than PyTorch's."""
 EVALUATED, MARGIN = 200, 0.05
 PAGE = BINSGDM
-FILE = Path(__file__).parent / "results" / "few_samples.json"
 LARGER = partial(train_lm.Transformer, width=96, num_layers=3)
 TASKS: dict[str, tuple[Callable[[], str], Callable[[], nn.Module], str]] = {
     "english": (
@@ -96,8 +94,7 @@ def final_loss(one: Training) -> float:
 
 
 def read() -> Ledger:
-    """Return what was run."""
-    return Ledger(FILE)
+    return Ledger(RESULTS / "few_samples.json")
 
 
 def run(_: object) -> None:
@@ -126,26 +123,18 @@ def best_lr(ledger: Ledger, task: str, samples: int) -> float:
 
 def regions(ledger: Ledger) -> dict[str, str]:
     """Return the table of the cases that are done."""
-    columns: list[str | Column] = [
-        "text and network", Column("samples of a rank", "right"), Column("AdamW's lr", "right"),
-        Column("AdamW", "right"), Column("BinSGDM", "right"), Column("difference", "right"),
-    ]  # fmt: skip
     rows = []
     for task, samples in CASES:
         given = {"task": task, "samples": samples, "split": "test"}
-        dense, ours = (
-            [row["loss"] for row in ledger.having(given | {"optimizer": name})] for name in ("adamw", "binsgdm")
-        )
-        if len(ours) == len(SEEDS):
-            means = statistics.fmean(dense), statistics.fmean(ours)
-            apart = means[1] - means[0]
-            verdict = f"{apart:+.3f} {'within' if apart <= MARGIN else 'beyond'}"
-            lr = f"{best_lr(ledger, task, samples):g}"
-            rows.append((TASKS[task][2], str(samples), lr, *(f"{mean:.3f}" for mean in means), verdict))
-    return {"few samples": Table(columns, rows).markdown()}
+        losses = ([row["loss"] for row in ledger.having(given | {"optimizer": one})] for one in ("adamw", "binsgdm"))
+        dense, ours = map(statistics.fmean, losses)
+        verdict = f"{ours - dense:+.3f} {'within' if ours - dense <= MARGIN else 'beyond'}"
+        lr = f"{best_lr(ledger, task, samples):g}"
+        rows.append((TASKS[task][2], str(samples), lr, f"{dense:.3f}", f"{ours:.3f}", verdict))
+    heads = ("samples of a rank", "AdamW's lr", "AdamW", "BinSGDM", "difference")
+    return {"few samples": Table(["text and network", *(Column(head, "right") for head in heads)], rows).markdown()}
 
 
 def data(ledger: Ledger) -> dict[str, Table]:
-    """Return every training."""
     names = (*Training._fields, "loss")
     return {"training-few-samples": Table(names, [[str(row[name]) for name in names] for row in ledger.rows])}

@@ -4,27 +4,20 @@ Tasks, batches, seeds and targets are those of the systems study, whose files of
 """
 
 import json
-import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from simnet.report.table import Table
 from studies import figures
-from studies.ledger import Ledger, Row
-from studies.page import BINSGDM, FIGURES, number
-from studies.run import ROOT, Run
-from studies.search import Search
-from studies.study import Final, Study
+from studies.page import BINSGDM, FIGURES, of_seeds
+from studies.run import Run
+from studies.study import CURVES, RESULTS, Final, Ledger, Row, Search, Study
 from studies.tasks import TASKS as ALL_TASKS
 from studies.tasks import Trial
 
-NAME = "local_steps"
 TASKS = ALL_TASKS["systems"]
-FOLDER = ROOT / "studies" / "results"
-CURVES = ROOT / "scenarios" / "convergence"
 WORKERS = 4
 SEARCH_SEEDS = (100,)
 SEEDS = (0, 1, 2)
@@ -38,7 +31,7 @@ OUTER: tuple[dict[str, Any], ...] = (
     {"outer_lr": 0.7, "outer_momentum": 0.9},
     {"outer_lr": 0.7, "outer_momentum": 0.5},
 )
-PAGE, FIGURE = BINSGDM, FIGURES / "local_steps.png"
+PAGE = BINSGDM
 DRAWN = ("adam", "local_sgd_4", "diloco_10_fp32", "diloco_10_one_bit_tensor")
 BYTES = {"fp32": 4.0, "int8": 1.0, "one_bit": 1 / 8}
 """Of a parameter in an exchange, without scales."""
@@ -96,30 +89,25 @@ WAYS: dict[str, Way] = {
 }
 
 
-class LocalStepsStudy:
-    """The study with its files."""
-
-    def __init__(self, folder: Path = FOLDER) -> None:
-        trials, self.results = Ledger(folder / "local_steps_search.json"), Ledger(folder / "local_steps_final.json")
-        self._searches = {
-            (task, name): _search(task, name, trials) for task in TASKS for name in WAYS if WAYS[name].tuned_as is None
-        }
-        self.study = Study(name=NAME, searches=tuple(self._searches.values()), finals=self._finals)
+class LocalStepsStudy(Study):
+    def __init__(self) -> None:
+        self.results = Ledger(RESULTS / "local_steps_final.json")
+        trials = Ledger(RESULTS / "local_steps_search.json")
+        ways = [name for name, way in WAYS.items() if way.tuned_as is None]
+        self.searches = {(task, name): _search(task, name, trials) for task, name in product(TASKS, ways)}
 
     def search_of(self, task: str, way: str) -> Search:
         """Return the search that says what a way runs with."""
-        return self._searches[task, WAYS[way].tuned_as or way]
+        return self.searches[task, WAYS[way].tuned_as or way]
 
     def rows(self, task: str, way: str) -> list[Row]:
-        """Return the final runs of a way on a task."""
         return self.results.having({"task": task, "system": way})
 
-    def _finals(self) -> Iterator[Final]:
+    def finals(self) -> Iterator[Final]:
         for seed, task, way in product(SEEDS, TASKS, WAYS):
             if (search := self.search_of(task, way)).is_done:
                 run = Run(task=task, trial=search.best, seed=seed, **WAYS[way].fields)
-                key = {"task": task, "system": way, "seed": seed}
-                yield Final(run=run, ledger=self.results, key=key, rounded=True)
+                yield Final(run, self.results, {"task": task, "system": way, "seed": seed})
 
 
 def _search(task: str, way: str, ledger: Ledger) -> Search:
@@ -131,64 +119,49 @@ def _search(task: str, way: str, ledger: Ledger) -> Search:
 
 
 def read() -> LocalStepsStudy:
-    """Return the study with what is done."""
     return LocalStepsStudy()
 
 
 def regions(study: LocalStepsStudy) -> dict[str, str]:
-    """Return the generated parts of the page, by region."""
     every = losses(study)
     means = [(*row[:2], *(cell.partition(" (")[0] for cell in row[2:])) for row in every.rows]
     return {"local steps": Table(every.columns, means).markdown()}
 
 
 def data(study: LocalStepsStudy) -> dict[str, Table]:
-    """Return the tables that the page links to, by name."""
-    return {"local-steps": losses(study), "local-steps-settings": settings(study)}
+    chosen = [
+        [way.title, *(", ".join(map(str, study.searches[task, name].best.values())) for task in TASKS)]
+        for name, way in WAYS.items()
+        if way.tuned_as is None
+    ]
+    titles = [task.title for task in TASKS.values()]
+    return {"local-steps": losses(study), "local-steps-settings": Table(["way", *titles], chosen)}
 
 
 def losses(study: LocalStepsStudy) -> Table:
     """Return the final test loss of every way on every task: mean of the seeds, lowest to highest."""
     lines = []
     for name, way in WAYS.items():
-        exchange = "fp32" if way.outer is None else way.outer["exchange"]
-        sent = BYTES[exchange] / way.inner_steps
-        lines.append([way.title, f"{sent:.3g}", *(_of_seeds(study.rows(task, name)) for task in TASKS)])
+        sent = BYTES["fp32" if way.outer is None else way.outer["exchange"]] / way.inner_steps
+        finals = [[row["values"][-1] for row in study.rows(task, name)] for task in TASKS]
+        lines.append([way.title, f"{sent:.3g}", *("diverged" if None in one else of_seeds(one) for one in finals)])
     return Table(["way", "bytes a parameter and step", *(task.title for task in TASKS.values())], lines)
 
 
-def settings(study: LocalStepsStudy) -> Table:
-    """Return what the search chose."""
-    lines = [
-        [way.title, *(_settings(study.search_of(task, name).best) for task in TASKS)]
-        for name, way in WAYS.items()
-        if way.tuned_as is None
-    ]
-    return Table(["way", *(task.title for task in TASKS.values())], lines)
-
-
 def draw(study: LocalStepsStudy) -> None:
-    """Draw a panel for each task, test loss over steps; write the curves as files of convergence."""
+    """Draw a panel for each task, test loss over steps; write the curves as files of convergence, a curve a line."""
     by_task = {task: {name: study.rows(task, name) for name in DRAWN} for task in TASKS}
     titles = {name: task.title for name, task in TASKS.items()}
-    figures.draw_margins(by_task, {name: WAYS[name].title for name in DRAWN}, titles, FIGURE)
-    _write_curves(study)
-
-
-def _of_seeds(of_way: list[dict[str, Any]]) -> str:
-    finals = [row["values"][-1] for row in of_way]
-    if None in finals:
-        return "diverged"
-    return f"{number(statistics.fmean(finals))} ({number(min(finals))} to {number(max(finals))})"
-
-
-def _settings(trial: Trial) -> str:
-    outer = f", {trial['outer_lr']}, {trial['outer_momentum']}" if "outer_lr" in trial else ""
-    return f"{trial['lr']}{outer}"
+    figures.draw_losses(by_task, {name: WAYS[name].title for name in DRAWN}, titles, FIGURES / "local_steps.png")
+    for task in TASKS:
+        found = document(study, task)
+        curves = ",\n".join(json.dumps(one) for one in found.pop("curves"))
+        text = f'{json.dumps(found, indent=1)[:-2]},\n "curves": [\n{curves}\n ]\n}}\n'
+        (CURVES / f"{task}_local_steps.json").write_text(text, encoding="utf-8")
 
 
 def document(study: LocalStepsStudy, task: str) -> dict[str, Any]:
-    """Return the convergence file of a task: every way that simnet has a strategy for."""
+    """Return the convergence file of a task: every way that simnet has a strategy for, each rank a worker."""
     known = json.loads((CURVES / f"{task}.json").read_text(encoding="utf-8"))
     ways = {name: way for name, way in WAYS.items() if not (way.outer or {}).get("options")}
     curves = [
@@ -196,9 +169,8 @@ def document(study: LocalStepsStudy, task: str) -> dict[str, Any]:
         for one in study.results.having({"task": task})
         if one["system"] in ways
     ]
-    head = {key: known[key] for key in KEPT}
     return {
-        **head,
+        **{key: known[key] for key in KEPT},
         "task": f"{known['task']}, local steps",
         "source": f"python -m studies run local_steps: {WORKERS} workers in one process by the protocols of "
         f"binsgdm, CPU; {len(SEEDS)} seeds; evaluated on test data",
@@ -216,21 +188,10 @@ def document(study: LocalStepsStudy, task: str) -> dict[str, Any]:
 
 
 def _strategy(way: Way) -> dict[str, Any]:
-    """Return the strategy of a way, each rank a worker."""
     if way.inner_steps == 1:
         return {"kind": "all_reduce", "algorithm": "auto"}
     if way.outer is None:
         return {"kind": "local_sgd", "inner_steps": way.inner_steps}
-    given = {"kind": "diloco", "inner_steps": way.inner_steps, "workers": "rank"}
     exchange = EXCHANGES[way.outer["exchange"]]
+    given = {"kind": "diloco", "inner_steps": way.inner_steps, "workers": "rank"}
     return {**given, "exchange_by": exchange} if exchange else given
-
-
-def _write_curves(study: LocalStepsStudy) -> None:
-    """Write the convergence file of each task, a curve a line."""
-    for task in TASKS:
-        found = document(study, task)
-        curves = ",\n".join(json.dumps(one) for one in found.pop("curves"))
-        head = json.dumps(found, indent=1)[:-2]
-        text = f'{head},\n "curves": [\n{curves}\n ]\n}}\n'
-        (CURVES / f"{task}_local_steps.json").write_text(text, encoding="utf-8")

@@ -3,7 +3,6 @@
 import json
 import os
 import resource
-import sys
 import tempfile
 import time
 from argparse import Namespace
@@ -13,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
@@ -21,18 +20,18 @@ from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.parallel.ddp import attach_one_bit_adam
 from binsgdm.parallel.ddp_hook import compress_gradients
 from simnet.report.table import Table
-from studies.figures import COLOURS, STYLE
-from studies.ledger import Ledger, Row
+from studies import figures
 from studies.page import BINSGDM, FIGURES
+from studies.study import RESULTS, Ledger, Row
 
-RESULTS = Path(__file__).parent / "results" / "long_run.json"
+LEDGER = Ledger(RESULTS / "long_run.json")
 STEPS, EVERY = 10_000, 100
 WORLD_SIZE, RANKS_PER_NODE = 4, 2
 WARM_UP = 1_000
 """Steps after which memory has to be flat: caches and allocators have filled by then."""
 MARKS = (WARM_UP, 2_000, STEPS // 2, STEPS)
 """Steps that the table shows memory at."""
-PAGE, FIGURE = BINSGDM, FIGURES / "long_run.png"
+PAGE = BINSGDM
 CASES: dict[str, dict[str, Any]] = {
     "BinSGDM, random rounding": {"kind": "BinSGDM", "rounding": "random"},
     "BinSGDM, shaped rounding": {"kind": "BinSGDM", "rounding": "shaped"},
@@ -102,12 +101,10 @@ def sample() -> dict[str, Any]:
 
 
 def train(name: str) -> dict[str, Any]:
-    """Train a case with ranks that are forked from here, and return the largest of their samples, step by step."""
+    """Train a case, and return the largest of the ranks' samples, step by step."""
     with tempfile.TemporaryDirectory() as folder:
-        children = [_fork(lambda rank=rank: work(rank, name, Path(folder))) for rank in range(WORLD_SIZE)]
-        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-        if any(codes):
-            raise SystemExit(f"{name}: ranks ended with {codes}")
+        # torch is there already, and has started no thread that a fork would lose.
+        multiprocessing.start_processes(work, (name, Path(folder)), WORLD_SIZE, start_method="fork")
         of_ranks = [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(WORLD_SIZE)]
     rows = list(zip(*of_ranks, strict=True))
     found = {key: [max(one[key] for one in row) for row in rows] for key in ("rss_kib", "threads", "files", "groups")}
@@ -121,74 +118,42 @@ def train(name: str) -> dict[str, Any]:
     }
 
 
-def _fork(task: Callable[[], None]) -> int:
-    """Start a process that does the task; torch is there already, and has started no thread that a fork would lose."""
-    if (child := os.fork()) == 0:
-        code = 1
-        try:
-            task()
-            code = 0
-        except BaseException as error:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        os._exit(code)
-    return child
-
-
 def run(options: Namespace) -> None:
     """Train what is not done yet, minutes each; can be stopped and started at any time."""
-    ledger = Ledger(RESULTS)
     for name in CASES:
         key = {"case": name, "steps": STEPS}
-        if options.only in name and not ledger.having(key):
+        if options.only in name and not LEDGER.having(key):
             row = train(name)
-            ledger.put(key, row)
+            LEDGER.put(key, row)
             told = f"memory grew by {row['grown_kib']} KiB, loss {row['loss'][-1]}"
             print(f"{name}: {row['seconds']} s, {told}", flush=True)
 
 
 def read() -> list[Row]:
-    """Return the runs of full length."""
-    return [row for row in Ledger(RESULTS).rows if row["steps"] == STEPS]
+    return LEDGER.having({"steps": STEPS})
 
 
 def data(rows: Sequence[Row]) -> Mapping[str, Table]:
-    """Return the table that the page links to, by name."""
-    return {"long-run": table(rows)}
-
-
-def table(rows: Sequence[Row]) -> Table:
     """Return for each run what a process held early and at the end."""
     lines = []
     for row in rows:
-        held = [_span(row[name][WARM_UP // EVERY - 1 :]) for name in ("threads", "files", "groups")]
+        held = [row[name][WARM_UP // EVERY - 1 :] for name in ("threads", "files", "groups")]
+        spans = [" to ".join(map(str, dict.fromkeys((min(some), max(some))))) for some in held]
         memory = [f"{row['rss_kib'][step // EVERY - 1] / 1024:.1f}" for step in MARKS]
-        lines.append([row["case"], str(row["steps"] // EVERY), *memory, *held, f"{row['loss'][-1]:.4f}"])
+        lines.append([row["case"], str(row["steps"] // EVERY), *memory, *spans, f"{row['loss'][-1]:.4f}"])
     at_marks = [f"MiB at step {step:,}" for step in MARKS]
-    return Table(["exchange", "comparisons", *at_marks, "threads", "files", "groups", "loss"], lines)
+    return {"long-run": Table(["exchange", "comparisons", *at_marks, "threads", "files", "groups", "loss"], lines)}
 
 
 def draw(rows: Sequence[Row]) -> None:
     """Draw memory over steps, less that at the first sample, a line for each run."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(6.5, 2.8), layout="constrained")
-        axis: Any = figure.subplots()
-        for number, row in enumerate(rows):
+    with figures.panels(FIGURES / "long_run.png", 1, 1, (6.5, 2.8)) as (figure, (axis,)):
+        for row, colour in zip(rows, figures.COLOURS, strict=True):
             steps = range(EVERY, row["steps"] + 1, EVERY)
             mib = [(value - row["rss_kib"][0]) / 1024 for value in row["rss_kib"]]
-            style = ("-", "--")[number // len(COLOURS)]
-            axis.plot(steps, mib, style, color=COLOURS[number % len(COLOURS)], label=row["case"])
+            axis.plot(steps, mib, "-", color=colour, label=row["case"])
         axis.set(xlabel="Step", ylabel="Resident memory of the largest\nrank, since step 100 (MiB)")
         axis.set_ylim(bottom=0)
         axis.set_xlim(0, STEPS)
         axis.grid(alpha=0.25, linewidth=0.5)
         figure.legend(loc="outside right center")
-        FIGURE.parent.mkdir(exist_ok=True)
-        figure.savefig(FIGURE, dpi=130)
-
-
-def _span(values: Sequence[int]) -> str:
-    """Return the least and the greatest of some counts."""
-    return str(min(values)) if min(values) == max(values) else f"{min(values)} to {max(values)}"

@@ -2,7 +2,7 @@
 
 Three optimizers are searched for: BinSGDM with shaped rounding, BinSGDM with the paper's random rounding, Adam. The
 same weights, batches and cosine decay of lr to 0 for a seed. Every optimizer has as many trials on a case: the same lrs
-times values of one setting of its own, then two trials that follow the best so far (`studies.search.next_trial`). A
+times values of one setting of its own, then two trials that follow the best so far (`studies.study.next_trial`). A
 fourth is not searched for: BinSGDM with its defaults, and an lr that follows from Adam's by one rule for all cases.
 """
 
@@ -12,22 +12,16 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from simnet.report.table import Table
 from studies import figures
-from studies.interval import Interval
-from studies.ledger import Ledger, Row
-from studies.page import BINSGDM, FIGURES, number
-from studies.run import ROOT, Run
-from studies.search import Search, mean_loss
-from studies.study import Final, Study
+from studies.page import BINSGDM, FIGURES, Interval, number
+from studies.run import Run
+from studies.study import RESULTS, Final, Ledger, Row, Search, Study, mean_loss
 from studies.tasks import TASKS, Trial
 
-NAME = "margins"
 PAGE = BINSGDM
-FOLDER = ROOT / "studies" / "results"
 FINAL_SEEDS = (0, 1, 2, 3, 4)
 LOSS, ACCURACY = "values", "accuracy"
 IMAGES: dict[str, Any] = {
@@ -72,7 +66,6 @@ NUM_FOLLOWING = 2
 RUN_TWICE = "characters_300"
 """The case whose final runs are made a second time with all ranks in one process, to see that both are alike."""
 IN_ONE_PROCESS = f"{RUN_TWICE} in one process"
-FIGURE = FIGURES / "margins.png"
 TITLES = {
     SHAPED: "BinSGDM, searched", DEFAULTS: "BinSGDM, defaults", RANDOM: "BinSGDM, random", ADAM: "Adam"
 }  # fmt: skip
@@ -88,9 +81,7 @@ class Case:
 
     Attributes:
         task: in `TASKS["margins"]`.
-        ranks: of them `ranks_per_node` in a node.
-        margins: by column of a result; of the loss where `is_relative` as a part of Adam's.
-        is_relative: whether margins are parts of Adam's mean.
+        margins: by column of a result; of the loss where `is_relative` as a part of Adam's mean.
         lrs: that the searches begin with.
         num_settings: of the two that an optimizer has, how many they are tried with.
         search_seeds: of the searches.
@@ -133,41 +124,40 @@ CASES: dict[str, Case] = {
 """All cases, with the margins that were asked for before any of them was run."""
 
 
-class MarginStudy:
-    """The study with its files.
-
-    Args:
-        folder: of the results.
-    """
-
-    def __init__(self, folder: Path = FOLDER) -> None:
-        trials = Ledger(folder / "margins_search.json")
-        self.results = Ledger(folder / "margins_final.json")
+class MarginStudy(Study):
+    def __init__(self) -> None:
+        trials = Ledger(RESULTS / "margins_search.json")
+        self.results = Ledger(RESULTS / "margins_final.json")
         self.searches = {(case, name): _search(case, name, trials) for case in CASES for name in FIXED}
-        self.study = Study(name=NAME, searches=tuple(self.searches.values()), finals=self._finals)
 
     def rows(self, case: str, optimizer: str) -> list[Row]:
         """Return the final runs of an optimizer in a case, seed by seed."""
         rows = self.results.having({"case": case, "optimizer": optimizer})
         return sorted(rows, key=lambda row: int(row["seed"]))
 
-    def _finals(self) -> Iterator[Final]:
-        for case, optimizer in product(CASES, OPTIMIZERS):
-            yield from self._finals_of(case, case, optimizer, in_processes=CASES[case].is_real)
-        for case, of in CASES.items():
-            if of.ranks == 16:
-                yield from self._finals_of(case, case, AVERAGED, in_processes=False)
-        for optimizer in OPTIMIZERS:
-            yield from self._finals_of(IN_ONE_PROCESS, RUN_TWICE, optimizer, in_processes=False)
+    def has_run(self, case: str, optimizer: str) -> bool:
+        return len(self.rows(case, optimizer)) == len(FINAL_SEEDS)
 
-    def _finals_of(self, name: str, case: str, optimizer: str, *, in_processes: bool) -> Iterator[Final]:
-        search = self.searches[case, ADAM if optimizer in UNSEARCHED else optimizer]
-        if search.is_done:
-            trial = defaults(search.best) if optimizer in UNSEARCHED else search.best
-            for seed in FINAL_SEEDS:
-                run = _run(case, optimizer, trial=trial, seed=seed, in_processes=in_processes)
-                key = {"case": name, "optimizer": optimizer, "seed": seed}
-                yield Final(run=run, ledger=self.results, key=key, rounded=True)
+    @property
+    def cases(self) -> list[str]:
+        """The cases with all final runs of what is asked for."""
+        return [case for case in CASES if self.has_run(case, SHAPED) and self.has_run(case, ADAM)]
+
+    def last(self, case: str, optimizer: str, column: str = LOSS) -> list[float]:
+        """Return the last evaluation of each final run."""
+        return [row[column][-1] for row in self.rows(case, optimizer)]
+
+    def finals(self) -> Iterator[Final]:
+        of_cases = [(name, name, optimizer, CASES[name].is_real) for name, optimizer in product(CASES, OPTIMIZERS)]
+        of_cases += [(name, name, AVERAGED, False) for name, of in CASES.items() if of.ranks == 16]
+        of_cases += [(IN_ONE_PROCESS, RUN_TWICE, optimizer, False) for optimizer in OPTIMIZERS]
+        for name, case, optimizer, in_processes in of_cases:
+            search = self.searches[case, ADAM if optimizer in UNSEARCHED else optimizer]
+            if search.is_done:
+                trial = defaults(search.best) if optimizer in UNSEARCHED else search.best
+                for seed in FINAL_SEEDS:
+                    run = _run(case, optimizer, trial=trial, seed=seed, in_processes=in_processes)
+                    yield Final(run, self.results, {"case": name, "optimizer": optimizer, "seed": seed})
 
 
 def defaults(of_adam: Trial) -> Trial:
@@ -182,7 +172,7 @@ def defaults(of_adam: Trial) -> Trial:
 
 def _search(case: str, optimizer: str, ledger: Ledger) -> Search:
     of = CASES[case]
-    warmup = {"warmup": TASKS[NAME][of.task].steps // 10} if optimizer in WARMED_UP else {}
+    warmup = {"warmup": TASKS["margins"][of.task].steps // 10} if optimizer in WARMED_UP else {}
     settings = FIXED[optimizer][: of.num_settings]
     fixed = tuple({**some, **warmup, "lr": lr} for some in settings for lr in of.lrs)
     return Search(
@@ -198,7 +188,7 @@ def _search(case: str, optimizer: str, ledger: Ledger) -> Search:
 def _run(case: str, optimizer: str, **changes: Any) -> Run:
     of = CASES[case]
     return Run(
-        study=NAME,
+        study="margins",
         task=of.task,
         system="dense" if optimizer == ADAM else "binsgdm",
         options=OPTIONS[optimizer],
@@ -209,33 +199,52 @@ def _run(case: str, optimizer: str, **changes: Any) -> Run:
 
 
 def read() -> MarginStudy:
-    """Return the study with what is done."""
     return MarginStudy()
 
 
 def regions(study: MarginStudy) -> dict[str, str]:
-    """Return the generated parts of the page, by region."""
-    return {"margins": _without_intervals(verdicts(study)).markdown()}
+    """Return the verdicts without margins and intervals; a case and its metric in one column."""
+    table = verdicts(study)
+    heads = [column.title.removeprefix("BinSGDM, ") for column in table.columns[3:]]
+    lines = [
+        (f"{case}, {metric}", *(re.sub(r" \[.*\]|not run", "", cell) for cell in cells))
+        for case, metric, _, *cells in table.rows
+    ]
+    return {"margins": Table(["BinSGDM less Adam", *heads], lines).markdown()}
 
 
 def data(study: MarginStudy) -> dict[str, Table]:
-    """Return the tables that the page links to, by name."""
+    cases = [(name, column) for name in study.cases for column in CASES[name].margins]
+    finals = [
+        [
+            title(CASES[name]),
+            METRICS[column],
+            *(spread(study.last(name, one, column)) if study.has_run(name, one) else NOT_RUN for one in TITLES),
+        ]
+        for name, column in cases
+    ]
+    twice = []
+    for optimizer, name in TITLES.items():
+        real, played = (study.last(case, optimizer) for case in (RUN_TWICE, IN_ONE_PROCESS))
+        if len(real) == len(played) == len(FINAL_SEEDS):
+            twice.append([name, spread(real), spread(played), interval_text(Interval.paired(played, real))])
+    searched = [
+        [title(CASES[case]), TITLES[name], *best_texts(search, SEARCHED[name])]
+        for (case, name), search in study.searches.items()
+        if search.is_done
+    ]
+    heads = [title(CASES[RUN_TWICE]), "a process a rank", "one process", "difference"]
     return {
-        "training": finals(study),
+        "training": Table(["case", "metric", *TITLES.values()], finals),
         "training-margins": verdicts(study),
-        "training-processes": played_beside_real(study),
-        "training-search": searched(study),
+        "training-processes": Table(heads, twice),
+        "training-search": Table(["case", "optimizer", "best", "next", "worst"], searched),
     }
 
 
 def draw(study: MarginStudy) -> None:
-    """Draw the figure, if a case has run."""
-    rows = {
-        case: {name: study.rows(case, name) for name in TITLES if _has_run(study, case, name)}
-        for case in _run_cases(study)
-    }
-    if rows:
-        figures.draw_margins(rows, TITLES, {case: title(CASES[case]) for case in rows}, FIGURE)
+    rows = {case: {one: study.rows(case, one) for one in TITLES if study.has_run(case, one)} for case in study.cases}
+    figures.draw_losses(rows, TITLES, {case: title(CASES[case]) for case in rows}, FIGURES / "margins.png")
 
 
 def title(case: Case) -> str:
@@ -255,57 +264,19 @@ def verdicts(study: MarginStudy) -> Table:
         AVERAGED: 'defaults, average="gradients"'
     }
     lines = []
-    for name in _run_cases(study):
+    for name in study.cases:
         for column, margin in CASES[name].margins.items():
-            most = allowed(study, name, column)
-            apart = [
-                difference(study, name, other, column) if _has_run(study, name, other) else None for other in titles
-            ]
-            texts = [f"{interval_text(one)} {verdict(one, most, column)}" if one else NOT_RUN for one in apart]
-            margin_text = f"{margin:g}" + " of Adam's" * CASES[name].is_relative
-            lines.append([title(CASES[name]), METRICS[column], margin_text, *texts])
+            of_adam, is_relative = study.last(name, ADAM, column), CASES[name].is_relative
+            most = margin * statistics.fmean(of_adam) if is_relative else margin
+            texts = []
+            for other in titles:
+                if study.has_run(name, other):
+                    apart = Interval.paired(study.last(name, other, column), of_adam)
+                    texts.append(f"{interval_text(apart)} {verdict(apart, most, column)}")
+                else:
+                    texts.append(NOT_RUN)
+            lines.append([title(CASES[name]), METRICS[column], f"{margin:g}" + " of Adam's" * is_relative, *texts])
     return Table(["case", "metric", "margin", *titles.values()], lines)
-
-
-def _without_intervals(table: Table) -> Table:
-    """Return a table of what is ended at without margins and intervals; a case and its metric in one column."""
-    heads = [column.title.removeprefix("BinSGDM, ") for column in table.columns[3:]]
-    lines = [
-        (f"{case}, {metric}", *(re.sub(r" \[.*\]|not run", "", cell) for cell in cells))
-        for case, metric, _, *cells in table.rows
-    ]
-    return Table(["BinSGDM less Adam", *heads], lines)
-
-
-def finals(study: MarginStudy) -> Table:
-    """Return the table of what every optimizer ends at."""
-    lines = [
-        [title(CASES[name]), METRICS[column], *(_ended(study, name, other, column) for other in TITLES)]
-        for name in _run_cases(study)
-        for column in CASES[name].margins
-    ]
-    return Table(["case", "metric", *TITLES.values()], lines)
-
-
-def played_beside_real(study: MarginStudy) -> Table:
-    """Return the table of a case run by processes and again in one process."""
-    lines = []
-    for optimizer, name in TITLES.items():
-        real, played = (study.rows(case, optimizer) for case in (RUN_TWICE, IN_ONE_PROCESS))
-        if len(real) == len(played) == len(FINAL_SEEDS):
-            apart = Interval.paired(last(played, LOSS), last(real, LOSS))
-            lines.append([name, spread(last(real, LOSS)), spread(last(played, LOSS)), interval_text(apart)])
-    return Table([title(CASES[RUN_TWICE]), "a process a rank", "one process", "difference"], lines)
-
-
-def searched(study: MarginStudy) -> Table:
-    """Return the table of the best trials of each search."""
-    lines = [
-        [title(CASES[case]), TITLES[name], *best_texts(search, SEARCHED[name])]
-        for (case, name), search in study.searches.items()
-        if search.is_done
-    ]
-    return Table(["case", "optimizer", "best", "next", "worst"], lines)
 
 
 def best_texts(search: Search, names: tuple[str, ...]) -> list[str]:
@@ -326,17 +297,6 @@ def trial_text(trial: Trial, names: tuple[str, ...], loss: float) -> str:
     return f"{settings}: {'diverged' if math.isinf(loss) else number(loss)}"
 
 
-def difference(study: MarginStudy, case: str, optimizer: str, column: str) -> Interval:
-    """Return an optimizer's final values less Adam's, paired by seed."""
-    return Interval.paired(*(last(study.rows(case, name), column) for name in (optimizer, ADAM)))
-
-
-def allowed(study: MarginStudy, case: str, column: str) -> float:
-    """Return by how much BinSGDM may be worse than Adam."""
-    margin = CASES[case].margins[column]
-    return margin * statistics.fmean(last(study.rows(case, ADAM), column)) if CASES[case].is_relative else margin
-
-
 def verdict(apart: Interval, margin: float, column: str) -> str:
     """Return whether the whole interval is within the margin, beyond it, or neither.
 
@@ -351,28 +311,9 @@ def verdict(apart: Interval, margin: float, column: str) -> str:
 
 
 def interval_text(apart: Interval) -> str:
-    """Return a difference with its interval."""
     return f"{apart.mean:+.4f} [{apart.low:+.4f}, {apart.high:+.4f}]"
-
-
-def last(rows: list[Row], column: str) -> list[float]:
-    """Return the last evaluation of each row."""
-    return [row[column][-1] for row in rows]
 
 
 def spread(values: list[float]) -> str:
     """Return mean and standard deviation over seeds."""
     return f"{statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}"
-
-
-def _ended(study: MarginStudy, case: str, optimizer: str, column: str) -> str:
-    return spread(last(study.rows(case, optimizer), column)) if _has_run(study, case, optimizer) else NOT_RUN
-
-
-def _run_cases(study: MarginStudy) -> list[str]:
-    """Return the cases with all final runs of what is asked for."""
-    return [case for case in CASES if all(_has_run(study, case, name) for name in (SHAPED, ADAM))]
-
-
-def _has_run(study: MarginStudy, case: str, optimizer: str) -> bool:
-    return len(study.rows(case, optimizer)) == len(FINAL_SEEDS)

@@ -1,27 +1,44 @@
-"""The one way from results to a page: regions between marks, which are replaced, in prose written by hand."""
+"""The one way from results to a page: regions between marks in prose written by hand, and tables that it links to."""
 
+import math
+import statistics
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from benchmarks.regions import filled
 from simnet.report.table import Table
 
 EVIDENCE = Path(__file__).parents[1] / "docs" / "evidence"
 FIGURES = EVIDENCE / "figures"
 DATA = EVIDENCE / "data"
 SIMULATOR, BINSGDM = EVIDENCE / "simulator.md", EVIDENCE / "binsgdm.md"
-"""The pages of which programs write regions."""
+T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t by number of seeds, two-sided
+
+
+def filled(page: str, regions: Mapping[str, str]) -> str:
+    """Return a page with its regions between <!-- name --> and <!-- end of name --> replaced."""
+    for name, text in regions.items():
+        begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
+        before, _, rest = page.partition(begin)
+        _, found, after = rest.partition(end)
+        if not found:
+            raise AssertionError(f"the page has no region {name!r}")
+        page = before + begin + text + end + after
+    return page
+
+
+def region(page: str, name: str) -> str:
+    """Return the text between the marks of a region."""
+    return page.partition(f"<!-- {name} -->\n")[2].partition(f"\n<!-- end of {name} -->")[0]
 
 
 def write(path: Path, regions: Mapping[str, str]) -> None:
-    """Replace the regions of a page."""
     path.write_text(filled(path.read_text(encoding="utf-8"), regions), encoding="utf-8")
 
 
 def write_data(tables: Mapping[str, Table], folder: Path = DATA) -> None:
-    """Write the tables that a page links to, by name."""
-    folder.mkdir(exist_ok=True)
+    """Write tables by their names."""
     for name, table in tables.items():
         (folder / f"{name}.csv").write_text(table.csv(), encoding="utf-8")
 
@@ -32,7 +49,6 @@ def data_differs(tables: Mapping[str, Table]) -> list[str]:
 
 
 def paragraph(*sentences: str) -> str:
-    """Return sentences as a paragraph in lines."""
     return textwrap.fill(" ".join(sentences), 120, break_long_words=False, break_on_hyphens=False)
 
 
@@ -44,3 +60,28 @@ def number(value: float) -> str:
         ('0.123', '2.500', '1.88e+25')
     """
     return f"{value:.3f}" if abs(value) < 1000 else f"{value:.3g}"
+
+
+def of_seeds(finals: Sequence[float]) -> str:
+    """Return mean and range."""
+    return f"{number(statistics.fmean(finals))} ({number(min(finals))} to {number(max(finals))})"
+
+
+class Interval(NamedTuple):
+    """A mean over seeds with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def paired(cls, ours: Sequence[float], theirs: Sequence[float]) -> "Interval":
+        """Return that of the differences between runs with the same seeds, in the same order."""
+        values = [our - their for our, their in zip(ours, theirs, strict=True)]
+        mean = statistics.fmean(values)
+        half = T_95[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
+        return cls(mean, mean - half, mean + half)
+
+    def word(self, above: str, below: str) -> str:
+        """Return a word where the interval leaves zero out."""
+        return above if self.low > 0 else below if self.high < 0 else ""

@@ -1,20 +1,19 @@
 """What was tried to bring BinSGDM to Adam's loss, behind docs/evidence/binsgdm.md: one change at a time, two seeds."""
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from itertools import product
 from typing import Any
 
 from simnet.report.table import Table
 from studies import figures
-from studies.ledger import Ledger, Row
 from studies.page import BINSGDM, FIGURES, number
-from studies.run import ROOT, Run
-from studies.study import Final, Study
+from studies.run import Run
+from studies.study import RESULTS, Final, Ledger, Row, Search, Study
 
-NAME = "rounding"
-FILE = ROOT / "studies" / "results" / "explored_rounding.json"
 SEEDS = (100, 101)
+SEED_TITLES = [f"seed {seed}" for seed in SEEDS]
 BASE = "base"
 LR, WARMUP = 8e-3, 100
 
@@ -107,123 +106,86 @@ MANY_RANKS: dict[str, Mapping[str, Any]] = {
 NODES = {4: 2, 16: 4}
 """Ranks, and of them in a node."""
 PAGE = BINSGDM
-FIGURE = FIGURES / "rounding_explored.png"
+APART = (-0.12, 0.3)  # nats
+LINES = ("-", "--")
 Settings = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""Of the form, and of the trial."""
 
 
-class RoundingStudy:
-    """The exploration with its file."""
+class RoundingStudy(Study):
+    searches: Mapping[tuple[str, str], Search] = {}
 
-    def __init__(self, file: Path = FILE) -> None:
-        self.ledger = Ledger(file)
-        self.study = Study(name=NAME, searches=(), finals=self._finals)
+    def __init__(self) -> None:
+        self.ledger = Ledger(RESULTS / "explored_rounding.json")
 
     def rows(self, options: Mapping[str, Any], trial: Mapping[str, Any], ranks: int = 4) -> list[Row]:
         """Return the runs of some settings, one a seed."""
         return [row for seed in SEEDS for row in self.ledger.having(_key(options, trial, ranks, seed))]
 
-    def _finals(self) -> Iterator[Final]:
-        for seed in SEEDS:
-            for options, trial, ranks in settings():
-                run, key = _run(options, trial, ranks, seed), _key(options, trial, ranks, seed)
-                yield Final(run=run, ledger=self.ledger, key=key, rounded=True)
-
-
-def settings() -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any], int]]:
-    """Yield what is run: settings of the form, of the trial, and the number of ranks; the base first."""
-    for of_form in PLAYED.values():
-        yield from ((options, {}, 4) for options in of_form.values())
-    for of_trial in TRIALS.values():
-        yield from (({}, trial, 4) for trial in of_trial.values())
-    yield from ((options, trial, 4) for options, trial in TOGETHER.values() if options)
-    yield from ((options, {}, 16) for options in MANY_RANKS.values())
-    yield PAPER, {}, 4
-    yield PAPER, {"warmup": 0}, 16
-
-
-def _run(options: Mapping[str, Any], trial: Mapping[str, Any], ranks: int, seed: int) -> Run:
-    whole = {"optimizer": "played", "lr": LR, "warmup": WARMUP, **trial}
-    is_played = whole["optimizer"] == "played"
-    return Run(
-        study="margins",
-        task="characters_1000",
-        system="played" if is_played else "dense",
-        options=dict(options),
-        trial=whole,
-        ranks=ranks,
-        ranks_per_node=NODES[ranks],
-        seed=seed,
-        split="validation",
-    )
+    def finals(self) -> Iterator[Final]:
+        """Yield what is run: the base, every single change, the way from the paper's form to the base, 16 ranks."""
+        settings: list[tuple[Mapping[str, Any], Mapping[str, Any], int]] = [({}, {}, 4)]
+        settings += [(*one, 4) for variants in _by_what().values() for one in variants.values()]
+        settings += [(options, trial, 4) for options, trial in TOGETHER.values() if options]
+        settings += [(options, {}, 16) for options in MANY_RANKS.values()]
+        settings += [(PAPER, {}, 4), (PAPER, {"warmup": 0}, 16)]
+        for seed, (options, trial, ranks) in product(SEEDS, settings):
+            whole = {"optimizer": "played", "lr": LR, "warmup": WARMUP, **trial}
+            run = Run(
+                study="margins",
+                task="characters_1000",
+                system="played" if whole["optimizer"] == "played" else "dense",
+                options=dict(options),
+                trial=whole,
+                ranks=ranks,
+                ranks_per_node=NODES[ranks],
+                seed=seed,
+                split="validation",
+            )
+            yield Final(run, self.ledger, _key(options, trial, ranks, seed))
 
 
 def _key(options: Mapping[str, Any], trial: Mapping[str, Any], ranks: int, seed: int) -> Row:
     return {"options": dict(options), "trial": dict(trial), "ranks": ranks, "seed": seed}
 
 
+def _by_what() -> dict[str, dict[str, Settings]]:
+    """Return by what is changed, and by title, the settings of every single change."""
+    played = {what: {title: (options, {}) for title, options in of.items()} for what, of in PLAYED.items() if what}
+    return played | {what: {title: ({}, trial) for title, trial in of.items()} for what, of in TRIALS.items()}
+
+
 def read() -> RoundingStudy:
-    """Return the study with what is done."""
     return RoundingStudy()
 
 
 def regions(study: RoundingStudy) -> dict[str, str]:
-    """Return the generated parts of the page, by region."""
-    return {"rounding": together(study).markdown()}
+    """Return the way from the paper's form to the base; the paper's form with a warm-up, and Adam."""
+    rows = {title: study.rows(*settings) for title, settings in TOGETHER.items()}
+    rows["the paper's form, with warm-up"] = study.rows(PAPER, {})
+    adam = {title: study.rows({}, trial) for title, trial in TRIALS["Adam"].items()}
+    best = min(adam, key=lambda title: _mean(adam[title]))
+    rows[f"Adam, {best}"] = adam[best]
+    return {"rounding": _table("form", rows).markdown()}
 
 
 def data(study: RoundingStudy) -> dict[str, Table]:
-    """Return the tables that the page links to, by name."""
-    return {"rounding": explored(study), "rounding-ranks": over_ranks(study)}
-
-
-def draw(study: RoundingStudy) -> None:
-    """Draw a panel for each thing that was changed."""
-    panels = {
-        what: {title: study.rows(*settings) for title, settings in variants.items()}
-        for what, variants in _by_what().items()
-    }
-    figures.draw_explored(panels, study.rows({}, {}), FIGURE)
-
-
-def together(study: RoundingStudy) -> Table:
-    """Return the way from the paper's form to the base; the paper's form with a warm-up, and Adam."""
-    forms = {**TOGETHER, "the paper's form, with warm-up": (PAPER, {})}
-    lines = [[title, *_losses(study.rows(*settings))] for title, settings in forms.items()]
-    adam = {title: study.rows({}, trial) for title, trial in TRIALS["Adam"].items()}
-    best = min(adam, key=lambda title: _mean(adam[title]))
-    return Table(["form", *_seed_titles(), "mean"], [*lines, [f"Adam, {best}", *_losses(adam[best])]])
-
-
-def explored(study: RoundingStudy) -> Table:
-    """Return the table of single changes."""
-    base = _mean(study.rows({}, {}))
-    lines = [[BASE, "", *_losses(study.rows({}, {})), ""]]
+    base = study.rows({}, {})
+    lines = [[BASE, "", *_losses(base), ""]]
     for what, variants in _by_what().items():
         for title, settings in variants.items():
             rows = study.rows(*settings)
-            lines.append([what, title, *_losses(rows), f"{_mean(rows) - base:+.3f}"])
-    return Table(["changed", "to", *_seed_titles(), "mean", "less the base"], lines)
-
-
-def over_ranks(study: RoundingStudy) -> Table:
-    """Return the table of 16 ranks."""
-    forms: dict[str, Settings] = {
-        "the paper's form": (PAPER, {"warmup": 0}),
-        **{title: (options, {}) for title, options in MANY_RANKS.items()},
+            lines.append([what, title, *_losses(rows), f"{_mean(rows) - _mean(base):+.3f}"])
+    many = {"the paper's form": study.rows(PAPER, {"warmup": 0}, 16)}
+    many |= {title: study.rows(options, {}, 16) for title, options in MANY_RANKS.items()}
+    return {
+        "rounding": Table(["changed", "to", *SEED_TITLES, "mean", "less the base"], lines),
+        "rounding-ranks": _table("16 ranks, 4 nodes of 4", many),
     }
-    lines = [[title, *_losses(study.rows(*settings, ranks=16))] for title, settings in forms.items()]
-    return Table(["16 ranks, 4 nodes of 4", *_seed_titles(), "mean"], lines)
 
 
-def _by_what() -> dict[str, dict[str, Settings]]:
-    """Return by what is changed, and by title, the settings of every single change."""
-    played = {what: {title: (options, {}) for title, options in of.items()} for what, of in PLAYED.items() if what}
-    trials = {what: {title: ({}, trial) for title, trial in of.items()} for what, of in TRIALS.items()}
-    return {**played, **trials}
-
-
-def _seed_titles() -> Iterator[str]:
-    return (f"seed {seed}" for seed in SEEDS)
+def _table(what: str, rows: Mapping[str, list[Row]]) -> Table:
+    return Table([what, *SEED_TITLES, "mean"], [[title, *_losses(found)] for title, found in rows.items()])
 
 
 def _losses(rows: list[Row]) -> list[str]:
@@ -233,4 +195,29 @@ def _losses(rows: list[Row]) -> list[str]:
 
 def _mean(rows: list[Row]) -> float:
     finals = [row["values"][-1] for row in rows]
-    return float("inf") if None in finals or not finals else statistics.fmean(finals)
+    return math.inf if None in finals or not finals else statistics.fmean(finals)
+
+
+def draw(study: RoundingStudy) -> None:
+    """Draw a panel for each thing that was changed: mean loss of the seeds less that of the base, over steps."""
+    base, by_what = figures.means(study.rows({}, {})), _by_what()
+    size, texts = (
+        (7.8, 2.5 * math.ceil(len(by_what) / 2)),
+        ("Step", "Validation loss less that of the base (nats per character)"),
+    )
+    with figures.panels(FIGURES / "rounding_explored.png", len(by_what), 2, size, texts, sharex=True, sharey=True) as (
+        _,
+        axes,
+    ):
+        for axis, (what, variants) in zip(axes, by_what.items(), strict=True):
+            axis.axhline(0, color="0.35", linewidth=1.5)
+            for place, (title, settings) in enumerate(variants.items()):
+                rows = study.rows(*settings)
+                apart = [loss - of_base for loss, of_base in zip(figures.means(rows), base, strict=True)]
+                line, colour = divmod(place, len(figures.COLOURS))
+                axis.plot(rows[0]["steps"], apart, LINES[line], color=figures.COLOURS[colour], label=title)
+            axis.set_title(what)
+            axis.grid(alpha=0.25, linewidth=0.5)
+            # On a white ground, since lines may run below it.
+            axis.legend(fontsize=6, frameon=True, framealpha=0.9, edgecolor="none")
+        axes[0].set_ylim(*APART)

@@ -9,10 +9,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,17 +20,15 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
-from studies import lockstep
+from studies import stacked
 from studies.played import Form, Played
-from studies.stacked import AveragedGradients, Stack, loss, rank_gradients, systems_of
+from studies.stacked import AveragedGradients, LockStep, Workers, loss
 from studies.tasks import TASKS, Task, Trial
-from studies.workers import Workers
 
 DIVERGED = 10.0
 """A run has diverged when its held-out loss is not finite, or this many times that of a guess; it ends there."""
 ROOT = Path(__file__).parents[1]
-OF_ATTACH = {"topology", "intra_node_dtype", "average", "overlap", "bucket_cap_mb"}
-"""Options of BinSGDM that `binsgdm.attach` takes; the others are the optimizer's."""
+OF_ATTACH = {*stacked.SCHEME, "overlap", "bucket_cap_mb"}
 
 Columns = dict[str, list[Any]]
 """Steps, held-out loss ("values") and perhaps accuracy at each evaluation; None from where a run has diverged on."""
@@ -44,12 +42,10 @@ class Run:
         study: that has the task.
         task: in `TASKS[study]`.
         system: "binsgdm", "one_bit_adam", "played" with the options of `played.Form`, "local_steps" with those of
-            `workers.Workers`, or what averages the gradients: a name in `binsgdm.compressors.registry.SYSTEMS`.
+            `stacked.Workers`, or what averages the gradients: a name in `binsgdm.compressors.registry.SYSTEMS`.
         options: of the system; those of BinSGDM are settings of the optimizer or of `attach`, which may stand in the
             trial as well.
         trial: the optimizer and its settings.
-        ranks: how many.
-        ranks_per_node: of them in a node.
         in_processes: a process for each rank, under DDP with gloo; only dense and BinSGDM. Else all in one.
         seed: of weights, batches and draws.
         split: what is evaluated, "validation" or "test".
@@ -71,45 +67,14 @@ class Run:
     batch: int | None = None
 
     def sized_task(self) -> Task:
-        """Return the task with the steps and the batch of this run."""
         task = TASKS[self.study][self.task]
         return replace(task, steps=self.steps or task.steps, batch=self.batch or task.batch)
 
-
-class Ranks(Protocol):
-    """All ranks of a run, or the one of this process; `param_groups` hold the lr, as those of an optimizer do."""
-
     @property
-    def param_groups(self) -> Sequence[dict[str, Any]]:
-        """Where lr is set."""
-        ...
-
-    def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
-        """Move the parameters by one batch, the share of each rank at its index."""
-        ...
-
-
-class StackedRanks:
-    """All ranks in this process.
-
-    Attributes:
-        stack: moves the parameters by the gradients of all ranks.
-        gradients: of the last step, (ranks, elements of all parameters).
-    """
-
-    def __init__(self, model: nn.Module, stack: Stack) -> None:
-        self._model, self.stack = model, stack
-        self.gradients = torch.empty(0)
-
-    @property
-    def param_groups(self) -> Sequence[dict[str, Any]]:
-        """Those of the stack."""
-        return self.stack.param_groups
-
-    def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
-        """Do as `Ranks`."""
-        self.gradients = rank_gradients(self._model, inputs, targets)
-        self.stack.step(self.gradients)
+    def settings(self) -> dict[str, Any]:
+        """What the trial and the options say of a 1-bit optimizer, without what is done around it."""
+        around = ("optimizer", "warmup", "dense_share")
+        return {name: value for name, value in self.trial.items() if name not in around} | self.options
 
 
 class RankOfGroup:
@@ -117,29 +82,26 @@ class RankOfGroup:
 
     def __init__(self, run: Run, network: nn.Module) -> None:
         self.model = DistributedDataParallel(network)
-        self._optimizer: torch.optim.Optimizer
         if run.system == "binsgdm":
-            settings = optimizer_settings(run) | run.options
+            settings = run.settings
             how = {name: settings.pop(name) for name in OF_ATTACH & settings.keys()}
-            optimizer = binsgdm.BinSGDM(self.model.parameters(), seed=run.seed, **settings)
-            binsgdm.attach(optimizer, self.model, ranks_per_node=run.ranks_per_node, **how)
-            self._optimizer = optimizer
+            self._optimizer: torch.optim.Optimizer = binsgdm.BinSGDM(self.model.parameters(), seed=run.seed, **settings)
+            binsgdm.attach(self._optimizer, self.model, ranks_per_node=run.ranks_per_node, **how)
         elif run.system == "dense":
             self._optimizer = optimizer_of(run.trial, self.model)
         else:
             raise ValueError(f"run: system {run.system!r}: runs with all ranks in one process only")
-
-    @property
-    def param_groups(self) -> Sequence[dict[str, Any]]:
-        """Those of the optimizer."""
-        return self._optimizer.param_groups
+        self.param_groups = self._optimizer.param_groups
 
     def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
-        """Do as `Ranks`."""
         self._optimizer.zero_grad()
         rank = dist.get_rank()  # every process has drawn the whole batch, and takes its own share
         loss(self.model(inputs[rank]), targets[rank]).backward()
         self._optimizer.step()
+
+
+Ranks = RankOfGroup | Workers | LockStep | AveragedGradients | Played
+"""All ranks of a run, or the one of this process; `param_groups` hold the lr, as those of an optimizer do."""
 
 
 def perform(run: Run) -> Columns:
@@ -149,11 +111,7 @@ def perform(run: Run) -> Columns:
 
 
 def train_in_processes(run: Run) -> Columns:
-    """Train once with a process for each rank, which torchrun starts.
-
-    Raises:
-        RuntimeError: a rank failed.
-    """
+    """Train once with a process for each rank, which torchrun starts."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(run.ranks)]
@@ -212,7 +170,10 @@ def training_steps(
         shares = torch.randint(len(inputs), (task.batch,), generator=draws).view(-1, run.ranks).T
         for group in ranks.param_groups:
             group["lr"] = run.trial["lr"] * schedule(step - 1, task.steps, run.trial.get("warmup", 0))
-        ranks.step(inputs[shares], targets[shares])
+        if isinstance(ranks, RankOfGroup | Workers):
+            ranks.step(inputs[shares], targets[shares])
+        else:
+            ranks.step(stacked.rank_gradients(model, inputs[shares], targets[shares]))
         yield step, model, ranks
 
 
@@ -222,36 +183,18 @@ def ranks_of(run: Run, model: nn.Module) -> Ranks:
         return RankOfGroup(run, model)
     if run.system == "local_steps":
         return Workers(model, num_workers=run.ranks, seed=run.seed, trial=run.trial, **run.options)
-    return StackedRanks(model, stack_of(run, model))
-
-
-def stack_of(run: Run, model: nn.Module) -> Stack:
-    """Return the ranks of a run, all in this process, which move one model."""
     layout = {"num_ranks": run.ranks, "ranks_per_node": run.ranks_per_node}
-    settings = optimizer_settings(run)
+    task, parameters = run.sized_task(), list(model.parameters())
     if run.system == "played":
-        return Played(
-            list(model.parameters()),
-            Form(**run.options),
-            **layout,
-            steps=run.sized_task().steps,
-            seed=run.seed,
-            weight_decay=run.trial.get("weight_decay", 0.0),
-        )
+        decay = run.trial.get("weight_decay", 0.0)
+        return Played(parameters, Form(**run.options), **layout, steps=task.steps, seed=run.seed, weight_decay=decay)
     if run.system == "binsgdm":
-        make = lockstep.binsgdm(seed=run.seed, **settings | run.options)
-        return lockstep.LockStep(model.parameters(), make, **layout)
+        return LockStep(parameters, stacked.binsgdm(seed=run.seed, **run.settings), **layout)
     if run.system == "one_bit_adam":
-        dense_steps = run.sized_task().dense_steps(run.trial)
-        make = lockstep.one_bit_adam(dense_steps=dense_steps, **settings | run.options)
-        return lockstep.LockStep(model.parameters(), make, **layout)
-    systems = systems_of(run.system, run.options, run.ranks, run.ranks_per_node)
+        make = stacked.one_bit_adam(dense_steps=task.dense_steps(run.trial), **run.settings)
+        return LockStep(parameters, make, **layout)
+    systems = stacked.systems_of(run.system, run.options, **layout)
     return AveragedGradients(optimizer_of(run.trial, model), systems, ranks_per_node=run.ranks_per_node, seed=run.seed)
-
-
-def optimizer_settings(run: Run) -> dict[str, Any]:
-    """Return what a trial says of a 1-bit optimizer, without what is done around it."""
-    return {name: value for name, value in run.trial.items() if name not in ("optimizer", "warmup", "dense_share")}
 
 
 def optimizer_of(trial: Trial, model: nn.Module) -> torch.optim.Optimizer:

@@ -3,13 +3,12 @@
 OMP_NUM_THREADS=1 python -m studies.why              # about two minutes
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from studies.candidates import LOCAL_MOMENTUM, PLAIN, WARMUP_STEPS, strategy_of
-from studies.run import Run, StackedRanks, train, training_steps
+from studies.run import Run, train, training_steps
 from studies.study import round_5
 from studies.tasks import TASKS, Trial
 
@@ -86,19 +85,12 @@ def run_of(strategy: dict[str, Any], trial: Trial, **changes: Any) -> Run:
     return Run(system=strategy["kind"], options=options, trial=trial, **where, **changes)
 
 
-def constant_lr_steps(run: Run) -> Iterator[tuple[int, StackedRanks]]:
-    """Take the steps of a run at its highest lr; yield the number of each, and the ranks."""
-    for step, _, ranks in training_steps(run, lambda *_: 1.0):
-        assert isinstance(ranks, StackedRanks)
-        yield step, ranks
-
-
 def residuals(system: str) -> dict[int, float]:
-    """Return by step the norm of rank 0's residual, in norms of its gradient, without a remedy."""
+    """Return by step the norm of rank 0's residual, in norms of its gradient, without a remedy, at a constant lr."""
     found = {}
     plain = f"{system}_plain" if f"{system}_plain" in PLAIN else system
-    for step, ranks in constant_lr_steps(run_of(strategy_of(plain), ADAM, steps=STEPS)):
-        residual: dict[int, torch.Tensor] = ranks.stack.systems[0].residuals  # type: ignore[attr-defined]
+    for step, _, ranks in training_steps(run_of(strategy_of(plain), ADAM, steps=STEPS), lambda *_: 1.0):
+        residual = ranks.systems[0].residuals
         norm = torch.cat([residual[number] for number in range(len(residual))]).norm()
         found[step] = float(norm / ranks.gradients[0].norm())
     return found
@@ -108,8 +100,8 @@ def smallest_roots() -> list[float]:
     """Return quantiles of Adam's root of v, of elements that had a gradient, after the dense stage of 1-bit Adam."""
     run = run_of(*VARIANTS["1-bit Adam, eps 1e-08"])
     dense_steps = TASKS["systems"][TASK].dense_steps(run.trial)
-    ranks = next(ranks for step, ranks in constant_lr_steps(run) if step == dense_steps)
-    states = ranks.stack.optimizers[0].param_states()  # type: ignore[attr-defined]
+    ranks = next(ranks for step, _, ranks in training_steps(run, lambda *_: 1.0) if step == dense_steps)
+    states = ranks.optimizers[0].param_states()
     v = torch.cat([one.state["exp_avg_sq"].flatten() for one in states]) / (1 - 0.999**dense_steps)
     return [float(v[v > 0].sqrt().quantile(part)) for part in (0.001, 0.01, 0.1, 0.5)]
 

@@ -16,7 +16,7 @@ from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.parallel.ddp import attach_one_bit_adam
 from binsgdm.parallel.ddp_hook import compress_gradients
 from binsgdm.parallel.gradient_exchange import GradientExchange
-from studies import lockstep
+from studies import stacked
 from studies.stacked import AveragedGradients, systems_of
 from tests.distributed.small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model, process_group
 from tests.gpu.replicas import num_wrong_with_system
@@ -141,8 +141,8 @@ def train_stacked(name: str, options: dict[str, Any]) -> list[torch.Tensor]:
     parameters = list(module.parameters())
     stack: Any
     if name == "one_bit_adam":
-        make_one = lockstep.one_bit_adam(**ONE_BIT_ADAM)
-        stack = lockstep.LockStep(parameters, make_one, num_ranks=WORLD_SIZE, ranks_per_node=RANKS_PER_NODE)
+        make_one = stacked.one_bit_adam(**ONE_BIT_ADAM)
+        stack = stacked.LockStep(parameters, make_one, num_ranks=WORLD_SIZE, ranks_per_node=RANKS_PER_NODE)
     else:
         optimizer = torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
         systems = systems_of(name, options, WORLD_SIZE, RANKS_PER_NODE)

@@ -10,8 +10,8 @@ from tests.helpers.needs import needs
 
 needs("torch")
 
-from studies.chaos import server
-from studies.chaos.plan import KINDS, cases, plan
+from studies import chaos_ranks
+from studies.chaos import KINDS, cases, plan
 from tests.helpers.launch import launch, once
 
 CASES = {case.name: case for case in cases()}
@@ -49,8 +49,8 @@ RUNS = {
 
 
 def run_all(_: int, folder: str) -> None:
-    server.prepare()
-    found = {name: server.run(run) for name, run in RUNS.items()}
+    chaos_ranks.prepare()
+    found = {name: chaos_ranks.run(run) for name, run in RUNS.items()}
     (Path(folder) / "found.json").write_text(json.dumps(found))
 
 

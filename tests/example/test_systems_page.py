@@ -8,9 +8,9 @@ from tests.helpers.needs import needs
 
 needs("torch")
 
-from benchmarks import regions
 from binsgdm.compressors.registry import SYSTEMS
 from docs import systems
+from studies import page as regions
 
 
 def test_the_list_has_every_system_and_what_differs_from_its_paper() -> None:

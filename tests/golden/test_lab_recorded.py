@@ -13,12 +13,11 @@ from tests.helpers.needs import needs
 
 needs("torch")
 
-from benchmarks.regions import filled, region
 from simnet.calibration.comparison import mean_error, worst_error
 from studies.lab import alternatives, recorded, recordings
 from studies.lab.campaign import STARTS, mbit, read
 from studies.lab.recordings import LINK_BANDWIDTHS, RUN_WARM_UP, WORLD_SIZE, RecordedCampaign
-from studies.page import data_differs
+from studies.page import data_differs, filled, region
 
 
 @pytest.fixture(params=[recorded, alternatives], ids=lambda module: module.CAMPAIGN.name)

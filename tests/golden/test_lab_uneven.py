@@ -14,7 +14,6 @@ from tests.helpers.needs import needs
 
 needs("torch")
 
-from benchmarks.regions import filled, region
 from simnet.calibration import measurement_file
 from simnet.calibration.comparison import mean_error, worst_error
 from studies.lab import uneven, uneven_forecast
@@ -22,7 +21,7 @@ from studies.lab.campaign import mbit
 from studies.lab.uneven import CAMPAIGN
 from studies.lab.uneven_forecast import DEGRADED_AFTER, FAULTS, MODEL, NUM_NODES, STRATEGIES, place, steps_file
 from studies.lab.uneven_runs import OWN_STEPS
-from studies.page import data_differs
+from studies.page import data_differs, filled, region
 
 BANDWIDTHS, GOLDEN = CAMPAIGN.bandwidths, CAMPAIGN.golden
 PAGE = uneven.PAGE.read_text(encoding="utf-8")

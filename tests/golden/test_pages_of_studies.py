@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.regions import filled
-from studies.page import data_differs
-from studies.registry import LAB, OTHERS, STUDIES, TRAININGS
+from studies import LAB, STUDIES, TRAININGS
+from studies.page import data_differs, filled
 from tests.helpers.needs import needs
 
 WITHOUT_TORCH = ("latency", "what_to_use", "uneven_questions")
@@ -24,7 +23,3 @@ def test_the_page_says_what_the_files_say(name: str) -> None:
     assert filled(text, regions) == text
     assert data_differs(tables) == []
     assert regions or tables
-
-
-def test_every_study_is_of_one_kind() -> None:
-    assert len(STUDIES) == len(TRAININGS) + len(LAB) + len(OTHERS)

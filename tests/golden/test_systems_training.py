@@ -10,16 +10,20 @@ from tests.helpers.needs import needs
 
 needs("torch", "sklearn")
 
-from benchmarks.regions import region
 from studies import systems
 from studies.candidates import ALL, CANDIDATES, IN_TOPOLOGY, PLAIN
-from studies.outcome import Outcome
-from studies.page import FIGURES
-from studies.search import best_of, mean_loss, next_trial
-from studies.systems_study import CURVES, FINAL_SEEDS, NUM_TRIALS, SEARCH, SEARCH_SEEDS, TOPOLOGY_RANKS, SystemsStudy
-from studies.tasks import TASKS as ALL_TASKS
-
-TASKS = ALL_TASKS["systems"]
+from studies.page import FIGURES, region
+from studies.study import CURVES, best_of, mean_loss, next_trial
+from studies.systems import (
+    FINAL_SEEDS,
+    NUM_TRIALS,
+    SEARCH,
+    SEARCH_SEEDS,
+    TASKS,
+    TOPOLOGY_RANKS,
+    Outcome,
+    SystemsStudy,
+)
 
 LARGEST_BYTES = 1_500_000
 NUM_SEEDS = {4: 5, 16: 5}

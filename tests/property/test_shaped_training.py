@@ -10,7 +10,7 @@ from torch import nn
 
 from benchmarks.rounding_model import rounded
 from binsgdm.kernels import functional
-from studies.lockstep import LockStep, binsgdm
+from studies.stacked import LockStep, binsgdm
 
 SHAPES = ((33,), (5, 7))
 NUMEL = 33 + 35

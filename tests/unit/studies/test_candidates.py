@@ -19,8 +19,7 @@ from binsgdm.compressors.registry import SYSTEMS, make
 from simnet.strategies import STRATEGIES, choices
 from studies import stacked, systems
 from studies.candidates import CANDIDATES, IN_TOPOLOGY, LATER, NAMES_IN_TOPOLOGY, PLAIN, strategy_of
-from studies.outcome import Outcome
-from studies.systems_study import TOPOLOGY_RANKS, SystemsStudy
+from studies.systems import TOPOLOGY_RANKS, Outcome, SystemsStudy
 
 NUM_RANKS, RANKS_PER_NODE = 8, 2
 
@@ -53,9 +52,7 @@ def test_another_topology_runs_with_what_the_search_of_the_own_form_found() -> N
     assert len(titles) == len(set(titles))
     for (own, _), name in NAMES_IN_TOPOLOGY.items():
         assert study.search_of("digits", name) is study.searches["digits", LATER.get(own, own)]
-    finals = [
-        final for final in study.study.finals() if (final.run.ranks, final.run.task) == (TOPOLOGY_RANKS, "digits")
-    ]
+    finals = [final for final in study.finals() if (final.run.ranks, final.run.task) == (TOPOLOGY_RANKS, "digits")]
     found = {final.key["system"]: final.run for final in finals}
     assert found["qsgd_hierarchical"].trial == found["qsgd"].trial
     assert found["qsgd_hierarchical"].options == found["qsgd"].options | {"topology": "hierarchical"}
@@ -94,8 +91,7 @@ def test_a_topology_is_told_from_the_own_form_by_pairs_of_seeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "qsgd_hierarchical"
-    monkeypatch.setattr("studies.outcome.CANDIDATES", {one: CANDIDATES[one] for one in ("adam", "sgd", "qsgd")})
-    monkeypatch.setattr("studies.outcome.IN_TOPOLOGY", {name: IN_TOPOLOGY[name]})
+    monkeypatch.setattr(Outcome, "counted", (("adam", "sgd", "qsgd"), (name,)))
     study = SystemsStudy(tmp_path / "search.json", tmp_path, tmp_path / "plain.json")
     finals = {"adam": (2.0, 2.1, 2.2), "sgd": (2.5, 2.5, 2.5), "qsgd": (2.10, 2.20, 2.30), name: (2.06, 2.158, None)}
     for system in ("adam", "sgd", "qsgd"):

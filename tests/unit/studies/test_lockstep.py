@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from binsgdm import PAPER
-from studies import lockstep
+from studies import stacked
 
 RANKS, RANKS_PER_NODE = 4, 2
 LR, WEIGHT_DECAY = 0.01, 0.1
@@ -44,8 +44,8 @@ def pair(model: Any, beta: float) -> tuple[Any, Any, Any]:
     """Return the equations on a model, the real ones on a copy of it, and the copy."""
     copied = nn.Linear(20, 5)
     copied.load_state_dict(model.state_dict())
-    make = lockstep.binsgdm(lr=LR, beta=beta, weight_decay=WEIGHT_DECAY, seed=3, **PAPER)
-    real = lockstep.LockStep(copied.parameters(), make, num_ranks=RANKS, ranks_per_node=RANKS_PER_NODE)
+    make = stacked.binsgdm(lr=LR, beta=beta, weight_decay=WEIGHT_DECAY, seed=3, **PAPER)
+    real = stacked.LockStep(copied.parameters(), make, num_ranks=RANKS, ranks_per_node=RANKS_PER_NODE)
     return Equations(model.parameters(), beta=beta), real, copied
 
 
@@ -80,8 +80,8 @@ def test_where_draws_decide_both_have_the_mean_of_the_updates_and_their_own_draw
     moved = []
     for kind in ("equations", "real"):
         parameter = nn.Parameter(torch.zeros(numel))
-        make = lockstep.binsgdm(lr=LR, beta=0.5, seed=3, **PAPER)
-        real = lockstep.LockStep([parameter], make, num_ranks=RANKS, ranks_per_node=RANKS_PER_NODE)
+        make = stacked.binsgdm(lr=LR, beta=0.5, seed=3, **PAPER)
+        real = stacked.LockStep([parameter], make, num_ranks=RANKS, ranks_per_node=RANKS_PER_NODE)
         ranks = Equations([parameter], beta=0.5) if kind == "equations" else real
         # beta = 0.5, first +1 and then g: m / b = (1 + 2 g) / (1 + 2 |g|), which is u for g = -(1 - u) / (2 (1 + u))
         ranks.step(torch.ones(RANKS, numel))

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 import binsgdm
-from studies import lockstep
 from studies.played import Form, Played
 from studies.rounding import PAPER, PLAYED, TOGETHER
+from studies.stacked import LockStep
+from studies.stacked import binsgdm as stacked_binsgdm
 
 RANKS, RANKS_PER_NODE, STEPS = 4, 2, 150
 LR = 0.01
@@ -31,7 +32,7 @@ def ends(form: Form, **settings: Any) -> tuple[Any, Any]:
     played, real = parameters(), parameters()
     layout = {"num_ranks": RANKS, "ranks_per_node": RANKS_PER_NODE}
     equations = Played(played, form, **layout, steps=STEPS, seed=1)
-    optimizers = lockstep.LockStep(real, lockstep.binsgdm(lr=LR, seed=2, **settings), **layout)
+    optimizers = LockStep(real, stacked_binsgdm(lr=LR, seed=2, **settings), **layout)
     equations.param_groups[0]["lr"] = LR
     draws = torch.Generator().manual_seed(3)
     drift = torch.randn(107, generator=draws) / 3

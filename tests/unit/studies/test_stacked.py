@@ -14,9 +14,9 @@ needs("sklearn")
 from torch import nn
 
 from binsgdm.compressors.registry import SYSTEMS, make
-from studies import lockstep, run, stacked, tasks
+from studies import run, stacked, tasks
 from studies.candidates import CANDIDATES
-from studies.systems_study import RANKS_PER_NODE
+from studies.systems import RANKS_PER_NODE
 
 TASKS = tasks.TASKS["systems"]
 
@@ -103,8 +103,8 @@ def test_only_rank_0_decodes_what_all_have_sent() -> None:
 def test_1_bit_adam_on_equal_gradients_is_adam_while_dense_and_keeps_replicas_equal_after() -> None:
     models = [nn.Linear(6, 5) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
-    make = lockstep.one_bit_adam(lr=0.01, dense_steps=3)
-    ours = lockstep.LockStep(models[0].parameters(), make, num_ranks=NUM_RANKS, ranks_per_node=2)
+    make = stacked.one_bit_adam(lr=0.01, dense_steps=3)
+    ours = stacked.LockStep(models[0].parameters(), make, num_ranks=NUM_RANKS, ranks_per_node=2)
     theirs = torch.optim.Adam(models[1].parameters(), lr=0.01)
     draws = torch.Generator().manual_seed(3)
     for step in range(5):
@@ -121,8 +121,8 @@ def test_1_bit_adam_on_equal_gradients_is_adam_while_dense_and_keeps_replicas_eq
 def test_binsgdm_moves_every_element_by_lr() -> None:
     model = nn.Linear(6, 5)
     before = model.weight.detach().clone()
-    make = lockstep.binsgdm(lr=0.01, beta=0.9, seed=0)
-    lockstep.LockStep(model.parameters(), make, num_ranks=4, ranks_per_node=2).step(torch.randn(NUM_RANKS, 35))
+    make = stacked.binsgdm(lr=0.01, beta=0.9, seed=0)
+    stacked.LockStep(model.parameters(), make, num_ranks=4, ranks_per_node=2).step(torch.randn(NUM_RANKS, 35))
     torch.testing.assert_close((model.weight - before).abs(), torch.full_like(before, 0.01), rtol=1e-4, atol=1e-6)
 
 

@@ -17,15 +17,24 @@ import msgspec
 
 from binsgdm.compressors.registry import SYSTEMS
 from simnet.strategies import STRATEGIES
-from studies import margins, outcome, page, run, search, study, systems
+from studies import margins, page, run, study, systems
 from studies.candidates import CANDIDATES, IN_TOPOLOGY, LATER, PLAIN, REMEDY_TEXTS, strategy_of
-from studies.interval import Interval
-from studies.outcome import Outcome
-from studies.search import best_of, next_trial
-from studies.systems import difference_text, found_text, loss_text, standing_text, steps_text
-from studies.systems_study import FINAL_SEEDS, NUM_TRIALS, SEARCH_SEEDS, SystemsStudy
+from studies.page import Interval
+from studies.study import best_of, next_trial
+from studies.systems import (
+    FINAL_SEEDS,
+    NUM_TRIALS,
+    SEARCH_SEEDS,
+    Outcome,
+    SystemsStudy,
+    difference_text,
+    found_text,
+    loss_text,
+    standing_text,
+    steps_text,
+)
 
-MODULES = (margins, outcome, page, run, search, study, systems)
+MODULES = (margins, page, run, study, systems)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
@@ -69,7 +78,7 @@ def test_a_plain_run_is_kept_apart_from_the_curves_that_are_simulated(tmp_path: 
     search = made.searches["characters", "top_k_plain"]
     for number in range(NUM_TRIALS):
         search.record(replace(search.run, trial={"optimizer": "adam", "lr": 0.01 / 2**number}), result(2.0))
-    plain = [final for final in made.study.finals() if final.key["system"] == "top_k_plain"]
+    plain = [final for final in made.finals() if final.key["system"] == "top_k_plain"]
     assert {(final.run.system, "momentum" in final.run.options) for final in plain} == {("top_k", False)}
     for final in plain[:2]:
         final.record(result(3.0, 2.2))
@@ -127,13 +136,13 @@ def filled(folder: Path, losses: dict[str, list[list[float | None]]]) -> Systems
 def test_what_is_written_is_read_again_and_not_left_to_do(tmp_path: Path) -> None:
     filled(tmp_path, {"adam": [[2.0, 1.0]]})
     again = files(tmp_path)
-    left = [final for final in again.study.finals() if not final.is_done]
+    left = [final for final in again.finals() if not final.is_done]
     later = {name for name, candidate in IN_TOPOLOGY.items() if candidate.tuned_as == "adam"}
     assert {final.key["system"] for final in left} == {"adam", *later}
     of_adam = {(final.run.ranks, final.run.seed) for final in left if final.key["system"] == "adam"}
     assert of_adam == {(4, seed) for seed in range(1, 5)} | {(16, seed) for seed in range(5)}
     assert all(final.run.trial["lr"] == 0.01 and final.run.split == "test" for final in left)
-    jobs = list(again.study.jobs_left())
+    jobs = list(again.jobs_left())
     assert len(jobs) == len(left) + len(again.searches) - 1
     assert sum(job.run.split == "validation" for job in jobs) == len(again.searches) - 1
     document = json.loads((tmp_path / "curves" / "characters.json").read_text())
@@ -143,7 +152,7 @@ def test_what_is_written_is_read_again_and_not_left_to_do(tmp_path: Path) -> Non
 
 def test_a_final_run_is_recorded_with_five_digits(tmp_path: Path) -> None:
     made = filled(tmp_path, {"adam": []})
-    final = next(iter(made.study.finals()))
+    final = next(iter(made.finals()))
     final.record({"steps": [10, 20], "values": [0.123456, None]})
     assert final.is_done
     assert files(tmp_path).curves["characters"].rows == [{**final.key, "steps": [10, 20], "values": [0.12346, None]}]
@@ -152,7 +161,7 @@ def test_a_final_run_is_recorded_with_five_digits(tmp_path: Path) -> None:
 @pytest.fixture(autouse=True)
 def _two_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a seed count on which these two have run."""
-    monkeypatch.setattr("studies.outcome.CANDIDATES", {system: CANDIDATES[system] for system in ("adam", "sgd")})
+    monkeypatch.setattr(Outcome, "counted", (("adam", "sgd"), IN_TOPOLOGY))
 
 
 def test_a_trial_runs_on_the_other_seeds_after_the_last_on_the_first(tmp_path: Path) -> None:

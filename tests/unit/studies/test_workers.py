@@ -10,7 +10,7 @@ import torch
 
 from studies.local_steps import WAYS
 from studies.run import Run, training_steps
-from studies.workers import Workers
+from studies.stacked import Workers
 
 
 @pytest.mark.parametrize(("inner_steps", "alike_after"), [(1, [1, 2, 3, 4]), (2, [2, 4]), (3, [3])])

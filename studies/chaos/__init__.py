@@ -1,1 +1,0 @@
-"""Runs in which one rank is lost at a random moment: what do the others say, and how soon do they end?"""
