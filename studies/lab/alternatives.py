@@ -5,7 +5,6 @@ all-reduce sends, and sharded messages that block, since on a CPU nothing runs a
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 from simnet.cluster.hardware import Calibration
@@ -18,7 +17,7 @@ from simnet.validation import decisions
 from simnet.workload.workload import Gradient, Workload
 from studies.lab import campaign as engine
 from studies.lab import recordings
-from studies.lab.campaign import LabPoint, Row
+from studies.lab.campaign import Row
 from studies.lab.recordings import BLOCKS, SERIAL, WIDTH, WORLD_SIZE, RecordedCampaign, Way, own_s, recording
 from studies.page import SIMULATOR, paragraph
 
@@ -80,32 +79,12 @@ CAMPAIGN = RecordedCampaign(
     forms={"predicted_s": "as simulated", "serial_s": SERIAL},
 )
 PAGE, RESULTS = SIMULATOR, CAMPAIGN.golden
-
-
-def run(folder: Path) -> None:
-    """Calibrate, record, predict, and only then train."""
-    CAMPAIGN.run(folder, print)
+run, draw = CAMPAIGN.run, CAMPAIGN.draw
 
 
 def regions(folder: Path) -> dict[str, str]:
-    """Return the generated parts of the page, by region."""
-    told = recordings.regions(CAMPAIGN, folder)[CAMPAIGN.region]
-    return {CAMPAIGN.region: paragraph(" ".join(told.split()), _ranking_text(CAMPAIGN.points(folder)))}
-
-
-def data(folder: Path) -> dict[str, Table]:
-    """Return the tables that the page links to, by name."""
-    return recordings.data(CAMPAIGN, folder) | {"lab-alternatives-compute": _compute_table(folder)}
-
-
-def draw(folder: Path) -> None:
-    """Draw the figure."""
-    CAMPAIGN.draw(folder)
-
-
-def _ranking_text(found: Sequence[LabPoint]) -> str:
-    """Return how many pairs of ways are in the right order."""
-    pairs, limit = decisions.pairs(found), intervals.model_errors().measured.speedup
+    """Return beside the errors how many pairs of ways are in the right order."""
+    pairs, limit = decisions.pairs(CAMPAIGN.points(folder)), intervals.model_errors().measured.speedup
     apart = [one for one in pairs if one.measured_intervals_are_disjoint]
     ratios = [one.slower.predicted / one.faster.predicted for one in apart]
     surely = [one for one, ratio in zip(apart, ratios, strict=True) if max(ratio, 1 / ratio) > limit]
@@ -116,13 +95,15 @@ def _ranking_text(found: Sequence[LabPoint]) -> str:
         f"prediction differs by more than the model's own error (a factor of {limit:g}) "
         f"{sum(one.is_right for one in surely)}."
     )
-    return text + (f" Measured, but not predicted: {'; '.join(wrong)}." if wrong else "")
+    text += f" Measured, but not predicted: {'; '.join(wrong)}." if wrong else ""
+    return {name: paragraph(" ".join(told.split()), text) for name, told in CAMPAIGN.regions(folder).items()}
 
 
-def _compute_table(folder: Path) -> Table:
-    """Return strategy and recorded compute of each way."""
+def data(folder: Path) -> dict[str, Table]:
+    """Return beside the points strategy and recorded compute of each way."""
     rows = []
     for way in CAMPAIGN.ways:
         times_s = (own_s(recording(folder, way, file)) for file in ("alone", "step"))
         rows.append((way.title, f"`{way.strategy}`", *map(format_seconds, times_s)))
-    return Table(["way", "strategy", "compute of one process alone", "of all ranks at once"], rows)
+    compute = Table(["way", "strategy", "compute of one process alone", "of all ranks at once"], rows)
+    return CAMPAIGN.data(folder) | {"lab-alternatives-compute": compute}

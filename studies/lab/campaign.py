@@ -5,10 +5,10 @@ A campaign measures, predicts, and only then runs; its page compares both, from 
 
 import json
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from simnet.calibration import calibration_file, fit_files, sources
 from simnet.calibration.comparison import Comparison, by_series, mean_error, mean_signed_error, worst_error
@@ -31,7 +31,6 @@ FREE = Link(bytes_per_s=Bandwidth(1e15), alpha_s=Duration(0))
 STARTS = 2
 """Launches of what is measured in place."""
 LINK_BYTES = Size(2**22)
-Tell = Callable[[str], object]
 Row = dict[str, Any]
 
 
@@ -64,12 +63,10 @@ class LabCampaign:
 
     @property
     def region(self) -> str:
-        """Name of its region there."""
         return f"lab {self.name}"
 
     @property
     def figure(self) -> Path:
-        """Its figure of predicted against measured times."""
         return FIGURES / f"lab_{self.name}_predicted.png"
 
     @property
@@ -78,25 +75,23 @@ class LabCampaign:
         two = Layout(2, self.layout.ranks_per_node)
         sizes: dict[str, Any] = {"min_message": LINK_BYTES, "max_message": LINK_BYTES}
         links = Links(layouts=(two.text(),), bandwidths=self.links, max_seconds=self.link_seconds, **sizes)
-        of_links = [
+        messages = in_place(self.message_seconds)
+        return [
             Launch.of("links", there, links.arguments, rate=rate, cores_per_rank=self.cores)
             for there, rate in links.settings
-        ]
-        messages = in_place(self.message_seconds)
-        return of_links + [
+        ] + [
             Launch.of("messages", self.layout, messages, more=start + 1, cores_per_rank=self.cores)
             for start in range(STARTS)
         ]
+
+    def measure(self, folder: Path) -> None:
+        """Measure what is calibrated on, but for what is there already."""
+        run_campaign.run(self.launches, folder, print)
 
 
 def mbit(rate: float) -> int:
     """Return a bandwidth as files name it [Mbit/s]."""
     return round(rate * 8 / 1e6)
-
-
-def measure(campaign: LabCampaign, folder: Path, tell: Tell) -> None:
-    """Measure what is calibrated on, but for what is there already."""
-    run_campaign.run(campaign.launches, folder, tell)
 
 
 def run_module(lab: Lab, module: str, *arguments: object) -> float:
@@ -108,8 +103,7 @@ def run_module(lab: Lab, module: str, *arguments: object) -> float:
 
 def calibrated(folder: Path) -> Calibration:
     """Fit links and the CPU time of messages of a folder."""
-    links = sources.read(sorted(folder.glob("links_*.json")))
-    messages = sources.read(sorted(folder.glob("messages_*.json")))
+    links, messages = (sources.read(sorted(folder.glob(f"{part}_*.json"))) for part in ("links", "messages"))
     parts = fit_files.fit_parts(links, Sources(), messages, FitOptions(bound=BOUND, draws=20))
     return calibration_file.as_calibration(calibration_file.merge(parts, calibration_file.header(links, messages)))
 
@@ -127,12 +121,10 @@ def layered(layers: Iterable[tuple[str, int, int]]) -> tuple[Gradient, ...]:
 
 
 def read(folder: Path, name: str) -> Any:
-    """Return a file of a folder of results."""
     return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def write(folder: Path, name: str, content: object) -> None:
-    """Write a file of a folder of results."""
     (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
 
 
@@ -156,26 +148,16 @@ class LabPoint(Comparison):
 
     @classmethod
     def of_median(cls, times_s: Sequence[float], **given: Any) -> "LabPoint":
-        """Return the median of these times [s]."""
         interval = median_interval(times_s)
-        median = statistics.median(times_s)
-        return cls(measured=median, measured_interval_s=interval, num_timed=len(times_s), **given)
+        return cls(measured=statistics.median(times_s), measured_interval_s=interval, num_timed=len(times_s), **given)
 
     @property
     def setting(self) -> tuple[int, str]:
         """What series are compared in."""
         return self.mbit_per_s, self.fault
 
-    @property
-    def message_share(self) -> float:
-        """Fraction of the measured step that is no compute of its own."""
-        return 1 - self.own_s / self.measured
 
-
-Point = TypeVar("Point", bound=Comparison)
-
-
-def outcome_text(what: str, found: Sequence[Point], mean: str, worst: str) -> str:
+def outcome_text(what: str, found: Sequence[LabPoint], mean: str, worst: str) -> str:
     """Return what was asked of the errors, and what was reached."""
     each = "; ".join(f"{name} {percent(mean_error(mine))}" for name, mine in by_series(found).items())
     return (
@@ -184,17 +166,13 @@ def outcome_text(what: str, found: Sequence[Point], mean: str, worst: str) -> st
     )
 
 
-def forms_text(forms: Iterable[tuple[str, Sequence[LabPoint]]]) -> str:
-    """Return the errors of other forms of the prediction: mean, mean with its sign, worst."""
-    told = (
-        f"{text} {percent(mean_error(found))} ({signed(mean_signed_error(found))}, worst {percent(worst_error(found))})"
-        for text, found in forms
-    )
-    return f"By form: {'; '.join(told)}."
+def errors_text(name: str, found: Sequence[Comparison]) -> str:
+    """Return errors: mean, mean with its sign, worst."""
+    mean, worst = percent(mean_error(found)), percent(worst_error(found))
+    return f"{name} {mean} ({signed(mean_signed_error(found))}, worst {worst})"
 
 
 def signed(error: float) -> str:
-    """Return an error with its sign."""
     return f"{100 * error:+.1f} %"
 
 

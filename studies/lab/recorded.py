@@ -60,6 +60,7 @@ CAMPAIGN = RecordedCampaign(
     },
 )
 PAGE, RESULTS = SIMULATOR, CAMPAIGN.golden
+regions, draw = CAMPAIGN.regions, CAMPAIGN.draw
 
 
 def run(folder: Path) -> None:
@@ -67,35 +68,19 @@ def run(folder: Path) -> None:
     with Lab(LabSpec(**LAYOUT._asdict(), bandwidth=GLOO_BANDWIDTH)) as lab:
         elapsed_s = engine.run_module(lab, "studies.lab.gloo_on_the_wire", folder / "gloo.json")
     print(f"collectives: {elapsed_s:.0f} s")
-    CAMPAIGN.run(folder, print)
-
-
-def regions(folder: Path) -> dict[str, str]:
-    """Return the generated parts of the page, by region."""
-    return recordings.regions(CAMPAIGN, folder)
+    CAMPAIGN.run(folder)
 
 
 def data(folder: Path) -> dict[str, Table]:
-    """Return the tables that the page links to, by name."""
-    others = {"lab-recorded-compute": _recordings_table(folder), "lab-gloo": _gloo_table(folder)}
-    return recordings.data(CAMPAIGN, folder) | others
-
-
-def draw(folder: Path) -> None:
-    """Draw the figure."""
-    CAMPAIGN.draw(folder)
-
-
-def _recordings_table(folder: Path) -> Table:
-    """Return the recorded compute of a step: alone, and with all ranks at work, each launch for itself."""
+    """Return beside the points the recorded compute of a step, alone and in each launch, and what gloo sends."""
     rows = []
     for way in CAMPAIGN.ways:
         launches = read(folder, f"recordings_{way.name}")
         means = [statistics.fmean(own_s(one["recording"]) for one in launch) for launch in launches]
-        times_s = (own_s(recording(folder, way, "alone")), *means)
-        rows.append((way.title, *map(format_seconds, times_s)))
+        rows.append((way.title, *map(format_seconds, (own_s(recording(folder, way, "alone")), *means))))
     numbers = (f"all ranks at once, launch {n + 1}" for n in range(engine.STARTS))
-    return Table(["way", "one process alone", *numbers], rows)
+    compute = Table(["way", "one process alone", *numbers], rows)
+    return CAMPAIGN.data(folder) | {"lab-recorded-compute": compute, "lab-gloo": _gloo_table(folder)}
 
 
 def _gloo_table(folder: Path) -> Table:

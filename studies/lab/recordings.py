@@ -1,10 +1,10 @@
 """Ways of training as scripts: recorded with all ranks at work, predicted from the recordings, and only then run."""
 
-import json
+import copy
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +25,7 @@ from simnet.validation.lab.campaign import Layout
 from simnet.validation.lab.lab import Lab
 from simnet.validation.lab.plan import LabSpec
 from studies.lab import campaign as engine
-from studies.lab.campaign import FREE, STARTS, LabCampaign, LabPoint, Row, Tell, mbit, read, write
+from studies.lab.campaign import FREE, STARTS, LabCampaign, LabPoint, Row, mbit, read, write
 from studies.page import paragraph
 
 LAYOUT = Layout(4, 2)
@@ -63,15 +63,12 @@ class Way:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Of the script."""
         return (self.name, "--width", str(WIDTH), "--blocks", str(BLOCKS), "--batch", str(self.batch))
 
 
 class MakeScenario(Protocol):
-    """How a way is simulated."""
-
     def __call__(self, way: Way, rate: Bandwidth, folder: Path, calibration: Calibration, file: str) -> Scenario:
-        """Return the scenario of a way at a bandwidth, from the step file "step_" or "alone_" of a folder."""
+        """Return the scenario of a way at a bandwidth, from the step file "step" or "alone" of a folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,30 +94,30 @@ class RecordedCampaign(LabCampaign):
 
     def predict(self, folder: Path) -> list[Row]:
         """Return what each way takes at each bandwidth, and what it would in other forms of the prediction [s]."""
-        calibration = engine.calibrated(folder)
-        return [self._row(way, rate, folder, calibration) for rate in self.bandwidths for way in self.ways]
+        calibration, rows = engine.calibrated(folder), []
+        for rate in self.bandwidths:
+            for way in self.ways:
+                there = self.scenario(way, rate, folder, calibration, "step")
+                row = {
+                    "way": way.name,
+                    "mbit_per_s": mbit(rate),
+                    "predicted_s": simulate(there).result.iteration_s,
+                    "own_s": own_s(recording(folder, way)),
+                    "serial_s": serial_s(there),
+                }
+                if "alone_s" in self.forms:
+                    alone = self.scenario(way, rate, folder, calibration, "alone")
+                    row["alone_s"] = simulate(alone).result.iteration_s
+                rows.append(row)
+        return rows
 
-    def _row(self, way: Way, rate: Bandwidth, folder: Path, calibration: Calibration) -> Row:
-        there = self.scenario(way, rate, folder, calibration, "step")
-        row = {
-            "way": way.name,
-            "mbit_per_s": mbit(rate),
-            "predicted_s": simulate(there).result.iteration_s,
-            "own_s": own_s(recording(folder, way)),
-            "serial_s": serial_s(there),
-        }
-        if "alone_s" in self.forms:
-            alone = self.scenario(way, rate, folder, calibration, "alone")
-            row["alone_s"] = simulate(alone).result.iteration_s
-        return row
-
-    def run(self, folder: Path, tell: Tell) -> None:
+    def run(self, folder: Path) -> None:
         """Calibrate, record, predict, and only then run; what is calibrated on already stays."""
-        engine.measure(self, folder, tell)
+        self.measure(folder)
         with tempfile.TemporaryDirectory() as name:
             scratch = Path(name)
-            launches = [_record(self, scratch / str(start), WORLD_SIZE, tell) for start in range(STARTS)]
-            alone = _record(self, scratch / "alone", 1, tell)
+            launches = [self._record(scratch / str(start), WORLD_SIZE) for start in range(STARTS)]
+            alone = self._record(scratch / "alone", 1)
             for way in self.ways:
                 mine = [one[way.name] for one in launches]
                 write(folder, f"recordings_{way.name}", mine)
@@ -130,13 +127,47 @@ class RecordedCampaign(LabCampaign):
             write(folder, "predictions", {"written_s": time.time(), "rows": predictions})
             runs: list[Row] = []
             for rate in self.bandwidths:
-                there = [one for one in predictions if one["mbit_per_s"] == mbit(rate)]
-                runs += _train(self, scratch, rate, there, tell)
+                runs += self._train(scratch, rate, [one for one in predictions if one["mbit_per_s"] == mbit(rate)])
                 write(folder, "runs", runs)
+
+    def _record(self, scratch: Path, num_ranks: int) -> dict[str, list[Row]]:
+        """Record every way by some ranks at once, each alone in its world; return what each rank found, by way."""
+        jobs = []
+        for way in self.ways:
+            (scratch / way.name).mkdir(parents=True)
+            settings = {
+                **LAYOUT._asdict(), "script": str(self.script), "is_module": False,
+                "arguments": [*way.arguments, "--steps", "100000"], "steps": STEPS * way.period,
+                "warm_up": WARM_UP * way.period, "runs_on": "cpu", "compute": "timed", "device": "cpu",
+                "fake": False,
+            }  # fmt: skip
+            jobs.append({"folder": str(scratch / way.name), "settings": settings})
+        _launch("record", scratch, jobs, LAYOUT if num_ranks == WORLD_SIZE else Layout(num_ranks, 1), None)
+        return {way.name: [read(scratch / way.name, f"rank_{n}") for n in range(num_ranks)] for way in self.ways}
+
+    def _train(self, scratch: Path, rate: Bandwidth, predictions: Sequence[Row]) -> list[Row]:
+        """Run every way at a bandwidth; return when its steps ended."""
+        ways, jobs = {way.name: way for way in self.ways}, []
+        for one in predictions:
+            way = ways[one["way"]]
+            periods = round(AIM_S / (one["predicted_s"] * way.period))
+            # The first end of a step begins the first period.
+            steps = (RUN_WARM_UP + min(max(periods, LEAST_PERIODS), MOST_PERIODS)) * way.period + 1
+            found = scratch / f"{way.name}_{one['mbit_per_s']}.json"
+            arguments = [*way.arguments, "--steps", str(steps)]
+            jobs.append({"script": str(self.script), "arguments": arguments, "found": str(found)})
+        begun_s = time.time()
+        _launch("train", scratch, jobs, LAYOUT, rate)
+        return [
+            {"way": one["way"], "mbit_per_s": one["mbit_per_s"], "begun_s": begun_s}
+            | {"step_ends_s": [round(end, 6) for end in read(scratch, Path(job["found"]).stem)]}
+            for one, job in zip(predictions, jobs, strict=True)
+        ]
 
     def points(self, folder: Path, form: str = "predicted_s") -> list[LabPoint]:
         """Return every way at every bandwidth, in a form of the prediction."""
         runs = {(one["way"], one["mbit_per_s"]): one["step_ends_s"] for one in read(folder, "runs")}
+        ways = {way.name: way for way in self.ways}
         return [
             LabPoint.of_median(
                 period_times_s(runs[way.name, one["mbit_per_s"]], way),
@@ -147,24 +178,44 @@ class RecordedCampaign(LabCampaign):
                 own_s=one["own_s"],
             )
             for one in read(folder, "predictions")["rows"]
-            for way in self.ways
-            if way.name == one["way"]
+            for way in [ways[one["way"]]]
         ]
 
     def draw(self, folder: Path) -> None:
         """Draw predicted over measured times."""
         self.figure.write_bytes(figures.steps(self.points(folder)))
 
+    def regions(self, folder: Path) -> dict[str, str]:
+        outcome = engine.outcome_text("points", self.points(folder), "8 %", "15 %")
+        forms = (engine.errors_text(text, self.points(folder, form)) for form, text in self.forms.items())
+        return {self.region: paragraph(outcome, f"By form: {'; '.join(forms)}.", engine.fit_text(folder))}
+
+    def data(self, folder: Path) -> dict[str, Table]:
+        heads = ["way", "NIC", "compute of its own", "predicted", "measured", "95 % of the median", "error"]
+        rows = []
+        for one in sorted(self.points(folder), key=lambda one: (one.series, one.mbit_per_s)):
+            ends = one.measured_interval_s or (one.measured, one.measured)
+            low, high, *times = map(format_seconds, (*ends, one.own_s, one.predicted, one.measured))
+            share = f"{100 * (1 - one.own_s / one.measured):.0f} %"
+            cells = (*times, f"{low} to {high}", engine.signed(one.error), share)
+            rows.append((one.series, f"{one.mbit_per_s} Mbit/s", *cells))
+        return {f"lab-{self.name}": Table([*heads, "messages' share"], rows)}
+
+
+def _launch(mode: str, scratch: Path, jobs: Sequence[Row], layout: Layout, rate: Bandwidth | None) -> None:
+    write(scratch, mode, jobs)
+    with Lab(LabSpec(**layout._asdict(), bandwidth=rate)) as lab:
+        elapsed_s = engine.run_module(lab, "studies.lab.scripts_in_lab", mode, scratch / f"{mode}.json")
+    print(f"{mode} on {layout.text()}{f' at {rate.text()}' if rate else ''}: {elapsed_s:.0f} s")
+
 
 def cluster(rate: Bandwidth) -> Cluster:
     """Return the lab with NICs of a bandwidth."""
-    inter_node = replace(FREE, bytes_per_s=rate)
-    return Cluster(name="lab", **LAYOUT._asdict(), intra_node=FREE, inter_node=inter_node)
+    return Cluster(name="lab", **LAYOUT._asdict(), intra_node=FREE, inter_node=replace(FREE, bytes_per_s=rate))
 
 
 def recording(folder: Path, way: Way, file: str = "step") -> Row:
     """Return the mean recording of a way: "step" with all ranks at work, "alone" with one."""
-    found: Row
     (found,) = read(folder, f"{file}_{way.name}")["recordings"]
     return found
 
@@ -177,7 +228,7 @@ def own_s(found: Row) -> float:
 
 def mean_recording(found: Sequence[Row]) -> Row:
     """Return a step file whose compute takes the mean over recordings of the same operations."""
-    mean: Row = json.loads(json.dumps(found[0]["recording"]))
+    mean: Row = copy.deepcopy(found[0]["recording"])
     for number, stream in enumerate(mean["streams"]):
         for place, operation in enumerate(stream["operations"]):
             if operation["kind"] == "compute":
@@ -196,85 +247,6 @@ def serial_s(there: Scenario) -> float:
     return prepared.run(StrategyPlan(there.strategy, replace(plan.program, streams=(in_a_row,)))).iteration_s
 
 
-# In the lab.
-
-
-def _record(campaign: RecordedCampaign, scratch: Path, num_ranks: int, tell: Tell) -> dict[str, list[Row]]:
-    """Record every way by some ranks at once, each alone in its world; return what each rank found, by way."""
-    jobs = {}
-    for way in campaign.ways:
-        (scratch / way.name).mkdir(parents=True)
-        settings = {
-            **LAYOUT._asdict(), "script": str(campaign.script), "is_module": False,
-            "arguments": [*way.arguments, "--steps", "100000"], "steps": STEPS * way.period,
-            "warm_up": WARM_UP * way.period, "runs_on": "cpu", "compute": "timed", "device": "cpu",
-            "fake": False,
-        }  # fmt: skip
-        jobs[way.name] = {"folder": str(scratch / way.name), "settings": settings}
-    layout = LAYOUT if num_ranks == WORLD_SIZE else Layout(num_ranks, 1)
-    _launch("record", scratch, list(jobs.values()), layout, None, tell)
-    return {name: [read(scratch / name, f"rank_{rank}") for rank in range(num_ranks)] for name in jobs}
-
-
-def _train(
-    campaign: RecordedCampaign, scratch: Path, rate: Bandwidth, predictions: Sequence[Row], tell: Tell
-) -> list[Row]:
-    """Run every way at a bandwidth; return when its steps ended."""
-    jobs = []
-    for one in predictions:
-        (way,) = (way for way in campaign.ways if way.name == one["way"])
-        periods = round(AIM_S / (one["predicted_s"] * way.period))
-        # The first end of a step begins the first period.
-        steps = (RUN_WARM_UP + min(max(periods, LEAST_PERIODS), MOST_PERIODS)) * way.period + 1
-        found = scratch / f"{way.name}_{one['mbit_per_s']}.json"
-        arguments = [*way.arguments, "--steps", str(steps)]
-        job: Row = {"script": str(campaign.script), "arguments": arguments, "found": str(found)}
-        jobs.append(job)
-    begun_s = time.time()
-    _launch("train", scratch, jobs, LAYOUT, rate, tell)
-    return [
-        {"way": one["way"], "mbit_per_s": one["mbit_per_s"], "begun_s": begun_s}
-        | {"step_ends_s": [round(end, 6) for end in read(scratch, Path(job["found"]).stem)]}
-        for one, job in zip(predictions, jobs, strict=True)
-    ]
-
-
-def _launch(  # noqa: PLR0913, PLR0917
-    mode: str, scratch: Path, jobs: Sequence[Row], layout: Layout, rate: Bandwidth | None, tell: Tell
-) -> None:
-    write(scratch, mode, jobs)
-    with Lab(LabSpec(**layout._asdict(), bandwidth=rate)) as lab:
-        elapsed_s = engine.run_module(lab, "studies.lab.scripts_in_lab", mode, scratch / f"{mode}.json")
-    at = f" at {rate.text()}" if rate else ""
-    tell(f"{mode} on {layout.text()}{at}: {elapsed_s:.0f} s")
-
-
-# On the page.
-
-
 def period_times_s(ends_s: Sequence[float], way: Way) -> list[float]:
     """Return the time of a step in each period after the first ones, which warm up [s]."""
     return [(end - begin) / way.period for begin, end in pairwise(ends_s[:: way.period])][RUN_WARM_UP:]
-
-
-def regions(campaign: RecordedCampaign, folder: Path) -> dict[str, str]:
-    """Return the generated part of the page, by region."""
-    outcome = engine.outcome_text("points", campaign.points(folder), "8 %", "15 %")
-    forms = engine.forms_text((text, campaign.points(folder, form)) for form, text in campaign.forms.items())
-    return {campaign.region: paragraph(outcome, forms, engine.fit_text(folder))}
-
-
-def data(campaign: RecordedCampaign, folder: Path) -> dict[str, Table]:
-    """Return the points as a table that the page links to, by name."""
-    return {f"lab-{campaign.name}": _points_table(campaign.points(folder))}
-
-
-def _points_table(found: Iterable[LabPoint]) -> Table:
-    heads = ["way", "NIC", "compute of its own", "predicted", "measured", "95 % of the median", "error"]
-    rows = []
-    for one in sorted(found, key=lambda one: (one.series, one.mbit_per_s)):
-        ends = one.measured_interval_s or (one.measured, one.measured)
-        low, high, *times = map(format_seconds, (*ends, one.own_s, one.predicted, one.measured))
-        interval, share = f"{low} to {high}", f"{100 * one.message_share:.0f} %"
-        rows.append((one.series, f"{one.mbit_per_s} Mbit/s", *times, interval, engine.signed(one.error), share))
-    return Table([*heads, "messages' share"], rows)

@@ -5,14 +5,14 @@ would import for ten seconds each time.
 """
 
 import json
+import multiprocessing
 import os
-import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed.fsdp
@@ -38,19 +38,14 @@ def _record_until_all_have(job: dict[str, Any]) -> None:
     folder, rank = Path(job["folder"]), os.environ["RANK"]
     hidden = folder / f".{rank}.json"
     settings = job["settings"] | {"found": str(hidden)}
-    _in_process(lambda: _checked(isolated_process.main(settings)))
+    _in_process(lambda: sys.exit(isolated_process.main(settings)))
     hidden.rename(folder / f"rank_{rank}.json")
-    again = _fork(lambda: _checked(isolated_process.main(settings)))
+    again = _fork(lambda: sys.exit(isolated_process.main(settings)))
     while len(list(folder.glob("rank_*.json"))) < int(os.environ["WORLD_SIZE"]):
         time.sleep(POLL_S)
-    os.kill(again, signal.SIGKILL)
-    os.waitpid(again, 0)
+    again.kill()
+    again.join()
     hidden.unlink(missing_ok=True)
-
-
-def _checked(code: int) -> None:
-    if code:
-        sys.exit(code)
 
 
 def _train(job: dict[str, Any], number: int) -> None:
@@ -75,32 +70,16 @@ def _train(job: dict[str, Any], number: int) -> None:
 
 def _in_process(work: Callable[[], None]) -> None:
     """Do work in a forked process, and end with it if it fails."""
-    code = os.waitstatus_to_exitcode(os.waitpid(_fork(work), 0)[1])
-    if code:
-        sys.exit(code)
+    child = _fork(work)
+    child.join()
+    if child.exitcode:
+        sys.exit(child.exitcode)
 
 
-def _fork(work: Callable[[], None]) -> int:
-    """Begin work in a forked process, and return its id."""
-    child = os.fork()
-    if not child:
-        _do_and_exit(work)
+def _fork(work: Callable[[], None]) -> BaseProcess:
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
     return child
-
-
-def _do_and_exit(work: Callable[[], None]) -> NoReturn:
-    code = 1
-    try:
-        work()
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
 
 
 if __name__ == "__main__":

@@ -7,18 +7,19 @@ import pytest
 
 from simnet.calibration.comparison import mean_error
 from studies import latency
+from studies.lab.campaign import read
 from studies.latency import RESULTS
 
 
 def test_the_simulator_still_predicts_what_was_predicted_before_the_runs() -> None:
-    before, now = latency.read_predictions(RESULTS)["rows"], latency.predict()
+    before, now = read(RESULTS, "predictions")["rows"], latency.predict()
     assert len(now) == len(before) == 24
     for mine, theirs in zip(now, before, strict=True):
         assert mine == {key: pytest.approx(value, rel=1e-6) for key, value in theirs.items()}
 
 
 def test_every_launch_was_made_after_the_predictions_over_the_link_that_was_asked_for() -> None:
-    written_s = latency.read_predictions(RESULTS)["written_s"]
+    written_s = read(RESULTS, "predictions")["written_s"]
     made = [launch for launch in latency.launches() if launch.path(RESULTS).exists()]
     assert len({(one.layout, one.bandwidth, one.latency) for one in made}) == 12
     for launch in made:

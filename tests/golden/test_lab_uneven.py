@@ -16,11 +16,19 @@ needs("torch")
 
 from simnet.calibration import measurement_file
 from simnet.calibration.comparison import mean_error, worst_error
-from studies.lab import uneven, uneven_forecast
+from studies.lab import uneven
 from studies.lab.campaign import mbit
-from studies.lab.uneven import CAMPAIGN
-from studies.lab.uneven_forecast import DEGRADED_AFTER, FAULTS, MODEL, NUM_NODES, STRATEGIES, place, steps_file
-from studies.lab.uneven_runs import OWN_STEPS
+from studies.lab.uneven import (
+    CAMPAIGN,
+    DEGRADED_AFTER,
+    FAULTS,
+    MODEL,
+    NUM_NODES,
+    OWN_STEPS,
+    STRATEGIES,
+    place,
+    steps_file,
+)
 from studies.page import data_differs, filled, region
 
 BANDWIDTHS, GOLDEN = CAMPAIGN.bandwidths, CAMPAIGN.golden
@@ -69,7 +77,7 @@ def test_percentiles_were_predicted_before_their_training_began() -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_still_predict_what_they_predicted_before_the_trainings(fault: Any) -> None:
     rate = BANDWIDTHS[1]
-    for mine, theirs in zip(uneven_forecast.predict(GOLDEN, rate, fault), document(fault, rate)["rows"], strict=True):
+    for mine, theirs in zip(uneven.predict(GOLDEN, rate, fault), document(fault, rate)["rows"], strict=True):
         # Draws may be keyed in another way: percentiles of 400 of them vary by a percent.
         assert mine["p50_s"] == pytest.approx(theirs["p50_s"], rel=0.01)
         assert mine["p95_s"] == pytest.approx(theirs["p95_s"], rel=0.04)
@@ -106,4 +114,4 @@ def test_the_tensors_that_are_predicted_are_those_of_the_model_that_runs() -> No
 
     module = build(MODEL, 1, torch.device("cpu")).module
     real = sorted(tuple(one.shape) for one in module.parameters())
-    assert sorted(one.shape for one in uneven_forecast.gradients()) == real
+    assert sorted(one.shape for one in uneven.gradients()) == real
