@@ -6,25 +6,24 @@ runs in another checkout of the sources, in turns with this one, and a ratio com
 """
 
 import argparse
+import csv
 import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import cases, engine_targets, measured, uneven_cases
-from benchmarks.measured import Cells
-from benchmarks.timing import Case, Checkout, Group, Timed, in_turns
+from benchmarks.cases import SETS
+from benchmarks.timing import Case, Checkout, Timed, in_turns
 from simnet.core.units import format_seconds
 from simnet.core.version import VERSION
+from simnet.report.table import Table
 
 HERE = Path(__file__).resolve().parents[1]
-SETS: dict[str, Callable[[], list[Group]]] = {
-    "simulator": cases.groups,
-    "uneven": uneven_cases.tables,
-    "engine": engine_targets.groups,
-}
+Cells = dict[str, str]
+HEADS = ("table", "what", "time", "before", "after / before", "of the first", "ASTRA-sim 2; SimGrid", "target")
+"""Of a file; the last where a row has a target."""
 
 
 def cells(case: Case, now: Timed, before: Timed | None, first_s: float) -> Cells:
@@ -42,8 +41,27 @@ def _text(timed: Timed) -> str:
     return format_seconds(timed.seconds) + memory
 
 
+def read(path: Path) -> dict[str, list[Cells]]:
+    """Return the rows of a file by their table; nothing without a file."""
+    found: dict[str, list[Cells]] = {}
+    if path.exists():
+        with path.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                found.setdefault(row.pop("table", ""), []).append(row)
+    return found
+
+
+def write(path: Path, found: Mapping[str, list[Cells]], titles: Sequence[str]) -> None:
+    """Write tables in the order of their titles; others that the file has stay."""
+    every = {**read(path), **found}
+    kept = {title: every[title] for title in titles if title in every}
+    path.parent.mkdir(exist_ok=True)
+    heads = HEADS if any(row.get("target") for of in kept.values() for row in of) else HEADS[:-1]
+    rows = [[title, *(row.get(head, "") for head in heads[1:])] for title, of in kept.items() for row in of]
+    path.write_text(Table(heads, rows).csv(), encoding="utf-8")
+
+
 def main() -> None:
-    """Print the tables, and write them if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("set", nargs="?", choices=SETS, default="simulator", help="(default: %(default)s)")
     parser.add_argument("--before", type=Path, help="another checkout of the sources, to compare with")
@@ -70,7 +88,7 @@ def main() -> None:
                     rows.append(cells(case, now, before, first_s))
                     print(*rows[-1].values(), sep=" | ", flush=True)
     if given.output is not None:
-        measured.write(given.output, found, [group.title for group in groups])
+        write(given.output, found, [group.title for group in groups])
 
 
 if __name__ == "__main__":

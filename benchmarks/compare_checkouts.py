@@ -29,9 +29,7 @@ CROSSOVER = ("--over", "cluster.inter_node.bandwidth", "--from", "1 Gbit/s", "--
 INTERVALS = ("--set", 'calibration.intervals={"inter_node.efficiency" = [0.9, 1.1], "codec_efficiency" = [0.7, 1.2]}')
 DRAWING = {"simulate", "sweep", "crossover", "advise", "race"}
 """Commands that take --draws."""
-FORMS = {".json": "json", ".csv": "csv", ".toml": "toml"}
-Documents = dict[str, tuple[str, str]]
-"""By name: the form ("csv", "json" or "prose") and the text."""
+FORMS = {".json": "json", ".csv": "csv", ".toml": "toml", ".md": "prose"}
 
 
 class Job(NamedTuple):
@@ -42,17 +40,12 @@ class Job(NamedTuple):
     arguments: tuple[str, ...]
 
 
-def experiments(checkout: Path) -> list[str]:
-    """Return the names of the shipped experiments."""
-    return sorted(path.stem for path in (checkout / "scenarios" / "experiments").glob("*.toml"))
-
-
 def quick_jobs(checkout: Path) -> Iterator[Job]:
     """Yield the jobs of a few seconds: every shipped experiment and its sweep, and one search."""
-    for name in experiments(checkout):
-        yield simnet(f"simulate {name}", "csv", "simulate", name)
-        if "[sweep]" in (checkout / "scenarios" / "experiments" / f"{name}.toml").read_text(encoding="utf-8"):
-            yield simnet(f"sweep {name}", "csv", "sweep", name, "--jobs", "1")
+    for path in sorted((checkout / "scenarios" / "experiments").glob("*.toml")):
+        yield simnet(f"simulate {path.stem}", "csv", "simulate", path.stem)
+        if "[sweep]" in path.read_text(encoding="utf-8"):
+            yield simnet(f"sweep {path.stem}", "csv", "sweep", path.stem, "--jobs", "1")
     for name in ("bert_base_10gbit", "resnet50_10gbit"):
         yield simnet(f"crossover {name}", "json", "crossover", name, *CROSSOVER)
     exact = ("--set", "cluster.num_nodes=2", "--set", "run.fidelity=exact")
@@ -69,9 +62,7 @@ def long_jobs(checkout: Path) -> Iterator[Job]:
         # The former name of time-to-target, which older checkouts know as well.
         yield simnet(f"race {name}", "json", "race", "bert_base_10gbit", name, "--steps", "100000", "--same-task")
     golden = checkout / "tests" / "golden"
-    # Older checkouts keep these logs beside the trace.
-    folders = golden / "calibrate", checkout / "scenarios" / "published" / "nccl-tests"
-    logs = sorted(str(path) for folder in folders for path in folder.glob("*_v4_[248]gpus.log"))
+    logs = sorted(map(str, (checkout / "scenarios" / "published" / "nccl-tests").glob("*_v4_[248]gpus.log")))
     trace = str(golden / "calibrate" / "kineto_gloo_2_ranks.json.gz")
     yield simnet("calibrate nccl-tests", "prose", "calibrate", *logs, "--accept-poor-fit", "-o", "{out}/made.toml")
     yield simnet("calibrate trace", "prose", "calibrate", trace, "--batch", "8", "--workload", "{out}/made.toml")
@@ -88,11 +79,11 @@ def simnet(title: str, form: str, *arguments: str) -> Job:
     return Job(title, form, (*SIMNET, *arguments, *(("--format", form) if form != "prose" else ())))
 
 
-def run(job: Job, checkout: Path, data: Path) -> Documents | str:
+def run(job: Job, checkout: Path, data: Path) -> dict[str, tuple[str, str]] | str:
     """Run a command in a checkout, on the files of `data` if it reads any; texts name both folders CHECKOUT.
 
     Returns:
-        What it printed and every text that it wrote, or how it failed.
+        By name, the form and the text of what it printed and wrote; or how it failed.
     """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
@@ -104,24 +95,14 @@ def run(job: Job, checkout: Path, data: Path) -> Documents | str:
         )
         if done.returncode not in (0, 1) or "Traceback" in done.stderr:
             return f"exit code {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"
-        names = {str(out): "OUT", str(checkout): "CHECKOUT", str(data): "CHECKOUT"}
         documents = {"printed": (job.form, done.stdout), "exit code": ("prose", str(done.returncode))}
-        documents |= {str(path.relative_to(out)): _document(path) for path in _texts(out)}
-        return {name: (form, _replaced(text, names)) for name, (form, text) in documents.items()}
-
-
-def _replaced(text: str, names: dict[str, str]) -> str:
-    for name, other in names.items():
-        text = text.replace(name, other)
-    return text
-
-
-def _texts(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.suffix in (".md", ".toml", ".json", ".csv"))
-
-
-def _document(path: Path) -> tuple[str, str]:
-    return FORMS.get(path.suffix, "prose"), path.read_text(encoding="utf-8")
+        for path in sorted(out.rglob("*")):
+            if path.suffix in FORMS:
+                documents[str(path.relative_to(out))] = FORMS[path.suffix], path.read_text(encoding="utf-8")
+    for name, (form, text) in documents.items():
+        told = text.replace(str(out), "OUT").replace(str(checkout), "CHECKOUT").replace(str(data), "CHECKOUT")
+        documents[name] = form, told
+    return documents
 
 
 def drawing(job: Job, draws: int | None) -> Job:
@@ -138,24 +119,13 @@ def compare_job(job: Job, before: Path, after: Path, tolerance: float = 0.0) -> 
     if isinstance(old, str) or isinstance(new, str):
         failures = [f"{side}: {given}" for side, given in (("before", old), ("after", new)) if isinstance(given, str)]
         return {job.title: Finding(largest=float("inf"), differing=failures)}
-    found: dict[str, Finding] = {}
+    found = {job.title: Finding()}
     for name in sorted(old.keys() & new.keys()):
-        group = found.setdefault(f"{job.title}{_kind(name)}", Finding())
-        group.add(compare(old[name][1], new[name][1], old[name][0], tolerance).within(name))
-    group = found.setdefault(job.title, Finding())
-    group.texts += [f"{name}: written by one side only" for name in sorted(old.keys() ^ new.keys())]
+        kind = f": {Path(name).suffix} files" if Path(name).suffix else ""
+        group = found.setdefault(f"{job.title}{kind}", Finding())
+        group.add(compare(old[name][1], new[name][1], old[name][0], tolerance), f"{name}: ")
+    found[job.title].texts += [f"{name}: written by one side only" for name in sorted(old.keys() ^ new.keys())]
     return found
-
-
-def _kind(name: str) -> str:
-    """Return what the row of a document adds to the title of its command."""
-    return f": {Path(name).suffix} files" if Path(name).suffix else ""
-
-
-def row(title: str, found: Finding) -> str:
-    """Return the row of a command in the table."""
-    cells = (title, f"{found.numbers:,}", f"{found.largest:.2g}", str(len(found.differing)), str(len(found.texts)))
-    return f"| {' | '.join(cells)} |"
 
 
 def details(title: str, found: Finding) -> list[str]:
@@ -173,24 +143,30 @@ def main() -> int:
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     parser.add_argument("--quick", action="store_true", help="experiments, sweeps and searches only")
-    parser.add_argument("--only", metavar="TEXT", help="only commands whose title has this text")
+    parser.add_argument("--only", metavar="TEXT", default="", help="only commands whose title has this text")
     parser.add_argument("--jobs", type=int, default=1, help="commands at once")
     parser.add_argument("--tolerance", type=float, default=0.0, help="largest relative difference that counts as none")
     parser.add_argument("--draws", type=int, help="draws for every interval, on both sides")
     given = parser.parse_args()
     before, after = given.before.resolve(), given.after.resolve()
     jobs = [*quick_jobs(before), *(() if given.quick else long_jobs(before))]
-    jobs = [drawing(job, given.draws) for job in jobs if given.only is None or given.only in job.title]
+    jobs = [drawing(job, given.draws) for job in jobs if given.only in job.title]
     print("| command | numbers compared | largest relative difference | numbers that differ | texts that differ |")
     print("|---|---|---|---|---|")
     total, lines = Finding(), list[str]()
+
+    def show(title: str, one: Finding) -> None:
+        cells = (title, f"{one.numbers:,}", f"{one.largest:.2g}", str(len(one.differing)), str(len(one.texts)))
+        print(f"| {' | '.join(cells)} |", flush=True)
+
     with ThreadPoolExecutor(given.jobs) as pool:
         for found in pool.map(lambda job: compare_job(job, before, after, given.tolerance), jobs):
             for title, one in found.items():
-                print(row(title, one), flush=True)
+                show(title, one)
                 total.add(one)
                 lines += details(title, one)
-    print(row("all", total), "", *lines, sep="\n")
+    show("all", total)
+    print("", *lines, sep="\n")
     return 1 if total.differing else 0
 
 

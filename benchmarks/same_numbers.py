@@ -7,15 +7,13 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 NUMBER = re.compile(r"(?<![A-Za-z_])[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 RULER = re.compile(r"\| ?:?-{3,}:?(?: (?=\|))?")
 """A column of the line below the titles of a table, which some makers of tables write with blanks."""
 IGNORED = "version"
-RENAMED = {"iterations_s.0": "iteration_s", "args.bytes": "args.message_bytes"}
-"""Keys of documents that have had two names."""
 NAMES = ("system", "name", "title", "label", "key")
 """Keys that identify the items of a list, so that another order of items makes no number differ."""
 
@@ -36,17 +34,12 @@ class Finding:
     differing: list[str] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
 
-    def within(self, name: str) -> "Finding":
-        """Return the same with the name of the document before every line."""
-        differing, texts = ([f"{name}: {line}" for line in lines] for lines in (self.differing, self.texts))
-        return Finding(numbers=self.numbers, largest=self.largest, differing=differing, texts=texts)
-
-    def add(self, other: "Finding") -> None:
-        """Add what another comparison found."""
+    def add(self, other: "Finding", where: str = "") -> None:
+        """Add what another comparison found, with the name of its document before every line."""
         self.numbers += other.numbers
         self.largest = max(self.largest, other.largest)
-        self.differing += other.differing
-        self.texts += other.texts
+        self.differing += [where + line for line in other.differing]
+        self.texts += [where + line for line in other.texts]
 
 
 def compare(before: str, after: str, form: str, tolerance: float = 0.0) -> Finding:
@@ -58,19 +51,23 @@ def compare(before: str, after: str, form: str, tolerance: float = 0.0) -> Findi
         form: "csv", "json", "toml" or "prose".
         tolerance: largest relative difference that counts as none; `Finding.largest` has it all the same.
     """
-    if form == "prose":
-        return compare_prose(before, after, tolerance)
-    leaves = LEAVES[form]
-    return compare_leaves(leaves(before), leaves(after), tolerance)
-
-
-def compare_leaves(before: Mapping[str, str], after: Mapping[str, str], tolerance: float = 0.0) -> Finding:
-    """Compare named texts."""
     found = Finding()
-    for where in (name for name in before if name in after):
-        found.add(compare_leaf(where, before[where], after[where], tolerance))
-    found.texts += [f"{where}: only before" for where in before if where not in after]
-    found.texts += [f"{where}: only after" for where in after if where not in before]
+    if form == "prose":
+        # Lines whose words are the same belong together.
+        old, new = before.splitlines(), after.splitlines()
+        matcher = difflib.SequenceMatcher(None, [*map(masked, old)], [*map(masked, new)], autojunk=False)
+        for kind, i1, i2, j1, j2 in matcher.get_opcodes():
+            if kind == "equal":
+                for number, (one, other) in enumerate(zip(old[i1:i2], new[j1:j2], strict=True), i1 + 1):
+                    found.add(compare_leaf(f"line {number}", one, other, tolerance))
+            else:
+                found.texts.append(f"line {i1 + 1}: {' / '.join(old[i1:i2])!r} -> {' / '.join(new[j1:j2])!r}")
+        return found
+    ours, theirs = (leaves(text, form) for text in (before, after))
+    for where in (name for name in ours if name in theirs):
+        found.add(compare_leaf(where, ours[where], theirs[where], tolerance))
+    found.texts += [f"{where}: only before" for where in ours if where not in theirs]
+    found.texts += [f"{where}: only after" for where in theirs if where not in ours]
     return found
 
 
@@ -86,61 +83,25 @@ def compare_leaf(where: str, before: str, after: str, tolerance: float = 0.0) ->
     found = Finding(numbers=len(numbers(before)))
     for old, new in zip(numbers(before), numbers(after), strict=True):
         if old != new:
-            found.largest = max(found.largest, relative(old, new))
-            if not relative(old, new) <= tolerance:
+            largest = max(abs(old), abs(new))
+            relative = abs(old - new) / largest if math.isfinite(largest) else math.inf
+            found.largest = max(found.largest, relative)
+            if not relative <= tolerance:
                 found.differing.append(f"{where}: {old!r} -> {new!r}")
     if not found.largest and NUMBER.findall(before) != NUMBER.findall(after):  # 2 and 2.0, say
         found.texts.append(f"{where}: {before!r} -> {after!r}")
     return found
 
 
-def compare_prose(before: str, after: str, tolerance: float = 0.0) -> Finding:
-    """Compare pages line by line; lines whose words are the same belong together."""
-    found = Finding()
-    old, new = before.splitlines(), after.splitlines()
-    matcher = difflib.SequenceMatcher(None, [*map(masked, old)], [*map(masked, new)], autojunk=False)
-    for kind, i1, i2, j1, j2 in matcher.get_opcodes():
-        if kind == "equal":
-            for number, (one, other) in enumerate(zip(old[i1:i2], new[j1:j2], strict=True), i1 + 1):
-                found.add(compare_leaf(f"line {number}", one, other, tolerance))
-        else:
-            found.texts.append(f"line {i1 + 1}: {' / '.join(old[i1:i2])!r} -> {' / '.join(new[j1:j2])!r}")
-    return found
-
-
-def csv_leaves(text: str) -> dict[str, str]:
-    """Return every cell of a table by its row and column."""
-    rows = csv.DictReader(io.StringIO(text))
-    return {
-        f"row {number}, {column}": cell or ""
-        for number, row in enumerate(rows, 1)
-        for column, cell in row.items()
-        if column != IGNORED
-    }
-
-
-def json_leaves(text: str) -> dict[str, str]:
-    """Return every value of a JSON document by the keys that lead to it; numbers as they are written, no nulls."""
-    return _named(json.loads(text, parse_float=str, parse_int=str))
-
-
-def toml_leaves(text: str) -> dict[str, str]:
-    """Return every value of a TOML document by the keys that lead to it."""
-    return _named(tomllib.loads(text, parse_float=str))
-
-
-LEAVES = {"csv": csv_leaves, "json": json_leaves, "toml": toml_leaves}
-
-
-def _named(data: dict[str, object]) -> dict[str, str]:
-    """Return the values of a document under one name each; older ones had the strategy's metrics at the top."""
-    inner = data.pop("result", None)
-    whole = {**data, **inner} if isinstance(inner, dict) else data
-    return {_renamed(path): text for path, text in _leaves(whole, ())}
-
-
-def _renamed(path: str) -> str:
-    return next((path.removesuffix(old) + new for old, new in RENAMED.items() if path.endswith(old)), path)
+def leaves(text: str, form: str) -> dict[str, str]:
+    """Return every cell of a table by its row and column, or every value of a document by the keys that lead to it."""
+    if form == "csv":
+        rows = csv.DictReader(io.StringIO(text))
+        cells = ((f"row {n}, {column}", cell or "") for n, row in enumerate(rows, 1) for column, cell in row.items())
+        return {where: cell for where, cell in cells if not where.endswith(f", {IGNORED}")}
+    # Numbers as they are written, no nulls.
+    data = tomllib.loads(text, parse_float=str) if form == "toml" else json.loads(text, parse_float=str, parse_int=str)
+    return dict(_leaves(data, ()))
 
 
 def _leaves(data: object, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -182,9 +143,3 @@ def masked(text: str) -> str:
         '| #x | # |'
     """
     return RULER.sub("|---", " ".join(NUMBER.sub("#", text).split()))
-
-
-def relative(before: float, after: float) -> float:
-    """Return the relative difference of two numbers that are not the same."""
-    largest = max(abs(before), abs(after))
-    return abs(before - after) / largest if math.isfinite(largest) else math.inf

@@ -34,7 +34,6 @@ class Case(NamedTuple):
         clock: wall time or CPU time of the whole process, or the seconds that it prints itself.
         repeat: how many processes; the best counts.
         with_memory: whether the memory of a process that times a part of itself is asked for.
-        former: what a former checkout runs in its place; () for the same, None where it has nothing to compare with.
         beyond: what is taken off: the time of another case in the same turn.
         parts: pieces that the time is shared by, such as collectives.
         aim: the time that is wanted, for people.
@@ -46,7 +45,6 @@ class Case(NamedTuple):
     clock: Literal["wall", "cpu", "printed"] = "printed"
     repeat: int = 3
     with_memory: bool = False
-    former: tuple[str, ...] | None = ()
     beyond: "Case | None" = None
     parts: int = 1
     aim: str = ""
@@ -60,19 +58,14 @@ class Group(NamedTuple):
     cases: list[Case]
 
 
-def command(title: str, *words: str, clock: Literal["wall", "cpu"] = "cpu", repeat: int = 1) -> Case:
+def command(title: str, *words: str, clock: Literal["wall", "cpu"] = "cpu", repeat: int = 1, aim: str = "") -> Case:
     """Return a case of the command line."""
-    return Case(title, ("-m", "simnet", *words), clock, repeat)
+    return Case(title, ("-m", "simnet", *words), clock, repeat, aim=aim)
 
 
-def program(title: str, setup: str, work: str, runs: int = 9, repeat: int = 2) -> Case:
+def program(title: str, setup: str, work: str = "simulate(given)", runs: int = 9, repeat: int = 2) -> Case:
     """Return a case that times a part of itself."""
     return Case(title, ("-c", SELF_TIMED.format(setup=setup, work=work, repeat=runs)), "printed", repeat)
-
-
-def fresh(title: str, setup: str, work: str) -> Case:
-    """Return a case that times its work once, in a process that has not done it before, and tells its memory, too."""
-    return Case(title, ("-c", SELF_TIMED.format(setup=setup, work=work, repeat=1)), "printed", 1, with_memory=True)
 
 
 class Timed(NamedTuple):
@@ -93,19 +86,15 @@ class Checkout:
             "PYTHONPATH": str(path),
             "PYTHONPYCACHEPREFIX": str(compiled),
         }
-        self.run(Case("", ("-m", "simnet", "simulate", "bert_base_10gbit"), "wall"))
+        self.run(command("", "simulate", "bert_base_10gbit"))
 
     def run(self, case: Case) -> Timed:
         """Run a case once."""
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as out:
             start = time.perf_counter()
-            process = subprocess.Popen(
-                [sys.executable, *case.arguments],
-                cwd=folder,
-                env=self.environment,
-                stdout=out,
-                stderr=subprocess.DEVNULL,
-            )
+            words = [sys.executable, *case.arguments]
+            given = {"cwd": folder, "env": self.environment, "stdout": out, "stderr": subprocess.DEVNULL}
+            process = subprocess.Popen(words, **given)
             _, status, used = os.wait4(process.pid, 0)
             wall_s = time.perf_counter() - start
             process.returncode = os.waitstatus_to_exitcode(status)
@@ -113,24 +102,25 @@ class Checkout:
             if process.returncode not in ((0,) if case.clock == "printed" else (0, 1)):
                 raise SystemExit(f"{case.title}: exit code {process.returncode} in {self.path}")
             out.seek(0)
-            if case.clock == "printed":
-                return Timed(float(out.read()), used.ru_maxrss / 1024 if case.with_memory else None)
-        seconds = wall_s if case.clock == "wall" else used.ru_utime + used.ru_stime
-        return Timed(seconds, used.ru_maxrss / 1024)
+            cpu_s = used.ru_utime + used.ru_stime
+            seconds = {"wall": wall_s, "cpu": cpu_s}.get(case.clock) or float(out.read())
+        less_s = 0.0 if case.beyond is None else self.run(case.beyond).seconds
+        has_memory = case.clock != "printed" or case.with_memory
+        return Timed((seconds - less_s) / case.parts, used.ru_maxrss / 1024 if has_memory else None)
 
 
 def in_turns(case: Case, here: Checkout, former: Checkout | None) -> tuple[Timed, Timed | None]:
-    """Return the best of each checkout; they take turns, so that a busy machine slows both down alike."""
+    """Return the best of each checkout; they take turns, so that a busy machine slows both down alike.
+
+    A former one that cannot run a case has no time.
+    """
     runs, others = [], []
     for turn in range(case.repeat):
-        runs.append(_once(case, here))
+        runs.append(here.run(case))
         # One turn is enough where the former one is slow.
-        if former is not None and case.former is not None and (turn == 0 or others[0].seconds < SLOW_S):
-            others.append(_once(case._replace(arguments=case.former or case.arguments), former))
+        if former is not None and (turn == 0 or (others and others[0].seconds < SLOW_S)):
+            try:
+                others.append(former.run(case))
+            except SystemExit as error:
+                print(error, file=sys.stderr)
     return min(runs), min(others, default=None)
-
-
-def _once(case: Case, checkout: Checkout) -> Timed:
-    timed = checkout.run(case)
-    less = 0.0 if case.beyond is None else checkout.run(case.beyond).seconds
-    return timed._replace(seconds=(timed.seconds - less) / case.parts)

@@ -2,25 +2,25 @@
 
 import pytest
 
-from benchmarks import beside_simgrid, engine_targets, uneven_cases
+from benchmarks import beside_simgrid, cases
 from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.scenario import load
 
 
 @pytest.mark.parametrize("ranks", [1, 8, 96, 100_000])
 def test_a_step_on_any_number_of_ranks_is_a_scenario(ranks: int) -> None:
-    made = load("bert_base_10gbit", engine_targets.settings_of(ranks))
+    made = load("bert_base_10gbit", cases.scenario(ranks, cases.DDP))
     assert made.cluster.world_size == ranks
     assert PreparedScenario(made).fidelity == "folded"
 
 
 def test_a_slow_rank_is_no_folded_step() -> None:
-    made = load("bert_base_10gbit", engine_targets.settings_of(64, uneven_cases.SLOW_RANK))
+    made = load("bert_base_10gbit", cases.scenario(64, cases.DDP, [cases.SLOW_RANK]))
     assert PreparedScenario(made).fidelity == "grouped"
 
 
 def test_titles_differ_so_that_each_can_be_asked_for_alone() -> None:
-    for group in engine_targets.groups():
+    for group in cases.engine():
         titles = [one.title for one in group.cases]
         assert len(set(titles)) == len(titles)
 

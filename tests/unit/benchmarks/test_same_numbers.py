@@ -61,8 +61,3 @@ def test_the_layout_of_a_toml_file_and_of_a_ruler_is_no_difference() -> None:
     found = compare('a = [1.5, 2]\nb = {c = "x"}\n', 'a = [\n    1.5,\n    3,\n]\n[b]\nc = "x"\n', "toml")
     assert (found.numbers, found.differing, found.texts) == (2, ["a.1: 2.0 -> 3.0"], [])
     assert compare("| a | b |\n| --- | --- |\n", "| a | b |\n|---|---|\n", "prose").texts == []
-
-
-def test_metrics_are_found_where_older_results_have_them() -> None:
-    found = compare('{"iteration_s": 0.5, "x": 1}', '{"result": {"iterations_s": [0.25]}, "x": 1, "y": null}', "json")
-    assert (found.differing, found.texts) == (["iteration_s: 0.5 -> 0.25"], [])
