@@ -22,7 +22,6 @@ TURNS, NEAR = 3, 1e-4
 LOCAL_RANKS, BYTES, SLOWDOWN, BUCKETS = 8, 440e6, 1.3, 18
 LINKS = (300e9, 0.5e-6, 1.25e9, 5e-6)
 """Rate and latency inside nodes and between them, as in `reference_ddp_step` [B/s, s]."""
-RING = {"kind": "all_reduce", "algorithm": "ring", "bucket_cap": "25 MB"}
 EXACT = """
 import time
 from simnet.engine.scenario import load
@@ -57,26 +56,14 @@ class Row(NamedTuple):
 def rows(*, long: bool) -> list[Row]:
     """Return what is compared; a DDP step on 512 ranks takes SimGrid half a minute."""
     slow = {"kind": "slow_rank", "node": 0, "local_rank": 0, "compute_slowdown": SLOWDOWN}
-    step = {"strategy": RING, "baseline": None, "cluster.faults": [slow]}
+    ring = {"kind": "all_reduce", "algorithm": "ring", "bucket_cap": "25 MB"}
+    step = {"strategy": ring, "baseline": None, "cluster.faults": [slow]}
     one = {**ONE_ALL_REDUCE, "strategy": {**FUSED, "algorithm": "ring"}}
     found = [Row(f"flat ring all-reduce, {8 * nodes} ranks", nodes, one) for nodes in (8, 64)]
     for nodes in (8, 64) if long else (8,):
         title = f"DDP step with a slow rank, {8 * nodes} ranks"
         found.append(Row(title, nodes, step, (0.04, 0.08, 0.005, SLOWDOWN), BUCKETS))
     return found
-
-
-def compiled(folder: Path) -> tuple[Path | None, str]:
-    """Return SimGrid's program, or None and why there is none."""
-    compiler, made = shutil.which("g++"), folder / "beside_simgrid"
-    if compiler is None:
-        return None, "g++: not on the PATH; apt-get install g++"
-    words = [compiler, "-O2", "-std=c++17", str(SOURCE), "-o", str(made), "-lsimgrid"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        first = next(iter(done.stderr.strip().splitlines()), "the compiler failed")
-        return None, f"SimGrid: {first}; apt-get install libsimgrid-dev"
-    return made, ""
 
 
 def by_simgrid(made: Path, row: Row) -> tuple[float, float]:
@@ -94,31 +81,31 @@ def by_simnet(checkout: Checkout, row: Row, asked: str) -> float:
     return checkout.run(Case(row.title, ("-c", code))).seconds
 
 
-def line(made: Path, checkout: Checkout, row: Row) -> str:
-    """Run both in turns, and return the best of each as a row of the table."""
-    turns = [(by_simnet(checkout, row, "took_s"), *by_simgrid(made, row)) for _ in range(TURNS)]
-    ours_s, theirs_s, theirs_step_s = map(min, zip(*turns, strict=True))
-    step_s = by_simnet(checkout, row, "found.result.iteration_s")
-    if abs(step_s / theirs_step_s - 1) > NEAR:
-        raise SystemExit(f"{row.title}: a step of {step_s} s, in SimGrid {theirs_step_s} s: must be the same")
-    cells = (row.title, format_seconds(ours_s), format_seconds(theirs_s), f"{ours_s / theirs_s:.3f}")
-    return f"| {' | '.join((*cells, format_seconds(step_s)))} |"
-
-
 def main() -> None:
     """Print the table, or why there is none."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--long", action="store_true", help="a DDP step on 512 ranks, too")
     given = parser.parse_args()
+    if (compiler := shutil.which("g++")) is None:
+        print("skipped: g++: not on the PATH; apt-get install g++")
+        return
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as folder:
-        made, why = compiled(Path(folder))
-        if made is None:
-            print(f"skipped: {why}")
+        made = Path(folder) / "beside_simgrid"
+        words = [compiler, "-O2", "-std=c++17", str(SOURCE), "-o", str(made), "-lsimgrid"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode:
+            print(f"skipped: SimGrid: {done.stderr.partition(chr(10))[0]}; apt-get install libsimgrid-dev")
             return
         checkout = Checkout(HERE, Path(scratch))
         print("| what | exact executor | SimGrid | ratio | simulated step |\n|---|---|---|---|---|")
         for row in rows(long=given.long):
-            print(line(made, checkout, row), flush=True)
+            turns = [(by_simnet(checkout, row, "took_s"), *by_simgrid(made, row)) for _ in range(TURNS)]
+            ours_s, theirs_s, theirs_step_s = map(min, zip(*turns, strict=True))
+            step_s = by_simnet(checkout, row, "found.result.iteration_s")
+            if abs(step_s / theirs_step_s - 1) > NEAR:
+                raise SystemExit(f"{row.title}: a step of {step_s} s, in SimGrid {theirs_step_s} s: must be the same")
+            times = f"{format_seconds(ours_s)} | {format_seconds(theirs_s)} | {ours_s / theirs_s:.3f}"
+            print(f"| {row.title} | {times} | {format_seconds(step_s)} |", flush=True)
 
 
 if __name__ == "__main__":

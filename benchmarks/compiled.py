@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,6 +32,8 @@ from binsgdm.kernels.triton_kernels import kernels
 
 TARGETS = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "gfx942")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+LEAST_BYTES = {"merge": 4, "thresholds": 4, "draws": 8, "pack": 8}
+"""What the widest access must have, else 16: draws may begin at any element, and merged words are a thread's own."""
 MAX_BARRIERS = 8  # of an exchange of draws between threads
 # Triton compiles anew for arguments that are 1, multiples of 16 or large, unless told not to.
 _NUMBERS: tuple[dict[str, Any], ...] = (
@@ -44,7 +46,7 @@ _ELEMENTS = {"merge": 32}
 _USUAL_ELEMENTS = 8
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Compiled:
     """A kernel compiled for a target.
 
@@ -81,14 +83,10 @@ class Compiled:
             "is compiled anew for other numbers": self.variants > 1,
             "spills registers": self.local_accesses,
             f"has more than {MAX_BARRIERS} barriers a tile": self.barriers > MAX_BARRIERS,
-            "accesses memory by less than 16 bytes": self.registers and self.widest_bytes < _least_bytes(self.kernel),
+            "accesses memory by less than 16 bytes": self.registers
+            and self.widest_bytes < LEAST_BYTES.get(self.kernel, 16),
         }
         return [text for text, is_so in found.items() if is_so]
-
-
-def _least_bytes(kernel: str) -> int:
-    """Return what the widest access must have: draws may begin at any element, and merged words are a thread's own."""
-    return {"merge": 4, "thresholds": 4, "draws": 8, "pack": 8}.get(kernel, 16)
 
 
 def calls(numel: int, key: Key, start: int) -> dict[str, Callable[[], object]]:
@@ -133,8 +131,7 @@ def compiled_for(target: str, wanted: Sequence[str] = ()) -> Iterator[Compiled]:
         with _compiling(target) as made:
             for each in some_calls:
                 each[name]()
-        variants = {id(binary) for binary in made}
-        yield replace(_looked_at(name, target, made[0]), variants=len(variants))
+        yield _looked_at(name, target, made[0], len({id(binary) for binary in made}))
 
 
 @contextmanager
@@ -153,47 +150,43 @@ def _compiling(target: str) -> Iterator[list[Any]]:
         yield made
 
 
-def _looked_at(name: str, target: str, binary: Any) -> Compiled:
+def _looked_at(name: str, target: str, binary: Any, variants: int) -> Compiled:
     if "cubin" not in binary.asm:
         text = binary.asm["amdgcn"]
         spilled = sum(map(int, re.findall(r"vgpr_spill_count: +(\d+)", text)))
         # A division that is rounded correctly takes five of its own.
         fused = len(re.findall(r"v_(?:pk_)?fmac?_f32", text)) - 5 * len(re.findall(r"v_div_fixup_f32", text))
-        return Compiled(kernel=name, target=target, local_accesses=spilled, fused=fused)
+        return Compiled(name, target, local_accesses=spilled, fused=fused, variants=variants)
     ptx = binary.asm["ptx"]
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(binary.asm["cubin"])
-        sass = _output("nvdisasm", "-c", file.name)
-        usage = _output("cuobjdump", "-res-usage", file.name)
+        # Nothing of a target that these tools no longer know, as of sm_70.
+        sass, usage = (
+            subprocess.run([_TOOLS / tool, option, file.name], capture_output=True, text=True, check=False).stdout
+            for tool, option in (("nvdisasm", "-c"), ("cuobjdump", "-res-usage"))
+        )
     tile, cut = _loops_of_tiles(sass)
     return Compiled(
-        kernel=name,
-        target=target,
+        name,
+        target,
         registers=int(registers[1]) if (registers := re.search(r"REG:(\d+)", usage)) and sass else 0,
         instructions=round(len(tile) / _ELEMENTS.get(name, _USUAL_ELEMENTS), 1),
-        widest_bytes=max(map(_width, re.findall(r"(?:LDG|STG)\.E\S*", sass)), default=0),
+        widest_bytes=_widest(sass.splitlines()),
         cut_bytes=max(map(_widest, cut), default=0),
         barriers=sum("BAR." in line for line in tile),
         local_accesses=len(re.findall(r"\b(?:LDL|STL)\b", sass)),
         flushing=ptx.count(".ftz"),
         fused=len(re.findall(r"\bfma\.", ptx)),
         inexact=len(re.findall(r"\bdiv\.(?:full|approx)|\brcp\.", ptx)),
+        variants=variants,
     )
 
 
-def _output(tool: str, *arguments: str) -> str:
-    """Return what a tool of CUDA says; nothing of a target that it no longer knows, as of sm_70."""
-    return subprocess.run([_TOOLS / tool, *arguments], capture_output=True, text=True, check=False).stdout
-
-
-def _width(access: str) -> int:
-    """Return how many bytes a thread moves with an instruction such as LDG.E.128."""
-    bits = {"8": 8, "U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128}
-    return next((bits[part] for part in access.split(".") if part in bits), 32) // 8
-
-
 def _widest(lines: Sequence[str]) -> int:
-    return max((_width(access[0]) for line in lines if (access := re.search(r"(?:LDG|STG)\.E\S*", line))), default=0)
+    """Return how many bytes a thread moves at most with an instruction such as LDG.E.128."""
+    accesses = [access[0].split(".") for line in lines if (access := re.search(r"(?:LDG|STG)\.E\S*", line))]
+    bits = {"8": 8, "U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128}
+    return max((next((bits[part] for part in one if part in bits), 32) // 8 for one in accesses), default=0)
 
 
 def _loops_of_tiles(sass: str) -> tuple[list[str], list[list[str]]]:

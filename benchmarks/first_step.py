@@ -5,75 +5,62 @@ loaded before the clock starts. "Empty": nothing was compiled before; "filled": 
 """
 
 import argparse
+import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 SETTINGS = {
-    "shaped, hierarchical": ("{}", "{}"),
-    "random, hierarchical": ("{'rounding': 'random'}", "{}"),
-    "shaped, flat": ("{}", "{'topology': 'flat'}"),
-    "shaped, average gradients": ("{}", "{'average': 'gradients'}"),
+    "shaped, hierarchical": ({}, {}),
+    "random, hierarchical": ({"rounding": "random"}, {}),
+    "shaped, flat": ({}, {"topology": "flat"}),
+    "shaped, average gradients": ({}, {"average": "gradients"}),
 }
+"""Of BinSGDM and of `attach`."""
 RANK = """
-import sys, time
+import json, sys, time
 import torch, torch._dynamo, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 import binsgdm
 
+options, scheme = map(json.loads, sys.argv[1:])
 dist.init_process_group("gloo")
 model = torch.nn.Sequential(torch.nn.Linear(100, 100), torch.nn.Linear(100, 10))
 ddp = DistributedDataParallel(model)
 dist.barrier()
 start = time.perf_counter()
-optimizer = binsgdm.BinSGDM(model.parameters(), **{options})
-binsgdm.attach(optimizer, ddp, **{scheme})
+optimizer = binsgdm.BinSGDM(model.parameters(), **options)
+binsgdm.attach(optimizer, ddp, **scheme)
 attached = time.perf_counter()
 ddp(torch.ones(4, 100)).sum().backward()
 optimizer.step()
-print(attached - start, time.perf_counter() - attached, flush=True)
+times = torch.tensor([attached - start, time.perf_counter() - attached])
+dist.all_reduce(times, dist.ReduceOp.MAX)
+if dist.get_rank() == 0:
+    print(*times.tolist(), flush=True)
 dist.destroy_process_group()
 """
 
 
-def started(ranks: int, program: str, cache: Path) -> tuple[float, float]:
-    """Start ranks; return the seconds of attach and of the first iteration on the slowest."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
-    common |= {"LOCAL_WORLD_SIZE": str(ranks), "NUMBA_CACHE_DIR": str(cache)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", program],
-            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-    rows = [tuple(map(float, process.communicate()[0].split())) for process in processes]
-    attach_s, iteration_s = map(max, zip(*rows, strict=True))
-    return attach_s, iteration_s
-
-
 def main() -> None:
-    """Print a table."""
+    """Print a table of the seconds of attach and of the first iteration on the slowest rank."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4])
     given = parser.parse_args()
-    print("| ranks | BinSGDM | cache | attach [s] | first iteration [s] |")
-    print("|---|---|---|---|---|")
+    print("| ranks | BinSGDM | cache | attach [s] | first iteration [s] |\n|---|---|---|---|---|")
     for ranks in given.ranks:
-        for title, (options, scheme) in SETTINGS.items():
-            program = RANK.replace("{options}", options).replace("{scheme}", scheme)
+        for title, settings in SETTINGS.items():
             with tempfile.TemporaryDirectory() as folder:
+                program = Path(folder) / "rank.py"
+                program.write_text(RANK, encoding="utf-8")
+                environment = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_CACHE_DIR": folder}
+                launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
                 for cache in ("empty", "filled"):
-                    attach_s, iteration_s = started(ranks, program, Path(folder))
+                    words = [*launch, str(program), *map(json.dumps, settings)]
+                    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+                    attach_s, iteration_s = map(float, done.stdout.split())
                     print(f"| {ranks} | {title} | {cache} | {attach_s:.2f} | {iteration_s:.2f} |", flush=True)
 
 
