@@ -75,6 +75,7 @@ class Compiled:
 
     def faults(self) -> list[str]:
         """Say what would give other bits than the reference, or cost time."""
+        least = LEAST_BYTES.get(self.kernel, 16)
         found = {
             "flushes subnormals": self.flushing,
             "fuses a product and a sum": self.fused,
@@ -83,8 +84,7 @@ class Compiled:
             "is compiled anew for other numbers": self.variants > 1,
             "spills registers": self.local_accesses,
             f"has more than {MAX_BARRIERS} barriers a tile": self.barriers > MAX_BARRIERS,
-            "accesses memory by less than 16 bytes": self.registers
-            and self.widest_bytes < LEAST_BYTES.get(self.kernel, 16),
+            "accesses memory by less than 16 bytes": self.registers > 0 and self.widest_bytes < least,
         }
         return [text for text, is_so in found.items() if is_so]
 

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.gradients import Gradient, bits_an_element, bucket_of, relative_errors
 from binsgdm.comm import RankContext, run_in_lockstep
 from binsgdm.compressors.atomo import Atomo, probabilities
-from binsgdm.compressors.base import numel_of
+from binsgdm.compressors.base import GradientBucket, Shapes, numel_of
 from binsgdm.compressors.eight_bit import ByteGrad
 from binsgdm.compressors.low_rank import GradZip, PowerSGD
 from binsgdm.compressors.matrices import is_factored, matrix_shape
@@ -25,6 +24,13 @@ MATRIX_RANK = 4
 WARM_STEPS = 10
 
 
+class Gradient(NamedTuple):
+    """Flat fp32 values and the shapes of their tensors."""
+
+    values: torch.Tensor
+    shapes: Shapes
+
+
 class Loss(NamedTuple):
     """One system on one gradient: bits per element, the part lost, its standard error, what theory says, how."""
 
@@ -33,6 +39,17 @@ class Loss(NamedTuple):
     error: float
     theory: float
     kind: str
+
+
+def relative_errors(compressor: Any, gradient: Gradient, draws: int = 4) -> list[float]:
+    """Return ||C(v) - v||^2 / ||v||^2 of some draws."""
+    values, shapes = gradient
+    found = []
+    for number in range(draws):
+        key = Key(seed=1, step=number)
+        restored = compressor.decompress(compressor.compress(values, shapes, key), shapes, key)
+        found.append(energy(restored.double() - values.double()) / energy(values))
+    return found
 
 
 def energy(values: torch.Tensor) -> float:
@@ -122,30 +139,25 @@ def atomo_theory(gradient: Gradient, budget: float) -> float:
     return lost / energy(gradient.values)
 
 
-def after_steps(system: Any, gradient: Gradient, steps: int) -> float:
-    """Return what one rank loses of a gradient that it had in the steps before, without error feedback."""
-    bucket = bucket_of(gradient)
-    delivered = gradient.values
-    for step in range(1, steps + 1):
-        context = RankContext(rank=0, world_size=1, ranks_per_node=1, seed=1, step=step)
-        delivered = run_in_lockstep([system.mean(bucket, context)], 1)[0]
-        system.residuals.reset()
-    return energy(delivered - gradient.values) / energy(gradient.values)
-
-
 def compressed(compressor: Any, gradient: Gradient, theory: float, kind: str, draws: int = DRAWS) -> Loss:
     """Return the loss of a compressor, the mean over some draws; one draw suffices where none is random."""
     payload = compressor.compress(gradient.values, gradient.shapes, Key(seed=1))
     lost = relative_errors(compressor, gradient, draws)
     error = statistics.stdev(lost) / math.sqrt(draws) if draws > 1 else 0.0
-    return Loss(bits_an_element(payload, gradient.shapes), statistics.fmean(lost), error, theory, kind)
+    return Loss(8 * payload.num_bytes / numel_of(gradient.shapes), statistics.fmean(lost), error, theory, kind)
 
 
 def low_rank(system: Any, gradient: Gradient, steps: int) -> Loss:
-    """Return the loss of a low-rank system after some steps on the same gradient."""
-    bits = 8 * system.num_bytes(gradient.shapes) / gradient.values.numel()
-    best = best_low_rank(gradient, MATRIX_RANK)
-    return Loss(bits, after_steps(system, gradient, steps), 0.0, best, "not below: best of that rank")
+    """Return what a low-rank system loses after some steps on the same gradient, without error feedback."""
+    values, shapes = gradient
+    bucket = GradientBucket(values=values, parameters=tuple(range(len(shapes))), shapes=shapes)
+    delivered = values
+    for step in range(1, steps + 1):
+        context = RankContext(rank=0, world_size=1, ranks_per_node=1, seed=1, step=step)
+        delivered = run_in_lockstep([system.mean(bucket, context)], 1)[0]
+        system.residuals.reset()
+    lost, bits = energy(delivered - values) / energy(values), 8 * system.num_bytes(shapes) / values.numel()
+    return Loss(bits, lost, 0.0, best_low_rank(gradient, MATRIX_RANK), "not below: best of that rank")
 
 
 def losses() -> dict[str, Callable[[Gradient], Loss]]:
@@ -159,11 +171,8 @@ def losses() -> dict[str, Callable[[Gradient], Loss]]:
     def share(gradient: Gradient) -> float:
         return kept(gradient) / gradient.values.numel()
 
-    def power(steps: int) -> Callable[[Gradient], Loss]:
-        return lambda g: low_rank(PowerSGD(matrix_rank=MATRIX_RANK, rank=0, world_size=1), g, steps)
-
-    def zipped(steps: int) -> Callable[[Gradient], Loss]:
-        return lambda g: low_rank(GradZip(matrix_rank=MATRIX_RANK, rank=0, world_size=1), g, steps)
+    def factored(system: Any, steps: int) -> Callable[[Gradient], Loss]:
+        return lambda g: low_rank(system(matrix_rank=MATRIX_RANK, rank=0, world_size=1), g, steps)
 
     def byte(dtype: Any) -> Callable[[Gradient], Loss]:
         given = ByteGrad(dtype=dtype)
@@ -186,24 +195,20 @@ def losses() -> dict[str, Callable[[Gradient], Loss]]:
         ),
         "Random-k, 1 %": lambda g: compressed(rand, g, 1 - share(g), "mean: 1 - k/d"),
         "Random-k, 1 %, times d/k": lambda g: compressed(unbiased, g, 1 / share(g) - 1, "mean: d/k - 1"),
-        "PowerSGD, rank 4, first step": power(1),
-        f"PowerSGD, rank 4, step {WARM_STEPS} of the same gradient": power(WARM_STEPS),
-        "GradZip, rank 4, first step": zipped(1),
-        f"GradZip, rank 4, step {WARM_STEPS} of the same gradient": zipped(WARM_STEPS),
+        "PowerSGD, rank 4, first step": factored(PowerSGD, 1),
+        f"PowerSGD, rank 4, step {WARM_STEPS} of the same gradient": factored(PowerSGD, WARM_STEPS),
+        "GradZip, rank 4, first step": factored(GradZip, 1),
+        f"GradZip, rank 4, step {WARM_STEPS} of the same gradient": factored(GradZip, WARM_STEPS),
         "ATOMO, budget 3": lambda g: compressed(Atomo(), g, atomo_theory(g, 3.0), "mean: sum s^2 (1/p - 1)"),
     }
 
 
-def cell(loss: Loss) -> str:
-    """Return the loss, with its standard error where draws matter."""
-    return f"{loss.lost:.4g}" if not loss.error else f"{loss.lost:.3g} ± {loss.error:.2g}"
-
-
 def table(given: dict[str, Gradient]) -> Table:
-    """Return bits, loss and theory of every system on every gradient."""
+    """Return bits, loss and theory of every system on every gradient; a standard error where draws matter."""
     rows = []
     for name, loss_of in losses().items():
         found = [loss_of(gradient) for gradient in given.values()]
-        cells = [f"{cell(one)}, theory {one.theory:.4g}; {one.bits:.3g} bit" for one in found]
-        rows.append((name, found[0].kind, *cells))
+        lost = [f"{one.lost:.3g} ± {one.error:.2g}" if one.error else f"{one.lost:.4g}" for one in found]
+        told = (f"{text}, theory {one.theory:.4g}; {one.bits:.3g} bit" for text, one in zip(lost, found, strict=True))
+        rows.append((name, found[0].kind, *told))
     return Table(("system", "theory says", *given), rows)

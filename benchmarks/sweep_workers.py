@@ -25,24 +25,28 @@ from simnet.core.units import format_seconds
 from simnet.core.version import VERSION
 from simnet.engine.result import RefusedPoint
 from simnet.engine.scenario import load_experiment
+from simnet.report import figure
 from simnet.report.table import Table
 
 HERE = Path(__file__).resolve().parents[1]
 FIGURE = "sweep_memory.png"
+CHEAP = """
+cluster = "a100_8x8_10gbit"
+calibration = { memory_bandwidth = "1 TB/s" }
+workload = { gradient = "440 MB", forward = "40 ms", backward = "80 ms", batch_per_rank = 64 }
+strategy = { kind = "all_reduce", bucketing = "fused", overlap = false }
+"""
+"""The cheapest scenario that there is."""
 JITTER = [{"kind": "compute_jitter", "cv": 0.05}]
+NODES, BANDWIDTH, BERT = "cluster.num_nodes", "cluster.inter_node.bandwidth", "bert_base_10gbit"
 TURNS = 5
+SIZES = {"parquet": (1_000, 10_000, 100_000, 1_000_000), "csv": (1_000, 10_000, 100_000)}
+TITLES = {"parquet": "streamed to Parquet", "csv": "held for CSV and JSON"}
 Cells = tuple[str, ...]
 
 
 class Points(NamedTuple):
-    """Points of about one cost.
-
-    Attributes:
-        title: for people.
-        scenario: the name of an experiment, or its file.
-        settings: of all points.
-        axes: that are swept.
-    """
+    """Points of about one cost: an experiment's name or file, settings of all points, axes that are swept."""
 
     title: str
     scenario: str
@@ -50,84 +54,41 @@ class Points(NamedTuple):
     axes: dict[str, list[Any]]
 
 
-def rates(count: int) -> list[str]:
-    """Return so many bandwidths."""
-    return [f"{10 + number / 10:g} Gbit/s" for number in range(count)]
-
-
 def cheap_scenario(folder: Path) -> str:
-    """Write the cheapest scenario that there is, and return its path."""
-    path = folder / "cheap.toml"
-    path.write_text(
-        'cluster = "a100_8x8_10gbit"\ncalibration = { memory_bandwidth = "1 TB/s" }\n'
-        'workload = { gradient = "440 MB", forward = "40 ms", backward = "80 ms", batch_per_rank = 64 }\n'
-        'strategy = { kind = "all_reduce", bucketing = "fused", overlap = false }\n',
-        encoding="utf-8",
-    )
+    (path := folder / "cheap.toml").write_text(CHEAP, encoding="utf-8")
     return str(path)
 
 
 def kinds_of_points(folder: Path) -> Iterator[Points]:
     """Yield what is swept, from points that cost next to nothing to those that take long."""
-    bandwidth, nodes = "cluster.inter_node.bandwidth", "cluster.num_nodes"
-    bert = "bert_base_10gbit"
-    cheap = cheap_scenario(folder)
-    yield Points("one fused all-reduce, 1 to 64 nodes", cheap, {}, {nodes: list(range(1, 65)), bandwidth: rates(150)})
+
+    def rates(count: int) -> dict[str, list[Any]]:
+        return {BANDWIDTH: [f"{10 + number / 10:g} Gbit/s" for number in range(count)]}
+
+    every = {NODES: list(range(1, 65)), **rates(150)}
+    yield Points("one fused all-reduce, 1 to 64 nodes", cheap_scenario(folder), {}, every)
     for count in (8, 64, 512):
-        yield Points(f"BERT-Base, BinSGDM and DDP, {count} nodes", bert, {nodes: count}, {bandwidth: rates(3_000)})
-    drawn = {nodes: 8, "run.draws": 20}
-    yield Points("the same with 20 draws, 8 nodes", bert, drawn, {bandwidth: rates(600)})
-    for count in (8, 64):
-        varied = {nodes: count, "run.draws": 0, "cluster.faults": JITTER, "run.iterations": 20}
-        points = 80 if count == 8 else 60
-        yield Points(f"the same with 20 iterations and jitter, {count} nodes", bert, varied, {bandwidth: rates(points)})
+        yield Points(f"BERT-Base, BinSGDM and DDP, {count} nodes", BERT, {NODES: count}, rates(3_000))
+    yield Points("the same with 20 draws, 8 nodes", BERT, {NODES: 8, "run.draws": 20}, rates(600))
+    for count, points in ((8, 80), (64, 60)):
+        varied = {NODES: count, "run.draws": 0, "cluster.faults": JITTER, "run.iterations": 20}
+        yield Points(f"the same with 20 iterations and jitter, {count} nodes", BERT, varied, rates(points))
 
 
 class Side(NamedTuple):
-    """One of the two that are compared.
-
-    Attributes:
-        pool: of workers.
-        processes: all that simulate or hand out points: this one, and those that were started for the pool.
-    """
+    """A pool of workers, and all processes that simulate or hand out points: this one, and those of the pool."""
 
     pool: Pool
     processes: list[psutil.Process]
 
-    def cpu_s(self) -> float:
-        """Return the CPU time that all processes have taken by now."""
+    def turn(self, points: Sequence[SweepPoint | RefusedPoint]) -> tuple[float, float]:
+        """Sweep once; return wall time and CPU time of all processes [s]."""
+        cpu_s, start = self._cpu_s(), time.perf_counter()
+        sweeps.run(points, pool=self.pool)
+        return time.perf_counter() - start, self._cpu_s() - cpu_s
+
+    def _cpu_s(self) -> float:
         return sum(sum(process.cpu_times()[:2]) for process in self.processes)
-
-
-class Turn(NamedTuple):
-    """How long a sweep took."""
-
-    wall_s: float
-    cpu_s: float
-
-
-def turn(side: Side, points: Sequence[SweepPoint | RefusedPoint]) -> Turn:
-    """Sweep once."""
-    cpu_s, start = side.cpu_s(), time.perf_counter()
-    sweeps.run(points, pool=side.pool)
-    return Turn(time.perf_counter() - start, side.cpu_s() - cpu_s)
-
-
-def compared(kind: Points, local: Side, dask: Side) -> Cells:
-    """Sweep on both in turns, and return a row."""
-    points = sweeps.points_of(load_experiment(kind.scenario, kind.settings, kind.axes))
-    few = points[:60]
-    assert sweeps.run(few, pool=dask.pool) == sweeps.run(few, pool=local.pool)  # modules and schedules are loaded
-    turns = [(turn(local, points), turn(dask, points)) for _ in range(TURNS)]
-    per_cpu_s = [len(points) / statistics.median(side.cpu_s for side in sides) for sides in zip(*turns, strict=True)]
-    by_cpu = _ratio([one.cpu_s / other.cpu_s for one, other in turns])
-    by_wall = _ratio([one.wall_s / other.wall_s for one, other in turns])
-    return kind.title, f"{len(points):,}", *(f"{rate:,.0f}" for rate in per_cpu_s), by_cpu, by_wall
-
-
-def _ratio(ratios: Sequence[float]) -> str:
-    """Return the median of ratios, with the least and the largest."""
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 def workers_rows(folder: Path) -> Iterator[Cells]:
@@ -139,44 +100,53 @@ def workers_rows(folder: Path) -> Iterator[Cells]:
     """
     yield "points", "number", "local", "Dask", "Dask / local", "the same by wall time"
     cores, this = workers.num_cores(), psutil.Process()
-    with workers.local_pool(cores) as local:
-        sweeps.run(sweeps.points_of(load_experiment("speedup")), pool=local)
+    with workers.local_pool(cores) as local_pool:
+        sweeps.run(sweeps.points_of(load_experiment("speedup")), pool=local_pool)
         started = this.children(recursive=True)
-        with workers.dask_local(cores) as dask:
+        with workers.dask_local(cores) as dask_pool:
             others = [process for process in this.children(recursive=True) if process not in started]
+            local, dask = Side(local_pool, [this, *started]), Side(dask_pool, [this, *others])
             for kind in kinds_of_points(folder):
-                yield compared(kind, Side(local, [this, *started]), Side(dask, [this, *others]))
+                points = sweeps.points_of(load_experiment(kind.scenario, kind.settings, kind.axes))
+                few = points[:60]
+                # So modules and schedules are loaded.
+                assert sweeps.run(few, pool=dask_pool) == sweeps.run(few, pool=local_pool)
+                turns = [(*local.turn(points), *dask.turn(points)) for _ in range(TURNS)]
+                walls_s, cpus_s, dask_walls_s, dask_cpus_s = zip(*turns, strict=True)
+                rates = (f"{len(points) / statistics.median(times):,.0f}" for times in (cpus_s, dask_cpus_s))
+                ends = (_ratio(cpus_s, dask_cpus_s), _ratio(walls_s, dask_walls_s))
+                yield kind.title, f"{len(points):,}", *rates, *ends
     for option in ("--jobs", "--dask-local"):
-        print(f"a command with two points and {option} {cores} takes {format_seconds(_first_point_s(option, cores))}")
+        words = ["sweep", BERT, "--set", f"{NODES}=2,4", "--draws", "0", option, str(cores)]
+        best_s = min(_peak(words)[0] for _ in range(3))
+        print(f"a command with two points and {option} {cores} takes {format_seconds(best_s)}")
 
 
-def _first_point_s(option: str, count: int) -> float:
-    """Return how long a sweep of two points takes as a whole; the best of three."""
-    words = ["sweep", "bert_base_10gbit", "--set", "cluster.num_nodes=2,4", "--draws", "0", option, str(count)]
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "simnet", *words], cwd=HERE, check=True, capture_output=True)
-        times.append(time.perf_counter() - start)
-    return min(times)
+def _ratio(times: Sequence[float], others: Sequence[float]) -> str:
+    """Return the median of ratios, with the least and the largest."""
+    ratios = [one / other for one, other in zip(times, others, strict=True)]
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+def _peak(words: Sequence[str]) -> tuple[float, float]:
+    """Return the time of a command [s], and the memory of its largest process at its peak [MiB]."""
+    start = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as told:
+        command = [sys.executable, "-m", "simnet", *words]
+        process = subprocess.Popen(command, cwd=HERE, stdout=subprocess.DEVNULL, stderr=told)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        told.seek(0)
+        assert process.returncode == 0, told.read()
+    return time.perf_counter() - start, used.ru_maxrss / 1024
 
 
 class Peak(NamedTuple):
-    """What a sweep took.
-
-    Attributes:
-        points: how many.
-        mib: of the largest process, at its peak.
-        wall_s: from start to end.
-    """
+    """What a sweep of so many points took."""
 
     points: int
     mib: float
     wall_s: float
-
-
-SIZES = {"parquet": (1_000, 10_000, 100_000, 1_000_000), "csv": (1_000, 10_000, 100_000)}
-TITLES = {"parquet": "streamed to Parquet", "csv": "held for CSV and JSON"}
 
 
 def peak(form: str, points: int, folder: Path) -> Peak:
@@ -184,23 +154,14 @@ def peak(form: str, points: int, folder: Path) -> Peak:
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
     axes = {
-        "cluster.num_nodes": ",".join(map(str, range(1, 11))),
-        "cluster.inter_node.bandwidth": ",".join(f"{gbit} Gbit/s" for gbit in range(1, 101)),
+        NODES: ",".join(map(str, range(1, 11))),
+        BANDWIDTH: ",".join(f"{gbit} Gbit/s" for gbit in range(1, 101)),
         "workload.batch_per_rank": ",".join(map(str, range(1, points // 1_000 + 1))),
     }
     words = [word for key, values in axes.items() for word in ("--set", f"{key}={values}")]
-    command = ["-m", "simnet", "sweep", cheap_scenario(folder), *words, "--format", form, "-o", str(out)]
-    command += ["--jobs", str(workers.num_cores())]
-    start = time.perf_counter()
-    process = subprocess.Popen([sys.executable, *command], cwd=HERE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    assert process.stderr is not None
-    told = process.stderr.read()
-    process.stderr.close()
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0, told
-    shutil.rmtree(out)
-    return Peak(points, used.ru_maxrss / 1024, time.perf_counter() - start)
+    more = ["--format", form, "-o", str(out), "--jobs", str(workers.num_cores())]
+    wall_s, mib = _peak(["sweep", cheap_scenario(folder), *words, *more])
+    return Peak(points, mib, wall_s)
 
 
 def memory_rows(folder: Path, figure_path: Path) -> Iterator[Cells]:
@@ -214,18 +175,17 @@ def memory_rows(folder: Path, figure_path: Path) -> Iterator[Cells]:
     draw_memory(found, figure_path)
     yield "points", *(f"{title}: peak, time, points/s" for title in TITLES.values())
     for index, points in enumerate(SIZES["parquet"]):
-        cells = (_text(peaks[index]) if index < len(peaks) else "refused" for peaks in found.values())
-        yield f"{points:,}", *cells
-
-
-def _text(found: Peak) -> str:
-    return f"{found.mib:.0f} MiB, {format_seconds(found.wall_s)}, {found.points / found.wall_s:,.0f}"
+        here = [peaks[index] if index < len(peaks) else None for peaks in found.values()]
+        yield (
+            f"{points:,}",
+            *(
+                f"{one.mib:.0f} MiB, {format_seconds(one.wall_s)}, {points / one.wall_s:,.0f}" if one else "refused"
+                for one in here
+            ),
+        )
 
 
 def draw_memory(found: dict[str, list[Peak]], path: Path) -> None:
-    """Write the figure of memory over points."""
-    from simnet.report import figure
-
     with figure.styled():
         made = figure.new(figure.COLUMN_IN, 2.4)
         axes = made.subplots()
@@ -242,7 +202,6 @@ def draw_memory(found: dict[str, list[Peak]], path: Path) -> None:
 
 
 def main() -> None:
-    """Print the tables, and write them if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("workers", "memory"), help="one of the two tables")
     parser.add_argument("--docs", type=Path, help="the folder of evidence/")

@@ -52,18 +52,16 @@ def describe(definition: Definition) -> dict[str, Any]:
         "name": definition.name,
         "title": definition.title,
         "definition": definition.expression,
-        "versions": {library: public_version(library) for library in ("torch", definition.library)},
+        # Without its local part: `2.13.0+cpu` is `2.13.0`.
+        "versions": {
+            library: importlib.metadata.version(library).partition("+")[0] for library in ("torch", definition.library)
+        },
         "input": definition.input,
         "num_elements": sum(math.prod(one.shape) for one in found.gradients),
         "forward_flops_per_sample": int(found.forward.flops),
         "backward_flops_per_sample": int(found.backward.flops),
         "tensors": [(one.name, one.shape, int(one.flops)) for one in found.gradients],
     }
-
-
-def public_version(library: str) -> str:
-    """Return the installed version of `library` without its local part (`2.13.0+cpu` is `2.13.0`)."""
-    return importlib.metadata.version(library).partition("+")[0]
 
 
 def to_json(contents: dict[str, Any]) -> str:
@@ -73,34 +71,22 @@ def to_json(contents: dict[str, Any]) -> str:
     return "\n".join(["{", *head, '  "tensors": [', rows, "  ]", "}"]) + "\n"
 
 
-def same_as_committed(path: Path, text: str) -> bool:
-    """Return whether `path` holds exactly `text`."""
-    return path.is_file() and path.read_text(encoding="utf-8") == text
-
-
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
+def main() -> int:
+    """Write or check the files; return the exit status."""
     parser = argparse.ArgumentParser(description="Export the gradients of real models to JSON.")
     parser.add_argument("--check", action="store_true", help="compare with the committed files and write nothing")
     parser.add_argument("--only", choices=[definition.name for definition in WITH_GRADIENTS], help="one model")
-    return parser.parse_args()
-
-
-def main() -> int:
-    """Write or check the files; return the exit status."""
-    arguments = parse_arguments()
+    given = parser.parse_args()
     num_different = 0
     for definition in WITH_GRADIENTS:
-        if arguments.only not in (None, definition.name):
-            continue
-        path, text = GRADIENTS_DIR / f"{definition.name}.json", to_json(describe(definition))
-        same = same_as_committed(path, text)
-        num_different += not same
-        if not (same or arguments.check):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        print(f"{path.name}: {'same' if same else 'differs' if arguments.check else 'written'}")
-    return 1 if arguments.check and num_different else 0
+        if given.only in (None, definition.name):
+            path, text = GRADIENTS_DIR / f"{definition.name}.json", to_json(describe(definition))
+            same = path.is_file() and path.read_text(encoding="utf-8") == text
+            num_different += not same
+            if not (same or given.check):
+                path.write_text(text, encoding="utf-8")
+            print(f"{path.name}: {'same' if same else 'differs' if given.check else 'written'}")
+    return 1 if given.check and num_different else 0
 
 
 if __name__ == "__main__":

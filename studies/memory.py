@@ -12,7 +12,7 @@ import sys
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,23 +112,16 @@ def _adam(parameters: Any) -> AdamW:
     return AdamW(parameters, lr=1e-3, foreach=True)  # as by default on a GPU
 
 
-def _ddp(module: nn.Module) -> Wrapped:
-    return DistributedDataParallel(module), _adam(module.parameters())
+def _ddp(module: nn.Module, **options: bool) -> Wrapped:
+    return DistributedDataParallel(module, **options), _adam(module.parameters())
 
 
-def _ddp_of_views(module: nn.Module) -> Wrapped:
-    return DistributedDataParallel(module, gradient_as_bucket_view=True), _adam(module.parameters())
-
-
-def _sharded(shape: Sequence[int], *, frees: bool = True) -> Callable[[nn.Module], Wrapped]:
-    def wrap(module: nn.Module) -> Wrapped:
-        mesh = init_device_mesh("cpu", tuple(shape), mesh_dim_names=("nodes", "ranks")[-len(shape) :])
-        for block in module.layers:
-            fully_shard(block, mesh=mesh, reshard_after_forward=frees)
-        fully_shard(module, mesh=mesh)
-        return module, _adam(module.parameters())
-
-    return wrap
+def _sharded(module: nn.Module, shape: Sequence[int], *, frees: bool = True) -> Wrapped:
+    mesh = init_device_mesh("cpu", tuple(shape), mesh_dim_names=("nodes", "ranks")[-len(shape) :])
+    for block in module.layers:
+        fully_shard(block, mesh=mesh, reshard_after_forward=frees)
+    fully_shard(module, mesh=mesh)
+    return module, _adam(module.parameters())
 
 
 def _zero1(module: nn.Module) -> Wrapped:
@@ -138,21 +131,14 @@ def _zero1(module: nn.Module) -> Wrapped:
     return wrapped, ZeroRedundancyOptimizer(module.parameters(), AdamW, lr=1e-3, foreach=True)
 
 
-def _binsgdm(**options: Any) -> Callable[[nn.Module], Wrapped]:
-    def wrap(module: nn.Module) -> Wrapped:
-        wrapped, optimizer = DistributedDataParallel(module), binsgdm.BinSGDM(module.parameters(), lr=1e-3)
-        binsgdm.attach(optimizer, wrapped, **options)
-        return wrapped, optimizer
-
-    return wrap
+def _binsgdm(module: nn.Module, **options: Any) -> Wrapped:
+    wrapped, optimizer = DistributedDataParallel(module), binsgdm.BinSGDM(module.parameters(), lr=1e-3)
+    binsgdm.attach(optimizer, wrapped, **options)
+    return wrapped, optimizer
 
 
-def _local_sgd(module: nn.Module) -> Wrapped:
-    return module, binsgdm.LocalSGD(_adam(module.parameters()), inner_steps=LOCAL_STEPS)
-
-
-def _diloco(module: nn.Module) -> Wrapped:
-    return module, binsgdm.DiLoCo(_adam(module.parameters()), inner_steps=LOCAL_STEPS)
+def _alone(module: nn.Module, outer: Callable[..., Optimizer]) -> Wrapped:
+    return module, outer(_adam(module.parameters()), inner_steps=LOCAL_STEPS)
 
 
 def _between_copies(module: nn.Module) -> Wrapped:
@@ -164,41 +150,46 @@ def _between_copies(module: nn.Module) -> Wrapped:
     return module, optimizer
 
 
+_full = partial(_sharded, shape=[NODES * RANKS_PER_NODE])
 CASES = (
     MemoryCase("DDP", "all_reduce", _ddp),
-    MemoryCase("DDP, gradients as views", "all_reduce", _ddp_of_views, gradient_as_bucket_view=True),
+    MemoryCase(
+        "DDP, gradients as views",
+        "all_reduce",
+        partial(_ddp, gradient_as_bucket_view=True),
+        gradient_as_bucket_view=True,
+    ),
     MemoryCase("DDP, 2 micro-batches", "all_reduce", _ddp, micro_batches=2),
     MemoryCase("DDP, all blocks checkpointed", "all_reduce", _ddp, checkpointing=1.0),
     MemoryCase("DDP, half of the blocks checkpointed", "all_reduce", _ddp, checkpointing=0.5),
-    MemoryCase("FSDP2, all blocks checkpointed", "fsdp", _sharded([NODES * RANKS_PER_NODE]), checkpointing=1.0),
-    MemoryCase("FSDP2", "fsdp", _sharded([NODES * RANKS_PER_NODE])),
-    MemoryCase(
-        "FSDP2, blocks kept", "fsdp:reshard_after_forward=false", _sharded([NODES * RANKS_PER_NODE], frees=False)
-    ),
-    MemoryCase("HSDP", "hsdp", _sharded([NODES, RANKS_PER_NODE])),
+    MemoryCase("FSDP2, all blocks checkpointed", "fsdp", _full, checkpointing=1.0),
+    MemoryCase("FSDP2", "fsdp", _full),
+    MemoryCase("FSDP2, blocks kept", "fsdp:reshard_after_forward=false", partial(_full, frees=False)),
+    MemoryCase("HSDP", "hsdp", partial(_sharded, shape=[NODES, RANKS_PER_NODE])),
     MemoryCase("HSDP, BinSGDM between copies", "hsdp:replicas=binsgdm", _between_copies),
     MemoryCase("ZeRO-1 of torch", "zero1:update=broadcast", _zero1),
-    MemoryCase("local SGD", f"local_sgd:inner_steps={LOCAL_STEPS}", _local_sgd),
-    MemoryCase("DiLoCo", f"diloco:workers=rank,inner_steps={LOCAL_STEPS}", _diloco),
-    MemoryCase("BinSGDM", "binsgdm", _binsgdm()),
-    MemoryCase("BinSGDM, flat", "binsgdm:topology=flat", _binsgdm(topology="flat")),
+    MemoryCase("local SGD", f"local_sgd:inner_steps={LOCAL_STEPS}", partial(_alone, outer=binsgdm.LocalSGD)),
+    MemoryCase("DiLoCo", f"diloco:workers=rank,inner_steps={LOCAL_STEPS}", partial(_alone, outer=binsgdm.DiLoCo)),
+    MemoryCase("BinSGDM", "binsgdm", _binsgdm),
+    MemoryCase("BinSGDM, flat", "binsgdm:topology=flat", partial(_binsgdm, topology="flat")),
 )
 
 
 def measure(case: MemoryCase) -> MeasuredMemory:
     """Train some steps, and return what the last one takes."""
     gc.collect()
-    settings = RecordingSettings(
-        steps=2, warm_up=1, compute="timed"
-    )  # nobody asks for the work, which costs time to count
+    # Nobody asks for the work, which costs time to count.
+    settings = RecordingSettings(steps=2, warm_up=1, compute="timed")
     recording = Recording(World(num_nodes=NODES, ranks_per_node=RANKS_PER_NODE), settings)
     with ExitStack() as stack:
         profiler = stack.enter_context(profile(activities=[ProfilerActivity.CPU], profile_memory=True))
-        stack.enter_context(_counted_momenta())
+        # BinSGDM takes its momenta from torch's allocator, as on a GPU, in place of huge pages.
+        for user in [one for one in list(sys.modules.values()) if vars(one).get("zeros") is kernels.zeros]:
+            stack.enter_context(patch.object(user, "zeros", lambda n, device="cpu": torch.zeros(n, device=device)))
         stack.enter_context(recording.running())
         dist.init_process_group("gloo")
         task = SIZE.task(BATCH)
-        for block in list(task.module.layers)[: round(case.checkpointing * SIZE.layers)]:  # type: ignore[arg-type]
+        for block in list(task.module.layers)[: round(case.checkpointing * SIZE.layers)]:
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
         module, optimizer = case.wrap(task.module)
         for _ in range(STEPS):
@@ -207,20 +198,6 @@ def measure(case: MemoryCase) -> MeasuredMemory:
         parameters = _bytes_of(module.parameters())
         state = _bytes_of(_tensors(optimizer))
     return _levels(profiler, parameters, state)
-
-
-@contextmanager
-def _counted_momenta() -> Iterator[None]:
-    """Let BinSGDM take its momenta from torch's allocator, as on a GPU, in place of huge pages."""
-
-    def zeros(numel: int, device: torch.device | str = "cpu") -> torch.Tensor:
-        return torch.zeros(numel, device=device)
-
-    users = [one for one in list(sys.modules.values()) if vars(one).get("zeros") is kernels.zeros]
-    with ExitStack() as stack:
-        for module in users:
-            stack.enter_context(patch.multiple(module, zeros=zeros))
-        yield
 
 
 def _step(case: MemoryCase, task: Task, module: nn.Module, optimizer: Optimizer) -> None:
@@ -236,6 +213,7 @@ def _step(case: MemoryCase, task: Task, module: nn.Module, optimizer: Optimizer)
 
 
 def _tensors(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    """Yield all that an optimizer keeps."""
     inner = getattr(optimizer, "optim", optimizer)
     for state in inner.state.values():
         yield from (one for one in state.values() if isinstance(one, torch.Tensor))
@@ -278,29 +256,9 @@ def predict(case: MemoryCase) -> GpuMemory:
     """Return what simnet predicts of a case, whose model is counted on tensors without memory."""
     strategy = strategy_from_text(case.strategy, "case")
     link = Link(bytes_per_s=Bandwidth(1e9), alpha_s=Duration(1e-6))
-    cluster = Cluster(num_nodes=NODES, ranks_per_node=RANKS_PER_NODE, intra_node=link, inter_node=link)
-    scenario = Scenario(
-        cluster=cluster,
-        workload=_workload(case),
-        strategy=strategy,
-        calibration=Calibration(),
-        run=RunSettings(grad_accumulation=case.micro_batches),
-    )
-    found = memory_fit.memory_of(scenario, strategy)
-    assert found is not None
-    return found
-
-
-@cache
-def _description(*, checkpoint: bool) -> ModelDescription:
-    with fake_tensors():
-        return describe(SIZE.task(BATCH), checkpoint=checkpoint)
-
-
-def _workload(case: MemoryCase) -> Workload:
     description, again = _description(checkpoint=False), _description(checkpoint=True)
     num_bytes = 4.0 * sum(math.prod(one.shape) for one in description.gradients)
-    return Workload(
+    workload = Workload(
         tensors=tuple(
             Gradient(shape=tuple(one.shape), backward_share=one.flops, name=one.name) for one in description.gradients
         ),
@@ -320,6 +278,22 @@ def _workload(case: MemoryCase) -> Workload:
         batch_per_rank=BATCH,
         checkpointing=case.checkpointing,
     )
+    scenario = Scenario(
+        cluster=Cluster(num_nodes=NODES, ranks_per_node=RANKS_PER_NODE, intra_node=link, inter_node=link),
+        workload=workload,
+        strategy=strategy,
+        calibration=Calibration(),
+        run=RunSettings(grad_accumulation=case.micro_batches),
+    )
+    found = memory_fit.memory_of(scenario, strategy)
+    assert found is not None
+    return found
+
+
+@cache
+def _description(*, checkpoint: bool) -> ModelDescription:
+    with fake_tensors():
+        return describe(SIZE.task(BATCH), checkpoint=checkpoint)
 
 
 def run(_options: Namespace) -> None:
@@ -334,37 +308,26 @@ def read() -> dict[str, MeasuredMemory]:
 
 
 def regions(found: dict[str, MeasuredMemory]) -> dict[str, str]:
-    """Return the generated part of the page."""
-    pairs = [(case, predict(case), found[case.title]) for case in CASES if case.title in found]
-    errors = [abs(error(predicted, real)) for _, predicted, real in pairs]
+    errors = [abs(error(predict(case), found[case.title])) for case in CASES]
     summary = (
-        f"{len(pairs)} ways to train: the peak is predicted within {max(errors):.1%} of the measured one, "
+        f"{len(errors)} ways to train: the peak is predicted within {max(errors):.1%} of the measured one, "
         f"{sum(errors) / len(errors):.1%} off on average.".replace("%", " %")
     )
     return {"memory": summary}
 
 
 def data(found: dict[str, MeasuredMemory]) -> dict[str, Table]:
-    """Return the table that the page links to, by name."""
-    rows = [_row(case, predict(case), found[case.title]) for case in CASES if case.title in found]
-    return {"memory": Table(list(COLUMNS), rows)}
+    rows = []
+    for case in CASES:
+        ours, real = predict(case), found[case.title]
+        state = ours.optimizer + ours.residuals
+        between, forward = ours.parameters + state + ours.buckets, ours.activations + ours.gathered
+        pairs = zip((ours.parameters, state, between, forward, ours.total_bytes), real, strict=True)
+        cells = [f"{predicted / MIB:.1f} / {measured / MIB:.1f}" for predicted, measured in pairs]
+        rows.append([case.title, *cells, f"{error(ours, real):+.1%}".replace("%", " %")])
+    return {"memory": Table(COLUMNS, rows)}
 
 
 def error(predicted: GpuMemory, real: MeasuredMemory) -> float:
     """Return how far the predicted peak is off, as a part of the measured one."""
     return predicted.total_bytes / real.peak - 1
-
-
-def _row(case: MemoryCase, predicted: GpuMemory, real: MeasuredMemory) -> list[str]:
-    state = predicted.optimizer + predicted.residuals
-    between = predicted.parameters + state + predicted.buckets
-    forward = predicted.activations + predicted.gathered
-    pairs = [
-        (predicted.parameters, real.parameters),
-        (state, real.state),
-        (between, real.between_steps),
-        (forward, real.forward),
-        (predicted.total_bytes, real.peak),
-    ]
-    cells = [f"{ours / MIB:.1f} / {theirs / MIB:.1f}" for ours, theirs in pairs]
-    return [case.title, *cells, f"{error(predicted, real):+.1%}".replace("%", " %")]

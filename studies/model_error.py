@@ -9,6 +9,7 @@ import argparse
 import math
 import re
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 
 from simnet.core.files import data_path, write_file
@@ -17,7 +18,7 @@ from simnet.validation import campaign_prediction, coverage
 from simnet.validation import published as sets
 from simnet.validation.campaign_prediction import CampaignResult
 from simnet.validation.coverage import Quantity, Residual
-from simnet.validation.lab import campaign
+from simnet.validation.lab import campaign as campaigns
 from simnet.validation.training_steps import TrainedPoint
 
 ROOT = Path(__file__).parents[1]
@@ -31,48 +32,24 @@ HEAD = """# How far predictions are off even where all that they rest on is know
 """
 
 
-def published() -> list[Residual]:
-    """Return the residuals of published rows that nothing was fitted to."""
-    return list(coverage.find_evidence([sets.run(name) for name in sets.names()]).residuals)
-
-
-def measured() -> list[Residual]:
-    """Return the residuals of the steps of both campaigns, and of their speedups over the dense strategy."""
-    return [one for name in NAMES for one in of_campaign(name, _evaluate(name))]
-
-
-def _evaluate(name: str) -> CampaignResult:
-    folder = CAMPAIGNS / name
-    return campaign_prediction.evaluate(campaign.load(folder / "campaign.toml"), folder, draws=DRAWS)
-
-
 def of_campaign(name: str, found: CampaignResult) -> list[Residual]:
-    """Return the residuals of one campaign; of a speedup nothing is taken as known: a point has no interval of it."""
+    """Return the residuals of the steps of a campaign, and of their speedups over the dense strategy.
+
+    Of a speedup nothing is taken as known: a point has no interval of it.
+    """
     # A user's calibration adds up kernels and models, and knows nothing of the machine's speed on the day of training.
     judged = found.alternatives.get(campaign_prediction.ADDED_UP, found.points)
-    by_setting: dict[object, list[TrainedPoint]] = {}
+    residuals = []
     for point in judged:
-        by_setting.setdefault(point.setting, []).append(point)
-    return [_of_time(name, point) for point in judged] + [
-        _of_speedup(name, dense, point)
-        for points in by_setting.values()
-        for dense in points[:]
-        if dense.series.startswith(BASELINE)
-        for point in points
-        if not point.series.startswith(BASELINE)
-    ]
-
-
-def _of_time(name: str, point: TrainedPoint) -> Residual:
-    low, high = point.interval or (point.predicted, point.predicted)
-    own = math.log(point.predicted / low), math.log(high / point.predicted)
-    return Residual(source=name, quantity="time", log_error=_log_error(point), own_log=own)
-
-
-def _of_speedup(name: str, dense: TrainedPoint, point: TrainedPoint) -> Residual:
-    return Residual(
-        source=name, quantity="speedup", log_error=_log_error(dense) - _log_error(point), own_log=(0.0, 0.0)
-    )
+        low, high = point.interval or (point.predicted, point.predicted)
+        own = math.log(point.predicted / low), math.log(high / point.predicted)
+        residuals.append(Residual(source=name, quantity="time", log_error=_log_error(point), own_log=own))
+    for dense, point in product(judged, judged):
+        is_dense = [one.series.startswith(BASELINE) for one in (dense, point)]
+        if dense.setting == point.setting and is_dense == [True, False]:
+            apart = _log_error(dense) - _log_error(point)
+            residuals.append(Residual(source=name, quantity="speedup", log_error=apart, own_log=(0.0, 0.0)))
+    return residuals
 
 
 def _log_error(point: TrainedPoint) -> float:
@@ -81,23 +58,23 @@ def _log_error(point: TrainedPoint) -> float:
 
 def text() -> str:
     """Return the file."""
-    return HEAD + "".join(
-        _table(name, residuals, what)
-        for name, residuals, what in (
-            ("published", published(), "published rows that nothing was fitted to (docs/evidence/validation.md)"),
-            ("measured", measured(), "two campaigns in the lab (docs/evidence/simulator.md)"),
+    published = coverage.find_evidence([sets.run(name) for name in sets.names()]).residuals
+    measured = []
+    for name in NAMES:
+        folder = CAMPAIGNS / name
+        campaign = campaigns.load(folder / "campaign.toml")
+        measured += of_campaign(name, campaign_prediction.evaluate(campaign, folder, draws=DRAWS))
+    parts = [HEAD]
+    for name, residuals, what in (
+        ("published", published, "published rows that nothing was fitted to (docs/evidence/validation.md)"),
+        ("measured", measured, "two campaigns in the lab (docs/evidence/simulator.md)"),
+    ):
+        times, speedups = (sum(one.quantity == of for one in residuals) for of in ("time", "speedup"))
+        parts.append(
+            f"\n[{name}]\ntime = {factor(residuals, 'time'):.3f}\nspeedup = {factor(residuals, 'speedup'):.3f}\n"
+            f'source = "{times} times and {speedups} speedups of {what}"\n'
         )
-    )
-
-
-def _table(name: str, residuals: Iterable[Residual], what: str) -> str:
-    found = list(residuals)
-    counts = {of: sum(one.quantity == of for one in found) for of in ("time", "speedup")}
-    factors = {of: factor(found, of) for of in ("time", "speedup")}  # type: ignore[arg-type]
-    return (
-        f"\n[{name}]\ntime = {factors['time']:.3f}\nspeedup = {factors['speedup']:.3f}\n"
-        f'source = "{counts["time"]} times and {counts["speedup"]} speedups of {what}"\n'
-    )
+    return "".join(parts)
 
 
 def factor(residuals: Iterable[Residual], of: Quantity) -> float:

@@ -13,7 +13,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -24,15 +23,16 @@ from simnet.core.files import data_path, read_text, write_file
 from simnet.report.table import Table
 from simnet.workload import roofline
 from simnet.workload.roofline import Attained
+from studies import page
 
-PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "simulator.md"
+PAGE = page.SIMULATOR
 ROWS = ("published", "roofline.csv")
 KINDS = tuple(roofline.Attainments.__struct_fields__)
 MIN_GROUPS = 2
 HEAD = """# The share of a roofline that published trainings attain: (FLOPs / peak + bytes / bandwidth) / seconds, 90 %.
 # Written by `python -m studies.roofline --write` from roofline.csv; tests/golden/test_roofline.py compares.
 """
-DATA = PAGE.parent / "data" / "roofline.csv"
+DATA = page.DATA / "roofline.csv"
 HEADS = ("model, GPU, format", "rows", "MFU", "share", "predicted / published", "90 % interval", "inside")
 
 
@@ -40,15 +40,10 @@ class PublishedTraining(msgspec.Struct, frozen=True, kw_only=True):
     """Samples a second of one GPU in a published training, and the work of one sample.
 
     Attributes:
-        source: publication.
-        location: where in it.
-        model: that was trained.
+        location: where in the source.
         products: what more than half of its FLOPs are.
-        gpu: name of the GPU.
         precision: number format of the products.
         samples_per_s: of one GPU.
-        forward_flops: of one sample.
-        backward_flops: of one sample.
         forward_bytes: that operators without products move for one sample.
         backward_bytes: the same in backward.
         recomputes: forward ran twice, the second time in backward.
@@ -122,12 +117,8 @@ def attained(found: Sequence[PublishedTraining]) -> Attained | None:
     variance = sum((log - mean) ** 2 * weight for log, weight in logs) * len(counts) / (len(counts) - 1)
     width = float(t.ppf(0.95, len(counts) - 1)) * math.sqrt(variance * (1 + 1 / len(counts)))
     low, middle, high = (round(math.exp(mean + sign * width), 3) for sign in (-1, 0, 1))
-    return Attained(share=middle, interval=(low, high), source=_told(found))
-
-
-def _told(found: Sequence[PublishedTraining]) -> str:
-    publications = {row.source for row in found}
-    return f"{len(found)} trainings of {len(publications)} publications"
+    told = f"{len(found)} trainings of {len({row.source for row in found})} publications"
+    return Attained(share=middle, interval=(low, high), source=told)
 
 
 def of_kind(kind: str, without: str = "") -> Attained | None:
@@ -137,14 +128,13 @@ def of_kind(kind: str, without: str = "") -> Attained | None:
 
 def text() -> str:
     """Return the file."""
-    return HEAD + "".join(_section(kind) for kind in KINDS)
-
-
-def _section(kind: str) -> str:
-    found = of_kind(kind)
-    assert found is not None
-    low, high = found.interval
-    return f'\n[{kind}]\nshare = {found.share}\ninterval = [{low}, {high}]\nsource = "{found.source}"\n'
+    parts = []
+    for kind in KINDS:
+        found = of_kind(kind)
+        assert found is not None
+        low, high = found.interval
+        parts.append(f'\n[{kind}]\nshare = {found.share}\ninterval = [{low}, {high}]\nsource = "{found.source}"\n')
+    return HEAD + "".join(parts)
 
 
 def table() -> Table:
@@ -153,26 +143,25 @@ def table() -> Table:
     for row in rows():
         model = "MPT, 125 M to 30 B" if row.model.startswith("MPT") else row.model
         groups.setdefault((f"{model}, {row.gpu}, {row.precision}", *row.group), []).append(row)
-    return Table(HEADS, [_cells(key[0], found) for key, found in groups.items()])
-
-
-def _cells(name: str, found: list[PublishedTraining]) -> list[str]:
-    kind = next(kind for kind in KINDS if found[0].is_of(kind))
-    cells = [name, f"{len(found)}", _range([row.model_utilization for row in found]), _range([r.share for r in found])]
-    rule = of_kind(kind, without=found[0].source)
-    if rule is None:
-        return [*cells, "-", "no other publication", "-"]
-    # A time that is predicted by a share is too long by what the training attains beyond it.
-    ratios = [row.share / rule.share for row in found]
-    low, high = rule.factors
-    inside = sum(low <= 1 / ratio <= high for ratio in ratios)
-    told = f"{inside} of {len(found)}" if len(found) > 1 else ("yes" if inside else "no")
-    return [*cells, _range(ratios), f"{low:.2f} to {high:.2f}", told]
+    lines = []
+    for (name, *_), found in groups.items():
+        mfu, share = [row.model_utilization for row in found], [row.share for row in found]
+        kind = next(kind for kind in KINDS if found[0].is_of(kind))
+        rule = of_kind(kind, without=found[0].source)
+        told = ["-", "no other publication", "-"]
+        if rule is not None:
+            # A time that is predicted by a share is too long by what the training attains beyond it.
+            ratios = [one / rule.share for one in share]
+            low, high = rule.factors
+            inside = sum(low <= 1 / ratio <= high for ratio in ratios)
+            is_inside = f"{inside} of {len(found)}" if len(found) > 1 else ("yes" if inside else "no")
+            told = [_range(ratios), f"{low:.2f} to {high:.2f}", is_inside]
+        lines.append([name, f"{len(found)}", _range(mfu), _range(share), *told])
+    return Table(HEADS, lines)
 
 
 def _range(values: Sequence[float]) -> str:
-    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
-    return low if low == high else f"{low} to {high}"
+    return " to ".join(dict.fromkeys((f"{min(values):.2f}", f"{max(values):.2f}")))
 
 
 if __name__ == "__main__":

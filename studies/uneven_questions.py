@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from simnet.analysis import sweeps
 from simnet.analysis.verdict import PAYS
-from simnet.engine.result import RunResult, StrategyResult
+from simnet.engine.result import RunResult
 from simnet.engine.scenario import load_experiment
 from simnet.report import figure as figures
 from studies.page import FIGURES
@@ -24,6 +24,9 @@ RATES = (10.0, 25.0, 100.0)
 LOOKS = dict(zip(RATES, ((figures.BLUE, "o"), (figures.VERMILION, "s"), (figures.GREEN, "D")), strict=True))
 SYSTEMS = {"binsgdm": ("BinSGDM", "-"), "ddp": ("DDP", "--")}
 HEIGHT_IN = 3.0
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class Times(Struct, frozen=True, kw_only=True):
@@ -60,45 +63,32 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 def run(_options: Namespace) -> None:
-    """Sweep every experiment, a minute, and write what was found."""
-    found = [row for name in EXPERIMENTS for row in sweep(name)]
-    plain = [{key: _plain(getattr(row, key)) for key in Row.__struct_fields__} for row in found]
-    lines = ",\n".join(json.dumps(row) for row in plain)
+    """Sweep every experiment, a minute, and write what was found, with 6 digits of each time."""
+    found = json.loads(msgspec.json.encode([row for name in EXPERIMENTS for row in sweep(name)]))
+    for row in found:
+        for system in SYSTEMS:
+            row[system] = {key: float(f"{seconds:.6g}") for key, seconds in row[system].items()}
+    lines = ",\n".join(map(json.dumps, found))
     RESULTS.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Times):
-        return {key: float(f"{getattr(value, key):.6g}") for key in Times.__struct_fields__}
-    return value
 
 
 def sweep(name: str, axes: Mapping[str, Sequence[object]] | None = None) -> list[Row]:
     """Return the points of an experiment, with other values for some of its axes."""
     points = sweeps.expand(load_experiment(name, axes=axes))
-    found = zip(points, sweeps.run(points), strict=True)
-    return [_row(name, point.values, result) for point, result in found if isinstance(result, RunResult)]
-
-
-def _row(name: str, values: Mapping[str, Any], point: RunResult) -> Row:
-    (amount,) = (value for key, value in values.items() if key not in (NODES, BANDWIDTH))
-    assert point.baseline is not None
-    return Row(
-        experiment=name,
-        nodes=point.num_nodes,
-        gbit_per_s=point.nic_gbit_per_s,
-        amount=float(amount),
-        binsgdm=_times(point.result),
-        ddp=_times(point.baseline),
-    )
-
-
-def _times(result: StrategyResult) -> Times:
-    return Times(mean_s=result.iteration_s, p50_s=result.p50_s, p95_s=result.p95_s, longest_s=result.longest_s)
+    rows = []
+    for point, result in zip(points, sweeps.run(points), strict=True):
+        if isinstance(result, RunResult):
+            (amount,) = (value for key, value in point.values.items() if key not in (NODES, BANDWIDTH))
+            times = {
+                system: Times(mean_s=one.iteration_s, p50_s=one.p50_s, p95_s=one.p95_s, longest_s=one.longest_s)
+                for system, one in {"binsgdm": result.result, "ddp": result.baseline}.items()
+            }
+            given = {"nodes": result.num_nodes, "gbit_per_s": result.nic_gbit_per_s, "amount": float(amount)}
+            rows.append(Row(experiment=name, **given, **times))
+    return rows
 
 
 def read() -> list[Row]:
-    """Return what was found."""
     return msgspec.json.decode(RESULTS.read_bytes(), type=list[Row])
 
 
@@ -108,76 +98,39 @@ def line(rows: Sequence[Row], experiment: str, gbit_per_s: float, nodes: int | N
     return sorted((row for row in mine if nodes in (None, row.nodes)), key=lambda row: row.amount)
 
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-
-def draw(rows: Sequence[Row]) -> None:
-    """Draw the figures."""
-    drawn = {"slow_rank": _slow_rank, "neighbour": _neighbour, "jitter": _jitter, "flapping_nic": _flapping}
-    with figures.styled():
-        for name, make in drawn.items():
-            figures.write(make(rows), FIGURES / f"uneven_{name}.png")
-
-
 def regions(rows: Sequence[Row]) -> dict[str, str]:
     """Return the sentences with numbers, by region."""
-    return {
-        "slow_rank": _slow_rank_sentence(rows),
-        "neighbour": _neighbour_sentence(rows),
-        "jitter": _jitter_sentence(rows),
-        "flapping_nic": _flapping_sentence(rows),
-    }
-
-
-def _slow_rank_sentence(rows: Sequence[Row]) -> str:
-    parts = []
+    slow_rank, neighbour, flaps = [], [], []
     for rate in RATES:
         healthy, *_, slow = line(rows, "slow_rank", rate)
         lost = [_lost(slow, healthy, system) for system in SYSTEMS]
         own, other = (f"{seconds * 1e3:.0f} ms ({share:.0f} %)" for seconds, share in lost)
-        parts.append(f"{own} and {other} at {rate:g} Gbit/s, which leaves {slow.speedup():.2f}x")
-    return f"A rank that computes half as fast costs a step of BinSGDM and of DDP {'; '.join(parts)}."
-
-
-def _neighbour_sentence(rows: Sequence[Row]) -> str:
-    parts = []
-    for rate in RATES:
+        slow_rank.append(f"{own} and {other} at {rate:g} Gbit/s, which leaves {slow.speedup():.2f}x")
         alone, half = (_at(line(rows, "neighbour", rate), share) for share in (0.001, 0.5))
-        parts.append(f"from {alone.speedup():.2f}x to {half.speedup():.2f}x at {rate:g} Gbit/s")
-    return f"Background traffic on half of one node's NIC raises the speedup {', '.join(parts)}."
-
-
-def _jitter_sentence(rows: Sequence[Row]) -> str:
-    slow = [row for rate in (10.0, 25.0) for nodes in (8, 64) for row in line(rows, "jitter", rate, nodes)]
-    most = max(row.amount for row in slow)
+        neighbour.append(f"from {alone.speedup():.2f}x to {half.speedup():.2f}x at {rate:g} Gbit/s")
+    jitter = [row for rate in (10.0, 25.0) for nodes in (8, 64) for row in line(rows, "jitter", rate, nodes)]
+    most, least = max(row.amount for row in jitter), min(row.speedup() for row in jitter)
     few, many = (_pays_up_to(line(rows, "jitter", 100.0, nodes)) for nodes in (8, 64))
-    least = min(row.speedup() for row in slow)
-    return (
-        f"Up to a jitter of {most * 100:.0f} % the median speedup stays at least {least:.2f}x at 10 and 25 Gbit/s; at "
-        f"100 Gbit/s it is {PAYS:g}x or more {few} on 64 ranks and {many} on 512."
-    )
+    found = line(rows, "flapping_nic", 10.0)
+    healthy, worst = found[-1], found[0]
+    for rate in (0.5, 0.01):
+        own_share, other_share = (_lost(_at(found, rate), healthy, system)[1] for system in SYSTEMS)
+        flaps.append(f"{own_share:.1f} and {other_share:.1f} % at {rate:g} of its rate")
+    tails = [getattr(worst, system).longest_s / getattr(healthy, system).p50_s for system in SYSTEMS]
+    return {
+        "slow_rank": f"A rank that computes half as fast costs a step of BinSGDM and of DDP {'; '.join(slow_rank)}.",
+        "neighbour": f"Background traffic on half of one node's NIC raises the speedup {', '.join(neighbour)}.",
+        "jitter": f"Up to a jitter of {most * 100:.0f} % the median speedup stays at least {least:.2f}x at 10 and 25 "
+        f"Gbit/s; at 100 Gbit/s it is {PAYS:g}x or more {few} on 64 ranks and {many} on 512.",
+        "flapping_nic": f"One NIC of 64 nodes that is slow for one second in ten costs BinSGDM and DDP "
+        f"{', '.join(flaps)}; the longest step is then {tails[0]:.1f} and {tails[1]:.1f} healthy ones.",
+    }
 
 
 def _pays_up_to(found: Sequence[Row]) -> str:
     """Return the largest jitter up to which medians are far enough apart, in words."""
     paying = [row.amount for row in found if row.speedup() >= PAYS]
     return f"up to {max(paying) * 100:.0f} %" if paying else "at none"
-
-
-def _flapping_sentence(rows: Sequence[Row]) -> str:
-    found = line(rows, "flapping_nic", 10.0)
-    healthy, worst = found[-1], found[0]
-    parts = []
-    for rate in (0.5, 0.01):
-        (_, own), (_, other) = (_lost(_at(found, rate), healthy, system) for system in SYSTEMS)
-        parts.append(f"{own:.1f} and {other:.1f} % at {rate:g} of its rate")
-    tails = [getattr(worst, system).longest_s / getattr(healthy, system).p50_s for system in SYSTEMS]
-    return (
-        f"One NIC of 64 nodes that is slow for one second in ten costs BinSGDM and DDP {', '.join(parts)}; the longest "
-        f"step is then {tails[0]:.1f} and {tails[1]:.1f} healthy ones."
-    )
 
 
 def _at(found: Sequence[Row], amount: float) -> Row:
@@ -191,8 +144,21 @@ def _lost(row: Row, healthy: Row, system: str) -> tuple[float, float]:
     return seconds, seconds / usual_s * 100
 
 
-def _slow_rank(rows: Sequence[Row]) -> "Figure":
-    figure, panels = _panels()
+def draw(rows: Sequence[Row]) -> None:
+    with figures.styled():
+        for name, (title, fill, options) in FIGURE_PARTS.items():
+            figure = figures.new(figures.PAGE_IN, HEIGHT_IN)
+            panels = list(figure.subplots(1, 2))
+            fill(rows, panels)
+            handles, labels = panels[0].get_legend_handles_labels()
+            drop, columns = options
+            texts = [label.replace(drop, "") if drop else label for label in labels]
+            figure.legend(handles, texts, loc="outside lower center", ncols=columns)
+            figure.suptitle(f"{title}: BERT-Base, DDP in bf16 by NCCL's fastest algorithm", x=0.01, ha="left")
+            figures.write(figure, FIGURES / f"uneven_{name}.png")
+
+
+def _slow_rank(rows: Sequence[Row], panels: Sequence["Axes"]) -> None:
     for rate in RATES:
         found = line(rows, "slow_rank", rate)
         for system in SYSTEMS:
@@ -201,11 +167,9 @@ def _slow_rank(rows: Sequence[Row]) -> "Figure":
                 axes.plot([row.amount for row in found], values, **_look(rate, system))
     for axes, label in zip(panels, ("lost in a step [ms]", "lost of its own healthy step [%]"), strict=True):
         axes.set(xlabel="factor on the compute of one of 64 ranks", ylabel=label, ylim=(0, None))
-    return _finished(figure, panels[0], "One slow rank: time that a step loses")
 
 
-def _neighbour(rows: Sequence[Row]) -> "Figure":
-    figure, panels = _panels()
+def _neighbour(rows: Sequence[Row], panels: Sequence["Axes"]) -> None:
     for rate in RATES:
         found = line(rows, "neighbour", rate)
         shares = [row.amount * 100 for row in found]
@@ -218,11 +182,9 @@ def _neighbour(rows: Sequence[Row]) -> "Figure":
     _speedups(panels[1])
     for axes in panels:
         axes.set_xlabel("of the NIC of one of 8 nodes, taken by a neighbour [%]")
-    return _finished(figure, panels[0], "A neighbour on the NIC of one node")
 
 
-def _jitter(rows: Sequence[Row]) -> "Figure":
-    figure, panels = _panels()
+def _jitter(rows: Sequence[Row], panels: Sequence["Axes"]) -> None:
     for axes, nodes in zip(panels, (8, 64), strict=True):
         for rate in RATES:
             found = line(rows, "jitter", rate, nodes)
@@ -234,13 +196,11 @@ def _jitter(rows: Sequence[Row]) -> "Figure":
         axes.set_xlabel("jitter of compute: standard deviation / mean")
         axes.set_title(f"{nodes * 8} ranks")
         _speedups(axes)
-    panels[0].plot([], [], color=figures.current().ink, linestyle="-", label="of medians")
-    panels[0].plot([], [], color=figures.current().ink, linestyle=":", label="of 95th percentiles")
-    return _finished(figure, panels[0], "Jitter of compute", columns=5, drop=", BinSGDM")
+    for dash, label in (("-", "of medians"), (":", "of 95th percentiles")):
+        panels[0].plot([], [], color=figures.current().ink, linestyle=dash, label=label)
 
 
-def _flapping(rows: Sequence[Row]) -> "Figure":
-    figure, panels = _panels()
+def _flapping(rows: Sequence[Row], panels: Sequence["Axes"]) -> None:
     found = line(rows, "flapping_nic", 10.0)
     rates = [row.amount for row in found]
     for system in SYSTEMS:
@@ -259,12 +219,15 @@ def _flapping(rows: Sequence[Row]) -> "Figure":
     panels[1].set_yscale("log")
     figures.log_numbers(panels[1].yaxis, (1.0, 2.0, 5.0))
     panels[1].set_ylabel("longest step / healthy step")
-    return _finished(figure, panels[0], "A NIC of 64 nodes that flaps")
 
 
-def _panels() -> "tuple[Figure, Sequence[Axes]]":
-    figure = figures.new(figures.PAGE_IN, HEIGHT_IN)
-    return figure, list(figure.subplots(1, 2))
+FIGURE_PARTS = {
+    "slow_rank": ("One slow rank: time that a step loses", _slow_rank, ("", 3)),
+    "neighbour": ("A neighbour on the NIC of one node", _neighbour, ("", 3)),
+    "jitter": ("Jitter of compute", _jitter, (", BinSGDM", 5)),
+    "flapping_nic": ("A NIC of 64 nodes that flaps", _flapping, ("", 3)),
+}
+"""By experiment: title, what fills both panels, and of the legend what it leaves out and its columns."""
 
 
 def _look(rate: float, system: str) -> dict[str, Any]:
@@ -279,12 +242,3 @@ def _speedups(axes: "Axes") -> None:
     axes.set_yscale("log", base=2)
     figures.plain_numbers(axes.yaxis)
     axes.set_ylabel("speedup over DDP")
-
-
-def _finished(figure: "Figure", axes: "Axes", title: str, columns: int = 3, drop: str = "") -> "Figure":
-    """Return a figure with its title, and the legend of one of its panels below."""
-    handles, labels = axes.get_legend_handles_labels()
-    texts = [label.replace(drop, "") if drop else label for label in labels]
-    figure.legend(handles, texts, loc="outside lower center", ncols=columns)
-    figure.suptitle(f"{title}: BERT-Base, DDP in bf16 by NCCL's fastest algorithm", x=0.01, ha="left")
-    return figure

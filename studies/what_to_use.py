@@ -3,12 +3,13 @@
 import json
 import math
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from simnet.analysis import convergence
-from simnet.analysis.advice import Advice, RankedSystem
+from simnet.analysis.advice import Advice
 from simnet.analysis.advise import advise
 from simnet.analysis.tune import chosen
 from simnet.analysis.verdict import PAYS
@@ -30,28 +31,22 @@ RESULTS = Path(__file__).parent / "results" / "what_to_use.json"
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "choose.md"
 BY_BANDWIDTH, BY_SIZE = FIGURES / "what_to_use_bandwidth.png", FIGURES / "what_to_use_limits.png"
 SHOWN_NODES = 16
-TITLES = {
-    "rounding": "8 bits",
-    "compression": "compression (BinSGDM)",
-    "local_steps": "local steps (DiLoCo)",
+LOOKS: dict[Mathematics, dict[str, Any]] = {
+    "rounding": {"color": "#E69F00", "marker": "D", "label": "8 bits"},
+    "compression": {"color": "#0072B2", "marker": "o", "label": "compression (BinSGDM)"},
+    "local_steps": {"color": "#009E73", "marker": "^", "label": "local steps (DiLoCo)"},
 }
-MARKS = dict(zip(GROUPS, ("s", "D", "o", "^"), strict=True))
-COLOURS = dict(zip(GROUPS, ("#000000", "#E69F00", "#0072B2", "#009E73"), strict=True))
 HIGHEST = 800.0
 """Gbit/s that were tried at most."""
 
 
 def run(_options: Namespace) -> None:
     """Ask for every model, number of nodes and micro-batches; write what was found."""
-    RESULTS.write_text(json.dumps(list(_rows()), indent=1) + "\n", encoding="utf-8")
-
-
-def _rows() -> Iterator[dict[str, Any]]:
-    for model in MODELS:
-        for nodes in NODES:
-            for micro_batches in MICRO_BATCHES:
-                print(f"{model} on {nodes} nodes, {micro_batches} micro-batches a step", flush=True)
-                yield row(model, nodes, micro_batches)
+    rows = []
+    for model, nodes, micro_batches in product(MODELS, NODES, MICRO_BATCHES):
+        print(f"{model} on {nodes} nodes, {micro_batches} micro-batches a step", flush=True)
+        rows.append(row(model, nodes, micro_batches))
+    RESULTS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 def row(model: str, nodes: int, micro_batches: int, **settings: Any) -> dict[str, Any]:
@@ -68,7 +63,17 @@ def row(model: str, nodes: int, micro_batches: int, **settings: Any) -> dict[str
         "baseline_s": found.baseline_system.iteration_s,
         "gbit_per_s": [rate * 8 / 1e9 for rate in rates],
         "best": {group: _best(found, group, len(rates)) for group in GROUPS},
-        "choices": {one.mathematics: _choice(one.system) for one in found.choices},
+        "choices": {
+            one.mathematics: {
+                "label": one.system.label,
+                "step_s": one.system.iteration_s,
+                "speedup": one.system.speedup.value,
+                "interval": one.system.speedup.interval,
+                "verdict": one.system.verdict,
+                "memory_bytes": one.system.memory.total_bytes if one.system.memory else None,
+            }
+            for one in found.choices
+        },
     }
 
 
@@ -85,19 +90,7 @@ def _best(found: Advice, group: Mathematics, count: int) -> list[dict[str, Any]]
     return best
 
 
-def _choice(system: RankedSystem) -> dict[str, Any]:
-    return {
-        "label": system.label,
-        "step_s": system.iteration_s,
-        "speedup": system.speedup.value,
-        "interval": system.speedup.interval,
-        "verdict": system.verdict,
-        "memory_bytes": system.memory.total_bytes if system.memory else None,
-    }
-
-
 def read() -> list[dict[str, Any]]:
-    """Return what was found."""
     found: list[dict[str, Any]] = json.loads(RESULTS.read_text(encoding="utf-8"))
     return found
 
@@ -127,50 +120,44 @@ def pays_up_to(rates: Sequence[float], gains_: Sequence[float], least: float) ->
     return float(rates[last] * (rates[last + 1] / rates[last]) ** part)
 
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+def regions(found: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Return the best of each group at the cluster's own bandwidth."""
+    parts = []
+    for row in _shown(found):
+        best = [f"{one['label'].partition(',')[0]} {one['speedup']:.2f}x" for one in row["choices"].values()]
+        parts.append(f"with {MODELS[row['model']]} parameters {', '.join(best)}")
+    where = f"{SHOWN_NODES} nodes of 8 A100-80GB, 25 Gbit/s"
+    return {"choices": f"Best of each group over tuned DDP (or what fits), {where}: {'; '.join(parts)}."}
+
+
+def _shown(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in found if (one["nodes"], one["micro_batches"]) == (SHOWN_NODES, 1)]
 
 
 def draw(found: Sequence[dict[str, Any]]) -> None:
-    """Draw the figures."""
     with figures.styled():
         figures.write(_over_bandwidth(found), BY_BANDWIDTH)
         figures.write(_limits(found), BY_SIZE)
 
 
-def regions(found: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Return the generated parts of the page, by region."""
-    return {"choices": choices_sentence(found)}
+def _ticks(axis: Any, places: Sequence[float]) -> None:
+    from matplotlib.ticker import FixedLocator
 
-
-def choices_sentence(found: Sequence[dict[str, Any]]) -> str:
-    """Return the best of each group at the cluster's own bandwidth."""
-    parts = []
-    for row in _at(found, SHOWN_NODES, 1):
-        best = [f"{one['label'].partition(',')[0]} {one['speedup']:.2f}x" for one in row["choices"].values()]
-        parts.append(f"with {MODELS[row['model']]} parameters {', '.join(best)}")
-    where = f"{SHOWN_NODES} nodes of 8 A100-80GB, 25 Gbit/s"
-    return f"Best of each group over tuned DDP (or what fits), {where}: {'; '.join(parts)}."
-
-
-def _limit(row: dict[str, Any], group: Any) -> float | None:
-    return pays_up_to(row["gbit_per_s"], gains(row, group), PAYS)
-
-
-def _at(found: Sequence[dict[str, Any]], nodes: int, micro_batches: int) -> list[dict[str, Any]]:
-    return [one for one in found if (one["nodes"], one["micro_batches"]) == (nodes, micro_batches)]
+    axis.set_major_locator(FixedLocator(places))
+    axis.set_minor_locator(FixedLocator(()))
+    figures.plain_numbers(axis)
 
 
 def _over_bandwidth(found: Sequence[dict[str, Any]]) -> Any:
     """Draw how much faster each group is than what changes nothing, over the bandwidth; a panel for each model."""
     figure = figures.new(figures.PAGE_IN, 3.4)
     panels = figure.subplots(1, len(MODELS), sharey=True)
-    for axes, row in zip(panels, _at(found, SHOWN_NODES, 1), strict=True):
-        axes.axhline(1.0, color=COLOURS["same"], linewidth=1.2, label="the best that changes nothing")
-        for group in GROUPS[1:]:
-            look = {"color": COLOURS[group], "marker": MARKS[group], "label": TITLES[group]}
+    for axes, row in zip(panels, _shown(found), strict=True):
+        axes.axhline(1.0, color="#000000", linewidth=1.2, label="the best that changes nothing")
+        for group, look in LOOKS.items():
             axes.plot(row["gbit_per_s"], gains(row, group), **look)
-        _bandwidths(axes.xaxis, axes)
+        axes.set_xscale("log")
+        _ticks(axes.xaxis, (1, 2.5, 5, 10, 25, 50, 100, 200, 400, 800))
         axes.set_xlabel("NIC of a node [Gbit/s]")
         axes.set_yscale("log", base=2)
         figures.plain_numbers(axes.yaxis)
@@ -181,39 +168,21 @@ def _over_bandwidth(found: Sequence[dict[str, Any]]) -> Any:
     return figure
 
 
-def _bandwidths(axis: Any, axes: "Axes") -> None:
-    axes.set_xscale("log")
-    axis.set_major_locator(_fixed((1, 2.5, 5, 10, 25, 50, 100, 200, 400, 800)))
-    axis.set_minor_locator(_fixed(()))
-    figures.plain_numbers(axis)
-
-
-def _fixed(places: Sequence[float]) -> Any:
-    from matplotlib.ticker import FixedLocator
-
-    return FixedLocator(list(places))
-
-
 def _limits(found: Sequence[dict[str, Any]]) -> Any:
     """Draw the bandwidth up to which each group pays over micro-batches; a panel for each model and number of nodes."""
     figure = figures.new(figures.PAGE_IN, 4.6)
     panels = figure.subplots(len(MODELS), len(NODES), sharex=True, sharey=True, squeeze=False)
-    for line, model in zip(panels, MODELS, strict=True):
-        for axes, nodes in zip(line, NODES, strict=True):
-            rows = [one for one in found if (one["model"], one["nodes"]) == (model, nodes)]
-            for group in GROUPS[1:]:
-                limits = [min(_limit(row, group) or math.nan, HIGHEST) for row in rows]
-                axes.plot(MICRO_BATCHES, limits, color=COLOURS[group], marker=MARKS[group], label=TITLES[group])
-            axes.set_xscale("log", base=4)
-            axes.xaxis.set_major_locator(_fixed(MICRO_BATCHES))
-            axes.xaxis.set_minor_locator(_fixed(()))
-            figures.plain_numbers(axes.xaxis)
-            axes.set_yscale("log")
-            axes.set_ylim(9, 250)
-            axes.yaxis.set_major_locator(_fixed((10, 25, 50, 100, 200)))
-            axes.yaxis.set_minor_locator(_fixed(()))
-            figures.plain_numbers(axes.yaxis)
-            axes.set_title(f"{MODELS[model]} parameters, {nodes} nodes")
+    for axes, (model, nodes) in zip(panels.flat, product(MODELS, NODES), strict=True):
+        rows = [one for one in found if (one["model"], one["nodes"]) == (model, nodes)]
+        for group, look in LOOKS.items():
+            limits = (pays_up_to(row["gbit_per_s"], gains(row, group), PAYS) for row in rows)
+            axes.plot(MICRO_BATCHES, [min(limit or math.nan, HIGHEST) for limit in limits], **look)
+        axes.set_xscale("log", base=4)
+        _ticks(axes.xaxis, MICRO_BATCHES)
+        axes.set_yscale("log")
+        axes.set_ylim(9, 250)
+        _ticks(axes.yaxis, (10, 25, 50, 100, 200))
+        axes.set_title(f"{MODELS[model]} parameters, {nodes} nodes")
     for axes in panels[-1]:
         axes.set_xlabel("micro-batches a step")
     for axes in panels[:, 0]:

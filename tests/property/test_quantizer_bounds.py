@@ -14,7 +14,7 @@ needs("torch")
 import torch
 
 from benchmarks import bounds, other_systems
-from benchmarks.gradients import Gradient, relative_errors
+from benchmarks.other_systems import Gradient, relative_errors
 from benchmarks.quantizers import coded, largest_bound, quantizers
 from binsgdm.compressors.eight_bit import ByteGrad
 from binsgdm.compressors.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf

@@ -28,4 +28,4 @@ def test_the_figure_shows_both_forms(tmp_path: Path) -> None:
 
 
 def test_a_ratio_has_its_median_and_its_ends() -> None:
-    assert sweep_workers._ratio([0.9, 1.1, 1.0]) == "1.00 (0.90 to 1.10)"
+    assert sweep_workers._ratio([0.9, 1.1, 1.0], [1.0] * 3) == "1.00 (0.90 to 1.10)"
