@@ -93,7 +93,7 @@ def _plain(system: type[System]) -> Candidate:
 
 
 def _averaging(system: type[System]) -> Candidate:
-    """Return how a system that averages gradients is run."""
+    """Return the same with its remedy, if it has one."""
     plain = _plain(system)
     if system.name not in REMEDIES:
         return plain
@@ -101,9 +101,10 @@ def _averaging(system: type[System]) -> Candidate:
     return replace(plain, options=plain.options | REMEDIES[system.name][1], choices=choices)
 
 
-def _one_bit_adam(settings: tuple[Trial, ...]) -> Candidate:
+def _one_bit_adam(name: str, *values: Any, **more: Any) -> Candidate:
     common = {"optimizer": "one_bit_adam", "dense_share": 0.2}
-    return Candidate(title=OneBitAdam.title, choices=tuple(({**common, **one}, (3e-3, 1e-2)) for one in settings))
+    settings = ({**common, name: value, **more} for value in values)
+    return Candidate(title=OneBitAdam.title, choices=tuple((one, (3e-3, 1e-2)) for one in settings))
 
 
 LATER = {"byte_grad": "adam"}
@@ -117,9 +118,7 @@ CANDIDATES: dict[str, Candidate] = {
         options={"rounding": "shaped", "average": "gradients"},
         choices=tuple(({**SHAPED, "gain": gain}, (3e-3, 1e-2)) for gain in (2.0, 3.0)),
     ),
-    "one_bit_adam": _one_bit_adam(
-        tuple({"variance_floor": floor, "scales_momenta": True} for floor in (1e-3, 1e-2)),
-    ),
+    "one_bit_adam": _one_bit_adam("variance_floor", 1e-3, 1e-2, scales_momenta=True),
     **{system.name: _averaging(system) for system in _SEARCHED},
 }
 """By name, in the order of the tables: two dense optimizers, both 1-bit optimizers, and every system of binsgdm."""
@@ -137,7 +136,7 @@ PLAIN: dict[str, Candidate] = {
             options={"rounding": "random"},
             choices=tuple(({**DRAWN, "beta": beta}, (3e-3, 1e-2)) for beta in (0.9, 0.95)),
         ),
-        "one_bit_adam": _one_bit_adam(({"eps": 1e-8}, {"eps": 1e-4})),
+        "one_bit_adam": _one_bit_adam("eps", 1e-8, 1e-4),
         **{system.name: _plain(system) for system in BUILT_IN if system.name in REMEDIES},
     }.items()
 }

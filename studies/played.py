@@ -61,17 +61,7 @@ class Form:
 
 
 class Played:
-    """All ranks of BinSGDM in a form, which move one model.
-
-    Args:
-        parameters: of the one model that stands for all replicas.
-        form: how.
-        num_ranks: R.
-        ranks_per_node: R / K.
-        steps: of the whole training.
-        seed: of draws and residuals.
-        weight_decay: decoupled.
-    """
+    """All ranks of BinSGDM in a form, which move one model, in a training of so many steps."""
 
     def __init__(  # noqa: PLR0913
         self,
@@ -124,7 +114,12 @@ class Played:
             u = _means_in_nodes(u, self._ranks_per_node)
         if form.rounding == "tensor_scale":
             return u
-        return (u * self._gain(u)).clamp_(-1, 1)
+        gain = form.gain
+        if form.mean_u is not None:
+            gain = form.mean_u / max(1e-12, float(u.abs().mean()))
+        elif form.final_gain is not None:
+            gain += (form.final_gain - form.gain) * (self._step - 1) / self._steps
+        return (u * gain).clamp_(-1, 1)
 
     def _u(self, g: Tensor) -> Tensor:
         """Update the momenta of all parts; return their u (P, N), which its gain has not met yet."""
@@ -136,23 +131,13 @@ class Played:
         # Both averages start at 0: with two decays the ratio would begin too large.
         m, b = m / (1 - beta**self._step), b / (1 - beta_b**self._step)
         m = m * beta + g * (1 - beta) if form.nesterov else m
-        return ratio(m, self._agreed(b.sqrt() if form.squares else b))
-
-    def _agreed(self, b: Tensor) -> Tensor:
-        if self._form.agreed_b == "element":
-            return b.mean(0, keepdim=True).expand_as(b)
-        if self._form.agreed_b == "tensor":
+        b = b.sqrt() if form.squares else b
+        if form.agreed_b == "element":
+            b = b.mean(0, keepdim=True).expand_as(b)
+        elif form.agreed_b == "tensor":
             pieces = b.split(self._sizes, dim=1)
-            return torch.cat([piece * (piece.mean() / piece.mean(1, keepdim=True)) for piece in pieces], dim=1)
-        return b
-
-    def _gain(self, u: Tensor) -> float:
-        form = self._form
-        if form.mean_u is not None:
-            return form.mean_u / max(1e-12, float(u.abs().mean()))
-        if form.final_gain is not None:
-            return form.gain + (form.final_gain - form.gain) * (self._step - 1) / self._steps
-        return form.gain
+            b = torch.cat([piece * (piece.mean() / piece.mean(1, keepdim=True)) for piece in pieces], dim=1)
+        return ratio(m, b)
 
 
 class _Place:
@@ -175,7 +160,9 @@ class _Place:
             wanted = values + self._residual
         rounded = _signs(wanted)
         if self._rounding == "tensor_scale":
-            rounded = rounded * _mean_magnitudes(wanted, self._sizes)
+            pieces = wanted.abs().split(list(self._sizes), dim=1)
+            means = [piece.mean(1, keepdim=True).expand_as(piece) for piece in pieces]
+            rounded = rounded * torch.cat(means, dim=1)
         # A modulator of second order is stable for small inputs only.
         self._residual = (wanted - rounded).clamp_(-2, 2) if self._rounding == "second_order" else wanted - rounded
         return rounded
@@ -183,12 +170,6 @@ class _Place:
 
 def _signs(values: Tensor) -> Tensor:
     return torch.where(values >= 0, 1.0, -1.0)
-
-
-def _mean_magnitudes(values: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Return for each element the mean magnitude of its tensor, row by row."""
-    pieces = values.abs().split(list(sizes), dim=1)
-    return torch.cat([piece.mean(1, keepdim=True).expand_as(piece) for piece in pieces], dim=1)
 
 
 def _means_in_nodes(values: Tensor, ranks_per_node: int) -> Tensor:

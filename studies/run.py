@@ -1,22 +1,16 @@
-"""One training of one system on one task, with all ranks in this process or with a process for each rank.
-
-torchrun --nproc-per-node 4 -m studies.run RUN FILE       # what `train_in_processes` starts: a Run as JSON; the result
-"""
+"""One training of one system on one task, with all ranks in this process or with a process for each rank."""
 
 import json
 import math
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
@@ -107,21 +101,22 @@ Ranks = RankOfGroup | Workers | LockStep | AveragedGradients | Played
 def perform(run: Run) -> Columns:
     """Train once, on one core a process."""
     torch.set_num_threads(1)
-    return train_in_processes(run) if run.in_processes else train(run)
-
-
-def train_in_processes(run: Run) -> Columns:
-    """Train once with a process for each rank, which torchrun starts."""
+    if not run.in_processes:
+        return train(run)
     with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / "result.json"
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(run.ranks)]
-        command += ["-m", "studies.run", json.dumps(asdict(run)), str(result)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{run}: {done.stderr}")
-        columns: Columns = json.loads(result.read_text(encoding="utf-8"))
+        multiprocessing.get_context("forkserver").set_forkserver_preload(["studies.run"])
+        multiprocessing.start_processes(_train_as_rank, (run, Path(folder)), run.ranks, start_method="forkserver")
+        columns: Columns = json.loads((Path(folder) / "result.json").read_text(encoding="utf-8"))
         return columns
+
+
+def _train_as_rank(rank: int, run: Run, folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=run.ranks)
+    columns = train(run)
+    if rank == 0:
+        (folder / "result.json").write_text(json.dumps(columns), encoding="utf-8")
+    dist.destroy_process_group()
 
 
 def train(run: Run) -> Columns:
@@ -220,24 +215,3 @@ def evaluate(task: Task, model: nn.Module, split: str) -> dict[str, float | None
         is_right = (scores.argmax(-1) == targets).float().mean().item()
         values["accuracy"] = None if has_diverged else is_right
     return values
-
-
-def main(run: str, result: str) -> None:
-    """Train as one rank of those that torchrun started; rank 0 writes the result."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    try:
-        columns = train(Run(**json.loads(run)))
-        if dist.get_rank() == 0:
-            Path(result).write_text(json.dumps(columns), encoding="utf-8")
-    finally:
-        dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
-    if dist.is_torchelastic_launched():
-        # A thread of gloo may still hold tensors of the last message, and would then abort Python while Python ends
-        # (https://github.com/pytorch/pytorch/issues/190489): after DDP, no destroy_process_group() joins the threads.
-        sys.stdout.flush()
-        os._exit(0)

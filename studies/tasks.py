@@ -19,15 +19,11 @@ class Task:
     """A network, its data, and how long it is trained.
 
     Attributes:
-        title: for people.
         network: returns a new one, without state that samples share.
         data: returns inputs and targets of "train", "validation" or "test".
         classes: number of values that a label, or a character, can have.
         unit: of the held-out loss.
         batch: samples of all ranks together.
-        steps: of a training.
-        evaluate_every: steps from one evaluation to the next.
-        has_accuracy: whether accuracy is evaluated too.
     """
 
     title: str
