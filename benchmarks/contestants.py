@@ -2,9 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -23,8 +22,7 @@ RANKS = 4
 BUCKET_BYTES = 25 * 2**20  # DDP's, and BinSGDM's
 
 
-@dataclass(frozen=True)
-class Size:
+class Size(NamedTuple):
     """A model: an embedding and layers of a transformer."""
 
     width: int
@@ -60,19 +58,17 @@ class Messages:
 
     def _timed(self, message: Message, context: RankContext) -> torch.Tensor:
         start = self.clock()
-        answer = self._to(message, context)
+        if isinstance(message, AllToAll):
+            # Kept from one to the next, as `Transport` keeps it.
+            num_bytes = message.sent.numel() * message.sent.element_size()
+            if self._kept.numel() < num_bytes:
+                self._kept = torch.empty(num_bytes, dtype=torch.uint8)
+            received = self._kept[:num_bytes].view(message.sent.dtype).view(message.sent.shape)
+            answer = received.copy_(message.sent)
+        else:
+            answer = fake_received(message, context)
         self.taken_s += self.clock() - start
         return answer
-
-    def _to(self, message: Message, context: RankContext) -> torch.Tensor:
-        if not isinstance(message, AllToAll):
-            return fake_received(message, context)
-        # Kept from one to the next, as `Transport` keeps it.
-        num_bytes = message.sent.numel() * message.sent.element_size()
-        if self._kept.numel() < num_bytes:
-            self._kept = torch.empty(num_bytes, dtype=torch.uint8)
-        received = self._kept[:num_bytes].view(message.sent.dtype).view(message.sent.shape)
-        return received.copy_(message.sent)
 
 
 class Model:
@@ -86,10 +82,10 @@ class Model:
         # As in DDP, whose gradients are views of its buckets: from the last parameter on.
         self.buckets: list[tuple[torch.Tensor, list[int]]] = []
         for numbers in _cut([4 * parameter.numel() for parameter in self.parameters]):
-            flat = torch.empty(sum(self.parameters[number].numel() for number in numbers))
-            views = flat.split([self.parameters[number].numel() for number in numbers])
-            for number, view in zip(numbers, views, strict=True):
-                self.parameters[number].grad = view.view_as(self.parameters[number])
+            mine = [self.parameters[number] for number in numbers]
+            flat = torch.empty(sum(one.numel() for one in mine))
+            for parameter, view in zip(mine, flat.split([one.numel() for one in mine]), strict=True):
+                parameter.grad = view.view_as(parameter)
             self.buckets.append((flat, numbers))
         self.refresh()
 

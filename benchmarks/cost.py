@@ -17,9 +17,9 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch._dynamo  # which every optimizer imports when it is made
@@ -37,13 +37,13 @@ from benchmarks.contestants import (
     SYSTEMS,
     Model,
     Size,
-    Step,
     contestant,
 )
 from binsgdm.bench import choices
 from binsgdm.compressors.base import numel_of
 from binsgdm.parallel.ddp_hook import compress_gradients
 from simnet.report.table import Table
+from studies import page
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -56,7 +56,7 @@ TURN_S = 0.05  # at least, and at least one step
 TURNS, LONG_TURNS, LONG_S = 7, 3, 1.0  # fewer of steps that take longer
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 DATA = "data/cost.csv"
-PAGE = "<!-- cost -->", "<!-- end of cost -->"
+REGION = "cost"
 
 
 # One process a contestant.
@@ -72,47 +72,32 @@ def serve(requests: "Connection", name: str, size: str, clock: Callable[[], floa
         step()
     del small, step
     model = Model(SIZES[size].shapes())
-    peak = _Peak()
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # free memory of this process would be taken without being seen
+    before_kib = _kib("VmRSS")
+    _forget_peak()
     step = made(model)
     if "compression" in name:
-        peak.forget()  # that of the dense step before
+        _forget_peak()  # that of the dense step before
     for _ in range(2):
         model.refresh()
         step()
-    requests.send(peak.taken_bytes() / model.numel)
+    requests.send((_kib("VmHWM") - before_kib) * 1024 / model.numel)
     model.messages.clock = clock
     while threads := requests.recv():
         torch.set_num_threads(threads)
-        requests.send(_turn(model, step, clock))
+        # The first step is not among the times, unless it is long.
+        start, times = time.perf_counter(), []
+        while not times or time.perf_counter() - start < TURN_S:
+            model.refresh()
+            begin, messages_s = clock(), model.messages.taken_s
+            step()
+            times.append(clock() - begin - (model.messages.taken_s - messages_s))
+        requests.send(statistics.median(times[1:] or times))
 
 
-def _turn(model: Model, step: Step, clock: Callable[[], float]) -> float:
-    """Return the median seconds of some steps; the first is not among them, unless it is long."""
-    start, times = time.perf_counter(), []
-    while not times or time.perf_counter() - start < TURN_S:
-        model.refresh()
-        begin, before_s = clock(), model.messages.taken_s
-        step()
-        times.append(clock() - begin - (model.messages.taken_s - before_s))
-    return statistics.median(times[1:] or times)
-
-
-class _Peak:
-    """Memory of this process at its peak since this was made, beyond what it had then."""
-
-    def __init__(self) -> None:
-        gc.collect()
-        ctypes.CDLL(None).malloc_trim(0)  # free memory of this process would be taken without being seen
-        self._before = _kib("VmRSS")
-        self.forget()
-
-    def forget(self) -> None:
-        """Let the peak be what is taken now."""
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-
-    def taken_bytes(self) -> int:
-        """Return the peak's bytes."""
-        return (_kib("VmHWM") - self._before) * 1024
+def _forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def _kib(name: str) -> int:
@@ -145,33 +130,27 @@ class _Trained(torch.nn.Module):
         return _Given.apply(self._gradients, *self.weights)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _train(size: str, system: str) -> Step:
-    """Return a step of DDP with a system's hook, or without one, and of AdamW."""
-    ddp = DistributedDataParallel(_Trained(size))
-    if system:
-        compress_gradients(ddp, system, ranks_per_node=1, **choices.choice(system, "cost").steady)
-    optimizer = torch.optim.AdamW(ddp.parameters(), fused=True)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        ddp().backward()
-        optimizer.step()
-
-    return step
-
-
 def serve_rank(requests: "Connection", rank: int, meeting_point: str, size: str, clock: Callable[[], float]) -> None:
-    """Take steps with a hook, or "" for DDP alone: for each of its names and a number, send the median seconds."""
+    """Take steps with a system's hook, or "" for DDP alone, and AdamW: for a name and a number, send median seconds."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=HOOK_RANKS)
-    steps: dict[str, Step] = {}
+
+    @cache
+    def parts(system: str) -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
+        ddp = DistributedDataParallel(_Trained(size))
+        if system:
+            compress_gradients(ddp, system, ranks_per_node=1, **choices.choice(system, "cost").steady)
+        return ddp, torch.optim.AdamW(ddp.parameters(), fused=True)
+
     while request := requests.recv():
         system, count = request
-        steps.setdefault(system, _train(size, system) if system not in steps else steps[system])
+        ddp, optimizer = parts(system)
         times: list[float] = []
         for _ in range(count):
             start = clock()
-            steps[system]()
+            optimizer.zero_grad()
+            ddp().backward()
+            optimizer.step()
             times.append(clock() - start)
         requests.send(statistics.median(times))
     dist.destroy_process_group()
@@ -182,35 +161,26 @@ class Process:
 
     def __init__(self, target: Callable[..., None], *given: object) -> None:
         forked = multiprocessing.get_context("fork")
-        self._requests, other = forked.Pipe()
+        requests, other = forked.Pipe()
+        self.send, self.received = requests.send, requests.recv
         self._process = forked.Process(target=target, args=(other, *given), daemon=True)
         self._process.start()
         other.close()  # so that the end of the process ends what waits for it
 
-    def send(self, request: object) -> None:
-        """Ask for a turn."""
-        self._requests.send(request)
-
-    def received(self) -> float:
-        """Return what it has measured."""
-        return float(self._requests.recv())
-
     def turn(self, threads: int) -> float:
         """Return the seconds of a step."""
         self.send(threads)
-        return self.received()
+        return float(self.received())
 
     def end(self) -> None:
-        """End it."""
-        self._requests.send(0)
+        self.send(0)
         self._process.join()
 
 
 # The tables.
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cost:
+class Cost(NamedTuple):
     """What was measured of a contestant.
 
     Attributes:
@@ -229,8 +199,7 @@ class Cost:
     limits: Mapping[int, float]
 
 
-@dataclass(frozen=True, kw_only=True)
-class How:
+class How(NamedTuple):
     """How to measure: with which numbers of threads, in how many turns, by which of `CLOCKS`."""
 
     threads: Sequence[int] = (1, 2)
@@ -244,7 +213,10 @@ def measure(size: str, names: Sequence[str], how: How) -> Iterator[Cost]:
     references = {name: Process(serve, name, size, clock) for name in (ADAMW, DDP)}
     stream = Process(serve, STREAM, size, clock)
     stream.received()
-    least = {number: _least(stream, references[ADAMW], number, how) for number in how.threads}
+    least = {}  # what memory takes for AdamW's bytes, over AdamW's time
+    for number in how.threads:
+        turns = [stream.turn(number) / references[ADAMW].turn(number) for _ in range(how.turns + 1)]
+        least[number] = statistics.median(turns[1:])
     stream.end()
     peaks = {name: process.received() for name, process in references.items()}
     for name in names:
@@ -274,12 +246,6 @@ def measure(size: str, names: Sequence[str], how: How) -> Iterator[Cost]:
         one.end()
 
 
-def _least(stream: Process, adamw: Process, threads: int, how: How) -> float:
-    """Return what memory takes for AdamW's bytes, over AdamW's time."""
-    turns = [(stream.turn(threads), adamw.turn(threads)) for _ in range(how.turns + 1)]
-    return statistics.median(own_s / adamw_s for own_s, adamw_s in turns[1:])
-
-
 def measure_hooks(size: str, names: Sequence[str], how: How) -> Iterator[tuple[str, list[float], list[float]]]:
     """Yield of each hook its name, its seconds in each turn, and those of DDP alone."""
     with tempfile.TemporaryDirectory() as folder:
@@ -303,11 +269,10 @@ def measure_hooks(size: str, names: Sequence[str], how: How) -> Iterator[tuple[s
 
 def header(threads: Sequence[int]) -> list[str]:
     """Return the heads of the columns."""
-    cells = ["model", "", "ms a step, 1 thread"]
-    cells += [f"of AdamW, {_threads(number)}" for number in threads]
-    cells += [f"its limit, {_threads(number)}" for number in threads]
-    cells += [f"of DDP's mean, {_threads(number)}" for number in threads]
-    return [*cells, "of DDP and AdamW", "bytes moved at least", "peak bytes a parameter"]
+    texts = ["1 thread" if number == 1 else f"{number} threads" for number in threads]
+    ratios = [f"{what}, {text}" for what in ("of AdamW", "its limit", "of DDP's mean") for text in texts]
+    others = "of DDP and AdamW", "bytes moved at least", "peak bytes a parameter"
+    return ["model", "", "ms a step, 1 thread", *ratios, *others]
 
 
 def row(size: str, cost: Cost) -> list[str]:
@@ -337,10 +302,6 @@ def _short(ratio: float) -> str:
     return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"
 
 
-def _threads(number: int) -> str:
-    return "1 thread" if number == 1 else f"{number} threads"
-
-
 def contestants(size: str) -> list[str]:
     """Return who is measured with a model."""
     return [*OPTIMIZERS, *(SYSTEMS if list(SIZES).index(size) <= list(SIZES).index(LARGEST_OF_SYSTEMS) else [])]
@@ -357,14 +318,13 @@ def about(sizes: Sequence[str], how: How) -> str:
 
 
 def rows(sizes: Sequence[str], names: Sequence[str], how: How) -> Iterator[list[str]]:
-    """Measure, and yield the table row by row."""
     for size in sizes:
         for cost in measure(size, [name for name in contestants(size) if not names or name in names], how):
             yield row(size, cost)
+    hooks = [name for name in HOOKS if not names or name in names]
     for size in HOOK_SIZES:
-        if size in sizes or size not in SIZES:
-            hooks = [name for name in HOOKS if not names or name in names]
-            for name, own_s, ddp_s in measure_hooks(size, hooks, how) if hooks else ():
+        if hooks and (size in sizes or size not in SIZES):
+            for name, own_s, ddp_s in measure_hooks(size, hooks, how):
                 yield hook_row(size, name, own_s, ddp_s, how.threads)
 
 
@@ -383,7 +343,7 @@ def main() -> None:
     parser.add_argument("--clock", default="wall", choices=CLOCKS, help="cpu: on a machine that does other work, too")
     parser.add_argument("-o", "--output", type=Path, help="a page; the tables go between its two marks")
     given = parser.parse_args()
-    how = How(threads=given.threads, turns=given.turns, clock=given.clock)
+    how = How(given.threads, given.turns, given.clock)
     where, found = about(given.sizes, how), []
     print(where)
     for cells in rows(given.sizes, given.only, how):
@@ -392,9 +352,7 @@ def main() -> None:
     if given.output:
         table = Table(header(given.threads), found)
         (given.output.parent / DATA).write_text(table.csv(), encoding="utf-8")
-        text = given.output.read_text(encoding="utf-8")
-        before, after = text.split(PAGE[0])[0], text.split(PAGE[1])[1]
-        given.output.write_text(f"{before}{PAGE[0]}\n{on_page(where, table)}\n{PAGE[1]}{after}", encoding="utf-8")
+        page.write(given.output, {REGION: on_page(where, table)})
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from binsgdm.bench.kernel_bytes import bytes_per_element
 from binsgdm.comm import AllGather, AllToAll
 from binsgdm.compressors.registry import SYSTEMS
 from simnet.report.table import Table
+from studies.page import region
 
 SHAPES = [(24, 20), (6,), (8, 8)]
 
@@ -90,14 +91,13 @@ def committed() -> Table:
 
 
 def test_the_page_is_what_the_command_writes_from_its_data() -> None:
-    shown = PAGE.read_text(encoding="utf-8").split(cost.PAGE[0])[1].split(cost.PAGE[1])[0].strip()
+    shown = region(PAGE.read_text(encoding="utf-8"), cost.REGION)
     where, table = shown.partition("\n")[0], committed()
     sizes = [size for size in dict.fromkeys(row[0] for row in table.rows) if size in cost.SIZES]
     assert sizes[:2] == ["1 M", "25 M"]
     assert re.fullmatch(r"x86_64, .* turns, .*", where)
     titles = [column.title for column in table.columns]
-    threads = [number for number in (1, 2) if f"of AdamW, {cost._threads(number)}" in titles]
-    assert threads[0] == 1
+    threads = [1, 2] if "of AdamW, 2 threads" in titles else [1]
     how = cost.How(threads=threads, turns=cost.TURNS, clock="wall")
     assert where.partition(" turns, ")[2] == cost.about(sizes, how).partition(" turns, ")[2]
     assert shown == cost.on_page(where, table)
