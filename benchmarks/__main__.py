@@ -42,7 +42,6 @@ def _text(timed: Timed) -> str:
 
 
 def read(path: Path) -> dict[str, list[Cells]]:
-    """Return the rows of a file by their table; nothing without a file."""
     found: dict[str, list[Cells]] = {}
     if path.exists():
         with path.open(encoding="utf-8", newline="") as file:

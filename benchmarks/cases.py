@@ -47,7 +47,6 @@ def buckets(cap: str) -> Settings:
 
 
 def equal(shape: list[int], count: int) -> Settings:
-    """Return the workload of equal tensors."""
     return {"workload": {"tensors": [{"shape": shape, "count": count}], **TIMES}}
 
 
@@ -414,7 +413,6 @@ def engine() -> list[Group]:
 
 
 def targets() -> list[Case]:
-    """Return what has a target, and what is seen beside it."""
     interval, found = "with its interval, beyond an empty Python", []
     for words, aim in (
         ((BERT,), "150 ms"),

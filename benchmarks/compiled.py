@@ -90,7 +90,6 @@ class Compiled:
 
 
 def calls(numel: int, key: Key, start: int) -> dict[str, Callable[[], object]]:
-    """Return one call of each kernel, by name."""
     m, b, u = (torch.zeros(numel) for _ in range(3))
     packed = torch.zeros(packed_numel(numel), dtype=torch.uint8)
     rows, parts = packed.repeat(2, 1), torch.zeros(2, numel)
@@ -209,7 +208,6 @@ def _loops_of_tiles(sass: str) -> tuple[list[str], list[list[str]]]:
 
 
 def main() -> None:
-    """Print a table, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--targets", nargs="+", default=("sm_80", "sm_90", "sm_100"), choices=TARGETS)
     parser.add_argument("--kernels", nargs="+", default=(), help="default: all")

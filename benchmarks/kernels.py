@@ -48,7 +48,6 @@ Times = dict[str, list[float]]
 
 
 def contestants(numel: int) -> dict[str, Call]:
-    """Return AdamW and every kernel as a call on tensors of its own."""
     device, kernels = torch.device("cpu"), select(None, "cpu")
     with mock.patch.object(bench, "zeros", lambda count, device: torch.zeros(count, device=device)):
         usual = bench._binsgdm(kernels, numel, device, torch.float32)["update_quantize_pack_", 0]
@@ -78,7 +77,6 @@ def moved(name: str) -> float:
 
 
 def measure(calls: dict[str, Call], repeat: int, clock: Callable[[], float], ranks: Ranks, in_a_row: int = 1) -> Times:
-    """Return the seconds of every run by name."""
 
     def trial_of(call: Call) -> Trial:
         def trial() -> Sequence[float]:

@@ -58,7 +58,6 @@ def energy(values: torch.Tensor) -> float:
 
 
 def parts(gradient: Gradient) -> list[torch.Tensor]:
-    """Return the tensors of a gradient in fp64."""
     pieces = gradient.values.double().split([numel_of((shape,)) for shape in gradient.shapes])
     return [piece.view(shape) for piece, shape in zip(pieces, gradient.shapes, strict=True)]
 
@@ -117,7 +116,6 @@ def top_k_theory(gradient: Gradient, count: int) -> float:
 
 
 def singular_values(gradient: Gradient, matrix_rank: float) -> list[torch.Tensor]:
-    """Return the singular values of every tensor that is factored."""
     pairs = zip(parts(gradient), gradient.shapes, strict=True)
     matrices = [part.reshape(matrix_shape(shape)) for part, shape in pairs if is_factored(shape, matrix_rank)]
     return [torch.linalg.svdvals(matrix) for matrix in matrices]

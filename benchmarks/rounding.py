@@ -31,7 +31,6 @@ THEORY: dict[str, Any] = {"color": "black", "linestyle": "--", "linewidth": 0.9}
 
 
 def gain_table() -> str:
-    """Return pull and noise over gains."""
     lines = [
         "| nodes x ranks | gain | pull: theory | measured | noise: unrounded | shaped | draw |",
         "|---" * 7 + "|",
@@ -58,7 +57,6 @@ def start_table() -> str:
 
 
 def fixed_point_table() -> str:
-    """Return fixed points over gains."""
     gains = (1.0, 2.0, 4.0, SIGN)
     lines = ["| nodes x ranks | gain 1 | 2 | 4 | sign |", "|---|---|---|---|---|"]
     for nodes, ranks in CLUSTERS:
@@ -68,7 +66,6 @@ def fixed_point_table() -> str:
 
 
 def draw(path: Path) -> None:
-    """Write the figure."""
     with figure.styled():
         made = figure.new(figure.PAGE_IN, 3.1)
         axes = made.subplots(1, 3)

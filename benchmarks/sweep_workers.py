@@ -123,7 +123,6 @@ def workers_rows(folder: Path) -> Iterator[Cells]:
 
 
 def _ratio(times: Sequence[float], others: Sequence[float]) -> str:
-    """Return the median of ratios, with the least and the largest."""
     ratios = [one / other for one, other in zip(times, others, strict=True)]
     return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 

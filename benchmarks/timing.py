@@ -59,7 +59,6 @@ class Group(NamedTuple):
 
 
 def command(title: str, *words: str, clock: Literal["wall", "cpu"] = "cpu", repeat: int = 1, aim: str = "") -> Case:
-    """Return a case of the command line."""
     return Case(title, ("-m", "simnet", *words), clock, repeat, aim=aim)
 
 
@@ -89,7 +88,6 @@ class Checkout:
         self.run(command("", "simulate", "bert_base_10gbit"))
 
     def run(self, case: Case) -> Timed:
-        """Run a case once."""
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as out:
             start = time.perf_counter()
             words = [sys.executable, *case.arguments]

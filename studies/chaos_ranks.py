@@ -186,7 +186,6 @@ def prepare() -> None:
 
 
 def run(one: Plan) -> dict[str, Any]:
-    """Start the ranks of a plan, wait for their end, and judge."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

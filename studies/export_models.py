@@ -40,7 +40,6 @@ FORMAT = 2
 
 
 def describe(definition: Definition) -> dict[str, Any]:
-    """Build the model without its memory and return the contents of its file."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     from binsgdm.recording.model_description import without_memory

@@ -98,7 +98,6 @@ def read() -> Ledger:
 
 
 def run(_: object) -> None:
-    """Run what is left: the grid of each case, and then its final trainings."""
     ledger = read()
 
     def do(one: Training) -> None:
@@ -122,7 +121,6 @@ def best_lr(ledger: Ledger, task: str, samples: int) -> float:
 
 
 def regions(ledger: Ledger) -> dict[str, str]:
-    """Return the table of the cases that are done."""
     rows = []
     for task, samples in CASES:
         given = {"task": task, "samples": samples, "split": "test"}

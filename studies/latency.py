@@ -31,7 +31,6 @@ FORMS = {"predicted_s": "window of 2 MiB", "unlimited_s": "no window, one latenc
 
 
 def run(folder: Path) -> None:
-    """Write predictions.json, if it is not there yet, then run in the lab."""
     from simnet.validation.lab import run_campaign
 
     if not (folder / "predictions.json").exists():
@@ -83,7 +82,6 @@ def launches() -> list[Launch]:
 
 
 def points(folder: Path, form: str = "predicted_s") -> list[Comparison]:
-    """Return every all-reduce, predicted in a form and measured."""
     found = []
     paths = {launch.name: launch.path(folder) for launch in launches()}
     # A run that was stopped lacks some second launches.

@@ -131,7 +131,6 @@ class MarginStudy(Study):
         self.searches = {(case, name): _search(case, name, trials) for case in CASES for name in FIXED}
 
     def rows(self, case: str, optimizer: str) -> list[Row]:
-        """Return the final runs of an optimizer in a case, seed by seed."""
         rows = self.results.having({"case": case, "optimizer": optimizer})
         return sorted(rows, key=lambda row: int(row["seed"]))
 

@@ -229,7 +229,6 @@ def _bytes_of(tensors: Any) -> float:
 
 
 def _levels(profiler: Any, parameters: float, state: float) -> MeasuredMemory:
-    """Return what was allocated at the marks of the last step."""
     marked: dict[str, list[Any]] = {"[memory]": [], STEP_MARK: [], FORWARD_MARK: []}
     for one in profiler.profiler.kineto_results.events():
         marked.get(one.name(), []).append(one)
@@ -297,13 +296,11 @@ def _description(*, checkpoint: bool) -> ModelDescription:
 
 
 def run(_options: Namespace) -> None:
-    """Measure all."""
     found = {case.title: measure(case)._asdict() for case in CASES}
     RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def read() -> dict[str, MeasuredMemory]:
-    """Return what was measured, by title."""
     return {title: MeasuredMemory(**found) for title, found in json.loads(RESULTS.read_text(encoding="utf-8")).items()}
 
 

@@ -83,7 +83,6 @@ def factor(residuals: Iterable[Residual], of: Quantity) -> float:
 
 
 def with_rows(page: str, errors: ModelErrors) -> str:
-    """Return the page on verdicts with the rows of these errors."""
     for name, error in (("published, estimate", errors.published), ("measured on the cluster", errors.measured)):
         row = rf"^\| {name} \|.*?\|.*?\|"
         page = re.sub(row, f"| {name} | {error.time:.2f} | {error.speedup:.2f} |", page, flags=re.MULTILINE)

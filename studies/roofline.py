@@ -100,7 +100,6 @@ class PublishedTraining(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def rows() -> tuple[PublishedTraining, ...]:
-    """Read the published trainings."""
     table = csv.DictReader(io.StringIO(read_text(data_path(*ROWS))))
     return tuple(msgspec.convert(list(table), tuple[PublishedTraining, ...], strict=False))
 

@@ -90,7 +90,6 @@ def mpt(name: str, batch: int) -> Task:
 
 
 def work_of(row: PublishedTraining) -> dict[str, str]:
-    """Return the columns of work of a row."""
     model = row.model if row.model in MPT else re.split(" ", row.work)[0]
     return counted(model, "bf16" if row.precision == "fp8" else row.precision)
 

@@ -173,7 +173,6 @@ def training_steps(
 
 
 def ranks_of(run: Run, model: nn.Module) -> Ranks:
-    """Return the ranks of a run, which move one model."""
     if run.in_processes:
         return RankOfGroup(run, model)
     if run.system == "local_steps":

@@ -90,7 +90,6 @@ SCHEME = ("topology", "intra_node_dtype", "average")
 
 
 def binsgdm(**settings: Any) -> Make:
-    """Return what makes BinSGDM, with settings of it and of `binsgdm.attach`."""
     scheme = Scheme(
         **{"topology": "hierarchical", "intra_node_dtype": "fp32", "average": "updates"}
         | {name: settings.pop(name) for name in SCHEME if name in settings}

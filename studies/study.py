@@ -134,7 +134,6 @@ class Search:
         return replace(self.run, trial=due[0][0], seed=due[0][1], split="validation") if due else None
 
     def record(self, run: Run, result: Columns) -> None:
-        """Add the final loss of a run to its trial."""
         key = {"task": run.task, "system": self.system, "trial": run.trial}
         losses = [loss for row in self.ledger.having(key) for loss in row["losses"]]
         self.ledger.put(key, {"losses": [*losses, result["values"][-1]]})
@@ -223,7 +222,6 @@ class Study:
                 yield Job(_title(final.ledger.path.stem, final.run), final.run, final.record)
 
     def status(self) -> Iterator[str]:
-        """Yield a line on the searches and the final runs of each task."""
         finals, searches = list(self.finals()), self.searches.values()
         for task in dict.fromkeys(one.run.task for one in (*searches, *finals)):
             mine = [search for search in searches if search.run.task == task]

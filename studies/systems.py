@@ -220,7 +220,6 @@ class Outcome:
         return best_of(self.study.searches[self.name, system].rows)
 
     def seeds(self, ranks: int) -> list[int]:
-        """Return the seeds on which every system has run; only these count."""
         found = self._seeds_of(self.counted[0], ranks)
         return found if self._only is None else [seed for seed in found if seed in self._only]
 
@@ -457,7 +456,6 @@ def result_table(outcomes: list[Outcome]) -> Table:
 
 
 def draw(study: SystemsStudy) -> None:
-    """Draw the figures, and write the targets into the files of the curves."""
     outcomes = [Outcome(study, task) for task in TASKS]
     for outcome in outcomes:
         draw_systems(outcome, FIGURES / f"systems_training_{outcome.name}.png")

@@ -38,7 +38,6 @@ class Task:
 
     @property
     def num_parameters(self) -> int:
-        """Parameters of the network."""
         return sum(parameter.numel() for parameter in self.network().parameters())
 
     def dense_steps(self, trial: Trial) -> int:

@@ -48,14 +48,12 @@ class Averaged(torch.optim.Adam):
         self._averager = PeriodicModelAverager(period=inner_steps)
 
     def step(self, closure: Any = None) -> Any:
-        """Do a step, and average if it is time to."""
         loss = super().step(closure)
         self._averager.average_parameters(iter([one for group in self.param_groups for one in group["params"]]))
         return loss
 
 
 def prepared(network: Blocks, options: argparse.Namespace) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Return the model and its optimizer for a way of training."""
     if options.way == "local_sgd":
         return network, Averaged(network.parameters(), options.inner_steps)
     if options.way in ("fsdp", "hsdp"):

@@ -100,7 +100,6 @@ def regions(folder: Path) -> dict[str, str]:
 
 
 def data(folder: Path) -> dict[str, Table]:
-    """Return beside the points strategy and recorded compute of each way."""
     rows = []
     for way in CAMPAIGN.ways:
         times_s = (own_s(recording(folder, way, file)) for file in ("alone", "step"))

@@ -94,15 +94,14 @@ def mbit(rate: float) -> int:
     return round(rate * 8 / 1e6)
 
 
-def run_module(lab: Lab, module: str, *arguments: object) -> float:
-    """Run a module as every rank, and return how long it took [s]."""
-    outcome = run_campaign.run_module(lab, (module,), arguments, TIMEOUT_S)
+def run_ranks(lab: Lab, mode: str, file: Path) -> float:
+    """Let every rank do what a file says, and return how long it took [s]."""
+    outcome = run_campaign.run_module(lab, ("studies.lab.ranks",), (mode, file), TIMEOUT_S)
     outcome.raise_if_failed()
     return outcome.elapsed_s
 
 
 def calibrated(folder: Path) -> Calibration:
-    """Fit links and the CPU time of messages of a folder."""
     links, messages = (sources.read(sorted(folder.glob(f"{part}_*.json"))) for part in ("links", "messages"))
     parts = fit_files.fit_parts(links, Sources(), messages, FitOptions(bound=BOUND, draws=20))
     return calibration_file.as_calibration(calibration_file.merge(parts, calibration_file.header(links, messages)))
@@ -158,7 +157,6 @@ class LabPoint(Comparison):
 
 
 def outcome_text(what: str, found: Sequence[LabPoint], mean: str, worst: str) -> str:
-    """Return what was asked of the errors, and what was reached."""
     each = "; ".join(f"{name} {percent(mean_error(mine))}" for name, mine in by_series(found).items())
     return (
         f"{len(found)} {what}: mean error {percent(mean_error(found))} (asked: {mean}), worst "
@@ -167,7 +165,6 @@ def outcome_text(what: str, found: Sequence[LabPoint], mean: str, worst: str) ->
 
 
 def errors_text(name: str, found: Sequence[Comparison]) -> str:
-    """Return errors: mean, mean with its sign, worst."""
     mean, worst = percent(mean_error(found)), percent(worst_error(found))
     return f"{name} {mean} ({signed(mean_signed_error(found))}, worst {worst})"
 

@@ -66,7 +66,7 @@ regions, draw = CAMPAIGN.regions, CAMPAIGN.draw
 def run(folder: Path) -> None:
     """Count and time what gloo sends for each collective; then calibrate, record, predict, and train."""
     with Lab(LabSpec(**LAYOUT._asdict(), bandwidth=GLOO_BANDWIDTH)) as lab:
-        elapsed_s = engine.run_module(lab, "studies.lab.gloo_on_the_wire", folder / "gloo.json")
+        elapsed_s = engine.run_ranks(lab, "gloo", folder / "gloo.json")
     print(f"collectives: {elapsed_s:.0f} s")
     CAMPAIGN.run(folder)
 

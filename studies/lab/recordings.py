@@ -146,7 +146,6 @@ class RecordedCampaign(LabCampaign):
         return {way.name: [read(scratch / way.name, f"rank_{n}") for n in range(num_ranks)] for way in self.ways}
 
     def _train(self, scratch: Path, rate: Bandwidth, predictions: Sequence[Row]) -> list[Row]:
-        """Run every way at a bandwidth; return when its steps ended."""
         ways, jobs = {way.name: way for way in self.ways}, []
         for one in predictions:
             way = ways[one["way"]]
@@ -165,7 +164,6 @@ class RecordedCampaign(LabCampaign):
         ]
 
     def points(self, folder: Path, form: str = "predicted_s") -> list[LabPoint]:
-        """Return every way at every bandwidth, in a form of the prediction."""
         runs = {(one["way"], one["mbit_per_s"]): one["step_ends_s"] for one in read(folder, "runs")}
         ways = {way.name: way for way in self.ways}
         return [
@@ -205,12 +203,11 @@ class RecordedCampaign(LabCampaign):
 def _launch(mode: str, scratch: Path, jobs: Sequence[Row], layout: Layout, rate: Bandwidth | None) -> None:
     write(scratch, mode, jobs)
     with Lab(LabSpec(**layout._asdict(), bandwidth=rate)) as lab:
-        elapsed_s = engine.run_module(lab, "studies.lab.scripts_in_lab", mode, scratch / f"{mode}.json")
+        elapsed_s = engine.run_ranks(lab, mode, scratch / f"{mode}.json")
     print(f"{mode} on {layout.text()}{f' at {rate.text()}' if rate else ''}: {elapsed_s:.0f} s")
 
 
 def cluster(rate: Bandwidth) -> Cluster:
-    """Return the lab with NICs of a bandwidth."""
     return Cluster(name="lab", **LAYOUT._asdict(), intra_node=FREE, inter_node=replace(FREE, bytes_per_s=rate))
 
 

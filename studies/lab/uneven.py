@@ -234,7 +234,6 @@ def _train(folder: Path, rate: Bandwidth, fault: FaultName, rows: Sequence[Row])
 
 @contextmanager
 def _put_in(lab: Lab, fault: FaultName, rate: Bandwidth, first: tuple[Row, Row]) -> Iterator[None]:
-    """Put a fault into the lab for a while."""
     with ExitStack() as stack:
         if fault == "slow NIC":
             lab.shape(Bandwidth(rate * SLOW_RATE), [SLOW_NODE])
@@ -292,7 +291,7 @@ def _launch_jobs(lab: Lab, jobs: Sequence[Row], cores: Sequence[float]) -> float
     path.write_text(json.dumps(jobs), encoding="utf-8")
     try:
         with _when_there(joined, limit):
-            return engine.run_module(lab, "studies.lab.uneven_ranks", path)
+            return engine.run_ranks(lab, "uneven", path)
     finally:
         for sign in (path, joined, limited, *(Path(job["output"]).with_suffix(".begun") for job in jobs)):
             sign.unlink(missing_ok=True)

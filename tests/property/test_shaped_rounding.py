@@ -12,7 +12,7 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from benchmarks.rounding_model import SCHEMES, Drawn, Shaped, rounded
+from benchmarks.rounding_simulations import SCHEMES, Drawn, Shaped, rounded
 from binsgdm.kernels import functional
 
 NUMEL = 32

@@ -8,7 +8,7 @@ needs("torch")
 import torch
 from torch import nn
 
-from benchmarks.rounding_model import rounded
+from benchmarks.rounding_simulations import rounded
 from binsgdm.kernels import functional
 from studies.stacked import LockStep, binsgdm
 

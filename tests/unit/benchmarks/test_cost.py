@@ -12,8 +12,8 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from benchmarks import contestants, cost
-from benchmarks.contestants import ADAMW, DDP, Messages, Model, contestant
+from benchmarks import cost
+from benchmarks.cost import ADAMW, DDP, Messages, Model, contestant
 from binsgdm.bench.kernel_bytes import bytes_per_element
 from binsgdm.comm import AllGather, AllToAll
 from binsgdm.compressors.registry import SYSTEMS
@@ -23,7 +23,7 @@ from studies.page import region
 SHAPES = [(24, 20), (6,), (8, 8)]
 
 
-@pytest.mark.parametrize("name", cost.contestants("1 M"))
+@pytest.mark.parametrize("name", cost.names_of("1 M"))
 def test_a_contestant_takes_steps(name: str) -> None:
     model = Model(SHAPES)
     step = contestant(name)(model)
@@ -32,19 +32,19 @@ def test_a_contestant_takes_steps(name: str) -> None:
         model.refresh()
         step()
     own = model.parameters[0].detach()
-    if name in contestants.OPTIMIZERS:
+    if name in cost.OPTIMIZERS:
         assert not torch.equal(own, Model(SHAPES).parameters[0])
     else:  # whose mean goes into the gradients
         assert not all(torch.equal(flat, before) for (flat, _), before in zip(model.buckets, given, strict=True))
 
 
 def test_every_system_is_in_the_table() -> None:
-    assert set(SYSTEMS) - {"dense"} <= set(cost.contestants("1 M"))
-    assert set(cost.contestants("100 M")) == set(contestants.OPTIMIZERS)
+    assert set(SYSTEMS) - {"dense"} <= set(cost.names_of("1 M"))
+    assert set(cost.names_of("100 M")) == set(cost.OPTIMIZERS)
 
 
 def test_buckets_hold_every_gradient_once_from_the_last_on() -> None:
-    numbers = [number for bucket in contestants._cut([20, 30, 26 * 2**20, 4]) for number in bucket]
+    numbers = [number for bucket in cost._cut([20, 30, 26 * 2**20, 4]) for number in bucket]
     assert numbers == [3, 2, 1, 0]
 
 
@@ -72,13 +72,13 @@ def test_a_cell_is_the_median_ratio_of_turns_with_its_quarters() -> None:
 
 
 def test_every_contestant_has_a_limit() -> None:
-    assert set(cost.contestants("1 M")) == set(contestants.LEAST_BYTES)
+    assert set(cost.names_of("1 M")) == set(cost.LEAST_BYTES)
 
 
 def test_the_limit_of_the_optimizers_is_that_of_their_kernels() -> None:
     shaped = sum(bytes_per_element(name) or 0 for name in ("update_shape_pack_", "unpack_apply_"))
-    assert contestants.LEAST_BYTES["BinSGDM, alone"] == shaped
-    assert contestants.LEAST_BYTES[ADAMW] == bytes_per_element("adamw")
+    assert cost.LEAST_BYTES["BinSGDM, alone"] == shaped
+    assert cost.LEAST_BYTES[ADAMW] == bytes_per_element("adamw")
 
 
 PAGE = Path(__file__).parents[3] / "docs/evidence/binsgdm.md"
@@ -103,7 +103,7 @@ def test_the_page_is_what_the_command_writes_from_its_data() -> None:
     assert shown == cost.on_page(where, table)
     assert [column.title for column in table.columns] == cost.header(how.threads)
     hooks = [(size, f"hook of {name} on 2 ranks") for size in cost.HOOK_SIZES for name in cost.HOOKS]
-    own = [(size, name) for size in sizes if size in cost.SIZES for name in cost.contestants(size)]
+    own = [(size, name) for size in sizes if size in cost.SIZES for name in cost.names_of(size)]
     assert [tuple(row[:2]) for row in table.rows] == own + hooks
     ratio = r"\d+(\.\d\d)?( \(\d+(\.\d\d)?-\d+(\.\d\d)?\))?"
     for _, name, time_ms, *ratios, of_both, least, peak in table.rows:

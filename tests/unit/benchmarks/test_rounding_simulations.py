@@ -9,9 +9,9 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from benchmarks.rounding_model import Shaped
 from benchmarks.rounding_simulations import (
     SIGN,
+    Shaped,
     fixed_point,
     measured_pull,
     noise_at_rest,

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from benchmarks.same_numbers import compare
+from benchmarks.compare_checkouts import compare
 
 TABLE = "name,time_s,notes,version\na,0.25,short,1\nb,1e-3,,1\n"
 
