@@ -39,11 +39,7 @@ class Row(NamedTuple):
     """One step, as both are told it.
 
     Attributes:
-        title: for people.
-        nodes: of 8 ranks.
-        settings: for simnet.
         compute: forward, backward, optimizer, slowdown of rank 0 [s, s, s, 1], for SimGrid.
-        buckets: of equal size.
     """
 
     title: str

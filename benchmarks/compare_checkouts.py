@@ -62,8 +62,6 @@ def compare(before: str, after: str, form: str, tolerance: float = 0.0) -> Findi
     """Compare two texts.
 
     Args:
-        before: one text.
-        after: the other.
         form: "csv", "json", "toml" or "prose".
         tolerance: largest relative difference that counts as none; `Finding.largest` has it all the same.
     """

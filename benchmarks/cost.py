@@ -62,11 +62,7 @@ SIZES = {"1 M": Size(128, 4, 2048), "25 M": Size(512, 6, 12_000), "100 M": Size(
 
 
 class Messages:
-    """Answers of other ranks, in memory as real ones take it; the time that making them takes is no part of a step.
-
-    Attributes:
-        taken_s: so far.
-    """
+    """Answers of other ranks, in memory as real ones take it; the time that making them takes is no part of a step."""
 
     def __init__(self) -> None:
         self.taken_s = 0.0

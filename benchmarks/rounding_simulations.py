@@ -29,7 +29,6 @@ class Shaped:
 
     Args:
         merges: how many signs each merge takes, in order; their product is R.
-        numel: N.
         seed: of the starts, which are uniform on the values that a residual can come back to.
 
     Attributes:
@@ -61,12 +60,7 @@ class Shaped:
 
 
 class Drawn:
-    """The paper's rounding at every place: independent draws.
-
-    Args:
-        merges: as for `Shaped`.
-        seed: of the draws.
-    """
+    """The paper's rounding at every place: independent draws."""
 
     def __init__(self, merges: Sequence[int], *, seed: int = 0) -> None:
         self.merges, self._source = tuple(merges), torch.Generator().manual_seed(seed)
@@ -124,7 +118,6 @@ class Walk:
 
     Attributes:
         first: the mean of what the nodes send.
-        both: what is applied.
         theory: the standard deviation of `both` with draws (steps).
     """
 

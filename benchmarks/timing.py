@@ -30,7 +30,6 @@ class Case(NamedTuple):
 
     Attributes:
         title: how the table calls it.
-        arguments: of Python.
         clock: wall time or CPU time of the whole process, or the seconds that it prints itself.
         repeat: how many processes; the best counts.
         with_memory: whether the memory of a process that times a part of itself is asked for.

@@ -32,7 +32,6 @@ class Candidate:
     """How a system is run in the comparison.
 
     Attributes:
-        title: for people.
         options: of the system, where they are not its defaults.
         choices: what the search begins with; four trials in all.
         kind: of the simulator's strategy; None for the system's name.

@@ -70,7 +70,6 @@ class Plan:
         share: of a checkpoint's bytes that the disk takes.
         store_at_rank_0: rank 0 has the store of torch.distributed, as without torchrun.
         are_hosts_apart: no rank can look at another's process, as if each were on a host of its own.
-        timeout_s: of every collective.
     """
 
     seed: int

@@ -53,9 +53,6 @@ def draw_losses(
 
     Args:
         rows: of final runs, by case and name; the first is the one whose range chooses the axis.
-        names: by name, its title.
-        titles: of the cases.
-        path: of the picture.
     """
     looks = dict(zip(names, zip(COLOURS, ("-", "-.", ":", "--"), strict=False), strict=False))
     texts, size = ("Step", "Test loss (nats)"), (9, 2.3 * math.ceil(len(rows) / 3) + 0.4)

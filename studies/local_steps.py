@@ -49,7 +49,6 @@ class Way:
     """A way to train.
 
     Attributes:
-        title: for people.
         inner_steps: between two exchanges; 1 averages gradients.
         outer: settings of DiLoCo; None averages parameters.
         tuned_as: the way whose search says what this one runs with; None for one of its own.

@@ -80,11 +80,9 @@ class Case:
     """A task on some ranks, and how far behind Adam BinSGDM may end there.
 
     Attributes:
-        task: in `TASKS["margins"]`.
         margins: by column of a result; of the loss where `is_relative` as a part of Adam's mean.
         lrs: that the searches begin with.
         num_settings: of the two that an optimizer has, how many they are tried with.
-        search_seeds: of the searches.
         is_real: whether the final runs have a process for each rank, over gloo; else all ranks are in one process,
             which takes a third of the time.
     """

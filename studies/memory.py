@@ -92,11 +92,8 @@ class MemoryCase(NamedTuple):
     """One way to train.
 
     Attributes:
-        title: for people.
         strategy: that predicts it, as text.
         wrap: makes what trains of a model, after process groups exist.
-        micro_batches: of a step.
-        gradient_as_bucket_view: as DDP's argument.
         checkpointing: part of the blocks, the first ones, that run again in backward.
     """
 

@@ -32,7 +32,6 @@ class Form:
         gain: factor of u before it is clipped to [-1, 1].
         final_gain: of the last step, to which the gain moves along a line; None keeps it.
         mean_u: the gain is chosen in each step so that the mean of |gain u| is this; None takes `gain`.
-        beta: decay of m.
         beta_b: decay of b; None takes beta.
         nesterov: u looks ahead: beta m + (1 - beta) g in place of m.
         average: "updates" or "gradients" inside a node.

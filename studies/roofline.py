@@ -40,12 +40,9 @@ class PublishedTraining(msgspec.Struct, frozen=True, kw_only=True):
     """Samples a second of one GPU in a published training, and the work of one sample.
 
     Attributes:
-        location: where in the source.
         products: what more than half of its FLOPs are.
         precision: number format of the products.
-        samples_per_s: of one GPU.
         forward_bytes: that operators without products move for one sample.
-        backward_bytes: the same in backward.
         recomputes: forward ran twice, the second time in backward.
         work: the model whose work was counted.
     """

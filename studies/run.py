@@ -33,8 +33,6 @@ class Run:
     """One training.
 
     Attributes:
-        study: that has the task.
-        task: in `TASKS[study]`.
         system: "binsgdm", "one_bit_adam", "played" with the options of `played.Form`, "local_steps" with those of
             `stacked.Workers`, or what averages the gradients: a name in `binsgdm.compressors.registry.SYSTEMS`.
         options: of the system; those of BinSGDM are settings of the optimizer or of `attach`, which may stand in the

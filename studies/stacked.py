@@ -207,8 +207,6 @@ class Workers:
 
     Args:
         first: the model of the first worker, from which all others start.
-        num_workers: how many.
-        seed: of draws.
         inner_steps: between two exchanges; 1 averages gradients.
         outer: settings of DiLoCo; None averages parameters.
         trial: lr of Adam, and settings of the outer step beside those of `outer`.

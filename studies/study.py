@@ -97,7 +97,6 @@ class Search:
     Attributes:
         system: its name in the rows.
         run: what every trial runs, but for its settings and its seed.
-        fixed: what is tried first.
         num_trials: in all; those beyond the fixed ones follow the best so far (`next_trial`).
         seeds: of every trial. The first decides what is tried next, all together which trial is best.
         ledger: of rows with task, system, trial and losses, one loss a seed, None where the run diverged.

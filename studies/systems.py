@@ -188,11 +188,6 @@ def _run(task: str, system: str, *, ranks: int, **changes: object) -> Run:
 class Outcome:
     """The final runs of one task, of the systems that have run.
 
-    Args:
-        study: with its files.
-        task: in `TASKS`.
-        only: seeds; None for all.
-
     Attributes:
         counted: systems, and those in other topologies, that must all have run on a seed: one that some lack would
             favour those that had an easy one.

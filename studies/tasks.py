@@ -22,7 +22,6 @@ class Task:
         network: returns a new one, without state that samples share.
         data: returns inputs and targets of "train", "validation" or "test".
         classes: number of values that a label, or a character, can have.
-        unit: of the held-out loss.
         batch: samples of all ranks together.
     """
 

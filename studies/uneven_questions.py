@@ -42,11 +42,8 @@ class Row(Struct, frozen=True, kw_only=True):
     """One point of an experiment.
 
     Attributes:
-        experiment: its name.
-        nodes: number of nodes.
         gbit_per_s: rate of a node's NIC [Gbit/s].
         amount: the swept number of the fault: a slowdown, a share, a coefficient of variation, a rate.
-        binsgdm: the strategy.
         ddp: the baseline, DDP in bf16 by NCCL's fastest algorithm.
     """
 

@@ -42,7 +42,6 @@ class LabCampaign:
         name: of its folder, page and figure.
         layout: nodes, and ranks on each.
         links: bandwidths of the links' calibration, on two nodes: none of those that are predicted.
-        link_seconds: for each collective.
         bandwidths: of each node's NIC: predicted and run.
         message_seconds: for each collective and size, in place.
         cores: part of a core that a rank has; None sets no limit.
@@ -132,7 +131,6 @@ class LabPoint(Comparison):
     """Real steps, the median if nothing else is said, and what was predicted before; the series is who trained how.
 
     Attributes:
-        mbit_per_s: of each NIC.
         fault: what was put into the lab.
         own_s: compute of a step, as predicted from.
         num_timed: steps, or periods of several steps.

@@ -46,8 +46,6 @@ class Way:
     """A way of training.
 
     Attributes:
-        name: of the script's.
-        title: for people.
         batch: samples of a rank, chosen so that messages take 30 to 80 % of most steps.
         period: steps after which it does the same again.
         strategy: as text, of one that predicts it; "" where the recording does.
@@ -77,7 +75,6 @@ class RecordedCampaign(LabCampaign):
 
     Attributes:
         script: that trains in each way.
-        ways: of training.
         scenario: how a way is simulated.
         forms: what other predictions are called, by key; the first is that of the points.
     """
