@@ -75,11 +75,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         former = Checkout(given.before.resolve(), Path(scratch)) if given.before else None
         here = Checkout(HERE, Path(scratch))
-        for group in groups:
-            asked = [case for case in group.cases if given.only in group.title or given.only in case.title]
-            if asked:
-                print(f"\n{group.title}")
-                found[group.title] = rows = []
+        for title, cases in groups.items():
+            if asked := [case for case in cases if given.only in title or given.only in case.title]:
+                print(f"\n{title}")
+                found[title] = rows = []
                 first_s = None
                 for case in asked:
                     now, before = in_turns(case, here, former)
@@ -87,7 +86,7 @@ def main() -> None:
                     rows.append(cells(case, now, before, first_s))
                     print(*rows[-1].values(), sep=" | ", flush=True)
     if given.output is not None:
-        write(given.output, found, [group.title for group in groups])
+        write(given.output, found, list(groups))
 
 
 if __name__ == "__main__":

@@ -7,9 +7,11 @@ import tomllib
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from benchmarks.timing import SELF_TIMED, Case, Group, command, program
+from benchmarks.timing import SELF_TIMED, Case, command, program
 
 Settings = dict[str, Any]
+Groups = dict[str, list[Case]]
+"""Cases by the title of their table; where only a size grows, the ratio to the first is the cost of growth."""
 BERT, FLAT_STEP, TO_USE = "bert_base_10gbit", "reference_ddp_step", "what_to_use"
 NODES, BANDWIDTH, FAULTS = "cluster.num_nodes", "cluster.inter_node.bandwidth", "cluster.faults"
 RATES = ",".join(f"{gbit} Gbit/s" for gbit in (5, 10, 15, 20, 25, 30, 40, 50, 75, 100))
@@ -55,8 +57,9 @@ def recorded(title: str, layers: int, nodes: int) -> Case:
     return program(title, setup, runs=5)
 
 
-def simulator() -> list[Group]:
+def simulator() -> Groups:
     """Return the simulator's, from a folded step to whole commands, the fast ones first."""
+    groups: Groups = {}
     by_size = of(DDP, workload="bert_base")
     ways: list[tuple[str, Settings]] = [
         ("DDP", DDP),
@@ -69,101 +72,67 @@ def simulator() -> list[Group]:
         ("DiLoCo, FSDP in a node", {"kind": "diloco", "in_node": "fsdp"}),
         ("streaming DiLoCo", STREAMING),
     ]
-    return [
-        Group(
-            "One folded step, in a process that has simulated it before",
-            [
-                step("BERT-Base, flat ring DDP", of({**DDP, "algorithm": "ring"}), BERT),
-                step("BERT-Base, hierarchical DDP", of({**DDP, "algorithm": "hierarchical"}), BERT),
-                step("BERT-Base, BinSGDM", of({"kind": "binsgdm"}), BERT),
-                # Where the calibration holds NCCL's costs, the default chooses by the size of each bucket.
-                step("BERT-Base, DDP by default on InfiniBand", by_size, "infiniband"),
-            ],
-        ),
-        Group("Nodes, folded", [step(f"{nodes} nodes", {**buckets("25 MB"), NODES: nodes}) for nodes in (8, 64, 512)]),
-        Group(
-            "Buckets, folded", [step(f"{-(-440 // cap)} buckets", buckets(f"{cap} MB"), runs=5) for cap in (25, 5, 1)]
-        ),
-        Group(
-            "Tensors, folded",
-            [
-                step(f"{count:,} tensors", {**equal([4_400_000 // count, 25], count), "baseline": None}, runs=5)
-                for count in (100, 1_000, 10_000)
-            ],
-        ),
-        Group(
-            "Recorded steps, folded",
-            [
-                recorded(f"{3 * layers:,} collectives, {8 * nodes:,} ranks", layers, nodes)
-                for layers, nodes in ((10, 8), (100, 8), (334, 8), (334, 64), (334, 512))
-            ],
-        ),
-        Group(
-            "Sharding and local steps, 1.3 B parameters on 128 GPUs, folded",
-            [step(title, of(strategy), TO_USE, 7) for title, strategy in ways],
-        ),
-        Group(
-            "Micro-batches of FSDP, folded",
-            [
-                step(f"{n} micro-batches", of({"kind": "fsdp"}, **{"run.grad_accumulation": n}), TO_USE, 3)
-                for n in (1, 8, 64)
-            ],
-        ),
-        Group(
-            "Steps of a period of DiLoCo, folded",
-            [step(f"{n:,} steps", of({"kind": "diloco", "inner_steps": n}), TO_USE, 5) for n in (5, 50, 5_000)],
-        ),
-        Group("Ranks, every send an event", [case for nodes in (8, 32) for case in every_send(nodes)]),
-        Group(
-            "Start-up",
-            [
-                EMPTY,
-                command("`simnet --version`", "--version", repeat=10),
-                command("`simnet simulate bert_base_10gbit`", "simulate", BERT, repeat=15),
-                command("`simnet simulate`, 4096 ranks", "simulate", FLAT_STEP, "--set", f"{NODES}=512", repeat=3),
-            ],
-        ),
-        Group(
-            "Draws for the intervals of a speedup",
-            [step(f"BERT-Base, {number} draws", {"run.draws": number}, BERT, 7) for number in (0, 20, 50, 200)],
-        ),
-        Group(
-            "1,000 points of `simnet sweep speedup`",
-            [
-                command(f"{title}, {how}", *SWEEP, *sets(axes), "--jobs", jobs, clock=clock)
-                for title, axes in (
-                    ("8 nodes, 500 bandwidths", {NODES: "8", BANDWIDTH: MORE_RATES}),
-                    (
-                        "50 numbers of nodes, 10 bandwidths",
-                        {NODES: ",".join(map(str, range(1, 51))), BANDWIDTH: RATES},
-                    ),
-                )
-                for how, jobs, clock in (("CPU time of one process", "1", "cpu"), ("wall time of two", "2", "wall"))
-            ],
-        ),
-        Group("Searches and pages, CPU time", searches()),
-        Group("One change in `simnet report --live`: verdict, three figures, command and TOML", changes()),
-        Group("Timelines of 1,000 buckets", [timeline(number) for number in (1, 3, 30)]),
-        Group(
-            "`simnet report`, whole process",
-            [
-                command(f"BERT-Base, {title}", "report", BERT, *more, "-o", "/dev/null")
-                for title, more in (("without the ranking", ("--systems", "")), ("with all alternatives", ()))
-            ],
-        ),
-        Group(
-            "What `advise` grows with, CPU time of one process",
-            [
-                *(command(some, *ADVISE, "--systems", some) for some in ("binsgdm", "binsgdm,qsgd,power_sgd,top_k")),
-                command("all", *ADVISE),
-                *(command(f"all, {nodes} nodes", *ADVISE, *sets({NODES: str(nodes)})) for nodes in (2, 64, 512)),
-                *(
-                    command(f"all, {count:,} equal tensors", *ADVISE, *sets({"workload": equal_text(count)}))
-                    for count in (100, 1_000)
-                ),
-            ],
+    groups["One folded step, in a process that has simulated it before"] = [
+        step("BERT-Base, flat ring DDP", of({**DDP, "algorithm": "ring"}), BERT),
+        step("BERT-Base, hierarchical DDP", of({**DDP, "algorithm": "hierarchical"}), BERT),
+        step("BERT-Base, BinSGDM", of({"kind": "binsgdm"}), BERT),
+        # Where the calibration holds NCCL's costs, the default chooses by the size of each bucket.
+        step("BERT-Base, DDP by default on InfiniBand", by_size, "infiniband"),
+    ]
+    groups["Nodes, folded"] = [step(f"{nodes} nodes", {**buckets("25 MB"), NODES: nodes}) for nodes in (8, 64, 512)]
+    groups["Buckets, folded"] = [step(f"{-(-440 // cap)} buckets", buckets(f"{cap} MB"), runs=5) for cap in (25, 5, 1)]
+    groups["Tensors, folded"] = [
+        step(f"{count:,} tensors", {**equal([4_400_000 // count, 25], count), "baseline": None}, runs=5)
+        for count in (100, 1_000, 10_000)
+    ]
+    groups["Recorded steps, folded"] = [
+        recorded(f"{3 * layers:,} collectives, {8 * nodes:,} ranks", layers, nodes)
+        for layers, nodes in ((10, 8), (100, 8), (334, 8), (334, 64), (334, 512))
+    ]
+    groups["Sharding and local steps, 1.3 B parameters on 128 GPUs, folded"] = [
+        step(title, of(strategy), TO_USE, 7) for title, strategy in ways
+    ]
+    groups["Micro-batches of FSDP, folded"] = [
+        step(f"{n} micro-batches", of({"kind": "fsdp"}, **{"run.grad_accumulation": n}), TO_USE, 3) for n in (1, 8, 64)
+    ]
+    groups["Steps of a period of DiLoCo, folded"] = [
+        step(f"{n:,} steps", of({"kind": "diloco", "inner_steps": n}), TO_USE, 5) for n in (5, 50, 5_000)
+    ]
+    groups["Ranks, every send an event"] = [case for nodes in (8, 32) for case in every_send(nodes)]
+    groups["Start-up"] = [
+        EMPTY,
+        command("`simnet --version`", "--version", repeat=10),
+        command("`simnet simulate bert_base_10gbit`", "simulate", BERT, repeat=15),
+        command("`simnet simulate`, 4096 ranks", "simulate", FLAT_STEP, "--set", f"{NODES}=512", repeat=3),
+    ]
+    groups["Draws for the intervals of a speedup"] = [
+        step(f"BERT-Base, {number} draws", {"run.draws": number}, BERT, 7) for number in (0, 20, 50, 200)
+    ]
+    groups["1,000 points of `simnet sweep speedup`"] = [
+        command(f"{title}, {how}", *SWEEP, *sets(axes), "--jobs", jobs, clock=clock)
+        for title, axes in (
+            ("8 nodes, 500 bandwidths", {NODES: "8", BANDWIDTH: MORE_RATES}),
+            ("50 numbers of nodes, 10 bandwidths", {NODES: ",".join(map(str, range(1, 51))), BANDWIDTH: RATES}),
+        )
+        for how, jobs, clock in (("CPU time of one process", "1", "cpu"), ("wall time of two", "2", "wall"))
+    ]
+    groups["Searches and pages, CPU time"] = searches()
+    groups["One change in `simnet report --live`: verdict, three figures, command and TOML"] = changes()
+    groups["Timelines of 1,000 buckets"] = [timeline(number) for number in (1, 3, 30)]
+    groups["`simnet report`, whole process"] = [
+        command(f"BERT-Base, {title}", "report", BERT, *more, "-o", "/dev/null")
+        for title, more in (("without the ranking", ("--systems", "")), ("with all alternatives", ()))
+    ]
+    groups["What `advise` grows with, CPU time of one process"] = [
+        *(command(some, *ADVISE, "--systems", some) for some in ("binsgdm", "binsgdm,qsgd,power_sgd,top_k")),
+        command("all", *ADVISE),
+        *(command(f"all, {nodes} nodes", *ADVISE, *sets({NODES: str(nodes)})) for nodes in (2, 64, 512)),
+        *(
+            command(f"all, {count:,} equal tensors", *ADVISE, *sets({"workload": equal_text(count)}))
+            for count in (100, 1_000)
         ),
     ]
+    return groups
 
 
 EMPTY = Case("an empty Python", ("-c", "pass"), "cpu", 15)
@@ -271,8 +240,9 @@ def row(ranks: int, *faults: Settings, strategy: Settings = DDP, steps: int = 1,
     return first(title or f"{ranks:,} ranks", {**scenario(ranks, strategy, faults), "run.iterations": steps})
 
 
-def uneven() -> list[Group]:
+def uneven() -> Groups:
     """Return ranks that differ."""
+    groups: Groups = {}
     several = [
         ("DDP", DDP),
         ("BinSGDM", {"kind": "binsgdm"}),
@@ -290,82 +260,58 @@ def uneven() -> list[Group]:
         ("DDP step, flat, 512 ranks", 512, DDP, PEERS[512]),
         ("BinSGDM step, 64 ranks, rails that share NICs", 64, {"kind": "binsgdm"}, ""),
     ]
-    return [
-        Group(
-            "One slow rank, a DDP step",
-            [
-                first(f"{ranks:,} ranks", scenario(ranks, DDP, [SLOW_RANK]))._replace(peers=PEERS.get(ranks, ""))
-                for ranks in (64, 512, 4_096, 16_384, 100_000)
-            ],
-        ),
-        Group("One slow node, NICs and compute, a DDP step", [row(ranks, SLOW_NODE) for ranks in (64, 4_096, 100_000)]),
-        Group(
-            "Nodes that are slow, each in its own way, 4,096 ranks",
-            [
-                row(
-                    4_096,
-                    *(
-                        {
-                            "kind": "slow_node",
-                            "node": node,
-                            "compute_slowdown": 1 + 0.001 * (node + 1),
-                            "nic_slowdown": 1 + 0.0005 * (node + 1),
-                        }
-                        for node in range(count)
-                    ),
-                    title=f"{count} nodes",
-                )
-                for count in (1, 8, 64, 512)
-            ],
-        ),
-        Group(
-            "Ranks, 200 iterations with jitter of compute on every rank",
-            [
-                row(ranks, JITTER, strategy=strategy, steps=200, title=f"{title}, {ranks:,} ranks")
-                for title, strategy in several[:2]
-                for ranks in (64, 512, 4_096, 16_384)
-            ],
-        ),
-        Group(
-            "Iterations with jitter, DDP, 512 ranks",
-            [row(512, JITTER, steps=count, title=f"{count:,} iterations") for count in (20, 200, 2_000)],
-        ),
-        Group(
-            "Buckets, 20 iterations with jitter, 512 ranks",
-            [
-                row(512, JITTER, strategy=buckets(f"{cap} MB")["strategy"], steps=20, title=f"{-(-440 // cap)} buckets")
-                for cap in (25, 5, 1)
-            ],
-        ),
-        Group(
-            "Kinds of jitter at once, 200 iterations, DDP, 512 ranks",
-            [row(512, *[JITTER] * count, steps=200, title=f"{count} faults") for count in (1, 4, 16)],
-        ),
-        Group("A NIC that flaps, 20 iterations, DDP, 512 ranks", [flapping(count) for count in (1, 10, 100)]),
-        Group(
-            "Strategies, 20 iterations with jitter, 512 ranks",
-            [row(512, JITTER, strategy=strategy, steps=20, title=title) for title, strategy in several]
-            + [first("DDP, links slower while GPUs compute", slowed)],
-        ),
-        Group(
-            "All-reduces with a slow node, DDP, 4,096 ranks",
-            [
-                row(4_096, SLOW_NODE, strategy={**DDP, "algorithm": name}, title=name)
-                for name in ("ring", "hierarchical", "halving_doubling", "tree")
-            ],
-        ),
-        Group(
-            "The exact executor, a slow rank",
-            [
-                first(title, {**scenario(ranks, strategy, [SLOW_RANK]), "run.fidelity": "exact"})._replace(peers=peers)
-                for title, ranks, strategy, peers in exact
-            ],
-        ),
-        Group(
-            "All ranks alike, folded, a DDP step",
-            [first(f"{ranks:,} ranks", scenario(ranks, DDP)) for ranks in (64, 16_384, 100_000)],
-        ),
+    groups["One slow rank, a DDP step"] = [
+        first(f"{ranks:,} ranks", scenario(ranks, DDP, [SLOW_RANK]))._replace(peers=PEERS.get(ranks, ""))
+        for ranks in (64, 512, 4_096, 16_384, 100_000)
     ]
+    groups["One slow node, NICs and compute, a DDP step"] = [row(ranks, SLOW_NODE) for ranks in (64, 4_096, 100_000)]
+    groups["Nodes that are slow, each in its own way, 4,096 ranks"] = [
+        row(
+            4_096,
+            *(
+                {
+                    "kind": "slow_node",
+                    "node": node,
+                    "compute_slowdown": 1 + 0.001 * (node + 1),
+                    "nic_slowdown": 1 + 0.0005 * (node + 1),
+                }
+                for node in range(count)
+            ),
+            title=f"{count} nodes",
+        )
+        for count in (1, 8, 64, 512)
+    ]
+    groups["Ranks, 200 iterations with jitter of compute on every rank"] = [
+        row(ranks, JITTER, strategy=strategy, steps=200, title=f"{title}, {ranks:,} ranks")
+        for title, strategy in several[:2]
+        for ranks in (64, 512, 4_096, 16_384)
+    ]
+    groups["Iterations with jitter, DDP, 512 ranks"] = [
+        row(512, JITTER, steps=count, title=f"{count:,} iterations") for count in (20, 200, 2_000)
+    ]
+    groups["Buckets, 20 iterations with jitter, 512 ranks"] = [
+        row(512, JITTER, strategy=buckets(f"{cap} MB")["strategy"], steps=20, title=f"{-(-440 // cap)} buckets")
+        for cap in (25, 5, 1)
+    ]
+    groups["Kinds of jitter at once, 200 iterations, DDP, 512 ranks"] = [
+        row(512, *[JITTER] * count, steps=200, title=f"{count} faults") for count in (1, 4, 16)
+    ]
+    groups["A NIC that flaps, 20 iterations, DDP, 512 ranks"] = [flapping(count) for count in (1, 10, 100)]
+    groups["Strategies, 20 iterations with jitter, 512 ranks"] = [
+        row(512, JITTER, strategy=strategy, steps=20, title=title) for title, strategy in several
+    ] + [first("DDP, links slower while GPUs compute", slowed)]
+    groups["All-reduces with a slow node, DDP, 4,096 ranks"] = [
+        row(4_096, SLOW_NODE, strategy={**DDP, "algorithm": name}, title=name)
+        for name in ("ring", "hierarchical", "halving_doubling", "tree")
+    ]
+    groups["The exact executor, a slow rank"] = [
+        first(title, {**scenario(ranks, strategy, [SLOW_RANK]), "run.fidelity": "exact"})._replace(peers=peers)
+        for title, ranks, strategy, peers in exact
+    ]
+    groups["All ranks alike, folded, a DDP step"] = [
+        first(f"{ranks:,} ranks", scenario(ranks, DDP)) for ranks in (64, 16_384, 100_000)
+    ]
+    return groups
 
 
 def flapping(per_s: int) -> Case:
@@ -392,33 +338,27 @@ view(knobs, knobs.start)
 """
 
 
-def engine() -> list[Group]:
+def engine() -> Groups:
     """Return what has a target; then how cost grows, so that a cliff is seen."""
+    groups: Groups = {}
     caps = (100_000, 25_000, 5_000, 1_000, 250, 100)
     small = equal([1_000, 25], 4_400)
-    return [
-        Group("Targets of the engine", targets()),
-        Group("Ranks, all alike", [first(f"{ranks:,}", scenario(ranks, DDP)) for ranks in RANKS]),
-        Group("Ranks, one of them slow", [slow_rank(f"{ranks:,}", ranks) for ranks in RANKS[1:]]),
-        Group(
-            "Buckets of a DDP step",
-            [step(f"{-(-440_000 // cap):,}", {**small, **buckets(f"{cap} kB")}, runs=3) for cap in caps],
-        ),
-        Group("Points of a sweep in one process, each", [points(count) for count in (2, 20, 200, 1_000)]),
-        Group(
-            "Draws of an interval",
-            [step(str(count), {"run.draws": count}, BERT, 3) for count in (20, 50, 100, 200, 1_000)],
-        ),
+    groups["Targets of the engine"] = targets()
+    groups["Ranks, all alike"] = [first(f"{ranks:,}", scenario(ranks, DDP)) for ranks in RANKS]
+    groups["Ranks, one of them slow"] = [slow_rank(f"{ranks:,}", ranks) for ranks in RANKS[1:]]
+    groups["Buckets of a DDP step"] = [
+        step(f"{-(-440_000 // cap):,}", {**small, **buckets(f"{cap} kB")}, runs=3) for cap in caps
     ]
+    groups["Points of a sweep in one process, each"] = [points(count) for count in (2, 20, 200, 1_000)]
+    groups["Draws of an interval"] = [
+        step(str(count), {"run.draws": count}, BERT, 3) for count in (20, 50, 100, 200, 1_000)
+    ]
+    return groups
 
 
 def targets() -> list[Case]:
     interval, found = "with its interval, beyond an empty Python", []
-    for words, aim in (
-        ((BERT,), "150 ms"),
-        ((FLAT_STEP,), "85 ms"),
-        ((TO_USE, "--set", "strategy=fsdp"), "250 ms"),
-    ):
+    for words, aim in (((BERT,), "150 ms"), ((FLAT_STEP,), "85 ms"), ((TO_USE, "--set", "strategy=fsdp"), "250 ms")):
         made = command(f"`simulate {' '.join(words)}`, {interval}", "simulate", *words, repeat=9, aim=aim)
         found.append(made._replace(beyond=EMPTY))
     a_point = program("a point of llama_70b, one process", POINTS, "simulate(next(points))", 12)
@@ -463,4 +403,4 @@ def points(count: int) -> Case:
     return program(f"{count:,}", setup, work, 1)._replace(parts=count)
 
 
-SETS: dict[str, Callable[[], list[Group]]] = {"simulator": simulator, "uneven": uneven, "engine": engine}
+SETS: dict[str, Callable[[], Groups]] = {"simulator": simulator, "uneven": uneven, "engine": engine}

@@ -50,13 +50,6 @@ class Case(NamedTuple):
     peers: str = ""
 
 
-class Group(NamedTuple):
-    """Cases of one table; where only a size grows, the ratio to the first case is the cost of growth."""
-
-    title: str
-    cases: list[Case]
-
-
 def command(title: str, *words: str, clock: Literal["wall", "cpu"] = "cpu", repeat: int = 1, aim: str = "") -> Case:
     return Case(title, ("-m", "simnet", *words), clock, repeat, aim=aim)
 
