@@ -14,26 +14,8 @@ _LONGEST = 20
 """Gaps are at most 2^20, the largest block."""
 
 
-def qsgd_variance(n: int, s: int) -> float:
-    """Return the most of E||Q(v) - v||^2 / ||v||^2 for the levels j / s of the L2 norm.
-
-    Between two levels an element loses at most r / s and at most 1 / (4 s^2), in units of ||v||^2.
-
-    Source: QSGD, Alistarh et al., NeurIPS 2017.
-    """
-    return min(n / s**2, math.sqrt(n) / s)
-
-
-def qsgd_inf_variance(n: int, s: int, peak: float) -> float:
-    """Return the same for the levels j / s of the largest magnitude, which is `peak` times ||v||.
-
-    An element loses at most a quarter of the square of the distance of two levels. No paper's: derived here.
-    """
-    return n / (4 * s**2) * peak**2
-
-
 def nuqsgd_variance(n: int, s: int) -> float:
-    """Return the same for the levels 0, 2^-s, ..., 1/2, 1 of the L2 norm; nothing smaller holds for all n and s.
+    """Return the bound for the levels 0, 2^-s, ..., 1/2, 1 of the L2 norm; nothing smaller holds for all n and s.
 
     Between 2^-j-1 and 2^-j an element loses at most r^2 / 8; one below 2^-s loses r (2^-s - r). If those below have the
     part S of the squared norm, all lose at most x sqrt(S) - S + (1 - S) / 8 by the inequality of Cauchy and Schwarz,
@@ -57,39 +39,21 @@ def nuqsgd_variance_of_the_paper(n: int, s: int) -> float:
     return math.sqrt(n) / 2**s - 7 / 8
 
 
-def nuqsgd_without_zero_variance(n: int, s: int) -> float:
-    """Return the same for the levels +-2^-s, ..., +-1/2, +-1 of the L2 norm.
-
-    As `nuqsgd_variance`, but an element below 2^-s goes to -2^-s or 2^-s and loses 4^-s - r^2. No paper's: derived
-    here.
-    """
-    return 1 / 8 + n / 4**s
-
-
 def variance_bound(quantizer: LevelQuantizer, n: int, peak: float = 1.0) -> float:
-    """Return the bound of a quantizer; `peak` = max |v_i| / ||v||_2 matters to QSGDinf alone."""
-    if isinstance(quantizer, NUQSGD):
-        if quantizer.with_zero:
-            return nuqsgd_variance(n, 2 ** (quantizer.bits - 1) - 2)
-        return nuqsgd_without_zero_variance(n, 2 ** (quantizer.bits - 1) - 1)
+    """Return the most of E||Q(v) - v||^2 / ||v||^2; `peak` = max |v_i| / ||v||_2 matters to QSGDinf alone.
+
+    For the levels j / s of the L2 norm, between two levels an element loses at most r / s and at most 1 / (4 s^2), in
+    units of ||v||^2. Source: QSGD, Alistarh et al., NeurIPS 2017. No papers', derived here: for the levels j / s of the
+    largest magnitude an element loses at most a quarter of the square of the distance of two levels; for the levels
+    +-2^-s, ..., +-1/2, +-1 of the L2 norm it is as in `nuqsgd_variance`, but an element below 2^-s goes to -2^-s or
+    2^-s and loses 4^-s - r^2.
+    """
     s = 2 ** (quantizer.bits - 1) - 1
-    return qsgd_inf_variance(n, s, peak) if isinstance(quantizer, QSGDInf) else qsgd_variance(n, s)
-
-
-def qsgd_nonzeros(n: int, s: int) -> float:
-    """Return the most levels of a block that are not zero, on average, for the levels j / s of the L2 norm.
-
-    Source: QSGD: s (s + sqrt(n)).
-    """
-    return min(n, s * (s + math.sqrt(n)))
-
-
-def nuqsgd_nonzeros(n: int, s: int) -> float:
-    """Return the same for the levels 0, 2^-s, ..., 1/2, 1.
-
-    At most 4^s elements are 2^-s or more, and another is rounded up from zero with the chance 2^s r.
-    """
-    return min(n, 4**s + 2**s * math.sqrt(n))
+    if isinstance(quantizer, NUQSGD):
+        return nuqsgd_variance(n, s - 1) if quantizer.with_zero else 1 / 8 + n / 4**s
+    if isinstance(quantizer, QSGDInf):
+        return n / (4 * s**2) * peak**2
+    return min(n / s**2, math.sqrt(n) / s)
 
 
 def coded_bits_bound(quantizer: LevelQuantizer, n: int) -> float | None:
@@ -103,13 +67,14 @@ def coded_bits_bound(quantizer: LevelQuantizer, n: int) -> float | None:
     """
     if isinstance(quantizer, QSGDInf):
         return None
+    s = 2 ** (quantizer.bits - 1) - 1
     if isinstance(quantizer, NUQSGD):
-        s = 2 ** (quantizer.bits - 1) - 2
-        kept = nuqsgd_nonzeros(n, s)
+        s -= 1
+        # At most 4^s elements are 2^-s or more, and another is rounded up from zero with the chance 2^s r.
+        kept = min(n, 4**s + 2**s * math.sqrt(n))
         magnitudes = kept * omega_bits(s + 1)
     else:
-        s = 2 ** (quantizer.bits - 1) - 1
-        kept = qsgd_nonzeros(n, s)
+        kept = min(n, s * (s + math.sqrt(n)))
         magnitudes = kept * _least_concave([(4**j, omega_bits(2**j)) for j in range(_LONGEST)])((s**2 + n / 4) / kept)
     gaps_of = _least_concave([(2**j, omega_bits(2**j)) for j in range(_LONGEST + 1)])
     with_gaps = min(kept, n / 2)  # where more than half are kept, the gaps of half of them would take most

@@ -127,17 +127,14 @@ def run(options: Namespace) -> int:
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(ask, [seeds[first :: options.jobs] for first in range(options.jobs)]))
     if not options.seeds:
-        LEDGER.write([shortened(row) for row in rows])
+        # Of the survivors what the last took, and what the first says.
+        for row in rows:
+            row |= {name: round(longest(row, name), 2) for name in ("told_s", "ended_s")}
+            row["text"] = next((each["text"] for each in row.pop("survivors") if each["text"]), "")
+        LEDGER.write(rows)
     wrong = sorted(row["seed"] for row in rows if row["faults"])
     print(f"{len(rows)} runs, {len(wrong)} not as they have to be{': ' if wrong else ''}{wrong}")
     return int(bool(wrong) or len(rows) < len(seeds))
-
-
-def shortened(row: Row) -> Row:
-    """Return what is kept of a run: of the survivors the last, and what the first says."""
-    text = next((each["text"] for each in row["survivors"] if each["text"]), "")
-    kept = {name: value for name, value in row.items() if name != "survivors"}
-    return kept | {name: round(longest(row, name), 2) for name in ("told_s", "ended_s")} | {"text": text}
 
 
 def longest(row: Row, name: str) -> float:
@@ -162,13 +159,17 @@ def data(rows: Sequence[Row]) -> dict[str, Table]:
         counts = (len(mine), sum(not row["faults"] for row in mine), sum(len(row["hung"]) for row in mine))
         told = (f"{statistics.median_high(some):.1f} s, {max(some):.1f} s" for some in times)
         by_kind.append([kind, *map(str, counts), *told])
-    by_system: dict[str, dict[str, list[Row]]] = {}
-    for row in sorted(rows, key=lambda row: row["case"]):
-        name = row["case"].partition(",")[0]
-        by_system.setdefault(name, {kind: [] for kind in KINDS})[row["kind"]].append(row)
+    by_system = {
+        row["case"].partition(",")[0]: dict.fromkeys(KINDS, "") for row in sorted(rows, key=lambda r: r["case"])
+    }
+    for name, cells in by_system.items():
+        for kind in KINDS:
+            if mine := [row for row in rows if (row["case"].partition(",")[0], row["kind"]) == (name, kind)]:
+                right, longest_s = sum(not row["faults"] for row in mine), max(row["told_s"] for row in mine)
+                cells[kind] = f"{right} of {len(mine)}, {longest_s:.1f} s"
     heads = ["what befalls a rank", "runs", "named right, in time", "ranks that hang", "to the sentence", "to the end"]
     return {
-        "chaos": Table(["system", *KINDS], [[name, *map(_cell, of.values())] for name, of in by_system.items()]),
+        "chaos": Table(["system", *KINDS], [[name, *cells.values()] for name, cells in by_system.items()]),
         "chaos-kinds": Table(heads, by_kind),
         "chaos-sentences": Table(["what a survivor says"], [[text] for text in examples(rows)]),
     }
@@ -181,8 +182,3 @@ def examples(rows: Sequence[Row]) -> list[str]:
         form = re.sub(r"\d+", "", row["text"].partition(": ")[2].partition(", as rank")[0])
         by_form[form] = min(by_form.get(form, row["text"]), row["text"], key=len)
     return list(by_form.values())
-
-
-def _cell(rows: Sequence[Row]) -> str:
-    right = sum(not row["faults"] for row in rows)
-    return f"{right} of {len(rows)}, {max(row['told_s'] for row in rows):.1f} s" if rows else ""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -230,22 +231,17 @@ def _levels(profiler: Any, parameters: float, state: float) -> MeasuredMemory:
     for one in profiler.profiler.kineto_results.events():
         marked.get(one.name(), []).append(one)
     changes = sorted((one.start_ns(), one.nbytes()) for one in marked["[memory]"])
-
-    def last(name: str) -> tuple[int, int]:
-        return max((one.start_ns(), one.start_ns() + one.duration_ns()) for one in marked[name])
-
-    def level(at: int) -> float:
-        return float(sum(size for when, size in changes if when <= at))
-
-    begin, end = last(STEP_MARK)
-    between = now = level(begin)
-    peak = between
-    for when, size in changes:
-        if begin < when <= end:
-            now += size
-            peak = max(peak, now)
-    forward = level(last(FORWARD_MARK)[1]) - level(last(FORWARD_MARK)[0])
-    return MeasuredMemory(parameters, state, between, forward, peak)
+    times_ns, sizes = np.array(changes).T
+    levels = np.cumsum(sizes)
+    # Of the last step and the last forward: how many changes there were by their begin and their end.
+    begin, end, forward_begin, forward_end = (
+        np.searchsorted(times_ns, at_ns, side="right")
+        for mark in (STEP_MARK, FORWARD_MARK)
+        for at_ns in max((one.start_ns(), one.start_ns() + one.duration_ns()) for one in marked[mark])
+    )
+    forward = levels[forward_end - 1] - levels[forward_begin - 1]
+    peak = levels[begin - 1 : end].max()
+    return MeasuredMemory(parameters, state, *map(float, (levels[begin - 1], forward, peak)))
 
 
 def predict(case: MemoryCase) -> GpuMemory:

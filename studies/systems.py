@@ -127,13 +127,6 @@ class SystemsStudy(Study):
                 else:
                     yield Final(run, self.curves[task], key)
 
-    def write_target(self, task: str, target: float) -> None:
-        """Put the target of a task into its file, and leave everything else as it is."""
-        ledger = self.curves[task]
-        head = json.loads(ledger.path.read_text(encoding="utf-8"))
-        systems = head.pop("systems")
-        ledger.write(head.pop("curves"), head | {"target": float(f"{target:.5g}"), "systems": systems})
-
     def _head(self, task: str, rows: list[Row]) -> Row:
         """Return the members of a file of curves in front of the rows, in the order of the file."""
         source = (
@@ -451,10 +444,14 @@ def result_table(outcomes: list[Outcome]) -> Table:
 
 
 def draw(study: SystemsStudy) -> None:
+    """Draw the figures, and write the targets into the files of the curves; all else in them stays."""
     outcomes = [Outcome(study, task) for task in TASKS]
     for outcome in outcomes:
         draw_systems(outcome, FIGURES / f"systems_training_{outcome.name}.png")
-        study.write_target(outcome.name, outcome.target)
+        ledger = study.curves[outcome.name]
+        head = json.loads(ledger.path.read_text(encoding="utf-8"))
+        systems, curves = head.pop("systems"), head.pop("curves")
+        ledger.write(curves, head | {"target": float(f"{outcome.target:.5g}"), "systems": systems})
     draw_topologies([Outcome(study, one.name, only=one.topology_seeds) for one in outcomes])
 
 

@@ -77,17 +77,13 @@ def _measured(run: Callable[[], object]) -> dict[str, object]:
         own_s = time.perf_counter() - begin
         dist.barrier()
         sent_bytes = _sent_bytes() - before
-        every = _of_all_ranks(own_s, sent_bytes)
+        mine = torch.tensor((own_s, sent_bytes), dtype=torch.float64)
+        of_ranks = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+        dist.all_gather(of_ranks, mine)
+        every = [one.tolist() for one in of_ranks]
         times_s.append(max(seconds for seconds, _ in every))
     sent = [int(num_bytes) for _, num_bytes in every[::RANKS_PER_NODE]]
     return {"seconds": statistics.median(times_s), "sent_bytes": sent}
-
-
-def _of_all_ranks(*values: float) -> list[tuple[float, ...]]:
-    mine = torch.tensor(values, dtype=torch.float64)
-    every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(every, mine)
-    return [tuple(one.tolist()) for one in every]
 
 
 def _sent_bytes() -> int:
