@@ -29,6 +29,7 @@ from binsgdm.kernels import triton_kernels, triton_signs, triton_support
 from binsgdm.kernels.bits import packed_numel
 from binsgdm.kernels.random import Key
 from binsgdm.kernels.triton_kernels import kernels
+from simnet.report.table import Table
 
 TARGETS = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "gfx942")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -218,11 +219,9 @@ def main() -> None:
         print(json.dumps([{**asdict(compiled), "faults": compiled.faults()} for compiled in found]))
         return
     print(f"Triton {triton.__version__}, from the compiler, not measured.\n")
-    print("| kernel | target | instructions an element | widest access [bytes] | barriers | registers |")
-    print("|---|---|---|---|---|---|")
-    for compiled in found:
-        cells = (compiled.instructions or "", compiled.widest_bytes, compiled.barriers, compiled.registers)
-        print(f"| {compiled.kernel} | {compiled.target} | {' | '.join(map(str, cells))} |")
+    heads = ("kernel", "target", "instructions an element", "widest access [bytes]", "barriers", "registers")
+    cells = ((c.kernel, c.target, c.instructions or "", c.widest_bytes, c.barriers, c.registers) for c in found)
+    print(Table(heads, [map(str, row) for row in cells]).markdown())
     faults = [f"{c.kernel} on {c.target} {fault}" for c in found for fault in c.faults()]
     print("\n" + ("; ".join(faults) or "No spills, no fused or inexact operation, no flushed subnormals."))
     raise SystemExit(bool(faults))

@@ -14,6 +14,7 @@ import torch
 from benchmarks import rounding_simulations as simulations
 from benchmarks.rounding_simulations import SIGN
 from simnet.report import figure
+from simnet.report.table import Table
 
 CLUSTERS = ((1, 1), (2, 2), (4, 4))  # nodes, ranks per node
 STARTS = {
@@ -30,39 +31,35 @@ BOUND = 4.0
 THEORY: dict[str, Any] = {"color": "black", "linestyle": "--", "linewidth": 0.9}
 
 
-def gain_table() -> str:
-    lines = [
-        "| nodes x ranks | gain | pull: theory | measured | noise: unrounded | shaped | draw |",
-        "|---" * 7 + "|",
-    ]
+def gain_table() -> Table:
+    lines = []
     for nodes, ranks in CLUSTERS:
         fit = math.sqrt(2 / math.pi * nodes * ranks)
         for gain in [1.0, fit, 2 * fit, SIGN] if nodes > 1 else [1.0]:
-            pulls = [pull(nodes, ranks, gain) for pull in (simulations.pull_theory, simulations.measured_pull)]
-            noises = [simulations.noise_at_rest(name, nodes, ranks, gain) for name in ("unrounded", "shaped", "draw")]
+            values = [pull(nodes, ranks, gain) for pull in (simulations.pull_theory, simulations.measured_pull)]
+            values += [simulations.noise_at_rest(name, nodes, ranks, gain) for name in ("unrounded", "shaped", "draw")]
             title = "sign" if gain == SIGN else f"{gain:.2g}"
-            lines.append(f"| {nodes} x {ranks} | {title} | " + " | ".join(f"{x:.2f}" for x in [*pulls, *noises]) + " |")
-    return "\n".join(lines)
+            lines.append([f"{nodes} x {ranks}", title, *(f"{x:.2f}" for x in values)])
+    heads = ["gain", "pull: theory", "measured", "noise: unrounded", "shaped", "draw"]
+    return Table(["nodes x ranks", *heads], lines)
 
 
-def start_table() -> str:
+def start_table() -> Table:
     """Return what the starts of residuals do to elements that share a gradient."""
-    noises = (0.0, 0.1)
-    lines = ["| residuals start | rms, without noise | with noise of 0.1 in u |", "|---|---|---|"]
-    for start, title in STARTS.items():
-        lines.append(
-            f"| {title} | " + " | ".join(f"{simulations.shared_gradient(start, noise):.2f}" for noise in noises) + " |"
-        )
-    return "\n".join(lines)
+    lines = [
+        [title, *(f"{simulations.shared_gradient(start, noise):.2f}" for noise in (0.0, 0.1))]
+        for start, title in STARTS.items()
+    ]
+    return Table(["residuals start", "rms, without noise", "with noise of 0.1 in u"], lines)
 
 
-def fixed_point_table() -> str:
+def fixed_point_table() -> Table:
     gains = (1.0, 2.0, 4.0, SIGN)
-    lines = ["| nodes x ranks | gain 1 | 2 | 4 | sign |", "|---|---|---|---|---|"]
-    for nodes, ranks in CLUSTERS:
-        points = [simulations.fixed_point(nodes, ranks, gain) for gain in gains]
-        lines.append(f"| {nodes} x {ranks} | " + " | ".join(f"{point:.2f}" for point in points) + " |")
-    return "\n".join(lines)
+    lines = [
+        [f"{nodes} x {ranks}", *(f"{simulations.fixed_point(nodes, ranks, gain):.2f}" for gain in gains)]
+        for nodes, ranks in CLUSTERS
+    ]
+    return Table(["nodes x ranks", "gain 1", "2", "4", "sign"], lines)
 
 
 def draw(path: Path) -> None:
@@ -131,7 +128,7 @@ def main() -> None:
     docs = parser.parse_args().docs
     torch.set_num_threads(1)
     if docs is None:
-        print("\n\n".join([gain_table(), start_table(), fixed_point_table()]))
+        print("\n\n".join(one.markdown() for one in (gain_table(), start_table(), fixed_point_table())))
         return
     draw(docs / "evidence" / "figures" / "shaped_rounding.png")
 

@@ -4,12 +4,9 @@ With --docs the tables go to docs/evidence/data too, and the figure is drawn.
 """
 
 import argparse
-import os
 import platform
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +15,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from benchmarks.cases import sets
+from benchmarks.timing import Checkout, command
 from simnet.analysis import sweeps, workers
 from simnet.analysis.sweeps import SweepPoint
 from simnet.analysis.workers import Pool
@@ -27,6 +26,7 @@ from simnet.engine.result import RefusedPoint
 from simnet.engine.scenario import load_experiment
 from simnet.report import figure
 from simnet.report.table import Table
+from studies import page
 
 HERE = Path(__file__).resolve().parents[1]
 FIGURE = "sweep_memory.png"
@@ -91,7 +91,7 @@ class Side(NamedTuple):
         return sum(sum(process.cpu_times()[:2]) for process in self.processes)
 
 
-def workers_rows(folder: Path) -> Iterator[Cells]:
+def workers_rows(folder: Path, checkout: Checkout) -> Iterator[Cells]:
     """Yield the comparison of local workers with those of Dask, a row for each kind of points below the heads.
 
     Points per second of CPU time of all processes, with as many workers as cores, which have simulated before:
@@ -117,27 +117,14 @@ def workers_rows(folder: Path) -> Iterator[Cells]:
                 ends = (_ratio(cpus_s, dask_cpus_s), _ratio(walls_s, dask_walls_s))
                 yield kind.title, f"{len(points):,}", *rates, *ends
     for option in ("--jobs", "--dask-local"):
-        words = ["sweep", BERT, "--set", f"{NODES}=2,4", "--draws", "0", option, str(cores)]
-        best_s = min(_peak(words)[0] for _ in range(3))
+        words = ("sweep", BERT, "--set", f"{NODES}=2,4", "--draws", "0", option, str(cores))
+        best_s = min(checkout.run(command(option, *words, clock="wall")).seconds for _ in range(3))
         print(f"a command with two points and {option} {cores} takes {format_seconds(best_s)}")
 
 
 def _ratio(times: Sequence[float], others: Sequence[float]) -> str:
     ratios = [one / other for one, other in zip(times, others, strict=True)]
     return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-
-
-def _peak(words: Sequence[str]) -> tuple[float, float]:
-    """Return the time of a command [s], and the memory of its largest process at its peak [MiB]."""
-    start = time.perf_counter()
-    with tempfile.TemporaryFile("w+") as told:
-        command = [sys.executable, "-m", "simnet", *words]
-        process = subprocess.Popen(command, cwd=HERE, stdout=subprocess.DEVNULL, stderr=told)
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        told.seek(0)
-        assert process.returncode == 0, told.read()
-    return time.perf_counter() - start, used.ru_maxrss / 1024
 
 
 class Peak(NamedTuple):
@@ -148,7 +135,7 @@ class Peak(NamedTuple):
     wall_s: float
 
 
-def peak(form: str, points: int, folder: Path) -> Peak:
+def peak(form: str, points: int, folder: Path, checkout: Checkout) -> Peak:
     """Sweep so many points in a process of its own."""
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
@@ -157,20 +144,19 @@ def peak(form: str, points: int, folder: Path) -> Peak:
         BANDWIDTH: ",".join(f"{gbit} Gbit/s" for gbit in range(1, 101)),
         "workload.batch_per_rank": ",".join(map(str, range(1, points // 1_000 + 1))),
     }
-    words = [word for key, values in axes.items() for word in ("--set", f"{key}={values}")]
-    more = ["--format", form, "-o", str(out), "--jobs", str(workers.num_cores())]
-    wall_s, mib = _peak(["sweep", cheap_scenario(folder), *words, *more])
-    return Peak(points, mib, wall_s)
+    words = ["sweep", cheap_scenario(folder), *sets(axes), "--format", form, "-o", str(out)]
+    timed = checkout.run(command(form, *words, "--jobs", str(workers.num_cores()), clock="wall"))
+    return Peak(points, timed.peak_mib or 0.0, timed.seconds)
 
 
-def memory_rows(folder: Path, figure_path: Path) -> Iterator[Cells]:
+def memory_rows(folder: Path, checkout: Checkout, figure_path: Path) -> Iterator[Cells]:
     """Yield the memory of the client by the number of points below the heads, and draw it.
 
     `simnet sweep` over a cheap scenario (one fused all-reduce): the peak of the client, where results stream to a
     Parquet file, and where they are held for CSV and JSON, of 100,000 points at most. Of a streamed point it keeps 8
     bytes; the journal takes 3 kB a point on disk. One run each.
     """
-    found = {form: [peak(form, points, folder) for points in sizes] for form, sizes in SIZES.items()}
+    found = {form: [peak(form, points, folder, checkout) for points in sizes] for form, sizes in SIZES.items()}
     draw_memory(found, figure_path)
     yield "points", *(f"{title}: peak, time, points/s" for title in TITLES.values())
     for index, points in enumerate(SIZES["parquet"]):
@@ -206,16 +192,20 @@ def main() -> None:
     parser.add_argument("--docs", type=Path, help="the folder of evidence/")
     given = parser.parse_args()
     print(f"binsgdm {VERSION}, Python {platform.python_version()}, {workers.num_cores()} cores; {time.strftime('%F')}")
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as compiled, tempfile.TemporaryDirectory() as scratch:
+        checkout = Checkout(HERE, Path(compiled))
         evidence = given.docs / "evidence" if given.docs else Path(scratch)
         figure_path, data = evidence / "figures" / FIGURE, evidence / "data"
         for folder in (figure_path.parent, data):
             folder.mkdir(exist_ok=True)
-        tables = {"workers": workers_rows(Path(scratch)), "memory": memory_rows(Path(scratch), figure_path)}
+        tables = {
+            "workers": workers_rows(Path(scratch), checkout),
+            "memory": memory_rows(Path(scratch), checkout, figure_path),
+        }
         for name, rows in tables.items():
             if given.only in (None, name):
                 heads, *found = _printed(rows)
-                (data / f"benchmarks-{name}.csv").write_text(Table(heads, found).csv(), encoding="utf-8")
+                page.write_data({f"benchmarks-{name}": Table(heads, found)}, data)
 
 
 def _printed(rows: Iterator[Cells]) -> Iterator[Cells]:
