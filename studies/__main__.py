@@ -40,6 +40,8 @@ def main() -> int:
     options = parser.parse_intermixed_args()
     if options.folder and options.study not in LAB:
         parser.error(f"--folder: {options.study}: is of {', '.join(LAB)} alone")
+    if options.command == "status" and options.study not in (None, *TRAININGS):
+        parser.error(f"status: {options.study}: is of {', '.join(TRAININGS)} alone")
     usual = STUDIES if options.command == "page" else TRAININGS
     return max(_do(options, name) for name in ([options.study] if options.study else usual))
 
