@@ -243,7 +243,7 @@ def row(ranks: int, *faults: Settings, strategy: Settings = DDP, steps: int = 1,
 def uneven() -> Groups:
     """Return ranks that differ."""
     groups: Groups = {}
-    several = [
+    several: list[tuple[str, Settings]] = [
         ("DDP", DDP),
         ("BinSGDM", {"kind": "binsgdm"}),
         ("FSDP", {"kind": "fsdp"}),

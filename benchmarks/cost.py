@@ -297,7 +297,7 @@ def serve(requests: "Connection", name: str, size: str, clock: Callable[[], floa
     while threads := requests.recv():
         torch.set_num_threads(threads)
         # The first step is not among the times, unless it is long.
-        start, times = time.perf_counter(), []
+        start, times = time.perf_counter(), list[float]()
         while not times or time.perf_counter() - start < TURN_S:
             model.refresh()
             begin, messages_s = clock(), model.messages.taken_s

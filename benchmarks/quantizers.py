@@ -78,7 +78,7 @@ def gradients() -> dict[str, Gradient]:
 
 def quantizers(bits: int, block: int) -> dict[str, LevelQuantizer]:
     """Return the quantizers of the QSGD family with this number of bits an element, by the name in tables."""
-    given = {"bits": bits, "block_size": block}
+    given: dict[str, Any] = {"bits": bits, "block_size": block}
     found: dict[str, LevelQuantizer] = {"QSGD": QSGD(**given), "QSGDinf": QSGDInf(**given)}
     if bits <= NUQSGD.max_bits:
         found |= {"NUQSGD": NUQSGD(**given), "NUQSGD without 0": NUQSGD(**given, with_zero=False)}

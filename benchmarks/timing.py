@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 SELF_TIMED = """
 import time
@@ -83,7 +83,12 @@ class Checkout:
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as out:
             start = time.perf_counter()
             words = [sys.executable, *case.arguments]
-            given = {"cwd": folder, "env": self.environment, "stdout": out, "stderr": subprocess.DEVNULL}
+            given: dict[str, Any] = {
+                "cwd": folder,
+                "env": self.environment,
+                "stdout": out,
+                "stderr": subprocess.DEVNULL,
+            }
             process = subprocess.Popen(words, **given)
             _, status, used = os.wait4(process.pid, 0)
             wall_s = time.perf_counter() - start
@@ -104,7 +109,7 @@ def in_turns(case: Case, here: Checkout, former: Checkout | None) -> tuple[Timed
 
     A former one that cannot run a case has no time.
     """
-    runs, others = [], []
+    runs, others = list[Timed](), list[Timed]()
     for turn in range(case.repeat):
         runs.append(here.run(case))
         # One turn is enough where the former one is slow.

@@ -116,7 +116,7 @@ def run(options: Namespace) -> int:
     def ask(seeds: Sequence[int]) -> None:
         command = [sys.executable, "-m", "studies.chaos_ranks", *map(str, seeds)]
         environment = os.environ | ({"CHAOS_KEEP": "1"} if options.keep else {}) | {"OMP_NUM_THREADS": "1"}
-        told = {"stdout": subprocess.PIPE, "stderr": None if options.keep else subprocess.DEVNULL}
+        told: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": None if options.keep else subprocess.DEVNULL}
         with subprocess.Popen(command, **told, text=True, env=environment) as server:
             for line in server.stdout or ():
                 rows.append(row := json.loads(line))

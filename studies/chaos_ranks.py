@@ -266,7 +266,7 @@ def judge(one: Plan, folder: Path, ended: dict[int, tuple[float, int]], hung: li
         told = json.loads(path.read_text()) if path.exists() else {"at_s": None, "type": None, "text": None}
         ended_s, code = ended.get(rank, (None, None))
         times = {"told_s": told.pop("at_s"), "ended_s": ended_s}
-        since = {name: None if None in (at_s, befell) else at_s - befell for name, at_s in times.items()}
+        since = {name: None if at_s is None or befell is None else at_s - befell for name, at_s in times.items()}
         survivors.append({"rank": rank, "code": code, **since, **told})
     torn, unsound = checkpoints(folder)
     faults = [f"rank {rank} hangs" for rank in hung] + ["nothing befell"] * (befell is None)

@@ -47,7 +47,7 @@ def predict() -> list[dict[str, Any]]:
         known = build(Calibration, read_file(path), path.name)
         link = Link(bytes_per_s=rate, alpha_s=latency)
         cluster = Cluster(num_nodes=layout.num_nodes, ranks_per_node=1, intra_node=link, inter_node=link)
-        row = {
+        row: dict[str, Any] = {
             "ranks": layout.num_nodes,
             "mbit_per_s": mbit(rate),
             "latency_ms": round(latency * 1e3),

@@ -110,7 +110,7 @@ def _adam(parameters: Any) -> AdamW:
     return AdamW(parameters, lr=1e-3, foreach=True)  # as by default on a GPU
 
 
-def _ddp(module: nn.Module, **options: bool) -> Wrapped:
+def _ddp(module: nn.Module, **options: Any) -> Wrapped:
     return DistributedDataParallel(module, **options), _adam(module.parameters())
 
 

@@ -147,7 +147,7 @@ def cosine(step: int, steps: int, warmup: int) -> float:
 
 def training_steps(
     run: Run, schedule: Callable[[int, int, int], float] = cosine
-) -> Iterator[tuple[int, nn.Module, Ranks]]:
+) -> Iterator[tuple[int, nn.Module, Any]]:
     """Take one step after the other; yield its number, from 1, the model and the ranks.
 
     All numbers of ranks see the same batches: rank r of R has the samples r, r + R and so on of each.

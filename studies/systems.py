@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -164,7 +165,7 @@ class SystemsStudy(Study):
         }
 
 
-def _run(task: str, system: str, *, ranks: int, **changes: object) -> Run:
+def _run(task: str, system: str, *, ranks: int, **changes: Any) -> Run:
     candidate = ALL[system]
     # The two dense candidates differ in their optimizer only, which is part of the trial.
     return Run(
@@ -377,7 +378,7 @@ def data(study: SystemsStudy) -> dict[str, Table]:
         [candidate.title, *(found_text(outcome, system) for outcome in outcomes)]
         for system, candidate in (CANDIDATES | PLAIN).items()
     ]
-    remedies = {}
+    remedies: dict[tuple[str, ...], str] = {}
     for plain in PLAIN:
         system = plain.removesuffix("_plain")
         remedies[CANDIDATES[system].title, "plain"] = plain

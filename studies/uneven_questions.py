@@ -76,11 +76,16 @@ def sweep(name: str, axes: Mapping[str, Sequence[object]] | None = None) -> list
     for point, result in zip(points, sweeps.run(points), strict=True):
         if isinstance(result, RunResult):
             (amount,) = (value for key, value in point.values.items() if key not in (NODES, BANDWIDTH))
-            times = {
+            assert result.baseline is not None
+            times: dict[str, Any] = {
                 system: Times(mean_s=one.iteration_s, p50_s=one.p50_s, p95_s=one.p95_s, longest_s=one.longest_s)
                 for system, one in {"binsgdm": result.result, "ddp": result.baseline}.items()
             }
-            given = {"nodes": result.num_nodes, "gbit_per_s": result.nic_gbit_per_s, "amount": float(amount)}
+            given: dict[str, Any] = {
+                "nodes": result.num_nodes,
+                "gbit_per_s": result.nic_gbit_per_s,
+                "amount": float(amount),
+            }
             rows.append(Row(experiment=name, **given, **times))
     return rows
 

@@ -81,8 +81,15 @@ VARIANTS: dict[str, tuple[dict[str, Any], Trial]] = {
 def run_of(strategy: dict[str, Any], trial: Trial, **changes: Any) -> Run:
     """Return a run of the exploration."""
     options = {name: value for name, value in strategy.items() if name != "kind"}
-    where = {"study": "systems", "task": TASK, "ranks": RANKS, "ranks_per_node": 2, "seed": SEED, "split": "validation"}
-    return Run(system=strategy["kind"], options=options, trial=trial, **where, **changes)
+    where: dict[str, Any] = {
+        "study": "systems",
+        "task": TASK,
+        "ranks": RANKS,
+        "ranks_per_node": 2,
+        "seed": SEED,
+        "split": "validation",
+    }
+    return Run(study="systems", system=strategy["kind"], options=options, trial=trial, **where, **changes)
 
 
 def residuals(system: str) -> dict[int, float]:

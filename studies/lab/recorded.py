@@ -2,6 +2,7 @@
 
 import statistics
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -26,7 +27,7 @@ from studies.page import SIMULATOR
 
 GLOO_BANDWIDTH = Bandwidth.parse("150 Mbit/s")
 """At which single collectives are counted and timed."""
-OPTIONS = {"algorithm": "ring", "broadcast": "tree", "reduce_scatter_as": "all_reduce"}
+OPTIONS: dict[str, Any] = {"algorithm": "ring", "broadcast": "tree", "reduce_scatter_as": "all_reduce"}
 """Of the strategy, for what gloo does in torch 2.13; found by counting bytes, and in its source."""
 UNUSED = Workload(name="recorded", num_elements=1, forward_s=Duration(1), backward_s=Duration(1))
 """A recorded step with `compute = "recorded"` takes nothing from it."""

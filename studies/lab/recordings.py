@@ -91,7 +91,7 @@ class RecordedCampaign(LabCampaign):
 
     def predict(self, folder: Path) -> list[Row]:
         """Return what each way takes at each bandwidth, and what it would in other forms of the prediction [s]."""
-        calibration, rows = engine.calibrated(folder), []
+        calibration, rows = engine.calibrated(folder), list[Row]()
         for rate in self.bandwidths:
             for way in self.ways:
                 there = self.scenario(way, rate, folder, calibration, "step")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from threading import Event, Thread
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from msgspec.structs import replace
@@ -145,7 +145,9 @@ def predict(folder: Path, rate: Bandwidth, fault: FaultName) -> list[Row]:
         plain = schema.build(Cluster, {**shape, "faults": [dict(each) for each in found.faults]}, "lab")
         # The model whose step without messages takes so long, its phases in the proportion of their medians.
         phases = {name: statistics.median(times_s(own, name)) for name in PHASES}
-        each = {f"{name}_s": Duration(s * found.compute_s / sum(phases.values())) for name, s in phases.items()}
+        each: dict[str, Any] = {
+            f"{name}_s": Duration(s * found.compute_s / sum(phases.values())) for name, s in phases.items()
+        }
         usual = Scenario(
             name=one.title,
             cluster=replace(plain, inter_node=replace(FREE, bytes_per_s=rate)),
@@ -356,11 +358,11 @@ def data(folder: Path) -> dict[str, Table]:
         cells = [(format_seconds(it.predicted), format_seconds(it.measured), signed(it.error)) for it in found]
         what = (one.fault, f"{one.mbit_per_s} Mbit/s", one.series, format_seconds(one.own_s), str(one.num_timed))
         every.append((*what, *chain.from_iterable(cells)))
-    by_fault = []
+    by_fault: list[tuple[str, ...]] = []
     for fault in FAULTS:
         median, late = ([one for one in found if one.fault == fault] for found in both)
-        cells = percent(mean_error(median)), signed(mean_signed_error(median)), percent(mean_error(late))
-        by_fault.append((fault, *cells))
+        signs = signed(mean_signed_error(median))
+        by_fault.append((fault, percent(mean_error(median)), signs, percent(mean_error(late))))
     phases = []
     for argument, title in TITLES.items():
         alike = [one for one in predictions(folder) if one["fault"] != "slow rank" and one["strategy"] == argument]
