@@ -107,17 +107,24 @@ def build(case: Case, timeout: timedelta) -> tuple[DistributedDataParallel, dict
         nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 40), nn.Tanh(), nn.Linear(40, 8)),
         bucket_cap_mb=0.003,
     )
+    return ddp, {"model": ddp, **attached(ddp, case, sgd_lr=0.01, bucket_cap_mb=0.003, timeout=timeout)}
+
+
+def attached(
+    ddp: DistributedDataParallel, case: Case, *, sgd_lr: float, bucket_cap_mb: float, **more: Any
+) -> dict[str, Any]:
+    """Let a model exchange as a case says; return the optimizer, and the exchange if it is not the optimizer's."""
     options = dict(case.options)
     if case.called == "compress_gradients":
-        exchange = compress_gradients(ddp, options.pop("system"), timeout=timeout, **options)
-        return ddp, {"model": ddp, "optimizer": torch.optim.SGD(ddp.parameters(), lr=0.01), "exchange": exchange}
+        exchange = compress_gradients(ddp, **options, **more)
+        return {"optimizer": torch.optim.SGD(ddp.parameters(), lr=sgd_lr), "exchange": exchange}
     if case.called == "OneBitAdam":
         adam = OneBitAdam(ddp.parameters(), **options)
-        attach_one_bit_adam(adam, ddp, timeout=timeout)
-        return ddp, {"model": ddp, "optimizer": adam}
+        attach_one_bit_adam(adam, ddp, **more)
+        return {"optimizer": adam}
     optimizer = binsgdm.BinSGDM(ddp.parameters(), rounding=options.pop("rounding", "random"))
-    binsgdm.attach(optimizer, ddp, timeout=timeout, bucket_cap_mb=0.003, **options)
-    return ddp, {"model": ddp, "optimizer": optimizer}
+    binsgdm.attach(optimizer, ddp, bucket_cap_mb=bucket_cap_mb, **options, **more)
+    return {"optimizer": optimizer}
 
 
 class Befalls:

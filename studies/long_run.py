@@ -6,7 +6,7 @@ import resource
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,10 @@ from torch import multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
-from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.parallel.ddp import attach_one_bit_adam
-from binsgdm.parallel.ddp_hook import compress_gradients
 from simnet.report.table import Table
 from studies import figures
+from studies.chaos import Case
+from studies.chaos_ranks import attached
 from studies.page import BINSGDM, FIGURES
 from studies.study import RESULTS, Ledger, Row
 
@@ -32,44 +31,16 @@ WARM_UP = 1_000
 MARKS = (WARM_UP, 2_000, STEPS // 2, STEPS)
 """Steps that the table shows memory at."""
 PAGE = BINSGDM
-CASES: dict[str, dict[str, Any]] = {
-    "BinSGDM, random rounding": {"kind": "BinSGDM", "rounding": "random"},
-    "BinSGDM, shaped rounding": {"kind": "BinSGDM", "rounding": "shaped"},
-    "1-bit Adam": {"kind": "OneBitAdam", "dense_steps": 1_000},
-    "top_k, gather": {"system": "top_k", "topology": "gather", "ratio": 0.05},
-    "qsgd, scatter_reduce": {"system": "qsgd", "topology": "scatter_reduce"},
+CASES = {
+    name: Case(name, called, options)
+    for name, called, options in (
+        ("BinSGDM, random rounding", "BinSGDM", {"rounding": "random"}),
+        ("BinSGDM, shaped rounding", "BinSGDM", {"rounding": "shaped"}),
+        ("1-bit Adam", "OneBitAdam", {"dense_steps": 1_000}),
+        ("top_k, gather", "compress_gradients", {"system": "top_k", "topology": "gather", "ratio": 0.05}),
+        ("qsgd, scatter_reduce", "compress_gradients", {"system": "qsgd", "topology": "scatter_reduce"}),
+    )
 }
-Step = Callable[[], torch.Tensor]
-
-
-def trainer(case: dict[str, Any], rank: int) -> tuple[DistributedDataParallel, Step]:
-    """Return a model of 4 thousand parameters under DDP, and a function that takes a step and returns its loss."""
-    options = dict(case)
-    torch.manual_seed(0)
-    teacher = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)).requires_grad_(requires_grad=False)
-    module = nn.Sequential(nn.Linear(16, 48), nn.Tanh(), nn.Linear(48, 64), nn.Tanh(), nn.Linear(64, 4))
-    ddp = DistributedDataParallel(module, bucket_cap_mb=0.008)
-    kind, optimizer = options.pop("kind", None), None
-    if kind == "BinSGDM":
-        optimizer = binsgdm.BinSGDM(ddp.parameters(), lr=1e-3, rounding=options.pop("rounding"))
-        binsgdm.attach(optimizer, ddp, bucket_cap_mb=0.008, **options)
-    elif kind == "OneBitAdam":
-        optimizer = OneBitAdam(ddp.parameters(), lr=1e-3, **options)
-        attach_one_bit_adam(optimizer, ddp)
-    else:
-        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.02)
-        compress_gradients(ddp, **options)
-    generator = torch.Generator().manual_seed(rank + 1)
-
-    def step() -> torch.Tensor:
-        samples = torch.randn(8, 16, generator=generator)
-        optimizer.zero_grad()
-        loss = (ddp(samples) - teacher(samples)).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return ddp, step
 
 
 def work(rank: int, name: str, folder: Path) -> None:
@@ -77,10 +48,19 @@ def work(rank: int, name: str, folder: Path) -> None:
     torch.set_num_threads(1)
     os.environ["LOCAL_WORLD_SIZE"] = str(RANKS_PER_NODE)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD_SIZE)
-    ddp, step = trainer(CASES[name], rank)
+    torch.manual_seed(0)
+    teacher = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)).requires_grad_(requires_grad=False)
+    module = nn.Sequential(nn.Linear(16, 48), nn.Tanh(), nn.Linear(48, 64), nn.Tanh(), nn.Linear(64, 4))
+    ddp = DistributedDataParallel(module, bucket_cap_mb=0.008)
+    optimizer = attached(ddp, CASES[name], sgd_lr=0.02, bucket_cap_mb=0.008)["optimizer"]
+    generator = torch.Generator().manual_seed(rank + 1)
     samples, start = [], time.monotonic()
     for number in range(STEPS):
-        loss = step()
+        inputs = torch.randn(8, 16, generator=generator)
+        optimizer.zero_grad()
+        loss = (ddp(inputs) - teacher(inputs)).square().mean()
+        loss.backward()
+        optimizer.step()
         if (number + 1) % EVERY == 0:
             binsgdm.check_replicas(ddp)
             samples.append(sample() | {"step": number + 1, "loss": loss.item(), "seconds": time.monotonic() - start})

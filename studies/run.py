@@ -42,7 +42,6 @@ class Run:
         seed: of weights, batches and draws.
         split: what is evaluated, "validation" or "test".
         steps: None for those of the task.
-        batch: None for that of the task.
     """
 
     study: str
@@ -56,11 +55,10 @@ class Run:
     seed: int = 0
     split: str = "test"
     steps: int | None = None
-    batch: int | None = None
 
     def sized_task(self) -> Task:
         task = TASKS[self.study][self.task]
-        return replace(task, steps=self.steps or task.steps, batch=self.batch or task.batch)
+        return replace(task, steps=self.steps or task.steps)
 
     @property
     def settings(self) -> dict[str, Any]:
