@@ -21,22 +21,10 @@ def nuqsgd_variance(n: int, s: int) -> float:
     part S of the squared norm, all lose at most x sqrt(S) - S + (1 - S) / 8 by the inequality of Cauchy and Schwarz,
     with x = sqrt(n) / 2^s. That is largest at S = (4 x / 9)^2, or at S = 1 where x is 9/4 or more.
 
-    Source: derived here. That of NUQSGD, Ramezani-Kebrya et al., JMLR 2021, is `nuqsgd_variance_of_the_paper`.
+    Source: derived here. That of NUQSGD, Ramezani-Kebrya et al., JMLR 2021, is smaller for some n and s.
     """
     x = math.sqrt(n) / 2**s
     return 1 / 8 + x**2 * 2 / 9 if x < 9 / 4 else x - 1
-
-
-def nuqsgd_variance_of_the_paper(n: int, s: int) -> float:
-    """Return the bound of the paper as this project has it, without the paper at hand.
-
-    Its second line is below what some vectors lose for 2^(2s+1) <= n < 9/4 4^s, such as n = 8192 and s = 6 (4 bits).
-
-    Source: NUQSGD, the theorem on its variance, p = 1/2.
-    """
-    if n < 2 ** (2 * s + 1):
-        return 1 / 8 + n / 4 ** (s + 1)
-    return math.sqrt(n) / 2**s - 7 / 8
 
 
 def variance_bound(quantizer: LevelQuantizer, n: int, peak: float = 1.0) -> float:

@@ -14,15 +14,6 @@ from torch import Tensor
 
 from binsgdm.kernels import functional
 
-SCHEMES: dict[str, tuple[int, ...]] = {
-    "alone": (),
-    "flat, 4 ranks": (4,),
-    "hierarchical, 2 nodes": (2,),
-    "hierarchical, 4 nodes": (4,),
-    "one_bit, 2 x 2": (2, 2),
-}
-"""How many signs each merge takes, in order."""
-
 
 class Shaped:
     """Shaped rounding at every place, with the residuals of all ranks.

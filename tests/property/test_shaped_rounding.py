@@ -12,12 +12,20 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from benchmarks.rounding_simulations import SCHEMES, Drawn, Shaped, rounded
+from benchmarks.rounding_simulations import Drawn, Shaped, rounded
 from binsgdm.kernels import functional
 
 NUMEL = 32
 SCALE = functional.SCALE
 KINDS = ("any", "signs", "small", "constant", "beyond 1", "not a number")
+SCHEMES: dict[str, tuple[int, ...]] = {
+    "alone": (),
+    "flat, 4 ranks": (4,),
+    "hierarchical, 2 nodes": (2,),
+    "hierarchical, 4 nodes": (4,),
+    "one_bit, 2 x 2": (2, 2),
+}
+"""How many signs each merge takes, in order."""
 schemes = st.sampled_from(list(SCHEMES.values()))
 schedules = st.lists(st.floats(0, 1), min_size=1, max_size=12)
 
