@@ -9,9 +9,11 @@ from simnet.core.errors import SimnetError
 
 
 @contextmanager
-def refused(said: str) -> Iterator[None]:
-    """Check that a SimnetError is raised, of one line in which some text stands."""
+def refused(*said: str, start: object = "") -> Iterator[None]:
+    """Check that a SimnetError is raised, of one line that starts with some text, and in which others stand."""
     with pytest.raises(SimnetError) as caught:
         yield
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
+    sentence = str(caught.value)
+    assert sentence.startswith(str(start))
+    assert [text for text in said if text not in sentence] == [], sentence
+    assert "\n" not in sentence

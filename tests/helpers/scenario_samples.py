@@ -5,6 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+from msgspec.structs import replace
+
+from simnet.engine.scenario import Scenario, load
+from simnet.strategies.base import strategy_from_text
 
 POD: dict[str, Any] = {
     "question": "From which bandwidth on?",
@@ -41,3 +45,9 @@ def write(path: Path, data: dict[str, Any]) -> Path:
     """Write data as TOML."""
     path.write_text(tomli_w.dumps(data))
     return path
+
+
+def of_strategy(folder: Path, text: str, **changes: object) -> Scenario:
+    """Return the sample with keys changed, a strategy given in words, and no baseline, read from a file."""
+    read = load(str(write(folder / "pod.toml", pod(strategy="all_reduce", **changes))))
+    return replace(read, strategy=strategy_from_text(text, "strategy"), baseline=None)

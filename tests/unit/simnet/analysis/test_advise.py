@@ -9,37 +9,43 @@ from msgspec.structs import replace
 from simnet.analysis import tuned_steps, whatif, workers
 from simnet.analysis.advise import advise
 from simnet.analysis.convergence import shipped
+from simnet.analysis.time_to_target import times_to_target
 from simnet.analysis.tune import chosen, dense_systems, systems
 from simnet.analysis.verdict import NO_SOONER, NOT_TIMED, PAYS, UNCERTAIN, UNKNOWN
 from simnet.cluster.hardware import Calibration
 from simnet.cluster.kernel_times import KernelTime
-from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration, Size
 from simnet.engine import intervals
+from simnet.engine.scenario import RunSettings
 from simnet.engine.simulation import simulate
 from simnet.report.advice import advice_page, answer, ranking_page
 from simnet.report.text import speedup_text
 from simnet.workload.workload import Gradient, Workload
 from tests.helpers.advise_samples import FAST_CODEC, GBIT, WORKLOAD, advised, dense_s, least_s, row, scenario
+from tests.helpers.refusals import refused
 
 SYSTEMS = systems()
 
 
-class TestSystems:
-    @pytest.mark.parametrize(
-        ("name", "near"), [("Powersgd rank 4", "PowerSGD rank 4"), ("one_bit_adm", "one_bit_adam")]
-    )
-    def test_an_unknown_name_is_refused_with_the_nearest(self, name: str, near: str) -> None:
-        with pytest.raises(SimnetError, match=f"unknown system. Did you mean '{near}'"):
-            chosen([name])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Powersgd rank 4", "unknown system. Did you mean 'PowerSGD rank 4'"),
+        ("one_bit_adm", "unknown system. Did you mean 'one_bit_adam'"),
+        ("recorded:file=step.json", "a recorded step is a file; give it by --step FILE"),
+    ],
+)
+def test_what_is_no_system_is_refused(name: str, message: str) -> None:
+    with refused(message):
+        chosen([name])
 
-    def test_a_recorded_step_is_given_by_its_file(self) -> None:
-        with pytest.raises(SimnetError, match="a recorded step is a file; give it by --step FILE"):
-            chosen(["recorded:file=step.json"])
 
-    def test_gradients_of_16_bits_are_not_cast(self) -> None:
-        assert set(dense_systems("fp32")) == {"DDP fp32", "DDP bf16"}
-        assert set(dense_systems("fp16")) == {"DDP fp16"}
+def test_gradients_of_16_bits_are_not_cast_and_not_ranked_twice() -> None:
+    assert set(dense_systems("fp32")) == {"DDP fp32", "DDP bf16"}
+    assert set(dense_systems("fp16")) == {"DDP fp16"}
+    for dtype, names in (("bf16", {"FSDP"}), ("fp32", {"FSDP", "FSDP bf16"})):
+        workload = replace(WORKLOAD, dtype=dtype)
+        assert {one.name for one in advised("FSDP", "FSDP bf16", workload=workload).others} == names
 
 
 class TestRanking:
@@ -109,10 +115,6 @@ class TestBound:
         assert found.saved[found.bound] > 0.4
         assert all(-1e-9 <= part <= 1 for part in found.saved.values())
 
-    def test_ddp_that_waits_for_messages_is_bound_by_latency(self) -> None:
-        advice = advised("Marsit", ranks_per_node=1, gbit_per_s=100, alpha_s=5e-3, workload=self.TINY)
-        assert advice.baseline_system.bound == "latency"
-
 
 class TestCrossover:
     @pytest.mark.parametrize("name", ["BinSGDM", "SignSGD"])
@@ -140,21 +142,16 @@ class TestCrossover:
         margin = found.speedup.interval[0] / found.speedup.value
         assert min(usual * margin, slow) == pytest.approx(PAYS, rel=2 * tuned_steps.TOLERANCE)
 
-    def test_the_curve_has_the_bandwidths_tried_each_tuned(self) -> None:
+    def test_the_curve_has_the_bandwidths_that_are_sold_and_slower_ones_each_tuned(self) -> None:
         given = scenario(gbit_per_s=8)
         curve = dict(row(advise(given, names=["BinSGDM"]), "BinSGDM").curve)
         assert {*tuned_steps.NIC_RATES, Bandwidth(8 * GBIT)} == set(curve)
         there = whatif.at_bandwidth(given, 25 * GBIT)
         assert curve[Bandwidth(25 * GBIT)] == pytest.approx(dense_s(there) / least_s(SYSTEMS["BinSGDM"], there))
-
-    def test_slower_networks_than_are_sold_are_tried_below_the_slowest(self) -> None:
-        found = row(advised("BinSGDM", gbit_per_s=0.2), "BinSGDM")
-        assert found.curve[0][0] == pytest.approx(0.02 * GBIT)
-        assert found.curve[-1][0] == 10 * GBIT
-
-    def test_one_node_has_no_bandwidth_of_a_nic(self) -> None:
-        found = row(advised("BinSGDM", num_nodes=1), "BinSGDM")
-        assert (found.curve, found.faster_in, found.pays_in) == ((), (), ())
+        slower = row(advised("BinSGDM", gbit_per_s=0.2), "BinSGDM").curve
+        assert (slower[0][0], slower[-1][0]) == (pytest.approx(0.02 * GBIT), 10 * GBIT)
+        alone = row(advised("BinSGDM", num_nodes=1), "BinSGDM")
+        assert (alone.curve, alone.faster_in, alone.pays_in) == ((), (), ())
 
 
 class TestCertainty:
@@ -247,7 +244,41 @@ class TestCertainty:
         assert measured.speedup.verdict == "pays"
 
 
-def test_what_casts_to_the_format_of_the_gradients_is_not_ranked_twice() -> None:
-    names = {one.name for one in advised("FSDP", "FSDP bf16", workload=replace(WORKLOAD, dtype="bf16")).others}
-    assert names == {"FSDP"}
-    assert {one.name for one in advised("FSDP", "FSDP bf16").others} == {"FSDP", "FSDP bf16"}
+def test_what_accumulation_does_to_the_answer_is_told() -> None:
+    given = replace(scenario(), run=RunSettings(grad_accumulation=2))
+    advice = advise(given, names=["BinSGDM"])
+    assert [one.micro_batches for one in advice.accumulated] == [1, 2, 8]
+    assert advice.accumulated[1].speedup == pytest.approx(row(advice, "BinSGDM").speedup.value)
+    often = replace(scenario(), run=RunSettings(grad_accumulation=8))
+    expected = row(advise(often, names=["BinSGDM"]), "BinSGDM").speedup.value
+    assert advice.accumulated[2].speedup == pytest.approx(expected)
+    assert answer(advice)["Batches"].startswith("BinSGDM over tuned DDP by micro-batches per step (as here 2): ")
+    assert "x with 2, " in answer(advice)["Batches"]
+
+
+def test_trainings_of_the_workload_count_with_their_doubts_and_others_only_warn() -> None:
+    given, trainings = scenario(ranks_per_node=1), shipped()
+    ours, others = (
+        row(advise(given, names=["SignSGD"], trainings=trainings, are_of_user=are), "SignSGD") for are in (True, False)
+    )
+    assert [record.speedup for record in ours.records] == [record.speedup for record in others.records]
+    assert (ours.verdict, others.verdict) == (UNCERTAIN, "pays")
+
+
+@pytest.mark.slow
+def test_an_advice_and_a_time_to_target_say_the_same_of_a_system() -> None:
+    given, trainings = scenario(gbit_per_s=4, draws=20), shipped()
+    advice = advise(given, names=chosen(["BinSGDM", "Marsit", "random_k"]), trainings=trainings, are_of_user=True)
+    rate, pairs = given.cluster.inter_node.bytes_per_s, []
+    for task, convergence in trainings.items():
+        (there,) = times_to_target(given, convergence, bandwidths=[rate]).bandwidths
+        for one in advice.others:
+            pairs += [(there.find(one.strategy.kind), record) for record in one.records if record.task == task]
+    assert len(pairs) >= 8
+    for found, record in pairs:
+        assert found is not None
+        assert (record.speedup is None) is (found.speedup is None)
+        if record.speedup and found.speedup:
+            assert record.speedup.value == pytest.approx(found.speedup.value)
+            assert record.speedup.interval == pytest.approx(found.speedup.interval)
+            assert record.speedup.if_kernels_slow == pytest.approx(found.speedup.if_kernels_slow)

@@ -7,11 +7,11 @@ import pytest
 
 import simnet
 from simnet.analysis import results_file
-from simnet.core.errors import SimnetError
 from simnet.engine.result import to_json
 from simnet.engine.scenario import load_experiment
 from simnet.report.frame import read_frame
 from tests.helpers.needs import needs
+from tests.helpers.refusals import refused
 from tests.helpers.scenario_samples import SWEEP, pod, write
 
 needs("pyarrow")
@@ -26,19 +26,13 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return simnet.sweep_to_parquet(str(scenario), output=folder, progress=False)
 
 
-def test_whole_results_come_back_with_their_question(file: Path) -> None:
+def test_whole_results_come_back_with_their_question(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = results_file.read(file.parent)
     assert found.question == "Wächst es? \u2192"
     assert len(found.points) == 6
     assert [axis.key for axis in found.axes] == list(SWEEP)
-
-
-def test_more_points_than_figures_take_are_refused_and_rows_are_not(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(results_file, "MOST_READ", 5)
-    rule = "6 points: at most 5 are read whole; choose some by simnet.report.frame.read_frame"
-    with pytest.raises(SimnetError, match=rf"^{file}: {rule}$"):
+    with refused(f"{file}: 6 points: at most 5 are read whole; choose some by simnet.report.frame.read_frame"):
         results_file.read(file)
     assert len(read_frame(file)) == 6
 
@@ -55,46 +49,28 @@ def test_the_newer_of_two_forms_is_read(file: Path, tmp_path: Path) -> None:
     assert experiment.name == results_file.read(tmp_path).name
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "text", "middle"])
-def test_a_damaged_file_is_refused(file: Path, tmp_path: Path, damage: str) -> None:
-    whole = file.read_bytes()
+def test_what_is_damaged_or_of_others_is_refused(file: Path, tmp_path: Path) -> None:
+    path, whole, again = tmp_path / "results.parquet", file.read_bytes(), "run the sweep again"
     middle = len(whole) // 3
-    content = {
-        "cut": whole[:-30],
-        "empty": b"",
-        "text": b"a,b\n1,2\n",
-        "middle": whole[:middle] + bytes(200) + whole[middle + 200 :],
-    }[damage]
-    path = tmp_path / "results.parquet"
-    path.write_bytes(content)
-    with pytest.raises(SimnetError, match=rf"^{path}: the file is damaged \(.*\); run the sweep again$"):
-        results_file.read(path)
-
-
-def test_a_table_of_others_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
+    for content in (whole[:-30], b"", b"a,b\n1,2\n", whole[:middle] + bytes(200) + whole[middle + 200 :]):
+        path.write_bytes(content)
+        with refused(f"); {again}", start=f"{path}: the file is damaged ("):
+            results_file.read(path)
     parquet.write_table(pyarrow.table({"a": [1]}), path)
-    rule = "not results of simnet sweep: name the results.parquet of a sweep, or its folder"
     for read in (results_file.read, read_frame):
-        with pytest.raises(SimnetError, match=rf"{path}: {rule}$"):
+        with refused(f"{path}: not results of simnet sweep: name the results.parquet of a sweep, or its folder"):
             read(path)
-
-
-def test_a_file_of_another_format_is_refused(file: Path, tmp_path: Path) -> None:
     head = parquet.read_metadata(file).metadata[b"simnet"].replace(b'"format":', b'"format":9', 1)
-    path = tmp_path / "results.parquet"
     parquet.write_table(parquet.read_table(file).replace_schema_metadata({b"simnet": head}), path)
-    with pytest.raises(
-        SimnetError, match=rf"^{path}: format 9\d+: this version reads format \d+; run the sweep again$"
-    ):
+    with refused(": this version reads format ", f"; {again}", start=f"{path}: format 9"):
         results_file.read(path)
 
 
 def test_a_missing_file_and_a_missing_pyarrow_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SimnetError, match=r"no\.parquet: no such file: name the results\.parquet of a sweep, or its"):
+    with refused("no.parquet: no such file: name the results.parquet of a sweep, or its"):
         results_file.read(tmp_path / "no.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    rule = r"pyarrow is missing: a Parquet file needs it; pip install 'binsgdm\[dask\]'$"
-    with pytest.raises(SimnetError, match=f"^sweep_to_parquet: results.parquet: {rule}"):
+    rule = "pyarrow is missing: a Parquet file needs it; pip install 'binsgdm[dask]'"
+    with refused(start=f"sweep_to_parquet: results.parquet: {rule}"):
         simnet.sweep_to_parquet("speedup", output=tmp_path / "out", progress=False)
     assert not (tmp_path / "out").exists()

@@ -1,5 +1,7 @@
 """What trainings say of a system whose steps take a given time."""
 
+from typing import Any
+
 import pytest
 
 from simnet.analysis.convergence import Convergence, TrainedSystem, TrainingCurve
@@ -20,59 +22,49 @@ def costs(
     return StepCosts(usual, [*map(cost, drawn_s)], slow or None)
 
 
-HALF, WHOLE = costs(0.5), costs(1.0)
-
-
 def curve(system: str, seed: int, *values: float | None, ranks: int = 2) -> TrainingCurve:
     steps = tuple(10 * number for number in range(1, len(values) + 1))
     return TrainingCurve(system=system, ranks=ranks, seed=seed, steps=steps, values=values)
 
 
-def trainings(*curves: TrainingCurve, own: AnyStrategy) -> Convergence:
+def trainings(*curves: TrainingCurve, own: AnyStrategy, **changes: Any) -> Convergence:
     """Dense needs 30 steps with seed 0, and 40 with seed 1."""
     dense = curve("dense", 0, 4.0, 3.0, 2.0, 1.5), curve("dense", 1, 4.0, 3.0, 2.5, 2.0)
-    return Convergence(
-        format="simnet-convergence",
-        version=2,
-        task="a task",
-        metric="loss",
-        better="lower",
-        batch=4,
-        target=2.0,
-        source="made up",
-        systems={
-            "dense": TrainedSystem(title="dense", strategy=DenseAllReduce()),
-            "own": TrainedSystem(title="own", strategy=own),
-        },
-        curves=(*dense, *curves),
-    )
+    systems = {"dense": DenseAllReduce(), "own": own}
+    given: dict[str, Any] = {
+        "format": "simnet-convergence", "version": 2, "task": "a task", "metric": "loss", "better": "lower", "batch": 4,
+        "target": 2.0, "source": "made up", "curves": (*dense, *curves),
+        "systems": {name: TrainedSystem(title=name, strategy=one) for name, one in systems.items()},
+    }  # fmt: skip
+    return Convergence(**given | changes)
 
 
-def record(*curves: TrainingCurve, own: AnyStrategy | None = None, cost: StepCosts = HALF) -> TrainingRecord:
-    own = own or SignSGD()
+def record(
+    *curves: TrainingCurve, own: AnyStrategy, cost: StepCosts, dense: StepCosts, **error: float
+) -> TrainingRecord:
     found = trained_as(trainings(*curves, own=own), own)
     assert found is not None
-    return found.record("task", cost, WHOLE)
+    return found.record("task", cost, dense, **error)
 
 
 def test_half_that_missed_is_a_miss_and_the_end_tells_what_diverged() -> None:
-    found = record(curve("own", 0, 2.0, 3.0, None), curve("own", 1, 4.0, 3.0, 3.0))
+    curves = curve("own", 0, 2.0, 3.0, None), curve("own", 1, 4.0, 3.0, 3.0)
+    found = record(*curves, own=SignSGD(), cost=costs(0.5), dense=costs(1.0))
     assert (found.num_reached, found.num_diverged, found.num_trainings) == (1, 1, 2)
     assert found.is_missed
 
 
 def test_steps_of_a_dense_stage_take_their_own_time() -> None:
     own = OneBitAdam(dense_steps=12)
-    found = record(curve("own", 0, 4.0, 2.0), own=own, cost=costs(0.5, of=own, dense_s=1.0))
+    cost = costs(0.5, of=own, dense_s=1.0)
+    found = record(curve("own", 0, 4.0, 2.0), own=own, cost=cost, dense=costs(1.0))
     assert found.speedup is not None
     assert found.speedup.value == pytest.approx(30 / (12 * 1.0 + 8 * 0.5))
 
 
 def test_draws_and_seeds_make_the_interval() -> None:
-    own = SignSGD()
-    found = trained_as(trainings(curve("own", 0, 2.0), own=own), own)
-    assert found is not None
-    speedup = found.record("task", costs(0.25, 0.5, 1.0, slow_s=1.0), costs(1.0, 1.0, 1.0), error=1.0).speedup
+    cost, dense = costs(0.25, 0.5, 1.0, slow_s=1.0), costs(1.0, 1.0, 1.0)
+    speedup = record(curve("own", 0, 2.0), own=SignSGD(), cost=cost, dense=dense, error=1.0).speedup
     assert speedup is not None
     assert speedup.interval == (3.0, 12.0)
     assert (speedup.value, speedup.if_kernels_slow) == (6.0, 3.0)
@@ -87,12 +79,7 @@ def test_a_topology_that_was_not_trained_has_no_record_and_others_that_missed_ar
 
 
 def test_without_a_target_or_a_baseline_that_ends_nothing_is_said() -> None:
-    own = SignSGD()
-    given = trainings(curve("own", 0, 2.0), own=own)
-    assert trained_as(Convergence(**{**_fields(given), "target": None}), own) is None
-    diverged = curve("dense", 0, 2.0, None)
-    assert trained_as(Convergence(**{**_fields(given), "curves": (diverged, given.curves[-1])}), own) is None
-
-
-def _fields(given: Convergence) -> dict[str, object]:
-    return {name: getattr(given, name) for name in given.__struct_fields__}
+    own, found = SignSGD(), curve("own", 0, 2.0)
+    assert trained_as(trainings(found, own=own), own) is not None
+    assert trained_as(trainings(found, own=own, target=None), own) is None
+    assert trained_as(trainings(own=own, curves=(curve("dense", 0, 2.0, None), found)), own) is None

@@ -1,6 +1,6 @@
 """Tasks on executors of any kind: few wait, results come as they are ready, and what fails is told."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 
 import simnet
-from simnet.analysis import sweeps, workers
+from simnet.analysis import code_hash, sweeps, workers
+from simnet.analysis.code_hash import Computing
+from simnet.analysis.sweeps import SweepTask
 from simnet.analysis.workers import Pool, pool_of, run_on
 from simnet.core.errors import SimnetError
+from simnet.core.version import VERSION
 from tests.helpers.journals import rows
+from tests.helpers.refusals import refused
 
 AXES = {"cluster.num_nodes": [2, 4]}
 JITTER = {"cluster.ranks_per_node": 2, "cluster.faults": [{"kind": "compute_jitter", "cv": 0.05}], "run.iterations": 2}
@@ -76,25 +80,28 @@ def test_what_only_a_worker_refuses_is_told_and_not_kept(tmp_path: Path) -> None
             return future
 
     rule = "refused by a worker, not here; name files by absolute paths, on a disk that all workers share"
-    with pytest.raises(SimnetError, match=f"^sweep: /data/a.json: no such file: {rule}$"):
+    with refused(start=f"sweep: /data/a.json: no such file: {rule}"):
         simnet.sweep("bert_base_10gbit", AXES, draws=0, executor=Lacking(), output=tmp_path, progress=False)
     assert rows(tmp_path) == []
 
 
-def test_what_cannot_take_tasks_is_refused() -> None:
-    rule = r"must have submit\(function, \*arguments\), as concurrent.futures and distributed.Client have; give one"
-    with pytest.raises(SimnetError, match=f"^executor: list: {rule}"):
-        pool_of([1])
-
-
-def test_an_executor_with_futures_of_its_own_is_refused() -> None:
+def test_what_cannot_take_tasks_or_bring_results_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Own:
         def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Any:
             return work
 
+    class Gone(Pool):
+        def check(self) -> None:
+            raise SimnetError("no workers")
+
+    with refused(start="executor: list: must have submit(function, *arguments), as concurrent.futures and distributed"):
+        pool_of([1])
     rule = "its submit must return a future of concurrent.futures; give one whose does, or a client of Dask"
-    with pytest.raises(SimnetError, match=f"^executor: Own: {rule}$"):
+    with refused(start=f"executor: Own: {rule}"):
         next(run_on(pool_of(Own()), twice([1]), str))
+    monkeypatch.setattr(workers, "CHECK_S", 0.01)
+    with refused(start="no workers"):
+        next(run_on(Gone(Held()), twice([1]), str))
 
 
 def twice(tasks: Iterable[Any]) -> Callable[[], tuple[Any, Any] | None]:
@@ -103,35 +110,46 @@ def twice(tasks: Iterable[Any]) -> Callable[[], tuple[Any, Any] | None]:
     return lambda: next(((task, task) for task in waiting), None)
 
 
-def _answering(executor: Held, at_once: set[int]) -> Callable[..., Any]:
-    """Return a `submit` that has some tasks answered when they are given."""
-
-    def submit(work: Callable[..., Any], /, *arguments: Any) -> Any:
-        executor.given.append(Future())
-        if len(executor.given) - 1 in at_once:
-            executor.given[-1].set_result("at once")
-        return executor.given[-1]
-
-    return submit
-
-
-def test_a_pool_is_asked_whether_results_can_still_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "CHECK_S", 0.01)
-
-    class Gone(Pool):
-        def check(self) -> None:
-            raise SimnetError("no workers")
-
-    with pytest.raises(SimnetError, match=r"^no workers$"):
-        next(run_on(Gone(Held()), twice([1]), str))
-
-
 def test_a_task_that_was_cancelled_before_it_began_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FirstAtOnce(Held):
+        def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Any:
+            future = super().submit(work, *arguments)
+            if len(self.given) == 1:
+                future.set_result("at once")
+            return future
+
     monkeypatch.setattr(workers, "CHECK_S", 0.01)
-    executor = Held()
+    executor = FirstAtOnce()
     found = run_on(Pool(executor), twice(range(9)), str)
-    executor.submit = _answering(executor, {0})  # type: ignore[method-assign]
     next(found)
     executor.given[1].cancel()  # as an executor that is shut down does, without a word to those who wait
-    with pytest.raises(SimnetError, match=r"^executor: its tasks were cancelled; start again with another one"):
+    with refused(start="executor: its tasks were cancelled; start again with another one"):
         next(found)
+
+
+@pytest.fixture
+def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(code_hash, "foreign_code", lambda: {"my_systems": b"code"})
+    return
+
+
+def test_what_is_the_same_is_no_difference(plugin: None) -> None:
+    assert code_hash.difference(code_hash.computing()) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "packages", "told"),
+    [
+        ({"simnet": "1"}, {}, f"other code of simnet {VERSION}"),
+        ({"my_systems": "1"}, {}, "other code of my_systems"),
+        ({}, {"numpy": "0.1"}, r"numpy [\d.]+, not 0\.1"),
+        ({}, {"nonesuch": "2"}, r"nonesuch \(none\), not 2"),
+    ],
+)
+def test_a_task_of_another_process_is_not_done(
+    plugin: None, code: dict[str, str], packages: dict[str, str], told: str
+) -> None:
+    own = code_hash.computing()
+    task = SweepTask(Computing({**own.code, **code}, {**own.packages, **packages}), (), ())
+    with pytest.raises(SimnetError, match=rf"^\S+: a worker has {told}: install the same on all workers$"):
+        sweeps.simulate_task(task)

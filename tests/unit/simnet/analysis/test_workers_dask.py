@@ -3,7 +3,7 @@
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +14,9 @@ import pytest
 import simnet
 from simnet.analysis import workers
 from simnet.analysis.workers import DaskPool
-from simnet.core.errors import SimnetError
 from tests.helpers.dask_processes import ROOT, DaskProcesses, dask_processes, wait_until
 from tests.helpers.needs import needs
+from tests.helpers.refusals import refused
 
 needs("distributed")
 import distributed
@@ -51,54 +51,44 @@ def _end(worker: Any, client: Any) -> None:
     wait_until(lambda: not client.nthreads(), "the scheduler misses a worker")
 
 
-def _changed_copy(folder: Path, name: str, old: str, new: str) -> Path:
-    """Copy simnet with a change in one of its files."""
-    shutil.copytree(ROOT / "simnet", folder / "simnet", ignore=shutil.ignore_patterns("__pycache__"))
-    path = folder / "simnet" / name
-    assert old in path.read_text()
-    path.write_text(path.read_text().replace(old, new, 1))
-    return folder
-
-
 def _without_simnet(folder: Path) -> Path:
     (folder / "simnet.py").write_text("raise ImportError('none')")
     return folder
 
 
-def _other_version(folder: Path) -> Path:
-    return _changed_copy(folder, "core/version.py", "VERSION = ", 'VERSION = "0.0.7"  # ')
+def _changed(name: str, old: str, new: str) -> Callable[[Path], Path]:
+    """Return what copies simnet with a change in one of its files."""
 
+    def install(folder: Path) -> Path:
+        shutil.copytree(ROOT / "simnet", folder / "simnet", ignore=shutil.ignore_patterns("__pycache__"))
+        path = folder / "simnet" / name
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new, 1))
+        return folder
 
-def _other_code(folder: Path) -> Path:
-    return _changed_copy(folder, "core/units.py", "import math", "import math  # other code")
-
-
-def _older_code(folder: Path) -> Path:
-    return _changed_copy(folder, "analysis/code_hash.py", "def difference(", "def unlike(")
-
-
-def _other_numpy(folder: Path) -> Path:
-    (folder / "numpy-1.0.7.dist-info").mkdir()
-    (folder / "numpy-1.0.7.dist-info" / "METADATA").write_text("Name: numpy\nVersion: 1.0.7\n")
-    return folder
+    return install
 
 
 @pytest.mark.parametrize(
     ("install", "what"),
     [
-        (_without_simnet, rf"has no simnet: install simnet {simnet.__version__} on all workers"),
-        (_other_version, rf"has simnet 0\.0\.7, not {simnet.__version__}: install the same on all workers"),
-        (_other_code, rf"has other code of simnet {simnet.__version__}: install the same on all workers"),
-        (_older_code, rf"has other code of simnet {simnet.__version__}: install the same on all workers"),
-        (_other_numpy, r"has numpy 1\.0\.7, not [\d.]+: install the same on all workers"),
+        (_without_simnet, f"has no simnet: install simnet {simnet.__version__}"),
+        (
+            _changed("core/version.py", "VERSION = ", 'VERSION = "0.0.7"  # '),
+            f"has simnet 0.0.7, not {simnet.__version__}: install the same",
+        ),
+        (
+            _changed("analysis/code_hash.py", "def difference(", "def unlike("),
+            f"has other code of simnet {simnet.__version__}: install the same",
+        ),
     ],
 )
 def test_a_worker_with_something_else_is_refused(
-    dask: DaskProcesses, client: Any, tmp_path: Path, install: Any, what: str
+    dask: DaskProcesses, client: Any, tmp_path: Path, install: Callable[[Path], Path], what: str
 ) -> None:
     worker = dask.add_worker({"PYTHONPATH": f"{install(tmp_path)}:{ROOT}"})
     try:
-        with pytest.raises(SimnetError, match=rf"^--scheduler: worker tcp://127\.0\.0\.1:\d+ {what}$"):
+        with refused(f" {what} on all workers", start="--scheduler: worker tcp://127.0.0.1:"):
             DaskPool(client, "--scheduler")
     finally:
         _end(worker, client)
@@ -135,30 +125,26 @@ def stub() -> StubClient:
     return StubClient(".".join(map(str, sys.version_info[:3])))
 
 
-def test_a_scheduler_without_workers_is_refused(stub: StubClient) -> None:
-    stub.threads = 0
-    start = r"start some with: dask worker tcp://10\.0\.0\.1:8786 --nthreads 1"
-    with pytest.raises(SimnetError, match=rf"^executor: tcp://10\.0\.0\.1:8786: no workers after 10 s; {start}$"):
-        DaskPool(stub, "executor")
-
-
-def test_workers_that_do_not_answer_are_refused(stub: StubClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    never = socket.socketpair()
-    monkeypatch.setattr(workers, "CHECKED_S", 0.05)
-    monkeypatch.setattr(stub, "run", lambda _: never[0].recv(1))
-    with pytest.raises(SimnetError, match=r"not all workers say within 0 s what they have; end those that hang$"):
-        DaskPool(stub, "--scheduler")
-    for end in never:
-        end.close()
-
-
-def test_a_worker_that_is_lost_while_it_is_asked_is_told(stub: StubClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_are_not_there_or_do_not_answer_are_refused(
+    stub: StubClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def lost(_: object) -> dict[str, str]:
         raise OSError("closed")
 
     monkeypatch.setattr(stub, "run", lost)
-    with pytest.raises(SimnetError, match=r"a worker was lost while it was asked what it has; start again$"):
+    with refused("a worker was lost while it was asked what it has; start again"):
         DaskPool(stub, "--scheduler")
+    never = socket.socketpair()
+    monkeypatch.setattr(workers, "CHECKED_S", 0.05)
+    monkeypatch.setattr(stub, "run", lambda _: never[0].recv(1))
+    with refused("not all workers say within 0 s what they have; end those that hang"):
+        DaskPool(stub, "--scheduler")
+    for end in never:
+        end.close()
+    stub.threads = 0
+    start = "start some with: dask worker tcp://10.0.0.1:8786 --nthreads 1"
+    with refused(start=f"executor: tcp://10.0.0.1:8786: no workers after 10 s; {start}"):
+        DaskPool(stub, "executor")
 
 
 def test_workers_may_be_away_for_a_while_but_not_for_good(stub: StubClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +158,7 @@ def test_workers_may_be_away_for_a_while_but_not_for_good(stub: StubClient, monk
     pool.check()
     stub.threads, now_s = 0, now_s + workers.WITHOUT_WORKERS_S + 1
     rule = "no workers for 60 s; start some: the same sweep resumes from the finished points"
-    with pytest.raises(SimnetError, match=rf"^--scheduler: tcp://10\.0\.0\.1:8786: {rule}$"):
+    with refused(start=f"--scheduler: tcp://10.0.0.1:8786: {rule}"):
         pool.check()
 
 
@@ -215,10 +201,7 @@ def test_what_fails_elsewhere_is_told_in_a_sentence(stub: StubClient) -> None:
 )  # fmt: skip
 def test_what_is_no_address_is_refused_at_once(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_distributed", lambda _: pytest.fail("asked the network"))
-    with (
-        pytest.raises(SimnetError, match=r"write its address, such as tcp://10\.0\.0\.1:8786$"),
-        workers.dask_scheduler(address),
-    ):
+    with refused("write its address, such as tcp://10.0.0.1:8786"), workers.dask_scheduler(address):
         pass
 
 
@@ -226,15 +209,15 @@ def test_a_scheduler_that_takes_connections_and_says_nothing_is_given_up(monkeyp
     monkeypatch.setattr(workers, "ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
-        rule = r"no scheduler of Dask answers within 0\.2 s; start one with: dask scheduler"
-        with pytest.raises(SimnetError, match=rf"^--scheduler: '{address}': {rule}$"), workers.dask_scheduler(address):
+        rule = "no scheduler of Dask answers within 0.2 s; start one with: dask scheduler"
+        with refused(start=f"--scheduler: '{address}': {rule}"), workers.dask_scheduler(address):
             pass
 
 
 def test_without_dask_a_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
-    rule = r"Dask is missing: it runs the workers; pip install 'binsgdm\[dask\]'$"
-    with pytest.raises(SimnetError, match=f"^--dask-local: {rule}"), workers.dask_local(2):
+    rule = "Dask is missing: it runs the workers; pip install 'binsgdm[dask]'"
+    with refused(start=f"--dask-local: {rule}"), workers.dask_local(2):
         pass
-    with pytest.raises(SimnetError, match=f"^--scheduler: {rule}"), workers.dask_scheduler("tcp://127.0.0.1:8786"):
+    with refused(start=f"--scheduler: {rule}"), workers.dask_scheduler("tcp://127.0.0.1:8786"):
         pass
