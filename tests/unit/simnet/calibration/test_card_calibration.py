@@ -61,22 +61,17 @@ def test_a_base_gives_what_was_not_measured_with_its_intervals(folder: CardFolde
     assert f"is that of {BASE} with its intervals" in based["source"]
 
 
-def test_without_interference_the_slowdown_and_its_interval_are_those_of_the_base(tmp_path: Path) -> None:
+def test_what_was_not_measured_or_not_fitted_is_that_of_the_base(tmp_path: Path) -> None:
     given = card_folder.read(card_samples.write(tmp_path, parts=("kernels",), sizes=(18, 20, 22)), accepts_cpu=False)
     rows = [row for row in kernels.select_kernels(given.measurements) if row.kernel in {"copy", "cast"}]
-    parts = tuple(kernels.fit_kernels(rows, 0.1, 20))
-    whole = toml(given, CardFit(parts=parts, left_out=("kernel x: reason",)), BASE)
+    fit = CardFit(parts=tuple(kernels.fit_kernels(rows, 0.1, 20)), left_out=("kernel x: reason",))
+    whole = toml(given, fit, BASE)
     assert "backward_slowdown" not in whole
     assert whole["intervals"]["backward_slowdown"] == [1.0, 1.4]
-    assert "# left out: kernel x: reason" in card_calibration.text(
-        given, CardFit(parts=parts, left_out=("kernel x: reason",)), BASE
-    )
-
-
-def test_copies_without_a_fit_are_not_named_as_the_source_of_the_bandwidth(tmp_path: Path) -> None:
+    assert "# left out: kernel x: reason" in card_calibration.text(given, fit, BASE)
     path = card_samples.write(tmp_path / "gpu", parts=("kernels", "interference"), sizes=SIZES[:2])
-    given = card_folder.read(path, accepts_cpu=False)
-    found = toml(given, card_calibration.fit(given, draws=20), BASE)
+    few = card_folder.read(path, accepts_cpu=False)
+    found = toml(few, card_calibration.fit(few, draws=20), BASE)
     assert found["memory_bandwidth"] == files.read("calibrations", BASE)["memory_bandwidth"]
     assert "copies" not in found["source"]
     assert f"is that of {BASE}" in found["source"]

@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from simnet.calibration.card_folder import CardAbout, CardFacts, CardFolder
 from simnet.calibration.compute_rows import MeasuredPass, measured_passes, with_rows
-from simnet.calibration.measurement_file import Hardware, MeasurementFile, Series, Setup, Software
-from simnet.core.errors import SimnetError
+from simnet.calibration.measurement_file import Series
+from tests.helpers.measurement_samples import measurements, setup
+from tests.helpers.refusals import refused
 
 FOLDER = CardFolder(
     path=Path("out/gpu"),
@@ -20,13 +20,9 @@ FOLDER = CardFolder(
     files={},
     label="A100-80GB",
 )
-HARDWARE = Hardware(machine="x86_64", processor="", cores=1, memory_bytes=1)
-SOFTWARE = Software(system="Linux", python="3.12", torch="2.11")
-SETUP = Setup(backend="", device="cuda", num_nodes=1, ranks_per_node=1, threads_per_rank=1, ranks_on_machine=1)
 FILE = '''# A workload with comments.
 title = "made"
 num_elements = 1000  # of all gradients
-notes = 1
 
 # The first row.
 [[compute]]
@@ -59,9 +55,9 @@ optimizer = "sgd_momentum"
 kind = "published"
 source = "p"
 
-[[fitted_to]]
-file = "x"
-'''.replace("notes = 1\n", "").replace('[[fitted_to]]\nfile = "x"\n', "[intervals]\ncompute = [0.9, 1.1]\n")
+[intervals]
+compute = [0.9, 1.1]
+'''
 
 
 def measured(precision: str, batch: int, seconds: float = 0.5) -> MeasuredPass:
@@ -76,10 +72,7 @@ def test_of_two_layouts_the_faster_one_counts_and_is_named() -> None:
         for layout, seconds in (({}, 0.5), ({"layout": "channels_last"}, 0.25))
         for name in ("forward", "backward")
     )
-    whole = MeasurementFile(
-        what="simnet measurements", format=1, created="2026-01-02", command="", hardware=HARDWARE, software=SOFTWARE,
-        setups=(SETUP,), series=series,
-    )  # fmt: skip
+    whole = measurements(series, (setup(1, 1, None),))
     (found,) = measured_passes(replace(FOLDER, files={"models": (Path("models.json"), whole)}))
     assert (found.precision, found.batch, found.compute_s, found.layout) == ("amp", 64, 0.5, "channels_last")
     (row,) = [row for row in tomllib.loads(with_rows(FILE, [found], FOLDER, "made.toml"))["compute"]
@@ -106,28 +99,19 @@ def test_derived_rows_of_the_card_and_precision_are_replaced_and_all_else_stays(
     assert {key: value for key, value in new.items() if key != "compute"} == {
         key: value for key, value in old.items() if key != "compute"
     }
+    once = with_rows(FILE, [measured("amp", 64)], FOLDER, "made.toml")
+    assert with_rows(once, [measured("amp", 64)], FOLDER, "made.toml") == once
+    faster = with_rows(once, [measured("amp", 64, 0.25)], FOLDER, "made.toml")
+    assert faster == once.replace("128.0", "256.0"), "a second measurement replaces the first"
     kept = [line for line in FILE.splitlines() if line.startswith("#") or "# " in line]
     assert [line for line in changed.splitlines() if line.startswith("#") or "# " in line] == kept
 
 
-def test_a_second_measurement_replaces_the_first() -> None:
-    once = with_rows(FILE, [measured("amp", 64)], FOLDER, "made.toml")
-    assert with_rows(once, [measured("amp", 64)], FOLDER, "made.toml") == once
-    faster = with_rows(once, [measured("amp", 64, 0.25)], FOLDER, "made.toml")
-    assert faster == once.replace("128.0", "256.0")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_a_file_whose_rows_have_no_place_is_refused() -> None:
+    row = '{gpu = "g", precision = "p", batch = 1, step = "1 s", optimizer = "adam", source = "s"}'
+    for text, message in (
         ('title = "x"\nnum_elements = 5\n', "compute: has no rows to add to"),
-        (
-            'num_elements = 5\ncompute = [{gpu = "g", precision = "p", batch = 1, step = "1 s", optimizer = "adam", '
-            'source = "s"}]\n',
-            "compute: the rows cannot be changed in place",
-        ),
-    ],
-)
-def test_a_file_whose_rows_have_no_place_is_refused(text: str, message: str) -> None:
-    with pytest.raises(SimnetError, match=message):
-        with_rows(text, [measured("amp", 64)], FOLDER, "made.toml")
+        (f"num_elements = 5\ncompute = [{row}]\n", "compute: the rows cannot be changed in place"),
+    ):
+        with refused(message):
+            with_rows(text, [measured("amp", 64)], FOLDER, "made.toml")

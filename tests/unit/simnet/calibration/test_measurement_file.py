@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from simnet.calibration.measurement_file import FORMAT, read
-from simnet.core.errors import SimnetError, escaped
+from tests.helpers.refusals import refused
 
 ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "docs" / "reference" / "files.md"
@@ -45,43 +45,22 @@ def whole() -> dict[str, Any]:
     return document
 
 
-def written(folder: Path, document: object) -> Path:
-    path = folder / "m.json"
-    path.write_text(json.dumps(document), encoding="utf-8")
-    return path
-
-
-def refusal(path: Path) -> str:
-    """Return what `read` says of a file."""
-    with pytest.raises(SimnetError) as caught:
-        read(path)
-    said = str(caught.value)
-    assert said.startswith(f"{escaped(str(path))}: ")
-    assert "\n" not in said
-    return said.removeprefix(f"{path}: ")
-
-
 def put(*path: Any) -> Callable[[dict[str, Any]], None]:
-    """Return what puts the last of `path` in the place that the others lead to."""
+    """Return what puts the last of `path` in the place that the others lead to; `...` takes away what is there."""
     *places, last, value = path
 
     def change(document: Any) -> None:
         for place in places:
             document = document[place]
         document[last] = value
+        if value is ...:
+            del document[last]
 
     return change
 
 
 def drop(*path: Any) -> Callable[[dict[str, Any]], None]:
-    *places, last = path
-
-    def change(document: Any) -> None:
-        for place in places:
-            document = document[place]
-        del document[last]
-
-    return change
+    return put(*path, ...)
 
 
 VALUES = ("series", 0, "values")
@@ -143,9 +122,11 @@ SETUP = ("setups", 0)
     ],
 )  # fmt: skip
 def test_a_file_that_makes_no_sense_is_refused_with_the_place(change, said, tmp_path):
-    document = whole()
+    document, path = whole(), tmp_path / "m.json"
     change(document)
-    assert refusal(written(tmp_path, document)).startswith(said)
+    path.write_text(json.dumps(document))
+    with refused(start=f"{path}: {said}"):
+        read(path)
 
 
 @pytest.mark.slow
@@ -154,4 +135,5 @@ def test_a_file_that_was_cut_off_anywhere_is_refused(tmp_path):
     path = tmp_path / "m.json"
     for end in range(len(data)):
         path.write_bytes(data[:end])
-        assert refusal(path).startswith("not JSON: "), end
+        with refused(start=f"{path}: not JSON: "):
+            read(path)

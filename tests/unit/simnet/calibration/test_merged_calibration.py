@@ -28,7 +28,9 @@ def test_a_fit_replaces_what_it_measured_with_its_intervals_and_nothing_else() -
             "quantize": {"time_per_element": "2 ns"},
         },
         "nccl": {"start": "1 us"},
-        "libraries": {"mpi": {"carries": ["one_bit_adam", "qsgd"], "efficiency": 0.5}},
+        "libraries": {
+            "mpi": {"carries": ["one_bit_adam", "qsgd"], "efficiency": 0.5}, "gloo": {"carries": ["top_k"]}
+        },
         "by_nodes": [
             {"nodes": 2, "efficiency": 0.5, "latency": "2 us", "intervals": {"latency": [1, 2], "efficiency": [1, 2]}},
             {"nodes": 4, "efficiency": 0.4, "intervals": {}},
@@ -46,7 +48,7 @@ def test_a_fit_replaces_what_it_measured_with_its_intervals_and_nothing_else() -
         "title": "mine",
         "inter_node": {"efficiency": 0.9, "measured_on": "10 Gbit/s"},
         "kernels": {"merge": {"time_per_element": "3 ns"}},
-        "libraries": {"qsgd": {"carries": ["qsgd"], "efficiency": 0.7}},
+        "libraries": {"qsgd": {"carries": ["qsgd", "top_k"], "efficiency": 0.7}},
         "intervals": {"inter_node.efficiency": [0.99, 1.01]},
     }
     found = merged_calibration.lay_over(measured, given)
@@ -56,7 +58,8 @@ def test_a_fit_replaces_what_it_measured_with_its_intervals_and_nothing_else() -
     assert found["by_nodes"] == [{"nodes": 2, "latency": "2 us", "intervals": {"latency": [1, 2]}}]
     assert "nccl" not in found, "it was fitted to other links"
     assert found["libraries"] == {
-        "mpi": {"carries": ["one_bit_adam"], "efficiency": 0.5}, "qsgd": {"carries": ["qsgd"], "efficiency": 0.7}
+        "mpi": {"carries": ["one_bit_adam"], "efficiency": 0.5},
+        "qsgd": {"carries": ["qsgd", "top_k"], "efficiency": 0.7},
     }  # fmt: skip
     assert found["intervals"] == {
         "memory_bandwidth": [0.5, 1.0],
@@ -66,16 +69,10 @@ def test_a_fit_replaces_what_it_measured_with_its_intervals_and_nothing_else() -
     }
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    path = tmp_path_factory.mktemp("base") / "mine.toml"
+def test_logs_over_an_estimate_keep_its_kernels_with_their_width(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
     done = run("calibrate", *LOGS, ON_16, "--cluster", "azure_nd_a100_v4", "--base", BASE, "--draws", "20", "-o", path)
     assert done.exit_code == 0, done.output
-    return path, " ".join(done.stdout.split())
-
-
-def test_logs_over_an_estimate_keep_its_kernels_with_their_width(written: tuple[Path, str]) -> None:
-    path, told = written
     whole, base = (tomllib.loads(one.read_text()) for one in (path, data_path("calibrations", f"{BASE}.toml")))
     assert whole["kind"] == "estimate"
     assert whole["gpu"] == base["gpu"], "of the kernels"
@@ -84,14 +81,9 @@ def test_logs_over_an_estimate_keep_its_kernels_with_their_width(written: tuple[
         assert whole["intervals"][key] == base["intervals"][key]
     assert whole["inter_node"]["measured_on"] == "200 Gbit/s"
     assert f"from {BASE} (estimate) with its intervals" in whole["source"]
-    assert "kernels are those of A100-80GB" in told
-
-
-def test_a_speedup_is_as_wide_as_the_kernels_that_were_not_measured(written: tuple[Path, str]) -> None:
-    path, _ = written
+    assert "kernels are those of A100-80GB" in " ".join(done.stdout.split())
     told = run("simulate", "bert_base_10gbit", "--set", f"calibration={path}", "--draws", "60", "--format", "json")
     assert told.exit_code == 0, told.output
-
     result = json.loads(told.stdout)
     low, high = result["intervals"]["speedup"]
     assert result["result"]["breakdown"]["encode_s"] > 0

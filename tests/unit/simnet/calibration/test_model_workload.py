@@ -1,5 +1,6 @@
 """A counted model becomes a workload, with times of a measurement or a trace where there are some."""
 
+import math
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,10 @@ import pytest
 from simnet.calibration import model_workload, sources
 from simnet.calibration.measurement_file import Series
 from simnet.cluster.hardware import Calibration, Cluster, Link
-from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration
 from simnet.workload import training_step
 from tests.helpers.measurement_samples import measurements, setup
+from tests.helpers.refusals import refused
 
 COUNTED: dict[str, Any] = {
     "title": "a model",
@@ -49,36 +50,18 @@ def step(found: dict[str, Any], gpu: str) -> training_step.Step:
 
 def model_file(folder: Path, *, gpu: str = "", batch: int = 4, sides: tuple[str, ...] = ("4x16", "4x4", "4")) -> Path:
     """Write what simnet measure model would: forward 10 ms, backward 30 ms, and when each gradient was ready."""
-    labels = {"model": "mine", "batch": batch, "dtype": "float32"}
-    times = {"forward": 0.010, "backward": 0.030}
-    found = [
-        Series(kind="model", name=name, setup=0, unit="s", values=[at] * 8, labels=labels) for name, at in times.items()
-    ]
-    found.append(
-        Series(
-            kind="model",
-            name="optimizer",
-            setup=0,
-            unit="s",
-            values=[0.002] * 8,
-            labels={**labels, "optimizer": "adamw"},
-        )
-    )
+    found: list[Series] = []
+
+    def add(name: str, seconds: float, **more: str | int) -> None:
+        labels = {"model": "mine", "batch": batch, "dtype": "float32", **more}
+        found.append(Series(kind="model", name=name, setup=0, unit="s", values=(seconds,) * 8, labels=labels))
+
+    add("forward", 0.010)
+    add("backward", 0.030)
+    add("optimizer", 0.002, optimizer="adamw")
     for order, shape in enumerate(sides):
-        numel = 1
-        for side in shape.split("x"):
-            numel *= int(side)
-        more = {"tensor": f"t{order}", "order": order, "num_elements": numel, "shape": shape}
-        found.append(
-            Series(
-                kind="model",
-                name="gradient_ready",
-                setup=0,
-                unit="s",
-                values=[0.01 * (order + 1)] * 8,
-                labels=labels | more,
-            )
-        )
+        numel = math.prod(map(int, shape.split("x")))
+        add("gradient_ready", 0.01 * (order + 1), tensor=f"t{order}", order=order, num_elements=numel, shape=shape)
     whole = measurements(tuple(found), (setup(1, 1, None),))
     whole = msgspec.structs.replace(whole, hardware=msgspec.structs.replace(whole.hardware, gpu=gpu))
     path = folder / "model.json"
@@ -86,14 +69,11 @@ def model_file(folder: Path, *, gpu: str = "", batch: int = 4, sides: tuple[str,
     return path
 
 
-def test_what_is_written_is_read_back() -> None:
+def test_what_is_written_is_read_back_and_tensors_in_a_row_that_are_alike_share_a_row() -> None:
     whole = data()
     assert tomllib.loads(model_workload.text(whole)) == whole
     assert whole["source"] == "simnet model my:build --batch 4 (torch 2.13.0); a sample is 8"
     assert model_workload.text(whole).count("\n    {") == 3
-
-
-def test_tensors_in_a_row_that_are_alike_share_a_row() -> None:
     whole = data(tensors=[("a", [4, 4], 8.0), ("b", [4, 4], 8.0), ("c", [4, 4], 9.0), ("d", [], 9.0)])
     assert whole["tensors"] == [
         {"name": "a", "shape": [4, 4], "backward_share": 8.0, "count": 2},
@@ -125,16 +105,17 @@ def test_a_measurement_on_a_gpu_is_a_row_of_it_and_others_are_estimated(tmp_path
     assert tomllib.loads(model_workload.text(found)) == found
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
+def test_times_of_another_model_or_batch_and_other_files_are_refused(tmp_path: Path) -> None:
+    other = tmp_path / "steps.csv"
+    other.write_text("nodes,ranks_per_node,batch,strategy,seconds\n1,1,4,all_reduce,0.1\n")
+    with refused("neither a model of simnet measure model nor a trace of torch.profiler"):
+        model_workload.with_times(data(), [other])
+    for changes, sentence in (
         ({"batch": 8}, "8 samples: the model was counted with 4; count it with --batch 8"),
         ({"sides": ("4x16", "8x4")}, "96 elements of gradients: the model has 84; give times of this model"),
-    ],
-)
-def test_times_of_another_model_or_batch_are_refused(changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:
-    with pytest.raises(SimnetError, match=sentence):
-        model_workload.with_times(data(), [model_file(tmp_path, **changes)])
+    ):
+        with refused(sentence):
+            model_workload.with_times(data(), [model_file(tmp_path, **changes)])
 
 
 def test_a_trace_gives_its_times_if_it_reduces_as_many_bytes() -> None:
@@ -143,11 +124,5 @@ def test_a_trace_gives_its_times_if_it_reduces_as_many_bytes() -> None:
     resolved = step(found, "A100-80GB")
     wanted = [trace.median_s(f"{part}_s") for part in ("forward", "backward", "optimizer")]
     assert [resolved.forward_s, resolved.backward_s, resolved.optimizer_s] == pytest.approx(wanted, rel=1e-3)
-    with pytest.raises(SimnetError, match=r"all-reduces .* a step: the gradients of counted are 336 B"):
+    with refused("all-reduces ", " a step: the gradients of counted are 336 B"):
         model_workload.with_times(data(), [TRACE])
-
-
-def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "steps.csv").write_text("nodes,ranks_per_node,batch,strategy,seconds\n1,1,4,all_reduce,0.1\n")
-    with pytest.raises(SimnetError, match=r"neither a model of simnet measure model nor a trace of torch\.profiler"):
-        model_workload.with_times(data(), [tmp_path / "steps.csv"])

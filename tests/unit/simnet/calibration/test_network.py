@@ -2,22 +2,25 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from msgspec import structs
 
 from simnet.calibration import calibration_file, network
+from simnet.calibration.fit import FittedPart
 from simnet.calibration.measurement_file import MeasurementFile, Series
+from simnet.calibration.network import TimedCollective
 from simnet.cluster import topology
 from simnet.cluster.hardware import Calibration, Cluster, Link, LinkCalibration
 from simnet.cluster.network_costs import NodesPoint
 from simnet.cluster.schedule import GroupKind, Schedule
 from simnet.cluster.topology import Topology
 from simnet.collectives import direct, link_loads, ring
-from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration
 from tests.helpers.measurement_samples import measurements, setup
+from tests.helpers.refusals import refused
 
 SHAPES = ((2, 1, 1.25e8), (3, 1, 1.25e8), (4, 1, 2.5e7), (2, 2, 1.25e8), (8, 1, 2.5e7))
 SIZES = (1e3, 3e4, 1e6, 2.5e7)
@@ -70,13 +73,20 @@ def simulated(calibration: Calibration, noise: float = 0.0, *, knows_nic: bool =
     return measurements(tuple(series), tuple(setup(*shape[:2], shape[2] if knows_nic else None) for shape in SHAPES))
 
 
+def selected(calibration: Calibration = TRUE, **how: Any) -> list[TimedCollective]:
+    return network.select_collectives([simulated(calibration, **how)], cluster(2, 2, 1.25e8))
+
+
+def read_back(part: FittedPart) -> Calibration:
+    return calibration_file.as_calibration(calibration_file.merge([part], {"kind": "measured"}))
+
+
 @pytest.mark.slow
 def test_what_the_simulator_takes_is_fitted_exactly_and_read_back() -> None:
     """Holds the terms of the fit and the simulator's schedules together, for every collective and group."""
-    shape = cluster(2, 2, 1.25e8)
-    fitted = network.fit_collectives(network.select_collectives([simulated(TRUE)], shape), [], draws=20)
+    fitted = network.fit_collectives(selected(), [], draws=20)
     assert max(abs(residual.error) for residual in fitted.residuals) < 1e-3
-    found = calibration_file.as_calibration(calibration_file.merge([fitted], {"kind": "measured"}))
+    found = read_back(fitted)
     assert found.inter_node.alpha_s == pytest.approx(200e-6, rel=0.01)
     assert found.intra_node.alpha_s == pytest.approx(20e-6, rel=0.02)
     assert found.inter_node.efficiency == pytest.approx(0.95, rel=0.001)
@@ -103,16 +113,10 @@ def test_gloo_without_a_latency_gets_its_window(backend: str, latency_s: float, 
 
 @pytest.mark.slow
 def test_a_bandwidth_that_changes_with_the_number_of_nodes_is_fitted_by_points() -> None:
-    points = (
-        NodesPoint(nodes=2, efficiency=0.9),
-        NodesPoint(nodes=4, efficiency=0.6),
-        NodesPoint(nodes=8, efficiency=0.5),
-    )
+    points = tuple(NodesPoint(nodes=nodes, efficiency=one) for nodes, one in ((2, 0.9), (4, 0.6), (8, 0.5)))
     true = structs.replace(TRUE, by_nodes=points)
-    rows = network.select_collectives([simulated(true)], cluster(2, 2, 1.25e8))
-    rows = [row for row in rows if row.send_bytes > 1e4]
-    fitted = network.fit_collectives(rows, [], draws=20)
-    found = calibration_file.as_calibration(calibration_file.merge([fitted], {"kind": "measured"}))
+    fitted = network.fit_collectives([row for row in selected(true) if row.send_bytes > 1e4], [], draws=20)
+    found = read_back(fitted)
     wanted = {nodes: true.at_nodes(nodes).inter_node.efficiency for nodes in (2, 3, 4, 8)}
     assert {point.nodes: point.efficiency for point in found.by_nodes} == pytest.approx(wanted, rel=0.06)
     # One number for all, which the fit without points finds, is off by as much as the bandwidths differ.
@@ -121,9 +125,7 @@ def test_a_bandwidth_that_changes_with_the_number_of_nodes_is_fitted_by_points()
 
 
 def test_one_measured_number_of_nodes_is_one_point_and_larger_clusters_are_beyond_it() -> None:
-    rows = network.select_collectives([simulated(TRUE)], cluster(2, 2, 1.25e8))
-    fitted = network.fit_collectives([row for row in rows if row.num_nodes == 4], [], draws=20)
-    found = calibration_file.as_calibration(calibration_file.merge([fitted], {"kind": "measured"}))
+    found = read_back(network.fit_collectives([row for row in selected() if row.num_nodes == 4], [], draws=20))
     assert [(point.nodes, point.efficiency) for point in found.by_nodes] == [(4, found.inter_node.efficiency)]
     at = [found.at_nodes(nodes).intervals["inter_node.efficiency"] for nodes in (4, 8)]
     assert at[1][0] < at[0][0]
@@ -131,30 +133,16 @@ def test_one_measured_number_of_nodes_is_one_point_and_larger_clusters_are_beyon
 
 def test_few_numbers_of_nodes_and_fewer_that_are_slower_are_said() -> None:
     points = (NodesPoint(nodes=2, efficiency=0.5), NodesPoint(nodes=4, efficiency=0.9))
-    rows = network.select_collectives([simulated(structs.replace(TRUE, by_nodes=points))], cluster(2, 2, 1.25e8))
+    rows = selected(structs.replace(TRUE, by_nodes=points))
     some = [row for row in rows if row.num_nodes in {2, 4} and row.level == "inter_node"]
     notes = network.fit_collectives(some, [], draws=5).notes
     assert any(note.startswith("2 numbers of nodes: beyond 4 nodes nothing shows") for note in notes)
     assert any(note.startswith("2 nodes reach 0.") and "fewer nodes are slower" in note for note in notes)
 
 
-def test_nodes_that_no_bandwidth_explains_are_refused() -> None:
-    rows = network.select_collectives([simulated(TRUE)], cluster(2, 2, 1.25e8))
-    rows = [row for row in rows if row.level == "inter_node" and not row.at_once]
-    tiny = min(row.send_bytes for row in rows)
-    # Bytes take no time there, and all else takes longer than what was measured.
-    wrong = [replace(row, samples_s=row.samples_s / 2) for row in rows if row.num_nodes == 8 and row.send_bytes == tiny]
-    wrong += [row for row in rows if row.num_nodes != 8]
-    with pytest.raises(SimnetError, match="collectives on 8 nodes: no bandwidth explains them"):
-        network.fit_collectives(wrong, [], draws=20)
-
-
 @pytest.mark.slow
 def test_intervals_of_noisy_times_hold_the_truth() -> None:
-    fitted = network.fit_collectives(
-        network.select_collectives([simulated(TRUE, noise=0.05)], cluster(2, 2, 1.25e8)), [], draws=30
-    )
-    found = calibration_file.as_calibration(calibration_file.merge([fitted], {"kind": "measured"}))
+    found = read_back(network.fit_collectives(selected(noise=0.05), [], draws=30))
     for key, value, true in (
         ("inter_node.latency", found.inter_node.alpha_s, 200e-6),
         ("inter_node.efficiency", found.inter_node.efficiency, 0.95),
@@ -193,24 +181,34 @@ def test_without_a_nominal_rate_the_fastest_measured_stands_for_it() -> None:
 
 
 def test_rows_that_are_held_out_are_predicted_and_not_fitted() -> None:
-    rows = network.select_collectives([simulated(TRUE)], cluster(2, 2, 1.25e8))
+    rows = selected()
     fitted = network.fit_collectives(rows[::2], rows[1::2], draws=20)
     unseen = [residual for residual in fitted.residuals if residual.role == "held out"]
     assert len(unseen) == len(rows[1::2])
     assert max(abs(residual.error) for residual in unseen) < 0.01
 
 
-def test_too_few_collectives_and_no_bandwidth_are_refused() -> None:
-    rows = network.select_collectives([simulated(TRUE)], None)
-    with pytest.raises(SimnetError, match="2 collectives: at least 3"):
-        network.fit_collectives(rows[:2], [], draws=20)
-    at_once = [row for row in rows if row.at_once and row.level == "inter_node"]
-    with pytest.raises(SimnetError, match="measure all_reduce or all_gather"):
-        network.fit_collectives(at_once, [], draws=20)
+def test_what_no_bandwidth_explains_or_too_few_rows_tell_is_refused() -> None:
+    rows = selected()
+    across = [row for row in rows if row.level == "inter_node"]
+    tiny = min(row.send_bytes for row in across if not row.at_once)
+    # Bytes take no time there, and all else takes longer than what was measured.
+    wrong = [
+        replace(row, samples_s=row.samples_s / 2) if row.num_nodes == 8 else row
+        for row in across
+        if not row.at_once and (row.num_nodes != 8 or row.send_bytes == tiny)
+    ]
+    for given, message in (
+        (wrong, "collectives on 8 nodes: no bandwidth explains them"),
+        (rows[:2], "2 collectives: at least 3"),
+        ([row for row in across if row.at_once], "measure all_reduce or all_gather"),
+    ):
+        with refused(message):
+            network.fit_collectives(given, [], draws=20)
 
 
 @pytest.mark.slow
 def test_a_bandwidth_known_for_a_part_of_the_files_is_refused() -> None:
     mixed = network.select_collectives([simulated(TRUE), simulated(TRUE, knows_nic=False)], None)
-    with pytest.raises(SimnetError, match="only some of the files name the nominal bandwidth"):
+    with refused("only some of the files name the nominal bandwidth"):
         network.fit_collectives([row for row in mixed if row.level == "inter_node"], [], draws=20)

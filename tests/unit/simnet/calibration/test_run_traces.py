@@ -40,12 +40,9 @@ def test_the_rank_that_is_in_a_collective_for_the_shortest_time_came_last() -> N
     first = parsed(0, mm(0, 100), gloo("all_reduce", 100, 400))
     second = parsed(1, mm(0, 300), gloo("all_reduce", 350, 450))
     assert waits_us(first, second) == [(1, [200, 0])]
-
-
-def test_a_rank_that_waits_in_two_collectives_at_a_time_waits_once() -> None:
     first = parsed(0, mm(0, 100), gloo("all_reduce", 100, 400), gloo("all_reduce", 150, 450))
     second = parsed(1, mm(0, 300), gloo("all_reduce", 300, 400), gloo("all_reduce", 350, 450))
-    # Both end their waits 100 us before their end: at 300 and at 350 us.
+    # Both end their waits 100 us before their end, at 300 and at 350 us: who waits in two at a time waits once.
     assert waits_us(first, second) == [(1, [200, 0]), (1, [50, 0])]
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from simnet.calibration import trained_workload
-from simnet.core.errors import SimnetError
 from simnet.core.units import Duration
 from simnet.engine import scenario
 from simnet.engine.raw_scenario import check_part
@@ -17,6 +16,7 @@ from simnet.traces.kineto import Trace
 from simnet.workload.workload import Workload
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.golden import GLOO
+from tests.helpers.refusals import refused
 
 HERE = Path("x.json")
 RESNET = Workload(name="mine", gradients="resnet50")
@@ -91,17 +91,16 @@ def test_traces_of_several_ranks_are_one_run() -> None:
     assert "3 steps of 3 ranks of 4" in found["source"]
 
 
+NO_SIZE = "no all-reduce of known size, so no gradients: name the traced workload with --trained"
+
+
 @pytest.mark.parametrize(
     ("traces", "batch", "traced", "message"),
     [
         ([trace(CPU)], None, RESNET, "0.json: a trace does not say its batch; give the samples of a rank with --batch"),
-        (
-            [trace(CPU)],
-            8,
-            None,
-            "no all-reduce of known size, so no gradients: name the traced workload with --trained",
-        ),
+        ([trace(CPU)], 8, None, NO_SIZE),
         ([trace(CPU[:1])], 8, RESNET, "no forward in the trace"),
+        ([trace(CPU[:3])], 8, RESNET, "no optimizer in the trace"),
         ([of_rank(0), of_rank(0)], 8, None, "1.json: rank 0 is there twice"),
         ([of_rank(0), of_rank(1, world_size=2)], 8, None, "1.json: 2 ranks with gloo backend: 0.json has 4"),
         ([of_rank(0), of_rank(1, num_elements=7)], 8, None, "ranks all-reduce 28 B, 4 kB a step: must be the same"),
@@ -111,7 +110,7 @@ def test_traces_of_several_ranks_are_one_run() -> None:
 def test_what_is_no_run_or_no_workload_is_refused(
     traces: list[Trace], batch: int | None, traced: Workload | None, message: str
 ) -> None:
-    with pytest.raises(SimnetError, match=message):
+    with refused(message):
         whole(*traces, batch=batch, traced=traced)
 
 
@@ -123,15 +122,11 @@ def test_the_command_takes_the_gradients_of_the_traced_workload(tmp_path: Path) 
     check_part("workloads", str(out))
     assert tomllib.loads(out.read_text())["gradients"] == "resnet50"
     two.write_text(one.read_text())
-    assert_refused_after(run("calibrate", one, two, "--workload", out, "--batch", "1"), "rank 0 is there twice")
+    twice = run("calibrate", one, two, "--workload", out, "--batch", "1")
+    assert twice.exit_code == 2
+    assert "rank 0 is there twice" in twice.stderr
+    assert len(twice.stderr.splitlines()) == 1
     assert_refused(run("calibrate", GLOO, "--batch", "8"), "--batch: no effect without a trace and --workload")
-
-
-def assert_refused_after(result: Any, message: str) -> None:
-    """Check for one line on stderr after the page of what was read."""
-    assert result.exit_code == 2
-    assert message in result.stderr
-    assert result.stderr.count("\n") == 1
 
 
 def test_a_path_of_gradients_holds_in_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

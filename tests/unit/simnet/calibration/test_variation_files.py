@@ -10,38 +10,25 @@ from typing import Any
 import pytest
 
 from simnet.calibration import variation_files
-from simnet.core.errors import SimnetError
 from tests.helpers import kineto_traces, rank_runs, training_samples
-from tests.helpers.golden import GLOO
+from tests.helpers.refusals import refused
 
 COMPUTE_S = rank_runs.times(ranks=4, steps=12, slow={2: 1.5})
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_traces_of_all_ranks_hold_the_same(on_gpu: bool, tmp_path: Path) -> None:
-    rank_runs.traces(tmp_path / "run", COMPUTE_S, on_gpu=on_gpu)
-    found = variation_files.read([tmp_path / "run"])
-    assert found.compute_s == pytest.approx(COMPUTE_S, abs=2e-6)
-    assert found.own_s == pytest.approx(COMPUTE_S, abs=2e-6)
-    assert found.ranks_per_node == 2
-    assert [one.last for one in found.collectives] == COMPUTE_S.argmax(axis=0).tolist()
-    assert found.collectives[0].waits_s == pytest.approx(COMPUTE_S[:, 0].max() - COMPUTE_S[:, 0], abs=2e-6)
-    assert found.notes == ()
-
-
-def test_traces_may_be_packed_and_given_one_by_one_in_any_order(tmp_path: Path) -> None:
-    paths = rank_runs.traces(tmp_path, COMPUTE_S)
+def test_traces_of_all_ranks_hold_the_same_packed_and_in_any_order(on_gpu: bool, tmp_path: Path) -> None:
+    paths = rank_runs.traces(tmp_path / "run", COMPUTE_S, on_gpu=on_gpu)
     packed = tmp_path / "rank0.json.gz"
     packed.write_bytes(gzip.compress(paths[0].read_bytes()))
-    assert variation_files.read([*reversed(paths[1:]), packed]).compute_s == pytest.approx(COMPUTE_S, abs=2e-6)
-
-
-def refusal(paths: list[Path], ranks_per_node: int | None = None) -> str:
-    with pytest.raises(SimnetError) as caught:
-        variation_files.read(paths, ranks_per_node)
-    sentence = str(caught.value)
-    assert "\n" not in sentence
-    return sentence
+    for given in ([tmp_path / "run"], [*reversed(paths[1:]), packed]):
+        found = variation_files.read(given)
+        assert found.compute_s == pytest.approx(COMPUTE_S, abs=2e-6)
+        assert found.own_s == pytest.approx(COMPUTE_S, abs=2e-6)
+        assert found.ranks_per_node == 2
+        assert [one.last for one in found.collectives] == COMPUTE_S.argmax(axis=0).tolist()
+        assert found.collectives[0].waits_s == pytest.approx(COMPUTE_S[:, 0].max() - COMPUTE_S[:, 0], abs=2e-6)
+        assert found.notes == ()
 
 
 def traced(tmp_path: Path, compute_s: Any = COMPUTE_S, **how: Any) -> list[Path]:
@@ -159,15 +146,14 @@ DAY_NS = 1_790_943_426_000_000_000
 def test_files_that_do_not_hold_every_rank_of_one_run_are_refused(
     given: Callable[[Path], list[Path]], message: str, tmp_path: Path
 ) -> None:
-    assert message in refusal(given(tmp_path))
+    with refused(message):
+        variation_files.read(given(tmp_path))
 
 
 def test_ranks_of_a_node_are_taken_from_the_option_where_traces_do_not_say_them(tmp_path: Path) -> None:
     paths = on_hosts("")(tmp_path)
     assert variation_files.read(paths, 4).ranks_per_node == 4
-    assert "--ranks-per-node 3: the traces are of 4 ranks: must divide that" in refusal(paths, 3)
-    assert "--ranks-per-node: has no effect on " in refusal([measured(tmp_path)], 2)
-
-
-def test_a_recorded_trace_of_gloo_alone_is_refused_as_one_rank() -> None:
-    assert "rank 0 of 2 alone: a slow rank shows in comparison with others" in refusal([GLOO])
+    with refused("--ranks-per-node 3: the traces are of 4 ranks: must divide that"):
+        variation_files.read(paths, 3)
+    with refused("--ranks-per-node: has no effect on "):
+        variation_files.read([measured(tmp_path)], 2)
