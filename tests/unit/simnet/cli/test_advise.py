@@ -1,17 +1,17 @@
 """`simnet advise`: its table, JSON, figure and command."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 import simnet
 from simnet.analysis.advice import Advice
 from simnet.analysis.tune import systems
 from simnet.analysis.verdict import PAYS
-from simnet.cli.main import cli
-from simnet.report import comparison_charts, figure, figures
+from simnet.report import comparison_charts
+from tests.helpers import cli as helpers
 from tests.helpers.advise_samples import GBIT, advised, row
 from tests.helpers.scenario_samples import pod, write
 from tests.helpers.time_to_target_samples import write_trainings
@@ -25,16 +25,6 @@ def advice() -> Advice:
 
 
 class TestFigure:
-    @pytest.mark.slow
-    @pytest.mark.parametrize(("ending", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
-    def test_it_is_the_same_again(self, advice: Advice, tmp_path: Path, ending: str, start: bytes) -> None:
-        first, second = (tmp_path / f"{name}.{ending}" for name in "ab")
-        with figure.styled():
-            for path in (first, second):
-                figure.write(figures.advice(advice), path)
-        assert first.read_bytes() == second.read_bytes()
-        assert first.read_bytes().startswith(start)
-
     def test_it_names_what_to_use_then_the_fastest_and_what_is_to_be_measured(self, advice: Advice) -> None:
         chart = comparison_charts.advised(advice)
         lines = {curve.name: curve for curve in chart.curves if curve.name}
@@ -49,15 +39,6 @@ class TestFigure:
         assert {"this cluster", "others", f"predicted {PAYS:g} times as fast or more"} <= set(labels)
         ((rate, speedup),) = (point for point in first[0].curve if point[0] == GBIT)
         assert (rate / GBIT, speedup) in zip(lines[labels[0]].x, lines[labels[0]].y, strict=True)
-
-
-def run(*args: str | Path) -> Result:
-    return CliRunner().invoke(cli, ["advise", *map(str, args)], prog_name="simnet")
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return write(tmp_path / "pod.toml", pod())
 
 
 class TestCommand:
@@ -89,8 +70,22 @@ def test_a_workload_without_a_name_is_called_by_its_title_or_by_its_size(
     workload: dict[str, object], called: str, tmp_path: Path
 ) -> None:
     file = write(tmp_path / "pod.toml", pod() | {"workload": pod()["workload"] | workload})
-    assert run(file, "--systems", "BinSGDM").stdout.startswith(f"{called} on 2 nodes x 8 GPUs")
+    assert helpers.run("advise", file, "--systems", "BinSGDM").stdout.startswith(f"{called} on 2 nodes x 8 GPUs")
     trainings = write_trainings(tmp_path / "trainings.json")
-    raced = CliRunner().invoke(cli, ["race", str(file), str(trainings), "--same-task", "--at", "10 Gbit/s"])
+    raced = helpers.run("race", file, trainings, "--same-task", "--at", "10 Gbit/s")
     assert f"steps of {called} on 2 nodes" in raced.stdout
     assert f"--same-task: steps of {called} (" in " ".join(raced.stdout.split())
+
+
+def test_a_time_to_target_is_written_and_the_axes_of_an_experiment_are_said_not_to_matter(tmp_path: Path) -> None:
+    out, figure = tmp_path / "times.json", tmp_path / "times.png"
+    curves = write_trainings(tmp_path / "trainings.json", num_parameters=25_557_032)  # as resnet50_10gbit has
+    at = ("--at", "10 Gbit/s", "--draws", "0")
+    options = ("--format", "json", "-o", out, "--plot", figure)
+    assert helpers.run("time-to-target", "resnet50_10gbit", curves, *at, *options).exit_code == 0
+    assert len(json.loads(out.read_text())["bandwidths"]) == 1
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    note = "note: this is one point, without the sweep over cluster.slow_nodes; choose another with --set"
+    assert note in helpers.run("time-to-target", "straggler", curves, *at, "--same-task").stderr
+    of_one = helpers.run("time-to-target", "bert_base_10gbit", curves, *at, "--same-task")
+    assert "note: this is one point" not in of_one.stderr

@@ -58,22 +58,15 @@ def test_what_is_missing_or_too_old_has_a_repair(monkeypatch: pytest.MonkeyPatch
     known = metadata.version
 
     def version(name: str) -> str:
-        if name == "dash":
+        if name in ("dash", "torch"):
             raise metadata.PackageNotFoundError(name)
         return "5.24.1" if name == "plotly" else known(name)
 
     monkeypatch.setattr(metadata, "version", version)
     assert found("dash") == doctor.Finding("extras", "dash", "", "explore", "pip install 'binsgdm[explore]'")
     assert found("plotly").repair == "needs 6.0 or newer: pip install 'binsgdm[report]' --upgrade"
-    assert "missing or too old: " in run("doctor").stdout
-
-
-def test_a_machine_without_torch_is_not_asked_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> str:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", missing)
     assert found("GPUs").repair == "not looked for, since torch is missing"
+    assert "missing or too old: " in run("doctor").stdout
 
 
 def test_a_gpu_is_told_with_what_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,17 +106,14 @@ def test_a_broken_torch_is_one_line(monkeypatch: pytest.MonkeyPatch, answer: Any
 
 
 def test_a_machine_that_forbids_namespaces_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> None:
+        raise SimnetError("lab: network namespaces need root: run it with sudo")
+
     monkeypatch.setattr(machine, "check", lambda: None)
     monkeypatch.setattr(doctor.shutil, "which", lambda _: "/bin/false")
     assert found("network namespaces").repair.startswith("forbidden here")
     monkeypatch.setattr(doctor.shutil, "which", lambda _: None)
     assert found("network namespaces").repair == "'unshare': not on the PATH; install util-linux"
-
-
-def test_who_may_not_run_the_lab_learns_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused() -> None:
-        raise SimnetError("lab: network namespaces need root: run it with sudo")
-
     monkeypatch.setattr(machine, "check", refused)
     assert found("Linux, root, tools").repair == "network namespaces need root: run it with sudo"
 
@@ -134,45 +124,38 @@ def offered(*words: str) -> list[str]:
     return [item.value for item in ShellComplete(cli, {}, NAME, VARIABLE).get_completions(before, typed)]
 
 
-def test_commands_and_options_are_completed() -> None:
+def test_commands_options_and_modes_are_completed() -> None:
     assert offered("sw") == ["sweep"]
     assert set(offered("")) == set(COMMANDS)
     assert offered("simulate", "x", "--dr") == ["--draws"]
     assert offered("simulate", "x", "--format", "") == ["table", "json", "csv"]
     assert offered("init", "--acc") == ["--accumulation"]  # which --help leaves out
-
-
-def test_a_mode_is_completed_and_then_its_options() -> None:
     assert offered("sweep", "x", "--br") == ["--break-even"]
-    assert offered("sweep", "x", "--break-even", "cluster.num") == ["cluster.num_nodes"]
     assert offered("sweep", "x", "--break-even", "cluster.num_nodes", "--t") == ["--to", "--tolerance"]
-    assert "characters" in offered("advise", "bert_base_10gbit", "--time-to-target", "cha")
     assert offered("report", "x", "--live", "--po") == ["--port"]
 
 
-@pytest.mark.parametrize("command", ["simulate", "sweep", "advise", "crossover", "explore", "report", "time-to-target"])
-def test_a_scenario_is_completed_by_the_shipped_names_and_files(command: str) -> None:
-    assert offered(command, "bert_b") == ["bert_b", *(n for n in files.names("experiments") if n.startswith("bert_b"))]
-    given = ShellComplete(cli, {}, NAME, VARIABLE).get_completions([command], "./mi")
-    assert [(item.value, item.type) for item in given] == [("./mi", "file")]
-
-
-def test_parts_are_completed_by_their_kind() -> None:
-    assert "a100_tcp_estimate" in offered("show", "a100")
+def test_scenarios_parts_and_keys_are_completed() -> None:
+    shipped = ["bert_b", *(name for name in files.names("experiments") if name.startswith("bert_b"))]
+    for command in ("simulate", "sweep", "advise", "crossover", "explore", "report", "time-to-target"):
+        assert offered(command, "bert_b") == shipped
+        given = ShellComplete(cli, {}, NAME, VARIABLE).get_completions([command], "./mi")
+        assert [(item.value, item.type) for item in given] == [("./mi", "file")]
+    for line, name in (
+        ("show a100", "a100_tcp_estimate"),
+        ("init --workload bert", "bert_base"),
+        ("init --strategy h", "hsdp"),
+        ("init --gpu A100", "A100-80GB"),
+        ("time-to-target bert_base_10gbit cha", "characters"),
+        ("advise bert_base_10gbit --time-to-target cha", "characters"),
+        ("sweep x --set run.", "run.grad_accumulation"),
+    ):
+        assert name in offered(*line.split()), line
     assert offered("show", "calib") == ["calib", "calibrations"]
-    assert "bert_base" in offered("init", "--workload", "bert")
-    assert "hsdp" in offered("init", "--strategy", "h")
-    assert "A100-80GB" in offered("init", "--gpu", "A100")
-    assert "characters" in offered("time-to-target", "bert_base_10gbit", "cha")
-
-
-def test_keys_of_a_scenario_are_completed() -> None:
-    assert offered("simulate", "x", "--set", "cluster.inter_node.") == [
-        "cluster.inter_node.bandwidth",
-        "cluster.inter_node.latency",
-    ]
-    assert "run.grad_accumulation" in offered("sweep", "x", "--set", "run.")
-    assert offered("crossover", "x", "--over", "cluster.num") == ["cluster.num_nodes"]
+    links = ["cluster.inter_node.bandwidth", "cluster.inter_node.latency"]
+    assert offered("simulate", "x", "--set", "cluster.inter_node.") == links
+    for option in ("crossover x --over", "sweep x --break-even"):
+        assert offered(*option.split(), "cluster.num") == ["cluster.num_nodes"]
     assert not any(key.endswith((".source", ".title")) for key in offered("simulate", "x", "--set", ""))
 
 

@@ -3,6 +3,7 @@
 `{...}` stands for a committed file; all others are made by `_here`.
 """
 
+import json
 import os
 import re
 import shlex
@@ -13,7 +14,7 @@ import pytest
 
 from simnet.analysis import workers
 from simnet.core import files
-from tests.helpers import card_samples, rank_runs, step_files
+from tests.helpers import card_samples, chakra_traces, rank_runs, step_files
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.golden import GLOO, GOLDEN, IPERF3
 from tests.helpers.needs import needs
@@ -27,11 +28,27 @@ PLACES = {
        for count in (2, 4, 16)},
     "log1": GOLDEN / "a100_azure_nd_v4_1gpus.log", "gloo": GLOO, "iperf3": IPERF3, "cpu": GOLDEN.parent / "card_cpu",
 }  # fmt: skip
+
+OF_A_FILE = {
+    "name": "w", "batch_per_rank": 1, "forward": "1 ms", "backward": "1 ms", "gradients": "./gradients.json",
+}  # fmt: skip
 NODES, BANDWIDTH = "cluster.num_nodes", "cluster.inter_node.bandwidth"
+
+WORLD = "--nodes 1 --ranks-per-node 2"
 FAULTS = """'cluster.faults=[{{kind="slow_rank", node=1, compute_slowdown=1.5}}]'"""
 OVER = f"crossover pod.toml --over {BANDWIDTH} --from '1 Gbit/s' --to '2 Gbit/s'"
 RACE = "time-to-target resnet50_10gbit trainings.json"
 BERT = "bert_base_10gbit"
+
+INPUTS = [
+    "simulate in.toml -o in.toml", "simulate in.toml -o directory/../in.toml", "simulate in.toml -o symlink.toml",
+    "simulate in.toml -o hardlink.toml", "simulate in.toml --trace in.toml", "simulate in.toml -o cluster.toml",
+    f"crossover in.toml --over {NODES} --from 1 --to 4 -o in.toml",
+    "advise in.toml -o in.toml", "race in.toml characters --same-task -o cluster.toml",
+    "calibrate in.log --cluster azure_nd_a100_v4 -o in.log", "calibrate in.log --workload in.log",
+    "calibrate in.log --figure in.log", f"step import t.0.et {WORLD} -o t.0.et", "step export t.1.et --chakra t",
+]  # fmt: skip
+"""Commands that would replace what they read."""
 LONG = "a" * 300
 
 BEFORE_SIMULATING = [
@@ -43,8 +60,11 @@ BEFORE_SIMULATING = [
     ("simulate pod.toml --set cluster.name=\udcff", "'cluster.name=\\udcff': has bytes that are"),
     ("simulate contradicting.toml", "gradient and num_elements"),
     ("simulate step.json", "a recorded step, not a scenario"),
+    (f"step import cut.0.et {WORLD} -o new.json", "cut short or damaged at byte"),
+    ("calibrate in.log --workload out --figure out", "is named by --workload and by --figure; name two files"),
     ("simulate pod.toml --set run.global_batch=64 --set run.grad_accumulation=2",
      "--set: run.grad_accumulation: 2: follows from global_batch = 64"),
+    *((line, "is an input") for line in INPUTS),
     *((f"simulate pod.toml {option} {place}", message.format(option=option)) for option in ("-o", "--trace")
       for place, message in (
         (".", "is a directory; name a file"),
@@ -64,7 +84,6 @@ BEFORE_SIMULATING = [
     (f"simulate pod.toml --lost-time --set {FAULTS} --format csv", "--lost-time: no effect on --format csv, which is"),
     *((f"{command} --set {'.'.join('a' * depth)}=1", "nested deeper than 50 levels; write fewer levels")
       for depth in (51, 2_700) for command in ("simulate pod.toml", "sweep pod.toml", "advise plain.toml")),
-    (f"crossover pod.toml --over {'.'.join('a' * 51)} --from 1 --to 2", "nested deeper than 50 levels"),
     ("sweep plain.toml", "nothing to sweep; add a [sweep] table or --set KEY=V1,V2"),
     ("sweep pod.toml -o pod.toml", "cannot be written"),
     ("sweep pod.toml -o pod.toml/out", "cannot be written"),
@@ -90,8 +109,6 @@ BEFORE_SIMULATING = [
     (f"sweep plain.toml --point {NODES}=1 --set {NODES}=2,4", f"--set: '{NODES}': is a key of the points, too"),
     (f"sweep plain.toml --set {NODES}=0,-1 -o out", "all 2 points are refused"),
     (f"{OVER} -o new/x", "no such directory; make it"),
-    (f"{OVER} --tolerance nan", "--tolerance: nan: must be from 1e-09 to 0.5"),
-    (f"crossover pod.toml --over {BANDWIDTH} --from 1 --to 2", f"--from: {BANDWIDTH}: 1: "),
     ("advise plain.toml --systems BinSGM", "--systems: 'BinSGM': unknown system. Did you mean 'BinSGDM'?"),
     ("advise plain.toml --systems ''", "--systems: '': unknown system. Known: ZeRO-1, "),
     ("advise plain.toml --plot x.jpg", "x.jpg: '.jpg': a figure is a .png, .pdf or .svg file; name one"),
@@ -113,15 +130,12 @@ BEFORE_SIMULATING = [
     (f"{RACE} --plot times.txt", "times.txt: '.txt': a figure is a .png, .pdf or .svg file"),
     (f"{RACE} --plot no/where.png", "no such directory"),
     (f"{RACE} --plot same.svg -o same.svg", "same.svg: is named by -o and by --plot"),
-    (f"{RACE} --ranks 5", "--ranks: 5: must be one of 4"),
-    (f"{RACE} --target nan", "--target: nan: must be finite"),
     (f"{RACE} --steps 0", "--steps"),
     *((f"{RACE} --price-per-gpu-hour '{price}'", "--price-per-gpu-hour") for price in ("two", "-2", "0", "nan", "inf")),
     (f"{RACE} --metric loss", "--metric: has no effect with the convergence of"),
     (f"{RACE} step.csv", "among other curves: no log of a training"),
     ("time-to-target resnet50_10gbit nothing", "'nothing': unknown convergence."),
     ("time-to-target resnet50_10gbit .", "no event file of TensorBoard in it"),
-    ("time-to-target resnet50_10gbit unknown.json", "num_parameters: missing"),
     ("time-to-target resnet50_10gbit empty.csv --target 3 --same-task -o out.txt", "empty.csv: is empty"),
     ("time-to-target nothing characters", "'nothing': unknown experiment."),
     (f"time-to-target {BERT} characters", "110,106,428"),
@@ -159,6 +173,7 @@ BEFORE_SIMULATING = [
     ("init no/mine.toml --yes", "no"),
 ]  # fmt: skip
 OTHERS = [
+    ("simulate in.toml -o gradients.json", "is an input"),
     ("crossover pod.toml --over workload.batch_per_rank --from 1 --to 100",
      "--break-even: workload.batch_per_rank: has no effect here: all 9 val"),
     ("advise plain.toml --systems power_sgd --plot a.svg",
@@ -176,8 +191,8 @@ OTHERS = [
     ("calibrate {iperf3} {log16} --draws 20 -o x.toml", "inter_node: two files give a value"),
     *((f"calibrate --variation m.json {option}", f"{option.split()[0]}: has no effect with --variation; drop it")
       for option in ("--workload w.toml", "--bound 5", "--draws 20", "--figure f.png")),
-    ("calibrate --variation m.json --ranks-per-node 2", "--ranks-per-node: has no effect on "),
     ("calibrate m.json --ranks-per-node 2", "--ranks-per-node: has no effect without --variation; drop it"),
+    ("calibrate --variation m.json --ranks-per-node 2", "--ranks-per-node: has no effect on "),
     ("calibrate --variation m.json --ranks-per-node 0", "--ranks-per-node"),
     ("calibrate --variation m.json --ranks-per-node 1.5", "--ranks-per-node"),
     ("calibrate --variation m.json -o m.json", "is an input"),
@@ -189,6 +204,7 @@ OTHERS = [
     ("card gpu -o out --force", "--force: has no effect without --into; drop it"),
     ("card gpu -o out --base a100_tcp", "'a100_tcp': unknown calibration"),
     ("card {cpu} -o out", "was measured on a CPU: a calibration of a card needs a GPU"),
+    ("card {cpu} --accept-cpu --into checkout", "a checkout holds cards alone; use -o"),
     ("card gpu_alone -o out", "no part is there (checks, kernels, step, models,"),
 ]  # fmt: skip
 OF_REPORTS = [
@@ -211,6 +227,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, data in {
         "pod": pod(sweep=SWEEP), "plain": pod(), "in.baseline": pod(), "contradicting": pod(workload__gradient="1 GB"),
         "contradicting_sweep": pod(workload__gradient="1 GB", sweep=SWEEP),
+        "cluster": pod()["cluster"], "in": pod(cluster="cluster.toml", workload=OF_A_FILE, sweep=SWEEP),
         "alone": {key: value for key, value in pod().items() if key != "baseline"},
     }.items():  # fmt: skip
         write(folder / f"{name}.toml", data)
@@ -222,11 +239,21 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("directory/results.csv", "folder.toml", "kept.baseline.json", "piped", "linked", "linked_journal"):
         (folder / name).mkdir(parents=True)
     os.mkfifo(folder / "piped" / "results.csv")
-    for name, target in (("loop", "loop"), ("link", "same.json"), ("nowhere.toml", "nowhere"),
+    for name, target in (("loop", "loop"), ("link", "same.json"), ("symlink.toml", "in.toml"),
+                         ("nowhere.toml", "nowhere"),
                          ("linked/results.csv", "../mine"), ("linked_journal/points.sqlite", "../mine")):  # fmt: skip
         (folder / name).symlink_to(target)
     write_trainings(folder / "trainings.json", num_parameters=RESNET50)
-    write_trainings(folder / "unknown.json", num_parameters=None)
+    (folder / "hardlink.toml").hardlink_to(folder / "in.toml")
+    shutil.copy(PLACES["log2"], folder / "in.log")
+    chakra_traces.write(folder / "t.0.et", chakra_traces.compute(0))
+    shutil.copy(chakra_traces.GOLDEN / "step.json", folder / "t.1.et")
+    (folder / "cut.0.et").write_bytes((chakra_traces.GOLDEN / "pytorch.0.et").read_bytes()[:700])
+    gradients = {"tensors": [["a", [1000], 1.0]], "forward_flops_per_sample": 1.0, "backward_flops_per_sample": 2.0}
+    (folder / "gradients.json").write_text(json.dumps(gradients))
+    for place in ("docs", "scenarios/workloads"):
+        (folder / "checkout" / place).mkdir(parents=True)
+    (folder / "checkout" / "docs" / "README.md").touch()
     step = step_files.write(folder / "step.json", step_files.step(step_files.layout(step_files.ddp())))
     (folder / "misspelt.json").write_text(step.read_text().replace('"all_reduce"', '"all_redcue"'))
     rank_runs.measurement(folder / "m.json", rank_runs.times(ranks=4, steps=40, slow={2: 1.5}))

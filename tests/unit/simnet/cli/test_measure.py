@@ -1,10 +1,10 @@
 """`simnet measure`: what is measured into a file, and mistakes in one line."""
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from simnet.calibration.measurement_file import read
-from simnet.cli.main import cli
+from tests.helpers.cli import assert_refused, run
 from tests.helpers.needs import needs
 
 needs("torch")
@@ -16,7 +16,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def measure(*args: object) -> Result:
-    return CliRunner().invoke(cli, ["measure", *map(str, args)], prog_name="simnet")
+    return run("measure", *args)
 
 
 def test_kernels_are_measured_into_a_file(tmp_path):
@@ -73,11 +73,7 @@ def test_a_model_has_every_gradient_in_the_order_of_backward(tmp_path):
 def test_a_mistake_is_one_line_and_exit_code_2(args, said, tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     monkeypatch.chdir(tmp_path)
-    result = measure(*args)
-    assert result.exit_code == 2, result.output
-    assert said in result.stderr
-    assert result.stderr.startswith("simnet: ")
-    assert result.stderr.count("\n") == 1
+    assert_refused(measure(*args), said)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -20,6 +20,9 @@ ON_A_CPU = Path(__file__).parents[3] / "golden" / "card_cpu"
 """Measured on a CPU by simnet measure gpu --device cpu --quick; its kernels by simnet measure kernels."""
 PAGE = f"docs/evidence/gpu-{card_samples.STEM}.md"
 CALIBRATION = f"scenarios/calibrations/{card_samples.STEM}.toml"
+
+OTHER = "# Other\n"
+OTHER_CARD = "models.json: was measured on 'NVIDIA H100', and card.json names 'Synthetic X100 SXM5 80GB HBM3': a folder"
 SMALL = (20, 24, 28)
 
 
@@ -147,14 +150,11 @@ class TestInto:
         assert done.exit_code == 0, done.output
         assert "note: results on a100_8x8_10gbit, generic_100gbit" in done.stderr
         assert "one_bit_adam" not in done.stderr
-
-    def test_an_index_without_a_place_for_the_page_stays_and_the_line_is_shown(self, checkout: Path) -> None:
-        (checkout / "docs/README.md").write_text("# Other\n")
-        given = card_samples.write(checkout / "gpu", parts=("interference",))
-        done = card(given, "--into", checkout)
+        (checkout / "docs/README.md").write_text(OTHER)  # an index without a place for the page
+        done = card(card_samples.write(checkout / "other", parts=("interference",)), "--into", checkout)
         assert done.exit_code == 0, done.output
         assert f"add to {checkout / 'docs/README.md'}: - [{card_samples.LABEL}, measured]" in done.stderr
-        assert (checkout / "docs/README.md").read_text() == "# Other\n"
+        assert (checkout / "docs/README.md").read_text() == OTHER
 
 
 def with_file(name: str, change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
@@ -174,10 +174,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another file": (with_file("card.json", lambda c: c.update(what="x")), "what: 'x': must be 'simnet card'"),
     "a newer file": (with_file("card.json", lambda c: c.update(format=9)), "format: 9: this version reads up to 1"),
     "no name": (with_file("card.json", lambda c: c["card"].pop("name")), "card.name: is missing"),
-    "two cards": (
-        with_file("models.json", lambda c: c["hardware"].update(gpu="NVIDIA H100")),
-        "models.json: was measured on 'NVIDIA H100', and card.json names 'Synthetic X100 SXM5 80GB HBM3': a folder",
-    ),
+    "two cards": (with_file("models.json", lambda c: c["hardware"].update(gpu="NVIDIA H100")), OTHER_CARD),
     "a CPU's file": (
         with_file("models.json", lambda c: c["setups"][0].update(device="cpu")),
         "models.json: was measured on a CPU, and card.json names",
@@ -200,7 +197,3 @@ def test_a_damaged_folder_is_refused_in_one_sentence_and_nothing_is_written(dama
     break_it(given)
     assert_refused(card(given, "-o", tmp_path / "out"), message)
     assert not (tmp_path / "out").exists()
-
-
-def test_a_cpu_does_not_go_into_a_checkout(checkout: Path) -> None:
-    assert_refused(card(ON_A_CPU, "--accept-cpu", "--into", checkout), "a checkout holds cards alone; use -o")

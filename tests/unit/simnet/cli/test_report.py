@@ -42,12 +42,8 @@ def test_the_page_of_a_sweep_is_made_of_its_files_alone(tmp_path: Path) -> None:
     pages = []
     for source in (folder, folder / "results.json"):
         assert run("report", str(source), "-o", str(tmp_path / "r.html")).exit_code == 0
-        pages.append(
-            (tmp_path / "r.html")
-            .read_text(encoding="utf-8")
-            .replace(str(source).removesuffix("/results.json"), "")
-            .replace("/results.json", "")
-        )
+        text = (tmp_path / "r.html").read_text(encoding="utf-8")
+        pages.append(text.replace(str(folder), "").replace("/results.json", ""))
     assert pages[0] == pages[1]
     assert "How much faster: ResNet-50" in pages[0]
 

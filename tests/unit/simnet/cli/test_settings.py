@@ -1,22 +1,19 @@
 """Settings on the command line: values, axes, and what is no setting."""
 
-import re
 from collections.abc import Sequence
 
 import pytest
 
 from simnet.cli.settings import read_settings, read_value, read_values
-from simnet.core.errors import SimnetError
+from tests.helpers.refusals import refused
 
 
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("16", 16),
         ("1.5", 1.5),
         ("true", True),
         ('"16"', "16"),
-        ("10 Gbit/s", "10 Gbit/s"),
         ("{use = 'a', num_nodes = 2}", {"use": "a", "num_nodes": 2}),
         ("2024-01-01", "2024-01-01"),
         ("1\nother = 2", "1\nother = 2"),
@@ -43,5 +40,5 @@ def test_commas_part_values_outside_quotes_and_brackets(text: str, values: Seque
 
 @pytest.mark.parametrize("text", ["", "a", "=1", "a..b=1", "a=", ".a=1"])
 def test_what_is_no_setting_is_refused(text: str) -> None:
-    with pytest.raises(SimnetError, match=f"--set: '{re.escape(text)}': write KEY=VALUE, such as"):
+    with refused(f"--set: '{text}': write KEY=VALUE, such as"):
         read_settings([text])

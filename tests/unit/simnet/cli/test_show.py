@@ -9,6 +9,7 @@ from simnet.core import files
 from tests.helpers import step_files
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.scenario_samples import SWEEP, pod, write
+from tests.helpers.time_to_target_samples import write_trainings
 
 
 def test_an_experiment_is_shown_with_its_parts_and_can_be_used_again(tmp_path: Path) -> None:
@@ -34,10 +35,13 @@ def test_a_recorded_step_is_shown_in_three_forms_and_checked(tmp_path: Path) -> 
     assert run("check", step).output == f"{step}: ok: recorded step\n"
 
 
-@pytest.mark.parametrize("kind", ["cluster", "workload", "calibration"])
-def test_a_part_is_known_by_its_keys(tmp_path: Path, kind: str) -> None:
-    path = write(tmp_path / "part.toml", pod()[kind])
-    assert run("check", path).stdout == f"{path}: ok: {kind}\n"
+def test_a_part_is_known_by_its_keys(tmp_path: Path) -> None:
+    for kind in ("cluster", "workload", "calibration"):
+        path = write(tmp_path / "part.toml", pod()[kind])
+        assert run("check", path).stdout == f"{path}: ok: {kind}\n"
+    curves = write_trainings(tmp_path / "trainings.json")
+    assert "ok: convergence" in run("check", curves).stdout
+    assert 'task = "a made-up task"' in run("show", curves).stdout
 
 
 def test_every_wrong_file_is_told_and_the_others_are_checked(file: str, tmp_path: Path) -> None:
@@ -51,3 +55,13 @@ def test_every_wrong_file_is_told_and_the_others_are_checked(file: str, tmp_path
 def test_the_results_of_a_sweep_are_told(file: str, tmp_path: Path) -> None:
     run("sweep", file, "-o", tmp_path)
     assert_refused(run("check", tmp_path / "results.json"), "results of a sweep, not a scenario")
+
+
+@pytest.mark.slow
+def test_figures_are_not_written_through_a_link_that_leads_elsewhere(file: str, tmp_path: Path) -> None:
+    out, mine = tmp_path / "out", tmp_path / "mine.png"
+    assert run("sweep", file, "--draws", 0, "-o", out).exit_code == 0
+    mine.write_text("mine")
+    (out / "breakdown.png").symlink_to(mine)
+    assert_refused(run("plot", out, "-o", out), "breakdown.png: a link leads out of")
+    assert mine.read_text() == "mine"

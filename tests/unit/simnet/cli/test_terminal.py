@@ -97,13 +97,6 @@ def test_what_is_not_modelled_yet_is_told_apart_from_a_misspelling(name: str) ->
     assert did_you_mean("qsdg", ["qsgd"]) == " Did you mean 'qsgd'?"
 
 
-class Terminal(io.StringIO):
-    """A stream that a person sees."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.mark.parametrize(
     ("is_terminal", "environment", "drawn"),
     [
@@ -127,8 +120,10 @@ def test_tables_are_drawn_for_people_and_plain_for_pipes(
     for name, value in ({"TERM": "xterm"} | environment).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
-    terminal.say(Page([Table(["system", "verdict"], [("BinSGDM", "pays")])]))
-    printed = capsys.readouterr().out
+    terminal.say(Page(["", "All \x1b]0;x\x07 systems:", Table(["system", "verdict"], [("BinSGDM", "pays")])]))
+    first, *lines = capsys.readouterr().out.splitlines(keepends=True)
+    printed = "".join(lines)
+    assert first.rstrip() == "All ?]0;x? systems:"
     assert (printed == "system   verdict\nBinSGDM  pays\n") != drawn
     assert ("\x1b[32m" in printed) == (drawn and "NO_COLOR" not in environment)
 
@@ -136,7 +131,8 @@ def test_tables_are_drawn_for_people_and_plain_for_pipes(
 def test_a_terminal_sees_how_far_it_is_on_stderr(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen = Terminal()
+    seen = io.StringIO()
+    monkeypatch.setattr(seen, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", seen)
     with terminal.progress(4, "simulating") as advance:
