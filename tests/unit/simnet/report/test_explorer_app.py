@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from simnet.core.errors import SimnetError
 from simnet.engine.scenario import load
 from simnet.report.explorer_knobs import Knobs
 from simnet.report.explorer_server import HOST, cookie_of, free_socket, guard
@@ -20,6 +19,7 @@ from simnet.report.explorer_static_page import static_page
 from tests.helpers.browser import Watched, chromium, num_colours
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.needs import needs
+from tests.helpers.refusals import refused
 
 needs("dash")
 BERT = "bert_base_10gbit"
@@ -44,17 +44,12 @@ def client(app: Any) -> Any:
     return app.server.test_client()
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/_dash-layout", "/_dash-dependencies", "/?token=wrong", "/?token=", "/?token=é"]
-)
-def test_who_has_not_the_token_gets_nothing(client: Any, path: str) -> None:
-    assert client.get(path, headers=HERE).status_code == 403
-    assert client.post("/_dash-update-component", headers=HERE, json={}).status_code == 403
-
-
-@pytest.mark.parametrize("host", ["evil.example", f"evil.example:{PORT}", f"{HOST}:1", "0.0.0.0"])
-def test_under_another_name_nobody_gets_anything(client: Any, host: str) -> None:
-    assert client.get(f"/?token={TOKEN}", headers={"Host": host}).status_code == 403
+def test_who_has_not_the_token_or_comes_under_another_name_gets_nothing(client: Any) -> None:
+    for path in ("/", "/_dash-layout", "/_dash-dependencies", "/?token=wrong", "/?token=", "/?token=é"):
+        assert client.get(path, headers=HERE).status_code == 403
+    assert client.post(CALLBACKS, headers=HERE, json={}).status_code == 403
+    for host in ("evil.example", f"evil.example:{PORT}", f"{HOST}:1", "0.0.0.0"):
+        assert client.get(f"/?token={TOKEN}", headers={"Host": host}).status_code == 403
 
 
 def test_the_token_becomes_a_cookie_that_scripts_and_other_sites_do_not_get(client: Any) -> None:
@@ -135,7 +130,7 @@ def test_a_port_in_use_is_refused_in_one_line() -> None:
         other.bind((HOST, 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(SimnetError, match=f"--port: {port}: address already in use"):
+        with refused(f"--port: {port}: address already in use"):
             free_socket(port)
         assert_refused(run("explore", BERT, "--no-browser", "--port", str(port)), "name another with --port")
 

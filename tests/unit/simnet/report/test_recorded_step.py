@@ -35,8 +35,15 @@ def test_what_was_found_of_communication_is_said_and_ranks_that_never_communicat
         "1 all_reduce on group 0 (16 ranks), 1 MB; compute waits for 1 of them, 1 with nothing to do meanwhile",
         "1 all_gather on group 0 (16 ranks), 2 MB; compute waits for none of them",
     ]
-    (warning,) = recorded_step.found_text(step(step_files.layout([ops[:1]])))
+    ops = [compute("backward"), compute("backward"), compute("optimizer", after=[[1, 1]])]
+    sent = [collective("all_reduce", 1e6, after=[[0, at]]) for at in (0, 1)]
+    assert recorded_step.found_text(step(step_files.layout([ops, sent]))) == [
+        "2 all_reduce on group 0 (16 ranks), 2 MB; compute waits for 2 of them, 1 with nothing to do meanwhile",
+    ]
+    alone = step(step_files.layout([ops[:1]]))
+    (warning,) = recorded_step.found_text(alone)
     assert warning.startswith("warning: 2 x 8 ranks that never communicate")
+    assert "never communicates" in str(recorded_step.step_page(alone))
 
 
 def test_the_page_names_layouts_periods_buckets_and_notes_once():
@@ -49,10 +56,6 @@ def test_the_page_names_layouts_periods_buckets_and_notes_once():
     assert "train.py" in page
 
 
-def test_a_step_without_collectives_never_communicates():
-    assert "never communicates" in str(recorded_step.step_page(step(step_files.layout([[compute("forward")]]))))
-
-
 def test_json_and_csv_say_what_the_table_says():
     found = step(step_files.layout(step_files.ddp(3)))
     lines = recorded_step.csv_table(found).csv().splitlines()
@@ -60,11 +63,3 @@ def test_json_and_csv_say_what_the_table_says():
     assert lines[-1].startswith("2 x 8 ranks,stream 1,all_reduce,group 0 (16 ranks),3,75000000.0,25000000.0,")
     layout = json.loads(json.dumps(recorded_step.to_object(found), allow_nan=False))["layouts"][0]
     assert (layout["num_nodes"], layout["num_buckets"], layout["operations"][-1]["number"]) == (2, 3, 3)
-
-
-def test_who_waits_for_the_last_of_a_stream_waits_for_all_before_it():
-    ops = [compute("backward"), compute("backward"), compute("optimizer", after=[[1, 1]])]
-    sent = [collective("all_reduce", 1e6, after=[[0, 0]]), collective("all_reduce", 1e6, after=[[0, 1]])]
-    assert recorded_step.found_text(step(step_files.layout([ops, sent]))) == [
-        "2 all_reduce on group 0 (16 ranks), 2 MB; compute waits for 2 of them, 1 with nothing to do meanwhile",
-    ]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 import simnet
 from simnet.core import templates
@@ -189,9 +188,3 @@ def test_hostile_titles_are_text(browser: Any, hostile: Path) -> None:
     assert watched.errors == []
     for plot in page.locator(".plot").all():
         assert num_colours(plot.screenshot()) > 20
-
-
-def test_without_a_baseline_there_is_nothing_to_report() -> None:
-    scenario = structs.replace(simnet.load(BERT), baseline=None)
-    with pytest.raises(simnet.SimnetError, match="baseline: missing"):
-        contents.of_scenario(scenario, lambda _: None)

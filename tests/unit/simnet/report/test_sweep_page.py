@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from simnet.core.errors import SimnetError
 from simnet.report.sweep_page import refused_lines, sweep_page
 from tests.helpers.golden import assert_golden
 from tests.helpers.report_samples import sweep_document, sweep_of
@@ -100,20 +99,23 @@ def varied(**changes: list[Any]) -> Document:
     return document
 
 
+OTHER_TIMES = [1.0, 2.0]
+
+
 @pytest.mark.parametrize(
     ("changes", "note"),
     [
-        ({}, "note: run.steps changes nothing: all its values give the same iteration times here"),
-        ({"samples_per_s": [1.0, 2.0]}, "note: run.steps changes nothing but samples/s: all its values give"),
+        ({}, "changes nothing: all its values give the same iteration times here"),
+        ({"iterations_s": [[0.1], [0.1 * (1 + 1e-12)]]}, "changes nothing: all"),
+        ({"samples_per_s": OTHER_TIMES}, "changes nothing but samples/s: all its values give"),
         (
-            {"samples_per_s": [1.0, 2.0], "total_s": [1.0, 3.0]},
-            "note: run.steps changes nothing but samples/s and the end-to-end time: all its values give",
+            {"samples_per_s": OTHER_TIMES, "total_s": OTHER_TIMES},
+            "changes nothing but samples/s and the end-to-end time: all",
         ),
-        ({"iterations_s": [[0.1], [0.1 * (1 + 1e-12)]]}, "note: run.steps changes nothing: all"),
     ],
 )
 def test_a_swept_key_without_effect_is_told(changes: dict[str, list[Any]], note: str) -> None:
-    assert note in page(varied(**changes))
+    assert f"note: run.steps {note}" in page(varied(**changes))
 
 
 def test_refused_points_are_told_up_to_a_number() -> None:
@@ -132,18 +134,3 @@ def test_no_text_can_steer_the_terminal() -> None:
         point["notes"] = [bad]
     assert page(document).count("?]0;pwn?x") > 2
     assert all(line.isprintable() for line in page(document).splitlines())
-
-
-@pytest.mark.parametrize(
-    ("document", "message"),
-    [
-        ({"points": []}, "no 'format' key"),
-        ({"format": 5}, "format 5: written by another version of simnet; this one reads 4"),
-        ({"format": 4, "axes": [], "points": []}, "must not be empty"),
-        ({"format": 4, "axes": [], "points": [{"set": {}}]}, "is damaged"),
-    ],
-)
-def test_a_wrong_document_is_told_in_one_line(document: Document, message: str) -> None:
-    with pytest.raises(SimnetError, match=message) as caught:
-        page(document)
-    assert "\n" not in str(caught.value)
