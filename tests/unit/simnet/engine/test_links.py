@@ -1,10 +1,11 @@
-"""The fluid network: who gets which rate, when what ends."""
+"""The fluid network: who gets which rate, when what ends; and the GPU, which kernels share."""
 
 import pytest
 import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simnet.engine.gpu import Gpu
 from simnet.engine.links import Network
 
 
@@ -24,19 +25,18 @@ def end_times(env: simpy.Environment, *events: simpy.Event) -> list[float]:
     return ends
 
 
-def test_one_activity_takes_its_bytes_over_its_slowest_link():
+@pytest.mark.parametrize(
+    ("loads", "ends"),
+    [
+        ([{"a": 50.0, "b": 50.0}], [5.0]),
+        ([{"a": 200.0, "b": 5.0}], [2.0]),
+        ([{"b": 10.0}, {"b": 30.0}], [2.0, 4.0]),  # the second speeds up when the first ends
+        ([{"a": 0.0}], [0.0]),
+    ],
+)
+def test_an_activity_takes_its_bytes_over_its_slowest_link_and_what_is_left_of_it(loads, ends):
     env, links = network(a=100.0, b=10.0)
-    assert end_times(env, links.transfer({"a": 50.0, "b": 50.0})) == pytest.approx([5.0])
-
-
-def test_loads_may_differ_between_links():
-    env, links = network(a=100.0, b=10.0)
-    assert end_times(env, links.transfer({"a": 200.0, "b": 5.0})) == pytest.approx([2.0])
-
-
-def test_two_activities_share_a_link_and_the_second_speeds_up_when_the_first_ends():
-    env, links = network(a=10.0)
-    assert end_times(env, links.transfer({"a": 10.0}), links.transfer({"a": 30.0})) == pytest.approx([2.0, 4.0])
+    assert end_times(env, *map(links.transfer, loads)) == pytest.approx(ends)
 
 
 def test_rates_are_max_min_fair():
@@ -57,11 +57,6 @@ def test_a_capacity_can_change_on_the_way():
     assert end_times(env, links.transfer({"a": 20.0})) == pytest.approx([3.0])
 
 
-def test_nothing_to_send_is_done_at_once():
-    env, links = network(a=10.0)
-    assert end_times(env, links.transfer({"a": 0.0})) == [0.0]
-
-
 @given(
     flows=st.lists(
         st.tuples(st.sets(st.sampled_from("abcd"), min_size=1), st.floats(0.1, 100.0)), min_size=1, max_size=8
@@ -79,3 +74,20 @@ def test_no_link_carries_more_than_its_capacity_and_all_ends(flows, capacity):
     slowest_alone = max(size / min(rates[link] for link in over) for over, size in flows)
     total = sum(size / min(rates[link] for link in over) for over, size in flows)
     assert slowest_alone * (1 - 1e-9) <= max(ends) <= total * (1 + 1e-9)
+
+
+def gpu(slowdown: float = 1.0, comm_slowdown: float = 1.0) -> tuple[simpy.Environment, Gpu]:
+    env = simpy.Environment()
+    device = Gpu(env, comm_slowdown=comm_slowdown)
+    device.set_slowdown(slowdown)
+    return env, device
+
+
+def test_two_kernels_share_and_the_seconds_by_part_add_up_to_the_time():
+    env, device = gpu()
+    long, short = device.run("backward", 3.0), device.run("encode", 1.0)
+    env.run(short)
+    assert env.now == pytest.approx(2.0)
+    env.run(long)
+    assert env.now == pytest.approx(4.0)
+    assert device.busy_s == {"backward": pytest.approx(3.0), "encode": pytest.approx(1.0)}

@@ -8,16 +8,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from simnet.cluster.hardware import Calibration, Cluster, Fabric, Link, LinkCalibration, SlowNode
 from simnet.cluster.kernel_times import KernelTime
-from simnet.core.errors import SimnetError
+from simnet.core import schema
 from simnet.core.units import Bandwidth, Duration, Size
 from simnet.engine.raw_scenario import check_part
+from simnet.engine.result import RunResult, to_json
 from simnet.engine.scenario import RunSettings, Scenario, build, load, load_experiment, to_dict
 from simnet.strategies import BinSGDM, DenseAllReduce, OneBitAdam
 from simnet.workload.workload import ComputeTime, Gradient, Workload
 from tests.helpers.refusals import refused
+from tests.helpers.report_samples import run_result
 from tests.helpers.scenario_samples import SWEEP, pod, write
 
 TEXT = st.text(max_size=8)
@@ -85,6 +88,10 @@ def test_a_scenario_is_read_back_from_its_file_form(scenario: Scenario) -> None:
     assert build(json.loads(json.dumps(plain))) == scenario
 
 
+EFFICIENCY = "calibration__inter_node__efficiency"
+FLAT = {"kind": "binsgdm", "topology": "flat"}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -108,24 +115,21 @@ def test_a_scenario_is_read_back_from_its_file_form(scenario: Scenario) -> None:
         ({"cluster__slow_nodes": [{"node": 7}]}, "x: cluster.slow_nodes: node 7: the cluster has nodes 0 to 1"),
         ({"cluster__slow_nodes": [{}]}, "x: cluster.slow_nodes.0.node: missing; add node = 8"),
         ({"cluster__slow_nodes": 3}, "x: cluster.slow_nodes: 3: write a list in brackets"),
+        (
+            {"cluster__slow_nodes": [{"kind": "flapping", "node": 0}]},
+            "x: cluster.slow_nodes.0.kind: 'flapping': unknown. Known: slow_node.",
+        ),
         ({"cluster__gpu": 3}, "x: cluster.gpu: 3: write text in quotes"),
         ({"cluster": {"use": 3}}, "x: cluster: 3: write the name of a cluster in quotes, or a table"),
         ({"cluster": "nonesuch"}, "x: cluster: 'nonesuch': unknown cluster."),
         ({"cluster": "./nonesuch.toml"}, "x: cluster: './nonesuch.toml': no such file"),
+        ({"cluster__faults": [3]}, "x: cluster.faults.0: 3: write a table with the keys kind"),
+        ({"cluster__faults": [{}]}, "x: cluster.faults.0.kind: missing; add kind = one of "),
         ({"calibration__backward_slowdown": math.nan}, "x: calibration.backward_slowdown: nan: must be finite"),
-        (
-            {"calibration__backward_slowdown": "2"},
-            "x: calibration.backward_slowdown: '2': write a number without quotes",
-        ),
-        (
-            {"calibration__inter_node": {"efficiency": [["1 B", 2]]}},
-            "efficiency.0.1: 2: must be a number of at least 1e-06, at most 1",
-        ),
-        ({"calibration__inter_node": {"efficiency": [["1 B"]]}}, "efficiency.0: ['1 B']: write a list of 2 values"),
-        (
-            {"calibration__inter_node": {"efficiency": []}},
-            "x: calibration.inter_node.efficiency: message sizes must be",
-        ),
+        ({"calibration__backward_slowdown": "2"}, "calibration.backward_slowdown: '2': write a number without quotes"),
+        ({EFFICIENCY: [["1 B", 2]]}, "efficiency.0.1: 2: must be a number of at least 1e-06, at most 1"),
+        ({EFFICIENCY: [["1 B"]]}, "efficiency.0: ['1 B']: write a list of 2 values"),
+        ({EFFICIENCY: []}, "x: calibration.inter_node.efficiency: message sizes must be"),
         (
             {"calibration__kernels": {"a.b": {}}},
             "calibration.kernels.a.b.time_per_element: missing; add time_per_element",
@@ -140,126 +144,117 @@ def test_a_scenario_is_read_back_from_its_file_form(scenario: Scenario) -> None:
         ({"strategy": "binsgd"}, "x: strategy.kind: 'binsgd': unknown strategy. Did you mean 'binsgdm'?"),
         ({"strategy": {}}, "x: strategy.kind: missing; add kind = one of all_reduce, atomo, binsgdm, "),
         ({"strategy": 3}, "x: strategy: 3: write a name in quotes, or a table with the keys kind"),
-        ({"baseline": ["x"]}, "x: baseline: ['x']: write a name in quotes, or a table with the keys kind"),
-        ({"cluster__faults": [3]}, "x: cluster.faults.0: 3: write a table with the keys kind"),
-        ({"cluster__faults": [{}]}, "x: cluster.faults.0.kind: missing; add kind = one of "),
-        (
-            {"cluster__slow_nodes": [{"kind": "flapping", "node": 0}]},
-            "x: cluster.slow_nodes.0.kind: 'flapping': unknown. Known: slow_node.",
-        ),
         ({"strategy__overlap": "no"}, "x: strategy.overlap: 'no': write true or false, without quotes"),
-        (
-            {"strategy__kind": "all_reduce", "strategy__topology": "flat"},
-            "key 'topology' belongs to kind 'binsgdm', not",
-        ),
+        ({"strategy": FLAT | {"kind": "all_reduce"}}, "key 'topology' belongs to kind 'binsgdm', not"),
+        ({"strategy": FLAT | {"average": "gradients"}}, "average: gradients are averaged with topology 'hierarchical'"),
+        ({"baseline": ["x"]}, "x: baseline: ['x']: write a name in quotes, or a table with the keys kind"),
         ({"strategies": 1}, "x: unknown key 'strategies'. Did you mean 'strategy'?"),
         ({"question": 3}, "x: question: 3: write text in quotes"),
+        ({"run__global_batch": 1000}, "1000: must be a multiple of 16 ranks x 16 samples = 256; change it, workload"),
+        ({"run__global_batch": 128}, "x: run.global_batch: 128: must be a multiple of 16 ranks x 16 samples = 256"),
+        ({"run__global_batch": 256 * 10_001}, "10001 micro-batches of 16 ranks x 16 samples: at most 10000; raise wor"),
+        ({"run__global_batch": 0}, "x: run.global_batch: 0: must be a whole number of at least 1"),
+        ({"run__global_batch": "512"}, "x: run.global_batch: '512': write a whole number without quotes"),
+        (
+            {"run__global_batch": 256, "run__grad_accumulation": 1},
+            "x: run.grad_accumulation: 1: follows from global_batch = 256; drop one of the two",
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_in_one_sentence(changes: dict[str, Any], message: str) -> None:
     with refused(message):
-        build(pod(**changes), "x")
+        build(pod(workload__batch_per_rank=16, **changes), "x")
 
 
-def test_an_unknown_key_at_the_top_of_a_file_offers_sweep_too(tmp_path: Path) -> None:
-    with pytest.raises(SimnetError, match=r"pod.toml: unknown key 'sweeps'. Did you mean 'sweep'?"):
-        load(str(write(tmp_path / "pod.toml", pod(sweeps={}))))
+def test_a_scenario_without_its_global_batch_keeps_its_accumulation_on_other_ranks() -> None:
+    scenario = build(pod(workload__batch_per_rank=16, run__global_batch=2048)).without_global_batch()
+    other = replace(scenario, cluster=replace(scenario.cluster, num_nodes=3))
+    assert (other.run.global_batch, other.grad_accumulation) == (None, 8)
 
 
-def test_a_result_of_simulate_is_a_scenario_again(tmp_path: Path) -> None:
+def test_a_result_of_simulate_is_a_scenario_again_and_those_of_a_sweep_are_none(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     scenario = build(pod(name="pod"))
-    path.write_text(json.dumps({"scenario": to_dict(scenario), "iteration_s": 1.0}))
-    assert load(str(path)) == scenario
-    path.write_text(json.dumps(to_dict(scenario)))
-    assert load(str(path)) == scenario
+    for data in ({"scenario": to_dict(scenario), "iteration_s": 1.0}, to_dict(scenario)):
+        path.write_text(json.dumps(data))
+        assert load(str(path)) == scenario
+    path.write_text(json.dumps({"format": 1, "axes": [], "points": []}))
+    with refused("result.json: results of a sweep, not ", ": simnet report "):
+        load(str(path))
 
 
-def test_the_results_of_a_sweep_are_no_scenario(tmp_path: Path) -> None:
-    (tmp_path / "results.json").write_text(json.dumps({"format": 1, "axes": [], "points": []}))
-    with pytest.raises(SimnetError, match=r"results.json: results of a sweep, not .*: simnet report .*results.json"):
-        load(str(tmp_path / "results.json"))
+@pytest.mark.parametrize(
+    ("key", "value"), [("world_size", 7), ("speedup", 0.0), ("result", {}), ("intervals", {"speedup": [1.0]})]
+)
+def test_what_no_figure_can_be_drawn_of_is_refused_wherever_it_is_read(key: str, value: object) -> None:
+    data = json.loads(to_json(run_result().without_spans())) | {key: value}
+    with refused(key, start="result: "):
+        schema.decode(RunResult, json.dumps(data).encode(), "result")
 
 
-class TestPartsByName:
-    @pytest.fixture
-    def file(self, tmp_path: Path) -> str:
-        write(tmp_path / "wide.toml", pod()["cluster"])
-        write(tmp_path / "narrow.toml", {**pod()["cluster"], "title": "Narrow", "nics_per_node": 4})
-        return str(write(tmp_path / "pod.toml", pod(cluster="./wide.toml")))
-
-    @pytest.mark.parametrize(
-        ("overrides", "message"),
-        [
-            ({"cluster.num_node": 4}, "--set: cluster: unknown key 'num_node'. Did you mean 'num_nodes'?"),
-            ({"cluster.num_nodes": 0}, "--set: cluster.num_nodes: 0: must be"),
-            ({"cluster.num_nodes.x": 4}, "--set: cluster.num_nodes.x: unknown key 'x': 2 there has no such key"),
-            (
-                {"cluster.slow_nodes.0.node": 1},
-                "--set: cluster.slow_nodes: {'0': {'node': 1}}: write a list",
-            ),
-            (
-                {"cluster.slow_nodes": [], "cluster.slow_nodes.0.node": 4},
-                "unknown key '0': a list of 0: there is no item",
-            ),
-            ({"cluster.slow_nodes": [{"node": 1}], "cluster.slow_nodes.00.node": 0}, "unknown key '00': a list of 1"),
-            ({"cluster.slow_nodes": [{"node": 1}], "cluster.slow_nodes.٠.node": 0}, "unknown key '٠': a list of 1"),
-            (
-                {"cluster.slow_nodes": [{"node": 1}], "cluster.slow_nodes.1.node": 0},
-                "unknown key '1': a list of 1: write an index from 0 to 0, or set the whole list",
-            ),
-            (
-                {"cluster.use": "./wide.toml"},
-                "--set: cluster.use: './wide.toml': a cluster is chosen by the key 'cluster'",
-            ),
-            ({"cluster": "./wide.tom"}, "--set: cluster: './wide.tom': no such file"),
-            ({"nonesuch": 4}, "--set: unknown key 'nonesuch'."),
-            ({"sweep": 4}, "--set: unknown key 'sweep'."),
-            (
-                {"strategy": {"kind": "binsgdm", "topology": "flat"}, "strategy.kind": "all_reduce"},
-                "--set: strategy: key 'topology' belongs to kind 'binsgdm', not to 'all_reduce'; drop it",
-            ),
-        ],
-    )
-    def test_a_wrong_override_is_told_from_the_file(
-        self, file: str, overrides: dict[str, object], message: str
-    ) -> None:
-        with refused(message):
-            load(file, overrides)
-
-    def test_a_wrong_value_is_blamed_on_the_file_that_has_it(self, file: str, tmp_path: Path) -> None:
-        write(tmp_path / "wide.toml", {**pod()["cluster"], "num_nodes": 0})
-        with pytest.raises(SimnetError, match=f"^{tmp_path}/wide.toml: cluster.num_nodes: 0: "):
-            load(file)
-        use = {"use": "./wide.toml", "num_nodes": -1}
-        with pytest.raises(SimnetError, match=f"^{tmp_path}/pod.toml: cluster.num_nodes: -1: "):
-            load(str(write(tmp_path / "pod.toml", pod(cluster=use))))
-
-    def test_a_gradients_file_is_looked_for_beside_the_file_that_names_it(self, file: str, tmp_path: Path) -> None:
-        gradients = {"gradients": "./mine.json", "forward": "1 s", "backward": "1 s"}
-        scenario = load(str(write(tmp_path / "pod.toml", pod(workload=gradients))))
-        assert scenario.workload.gradients == str(tmp_path / "mine.json")
-
-    def test_a_part_alone_is_checked_like_one_in_a_scenario(self, file: str, tmp_path: Path) -> None:
-        check_part("clusters", str(tmp_path / "wide.toml"))
-        with pytest.raises(SimnetError, match=r"pod.toml: unknown key 'question'"):
-            check_part("clusters", file)
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    write(tmp_path / "wide.toml", pod()["cluster"])
+    return str(write(tmp_path / "pod.toml", pod(cluster="./wide.toml")))
 
 
-class TestExperiment:
-    def test_axes_come_in_file_order(self, tmp_path: Path) -> None:
-        experiment = load_experiment(str(write(tmp_path / "pod.toml", pod(sweep=SWEEP))))
-        assert [axis.key for axis in experiment.axes] == list(SWEEP)
-        assert (experiment.name, experiment.question) == ("pod", "From which bandwidth on?")
-        assert "sweep" not in experiment.resolved
-
-    def test_a_wrong_value_of_an_axis_is_told_from_the_rest_of_the_file(self, tmp_path: Path) -> None:
-        experiment = load_experiment(str(write(tmp_path / "pod.toml", pod(sweep={"cluster.num_nodes": [0]}))))
-        with pytest.raises(SimnetError, match=r"pod.toml: sweep: cluster.num_nodes: 0: must be"):
-            experiment.at({"cluster.num_nodes": 0})
+SLOW = {"cluster.slow_nodes": [{"node": 1}]}
 
 
-@pytest.mark.parametrize("more", [{"topology": "flat"}, {"intra_node_dtype": "one_bit"}], ids=str)
-def test_gradients_are_averaged_only_where_they_travel_whole(more):
-    with pytest.raises(ValueError, match="average: gradients are averaged with topology 'hierarchical'"):
-        BinSGDM(average="gradients", **more)
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"cluster.num_node": 4}, "--set: cluster: unknown key 'num_node'. Did you mean 'num_nodes'?"),
+        ({"cluster.num_nodes": 0}, "--set: cluster.num_nodes: 0: must be"),
+        ({"cluster.num_nodes.x": 4}, "--set: cluster.num_nodes.x: unknown key 'x': 2 there has no such key"),
+        ({"cluster.slow_nodes.0.node": 1}, "--set: cluster.slow_nodes: {'0': {'node': 1}}: write a list"),
+        ({"cluster.slow_nodes": [], "cluster.slow_nodes.0.node": 4}, "unknown key '0': a list of 0: there is no item"),
+        (SLOW | {"cluster.slow_nodes.00.node": 0}, "unknown key '00': a list of 1"),
+        (SLOW | {"cluster.slow_nodes.٠.node": 0}, "unknown key '٠': a list of 1"),
+        (
+            SLOW | {"cluster.slow_nodes.1.node": 0},
+            "unknown key '1': a list of 1: write an index from 0 to 0, or set the whole list",
+        ),
+        ({"cluster.use": "./wide.toml"}, "cluster.use: './wide.toml': a cluster is chosen by the key 'cluster'"),
+        ({"cluster": "./wide.tom"}, "--set: cluster: './wide.tom': no such file"),
+        ({"nonesuch": 4}, "--set: unknown key 'nonesuch'."),
+        ({"sweep": 4}, "--set: unknown key 'sweep'."),
+        (
+            {"strategy": FLAT, "strategy.kind": "all_reduce"},
+            "--set: strategy: key 'topology' belongs to kind 'binsgdm', not to 'all_reduce'; drop it",
+        ),
+    ],
+)
+def test_a_wrong_override_is_told_from_the_file(file: str, overrides: dict[str, object], message: str) -> None:
+    with refused(message):
+        load(file, overrides)
+
+
+def test_a_wrong_value_is_blamed_on_the_file_that_has_it(file: str, tmp_path: Path) -> None:
+    check_part("clusters", str(tmp_path / "wide.toml"))
+    with refused("pod.toml: unknown key 'question'"):
+        check_part("clusters", file)
+    write(tmp_path / "wide.toml", {**pod()["cluster"], "num_nodes": 0})
+    with refused(start=f"{tmp_path}/wide.toml: cluster.num_nodes: 0: "):
+        load(file)
+    for changes, said in (
+        ({"cluster": {"use": "./wide.toml", "num_nodes": -1}}, "cluster.num_nodes: -1: "),
+        ({"sweeps": {}}, "unknown key 'sweeps'. Did you mean 'sweep'?"),
+    ):
+        with refused(start=f"{tmp_path}/pod.toml: {said}"):
+            load(str(write(tmp_path / "pod.toml", pod(**changes))))
+    experiment = load_experiment(str(write(tmp_path / "pod.toml", pod(sweep={"cluster.num_nodes": [0]}))))
+    with refused("pod.toml: sweep: cluster.num_nodes: 0: must be"):
+        experiment.at({"cluster.num_nodes": 0})
+
+
+def test_a_gradients_file_is_looked_for_beside_the_file_that_names_it_and_axes_come_in_its_order(
+    tmp_path: Path,
+) -> None:
+    gradients = {"gradients": "./mine.json", "forward": "1 s", "backward": "1 s"}
+    path = str(write(tmp_path / "pod.toml", pod(workload=gradients, sweep=SWEEP)))
+    assert load(path).workload.gradients == str(tmp_path / "mine.json")
+    experiment = load_experiment(path)
+    assert [axis.key for axis in experiment.axes] == list(SWEEP)
+    assert (experiment.name, experiment.question) == ("pod", "From which bandwidth on?")
+    assert "sweep" not in experiment.resolved
