@@ -3,12 +3,14 @@
 import pytest
 
 from simnet.analysis.tune import dense_systems, systems
-from simnet.core.errors import SimnetError
 from simnet.core.units import Duration
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
 from simnet.strategies.base import strategy_from_text
 from simnet.workload.workload import Gradient, Workload
+from tests.helpers.cli import assert_refused, run
+from tests.helpers.refusals import refused
+from tests.helpers.scenario_samples import pod, write
 from tests.helpers.topologies import cluster
 
 EVERY = {**systems(), **dense_systems("fp32")}
@@ -60,12 +62,70 @@ def test_what_a_strategy_does_to_the_mathematics(text, mathematics):
     ("text", "said"),
     [
         ("qsdg", "here: 'qsdg': unknown strategy. Did you mean 'qsgd'?"),
+        ("fsdp2", "here: 'fsdp2': unknown strategy. Did you mean 'fsdp'"),
+        ("fully-shard", "here: 'fully-shard': unknown strategy. Did you mean 'fsdp'"),
+        ("hybrid_shard", "here: 'hybrid_shard': unknown strategy. Did you mean 'hsdp'"),
         ("qsgd:bits", "here: 'bits': write options as key=value"),
         ("qsgd:bits=77", "here: bits: 77: must be"),
+        ("qsgd:bits=9", "here: bits: 9: must be"),
+        ("qsgd:bits=1", "here: bits: 1: must be"),
+        ("nuqsgd:bits=8", "here: bits: 8: must be"),
         ("qsgd:bit=4", "here: unknown key 'bit'. Did you mean 'bits'?"),
+        ("qsgd:coding=elias", "coded_bits: missing; coding 'elias' needs"),
+        ("qsgd:coded_bits=2.0", "coded_bits: 2.0: has no effect with coding 'packed'"),
+        ("top_k", "ratio: must be given once; give ratio or k"),
+        ("random_k:ratio=0.1,k=4", "ratio: must be given once; give ratio or k"),
+        ("top_k:k=0", "here: k: 0: must be"),
+        ("top_k:ratio=0.0", "here: ratio: 0.0: must be"),
+        ("power_sgd:matrix_rank=0", "here: matrix_rank: 0: must be"),
+        ("atomo:budget=0.0", "here: budget: 0.0: must be"),
+        ("marsit:scale=0.0", "here: scale: 0.0: must be"),
+        ("marsit:sync_period=0", "here: sync_period: 0: must be"),
+        ("fsdp:bucketing=fused", "sharding has parts, not buckets"),
+        ("fsdp:unit_cap=0 B", "must be at least 1 B"),
+        ("hsdp:replicas=all_reduce", "must be BinSGDM or a system that compresses"),
+        ("hsdp:replicas=binsgd", "unknown strategy"),
+        ("hsdp:replicas=byte_grad:topology=hierarchical", "not hierarchical"),
+        ("hsdp:bucket_cap=1 MiB", "no effect without replicas"),
+        ("hsdp:shard_ranks=0", "shard_ranks"),
+        ("local_sgd:inner_steps=0", "inner_steps"),
+        ("local_sgd:bucket_cap=1 MiB", "nothing is exchanged during backward"),
+        ("diloco:bucketing=mg_wfbp", "weighs exchanges of every step"),
+        ("diloco:inner_steps=50,fragments=7", "must divide inner_steps"),
+        ("diloco:inner_steps=50,overlap_steps=50", "must be below inner_steps / fragments"),
+        ("diloco:exchange_by=all_reduce", "must be a system that compresses gradients"),
+        ("diloco:exchange_by=byte_grad,outer_dtype=bf16", "a system brings its own numbers"),
+        ("diloco:in_node=fsdp,workers=rank", "needs workers of several ranks"),
+        ("diloco:overlap_steps=-1", "overlap_steps"),
     ],
 )
 def test_what_is_no_strategy_is_refused(text, said):
-    with pytest.raises(SimnetError) as caught:
+    with refused(said, start="here: "):
         strategy_from_text(text, "here")
-    assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        ("zero1:algorithm=tree", "strategy.algorithm: has no effect with update 'all_gather'; drop one"),
+        ("zero1:param_groups=by_dimensions", "param_groups: has no effect with update 'all_gather'"),
+        ("zero1:broadcast=tree", "broadcast: has no effect with update 'all_gather'"),
+        ("zero1:update=broadcast,overlap_param_gather=true", "has no effect with update 'broadcast'"),
+        ("zero1:update=broadcast,algorithm=rnig", "Did you mean 'ring'?"),
+        ("zero1:update=gather", "strategy.update: 'gather': "),
+        ("zero2:update=broadcast", "'update' belongs to kind 'zero1', not to 'zero2'"),
+        ("zero2:wire_dtype=fp8", "strategy.wire_dtype: 'fp8': "),
+        ("zero2:bucketing=per_tensor", "strategy.bucketing: 'per_tensor': needs the model's tensors"),
+        ("fp8:dtype=int8", "strategy.dtype: 'int8'"),
+        ("int8:dtype=int8", "key 'dtype' belongs to kind 'byte_grad', not to 'int8'"),
+        ("int8:topology=gather", "int8 cannot have it; its topologies are"),
+        ("hsdp:shard_ranks=32", "the cluster has 16 ranks; give at most 16"),
+        ("hsdp:shard_ranks=3", "must be a part of a node of 8 ranks"),
+        ("hsdp:shard_ranks=4,replicas=binsgdm", "a node holds one copy"),
+    ],
+)
+def test_what_does_not_fit_itself_or_the_cluster_is_refused_in_one_sentence(tmp_path, strategy, message):
+    kind, _, options = strategy.partition(":")
+    words = [word for option in options.split(",") for word in ("--set", f"strategy.{option}")]
+    given = write(tmp_path / "pod.toml", pod(strategy={"kind": kind}))
+    assert_refused(run("simulate", given, *words), message)

@@ -3,12 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from simnet.core.errors import SimnetError
-from simnet.engine import scenario
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
-from simnet.strategies.base import strategy_from_text
-from tests.helpers import scenario_samples
+from tests.helpers.scenario_samples import of_strategy
 
 BLOCKS, SIDE = 8, 1024
 TENSORS = [
@@ -20,15 +17,13 @@ WAITS = {"calibration__compute_spread": 0.02, "calibration__host_pause": "0.5 ms
 BLOCK_BYTES, ROOT_BYTES = 4 * SIDE * SIDE, 2 * 4 * 1000 * SIDE
 
 
-def loaded(tmp_path, strategy, **changes) -> Scenario:
+def loaded(tmp_path, text, **changes) -> Scenario:
     workload = {"tensors": TENSORS, "forward": "40 ms", "backward": "80 ms", "optimizer": "8 ms"}
-    data = scenario_samples.pod(strategy=strategy, workload=workload, **changes)
-    return scenario.load(str(scenario_samples.write(tmp_path / "pod.toml", data)))
+    return of_strategy(tmp_path, text, workload=workload, **changes)
 
 
 def found(tmp_path, text, **changes):
-    scene = loaded(tmp_path, {"kind": "all_reduce"}, **changes)
-    return simulate(replace(scene, strategy=strategy_from_text(text, "strategy"), baseline=None)).result
+    return simulate(loaded(tmp_path, text, **changes)).result
 
 
 def test_full_sharding_sends_parameters_twice_and_gradients_once(tmp_path):
@@ -39,14 +34,15 @@ def test_full_sharding_sends_parameters_twice_and_gradients_once(tmp_path):
     assert found(tmp_path, "fsdp:reshard_after_forward=false").nic_bytes_per_node == pytest.approx(2 * once, rel=0.01)
 
 
-def test_hybrid_sharding_sends_what_a_hierarchical_all_reduce_sends(tmp_path):
-    ddp = found(tmp_path, "all_reduce:algorithm=hierarchical")
-    assert found(tmp_path, "hsdp").nic_bytes_per_node == pytest.approx(ddp.nic_bytes_per_node, rel=0.01)
-
-
-def test_the_optimizer_moves_its_shard_alone(tmp_path):
-    assert found(tmp_path, "fsdp").breakdown.optimizer_s == pytest.approx(0.008 / 16)
-    assert found(tmp_path, "hsdp").breakdown.optimizer_s == pytest.approx(0.008 / 8)
+def test_hybrid_sharding_sends_what_a_hierarchical_all_reduce_sends_and_one_bit_a_32nd_of_it(tmp_path):
+    ddp, dense = found(tmp_path, "all_reduce:algorithm=hierarchical"), found(tmp_path, "hsdp")
+    assert dense.nic_bytes_per_node == pytest.approx(ddp.nic_bytes_per_node, rel=0.01)
+    one_bit = found(tmp_path, "hsdp:replicas=binsgdm")
+    assert dense.nic_bytes_per_node / one_bit.nic_bytes_per_node == pytest.approx(32, rel=0.01)
+    assert dense.breakdown.optimizer_s == pytest.approx(0.008 / 8), "the optimizer moves its shard alone"
+    links = {"bandwidth": "1000000 GB/s", "latency": "0 s"}
+    free = {"cluster__intra_node": links, "cluster__inter_node": links, "calibration__memory_bandwidth": "1e9 GB/s"}
+    assert found(tmp_path, "fsdp", **free).iteration_s == pytest.approx(0.12 + 0.008 / 16, rel=1e-3)
 
 
 @pytest.mark.parametrize("text", ["fsdp", "hsdp"])
@@ -57,12 +53,6 @@ def test_without_overlap_every_message_is_exposed(tmp_path, text):
     assert exposed.nic_bytes_per_node == hidden.nic_bytes_per_node
 
 
-def test_an_infinitely_fast_network_leaves_compute_alone(tmp_path):
-    links = {"bandwidth": "1000000 GB/s", "latency": "0 s"}
-    free = {"cluster__intra_node": links, "cluster__inter_node": links, "calibration__memory_bandwidth": "1e9 GB/s"}
-    assert found(tmp_path, "fsdp", **free).iteration_s == pytest.approx(0.12 + 0.008 / 16, rel=1e-3)
-
-
 def test_micro_batches_are_reduced_each_or_once(tmp_path):
     accumulated = {"run": {"grad_accumulation": 4}}
     each, once = (found(tmp_path, f"fsdp:reduce_every={which}", **accumulated) for which in ("micro_batch", "step"))
@@ -71,15 +61,9 @@ def test_micro_batches_are_reduced_each_or_once(tmp_path):
     assert in_nodes.nic_bytes_per_node == pytest.approx(found(tmp_path, "hsdp").nic_bytes_per_node)
 
 
-def test_one_bit_between_copies_sends_a_32nd(tmp_path):
-    dense, one_bit = found(tmp_path, "hsdp"), found(tmp_path, "hsdp:replicas=binsgdm")
-    assert dense.nic_bytes_per_node / one_bit.nic_bytes_per_node == pytest.approx(32, rel=0.01)
-
-
 @pytest.mark.parametrize("text", ["hsdp:shard_ranks=2", "fsdp:overlap=false"])
 def test_all_executors_agree_where_ranks_wait_for_hosts(tmp_path, text):
-    scene = loaded(tmp_path, {"kind": "all_reduce"}, cluster__num_nodes=3, cluster__ranks_per_node=4, **WAITS)
-    scene = replace(scene, strategy=strategy_from_text(text, "strategy"), baseline=None)
+    scene = loaded(tmp_path, text, cluster__num_nodes=3, cluster__ranks_per_node=4, **WAITS)
     folded = simulate(scene).result
     for fidelity in ("exact", "grouped"):
         other = simulate(replace(scene, run=replace(scene.run, fidelity=fidelity))).result
@@ -104,39 +88,3 @@ def test_pauses_before_the_same_message_overlap(tmp_path):
     messages = 2 * (BLOCKS + 1) + BLOCKS
     longest_s = messages * 0.07
     assert waiting.iteration_s - alike.iteration_s == pytest.approx(longest_s * (1 - (1 - 1 / longest_s) ** 16))
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("fsdp:bucketing=fused", "sharding has parts, not buckets"),
-        ("fsdp:unit_cap=0 B", "must be at least 1 B"),
-        ("hsdp:replicas=all_reduce", "must be BinSGDM or a system that compresses"),
-        ("hsdp:replicas=binsgd", "unknown strategy"),
-        ("hsdp:replicas=byte_grad:topology=hierarchical", "not hierarchical"),
-        ("hsdp:bucket_cap=1 MiB", "no effect without replicas"),
-        ("hsdp:shard_ranks=0", "shard_ranks"),
-    ],
-)
-def test_options_that_do_not_hold_together_are_refused(text, sentence):
-    with pytest.raises(SimnetError, match=sentence):
-        strategy_from_text(text, "strategy")
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("hsdp:shard_ranks=32", "the cluster has 16 ranks; give at most 16"),
-        ("hsdp:shard_ranks=3", "must be a part of a node of 8 ranks"),
-        ("hsdp:shard_ranks=4,replicas=binsgdm", "a node holds one copy"),
-    ],
-)
-def test_shards_that_do_not_fit_the_cluster_are_refused(tmp_path, text, sentence):
-    with pytest.raises(SimnetError, match=sentence):
-        found(tmp_path, text)
-
-
-@pytest.mark.parametrize(("given", "meant"), [("fsdp2", "fsdp"), ("fully-shard", "fsdp"), ("hybrid_shard", "hsdp")])
-def test_other_names_are_known(given, meant):
-    with pytest.raises(SimnetError, match=f"Did you mean '{meant}'"):
-        strategy_from_text(given, "strategy")

@@ -3,12 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from simnet.core.errors import SimnetError
-from simnet.engine import scenario
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
-from simnet.strategies.base import strategy_from_text
-from tests.helpers import scenario_samples
+from tests.helpers.refusals import refused
+from tests.helpers.scenario_samples import of_strategy
 
 SIDE, BLOCKS = 1024, 8
 TENSORS = [
@@ -19,16 +17,13 @@ MODEL_BYTES = 4 * (1000 * SIDE + BLOCKS * SIDE * SIDE)
 FREE = {"bandwidth": "1000000 GB/s", "latency": "0 s"}
 
 
-def loaded(tmp_path, **changes) -> Scenario:
+def loaded(tmp_path, text, **changes) -> Scenario:
     workload = {"tensors": TENSORS, "forward": "40 ms", "backward": "80 ms", "optimizer": "8 ms"}
-    calibration = {"memory_bandwidth": "1e9 GB/s"}
-    data = scenario_samples.pod(strategy="all_reduce", workload=workload, calibration=calibration, **changes)
-    return scenario.load(str(scenario_samples.write(tmp_path / "pod.toml", data)))
+    return of_strategy(tmp_path, text, workload=workload, calibration={"memory_bandwidth": "1e9 GB/s"}, **changes)
 
 
 def found(tmp_path, text, **changes):
-    strategy = strategy_from_text(text, "strategy")
-    return simulate(replace(loaded(tmp_path, **changes), strategy=strategy, baseline=None)).result
+    return simulate(loaded(tmp_path, text, **changes)).result
 
 
 @pytest.mark.parametrize("inner_steps", [1, 2, 50, 500])
@@ -73,33 +68,13 @@ def test_sharded_workers_gather_and_scatter_in_the_node_and_send_as_much(tmp_pat
 
 @pytest.mark.parametrize("text", ["local_sgd", "diloco:inner_steps=6,fragments=2,overlap_steps=2"])
 def test_both_executors_agree_on_the_longest_pause_too(tmp_path, text):
-    scene = loaded(tmp_path, cluster__num_nodes=3, cluster__ranks_per_node=4)
-    scene = replace(scene, strategy=strategy_from_text(text, "strategy"), baseline=None)
+    scene = loaded(tmp_path, text, cluster__num_nodes=3, cluster__ranks_per_node=4)
     exact = simulate(replace(scene, run=replace(scene.run, fidelity="exact"))).result
     folded = simulate(scene).result
     assert exact.iteration_s == pytest.approx(folded.iteration_s, rel=1e-9)
     assert exact.longest_pause_s == pytest.approx(folded.longest_pause_s, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("local_sgd:inner_steps=0", "inner_steps"),
-        ("local_sgd:bucket_cap=1 MiB", "nothing is exchanged during backward"),
-        ("diloco:bucketing=mg_wfbp", "weighs exchanges of every step"),
-        ("diloco:inner_steps=50,fragments=7", "must divide inner_steps"),
-        ("diloco:inner_steps=50,overlap_steps=50", "must be below inner_steps / fragments"),
-        ("diloco:exchange_by=all_reduce", "must be a system that compresses gradients"),
-        ("diloco:exchange_by=byte_grad,outer_dtype=bf16", "a system brings its own numbers"),
-        ("diloco:in_node=fsdp,workers=rank", "needs workers of several ranks"),
-        ("diloco:overlap_steps=-1", "overlap_steps"),
-    ],
-)
-def test_options_that_do_not_hold_together_are_refused(text, sentence):
-    with pytest.raises(SimnetError, match=sentence):
-        strategy_from_text(text, "strategy")
-
-
 def test_more_fragments_than_tensors_are_refused(tmp_path):
-    with pytest.raises(SimnetError, match="the model has 9 tensors; give at most 9"):
+    with refused("the model has 9 tensors; give at most 9"):
         found(tmp_path, "diloco:inner_steps=50,fragments=10")

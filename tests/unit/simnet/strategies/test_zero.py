@@ -5,18 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from simnet.core.errors import SimnetError
-from simnet.engine import scenario
 from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
 from simnet.strategies import choices
-from simnet.strategies.base import strategy_from_text
 from simnet.strategies.zero import Zero1, partition
 from simnet.workload.gpu_memory import ModelMemory
 from simnet.workload.training_step import Tensor
-from tests.helpers import scenario_samples
-from tests.helpers.cli import assert_refused, run
+from tests.helpers.refusals import refused
+from tests.helpers.scenario_samples import of_strategy
 
 SIDE, LAYERS = 1024, 12
 TENSORS = [{"shape": [SIDE, SIDE], "count": LAYERS}, {"shape": [SIDE], "count": LAYERS, "backward_share": 0.0}]
@@ -24,10 +21,7 @@ TIMES = {"forward": "40 ms", "backward": "80 ms", "optimizer": "8 ms"}
 
 
 def loaded(tmp_path, text, **changes) -> Scenario:
-    changes = {"workload": {"tensors": TENSORS, **TIMES}, **changes}
-    data = scenario_samples.pod(strategy="all_reduce", **changes)
-    scene = scenario.load(str(scenario_samples.write(tmp_path / "pod.toml", data)))
-    return replace(scene, strategy=strategy_from_text(text, "strategy"), baseline=None)
+    return of_strategy(tmp_path, text, **{"workload": {"tensors": TENSORS, **TIMES}, **changes})
 
 
 def found(tmp_path, text, **changes):
@@ -90,44 +84,17 @@ def test_a_rank_holds_its_share_of_the_optimizers_state(tmp_path, text, optimize
 
 
 def test_a_model_without_tensors_is_shared_out_evenly_or_refused(tmp_path):
-    workload = {"num_elements": 110_000_000, **TIMES}
+    bare, sizes = {"num_elements": 110_000_000, **TIMES}, {"tensors": [{"bytes": "4 MB", "count": 3}], **TIMES}
     for text in ("zero1", "zero2", "zero1:update=broadcast,parameters_as_bucket_view=true"):
-        result = found(tmp_path, text, workload=workload)
-        assert result.breakdown.optimizer_s == pytest.approx(0.008 / 16)
-    with pytest.raises(SimnetError, match=r"^strategy.parameters_as_bucket_view: False: needs the model's tensors; "):
-        found(tmp_path, "zero1:update=broadcast", workload=workload)
-    with pytest.raises(SimnetError, match=r"^strategy.param_groups: 'by_dimensions': needs the model's tensors; "):
-        found(tmp_path, "zero1:update=broadcast,param_groups=by_dimensions", workload=workload)
-    sizes = {"tensors": [{"bytes": "4 MB", "count": 3}], **TIMES}
-    with pytest.raises(
-        SimnetError, match=r"^strategy.param_groups: 'by_dimensions': needs the shapes of the tensors; "
+        assert found(tmp_path, text, workload=bare).breakdown.optimizer_s == pytest.approx(0.008 / 16)
+    groups = "param_groups=by_dimensions"
+    for options, workload, said in (
+        ("", bare, "parameters_as_bucket_view: False: needs the model's tensors; "),
+        (f",{groups}", bare, "param_groups: 'by_dimensions': needs the model's tensors; "),
+        (f",{groups}", sizes, "param_groups: 'by_dimensions': needs the shapes of the tensors; "),
     ):
-        found(tmp_path, "zero1:update=broadcast,param_groups=by_dimensions", workload=sizes)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "message"),
-    [
-        (
-            {"kind": "zero1", "algorithm": "tree"},
-            "strategy.algorithm: has no effect with update 'all_gather'; drop one",
-        ),
-        ({"kind": "zero1", "param_groups": "by_dimensions"}, "param_groups: has no effect with update 'all_gather'"),
-        ({"kind": "zero1", "broadcast": "tree"}, "broadcast: has no effect with update 'all_gather'"),
-        (
-            {"kind": "zero1", "update": "broadcast", "overlap_param_gather": True},
-            "has no effect with update 'broadcast'",
-        ),
-        ({"kind": "zero1", "update": "broadcast", "algorithm": "rnig"}, "Did you mean 'ring'?"),
-        ({"kind": "zero1", "update": "gather"}, "strategy.update: 'gather': "),
-        ({"kind": "zero2", "update": "broadcast"}, "'update' belongs to kind 'zero1', not to 'zero2'"),
-        ({"kind": "zero2", "wire_dtype": "fp8"}, "strategy.wire_dtype: 'fp8': "),
-        ({"kind": "zero2", "bucketing": "per_tensor"}, "strategy.bucketing: 'per_tensor': needs the model's tensors"),
-    ],
-)
-def test_what_does_not_hold_together_is_refused_in_one_sentence(tmp_path, strategy, message):
-    given = scenario_samples.write(tmp_path / "pod.toml", scenario_samples.pod(strategy=strategy))
-    assert_refused(run("simulate", str(given)), message)
+        with refused(start=f"strategy.{said}"):
+            found(tmp_path, f"zero1:update=broadcast{options}", workload=workload)
 
 
 def tensors(shapes):
