@@ -3,27 +3,21 @@
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import structs
 
 from simnet.cluster import topology
 from simnet.cluster.hardware import Calibration, LinkCalibration
 from simnet.cluster.network_costs import DOUBLING_FACTOR, LibraryCosts, NodesPoint
-from simnet.core.errors import SimnetError
 from simnet.core.units import Duration, Size
 from simnet.engine import intervals, scenario
 from simnet.engine.simulation import simulate
+from tests.helpers.refusals import refused
 
 TWO = NodesPoint(nodes=2, efficiency=0.8, alpha_s=Duration(1e-5), intervals={"efficiency": (0.9, 1.1)})
 EIGHT = NodesPoint(nodes=8, efficiency=0.2, alpha_s=Duration(4e-5))
 BOTH = Calibration(by_nodes=(TWO, EIGHT), inter_node=LinkCalibration(efficiency=0.99))
 
-
-@given(st.integers(1, 10_000))
-def test_a_calibration_without_points_is_the_same_at_every_number_of_nodes(num_nodes):
-    plain = Calibration(inter_node=LinkCalibration(efficiency=0.5), intervals={"inter_node.efficiency": (0.9, 1.1)})
-    assert plain.at_nodes(num_nodes) is plain
+OUTSIDE = {"nodes": 2, "efficiency": 0.5, "intervals": {"efficiency": [2.0, 3.0]}}
 
 
 @pytest.mark.parametrize(("num_nodes", "efficiency", "alpha_s"), [(2, 0.8, 1e-5), (4, 0.4, 2e-5), (8, 0.2, 4e-5)])
@@ -32,6 +26,10 @@ def test_costs_go_evenly_over_the_logarithm_of_the_nodes(num_nodes, efficiency, 
     assert found.inter_node.efficiency == pytest.approx(efficiency)
     assert found.inter_node.alpha_s == pytest.approx(alpha_s)
     assert not found.by_nodes
+    if num_nodes == 4:
+        assert found.intervals["inter_node.efficiency"] == pytest.approx((0.9**0.5, 1.1**0.5))
+    plain = Calibration(inter_node=LinkCalibration(efficiency=0.5), intervals={"inter_node.efficiency": (0.9, 1.1)})
+    assert plain.at_nodes(num_nodes) is plain, "without points"
 
 
 def test_beyond_the_points_the_nearest_stays_and_its_interval_grows_by_doublings():
@@ -55,11 +53,6 @@ def test_a_latency_that_no_point_holds_is_as_unsure_beyond_them() -> None:
     plain = Calibration(by_nodes=points, inter_node=link)
     assert "inter_node.latency" not in plain.at_nodes(4).intervals
     assert "inter_node.latency" in plain.at_nodes(8).intervals
-
-
-def test_an_interval_is_interpolated_between_points():
-    low, high = BOTH.at_nodes(4).intervals["inter_node.efficiency"]
-    assert (low, high) == pytest.approx((0.9**0.5, 1.1**0.5))
 
 
 def test_curves_of_two_points_are_mixed_at_the_sizes_of_both():
@@ -121,37 +114,37 @@ def test_the_all_reduce_that_the_bandwidths_go_with_is_the_default_and_a_named_o
     assert simulate(load(fitted)).baseline.algorithm == "hierarchical"
     assert simulate(load(fitted | {"baseline.algorithm": "ring"})).baseline.algorithm == "ring"
     assert simulate(load({})).baseline.algorithm == "ring"
-    with pytest.raises(SimnetError, match=r"all_reduce: 'rings': unknown\. Did you mean 'ring'"):
-        simulate(load({"calibration.all_reduce": "rings"}))
-
-
-def test_a_library_of_an_unknown_strategy_is_refused() -> None:
-    given_ = load({"calibration.libraries": {"mpi": {"carries": ["one_bit_adm"], "efficiency": 0.5}}})
-    with pytest.raises(SimnetError, match=r"libraries.mpi.carries: 'one_bit_adm': unknown strategy. Did you mean"):
-        simulate(given_)
 
 
 @pytest.mark.parametrize(
-    ("points", "sentence"),
+    ("changes", "points", "sentence"),
     [
         (
+            {},
             [{"nodes": 4, "efficiency": 0.5}, {"nodes": 2, "efficiency": 0.6}],
-            r"by_nodes: nodes \[4, 2\]: must increase",
+            "by_nodes: nodes [4, 2]: must increase",
         ),
         (
+            {},
             [{"nodes": 2, "efficiency": 0.5}, {"nodes": 2, "efficiency": 0.6}],
-            r"by_nodes: nodes \[2, 2\]: must increase",
+            "by_nodes: nodes [2, 2]: must increase",
         ),
-        ([{"nodes": 2, "efficiency": 1.5}], "efficiency"),
-        ([{"nodes": 0, "efficiency": 0.5}], "nodes"),
-        ([{"nodes": 2, "efficiency": 0.5, "intervals": {"efficiency": [2.0, 3.0]}}], "two factors with 1 between them"),
-        ([{"nodes": 2, "efficiency": 0.5, "intervals": {"efficiency": [1.1, 0.9]}}], "two factors with 1 between them"),
-        ([{"nodes": 2, "intervals": {"latency": [0.5, 2.0]}}], "'latency': needs a value in the same table"),
+        ({}, [{"nodes": 2, "efficiency": 1.5}], "efficiency"),
+        ({}, [{"nodes": 0, "efficiency": 0.5}], "nodes"),
+        ({}, [OUTSIDE], "two factors with 1 between them"),
+        ({}, [OUTSIDE | {"intervals": {"efficiency": [1.1, 0.9]}}], "two factors with 1 between them"),
+        ({}, [{"nodes": 2, "intervals": {"latency": [0.5, 2.0]}}], "'latency': needs a value in the same table"),
+        ({"calibration.all_reduce": "rings"}, [], "all_reduce: 'rings': unknown. Did you mean 'ring'"),
+        (
+            {"calibration.libraries": {"mpi": {"carries": ["one_bit_adm"], "efficiency": 0.5}}},
+            [],
+            "libraries.mpi.carries: 'one_bit_adm': unknown strategy. Did you mean",
+        ),
     ],
 )
-def test_points_that_cannot_be_are_refused(points, sentence):
-    with pytest.raises(SimnetError, match=sentence):
-        load({}, points)
+def test_points_and_libraries_that_cannot_be_are_refused(changes, points, sentence):
+    with refused(sentence):
+        simulate(load(changes, points))
 
 
 def load(changes, points=(), draws=0):

@@ -4,22 +4,21 @@ import pytest
 
 from tests.helpers.fault_samples import ALPHA_S, fault, ring_s, sending
 
-ADDED_S = 0.002
 
-
-def test_where_all_nodes_are_far_each_round_of_a_ring_waits_twice() -> None:
-    found = sending(fault("added_latency", added="2 ms"))
-    assert found.iteration_s == pytest.approx(ring_s(alpha_s=ALPHA_S + 2 * ADDED_S))
-
-
-def test_between_two_nodes_of_which_one_is_far_each_round_waits_once() -> None:
-    found = sending(fault("added_latency", at_nodes=[1], added="2 ms"), num_nodes=2)
-    assert found.iteration_s == pytest.approx(ring_s(2, alpha_s=ALPHA_S + ADDED_S))
-
-
-def test_that_of_several_faults_adds_up() -> None:
-    both = [fault("added_latency", at_nodes=[node], added="2 ms") for node in (0, 1)]
-    assert sending(*both, num_nodes=2).iteration_s == pytest.approx(ring_s(2, alpha_s=ALPHA_S + 2 * ADDED_S))
+@pytest.mark.parametrize(
+    ("at_nodes", "num_nodes", "waits"),
+    [
+        ([None], 4, 2),  # all
+        ([[1]], 2, 1),
+        ([[0], [1]], 2, 2),
+    ],
+)
+def test_each_round_of_a_ring_waits_once_for_every_end_that_is_far(
+    at_nodes: list[list[int] | None], num_nodes: int, waits: int
+) -> None:
+    faults = [fault("added_latency", added="2 ms", **({"at_nodes": one} if one else {})) for one in at_nodes]
+    found = sending(*faults, num_nodes=num_nodes)
+    assert found.iteration_s == pytest.approx(ring_s(num_nodes, alpha_s=ALPHA_S + waits * 0.002))
 
 
 def test_one_node_alone_sends_over_no_nic() -> None:

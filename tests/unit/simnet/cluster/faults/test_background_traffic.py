@@ -13,22 +13,12 @@ def test_what_the_others_leave_is_what_a_ring_has(share: float) -> None:
     assert found.iteration_s == pytest.approx(ring_s(bytes_per_s=(1 - share) * NIC_BYTES_PER_S))
 
 
-@given(st.integers(1, 100), st.integers(1, 16))
+@given(st.integers(1, 100) | st.just(999_999), st.integers(1, 16))
 def test_every_connection_has_its_fair_share(flows: int, own: int) -> None:
     found = sending(fault("background_traffic", flows=flows, own_flows=own))
     assert found.iteration_s == pytest.approx(ring_s(bytes_per_s=NIC_BYTES_PER_S * own / (own + flows)))
 
 
-def test_one_flow_beside_one_of_ours_is_half() -> None:
-    flow, half = (sending(fault("background_traffic", **keys)).iteration_s for keys in ({"flows": 1}, {"share": 0.5}))
-    assert flow == half
-
-
 def test_two_neighbours_each_take_a_share_of_what_is_left() -> None:
     both = [fault("background_traffic", share=share) for share in (0.5, 0.2)]
     assert sending(*both).iteration_s == pytest.approx(ring_s(bytes_per_s=0.4 * NIC_BYTES_PER_S))
-
-
-def test_the_most_flows_that_are_taken_are_simulated() -> None:
-    found = sending(fault("background_traffic", flows=999_999))
-    assert found.iteration_s == pytest.approx(ring_s(bytes_per_s=NIC_BYTES_PER_S / 1e6))

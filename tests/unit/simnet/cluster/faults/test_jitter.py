@@ -9,7 +9,6 @@ import pytest
 from simnet.cluster.faults import CollectiveJitter, ComputeJitter
 from tests.helpers.fault_samples import BACKWARD_S, COMPUTE_S, FORWARD_S, computing, fault, ring_s, sending
 
-KINDS = ("compute_jitter", "collective_jitter")
 DRAWS = 200_000
 ITERATIONS = 2000
 
@@ -48,11 +47,14 @@ def test_samples_are_drawn_each_as_often_in_units_of_their_mean() -> None:
     values, counts = np.unique(drawn, return_counts=True)
     assert values == pytest.approx([1 / 3, 2 / 3, 2])
     assert counts / DRAWS == pytest.approx([1 / 3] * 3, rel=0.02)
-
-
-@pytest.mark.slow
-def test_times_in_any_unit_are_the_same_samples() -> None:
-    assert factors(samples=[0.1, 0.2, 0.6]) == pytest.approx(factors(samples=[100.0, 200.0, 600.0]))
+    assert factors(9, samples=[0.1, 0.2, 0.6]) == pytest.approx(factors(9, samples=[100.0, 200.0, 600.0]))
+    found = sending(fault("collective_jitter", samples=[1.0, 3.0]), iterations=200)
+    assert {round(one / ring_s(), 6) for one in found.iterations_s} == {0.5, 1.5}
+    compute, collective = fault("compute_jitter", cv=0.1), fault("collective_jitter", cv=0.1)
+    assert isinstance(compute, ComputeJitter)
+    assert isinstance(collective, CollectiveJitter)
+    one, other = (law.draw_factors(np.random.default_rng(3), 50).tolist() for law in (compute, collective))
+    assert one == other, "both kinds draw by the same law"
 
 
 @pytest.mark.parametrize(("ranks", "cv"), [(1, 0.1), (4, 0.1), (32, 0.3)])
@@ -86,55 +88,24 @@ def test_two_jitters_multiply() -> None:
     assert found.std() / found.mean() == pytest.approx(math.sqrt(1.04 * 1.09 - 1), rel=0.1)
 
 
-def test_both_kinds_draw_by_the_same_law() -> None:
-    compute, collective = fault("compute_jitter", cv=0.1), fault("collective_jitter", cv=0.1)
-    assert isinstance(compute, ComputeJitter)
-    assert isinstance(collective, CollectiveJitter)
-    drawn = [one.draw_factors(np.random.default_rng(3), 50) for one in (compute, collective)]
-    assert drawn[0].tolist() == drawn[1].tolist()
-
-
-def test_the_same_seed_gives_the_same_steps_and_another_one_others() -> None:
+def test_the_same_seed_gives_the_same_steps_and_another_one_others_of_which_fewer_are_the_first() -> None:
     jitter = fault("compute_jitter", cv=0.1)
-    once, again, other = (computing(jitter, iterations=10, seed=seed).iterations_s for seed in (7, 7, 8))
+    once, again, other, last = (computing(jitter, iterations=10, seed=one).iterations_s for one in (7, 7, 8, 2**63 - 1))
     assert once == again
     assert not set(once) & set(other)
+    assert not set(once) & set(last)
+    assert computing(jitter, iterations=50, seed=7).iterations_s[:10] == pytest.approx(once)
 
 
-def test_fewer_steps_are_the_first_of_more() -> None:
-    jitter = fault("compute_jitter", cv=0.1)
-    few, many = (computing(jitter, iterations=number).iterations_s for number in (5, 50))
-    assert few == pytest.approx(many[:5])
-
-
-@pytest.mark.parametrize("seed", [0, 2**63 - 1])
-def test_the_first_and_the_last_seed_are_taken(seed: int) -> None:
-    found = computing(fault("compute_jitter", cv=0.1), fault("pause", pause="1 s", probability=0.1), seed=seed)
-    assert len(found.iterations_s) == 200
-
-
-def test_messages_take_as_long_as_they_did() -> None:
+def test_each_kind_leaves_what_the_other_varies_as_it_was() -> None:
     assert sending(fault("compute_jitter", cv=0.3), iterations=5).iteration_s == pytest.approx(sending().iteration_s)
-
-
-@pytest.mark.slow
-def test_steps_that_are_one_collective_vary_as_it_does_around_the_usual_time() -> None:
-    found = np.array(sending(fault("collective_jitter", cv=0.2), iterations=3000).iterations_s)
-    assert found.mean() == pytest.approx(ring_s(), rel=4 * 0.2 / 3000**0.5)
-    assert found.std() / found.mean() == pytest.approx(0.2, rel=0.06)
-
-
-@pytest.mark.slow
-def test_more_ranks_wait_no_longer_since_all_have_the_same_factor() -> None:
-    found = sending(fault("collective_jitter", cv=0.2), num_nodes=32, iterations=3000)
-    assert found.iteration_s == pytest.approx(ring_s(32), rel=4 * 0.2 / 3000**0.5)
-
-
-def test_what_was_measured_is_drawn() -> None:
-    found = sending(fault("collective_jitter", samples=[1.0, 3.0]), iterations=200)
-    assert {round(one / ring_s(), 6) for one in found.iterations_s} == {0.5, 1.5}
-
-
-def test_compute_is_as_it_was() -> None:
     found = computing(fault("collective_jitter", cv=0.5), iterations=20)
     assert found.iterations_s == pytest.approx([COMPUTE_S] * 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_nodes", [4, 32])
+def test_steps_that_are_one_collective_vary_as_it_does_on_many_ranks_as_on_few(num_nodes: int) -> None:
+    found = np.array(sending(fault("collective_jitter", cv=0.2), num_nodes=num_nodes, iterations=3000).iterations_s)
+    assert found.mean() == pytest.approx(ring_s(num_nodes), rel=4 * 0.2 / 3000**0.5)
+    assert found.std() / found.mean() == pytest.approx(0.2, rel=0.06)

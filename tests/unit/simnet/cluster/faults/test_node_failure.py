@@ -14,10 +14,9 @@ def test_a_step_takes_as_long_as_without_it() -> None:
     # Four nodes stop four times as often as one: 24 x 4 / 1000 a day.
     assert found.availability.stops_per_day == pytest.approx(0.096)
     assert found.availability.low <= found.availability.fraction <= found.availability.high < 1
-
-
-def test_without_it_nothing_is_said_of_availability() -> None:
     assert computing(fault("slow_rank", node=0, compute_slowdown=1.5)).availability is None
+    with pytest.raises(ValueError, match="node_failure: is named twice; give the mean time of all causes together"):
+        cluster(fault("node_failure", **FAILING), fault("node_failure", **FAILING))
 
 
 def test_the_interval_is_drawn_from_the_seed() -> None:
@@ -27,8 +26,3 @@ def test_the_interval_is_drawn_from_the_seed() -> None:
     assert once is not None
     assert other is not None
     assert once.fraction == other.fraction
-
-
-def test_one_mean_time_is_enough() -> None:
-    with pytest.raises(ValueError, match="node_failure: is named twice; give the mean time of all causes together"):
-        cluster(fault("node_failure", **FAILING), fault("node_failure", **FAILING))

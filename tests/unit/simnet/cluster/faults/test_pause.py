@@ -1,5 +1,7 @@
 """Ranks that stand still: all in some steps, or each by itself with a probability."""
 
+from typing import Any
+
 import pytest
 
 from tests.helpers.fault_samples import COMPUTE_S, computing, fault
@@ -7,10 +9,20 @@ from tests.helpers.fault_samples import COMPUTE_S, computing, fault
 PAUSE_S = 0.3
 
 
-def test_a_pause_of_all_ranks_comes_in_the_last_of_so_many_steps() -> None:
-    found = computing(fault("pause", pause="300 ms", every=4), iterations=10).iterations_s
-    paused = [COMPUTE_S + PAUSE_S if number in {4, 8} else COMPUTE_S for number in range(1, 11)]
-    assert found == pytest.approx(paused)
+@pytest.mark.parametrize(
+    ("pauses", "extra_s"),
+    [
+        ([{"every": 4}], [0, 0, 0, PAUSE_S] * 2 + [0, 0]),
+        ([{"probability": 1.0}], [PAUSE_S] * 5),
+        ([{"ranks": [1], "every": 2}, {"pause": "100 ms", "every": 3}], [0, 0.3, 0.1, 0.3, 0, 0.4]),
+    ],
+)
+def test_pauses_come_in_the_last_of_so_many_steps_and_add_up(
+    pauses: list[dict[str, Any]], extra_s: list[float]
+) -> None:
+    faults = [fault("pause", **{"pause": "300 ms", **one}) for one in pauses]
+    found = computing(*faults, iterations=len(extra_s)).iterations_s
+    assert found == pytest.approx([COMPUTE_S + one for one in extra_s])
 
 
 def test_that_of_one_rank_holds_all_of_them_up() -> None:
@@ -32,14 +44,3 @@ def test_a_step_has_a_pause_with_the_probability_that_any_rank_has_one() -> None
     # Three standard deviations of a binomial share.
     assert share == pytest.approx(any_rank, abs=3 * (any_rank * (1 - any_rank) / steps) ** 0.5)
     assert max(found.iterations_s) == pytest.approx(min(found.iterations_s) + PAUSE_S)
-
-
-def test_pauses_that_are_sure_come_in_every_step() -> None:
-    found = computing(fault("pause", pause="300 ms", probability=1.0), iterations=5)
-    assert found.iterations_s == pytest.approx([COMPUTE_S + PAUSE_S] * 5)
-
-
-def test_pauses_of_several_kinds_add_up() -> None:
-    both = [fault("pause", ranks=[1], pause="300 ms", every=2), fault("pause", pause="100 ms", every=3)]
-    found = computing(*both, iterations=6).iterations_s
-    assert found == pytest.approx([COMPUTE_S + extra_s for extra_s in (0, 0.3, 0.1, 0.3, 0, 0.4)])

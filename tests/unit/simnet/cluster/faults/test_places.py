@@ -56,22 +56,14 @@ def test_the_links_of_ranks_and_leaves_are_counted_by_those(link: str, number: i
     )
 
 
-def test_without_leaves_there_are_no_uplinks() -> None:
+def test_a_place_is_named_once_and_one_node_alone_has_place_zero_and_no_other() -> None:
+    ranks = {"pause": "1 s", "every": 2, "ranks": [1, 1]}
+    assert refusal("pause", ranks) == "faults: ranks [1, 1]: name each rank once"
+    nodes = {"at_nodes": [2, 3, 2], "nic_slowdown": 2.0}
+    assert refusal("other_nodes", nodes) == "faults: nodes [2, 3, 2]: name each node once"
+    for link in ({}, {"link": "port"}):
+        cluster(fault("slow_link", **link, rate=0.5, place=0), num_nodes=1)
+        with pytest.raises(ValueError, match=r"1: the cluster has (node|rank) 0 alone"):
+            cluster(fault("slow_link", **link, rate=0.5, place=1), num_nodes=1)
     with pytest.raises(ValueError, match=re.escape("link 'uplink': the cluster has no cluster.fabric; add it, or")):
         cluster(fault("slow_link", link="uplink", place=0, rate=0.5))
-
-
-def test_a_place_is_named_once() -> None:
-    assert refusal("pause", {"pause": "1 s", "every": 2, "ranks": [1, 1]}) == (
-        "faults: ranks [1, 1]: name each rank once"
-    )
-    assert refusal("other_nodes", {"at_nodes": [2, 3, 2], "nic_slowdown": 2.0}) == (
-        "faults: nodes [2, 3, 2]: name each node once"
-    )
-
-
-@pytest.mark.parametrize(("kind", "keys"), [("slow_link", {"rate": 0.5}), ("slow_link", {"link": "port", "rate": 0.5})])
-def test_one_node_alone_has_place_zero_and_no_other(kind: str, keys: dict[str, Any]) -> None:
-    cluster(fault(kind, **keys, place=0), num_nodes=1)
-    with pytest.raises(ValueError, match=r"1: the cluster has (node|rank) 0 alone"):
-        cluster(fault(kind, **keys, place=1), num_nodes=1)

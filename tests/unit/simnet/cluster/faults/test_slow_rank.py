@@ -57,11 +57,11 @@ def test_of_several_slow_ranks_the_slowest_counts_and_factors_of_one_rank_multip
     assert computing(*several, ranks_per_node=2).iteration_s == pytest.approx(1.7 * COMPUTE_S)
     twice = [fault("slow_rank", **slow(1, factor)) for factor in (1.2, 1.5)]
     assert computing(*twice, ranks_per_node=2).iteration_s == pytest.approx(1.8 * COMPUTE_S)
-
-
-def test_a_hundred_slow_ranks_at_once_are_simulated() -> None:
     many = [fault("slow_rank", **slow(rank, 1 + rank / 100, per_node=4)) for rank in range(100)]
     assert computing(*many, num_nodes=25, ranks_per_node=4).iteration_s == pytest.approx(1.99 * COMPUTE_S)
+    alone = computing(fault("slow_rank", **slow(0, 2.0)), num_nodes=1)
+    assert alone.iteration_s == pytest.approx(2 * COMPUTE_S)
+    assert alone.waits is None or alone.waits.late == (), "one rank alone waits for nobody"
 
 
 def test_a_slow_node_is_all_its_ranks() -> None:
@@ -69,9 +69,3 @@ def test_a_slow_node_is_all_its_ranks() -> None:
     ranks = [fault("slow_rank", **slow(rank, 1.4)) for rank in (4, 5)]
     assert node.iterations_s == pytest.approx(computing(*ranks, ranks_per_node=2, iterations=3).iterations_s)
     assert node.iteration_s == pytest.approx(1.4 * COMPUTE_S)
-
-
-def test_one_rank_alone_waits_for_nobody() -> None:
-    found = computing(fault("slow_rank", **slow(0, 2.0)), num_nodes=1)
-    assert found.iteration_s == pytest.approx(2 * COMPUTE_S)
-    assert found.waits is None or found.waits.late == ()

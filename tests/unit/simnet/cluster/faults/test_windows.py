@@ -80,30 +80,22 @@ def test_changes_are_where_it_begins_and_ends(one: SlowLink):
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("one", "other", "meet"),
     [
-        (link("5 s"), link("0 s", "1 s", "10 s")),
-        (link("0 s", "2 s", "10 s"), link("9 s", "11 s", "10 s")),
-        (link("0 s", "1 ms", "10 s"), link("5 s", "5.001 s", "10.01 s")),
-        (link("1e9 s"), link("0 s", "1 s", "1000 s")),
+        (link("5 s"), link("0 s", "1 s", "10 s"), True),
+        (link("0 s", "2 s", "10 s"), link("9 s", "11 s", "10 s"), True),
+        (link("0 s", "1 ms", "10 s"), link("5 s", "5.001 s", "10.01 s"), True),
+        (link("1e9 s"), link("0 s", "1 s", "1000 s"), True),
+        (link("0 s", "1 s"), link("1 s"), False),
+        (link("0 s", "0.1 s", "0.2 s"), link("0.1 s", "0.2 s", "0.4 s"), False),
+        (link("0 s"), link("0 s", place=1), False),
+        (link("0 s", "5 s"), link("5 s", "6 s", "7 s"), False),
     ],
 )
-def test_what_meets_only_later_is_refused_too(one: SlowLink, other: SlowLink):
-    assert are_refused(one, other)
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (link("0 s", "1 s"), link("1 s")),
-        (link("0 s", "0.1 s", "0.3 s"), link("0.1 s", "0.2 s", "0.3 s")),
-        (link("0 s", "0.1 s", "0.2 s"), link("0.1 s", "0.2 s", "0.4 s")),
-        (link("0 s"), link("0 s", place=1)),
-        (link("0 s", "5 s"), link("5 s", "6 s", "7 s")),
-    ],
-)
-def test_what_follows_each_other_or_is_elsewhere_is_not(one: SlowLink, other: SlowLink):
-    assert not are_refused(one, other)
+def test_what_meets_only_later_is_refused_too_and_what_follows_each_other_is_not(
+    one: SlowLink, other: SlowLink, meet: bool
+):
+    assert are_refused(one, other) is meet
 
 
 def test_a_link_that_is_slow_now_and_then_carries_as_much_as_its_mean_rate():
@@ -117,13 +109,6 @@ def test_a_link_that_is_slow_now_and_then_carries_as_much_as_its_mean_rate():
     assert min(slow.iterations_s) == pytest.approx(ring_s(alpha_s=0.0))
 
 
-def test_a_window_before_and_after_the_run_changes_nothing():
-    late = fault("slow_link", place=0, rate=0.01, **{"from": "1000 s"})
-    assert sending(late, iterations=3).iteration_s == pytest.approx(ring_s())
-    assert late.next_change_s(0.0) == 1000
-    assert late.next_change_s(1000.0) == math.inf
-
-
 def test_steps_in_a_window_are_slow_and_those_before_and_after_are_not():
     usual_s = ring_s()
     once = fault("slow_link", place=1, rate=0.5, **{"from": f"{10 * usual_s} s", "to": f"{30 * usual_s} s"})
@@ -131,10 +116,11 @@ def test_steps_in_a_window_are_slow_and_those_before_and_after_are_not():
     assert found[:9] == pytest.approx([ring_s(alpha_s=0.0)] * 9)
     assert found[12:18] == pytest.approx([2 * ring_s(alpha_s=0.0)] * 6)
     assert found[-5:] == pytest.approx([ring_s(alpha_s=0.0)] * 5)
-
-
-def test_compute_does_not_mind_the_windows_of_links():
-    assert computing(link("0 s", "50 ms", "100 ms"), iterations=5).iteration_s == pytest.approx(computing().iteration_s)
+    late = link("1000 s")
+    assert sending(late, iterations=3).iteration_s == pytest.approx(usual_s)
+    assert (late.next_change_s(0.0), late.next_change_s(1000.0)) == (1000, math.inf)
+    flapping = link("0 s", "50 ms", "100 ms")
+    assert computing(flapping, iterations=5).iteration_s == pytest.approx(computing().iteration_s)
 
 
 @pytest.mark.parametrize(
