@@ -1,16 +1,17 @@
 """Traces of Chakra become the step that they tell, or are refused with the place."""
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from simnet.core.errors import SimnetError
 from simnet.strategies import step_file
 from simnet.strategies.step_file import RecordedLayout
 from simnet.traces.import_step import ImportOptions, step_of
 from tests.helpers import chakra_traces
-from tests.helpers.chakra_traces import GATHER, GOLDEN, collective, compute
+from tests.helpers.chakra_traces import GATHER, GOLDEN, ChakraNode, collective, compute
+from tests.helpers.refusals import refused
 
 ON_2 = ImportOptions(num_nodes=1, ranks_per_node=2)
 ON_2X4 = ImportOptions(num_nodes=2, ranks_per_node=4)
@@ -22,20 +23,17 @@ def imported(*paths: Path, options: ImportOptions = ON_2) -> RecordedLayout:
     return step.recordings[0]
 
 
-def refused(*paths: Path, options: ImportOptions = ON_2) -> str:
-    with pytest.raises(SimnetError) as caught:
-        step_of(paths, options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 def operations(layout: RecordedLayout) -> list[list[tuple[object, ...]]]:
     return [[(one.kind, one.part, one.after) for one in stream.operations] for stream in layout.streams]
 
 
-@pytest.mark.parametrize("name", ["pytorch.0.et", "pytorch.0.json"])
-def test_a_trace_converted_from_pytorch_keeps_kernels_streams_and_groups(name: str) -> None:
-    layout = imported(GOLDEN / name, options=ImportOptions(ranks_per_node=4))
+@pytest.mark.parametrize("name", ["pytorch.0.et", "pytorch.0.json", "pytorch.0.et.gz"])
+def test_a_trace_converted_from_pytorch_keeps_kernels_streams_and_groups(name: str, tmp_path: Path) -> None:
+    path = GOLDEN / name
+    if name.endswith(".gz"):
+        path = tmp_path / name
+        path.write_bytes(gzip.compress((GOLDEN / path.stem).read_bytes()))
+    layout = imported(path, options=ImportOptions(ranks_per_node=4))
     assert (layout.num_nodes, layout.ranks_per_node) == (2, 4)
     assert [stream.name for stream in layout.streams] == ["stream 7", "stream 20", "stream 24"]
     assert operations(layout) == [
@@ -46,6 +44,8 @@ def test_a_trace_converted_from_pytorch_keeps_kernels_streams_and_groups(name: s
     assert [(one.size, one.stride) for one in layout.groups] == [(2, 4), (8, 1)]
     assert layout.streams[2].operations[0].message_bytes == 8e6
     assert "4 nodes of the CPU of 40 us are left out" in layout.notes[0]
+    memory = imported(GOLDEN / "one_remote_mem_load_node.0.et")
+    assert [(stream.name, stream.operations[0].num_bytes) for stream in memory.streams] == [("memory", 1024)]
 
 
 @pytest.mark.parametrize(
@@ -67,31 +67,12 @@ def test_collectives_have_the_bytes_of_the_whole_array_and_the_ranks_of_their_di
     assert (one.kind, one.message_bytes, (group.size, group.stride)) == (kind, message_bytes, shape)
 
 
-def test_memory_moves_in_a_stream_of_its_own(tmp_path: Path) -> None:
-    layout = imported(GOLDEN / "one_remote_mem_load_node.0.et")
-    assert [(stream.name, stream.operations[0].num_bytes) for stream in layout.streams] == [("memory", 1024)]
-
-
-def test_a_packed_trace_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "pytorch.0.et.gz"
-    path.write_bytes(gzip.compress((GOLDEN / "pytorch.0.et").read_bytes()))
-    assert imported(path, options=ImportOptions(ranks_per_node=4)).groups
-
-
-def test_a_rank_that_is_not_in_its_own_group_is_refused(tmp_path: Path) -> None:
-    groups = tmp_path / "groups.json"
-    groups.write_text('{"1": [0, 4], "2": [1, 5]}')
-    options = ImportOptions(num_nodes=2, ranks_per_node=4, comm_groups=groups)
-    path = chakra_traces.write(tmp_path / "t.5.et", collective(0, pg_name="1"))
-    assert "rank 5 is not in its process group '1', [0, 4]" in refused(path, options=options)
-
-
 @pytest.mark.parametrize(
     ("nodes", "rule"),
     [
         (
             [compute(0), collective(1, 0, comm_size=8192)],
-            "operation 0 of stream 1 is all_reduce of 8.192 kB on 2 ranks aft",
+            "operation 0 of stream 1 is all_reduce of 8.192 kB on 2 ranks",
         ),
         ([compute(0), collective(1)], "is all_reduce of 4.096 kB on 2 ranks, in"),
         ([compute(0)], "has 1 streams"),
@@ -101,58 +82,59 @@ def test_a_rank_that_is_not_in_its_own_group_is_refused(tmp_path: Path) -> None:
 )
 def test_ranks_that_differ_are_refused_with_the_place(nodes: list, rule: str, tmp_path: Path) -> None:
     first = chakra_traces.write(tmp_path / "t.0.et", compute(0), collective(1, 0))
-    message = refused(first, chakra_traces.write(tmp_path / "t.1.et", *nodes))
-    assert rule in message
-    assert "a step file holds symmetric ranks" in message
-    assert "t.1.et" in message
+    with refused(rule, "a step file holds symmetric ranks", "t.1.et"):
+        imported(first, chakra_traces.write(tmp_path / "t.1.et", *nodes))
+
+
+VERSIONS = "read are Chakra's schemas 0.0.4 and 1.0.0"
 
 
 @pytest.mark.parametrize(
-    ("nodes", "rule"),
+    ("nodes", "about", "rule"),
     [
-        ([compute(0, 1), compute(1, 0)], "node 0 waits for 1, for 0: waits must not form a circle"),
-        ([compute(0, 0)], "node 0 waits for 0"),
-        ([compute(0, 9)], "node 0: data_deps: 9: there is no such node"),
-        ([compute(0), compute(0)], "node 0: comes twice"),
-        ([], "has no node"),
-        ([collective(0, comm_type=GATHER)], "node 0: comm_type: 'gather': one rank does more than the others"),
-        ([collective(0, comm_type=12)], "comm_type: 12: must be 0 to 9"),
-        ([collective(0, comm_size=-1)], "comm_size: -1: must be a number from 0"),
-        ([compute(0, tensor_size=2**63 + 1)], "tensor_size: 9223372036854775809: must be a number from 0"),
-        ([collective(0, pg_name="dp")], "pg_name: 'dp': its ranks are not in the trace"),
-        ([chakra_traces.ChakraNode(id=0, type="COMM_SEND_NODE")], "node 0: COMM_SEND_NODE: ranks that send to single"),
-        ([chakra_traces.ChakraNode(id=0, type="METADATA_NODE")], "holds neither compute nor a collective"),
-        ([chakra_traces.ChakraNode(id=0, type="COMM_COLL_NODE")], "comm_type: None: must be 0 to 9"),
+        ([compute(0, 1), compute(1, 0)], {}, "node 0 waits for 1, for 0: waits must not form a circle"),
+        ([compute(0, 0)], {}, "node 0 waits for 0"),
+        ([compute(0, 9)], {}, "node 0: data_deps: 9: there is no such node"),
+        ([compute(0), compute(0)], {}, "node 0: comes twice"),
+        ([], {}, "has no node"),
+        ([collective(0, comm_type=GATHER)], {}, "node 0: comm_type: 'gather': one rank does more than the others"),
+        ([collective(0, comm_type=12)], {}, "comm_type: 12: must be 0 to 9"),
+        ([collective(0, comm_size=-1)], {}, "comm_size: -1: must be a number from 0"),
+        ([compute(0, tensor_size=2**63 + 1)], {}, "tensor_size: 9223372036854775809: must be a number from 0"),
+        ([collective(0, pg_name="dp")], {}, "pg_name: 'dp': its ranks are not in the trace"),
+        ([ChakraNode(id=0, type="COMM_SEND_NODE")], {}, "node 0: COMM_SEND_NODE: ranks that send to single"),
+        ([ChakraNode(id=0, type="METADATA_NODE")], {}, "holds neither compute nor a collective"),
+        ([ChakraNode(id=0, type="COMM_COLL_NODE")], {}, "comm_type: None: must be 0 to 9"),
+        ([compute(0)], {"version": "9.9"}, VERSIONS),
+        ([compute(0)], {"version": "", "schema": "1.0.2-chakra.7.0.0"}, VERSIONS),
+        ([compute(0)], {"version": "", "schema": "2024"}, VERSIONS),
     ],
 )
-def test_what_is_no_step_of_symmetric_ranks_is_refused(nodes: list, rule: str, tmp_path: Path) -> None:
-    assert rule in refused(chakra_traces.write(tmp_path / "t.0.et", *nodes))
+def test_what_is_no_step_of_symmetric_ranks_is_refused(
+    nodes: list, about: dict[str, str], rule: str, tmp_path: Path
+) -> None:
+    with refused(rule):
+        imported(chakra_traces.write(tmp_path / "t.0.et", *nodes, **about))
 
 
-@pytest.mark.parametrize(
-    ("version", "attributes"), [("9.9", {}), ("", {"schema": "1.0.2-chakra.7.0.0"}), ("", {"schema": "2024"})]
-)
-def test_an_unknown_version_is_refused(version: str, attributes: dict, tmp_path: Path) -> None:
-    path = chakra_traces.write(tmp_path / "t.0.et", compute(0), version=version, **attributes)
-    assert "read are Chakra's schemas 0.0.4 and 1.0.0" in refused(path)
-
-
-def test_files_that_cannot_be_traces_are_refused(tmp_path: Path) -> None:
-    empty = tmp_path / "t.0.et"
+def test_files_that_cannot_be_traces_and_ranks_outside_their_group_are_refused(tmp_path: Path) -> None:
+    empty, groups = tmp_path / "t.0.et", tmp_path / "groups.json"
     empty.write_bytes(b"")
-    assert "is empty" in refused(empty)
-    assert "cannot be read" in refused(tmp_path / "missing.et")
-    assert "--step: has no effect on a Chakra trace" in refused(
-        GOLDEN / "pytorch.0.et", options=ImportOptions(step=1, ranks_per_node=4)
-    )
+    groups.write_text('{"1": [0, 4], "2": [1, 5]}')
+    outside = chakra_traces.write(tmp_path / "t.5.et", collective(0, pg_name="1"))
+    for path, options, rule in (
+        (empty, ON_2, "is empty"),
+        (tmp_path / "missing.et", ON_2, "cannot be read"),
+        (GOLDEN / "pytorch.0.et", ImportOptions(step=1, ranks_per_node=4), "--step: has no effect on a Chakra trace"),
+        (outside, replace(ON_2X4, comm_groups=groups), "rank 5 is not in its process group '1', [0, 4]"),
+    ):
+        with refused(rule):
+            imported(path, options=options)
 
 
 def test_collectives_of_which_none_says_its_bytes_are_refused_and_some_are_noted(tmp_path: Path) -> None:
     sent = [collective(at, 0, comm_size=0) for at in (1, 2)]
-    path = chakra_traces.write(tmp_path / "t.0.et", compute(0), *sent)
-    assert "comm_size: 0 in all 2 collectives: a collective must say its bytes" in refused(path)
-    (layout,) = step_of(
-        [chakra_traces.write(tmp_path / "u.0.et", compute(0), *sent, collective(3, 0))],
-        ImportOptions(num_nodes=1, ranks_per_node=2),
-    ).recordings
+    with refused("comm_size: 0 in all 2 collectives: a collective must say its bytes"):
+        imported(chakra_traces.write(tmp_path / "t.0.et", compute(0), *sent))
+    layout = imported(chakra_traces.write(tmp_path / "u.0.et", compute(0), *sent, collective(3, 0)))
     assert any("2 of 3 collectives carry 0 bytes" in note for note in layout.notes)

@@ -7,23 +7,17 @@ from typing import Any
 import pytest
 
 from simnet.calibration import run_traces
-from simnet.core.errors import SimnetError
 from simnet.traces import kineto
 from simnet.traces.import_step import ImportOptions, step_of
 from tests.helpers import kineto_traces as traces
 from tests.helpers.kineto_traces import Event, kernel, sent
+from tests.helpers.refusals import refused
 
 Change = Callable[[dict[str, Any]], None]
 
 
 def collectives(data: dict[str, Any]) -> list[Event]:
     return [one for one in data["traceEvents"] if "Collective name" in one["args"]]
-
-
-def without_arguments(data: dict[str, Any], name: str) -> dict[str, Any]:
-    for one in collectives(data):
-        one |= {"name": name, "args": {key: one["args"][key] for key in ("stream", "correlation")}}
-    return data
 
 
 def imported(data: dict[str, Any], folder: Path) -> list[list[tuple[Any, ...]]]:
@@ -34,10 +28,41 @@ def imported(data: dict[str, Any], folder: Path) -> list[list[tuple[Any, ...]]]:
     ]
 
 
-def refused(data: dict[str, Any], folder: Path) -> str:
-    with pytest.raises(SimnetError) as caught:
-        imported(data, folder)
-    return str(caught.value)
+def only_called(name: str) -> Change:
+    """Take all that is said of collectives but the names of their kernels."""
+
+    def change(data: dict[str, Any]) -> None:
+        for one in collectives(data):
+            one |= {"name": name, "args": {key: one["args"][key] for key in ("stream", "correlation")}}
+
+    return change
+
+
+def launched_by(category: str) -> Change:
+    def change(data: dict[str, Any]) -> None:
+        for one in data["traceEvents"]:
+            one["cat"] = one["cat"].replace("cuda_runtime", category)
+
+    return change
+
+
+def without(*categories: str) -> Change:
+    def change(data: dict[str, Any]) -> None:
+        data["traceEvents"] = [one for one in data["traceEvents"] if one["cat"] not in categories]
+
+    return change
+
+
+def with_event(category: str, name: str) -> Change:
+    return lambda data: data["traceEvents"].append(traces.event(category, name, 39, 50))
+
+
+def changed(**arguments: Any) -> Change:
+    def change(data: dict[str, Any]) -> None:
+        for one in collectives(data):
+            one["args"] |= {key.replace("__", " "): value for key, value in arguments.items()}
+
+    return change
 
 
 OF_LIBRARIES = (
@@ -55,60 +80,67 @@ OF_OTHERS = (
 )  # fmt: skip
 
 
-def test_kernels_of_libraries_are_known_by_their_names_and_refused_without_a_message(tmp_path: Path) -> None:
+def test_kernels_of_libraries_are_known_by_their_names() -> None:
     assert [name for name in (*OF_LIBRARIES, *OF_OTHERS) if kineto.is_of_a_library(name)] == list(OF_LIBRARIES)
-    for name in OF_LIBRARIES[:2]:
-        assert "does not say its message" in refused(without_arguments(traces.ddp(told=False), name), tmp_path)
 
 
-def test_an_unknown_category_that_launches_kernels_is_refused_by_name(tmp_path: Path) -> None:
+def no_word_of_groups(data: dict[str, Any]) -> None:
+    del data["distributedInfo"]["pg_config"]
+    for one in collectives(data):
+        one["args"] = {key: value for key, value in one["args"].items() if "roup" not in key}
+
+
+LAUNCHES, GPU = without("cuda_runtime"), without("kernel", "cuda_sync")
+NO_MESSAGE, NO_GPU = (
+    "does not say its message",
+    "the trace holds no event of a GPU; profile with the activity of the GPU",
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ([only_called(OF_LIBRARIES[0])], NO_MESSAGE),
+        ([only_called(OF_LIBRARIES[1])], NO_MESSAGE),
+        *(([changed(In__msg__nelems=given)], NO_MESSAGE) for given in ("many", -5, 1.5, True, 2**60, None)),
+        ([launched_by("npu_api")], "category 'npu_api': 'cudaLaunchKernel' launches a kernel: known are"),
+        ([LAUNCHES], "no event says when the CPU launched its kernels"),
+        ([GPU], NO_GPU),
+        ([GPU, LAUNCHES, with_event("user_annotation", "nccl:all_reduce")], NO_GPU),
+        (
+            [only_called("ring_kernel_of_somebody"), with_event("cpu_op", "c10d::allreduce_")],
+            "c10d::allreduce_: torch asks for a collective, but nothing on the GPU is known",
+        ),
+        (
+            [
+                lambda data: data.update(traces.trace(kernel("a", 1, 10, 20, 70))),
+                with_event("user_annotation", "gloo:x"),
+            ],
+            "gloo:x: all collectives run on the CPU while the work runs on a GPU",
+        ),
+        ([no_word_of_groups], "does not say its process group; profile with torch 2.4 or later"),
+    ],
+)
+def test_a_trace_that_does_not_tell_its_step_is_refused(changes: list[Change], rule: str, tmp_path: Path) -> None:
     data = traces.ddp(told=True)
-    for one in data["traceEvents"]:
-        one["cat"] = one["cat"].replace("cuda_runtime", "npu_api")
-    assert "category 'npu_api': 'cudaLaunchKernel' launches a kernel: known are" in refused(data, tmp_path)
+    for change in changes:
+        change(data)
+    with refused(rule):
+        imported(data, tmp_path)
 
 
-def no_launches(data: dict[str, Any]) -> None:
-    data["traceEvents"] = [one for one in data["traceEvents"] if one["cat"] != "cuda_runtime"]
-
-
-def test_kernels_that_nothing_launched_have_no_phases_and_no_step(tmp_path: Path) -> None:
+def test_of_kernels_that_nothing_launched_there_are_no_phases_and_of_messages_without_a_size_no_bytes() -> None:
     data = traces.ddp(told=True)
-    no_launches(data)
-    assert "no event says when the CPU launched its kernels" in refused(data, tmp_path)
-    with pytest.raises(SimnetError, match="no event says when the CPU launched its kernels"):
+    LAUNCHES(data)
+    with refused("no event says when the CPU launched its kernels"):
         run_traces.steps_of(kineto.parse(data, "t.json"))
     assert kineto.parse(data, "t.json").steps[0].optimizer_s == 0
-
-
-def test_a_launch_is_known_by_the_operator_where_no_call_is_in_the_trace(tmp_path: Path) -> None:
-    wanted, data = (traces.ddp(told=False) for _ in range(2))
-    for number, one in enumerate(data["traceEvents"]):
-        if one["cat"] == "cuda_runtime":
-            one |= {"cat": "cpu_op", "name": "aten::mm", "args": {"External id": number}}
-            data["traceEvents"][number + 1]["args"]["External id"] = number
-    assert imported(data, tmp_path) == imported(wanted, tmp_path)
-
-
-@pytest.mark.parametrize("keep", ["launches", "annotations"])
-def test_a_trace_without_the_work_of_the_gpu_is_refused(keep: str, tmp_path: Path) -> None:
     data = traces.ddp(told=True)
-    data["traceEvents"] = [one for one in data["traceEvents"] if one["cat"] not in ("kernel", "cuda_sync")]
-    if keep == "annotations":
-        no_launches(data)
-        data["traceEvents"].append(traces.event("user_annotation", "nccl:all_reduce", 40, 50))
-    assert "the trace holds no event of a GPU; profile with the activity of the GPU too" in refused(data, tmp_path)
-
-
-def test_a_gpu_on_which_nothing_is_known_as_the_collective_that_torch_asks_for_is_refused(tmp_path: Path) -> None:
-    data = without_arguments(traces.ddp(told=False), "ring_kernel_of_somebody")
-    data["traceEvents"].append(traces.event("cpu_op", "c10d::allreduce_", 39, 41))
-    assert "c10d::allreduce_: torch asks for a collective, but nothing on the GPU is known" in refused(data, tmp_path)
-
-
-def test_a_gpu_whose_collectives_all_run_on_the_cpu_is_refused(tmp_path: Path) -> None:
-    data = traces.trace(kernel("gemm", 1, 10, 20, 70), traces.event("user_annotation", "gloo:all_reduce", 40, 50))
-    assert "gloo:all_reduce: all collectives run on the CPU while the work runs on a GPU" in refused(data, tmp_path)
+    assert kineto.parse(data, "t.json").reduced_bytes == 12_000
+    del collectives(data)[0]["args"]["In msg nelems"]
+    assert kineto.parse(data, "t.json").reduced_bytes == 0
+    changed(In__msg__nelems=-5)(data)
+    assert kineto.parse(data, "t.json").reduced_bytes == 0
 
 
 def test_collectives_on_the_cpu_beside_those_of_a_gpu_are_left_out_with_a_note(tmp_path: Path) -> None:
@@ -116,14 +148,6 @@ def test_collectives_on_the_cpu_beside_those_of_a_gpu_are_left_out_with_a_note(t
     data["traceEvents"].append(traces.event("user_annotation", "gloo:all_reduce", 40, 50))
     (layout,) = step_of([traces.write(tmp_path / "t.json", data)], ImportOptions()).recordings
     assert any("1 collectives on the CPU, such as gloo:all_reduce, are left out" in note for note in layout.notes)
-
-
-def changed(**arguments: Any) -> Change:
-    def change(data: dict[str, Any]) -> None:
-        for one in collectives(data):
-            one["args"] |= {key.replace("__", " "): value for key, value in arguments.items()}
-
-    return change
 
 
 def numbers_as_text(data: dict[str, Any]) -> None:
@@ -135,43 +159,48 @@ def no_world_size(data: dict[str, Any]) -> None:
     del data["distributedInfo"]["world_size"]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [numbers_as_text, no_world_size, changed(dtype="torch.float32"), changed(Collective__name="ALLREDUCE_COALESCED")],
-)
-def test_numbers_as_text_and_names_of_other_writers_are_read(change: Change, tmp_path: Path) -> None:
-    wanted, data = (traces.ddp(told=True) for _ in range(2))
-    change(data)
-    assert imported(data, tmp_path) == imported(wanted, tmp_path)
+def launched_by_operators(data: dict[str, Any]) -> None:
+    for number, one in enumerate(data["traceEvents"]):
+        if one["cat"] == "cuda_runtime":
+            one |= {"cat": "cpu_op", "name": "aten::mm", "args": {"External id": number}}
+            data["traceEvents"][number + 1]["args"]["External id"] = number
 
 
-@pytest.mark.parametrize("given", ["many", -5, 1.5, True, 2**60, None])
-def test_elements_that_are_no_number_are_no_message_of_zero_bytes(given: object, tmp_path: Path) -> None:
-    data = traces.ddp(told=True)
-    changed(In__msg__nelems=given)(data)
-    assert "does not say its message" in refused(data, tmp_path)
-    assert kineto.parse(data, "t.json").reduced_bytes == 0
-
-
-def test_one_message_of_unknown_size_leaves_the_bytes_of_the_step_unknown() -> None:
-    data = traces.ddp(told=True)
-    del collectives(data)[0]["args"]["In msg nelems"]
-    assert kineto.parse(data, "t.json").reduced_bytes == 0
-
-
-def test_a_collective_without_any_word_of_its_group_is_refused(tmp_path: Path) -> None:
-    data = traces.ddp(told=True)
-    del data["distributedInfo"]["pg_config"]
-    for one in collectives(data):
-        one["args"] = {key: value for key, value in one["args"].items() if "roup" not in key}
-    assert "does not say its process group; profile with torch 2.4 or later" in refused(data, tmp_path)
-
-
-def test_waits_of_which_the_trace_tells_a_part_are_found_by_their_times(tmp_path: Path) -> None:
-    wanted, data = (traces.ddp(told=True) for _ in range(2))
+def waits_told_in_part(data: dict[str, Any]) -> None:
     for one in data["traceEvents"]:
         if one["cat"] == "cuda_sync" and one["args"]["wait_on_stream"] == traces.NCCL:
             one["args"]["wait_on_cuda_event_record_corr_id"] = -1
+
+
+def named(name: str) -> Change:
+    return lambda data: [one.update(name=name) for one in collectives(data)] and None
+
+
+NAMES = (
+    "ncclSymkDevKernel_AllReduce_AGxLLMC_R_f32(ncclSymkDevWorkArgs)", "nccldevkernel_allreduce_sum_f32_ring_ll",
+    "hcom_allReduce_", "ccl::allreduce<float>", "a_kernel_of_nobody",
+)  # fmt: skip
+VENDORS = ("hip_runtime", "xpu_driver", "privateuse1_runtime", "mtia_driver")
+
+
+@pytest.mark.parametrize(
+    ("change", "is_told"),
+    [
+        (numbers_as_text, True),
+        (no_world_size, True),
+        (changed(dtype="torch.float32"), True),
+        (changed(Collective__name="ALLREDUCE_COALESCED"), True),
+        (launched_by_operators, False),
+        (waits_told_in_part, True),
+        *((named(name), False) for name in NAMES),
+        *((launched_by(vendor), True) for vendor in VENDORS),
+    ],
+)
+def test_the_same_step_is_read_from_what_other_writers_and_vendors_write(
+    change: Change, is_told: bool, tmp_path: Path
+) -> None:
+    wanted, data = (traces.ddp(told=is_told) for _ in range(2))
+    change(data)
     assert imported(data, tmp_path) == imported(wanted, tmp_path)
 
 

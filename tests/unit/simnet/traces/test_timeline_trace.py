@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from simnet.core.errors import SimnetError
 from simnet.engine.result import RunResult, StrategyResult
 from simnet.engine.scenario import load_experiment
 from simnet.engine.simulation import simulate
 from simnet.traces import kineto, profiled_step
 from simnet.traces.timeline_trace import baseline_path, write_trace
 from tests.helpers.needs import needs
+from tests.helpers.refusals import refused
 from tests.helpers.report_samples import run_result
 
 Event = dict[str, Any]
@@ -48,12 +48,14 @@ def both(run: RunResult, folder: Path) -> list[tuple[Event, StrategyResult]]:
     return list(zip(traces(run, folder), (run.result, run.baseline), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("given", "beside"),
-    [("a.json", "a.baseline.json"), ("a.b.json.gz", "a.b.baseline.json.gz"), ("a", "a.baseline")],
-)
-def test_the_baseline_stands_beside_the_strategy(given: str, beside: str) -> None:
-    assert baseline_path(Path("out") / given) == Path("out") / beside
+def test_the_baseline_stands_beside_the_strategy_packed_as_it_is(tmp_path: Path) -> None:
+    for given, beside in (("a.json", "a.baseline.json"), ("b.json.gz", "b.baseline.json.gz"), ("a", "a.baseline")):
+        assert baseline_path(Path("out") / given) == Path("out") / beside
+    plain, _ = traces(simulated(), tmp_path)
+    write_trace(simulated(), tmp_path / "trace.json.gz")
+    packed = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))
+    assert packed["traceEvents"] == plain["traceEvents"]
+    assert (tmp_path / "trace.baseline.json.gz").exists()
 
 
 def test_the_header_names_ranks_groups_and_gpus_as_kineto_does(tmp_path: Path) -> None:
@@ -67,29 +69,22 @@ def test_the_header_names_ranks_groups_and_gpus_as_kineto_does(tmp_path: Path) -
     assert [device.name for device in about.devices] == [run.scenario.cluster.gpu] * run.ranks_per_node
 
 
-def test_steps_follow_each_other_and_hold_their_kernels(tmp_path: Path) -> None:
+def test_steps_follow_each_other_and_hold_their_kernels_each_with_its_launch_and_none_over_another(
+    tmp_path: Path,
+) -> None:
     for trace, result in both(simulated(), tmp_path):
         steps = [event for event in of_kind(trace, "user_annotation") if event["name"].startswith("ProfilerStep#")]
         assert [step["name"] for step in steps] == ["ProfilerStep#1", "ProfilerStep#2", "ProfilerStep#3"]
         assert [step["dur"] for step in steps] == [pytest.approx(result.iteration_s * 1e6, abs=2e-3)] * 3
-        kernels = of_kind(trace, "kernel")
+        kernels, streams = of_kind(trace, "kernel"), defaultdict(list)
         for number, step in enumerate(steps):
             inside = [one for one in kernels if step["ts"] <= one["ts"] < step["ts"] + step["dur"]]
             assert len(inside) == len(result.spans)
             assert step["ts"] == pytest.approx(number * step["dur"])
-
-
-def test_every_kernel_has_one_launch_which_no_other_has(tmp_path: Path) -> None:
-    for trace, _ in both(simulated(), tmp_path):
         launches = [event["args"]["correlation"] for event in of_kind(trace, "cuda_runtime")]
         assert len(set(launches)) == len(launches)
-        assert sorted(event["args"]["correlation"] for event in of_kind(trace, "kernel")) == sorted(launches)
-
-
-def test_slices_of_a_stream_never_overlap(tmp_path: Path) -> None:
-    for trace, _ in both(simulated(), tmp_path):
-        streams = defaultdict(list)
-        for event in of_kind(trace, "kernel"):
+        assert sorted(event["args"]["correlation"] for event in kernels) == sorted(launches)
+        for event in kernels:
             assert event["tid"] == event["args"]["stream"] > 0
             streams[event["tid"]].append(event)
         assert len(streams) > 1
@@ -212,31 +207,14 @@ def test_holistic_trace_analysis_finds_our_numbers(
         assert set(kinds["kernel_type"]) >= {"COMPUTATION", "COMMUNICATION"}
 
 
-def test_a_packed_trace_holds_the_same(tmp_path: Path) -> None:
-    run = simulated()
-    plain, _ = traces(run, tmp_path)
-    write_trace(run, tmp_path / "trace.json.gz")
-    packed = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))
-    assert packed["traceEvents"] == plain["traceEvents"]
-    assert (tmp_path / "trace.baseline.json.gz").exists()
-
-
-@pytest.mark.parametrize("iterations", [0, -1, 1001])
-def test_other_numbers_of_iterations_are_told(iterations: int, tmp_path: Path) -> None:
-    with pytest.raises(SimnetError, match=rf"trace: {iterations} iterations: must be 1 to 1000; give"):
-        write_trace(simulated(), tmp_path / "trace.json", iterations)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_result_without_a_timeline_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SimnetError, match="a result without a timeline, as files hold it: simulate the scenario again"):
-        write_trace(simulated().without_spans(), tmp_path / "trace.json")
-    with pytest.raises(SimnetError, match="a result without a timeline"):
-        write_trace(run_result(), tmp_path / "trace.json")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_trace_of_too_many_operations_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_a_trace_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for iterations in (0, -1, 1001):
+        with refused(f"trace: {iterations} iterations: must be 1 to 1000; give"):
+            write_trace(simulated(), tmp_path / "trace.json", iterations)
+    for run in (simulated().without_spans(), run_result()):
+        with refused("a result without a timeline, as files hold it: simulate the scenario again"):
+            write_trace(run, tmp_path / "trace.json")
     monkeypatch.setattr("simnet.traces.timeline_trace.MAX_EVENTS", 2 * len(simulated().result.spans))
-    with pytest.raises(SimnetError, match="operations in a file; write at most 2 iterations"):
+    with refused("operations in a file; write at most 2 iterations"):
         write_trace(simulated(), tmp_path / "trace.json", 3)
+    assert list(tmp_path.iterdir()) == []
