@@ -50,7 +50,12 @@ def test_the_estimate_of_another_card_is_scaled_to_the_copies(label: str, name: 
     shipped = found.shipped.memory_bytes_per_s
     assert found.calibration.memory_bytes_per_s == (shipped if is_of_card else COPY)
     assert ("memory_bandwidth" in found.calibration.intervals) is is_of_card
-    assert ("memory_bandwidth" in card_estimates.value_estimates(found, FIT)) is is_of_card
+    values = card_estimates.value_estimates(found, FIT)
+    assert ("memory_bandwidth" in values) is is_of_card
+    if label == "A100-80GB":
+        inside = {"memory_bandwidth": True, "kernel_launch": True, "backward_slowdown": False}
+        assert {key: one.is_inside for key, one in values.items()} == inside
+        assert values["backward_slowdown"].interval == (1.0, 1.4)
 
 
 def kernel_rows(label: str, rows: Sequence[TimedKernel]) -> list[card_estimates.KernelEstimate]:
@@ -78,23 +83,17 @@ def test_a_kernel_is_judged_by_the_interval_that_draws_of_the_estimate_give() ->
     assert kernel_rows("H200", [kernel("binsgdm_update", numel, 1.3 * least_s)])[0].is_inside
 
 
-def test_values_are_inside_or_outside_their_intervals() -> None:
-    values = card_estimates.value_estimates(card_estimates.shipped_estimate(folder("A100-80GB"), FIT), FIT)
-    assert {key: one.is_inside for key, one in values.items()} == {
-        "memory_bandwidth": True,
-        "kernel_launch": True,
-        "backward_slowdown": False,
-    }
-    assert values["backward_slowdown"].interval == (1.0, 1.4)
-
-
 def test_a_measured_step_stands_beside_the_rows_of_its_card_or_of_the_reference() -> None:
     halves = np.full(3, 0.05)
     passes = [
         MeasuredPass(model="resnet50", precision=precision, batch=256, forward_s=halves, backward_s=halves)
         for precision in ("tf32", "amp", "bf16")
     ]
-    given = {"resnet50": files.read("workloads", "resnet50")}
+    shipped = files.read("workloads", "resnet50")
+    rows = shipped["compute"]
+    assert isinstance(rows, list)
+    own = {**rows[0], "kind": "measured", "samples_per_s": 1.0, "gpu": "H200"}  # no estimate
+    given = {"resnet50": {**shipped, "compute": [*rows, own]}}
     for label, gpu, rate in (("V100-32GB", "V100-32GB", 1156), ("H200", "A100-80GB", 2470)):
         estimate = card_estimates.shipped_estimate(folder(label), FIT)
         found = {
@@ -109,14 +108,3 @@ def test_a_measured_step_stands_beside_the_rows_of_its_card_or_of_the_reference(
         assert 0 < found["amp"].estimated_half_ready < 0.5
         assert found["tf32"].gpu == "A100-80GB", "V100 has no tf32"
         assert found["amp"].measured == pytest.approx(0.1)
-
-
-def test_rows_that_were_measured_are_no_estimate() -> None:
-    given = files.read("workloads", "resnet50")
-    rows = given["compute"]
-    assert isinstance(rows, list)
-    own = {**rows[0], "kind": "measured", "samples_per_s": 1.0, "gpu": "H200"}
-    passes = [MeasuredPass(model="resnet50", precision="tf32", batch=256, forward_s=np.ones(1), backward_s=np.ones(1))]
-    estimate = card_estimates.shipped_estimate(folder("H200"), FIT)
-    (found,) = card_estimates.step_estimates(passes, estimate, "H200", {"resnet50": {**given, "compute": [*rows, own]}})
-    assert found.gpu == "A100-80GB"

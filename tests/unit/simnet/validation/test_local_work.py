@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from simnet.calibration.measurement_file import Series
-from simnet.core.errors import SimnetError
 from simnet.report import campaign_page
 from simnet.validation import campaign_prediction, local_work
 from simnet.validation.campaign_prediction import ADDED_UP, CampaignResult
@@ -14,6 +12,7 @@ from simnet.validation.lab import campaign
 from simnet.validation.local_work import Repeated
 from tests.helpers import campaign_samples
 from tests.helpers.campaign_samples import OWN_S
+from tests.helpers.refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +48,7 @@ def test_a_launch_without_probes_is_refused(tmp_path: Path) -> None:
     whole = json.loads(path.read_text())
     whole["series"] = [one for one in whole["series"] if one["kind"] != "speed"]
     path.write_text(json.dumps(whole))
-    with pytest.raises(SimnetError, match="no series of kind speed: measure again with --speed"):
+    with refused("no series of kind speed: measure again with --speed"):
         evaluate(folder)
 
 
@@ -90,12 +89,8 @@ def test_a_poor_kernel_is_told_and_changes_no_step_whose_own_work_is_measured(
     assert "(4 x 1, kernel binsgdm_apply 4" in campaign_page.page(other)
     assert "(4 x 1, kernel" not in campaign_page.page(found)
     monkeypatch.setattr(campaign_prediction._Measured, "speeds", lambda *_: None)
-    with pytest.raises(SimnetError, match="kernel binsgdm_apply: a mean error of"):
+    with refused("kernel binsgdm_apply: a mean error of"):
         evaluate(folder)
-
-
-def series(kind: str, name: str, *values: float, **labels: str | int) -> Series:
-    return Series(kind=kind, name=name, setup=0, unit="s", labels={**labels}, values=values)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("power", "elasticity"), [(0.5, 0.5), (1.7, 1.0), (-0.3, 0.0)])
@@ -103,8 +98,5 @@ def test_an_elasticity_is_that_of_the_launches_within_reason(power: float, elast
     slow = (1.0, 3.0, 10.0)
     repeated = Repeated(slowness_s=slow, times_s=(tuple(5 * one**power for one in slow),))
     assert local_work.fit([repeated]).elasticity == pytest.approx(elasticity, abs=0.002)
-
-
-def test_what_was_measured_once_has_no_spread() -> None:
-    with pytest.raises(SimnetError, match="needs two launches of the same: give starts = 2 or more"):
+    with refused("needs two launches of the same: give starts = 2 or more"):
         local_work.fit([Repeated(slowness_s=(1.0,), times_s=((1.0,),))])

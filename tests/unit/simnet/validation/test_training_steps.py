@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from simnet.calibration.measurement_file import read
 from simnet.calibration.workload_file import text_of_model
 from simnet.cluster.hardware import GLOO_WINDOW, Calibration, LinkCalibration
-from simnet.core.errors import SimnetError
 from simnet.core.units import Duration
 from simnet.engine.scenario import load_experiment
 from simnet.validation import training_steps
 from tests.helpers.cli import assert_refused, run
+from tests.helpers.refusals import refused
 from tests.helpers.training_samples import DENSE, series, step, write
 
 EXPERIMENT = """question = "?"
@@ -66,7 +66,7 @@ def test_a_model_becomes_a_workload_with_its_gradients_in_time(experiment: Path)
     assert [tensor.backward_share for tensor in workload.tensors] == [10_000, 20_000, 0], "a comes with b, not before"
 
 
-def test_gradients_have_the_shapes_that_the_file_tells(tmp_path: Path) -> None:
+def test_gradients_have_the_shapes_that_the_file_tells_and_are_the_same_in_files_of_one_model(tmp_path: Path) -> None:
     rows = model_rows()
     for row, shape in zip(rows[4:], ("10x100", "2000x1000", ""), strict=True):
         row["labels"]["shape"] = shape
@@ -74,14 +74,10 @@ def test_gradients_have_the_shapes_that_the_file_tells(tmp_path: Path) -> None:
     (tmp_path / "model.toml").write_text(text_of_model([(path, read(path))]))
     (tmp_path / "experiment.toml").write_text(EXPERIMENT)
     tensors = load_experiment(str(tmp_path / "experiment.toml")).at({}).workload.tensors
-    assert [(tensor.shape, tensor.num_elements) for tensor in tensors] == [
-        ((10, 100), None), ((2000, 1000), None), (None, 500)
-    ]  # fmt: skip
-
-
-def test_files_of_one_model_have_the_same_gradients(tmp_path: Path) -> None:
+    shapes = [((10, 100), None), ((2000, 1000), None), (None, 500)]
+    assert [(tensor.shape, tensor.num_elements) for tensor in tensors] == shapes
     paths = [write(tmp_path / "a.json", model_rows()), write(tmp_path / "b.json", model_rows()[:-1])]
-    with pytest.raises(SimnetError, match="the gradients of the model differ between files"):
+    with refused("the gradients of the model differ between files"):
         text_of_model([(path, read(path)) for path in paths])
 
 
@@ -106,25 +102,20 @@ def test_a_latency_that_was_added_is_paid_with_the_window_of_the_calibration(exp
 
 
 @pytest.mark.parametrize(
-    ("rows", "setup", "options", "message"),
+    ("rows", "setup", "model", "message"),
     [
-        ([step(1.0, DENSE)], {}, {"model": "x"}, "--model x: the measured models are m; name one"),
-        ([step(1.0, DENSE), step(1.0, DENSE, model="n")], {}, {}, "the measured models are m, n; name one"),
-        (model_rows(), {}, {}, "the measured models are none"),
-        ([step(1.0, DENSE)], {"nic_bytes_per_s": None}, {}, "4 nodes with NICs of unknown bandwidth: give that of a"),
+        ([step(1.0, DENSE)], {}, "x", "--model x: the measured models are m; name one"),
+        ([step(1.0, DENSE), step(1.0, DENSE, model="n")], {}, None, "the measured models are m, n; name one"),
+        (model_rows(), {}, None, "the measured models are none"),
+        ([step(1.0, DENSE)], {"nic_bytes_per_s": None}, None, "4 nodes with NICs of unknown bandwidth: give that of a"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(
-    rows: list[dict[str, Any]],
-    setup: dict[str, Any],
-    options: dict[str, Any],
-    message: str,
-    experiment: Path,
-    tmp_path: Path,
+    rows: list[Any], setup: dict[str, Any], model: str | None, message: str, experiment: Path, tmp_path: Path
 ) -> None:
-    scenario = load_experiment(str(experiment)).at({})
-    with pytest.raises(SimnetError, match=message):
-        training_steps.predict_points(scenario, [read(write(tmp_path / "t.json", rows, **setup))], options.get("model"))
+    measured = read(write(tmp_path / "t.json", rows, **setup))
+    with refused(message):
+        training_steps.predict_points(load_experiment(str(experiment)).at({}), [measured], model)
 
 
 def test_a_bandwidth_that_the_file_lacks_is_asked_for_on_several_nodes_alone(experiment: Path, tmp_path: Path) -> None:

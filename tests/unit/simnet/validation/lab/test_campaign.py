@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from simnet.calibration.measurement_file import Setup
-from simnet.cli.main import cli
-from simnet.core.errors import SimnetError
 from simnet.validation import decisions, training_steps
 from simnet.validation.lab import campaign, run_campaign
 from simnet.validation.lab.campaign import Launch
 from simnet.validation.lab.ranks import LaunchResult
 from simnet.validation.lab.run_campaign import IdleProbe
 from simnet.validation.training_steps import TrainedPoint
+from tests.helpers.cli import assert_refused
+from tests.helpers.cli import run as command
 from tests.helpers.needs import needs
+from tests.helpers.refusals import refused
 from tests.helpers.training_samples import SETUP
 
 TEXT = """
@@ -31,6 +31,11 @@ bandwidths = ["50 Mbit/s", "200 Mbit/s"]
 layouts = ["2x1"]
 bandwidths = ["100 Mbit/s"]
 """
+
+DENSE, HEAD = 'kind = "all_reduce"', 'models = ["mlp'
+OWN_WORK = "own_work_seconds = 1.0\nby_layout = true\nspeed = true\n"
+ELSEWHERE = ("../../x", "a/b", "/tmp/x", "..", "-o", "a b", "", "a:b:c", "mlp\\\\4m", "a..b")
+FORMS = ("gather", "scatter_reduce", "hierarchical", "hierarchical_scatter_reduce")
 
 
 def write(folder: Path, text: str = TEXT) -> Path:
@@ -64,41 +69,30 @@ class TestFile:
         [
             ('["3x1", "2x2"]', '["3by1"]', "points.0.layouts: '3by1': write nodes x ranks on each"),
             ('["3x1", "2x2"]', '["0x1"]', "'0x1': write nodes x ranks"),
+            ('["3x1", "2x2"]', "[]", "points.0.layouts: is empty; give at least one"),
             ('models = ["mlp_4m", "my.pkg:build"]', "models = []", "models: is empty; give at least one"),
+            ("mlp_4m", "my-pkg-build", "'my-pkg-build' and 'my.pkg:build' would share their files"),
+            *(("mlp_4m", name, "must be letters, digits") for name in ELSEWHERE),
             ('"100 Mbit/s"', '"100 Mbit"', "links.bandwidths"),
             ('["100 Mbit/s"]', "[]", "links.bandwidths: is empty; give at least one"),
-            ('["3x1", "2x2"]', "[]", "points.0.layouts: is empty; give at least one"),
-            ('"2x1"', '"3x1"', None),
-            ('["100 Mbit/s"]', '["50 Mbit/s"]', None),
-            ('kind = "all_reduce"', 'kind = "all_reduce", wire_dtype = "bf16"', "all_reduce runs as DDP does"),
+            (
+                '["2x1"]\nbandwidths = [',
+                '["3x1"]\nbandwidths = ["200 Mbit/s", ',
+                "3x1 at 200 Mbit/s: the links are calibrated there",
+            ),
+            (DENSE, 'kind = "all_reduce", wire_dtype = "bf16"', "all_reduce runs as DDP does"),
             ('intra_node_dtype = "bf16"', 'intra_node_dtype = "fp16"', "intra_node_dtype 'fp16' cannot be run"),
             ('intra_node_dtype = "bf16"', 'bucketing = "fused"', "bucketing 'fused' cannot be run"),
-            ('kind = "all_reduce"', 'kind = "one_bit_adam", dense_steps = 5', "one_bit_adam runs in its compression"),
-            (
-                'kind = "all_reduce"',
-                'kind = "qsgd", overlap = false',
-                "qsgd runs in DDP's hook, overlapped with backward",
-            ),
-            ('kind = "all_reduce"', 'kind = "random_k", ratio = 0.1, algorithm = "tree"', "random_k runs with rings"),
-            ('kind = "all_reduce"', 'kind = "qsgd", coding = "elias", coded_bits = 2.0', "codes of a fixed width"),
-            ('kind = "all_reduce"}', 'kind = "qsgd"}, {kind = "qsgd", bits = 4}', "'qsgd bits=4': is given twice"),
-            ('kind = "all_reduce"', 'kind = "qsdg"', "qsdg"),
-            ('models = ["mlp', 'page = "../x"\nmodels = ["mlp', "page"),
-            (
-                'models = ["mlp',
-                'own_work_seconds = 1.0\nspeed = true\nmodels = ["mlp',
-                "needs by_layout = true and speed",
-            ),
-            (
-                'models = ["mlp',
-                'starts = 1\nown_work_seconds = 1.0\nby_layout = true\nspeed = true\nmodels = ["mlp',
-                "own_work_seconds: needs starts of 2 or more",
-            ),
-            (
-                "[links]",
-                'latency = "-1 ms"\n[links]',
-                "points.0.latency: '-1 ms': time must be finite and not negative",
-            ),
+            (DENSE, 'kind = "one_bit_adam", dense_steps = 5', "one_bit_adam runs in its compression"),
+            (DENSE, 'kind = "qsgd", overlap = false', "qsgd runs in DDP's hook, overlapped with backward"),
+            (DENSE, 'kind = "random_k", ratio = 0.1, algorithm = "tree"', "random_k runs with rings"),
+            (DENSE, 'kind = "qsgd", coding = "elias", coded_bits = 2.0', "codes of a fixed width"),
+            (DENSE, 'kind = "qsgd"}, {kind = "qsgd", bits = 4', "'qsgd bits=4': is given twice"),
+            (DENSE, 'kind = "qsdg"', "qsdg"),
+            (HEAD, f'page = "../x"\n{HEAD}', "page"),
+            (HEAD, f"own_work_seconds = 1.0\nspeed = true\n{HEAD}", "needs by_layout = true and speed"),
+            (HEAD, f"starts = 1\n{OWN_WORK}{HEAD}", "own_work_seconds: needs starts of 2 or more"),
+            ("[links]", 'latency = "-1 ms"\n[links]', "latency: '-1 ms': time must be finite and not negative"),
             ("[links]", 'latency = "2 s"\n[links]', "points.0.latency: '2 s': must be from '0 s' to '1 s'"),
             ("[links]", "latency = 5\n[links]", "points.0.latency: 5: write a number and a unit"),
             ("[links]", 'latenzy = "5 ms"\n[links]', "unknown key 'latenzy'. Did you mean 'latency'?"),
@@ -107,58 +101,49 @@ class TestFile:
             ("[links]", "[links", "not TOML"),
         ],
     )
-    def test_a_mistake_is_told_where_it_is(self, old: str, new: str, message: str | None, tmp_path: Path) -> None:
+    def test_a_mistake_is_told_where_it_is(self, old: str, new: str, message: str, tmp_path: Path) -> None:
         assert old in TEXT
-        path = write(tmp_path, TEXT.replace(old, new))
-        if message is None:
-            campaign.launches(campaign.load(path))
-            return
-        with pytest.raises(SimnetError, match=r"mine\.toml|points") as told:
-            campaign.launches(campaign.load(path))
-        assert message in str(told.value)
+        with refused(message):
+            campaign.launches(campaign.load(write(tmp_path, TEXT.replace(old, new))))
 
-    @pytest.mark.parametrize("name", ["../../x", "a/b", "/tmp/x", "..", "-o", "a b", "", "a:b:c", "mlp\\\\4m", "a..b"])
-    def test_a_model_whose_name_leads_elsewhere_is_refused(self, name: str, tmp_path: Path) -> None:
-        with pytest.raises(SimnetError, match="must be letters, digits"):
-            campaign.load(write(tmp_path, TEXT.replace('"mlp_4m"', f'"{name}"')))
-
-    def test_two_models_do_not_share_a_file(self, tmp_path: Path) -> None:
-        with pytest.raises(SimnetError, match=r"'my-pkg-build' and 'my.pkg:build' would share their files"):
-            campaign.load(write(tmp_path, TEXT.replace('"mlp_4m"', '"my-pkg-build"')))
+    def test_links_may_be_measured_at_a_layout_or_a_bandwidth_of_the_points_but_not_at_both(
+        self, tmp_path: Path
+    ) -> None:
+        for old, new in (('"2x1"', '"3x1"'), ('["100 Mbit/s"]', '["50 Mbit/s"]')):
+            campaign.launches(campaign.load(write(tmp_path, TEXT.replace(old, new))))
 
     @pytest.mark.parametrize("name", ["../../x", "/etc/passwd", "..", "a\\b", "a/../../b"])
     def test_no_name_becomes_a_file_in_another_folder(self, name: str) -> None:
         assert Path(f"lab_{campaign.file_stem(name)}.png").name == f"lab_{campaign.file_stem(name)}.png"
         assert ".." not in campaign.file_stem(name)
 
-    def test_systems_are_trained_and_their_kernels_timed_with_their_options(self, tmp_path: Path) -> None:
-        text = TEXT.replace(
-            '{kind = "all_reduce"}', '{kind = "one_bit_adam"}, {kind = "top_k", k = 5}, {kind = "qsgd"}'
-        )
-        names = {launch.name: launch for launch in campaign.launches(campaign.load(write(tmp_path, text)))}
-        chosen = [word for word in names["training_3x1_50mbit"].arguments if word.startswith(("one", "top", "qsgd"))]
-        assert chosen == ["one_bit_adam", "top_k:k=5", "qsgd:bits=4"]
-        kernels = names["kernels_2x2"].arguments
-        assert [kernels[place + 1] for place, word in enumerate(kernels) if word == "--system"] == chosen
-        plain = campaign.launches(campaign.load(write(tmp_path)))
-        assert not any("--system" in launch.arguments for launch in plain), "BinSGDM's kernels are timed anyway"
-
-    def test_variants_of_a_system_are_trained_and_their_kernels_timed_each(self, tmp_path: Path) -> None:
-        forms = ("gather", "scatter_reduce", "hierarchical", "hierarchical_scatter_reduce")
-        given = ", ".join(f'{{kind = "qsgd", topology = "{form}"}}' for form in forms)
+    @pytest.mark.parametrize(
+        ("given", "asked", "alone"),
+        [
+            (
+                '{kind = "one_bit_adam"}, {kind = "top_k", k = 5}, {kind = "qsgd"}',
+                ["one_bit_adam", "top_k:k=5", "qsgd:bits=4"],
+                ["one_bit_adam", "top_k:k=5", "qsgd:bits=4"],
+            ),
+            (
+                ", ".join(f'{{kind = "qsgd", topology = "{form}"}}' for form in FORMS),
+                [f"qsgd:topology={form},bits=4" for form in FORMS],
+                [f"qsgd:topology={form},bits=4" for form in FORMS[:2]],  # a rank a node has nothing to average in it
+            ),
+        ],
+    )
+    def test_systems_and_their_variants_are_trained_and_their_kernels_timed_each(
+        self, given: str, asked: list[str], alone: list[str], tmp_path: Path
+    ) -> None:
         text = TEXT.replace('{kind = "all_reduce"}', given)
         names = {one.name: one for one in campaign.launches(campaign.load(write(tmp_path, text)))}
-        asked = [f"qsgd:topology={form},bits=4" for form in forms]
         kernels = names["kernels_2x2"].arguments
         assert [kernels[place + 1] for place, word in enumerate(kernels) if word == "--system"] == asked
-        assert [word for word in names["training_2x2_50mbit"].arguments if word.startswith("qsgd")] == asked
-        alone = [word for word in names["training_3x1_50mbit"].arguments if word.startswith("qsgd")]
-        assert alone == asked[:2], "without several ranks on a node there is nothing to average in it"
-
-    def test_a_point_that_is_calibrated_on_is_refused(self, tmp_path: Path) -> None:
-        text = TEXT.replace('["2x1"]', '["3x1"]').replace('["100 Mbit/s"]', '["100 Mbit/s", "200 Mbit/s"]')
-        with pytest.raises(SimnetError, match="3x1 at 200 Mbit/s: the links are calibrated there"):
-            campaign.load(write(tmp_path, text))
+        for layout, trained in (("2x2", asked), ("3x1", alone)):
+            words = names[f"training_{layout}_50mbit"].arguments
+            assert [word for word in words if word.startswith(("one", "top", "qsgd"))] == trained
+        plain = campaign.launches(campaign.load(write(tmp_path)))
+        assert not any("--system" in launch.arguments for launch in plain), "BinSGDM's kernels are timed anyway"
 
 
 class TestRun:
@@ -190,7 +175,7 @@ class TestRun:
     ) -> None:
         assert "once more" in self.run(tmp_path, monkeypatch, [0, 7])[1]
         (tmp_path / "out" / "links_2x1_100mbit.json").unlink()
-        with pytest.raises(SimnetError, match="rank 1 failed first, with exit code 7"):
+        with refused("rank 1 failed first, with exit code 7"):
             self.run(tmp_path, monkeypatch, [7, 7])
         assert len(self.run(tmp_path, monkeypatch, [])) == 2
 
@@ -203,15 +188,16 @@ class TestRun:
         assert len(list((tmp_path / "out").iterdir())) == 19
 
     def test_a_folder_is_of_one_campaign(self, tmp_path: Path) -> None:
-        run_campaign.check_folder(tmp_path / "out", "a", "campaign.toml")
-        run_campaign.check_folder(tmp_path / "out", "a", "campaign.toml")
-        with pytest.raises(SimnetError, match="holds another campaign"):
-            run_campaign.check_folder(tmp_path / "out", "b", "campaign.toml")
-        with pytest.raises(SimnetError, match="not empty, and without"):
-            run_campaign.check_folder(tmp_path, "a", "campaign.toml")
+        for _ in range(2):
+            run_campaign.check_folder(tmp_path / "out", "a", "campaign.toml")
         (tmp_path / "file").write_text("")
-        with pytest.raises(SimnetError, match="file: cannot be used"):
-            run_campaign.check_folder(tmp_path / "file", "a", "campaign.toml")
+        for name, text, message in (
+            ("out", "b", "holds another campaign"),
+            ("", "a", "not empty, and without"),
+            ("file", "a", "file: cannot be used"),
+        ):
+            with refused(message):
+                run_campaign.check_folder(tmp_path / name, text, "campaign.toml")
 
     @pytest.mark.parametrize(
         ("args", "message"),
@@ -220,20 +206,17 @@ class TestRun:
             (["run", "mine.toml"], "-o: missing; name a directory"),
             (["run", "--nodes", "2", "-o", "x", "--", "true"], "-o, --patience: need a campaign"),
             (["report", "none"], "campaign.toml: cannot be read"),
+            (["report", "half"], "19 of 19 measurements are missing, such as links_2x1_100mbit.json"),
         ],
     )
-    def test_a_mistake_at_the_command_line_is_one_line(self, args: list[str], message: str, tmp_path: Path) -> None:
-        path = write(tmp_path)
-        done = CliRunner().invoke(cli, ["lab", *(str(path) if arg == "mine.toml" else arg for arg in args)])
-        assert done.exit_code == 2
-        assert message in done.stderr
-        assert done.stderr.count("\n") == 1
-
-    def test_a_report_of_half_a_campaign_says_what_is_missing(self, tmp_path: Path) -> None:
-        (tmp_path / "campaign.toml").write_text(TEXT)
-        done = CliRunner().invoke(cli, ["lab", "report", str(tmp_path)])
-        assert done.exit_code == 2
-        assert "19 of 19 measurements are missing, such as links_2x1_100mbit.json" in done.stderr
+    def test_a_mistake_at_the_command_line_is_one_line(
+        self, args: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        write(tmp_path)
+        Path("half").mkdir()
+        Path("half/campaign.toml").write_text(TEXT)
+        assert_refused(command("lab", *args), message)
 
 
 def point(strategy: str, mbit: float, measured_s: float, predicted_s: float, model: str = "m") -> TrainedPoint:
@@ -254,29 +237,21 @@ class TestVerdict:
 
     def test_winners_and_what_a_wrong_one_costs(self) -> None:
         won = decisions.find_winners(self.POINTS)
-        assert [(one.fastest.series, one.predicted_fastest.series) for one in won] == [
-            ("a", "a"),
-            ("b", "b"),
-            ("b", "a"),
-        ]
+        pairs = [(one.fastest.series, one.predicted_fastest.series) for one in won]
+        assert pairs == [("a", "a"), ("b", "b"), ("b", "a")]
         assert [one.regret for one in won] == pytest.approx([0, 0, 3])
         assert [one.is_close for one in won] == [True, True, False]
 
     def test_the_bandwidth_from_which_on_one_is_no_longer_faster(self) -> None:
         (found,) = decisions.bandwidth_sweeps(self.POINTS, [("a", "b"), ("a", "unknown")])
-        measured, predicted = (
-            decisions.crossing_bandwidth(found.measured),
-            decisions.crossing_bandwidth(found.predicted),
-        )
+        assert [speedup for _, speedup in found.measured] == pytest.approx([4.0, 0.98, 0.25])
+        measured, predicted = map(decisions.crossing_bandwidth, (found.measured, found.predicted))
         assert measured is not None
         assert predicted is not None
         assert measured * 8 / 1e6 == pytest.approx(400, rel=0.05)
         assert predicted * 8 / 1e6 == pytest.approx(368.9, abs=0.1)
-        assert [speedup for _, speedup in found.measured] == pytest.approx([4.0, 0.98, 0.25])
-
-    def test_without_a_crossing_there_is_none(self) -> None:
-        assert decisions.crossing_bandwidth(((1.0, 2.0), (2.0, 1.5))) is None
-        assert decisions.crossing_bandwidth(((1.0, 0.5), (2.0, 0.4))) is None
+        for speedups in (((1.0, 2.0), (2.0, 1.5)), ((1.0, 0.5), (2.0, 0.4))):
+            assert decisions.crossing_bandwidth(speedups) is None
 
 
 class TestRanking:
