@@ -98,9 +98,9 @@ def test_what_does_not_fit_is_refused_with_what_would(kind: Any, given: Any, mes
 
 
 def test_a_call_with_a_misspelled_or_missing_argument_is_refused() -> None:
-    with pytest.raises(SimnetError, match=r"take: unknown argument 'valeu'\. Did you mean 'value'"):
+    with refused("take: unknown argument 'valeu'. Did you mean 'value'"):
         taker(int)(valeu=1)
-    with pytest.raises(SimnetError, match="take: missing a required argument: 'value'"):
+    with refused("take: missing a required argument: 'value'"):
         taker(int)()
 
 
@@ -109,9 +109,9 @@ def test_a_message_from_inside_names_the_argument_in_place_of_the_commands_optio
     def ask(*, hold_out: Names = (), settings: Mapping[str, object] | None = None) -> None:
         raise SimnetError(f"--hold-out {hold_out}: no; see --set and --jobs" if settings else f"{hold_out[0]}: no file")
 
-    with pytest.raises(SimnetError, match=r"^ask: hold_out \(\): no; see settings and --jobs$"):
+    with refused(start="ask: hold_out (): no; see settings and --jobs"):
         ask(settings={"a": 1})
-    with pytest.raises(SimnetError, match=r"^ask: hold_out: a.toml: no file$"):
+    with refused(start="ask: hold_out: a.toml: no file"):
         ask(hold_out="a.toml")
 
 

@@ -40,16 +40,11 @@ def test_messages_of_a_file_come_back_with_their_places(messages: list[bytes]) -
     assert all(protobuf.varint(data, start)[0] == len(message) for start, message in found)
 
 
-def test_numbers_below_zero_text_and_floats_come_back() -> None:
+def test_numbers_below_zero_text_floats_and_lists_come_back() -> None:
     message = protobuf.encoded(1, -5) + protobuf.encoded(2, "Bär") + protobuf.encoded(3, 1.5)
     (_, number), (_, text), (_, real) = protobuf.fields(message)
     assert (protobuf.as_int(number), protobuf.as_text(text), protobuf.unpacked("<d", real)) == (-5, "Bär", 1.5)
-
-
-def test_a_list_of_numbers_is_read_packed_or_one_by_one() -> None:
-    packed = protobuf.encoded(4, b"\x01\xac\x02")
-    single = protobuf.encoded(4, 1) + protobuf.encoded(4, 300)
-    for message in (packed, single):
+    for message in (protobuf.encoded(4, b"\x01\xac\x02"), protobuf.encoded(4, 1) + protobuf.encoded(4, 300)):
         assert [one for _, value in protobuf.fields(message) for one in protobuf.numbers(value)] == [1, 300]
 
 

@@ -5,18 +5,13 @@ import tomllib
 import pytest
 
 from simnet.cluster.hardware import Calibration
-from simnet.core.errors import SimnetError
 from simnet.core.system_options import SystemOptions
 from simnet.engine.raw_scenario import RawScenario
 from simnet.engine.scenario import build, to_dict
+from tests.helpers.refusals import refused
+from tests.helpers.scenario_samples import pod
 
 TABLE = '[kernels.qsgd_encode]\ntime_per_element = "1 ns"\noptions = {options}\n'
-OPTIONS = "{ bits = 4, block_size = 8192, warm = true }"
-
-
-def calibration(options: str) -> Calibration:
-    data = {"name": "mine", **tomllib.loads(TABLE.format(options=options))}
-    return RawScenario(data=data, origins={(): "mine.toml"}).converted(Calibration)
 
 
 @pytest.mark.parametrize(
@@ -30,26 +25,15 @@ def calibration(options: str) -> Calibration:
     ],
 )
 def test_what_is_no_table_of_plain_values_is_refused(options: str, said: str) -> None:
-    with pytest.raises(SimnetError) as refused:
-        calibration(options)
-    assert str(refused.value) == f"mine.toml: kernels.qsgd_encode.options: {said}"
+    data = {"name": "mine", **tomllib.loads(TABLE.format(options=options))}
+    with refused(start=f"mine.toml: kernels.qsgd_encode.options: {said}"):
+        RawScenario(data=data, origins={(): "mine.toml"}).converted(Calibration)
 
 
 def test_a_resolved_scenario_keeps_the_table() -> None:
-    link = {"bandwidth": "25 Gbit/s", "latency": "5 us"}
-    times = {"forward": "1 ms", "backward": "2 ms", "optimizer": "1 ms"}
-    made = build(
-        {
-            "cluster": {"num_nodes": 2, "ranks_per_node": 1, "intra_node": link, "inter_node": link},
-            "workload": {"gradient": "4 MB", **times},
-            "strategy": "all_reduce",
-            "calibration": tomllib.loads(TABLE.format(options=OPTIONS)),
-        }
-    )
+    table = tomllib.loads(TABLE.format(options="{ bits = 4, block_size = 8192, warm = true }"))
+    made = build(pod(calibration=table))
     plain = to_dict(made)
     assert plain["calibration"]["kernels"]["qsgd_encode"]["options"] == {"bits": 4, "block_size": 8192, "warm": True}
     assert build(plain) == made
-
-
-def test_text_for_people() -> None:
     assert SystemOptions.parse({"bits": 4, "k": None, "warm": True}).text() == "bits=4 k=none warm=true"

@@ -6,36 +6,35 @@ from simnet.core.units import Bandwidth, Duration, Quantity, Size, format_bytes,
 
 
 @pytest.mark.parametrize(
-    ("text", "bytes_per_s"),
+    ("kind", "text", "value"),
     [
-        ("100 Gb/s", 12.5e9),
-        ("100Gbps", 12.5e9),
-        ("100 Gbit/s", 12.5e9),
-        ("100 GB/s", 100e9),
-        ("100 GBps", 100e9),
-        ("1 GiB/s", 2**30),
-        ("1.5e3 Mbit/s", 187.5e6),
-        ("1_000 Mbit/s", 125e6),
-        (".5 Gbit/s", 62.5e6),
+        (Bandwidth, "100 Gb/s", 12.5e9),
+        (Bandwidth, "100Gbps", 12.5e9),
+        (Bandwidth, "100 Gbit/s", 12.5e9),
+        (Bandwidth, "100 GB/s", 100e9),
+        (Bandwidth, "100 GBps", 100e9),
+        (Bandwidth, "1 GiB/s", 2**30),
+        (Bandwidth, "1.5e3 Mbit/s", 187.5e6),
+        (Bandwidth, "1_000 Mbit/s", 125e6),
+        (Bandwidth, ".5 Gbit/s", 62.5e6),
+        (Size, "25 MiB", 25 * 2**20),
+        (Size, "25MB", 25e6),
+        (Size, "64 KiB", 65536),
+        (Size, "8 bit", 1),
+        (Size, "1 kB", 1000),
+        (Size, "0 B", 0),
+        *((Duration, text, 5e-6) for text in ("5 us", "5µs", "5 μs")),
+        (Duration, "10 ns", 1e-8),
+        (Duration, "2 min", 120),
+        (Duration, "1 h", 3600),
     ],
 )
-def test_a_small_b_is_bits_and_a_capital_b_is_bytes(text: str, bytes_per_s: float) -> None:
-    assert Bandwidth.parse(text) == bytes_per_s
-
-
-@pytest.mark.parametrize(
-    ("text", "num_bytes"),
-    [("25 MiB", 25 * 2**20), ("25MB", 25e6), ("64 KiB", 65536), ("8 bit", 1), ("1 kB", 1000), ("0 B", 0)],
-)
-def test_ki_is_binary_and_k_is_decimal(text: str, num_bytes: float) -> None:
-    assert Size.parse(text) == num_bytes
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("5 us", 5e-6), ("5µs", 5e-6), ("5 μs", 5e-6), ("10 ns", 1e-8), ("2 min", 120), ("1 h", 3600)]
-)
-def test_times_are_read_in_every_unit(text: str, seconds: float) -> None:
-    assert Duration.parse(text) == pytest.approx(seconds, rel=1e-15)
+def test_a_small_b_is_bits_a_capital_b_bytes_ki_binary_and_k_decimal(
+    kind: type[Quantity], text: str, value: float
+) -> None:
+    found = kind.parse(text)
+    assert found == pytest.approx(value, rel=1e-15)
+    assert kind.parse(found) is found
 
 
 @pytest.mark.parametrize(
@@ -67,16 +66,6 @@ def test_a_wrong_quantity_is_refused_with_the_repair(kind: type[Quantity], given
     assert len(str(caught.value)) < 250
 
 
-def test_a_quantity_stays_itself_when_it_is_read_again() -> None:
-    size = Size.parse("25 MiB")
-    assert Size.parse(size) is size
-
-
-@pytest.mark.parametrize("text", ["25 Gbit/s", "300 GB/s", "0 B/s"])
-def test_the_shortest_text_is_the_one_that_a_user_wrote(text: str) -> None:
-    assert Bandwidth.parse(text).text() == text
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.69363, "693.6 ms"), (7200, "2 h"), (3e-9, "3 ns"), (0, "0 s"), (5e-6, "5 us"), (1.5, "1.5 s"),
@@ -86,6 +75,8 @@ def test_times_for_people_have_four_digits_and_the_unit_that_fits_them(seconds: 
     assert format_seconds(seconds) == text
 
 
-@pytest.mark.parametrize(("num_bytes", "text"), [(440.4e6, "440.4 MB"), (12, "12 B"), (5e12, "5 TB"), (1500, "1.5 kB")])
-def test_sizes_for_people_are_decimal(num_bytes: float, text: str) -> None:
-    assert format_bytes(num_bytes) == text
+def test_sizes_for_people_are_decimal_and_the_shortest_text_is_the_one_that_a_user_wrote() -> None:
+    sizes = {440.4e6: "440.4 MB", 12: "12 B", 5e12: "5 TB", 1500: "1.5 kB"}
+    assert {size: format_bytes(size) for size in sizes} == sizes
+    for text in ("25 Gbit/s", "300 GB/s", "0 B/s"):
+        assert Bandwidth.parse(text).text() == text

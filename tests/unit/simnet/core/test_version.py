@@ -26,21 +26,15 @@ def package(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_checkout_says_its_commit_and_whether_files_have_changed(package: Path) -> None:
+def test_a_checkout_says_its_commit_and_an_installed_package_that_which_it_was_built_from(package: Path) -> None:
     head = git(package, "rev-parse", f"--short={version.COMMIT_DIGITS}", "HEAD")
     assert version.commit(package) == head
     (package.parent / "pyproject.toml").write_text("[tool]")
     assert version.commit(package) == f"{head}-dirty"
-
-
-def test_an_installed_package_says_the_commit_that_it_was_built_from(package: Path) -> None:
+    (package.parent / "pyproject.toml").unlink()
+    assert version.commit(package) == "", "the repository of something else is not asked"
     (package / version.COMMIT_FILE).write_text("0123456789ab\n")
     assert version.commit(package) == "0123456789ab"
-
-
-def test_the_repository_of_something_else_is_not_asked(package: Path) -> None:
-    (package.parent / "pyproject.toml").unlink()
-    assert version.commit(package) == ""
 
 
 def test_without_git_or_a_repository_the_version_stands_alone(
