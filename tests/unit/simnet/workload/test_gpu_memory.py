@@ -21,9 +21,6 @@ STEP = Step(
     optimizer_s=0.0,
     samples=1,
 )
-WORK = Work(
-    forward_flops=1e9, backward_flops=2e9, forward_bytes=1e6, backward_bytes=1e6, optimizer="adam", precision="bf16"
-)
 
 
 def held(rank: RankMemory, model: ModelMemory = MODEL, **changes: object) -> gpu_memory.GpuMemory:
@@ -49,31 +46,23 @@ def test_backward_frees_activations_while_it_makes_gradients() -> None:
     }
     larger = held(rank, replace(MODEL, activations=200.0))
     assert (larger.moment, larger.gradients, larger.activations) == ("backward", 40.0, 200.0)
-
-
-def test_gradients_of_earlier_micro_batches_stay() -> None:
-    found = held(RankMemory(parameters=0.0, optimizer=0.0, gradients=100.0), micro_batches=2)
-    assert (found.gradients, found.activations) == (100.0, 60.0)
-
-
-def test_what_is_gathered_counts_when_it_is_there() -> None:
-    rank = RankMemory(parameters=10.0, optimizer=0.0, gradients=10.0, gathered=(5.0, 80.0))
-    found = held(rank)
-    assert (found.gathered, found.activations, found.gradients) == (80.0, 30.0, 10.0)
-
-
-def workload(**keys: object) -> Workload:
-    return Workload(**{"num_elements": 1000, "work": WORK, "batch_per_rank": 3, **keys})
-
-
-def of_model(given: Workload) -> ModelMemory:
-    ranks = cluster(1, 2, gpu="A100-80GB")
-    return gpu_memory.of_model(given, ranks, resolve(given, ranks, Calibration()))
+    later = held(rank, micro_batches=2)
+    assert (later.gradients, later.activations) == (100.0, 60.0), "gradients of earlier micro-batches stay"
+    gathered = held(RankMemory(parameters=10.0, optimizer=0.0, gradients=10.0, gathered=(5.0, 80.0)))
+    assert (gathered.gathered, gathered.activations, gathered.gradients) == (80.0, 30.0, 10.0)
 
 
 def test_a_workload_says_what_its_model_takes() -> None:
+    work = Work(
+        forward_flops=1e9, backward_flops=2e9, forward_bytes=1e6, backward_bytes=1e6, optimizer="adam", precision="bf16"
+    )
     sizes = {"parameters": 8000, "gradients": 4000, "optimizer": 9000, "activations_per_sample": 500}
-    found = of_model(workload(memory=StepMemory(**{name: Size(size) for name, size in sizes.items()})))
+    memory = StepMemory(**{name: Size(size) for name, size in sizes.items()})
+    given, ranks = (
+        Workload(num_elements=1000, work=work, batch_per_rank=3, memory=memory),
+        cluster(1, 2, gpu="A100-80GB"),
+    )
+    found = gpu_memory.of_model(given, ranks, resolve(given, ranks, Calibration()))
     assert (found.parameters, found.gradients, found.optimizer) == (8000, 4000, 9000)
     assert (found.activations, found.update) == (1500, 4000)
 

@@ -53,18 +53,21 @@ def test_a_merge_that_was_not_decodes_the_pieces_of_all_and_encodes_its_own(num_
     )
 
 
-def test_where_decoding_alone_was_timed_a_merge_takes_as_long_for_as_many_bytes():
-    found = outcome(fused(ByteGrad), 4, kernels={"byte_grad_decode": DECODE})
-    assert found.result.breakdown.encode_s == pytest.approx(2e-5 + 1e-10 * ELEMENTS * (9 + 9 / 4) / 9)
-
-
-def test_of_few_kept_elements_few_are_decoded():
-    timed = {"top_k_encode": ENCODE, "top_k_decode": DECODE}
-    found = outcome(fused(TopK, ratio=0.01), 4, kernels=timed)
-    merge_s = 2e-5 + 1e-10 * ELEMENTS * 0.01 + 1e-5 + 4e-10 * ELEMENTS / 4
-    assert found.result.breakdown.encode_s == pytest.approx(1e-5 + 4e-10 * ELEMENTS + merge_s)
-
-
-def test_by_bytes_a_merge_reads_all_codes_and_encodes_one_piece():
-    found = outcome(fused(ByteGrad), 4, memory_bytes_per_s=Bandwidth(1e12), codec_efficiency=1.0)
-    assert found.result.breakdown.encode_s == pytest.approx((9 + 9 + 9 / 4) * ELEMENTS / 1e12)
+@pytest.mark.parametrize(
+    ("strategy", "calibration", "elements_s"),
+    [
+        # Of few kept elements few are decoded.
+        (
+            fused(TopK, ratio=0.01),
+            {"kernels": {"top_k_encode": ENCODE, "top_k_decode": DECODE}},
+            4e-10 + 1e-10 * 0.01 + 4e-10 / 4 + (1e-5 + 2e-5 + 1e-5) / ELEMENTS,
+        ),
+        # Where decoding alone was timed a merge takes as long for as many bytes.
+        (fused(ByteGrad), {"kernels": {"byte_grad_decode": DECODE}}, 2e-5 / ELEMENTS + 1e-10 * (9 + 9 / 4) / 9),
+        # By bytes a merge reads all codes and encodes one piece.
+        (fused(ByteGrad), {"memory_bytes_per_s": Bandwidth(1e12), "codec_efficiency": 1.0}, (9 + 9 + 9 / 4) / 1e12),
+    ],
+)
+def test_a_merge_takes_what_its_parts_take(strategy, calibration, elements_s):
+    found = outcome(strategy, 4, **calibration)
+    assert found.result.breakdown.encode_s == pytest.approx(elements_s * ELEMENTS)
