@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 import simnet
 from tests.helpers.needs import needs
+from tests.helpers.refusals import refused
 
 mpl.use("agg")
 BERT = "bert_base_10gbit"
@@ -69,14 +70,6 @@ def test_every_answer_is_a_short_line_well_formed_html_and_a_frame(
     assert str(answer) == str(answer.page())
 
 
-def test_the_html_of_a_run_has_verdict_bars_and_assumptions(answers: dict[str, simnet.Answer]) -> None:
-    text = answers["run"]._repr_html_()
-    assert text.index("10.4x") < text.index("<summary>Assumptions")
-    assert text.count('role="img"') == 2
-    assert "a100_tcp_estimate" in text
-    assert "exposed communication" in text
-
-
 def test_names_of_files_are_escaped() -> None:
     scenario = simnet.load(BERT).replace(**{"name": HOSTILE, "question": HOSTILE, "workload.title": HOSTILE})
     run = simnet.simulate(scenario, draws=0)
@@ -88,16 +81,20 @@ def test_names_of_files_are_escaped() -> None:
     assert "\x1b" not in str(run)
 
 
-def test_an_answer_is_written_as_the_command_prints_it(answers: dict[str, simnet.Answer], tmp_path: Path) -> None:
-    answers["run"].write_json(tmp_path / "run.json")
-    again = simnet.simulate(str(tmp_path / "run.json"))
-    assert again.speedup == pytest.approx(answers["run"].speedup)  # type: ignore[attr-defined]
-
-
-def test_a_sweep_is_reported_as_one_page(answers: dict[str, simnet.Answer], tmp_path: Path) -> None:
-    needs("plotly")
-    sweep = answers["sweep"]
+def test_an_answer_is_written_as_the_command_prints_it_and_as_html(
+    answers: dict[str, simnet.Answer], tmp_path: Path
+) -> None:
+    run, sweep = answers["run"], answers["sweep"]
+    assert isinstance(run, simnet.RunAnswer)
     assert isinstance(sweep, simnet.SweepAnswer)
+    run.write_json(tmp_path / "run.json")
+    assert simnet.simulate(str(tmp_path / "run.json")).speedup == pytest.approx(run.speedup)
+    text = run._repr_html_()
+    assert text.index("10.4x") < text.index("<summary>Assumptions")
+    assert text.count('role="img"') == 2
+    assert "a100_tcp_estimate" in text
+    assert "exposed communication" in text
+    needs("plotly")
     sweep.report(tmp_path / "sweep.html")
     assert "At best, on 4 nodes at 10 Gbit/s" in (tmp_path / "sweep.html").read_text(encoding="utf-8")
 
@@ -132,16 +129,14 @@ def test_axes_and_lines_of_a_sweep_have_the_labels_of_the_commands_figures(
     pyplot.close("all")
 
 
-def test_published_sets_of_several_units_are_no_one_figure() -> None:
-    found = simnet.validate(published=True, sets=["hkbu_bsp", "one_bit_speedup"])
-    with pytest.raises(simnet.SimnetError, match="published sets in"):
-        found.plot()
-
-
-def test_a_calibration_without_links_is_not_written(answers: dict[str, simnet.Answer], tmp_path: Path) -> None:
+def test_what_an_answer_does_not_hold_is_neither_written_nor_drawn(
+    answers: dict[str, simnet.Answer], tmp_path: Path
+) -> None:
     fit = answers["fit"]
     assert isinstance(fit, simnet.CalibrationAnswer)
     fit.write(tmp_path / "mine.toml")
     assert simnet.load(BERT, {"calibration": str(tmp_path / "mine.toml")}).calibration.name == "mine"
-    with pytest.raises(simnet.SimnetError, match="nothing to write"):
+    with refused("nothing to write"):
         fit.write_workload(tmp_path / "workload.toml")
+    with refused("published sets in"):
+        simnet.validate(published=True, sets=["hkbu_bsp", "one_bit_speedup"]).plot()
