@@ -14,7 +14,6 @@ from simnet.cluster.network_costs import DOUBLING_FACTOR, LibraryCosts, NodesPoi
 from simnet.cluster.schedule import GroupKind
 from simnet.collectives import algorithms, broadcast, link_loads, nccl
 from simnet.core import lanes
-from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth
 from simnet.engine import intervals
 from simnet.engine.every_send import Exact
@@ -23,6 +22,7 @@ from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StepLanes
 from simnet.report import labels
 from simnet.strategies import BinSGDM, DenseAllReduce, TopK
+from tests.helpers.refusals import refused
 from tests.helpers.step_samples import scenario
 from tests.helpers.topologies import INTER_BYTES_PER_S, INTRA_BYTES_PER_S, NCCL_COSTS, run_exact, run_folded, topology
 
@@ -45,17 +45,17 @@ def test_nccl_is_the_default_where_its_costs_are_known(calibration: Calibration,
     assert algorithms.choose(None, topology(num_nodes, 8, calibration), 1024.0).label == label
 
 
-@pytest.mark.parametrize(
-    ("calibration", "missing"), [(Calibration(), "nccl,"), (ONE_NODE, "nccl.inter_node_efficiency,")]
-)
-def test_nccl_by_name_is_refused_where_its_costs_are_not_known(calibration: Calibration, missing: str) -> None:
-    with pytest.raises(SimnetError, match=f"needs calibration.{missing} which simnet calibrate fits"):
-        algorithms.choose("nccl", topology(2, 8, calibration), 1024.0)
-
-
-def test_costs_of_neither_level_are_refused() -> None:
-    with pytest.raises(ValueError, match="intra_node_efficiency: missing"):
-        replace(NCCL_COSTS, intra_node_efficiency=None, inter_node_efficiency=None)
+def test_nccl_by_name_is_refused_where_its_costs_are_not_known() -> None:
+    for calibration, missing in ((Calibration(), "nccl,"), (ONE_NODE, "nccl.inter_node_efficiency,")):
+        with refused(f"needs calibration.{missing} which simnet calibrate fits"):
+            algorithms.choose("nccl", topology(2, 8, calibration), 1024.0)
+    for costs, changes, said in (
+        (NCCL_COSTS, {"intra_node_efficiency": None, "inter_node_efficiency": None}, "intra_node_efficiency: missing"),
+        (WITH_NVLS, {"nvls_efficiency": None}, "nvls_start, nvls_efficiency: must be given together"),
+        (WITH_NVLS, {"ll_tree_rate": Bandwidth(0)}, "ll_tree_rate: '0 B/s': must be at least 1 MB/s"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            replace(costs, **changes)
 
 
 def test_auto_takes_nccl_and_never_what_it_does_not_have() -> None:
@@ -66,6 +66,10 @@ def test_auto_takes_nccl_and_never_what_it_does_not_have() -> None:
             assert chosen.algorithm in {"ring", "tree"}
             assert bool(chosen.protocol) == (calibration is FITTED)
     assert algorithms.choose("any", topology(8, 8), 8.0).algorithm == "halving_doubling"
+    run = simulate(scenario(BinSGDM(), 2, calibration=FITTED, baseline=DenseAllReduce()))
+    assert labels.titles([run]) == ["BinSGDM", "DDP (fp32, NCCL's choice)"]
+    assert run.baseline is not None
+    assert run.baseline.algorithm == "tree Simple"
 
 
 def test_an_exchange_that_another_library_carries_knows_nothing_of_nccl() -> None:
@@ -144,10 +148,7 @@ def test_an_all_gather_is_half_of_a_ring_all_reduce() -> None:
     start_s = float(NCCL_COSTS.start_s)
     assert 2 * (run_folded(network, gather, 1e9) - start_s) == pytest.approx(run_folded(network, both, 1e9) - start_s)
     assert nccl.choose_all_gather(network, world, 1e3).label == "ring LL"
-
-
-def test_without_costs_for_these_nodes_an_all_gather_is_a_plain_ring() -> None:
-    for calibration, num_nodes in ((Calibration(), 4), (ONE_NODE, 2)):
+    for calibration, num_nodes in ((Calibration(), 4), (ONE_NODE, 2)):  # without costs for these nodes
         network = topology(num_nodes, 8, calibration)
         assert nccl.choose_all_gather(network, network.group("world"), 1e6).label == "ring"
     assert nccl.choose_all_gather(topology(2, 8, ONE_NODE), topology(2, 8).group("intra_node"), 1e3).protocol == "LL"
@@ -189,11 +190,6 @@ def test_a_slow_nic_slows_the_whole_pipeline() -> None:
     assert run_exact(slow, schedule, size)[0] == pytest.approx(latency_s + 3 * bytes_s)
 
 
-def test_bandwidths_scale_with_the_links() -> None:
-    found = nccl_model.rates(NCCL_COSTS, 3e11, INTER_BYTES_PER_S)
-    assert found[:2] == (0.8 * 3e11, 0.6 * INTER_BYTES_PER_S)
-
-
 def test_drawn_costs_move_the_time_and_fractions_stay_fractions() -> None:
     keys = ("start", "inter_node_hop", "exposed", "inter_node_efficiency")
     wide = replace(FITTED, intervals={f"nccl.{key}": (0.5, 3.0) for key in keys}, inter_node=LinkCalibration())
@@ -212,13 +208,6 @@ def test_the_bandwidth_is_less_sure_on_more_nodes_than_were_measured() -> None:
     assert all(fitted.at_nodes(nodes).intervals[key] == pytest.approx((0.98, 1.02)) for nodes in (1, 2, 4))
     assert fitted.at_nodes(8).intervals[key][1] == pytest.approx(DOUBLING_FACTOR, rel=0.01)
     assert fitted.at_nodes(64).intervals[key][0] < 1 / DOUBLING_FACTOR
-
-
-def test_figures_name_the_default() -> None:
-    run = simulate(scenario(BinSGDM(), 2, calibration=FITTED, baseline=DenseAllReduce()))
-    assert labels.titles([run]) == ["BinSGDM", "DDP (fp32, NCCL's choice)"]
-    assert run.baseline is not None
-    assert run.baseline.algorithm == "tree Simple"
 
 
 WITH_NVLS = replace(NCCL_COSTS, nvls_start_s=type(NCCL_COSTS.start_s)(2e-4), nvls_efficiency=0.5)
@@ -245,10 +234,6 @@ def test_nvlstree_is_chosen_where_it_is_the_fastest_and_given() -> None:
     assert "nvls_tree" in {one.algorithm for one in nccl.variants(group, WITH_NVLS)}
     assert "nvls_tree" not in {one.algorithm for one in nccl.variants(group, NCCL_COSTS)}
     assert algorithms.choose("nccl", topology(2, 8, Calibration(nccl=fast_nics)), 1e9).label == "nvls_tree Simple"
-    with pytest.raises(ValueError, match="nvls_start, nvls_efficiency: must be given together"):
-        replace(WITH_NVLS, nvls_efficiency=None)
-    with pytest.raises(ValueError, match="ll_tree_rate: '0 B/s': must be at least 1 MB/s"):
-        replace(WITH_NVLS, ll_tree_rate=Bandwidth(0))
 
 
 def test_factors_by_size_are_drawn_on_both_sides() -> None:
