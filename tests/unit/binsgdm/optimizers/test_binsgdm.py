@@ -1,6 +1,9 @@
-"""BinSGDM as torch users use an optimizer: groups, schedulers, closures, state, dtypes, scaler, refusals."""
+"""BinSGDM as torch users use an optimizer: steps, closures, states, odd memory, copies, interrupts, refusals."""
 
 import copy
+import threading
+import time
+from typing import Any
 
 import pytest
 
@@ -10,32 +13,34 @@ needs("torch")
 import torch
 
 import binsgdm
+from binsgdm import BinSGDM
+from binsgdm.comm import Member, run_in_lockstep
 from binsgdm.errors import BinsgdmError
-from binsgdm.kernels import functional  # noqa: F401
+from binsgdm.kernels.random import Key, thresholds
+from binsgdm.optimizers.session import Session
+from binsgdm.optimizers.sign_exchange import Scheme
+from binsgdm.optimizers.worker import Worker
 
 
-def model(seed: int = 0) -> torch.nn.Module:
-    torch.manual_seed(seed)
-    return torch.nn.Sequential(torch.nn.Linear(10, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+def zeros(*sizes: int) -> list[torch.nn.Parameter]:
+    return [torch.nn.Parameter(torch.zeros(size)) for size in sizes]
 
 
-def train(net, optimizer, steps: int, start: int = 0) -> None:
-    for step in range(start, start + steps):
-        generator = torch.Generator().manual_seed(step)
-        x, y = torch.randn(16, 10, generator=generator), torch.randint(3, (16,), generator=generator)
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(net(x), y).backward()
-        optimizer.step()
+def stepped(values: list[torch.nn.Parameter], **options: Any) -> BinSGDM:
+    """Return an optimizer that has taken one step with gradients of 1."""
+    optimizer = BinSGDM(values, **options)
+    for value in values:
+        value.grad = torch.ones_like(value)
+    optimizer.step()
+    return optimizer
 
 
 def test_the_update_is_that_of_the_paper():
     """Against the equations written out in plain torch, with the draws of the reference."""
-    from binsgdm.kernels.random import Key, thresholds
-
     value = torch.nn.Parameter(torch.linspace(-1, 1, 11))
     x, m, b = value.detach().clone(), torch.zeros(11), torch.zeros(11)
     settings = {"lr": 0.1, "beta": 0.9, "weight_decay": 0.5, "seed": 3}
-    optimizer = binsgdm.BinSGDM([value], **settings, **binsgdm.PAPER)
+    optimizer = BinSGDM([value], **settings, **binsgdm.PAPER)
     for step in range(1, 4):
         g = torch.randn(11, generator=torch.Generator().manual_seed(step))
         value.grad = g.clone()
@@ -48,18 +53,9 @@ def test_the_update_is_that_of_the_paper():
         assert torch.allclose(value, x, rtol=0, atol=1e-6)
 
 
-def test_every_element_moves_by_lr_and_on_average_against_its_gradient():
-    value = torch.nn.Parameter(torch.zeros(4000))
-    optimizer = binsgdm.BinSGDM([value], lr=0.25, beta=0.0)
-    value.grad = torch.cat([torch.full((2000,), 1e-3), torch.full((2000,), -7.0)])
-    optimizer.step()
-    assert torch.equal(value[:2000], torch.full((2000,), -0.25)), "u = 1 is always +1"
-    assert torch.equal(value[2000:], torch.full((2000,), 0.25))
-
-
 def test_a_closure_is_called_with_gradients_and_its_loss_returned():
     value = torch.nn.Parameter(torch.ones(3))
-    optimizer = binsgdm.BinSGDM([value], lr=0.5)
+    optimizer = BinSGDM([value], lr=0.5)
 
     def closure():
         optimizer.zero_grad()
@@ -71,36 +67,9 @@ def test_a_closure_is_called_with_gradients_and_its_loss_returned():
     assert torch.equal(value, torch.full((3,), 0.5))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_a_resumed_run_goes_on_bit_for_bit(dtype, tmp_path):
-    straight = model().to(dtype)
-    resumed = copy.deepcopy(straight)
-
-    def step_all(net, optimizer, steps):
-        for step in steps:
-            for number, p in enumerate(net.parameters()):
-                p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(100 * step + number)).to(dtype)
-            optimizer.step()
-
-    optimizer = binsgdm.BinSGDM(straight.parameters(), lr=0.01, seed=5)
-    step_all(straight, optimizer, range(6))
-    first = binsgdm.BinSGDM(resumed.parameters(), lr=0.01, seed=5)
-    step_all(resumed, first, range(3))
-    torch.save((resumed.state_dict(), first.state_dict()), tmp_path / "checkpoint.pt")
-    weights, state = torch.load(tmp_path / "checkpoint.pt")
-    other = model(1).to(dtype)
-    other.load_state_dict(weights)
-    second = binsgdm.BinSGDM(other.parameters(), lr=0.5, seed=99)
-    second.load_state_dict(state)
-    step_all(other, second, range(3, 6))
-    for a, b in zip(straight.parameters(), other.parameters(), strict=True):
-        assert torch.equal(a, b)
-        assert second.state[b]["m"].dtype == torch.float32
-
-
 def test_a_parameter_without_gradient_is_left_alone_and_does_not_shift_the_draws_of_others():
-    values = [torch.nn.Parameter(torch.zeros(40)) for _ in range(3)]
-    optimizer = binsgdm.BinSGDM(values, lr=1.0)
+    values = zeros(40, 40, 40)
+    optimizer = BinSGDM(values, lr=1.0)
     values[0].grad = torch.randn(40, generator=torch.Generator().manual_seed(0))
     values[2].grad = torch.zeros(40)
     optimizer.step()
@@ -110,16 +79,8 @@ def test_a_parameter_without_gradient_is_left_alone_and_does_not_shift_the_draws
 
 
 def test_odd_shapes_work():
-    whole = torch.zeros(6, 5)
-    values = [
-        torch.nn.Parameter(whole.t()),
-        torch.nn.Parameter(torch.zeros(0, 4)),
-        torch.nn.Parameter(torch.tensor(1.0)),
-    ]
-    optimizer = binsgdm.BinSGDM(values, lr=1.0)
-    for value in values:
-        value.grad = torch.ones_like(value)
-    optimizer.step()
+    values = [torch.nn.Parameter(one) for one in (torch.zeros(6, 5).t(), torch.zeros(0, 4), torch.tensor(1.0))]
+    stepped(values, lr=1.0)
     assert torch.equal(values[0], torch.full((5, 6), -1.0))
     assert values[2].item() == 0.0
 
@@ -127,16 +88,12 @@ def test_odd_shapes_work():
 @pytest.mark.parametrize("rounding", ["random", "shaped"])
 def test_bucket_boundaries_do_not_change_the_result(rounding):
     """Draws are counted by place in the flat order, which starts anew with every bucket only by padding."""
-    from binsgdm.comm import run_in_lockstep
-    from binsgdm.optimizers.sign_exchange import Scheme
-    from binsgdm.optimizers.worker import Worker
-
     results = []
     for bucket_elements in (8, 64, 10**6):
-        values = [torch.nn.Parameter(torch.zeros(size)) for size in (16, 24, 8)]
+        values = zeros(16, 24, 8)
         for number, value in enumerate(values):
             value.grad = torch.randn(value.shape, generator=torch.Generator().manual_seed(number))
-        optimizer = binsgdm.BinSGDM(values, lr=1.0, rounding=rounding)
+        optimizer = BinSGDM(values, lr=1.0, rounding=rounding)
         worker = Worker(
             optimizer.param_states(),
             context=optimizer.rank_context(),
@@ -155,10 +112,8 @@ def test_bucket_boundaries_do_not_change_the_result(rounding):
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf], ids=str)
 def test_a_gradient_that_is_not_finite_moves_nothing_and_its_averages_stay(bad):
-    value, other = torch.nn.Parameter(torch.zeros(20)), torch.nn.Parameter(torch.zeros(3))
-    optimizer = binsgdm.BinSGDM([value, other])
-    value.grad, other.grad = torch.ones(20), torch.ones(3)
-    optimizer.step()
+    value, other = zeros(20, 3)
+    optimizer = stepped([value, other])
     before, b = value.detach().clone(), optimizer.state[value]["b"].clone()
     value.grad[7] = bad
     with pytest.warns(UserWarning, match="BinSGDM: step 2 was skipped on all ranks") as warned:
@@ -175,32 +130,85 @@ def test_a_gradient_that_is_not_finite_moves_nothing_and_its_averages_stay(bad):
     assert (value < before).all(), "every u is 1, so every element moves down"
 
 
-def test_attach_without_a_process_group_leaves_the_optimizer_alone():
-    net = model()
-    optimizer = binsgdm.BinSGDM(net.parameters())
+def test_attach_without_a_process_group_leaves_the_optimizer_alone_but_refuses_what_has_no_effect(monkeypatch):
+    net = torch.nn.Linear(3, 1)
+    optimizer = BinSGDM(net.parameters())
     binsgdm.attach(optimizer, net)
-    train(net, optimizer, 2)
-    assert optimizer.param_groups[0]["step"] == 2
+    net(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    assert optimizer.param_groups[0]["step"] == 1
     with pytest.raises(BinsgdmError, match=r"no effect with topology='flat'"):
         binsgdm.attach(optimizer, net, topology="flat", intra_node_dtype="bf16")
     with pytest.raises(BinsgdmError, match=r"bucket_cap_mb=0"):
         binsgdm.attach(optimizer, net, bucket_cap_mb=0)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(BinsgdmError, match="WORLD_SIZE is above 1, but there is no process group"):
+        binsgdm.attach(optimizer)
 
 
 def test_averages_of_slices_are_not_taken_for_whole_ones():
-    value = torch.nn.Parameter(torch.zeros(9))
-    sliced, whole = binsgdm.BinSGDM([value]), binsgdm.BinSGDM([value])
+    (value,) = zeros(9)
+    slices = "slices for 2 ranks a node of 4"
+    sliced, whole, later = BinSGDM([value]), BinSGDM([value]), BinSGDM([value])
     value.grad = torch.ones(9)
-    for optimizer, slices in ((sliced, "slices for 2 ranks a node of 4"), (whole, "")):
-        optimizer.join(optimizer.session, slices)
+    for optimizer, kept in ((sliced, slices), (whole, "")):
+        optimizer.join(optimizer.session, kept)
         optimizer.step()
-    saved = sliced.state_dict()
-    later = binsgdm.BinSGDM([value])
-    later.load_state_dict(saved)
-    later.join(later.session, "slices for 2 ranks a node of 4")
-    with pytest.raises(
-        binsgdm.BinsgdmError, match="averages of slices for 2 ranks a node of 4: here each rank keeps whole"
-    ):
+    later.load_state_dict(sliced.state_dict())
+    later.join(later.session, slices)
+    with pytest.raises(BinsgdmError, match=f"averages of {slices}: here each rank keeps whole"):
         later.join(later.session, "")
-    with pytest.raises(binsgdm.BinsgdmError, match="averages of whole parameters: here each rank keeps slices"):
-        whole.join(whole.session, "slices for 2 ranks a node of 4")
+    with pytest.raises(BinsgdmError, match="averages of whole parameters: here each rank keeps slices"):
+        whole.join(whole.session, slices)
+
+
+def test_a_copy_of_an_attached_optimizer_must_be_attached():
+    optimizer = stepped(zeros(4), rounding="random")
+    optimizer.join(Session(Member(rank=0, world_size=2)))
+    with pytest.raises(BinsgdmError, match="a copy of an attached optimizer; attach the copy"):
+        copy.deepcopy(optimizer).step()
+
+
+def test_autograd_notices_that_a_step_changed_a_parameter():
+    value = torch.nn.Parameter(torch.ones(4))
+    loss = (value * value).sum()
+    loss.backward(retain_graph=True)
+    BinSGDM([value]).step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_fp16_gradients_with_a_grad_scaler_are_refused():
+    value = torch.nn.Parameter(torch.zeros(8, dtype=torch.float16))
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(value.float().sum() * 1e-6).backward()
+    with pytest.raises(BinsgdmError, match="fp16 gradients with a GradScaler"):
+        scaler.step(BinSGDM([value]))
+
+
+def test_an_interrupt_waits_for_the_threads_that_write():
+    needs("numba")
+    from binsgdm.kernels import cpu
+
+    running, main = threading.Event(), threading.get_ident()
+    written = []
+
+    def run(lo: int, _hi: int) -> None:
+        if threading.get_ident() == main:
+            running.wait(10)
+            raise KeyboardInterrupt
+        running.set()
+        time.sleep(0.05)
+        written.append(lo)
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            cpu.on_threads([(number, number + 1) for number in range(100)], run)
+    finally:
+        torch.set_num_threads(threads)
+    count = len(written)
+    time.sleep(0.2)
+    assert count == len(written), "nothing may be written after the interrupt has come out"
+    assert count < 90, "jobs that nobody has taken are dropped"

@@ -13,93 +13,40 @@ needs("torch")
 import torch
 import torch.distributed as dist
 
-from binsgdm.comm import Member, run_in_lockstep
+from binsgdm.comm import Member
 from binsgdm.errors import BinsgdmError
 from binsgdm.optimizers import one_bit_adam_update as module
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.parallel.ddp import attach_one_bit_adam
 from tests.helpers.launch import launch
+from tests.helpers.one_bit_adam_teams import (
+    DENSE,
+    SHAPES,
+    gradient,
+    parameters,
+    params_of,
+    same,
+    set_gradients,
+    team,
+    tensors,
+    together,
+    train,
+)
 
-SHAPES = [(5, 3), (), (0,), (33, 9), (7,)]
-DENSE = 3
+REMEDIES = {"variance_floor": 0.001, "scales_momenta": True}
 topologies = pytest.mark.parametrize("topology", ["flat", "hierarchical"])
 
 
-def parameters(dtype=torch.float32):
-    generator = torch.Generator().manual_seed(0)
-    return [torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in SHAPES]
-
-
-def gradient(rank: int, step: int, number: int):
-    generator = torch.Generator().manual_seed(1000 * rank + 10 * step + number)
-    return torch.randn(SHAPES[number], generator=generator) + 0.5
-
-
-def team(world_size: int = 4, dtype=torch.float32, **options) -> list[OneBitAdam]:
-    ranks = [OneBitAdam(parameters(dtype), **({"dense_steps": DENSE} | options)) for _ in range(world_size)]
-    for rank, optimizer in enumerate(ranks):
-        optimizer.join(Member(rank=rank, world_size=world_size, ranks_per_node=2 if world_size % 2 == 0 else 1))
-    return ranks
-
-
-def params_of(optimizer):
-    return [param_state.parameter for param_state in optimizer.param_states()]
-
-
-def refusals(ranks) -> list[str]:
-    """Return what each rank raises in a step that one of them refuses."""
-    heard = [""] * len(ranks)
-
-    def listening(rank: int, optimizer):
-        try:
-            return (yield from optimizer.step_protocol())
-        except BinsgdmError as error:
-            heard[rank] = str(error)
-            return torch.empty(0)
-
-    with torch.no_grad():
-        run_in_lockstep([listening(rank, optimizer) for rank, optimizer in enumerate(ranks)], 2)
-    return heard
-
-
-def set_gradients(optimizer, rank: int, step: int) -> None:
-    for number, parameter in enumerate(params_of(optimizer)):
-        parameter.grad = gradient(rank, step, number).to(parameter.dtype)
-
-
-def together(ranks):
-    return [bool(moved) for moved in run_in_lockstep([optimizer.step_protocol() for optimizer in ranks], 2)]
-
-
-def train(ranks, first: int, last: int) -> None:
-    for step in range(first, last + 1):
-        for rank, optimizer in enumerate(ranks):
-            set_gradients(optimizer, rank, step)
-        assert all(together(ranks))
-
-
-def tensors(optimizer):
-    states = [one.state for one in optimizer.param_states()]
-    residuals = [state[name] for state in states for name in ("worker_residual", "server_residual") if name in state]
-    return (
-        [p.detach() for p in params_of(optimizer)] + [s.state["exp_avg"] for s in optimizer.param_states()] + residuals
-    )
-
-
-def same(one, other) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-
-
-def test_alone_and_dense_it_is_adam_to_rounding() -> None:
-    ours = OneBitAdam(parameters(), lr=0.01, weight_decay=0.1, dense_steps=100)
+@pytest.mark.parametrize("world_size", [1, 4])
+def test_while_dense_it_is_adam_on_the_mean_gradient_to_rounding(world_size: int) -> None:
+    ours = team(world_size, lr=0.01, weight_decay=0.1, dense_steps=100)
     theirs = torch.optim.AdamW(parameters(), lr=0.01, weight_decay=0.1)
-    for step in range(20):
+    train(ours, 1, 20)
+    for step in range(1, 21):
         for number, parameter in enumerate(theirs.param_groups[0]["params"]):
-            parameter.grad = gradient(0, step, number)
-        set_gradients(ours, 0, step)
-        ours.step()
+            parameter.grad = torch.stack([gradient(rank, step, number) for rank in range(world_size)]).mean(dim=0)
         theirs.step()
-    for one, other in zip(params_of(ours), theirs.param_groups[0]["params"], strict=True):
+    for one, other in zip(params_of(ours[-1]), theirs.param_groups[0]["params"], strict=True):
         torch.testing.assert_close(one, other, rtol=2e-6, atol=2e-6)
 
 
@@ -108,38 +55,28 @@ def test_alone_and_dense_it_is_adam_to_rounding() -> None:
 def test_all_ranks_agree_to_the_bit_in_both_stages(topology: str, dtype) -> None:
     ranks = team(topology=topology, dtype=dtype, lr=0.01)
     train(ranks, 1, DENSE)
-    variance = [param_state.state["exp_avg_sq"].clone() for param_state in ranks[0].param_states()]
+    variance = [one.state["exp_avg_sq"].clone() for one in ranks[0].param_states()]
     before = [p.detach().clone() for p in params_of(ranks[0])]
     assert not ranks[0].is_dense
     train(ranks, DENSE + 1, 8)
     for optimizer in ranks:
         assert same(params_of(ranks[0]), params_of(optimizer))
-        assert same(variance, [param_state.state["exp_avg_sq"] for param_state in optimizer.param_states()])
+        assert same(variance, [one.state["exp_avg_sq"] for one in optimizer.param_states()])
         assert optimizer.param_states()[0].state["exp_avg"].dtype == torch.float32
         assert params_of(optimizer)[0].dtype == dtype
     for parameter, old in zip(params_of(ranks[0]), before, strict=True):
         assert not parameter.numel() or not torch.equal(parameter, old)
 
 
-def test_the_dense_stage_is_adam_on_the_mean_gradient() -> None:
-    ranks, theirs = team(lr=0.01), torch.optim.Adam(parameters(), lr=0.01)
-    train(ranks, 1, DENSE)
-    for step in range(1, DENSE + 1):
-        for number, parameter in enumerate(theirs.param_groups[0]["params"]):
-            parameter.grad = torch.stack([gradient(rank, step, number) for rank in range(4)]).mean(dim=0)
-        theirs.step()
-    for one, other in zip(params_of(ranks[2]), theirs.param_groups[0]["params"], strict=True):
-        torch.testing.assert_close(one, other, rtol=2e-6, atol=2e-6)
-
-
-@topologies
-@pytest.mark.parametrize("stop", [2, 5])
-def test_a_resumed_run_goes_on_bit_for_bit(topology: str, stop: int) -> None:
-    straight = team(topology=topology, dtype=torch.bfloat16)
+@pytest.mark.parametrize(
+    ("topology", "stop", "options"),
+    [("flat", 2, {}), ("flat", 5, REMEDIES), ("hierarchical", 2, REMEDIES), ("hierarchical", 5, {}),
+     ("flat", DENSE, REMEDIES), ("hierarchical", DENSE, {})],
+)  # fmt: skip
+def test_a_resumed_run_goes_on_bit_for_bit(topology: str, stop: int, options) -> None:
+    straight, halted, resumed = (team(topology=topology, dtype=torch.bfloat16, **options) for _ in range(3))
     train(straight, 1, 8)
-    halted = team(topology=topology, dtype=torch.bfloat16)
     train(halted, 1, stop)
-    resumed = team(topology=topology, dtype=torch.bfloat16)
     for old, new in zip(halted, resumed, strict=True):
         for one, other in zip(params_of(old), params_of(new), strict=True):
             other.data.copy_(one.data)
@@ -177,7 +114,7 @@ def test_a_parameter_without_gradients_stays_and_one_rank_without_counts_as_zero
         set_gradients(optimizer, rank, step)
         params_of(optimizer)[0].grad = None
     params_of(ranks[3])[3].grad = None
-    assert all(together(ranks))
+    assert together(ranks) == [True] * 4
     assert torch.equal(params_of(ranks[0])[0], before[0])
     assert ranks[0].param_states()[0].state["step"] == step - 1
     assert not torch.equal(params_of(ranks[0])[3], before[3])
@@ -251,13 +188,15 @@ def test_what_cannot_be_stepped_or_loaded_is_refused_in_a_sentence() -> None:
     with pytest.raises(BinsgdmError, match="add all parameters before"):
         ranks[0].add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
     ranks[1].load_state_dict(state)
-    for rank, sentence in (
-        (1, "residuals of rank 0 of 4, flat: this is rank 1 of 4, flat: load this rank's own"),
-        (0, "rank 1 refused: OneBitAdam: residuals of rank 0"),
-    ):
-        assert sentence in refusals(ranks)[rank]
+    heard = together(ranks)
+    assert "residuals of rank 0 of 4, flat: this is rank 1 of 4, flat: load this rank's own" in heard[1]
+    assert "rank 1 refused: OneBitAdam: residuals of rank 0" in heard[0]
     ranks[1].load_state_dict(state | {"residuals": None})
     next(ranks[1].step_protocol())
+    ranks[1].leave()
+    ranks[1].state.clear()
+    with pytest.raises(BinsgdmError, match=r"^OneBitAdam: parameter 0: a state without exp_avg and exp_avg_sq: must"):
+        ranks[1].step()
     with pytest.raises(BinsgdmError, match="5 parameters: the optimizer has 2"):
         OneBitAdam(parameters()[:2]).load_state_dict(state)
     others = [torch.nn.Parameter(torch.zeros(shape)) for shape in [*SHAPES[:4], (8,)]]
