@@ -13,7 +13,7 @@ from binsgdm.compressors.atomo import Atomo, probabilities
 from binsgdm.compressors.base import Payload
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.random import Key
-from tests.helpers.low_rank_samples import NUMEL, SHAPES, energy, normal, with_spectrum
+from tests.helpers.gradient_buckets import NUMEL, SHAPES, energy, normal, with_spectrum
 
 KEY = Key(seed=3, step=1)
 

@@ -10,14 +10,12 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.comm import RankContext, run_in_lockstep
-from binsgdm.compressors.base import Averager, GradientBucket
+from binsgdm.compressors.base import Averager
 from binsgdm.compressors.registry import SYSTEMS, make
+from tests.helpers.gradient_buckets import means_of, normal
 from tests.helpers.pretend_device import PretendTensor, pretended_device
 
 WORLD = 2
-SHAPES = ((16, 12), (7,), (3, 4, 5), (8, 20))
-NUMEL = 16 * 12 + 7 + 60 + 160
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in SYSTEMS},
     "qsgd, elias": ("qsgd", {"coding": "elias"}),
@@ -49,13 +47,8 @@ def ends(name: str) -> list[Averager]:
 
 
 def means(averagers: list[Averager], step: int, device: str) -> list[Any]:
-    protocols = []
-    for rank, averager in enumerate(averagers):
-        values = torch.randn(NUMEL, generator=torch.Generator().manual_seed(10 * step + rank)).to(device)
-        bucket = GradientBucket(values=values, parameters=tuple(range(len(SHAPES))), shapes=SHAPES)
-        context = RankContext(rank=rank, world_size=WORLD, ranks_per_node=WORLD, seed=1, step=step)
-        protocols.append(averager.mean(bucket, context))
-    return run_in_lockstep(protocols, WORLD)
+    gradients = [normal(seed=10 * step + rank).to(device) for rank in range(WORLD)]
+    return means_of(averagers, gradients, step, ranks_per_node=WORLD)
 
 
 @pytest.mark.parametrize("name", OPTIONS)

@@ -9,22 +9,16 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.comm import AllGather, AllToAll, RankContext, run_in_lockstep
+from binsgdm.comm import AllGather, AllToAll
 from binsgdm.compressors import eight_bit
-from binsgdm.compressors.base import GradientBucket
 from binsgdm.compressors.eight_bit import ByteGrad
 from binsgdm.compressors.registry import make
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.random import Key
+from tests.helpers.gradient_buckets import means_of, normal
 
 KEY = Key(seed=5, step=2, rank=1)
 DTYPES = ("int8", "fp8_e4m3", "fp8_e5m2")
-SHAPES = ((3, 5), (), (0, 4), (8193,))
-NUMEL = 15 + 1 + 8193
-
-
-def normal(numel: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
 
 
 def restored(compressor: ByteGrad, values: torch.Tensor) -> torch.Tensor:
@@ -72,64 +66,25 @@ def test_a_value_that_is_not_finite_makes_its_block_nan_and_no_other(dtype: Any,
     assert found.tolist() == [[False] * 4, [True] * 4, [False] * 4]
 
 
-def exchanged(dtype: str, given: list[torch.Tensor], **options: Any) -> tuple[list[torch.Tensor], list[Any]]:
-    """Return what each rank makes of its gradients, and the messages of the first."""
-    size = len(given)
-    contexts = [RankContext(rank=rank, world_size=size, ranks_per_node=1, seed=3, step=7) for rank in range(size)]
-    ends = [make("byte_grad", rank=rank, world_size=size, dtype=dtype, **options) for rank in range(size)]
-    messages: list[Any] = []
-
-    def watched(rank: int) -> Any:
-        bucket = GradientBucket(values=given[rank], parameters=tuple(range(len(SHAPES))), shapes=SHAPES)
-        protocol, answer = ends[rank].mean(bucket, contexts[rank]), None
-        while True:
-            try:
-                message = protocol.send(answer)
-            except StopIteration as stop:
-                return stop.value
-            if rank == 0:
-                messages.append(message)
-            answer = yield message
-
-    return run_in_lockstep([watched(rank) for rank in range(size)], 1), messages
-
-
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_by_default_all_ranks_scatter_reduce_and_agree_on_the_mean(dtype: str, world_size: int) -> None:
-    given = [normal(NUMEL, seed=rank) for rank in range(world_size)]
-    means, messages = exchanged(dtype, given)
-    assert [type(message) for message in messages] == [AllToAll, AllGather]
+    given = [normal(8193, seed=rank) for rank in range(world_size)]
+    messages = []
+    ends = [make("byte_grad", rank=rank, world_size=world_size, dtype=dtype) for rank in range(world_size)]
+    means = means_of(
+        ends,
+        given,
+        shapes=((8193,),),
+        on_sent=lambda rank, message: messages.append(type(message)) if rank == 0 else None,
+    )
+    assert messages == [AllToAll, AllGather]
     assert all(torch.equal(mean, means[0]) for mean in means)
     exact = torch.stack(given).double().mean(dim=0)
     lost = ((means[0] - exact).norm() / exact.norm()).item()
     # Two roundings, the second of a mean that is the smaller the more ranks there are.
     low, high = {"int8": (2e-3, 2e-2), "fp8_e4m3": (1.5e-2, 6e-2), "fp8_e5m2": (3e-2, 1.2e-1)}[dtype]
     assert low < lost < high
-
-
-@pytest.mark.parametrize("topology", ["scatter_reduce", "gather"])
-def test_a_value_that_is_not_finite_is_nan_on_all_ranks(topology: str) -> None:
-    given = [normal(NUMEL, seed=rank) for rank in range(3)]
-    given[1][4000] = torch.inf
-    means, _ = exchanged("int8", given, topology=topology)
-    assert means[0][4000].isnan()
-    assert 1 <= means[0].isnan().sum() <= 2 * 256
-    assert all(torch.equal(mean.isnan(), means[0].isnan()) for mean in means)
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"dtype": "fp8"}, r"^byte_grad: dtype: 'fp8': must be one of \['int8', 'fp8_e4m3', 'fp8_e5m2'\]; give one"),
-        ({"block_size": 0}, r"^byte_grad: block_size: 0: must be a whole number from 1 to 1048576; "),
-        ({"topology": "hierarchical_scatter_reduce"}, r"^byte_grad: topology: .*between nodes it has its own exchange"),
-        ({"topology": "ring"}, r"^byte_grad: topology: 'ring': must be one of \['scatter_reduce', 'gather', 'hier"),
-    ],
-)
-def test_a_setting_out_of_range_is_one_sentence(settings: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(BinsgdmError, match=sentence):
-        make("byte_grad", rank=0, world_size=2, **settings)
 
 
 def test_a_dtype_that_this_torch_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

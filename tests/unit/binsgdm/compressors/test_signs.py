@@ -1,7 +1,6 @@
 """Majority vote, scaled signs, 1-bit SGD and TernGrad against their theory."""
 
 import math
-from collections.abc import Generator
 
 import pytest
 
@@ -10,16 +9,13 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.comm import Message, Protocol, RankContext, run_in_lockstep
-from binsgdm.compressors.base import Compressor, GradientBucket, Payload
-from binsgdm.compressors.error_feedback import ErrorFeedback, WithoutFeedback
+from binsgdm.comm import Protocol, RankContext, run_in_lockstep
+from binsgdm.compressors.base import Compressor, GradientBucket
 from binsgdm.compressors.signs import MajorityVote, OneBitSGD, ScaledSign, TernGrad
-from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.random import Key
 
 KEY = Key(seed=5, step=2, rank=1)
-BIASED = [ScaledSign(), ScaledSign(scale_per="bucket"), OneBitSGD()]
-EACH = [*BIASED, TernGrad(), TernGrad(clip_sigmas=None)]
+EACH = [ScaledSign(), ScaledSign(scale_per="bucket"), OneBitSGD(), TernGrad(), TernGrad(clip_sigmas=None)]
 MIXED = ((3, 5), (), (0, 4), (17,), (4, 2, 3), (2, 0))
 SHAPES = [((1,),), ((7,),), ((8193,),), ((),), MIXED]
 
@@ -52,22 +48,10 @@ def contexts(world_size: int, step: int = 7) -> list[RankContext]:
     ]
 
 
-@pytest.mark.parametrize("shapes", SHAPES)
-@pytest.mark.parametrize("compressor", EACH)
-def test_a_payload_has_the_stated_bytes(compressor: Compressor, shapes: Shapes) -> None:
-    values = gaussian(sum(sizes(shapes)))
-    before = values.clone()
-    payload = compressor.compress(values, shapes, KEY)
-    assert payload.num_bytes == compressor.num_bytes(shapes)
-    assert torch.equal(values, before)
-    assert compressor.decompress(payload, shapes, KEY).shape == values.shape
-
-
 @pytest.mark.parametrize("compressor", EACH)
 @pytest.mark.parametrize("shapes", SHAPES)
-def test_zeros_stay_zeros_and_huge_values_stay_finite(compressor: Compressor, shapes: Shapes) -> None:
+def test_huge_values_stay_finite(compressor: Compressor, shapes: Shapes) -> None:
     numel = sum(sizes(shapes))
-    assert not there_and_back(compressor, torch.zeros(numel), shapes).any()
     restored = there_and_back(compressor, torch.full((numel,), -1e30), shapes)
     assert torch.allclose(restored, torch.full((numel,), -1e30))
 
@@ -119,36 +103,6 @@ def test_one_bit_sgd_contracts_by_what_the_means_keep(shapes: Shapes) -> None:
     assert 0 < lost < whole
     if max(sizes(shapes)) > 5000:
         assert lost / whole == pytest.approx(1 - 2 / math.pi, abs=0.04)
-
-
-@pytest.mark.parametrize("compressor", BIASED)
-def test_with_error_feedback_what_was_delivered_and_the_residual_are_the_original(compressor: Compressor) -> None:
-    numel = sum(sizes(MIXED))
-    feedback = ErrorFeedback(compressor, rank=0, world_size=1)
-    residual, total, delivered = torch.zeros(numel), torch.zeros(numel).double(), torch.zeros(numel).double()
-    for step in range(20):
-        values = gaussian(numel, seed=step)
-        (mean,) = run_in_lockstep([feedback.mean(bucket(values, MIXED), contexts(1, step)[0])], 1)
-        corrected = values + residual
-        residual = torch.cat([feedback.residuals[number] for number in range(len(MIXED))])
-        assert ((mean + residual) - corrected).abs().max() <= 2**-22 * (mean.abs() + residual.abs()).max()
-        total, delivered = total + values, delivered + mean
-    assert (total - delivered - residual).abs().max() < 1e-4
-    assert residual.abs().max() > 0.1
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-@pytest.mark.parametrize("compressor", EACH)
-def test_all_ranks_agree_to_the_bit_on_the_mean_of_what_they_sent(compressor: Compressor, world_size: int) -> None:
-    values = [gaussian(sum(sizes(MIXED)), seed=rank) for rank in range(world_size)]
-    means = run_in_lockstep(
-        [WithoutFeedback(compressor).mean(bucket(values[p.rank], MIXED), p) for p in contexts(world_size)], 1
-    )
-    assert all(torch.equal(mean, means[0]) for mean in means)
-    keys = [Key(seed=3, step=7, rank=rank) for rank in range(world_size)]
-    payloads = [compressor.compress(one, MIXED, key) for one, key in zip(values, keys, strict=True)]
-    sent = [compressor.decompress(payload, MIXED, key) for payload, key in zip(payloads, keys, strict=True)]
-    assert torch.allclose(means[0], torch.stack(sent).mean(dim=0), atol=1e-6)
 
 
 @pytest.mark.parametrize("clip_sigmas", [None, 2.5, 1.0])
@@ -205,55 +159,10 @@ def test_a_value_that_is_not_finite_on_one_rank_makes_the_vote_nan_on_all(bad: f
     assert all(one.isnan().all() for one in votes)
 
 
-def counted(protocol: Protocol, sent: list[int]) -> Generator[Message, torch.Tensor, torch.Tensor]:
-    answer = None
-    while True:
-        try:
-            message = protocol.send(answer)  # type: ignore[arg-type]
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-        sent.append(message.sent.numel() * message.sent.element_size())
-        answer = yield message
-
-
 def test_a_vote_sends_one_bit_an_element_and_a_byte_a_chunk_in_each_direction() -> None:
     sent: list[int] = []
     numel, world_size = 8193, 4
-    run_in_lockstep([counted(vote(gaussian(numel), ((numel,),), p), sent) for p in contexts(world_size)], 1)
+    talks = [vote(gaussian(numel), ((numel,),), context) for context in contexts(world_size)]
+    run_in_lockstep(talks, 1, lambda _, message: sent.append(message.sent.numel() * message.sent.element_size()))
     chunk_bytes = math.ceil(numel / (8 * world_size)) + 1
     assert sent == [world_size * chunk_bytes] * world_size + [chunk_bytes] * world_size
-
-
-@pytest.mark.parametrize(
-    ("make", "settings", "sentence"),
-    [
-        (
-            ScaledSign,
-            {"scale_per": "layer"},
-            r"^ef_sign_sgd: scale_per: 'layer': must be one of \['tensor', 'bucket'\]",
-        ),
-        (TernGrad, {"clip_sigmas": 0}, r"^terngrad: clip_sigmas: 0: must be a number above 0"),
-        (TernGrad, {"clip_sigmas": -2.5}, r"^terngrad: clip_sigmas: -2\.5: "),
-        (TernGrad, {"clip_sigmas": math.nan}, r"^terngrad: clip_sigmas: nan: "),
-        (TernGrad, {"clip_sigmas": "2.5"}, r"^terngrad: clip_sigmas: '2\.5': "),
-    ],
-)
-def test_a_setting_out_of_range_is_one_sentence(make: type, settings: dict[str, object], sentence: str) -> None:
-    with pytest.raises(BinsgdmError, match=sentence):
-        make(**settings)
-
-
-@pytest.mark.parametrize("compressor", EACH)
-def test_wrong_values_and_payloads_are_one_sentence(compressor: Compressor) -> None:
-    for empty in ((), ((0,),), ((0, 3), (2, 0))):
-        with pytest.raises(BinsgdmError, match=r": tensors of shapes .* must have at least one element; "):
-            compressor.compress(torch.zeros(0), empty, KEY)
-    for wrong in (torch.zeros(19), torch.zeros(20, dtype=torch.float64), torch.zeros(4, 5)):
-        with pytest.raises(BinsgdmError, match=r"must be flat float32"):
-            compressor.compress(wrong, ((20,),), KEY)
-    payload = compressor.compress(torch.ones(20), ((20,),), KEY)
-    for other in (Payload(tensors=payload.tensors[:1]), Payload(tensors=payload.tensors[::-1])):
-        with pytest.raises(BinsgdmError, match=": a payload of "):
-            compressor.decompress(other, ((20,),), KEY)
-    with pytest.raises(BinsgdmError, match=": a payload of "):
-        compressor.decompress(payload, ((33,),), KEY)

@@ -10,9 +10,7 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.comm import RankContext
 from binsgdm.compressors.aggregation import all_reduce_payloads
-from binsgdm.compressors.base import GradientBucket
 from binsgdm.compressors.error_feedback import WithoutFeedback
 from binsgdm.compressors.sparse import (
     MSTopK,
@@ -22,6 +20,7 @@ from binsgdm.compressors.sparse import (
 )
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.random import Key
+from tests.helpers.gradient_buckets import bucket, context, energy, normal
 
 KEY = Key(seed=3, step=1)
 CPU = torch.device("cpu")
@@ -31,21 +30,9 @@ INDEXED = (TopK, MSTopK)
 DRAWN = (RandomK, UnbiasedRandomK)
 
 
-def bucket(values: Any, shapes: Any) -> GradientBucket:
-    return GradientBucket(values=values, parameters=tuple(range(len(shapes))), shapes=shapes)
-
-
-def normal(numel: int, seed: int = 1) -> Any:
-    return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
-
-
 def sent(compressor: Any, values: Any, shapes: Any = None, key: Key = KEY) -> Any:
     shapes = shapes or ((values.numel(),),)
     return compressor.decompress(compressor.compress(values, shapes, key), shapes, key)
-
-
-def energy(values: Any) -> float:
-    return float(values.double().square().sum())
 
 
 @pytest.mark.parametrize("kind", EVERY)
@@ -148,16 +135,9 @@ def test_unbiased_random_k_has_the_mean_and_the_variance_of_theory() -> None:
     assert loss / steps / energy(values) == pytest.approx(ratio, rel=0.05)
 
 
-def test_random_k_loses_the_share_of_theory() -> None:
-    values, steps = normal(96), 2000
-    loss = sum(energy(values - sent(RandomK(k=24), values, key=Key(seed=8, step=step))) for step in range(steps))
-    assert loss / steps / energy(values) == pytest.approx(0.75, rel=0.02)
-
-
 def test_what_has_indices_cannot_be_reduced() -> None:
-    context = RankContext(rank=0, world_size=1, ranks_per_node=1, seed=4, step=2)
     with pytest.raises(BinsgdmError, match="use gather_payloads"):
-        next(WithoutFeedback(TopK(k=1), all_reduce_payloads).mean(bucket(normal(4), ((4,),)), context))
+        next(WithoutFeedback(TopK(k=1), all_reduce_payloads).mean(bucket(normal(4), ((4,),)), context()))
 
 
 def test_a_bucket_too_large_for_an_index_is_refused() -> None:
