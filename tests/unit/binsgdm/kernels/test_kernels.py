@@ -33,7 +33,6 @@ from tests.helpers.kernel_samples import (
     KEY,
     NOT_FINITE,
     assert_equal,
-    device,
     home,
     outcomes,
     same_bits,
@@ -46,16 +45,6 @@ SIZES = (0, 1, 7, 8, 9, 31, 32, 33, 63, 64, 100, 1000, 1024, 1056, 2047)
 STARTS = (0, 8, 24, 1024, 2**34 - 4096)
 
 pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(params=["cpu", "triton"])
-def fast(request: pytest.FixtureRequest) -> Kernels:
-    """Return one of the fast implementations."""
-    if request.param == "cpu":
-        needs("numba")
-        return select("cpu")
-    needs("triton")
-    return select("triton", device())
 
 
 @pytest.mark.parametrize("numel", SIZES)
@@ -290,49 +279,49 @@ def test_momenta_start_from_fp32_zeros_on_the_device(place: str) -> None:
 
 # Wrong arguments.
 
-FLAT, SIGNS = torch.zeros(16), torch.zeros(2, dtype=torch.uint8)
+FLAT, SIGNS, LEFT = torch.zeros(16), torch.zeros(2, dtype=torch.uint8), torch.zeros(16, dtype=torch.int16)
 QUANTIZE: dict[str, Any] = {"key": KEY, "start": 0, "out": SIGNS}
-WRONG: list[tuple[str, Callable[[Kernels], Any], str]] = [
-    (
-        "numel",
-        lambda k: k.update_(FLAT, FLAT[:8], FLAT, beta=0.9, beta_b=0.9, out_u=FLAT),
-        "m: 8 elements: must have 16",
-    ),
-    (
-        "dtype",
-        lambda k: k.update_(FLAT, FLAT, FLAT.half(), beta=0.9, beta_b=0.9, out_u=FLAT),
-        "b: torch.float16: must be torch.f",
-    ),
-    (
-        "double",
-        lambda k: k.update_(FLAT.double(), FLAT, FLAT, beta=0.9, beta_b=0.9, out_u=FLAT),
-        "grad: torch.float64: must be torch.float32 or torch.bfloat16",
-    ),
-    (
-        "device",
-        lambda k: k.update_(FLAT, FLAT.to("meta"), FLAT, beta=0.9, beta_b=0.9, out_u=FLAT),
-        "m: on meta: must be on cpu",
-    ),
-    (
-        "strides",
-        lambda k: k.update_(torch.zeros(4, 4).T, FLAT, FLAT, beta=0.9, beta_b=0.9, out_u=FLAT),
-        r"grad: strides \(1, 4\): must be contiguous",
-    ),
-    ("start", lambda k: k.quantize_pack(FLAT, key=KEY, start=4, out=SIGNS), "start: 4: must be a multiple of 8"),
-    ("below", lambda k: k.quantize_pack(FLAT, key=KEY, start=-8, out=SIGNS), "start: -8: must be a multiple of 8"),
-    ("above", lambda k: k.quantize_pack(FLAT, key=KEY, start=2**34 - 8, out=SIGNS), "start: .*: must be a multiple"),
-    ("out", lambda k: k.quantize_pack(FLAT[:8], **QUANTIZE), "out: 2 elements: must have 1"),
-    ("u", lambda k: k.quantize_pack(FLAT.half(), **QUANTIZE), "u: torch.float16: must be torch.float32"),
-    ("merge", lambda k: k.merge(SIGNS, numel=16, **QUANTIZE), r"packed_rows: shape \(2,\): must be K x P"),
-    ("rows", lambda k: k.merge(SIGNS[None], numel=17, **QUANTIZE), "packed_rows: 2 elements: must have 3"),
-    ("none", lambda k: k.mean_(FLAT[None][:0], FLAT), r"parts: shape \(0, 16\): must be K x N with K at least 1"),
-    ("mean", lambda k: k.mean_(FLAT[None], FLAT[:8]), "out: 8 elements: must have 16"),
-    ("apply", lambda k: k.unpack_apply_(FLAT, SIGNS[:1], lr=1, weight_decay=0), "packed: 1 elements: must have 2"),
-]
+SHAPE: dict[str, Any] = {"gain": 1.0, "out": SIGNS}
+UPDATE: dict[str, Any] = {"beta": 0.9, "beta_b": 0.9}
+INTO: dict[str, Any] = {**UPDATE, "out_u": FLAT}
+SHAPED: dict[str, Any] = {**UPDATE, "gain": 1.0}
+TOO_MANY = torch.full((functional.MAX_SHAPED_VECTORS + 1, 1), 0xFF, dtype=torch.uint8)
+WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
+    ("update_", (FLAT, FLAT[:8], FLAT), INTO, "m: 8 elements: must have 16"),
+    ("update_", (FLAT, FLAT, FLAT.half()), INTO, "b: torch.float16: must be torch.f"),
+    ("update_", (FLAT.double(), FLAT, FLAT), INTO, "grad: torch.float64: must be torch.float32 or torch.bfloat16"),
+    ("update_", (FLAT, FLAT.to("meta"), FLAT), INTO, "m: on meta: must be on cpu"),
+    ("update_", (torch.zeros(4, 4).T, FLAT, FLAT), INTO, r"grad: strides \(1, 4\): must be contiguous"),
+    ("quantize_pack", (FLAT,), {**QUANTIZE, "start": 4}, "start: 4: must be a multiple of 8"),
+    ("quantize_pack", (FLAT,), {**QUANTIZE, "start": -8}, "start: -8: must be a multiple of 8"),
+    ("quantize_pack", (FLAT,), {**QUANTIZE, "start": 2**34 - 8}, "start: .*: must be a multiple"),
+    ("quantize_pack", (FLAT[:8],), QUANTIZE, "out: 2 elements: must have 1"),
+    ("quantize_pack", (FLAT.half(),), QUANTIZE, "u: torch.float16: must be torch.float32"),
+    ("merge", (SIGNS,), {"numel": 16, **QUANTIZE}, r"packed_rows: shape \(2,\): must be K x P"),
+    ("merge", (SIGNS[None],), {"numel": 17, **QUANTIZE}, "packed_rows: 2 elements: must have 3"),
+    ("mean_", (FLAT[None][:0], FLAT), {}, r"parts: shape \(0, 16\): must be K x N with K at least 1"),
+    ("mean_", (FLAT[None], FLAT[:8]), {}, "out: 8 elements: must have 16"),
+    ("unpack_apply_", (FLAT, SIGNS[:1]), {"lr": 1, "weight_decay": 0}, "packed: 1 elements: must have 2"),
+    ("shape_pack_", (FLAT, LEFT.int()), SHAPE, "residual: torch.int32: must be torch.int16"),
+    ("shape_pack_", (FLAT, LEFT[:8]), SHAPE, "residual: 8 elements: must have 16"),
+    ("shape_pack_", (FLAT, LEFT.to("meta")), SHAPE, "residual: on meta: must be on cpu"),
+    ("shape_pack_", (FLAT, LEFT.repeat(2)[::2]), SHAPE, r"residual: strides \(2,\): must be contiguous; pass a flat"),
+    ("shape_pack_", (FLAT.half(), LEFT), SHAPE, "u: torch.float16: must be torch.float32"),
+    ("shape_pack_", (FLAT, LEFT), {"gain": 1.0, "out": SIGNS[:1]}, "out: 1 elements: must have 2"),
+    ("update_shape_pack_", (FLAT, FLAT, FLAT, LEFT[:8]), {**SHAPED, "out": SIGNS}, "residual: 8 elements: must have"),
+    ("foreach_update_shape_pack_", (*[[FLAT] * 2] * 3, [LEFT, LEFT.int()]), {**SHAPED, "outs": [SIGNS] * 2},
+     "residual: torch.int32: must be torch.int16"),
+    ("merge_shaped_", (SIGNS, LEFT), {"numel": 16, "out": SIGNS}, r"packed_rows: shape \(2,\): must be K x P"),
+    ("merge_shaped_", (SIGNS[None], LEFT[:8]), {"numel": 16, "out": SIGNS}, "residual: 8 elements: must have 16"),
+    ("merge_shaped_", (TOO_MANY, LEFT[:8]), {"numel": 8, "out": SIGNS[:1]},
+     "packed_rows: 32768 vectors: must be at most 32767; take rounding='random'"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("call", "message"), [wrong[1:] for wrong in WRONG], ids=[wrong[0] for wrong in WRONG])
-def test_a_wrong_argument_is_refused(fast: Kernels, call: Callable[[Kernels], Any], message: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "arguments", "options", "message"), WRONG, ids=[f"{one[0]} {one[3]}" for one in WRONG]
+)
+def test_a_wrong_argument_is_refused(fast: Kernels, name: str, arguments: Any, options: Any, message: str) -> None:
     for kernels in (reference, fast):
         with pytest.raises(BinsgdmError, match=message):
-            call(kernels)
+            getattr(kernels, name)(*arguments, **options)

@@ -14,23 +14,12 @@ needs("torch")
 import torch
 from torch import Tensor
 
-from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import Kernels, functional, select
-from binsgdm.kernels.bits import pack_signs, packed_numel, unpack_signs
+from binsgdm.kernels.bits import packed_numel, unpack_signs
 from binsgdm.kernels.reference import kernels as reference
-from tests.helpers.kernel_samples import DTYPES, assert_equal, device, home, residuals, same_bits, state
+from tests.helpers.kernel_samples import DTYPES, assert_equal, home, residuals, same_bits, state
 
 pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(params=["cpu", "triton"])
-def fast(request: pytest.FixtureRequest) -> Kernels:
-    """Return one of the fast implementations."""
-    if request.param == "cpu":
-        needs("numba")
-        return select("cpu")
-    needs("triton")
-    return select("triton", device())
 
 
 def shaped(kernels: Kernels, u: Tensor, residual: Tensor, gain: float) -> tuple[Tensor, Tensor]:
@@ -191,49 +180,3 @@ def test_a_planted_error_is_seen(name: str, function: Callable[..., Any], monkey
     else:
         with pytest.raises(AssertionError):
             assert_equal(select("cpu"), *given)
-
-
-# Wrong arguments.
-
-FLAT, SIGNS, LEFT = torch.zeros(16), torch.zeros(2, dtype=torch.uint8), torch.zeros(16, dtype=torch.int16)
-SHAPE: dict[str, Any] = {"gain": 1.0, "out": SIGNS}
-UPDATE: dict[str, Any] = {"beta": 0.9, "beta_b": 0.9, **SHAPE}
-MANY = pack_signs(torch.ones(8, dtype=torch.bool)).repeat(functional.MAX_SHAPED_VECTORS + 1, 1)
-WRONG: list[tuple[str, Callable[[Kernels], Any], str]] = [
-    ("dtype", lambda k: k.shape_pack_(FLAT, LEFT.int(), **SHAPE), "residual: torch.int32: must be torch.int16"),
-    ("size", lambda k: k.shape_pack_(FLAT, LEFT[:8], **SHAPE), "residual: 8 elements: must have 16"),
-    ("device", lambda k: k.shape_pack_(FLAT, LEFT.to("meta"), **SHAPE), "residual: on meta: must be on cpu"),
-    (
-        "strides",
-        lambda k: k.shape_pack_(FLAT, LEFT.repeat(2)[::2], **SHAPE),
-        r"residual: strides \(2,\): must be contiguous; pass a flat copy",
-    ),
-    ("u", lambda k: k.shape_pack_(FLAT.half(), LEFT, **SHAPE), "u: torch.float16: must be torch.float32"),
-    ("out", lambda k: k.shape_pack_(FLAT, LEFT, gain=1.0, out=SIGNS[:1]), "out: 1 elements: must have 2"),
-    ("update", lambda k: k.update_shape_pack_(FLAT, FLAT, FLAT, LEFT[:8], **UPDATE), "residual: 8 elements: must have"),
-    (
-        "one of many",
-        lambda k: k.foreach_update_shape_pack_(
-            *[[FLAT] * 2] * 3, [LEFT, LEFT.int()], outs=[SIGNS] * 2, beta=0.9, beta_b=0.9, gain=1.0
-        ),
-        "residual: torch.int32: must be torch.int16",
-    ),
-    ("rows", lambda k: k.merge_shaped_(SIGNS, LEFT, numel=16, out=SIGNS), r"packed_rows: shape \(2,\): must be K x P"),
-    (
-        "merged",
-        lambda k: k.merge_shaped_(SIGNS[None], LEFT[:8], numel=16, out=SIGNS),
-        "residual: 8 elements: must have 16",
-    ),
-    (
-        "many",
-        lambda k: k.merge_shaped_(MANY, LEFT[:8], numel=8, out=SIGNS[:1]),
-        "packed_rows: 32768 vectors: must be at most 32767; take rounding='random'",
-    ),
-]
-
-
-@pytest.mark.parametrize(("call", "message"), [wrong[1:] for wrong in WRONG], ids=[wrong[0] for wrong in WRONG])
-def test_a_wrong_argument_is_refused(fast: Kernels, call: Callable[[Kernels], Any], message: str) -> None:
-    for kernels in (reference, fast):
-        with pytest.raises(BinsgdmError, match=message):
-            call(kernels)

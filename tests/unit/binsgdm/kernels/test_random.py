@@ -252,23 +252,16 @@ def test_dither_takes_every_residual_but_one_alike(limit: int) -> None:
     assert abs(chi_square(counts.double())) < SIGMAS
 
 
-def test_dither_is_made_in_pieces_that_join(monkeypatch: pytest.MonkeyPatch) -> None:
-    key = Key(seed=7, rank=1)
-    whole = random.dither(key, start=40, numel=1000, limit=9)
-    monkeypatch.setitem(random._DITHER_NUMEL, "cpu", 96)
-    assert torch.equal(random.dither(key, start=40, numel=1000, limit=9), whole)
-    assert torch.equal(random.dither(key, start=140, numel=900, limit=9), whole[100:])
+def test_dither_is_made_in_pieces_of_any_size_that_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    key, numel = Key(seed=7, rank=1), 2**14 + 1000
+    whole = random.dither(key, start=40, numel=numel, limit=9)
+    for size in (96, 2**8, 2**14):
+        monkeypatch.setitem(random._DITHER_NUMEL, "cpu", size)
+        assert torch.equal(random.dither(key, start=40, numel=numel, limit=9), whole)
+        assert torch.equal(random.dither(key, start=140, numel=numel - 100, limit=9), whole[100:])
     assert random.dither(key, start=0, numel=0, limit=9).numel() == 0
     with pytest.raises(BinsgdmError, match="draws: elements -1 to 4"):
         random.dither(key, start=-1, numel=5, limit=9)
-
-
-@pytest.mark.parametrize("size", [2**8, 2**14])
-def test_dither_has_the_same_bits_in_pieces_of_any_size(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    key, numel = Key(seed=7, rank=1), 2**14 + 1000
-    whole = random.dither(key, start=40, numel=numel, limit=9)
-    monkeypatch.setitem(random._DITHER_NUMEL, "cpu", size)
-    assert torch.equal(random.dither(key, start=40, numel=numel, limit=9), whole)
 
 
 def test_a_gpu_draws_a_dither_in_pieces_of_its_own_size(monkeypatch: pytest.MonkeyPatch) -> None:

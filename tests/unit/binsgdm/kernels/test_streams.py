@@ -1,6 +1,7 @@
 """On fake streams: no two use one memory in no order, and none of backward waits for an exchange."""
 
 import itertools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -178,30 +179,45 @@ class HasNoEvents(HasOneStream):
         pass
 
 
-def test_an_event_before_the_copy_of_the_gradients_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    detector = watched(RecordsTooEarly(), monkeypatch)
-    train_with(detector, "dense", {})
-    assert "on exchange reads what aten.cat.default on training writes, in no order" in detector.races[0]
+DEFECTS: dict[str, tuple[type[RaceDetector], int, Callable[[RaceDetector], None], str]] = {
+    "an event before the copy of the gradients": (
+        RecordsTooEarly, 0, lambda one: train_with(one, "dense", {}),
+        "on exchange reads what aten.cat.default on training writes, in no order",
+    ),
+    "gradients freed while an exchange reads them": (
+        KeepsNothing, 0, lambda one: train_with(one, "dense", {}),
+        "memory of training is freed while aten.clone.default on exchange may use it",
+    ),
+    "a gradient that DDP replaces while the exchange reads it": (
+        KeepsNothing, 1, lambda one: train_binsgdm(one, ddp={"gradient_as_bucket_view": True}),
+        "memory of default is freed while .* on exchange may",
+    ),
+    "a thread without events": (
+        HasNoEvents, 0, lambda one: train_binsgdm(one, stream=FakeStream("training")),
+        "on default reads what aten.mm.default on training writes, in no order",
+    ),
+    "a bucket that waits for the stream of its last gradient alone": (
+        RaceDetector, 0, lambda one: train_binsgdm(one, other=FakeStream("other")),
+        "on exchange reads what aten.sum.dim_IntList on other writes, in no order",
+    ),
+    "a gradient read from the bucket that DDP still fills": (
+        RaceDetector, 100, lambda one: train_binsgdm(one, ddp={"gradient_as_bucket_view": True}),
+        "on exchange reads what aten.copy_.default on default writes, in no order",
+    ),
+}  # fmt: skip
 
 
-def test_gradients_freed_while_an_exchange_reads_them_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    detector = watched(KeepsNothing(), monkeypatch)
-    train_with(detector, "dense", {})
-    assert "memory of training is freed while aten.clone.default on exchange may use it" in detector.races
-
-
-def test_a_gradient_that_ddp_replaces_while_the_exchange_reads_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    detector = watched(KeepsNothing(), monkeypatch, behind=1)
-    train_binsgdm(detector, ddp={"gradient_as_bucket_view": True})
-    assert any("memory of default is freed while" in race and "on exchange may" in race for race in detector.races)
-
-
-def test_a_thread_without_events_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    detector = watched(HasNoEvents(), monkeypatch)
-    train_binsgdm(detector, stream=FakeStream("training"))
-    assert any(
-        "on default reads what aten.mm.default on training writes, in no order" in race for race in detector.races
-    )
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_planted_race_is_found(monkeypatch: pytest.MonkeyPatch, defect: str) -> None:
+    kind, behind, train, race = DEFECTS[defect]
+    if "last gradient alone" in defect:
+        submit = CommunicationThread.submit
+        monkeypatch.setattr(CommunicationThread, "submit", lambda thread, item, _sources=(): submit(thread, item))
+    if "still fills" in defect:
+        monkeypatch.setattr(Worker, "take_gradient", lambda *_: None)
+    detector = watched(kind(), monkeypatch, behind=behind)
+    train(detector)
+    assert any(re.search(race, one) for one in detector.races)
 
 
 def test_backward_that_waits_for_collectives_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,27 +227,6 @@ def test_backward_that_waits_for_collectives_is_found(monkeypatch: pytest.Monkey
     # Before the first one over gloo ranks introduce themselves, by an all-gather.
     assert "c10d.alltoall_base_.default runs on default" in detector.waited_in_backward[:2]
     assert detector.backwards_end_s[0] > COLLECTIVE_S
-
-
-def test_a_bucket_that_waits_for_the_stream_of_its_last_gradient_alone_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    submit = CommunicationThread.submit
-    monkeypatch.setattr(CommunicationThread, "submit", lambda thread, item, _sources=(): submit(thread, item))
-    detector = watched(RaceDetector(), monkeypatch)
-    train_binsgdm(detector, other=FakeStream("other"))
-    assert any(
-        "on exchange reads what aten.sum.dim_IntList on other writes, in no order" in race for race in detector.races
-    )
-
-
-def test_a_gradient_read_from_the_bucket_that_ddp_still_fills_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Worker, "take_gradient", lambda *_: None)
-    detector = watched(RaceDetector(), monkeypatch, behind=100)
-    train_binsgdm(detector, ddp={"gradient_as_bucket_view": True})
-    assert any(
-        "on exchange reads what aten.copy_.default on default writes, in no order" in race for race in detector.races
-    )
 
 
 def test_the_thread_of_a_gpu_works_on_that_gpu_and_asks_cuda_for_these_events(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,18 @@
+"""Every fast implementation of the kernels."""
+
+from typing import Any
+
+import pytest
+
+from tests.helpers.needs import needs
+
+
+@pytest.fixture(params=["cpu", "triton"])
+def fast(request: pytest.FixtureRequest) -> Any:
+    """Return one of the fast implementations."""
+    needs("torch")
+    needs({"cpu": "numba"}.get(request.param, "triton"))
+    from binsgdm.kernels import select
+    from tests.helpers.kernel_samples import device
+
+    return select(request.param, device() if request.param == "triton" else "cpu")
