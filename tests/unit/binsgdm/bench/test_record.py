@@ -12,29 +12,30 @@ from tests.helpers.needs import needs
 
 needs("torch")
 
+from binsgdm.bench import ranks
+from binsgdm.bench import record as recording
+from binsgdm.bench.record import Record
+from binsgdm.errors import BinsgdmError
+
 ROOT = Path(__file__).parents[4]
 
 
-class record:  # noqa: N801 - reads as a function
-    """A record of one process with one series."""
+def record(*, empty: bool = False) -> Record:
+    """Return a record of one process with one series."""
+    with ranks.joined() as alone:
+        made = Record(alone, nic_bytes_per_s=125e6, network="none")
+    if not empty:
+        made.add("kernel", "copy", [1.0, 2.0], num_elements=8, dtype="float32", kernels="torch")
+    return made
 
-    def __init__(self, *, empty: bool = False) -> None:
-        from binsgdm.bench import ranks
-        from binsgdm.bench.record import Record
 
-        with ranks.joined() as alone:
-            self.whole = Record(alone, nic_bytes_per_s=125e6, network="none")
-        if not empty:
-            self.whole.add("kernel", "copy", [1.0, 2.0], num_elements=8, dtype="float32", kernels="torch")
-
-    def path(self, folder: Path) -> Path:
-        path = folder / "m.json"
-        self.whole.write(path)
-        return path
+def written(made: Record, folder: Path) -> Path:
+    made.write(folder / "m.json")
+    return folder / "m.json"
 
 
 def test_what_is_recorded_is_what_is_read(tmp_path):
-    found = read(record().path(tmp_path))
+    found = read(written(record(), tmp_path))
     assert found.format == FORMAT
     assert found.series[0].values == (1.0, 2.0)
     assert found.setups[0].nic_bytes_per_s == 125e6
@@ -45,16 +46,16 @@ def test_what_is_recorded_is_what_is_read(tmp_path):
 
 def test_notes_checks_and_bytes_are_read_as_they_were_recorded(tmp_path):
     made = record(empty=True)
-    made.whole.note("2^28 elements do not fit")
-    made.whole.check("merge", passed=True, count=7)
-    assert read(made.path(tmp_path)).series == ()
-    made.whole.add("memory", "peak", [8e9], unit="B", optimizer="adamw", num_elements=8, num_tensors=1)
-    found = read(made.path(tmp_path))
+    made.note("2^28 elements do not fit")
+    made.check("merge", passed=True, count=7)
+    assert read(written(made, tmp_path)).series == ()
+    made.add("memory", "peak", [8e9], unit="B", optimizer="adamw", num_elements=8, num_tensors=1)
+    found = read(written(made, tmp_path))
     assert found.notes == ("2^28 elements do not fit",)
     assert (found.checks[0].name, found.checks[0].passed, found.checks[0].count) == ("merge", True, 7)
     assert (found.series[0].unit, found.series[0].values) == ("B", (8e9,))
-    assert "8000.00 MB" in made.whole.table()
-    assert made.whole.imprecise(0.03) == 0
+    assert "8000.00 MB" in made.table()
+    assert made.imprecise(0.03) == 0
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640])
@@ -62,15 +63,12 @@ def test_a_file_that_is_replaced_keeps_its_mode(mode, tmp_path):
     path = tmp_path / "m.json"
     path.write_text("old", encoding="utf-8")
     path.chmod(mode)
-    record().path(tmp_path)
+    written(record(), tmp_path)
     assert path.read_text(encoding="utf-8") != "old"
     assert path.stat().st_mode & 0o777 == mode
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
-    from binsgdm.bench import record as recording
-    from binsgdm.errors import BinsgdmError
-
     path = tmp_path / "m.json"
     path.write_text("old", encoding="utf-8")
 
@@ -100,7 +98,5 @@ def test_a_writer_that_is_killed_leaves_a_whole_file(tmp_path):
 
 
 def test_an_empty_record_is_refused(tmp_path):
-    from binsgdm.errors import BinsgdmError
-
     with pytest.raises(BinsgdmError, match="nothing was measured"):
-        record(empty=True).path(tmp_path)
+        written(record(empty=True), tmp_path)

@@ -5,29 +5,22 @@ import pytest
 from tests.helpers.needs import needs
 
 needs("torch")
+import torch
+
+from binsgdm.bench.timing import StopRule, interleave, interval_of_median, relative_error
 
 
 @pytest.mark.parametrize(
     ("count", "low", "high"), [(6, 1, 6), (8, 1, 8), (9, 2, 8), (20, 6, 15), (25, 8, 18), (100, 40, 61)]
 )
 def test_the_interval_of_the_median_is_that_of_the_tables_of_order_statistics(count, low, high):
-    from binsgdm.bench.timing import interval_of_median
-
     assert interval_of_median([float(n) for n in range(1, count + 1)]) == (low, high)
-
-
-def test_few_samples_have_no_interval():
-    from binsgdm.bench.timing import relative_error
-
+    # Few samples have none.
     assert relative_error([1.0] * 5) == float("inf")
     assert relative_error([1.0] * 6) == 0
 
 
 def test_a_steady_thing_stops_at_the_least_repetitions_and_an_unsteady_one_at_the_most():
-    import torch
-
-    from binsgdm.bench.timing import StopRule, interleave
-
     taken: list[str] = []
 
     class Alone:

@@ -9,60 +9,24 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import _functional_collectives as functional_collectives
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.recording.recording import RecordingSettings
-from tests.helpers.recorded_steps import LAYER_BYTES, LAYERS, collectives, model, recorded, stream_of, train
-
-
-def mesh(*sizes: int) -> DeviceMesh:
-    return dist.device_mesh.init_device_mesh("cpu", sizes, mesh_dim_names=("first", "second"))
-
-
-def data_parallel(hook: object = None, micro_batches: int = 1) -> None:
-    # By its name in torch, as a script that starts inside the recording imports it.
-    module = torch.nn.parallel.DistributedDataParallel(model(), bucket_cap_mb=2 * LAYER_BYTES / 2**20)
-    if hook is not None:
-        module.register_comm_hook(None, hook)
-    train(module, torch.optim.AdamW(module.parameters()), micro_batches=micro_batches)
-
-
-def power_sgd() -> None:
-    module = torch.nn.parallel.DistributedDataParallel(model())
-    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
-    module.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    train(module, torch.optim.AdamW(module.parameters()))
-
-
-def accumulated() -> None:
-    module = torch.nn.parallel.DistributedDataParallel(model())
-    optimizer = torch.optim.AdamW(module.parameters())
-    for _ in range(6):
-        with module.no_sync():
-            module(torch.ones(2, 64)).mean().backward()
-        module(torch.ones(2, 64)).mean().backward()
-        optimizer.step()
-
-
-def sharded(hybrid: bool, *, clips: bool = False) -> None:
-    module = model()
-    given = {"mesh": mesh(2, 4)} if hybrid else {}
-    for layer in module:
-        fully_shard(layer, **given)
-    fully_shard(module, **given)
-    if not clips:
-        train(module, torch.optim.AdamW(module.parameters()))
-        return
-    optimizer = torch.optim.AdamW(module.parameters())
-    for _ in range(6):
-        module(torch.ones(2, 64)).square().mean().backward()
-        norm = nn.utils.clip_grad_norm_(module.parameters(), 1.0)
-        assert norm.full_tensor().shape == ()
-        optimizer.step()
+from tests.helpers.recorded_steps import (
+    LAYER_BYTES,
+    LAYERS,
+    accumulated,
+    collectives,
+    data_parallel,
+    model,
+    power_sgd,
+    recorded,
+    sharded,
+    stream_of,
+    tensor_parallel,
+)
 
 
 def scaled() -> None:
@@ -96,21 +60,14 @@ def redistributed() -> None:
         optimizer.step()
 
 
-def tensor_parallel() -> None:
-    module = model()
-    plan = {str(index): (ColwiseParallel, RowwiseParallel)[index % 2]() for index in range(LAYERS)}
-    parallelize_module(module, mesh(4, 2)["second"], plan)
-    train(module, torch.optim.AdamW(module.parameters()))
-
-
 SCRIPTS = {
     "ddp": data_parallel,
     "fp16 hook": lambda: data_parallel(default_hooks.fp16_compress_hook),
     "PowerSGD hook": power_sgd,
     "accumulated": accumulated,
-    "fsdp": lambda: sharded(hybrid=False),
+    "fsdp": sharded,
     "hybrid": lambda: sharded(hybrid=True),
-    "clipped fsdp": lambda: sharded(hybrid=False, clips=True),
+    "clipped fsdp": lambda: sharded(clips=True),
     "clipped hybrid": lambda: sharded(hybrid=True, clips=True),
     "scaled": scaled,
     "tensor parallel": tensor_parallel,
@@ -169,7 +126,7 @@ def test_tied_weights_stay_tied_when_a_model_is_converted():
 
 
 def test_a_clipped_step_of_fsdp2_holds_the_all_reduce_of_its_norm():
-    recording = recorded(lambda: sharded(hybrid=False, clips=True), fake=True)
+    recording = recorded(lambda: sharded(clips=True), fake=True)
     # A norm of every weight and every bias: their sum over the ranks is one message.
     assert [one for one in collectives(recording) if one[0] == "all_reduce"] == [("all_reduce", (8, 1), 2 * LAYERS * 4)]
     compute = stream_of(recording, "compute")

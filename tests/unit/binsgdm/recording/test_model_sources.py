@@ -1,7 +1,6 @@
 """A text names a model: shipped, of a library, or a function of the user."""
 
 import importlib.util
-import json
 
 import pytest
 
@@ -52,12 +51,3 @@ def test_a_library_that_is_missing_is_named(library, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(BinsgdmError, match=f"{library}: is not installed: pip install {library}"):
         find(f"{library}:x", ModelOptions())
-
-
-def test_a_config_of_transformers_needs_no_download(tmp_path):
-    needs("transformers")
-    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2,
-              "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 128}  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    found, _ = without_memory(find(str(tmp_path / "config.json"), ModelOptions(length=16)).build)
-    assert len(found.gradients) == 2 * 9 + 3

@@ -1,7 +1,6 @@
 """One process records what every rank of a world would do, whatever it trains with."""
 
 import threading
-from typing import Any
 
 import pytest
 
@@ -10,10 +9,8 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
@@ -22,36 +19,28 @@ from tests.helpers.recorded_steps import (
     LAYER_BYTES,
     LAYERS,
     WIDTH,
+    accumulated,
     collectives,
+    data_parallel,
     model,
+    power_sgd,
     recorded,
+    sharded,
     stream_of,
+    tensor_parallel,
     train,
 )
 
 WORLD = (8, 1)
 IN_NODE, RAILS = (4, 1), (2, 4)
-CAP_MB = 2 * LAYER_BYTES / 2**20  # two layers a bucket
-
-
-def data_parallel(hook: Any = None, state: object = None) -> DistributedDataParallel:
-    module = DistributedDataParallel(model(), bucket_cap_mb=CAP_MB)
-    if hook is not None:
-        module.register_comm_hook(state, hook)
-    return module
 
 
 def adam(module: torch.nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(module.parameters())
 
 
-def train_data_parallel(hook: Any = None, state: object = None) -> None:
-    module = data_parallel(hook, state)
-    train(module, adam(module))
-
-
 def test_ddp_sends_its_buckets_during_backward_and_the_optimizer_waits():
-    found = recorded(train_data_parallel)
+    found = recorded(data_parallel)
     assert collectives(found) == [("all_reduce", WORLD, 2.0 * LAYER_BYTES)] * 2
     assert (found["num_steps"], found["micro_batches"]) == (1, 1)
     assert found["gradient_bytes"] == LAYERS * LAYER_BYTES
@@ -66,7 +55,7 @@ def test_ddp_sends_its_buckets_during_backward_and_the_optimizer_waits():
 
 
 def test_gradients_are_noted_as_backward_makes_them_ready():
-    found = recorded(train_data_parallel)["gradients"]
+    found = recorded(data_parallel)["gradients"]
     assert [tuple(one["shape"]) for one in found] in (
         [(WIDTH,), (WIDTH, WIDTH)] * LAYERS,
         [(WIDTH, WIDTH), (WIDTH,)] * LAYERS,
@@ -82,12 +71,8 @@ def test_sharded_gradients_are_ready_together_and_have_their_whole_shape():
     assert [one["backward_share"] for one in found] == [1.0] + [0.0] * (2 * LAYERS - 1)
 
 
-def test_the_order_of_gradients_is_left_out_where_work_is_not_counted():
-    assert recorded(train_data_parallel, compute="timed")["gradients"] == []
-
-
 def test_torchs_fp16_hook_sends_half_and_is_cast_back_beside_backward():
-    found = recorded(lambda: train_data_parallel(default_hooks.fp16_compress_hook))
+    found = recorded(lambda: data_parallel(default_hooks.fp16_compress_hook))
     assert collectives(found) == [("all_reduce", WORLD, float(LAYER_BYTES))] * 2
     assert {one["dtype"] for one in stream_of(found, "world")} == {"fp16"}
     assert [one["part"] for one in stream_of(found, "callbacks world")] == ["decode"] * 2
@@ -96,8 +81,7 @@ def test_torchs_fp16_hook_sends_half_and_is_cast_back_beside_backward():
 
 
 def test_power_sgd_hook_sends_three_messages_a_bucket_each_after_the_one_before():
-    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
-    found = recorded(lambda: train_data_parallel(powerSGD_hook.powerSGD_hook, state))
+    found = recorded(power_sgd)
     biases, factor = 2.0 * 4 * WIDTH, 2.0 * 4 * WIDTH
     assert collectives(found) == [("all_reduce", WORLD, size) for size in (biases, factor, factor)] * 2
     names = [stream["name"] for stream in found["streams"]]
@@ -120,7 +104,7 @@ def test_a_hook_may_answer_from_a_thread_of_its_own():
         future.wait()
         return future
 
-    found = recorded(lambda: train_data_parallel(hook))
+    found = recorded(lambda: data_parallel(hook))
     assert collectives(found) == [("all_reduce", WORLD, 2.0 * LAYER_BYTES)] * 2
     computed = stream_of(found, "thread sender")
     assert [one["part"] for one in computed] == ["decode"] * 2  # the division
@@ -156,29 +140,13 @@ def test_who_waits_for_a_thread_or_a_future_waits_for_what_it_has_done():
 
 
 def test_gradients_that_accumulate_are_sent_once():
-    def script() -> None:
-        module = data_parallel()
-        optimizer = adam(module)
-        for _ in range(6):
-            with module.no_sync():
-                module(torch.ones(2, WIDTH)).mean().backward()
-            module(torch.ones(2, WIDTH)).mean().backward()
-            optimizer.step()
-
-    found = recorded(script)
+    found = recorded(accumulated)
     assert found["micro_batches"] == 2
     assert len(collectives(found)) == 2
 
 
 def test_fsdp2_gathers_and_scatters_layer_by_layer_on_side_streams():
-    def script() -> None:
-        module = model()
-        for layer in module:
-            fully_shard(layer)
-        fully_shard(module)
-        train(module, adam(module))
-
-    found = recorded(script)
+    found = recorded(sharded)
     sent = collectives(found)
     # The last layer is not gathered again for backward.
     assert sent.count(("all_gather", WORLD, float(LAYER_BYTES))) in (2 * LAYERS - 1, 2 * LAYERS)
@@ -192,30 +160,14 @@ def test_fsdp2_gathers_and_scatters_layer_by_layer_on_side_streams():
 
 
 def test_hybrid_fsdp2_reduces_its_shard_between_replicas():
-    def script() -> None:
-        module = model()
-        mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("replicate", "shard"))
-        for layer in module:
-            fully_shard(layer, mesh=mesh)
-        fully_shard(module, mesh=mesh)
-        train(module, adam(module))
-
-    sent = collectives(recorded(script))
+    sent = collectives(recorded(lambda: sharded(hybrid=True)))
     assert sent.count(("reduce_scatter", IN_NODE, float(LAYER_BYTES))) == LAYERS
     assert sent.count(("all_reduce", RAILS, LAYER_BYTES / 4)) == LAYERS
     assert {group for kind, group, _ in sent if kind == "all_gather"} == {IN_NODE}
 
 
 def test_tensor_parallel_layers_reduce_in_their_group():
-    def script() -> None:
-        module = model()
-        mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("data", "tensor"))
-        plan = {str(index): (ColwiseParallel, RowwiseParallel)[index % 2]() for index in range(LAYERS)}
-        parallelize_module(module, mesh["tensor"], plan)
-        train(module, adam(module))
-
-    sent = collectives(recorded(script))
-    assert set(sent) == {("all_reduce", (2, 1), 4.0 * 2 * WIDTH)}
+    assert set(collectives(recorded(tensor_parallel))) == {("all_reduce", (2, 1), 4.0 * 2 * WIDTH)}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -223,7 +175,7 @@ def test_zero_broadcasts_parameters_after_the_step():
     from torch.distributed.optim import ZeroRedundancyOptimizer  # warns of what torch itself does
 
     def script() -> None:
-        module = data_parallel()
+        module = DistributedDataParallel(model(), bucket_cap_mb=2 * LAYER_BYTES / 2**20)
         optimizer = ZeroRedundancyOptimizer(module.parameters(), torch.optim.AdamW, lr=1e-3)
         train(module, optimizer)
 
@@ -262,7 +214,8 @@ def test_binsgdm_sends_in_the_node_and_then_between_nodes():
 
 
 def test_time_is_taken_instead_of_counted():
-    found = recorded(train_data_parallel, compute="timed")
+    found = recorded(data_parallel, compute="timed")
+    assert found["gradients"] == [], "whose order is known where work is counted"
     compute = stream_of(found, "compute")
     assert all(one["seconds"] > 0 and "flops" not in one for one in compute)
     assert {one["part"] for one in compute} == {"forward", "backward", "optimizer"}
@@ -311,7 +264,7 @@ def test_a_process_group_that_exists_is_refused():
 
 def test_torch_is_as_it_was_afterwards():
     kept = (dist.init_process_group, dist.new_group, torch.autograd.backward, torch.cpu.Stream, threading.Thread.run)
-    recorded(train_data_parallel)
+    recorded(data_parallel)
     now = (dist.init_process_group, dist.new_group, torch.autograd.backward, torch.cpu.Stream, threading.Thread.run)
     assert now == kept
     assert not dist.is_initialized()

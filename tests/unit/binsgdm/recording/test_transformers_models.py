@@ -61,7 +61,7 @@ def test_a_config_makes_its_model_with_a_loss(name, config):
     assert found.takes == (("side",) if images else ("length",))
     description, _ = without_memory(found.build)
     assert description.forward.flops > 0
-    assert len(description.gradients) > 10
+    assert len(description.gradients) == 2 * 9 + 3 if name.startswith("Llama") else len(description.gradients) > 10
 
 
 def test_a_folder_with_a_config_is_its_model(config, tmp_path):
