@@ -32,13 +32,19 @@ def test_the_backend_follows_from_the_device_of_the_tensors(monkeypatch, config,
 
 
 @pytest.mark.parametrize(("config", "device"), [("cuda:nccl", CPU), ("cpu:gloo,cuda:gloo", CUDA), ("cpu:gloo", CUDA)])
-def test_tensors_that_no_backend_carries_are_refused(monkeypatch, config, device) -> None:
+def test_tensors_that_no_backend_carries_are_refused_before_a_group_is_made_for_them(
+    monkeypatch, config, device
+) -> None:
     """gloo carries some collectives of a GPU, but no all-to-all."""
     monkeypatch.setattr(dist, "get_backend_config", lambda _group=None: config)
-    with pytest.raises(
-        BinsgdmError, match=f"tensors on {device.type}: the process group '{config}' must carry them; move the"
-    ):
-        grouping.check_backend(device)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda _group=None: 2)
+    monkeypatch.setattr(grouping, "_made", lambda *_: pytest.fail("groups were made"))
+    for call in (grouping.check_backend, lambda device: grouping.make(1, device=device)):
+        with pytest.raises(
+            BinsgdmError, match=f"tensors on {device.type}: the process group '{config}' must carry them; move the"
+        ):
+            call(device)
 
 
 @pytest.mark.parametrize(
