@@ -2,7 +2,6 @@
 
 import copy
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -18,9 +17,9 @@ from binsgdm.parallel.ddp_hook import compress_gradients
 from binsgdm.parallel.gradient_exchange import GradientExchange
 from studies import stacked
 from studies.stacked import AveragedGradients, systems_of
-from tests.distributed.small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model, process_group
+from tests.distributed.small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model
 from tests.gpu.replicas import num_wrong_with_system
-from tests.helpers.launch import of_all
+from tests.helpers.launch import of_all, rank_of_gloo
 
 STEPS = 4
 SEED = 11
@@ -101,10 +100,10 @@ class Branches(nn.Module):
 
 def work(rank: int, folder: str) -> None:
     """Train with every system; rank 0 leaves what it saw in a file."""
-    with process_group(rank, folder):
+    with rank_of_gloo(rank, WORLD_SIZE, folder, node=RANKS_PER_NODE) as results:
         sizes = {"world_size": WORLD_SIZE, "ranks_per_node": RANKS_PER_NODE, "ranks_on_machine": WORLD_SIZE}
         ranks = Ranks(rank=rank, device=torch.device("cpu"), backend="gloo", groups=None, **sizes)
-        results: dict[str, Any] = {
+        results |= {
             str((name, options)): num_wrong_with_system(ranks, None, name, ranks_per_node=RANKS_PER_NODE, **options)
             for name, options in CASES
         }
@@ -112,8 +111,6 @@ def work(rank: int, folder: str) -> None:
         results["copied"] = copied(rank)
         results["wrapped"] = {name: dense(rank, setting) for name, setting in SETTINGS.items()}
         results["resumed"] = {(name, system): resumed(rank, SETTINGS[name], system) for name, system in RESUMED}
-        if rank == 0:
-            torch.save(results, Path(folder) / "results.pt")
 
 
 def train_in_one_bucket(rank: int, name: str, options: dict[str, Any]) -> list[torch.Tensor]:

@@ -4,7 +4,6 @@ import copy
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,8 +15,8 @@ import binsgdm
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.parallel.ddp import attach_one_bit_adam
 from tests.distributed.sharded import LOCAL, NODES, shard
-from tests.distributed.small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model, process_group
-from tests.helpers.launch import of_all
+from tests.distributed.small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model
+from tests.helpers.launch import heard, of_all, rank_of_gloo
 
 WRONG = 1
 LIMIT = timedelta(seconds=20)
@@ -25,24 +24,13 @@ LIMIT = timedelta(seconds=20)
 Change = Callable[[nn.Module], object]
 
 
-def heard(call: Callable[[], object]) -> str:
-    """Return the sentence of a BinsgdmError; anything else ends the rank."""
-    try:
-        call()
-    except binsgdm.BinsgdmError as error:
-        return str(error)
-    return ""
-
-
 def work(rank: int, folder: str) -> None:
     """Do every case; rank 0 leaves what all ranks heard in a file."""
-    with process_group(rank, folder):
+    with rank_of_gloo(rank, WORLD_SIZE, folder, node=RANKS_PER_NODE) as results:
         cases = {**changed_gradients(rank), **loaded(rank), **wrapped(rank), **sharded(rank)}
-        results = {name: of_all(heard(case)) for name, case in cases.items()}
+        results |= {name: of_all(heard(case)) for name, case in cases.items()}
         results["unscaled"] = of_all([scaled(rank, of_inner=one) for one in (False, True)])
         results["warned"] = of_all(averaged_anyway(rank))
-        if rank == 0:
-            torch.save(results, Path(folder) / "results.pt")
 
 
 def flat(module: nn.Module) -> torch.Tensor:

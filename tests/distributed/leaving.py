@@ -20,7 +20,7 @@ from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.parallel.ddp import attach_one_bit_adam
 from binsgdm.parallel.ddp_hook import compress_gradients
 from binsgdm.parallel.fsdp import attach_fsdp
-from tests.helpers.launch import of_all
+from tests.helpers.launch import of_all, rank_of_gloo
 
 WORLD_SIZE = 2
 ROUNDS, WARM_UP = 4, 2
@@ -29,19 +29,14 @@ ROUNDS, WARM_UP = 4, 2
 
 def work(rank: int, folder: str) -> None:
     """Leave in a file what this process holds after every model."""
-    torch.set_num_threads(1)
     gc.freeze()  # what torch has made needs no look after every model, half a second each
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD_SIZE)
-    found: dict[str, list[dict[str, int]]] = {}
-    for name, live in LIVES.items():
-        held = found[name] = []
-        for _ in range(ROUNDS):
-            held.append(_held_after(live, held[-1]["tasks"] if held else None))
-    of_both = of_all(found)
-    if rank == 0:
-        torch.save(of_both, Path(folder) / "results.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    with rank_of_gloo(rank, WORLD_SIZE, folder) as results:
+        found: dict[str, list[dict[str, int]]] = {}
+        for name, live in LIVES.items():
+            held = found[name] = []
+            for _ in range(ROUNDS):
+                held.append(_held_after(live, held[-1]["tasks"] if held else None))
+        results["held"] = of_all(found)
 
 
 def _held_after(live: Callable[[DistributedDataParallel], object], most_tasks: int | None) -> dict[str, int]:

@@ -1,7 +1,6 @@
 """What ranks do over a backend that keeps to NCCL's rules: all that works, and every way to fail."""
 
 import os
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -26,6 +25,7 @@ from binsgdm.parallel.ddp import attach_one_bit_adam
 from binsgdm.parallel.ddp_hook import compress_gradients
 from tests.distributed import ranks
 from tests.helpers import fake_nccl
+from tests.helpers.launch import outcome
 from tests.helpers.pretend_device import pretended_device
 
 WORLD_SIZE, RANKS_PER_NODE = 4, 2
@@ -157,25 +157,15 @@ def fail(rank: int, folder: str) -> None:
     """Let one rank fail in every way, the last of which is to be gone; each other leaves what it was told."""
     fake_nccl.FakeNccl.patience_s = 0.1
     with fake_nccl.ranks(rank, FAILING, f"file://{folder}/store"):
-        told = {name: _told(partial(case, rank == WRONG)) for name, case in CASES.items()}
+        told = {name: outcome(partial(case, rank == WRONG)) for name, case in CASES.items()}
         if rank == WRONG:
             torch.save(told, Path(folder) / f"{rank}.pt")
         steps = {name: prepare() for name, prepare in LOST.items()}
         if rank == WRONG:
             os._exit(0)
-        told |= {name: _told(step) for name, step in steps.items()}
+        told |= {name: outcome(step) for name, step in steps.items()}
         torch.save(told, Path(folder) / f"{rank}.pt")
         os._exit(0)  # threads of the fake still wait for the rank that is gone
-
-
-def _told(case: Callable[[], object]) -> tuple[str, str, float]:
-    """Return the type and the text of what a case raises, and how long it took [s]."""
-    start = time.monotonic()
-    try:
-        case()
-    except Exception as error:  # whatever a user would see
-        return type(error).__name__, str(error), time.monotonic() - start
-    return "", "", time.monotonic() - start
 
 
 def _attached(timeout: timedelta = TIMEOUT, **options: Any) -> tuple[nn.Parameter, binsgdm.BinSGDM]:

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from binsgdm.parallel.ddp import attach_one_bit_adam
 from binsgdm.parallel.ddp_hook import compress_gradients
 from binsgdm.parallel.fsdp import attach_fsdp
 from tests.distributed import ranks
-from tests.helpers.launch import join, of_all
+from tests.helpers.launch import heard, of_all, rank_of_gloo
 
 WORLD_SIZE = 4
 HALVES, PAIRS = ((0, 1), (2, 3)), ((0, 2), (1, 3))
@@ -30,16 +29,11 @@ TIMEOUT = timedelta(seconds=20)
 
 def work(rank: int, folder: str) -> None:
     """Do all cases; rank 0 leaves in a file what all ranks had."""
-    torch.set_num_threads(1)
-    os.environ.pop("LOCAL_WORLD_SIZE", None)
-    join(rank, WORLD_SIZE, folder, TIMEOUT)
-    halves, pairs = _group_of(rank, HALVES), _group_of(rank, PAIRS)
-    results = {name: of_all(mine) for name, mine in trainings(rank, halves, pairs).items()}
-    results["told"] = {name: of_all(_told(case)) for name, case in mistakes(rank, halves).items()}
-    if rank == 0:
-        torch.save(results, Path(folder) / "results.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    with rank_of_gloo(rank, WORLD_SIZE, folder, timeout=TIMEOUT) as results:
+        halves, pairs = _group_of(rank, HALVES), _group_of(rank, PAIRS)
+        results |= {name: of_all(mine) for name, mine in trainings(rank, halves, pairs).items()}
+        cases = mistakes(rank, halves)
+        results["told"] = {name: of_all(heard(case)) for name, case in cases.items()}
 
 
 def _group_of(rank: int, layout: Sequence[Sequence[int]]) -> Any:
@@ -101,15 +95,15 @@ def in_fsdp(rank: int, mesh: Any, halves: Any) -> dict[str, Any]:
     binsgdm.check_replicas(sharded, mesh.get_group(0))
     found = {"fsdp": [p.full_tensor().detach().clone() for p in sharded.parameters()]}
     found["plain"] = [p.detach().clone() for p in plain.parameters()]
-    found["replicas"] = _told(lambda: binsgdm.check_replicas(sharded))
+    found["replicas"] = heard(lambda: binsgdm.check_replicas(sharded))
     another, unrelated = torch.optim.AdamW(sharded.parameters()), torch.optim.AdamW(plain.parameters())
-    found["another optimizer"] = _told(another.step)
-    found["an unrelated one"] = _told(unrelated.step)
+    found["another optimizer"] = heard(another.step)
+    found["an unrelated one"] = heard(unrelated.step)
     binsgdm.detach(optimizers["fsdp"])
-    found["after detach"] = _told(another.step)
+    found["after detach"] = heard(another.step)
     binsgdm.attach_fsdp(optimizers["fsdp"], mesh)
     del optimizers["fsdp"], optimizer
-    found["after del"] = _told(another.step)
+    found["after del"] = heard(another.step)
     return found
 
 
@@ -143,7 +137,7 @@ def one_part_refuses(rank: int, group: Any) -> tuple[str, list[torch.Tensor]]:
                 transport._receive_buffer = _have_no_memory
             optimizer.step()
 
-    return _told(steps), [value.detach() for value in values]
+    return heard(steps, torch.OutOfMemoryError), [value.detach() for value in values]
 
 
 def _have_no_memory(_: torch.Tensor) -> torch.Tensor:
@@ -226,11 +220,3 @@ def mistakes(rank: int, group: Any) -> dict[str, Callable[[], object]]:
         "mesh of other ranks": lambda: attach(group=group, mesh=init_device_mesh("cpu", (2, 2))),
         "replicas": lambda: binsgdm.check_replicas(unequal, group),
     }
-
-
-def _told(mistake: Callable[[], object]) -> str:
-    try:
-        mistake()
-    except (binsgdm.BinsgdmError, torch.OutOfMemoryError) as error:
-        return str(error)
-    return ""

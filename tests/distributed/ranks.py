@@ -17,7 +17,7 @@ from binsgdm.comm import Member, run_in_lockstep
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.settings import Rounding
 from binsgdm.optimizers.sign_exchange import Scheme
-from tests.helpers.launch import join
+from tests.helpers.launch import rank_of_gloo
 
 WORLD_SIZE, RANKS_PER_NODE = 4, 2
 SHAPES = [(5, 3), (7,), (0,), (33, 9), (1,), (64,)]
@@ -140,17 +140,11 @@ def ways_to_save(rank: int, folder: str) -> dict[str, Save]:
 
 def work(rank: int, folder: str) -> None:
     """Train every case as one rank; rank 0 leaves the results in a file."""
-    torch.set_num_threads(1)
-    os.environ["LOCAL_WORLD_SIZE"] = str(RANKS_PER_NODE)
-    join(rank, WORLD_SIZE, folder)
-    results: dict[Any, Any] = {str(case): train(rank, case) for case in CASES}
-    saves = ways_to_save(rank, folder)
-    results |= {(case, how): train(rank, case, saves[how]) for case, how in RESUMED}
-    results |= {("non_finite", rounding): _one_rank_overflows(rank, rounding) for rounding in ROUNDINGS}
-    if rank == 0:
-        torch.save(results, Path(folder) / "results.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    with rank_of_gloo(rank, WORLD_SIZE, folder, node=RANKS_PER_NODE) as results:
+        results |= {str(case): train(rank, case) for case in CASES}
+        saves = ways_to_save(rank, folder)
+        results |= {(case, how): train(rank, case, saves[how]) for case, how in RESUMED}
+        results |= {("non_finite", rounding): _one_rank_overflows(rank, rounding) for rounding in ROUNDINGS}
 
 
 def _one_rank_overflows(rank: int, rounding: Rounding) -> dict[str, Any]:

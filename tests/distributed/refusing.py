@@ -1,15 +1,12 @@
 """What gloo ranks do of which one alone is given something wrong: all are to end, and soon."""
 
 import os
-import time
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -19,7 +16,7 @@ from binsgdm.parallel.ddp import attach_one_bit_adam
 from binsgdm.parallel.ddp_hook import compress_gradients
 from binsgdm.parallel.gradient_exchange import GradientExchange
 from tests.distributed import differing
-from tests.helpers.launch import of_all
+from tests.helpers.launch import of_all, outcome, rank_of_gloo
 
 WORLD_SIZE, WRONG = 3, 1
 TIMEOUT = timedelta(seconds=120)
@@ -39,26 +36,9 @@ def backward(module: nn.Module, factor: float = 1.0) -> None:
 
 def work(rank: int, folder: str) -> None:
     """Do every case; rank 0 leaves what all ranks were told, and how long it took, in a file."""
-    torch.set_num_threads(1)
-    os.environ.pop("LOCAL_WORLD_SIZE", None)
-    store = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=WORLD_SIZE, timeout=TIMEOUT)
-    results = {name: of_all(told(case)) for name, case in cases(rank == WRONG).items()}
-    results["differing"] = {name: of_all(case()) for name, case in differing.cases(rank == WRONG).items()}
-    if rank == 0:
-        torch.save(results, Path(folder) / "results.pt")
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def told(case: Callable[[], object]) -> tuple[str, str, float]:
-    """Return the type and the text of what a case raises, and how long it took [s]."""
-    start = time.monotonic()
-    try:
-        case()
-    except Exception as error:  # whatever a user would see
-        return type(error).__name__, str(error), time.monotonic() - start
-    return "", "", time.monotonic() - start
+    with rank_of_gloo(rank, WORLD_SIZE, folder, timeout=TIMEOUT) as results:
+        results |= {name: of_all(outcome(case)) for name, case in cases(rank == WRONG).items()}
+        results["differing"] = {name: of_all(case()) for name, case in differing.cases(rank == WRONG).items()}
 
 
 def cases(is_wrong: bool) -> dict[str, Callable[[], object]]:

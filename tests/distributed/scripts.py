@@ -1,12 +1,10 @@
 """What gloo ranks do around an attached optimizer: detach, copies of the model, other optimizers, wrong arguments."""
 
 import copy
-import os
 import pickle
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +19,7 @@ import binsgdm
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.parallel.ddp import attach_one_bit_adam
 from binsgdm.parallel.fsdp import attach_fsdp
-from tests.helpers.launch import join, of_all
+from tests.helpers.launch import of_all, rank_of_gloo
 
 WORLD_SIZE = 2
 TIMEOUT = timedelta(seconds=20)
@@ -30,17 +28,11 @@ WAYS: dict[str, dict[str, Any]] = {"BinSGDM": {}, "BinSGDM, overlap": {"overlap"
 
 def work(rank: int, folder: str) -> None:
     """Do all cases; rank 0 leaves in a file what all ranks had."""
-    torch.set_num_threads(1)
-    os.environ["LOCAL_WORLD_SIZE"] = "1"
-    join(rank, WORLD_SIZE, folder, TIMEOUT)
-    results: dict[Any, Any] = {"one of two": of_all(one_of_two_detached(rank))}
-    results |= {("told", name): of_all(_told(case)) for name, case in cases(rank).items()}
-    results["copies"] = of_all(copies(rank))
-    results["types"] = {name: of_all(_told(case)) for name, case in wrong_types(rank == 1).items()}
-    if rank == 0:
-        torch.save(results, Path(folder) / "results.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    with rank_of_gloo(rank, WORLD_SIZE, folder, node=1, timeout=TIMEOUT) as results:
+        results["one of two"] = of_all(one_of_two_detached(rank))
+        results |= {("told", name): of_all(_told(case)) for name, case in cases(rank).items()}
+        results["copies"] = of_all(copies(rank))
+        results["types"] = {name: of_all(_told(case)) for name, case in wrong_types(rank == 1).items()}
 
 
 def _told(case: Callable[[], object]) -> str:

@@ -19,7 +19,7 @@ from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.sign_exchange import Scheme
 from binsgdm.parallel.compressed_replicas import ReplicaContext
 from binsgdm.parallel.fsdp import ShardContext, attach_fsdp
-from tests.helpers.launch import join, of_all
+from tests.helpers.launch import heard, join, of_all
 
 NODES, LOCAL = 2, 2
 WORLD_SIZE = NODES * LOCAL
@@ -224,10 +224,10 @@ def _mistakes(mesh: Any, rank: int) -> dict[str, str]:
     sharded = torch.optim.SGD(model.parameters())
 
     def attach(module: nn.Module) -> str:
-        return _told(lambda: attach_fsdp(binsgdm.BinSGDM(module.parameters()), mesh))
+        return heard(lambda: attach_fsdp(binsgdm.BinSGDM(module.parameters()), mesh))
 
     def compress(given: Any = mesh, optimizer: Any = sharded, **options: Any) -> str:
-        return _told(lambda: binsgdm.compress_replicas(optimizer, given, "byte_grad", **options))
+        return heard(lambda: binsgdm.compress_replicas(optimizer, given, "byte_grad", **options))
 
     told = {
         "not sharded": attach(plain),
@@ -241,13 +241,13 @@ def _mistakes(mesh: Any, rank: int) -> dict[str, str]:
     }
     exchange = binsgdm.compress_replicas(sharded, mesh, "byte_grad")
     told["twice"] = compress()
-    told["no gradients"] = _told(sharded.step)
-    told["state"] = _told(lambda: exchange.load_state_dict({"step": 1}))
+    told["no gradients"] = heard(sharded.step)
+    told["state"] = heard(lambda: exchange.load_state_dict({"step": 1}))
     model(torch.ones(1, 4)).sum().backward()
-    told["closure"] = _told(lambda: sharded.step(lambda: 0.0))
+    told["closure"] = heard(lambda: sharded.step(lambda: 0.0))
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
     scaler.scale(torch.ones(1))
-    told["scaler"] = _told(lambda: scaler.step(sharded))
+    told["scaler"] = heard(lambda: scaler.step(sharded))
     for name in CHANGES:
         told[name] = _changed_behind(mesh, rank, name)
     return told
@@ -276,17 +276,9 @@ def _changed_behind(mesh: Any, rank: int, name: str) -> str:
             with torch.no_grad():
                 model[0].weight.mul_(2)
     model(torch.ones(1, 4)).sum().backward()
-    said = _told(optimizer.step)
+    said = heard(optimizer.step)
     del exchange
     return said
-
-
-def _told(call: Any) -> str:
-    try:
-        call()
-    except binsgdm.BinsgdmError as error:
-        return str(error)
-    return ""
 
 
 def control(case: Case, records: list[Record]) -> list[torch.Tensor]:

@@ -5,7 +5,6 @@ import random
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 import binsgdm
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.parallel.ddp import attach_one_bit_adam
-from tests.helpers.launch import join, of_all
+from tests.helpers.launch import of_all, rank_of_gloo
 
 WORLD_SIZE, ORDERS, CALLS = 2, 6, 8
 LIMIT = timedelta(seconds=30)
@@ -137,13 +136,8 @@ STEPS_INSIDE = ("clip", "mask", "forget_gradient", "unscale")
 
 def work(rank: int, folder: str) -> None:
     """Make every order; rank 0 leaves in a file what came of each."""
-    torch.set_num_threads(1)
-    join(rank, WORLD_SIZE, folder)
-    results = {(kind, seed): ordered(kind, rank, seed) for kind in KINDS for seed in range(ORDERS)}
-    if rank == 0:
-        torch.save(results, Path(folder) / "results.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    with rank_of_gloo(rank, WORLD_SIZE, folder) as results:
+        results |= {(kind, seed): ordered(kind, rank, seed) for kind in KINDS for seed in range(ORDERS)}
 
 
 def ordered(kind: str, rank: int, seed: int) -> tuple[list[str], list[str], list[bool]]:

@@ -1,14 +1,7 @@
-"""A small model that four gloo ranks train, and the ranks' process group."""
-
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+"""A small model that four gloo ranks train."""
 
 import torch
-import torch.distributed as dist
 from torch import nn
-
-from tests.helpers.launch import join
 
 WORLD_SIZE, RANKS_PER_NODE = 4, 2
 
@@ -22,14 +15,3 @@ def loss(module: nn.Module, rank: int, step: int) -> torch.Tensor:
     inputs = torch.randn(5, 6, generator=torch.Generator().manual_seed(100 * rank + step))
     result: torch.Tensor = module(inputs).square().mean()
     return result
-
-
-@contextmanager
-def process_group(rank: int, folder: str) -> Iterator[None]:
-    """Take part as one of the ranks; all leave together."""
-    torch.set_num_threads(1)
-    os.environ["LOCAL_WORLD_SIZE"] = str(RANKS_PER_NODE)
-    join(rank, WORLD_SIZE, folder)
-    yield
-    dist.barrier()
-    dist.destroy_process_group()

@@ -1,6 +1,5 @@
 """What a gloo rank does with local SGD and DiLoCo, and the one-process control."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,11 +9,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
 from binsgdm.comm import run_in_lockstep
-from binsgdm.errors import BinsgdmError
 from binsgdm.optimizers.outer_settings import OuterSettings
 from binsgdm.optimizers.outer_steps import OuterSteps
-from tests.distributed.small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model, process_group
-from tests.helpers.launch import of_all
+from tests.distributed.small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model
+from tests.helpers.launch import heard, of_all, rank_of_gloo
 
 STEPS, LR = 12, 0.05
 CASES: dict[str, dict[str, Any]] = {
@@ -34,9 +32,9 @@ def settings_of(case: str) -> dict[str, Any]:
 
 def work(rank: int, folder: str) -> None:
     """Train in every way; rank 0 leaves what all ranks have in a file."""
-    with process_group(rank, folder):
+    with rank_of_gloo(rank, WORLD_SIZE, folder, node=RANKS_PER_NODE) as results:
         node, _ = dist.new_subgroups(group_size=RANKS_PER_NODE)
-        results: dict[str, Any] = {case: of_all(trained(rank, case, node)) for case in CASES}
+        results |= {case: of_all(trained(rank, case, node)) for case in CASES}
         results["controls"] = {case: control(case) for case in CASES}
         results["resumed"] = {case: of_all(resumed(rank, case, node)) for case in RESUMED}
         results["local_sgd"] = {steps: of_all(averaged(rank, steps)) for steps in (1, 3)}
@@ -45,8 +43,6 @@ def work(rank: int, folder: str) -> None:
         results["not_finite"] = of_all(not_finite(rank))
         results["scaled"] = of_all(scaled(rank))
         results["scheduled"] = of_all(scheduled(rank))
-        if rank == 0:
-            torch.save(results, Path(folder) / "results.pt")
 
 
 def flat(module: nn.Module) -> torch.Tensor:
@@ -160,14 +156,6 @@ def averaged_gradients() -> list[torch.Tensor]:
     return found
 
 
-def sentence(call: Any) -> str:
-    try:
-        call()
-    except BinsgdmError as error:
-        return str(error)
-    return ""
-
-
 def refused(rank: int) -> dict[str, str]:
     """Return what a rank hears where ranks were given differing or wrong things."""
     module = model()
@@ -177,11 +165,11 @@ def refused(rank: int) -> dict[str, str]:
         next(other.parameters()).add_(float(rank == 2))
     apart = torch.optim.SGD(other.parameters(), lr=LR)
     return {
-        "outer_lr": sentence(lambda: binsgdm.DiLoCo(inner, 4, outer_lr=0.7 if rank else 0.5)),
-        "inner_steps": sentence(lambda: binsgdm.LocalSGD(inner, 4 + (rank == 3))),
-        "one": sentence(lambda: binsgdm.DiLoCo(inner, 4, fragments=3 if rank == 1 else 2)),
-        "parameters": sentence(lambda: binsgdm.LocalSGD(apart)),
-        "optimizer": sentence(lambda: binsgdm.LocalSGD(module)),
+        "outer_lr": heard(lambda: binsgdm.DiLoCo(inner, 4, outer_lr=0.7 if rank else 0.5)),
+        "inner_steps": heard(lambda: binsgdm.LocalSGD(inner, 4 + (rank == 3))),
+        "one": heard(lambda: binsgdm.DiLoCo(inner, 4, fragments=3 if rank == 1 else 2)),
+        "parameters": heard(lambda: binsgdm.LocalSGD(apart)),
+        "optimizer": heard(lambda: binsgdm.LocalSGD(module)),
     }
 
 
@@ -194,8 +182,7 @@ def not_finite(rank: int) -> tuple[str, bool]:
     for one in module.parameters():
         one.grad = torch.zeros_like(one)
     before = flat(module)
-    heard = sentence(optimizer.step)
-    return heard, rank >= 2 or torch.equal(flat(module), before)
+    return heard(optimizer.step), rank >= 2 or torch.equal(flat(module), before)
 
 
 def scaled(rank: int) -> tuple[torch.Tensor, int]:

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import binsgdm
 from tests.distributed import ranks
-from tests.helpers.launch import join, of_all
+from tests.helpers.launch import heard, of_all, rank_of_gloo
 
 HIERARCHICAL, FLAT = ranks.Case(ranks.HIERARCHICAL), ranks.Case(ranks.FLAT)
 SHAPED, SHAPED_ONE_BIT = ranks.Case(ranks.HIERARCHICAL, is_shaped=True), ranks.Case(ranks.ONE_BIT, is_shaped=True)
@@ -38,24 +38,18 @@ TCP_INFO_BYTES_RECEIVED = 128
 
 def work(rank: int, world_size: int, folder: str) -> None:
     """Do all that is asked of a world of this size; rank 0 leaves the results in a file."""
-    torch.set_num_threads(1)
-    join(rank, world_size, folder)
-    results: dict[Any, Any] = {}
-    for size, local, case in CASES:
-        if size == world_size:
-            results[local, case] = ranks.train(rank, case, ranks_per_node=local)
-    for size, local in WIRE:
-        if size == world_size:
-            results["wire", local] = of_all(one_step(local))
-    if world_size == 4:
-        results["mesh"] = ranks.train(rank, HIERARCHICAL, mesh=init_device_mesh("cpu", (2, 2)))
-        results["told"] = {name: of_all(_told(mistake)) for name, mistake in _mistakes(rank).items()}
-    if world_size == 1:
-        results["alone"] = {case: ranks.train(rank, case, ranks_per_node=1) for case in (HIERARCHICAL, SHAPED)}
-    if rank == 0:
-        torch.save(results, Path(folder) / f"results{world_size}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    with rank_of_gloo(rank, world_size, folder, leaves=f"results{world_size}.pt") as results:
+        for size, local, case in CASES:
+            if size == world_size:
+                results[local, case] = ranks.train(rank, case, ranks_per_node=local)
+        for size, local in WIRE:
+            if size == world_size:
+                results["wire", local] = of_all(one_step(local))
+        if world_size == 4:
+            results["mesh"] = ranks.train(rank, HIERARCHICAL, mesh=init_device_mesh("cpu", (2, 2)))
+            results["told"] = {name: of_all(heard(mistake)) for name, mistake in _mistakes(rank).items()}
+        if world_size == 1:
+            results["alone"] = {case: ranks.train(rank, case, ranks_per_node=1) for case in (HIERARCHICAL, SHAPED)}
 
 
 def one_step(local: int) -> dict[str, Any]:
@@ -88,14 +82,6 @@ def received() -> int:
                     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
                     total += struct.unpack_from("Q", info, TCP_INFO_BYTES_RECEIVED)[0]
     return total
-
-
-def _told(mistake: Callable[[], None]) -> str:
-    try:
-        mistake()
-    except binsgdm.BinsgdmError as error:
-        return str(error)
-    return ""
 
 
 def _mistakes(rank: int) -> dict[str, Callable[[], None]]:

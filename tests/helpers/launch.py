@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from binsgdm.errors import BinsgdmError
+
 # The compiler takes two seconds to import, in each process that makes its first optimizer.
 PRELOAD = [
     "torch", "torch.distributed", "torch.distributed.fsdp", "torch._dynamo", "sklearn.datasets", "numba",
@@ -83,6 +85,52 @@ def _wait_for(path: Path, timeout: timedelta) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{path}: rank 0 has not come in {timeout.total_seconds():g} s")
         time.sleep(0.002)
+
+
+@contextmanager
+def rank_of_gloo(
+    rank: int,
+    world_size: int,
+    folder: str,
+    *,
+    node: int | None = None,
+    timeout: timedelta = timedelta(seconds=60),
+    leaves: str = "results.pt",
+) -> Iterator[dict[Any, Any]]:
+    """Take part as a rank on one thread, of nodes of so many; all end together, and rank 0 leaves the results.
+
+    What is put into the dictionary is what it leaves.
+    """
+    torch.set_num_threads(1)
+    os.environ.pop("LOCAL_WORLD_SIZE", None)
+    if node is not None:
+        os.environ["LOCAL_WORLD_SIZE"] = str(node)
+    join(rank, world_size, folder, timeout)
+    results: dict[Any, Any] = {}
+    yield results
+    if rank == 0:
+        torch.save(results, Path(folder) / leaves)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def heard(call: Callable[[], object], *also: type[Exception]) -> str:
+    """Return the sentence of a BinsgdmError, or of an error of other kinds; any other ends the rank."""
+    try:
+        call()
+    except (BinsgdmError, *also) as error:
+        return str(error)
+    return ""
+
+
+def outcome(call: Callable[[], object]) -> tuple[str, str, float]:
+    """Return the type and the text of what a call raises, whatever it is, and how long it took [s]."""
+    start = time.monotonic()
+    try:
+        call()
+    except Exception as error:  # whatever a user would see
+        return type(error).__name__, str(error), time.monotonic() - start
+    return "", "", time.monotonic() - start
 
 
 def of_all(mine: Any) -> list[Any]:
