@@ -16,17 +16,17 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from binsgdm.bench import choices, systems
-from binsgdm.comm import AllReduceSum, Protocol, RankContext, run_in_lockstep
+from binsgdm.comm import AllReduceSum, Protocol, RankContext
 from binsgdm.compressors.base import GradientBucket, Payload, ProtocolSystem, Shapes, System, check_payload, numel_of
 from binsgdm.compressors.error_feedback import CompressorSystem
 from binsgdm.compressors.registry import SYSTEMS, make, register, registered
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.random import Key
 from binsgdm.parallel.ddp_hook import compress_gradients
+from tests.helpers.gradient_buckets import bucket, means_of, normal
 from tests.helpers.launch import run_script
 
 ROOT = Path(__file__).resolve().parents[2]
-SHAPES: Shapes = ((20, 30), (30,))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,28 +77,16 @@ def known() -> Any:
         yield
 
 
-def buckets(world_size: int) -> list[GradientBucket]:
-    draws = torch.Generator().manual_seed(4)
-    return [
-        GradientBucket(values=torch.randn(numel_of(SHAPES), generator=draws), parameters=(0, 1), shapes=SHAPES)
-        for _ in range(world_size)
-    ]
-
-
 @pytest.mark.usefixtures("known")
 def test_ranks_in_lock_step_get_the_mean_within_the_error_of_the_system() -> None:
     ends = [make("half_of_outside", rank=rank, world_size=2) for rank in range(2)]
-    given = buckets(2)
-    wanted = (given[0].values + given[1].values) / 2
-    talks = [
-        end.mean(bucket, RankContext(rank=rank, world_size=2, ranks_per_node=1, seed=0, step=1))
-        for rank, (end, bucket) in enumerate(zip(ends, given, strict=True))
-    ]
-    one, other = run_in_lockstep(talks, 1)
+    given = [normal(seed=rank) for rank in range(2)]
+    wanted = (given[0] + given[1]) / 2
+    one, other = means_of(ends, given)
     assert torch.equal(one, other)
     error = (one - wanted).abs().max()
-    assert 0 < error <= 2.0**-11 * max(bucket.values.abs().max() for bucket in given)
-    kept = sum(end.residuals.of(bucket) for end, bucket in zip(ends, given, strict=True)) / 2
+    assert 0 < error <= 2.0**-11 * max(values.abs().max() for values in given)
+    kept = sum(end.residuals.of(bucket(values)) for end, values in zip(ends, given, strict=True)) / 2
     torch.testing.assert_close(one + kept, wanted, rtol=0, atol=1e-6)
 
 
@@ -135,15 +123,14 @@ def test_whoever_goes_through_the_list_sees_it(name: str) -> None:
     assert min(trial()[:2]) > 0
 
 
-@pytest.mark.usefixtures("known")
-def test_its_options_are_checked_as_those_of_any_other() -> None:
-    assert SYSTEMS["half_of_outside"].options == {"largest": 65504.0}
-    with pytest.raises(BinsgdmError, match="half_of_outside: larges: unknown option, did you mean 'largest'"):
-        make("half_of_outside", rank=0, world_size=1, larges=1.0)
-
-
 def test_the_list_registers_as_a_decorator_and_removes_as_those_of_the_simulator() -> None:
     before = list(SYSTEMS)
+    with registered(Half):
+        assert list(SYSTEMS) == [*before, "half_of_outside"]
+        assert SYSTEMS["half_of_outside"].options == {"largest": 65504.0}
+        with pytest.raises(BinsgdmError, match="half_of_outside: larges: unknown option, did you mean 'largest'"):
+            make("half_of_outside", rank=0, world_size=1, larges=1.0)
+    assert list(SYSTEMS) == before
     assert register == SYSTEMS.register
     assert SYSTEMS.register(Half) is Half
     assert SYSTEMS["half_of_outside"] is Half
@@ -151,21 +138,12 @@ def test_the_list_registers_as_a_decorator_and_removes_as_those_of_the_simulator
     assert list(SYSTEMS) == before
 
 
-def test_it_is_known_only_for_a_while() -> None:
-    before = list(SYSTEMS)
-    with registered(Half):
-        assert list(SYSTEMS) == [*before, "half_of_outside"]
-    assert list(SYSTEMS) == before
-
-
 def changed(**said: Any) -> type[System]:
     return type("Changed", (Half,), said)
 
 
-def with_option(**options: Any) -> type[System]:
-    def init(self: Any, *, rank: int = 0, seed: int = 0) -> None: ...
-
-    return type("Changed", (Largest,), {"__init__": init})
+class Reserved(Largest):
+    def __init__(self, *, rank: int = 0, seed: int = 0) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -180,7 +158,7 @@ def with_option(**options: Any) -> type[System]:
             type("Bare", (CompressorSystem,), dict.fromkeys(("name", "title", "source", "wire_format"), "x")),
             "has no compress",
         ),
-        (with_option(), "register: Changed: option 'seed': must have a default and another name"),
+        (Reserved, "register: Reserved: option 'seed': must have a default and another name"),
     ],
 )
 def test_what_does_not_say_what_it_is_is_refused_in_a_sentence(system: Any, sentence: str) -> None:

@@ -10,11 +10,10 @@ from msgspec import Struct
 from simnet.cluster.hardware import FAULTS
 from simnet.cluster.kernel_times import HostCost, KernelTime
 from simnet.core import files
-from simnet.core.registry import tag_of
 from simnet.engine.scenario import RunSettings
 from simnet.strategies import STRATEGIES
 
-STRUCTS: list[type[Struct]] = [*FAULTS.built_in(), *STRATEGIES.built_in()]
+STRUCTS: list[type[Struct]] = [*FAULTS.built_in(), *STRATEGIES.built_in(), RunSettings, HostCost, KernelTime]
 # A recorded step is a file of the user.
 NOT_SHOWN = {"recorded"}
 
@@ -32,11 +31,8 @@ SHOWN = {key for whole in SHIPPED for table in tables(whole) for key in table}
 SHOWN |= {key.rpartition(".")[2] for whole in SHIPPED for key in whole.get("sweep", {})}
 
 
-@pytest.mark.parametrize("struct", [one for one in STRUCTS if tag_of(one) not in NOT_SHOWN], ids=tag_of)
-def test_every_key_of_a_fault_or_a_strategy_is_shown(struct: type[Struct]) -> None:
-    assert set(struct.__struct_encode_fields__) - SHOWN == set()
-
-
-@pytest.mark.parametrize("struct", [RunSettings, HostCost, KernelTime])
-def test_every_key_of_a_run_and_of_measured_costs_is_shown(struct: type[Struct]) -> None:
+@pytest.mark.parametrize(
+    "struct", [one for one in STRUCTS if one.__struct_config__.tag not in NOT_SHOWN], ids=lambda one: one.__name__
+)
+def test_every_key_is_shown(struct: type[Struct]) -> None:
     assert set(struct.__struct_encode_fields__) - SHOWN == set()
