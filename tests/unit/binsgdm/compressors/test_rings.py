@@ -8,23 +8,18 @@ from tests.helpers.needs import needs
 
 needs("torch")
 import torch
-import torch.distributed as dist
 
 from binsgdm.comm import RankContext, run_in_lockstep
 from binsgdm.comm.groups import make
 from binsgdm.comm.transport import Transport, send_recv
 from binsgdm.compressors import rings as ring
-from binsgdm.compressors.base import GradientBucket
 from binsgdm.compressors.marsit import Marsit
 from binsgdm.errors import BinsgdmError
-from tests.helpers.launch import launch
+from tests.helpers.gradient_buckets import bucket, context
+from tests.helpers.launch import launch, rank_of_gloo
 
 NUMEL = 101
 STEPS = 3
-
-
-def context(rank: int, world_size: int, ranks_per_node: int = 1, step: int = 1) -> RankContext:
-    return RankContext(rank=rank, world_size=world_size, ranks_per_node=ranks_per_node, seed=5, step=step)
 
 
 def add(came, own, hop):
@@ -38,7 +33,7 @@ def rings_of(where: RankContext, *groups):
 @pytest.mark.parametrize("groups", [("world",), ("intra_node", "inter_node")])
 def test_all_reduce_round_rings_and_tori_is_the_sum_on_every_rank(groups) -> None:
     values = torch.arange(6 * 24).view(6, 24)
-    contexts = [context(rank, 6, 3) for rank in range(6)]
+    contexts = [context(rank, 6, ranks_per_node=3) for rank in range(6)]
     talks = [ring.all_reduce_round_rings(values[p.rank], rings_of(p, *groups), add) for p in contexts]
     for total in run_in_lockstep(talks, 3):
         assert torch.equal(total, values.sum(dim=0))
@@ -62,21 +57,17 @@ def protocols_of(rank: int, world_size: int, settings):
     """Yield the protocol of each step, of one rank."""
     system = Marsit(**settings, rank=rank, world_size=world_size)
     for step in range(1, STEPS + 1):
-        bucket = GradientBucket(values=values_of(rank, step), parameters=("w",), shapes=((NUMEL,),))
-        yield system.mean(bucket, context(rank, world_size, 2, step))
+        yield system.mean(bucket(values_of(rank, step), ((NUMEL,),)), context(rank, world_size, step, 2))
 
 
 def work(rank: int, world_size: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
-    groups = make(2)
-    sent = []
-    found = [send_recv(torch.full((2,), float(rank)), groups.world)]
-    transport = Transport(groups, sent.append)
-    for settings in SETTINGS:
-        found += [transport.run(talk) for talk in protocols_of(rank, world_size, settings)]
-    torch.save((found, sorted({one.collective for one in sent})), Path(folder) / f"{rank}.pt")
-    dist.destroy_process_group()
+    with rank_of_gloo(rank, world_size, folder, node=2):
+        groups, sent = make(2), []
+        found = [send_recv(torch.full((2,), float(rank)), groups.world)]
+        transport = Transport(groups, sent.append)
+        for settings in SETTINGS:
+            found += [transport.run(talk) for talk in protocols_of(rank, world_size, settings)]
+        torch.save((found, sorted({one.collective for one in sent})), Path(folder) / f"{rank}.pt")
 
 
 def test_gloo_ranks_get_to_the_bit_what_one_process_gets(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Topologies: the mean where nothing is lost, nothing lost for good where something is, one result on all ranks."""
 
+import pickle
+
 import pytest
 
 from tests.helpers.needs import needs
@@ -16,7 +18,14 @@ from tests.helpers.gradient_buckets import NAMES, NUMEL, SHAPES, bucket, context
 LAYOUTS = [(1, 1), (1, 3), (3, 1), (2, 2), (3, 4)]
 
 
-FORMS = [(name, topology) for name in SYSTEMS for topology in SYSTEMS[name].topologies]
+WITH_MOMENTUM = [
+    ("ef_sign_sgd", {}), ("one_bit_sgd", {}), ("sign_sgd", {}), ("marsit", {"sync_period": 3, "residual_decay": 0.5}),
+    ("top_k", {}), ("ms_top_k", {"masks_momentum": False, "clip_norm": 1.0}), ("random_k", {"warmup_steps": 3}),
+]  # fmt: skip
+FORMS = [
+    *((name, topology, {}) for name in SYSTEMS for topology in SYSTEMS[name].topologies),
+    *((name, SYSTEMS[name].topologies[0], {"momentum": 0.9, **options}) for name, options in WITH_MOMENTUM),
+]
 
 
 def gradients(world_size, seed=0):
@@ -49,9 +58,9 @@ def test_without_a_topology_it_is_what_the_authors_run_on_such_nodes(name, layou
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("name", "topology"), FORMS)
-def test_all_ranks_get_the_same_estimate_of_the_mean(name, topology, layout):
-    systems = ends(name, topology, layout)
+@pytest.mark.parametrize(("name", "topology", "options"), FORMS, ids=str)
+def test_all_ranks_get_the_same_estimate_of_the_mean(name, topology, options, layout):
+    systems = ends(name, topology, layout, **options)
     for step in (1, 2):
         values = gradients(len(systems), step)
         before = [one.clone() for one in values]
@@ -112,16 +121,17 @@ def test_what_a_scatter_reduce_misses_is_in_the_residuals_of_both_places(name):
     torch.testing.assert_close(missing.to(torch.float32), kept, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "topology"), FORMS)
-def test_a_state_goes_on_bit_for_bit(name, topology):
+@pytest.mark.parametrize(("name", "topology", "options"), FORMS, ids=str)
+def test_a_state_goes_on_bit_for_bit(name, topology, options):
     layout = (2, 2)
-    one, other = ends(name, topology, layout), ends(name, topology, layout)
+    one, other = ends(name, topology, layout, **options), ends(name, topology, layout, **options)
     for step in (1, 2):
         mean_of(one, gradients(4, step), layout, step)
     for end, again in zip(one, other, strict=True):
-        again.load_state_dict(end.state_dict())
-    values = gradients(4, 3)
-    assert torch.equal(mean_of(one, values, layout, 3)[0], mean_of(other, values, layout, 3)[0])
+        again.load_state_dict(pickle.loads(pickle.dumps(end.state_dict())))
+    for step in (3, 4):
+        values = gradients(4, step)
+        assert torch.equal(mean_of(one, values, layout, step)[0], mean_of(other, values, layout, step)[0])
 
 
 def test_the_state_of_another_piece_is_not_taken():
@@ -138,10 +148,10 @@ def test_the_state_of_another_piece_is_not_taken():
         ends("ef_sign_sgd", "scatter_reduce", (2, 1))[0].load_state_dict({"rank": 0})
 
 
-@pytest.mark.parametrize(("name", "topology"), FORMS)
-def test_a_gradient_that_is_not_finite_is_seen_on_all_ranks_and_leaves_no_trace(name, topology):
+@pytest.mark.parametrize(("name", "topology", "options"), FORMS, ids=str)
+def test_a_gradient_that_is_not_finite_is_seen_on_all_ranks_and_leaves_no_trace(name, topology, options):
     layout = (2, 2)
-    systems, clean = ends(name, topology, layout), ends(name, topology, layout)
+    systems, clean = ends(name, topology, layout, **options), ends(name, topology, layout, **options)
     values = gradients(4, 1)
     for one in (systems, clean):
         mean_of(one, values, layout)
@@ -149,6 +159,9 @@ def test_a_gradient_that_is_not_finite_is_seen_on_all_ranks_and_leaves_no_trace(
     broken[1][5] = torch.inf
     means = mean_of(systems, broken, layout, 2)
     assert all(not one.isfinite().all() for one in means)
+    for one, other in zip(systems, clean, strict=True) if "momentum" in options else ():
+        kept, wanted = (end.state_dict()["momenta"]["residuals"] for end in (one, other))
+        assert all(torch.equal(kept[parameter], wanted[parameter]) for parameter in wanted)
     if SYSTEMS[name].has_feedback and name not in ("marsit", "power_sgd", "grad_zip"):  # whose factors begin anew
         values = gradients(4, 3)
         assert torch.equal(mean_of(systems, values, layout, 3)[0], mean_of(clean, values, layout, 3)[0])

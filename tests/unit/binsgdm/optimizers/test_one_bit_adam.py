@@ -1,7 +1,6 @@
 """1-bit Adam: Adam to rounding while dense, then the same bits on all ranks, whatever the parameters are."""
 
 import copy
-import os
 import pickle
 from pathlib import Path
 
@@ -11,14 +10,13 @@ from tests.helpers.needs import needs
 
 needs("torch")
 import torch
-import torch.distributed as dist
 
 from binsgdm.comm import Member
 from binsgdm.errors import BinsgdmError
 from binsgdm.optimizers import one_bit_adam_update as module
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.parallel.ddp import attach_one_bit_adam
-from tests.helpers.launch import launch
+from tests.helpers.launch import launch, rank_of_gloo
 from tests.helpers.one_bit_adam_teams import (
     DENSE,
     SHAPES,
@@ -207,23 +205,20 @@ def test_what_cannot_be_stepped_or_loaded_is_refused_in_a_sentence() -> None:
 
 
 def work(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    os.environ["LOCAL_WORLD_SIZE"] = "2"
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=4)
-    for topology in ("flat", "hierarchical"):
-        optimizer = OneBitAdam(parameters(), dense_steps=DENSE, topology=topology)
-        attach_one_bit_adam(optimizer)
-        for step in range(1, 7):
-            set_gradients(optimizer, rank, step)
-            optimizer.step()
-        torch.save(tensors(optimizer), Path(folder) / f"{topology}{rank}.pt")
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1, bias=False))
-    attach_one_bit_adam(OneBitAdam(model.parameters()), model)
-    model(torch.full((1, 2), float(rank))).sum().backward()
-    assert model.module.weight.grad.tolist() == [[rank, rank]]
-    with pytest.raises(BinsgdmError, match=r"lr of group 0 of rank 1: 1\.0: must equal rank 0's 0\.0"):
-        attach_one_bit_adam(OneBitAdam(parameters(), lr=float(rank)))
-    dist.destroy_process_group()
+    with rank_of_gloo(rank, 4, folder, node=2):
+        for topology in ("flat", "hierarchical"):
+            optimizer = OneBitAdam(parameters(), dense_steps=DENSE, topology=topology)
+            attach_one_bit_adam(optimizer)
+            for step in range(1, 7):
+                set_gradients(optimizer, rank, step)
+                optimizer.step()
+            torch.save(tensors(optimizer), Path(folder) / f"{topology}{rank}.pt")
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1, bias=False))
+        attach_one_bit_adam(OneBitAdam(model.parameters()), model)
+        model(torch.full((1, 2), float(rank))).sum().backward()
+        assert model.module.weight.grad.tolist() == [[rank, rank]]
+        with pytest.raises(BinsgdmError, match=r"lr of group 0 of rank 1: 1\.0: must equal rank 0's 0\.0"):
+            attach_one_bit_adam(OneBitAdam(parameters(), lr=float(rank)))
 
 
 def test_gloo_ranks_get_what_one_process_gets(tmp_path: Path) -> None:
