@@ -202,6 +202,9 @@ def test_what_cannot_be_stepped_or_loaded_is_refused_in_a_sentence() -> None:
         OneBitAdam(others).load_state_dict(state)
     with pytest.raises(BinsgdmError, match="format"):
         team(1)[0].load_state_dict(torch.optim.Adam(parameters()).state_dict())
+    newer = [group | {"format": 99} for group in state["param_groups"]]
+    with pytest.raises(BinsgdmError, match=r"^load_state_dict: format \['99'\]: this version reads format "):
+        team(1)[0].load_state_dict(state | {"param_groups": newer})
 
 
 def work(rank: int, folder: str) -> None:
