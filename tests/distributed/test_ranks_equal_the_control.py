@@ -22,9 +22,9 @@ def test_ranks_end_with_the_parameters_of_the_control_to_the_bit(case, results):
     assert moved == [bool(value.numel()) for value in expected], "a step must move what has elements"
 
 
-@pytest.mark.parametrize(("case", "how"), ranks.RESUMED, ids=str)
-def test_ranks_that_go_on_from_their_own_states_end_where_they_would_have(case, how, results):
-    for got, wanted in zip(results[case, how], results[str(case)], strict=True):
+@pytest.mark.parametrize("case", ranks.RESUMED, ids=str)
+def test_ranks_that_go_on_from_their_own_states_end_where_they_would_have(case, results):
+    for got, wanted in zip(results["resumed"][case], results[str(case)], strict=True):
         assert torch.equal(got, wanted)
 
 

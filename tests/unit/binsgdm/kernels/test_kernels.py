@@ -35,6 +35,7 @@ from tests.helpers.kernel_samples import (
     assert_equal,
     home,
     outcomes,
+    residuals,
     same_bits,
     state,
 )
@@ -126,17 +127,24 @@ def test_a_sign_turns_exactly_at_its_threshold(fast: Kernels) -> None:
         assert (out == 0xFF).all()
 
 
-def test_segments_give_the_bits_of_the_whole(fast: Kernels) -> None:
-    grad, m, b = (given.to(home(fast)) for given in state(3000, seed=1))
-    whole = torch.zeros(375, dtype=torch.uint8, device=grad.device)
-    fast.update_quantize_pack_(grad, m.clone(), b.clone(), beta=0.9, beta_b=0.9, key=KEY, start=64, out=whole)
-    for cut in (8, 40, 1000, 2992):
-        parts = torch.zeros_like(whole)
-        for lo, hi in ((0, cut), (cut, 3000)):
-            pieces = [given[lo:hi].clone() for given in (grad, m, b)]
-            out = parts[lo // 8 : hi // 8]
-            fast.update_quantize_pack_(*pieces, beta=0.9, beta_b=0.9, key=KEY, start=64 + lo, out=out)
-        assert torch.equal(whole, parts)
+@pytest.mark.parametrize("rounding", ["random", "shaped"])
+def test_segments_give_the_bits_of_the_whole(fast: Kernels, rounding: str) -> None:
+    given = [one.to(home(fast)) for one in state(3000, seed=1)]
+    kept = residuals(3000, seed=5, most=functional.SCALE).to(given[0].device)
+
+    def packed(cuts: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        residual, signs = kept.clone(), torch.zeros(375, dtype=torch.uint8, device=kept.device)
+        for lo, hi in itertools.pairwise((0, *cuts, 3000)):
+            pieces, out = [one[lo:hi].clone() for one in given], signs[lo // 8 : hi // 8]
+            if rounding == "shaped":
+                fast.update_shape_pack_(*pieces, residual[lo:hi], beta=0.9, beta_b=0.9, gain=1.0, out=out)
+            else:
+                fast.update_quantize_pack_(*pieces, beta=0.9, beta_b=0.9, key=KEY, start=64 + lo, out=out)
+        return signs, residual
+
+    whole = packed(())
+    for cuts in ((8,), (40,), (1000,), (2992,), (40, 1000)):
+        assert all(torch.equal(*pair) for pair in zip(whole, packed(cuts), strict=True))
 
 
 def test_a_skipped_update_says_so_and_keeps_the_momenta(fast: Kernels) -> None:
@@ -203,6 +211,11 @@ def fused(grad: Tensor, m: Tensor, b: Tensor, *, beta: float, beta_b: float) -> 
     return new_m, new_b, new_b < torch.inf
 
 
+def never_at_zero(sums: Tensor, residual: Tensor, *, num_vectors: int) -> tuple[Tensor, Tensor]:
+    total = sums.to(torch.int32) + residual
+    return total > 0, (total - torch.where(total > 0, num_vectors, -num_vectors)).to(torch.int16)
+
+
 @pytest.mark.parametrize(
     ("name", "function"),
     [
@@ -211,6 +224,7 @@ def fused(grad: Tensor, m: Tensor, b: Tensor, *, beta: float, beta_b: float) -> 
         ("quantize", lambda u, t: t < -u),
         ("mean_of_signs", lambda rows: rows.sum(dim=0) * (1 / rows.shape[0]) * 0.5),
         ("apply_signs", lambda x, s, *, lr, weight_decay, maximize=False: (x - lr * s).to(x.dtype)),
+        ("shape_merge", never_at_zero),
     ],
 )
 def test_a_planted_error_is_seen(name: str, function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

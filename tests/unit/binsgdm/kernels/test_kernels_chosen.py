@@ -16,17 +16,15 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import select
 
 
-def test_the_fastest_kernels_are_chosen_for_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fastest_kernels_are_chosen_unless_an_argument_or_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("BINSGDM_KERNELS", raising=False)
     needs("numba")
     assert select().name == "cpu"
     assert select(device="meta").name == "reference"
-
-
-def test_kernels_can_be_forced_by_argument_and_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BINSGDM_KERNELS", "reference")
     assert select().name == "reference"
-    needs("numba")
     assert select("cpu").name == "cpu"
 
 
