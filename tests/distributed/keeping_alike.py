@@ -27,7 +27,7 @@ Change = Callable[[nn.Module], object]
 def work(rank: int, folder: str) -> None:
     """Do every case; rank 0 leaves what all ranks heard in a file."""
     with rank_of_gloo(rank, WORLD_SIZE, folder, node=RANKS_PER_NODE) as results:
-        cases = {**changed_gradients(rank), **loaded(rank), **wrapped(rank), **sharded(rank)}
+        cases = {**changed_gradients(rank), **changed(rank), **sharded(rank)}
         results |= {name: of_all(heard(case)) for name, case in cases.items()}
         results["unscaled"] = of_all([scaled(rank, of_inner=one) for one in (False, True)])
         results["warned"] = of_all(averaged_anyway(rank))
@@ -98,29 +98,84 @@ def trained(
         optimizer.step()
 
 
-def loaded(rank: int) -> dict[str, Callable[[], object]]:  # noqa: C901, PLR0915 - a function a case
-    """Return by name what one rank alone loads, or loads from another time."""
+Make = Callable[[nn.Module], Any]
+"""Returns an optimizer that exchanges."""
 
-    def of_wrapper(make: Callable[..., Any], *, only: bool) -> None:
-        module = model()
-        optimizer = make(torch.optim.Adam(module.parameters(), lr=0.05), 2, timeout=LIMIT)
-        trained(optimizer, module, rank, range(3))
-        state, parameters = optimizer.state_dict(), flat(module)
-        trained(optimizer, module, rank, range(3, 5))
-        if rank == WRONG or not only:
-            optimizer.load_state_dict(state)
-            nn.utils.vector_to_parameters(parameters, module.parameters())
-        trained(optimizer, module, rank, range(4))
 
-    def damaged(change: Callable[[dict[str, Any]], object]) -> None:
-        module = model()
-        optimizer = binsgdm.DiLoCo(torch.optim.Adam(module.parameters()), 2, exchange="one_bit", timeout=LIMIT)
-        trained(optimizer, module, rank, range(2))
+def attached(kind: Any, attach: Callable[..., Any], **settings: Any) -> Make:
+    def make(module: nn.Module) -> Any:
+        optimizer = kind(module.parameters(), **settings)
+        attach(optimizer, timeout=LIMIT)
+        return optimizer
+
+    return make
+
+
+def wrapping(kind: Any, inner: Any = torch.optim.SGD, **settings: Any) -> Make:
+    return lambda module: kind(inner(module.parameters(), lr=0.05), 2, timeout=LIMIT, **settings)
+
+
+BIN_SGDM, ONE_BIT = attached(binsgdm.BinSGDM, binsgdm.attach), attached(OneBitAdam, attach_one_bit_adam)
+DILOCO, LOCAL_SGD = wrapping(binsgdm.DiLoCo), wrapping(binsgdm.LocalSGD)
+ADAM = torch.optim.Adam
+OF_ADAM = wrapping(binsgdm.DiLoCo, ADAM, exchange="one_bit")
+
+
+def changed(rank: int) -> dict[str, Callable[[], object]]:  # noqa: C901 - a function a change
+    """Return by name trainings amid which something is changed, loaded or done behind a wrapper, on one rank or all."""
+
+    def case(
+        make: Make, change: Callable[[Any, nn.Module], object], first: int = 2, then: range = range(2)
+    ) -> Callable[[], object]:
+        def run() -> None:
+            module = model()
+            optimizer = make(module)
+            trained(optimizer, module, rank, range(first))
+            change(optimizer, module)
+            trained(optimizer, module, rank, then)
+
+        return run
+
+    def on_one(change: Callable[[Any, nn.Module], object]) -> Callable[[Any, nn.Module], object]:
+        return change if rank == WRONG else nothing
+
+    def nothing(_: Any, __: nn.Module) -> None: ...
+
+    def double(_: Any, module: nn.Module) -> None:
+        module.load_state_dict({name: one * 2 for name, one in module.state_dict().items()})
+
+    def same(_: Any, module: nn.Module) -> None:
+        module.load_state_dict(module.state_dict())
+
+    def clear(optimizer: Any, _: nn.Module) -> None:
+        optimizer.state.clear()
+
+    def double_momentum(optimizer: Any, _: nn.Module) -> None:
         state = optimizer.state_dict()
-        if rank == WRONG:
-            change(state)
+        state["state"][0]["exp_avg"] = state["state"][0]["exp_avg"] * 2
         optimizer.load_state_dict(state)
-        trained(optimizer, module, rank, range(2))
+
+    def add_group(optimizer: Any, _: nn.Module) -> None:
+        optimizer.inner.add_param_group({"params": [nn.Parameter(torch.ones(3))]})
+
+    def go_back(*, only: bool) -> Callable[[Any, nn.Module], object]:
+        def change(optimizer: Any, module: nn.Module) -> None:
+            state, parameters = optimizer.state_dict(), flat(module)
+            trained(optimizer, module, rank, range(3, 5))
+            if rank == WRONG or not only:
+                optimizer.load_state_dict(state)
+                nn.utils.vector_to_parameters(parameters, module.parameters())
+
+        return change
+
+    def load(damage: Callable[[dict[str, Any]], object]) -> Callable[[Any, nn.Module], object]:
+        def change(optimizer: Any, _: nn.Module) -> None:
+            state = optimizer.state_dict()
+            if rank == WRONG:
+                damage(state)
+            optimizer.load_state_dict(state)
+
+        return change
 
     def spoil_outer(state: dict[str, Any]) -> None:
         state["outer"]["fragments"][0]["outer"][0] = torch.nan
@@ -131,91 +186,26 @@ def loaded(rank: int) -> dict[str, Callable[[], object]]:  # noqa: C901, PLR0915
     def empty(state: dict[str, Any]) -> None:
         state["inner"]["state"] = {}
 
-    def one_bit_adam() -> None:
-        module = model()
-        optimizer = OneBitAdam(module.parameters(), dense_steps=2)
-        attach_one_bit_adam(optimizer, timeout=LIMIT)
-        trained(optimizer, module, rank, range(2))
-        state = optimizer.state_dict()
-        if rank == WRONG:
-            state["state"][0]["exp_avg"] = state["state"][0]["exp_avg"] * 2
-            optimizer.load_state_dict(state)
-        trained(optimizer, module, rank, range(2))
-
-    def weights(make: Callable[[Any], Any], attach: Callable[..., Any]) -> None:
-        module = model()
-        optimizer = make(module.parameters())
-        attach(optimizer, timeout=LIMIT)
-        trained(optimizer, module, rank, range(2))
-        if rank == WRONG:
-            module.load_state_dict({name: one * 2 for name, one in module.state_dict().items()})
-        trained(optimizer, module, rank, range(2))
-
-    def cleared() -> None:
-        module = model()
-        optimizer = binsgdm.BinSGDM(module.parameters())
-        binsgdm.attach(optimizer, timeout=LIMIT)
-        trained(optimizer, module, rank, range(1))
-        if rank == WRONG:
-            optimizer.state.clear()
-        trained(optimizer, module, rank, range(1))
-
+    of_nodes = wrapping(binsgdm.DiLoCo, workers="node", ranks_per_worker=RANKS_PER_NODE)
+    behind = {"first": 1, "then": range(1, 4)}
     return {
-        "LocalSGD, one loads an older state": lambda: of_wrapper(binsgdm.LocalSGD, only=True),
-        "DiLoCo, one loads a state of the same step": lambda: damaged(change_momentum),
-        "DiLoCo, all load": lambda: of_wrapper(binsgdm.DiLoCo, only=False),
-        "DiLoCo, NaN": lambda: damaged(spoil_outer),
-        "DiLoCo, no inner state": lambda: damaged(empty),
-        "1-bit Adam, momentum": one_bit_adam,
-        "BinSGDM, weights": lambda: weights(binsgdm.BinSGDM, binsgdm.attach),
-        "1-bit Adam, weights": lambda: weights(OneBitAdam, attach_one_bit_adam),
-        "BinSGDM, cleared": cleared,
-    }
-
-
-def wrapped(rank: int) -> dict[str, Callable[[], object]]:
-    """Return by name what is done behind a wrapper."""
-
-    def run(behind: Callable[[Any, nn.Module], object], make: Callable[..., Any] = binsgdm.DiLoCo) -> None:
-        module = model()
-        optimizer = make(torch.optim.SGD(module.parameters(), lr=0.05), 2, timeout=LIMIT)
-        trained(optimizer, module, rank, range(1))
-        behind(optimizer, module)
-        trained(optimizer, module, rank, range(1, 4))
-
-    def weights(_: Any, module: nn.Module) -> None:
-        module.load_state_dict({name: one * 2 for name, one in module.state_dict().items()})
-
-    def group(optimizer: Any, _: nn.Module) -> None:
-        optimizer.inner.add_param_group({"params": [nn.Parameter(torch.ones(3))]})
-
-    def node_without_ddp() -> None:
-        module = model()
-        inner = torch.optim.SGD(module.parameters(), lr=0.05)
-        optimizer = binsgdm.DiLoCo(inner, 2, workers="node", ranks_per_worker=RANKS_PER_NODE, timeout=LIMIT)
-        trained(optimizer, module, rank, range(2))
-
-    def before_the_first_step() -> None:
-        module = model()
-        optimizer = binsgdm.DiLoCo(torch.optim.SGD(module.parameters(), lr=0.05), 2, timeout=LIMIT)
-        weights(optimizer, module)
-        trained(optimizer, module, rank, range(2))
-
-    def again_the_same() -> None:
-        module = model()
-        optimizer = binsgdm.DiLoCo(torch.optim.SGD(module.parameters(), lr=0.05), 2, timeout=LIMIT)
-        module.load_state_dict(module.state_dict())
-        trained(optimizer, module, rank, range(2))
-
-    return {
-        "DiLoCo, weights": lambda: run(weights),
-        "DiLoCo, weights before the first step": before_the_first_step,
-        "DiLoCo, the same weights": again_the_same,
-        "LocalSGD, weights": lambda: run(weights, binsgdm.LocalSGD),
-        "LocalSGD, a group": lambda: run(group, binsgdm.LocalSGD),
-        "DiLoCo, a step of the inner optimizer": lambda: run(lambda optimizer, _: optimizer.inner.step()),
-        "DiLoCo, a copy": lambda: run(lambda optimizer, _: copy.deepcopy(optimizer)),
-        "DiLoCo, nodes without DDP": node_without_ddp,
+        "LocalSGD, one loads an older state": case(wrapping(binsgdm.LocalSGD, ADAM), go_back(only=True), 3, range(4)),
+        "DiLoCo, all load": case(wrapping(binsgdm.DiLoCo, ADAM), go_back(only=False), 3, range(4)),
+        "DiLoCo, one loads a state of the same step": case(OF_ADAM, load(change_momentum)),
+        "DiLoCo, NaN": case(OF_ADAM, load(spoil_outer)),
+        "DiLoCo, no inner state": case(OF_ADAM, load(empty)),
+        "1-bit Adam, momentum": case(attached(OneBitAdam, attach_one_bit_adam, dense_steps=2), on_one(double_momentum)),
+        "BinSGDM, weights": case(BIN_SGDM, on_one(double)),
+        "1-bit Adam, weights": case(ONE_BIT, on_one(double)),
+        "BinSGDM, cleared": case(BIN_SGDM, on_one(clear), 1, range(1)),
+        "DiLoCo, weights": case(DILOCO, double, **behind),
+        "DiLoCo, weights before the first step": case(DILOCO, double, 0),
+        "DiLoCo, the same weights": case(DILOCO, same, 0),
+        "LocalSGD, weights": case(LOCAL_SGD, double, **behind),
+        "LocalSGD, a group": case(LOCAL_SGD, add_group, **behind),
+        "DiLoCo, a step of the inner optimizer": case(DILOCO, lambda one, _: one.inner.step(), **behind),
+        "DiLoCo, a copy": case(DILOCO, lambda one, _: copy.deepcopy(one), **behind),
+        "DiLoCo, nodes without DDP": case(of_nodes, nothing, 0),
     }
 
 
