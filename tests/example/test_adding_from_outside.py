@@ -1,8 +1,8 @@
-"""The four walks: a compressing system, a collective and a fault are one class and one registration, in any file.
+"""The walks of the page on extending: a system, a collective and a fault are one class and one registration each.
 
-Nothing in the packages is touched: what is defined here is simulated, advised on, timed by both executors and judged by
-its closed form as all that is built in. The real side of a system stands in `test_a_system_from_outside.py`; a package
-that brings both sides is `examples/plugin`.
+Nothing in the packages is touched: what the page's code defines is simulated, advised on, timed by both executors and
+judged by its closed form as all that is built in. The real side of a system stands in `test_a_system_from_outside.py`;
+a package that brings both sides is `examples/plugin`.
 """
 
 import json
@@ -11,27 +11,22 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import pytest
 from msgspec import Meta
 from msgspec.structs import replace
 
+from docs import shown
 from simnet.analysis.advise import advise
-from simnet.cluster.hardware import FAULTS, Cluster, Fault, LinkId
-from simnet.cluster.schedule import Group, Schedule
-from simnet.cluster.topology import Topology
-from simnet.collectives import algorithms, closed_form, direct, ring
-from simnet.collectives.algorithms import Algorithm
+from simnet.cluster.hardware import FAULTS, Cluster, Fault
+from simnet.collectives import algorithms
 from simnet.collectives.closed_form import AlphaBeta, Shape
 from simnet.core.errors import SimnetError
 from simnet.engine.scenario import Scenario, build, to_dict
 from simnet.engine.simulation import simulate
-from simnet.strategies import STRATEGIES, Exchange
-from simnet.strategies.compressing import CompressingStrategy, GatheredPayload, gather_payloads, kernel_costs
+from simnet.strategies import STRATEGIES, GatheredPayload, GatheringStrategy, gathering_kernel_costs
 from simnet.workload.buckets import Bucket
-from simnet.workload.kernel_cost import KernelCost
-from simnet.workload.training_step import Step
 from tests.helpers.needs import needs
 from tests.helpers.proof import complete, own_contributions, walk
 from tests.helpers.topologies import (
@@ -47,82 +42,59 @@ from tests.helpers.topologies import (
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class Bytes(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="bytes_of_outside"):
-    """One byte an element."""
+PAGE = shown.blocks((ROOT / "docs" / "how-to" / "extend.md").read_text(encoding="utf-8"), "python")
 
-    title: ClassVar[str] = "Bytes"
-    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("bytes_of_outside", 9.0, 0.0, 9.0)
+
+def of_page(word: str) -> dict[str, Any]:
+    """Run the block of the page that holds a word, which registers what it defines; return its names."""
+    (block,) = (one for one in PAGE if word in one)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(block, names)
+    return names
+
+
+class Scaled(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="scaled_of_outside"):
+    """Whose author refuses settings."""
+
+    title: ClassVar[str] = "Scaled"
+    kernels: ClassVar = gathering_kernel_costs("scaled_of_outside", 9.0, 9.0)
 
     scale: Annotated[float, Meta(gt=0.0)] = 1.0
 
     def __post_init__(self) -> None:
-        CompressingStrategy.__post_init__(self)
+        GatheringStrategy.__post_init__(self)
         if self.scale > 100:
             raise ValueError("Scales end at 100. Note: so says its author")
 
-    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:
-        return gather_payloads(
-            self, bucket, GatheredPayload(bucket.num_elements, bucket.num_elements), topology.group("world"), topology
-        )
+    def payload(self, bucket: Bucket) -> GatheredPayload:
+        return GatheredPayload(bucket.num_elements, decoded_elements=bucket.num_elements)
 
 
-def swap_then_gather(group: Group) -> tuple[Schedule, ...]:
-    """An all-reduce that swaps chunks directly and gathers the sums round a ring."""
-    rounds = (*direct.all_to_all(group).rounds, *ring.all_gather_rounds(group))
-    whole = Schedule(
-        collective="all_reduce",
-        algorithm="swap_of_outside",
-        group=group,
-        num_chunks=group.size,
-        rounds=rounds,
-        rails_are_symmetric=not group.is_mixed,
-    )
-    return (whole,)
+class Refusing(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="refusing_of_outside"):
+    """Whose author refuses it in some words."""
 
-
-def swap_then_gather_s(shape: Shape, message_bytes: float) -> float:
-    slowest = shape.inter_node if shape.num_nodes > 1 else shape.intra_node
-    ranks = shape.num_nodes * shape.ranks_per_node
-    gather_s = closed_form.ring_all_gather_s(ranks, message_bytes, slowest)
-    return closed_form.all_to_all_s(shape, message_bytes) + gather_s
-
-
-SWAP = Algorithm(name="swap_of_outside", variants=swap_then_gather, closed_form_s=swap_then_gather_s)
-
-
-class Flapping(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="flapping_of_outside"):
-    """The NICs of a node that run at a tenth from one time to another."""
-
-    title: ClassVar[str] = "flapping NIC"
-
-    node: Annotated[int, Meta(ge=0)]
-    from_s: float = 0.0
-    to_s: float
+    words: str
 
     def check(self, cluster: Cluster) -> None:
-        if self.to_s > 100:
-            raise ValueError("100 s are the longest. Note: so says its author")
-        if self.node >= cluster.num_nodes:
-            raise ValueError("")
-
-    @property
-    def changes_s(self) -> tuple[float, ...]:
-        return (self.from_s, self.to_s)
-
-    def link_factor(self, link: LinkId, time_s: float) -> float:
-        is_down = link.kind in ("nic_tx", "nic_rx") and link.place == self.node and self.from_s <= time_s < self.to_s
-        return 10.0 if is_down else 1.0
+        raise ValueError(self.words)
 
 
-@pytest.fixture(autouse=True)
-def _known() -> Iterator[None]:
-    STRATEGIES.register(Bytes)
-    FAULTS.register(Flapping)
-    algorithms.register(SWAP)
-    yield
-    STRATEGIES.remove(Bytes)
-    FAULTS.remove(Flapping)
-    algorithms.remove(SWAP.name)
+@pytest.fixture
+def known() -> Iterator[dict[str, Any]]:
+    """Know what the page adds; yield the names of its collective."""
+    system, fault, swap = (
+        of_page("GatheringStrategy")["HalfPrecision"],
+        of_page("FAULTS")["Flapping"],
+        of_page("direct"),
+    )
+    STRATEGIES.register(Scaled)
+    FAULTS.register(Refusing)
+    yield swap
+    for one in (system, Scaled):
+        STRATEGIES.remove(one)
+    for one in (fault, Refusing):
+        FAULTS.remove(one)
+    algorithms.remove("swap_gather")
 
 
 def scenario(strategy: object, num_nodes: int = 4, **cluster: object) -> Scenario:
@@ -138,24 +110,26 @@ def scenario(strategy: object, num_nodes: int = 4, **cluster: object) -> Scenari
     return build({**given, "baseline": "all_reduce"})
 
 
+@pytest.mark.usefixtures("known")
 class TestSystem:
     def test_it_is_simulated_by_its_name_and_its_options_are_checked(self) -> None:
-        made = scenario({"kind": "bytes_of_outside", "scale": 2.0})
+        made = scenario({"kind": "half_precision", "largest": 2.0})
         result = simulate(made)
-        assert result.result.strategy == "bytes_of_outside"
-        assert result.result.compression_ratio == 4
+        assert result.result.strategy == "half_precision"
+        assert result.result.algorithm == "all_gather"
+        assert result.result.compression_ratio == 2
         assert result.speedup is not None
         assert build(to_dict(made)) == made
         with pytest.raises(SimnetError, match=r"strategy\.scale: -1\.0: must be a number above 0"):
-            scenario({"kind": "bytes_of_outside", "scale": -1.0})
+            scenario({"kind": "scaled_of_outside", "scale": -1.0})
         with pytest.raises(SimnetError, match=r"unknown key 'scal'\. Did you mean 'scale'\?"):
-            scenario({"kind": "bytes_of_outside", "scal": 1.0})
+            scenario({"kind": "scaled_of_outside", "scal": 1.0})
         with pytest.raises(SimnetError, match=r"^scenario: strategy: Scales end at 100\. Note: so says its author$"):
-            scenario({"kind": "bytes_of_outside", "scale": 200.0})
+            scenario({"kind": "scaled_of_outside", "scale": 200.0})
 
     def test_both_executors_agree_on_it(self) -> None:
         times = [
-            simulate(build({**to_dict(scenario("bytes_of_outside", 3)), "run": {"fidelity": fidelity}}))
+            simulate(build({**to_dict(scenario("half_precision", 3)), "run": {"fidelity": fidelity}}))
             for fidelity in ("folded", "exact")
         ]
         assert times[0].result.iteration_s == pytest.approx(times[1].result.iteration_s, rel=1e-9)
@@ -163,19 +137,21 @@ class TestSystem:
     @pytest.mark.slow
     def test_advice_ranks_it_among_all_others(self) -> None:
         found = {row.name for row in advise(scenario("all_reduce")).systems}
-        assert {"Bytes", "BinSGDM", "Top-k 1 %", "DDP fp32"} <= found
+        assert {"Half precision", "BinSGDM", "Top-k 1 %", "DDP fp32"} <= found
 
     def test_its_name_is_free_again_once_it_is_taken_out(self) -> None:
-        STRATEGIES.remove(Bytes)
-        with pytest.raises(SimnetError, match="bytes_of_outside"):
-            scenario("bytes_of_outside")
+        STRATEGIES.remove(Scaled)
+        with pytest.raises(SimnetError, match="scaled_of_outside"):
+            scenario("scaled_of_outside")
 
 
 class TestCollective:
     @pytest.mark.parametrize(("num_nodes", "ranks_per_node"), [(1, 4), (2, 2), (3, 2), (4, 1), (5, 3)])
-    def test_it_delivers_and_all_three_times_agree(self, num_nodes: int, ranks_per_node: int) -> None:
+    def test_it_delivers_and_all_three_times_agree(
+        self, known: dict[str, Any], num_nodes: int, ranks_per_node: int
+    ) -> None:
         network = topology(num_nodes, ranks_per_node)
-        (schedule,) = SWAP.variants(network.group("world"))
+        (schedule,) = known["schedules"](network.group("world"))
         for rank, held in enumerate(walk(schedule, own_contributions(schedule))):
             assert all(held[chunk] == complete(schedule, rank) for chunk in range(schedule.num_chunks))
         shape = Shape(
@@ -186,24 +162,26 @@ class TestCollective:
         )
         exact_s, _ = run_exact(network, schedule, 44e6)
         assert run_folded(network, schedule, 44e6) == pytest.approx(exact_s, rel=1e-9)
-        assert SWAP.closed_form_s(shape, 44e6) == pytest.approx(exact_s, rel=1e-9)
+        assert known["seconds"](shape, 44e6) == pytest.approx(exact_s, rel=1e-9)
 
+    @pytest.mark.usefixtures("known")
     def test_a_strategy_takes_it_by_name_and_auto_where_it_is_the_fastest(self) -> None:
-        named = simulate(scenario({"kind": "all_reduce", "algorithm": "swap_of_outside"})).result
-        assert named.algorithm == "swap_of_outside"
+        named = simulate(scenario({"kind": "all_reduce", "algorithm": "swap_gather"})).result
+        assert named.algorithm == "swap_gather"
         small = topology(3, 1)
-        assert algorithms.choose("auto", small, 8.0).algorithm == "swap_of_outside", "it has the fewest latencies"
-        algorithms.remove(SWAP.name)
-        assert algorithms.choose("auto", small, 8.0).algorithm != "swap_of_outside"
-        with pytest.raises(SimnetError, match=r"strategy\.algorithm: 'swap_of_outside': unknown"):
-            scenario({"kind": "all_reduce", "algorithm": "swap_of_outside"})
-        algorithms.register(SWAP)
+        assert algorithms.choose("auto", small, 8.0).algorithm == "swap_gather", "it has the fewest latencies"
+        algorithms.remove("swap_gather")
+        assert algorithms.choose("auto", small, 8.0).algorithm != "swap_gather"
+        with pytest.raises(SimnetError, match=r"strategy\.algorithm: 'swap_gather': unknown"):
+            scenario({"kind": "all_reduce", "algorithm": "swap_gather"})
+        of_page("direct")
 
 
+@pytest.mark.usefixtures("known")
 class TestFault:
     def test_a_nic_that_flaps_costs_what_it_holds_back(self) -> None:
         whole = simulate(scenario("all_reduce")).result
-        flaps = {"kind": "flapping_of_outside", "node": 1, "from_s": 0.1, "to_s": 0.3}
+        flaps = {"kind": "flapping", "node": 1, "from_s": 0.1, "to_s": 0.3}
         asked = scenario("all_reduce", faults=[flaps])
         slowed, exact = (
             simulate(replace(asked, run=replace(asked.run, iterations=1, fidelity=fidelity))).result
@@ -213,32 +191,41 @@ class TestFault:
         # For 0.2 s a tenth is sent, so nine tenths of that time are lost.
         assert slowed.iteration_s - whole.iteration_s == pytest.approx(0.18, rel=0.05)
 
-    def test_it_works_beside_those_that_are_built_in_and_refuses_what_it_does_not_know(self) -> None:
+    def test_it_works_beside_those_that_are_built_in(self) -> None:
         slow = {"kind": "slow_node", "node": 0, "compute_slowdown": 2.0}
         short = simulate(scenario("all_reduce", slow_nodes=[{"node": 0, "compute_slowdown": 2.0}])).result
         assert simulate(scenario("all_reduce", faults=[slow])).result.iteration_s == short.iteration_s
-        with pytest.raises(
-            SimnetError, match=r"cluster\.faults\.0\.kind: 'flaping_of_outside': unknown fault\. Did you mean"
-        ):
-            scenario("all_reduce", faults=[{"kind": "flaping_of_outside"}])
 
     @pytest.mark.parametrize(
         ("given", "said"),
         [
-            ({"to_s": 200}, "scenario: cluster.faults: 100 s are the longest. Note: so says its author"),
-            ({"to_s": 1, "node": 9}, "scenario: cluster.faults: wrong type for this key"),
+            ({"kind": "flaping"}, "cluster.faults.0.kind: 'flaping': unknown fault. Did you mean 'flapping'?"),
+            ({"to_s": 1, "node": 9}, "cluster.faults: node 9 from 0.0 to 1.0 s: must be there, and end later"),
+            ({"kind": "refusing_of_outside", "words": "No. Note: so I say"}, "cluster.faults: No. Note: so I say"),
+            ({"kind": "refusing_of_outside", "words": ""}, "cluster.faults: wrong type for this key"),
             (
-                {"to_s": 1, "nic_slowdown": 2},
-                "scenario: cluster.faults.0: key 'nic_slowdown' belongs to kind 'slow_node', not to "
-                "'flapping_of_outside'; drop it",
+                {"to_s": 1, "node": 1, "nic_slowdown": 2},
+                "cluster.faults.0: key 'nic_slowdown' belongs to kind 'slow_node', not to 'flapping'; drop it",
             ),
         ],
-    )
-    def test_what_its_author_says_is_shown(self, given: dict[str, object], said: str) -> None:
-        fault = {"kind": "flapping_of_outside", "node": 1, **given}
+    )  # fmt: skip
+    def test_what_cannot_be_is_refused_and_what_its_author_says_is_shown(
+        self, given: dict[str, object], said: str
+    ) -> None:
         with pytest.raises(SimnetError) as refused:
-            scenario("all_reduce", faults=[fault])
-        assert str(refused.value) == said
+            scenario("all_reduce", faults=[{"kind": "flapping", **given}])
+        assert str(refused.value).startswith(f"scenario: {said}")
+
+
+def test_the_real_system_of_the_page_can_be_made() -> None:
+    needs("torch")
+    from binsgdm.compressors.registry import SYSTEMS, make
+
+    system = of_page("CompressorSystem")["HalfPrecision"]
+    try:
+        assert make("half_precision", rank=0, world_size=1, largest=1.0).compressor == system(largest=1.0)
+    finally:
+        SYSTEMS.remove(system)
 
 
 ASKED = """
