@@ -1,7 +1,7 @@
 """A system that a user writes: one class and one registration, and all that goes through the list knows it."""
 
+import runpy
 import textwrap
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,40 +17,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from binsgdm.bench import choices, systems
 from binsgdm.comm import AllReduceSum, Protocol, RankContext
-from binsgdm.compressors.base import GradientBucket, Payload, ProtocolSystem, Shapes, System, check_payload, numel_of
+from binsgdm.compressors.base import GradientBucket, ProtocolSystem, System
 from binsgdm.compressors.error_feedback import CompressorSystem
 from binsgdm.compressors.registry import SYSTEMS, make, register, registered
 from binsgdm.errors import BinsgdmError
-from binsgdm.kernels.random import Key
 from binsgdm.parallel.ddp_hook import compress_gradients
 from tests.helpers.gradient_buckets import bucket, means_of, normal
 from tests.helpers.launch import run_script
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Half(CompressorSystem):
-    """Half precision, clipped."""
-
-    largest: float = 65504.0
-
-    name = "half_of_outside"
-    title = "Half precision"
-    source = "Micikevicius et al., ICLR 2018"
-    wire_format = "gradients in fp16"
-    is_unbiased = False
-    has_feedback = True
-
-    def compress(self, values: torch.Tensor, shapes: Shapes, key: Key) -> Payload:
-        return Payload(tensors=(values.clamp(-self.largest, self.largest).half(),))
-
-    def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> torch.Tensor:
-        check_payload(self.name, payload, ((torch.float16, numel_of(shapes)),))
-        return payload.tensors[0].float()
-
-    def num_bytes(self, shapes: Shapes) -> int:
-        return 2 * numel_of(shapes)
+PLUGIN = Path(__file__).resolve().parents[2] / "examples" / "plugin"
+Half: type[CompressorSystem] = runpy.run_path(str(PLUGIN / "half_precision" / "real.py"))["HalfPrecision"]
 
 
 class Largest(ProtocolSystem):
@@ -79,7 +55,7 @@ def known() -> Any:
 
 @pytest.mark.usefixtures("known")
 def test_ranks_in_lock_step_get_the_mean_within_the_error_of_the_system() -> None:
-    ends = [make("half_of_outside", rank=rank, world_size=2) for rank in range(2)]
+    ends = [make("half_precision", rank=rank, world_size=2) for rank in range(2)]
     given = [normal(seed=rank) for rank in range(2)]
     wanted = (given[0] + given[1]) / 2
     one, other = means_of(ends, given)
@@ -109,13 +85,13 @@ def train(system: str, folder: Path, **options: Any) -> list[list[float]]:
 
 @pytest.mark.usefixtures("known")
 def test_the_hook_of_ddp_takes_it_by_name_with_its_options(tmp_path: Path) -> None:
-    plain, halved = train("half_of_outside", tmp_path, largest=0.5)
+    plain, halved = train("half_precision", tmp_path, largest=0.5)
     assert halved == torch.tensor(plain).clamp(-0.5, 0.5).half().float().tolist()
     assert max(map(abs, plain)) > 0.5
 
 
 @pytest.mark.usefixtures("known")
-@pytest.mark.parametrize("name", ["half_of_outside", "largest_of_outside"])
+@pytest.mark.parametrize("name", ["half_precision", "largest_of_outside"])
 def test_whoever_goes_through_the_list_sees_it(name: str) -> None:
     assert name in choices.names()
     parts, trial = systems._kernels_and_trial(choices.choice(name, "--system"), 4096, 4, torch.device("cpu"))
@@ -126,14 +102,14 @@ def test_whoever_goes_through_the_list_sees_it(name: str) -> None:
 def test_the_list_registers_as_a_decorator_and_removes_as_those_of_the_simulator() -> None:
     before = list(SYSTEMS)
     with registered(Half):
-        assert list(SYSTEMS) == [*before, "half_of_outside"]
-        assert SYSTEMS["half_of_outside"].options == {"largest": 65504.0}
-        with pytest.raises(BinsgdmError, match="half_of_outside: larges: unknown option, did you mean 'largest'"):
-            make("half_of_outside", rank=0, world_size=1, larges=1.0)
+        assert list(SYSTEMS) == [*before, "half_precision"]
+        assert SYSTEMS["half_precision"].options == {"largest": 65504.0}
+        with pytest.raises(BinsgdmError, match="half_precision: larges: unknown option, did you mean 'largest'"):
+            make("half_precision", rank=0, world_size=1, larges=1.0)
     assert list(SYSTEMS) == before
     assert register == SYSTEMS.register
     assert SYSTEMS.register(Half) is Half
-    assert SYSTEMS["half_of_outside"] is Half
+    assert SYSTEMS["half_precision"] is Half
     SYSTEMS.remove(Half)
     assert list(SYSTEMS) == before
 
@@ -300,15 +276,12 @@ class Unresolved(Largest):
 
 
 @pytest.fixture
-def plugin(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(ROOT / "examples" / "plugin"))
-    from half_precision import real
-
-    with registered(real.HalfPrecision, Chosen, Unresolved):
+def options_of_every_kind() -> Any:
+    with registered(Half, Chosen, Unresolved):
         yield
 
 
-@pytest.mark.usefixtures("plugin")
+@pytest.mark.usefixtures("options_of_every_kind")
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -331,7 +304,7 @@ def test_options_that_do_not_fit_their_annotations_are_refused_before_measuring(
     assert str(refused.value) == f"--system {text!r}: {said}"
 
 
-@pytest.mark.usefixtures("plugin")
+@pytest.mark.usefixtures("options_of_every_kind")
 @pytest.mark.parametrize(
     ("text", "given"),
     [
