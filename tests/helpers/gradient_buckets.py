@@ -7,10 +7,12 @@ import torch
 
 from binsgdm.comm import RankContext, run_in_lockstep
 from binsgdm.compressors.base import GradientBucket
+from binsgdm.kernels.random import Key
 
 SHAPES = ((16, 12), (), (0, 3), (7,), (8, 3, 2))
 NAMES = ("conv", "scale", "nothing", "bias", "head")
 NUMEL = 248
+KEY = Key(seed=5, step=2, rank=1)
 
 
 def normal(numel: int = NUMEL, seed: int = 1) -> torch.Tensor:
@@ -19,6 +21,13 @@ def normal(numel: int = NUMEL, seed: int = 1) -> torch.Tensor:
 
 def energy(values: torch.Tensor) -> float:
     return float(values.double().square().sum())
+
+
+def there_and_back(compressor: Any, values: torch.Tensor, shapes: Any = None, key: Key = KEY) -> torch.Tensor:
+    """Return what is delivered of values, by default of one tensor."""
+    shapes = shapes or ((values.numel(),),)
+    found: torch.Tensor = compressor.decompress(compressor.compress(values, shapes, key), shapes, key)
+    return found
 
 
 def context(rank: int = 0, size: int = 1, step: int = 0, ranks_per_node: int = 1) -> RankContext:

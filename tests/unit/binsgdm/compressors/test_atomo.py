@@ -1,6 +1,5 @@
 """ATOMO: the mean is the matrix, the variance that of theory, and the bytes those of the triplets."""
 
-from typing import Any
 
 import pytest
 
@@ -13,14 +12,7 @@ from binsgdm.compressors.atomo import Atomo, probabilities
 from binsgdm.compressors.base import Payload
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.random import Key
-from tests.helpers.gradient_buckets import NUMEL, SHAPES, energy, normal, with_spectrum
-
-KEY = Key(seed=3, step=1)
-
-
-def atomo(values: Any, shapes: Any, budget: float, key: Key = KEY) -> Any:
-    compressor = Atomo(budget=budget)
-    return compressor.decompress(compressor.compress(values, shapes, key), shapes, key)
+from tests.helpers.gradient_buckets import KEY, NUMEL, SHAPES, energy, normal, there_and_back, with_spectrum
 
 
 @pytest.mark.parametrize("budget", [0.5, 1, 2.5, 4, 24])
@@ -60,10 +52,10 @@ def test_atomo_has_the_mean_and_the_variance_of_theory() -> None:
 
 def test_atomo_of_all_triplets_is_lossless() -> None:
     values = normal(40 * 24)
-    result = atomo(values * 1.0, ((40, 24),), 14.9)
+    result = there_and_back(Atomo(budget=14.9), values, ((40, 24),))
     assert energy(result - values) > 0
     low = (normal(40).view(40, 1) @ normal(24, 2).view(1, 24)).reshape(-1)
-    assert torch.allclose(atomo(low, ((40, 24),), 2), low, atol=1e-5)
+    assert torch.allclose(there_and_back(Atomo(budget=2), low, ((40, 24),)), low, atol=1e-5)
 
 
 def test_a_payload_of_atomo_has_the_bytes_of_its_triplets() -> None:
@@ -76,8 +68,8 @@ def test_a_payload_of_atomo_has_the_bytes_of_its_triplets() -> None:
 
 
 def test_atomo_survives_zeros_and_huge_values() -> None:
-    assert not atomo(torch.zeros(NUMEL), SHAPES, 2).any()
-    one, other = (atomo(normal(NUMEL) * scale, SHAPES, 2) for scale in (1.0, 2.0**99))
+    assert not there_and_back(Atomo(budget=2), torch.zeros(NUMEL), SHAPES).any()
+    one, other = (there_and_back(Atomo(budget=2), normal(NUMEL) * scale, SHAPES) for scale in (1.0, 2.0**99))
     assert torch.allclose(one, other / 2.0**99, atol=1e-5)
 
 
@@ -85,7 +77,7 @@ def test_atomo_survives_zeros_and_huge_values() -> None:
 def test_atomo_delivers_a_matrix_that_is_not_finite_as_nan_and_the_others_as_ever(bad: float) -> None:
     values = normal(NUMEL)
     values[5] = bad
-    result = atomo(values, SHAPES, 2)
+    result = there_and_back(Atomo(budget=2), values, SHAPES)
     assert result[:192].isnan().all()
     assert result[192:].isfinite().all()
 

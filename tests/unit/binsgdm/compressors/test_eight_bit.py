@@ -14,21 +14,14 @@ from binsgdm.compressors import eight_bit
 from binsgdm.compressors.eight_bit import ByteGrad
 from binsgdm.compressors.registry import make
 from binsgdm.errors import BinsgdmError
-from binsgdm.kernels.random import Key
-from tests.helpers.gradient_buckets import means_of, normal
+from tests.helpers.gradient_buckets import means_of, normal, there_and_back
 
-KEY = Key(seed=5, step=2, rank=1)
 DTYPES = ("int8", "fp8_e4m3", "fp8_e5m2")
-
-
-def restored(compressor: ByteGrad, values: torch.Tensor) -> torch.Tensor:
-    shapes = ((values.numel(),),)
-    return compressor.decompress(compressor.compress(values, shapes, KEY), shapes, KEY)
 
 
 def test_an_integer_is_the_nearest_multiple_of_a_127th_of_the_largest_a_tie_the_even_one() -> None:
     values = torch.tensor([127.0, 0.5, 1.5, 2.5, -0.5, -1.5, 0.49, 0.51, -126.7, 3.0])
-    assert restored(ByteGrad(), values).tolist() == [127, 0, 2, 2, 0, -2, 0, 1, -127, 3]
+    assert there_and_back(ByteGrad(), values).tolist() == [127, 0, 2, 2, 0, -2, 0, 1, -127, 3]
 
 
 @pytest.mark.parametrize(
@@ -39,21 +32,21 @@ def test_an_integer_is_the_nearest_multiple_of_a_127th_of_the_largest_a_tie_the_
     ],
 )
 def test_what_an_eight_bit_float_holds_is_kept(dtype: Any, values: list[float]) -> None:
-    assert restored(ByteGrad(dtype=dtype), torch.tensor(values)).tolist() == values
+    assert there_and_back(ByteGrad(dtype=dtype), torch.tensor(values)).tolist() == values
 
 
 @pytest.mark.parametrize(("dtype", "kept", "lost"), [("fp8_e4m3", 2**-9, 2**-11), ("fp8_e5m2", 2**-16, 2**-18)])
 def test_what_is_too_small_for_an_eight_bit_float_becomes_zero(dtype: Any, kept: float, lost: float) -> None:
     largest = {"fp8_e4m3": 448.0, "fp8_e5m2": 57344.0}[dtype]
-    assert restored(ByteGrad(dtype=dtype), torch.tensor([largest, kept, lost])).tolist() == [largest, kept, 0]
+    assert there_and_back(ByteGrad(dtype=dtype), torch.tensor([largest, kept, lost])).tolist() == [largest, kept, 0]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_zeros_stay_zeros_and_huge_and_tiny_values_finite(dtype: Any) -> None:
     compressor = ByteGrad(dtype=dtype)
-    assert not restored(compressor, torch.zeros(300)).any()
+    assert not there_and_back(compressor, torch.zeros(300)).any()
     for scale in (1e30, 3e38, 1e-38, 1e-40):
-        found = restored(compressor, torch.full((300,), scale)).double().mean().item()
+        found = there_and_back(compressor, torch.full((300,), scale)).double().mean().item()
         assert 0.7 < found / scale < 1.3
 
 
@@ -62,7 +55,7 @@ def test_zeros_stay_zeros_and_huge_and_tiny_values_finite(dtype: Any) -> None:
 def test_a_value_that_is_not_finite_makes_its_block_nan_and_no_other(dtype: Any, bad: float) -> None:
     values = normal(12)
     values[5] = bad
-    found = restored(ByteGrad(dtype=dtype, block_size=4), values).isnan().view(3, 4)
+    found = there_and_back(ByteGrad(dtype=dtype, block_size=4), values).isnan().view(3, 4)
     assert found.tolist() == [[False] * 4, [True] * 4, [False] * 4]
 
 

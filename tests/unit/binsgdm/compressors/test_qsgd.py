@@ -11,9 +11,8 @@ import torch
 
 from binsgdm.compressors.base import Payload, numel_of
 from binsgdm.compressors.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
-from binsgdm.kernels.random import Key
+from tests.helpers.gradient_buckets import KEY, normal, there_and_back
 
-KEY = Key(seed=5, step=2, rank=1)
 EACH = [
     QSGD(),
     QSGD(bits=2, block_size=7, coding="elias"),
@@ -27,15 +26,6 @@ EACH = [
     NUQSGD(bits=2, coding="elias"),
 ]
 SHAPES = [((1,),), ((7,),), ((8193,),), ((3, 5), (), (0, 4), (17,)), ((),)]
-
-
-def gaussian(numel: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
-
-
-def there_and_back(quantizer: LevelQuantizer, values: torch.Tensor, key: Key = KEY) -> torch.Tensor:
-    shapes = ((values.numel(),),)
-    return quantizer.decompress(quantizer.compress(values, shapes, key), shapes, key)
 
 
 def exact_variance(quantizer: LevelQuantizer, values: torch.Tensor) -> torch.Tensor:
@@ -59,7 +49,7 @@ def exact_variance(quantizer: LevelQuantizer, values: torch.Tensor) -> torch.Ten
 def test_a_payload_gives_levels_next_to_the_values(
     quantizer: LevelQuantizer, shapes: tuple[tuple[int, ...], ...]
 ) -> None:
-    values = gaussian(numel_of(shapes))
+    values = normal(numel_of(shapes))
     payload = quantizer.compress(values, shapes, KEY)
     restored = quantizer.decompress(payload, shapes, KEY)
     norms = payload.tensors[0].repeat_interleave(quantizer.block_size)[: values.numel()]
@@ -80,7 +70,7 @@ def test_huge_and_tiny_values_stay_finite(quantizer: LevelQuantizer) -> None:
 @pytest.mark.parametrize("quantizer", [QSGD(block_size=4), QSGDInf(block_size=4, coding="elias"), NUQSGD(block_size=4)])
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_a_value_that_is_not_finite_makes_its_block_nan_and_no_other(quantizer: LevelQuantizer, bad: float) -> None:
-    values = gaussian(12)
+    values = normal(12)
     values[5] = bad
     assert there_and_back(quantizer, values).isnan().view(3, 4).all(dim=1).tolist() == [False, True, False]
     assert there_and_back(quantizer, values).isnan().sum() == 4
@@ -97,7 +87,7 @@ def test_a_value_that_is_not_finite_makes_its_block_nan_and_no_other(quantizer: 
     ],
 )
 def test_the_mean_is_the_value_and_the_spread_that_of_the_theory(quantizer: LevelQuantizer) -> None:
-    block, repeats = gaussian(32), 6000
+    block, repeats = normal(32), 6000
     variance = exact_variance(quantizer, block)
     drawn = there_and_back(quantizer, block.repeat(repeats)).double().view(repeats, 32)
     is_spread = variance > 1e-6
@@ -114,7 +104,7 @@ def error_of(quantizer: LevelQuantizer, values: torch.Tensor) -> float:
 
 @pytest.mark.parametrize(("bits", "ratio"), [(3, 0.9), (4, 0.06), (5, 0.06)])
 def test_nuqsgd_has_a_smaller_variance_than_qsgd_at_equal_bytes(bits: int, ratio: float) -> None:
-    values = gaussian(3 * 8192, seed=9)
+    values = normal(3 * 8192, seed=9)
     shapes = ((values.numel(),),)
     uniform, nonuniform = QSGD(bits=bits), NUQSGD(bits=bits)
     assert nonuniform.num_bytes(shapes) == uniform.num_bytes(shapes)
@@ -122,7 +112,7 @@ def test_nuqsgd_has_a_smaller_variance_than_qsgd_at_equal_bytes(bits: int, ratio
 
 
 def test_without_zero_the_variance_is_smaller_than_qsgds_from_four_bits_on_and_larger_below() -> None:
-    values = gaussian(3 * 8192, seed=9)
+    values = normal(3 * 8192, seed=9)
     errors = {bits: error_of(NUQSGD(bits=bits, with_zero=False), values) for bits in (3, 4, 5)}
     assert errors[3] > 2 * error_of(QSGD(bits=3), values)
     assert errors[4] < 0.1 * error_of(QSGD(bits=4), values)
@@ -131,7 +121,7 @@ def test_without_zero_the_variance_is_smaller_than_qsgds_from_four_bits_on_and_l
 
 def test_elias_takes_fewer_bits_than_the_bound_of_the_paper_and_no_fewer_than_the_entropy() -> None:
     n, num_blocks, s = 8192, 16, 7
-    quantizer, values = QSGD(bits=4, block_size=n, coding="elias"), gaussian(n * num_blocks)
+    quantizer, values = QSGD(bits=4, block_size=n, coding="elias"), normal(n * num_blocks)
     payload = quantizer.compress(values, ((values.numel(),),), KEY)
     bits_a_block = 8 * payload.num_bytes / num_blocks - 32
     kept = s * (s + n**0.5)

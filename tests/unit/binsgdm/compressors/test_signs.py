@@ -1,6 +1,7 @@
 """Majority vote, scaled signs, 1-bit SGD and TernGrad against their theory."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -9,12 +10,10 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.comm import Protocol, RankContext, run_in_lockstep
-from binsgdm.compressors.base import Compressor, GradientBucket
+from binsgdm.compressors.base import Compressor
 from binsgdm.compressors.signs import MajorityVote, OneBitSGD, ScaledSign, TernGrad
-from binsgdm.kernels.random import Key
+from tests.helpers.gradient_buckets import means_of, normal, there_and_back
 
-KEY = Key(seed=5, step=2, rank=1)
 EACH = [ScaledSign(), ScaledSign(scale_per="bucket"), OneBitSGD(), TernGrad(), TernGrad(clip_sigmas=None)]
 MIXED = ((3, 5), (), (0, 4), (17,), (4, 2, 3), (2, 0))
 SHAPES = [((1,),), ((7,),), ((8193,),), ((),), MIXED]
@@ -22,30 +21,8 @@ SHAPES = [((1,),), ((7,),), ((8193,),), ((),), MIXED]
 Shapes = tuple[tuple[int, ...], ...]
 
 
-def gaussian(numel: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
-
-
 def sizes(shapes: Shapes) -> list[int]:
     return [math.prod(shape) for shape in shapes]
-
-
-def there_and_back(compressor: Compressor, values: torch.Tensor, shapes: Shapes) -> torch.Tensor:
-    return compressor.decompress(compressor.compress(values, shapes, KEY), shapes, KEY)
-
-
-def bucket(values: torch.Tensor, shapes: Shapes) -> GradientBucket:
-    return GradientBucket(values=values, parameters=tuple(range(len(shapes))), shapes=shapes)
-
-
-def vote(values: torch.Tensor, shapes: Shapes, context: RankContext) -> Protocol:
-    return MajorityVote().mean(bucket(values, shapes), context)
-
-
-def contexts(world_size: int, step: int = 7) -> list[RankContext]:
-    return [
-        RankContext(rank=rank, world_size=world_size, ranks_per_node=1, seed=3, step=step) for rank in range(world_size)
-    ]
 
 
 @pytest.mark.parametrize("compressor", EACH)
@@ -58,7 +35,7 @@ def test_huge_values_stay_finite(compressor: Compressor, shapes: Shapes) -> None
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_a_value_that_is_not_finite_makes_what_shares_its_scale_nan(bad: float) -> None:
-    shapes, values = ((3, 2), (4,)), gaussian(10)
+    shapes, values = ((3, 2), (4,)), normal(10)
     values[3] = bad
     for compressor in (ScaledSign(), TernGrad()):
         assert there_and_back(compressor, values, shapes).isnan().tolist() == [True] * 6 + [False] * 4
@@ -77,7 +54,7 @@ def test_scaled_signs_are_signs_times_the_mean_magnitude_of_the_tensor() -> None
 
 @pytest.mark.parametrize("shapes", SHAPES)
 def test_scaled_signs_contract_by_exactly_the_delta_of_the_paper(shapes: Shapes) -> None:
-    values = gaussian(sum(sizes(shapes)))
+    values = normal(sum(sizes(shapes)))
     restored = there_and_back(ScaledSign(), values, shapes)
     for v, c in zip(values.double().split(sizes(shapes)), restored.double().split(sizes(shapes)), strict=True):
         if v.numel():
@@ -96,7 +73,7 @@ def test_one_bit_sgd_keeps_the_means_of_both_halves_of_every_column() -> None:
 
 @pytest.mark.parametrize("shapes", [((8193,),), ((64, 9),), ((64, 3, 3),), ((5, 8), (), (0,), (13,))])
 def test_one_bit_sgd_contracts_by_what_the_means_keep(shapes: Shapes) -> None:
-    values = gaussian(sum(sizes(shapes)))
+    values = normal(sum(sizes(shapes)))
     restored = there_and_back(OneBitSGD(), values, shapes).double()
     lost, whole = (values.double() - restored).square().sum(), values.double().square().sum()
     assert abs(lost - (whole - restored.square().sum())) <= 1e-5 * whole
@@ -107,7 +84,7 @@ def test_one_bit_sgd_contracts_by_what_the_means_keep(shapes: Shapes) -> None:
 
 @pytest.mark.parametrize("clip_sigmas", [None, 2.5, 1.0])
 def test_terngrad_is_unbiased_for_the_clipped_values_with_the_variance_of_the_paper(clip_sigmas: float | None) -> None:
-    one, repeats = gaussian(32), 500
+    one, repeats = normal(32), 500
     shapes = ((32,),) * repeats
     drawn = there_and_back(TernGrad(clip_sigmas=clip_sigmas), one.repeat(repeats), shapes).double().view(repeats, 32)
     limit = math.inf if clip_sigmas is None else clip_sigmas * one.double().square().mean().sqrt().item()
@@ -123,7 +100,7 @@ def test_terngrad_is_unbiased_for_the_clipped_values_with_the_variance_of_the_pa
 
 
 def test_clipping_makes_terngrads_variance_smaller() -> None:
-    values = gaussian(8192)
+    values = normal(8192)
     errors = [
         (there_and_back(TernGrad(clip_sigmas=clip), values, ((8192,),)) - values).square().sum() / values.square().sum()
         for clip in (None, 2.5)
@@ -132,11 +109,15 @@ def test_clipping_makes_terngrads_variance_smaller() -> None:
     assert clipped_away < errors[1] < 0.8 * errors[0]
 
 
+def votes_of(values: list[torch.Tensor], on_sent: Any = None) -> list[torch.Tensor]:
+    return means_of([MajorityVote()] * len(values), values, shapes=((values[0].numel(),),), on_sent=on_sent)
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("numel", [1, 7, 8193])
 def test_the_majority_wins_and_all_ranks_agree_to_the_bit(world_size: int, numel: int) -> None:
-    values = [gaussian(numel, seed=rank) * 10.0**rank for rank in range(world_size)]
-    votes = run_in_lockstep([vote(values[p.rank], ((numel,),), p) for p in contexts(world_size)], 1)
+    values = [normal(numel, seed=rank) * 10.0**rank for rank in range(world_size)]
+    votes = votes_of(values)
     assert all(torch.equal(vote, votes[0]) for vote in votes)
     assert (votes[0].abs() == 1).all()
     balance = torch.stack(values).sign().sum(dim=0)
@@ -146,23 +127,20 @@ def test_the_majority_wins_and_all_ranks_agree_to_the_bit(world_size: int, numel
 
 
 def test_a_vote_of_zeros_is_plus_one() -> None:
-    votes = run_in_lockstep([vote(torch.tensor([0.0, -0.0]), ((2,),), context) for context in contexts(3)], 1)
-    assert votes[0].tolist() == [1.0, 1.0]
+    assert votes_of([torch.tensor([0.0, -0.0])] * 3)[0].tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_a_value_that_is_not_finite_on_one_rank_makes_the_vote_nan_on_all(bad: float, world_size: int) -> None:
-    values = [gaussian(100, seed) for seed in range(world_size)]
+    values = [normal(100, seed) for seed in range(world_size)]
     values[-1][99] = bad
-    votes = run_in_lockstep([vote(values[context.rank], ((100,),), context) for context in contexts(world_size)], 1)
-    assert all(one.isnan().all() for one in votes)
+    assert all(one.isnan().all() for one in votes_of(values))
 
 
 def test_a_vote_sends_one_bit_an_element_and_a_byte_a_chunk_in_each_direction() -> None:
     sent: list[int] = []
     numel, world_size = 8193, 4
-    talks = [vote(gaussian(numel), ((numel,),), context) for context in contexts(world_size)]
-    run_in_lockstep(talks, 1, lambda _, message: sent.append(message.sent.numel() * message.sent.element_size()))
+    votes_of([normal(numel)] * 4, lambda _, message: sent.append(message.sent.numel() * message.sent.element_size()))
     chunk_bytes = math.ceil(numel / (8 * world_size)) + 1
     assert sent == [world_size * chunk_bytes] * world_size + [chunk_bytes] * world_size

@@ -20,7 +20,7 @@ from binsgdm.compressors.sparse import (
 )
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.random import Key
-from tests.helpers.gradient_buckets import bucket, context, energy, normal
+from tests.helpers.gradient_buckets import bucket, context, energy, normal, there_and_back
 
 KEY = Key(seed=3, step=1)
 CPU = torch.device("cpu")
@@ -28,11 +28,6 @@ UnbiasedRandomK = partial(RandomK, unbiased=True)
 EVERY = (TopK, MSTopK, RandomK, UnbiasedRandomK)
 INDEXED = (TopK, MSTopK)
 DRAWN = (RandomK, UnbiasedRandomK)
-
-
-def sent(compressor: Any, values: Any, shapes: Any = None, key: Key = KEY) -> Any:
-    shapes = shapes or ((values.numel(),),)
-    return compressor.decompress(compressor.compress(values, shapes, key), shapes, key)
 
 
 @pytest.mark.parametrize("kind", EVERY)
@@ -54,7 +49,7 @@ def test_exactly_k_values_arrive_where_they_were(kind: Any, numel: int, ratio: f
 @pytest.mark.parametrize("scale", [0.0, 1e30, 1e-42])
 def test_zeros_huge_and_subnormal_values_arrive_as_they_are(kind: Any, scale: float) -> None:
     values = normal(64) * scale
-    result = sent(kind(k=32), values)
+    result = there_and_back(kind(k=32), values)
     unscaled = result / 2 if kind is UnbiasedRandomK else result
     assert result.isfinite().all()
     assert ((unscaled == values) | (unscaled == 0)).all()
@@ -66,7 +61,7 @@ def test_zeros_huge_and_subnormal_values_arrive_as_they_are(kind: Any, scale: fl
 @pytest.mark.parametrize("k", [1, 82, 4000, 8192])
 def test_the_k_largest_magnitudes_are_kept_and_the_loss_contracts(kind: Any, k: int) -> None:
     values = normal(8193)
-    result = sent(kind(k=k), values)
+    result = there_and_back(kind(k=k), values)
     order = values.abs().sort(descending=True).values
     assert torch.equal(result.abs().sort(descending=True).values[:k], order[:k])
     assert energy(values - result) == pytest.approx(energy(order[k:]), rel=1e-9)
@@ -76,13 +71,13 @@ def test_the_k_largest_magnitudes_are_kept_and_the_loss_contracts(kind: Any, k: 
 def test_among_equal_magnitudes_exactly_k_are_kept() -> None:
     values = torch.tensor([1.0, -1.0] * 50 + [2.0, -3.0])
     for kind in INDEXED:
-        result = sent(kind(k=12), values)
+        result = there_and_back(kind(k=12), values)
         assert int((result != 0).sum()) == 12
         assert result[-2:].tolist() == [2.0, -3.0]
 
 
 def test_a_single_sampling_still_keeps_exactly_k() -> None:
-    assert int((sent(MSTopK(k=82, num_samplings=1), normal(8193)) != 0).sum()) == 82
+    assert int((there_and_back(MSTopK(k=82, num_samplings=1), normal(8193)) != 0).sum()) == 82
 
 
 @pytest.mark.parametrize("kind", INDEXED)
@@ -90,20 +85,20 @@ def test_a_single_sampling_still_keeps_exactly_k() -> None:
 def test_values_that_are_not_finite_are_delivered_first(kind: Any, bad: float) -> None:
     values = normal(100)
     values[17] = bad
-    assert not sent(kind(k=1), values)[17].isfinite()
+    assert not there_and_back(kind(k=1), values)[17].isfinite()
 
 
 @pytest.mark.parametrize("kind", DRAWN)
 def test_a_value_that_is_not_finite_is_seen_though_it_is_not_drawn(kind: Any) -> None:
     values = normal(1000)
-    index = (~sent(kind(k=3), values).bool()).nonzero()[0]
+    index = (~there_and_back(kind(k=3), values).bool()).nonzero()[0]
     values[index] = torch.inf
-    assert sent(kind(k=3), values).isnan().sum() == 3
+    assert there_and_back(kind(k=3), values).isnan().sum() == 3
 
 
 def test_nothing_but_nan_is_delivered_as_nan() -> None:
     for kind in INDEXED:
-        assert int(sent(kind(k=5), torch.full((40,), torch.nan)).isnan().sum()) == 5
+        assert int(there_and_back(kind(k=5), torch.full((40,), torch.nan)).isnan().sum()) == 5
 
 
 def test_drawn_indices_are_distinct_uniform_and_ascending() -> None:
@@ -125,7 +120,7 @@ def test_unbiased_random_k_has_the_mean_and_the_variance_of_theory() -> None:
     values = normal(numel)
     total, loss = torch.zeros(numel, dtype=torch.float64), 0.0
     for step in range(steps):
-        result = sent(UnbiasedRandomK(k=k), values, key=Key(seed=8, step=step))
+        result = there_and_back(UnbiasedRandomK(k=k), values, key=Key(seed=8, step=step))
         total += result
         loss += energy(result - values)
     ratio = numel / k - 1
