@@ -17,17 +17,11 @@ import torch.distributed as dist
 from binsgdm.comm import AllGather, AllToAll, transport
 from binsgdm.comm.groups import make
 from binsgdm.errors import BinsgdmError
-from tests.helpers.launch import launch
+from tests.helpers.launch import join, launch, of_all, rank_of_gloo
 
 DTYPES = [torch.uint8, torch.float32, torch.bfloat16]
 LONG = transport.MIN_ROUND_BYTES
 ROW_BYTES = [8, LONG - 4, LONG, 3 * LONG + 4]
-
-
-def start(rank, world_size, folder):
-    torch.set_num_threads(1)
-    store = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
 
 
 def rows(rank, count, row_bytes, dtype):
@@ -68,25 +62,18 @@ def carrier(groups, sent_log):
 
 def compare(rank, world_size, ranks_per_node, folder):
     """Carry every message in every group; rank 0 leaves what differs, what was recorded and how rows went."""
-    start(rank, world_size, folder)
     log, rounds = [], []
     in_rounds, in_ring = transport.all_to_all_in_rounds, transport.all_gather_in_ring
     transport.all_to_all_in_rounds = lambda *given: rounds.append(given[1][0].nbytes) or in_rounds(*given)
     transport.all_gather_in_ring = lambda *given: rounds.append(given[1].nbytes) or in_ring(*given)
-    groups = make(ranks_per_node)
-    carry = carrier(groups, log)
-    with ThreadPoolExecutor(1) as thread:  # beside other collectives of this process, as beside backward
-        names = ("world", "intra_node", "inter_node")
+    with rank_of_gloo(rank, world_size, folder) as results, ThreadPoolExecutor(1) as thread:
+        groups = make(ranks_per_node)
+        carry, names = carrier(groups, log), ("world", "intra_node", "inter_node")
         found = [thread.submit(differences, rank, getattr(groups, name), carry, name) for name in names]
-        for _ in range(20):
+        for _ in range(20):  # beside other collectives of this process, as beside backward
             dist.all_reduce(torch.ones(1000))
-        wrong = [case for future in found for case in future.result()]
-    gathered = [None] * world_size
-    dist.all_gather_object(gathered, wrong)
-    if rank == 0:
-        torch.save({"wrong": gathered, "log": [tuple(s) for s in log], "rounds": rounds}, Path(folder) / "results.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+        wrong = of_all([case for future in found for case in future.result()])
+        results |= {"wrong": wrong, "log": [tuple(s) for s in log], "rounds": rounds}
 
 
 @pytest.mark.parametrize(("world_size", "ranks_per_node"), [(3, 1), (4, 2)])
@@ -111,19 +98,17 @@ def test_messages_of_any_length_and_dtype_arrive_as_by_the_collectives(world_siz
 
 
 def receive_twice(rank, world_size, folder):
-    start(rank, world_size, folder)
-    carry = carrier(make(1), [])
-    where = []
-    for numel in (1000, 3000, 500):
-        for _ in range(2):
-            brought = carry(AllToAll(group="world", sent=torch.full((world_size, numel), float(rank))))
-            where.append(brought.data_ptr())
-            assert brought.tolist() == [[float(sender)] * numel for sender in range(world_size)]
-    first, same, larger, *others = where
-    assert first == same
-    assert others == [larger] * 3
-    dist.barrier()
-    dist.destroy_process_group()
+    with rank_of_gloo(rank, world_size, folder):
+        carry = carrier(make(1), [])
+        where = []
+        for numel in (1000, 3000, 500):
+            for _ in range(2):
+                brought = carry(AllToAll(group="world", sent=torch.full((world_size, numel), float(rank))))
+                where.append(brought.data_ptr())
+                assert brought.tolist() == [[float(sender)] * numel for sender in range(world_size)]
+        first, same, larger, *others = where
+        assert first == same
+        assert others == [larger] * 3
 
 
 def test_memory_for_what_is_received_is_kept_from_step_to_step(tmp_path):
@@ -133,7 +118,8 @@ def test_memory_for_what_is_received_is_kept_from_step_to_step(tmp_path):
 
 def lose_a_rank(rank, world_size, folder, how, gathers):
     """Send a long message in which the last rank, gone or hanging, does not take part."""
-    start(rank, world_size, folder)
+    torch.set_num_threads(1)
+    join(rank, world_size, folder)
     carry = carrier(make(1, timedelta(seconds=2)), [])
     (Path(folder) / f"connected{rank}").touch()
     if rank == world_size - 1:

@@ -1,6 +1,5 @@
 """ATOMO: the mean is the matrix, the variance that of theory, and the bytes those of the triplets."""
 
-
 import pytest
 
 from tests.helpers.needs import needs
