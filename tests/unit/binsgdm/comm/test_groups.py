@@ -72,15 +72,8 @@ def test_over_nccl_the_watchdog_of_pytorch_waits_longer_than_we_do(monkeypatch, 
     assert made.timeout == (given or grouping.NCCL_TIMEOUT)
 
 
-@pytest.fixture
-def one_rank(monkeypatch):
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-def test_groups_of_a_part_have_names_of_their_own_that_never_come_again(one_rank) -> None:
+@pytest.mark.usefixtures("alone")
+def test_groups_of_a_part_have_names_of_their_own_that_never_come_again() -> None:
     """torch names them by how many groups a process has, which differs between ranks and comes again."""
     part = dist.new_group([0], use_local_synchronization=True)
     seen = set()
@@ -93,7 +86,8 @@ def test_groups_of_a_part_have_names_of_their_own_that_never_come_again(one_rank
     assert not dist.new_group([0], use_local_synchronization=True).group_name.startswith("binsgdm/")
 
 
-def test_a_group_of_a_part_is_not_split_from_the_communicator_of_all_ranks(one_rank) -> None:
+@pytest.mark.usefixtures("alone")
+def test_a_group_of_a_part_is_not_split_from_the_communicator_of_all_ranks() -> None:
     """All ranks would have to come for that, and those of other parts do not."""
     world = dist.group.WORLD
     world.bound_device_id = CUDA
@@ -103,7 +97,8 @@ def test_a_group_of_a_part_is_not_split_from_the_communicator_of_all_ranks(one_r
     world.bound_device_id = None
 
 
-def test_after_a_restart_by_torchrun_groups_of_all_ranks_have_new_names_too(one_rank, monkeypatch) -> None:
+@pytest.mark.usefixtures("alone")
+def test_after_a_restart_by_torchrun_groups_of_all_ranks_have_new_names_too(monkeypatch) -> None:
     assert not grouping.make(1, device=CPU).world.group_name.startswith("binsgdm/")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert grouping.make(1, device=CPU).world.group_name.startswith("binsgdm/")

@@ -253,13 +253,10 @@ def test_what_one_process_cannot_do_for_all_is_refused(script, sentence):
     assert not dist.is_initialized()
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_process_group_that_exists_is_refused():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        with pytest.raises(BinsgdmError, match="exists already"):
-            recorded(lambda: None)
-    finally:
-        dist.destroy_process_group()
+    with pytest.raises(BinsgdmError, match="exists already"):
+        recorded(lambda: None)
 
 
 def test_torch_is_as_it_was_afterwards():
