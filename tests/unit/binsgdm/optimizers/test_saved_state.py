@@ -1,6 +1,9 @@
 """Loading a state: what it must be, in one sentence each; hooks of scripts and libraries; whose averages it has."""
 
 import copy
+from functools import reduce
+from operator import getitem
+from typing import Any
 
 import pytest
 
@@ -28,62 +31,45 @@ def step(optimizer) -> None:
     optimizer.step()
 
 
-def put(*names, value):
-    """Return what puts a value into a state."""
-
-    def damage(state) -> None:
-        inside = state
-        for name in names[:-1]:
-            inside = inside[name]
-        inside[names[-1]] = value
-
-    return damage
-
-
-def without(*names):
-    def damage(state) -> None:
-        inside = state
-        for name in names[:-1]:
-            inside = inside[name]
-        del inside[names[-1]]
-
-    return damage
-
-
-DAMAGES = [
-    (without("state"), "a state without 'state': must have it; "),
-    (put("state", value=[]), "state: a list: must be a dictionary; "),
-    (without("param_groups"), "a state without 'param_groups': must have it; "),
-    (put("param_groups", value={}), "param_groups: a dict: must be a list; "),
-    (put("param_groups", value=[]), "0 groups of parameters: the optimizer has 2; "),
-    (put("param_groups", 0, value=None), "group 0: must have a list of params; "),
-    (put("param_groups", 0, "params", value=[0, 1]), "group 0: 2 parameters: the optimizer has 1; "),
-    (put("param_groups", 1, "params", value=[0]), "params of the groups: must be different numbers; "),
-    (without("param_groups", 0, "beta"), "a group of the state without beta: must have all settings of BinSGDM; "),
-    (put("param_groups", 0, "step", value=-5), "step: -5: must be a whole number from 0 to 2^48; "),
-    (put("param_groups", 0, "step", value=2**60), f"step: {2**60}: must be a whole number from 0 to 2^48; "),
-    (put("param_groups", 1, "step", value="x"), "step: 'x': must be a whole number from 0 to 2^48; "),
-    (put("param_groups", 0, "num_skipped", value=1.5), "num_skipped: 1.5: must be a whole number from 0 to 2^48; "),
-    (put("param_groups", 0, "slices", value=3), "slices: 3: must be a text; "),
-    (without("state", 0), "parameter 0: {}: must be m and b of shape (33,); "),
-    (put("state", 1, value=7), "parameter 1: a int: must be a dictionary of m and b; "),
-    (put("state", 0, "m", value=[1.0]), "parameter 0: {'m': 'list', 'b': (33,)}: must be m and b of shape (33,); "),
-    (put("state", 1, "b", value=torch.ones(3, 2)), "parameter 1: {'m': (2, 3), 'b': (3, 2)}: must be m and b of "),
-    (put("state", 1, "m", value=torch.ones(2, 3).int()), "parameter 1: m of torch.int32 and shape (2, 3): must be "),
-    (put("state", 0, "m", value=torch.full((33,), torch.nan)), "parameter 0: m: NaN or infinity: must be finite; "),
-    (put("state", 0, "b", value=torch.full((33,), torch.inf)), "parameter 0: b: NaN or infinity: must be finite; "),
-    (put("state", 1, "b", value=torch.full((2, 3), -1e-9)), "parameter 1: b below 0: must be an average of magnitudes"),
+MISSING = object()
+DAMAGES: list[tuple[tuple[Any, ...], Any, str]] = [
+    (("state",), MISSING, "a state without 'state': must have it; "),
+    (("state",), [], "state: a list: must be a dictionary; "),
+    (("param_groups",), MISSING, "a state without 'param_groups': must have it; "),
+    (("param_groups",), {}, "param_groups: a dict: must be a list; "),
+    (("param_groups",), [], "0 groups of parameters: the optimizer has 2; "),
+    (("param_groups", 0), None, "group 0: must have a list of params; "),
+    (("param_groups", 0, "params"), [0, 1], "group 0: 2 parameters: the optimizer has 1; "),
+    (("param_groups", 1, "params"), [0], "params of the groups: must be different numbers; "),
+    (("param_groups", 0, "beta"), MISSING, "a group of the state without beta: must have all settings of BinSGDM; "),
+    (("param_groups", 0, "step"), -5, "step: -5: must be a whole number from 0 to 2^48; "),
+    (("param_groups", 0, "step"), 2**60, f"step: {2**60}: must be a whole number from 0 to 2^48; "),
+    (("param_groups", 1, "step"), "x", "step: 'x': must be a whole number from 0 to 2^48; "),
+    (("param_groups", 0, "num_skipped"), 1.5, "num_skipped: 1.5: must be a whole number from 0 to 2^48; "),
+    (("param_groups", 0, "slices"), 3, "slices: 3: must be a text; "),
+    (("state", 0), MISSING, "parameter 0: {}: must be m and b of shape (33,); "),
+    (("state", 1), 7, "parameter 1: a int: must be a dictionary of m and b; "),
+    (("state", 0, "m"), [1.0], "parameter 0: {'m': 'list', 'b': (33,)}: must be m and b of shape (33,); "),
+    (("state", 1, "b"), torch.ones(3, 2), "parameter 1: {'m': (2, 3), 'b': (3, 2)}: must be m and b of "),
+    (("state", 1, "m"), torch.ones(2, 3).int(), "parameter 1: m of torch.int32 and shape (2, 3): must be "),
+    (("state", 0, "m"), torch.full((33,), torch.nan), "parameter 0: m: NaN or infinity: must be finite; "),
+    (("state", 0, "b"), torch.full((33,), torch.inf), "parameter 0: b: NaN or infinity: must be finite; "),
+    (("state", 1, "b"), torch.full((2, 3), -1e-9), "parameter 1: b below 0: must be an average of magnitudes"),
     (
-        put("state", 1, "m", value=torch.full((2, 3), 50.0)),
+        ("state", 1, "m"),
+        torch.full((2, 3), 50.0),
         "parameter 1: |m| above 100 b: must be averages of the same",
     ),
 ]
 
 
-@pytest.mark.parametrize(("damage", "sentence"), DAMAGES, ids=[sentence for _, sentence in DAMAGES])
-def test_a_damaged_state_is_refused_in_one_sentence_and_nothing_is_loaded(damage, sentence):
+@pytest.mark.parametrize(("place", "value", "sentence"), DAMAGES, ids=[sentence for *_, sentence in DAMAGES])
+def test_a_damaged_state_is_refused_in_one_sentence_and_nothing_is_loaded(place, value, sentence):
     state = copy.deepcopy(trained().state_dict())
-    damage(state)
+    inside = reduce(getitem, place[:-1], state)
+    inside[place[-1]] = value
+    if value is MISSING:
+        del inside[place[-1]]
     optimizer = trained(steps=0)
     with pytest.raises(BinsgdmError) as refused:
         optimizer.load_state_dict(state)
