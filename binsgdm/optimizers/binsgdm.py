@@ -250,7 +250,7 @@ class BinSGDM(OneBitOptimizer):
             "weight_decay": (is_decay(group["weight_decay"], group["lr"]), "must be 0 or more, and at most 1 / lr"),
             "seed": (
                 isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < 2**63,
-                "must be a whole number from 0 on",
+                "must be a whole number from 0 to 2^63 - 1",
             ),
             "rounding": (is_rounding(group["rounding"]), "must be 'random' or 'shaped'"),
             "gain": (is_gain(group["gain"]), "must be a number above 0, and finite in float32, or None"),

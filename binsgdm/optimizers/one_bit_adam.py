@@ -251,7 +251,7 @@ class OneBitAdam(OneBitOptimizer):
         if any(hasattr(parameter, "to_local") for parameter in group["params"]):
             raise BinsgdmError("OneBitAdam: sharded parameters (DTensor): must be whole on every rank, as in DDP")
         return {
-            "lr": (is_finite_from_0(group["lr"]), "must be a number of 0 or more, and finite"),
+            "lr": (is_finite_from_0(group["lr"]), "must be 0 or more, and finite"),
             "betas": (_are_betas(group["betas"]), "must be two numbers, both in [0, 1)"),
             "eps": (is_finite_from_0(group["eps"]) and group["eps"] > 0, "must be a number above 0, and finite"),
             "weight_decay": (is_decay(group["weight_decay"], group["lr"]), "must be 0 or more, and at most 1 / lr"),

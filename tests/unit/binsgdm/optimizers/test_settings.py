@@ -15,7 +15,7 @@ from binsgdm.optimizers.outer_settings import OuterSettings
 
 NAN, INF = float("nan"), float("inf")
 VALUE = torch.nn.Parameter(torch.ones(3))
-OF_LR = "must be a number of 0 or more, and finite"
+OF_LR = "must be 0 or more, and finite"
 OF_DECAY = "must be 0 or more, and at most 1 / lr"
 OF_GAIN = "must be a number above 0, and finite in float32, or None"
 OF_STAGE = "must be a whole number from 1 on (the variance comes from them), or 'variance'"
@@ -29,7 +29,7 @@ WRONG: list[tuple[Any, str, list[Any], str]] = [
     (BinSGDM, "nesterov", ["yes", None, 1], "must be True or False"),
     (BinSGDM, "weight_decay", ["x", None, True, {}, -0.1, torch.tensor([0.1, 0.2])], OF_DECAY),
     (BinSGDM, "maximize", ["no", None, 0], "must be True or False"),
-    (BinSGDM, "seed", ["x", None, True, 1.0, -1, 2**63], "must be a whole number from 0 on"),
+    (BinSGDM, "seed", ["x", None, True, 1.0, -1, 2**63], "must be a whole number from 0 to 2^63 - 1"),
     (BinSGDM, "rounding", [None, 3, "shapd", ["shaped"]], "must be 'random' or 'shaped'"),
     (BinSGDM, "gain", ["2", True, 0.0, -1.0, NAN, INF, 1e-50, 1e39, 10**400, torch.ones(1)], OF_GAIN),
     (BinSGDM, "kernels", [3, False, "cuda", ["cpu"], torch.ones(2)], OF_KERNELS),
