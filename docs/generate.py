@@ -21,7 +21,6 @@ if str(ROOT) not in sys.path:
 
 from msgspec import Struct
 
-from benchmarks import regions
 from docs import commands, keys
 from simnet import strategies
 from simnet.analysis import convergence
@@ -41,6 +40,7 @@ from simnet.strategies import step_file
 from simnet.validation.lab import campaign
 from simnet.workload import gpu_memory, roofline, training_step, workload
 from simnet.workload.kernel_cost import KernelCost
+from studies.page import filled
 
 REFERENCE = ROOT / "docs" / "reference"
 EVIDENCE = ROOT / "docs" / "evidence"
@@ -317,7 +317,7 @@ def python_page() -> str:
     """Return the page of the Python interfaces, of which the region of the systems is generated; it needs torch."""
     from docs import systems
 
-    return regions.filled((REFERENCE / "python.md").read_text(encoding="utf-8"), {"systems": systems.every()})
+    return filled((REFERENCE / "python.md").read_text(encoding="utf-8"), {"systems": systems.every()})
 
 
 def cards_page() -> str:
