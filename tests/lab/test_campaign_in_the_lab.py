@@ -118,4 +118,4 @@ def test_every_strategy_is_trained_and_every_kernel_of_its_system_calibrated(
 
 @pytest.mark.timed
 def test_the_page_is_written_with_its_figures_and_calibration(found: CampaignResult, tmp_path: Path) -> None:
-    assert {path.suffix for path in campaign_page.write(found, tmp_path)} == {".md", ".png", ".toml"}
+    assert {path.suffix for path in campaign_page.write(found, tmp_path)} == {".csv", ".md", ".png", ".toml"}
