@@ -288,6 +288,9 @@ def main() -> int:
     parser.add_argument("--draws", type=int, help="draws for every interval, on both sides")
     given = parser.parse_args()
     before, after = given.before.resolve(), given.after.resolve()
+    # Python would run the simnet that is installed, on both sides, and nothing would differ.
+    if missing := [path for path in (before, after) if not (path / "simnet" / "__main__.py").is_file()]:
+        parser.error(f"{missing[0]}: is no checkout: must be a folder that holds simnet; name one")
     jobs = [*quick_jobs(before), *(() if given.quick else long_jobs(before))]
     jobs = [drawing(job, given.draws) for job in jobs if given.only in job.title]
     print("| command | numbers compared | largest relative difference | numbers that differ | texts that differ |")

@@ -70,6 +70,8 @@ class Checkout:
     """A folder with sources, and a folder for what Python compiles of them: its own, so that none is written to."""
 
     def __init__(self, path: Path, scratch: Path) -> None:
+        if not (path / "simnet" / "__main__.py").is_file():  # Python would run the simnet that is installed
+            raise SystemExit(f"{path}: is no checkout: must be a folder that holds simnet; name one")
         self.path = path
         compiled = scratch / f"compiled-{len(list(scratch.iterdir()))}"
         compiled.mkdir()

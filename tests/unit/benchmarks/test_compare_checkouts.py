@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks import compare_checkouts
 from benchmarks.compare_checkouts import Job, drawing, simnet
+from benchmarks.timing import Checkout
 
 ROOT = Path(__file__).parents[3]
 
@@ -25,3 +28,14 @@ def test_without_a_number_of_draws_a_command_is_as_it_was() -> None:
     assert drawing(job, None) == job
     other = Job("a program", "prose", ("-m", "studies"))
     assert drawing(other, 0) == other
+
+
+def test_a_folder_without_simnet_is_refused_where_the_installed_one_would_be_compared_with_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["compare_checkouts", str(tmp_path), str(ROOT), "--quick"])
+    with pytest.raises(SystemExit, match="2"):
+        compare_checkouts.main()
+    assert f"{tmp_path}: is no checkout" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="is no checkout"):
+        Checkout(tmp_path, tmp_path)
