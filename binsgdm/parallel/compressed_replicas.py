@@ -349,12 +349,13 @@ def _checksums(tensors: Mapping[Any, torch.Tensor]) -> list[Any]:
     ]
 
 
+# A compiled step would draw, and compare, what the step in which it was compiled drew and compared.
+@_disable_dynamo
 def _after_step(exchange: ReplicaExchange | None, optimizer: torch.optim.Optimizer, *, is_new: bool = False) -> None:
     if exchange is not None:
         exchange.after_step(optimizer, is_new=is_new)
 
 
-# A compiled step would draw what the step in which it was compiled drew.
 @_disable_dynamo
 def _before_step(exchange: ReplicaExchange | None, optimizer: torch.optim.Optimizer, given: Sequence[object]) -> None:
     if exchange is None:
