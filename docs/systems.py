@@ -12,7 +12,7 @@ from binsgdm import SYSTEMS, BinSGDM, OneBitAdam, attach
 from binsgdm.comm import AllGather, AllReduceSum, AllToAll, Message, Protocol, RankContext
 from binsgdm.compressors.base import GradientBucket, Shapes, numel_of
 from binsgdm.compressors.registry import make
-from binsgdm.optimizers.one_bit_momentum import MomentumResiduals, one_bit_momentum, padded_numel
+from binsgdm.optimizers.one_bit_adam_plain import MomentumResiduals, one_bit_momentum, padded_numel
 
 AUTHORS: dict[str, tuple[str, str]] = {
     "dense": ("all ranks alike, by NCCL's choice of algorithm", "torch's DDP"),
@@ -120,7 +120,8 @@ def _bytes_sent(name: str) -> str:
     if name == "one_bit_adam":
         numel = padded_numel(numel_of(LAYOUT), WORLD_SIZE)
         values, residuals = torch.ones(numel), MomentumResiduals.zeros(numel, context(), "flat")
-        return f"{leaving_bytes(one_bit_momentum(values, residuals, context())) / numel_of(LAYOUT):.4f}"
+        exchange = one_bit_momentum(values, residuals, context(), values > 0)
+        return f"{leaving_bytes(exchange) / numel_of(LAYOUT):.4f}"
     system = make(name, rank=0, world_size=WORLD_SIZE, **SYSTEMS[name].usual_options)
     leaves = leaving_bytes(system.mean(bucket(), context())) / numel_of(LAYOUT)
     return ", ".join(filter(None, (payload(system), f"{leaves:.4f}")))

@@ -11,18 +11,18 @@ from binsgdm.bench.kernel_bytes import bytes_per_element
 from binsgdm.bench.timing import Stopwatch, Trial, phases
 from binsgdm.comm import RankContext
 from binsgdm.comm.answers import fake_received
-from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.optimizers.one_bit_adam import OneBitAdam, finite_check_flags
 from binsgdm.optimizers.one_bit_adam_cpu import CpuPasses, is_used_on
-from binsgdm.optimizers.one_bit_adam_update import (
+from binsgdm.optimizers.one_bit_adam_plain import (
     FlatSlice,
+    MomentumResiduals,
+    PlainPasses,
     apply_average,
-    finite_check_flags,
-    flat_gradient,
-    flat_slices_of,
-    is_small,
+    decode,
+    encode_and_keep,
     local_momenta,
+    padded_numel,
 )
-from binsgdm.optimizers.one_bit_momentum import MomentumResiduals, decode, encode_and_keep, padded_numel
 
 LR = 1e-6
 LEAST_SHARE = 0.01
@@ -55,19 +55,20 @@ def trial(numel: int, world_size: int, device: torch.device) -> Trial:
     parameter.grad = torch.randn_like(parameter)
     optimizer = OneBitAdam([parameter], lr=LR, dense_steps=1)
     optimizer.step()
-    flat_slices = list(flat_slices_of(optimizer.param_states()))
+    slices = optimizer.slices()
     context = RankContext(rank=0, world_size=world_size, ranks_per_node=1, seed=0, step=2)
     residuals = MomentumResiduals.zeros(padded_numel(numel, world_size), context, "flat", device)
     watch = Stopwatch(device)
     if is_used_on(device):
-        return _trial_of_passes(flat_slices, residuals, context, watch)
+        return _trial_of_passes(slices, residuals, context, watch)
 
     @torch.no_grad()
     def step() -> Sequence[float]:
         marks = [watch.stamp()]
-        gradient = flat_gradient(flat_slices, world_size)
-        finite_check_flags(flat_slices, stop=False, are_small=is_small(gradient))
-        momenta, valid = local_momenta(flat_slices, gradient)
+        passes = PlainPasses(slices, world_size)
+        passes.read_gradients([parameter.grad], None, is_sent=False)
+        finite_check_flags([True], passes.are_small, False, device)
+        momenta, valid = local_momenta(slices, passes.gradient)
         marks.append(watch.stamp())
         received = encode_and_keep(momenta, residuals.worker, valid, world_size)
         marks.append(watch.stamp())
@@ -80,7 +81,7 @@ def trial(numel: int, world_size: int, device: torch.device) -> Trial:
         marks.append(watch.stamp())
         delivered = decode(gathered).view(-1).masked_fill_(~valid, 0.0)
         marks.append(watch.stamp())
-        apply_average(flat_slices, delivered)
+        apply_average(slices, delivered)
         marks.append(watch.stamp())
         found = phases(watch, marks)
         del found[4]  # copying the gathered rows stands for receiving them, which is no kernel
@@ -90,7 +91,7 @@ def trial(numel: int, world_size: int, device: torch.device) -> Trial:
 
 
 def _trial_of_passes(
-    flat_slices: Sequence[FlatSlice], residuals: MomentumResiduals, context: RankContext, watch: Stopwatch
+    slices: Sequence[FlatSlice], residuals: MomentumResiduals, context: RankContext, watch: Stopwatch
 ) -> Trial:
     """Return a trial of a CPU's compiled passes, each of which does the work of two kernels, and shares its time out.
 
@@ -98,17 +99,17 @@ def _trial_of_passes(
     """
     from binsgdm.kernels import cpu_adam  # which needs numba
 
-    passes, world_size = CpuPasses(), context.world_size
+    passes, gradients = CpuPasses(slices, context.world_size), [one.parameter.grad for one in slices]
     mean, residual = torch.randn_like(residuals.server), torch.zeros_like(residuals.server)
     bits, counts = torch.full((mean.numel() // 8,), 255, dtype=torch.uint8), np.array([mean.numel()])
 
     @torch.no_grad()
     def step() -> Sequence[float]:
         marks = [watch.stamp()]
-        passes.read_gradients(flat_slices, world_size, are_copied=False)
-        finite_check_flags(flat_slices, stop=False, are_small=passes.are_small)
+        passes.read_gradients(gradients, None, is_sent=False)
+        finite_check_flags([True], passes.are_small, False, mean.device)
         marks.append(watch.stamp())
-        exchange = passes.compressed_step(flat_slices, flat_slices, residuals, context, "flat")
+        exchange = passes.compressed_step(slices, residuals, context, "flat")
         sent = next(exchange).sent
         marks.append(watch.stamp())
         row = exchange.send(sent)

@@ -2,7 +2,7 @@
 
 All parameters are one flat vector in the order in which they were given, with padding, cut into as many chunks as there
 are ranks. Loops go through it block by block, so that what one of them leaves for the next stays in a cache. Results
-are those of `binsgdm.optimizers.one_bit_adam_update` and `one_bit_momentum` in plain torch, to the bit; magnitudes are
+are those of `binsgdm.optimizers.one_bit_adam_plain`, to the bit; magnitudes are
 summed in fp64 in the order of elements, which no number of threads changes.
 
 Shape letters: N elements with padding; W chunks of N / W elements; T tensors.

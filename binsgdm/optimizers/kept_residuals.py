@@ -8,7 +8,7 @@ import torch
 from binsgdm.comm import Member
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import zeros
-from binsgdm.optimizers.one_bit_momentum import MomentumResiduals, Topology, padded_numel
+from binsgdm.optimizers.one_bit_adam_plain import MomentumResiduals, Topology, padded_numel
 
 NAMES = {"worker": "worker_residual", "server": "server_residual"}
 """Of each residual in the state of a parameter."""

@@ -2,18 +2,21 @@
 
 import warnings
 from collections.abc import Generator, Mapping, Sequence
+from itertools import accumulate
+from operator import attrgetter, is_
 from typing import Any, Literal
 
 import torch
 
 from binsgdm.comm import AllGather, Member, Message, Protocol, RankContext, consistency
-from binsgdm.compressors.aggregation import all_reduce_mean
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.host_tensors import upload
-from binsgdm.optimizers import kept_residuals, one_bit_adam_cpu, saved_adam
+from binsgdm.optimizers import kept_residuals, one_bit_adam_cpu, saved_state
 from binsgdm.optimizers.base import (
+    Flag,
     OneBitOptimizer,
     Params,
+    check_gradients,
     check_residuals_kept,
     frames_to_the_user,
     is_decay,
@@ -21,24 +24,20 @@ from binsgdm.optimizers.base import (
 )
 from binsgdm.optimizers.kept_residuals import KeptResiduals, ResidualOwner
 from binsgdm.optimizers.one_bit_adam_cpu import CpuPasses
-from binsgdm.optimizers.one_bit_adam_update import (
-    REFUSED,
+from binsgdm.optimizers.one_bit_adam_plain import (
+    AVERAGES,
     FlatSlice,
-    dense_update,
-    exchange_and_update,
-    finite_check_flags,
-    flat_gradient,
-    flat_slices_of,
+    PlainPasses,
+    Topology,
     freeze,
     frozen_means,
-    is_small,
     is_stable,
-    refusal_flags,
     variance_norm,
-    variance_period,
 )
-from binsgdm.optimizers.one_bit_momentum import Topology
+from binsgdm.optimizers.saved_state import check_average, check_count
 from binsgdm.optimizers.step_settings import Terms
+
+_STOP, _REFUSED = 1, 2  # flags of a rank: all skip the step; it cannot take it
 
 
 class OneBitAdam(OneBitOptimizer):
@@ -97,7 +96,7 @@ class OneBitAdam(OneBitOptimizer):
     title = "1-bit Adam"
     source = "Tang et al., ICML 2021"
     wire_format = "1 bit per element of the momentum to its owner, 1 bit of the mean to all, an fp32 scale per chunk"
-    averages = saved_adam.AVERAGES
+    averages = AVERAGES
     not_finite = "is not finite (or 2^63 or more)"
 
     def __init__(  # noqa: PLR0913 - as torch's optimizers take theirs
@@ -117,7 +116,10 @@ class OneBitAdam(OneBitOptimizer):
         _check_stage(dense_steps, topology)
         self._residuals: KeptResiduals | None = None
         self._member = Member()
-        self._passes: CpuPasses | None = None
+        self._slices: list[FlatSlice] = []
+        self._seen: list[object] = []  # what `_slices` was made of
+        self._numels: list[int] = []
+        self._passes: PlainPasses | CpuPasses | None = None
         self._comparisons = consistency.ComparisonSchedule()
         hyper = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "variance_floor": variance_floor}
         stage = {"dense_steps": dense_steps, "topology": topology, **_BEGIN}
@@ -158,51 +160,76 @@ class OneBitAdam(OneBitOptimizer):
     def step_protocol(self) -> Protocol:
         """Take one step as a protocol; see `OneBitOptimizer.step_protocol`."""
         self.check_attached()
-        flat_slices = list(flat_slices_of(self.param_states()))
-        context = self.rank_context()
-        refused = None
+        slices, context, refused = self.slices(), self.rank_context(), None
+        parameters = [one.parameter for one in slices]
         try:
             for group in self.param_groups:
                 self._check_settings(group)
-            self._check_averages()
+            self._check_averages(slices)
             residuals = None if self.is_dense else self._residuals_here()
-            gradient, are_small = self._gradient(flat_slices)
+            passes = self._passes_of(slices)
+            check_gradients(self._name, [one for one in parameters if one.requires_grad])
+            gradients = [one.grad if one.requires_grad else None for one in parameters]
+            is_sent = residuals is None and context.world_size > 1
+            passes.read_gradients(gradients, getattr(self, "grad_scale", None), is_sent=is_sent)
             expected = self._scaler_found_inf()
-            mine = finite_check_flags(flat_slices, stop=expected, are_small=are_small)
+            mine = finite_check_flags(
+                [gradient is not None for gradient in gradients], passes.are_small, expected, self._device
+            )
         except BinsgdmError as error:
-            if self._member.world_size == 1:
+            if context.world_size == 1:
                 raise
             # Take part in the first collective before raising: the other ranks are already waiting in it.
-            refused, mine = error, refusal_flags(flat_slices)
+            refused, mine = error, upload([_REFUSED, *[0] * len(slices)], torch.uint8, self._device)
         stop, has_gradient = yield from self._agree(mine, context, refused)
         if stop:
             self._note_skipped(context.step, expected=expected)
             return torch.tensor(False, device="cpu")
-        moving = [one for one, has in zip(flat_slices, has_gradient, strict=True) if has]
-        topology = self.param_groups[0]["topology"]
-        if self._passes is not None and residuals is None:
-            yield from self._passes.dense_step(flat_slices, moving, gradient, context)
-        elif self._passes is not None and residuals is not None:
-            yield from self._passes.compressed_step(flat_slices, moving, residuals.flat, context, topology)
-        elif gradient is not None and residuals is None:
-            mean = yield from all_reduce_mean(gradient, context)
-            dense_update(moving, mean)
-        elif gradient is not None and residuals is not None:
-            yield from exchange_and_update(moving, gradient, residuals.flat, context, topology)
-        self._comparisons.note(one.parameter for one in self.param_states())
+        moving = [one for one, has in zip(slices, has_gradient, strict=True) if has]
+        if residuals is None:
+            yield from passes.dense_step(moving, context)
+        else:
+            yield from passes.compressed_step(moving, residuals.flat, context, self.param_groups[0]["topology"])
+        self._comparisons.note(parameters)
         self._set_all("step", context.step)
         if residuals is None:
             yield from self._end_dense_stage_if_due(context)
         return torch.tensor(True, device="cpu")
 
-    def _check_averages(self) -> None:
+    def slices(self) -> list[FlatSlice]:
+        """Return all parameters in the flat order, which are looked up anew only where something was replaced."""
+        parameters = [one for group in self.param_groups for one in group["params"]]
+        seen = [*self.param_groups, *parameters, *self.state, *self.state.values()]
+        numels = list(map(torch.Tensor.numel, parameters))
+        if numels != self._numels or len(seen) != len(self._seen) or not all(map(is_, seen, self._seen)):
+            ends = list(accumulate(numels))
+            self._slices = [
+                FlatSlice(one.parameter, one.group, one.state, end - numel, end, number)
+                for number, (one, numel, end) in enumerate(zip(self.param_states(), numels, ends, strict=True))
+            ]
+            self._seen, self._numels = seen, numels
+        return self._slices
+
+    def _passes_of(self, slices: list[FlatSlice]) -> PlainPasses | CpuPasses:
+        """Return what computes a step of these parameters here."""
+        kind = CpuPasses if one_bit_adam_cpu.is_used_on(self._device) else PlainPasses
+        passes = self._passes
+        if type(passes) is not kind or passes.slices is not slices or passes.world_size != self._member.world_size:
+            if kind is CpuPasses:
+                self._compile()
+            self._passes = passes = kind(slices, self._member.world_size)
+        return passes
+
+    def _check_averages(self, slices: Sequence[FlatSlice]) -> None:
         """Refuse a state that was emptied: what is left of it, such as the step, would not fit new averages."""
-        for place, one in enumerate(self.param_states()):
-            if not one.state.keys() >= {*saved_adam.AVERAGES}:
-                raise BinsgdmError(
-                    f"OneBitAdam: parameter {place}: a state without {' and '.join(saved_adam.AVERAGES)}: must keep "
-                    "them; load a state_dict, or make a new optimizer"
-                )
+        for name in AVERAGES:
+            averages = [one.state.get(name) for one in slices]
+            for one, average in zip(slices, averages, strict=True):
+                if average is None or average.numel() != one.end - one.start:
+                    raise BinsgdmError(
+                        f"OneBitAdam: parameter {one.number}: a state without {' and '.join(AVERAGES)}: must keep "
+                        "them, of its shape; load a state_dict, or make a new optimizer"
+                    )
 
     def _agree(
         self, mine: torch.Tensor, context: RankContext, refused: BinsgdmError | None
@@ -219,7 +246,7 @@ class OneBitAdam(OneBitOptimizer):
         terms = Terms(where=where, groups=self.param_groups, names=COMMON, refused=refused)
         appended = terms.pair() + (
             consistency.IS_NEW
-            if self._comparisons.is_due(one.parameter for one in self.param_states())
+            if self._comparisons.is_due(map(attrgetter("parameter"), self._slices))
             else consistency.NO_PAIR
         )
         pairs = upload(list(appended), torch.uint8, mine.device)
@@ -229,7 +256,7 @@ class OneBitAdam(OneBitOptimizer):
         # The one wait of a step for the device: the greatest flags of all ranks.
         stop, *rest = flags.amax(dim=0).tolist()
         has_gradient, both = rest[: -2 * consistency.PAIR_BYTES], rest[-2 * consistency.PAIR_BYTES :]
-        if stop == REFUSED or consistency.differ(both[: consistency.PAIR_BYTES]):
+        if stop == _REFUSED or consistency.differ(both[: consistency.PAIR_BYTES]):
             self._comparisons.expect()
             yield from terms.refuse_together(self._member, self._device)
         if any(both[consistency.PAIR_BYTES :]):
@@ -242,7 +269,7 @@ class OneBitAdam(OneBitOptimizer):
         """Return by name what must be equal on all ranks, once a state was loaded."""
         return {
             f"{name} of parameter {number}": one.parameter if name == "values" else one.state[name]
-            for number, one in enumerate(self.param_states())
+            for number, one in enumerate(self._slices)
             for name in ("values", *self.averages)
         }
 
@@ -295,12 +322,14 @@ class OneBitAdam(OneBitOptimizer):
             )
 
     def _checked_state(self, state_dict: dict[str, Any]) -> list[dict[str, Any]]:
-        saved_adam.check_form(state_dict, self.param_groups)
+        _check_form(state_dict, self.param_groups)
         saved = super()._checked_state(state_dict)
         for group in state_dict["param_groups"]:
             self._check_settings(group | {"params": []})
             _check_stage(group["dense_steps"], group["topology"])
-        saved_adam.check_values(state_dict["param_groups"], saved)
+        _check_groups(state_dict["param_groups"])
+        for number, state in enumerate(saved):
+            _check_state(number, state, state_dict["param_groups"][0]["step"])
         if layout := state_dict["param_groups"][0]["residual_layout"]:
             check_residuals_kept(self._name, layout, saved, kept_residuals.NAMES.values())
         return saved
@@ -310,37 +339,13 @@ class OneBitAdam(OneBitOptimizer):
         return {
             **super().__getstate__(),
             "_residuals": None,
+            "_slices": [],
+            "_seen": [],
+            "_numels": [],
             "_passes": None,
             "_member": Member(),
             "_comparisons": consistency.ComparisonSchedule(),
         }
-
-    def _gradient(self, flat_slices: Sequence[FlatSlice]) -> tuple[torch.Tensor | None, bool | torch.Tensor]:
-        """Return the flat gradient, unscaled, and whether it is finite and small enough.
-
-        None where compiled passes read each gradient in its place.
-        """
-        scale, world_size = getattr(self, "grad_scale", None), self._member.world_size
-        if not one_bit_adam_cpu.is_used_on(self._device):
-            self._passes = None
-            gradient = flat_gradient(flat_slices, world_size)
-        else:
-            self._compile()
-            self._passes = self._passes or CpuPasses()
-            is_sent = self.is_dense and world_size > 1
-            is_changed = scale is not None or any(group["maximize"] for group in self.param_groups)
-            copied = self._passes.read_gradients(flat_slices, world_size, are_copied=is_sent or is_changed)
-            if copied is None:
-                return None, self._passes.are_small
-            gradient = copied
-        if scale is not None:
-            gradient /= scale.to(gradient.device)
-        for one in flat_slices:
-            if one.param_state.group["maximize"]:
-                gradient[one.start : one.end].neg_()
-        if self._passes is not None and scale is None:
-            return gradient, self._passes.are_small
-        return gradient, is_small(gradient)
 
     def _compile(self) -> None:
         dtypes = frozenset(one.dtype for group in self.param_groups for one in group["params"])
@@ -353,9 +358,10 @@ class OneBitAdam(OneBitOptimizer):
             if context.step >= group["dense_steps"]:
                 yield from self._end_dense_stage(context)
             return torch.empty(0)
-        if context.step % variance_period(group["betas"][1]):
+        # 1 / (1 - beta2) in whole steps: how far apart the norms are that the criterion compares.
+        if context.step % max(1, round(1 / (1 - group["betas"][1]))):
             return torch.empty(0)
-        norms = yield AllGather(group="world", sent=variance_norm(self.param_states()), is_read_by_host=True)
+        norms = yield AllGather(group="world", sent=variance_norm(self._slices), is_read_by_host=True)
         # Sums in fp64 may differ in the last bit between GPUs; all ranks must end the dense stage in the same step.
         norm, before = float(norms[0]), group["variance_norm"]
         if is_stable(norm, before):
@@ -369,8 +375,8 @@ class OneBitAdam(OneBitOptimizer):
         if not any(group["variance_floor"] or group["scales_momenta"] for group in self.param_groups):
             return torch.empty(0)
         # As above: a floor or a scale that differs in its last bit would let parameters of ranks drift apart.
-        means = yield AllGather(group="world", sent=frozen_means(self.param_states()), is_read_by_host=True)
-        freeze(self.param_states(), means[0])
+        means = yield AllGather(group="world", sent=frozen_means(self._slices), is_read_by_host=True)
+        freeze(self._slices, means[0])
         return means
 
     def _residuals_here(self) -> KeptResiduals:
@@ -378,8 +384,7 @@ class OneBitAdam(OneBitOptimizer):
         owner = ResidualOwner.of(self._member, self.param_groups[0]["topology"])
         if self._residuals is not None and self._residuals.are_in_place and self._residuals.owner == owner:
             return self._residuals
-        param_states = self.param_states()
-        states, numels = [one.state for one in param_states], [one.parameter.numel() for one in param_states]
+        states, numels = [one.state for one in self._slices], [one.parameter.numel() for one in self._slices]
         found = self.param_groups[0]["residual_layout"]
         if kept_residuals.have(states) and found != owner.text:
             raise kept_residuals.foreign(found, owner)
@@ -437,6 +442,29 @@ def _with_residuals(state_dict: dict[str, Any], numels: Sequence[int]) -> dict[s
     return {**state_dict, "state": states, "param_groups": groups}
 
 
+def finite_check_flags(
+    has_gradient: Sequence[bool], are_small: bool | torch.Tensor, stop: Flag, device: torch.device
+) -> torch.Tensor:
+    """Return this rank's flags, whose maximum over all ranks decides the step.
+
+    Args:
+        has_gradient: of each parameter.
+        are_small: whether gradients are finite and not too large.
+        stop: whether a GradScaler says that the step must be skipped.
+        device: where they are sent from.
+
+    Returns:
+        uint8 (1 + parameters): whether the step must be skipped, then which parameters have a gradient.
+    """
+    known = [_STOP for one in (stop is True, are_small is False) if one]
+    flags = upload([max(known, default=0), *has_gradient], torch.uint8, device)
+    if isinstance(are_small, torch.Tensor):
+        flags[0] |= torch.logical_not(are_small)
+    if isinstance(stop, torch.Tensor):
+        flags[0] |= stop
+    return flags
+
+
 def _are_betas(value: object) -> bool:
     is_pair = isinstance(value, tuple | list) and len(value) == 2
     return is_pair and all(is_finite_from_0(one) and one < 1 for one in value)  # type: ignore[attr-defined]
@@ -451,3 +479,64 @@ def _check_stage(dense_steps: object, topology: object) -> None:
         )
     if topology not in ("flat", "hierarchical"):
         raise BinsgdmError(f"OneBitAdam: topology: {topology!r}: must be 'flat' or 'hierarchical'")
+
+
+# Saved states that no run leaves behind are refused.
+
+_NEEDED = ("lr", "betas", "eps", "weight_decay", "dense_steps", "topology", "step", "format")
+"""Settings that every version has in each group."""
+_WHERE = "load_state_dict"
+_RELOAD = "load what state_dict() returned, undamaged"
+
+
+def _check_form(state_dict: Mapping[str, Any], own: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse what is not built like the state of an optimizer with these groups."""
+    saved_state.check_form(state_dict, [len(group["params"]) for group in own])
+    for number, group in enumerate(state_dict["param_groups"]):
+        if missing := sorted(set(_NEEDED) - set(group)):
+            raise BinsgdmError(f"{_WHERE}: group {number} without {', '.join(missing)}: must have them; {_RELOAD}")
+        if type(group["format"]) is not int:
+            raise BinsgdmError(f"{_WHERE}: group {number}: format: {group['format']!r}: must be a number; {_RELOAD}")
+        if not all(type(one) in (int, str) for one in group["params"]):
+            raise BinsgdmError(f"{_WHERE}: group {number}: params: must be a list of numbers; {_RELOAD}")
+    for number, state in state_dict["state"].items():
+        if not isinstance(state, Mapping):
+            kind = type(state).__name__
+            raise BinsgdmError(f"{_WHERE}: parameter {number}: a {kind}: must be a dictionary; {_RELOAD}")
+        for name in set(AVERAGES) & set(state):
+            check_average(f"{_WHERE}: parameter {number}", name, state[name], getattr(state[name], "shape", ()))
+
+
+def _check_groups(groups: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse groups with values that no run has."""
+    first = groups[0]
+    for number, group in enumerate(groups):
+        where = f"{_WHERE}: group {number}"
+        for name in ("step", "dense_end", "num_skipped"):
+            check_count(f"{name} of group {number}", group.get(name))
+            if group[name] != first[name]:
+                raise BinsgdmError(f"{where}: {name}: {group[name]!r}: must be group 0's {first[name]!r}; {_RELOAD}")
+        if not is_finite_from_0(group.get("variance_norm")):
+            norm = group.get("variance_norm")
+            raise BinsgdmError(f"{where}: variance_norm: {norm!r}: must be 0 or more; {_RELOAD}")
+        if group["dense_end"] > group["step"]:
+            raise BinsgdmError(
+                f"{where}: dense_end: {group['dense_end']}: must be at most the step, {group['step']}; {_RELOAD}"
+            )
+
+
+def _check_state(number: int, state: Mapping[str, Any], step: int) -> None:
+    """Refuse the state of a parameter, with averages of the right shapes, that no run of so many steps has."""
+    where = f"{_WHERE}: parameter {number}"
+    for name in ("step", "variance_step"):
+        check_count(f"{name} of parameter {number}", state.get(name))
+        if state[name] > step:
+            raise BinsgdmError(f"{where}: {name}: {state[name]}: must be at most the step, {step}; {_RELOAD}")
+    scale = state.get("momentum_scale", 1.0)
+    if not is_finite_from_0(scale) or not scale > 0:
+        raise BinsgdmError(f"{where}: momentum_scale: {scale!r}: must be above 0, and finite; {_RELOAD}")
+    if (state["exp_avg_sq"] < 0).any():
+        raise BinsgdmError(f"{where}: exp_avg_sq: a value below 0: must be 0 or more; {_RELOAD}")
+    for name in kept_residuals.NAMES.values():
+        if name in state:
+            kept_residuals.check_residual(number, name, state[name])

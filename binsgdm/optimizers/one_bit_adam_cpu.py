@@ -1,154 +1,254 @@
-"""1-bit Adam's step on a CPU, by compiled passes: what `one_bit_adam_update` does in plain torch, to the bit.
+"""1-bit Adam's step on a CPU, by compiled passes: what `one_bit_adam_plain.PlainPasses` does, to the bit.
 
 A pass reads what it needs of gradients, averages and parameters where they lie, and leaves no temporary of the model's
 size. Only what travels in fp32 is copied into a flat vector, as are gradients that are not fp32 or are changed first;
 its memory is kept from step to step: fresh memory costs more than the work on it.
 
-The passes are imported where they are used: they need numba, which who trains on a GPU may not have.
+`binsgdm.kernels.cpu_adam` is imported where it is used: it needs numba, which who trains on a GPU may not have.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import cache, partial
-from operator import is_
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter, is_
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from binsgdm import kernels
-from binsgdm.comm import AllGather, AllReduceSum, AllToAll, Protocol, RankContext
-from binsgdm.kernels.functional import divided
+from binsgdm.comm import AllGather, AllReduceSum, AllToAll, GroupName, Message, Protocol, RankContext
 from binsgdm.kernels.profiler_stages import stage
 from binsgdm.optimizers.base import copy_each
-from binsgdm.optimizers.one_bit_adam_update import (
+from binsgdm.optimizers.one_bit_adam_plain import (
+    AVERAGES,
     LARGEST_GRADIENT,
     FlatSlice,
-    gradient_of,
+    MomentumResiduals,
+    Topology,
+    are_small,
+    mean_in_node,
+    padded_numel,
+    unscale,
     variance_correction,
 )
-from binsgdm.optimizers.one_bit_momentum import MomentumResiduals, Topology, padded_numel
-
-if TYPE_CHECKING:
-    from binsgdm.kernels.cpu_adam import Plan
 
 Array = NDArray[Any]
 
 
 class CpuPasses:
-    """The passes of one optimizer, with what they keep from step to step.
+    """The passes of one optimizer, with what they keep from step to step; as `PlainPasses`."""
 
-    Attributes:
-        are_small: whether all gradients that were looked at last are finite and not too large.
-    """
+    def __init__(self, slices: Sequence[FlatSlice], world_size: int) -> None:
+        from binsgdm.kernels import cpu_adam
 
-    def __init__(self) -> None:
-        self.are_small = True
+        self.slices, self.world_size = slices, world_size
+        self.are_small: bool | torch.Tensor = True
+        numels = tuple(one.end - one.start for one in slices)
+        self._cut = cpu_adam.plan(numels, padded_numel(sum(numels), world_size), world_size)
+        self._starts = np.array([one.start for one in slices], np.int64)
         self._flat: torch.Tensor | None = None
-        self._where = np.empty(0, np.int64)  # each parameter's gradient, 0 for none
+        self._where = np.empty(0, np.int64)  # each gradient, 0 for none
         self._valid: tuple[torch.Tensor, Array] | None = None
+        self._variances: list[torch.Tensor] = []  # which `_valid` was made of
         self._versions: list[int] = []
-        self._variances: list[torch.Tensor] = []
 
     def read_gradients(
-        self, flat_slices: Sequence[FlatSlice], world_size: int, *, are_copied: bool
-    ) -> torch.Tensor | None:
-        """Look at all gradients, which the step of this call then takes.
-
-        Returns:
-            All of them as one flat fp32 vector, if they are to be copied or lie otherwise; None where steps read each
-            in its place.
-        """
+        self, gradients: Sequence[torch.Tensor | None], scale: torch.Tensor | None, *, is_sent: bool
+    ) -> None:
+        """Look at all gradients; as `PlainPasses`, but each is read in its place, where that is possible."""
         from binsgdm.kernels import cpu_adam
 
-        cut = _cut(flat_slices, world_size)
-        given = [gradient_of(one.param_state) for one in flat_slices]
-        plain = [one if one is None or (one.dtype == torch.float32 and one.is_contiguous()) else None for one in given]
-        where = cpu_adam.addresses(plain)
-        if not are_copied and all(map(is_, given, plain)):
-            self._where, self.are_small = where, cpu_adam.are_small(cut, where, LARGEST_GRADIENT)
-            return None
-        flat = self._flat_vector(cut.chunk * world_size)
-        for number, (one, gradient) in enumerate(zip(flat_slices, given, strict=True)):
-            if gradient is not None and plain[number] is None:
-                place = flat[one.start : one.end]
-                place.view(gradient.shape).copy_(gradient)
-                where[number] = place.data_ptr()  # checked where it lies
-        self._where = _places_in(flat, flat_slices)
-        self.are_small = cpu_adam.gather_gradients(cut, where, flat, LARGEST_GRADIENT)
-        return flat
+        given = [one for one in gradients if one is not None]
+        are_fp32 = set(map(attrgetter("dtype"), given)) <= {torch.float32}
+        are_plain = are_fp32 and all(map(torch.Tensor.is_contiguous, given))
+        is_changed = scale is not None or any(one.group["maximize"] for one in self.slices)
+        self._where = cpu_adam.addresses(gradients)
+        if are_plain and not is_sent and not is_changed:
+            self.are_small = cpu_adam.are_small(self._cut, self._where, LARGEST_GRADIENT)
+            return
+        flat = self._flat_vector()
+        places = self._places_in(flat)
+        for one, gradient in zip(self.slices, gradients, strict=True):
+            if gradient is not None and not (gradient.dtype == torch.float32 and gradient.is_contiguous()):
+                flat[one.start : one.end].view(gradient.shape).copy_(gradient)
+                self._where[one.number] = places[one.number]  # checked where it lies
+        self.are_small = cpu_adam.gather_gradients(self._cut, self._where, flat, LARGEST_GRADIENT)
+        self._where = places
+        if is_changed:
+            unscale(flat, self.slices, scale)
+        if scale is not None:
+            self.are_small = are_small(flat)
 
-    def dense_step(
-        self,
-        flat_slices: Sequence[FlatSlice],
-        moving: Sequence[FlatSlice],
-        gradient: torch.Tensor | None,
-        context: RankContext,
-    ) -> Protocol:
-        """Average the gradients of all ranks, which are flat where there are several, and take a dense step."""
+    def dense_step(self, moving: Sequence[FlatSlice], context: RankContext) -> Protocol:
+        """Average the gradients of all ranks, and take a dense step."""
         from binsgdm.kernels import cpu_adam
 
-        total = gradient
-        if total is not None and context.world_size > 1:
-            total = yield AllReduceSum(group="world", sent=total, may_overwrite=True)
-            self._where = _places_in(total, flat_slices)
-        tables = _Tables(flat_slices, moving, self._where, ranks=context.world_size, is_dense=True)
+        if context.world_size > 1:
+            total = yield AllReduceSum(group="world", sent=self._flat_vector(), may_overwrite=True)
+            self._where = self._places_in(total)
+        tables = _Tables(self.slices, moving, self._where, self.world_size, is_dense=True)
         with stage("update"):
             for dtype, places in tables.by_dtype():
-                cpu_adam.dense_step(tables.cut, places, tables.factors, dtype)
+                cpu_adam.dense_step(self._cut, places, tables.factors, dtype)
             tables.finish()
         self._valid = None  # the passes write past the counts of versions
-        return torch.empty(0, device="cpu") if total is None else total
+        return torch.empty(0, device="cpu")
 
     def compressed_step(
-        self,
-        flat_slices: Sequence[FlatSlice],
-        moving: Sequence[FlatSlice],
-        residuals: MomentumResiduals,
-        context: RankContext,
-        topology: Topology,
+        self, moving: Sequence[FlatSlice], residuals: MomentumResiduals, context: RankContext, topology: Topology
     ) -> Protocol:
         """Average the momenta with one bit an element, and move the parameters."""
         from binsgdm.kernels import cpu_adam
 
-        tables = _Tables(flat_slices, moving, self._where, ranks=context.world_size, is_dense=False)
-        bits, counts = self._valid_bits(tables)
-        if topology == "hierarchical":
-            momenta = self._flat_vector(tables.cut.chunk * context.world_size)
-            cpu_adam.local_momenta(tables.cut, tables.places, tables.factors, momenta)
-            rows = yield from _averaged_in_nodes(momenta, residuals, context, bits, counts)
+        tables = _Tables(self.slices, moving, self._where, self.world_size, is_dense=False)
+        bits, counts = self._valid_bits(moving, tables)
+        if topology == "flat":
+            with stage("encode"):
+                given = tables.places, tables.factors, residuals.worker, bits, counts
+                sent = cpu_adam.encode_momenta(self._cut, *given)
+            rows = yield from _averaged(sent, residuals, bits, counts, "world", context.rank)
         else:
+            momenta = self._flat_vector()
+            cpu_adam.local_momenta(self._cut, tables.places, tables.factors, momenta)
+            mean = yield from mean_in_node(momenta, context)
+            bits = bits.view(context.ranks_per_node, -1)[context.local_rank]
+            counts = counts.reshape(context.ranks_per_node, -1)[context.local_rank]
             with stage("encode"):
-                sent = cpu_adam.encode_momenta(
-                    tables.cut, tables.places, tables.factors, residuals.worker, bits, counts
-                )
-            received = yield AllToAll(group="world", sent=sent)
-            own, own_bits = slice(context.rank, context.rank + 1), bits.view(context.world_size, -1)[context.rank]
-            with stage("encode"):
-                row = cpu_adam.encode_mean(received, residuals.server, own_bits, counts[own])
-            rows = yield AllGather(group="world", sent=row.view(-1))
+                sent = cpu_adam.encode_values(mean, residuals.worker, bits, counts)
+            del mean
+            own = yield from _averaged(sent, residuals, bits, counts, "inter_node", context.node)
+            rows = yield AllGather(group="intra_node", sent=own)
+            rows = rows.reshape(context.world_size, -1)
         with stage("update"):
             for dtype, places in tables.by_dtype():
-                cpu_adam.apply_average(tables.cut, places, tables.factors, rows, dtype)
+                cpu_adam.apply_average(self._cut, places, tables.factors, rows, dtype)
             tables.finish()
         return rows
 
-    def _flat_vector(self, numel: int) -> torch.Tensor:
-        if self._flat is None or self._flat.numel() != numel:
-            self._flat = kernels.zeros(numel)
+    def _flat_vector(self) -> torch.Tensor:
+        if self._flat is None:
+            self._flat = kernels.zeros(self._cut.chunk * self.world_size)
         return self._flat
 
-    def _valid_bits(self, tables: "_Tables") -> tuple[torch.Tensor, Array]:
+    def _places_in(self, flat: torch.Tensor) -> Array:
+        """Return where parameters begin in a flat vector."""
+        return flat.data_ptr() + flat.element_size() * self._starts
+
+    def _valid_bits(self, moving: Sequence[FlatSlice], tables: "_Tables") -> tuple[torch.Tensor, Array]:
         """Return which elements have a variance; looked at anew where a variance or the choice of tensors changed."""
         from binsgdm.kernels import cpu_adam
 
-        variances = [one.param_state.state["exp_avg_sq"] for one in tables.moving]
-        versions = [tables.cut.chunk, *[one.number for one in tables.moving], *[one._version for one in variances]]
-        is_known = versions == self._versions and all(map(is_, variances, self._variances))
-        if self._valid is None or not is_known:
-            self._valid = cpu_adam.pack_valid(tables.cut, tables.places)
-            self._versions, self._variances = versions, variances
+        variances = [one.state["exp_avg_sq"] for one in moving]
+        versions = [one._version for one in variances]
+        is_known = versions == self._versions and len(variances) == len(self._variances)
+        if self._valid is None or not is_known or not all(map(is_, variances, self._variances)):
+            self._valid = cpu_adam.pack_valid(self._cut, tables.places)
+            self._variances, self._versions = variances, versions
         return self._valid
+
+
+class _Tables:
+    """Addresses and factors of all tensors in one step.
+
+    Args:
+        slices: of all parameters.
+        moving: of those that have a gradient on some rank.
+        gradients: addresses of all gradients, 0 where this rank has none.
+        world_size: ranks that take part.
+        is_dense: whether this is a step of the dense stage.
+    """
+
+    def __init__(
+        self,
+        slices: Sequence[FlatSlice],
+        moving: Sequence[FlatSlice],
+        gradients: Array,
+        world_size: int,
+        *,
+        is_dense: bool,
+    ) -> None:
+        from binsgdm.kernels import cpu_adam
+
+        self._moving, self._is_dense = moving, is_dense
+        # Memory of another order is stepped in a copy.
+        self._wrapped = [one.parameter.contiguous() for one in moving]
+        self._numbers = np.array([one.number for one in moving], np.int64)
+        # Where other ranks alone have a gradient, it is 0 here.
+        self._zeros = {one.number: kernels.zeros(one.end - one.start) for one in moving if not gradients[one.number]}
+        states = [one.state for one in moving]
+        columns: list[Sequence[torch.Tensor]] = [[state[name] for state in states] for name in AVERAGES]
+        addresses = [*map(cpu_adam.addresses, (*columns, self._wrapped)), gradients[self._numbers]]
+        self.places = np.zeros((len(slices), cpu_adam.PLACES), np.int64)
+        self.places[self._numbers] = np.stack(addresses, axis=1)
+        for number, zeros in self._zeros.items():
+            self.places[number, -1] = zeros.data_ptr()
+        self.factors = np.ones((len(slices), cpu_adam.FACTORS), np.float32)
+        # Nearly all parameters of a group have the same.
+        found: dict[object, list[int]] = {}
+        for one, state in zip(moving, states, strict=True):
+            key = id(one.group), state["step"], state["variance_step"], state["momentum_scale"]
+            found.setdefault(key, []).append(one.number)
+        for numbers in found.values():
+            self.factors[numbers] = _factors(slices[numbers[0]], world_size, is_dense=is_dense)
+
+    def by_dtype(self) -> Iterator[tuple[torch.dtype, Array]]:
+        """Yield the addresses of the tensors of each dtype of parameters, 0 for the others."""
+        dtypes = [x.dtype for x in self._wrapped]
+        for dtype in dict.fromkeys(dtypes):
+            places = np.zeros_like(self.places)
+            some = self._numbers[[one == dtype for one in dtypes]]
+            places[some] = self.places[some]
+            yield dtype, places
+
+    def finish(self) -> None:
+        """Count the step, and copy back what was stepped in a copy."""
+        for one in self._moving:
+            one.state["step"] += 1
+            one.state["variance_step"] += self._is_dense
+        parameters = [one.parameter for one in self._moving]
+        copies = [(x, wrapped) for x, wrapped in zip(parameters, self._wrapped, strict=True) if x is not wrapped]
+        if copies:
+            copy_each([x for x, _ in copies], [wrapped for _, wrapped in copies])
+        # The passes write to memory that autograd watches.
+        torch.autograd.graph.increment_version(parameters)
+
+
+def _factors(one: FlatSlice, world_size: int, *, is_dense: bool) -> tuple[float, ...]:
+    """Return what `cpu_adam.FACTORS` names, for the step to come."""
+    group, state = one.group, one.state
+    lr, (beta1, beta2) = float(group["lr"]), group["betas"]
+    return (
+        beta1,
+        1 - beta1,
+        beta2,
+        1 - beta2,
+        world_size,
+        state["momentum_scale"] if group["scales_momenta"] else 1.0,
+        variance_correction(beta2, state["variance_step"] + is_dense),
+        group["eps"],
+        1 - lr * group["weight_decay"],
+        -lr / (1 - beta1 ** (state["step"] + 1)),
+    )
+
+
+def _averaged(  # noqa: PLR0913, PLR0917
+    sent: torch.Tensor,
+    residuals: MomentumResiduals,
+    bits: torch.Tensor,
+    counts: Array,
+    group: GroupName,
+    position: int,
+) -> Generator[Message, torch.Tensor, torch.Tensor]:
+    """Return the encoded average of encoded momenta, one row a chunk, and renew the server's residual."""
+    from binsgdm.kernels import cpu_adam
+
+    received = yield AllToAll(group=group, sent=sent)
+    own_bits, own_count = bits.view(len(sent), -1)[position], counts[position : position + 1]
+    with stage("encode"):
+        row = cpu_adam.encode_mean(received, residuals.server, own_bits, own_count)
+    rows = yield AllGather(group=group, sent=row.view(-1))
+    return rows
 
 
 def is_used_on(device: torch.device) -> bool:
@@ -159,161 +259,26 @@ def is_used_on(device: torch.device) -> bool:
 @cache
 def compile_for(dtypes: frozenset[torch.dtype]) -> None:
     """Compile all passes for parameters of some dtypes, or load them if that was done; once in a process."""
-    kernels.compile_in_turn(partial(_rehearse_all, dtypes))
+    kernels.compile_in_turn(partial(_rehearse, dtypes))
 
 
-def _rehearse_all(dtypes: Iterable[torch.dtype]) -> None:
-    for dtype in dtypes:
-        _rehearse(dtype)
-
-
-def _rehearse(dtype: torch.dtype) -> None:
+def _rehearse(dtypes: Iterable[torch.dtype]) -> None:
     """Call every pass on a few elements, in whole groups of the loops and in their ends."""
     from binsgdm.kernels import cpu_adam
 
     numel = 40
     cut = cpu_adam.plan((numel,), numel, 1)
     gradient, m, v, residual = torch.zeros(4, numel, device="cpu")
-    x = torch.zeros(numel, dtype=dtype, device="cpu")
-    places = np.stack([cpu_adam.addresses([one]) for one in (m, v, x, gradient)], axis=1)
-    factors = np.ones((1, cpu_adam.FACTORS), np.float32)
-    cpu_adam.gather_gradients(cut, cpu_adam.addresses([m]), gradient, LARGEST_GRADIENT)
-    cpu_adam.are_small(cut, cpu_adam.addresses([m]), LARGEST_GRADIENT)
-    cpu_adam.dense_step(cut, places, factors, dtype)
-    bits, counts = cpu_adam.pack_valid(cut, places)
-    rows = cpu_adam.encode_momenta(cut, places, factors, residual, bits, counts)
-    cpu_adam.encode_mean(rows, residual, bits, counts)
-    cpu_adam.local_momenta(cut, places, factors, gradient)
-    cpu_adam.encode_values(gradient, residual, bits, counts)
-    cpu_adam.apply_average(cut, places, factors, rows, dtype)
-
-
-def _places_in(flat: torch.Tensor, flat_slices: Sequence[FlatSlice]) -> Array:
-    """Return where parameters begin in a flat vector."""
-    return flat.data_ptr() + flat.element_size() * np.array([one.start for one in flat_slices], np.int64)
-
-
-def _averaged_in_nodes(
-    momenta: torch.Tensor,
-    residuals: MomentumResiduals,
-    context: RankContext,
-    bits: torch.Tensor,
-    counts: Array,
-) -> Protocol:
-    """Do the exchange of `hierarchical_one_bit_momentum`; return the rows of all chunks."""
-    from binsgdm.kernels import cpu_adam
-
-    received = yield AllToAll(group="intra_node", sent=momenta.view(context.ranks_per_node, -1))
-    mean = received[0].clone()
-    for row in received[1:]:
-        mean += row
-    divided(mean, context.ranks_per_node, out=mean)
-    own_bits = bits.view(context.ranks_per_node, -1)[context.local_rank]
-    own_counts = counts.reshape(context.ranks_per_node, -1)[context.local_rank]
-    with stage("encode"):
-        sent = cpu_adam.encode_values(mean, residuals.worker, own_bits, own_counts)
-    del mean
-    between = yield AllToAll(group="inter_node", sent=sent)
-    chunk_bits = own_bits.view(context.num_nodes, -1)[context.node]
-    chunk_count = own_counts[context.node : context.node + 1]
-    with stage("encode"):
-        own = cpu_adam.encode_mean(between, residuals.server, chunk_bits, chunk_count)
-    rows = yield AllGather(group="inter_node", sent=own.view(-1))
-    whole = yield AllGather(group="intra_node", sent=rows)
-    return whole.reshape(context.world_size, -1)
-
-
-class _Tables:
-    """Addresses and factors of all tensors in one step."""
-
-    def __init__(
-        self,
-        flat_slices: Sequence[FlatSlice],
-        moving: Sequence[FlatSlice],
-        gradients: Array,
-        *,
-        ranks: int,
-        is_dense: bool,
-    ) -> None:
-        from binsgdm.kernels import cpu_adam
-
-        self.cut = _cut(flat_slices, ranks)
-        self.moving = moving
-        self._is_dense = is_dense
-        self._parameters = [one.param_state.parameter.detach() for one in moving]
-        # Memory of another order is stepped in a copy.
-        self._wrapped = [x if x.is_contiguous() else x.contiguous() for x in self._parameters]
-        numbers = [one.number for one in moving]
-        states = [one.param_state.state for one in moving]
-        self.places = np.zeros((len(flat_slices), cpu_adam.PLACES), np.int64)
-        columns = [[state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states], self._wrapped]
-        for column, tensors in enumerate(columns):
-            self.places[numbers, column] = cpu_adam.addresses(tensors)
-        self.places[numbers, len(columns)] = gradients[numbers]
-        # Where other ranks alone have a gradient, it is 0 here.
-        self._zeros = {one.number: kernels.zeros(one.end - one.start) for one in moving if not gradients[one.number]}
-        for number, zeros in self._zeros.items():
-            self.places[number, len(columns)] = zeros.data_ptr()
-        self._numbers = np.array(numbers, np.int64)
-        self.factors = np.ones((len(flat_slices), cpu_adam.FACTORS), np.float32)
-        if moving:
-            self.factors[numbers] = self._factors_of_moving(ranks)
-
-    def by_dtype(self) -> list[tuple[torch.dtype, Array]]:
-        """Return the addresses of the tensors of each dtype of parameters, 0 for the others."""
-        dtypes = [x.dtype for x in self._wrapped]
-        found = []
-        for dtype in dict.fromkeys(dtypes):
-            places = np.zeros_like(self.places)
-            some = self._numbers[[one == dtype for one in dtypes]]
-            places[some] = self.places[some]
-            found.append((dtype, places))
-        return found
-
-    def finish(self) -> None:
-        """Count the step, and copy back what was stepped in a copy."""
-        for one in self.moving:
-            one.param_state.state["step"] += 1
-            if self._is_dense:
-                one.param_state.state["variance_step"] += 1
-        copies = [(x, wrapped) for x, wrapped in zip(self._parameters, self._wrapped, strict=True) if x is not wrapped]
-        if copies:
-            copy_each([x for x, _ in copies], [wrapped for _, wrapped in copies])
-        # The passes write to memory that autograd watches.
-        torch.autograd.graph.increment_version([one.param_state.parameter for one in self.moving])
-
-    def _factors_of_moving(self, ranks: int) -> list[tuple[float, ...]]:
-        found: dict[tuple[object, ...], tuple[float, ...]] = {}
-        rows = []
-        for one in self.moving:
-            group, state = one.param_state.group, one.param_state.state
-            key = id(group), state["step"], state["variance_step"], state.get("momentum_scale")
-            if key not in found:
-                found[key] = self._factors(one, ranks)
-            rows.append(found[key])
-        return rows
-
-    def _factors(self, one: FlatSlice, ranks: int) -> tuple[float, ...]:
-        group, state = one.param_state.group, one.param_state.state
-        lr, (beta1, beta2) = float(group["lr"]), group["betas"]
-        step, variance_step = state["step"] + 1, state["variance_step"] + self._is_dense
-        scale = state["momentum_scale"] if group["scales_momenta"] else 1.0
-        return (
-            beta1,
-            1 - beta1,
-            beta2,
-            1 - beta2,
-            ranks,
-            scale,
-            variance_correction(beta2, variance_step),
-            group["eps"],
-            1 - lr * group["weight_decay"],
-            -lr / (1 - beta1**step),
-        )
-
-
-def _cut(flat_slices: Sequence[FlatSlice], world_size: int) -> "Plan":
-    from binsgdm.kernels import cpu_adam
-
-    numels = tuple(one.end - one.start for one in flat_slices)
-    return cpu_adam.plan(numels, padded_numel(sum(numels), world_size), world_size)
+    where, factors = cpu_adam.addresses([m]), np.ones((1, cpu_adam.FACTORS), np.float32)
+    cpu_adam.gather_gradients(cut, where, gradient, LARGEST_GRADIENT)
+    cpu_adam.are_small(cut, where, LARGEST_GRADIENT)
+    for dtype in dtypes:
+        x = torch.zeros(numel, dtype=dtype, device="cpu")
+        places = np.stack([cpu_adam.addresses([one]) for one in (m, v, x, gradient)], axis=1)
+        cpu_adam.dense_step(cut, places, factors, dtype)
+        bits, counts = cpu_adam.pack_valid(cut, places)
+        rows = cpu_adam.encode_momenta(cut, places, factors, residual, bits, counts)
+        cpu_adam.encode_mean(rows, residual, bits, counts)
+        cpu_adam.local_momenta(cut, places, factors, gradient)
+        cpu_adam.encode_values(gradient, residual, bits, counts)
+        cpu_adam.apply_average(cut, places, factors, rows, dtype)

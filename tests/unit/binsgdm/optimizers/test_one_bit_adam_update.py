@@ -9,7 +9,7 @@ import torch
 
 from binsgdm.comm import Member, run_in_lockstep
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.optimizers.one_bit_adam_update import SMALLEST_SCALE, freeze
+from binsgdm.optimizers.one_bit_adam_plain import SMALLEST_SCALE, freeze
 
 LR = 0.01
 RANKS = 2
@@ -102,5 +102,5 @@ def test_a_scale_is_that_of_the_tensor_but_none_is_far_below_the_common_one() ->
     common = (sum(root**2 for root in roots) / 2) ** 0.5
     assert scales[2] == pytest.approx(common, rel=1e-6)
     means = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1e-20, 0.0]], dtype=torch.float64)
-    freeze(ranks[0].param_states(), means)
+    freeze(ranks[0].slices(), means)
     assert state(ranks[0], "momentum_scale")[1] == pytest.approx(SMALLEST_SCALE * 0.5**0.5)
