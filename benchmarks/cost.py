@@ -225,8 +225,8 @@ LEAST_BYTES: dict[str, float] = {
     "1-bit Adam, dense stage, alone": _IN + ADAMW_BYTES,
     "1-bit Adam, dense stage": ADAMW_BYTES + 12,  # a copy that is averaged
     # Gradient, m and residual become signs; what was sent leaves the residual; m, v and x.
-    # The mean is encoded once more, by its owner: all of it where there is no other rank.
-    "1-bit Adam, compression stage, alone": _IN + 16 + 8 + 16 + 16,
+    # Where there are other ranks, the mean is encoded once more by its owner.
+    "1-bit Adam, compression stage, alone": _IN + 16 + 8 + 16,
     "1-bit Adam, compression stage": _IN + 16 + 8 + 16 / RANKS + 16,
     # What a ring brings is added to three quarters, of which one is divided.
     DDP: 2 * _IN * 3 / 4 + _OUT + 2 * 4 / RANKS,

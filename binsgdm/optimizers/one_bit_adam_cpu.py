@@ -52,6 +52,7 @@ class CpuPasses:
         self._valid: tuple[torch.Tensor, Array] | None = None
         self._variances: list[torch.Tensor] = []  # which `_valid` was made of
         self._versions: list[int] = []
+        self._known_server, self._is_zero = torch.empty(0), True
 
     def read_gradients(
         self, gradients: Sequence[torch.Tensor | None], scale: torch.Tensor | None, *, is_sent: bool
@@ -107,7 +108,10 @@ class CpuPasses:
             with stage("encode"):
                 given = tables.places, tables.factors, residuals.worker, bits, counts
                 sent = cpu_adam.encode_momenta(self._cut, *given)
-            rows = yield from _averaged(sent, residuals, bits, counts, "world", context.rank)
+            if context.world_size == 1 and self._owes_nothing(residuals.server):
+                rows = sent
+            else:
+                rows = yield from _averaged(sent, residuals, bits, counts, "world", context.rank)
         else:
             momenta = self._flat_vector()
             cpu_adam.local_momenta(self._cut, tables.places, tables.factors, momenta)
@@ -125,6 +129,16 @@ class CpuPasses:
                 cpu_adam.apply_average(self._cut, places, tables.factors, rows, dtype)
             tables.finish()
         return rows
+
+    def _owes_nothing(self, server: torch.Tensor) -> bool:
+        """Tell whether a lone rank's server residual is 0: then it stays so.
+
+        Elements of one magnitude have it as their mean, so that encoding them once more gives the same row and loses
+        nothing.
+        """
+        if self._known_server is not server:
+            self._known_server, self._is_zero = server, not server.any()
+        return self._is_zero
 
     def _flat_vector(self) -> torch.Tensor:
         if self._flat is None:

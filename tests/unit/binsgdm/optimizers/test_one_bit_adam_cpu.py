@@ -72,6 +72,22 @@ def test_compiled_passes_do_what_torch_does_to_the_bit(
     assert all(torch.equal(one, other) for one, other in zip(found["cpu"], found["reference"], strict=True))
 
 
+@pytest.mark.filterwarnings("ignore:OneBitAdam. step")
+def test_what_a_lone_server_owes_is_paid(monkeypatch) -> None:
+    found = {}
+    for kernels in ("cpu", "reference"):
+        monkeypatch.setenv(ENVIRONMENT_VARIABLE, kernels)
+        ranks = team("flat", torch.float32, 1)
+        train(ranks, 3)
+        state = ranks[0].state_dict()
+        for one in state["state"].values():
+            one["server_residual"] = torch.full_like(one["server_residual"], 0.25)
+        ranks[0].load_state_dict(state)
+        found[kernels] = train(ranks, 2)
+        assert not ranks[0].param_states()[-1].state["server_residual"].eq(0.25).any()
+    assert all(torch.equal(one, other) for one, other in zip(found["cpu"], found["reference"], strict=True))
+
+
 def test_the_number_of_threads_changes_no_bit(monkeypatch) -> None:
     monkeypatch.setattr(cpu_adam, "_LEAST_JOB_NUMEL", numba_kernels.ADAM_BLOCK_NUMEL)
     before, found = torch.get_num_threads(), []
