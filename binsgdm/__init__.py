@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from binsgdm.compressors.registry import SYSTEMS, register
     from binsgdm.errors import BinsgdmError
     from binsgdm.optimizers.binsgdm import BinSGDM
-    from binsgdm.optimizers.diloco import DiLoCo
-    from binsgdm.optimizers.local_sgd import LocalSGD
+    from binsgdm.optimizers.local_steps import DiLoCo, LocalSGD
     from binsgdm.optimizers.one_bit_adam import OneBitAdam
     from binsgdm.optimizers.settings import PAPER
     from binsgdm.parallel.compressed_replicas import compress_replicas
@@ -39,8 +38,8 @@ _HOMES = {
     "SYSTEMS": "binsgdm.compressors.registry",
     "BinSGDM": "binsgdm.optimizers.binsgdm",
     "BinsgdmError": "binsgdm.errors",
-    "DiLoCo": "binsgdm.optimizers.diloco",
-    "LocalSGD": "binsgdm.optimizers.local_sgd",
+    "DiLoCo": "binsgdm.optimizers.local_steps",
+    "LocalSGD": "binsgdm.optimizers.local_steps",
     "OneBitAdam": "binsgdm.optimizers.one_bit_adam",
     "attach": "binsgdm.parallel.ddp",
     "attach_fsdp": "binsgdm.parallel.fsdp",

@@ -25,8 +25,7 @@ from binsgdm.compressors.registry import SYSTEMS, make
 from binsgdm.compressors.topologies import Hierarchical
 from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.optimizers.outer_settings import OuterSettings
-from binsgdm.optimizers.outer_steps import OuterSteps, averaged
+from binsgdm.optimizers.outer_steps import OuterSettings, OuterSteps, averaged
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.sign_exchange import Scheme
 

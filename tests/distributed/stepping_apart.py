@@ -9,8 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
 from binsgdm.comm import run_in_lockstep
-from binsgdm.optimizers.outer_settings import OuterSettings
-from binsgdm.optimizers.outer_steps import OuterSteps
+from binsgdm.optimizers.outer_steps import OuterSettings, OuterSteps
 from tests.distributed.small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model
 from tests.helpers.launch import heard, of_all, rank_of_gloo
 

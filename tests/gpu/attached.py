@@ -16,8 +16,7 @@ from binsgdm.bench.ranks import Ranks
 from binsgdm.comm import RankContext, run_in_lockstep
 from binsgdm.compressors.base import GradientBucket
 from binsgdm.compressors.registry import make
-from binsgdm.optimizers.diloco import DiLoCo
-from binsgdm.optimizers.local_sgd import LocalSGD
+from binsgdm.optimizers.local_steps import DiLoCo, LocalSGD
 from binsgdm.optimizers.sign_exchange import Scheme
 from binsgdm.parallel.ddp import attach, detach
 from tests.gpu.lockstep import (

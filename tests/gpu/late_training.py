@@ -20,7 +20,7 @@ from binsgdm.comm.groups import Groups
 from binsgdm.comm.transport import Transport
 from binsgdm.compressors.registry import make
 from binsgdm.optimizers.binsgdm import BinSGDM
-from binsgdm.optimizers.diloco import DiLoCo
+from binsgdm.optimizers.local_steps import DiLoCo
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.settings import Rounding
 from binsgdm.optimizers.sign_exchange import Scheme

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from binsgdm.comm import Member, run_in_lockstep
 from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.binsgdm import BinSGDM
-from binsgdm.optimizers.outer_settings import OuterSettings
-from binsgdm.optimizers.outer_steps import OuterSteps, averaged
+from binsgdm.optimizers.outer_steps import OuterSettings, OuterSteps, averaged
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.sign_exchange import Scheme
 from tests.gpu.samples import FP32, SEED, SHAPES, STEPS, Dtypes, Shapes, gradients, parameters

@@ -13,10 +13,8 @@ import torch
 
 from binsgdm.comm.groups import Groups
 from binsgdm.compressors.registry import make
-from binsgdm.optimizers import wrapping
-from binsgdm.optimizers.diloco import DiLoCo
-from binsgdm.optimizers.local_sgd import LocalSGD
-from binsgdm.optimizers.wrapping import LocalStepsOptimizer
+from binsgdm.optimizers import local_steps
+from binsgdm.optimizers.local_steps import DiLoCo, LocalSGD, LocalStepsOptimizer
 from tests.helpers.fake_streams import SYSTEM_CASES, Hooked, Net, fake_ranks, watched
 from tests.helpers.race_detector import FakeStream, RaceDetector
 
@@ -68,9 +66,9 @@ class Wrapped:
 
 def pretend_that_ranks_agree(monkeypatch: pytest.MonkeyPatch, made: Groups) -> None:
     """Let rank 0 be all ranks."""
-    monkeypatch.setattr(wrapping.grouping, "make", lambda *_: made)
+    monkeypatch.setattr(local_steps.grouping, "make", lambda *_: made)
     for name in ("check_same_settings", "check_same_tensors"):
-        monkeypatch.setattr(wrapping, name, lambda *_: None)
+        monkeypatch.setattr(local_steps, name, lambda *_: None)
 
 
 @pytest.mark.parametrize("given", DILOCO, ids=str)

@@ -11,7 +11,7 @@ import torch
 
 from binsgdm import BinSGDM, OneBitAdam
 from binsgdm.errors import BinsgdmError, shown
-from binsgdm.optimizers.outer_settings import OuterSettings
+from binsgdm.optimizers.outer_steps import OuterSettings
 
 NAN, INF = float("nan"), float("inf")
 VALUE = torch.nn.Parameter(torch.ones(3))

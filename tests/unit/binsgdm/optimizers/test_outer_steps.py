@@ -8,8 +8,7 @@ needs("torch")
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.optimizers.fragments import Fragment, cut
-from binsgdm.optimizers.outer_settings import OuterSettings
+from binsgdm.optimizers.outer_steps import Fragment, OuterSettings, OuterSteps, cut, write_into
 
 
 def test_fragments_are_of_about_equal_size():
@@ -40,7 +39,7 @@ def test_a_worker_of_bf16_that_has_not_moved_has_no_pseudo_gradient():
     parameter = torch.zeros(5, dtype=torch.bfloat16)
     fragment = Fragment(0, [parameter], 0, 1)
     fragment.outer = torch.linspace(0.1, 0.7, 5)
-    fragment.write(fragment.outer)
+    write_into([parameter], fragment.outer)
     assert not torch.equal(parameter.float(), fragment.outer)
     assert not fragment.pseudo_gradient().values.any()
 
@@ -53,12 +52,14 @@ def test_slices_of_a_worker_are_its_parameters_and_zeros():
 
 def test_a_share_of_the_workers_own_parameters_stays():
     parameters = [torch.tensor([1.0, 2.0])]
-    Fragment(0, parameters, 0, 1).write(torch.tensor([5.0, 10.0]), 0.25)
+    write_into(parameters, torch.tensor([5.0, 10.0]), 0.25)
     assert parameters[0].tolist() == [4.0, 8.0]
 
 
 @pytest.mark.parametrize("outer", [torch.zeros(2), torch.zeros(3, dtype=torch.float64), None], ids=str)
 def test_a_state_of_another_form_is_refused(outer):
-    fragment = Fragment(0, [torch.zeros(3)], 0, 1)
+    steps = OuterSteps([torch.zeros(3)], OuterSettings(), rank=0, world_size=1, ranks_per_worker=1)
+    state = steps.state_dict()
+    state["fragments"][0]["outer"] = outer
     with pytest.raises(BinsgdmError, match="outer of the state"):
-        fragment.checked({"outer": outer, "momentum": torch.zeros(3)})
+        steps.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""An optimizer of which each worker takes steps alone: what local SGD and DiLoCo share."""
+"""Optimizers of which each worker takes steps alone, with an exchange after some of them: local SGD and DiLoCo."""
 
 import sys
 import warnings
@@ -8,28 +8,29 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from datetime import timedelta
 from operator import is_not
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch._compile import _disable_dynamo  # as in binsgdm.optimizers.base
 from torch.amp.grad_scaler import OptState
 
-from binsgdm.comm import Protocol, consistency
+from binsgdm.comm import GroupName, Protocol, consistency
 from binsgdm.comm import groups as grouping
 from binsgdm.comm.arguments import check_arguments
 from binsgdm.comm.consistency import Alike
 from binsgdm.comm.messages import refusal
-from binsgdm.comm.replicas import check_same_settings, check_same_tensors, checksum_of
+from binsgdm.comm.replicas import check_same_settings, check_same_tensors, checksum_of, comparable
+from binsgdm.comm.thread import CommunicationThread
 from binsgdm.comm.transport import Sent, Transport
-from binsgdm.compressors.base import REPAIR, check_state, check_whole
+from binsgdm.compressors.base import REPAIR, GradientBucket, check_choice, check_state, check_whole
 from binsgdm.errors import BinsgdmError, printable, shown
 from binsgdm.kernels import streams
+from binsgdm.kernels.checks import FLOATS
 from binsgdm.optimizers.agreement import check_alone
 from binsgdm.optimizers.base import frames_to_the_user
+from binsgdm.optimizers.outer_steps import WIRE_DTYPES, Fragment, OuterSettings, OuterSteps, Workers, averaged
 
-Closure = Callable[[], Any]
-FORMATS = (torch.float32, torch.bfloat16, torch.float16)
 MAX_STEP = 2**53
 CHECK_EVERY = 16
 """Exchanges from one comparison of parameters and outer state to the next, where no rank has loaded a state."""
@@ -38,6 +39,10 @@ _CHANGED = (
     "parameters have changed since the last step, and in no step of this optimizer: an exchange would take that for "
     "training; load the state of this optimizer with the model, or wrap it after the model is loaded, or change "
     "parameters in a step hook of the inner optimizer"
+)
+_REGROUPED = (
+    "parameters of the inner optimizer have changed, and would never be exchanged; make the optimizer with all of "
+    "them, and wrap it anew"
 )
 _WRAPPER = "_binsgdm_wrapper"
 
@@ -112,26 +117,19 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
         _refuse_own_steps(optimizer, self)
 
     def __reduce_ex__(self, protocol: object) -> Any:
-        """Refuse to be copied or pickled: a copy would share the process groups.
-
-        Raises:
-            BinsgdmError: always.
-        """
+        """Refuse to be copied or pickled: a copy would share the process groups."""
         raise BinsgdmError(
             f"{self._where}: cannot be copied: the other ranks know nothing of the copy; wrap a copy of the inner "
             "optimizer on all ranks, or save state_dict()"
         )
 
     def _follow_inner(self) -> None:
-        self.param_groups, self.state, self.defaults = (
-            self.inner.param_groups,
-            self.inner.state,
-            self.inner.defaults,
-        )
+        inner = self.inner
+        self.param_groups, self.state, self.defaults = inner.param_groups, inner.state, inner.defaults
 
     # A compiled step would count and exchange as in the step in which it was compiled.
     @_disable_dynamo
-    def step(self, closure: Closure | None = None) -> Any:
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take a step of the inner optimizer, and exchange if it is time to; every rank must call it as often.
 
         Returns:
@@ -157,25 +155,36 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
 
     def _check_since_last_step(self) -> None:
         """Refuse what was changed behind this wrapper, on this rank, and let the others know."""
-        sentence = None
         given = [one for group in self.inner.param_groups for one in group["params"]]
         if len(given) != len(self.parameters) or any(map(is_not, given, self.parameters)):
-            sentence = (
-                "parameters of the inner optimizer have changed, and would never be exchanged; make the optimizer with "
-                "all of them, and wrap it anew"
-            )
+            sentence = _REGROUPED
         # What was written again at the start, such as by DDP when it wraps a model, may be what it was.
         elif self._versions not in (None, self._versions_now()) and (
             self.num_steps or int(checksum_of(self.parameters).item()) != self._sum_at_start
         ):
             sentence = _CHANGED
-        if sentence is not None:
-            error = BinsgdmError(f"{self._where}: {sentence}")
-            self._transport.abort(str(error))
-            raise error
+        else:
+            return
+        error = BinsgdmError(f"{self._where}: {sentence}")
+        self._transport.abort(str(error))
+        raise error
 
     def _versions_now(self) -> list[int]:
         return [one._version for one in self.parameters]
+
+    def _inner_step(self, closure: Callable[[], Any] | None) -> Any:
+        found_inf, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
+        has_infinity, factor = _as_numbers(found_inf, scale)
+        if has_infinity:
+            return None
+        if factor is not None and not _is_unscaled(self.inner):
+            gradients = [one.grad for one in self.parameters if one.grad is not None]
+            torch._foreach_mul_(gradients, 1.0 / factor)
+        return self.inner.step() if closure is None else self.inner.step(closure)
+
+    @abstractmethod
+    def _after_step(self) -> None:
+        """Exchange, if it is time to."""
 
     def _check_ranks(self, event: int) -> None:
         """Compare with all ranks what is about to be exchanged, before it is.
@@ -218,38 +227,12 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
         """Return what ranks of a group have alike."""
         return []
 
-    def _inner_step(self, closure: Closure | None) -> Any:
-        found_inf, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
-        has_infinity, factor = _as_numbers(found_inf, scale)
-        if has_infinity:
-            return None
-        if factor is not None and not _is_unscaled(self.inner):
-            gradients = [one.grad for one in self.parameters if one.grad is not None]
-            torch._foreach_mul_(gradients, 1.0 / factor)
-        return self.inner.step() if closure is None else self.inner.step(closure)
-
-    @abstractmethod
-    def _after_step(self) -> None:
-        """Exchange, if it is time to."""
-
-    @abstractmethod
-    def _outer_state(self) -> dict[str, Any]:
-        """Return a copy of what is this wrapper's own."""
-
-    @abstractmethod
-    def _load_outer_state(self, state: Mapping[str, Any]) -> None:
-        """Take a copy of what `_outer_state` returned."""
-
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Do as the inner optimizer."""
         self.inner.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refuse parameters that come later.
-
-        Raises:
-            BinsgdmError: always, but while it is made.
-        """
+        """Refuse parameters that come later than those it is made with."""
         if hasattr(self, "inner"):
             raise BinsgdmError(
                 f"{self._where}: add_param_group: parameters are those of the start; make the optimizer with all of "
@@ -289,7 +272,8 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
         check_whole(f"{where}: num_steps", state_dict["num_steps"], low=0, high=MAX_STEP)
         saved = state_dict["settings"]
         if not isinstance(saved, Mapping) or saved != self._settings:
-            other = [name for name in self._settings if not isinstance(saved, Mapping) or _differs(name, saved, self)]
+            theirs = saved if isinstance(saved, Mapping) else {}
+            other = [name for name, own in self._settings.items() if theirs.get(name) != own]
             raise BinsgdmError(
                 f"{where}: a state of {printable(', '.join(other))} other than given: must be the same; wrap the "
                 "optimizer as the run that was saved"
@@ -312,9 +296,271 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
         self.num_steps = state_dict["num_steps"]
         self._is_new, self._versions = True, None
 
+    @abstractmethod
+    def _outer_state(self) -> dict[str, Any]:
+        """Return a copy of what is this wrapper's own."""
+
+    @abstractmethod
+    def _load_outer_state(self, state: Mapping[str, Any]) -> None:
+        """Take a copy of what `_outer_state` returned."""
+
     def close(self) -> None:
         """End the exchange with the other ranks, each of which must call it; parameters stay as they are."""
         self._transport.close(f"{self._where}: close")
+
+
+class LocalSGD(LocalStepsOptimizer):
+    """Any optimizer whose parameters are averaged over all ranks after every few steps.
+
+    A worker is a rank with a plain module, or the ranks of a node with a DDP module over the node's process group.
+
+    Args:
+        optimizer: of torch, with parameters that are equal on all ranks; its state is each worker's own.
+        inner_steps: steps between two averages.
+        wire_dtype: number format in which parameters travel: "fp32" or "bf16".
+        group: the ranks that average; default all.
+        timeout: of the collectives.
+        on_sent: called with every collective that this rank takes part in.
+
+    Raises:
+        BinsgdmError: no optimizer of torch, a value out of range, or ranks that differ; on all ranks.
+
+    Source: Stich, "Local SGD converges fast and communicates little", ICLR 2019, https://arxiv.org/abs/1805.09767, with
+    any optimizer; Lin et al., ICLR 2020, https://arxiv.org/abs/1808.07217, with nodes as workers.
+
+    Example:
+        optimizer = binsgdm.LocalSGD(torch.optim.AdamW(model.parameters()), inner_steps=8)
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        optimizer: torch.optim.Optimizer,
+        inner_steps: int = 8,
+        *,
+        wire_dtype: Literal["fp32", "bf16"] = "fp32",
+        group: dist.ProcessGroup | None = None,
+        timeout: timedelta | None = None,
+        on_sent: Callable[[Sent], None] | None = None,
+    ) -> None:
+        refused = None
+        try:
+            check_whole("LocalSGD: inner_steps", inner_steps, low=1)
+            check_choice("LocalSGD: wire_dtype", wire_dtype, tuple(WIRE_DTYPES))
+        except BinsgdmError as error:
+            refused = error
+        settings = {"inner_steps": inner_steps, "wire_dtype": wire_dtype}
+        super().__init__(
+            optimizer, settings, refused, group=group, ranks_per_worker=1, timeout=timeout, on_sent=on_sent
+        )
+        self._inner_steps, self._wire_dtype = inner_steps, wire_dtype
+
+    def _after_step(self) -> None:
+        if self.num_steps % self._inner_steps == 0:
+            self._check_ranks(event=0)
+            self._transport.run(averaged(self.parameters, self._wire_dtype, self._member.world_size))
+
+    def _outer_state(self) -> dict[str, Any]:
+        return {}
+
+    def _load_outer_state(self, state: Mapping[str, Any]) -> None:
+        check_state("LocalSGD: outer state", state, ())
+
+
+class _Exchange:
+    """An exchange that has begun, beside inner steps on a thread of its own; or one whose mean is known."""
+
+    def __init__(self, fragment: Fragment, mean: torch.Tensor | None = None) -> None:
+        self.fragment, self._mean = fragment, mean
+        self._thread: CommunicationThread[Callable[[], torch.Tensor]] | None = None
+
+    def start(
+        self, mean: Callable[[], torch.Tensor], abort: Callable[[str], None], stream: streams.Stream
+    ) -> "_Exchange":
+        """Exchange, and return itself."""
+        self._thread = CommunicationThread(
+            "binsgdm-outer", self.fragment.outer.device, self._run, lambda _, error: abort(str(error)), stream
+        )
+        self._thread.submit(mean)
+        return self
+
+    def _run(self, mean: Callable[[], torch.Tensor]) -> None:
+        self._mean = mean()
+
+    def mean(self) -> torch.Tensor:
+        """Wait for the mean, and return it."""
+        if self._thread is not None:
+            self._thread.finish()
+            self._thread = None
+        if self._mean is None:
+            raise AssertionError("finish raises what failed")
+        return self._mean
+
+
+class DiLoCo(LocalStepsOptimizer):
+    """Any optimizer in each worker, and an outer SGD with momentum between workers after many inner steps.
+
+    The pseudo-gradient of a worker is how far it went from the outer parameters. Its mean over workers takes the outer
+    parameters one step on, and workers start anew from those. Outer parameters and momentum take 8 bytes a parameter,
+    shared by the ranks of a worker; error feedback of a compressed exchange up to 8 more. What is no parameter, such as
+    the statistics of batch norm, is each worker's own.
+
+    Args:
+        optimizer: the inner one, of torch, with parameters that are equal on all ranks; its state is each worker's own.
+        inner_steps: steps of a worker between two exchanges of the same parameters.
+        outer_lr: learning rate of the outer SGD.
+        outer_momentum: its momentum, in [0, 1).
+        nesterov: whether that is Nesterov's.
+        exchange: "fp32" or "bf16" all-reduce the pseudo-gradients; "int8", "fp8" (of 8 bits) and "one_bit" (with error
+            feedback) compress them, and so does any name in `binsgdm.SYSTEMS`.
+        fragments: parts of the parameters, exchanged in turn at different steps of a period.
+        overlap_steps: inner steps that hide an exchange, after which its result is applied.
+        local_share: of a worker's own parameters in the mix with the outer ones then; by default 0.5.
+        workers: "rank" lets each rank train alone. With "node" the ranks of a node are one worker: give parameters of a
+            DDP module over the node's process group.
+        ranks_per_worker: with "node", its ranks; default LOCAL_WORLD_SIZE from torchrun.
+        seed: of the draws of an exchange, the same on all ranks.
+        group: the ranks that exchange; default all.
+        timeout: of the collectives; a rank that is gone is noticed after it.
+        on_sent: called with every collective that this rank takes part in, from the thread that exchanges.
+        options: of the system that compresses, such as bits=4.
+
+    Raises:
+        BinsgdmError: no optimizer of torch, a value out of range, or ranks that differ; on all ranks.
+
+    Source: see `binsgdm.optimizers.outer_steps.OuterSteps`.
+
+    Example:
+        optimizer = binsgdm.DiLoCo(torch.optim.AdamW(model.parameters()), inner_steps=50, exchange="one_bit")
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        optimizer: torch.optim.Optimizer,
+        inner_steps: int = 50,
+        *,
+        outer_lr: float = 0.7,
+        outer_momentum: float = 0.9,
+        nesterov: bool = True,
+        exchange: str = "fp32",
+        fragments: int = 1,
+        overlap_steps: int = 0,
+        local_share: float | None = None,
+        workers: Workers = "rank",
+        ranks_per_worker: int | None = None,
+        seed: int = 0,
+        group: dist.ProcessGroup | None = None,
+        timeout: timedelta | None = None,
+        on_sent: Callable[[Sent], None] | None = None,
+        **options: Any,
+    ) -> None:
+        given: dict[str, Any] = {
+            "inner_steps": inner_steps, "outer_lr": outer_lr, "outer_momentum": outer_momentum, "nesterov": nesterov,
+            "exchange": exchange, "fragments": fragments, "overlap_steps": overlap_steps, "local_share": local_share,
+            "workers": workers, "seed": seed,
+        }  # fmt: skip
+        refused, settings = None, OuterSettings()
+        try:
+            settings = OuterSettings(**given, options=options)
+            if workers == "rank" and ranks_per_worker is not None:
+                raise BinsgdmError(
+                    f"DiLoCo: ranks_per_worker: {ranks_per_worker!r}: has no effect with workers='rank'; give "
+                    "workers='node'"
+                )
+            OuterSteps([torch.zeros(1)] * fragments, settings, rank=0, world_size=1, ranks_per_worker=1)
+        except BinsgdmError as error:
+            refused = error
+        super().__init__(
+            optimizer,
+            {**given, **options},
+            refused,
+            group=group,
+            ranks_per_worker=1 if workers == "rank" else ranks_per_worker,
+            timeout=timeout,
+            on_sent=on_sent,
+        )
+        self._stream: streams.Stream = None
+        self._pending: _Exchange | None = None
+        self.outer = OuterSteps(
+            self.parameters,
+            settings,
+            rank=self._member.rank,
+            world_size=self._member.world_size,
+            ranks_per_worker=self._member.ranks_per_node,
+        )
+        self._overlaps = settings.overlap_steps > 0
+
+    def _after_step(self) -> None:
+        # With fragments an exchange never starts where another ends: overlap_steps is below the steps between them.
+        if (fragment := self.outer.starting(self.num_steps)) is not None:
+            self._check_ranks(2 * fragment.number)
+            self._start(fragment)
+        if (ending := self.outer.ending(self.num_steps)) is None:
+            return
+        pending, self._pending = self._pending, None
+        mean = None if pending is None else pending.mean()
+        if self._overlaps:
+            self._check_ranks(-1 if pending is None else 2 * ending.number + 1)
+        if pending is not None and mean is not None:
+            self._transport.run(self.outer.finish(pending.fragment, mean))
+
+    def _held_alike(self) -> list[Alike]:
+        state = [one for fragment in self.outer.fragments for one in (fragment.outer, fragment.momentum)]
+        common = consistency.number_of(comparable(self.outer.system.common_values()))
+        # The ranks of a worker share the outer state: those at the same place in it hold the same.
+        held: list[tuple[str, int, GroupName]] = [
+            ("parameters", int(checksum_of(self.parameters).item()), "intra_node"),
+            ("outer parameters and momentum", int(checksum_of(state).item()), "inter_node"),
+            ("state of the exchange", common, "inter_node"),
+        ]
+        return [Alike(name=name, value=value, group=group, is_checksum=True) for name, value, group in held]
+
+    def _start(self, fragment: Fragment) -> None:
+        bucket, step = fragment.pseudo_gradient(), self.num_steps
+        if not self._overlaps:
+            self._pending = _Exchange(fragment, self._mean(fragment, bucket, step))
+            return
+        self._stream = self._stream or streams.of(fragment.outer.device).make()
+        self._pending = _Exchange(fragment).start(
+            lambda: self._mean(fragment, bucket, step), self._transport.abort, self._stream
+        )
+
+    def _mean(self, fragment: Fragment, bucket: GradientBucket, step: int) -> torch.Tensor:
+        mean = self._transport.run(self.outer.mean(fragment, bucket, step))
+        # Over NCCL the host reads soon what was carried, and would wait for a rank that is gone for ever.
+        self._transport.wait("the mean of pseudo-gradients")
+        return mean
+
+    def _outer_state(self) -> dict[str, Any]:
+        pending = self._pending
+        found = None if pending is None else {"fragment": pending.fragment.number, "mean": pending.mean().clone()}
+        return self.outer.state_dict() | {"pending": found}
+
+    def _load_outer_state(self, state: Mapping[str, Any]) -> None:
+        check_state("DiLoCo: outer state", state, ("fragments", "system", "pending"))
+        if self._pending is not None:
+            self._pending.mean()  # in which other ranks take part
+        pending = self._loaded(state["pending"])
+        self.outer.load_state_dict({name: value for name, value in state.items() if name != "pending"})
+        self._pending = pending
+
+    def _loaded(self, pending: Any) -> _Exchange | None:
+        if pending is None:
+            return None
+        check_state("DiLoCo: pending exchange of the state", pending, ("fragment", "mean"))
+        by_number = {one.number: one for one in self.outer.fragments}
+        if pending["fragment"] not in by_number:
+            raise BinsgdmError(
+                f"DiLoCo: a pending exchange of fragment {pending['fragment']!r}: must be below {len(by_number)}; "
+                f"{REPAIR}"
+            )
+        fragment = by_number[pending["fragment"]]
+        return _Exchange(fragment, fragment.of_slice("mean of the state", pending["mean"]))
+
+    def close(self) -> None:
+        """Wait for an exchange that has begun, and do as `LocalStepsOptimizer.close`."""
+        if self._pending is not None:
+            self._pending.mean()
+        super().close()
 
 
 def _refuse_own_steps(inner: torch.optim.Optimizer, wrapper: LocalStepsOptimizer) -> None:
@@ -354,10 +600,6 @@ def _as_numbers(*given: torch.Tensor | None) -> list[float | None]:
     return [None if one is None else next(read) for one in given]
 
 
-def _differs(name: str, saved: Mapping[str, Any], own: LocalStepsOptimizer) -> bool:
-    return saved.get(name) != own._settings[name]
-
-
 def _parameters_of(where: str, optimizer: object) -> list[torch.Tensor]:
     """Return the parameters of an optimizer."""
     if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, LocalStepsOptimizer):
@@ -372,7 +614,7 @@ def _parameters_of(where: str, optimizer: object) -> list[torch.Tensor]:
                 f"{where}: parameter {number}: sharded (DTensor): must be whole on every rank; use DDP in each worker"
             )
     kinds = sorted({f"{one.dtype} on {one.device}" for one in found})
-    if len(kinds) != 1 or found[0].dtype not in FORMATS:
+    if len(kinds) != 1 or found[0].dtype not in FLOATS:
         raise BinsgdmError(
             f"{where}: parameters of {', '.join(kinds)}: must be of one of float32, bfloat16 and float16, on one "
             "device; convert or move the model"
