@@ -34,7 +34,7 @@ from binsgdm.compressors.registry import make
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.sign_exchange import Scheme
+from binsgdm.optimizers.settings import Scheme
 from binsgdm.parallel.ddp_hook import compress_gradients
 from simnet.report.table import Table
 from studies import page

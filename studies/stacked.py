@@ -27,7 +27,7 @@ from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.outer_steps import OuterSettings, OuterSteps, averaged
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.sign_exchange import Scheme
+from binsgdm.optimizers.settings import Scheme
 
 Make = Callable[[list[nn.Parameter], Member], OneBitOptimizer]
 """Returns the optimizer of one rank for its copy of the parameters, joined to the others as this member."""

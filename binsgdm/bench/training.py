@@ -20,8 +20,7 @@ from binsgdm.compressors.registry import SYSTEMS
 from binsgdm.errors import BinsgdmError
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.optimizers.settings import Rounding
-from binsgdm.optimizers.sign_exchange import Scheme
+from binsgdm.optimizers.settings import Rounding, Scheme
 from binsgdm.parallel.ddp import attach, attach_one_bit_adam
 from binsgdm.parallel.ddp_hook import compress_gradients
 from binsgdm.recording.model_sources import build

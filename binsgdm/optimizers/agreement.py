@@ -1,20 +1,25 @@
-"""What all ranks must give alike when an optimizer joins them: its arguments, its settings, its model."""
+"""What all ranks must have alike: arguments, settings and model when an optimizer joins them, settings in each step."""
 
 import math
 import numbers
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from binsgdm.comm import Member, Protocol, consistency
 from binsgdm.comm.models import LOCAL, check_hook
 from binsgdm.comm.replicas import check_same_tensors
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.optimizers.base import OneBitOptimizer
-from binsgdm.optimizers.session import BYTES_PER_ELEMENT, MIB
+
+MIB = 2**20
+BYTES_PER_ELEMENT = 4
+_OF_NO_GROUP = ("params", "seed", "step", "saved_by", "residual_layout")  # compared once, or each rank's own
 
 
 def check_optimizer(where: str, optimizer: object, kind: type[Any]) -> None:
@@ -116,9 +121,6 @@ def check_same_parameters(where: str, optimizer: OneBitOptimizer, group: dist.Pr
     check_same_tensors(where, named, "wrap the model in DistributedDataParallel, or broadcast them first", group)
 
 
-_OF_NO_GROUP = ("params", "seed", "step", "saved_by", "residual_layout")  # compared once, or each rank's own
-
-
 def settings_to_compare(optimizer: OneBitOptimizer) -> dict[str, Any]:
     """Return by name what must be the same on all ranks: settings, step, and what the parameters are."""
     first = optimizer.param_groups[0]
@@ -137,3 +139,70 @@ def settings_to_compare(optimizer: OneBitOptimizer) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Return a setting as a number where it is one: lr may be a tensor."""
     return float(value) if isinstance(value, int | float | torch.Tensor) else value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """One rank's terms of one step.
+
+    Attributes:
+        where: begins the sentence, if the step is refused.
+        groups: of parameters, with their settings.
+        names: of the settings of each group that must be alike on all ranks.
+        facts: what else must be, by name.
+        refused: why this rank cannot take the step.
+    """
+
+    where: str
+    groups: Sequence[Mapping[str, Any]]
+    names: Sequence[str]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    refused: BinsgdmError | None = None
+
+    def pair(self) -> bytes:
+        """Return the checksum of all that the host knows, and its complement."""
+        values = [0.0 if is_on_gpu(one) else plain(one) for group in self.groups for one in map(group.get, self.names)]
+        return consistency.pair((values, *self.facts.items()))
+
+    def settings_on_gpu(self) -> list[torch.Tensor]:
+        """Return the settings that the host would have to wait for."""
+        return [group[name] for group in self.groups for name in self.names if is_on_gpu(group.get(name))]
+
+    def refusal_of_gpu(self) -> BinsgdmError | None:
+        """Return what is wrong with the settings that the host has to wait for."""
+        for group in self.groups:
+            for name in self.names:
+                value = group.get(name)
+                if is_on_gpu(value) and not (math.isfinite(float(value)) and value >= 0):
+                    return BinsgdmError(f"{self.where}: {name}: {value!r}: must be 0 or more, and finite")
+        return None
+
+    def refuse_together(self, member: Member, device: torch.device) -> Protocol:
+        """Raise on all ranks alike why they cannot take the step, as a protocol.
+
+        Raises:
+            BinsgdmError: always.
+        """
+        settings = {
+            f"{name} of group {number}": plain(group.get(name))
+            for number, group in enumerate(self.groups)
+            for name in self.names
+        }
+        return consistency.refuse_together(
+            self.where, member, {**settings, **self.facts}, refused=self.refused, device=device
+        )
+
+
+def is_on_gpu(value: object) -> TypeGuard[torch.Tensor]:
+    """Tell whether a setting is a tensor that the host would have to wait for."""
+    return isinstance(value, torch.Tensor) and value.device.type != "cpu"
+
+
+def plain(value: Any) -> Any:
+    """Return a setting as a number where it is one, so that equal ones are alike, else as a text."""
+    if isinstance(value, str) or value is None:
+        return value
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return repr(value)

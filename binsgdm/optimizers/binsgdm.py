@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -10,6 +10,7 @@ from binsgdm.comm import Member, Protocol
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels import NAMES as KERNELS
 from binsgdm.kernels import Kernels, select
+from binsgdm.optimizers.agreement import is_on_gpu
 from binsgdm.optimizers.base import (
     OneBitOptimizer,
     Params,
@@ -27,12 +28,10 @@ from binsgdm.optimizers.settings import (
     NEEDED,
     Rounding,
     is_gain,
-    is_rounding,
     is_shaped,
     ratio_limit,
     take_momentum,
 )
-from binsgdm.optimizers.step_settings import is_on_gpu
 from binsgdm.optimizers.unscaling import unscale
 
 
@@ -240,7 +239,7 @@ class BinSGDM(OneBitOptimizer):
 
     def rules(self, group: dict[str, Any]) -> Mapping[str, tuple[bool, str]]:
         """Return by name whether a setting may be what it is, and what it must be."""
-        seed, beta, beta_b = group["seed"], group["beta"], group["beta_b"]
+        seed, rounding, beta, beta_b = group["seed"], group["rounding"], group["beta"], group["beta_b"]
         return {
             "lr": (is_finite_from_0(group["lr"]), "must be 0 or more, and finite"),
             "beta": (is_finite_from_0(beta) and beta < 1, "must be in [0, 1)"),
@@ -252,7 +251,7 @@ class BinSGDM(OneBitOptimizer):
                 isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < 2**63,
                 "must be a whole number from 0 to 2^63 - 1",
             ),
-            "rounding": (is_rounding(group["rounding"]), "must be 'random' or 'shaped'"),
+            "rounding": (isinstance(rounding, str) and rounding in get_args(Rounding), "must be 'random' or 'shaped'"),
             "gain": (is_gain(group["gain"]), "must be a number above 0, and finite in float32, or None"),
         }
 

@@ -12,6 +12,7 @@ from binsgdm.comm import AllGather, Member, Message, Protocol, RankContext, cons
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.host_tensors import upload
 from binsgdm.optimizers import kept_residuals, one_bit_adam_cpu, saved_state
+from binsgdm.optimizers.agreement import Terms
 from binsgdm.optimizers.base import (
     Flag,
     OneBitOptimizer,
@@ -35,7 +36,6 @@ from binsgdm.optimizers.one_bit_adam_plain import (
     variance_norm,
 )
 from binsgdm.optimizers.saved_state import check_average, check_count
-from binsgdm.optimizers.step_settings import Terms
 
 _STOP, _REFUSED = 1, 2  # flags of a rank: all skip the step; it cannot take it
 

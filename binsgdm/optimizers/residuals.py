@@ -14,7 +14,7 @@ from binsgdm.kernels import zeros
 from binsgdm.kernels.functional import MAX_SHAPED_VECTORS, SCALE
 from binsgdm.kernels.random import RandomStream, dither
 from binsgdm.optimizers.base import ParamState, frames_to_the_user
-from binsgdm.optimizers.sign_exchange import Scheme
+from binsgdm.optimizers.settings import Scheme
 
 NAMES = {
     RandomStream.INTRA_NODE: "intra_node_residual",

@@ -2,24 +2,22 @@
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
 
 from binsgdm.comm import AllReduceMax, GroupName, Member, Message, Protocol, RankContext, consistency
+from binsgdm.comm.answers import run_as_if_alike
 from binsgdm.comm.flat_buckets import FlatBucket
 from binsgdm.errors import BinsgdmError
-from binsgdm.kernels import Kernels
+from binsgdm.kernels import Kernels, compile_in_turn, select
 from binsgdm.kernels.random import MAX_NUMEL
-from binsgdm.optimizers import rehearsal
+from binsgdm.optimizers.agreement import BYTES_PER_ELEMENT, MIB, Terms
 from binsgdm.optimizers.base import Flag, ParamState, check_gradients
-from binsgdm.optimizers.settings import COMMON
-from binsgdm.optimizers.sign_exchange import Scheme
-from binsgdm.optimizers.step_settings import Terms
+from binsgdm.optimizers.settings import COMMON, Rounding, Scheme
 from binsgdm.optimizers.worker import REFUSED, Worker
 
-MIB = 2**20
-BYTES_PER_ELEMENT = 4
 _REPAIR = "no rank has moved: load on all ranks the parameters that belong together"
 ONE_BUCKET = MAX_NUMEL  # for a rank alone, which gains nothing from several messages
 
@@ -64,18 +62,15 @@ class Session:
         return f"{rank}, {member.ranks_per_node} a node{', one_bit inside' * is_one_bit}, {cap_mb}"
 
     def reset(self, param_states: Sequence[ParamState], context: RankContext, kernels: Kernels) -> None:
-        """Begin, or start over with other state.
-
-        Args:
-            param_states: parameters with their state, in the order in which they were given.
-            context: of this rank in the coming step.
-            kernels: which implementation.
-        """
+        """Begin, or start over with other state; the context is this rank's in the coming step."""
         self.param_states = param_states
         self._groups = list({id(one.group): one.group for one in param_states}.values())
         self._comparisons = consistency.ComparisonSchedule()
         # First, since residuals begin with draws, whose loops are compiled in turn, too.
-        rehearsal.compile_for(param_states, context=context, scheme=self.scheme, kernels=kernels)
+        if kernels.name == "cpu":
+            dtypes = tuple(sorted({one.parameter.dtype for one in param_states}, key=str))
+            rounding = param_states[0].group.get("rounding", "random")
+            _compile_for(dtypes, rounding, self.scheme, context.ranks_per_node, context.num_nodes)
         self.worker = Worker(
             param_states,
             context=context,
@@ -205,3 +200,40 @@ class Session:
 
     def close(self) -> None:
         """Take no part any more."""
+
+
+@cache
+def _compile_for(
+    dtypes: tuple[torch.dtype, ...], rounding: Rounding, scheme: Scheme, ranks_per_node: int, num_nodes: int
+) -> None:
+    """Compile all that steps with such parameters need, by a step on a few elements; see `compile_in_turn`."""
+    world_size = num_nodes * ranks_per_node
+    context = RankContext(rank=0, world_size=world_size, ranks_per_node=ranks_per_node, seed=0, step=1)
+    group: dict[str, Any] = {"lr": 0.0, "weight_decay": 0.0, "maximize": False, "beta": 0.9, "rounding": rounding}
+
+    def param_state(dtype: torch.dtype) -> ParamState:
+        parameter = torch.nn.Parameter(torch.zeros(1, dtype=dtype, device="cpu"))
+        parameter.grad = torch.zeros_like(parameter)
+        state = {name: torch.zeros(1, device="cpu") for name in ("m", "b")}
+        return ParamState(parameter=parameter, group=group, state=state)
+
+    def step(worker: Worker) -> Protocol:
+        """Exchange and apply all buckets; `Session` also asks all ranks whether the step counts."""
+        signs = torch.empty(0)
+        for bucket in worker.begin_step(1):
+            signs = yield from worker.signs(bucket)
+            worker.apply(bucket, signs, [1] * len(worker.parameters))
+        return signs
+
+    @torch.no_grad()
+    def rehearse() -> None:
+        worker = Worker(
+            [param_state(dtype) for dtype in dtypes],
+            context=context,
+            scheme=scheme,
+            bucket_elements=len(dtypes),
+            kernels=select("cpu"),
+        )
+        run_as_if_alike(step(worker), context)  # the other ranks send what this one does
+
+    compile_in_turn(rehearse)

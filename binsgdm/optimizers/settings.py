@@ -1,12 +1,19 @@
-"""What a group of parameters says about its decays and its rounding."""
+"""What BinSGDM is set to: how a group of parameters decays and rounds, and how ranks agree on the signs."""
 
 import math
+import struct
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Literal, TypedDict, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from binsgdm.errors import BinsgdmError
+
+Topology = Literal["hierarchical", "flat"]
+IntraNode = Literal["fp32", "bf16", "one_bit"]
+Average = Literal["updates", "gradients"]
 Rounding = Literal["random", "shaped"]
 NEEDED = ("lr", "beta", "weight_decay", "maximize", "seed", "step")
 """What every version has in each group."""
@@ -18,12 +25,6 @@ FORMER: dict[str, Any] = PAPER | {"slices": "", "saved_by": "", "residual_layout
 """What a group of a former version, which had none of these settings, stands for."""
 
 LEAST_GAIN = 2.0
-_ROUNDED_TO_0 = 2.0**-150
-"""The largest number whose nearest in fp32 is 0; the half of the smallest, a tie."""
-_ROUNDED_TO_INFINITY = (2.0 - 2.0**-24) * 2.0**127
-"""The smallest whose nearest in fp32 would be 2^128."""
-
-
 _HIGHEST_SCHEDULED = 0.95  # by OneCycleLR and CyclicLR, unless they are told otherwise
 
 
@@ -34,16 +35,8 @@ def take_momentum(groups: Iterable[dict[str, Any]]) -> None:
             group["beta"] = group.pop("momentum")
 
 
-class Momenta(TypedDict):
-    """How m, b and their ratio follow the gradients, by the names that kernels take."""
-
-    beta: float
-    beta_b: float
-    nesterov: bool
-
-
-def momenta_of(group: Mapping[str, Any]) -> Momenta:
-    """Return what a group says of m and b."""
+def momenta_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how m, b and their ratio follow the gradients, by the names that kernels take."""
     beta, beta_b = float(group["beta"]), group.get("beta_b")
     of_b = beta if beta_b is None else float(beta_b)
     return {"beta": beta, "beta_b": of_b, "nesterov": bool(group.get("nesterov", False))}
@@ -59,13 +52,7 @@ def usual_gain(num_updates: int) -> float:
 
 
 def gain_of(group: Mapping[str, Any], step: int, num_updates: int = 1) -> float:
-    """Return by how much m / b is multiplied before it is rounded.
-
-    Args:
-        group: of parameters.
-        step: its number, from 1.
-        num_updates: that are averaged, for the usual gain.
-    """
+    """Return by how much m / b is multiplied before it is rounded in a step, from 1, of so many averaged updates."""
     given, how = group.get("gain", 1.0), momenta_of(group)
     gain = usual_gain(num_updates) if given is None else float(given)
     of_m, of_b = how["beta"], how["beta_b"]
@@ -90,17 +77,52 @@ def is_shaped(group: Mapping[str, Any]) -> bool:
     return bool(group.get("rounding", "random") == "shaped")
 
 
-def is_rounding(value: Any) -> bool:
-    """Tell whether a setting names a rounding."""
-    return isinstance(value, str) and value in get_args(Rounding)
-
-
 def is_gain(value: Any) -> bool:
     """Tell whether a setting is a number above 0, and finite, in fp32 as well; None is the usual gain."""
     if value is None:
         return True
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):
         return False
-    with suppress(OverflowError):  # of a whole number that no float holds
-        return _ROUNDED_TO_0 < float(value) < _ROUNDED_TO_INFINITY
+    with suppress(OverflowError):  # of a number that fp32 does not hold
+        return bool(0 < struct.unpack("f", struct.pack("f", float(value)))[0] < math.inf)
     return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheme:
+    """How the ranks agree on the signs.
+
+    Attributes:
+        topology: average inside nodes first, or treat all ranks alike.
+        intra_node_dtype: what travels inside a node (hierarchical only).
+        average: what is averaged inside a node (hierarchical only).
+    """
+
+    topology: Topology = "hierarchical"
+    intra_node_dtype: IntraNode = "fp32"
+    average: Average = "updates"
+
+    def __post_init__(self) -> None:
+        dtype, average = self.intra_node_dtype, self.average
+        given = {"topology": self.topology, "intra_node_dtype": dtype, "average": average}
+        for (name, value), kind in zip(given.items(), (Topology, IntraNode, Average), strict=True):
+            if value not in get_args(kind):
+                known = ", ".join(map(repr, get_args(kind)))
+                raise BinsgdmError(f"attach: {name}={value!r}: unknown: give one of {known}; see help(binsgdm.attach)")
+        for name, value in (("intra_node_dtype", dtype), ("average", average)):
+            if self.topology == "flat" and value not in ("fp32", "updates"):
+                raise BinsgdmError(f"attach: {name}={value!r}: has no effect with topology='flat'; drop one of them")
+        if (dtype, average) == ("one_bit", "gradients"):
+            raise BinsgdmError(
+                "attach: average='gradients': needs intra_node_dtype='fp32' or 'bf16'; one bit is drawn from an update"
+            )
+
+
+SCHEMES = (
+    Scheme(),
+    Scheme(intra_node_dtype="bf16"),
+    Scheme(intra_node_dtype="one_bit"),
+    Scheme(average="gradients"),
+    Scheme(average="gradients", intra_node_dtype="bf16"),
+    Scheme(topology="flat"),
+)

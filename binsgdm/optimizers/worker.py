@@ -21,8 +21,7 @@ from binsgdm.kernels.random import RandomStream
 from binsgdm.optimizers.base import Flag, ParamState, copy_each
 from binsgdm.optimizers.residuals import RoundingResiduals
 from binsgdm.optimizers.saved_state import check_average
-from binsgdm.optimizers.settings import gain_of, is_shaped, momenta_of, take_momentum
-from binsgdm.optimizers.sign_exchange import Scheme
+from binsgdm.optimizers.settings import Scheme, gain_of, is_shaped, momenta_of, take_momentum
 
 SKIPPED, REFUSED = 1, 2
 """First flags of a step that moves no rank: a gradient is not finite, or a rank cannot take it."""

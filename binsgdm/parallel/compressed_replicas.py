@@ -31,9 +31,8 @@ from binsgdm.compressors.registry import SYSTEMS, canonical, check_options, make
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels import streams
 from binsgdm.kernels.random import Key, RandomStream
-from binsgdm.optimizers.agreement import bucket_elements
+from binsgdm.optimizers.agreement import bucket_elements, plain
 from binsgdm.optimizers.base import OneBitOptimizer
-from binsgdm.optimizers.step_settings import plain
 from binsgdm.parallel import shards
 
 _WHERE = "compress_replicas"

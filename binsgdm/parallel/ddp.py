@@ -29,7 +29,7 @@ from binsgdm.optimizers.base import OneBitOptimizer, check_gradients, frames_to_
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.sign_exchange import Average, IntraNode, Scheme, Topology
+from binsgdm.optimizers.settings import Average, IntraNode, Scheme, Topology
 from binsgdm.parallel.local_gradients import OwnParameters, average_again, keep_gradients_local
 from binsgdm.parallel.overlapped import OverlappedSession
 

@@ -33,7 +33,7 @@ from binsgdm.optimizers.base import Flag, ParamState
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.residuals import NAMES
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.sign_exchange import Scheme
+from binsgdm.optimizers.settings import Scheme
 from binsgdm.parallel import shards
 from binsgdm.parallel.ddp import is_attached, join_together, take_over
 

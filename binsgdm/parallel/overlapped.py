@@ -15,7 +15,7 @@ from binsgdm.kernels import Kernels, streams
 from binsgdm.kernels.streams import Stream
 from binsgdm.optimizers.base import Flag, ParamState, check_gradient, frames_to_the_user
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.sign_exchange import Scheme
+from binsgdm.optimizers.settings import Scheme
 from binsgdm.optimizers.worker import Worker
 
 _SECOND_BACKWARD = (

@@ -16,8 +16,7 @@ from binsgdm.kernels.reference import kernels as reference
 from binsgdm.optimizers import worker
 from binsgdm.optimizers.binsgdm import BinSGDM as RealBinSGDM
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.settings import Rounding
-from binsgdm.optimizers.sign_exchange import SCHEMES, Scheme
+from binsgdm.optimizers.settings import SCHEMES, Rounding, Scheme
 from simnet.calibration.kernels import SIMULATED_NAMES
 from simnet.cluster.hardware import Calibration
 from simnet.cluster.schedule import group_of

@@ -14,8 +14,7 @@ import torch.distributed as dist
 import binsgdm
 from binsgdm.comm import Member, run_in_lockstep
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.settings import Rounding
-from binsgdm.optimizers.sign_exchange import Scheme
+from binsgdm.optimizers.settings import Rounding, Scheme
 from tests.helpers.launch import rank_of_gloo
 
 WORLD_SIZE, RANKS_PER_NODE = 4, 2

@@ -16,7 +16,7 @@ from binsgdm.comm import Member, RankContext, run_in_lockstep
 from binsgdm.compressors.base import GradientBucket
 from binsgdm.compressors.registry import make
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.sign_exchange import Scheme
+from binsgdm.optimizers.settings import Scheme
 from binsgdm.parallel.compressed_replicas import ReplicaContext
 from binsgdm.parallel.fsdp import ShardContext, attach_fsdp
 from tests.helpers.launch import heard, join, of_all

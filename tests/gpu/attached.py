@@ -17,7 +17,7 @@ from binsgdm.comm import RankContext, run_in_lockstep
 from binsgdm.compressors.base import GradientBucket
 from binsgdm.compressors.registry import make
 from binsgdm.optimizers.local_steps import DiLoCo, LocalSGD
-from binsgdm.optimizers.sign_exchange import Scheme
+from binsgdm.optimizers.settings import Scheme
 from binsgdm.parallel.ddp import attach, detach
 from tests.gpu.lockstep import (
     BUCKET_ELEMENTS,

@@ -19,7 +19,7 @@ from binsgdm.comm import groups as grouping
 from binsgdm.compressors.registry import SYSTEMS
 from binsgdm.errors import BinsgdmError
 from binsgdm.optimizers.binsgdm import BinSGDM
-from binsgdm.optimizers.sign_exchange import SCHEMES
+from binsgdm.optimizers.settings import SCHEMES
 from binsgdm.parallel import local_gradients
 from binsgdm.parallel.ddp import attach
 from tests.gpu import attached, replicas

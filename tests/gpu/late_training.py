@@ -22,8 +22,7 @@ from binsgdm.compressors.registry import make
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.local_steps import DiLoCo
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.settings import Rounding
-from binsgdm.optimizers.sign_exchange import Scheme
+from binsgdm.optimizers.settings import Rounding, Scheme
 from binsgdm.parallel.gradient_exchange import GradientExchange, exchange_bucket
 from binsgdm.parallel.overlapped import OverlappedSession
 

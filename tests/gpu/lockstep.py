@@ -16,7 +16,7 @@ from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.outer_steps import OuterSettings, OuterSteps, averaged
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.sign_exchange import Scheme
+from binsgdm.optimizers.settings import Scheme
 from tests.gpu.samples import FP32, SEED, SHAPES, STEPS, Dtypes, Shapes, gradients, parameters
 
 RANKS, A_NODE = 4, 2

@@ -19,7 +19,7 @@ from binsgdm.compressors.registry import SYSTEMS, make
 from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.sign_exchange import Scheme
+from binsgdm.optimizers.settings import Scheme
 from binsgdm.parallel.ddp import attach
 from binsgdm.parallel.ddp_hook import compress_gradients
 from binsgdm.parallel.gradient_exchange import GradientExchange, exchange_bucket

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from binsgdm.comm import groups
 from binsgdm.kernels.streams import CudaStreams
-from binsgdm.optimizers.sign_exchange import SCHEMES
+from binsgdm.optimizers.settings import SCHEMES
 from tests.gpu.late_training import LateTraining
 
 

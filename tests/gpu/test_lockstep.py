@@ -26,7 +26,7 @@ from binsgdm.compressors.registry import BUILT_IN, SYSTEMS, make
 from binsgdm.kernels import host_loops
 from binsgdm.optimizers import one_bit_adam
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.optimizers.sign_exchange import SCHEMES
+from binsgdm.optimizers.settings import SCHEMES
 from tests.gpu import lockstep
 from tests.gpu.samples import BF16, CPU, FP32, MIXED, SEED, SHAPES, gradients, num_different, num_far, parameters
 

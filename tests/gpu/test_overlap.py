@@ -26,7 +26,7 @@ from binsgdm.compressors.registry import SYSTEMS
 from binsgdm.compressors.residuals import Residuals
 from binsgdm.kernels import streams
 from binsgdm.optimizers.local_steps import _Exchange
-from binsgdm.optimizers.sign_exchange import SCHEMES
+from binsgdm.optimizers.settings import SCHEMES
 from binsgdm.optimizers.worker import Worker
 from tests.gpu import sanitized
 from tests.gpu.late_training import Late, LateTraining

@@ -5,7 +5,7 @@ import torch
 from binsgdm.comm import RankContext, run_in_lockstep
 from binsgdm.kernels import select
 from binsgdm.optimizers.base import ParamState
-from binsgdm.optimizers.sign_exchange import SCHEMES
+from binsgdm.optimizers.settings import SCHEMES
 from binsgdm.optimizers.worker import Worker
 
 CONTEXT = RankContext(rank=0, world_size=1, ranks_per_node=1, seed=0, step=0)

@@ -12,7 +12,7 @@ from binsgdm.kernels import functional, select
 from binsgdm.kernels.bits import unpack_signs
 from binsgdm.kernels.random import Key, RandomStream, thresholds
 from binsgdm.optimizers.base import ParamState
-from binsgdm.optimizers.sign_exchange import Scheme
+from binsgdm.optimizers.settings import Scheme
 from binsgdm.optimizers.worker import Worker
 
 SHAPES = [(50,), (3, 40), (7,), (129,)]

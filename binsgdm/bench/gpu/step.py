@@ -12,10 +12,11 @@ from binsgdm.bench.kernels import free_bytes
 from binsgdm.bench.record import Bench, Record
 from binsgdm.bench.timing import trial_of
 from binsgdm.kernels import tables
+from binsgdm.optimizers.agreement import BYTES_PER_ELEMENT as GRADIENT_BYTES
+from binsgdm.optimizers.agreement import MIB
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.optimizers.session import BYTES_PER_ELEMENT as GRADIENT_BYTES
-from binsgdm.optimizers.session import MIB, Session
+from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.settings import PAPER
 
 Shape = tuple[int, ...]

@@ -18,7 +18,7 @@ from binsgdm import BinSGDM
 from binsgdm.comm.thread import CommunicationThread
 from binsgdm.comm.transport import Transport
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.sign_exchange import SCHEMES, Scheme
+from binsgdm.optimizers.settings import SCHEMES, Scheme
 from binsgdm.optimizers.worker import Worker
 from binsgdm.parallel.local_gradients import OwnParameters, keep_gradients_local
 from binsgdm.parallel.overlapped import OverlappedSession

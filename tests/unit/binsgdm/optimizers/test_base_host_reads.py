@@ -15,8 +15,7 @@ from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.settings import Rounding
-from binsgdm.optimizers.sign_exchange import SCHEMES, Scheme
+from binsgdm.optimizers.settings import SCHEMES, Rounding, Scheme
 from tests.helpers.pretend_device import PretendDevice, PretendTensor, pretended_device
 
 SHAPES = ((9, 7), (5,))

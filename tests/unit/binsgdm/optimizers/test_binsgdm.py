@@ -18,7 +18,7 @@ from binsgdm.comm import Member, run_in_lockstep
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.random import Key, thresholds
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.sign_exchange import Scheme
+from binsgdm.optimizers.settings import Scheme
 from binsgdm.optimizers.worker import Worker
 
 

@@ -27,7 +27,7 @@ from binsgdm.kernels.functional import MAX_SHAPED_VECTORS, SCALE, ratio, shape
 from binsgdm.kernels.random import Key, dither
 from binsgdm.optimizers.residuals import quantizations
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.sign_exchange import SCHEMES, Scheme
+from binsgdm.optimizers.settings import SCHEMES, Scheme
 
 SHAPES = [(5, 3), (0,), (70,), (1,)]
 LR = 0.5

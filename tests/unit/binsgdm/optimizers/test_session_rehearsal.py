@@ -21,10 +21,10 @@ import numba
 
 from binsgdm.comm import Member, run_in_lockstep
 from binsgdm.kernels import cpu, numba_kernels
-from binsgdm.optimizers import rehearsal
+from binsgdm.optimizers import session
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.sign_exchange import SCHEMES, Scheme
+from binsgdm.optimizers.settings import SCHEMES, Scheme
 from tests.helpers.launch import meeting_point
 
 RANKS, RANKS_PER_NODE = 4, 2
@@ -64,7 +64,7 @@ def joined(rank: int, scheme: Scheme, rounding: Any, dtype: torch.dtype) -> BinS
 def test_a_rehearsal_calls_the_loops_of_a_step_and_no_others(
     scheme: Scheme, rounding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rehearsal._compile_for.cache_clear()
+    session._compile_for.cache_clear()
     dtype = torch.float32 if rounding == "random" else torch.bfloat16
     with noting_variants(monkeypatch) as rehearsed:
         optimizers = [joined(rank, scheme, rounding, dtype) for rank in range(RANKS)]
