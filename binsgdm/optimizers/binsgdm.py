@@ -12,6 +12,7 @@ from binsgdm.kernels import NAMES as KERNELS
 from binsgdm.kernels import Kernels, select
 from binsgdm.optimizers.agreement import is_on_gpu
 from binsgdm.optimizers.base import (
+    Flag,
     OneBitOptimizer,
     Params,
     ParamState,
@@ -32,7 +33,6 @@ from binsgdm.optimizers.settings import (
     ratio_limit,
     take_momentum,
 )
-from binsgdm.optimizers.unscaling import unscale
 
 
 class BinSGDM(OneBitOptimizer):
@@ -200,7 +200,7 @@ class BinSGDM(OneBitOptimizer):
         try:
             self._check_live_settings()
             self._check_states()
-            unscale(self.param_states(), getattr(self, "grad_scale", None), found_inf, session)
+            self._unscale(found_inf, session)
         except BinsgdmError as error:
             if session.all_that_step.world_size == 1:
                 raise
@@ -211,6 +211,36 @@ class BinSGDM(OneBitOptimizer):
         else:
             self._note_skipped(step, expected=found_inf)
         return has_moved
+
+    def _unscale(self, found_inf: Flag, session: Session) -> None:
+        """Divide the gradients by the scale of a GradScaler that leaves that to the optimizer.
+
+        Raises:
+            BinsgdmError: it is too late for that, or fp16 has too few digits for it.
+        """
+        scale: torch.Tensor | None = getattr(self, "grad_scale", None)
+        if scale is None and found_inf is False:
+            return
+        gradients = [one.grad for group in self.param_groups for one in group["params"] if one.grad is not None]
+        # Signs do not depend on the scale of a gradient, but m and b mix this step's gradient with those of other
+        # scales.
+        if scale is not None and session.starts_in_backward:
+            raise BinsgdmError(
+                "BinSGDM: a GradScaler with overlap=True: scaled gradients were already sent; attach with overlap=False"
+            )
+        if scale is not None and any(gradient.dtype == torch.float16 for gradient in gradients):
+            raise BinsgdmError(
+                "BinSGDM: fp16 gradients with a GradScaler: they would underflow when unscaled; keep the parameters in "
+                "fp32 and use autocast, as torch requires"
+            )
+        if isinstance(found_inf, torch.Tensor):
+            # A step that will not count leaves the averages as they were, which the host cannot tell the kernels here:
+            # so its gradients become NaN, of which they take in nothing. In backward the averages have taken them in
+            # already, and those of a node see an infinity of this rank anyway.
+            keeps_averages = not session.starts_in_backward and session.scheme.average == "updates"
+            _unscale_on_device(gradients, scale, found_inf, keeps_averages=keeps_averages)
+        elif gradients and scale is not None:
+            torch._foreach_mul_(gradients, 1.0 / float(scale))
 
     def _check_live_settings(self) -> None:
         """Refuse what a script has put into a group since the last step and no step can follow."""
@@ -372,6 +402,24 @@ class BinSGDM(OneBitOptimizer):
             self._set_all("saved_by", _owner(session.member))
         if is_shaped(self.param_groups[0]):
             self._set_all("residual_layout", session.layout)
+
+
+def _unscale_on_device(
+    gradients: Sequence[torch.Tensor], scale: torch.Tensor | None, found_inf: torch.Tensor, *, keeps_averages: bool
+) -> None:
+    """Divide gradients where neither the scale nor whether the step will count is known to the host."""
+    if scale is None and not keeps_averages:
+        return
+    scaled_by = found_inf.new_ones((), dtype=torch.float64) if scale is None else scale.to(found_inf.device)
+    factor = scaled_by.to(torch.float64).reciprocal().to(torch.float32)
+    if keeps_averages:
+        factor = factor.masked_fill(found_inf, torch.nan)
+    # A gradient of FSDP2 is a DTensor, the factor is not.
+    local = [gradient.to_local() if hasattr(gradient, "to_local") else gradient for gradient in gradients]
+    for dtype in dict.fromkeys(gradient.dtype for gradient in local):
+        some = [gradient for gradient in local if gradient.dtype == dtype]
+        # torch's own kernel of GradScaler, which takes the factor from the device; what it finds is known.
+        torch._amp_foreach_non_finite_check_and_unscale_(some, torch.zeros_like(factor), factor)
 
 
 def _check_alike(group: Mapping[str, Any], first: Mapping[str, Any]) -> None:

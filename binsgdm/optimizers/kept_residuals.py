@@ -1,4 +1,4 @@
-"""1-bit Adam's residuals in the state of its parameters, where checkpoints of every kind find them."""
+"""1-bit Adam's residuals in the state of its parameters."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,7 +8,9 @@ import torch
 from binsgdm.comm import Member
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import zeros
+from binsgdm.optimizers import residuals
 from binsgdm.optimizers.one_bit_adam_plain import MomentumResiduals, Topology, padded_numel
+from binsgdm.optimizers.residuals import ResidualViews, View, check_flat
 
 NAMES = {"worker": "worker_residual", "server": "server_residual"}
 """Of each residual in the state of a parameter."""
@@ -54,24 +56,8 @@ class ResidualOwner(NamedTuple):
         return {"worker": (first, first + slice_numel), "server": (server, server + chunk)}
 
 
-class _ParameterView(NamedTuple):
-    """What one residual has of one parameter, in the flat tensor."""
-
-    number: int
-    name: str
-    values: torch.Tensor
-
-
-class KeptResiduals:
-    """A rank's residuals: flat tensors, with a view of each in the state of every parameter, empty where it has none.
-
-    They go on with what the states have, and else begin with 0.
-
-    Args:
-        states: of all parameters, in order; they get the views.
-        numels: elements of the parameters.
-        owner: whose they are.
-        device: where the parameters are.
+class KeptResiduals(ResidualViews):
+    """A rank's residuals; they go on with what the states of the parameters have, and else begin with 0.
 
     Attributes:
         owner: whose they are.
@@ -82,41 +68,31 @@ class KeptResiduals:
         self, states: Sequence[dict[str, Any]], numels: Sequence[int], owner: ResidualOwner, device: torch.device
     ) -> None:
         self.owner = owner
-        self._states = states
         extents = owner.extents(padded_numel(sum(numels), owner.world_size))
         self.flat = MomentumResiduals(**{name: zeros(end - first, device) for name, (first, end) in extents.items()})
-        self._views = _views(self.flat, extents, numels)
-        for number, name, values in self._views:
-            if (given := states[number].get(name)) is not None:
-                check_residual(number, name, given, values.numel())
-                values.copy_(given)
-        for number, name, values in self._views:
-            states[number][name] = values
+        super().__init__(states, _views(self.flat, extents, numels), NAMES.values())
+        self.check(states)
+        self.take_over()
 
-    @property
-    def are_in_place(self) -> bool:
-        """Tell whether nobody has put others into the state."""
-        return all(self._states[number].get(name) is values for number, name, values in self._views)
+    def check_given(self, view: View, given: Any) -> None:
+        """Refuse a residual of another form, or that is not finite."""
+        check_residual(view.number, view.name, given, view.values.numel())
 
 
-def _views(
-    flat: MomentumResiduals, extents: Mapping[str, tuple[int, int]], numels: Sequence[int]
-) -> list[_ParameterView]:
+def _views(flat: MomentumResiduals, extents: Mapping[str, tuple[int, int]], numels: Sequence[int]) -> list[View]:
     found = []
     for name, (first, end) in extents.items():
         values, start = getattr(flat, name), 0
         for number, numel in enumerate(numels):
             low, high = max(start, first) - first, min(start + numel, end) - first
-            found.append(_ParameterView(number, NAMES[name], values[low:high] if low < high else values[:0]))
+            found.append(View(number, NAMES[name], values[low:high] if low < high else values[:0]))
             start += numel
     return found
 
 
 def drop(states: Sequence[dict[str, Any]]) -> None:
     """Let the states have no residuals."""
-    for state in states:
-        for name in NAMES.values():
-            state.pop(name, None)
+    residuals.drop(states, NAMES.values())
 
 
 def have(states: Sequence[Mapping[str, Any]]) -> bool:
@@ -124,19 +100,10 @@ def have(states: Sequence[Mapping[str, Any]]) -> bool:
     return any(name in state for state in states for name in NAMES.values())
 
 
-def check_residual(number: int, name: str, given: object, numel: int | None = None) -> None:
-    """Refuse what cannot be a residual of a parameter.
-
-    Raises:
-        BinsgdmError: it is no flat fp32 tensor of this size, or has a value that is not finite.
-    """
+def check_residual(number: int, name: str, given: Any, numel: int | None = None) -> None:
+    """Refuse what cannot be a residual of a parameter: no flat fp32 tensor of this size, or not finite."""
     where = f"OneBitAdam: parameter {number}: {name}"
-    if not isinstance(given, torch.Tensor):
-        raise BinsgdmError(f"{where}: a {type(given).__name__}: must be a tensor; {_REPAIR}")
-    shape = tuple(given.shape)
-    if given.dtype != torch.float32 or len(shape) != 1 or (numel is not None and shape[0] != numel):
-        wanted = "one dimension" if numel is None else f"shape {(numel,)}"
-        raise BinsgdmError(f"{where} of {given.dtype} and shape {shape}: must be torch.float32 of {wanted}; {_REPAIR}")
+    check_flat(where, given, torch.float32, numel, _REPAIR)
     if not given.isfinite().all():
         raise BinsgdmError(f"{where}: a value that is not finite: must be; {_REPAIR}")
 

@@ -1,7 +1,11 @@
-"""What shaped rounding has lost so far on this rank: a flat tensor for each quantization, with views in the state."""
+"""What rounding has lost so far on this rank: flat tensors, with views in the state of every parameter.
+
+There checkpoints of every kind find them.
+"""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -83,16 +87,65 @@ def quantizations(buckets: Sequence[FlatBucket], context: RankContext, scheme: S
     return found
 
 
-class _View(NamedTuple):
-    """The residual of one parameter at one quantization, in the flat tensor."""
+class View(NamedTuple):
+    """What one residual has of one parameter, in a flat tensor; `name` is that in the parameter's state."""
 
     number: int
     name: str
-    limit: int
     values: torch.Tensor
 
 
-class RoundingResiduals:
+class ResidualViews:
+    """A rank's residuals in the states of its parameters, empty where it rounds nothing of one.
+
+    Args:
+        states: of all parameters, in order.
+        views: of every residual and every parameter.
+        names: of all residuals that a state may have.
+    """
+
+    def __init__(self, states: Sequence[dict[str, Any]], views: Sequence[View], names: Collection[str]) -> None:
+        self._states, self._views, self._names = states, views, names
+
+    def check(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse states with residuals that cannot be of these views."""
+        for view in self._views:
+            given = states[view.number].get(view.name)
+            if given is not None and given is not view.values:
+                self.check_given(view, given)
+
+    @abstractmethod
+    def check_given(self, view: View, given: Any) -> None:
+        """Refuse what cannot be the residual of a view."""
+
+    @property
+    def are_in_place(self) -> bool:
+        """Tell whether nobody has put others into the states."""
+        return all(self._states[number].get(name) is values for number, name, values in self._views)
+
+    def take_over(self) -> None:
+        """Go on with the residuals that the states have."""
+        for number, name, values in self._views:
+            given = self._states[number].get(name)
+            if given is not None and given is not values:
+                values.copy_(given)
+        self.put()
+
+    def put(self) -> None:
+        """Let the states have the views, and no others."""
+        drop(self._states, self._names)
+        for number, name, values in self._views:
+            self._states[number][name] = values
+
+
+def drop(states: Sequence[dict[str, Any]], names: Collection[str]) -> None:
+    """Let the states have no residuals of these names."""
+    for state in states:
+        for name in names:
+            state.pop(name, None)
+
+
+class RoundingResiduals(ResidualViews):
     """Those of all quantizations of this rank; they go on where the state has some that fit, and else are drawn.
 
     Args:
@@ -115,50 +168,51 @@ class RoundingResiduals:
         scheme: Scheme,
         layout: str,
     ) -> None:
-        self._states = [param_state.state for param_state in param_states]
-        self._quantizations = quantizations(buckets, context, scheme)
-        for one in self._quantizations:
-            _check_count(one.num_rows)
         self.layout = layout
+        self._quantizations = quantizations(buckets, context, scheme)
+        self._limits = {one.name: one.limit for one in self._quantizations}
+        for one in self._quantizations:
+            if one.num_rows is not None and one.num_rows > MAX_SHAPED_VECTORS:
+                raise BinsgdmError(
+                    f"BinSGDM: rounding='shaped': merges {one.num_rows} vectors of signs: must be at most "
+                    f"{MAX_SHAPED_VECTORS}; give rounding='random'"
+                )
         device = param_states[0].parameter.device
-        self._none = torch.empty(0, dtype=torch.int16, device=device)
         self._pieces = {
             one.stream: torch.split(_zeros(sum(one.numels), device), list(one.numels)) for one in self._quantizations
         }
         self._of_bucket = [{stream: of[index] for stream, of in self._pieces.items()} for index in range(len(buckets))]
-        self._views = [view for one in self._quantizations for view in self._views_of(one, buckets)]
+        none = torch.empty(0, dtype=torch.int16, device=device)
+        views = [
+            View(number, one.name, values)
+            for one in self._quantizations
+            for number, values in (dict.fromkeys(range(len(param_states)), none) | self._parts(one, buckets)).items()
+        ]
+        super().__init__([param_state.state for param_state in param_states], views, NAMES.values())
         self._begin(param_states[0].group.get("residual_layout", ""), context)
 
     def of(self, bucket: FlatBucket) -> dict[RandomStream, torch.Tensor]:
         """Return those of a bucket's elements that this rank rounds; kernels change them in place."""
         return self._of_bucket[bucket.index]
 
-    def check(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Refuse residuals that cannot be of this layout.
-
-        Raises:
-            BinsgdmError: one of another dtype or shape, or one that rounding never leaves.
-        """
-        for view in self._views:
-            given = states[view.number].get(view.name)
-            if given is not None and given is not view.values:
-                check_residual(view.number, view.name, given, limit=view.limit, numel=view.values.numel())
+    def check_given(self, view: View, given: Any) -> None:
+        """Refuse a residual of another dtype or shape, or one that rounding never leaves."""
+        check_residual(view.number, view.name, given, limit=self._limits[view.name], numel=view.values.numel())
 
     def refresh(self) -> None:
         """Go on with the residuals that somebody has put into the state."""
-        if any(self._states[number].get(name) is not values for number, name, _, values in self._views):
+        if not self.are_in_place:
             self.check(self._states)
-            self._take_over()
+            self.take_over()
 
-    def _views_of(self, one: Quantization, buckets: Sequence[FlatBucket]) -> list[_View]:
-        """Return those of every parameter, empty where this rank rounds none of its elements."""
-        pieces = self._pieces[one.stream]
-        found = dict.fromkeys(range(len(self._states)), self._none)
-        for bucket, start, piece in zip(buckets, one.starts, pieces, strict=True):
+    def _parts(self, one: Quantization, buckets: Sequence[FlatBucket]) -> dict[int, torch.Tensor]:
+        """Return by its number what this rank rounds of every parameter."""
+        found = {}
+        for bucket, start, piece in zip(buckets, one.starts, self._pieces[one.stream], strict=True):
             for segment in bucket.segments:
                 first, end = segment.start - start, segment.start + segment.numel - start
                 found[segment.index] = piece[max(first, 0) : max(end, 0)]
-        return [_View(number, one.name, one.limit, values) for number, values in found.items()]
+        return found
 
     def _begin(self, saved_layout: str, context: RankContext) -> None:
         has_any = any(view.name in self._states[view.number] for view in self._views)
@@ -178,61 +232,27 @@ class RoundingResiduals:
                 f"BinSGDM: residuals are drawn anew: {found} {self.layout!r}; the run goes on, but not bit for bit",
                 stacklevel=frames_to_the_user(),
             )
-        self._take_over() if fits else self._put()
-
-    def _take_over(self) -> None:
-        for number, name, _, values in self._views:
-            given = self._states[number].get(name, values)
-            if given is not values:
-                values.copy_(given)
-        self._put()
-
-    def _put(self) -> None:
-        """Let the state have the views, and no residual of another scheme."""
-        for state in self._states:
-            for name in NAMES.values():
-                state.pop(name, None)
-        for number, name, _, values in self._views:
-            self._states[number][name] = values
+        self.take_over() if fits else self.put()
 
 
 def check_residual(number: int, name: str, given: Any, *, limit: int = SCALE, numel: int | None = None) -> None:
-    """Refuse what no rounding leaves.
-
-    Args:
-        number: of the parameter.
-        name: in its state.
-        given: to check.
-        limit: which it must not exceed.
-        numel: its elements, if they are known.
-
-    Raises:
-        BinsgdmError: it is no residual of int16 of one dimension and this size, or exceeds the limit.
-    """
-    if not isinstance(given, torch.Tensor):
-        raise BinsgdmError(f"BinSGDM: parameter {number}: {name}: {shown(given)}: must be a tensor; {_REPAIR}")
-    shape = tuple(given.shape)
-    if given.dtype != torch.int16 or len(shape) != 1 or shape[0] != (shape[0] if numel is None else numel):
-        wanted = "one dimension" if numel is None else f"shape {(numel,)}"
-        raise BinsgdmError(
-            f"BinSGDM: parameter {number}: {name} of {given.dtype} and shape {shape}: must be torch.int16 of {wanted}; "
-            f"{_REPAIR}"
-        )
+    """Refuse what no rounding leaves in the state of a parameter, of so many elements if they are known."""
+    where = f"BinSGDM: parameter {number}: {name}"
+    check_flat(where, given, torch.int16, numel, _REPAIR)
     if given.numel():
         least, greatest = torch.stack(given.aminmax()).tolist()
         if least < -limit or greatest > limit:
-            raise BinsgdmError(
-                f"BinSGDM: parameter {number}: {name} from {least} to {greatest}: must be from {-limit} to {limit}; "
-                f"{_REPAIR}"
-            )
+            raise BinsgdmError(f"{where} from {least} to {greatest}: must be from {-limit} to {limit}; {_REPAIR}")
 
 
-def _check_count(num_rows: int | None) -> None:
-    if num_rows is not None and num_rows > MAX_SHAPED_VECTORS:
-        raise BinsgdmError(
-            f"BinSGDM: rounding='shaped': merges {num_rows} vectors of signs: must be at most {MAX_SHAPED_VECTORS}; "
-            "give rounding='random'"
-        )
+def check_flat(where: str, given: Any, dtype: torch.dtype, numel: int | None, repair: str) -> None:
+    """Refuse a residual that is no tensor of this dtype, of one dimension and as many elements, if they are known."""
+    if not isinstance(given, torch.Tensor):
+        raise BinsgdmError(f"{where}: {shown(given)}: must be a tensor; {repair}")
+    shape = tuple(given.shape)
+    if given.dtype != dtype or len(shape) != 1 or shape[0] != (shape[0] if numel is None else numel):
+        wanted = "one dimension" if numel is None else f"shape {(numel,)}"
+        raise BinsgdmError(f"{where} of {given.dtype} and shape {shape}: must be {dtype} of {wanted}; {repair}")
 
 
 def _zeros(numel: int, device: torch.device) -> torch.Tensor:
