@@ -51,6 +51,10 @@ class Quantization:
         """Of its residual in the state of a parameter."""
         return NAMES[self.stream]
 
+    def stretch(self, bucket: FlatBucket) -> tuple[int, int]:
+        """Return first element in the flat order and number of those that this rank rounds of a bucket."""
+        return self.starts[bucket.index], self.numels[bucket.index]
+
     @property
     def limit(self) -> int:
         """What no residual of it exceeds."""
@@ -148,13 +152,6 @@ def drop(states: Sequence[dict[str, Any]], names: Collection[str]) -> None:
 class RoundingResiduals(ResidualViews):
     """Those of all quantizations of this rank; they go on where the state has some that fit, and else are drawn.
 
-    Args:
-        param_states: parameters with their state, which gets the views.
-        buckets: in which they travel.
-        context: of this rank in the coming step.
-        scheme: of the exchange.
-        layout: in words, which elements this rank rounds where.
-
     Raises:
         BinsgdmError: the state has residuals of this layout that cannot be, or too many vectors are merged.
     """
@@ -162,15 +159,13 @@ class RoundingResiduals(ResidualViews):
     def __init__(
         self,
         param_states: Sequence[ParamState],
-        *,
+        quantizations: Sequence[Quantization],
         buckets: Sequence[FlatBucket],
         context: RankContext,
-        scheme: Scheme,
         layout: str,
     ) -> None:
-        self.layout = layout
-        self._quantizations = quantizations(buckets, context, scheme)
-        self._limits = {one.name: one.limit for one in self._quantizations}
+        self.layout, self._quantizations = layout, quantizations
+        self._limits = {one.name: one.limit for one in quantizations}
         for one in self._quantizations:
             if one.num_rows is not None and one.num_rows > MAX_SHAPED_VECTORS:
                 raise BinsgdmError(

@@ -1,8 +1,8 @@
 """One rank's part of a step, bucket by bucket: update the momenta, exchange signs, apply them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from operator import is_, itemgetter
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from binsgdm.kernels.host_tensors import upload
 from binsgdm.kernels.profiler_stages import staged
 from binsgdm.kernels.random import RandomStream
 from binsgdm.optimizers.base import Flag, ParamState, copy_each
-from binsgdm.optimizers.residuals import RoundingResiduals
+from binsgdm.optimizers.residuals import RoundingResiduals, quantizations
 from binsgdm.optimizers.saved_state import check_average
 from binsgdm.optimizers.settings import Scheme, gain_of, is_shaped, momenta_of, take_momentum
 
@@ -39,8 +39,7 @@ class Worker:
         layout: in words, which elements this rank rounds where; residuals of another layout are drawn anew.
 
     Attributes:
-        residuals: of this rank, if rounding keeps what it loses.
-        parameters: of all, in the order in which they were given.
+        residuals: if rounding keeps what it loses.
         finite: of this step, each a bool scalar on the device: some gradients were finite.
     """
 
@@ -61,24 +60,16 @@ class Worker:
         self._context = context
         self._scheme = scheme
         self._num_updates = context.num_nodes if scheme.average == "gradients" else context.world_size
-        # The quantization that rounds m / b.
-        one_bit = scheme.intra_node_dtype == "one_bit"
-        self._first_stream = RandomStream.INTRA_NODE if one_bit else RandomStream.LOCAL
         self._kernels = kernels
-        numels = [param_state.parameter.numel() for param_state in param_states]
+        self.device = self.parameters[0].device
+        numels = [parameter.numel() for parameter in self.parameters]
         self.buckets = flat_buckets.build(numels, bucket_elements=bucket_elements, ranks=context.world_size)
-        self.device = param_states[0].parameter.device
+        found = quantizations(self.buckets, context, scheme)
+        self._rounding = found[0]  # that of m / b
         self.residuals: RoundingResiduals | None = None
         if is_shaped(param_states[0].group):
-            self.residuals = RoundingResiduals(
-                param_states, buckets=self.buckets, context=context, scheme=scheme, layout=layout
-            )
+            self.residuals = RoundingResiduals(param_states, found, self.buckets, context, layout)
         self._lay_out()
-        self._is_skipped = self._is_refused = False
-        self._has_gradient = [0] * len(param_states)
-        self.finite: list[torch.Tensor] = []
-        self._taken: dict[int, torch.Tensor] = {}
-        self._numbers: dict[tuple[int, str], float] = {}
         self._u = self._packed = torch.empty(0)
 
     def _lay_out(self) -> None:
@@ -87,14 +78,13 @@ class Worker:
         self._states = [self._param_states[segment.index].state for one in self.buckets for segment in one.segments]
         self._addresses = self._addresses_now()
         # Two, since a parameter may have a gradient on another rank only: those that are updated, those that move.
-        self._moved: list[Batches] = []
-        self._updated: list[Batches] = []
+        self._moved: list[_Batches] = []
+        self._updated: list[_Batches] = []
         for bucket, pieces in zip(self.buckets, self._pieces, strict=True):
-            whole = bucket.start, bucket.start + bucket.numel
-            rounded = self._rounded_elements(bucket)
+            whole, rounded = (bucket.start, bucket.numel), self._rounding.stretch(bucket)
             updated = rounded if self._scheme.average == "gradients" else whole
-            self._moved.append(Batches(pieces, *whole))
-            self._updated.append(Batches(pieces, *updated, self._residual(bucket) if updated == rounded else None))
+            self._moved.append(_batches(pieces, *whole))
+            self._updated.append(_batches(pieces, *updated, self._residual(bucket) if updated == rounded else None))
 
     def _addresses_now(self) -> list[int]:
         # Of every parameter, in every step.
@@ -111,9 +101,9 @@ class Worker:
         self._context = replace(self._context, step=step)
         self._is_skipped = self._is_refused = False
         self._has_gradient = [0] * len(self._param_states)
-        self.finite = []
-        self._taken = {}
-        self._numbers = {}
+        self.finite: list[torch.Tensor] = []
+        self._taken: dict[int, torch.Tensor] = {}
+        self._numbers: dict[tuple[int, str], float] = {}
         return tuple(filter(self.num_expected_gradients, self.buckets))
 
     def refresh(self) -> None:
@@ -173,10 +163,6 @@ class Worker:
     def finite_check_flags(self, *, is_refused: bool = False, appended: bytes = b"") -> torch.Tensor:
         """Return this rank's flags of this step; the finite check takes their maximum over all ranks.
 
-        Args:
-            is_refused: this rank cannot take the step.
-            appended: to the flags.
-
         Returns:
             uint8 (1 + parameters + appended): `SKIPPED` where a gradient is not finite, or `REFUSED`; then which
             parameters had a gradient.
@@ -213,12 +199,12 @@ class Worker:
     @staged("apply")
     def apply(self, bucket: FlatBucket, signs: torch.Tensor, has_gradient: Sequence[int]) -> None:
         """Move the parameters of a bucket that had a gradient on some rank."""
-        chosen = [bool(has_gradient[segment.index]) for segment in bucket.segments]
-        for batch in self._moved[bucket.index].of(chosen):
+        chosen = tuple(bool(has_gradient[segment.index]) for segment in bucket.segments)
+        for batch in self._moved[bucket.index](chosen):
             values = all_in_order(batch.parameters)
             self._kernels.foreach_unpack_apply_(
                 values,
-                batch.packed_of(signs, is_kept=self._context.world_size == 1),
+                batch.views_in(signs, are_kept=self._context.world_size == 1),
                 lr=self._number(batch.group, "lr"),
                 weight_decay=self._number(batch.group, "weight_decay"),
                 maximize=bool(batch.group["maximize"]),
@@ -273,17 +259,17 @@ class Worker:
         """Update the momenta of this rank's slice of a bucket; return its packed signs, 0 in the padding."""
         # A slice may begin in the middle of a parameter: only its part of m and b is updated here, the other ranks of
         # the node update theirs.
-        first = exchange.slice_start(bucket, self._context)
+        first, _ = self._rounding.stretch(bucket)
         packed = self._packed_buffer(first, mean.numel() // BITS_PER_BYTE)
-        for batch in self._updated[bucket.index].of([True] * len(bucket.segments)):
-            self._update_and_round(batch, batch.elements_of(mean), packed)
+        for batch in self._updated[bucket.index]((True,) * len(bucket.segments)):
+            self._update_and_round(batch, batch.views_in(mean), packed)
         return packed
 
     @staged("round")
     def _round_slice(self, bucket: FlatBucket, mean: torch.Tensor) -> torch.Tensor:
         """Return the packed signs of this rank's slice of the mean of the node's updates."""
         signs = torch.empty(mean.numel() // BITS_PER_BYTE, dtype=torch.uint8, device=mean.device)
-        first = exchange.slice_start(bucket, self._context)
+        first, _ = self._rounding.stretch(bucket)
         for gain, start, end in self._gains(bucket, first, first + mean.numel()):
             lo, hi = start - first, end - first
             self._round(bucket, mean[lo:hi], start, gain, signs[lo // BITS_PER_BYTE : hi // BITS_PER_BYTE])
@@ -316,10 +302,9 @@ class Worker:
             # element.
             u[piece.start - bucket.start : piece.end - bucket.start] = ratio(piece.m, piece.b)
         for batch, some in self._changing(bucket, gradients):
-            outs = batch.elements_of(u)
-            self.finite.append(
-                self._kernels.foreach_update_(some, batch.ms, batch.bs, **momenta_of(batch.group), outs_u=outs)
-            )
+            given = some, batch.ms, batch.bs
+            finite = self._kernels.foreach_update_(*given, **momenta_of(batch.group), outs_u=batch.views_in(u))
+            self.finite.append(finite)
         return u
 
     @staged("update")
@@ -337,14 +322,14 @@ class Worker:
 
     def _update_and_round(self, batch: "Batch", gradients: Sequence[torch.Tensor], packed: torch.Tensor) -> None:
         """Update the momenta of a batch; write its packed signs."""
-        outs, gain = batch.packed_of(packed, is_kept=True), self._gain_of(batch.group)
+        outs, gain = batch.views_in(packed), self._gain_of(batch.group)
         given = gradients, batch.ms, batch.bs
         if self.residuals is not None:
             finite = self._kernels.foreach_update_shape_pack_(
                 *given, batch.residuals, **momenta_of(batch.group), gain=gain, outs=outs
             )
         else:
-            key = self._context.key(self._first_stream)
+            key = self._context.key(self._rounding.stream)
             finite = self._kernels.foreach_update_quantize_pack_(
                 *given, **momenta_of(batch.group), key=key, starts=batch.starts, outs=outs, gain=gain
             )
@@ -353,24 +338,18 @@ class Worker:
     def _round(self, bucket: FlatBucket, u: torch.Tensor, start: int, gain: float, out: torch.Tensor) -> None:
         """Write the packed signs of updates, which begin at an element of the flat order."""
         if (residual := self._residual(bucket)) is not None:
-            first = start - self._rounded_elements(bucket)[0]
+            first = start - self._rounding.stretch(bucket)[0]
             self._kernels.shape_pack_(u, residual[first : first + u.numel()], gain=gain, out=out)
         else:
-            self._kernels.quantize_pack(u, key=self._context.key(self._first_stream), start=start, out=out, gain=gain)
+            key = self._context.key(self._rounding.stream)
+            self._kernels.quantize_pack(u, key=key, start=start, out=out, gain=gain)
 
     def _residuals_of(self, bucket: FlatBucket) -> dict[RandomStream, torch.Tensor]:
         return {} if self.residuals is None else self.residuals.of(bucket)
 
     def _residual(self, bucket: FlatBucket) -> torch.Tensor | None:
         """Return that of the m / b of a bucket that this rank rounds, if rounding keeps what it loses."""
-        return self._residuals_of(bucket).get(self._first_stream)
-
-    def _rounded_elements(self, bucket: FlatBucket) -> tuple[int, int]:
-        """Return first element and end, in the flat order, of what this rank rounds of a bucket's m / b."""
-        if self._scheme.topology == "flat" or self._scheme.intra_node_dtype == "one_bit":
-            return bucket.start, bucket.start + bucket.numel
-        first = exchange.slice_start(bucket, self._context)
-        return first, first + bucket.numel // self._context.ranks_per_node
+        return self._residuals_of(bucket).get(self._rounding.stream)
 
     def _gradients(self, bucket: FlatBucket) -> list[torch.Tensor | None]:
         """Return the gradient of each parameter of a bucket, and note which has one."""
@@ -399,9 +378,10 @@ class Worker:
         self, bucket: FlatBucket, gradients: Sequence[torch.Tensor | None]
     ) -> "list[tuple[Batch, TensorColumn]]":
         """Return the parameters whose averages change, with their gradients."""
-        batches = self._updated[bucket.index].of([one is not None and not self._is_skipped for one in gradients])
+        chosen = tuple(one is not None and not self._is_skipped for one in gradients)
         return [
-            (batch, all_in_order([g for n in batch.numbers if (g := gradients[n]) is not None])) for batch in batches
+            (batch, all_in_order([g for n in batch.numbers if (g := gradients[n]) is not None]))
+            for batch in self._updated[bucket.index](chosen)
         ]
 
 
@@ -419,14 +399,6 @@ class _Piece(NamedTuple):
     end: int
     m: torch.Tensor
     b: torch.Tensor
-
-    def within(self, first: int, end: int) -> "_Piece | None":
-        """Return what a stretch has of it, if anything."""
-        lo, hi = max(self.start, first), min(self.end, end)
-        if lo >= hi:
-            return None
-        m, b = (average[lo - self.start : hi - self.start] for average in (self.m, self.b))
-        return self._replace(start=lo, end=hi, m=m, b=b)
 
 
 def _pieces_of(bucket: FlatBucket, param_states: Sequence[ParamState]) -> list[_Piece]:
@@ -448,58 +420,59 @@ class Batch:
     Args:
         pieces: of one group, in the flat order, none empty.
         first: first element of the stretch in the flat order.
-        end: its end.
+        numel: its elements.
         residual: of the stretch, if rounding keeps what it loses.
     """
 
-    def __init__(self, pieces: Sequence[_Piece], first: int, end: int, residual: torch.Tensor | None) -> None:
+    def __init__(self, pieces: Sequence[_Piece], first: int, numel: int, residual: torch.Tensor | None) -> None:
         self.group = pieces[0].group
         self.numbers = [piece.number for piece in pieces]
         self.parameters = [piece.parameter for piece in pieces]
         self.ms, self.bs = TensorColumn(piece.m for piece in pieces), TensorColumn(piece.b for piece in pieces)
         self.starts = [piece.start for piece in pieces]
         bounds = [(piece.start - first, piece.end - piece.start) for piece in pieces]
-        self._elements = _gaps_and_sizes(bounds, end - first)
+        in_bytes = [(offset // BITS_PER_BYTE, packed_numel(size)) for offset, size in bounds]
+        self._elements, self._bytes = _gaps_and_sizes(bounds, numel), _gaps_and_sizes(in_bytes, numel // BITS_PER_BYTE)
         self.residuals = TensorColumn(() if residual is None else torch.split(residual, self._elements)[1::2])
-        in_bytes = [(offset // BITS_PER_BYTE, packed_numel(numel)) for offset, numel in bounds]
-        self._bytes = _gaps_and_sizes(in_bytes, (end - first) // BITS_PER_BYTE)
-        self._values: tuple[int, TensorColumn] | None = None
-        self._packed: tuple[int, TensorColumn] | None = None
+        self._known: dict[torch.dtype, tuple[int, TensorColumn]] = {}
 
-    def elements_of(self, values: torch.Tensor) -> TensorColumn:
-        """Return views of the pieces in values of the whole stretch, which lie at the same place in every step."""
-        if self._values is None or self._values[0] != values.data_ptr():
-            self._values = values.data_ptr(), TensorColumn(torch.split(values, self._elements)[1::2])
-        return self._values[1]
+    def views_in(self, whole: torch.Tensor, *, are_kept: bool = True) -> TensorColumn:
+        """Return views of the pieces in values (fp32) or packed signs (uint8) of the whole stretch.
 
-    def packed_of(self, packed: torch.Tensor, *, is_kept: bool) -> TensorColumn:
-        """Return views of the pieces in packed signs of the whole stretch; kept ones lie at the same place."""
+        They are kept where these lie at the same place in every step.
+        """
         # TensorColumn hold their memory, so where one begins no other begins as long as they are here.
-        if self._packed is not None and self._packed[0] == packed.data_ptr():
-            return self._packed[1]
-        views = TensorColumn(torch.split(packed, self._bytes)[1::2])
-        self._packed = (packed.data_ptr(), views) if is_kept else None
+        address, views = self._known.get(whole.dtype, (None, TensorColumn(())))
+        if address != whole.data_ptr():
+            sizes = self._bytes if whole.dtype == torch.uint8 else self._elements
+            views = TensorColumn(torch.split(whole, sizes)[1::2])
+            if are_kept:
+                self._known[whole.dtype] = whole.data_ptr(), views
         return views
 
 
-class Batches:
-    """A stretch of a bucket, from its first element to its end in the flat order, by settings."""
+_Batches = Callable[[tuple[bool, ...]], list[Batch]]
 
-    def __init__(self, pieces: Sequence[_Piece], first: int, end: int, residual: torch.Tensor | None = None) -> None:
-        self._stretch = first, end, residual
-        self._pieces = [piece.within(first, end) for piece in pieces]
-        self._chosen: list[bool] | None = None
-        self._batches: list[Batch] = []
 
-    def of(self, chosen: list[bool]) -> list[Batch]:
-        """Return the batches of some of the parameters; none is without a piece."""
-        if chosen != self._chosen:  # in most steps they are those of the step before
-            by_group: dict[int, list[_Piece]] = {}
-            for piece, is_chosen in zip(self._pieces, chosen, strict=True):
-                if is_chosen and piece is not None:
-                    by_group.setdefault(id(piece.group), []).append(piece)
-            self._chosen, self._batches = chosen, [Batch(some, *self._stretch) for some in by_group.values()]
-        return self._batches
+def _batches(pieces: Sequence[_Piece], first: int, numel: int, residual: torch.Tensor | None = None) -> _Batches:
+    """Return what gives a stretch of a bucket by settings, of some of the parameters; none is without a piece."""
+
+    def cut(piece: _Piece) -> _Piece:
+        lo, hi = max(piece.start, first), min(piece.end, first + numel)
+        m, b = (average[max(lo - piece.start, 0) : max(hi - piece.start, 0)] for average in (piece.m, piece.b))
+        return piece._replace(start=lo, end=hi, m=m, b=b)
+
+    inside = [cut(piece) for piece in pieces]
+
+    @lru_cache(maxsize=1)  # in most steps they are those of the step before
+    def batches(chosen: tuple[bool, ...]) -> list[Batch]:
+        by_group: dict[int, list[_Piece]] = {}
+        for piece, is_chosen in zip(inside, chosen, strict=True):
+            if is_chosen and piece.start < piece.end:
+                by_group.setdefault(id(piece.group), []).append(piece)
+        return [Batch(some, first, numel, residual) for some in by_group.values()]
+
+    return batches
 
 
 def _gaps_and_sizes(bounds: Sequence[tuple[int, int]], total: int) -> list[int]:
