@@ -60,9 +60,6 @@ def check_model(
         model: as the user gave it; None if gradients are local anyway.
         replicated: the DDP modules in it.
         optimizer: which is to exchange.
-
-    Raises:
-        BinsgdmError: no DDP model, FSDP1, another model than the optimizer's, or one with another hook.
     """
     if model is None:
         return
@@ -110,14 +107,8 @@ def check_whole(where: str, optimizer: OneBitOptimizer) -> None:
 
 
 def check_same_parameters(where: str, optimizer: OneBitOptimizer, group: dist.ProcessGroup | None = None) -> None:
-    """Compare the parameters of all ranks.
-
-    Raises:
-        BinsgdmError: on every rank, if any differs.
-    """
-    named = [
-        (f"parameter {number}", param_state.parameter) for number, param_state in enumerate(optimizer.param_states())
-    ]
+    """Compare the parameters of all ranks; raise on each of them if any differs."""
+    named = [(f"parameter {number}", one.parameter) for number, one in enumerate(optimizer.param_states())]
     check_same_tensors(where, named, "wrap the model in DistributedDataParallel, or broadcast them first", group)
 
 
@@ -127,18 +118,17 @@ def settings_to_compare(optimizer: OneBitOptimizer) -> dict[str, Any]:
     found: dict[str, Any] = {name: first[name] for name in ("seed", "step") if name in first}
     for number, group in enumerate(optimizer.param_groups):
         settings = {name: value for name, value in group.items() if name not in _OF_NO_GROUP}
-        found |= {f"{name} of group {number}": _plain(value) for name, value in settings.items()}
-    for number, param_state in enumerate(optimizer.param_states()):
-        found[f"shape of parameter {number}"] = tuple(param_state.parameter.shape)
-    for number, param_state in enumerate(optimizer.param_states()):
-        found[f"dtype of parameter {number}"] = str(param_state.parameter.dtype)
-        found[f"requires_grad of parameter {number}"] = param_state.parameter.requires_grad
+        # lr may be a tensor.
+        found |= {
+            f"{name} of group {number}": float(value) if isinstance(value, int | float | torch.Tensor) else value
+            for name, value in settings.items()
+        }
+    parameters = list(enumerate(one.parameter for one in optimizer.param_states()))
+    found |= {f"shape of parameter {number}": tuple(one.shape) for number, one in parameters}
+    for number, one in parameters:
+        found[f"dtype of parameter {number}"] = str(one.dtype)
+        found[f"requires_grad of parameter {number}"] = one.requires_grad
     return found
-
-
-def _plain(value: Any) -> Any:
-    """Return a setting as a number where it is one: lr may be a tensor."""
-    return float(value) if isinstance(value, int | float | torch.Tensor) else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,11 +168,7 @@ class Terms:
         return None
 
     def refuse_together(self, member: Member, device: torch.device) -> Protocol:
-        """Raise on all ranks alike why they cannot take the step, as a protocol.
-
-        Raises:
-            BinsgdmError: always.
-        """
+        """Raise on all ranks alike why they cannot take the step, as a protocol."""
         settings = {
             f"{name} of group {number}": plain(group.get(name))
             for number, group in enumerate(self.groups)

@@ -25,6 +25,7 @@ from binsgdm.optimizers.saved_state import check_averages, check_count, check_fo
 Params = Iterable[torch.Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, torch.Tensor]]
 Flag = bool | torch.Tensor  # a bool scalar on the device where the host does not know it yet
 FORMAT = 1  # version of the content of `state_dict`
+_HOOKS = ("_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +43,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
     A step in which any gradient of any rank is not finite moves no parameter and is not counted, on all ranks alike.
 
     Attributes:
-        title: as its paper names it.
-        source: its paper.
-        wire_format: what every rank sends.
+        title, source: as its paper names it, and the paper.
         averages: names of the fp32 tensors that it keeps of each parameter.
         not_finite: in words, what makes a step be skipped.
     """
@@ -79,9 +78,6 @@ class OneBitOptimizer(torch.optim.Optimizer):
         """Take one step as a protocol, which returns whether parameters moved (a bool scalar, alike on all ranks).
 
         For a driver that runs all ranks; `step` is for everybody else.
-
-        Raises:
-            BinsgdmError: as `step`.
         """
 
     @abstractmethod
@@ -159,38 +155,31 @@ class OneBitOptimizer(torch.optim.Optimizer):
                 then, and the ranks that this one is attached to are told, whose next step raises.
         """
         try:
-            self._load(self._after_pre_hooks(state_dict))
+            check_mapping(state_dict)
+            state_dict = dict(state_dict)
+            for hook in self._optimizer_load_state_dict_pre_hooks.values():
+                if (changed := hook(self, state_dict)) is not None:
+                    state_dict = changed
+            self._load(state_dict)
         except BinsgdmError as error:
             if self.member.run is not None and self.member.world_size > 1:
                 # It would not take the next step, in which the others would wait.
                 self.member.run(refusal(error))
             raise
-        for hook in self._optimizer_load_state_dict_post_hooks.values():
-            hook(self)
-
-    def _after_pre_hooks(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """Return a state as the hooks leave it that are to see it first."""
-        check_mapping(state_dict)
-        state_dict = dict(state_dict)
-        for hook in self._optimizer_load_state_dict_pre_hooks.values():
-            if (changed := hook(self, state_dict)) is not None:
-                state_dict = changed
-        return state_dict
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
 
     def _load(self, state_dict: dict[str, Any]) -> None:
         """Load what the hooks have left, or refuse it and load nothing."""
         saved = self._checked_state(state_dict)
-        before, after = self._optimizer_load_state_dict_pre_hooks, self._optimizer_load_state_dict_post_hooks
-        # Called around this: torch would call those after it with averages of the parameters' dtype.
-        self._optimizer_load_state_dict_pre_hooks, self._optimizer_load_state_dict_post_hooks = (
-            OrderedDict(),
-            OrderedDict(),
-        )
+        # Hooks are called around this: torch would call those after it with averages of the parameters' dtype.
+        hooks = {name: vars(self)[name] for name in _HOOKS}
+        vars(self).update({name: OrderedDict() for name in _HOOKS})
         try:
             # torch refuses keys that it does not know; a subclass may have added some.
             super().load_state_dict({name: state_dict[name] for name in ("state", "param_groups")})
         finally:
-            self._optimizer_load_state_dict_pre_hooks, self._optimizer_load_state_dict_post_hooks = before, after
+            vars(self).update(hooks)
         for param_state, state in zip(self.param_states(), saved, strict=True):
             for name in self.averages:  # torch casts them to the parameter's dtype; they are fp32 always
                 self.state[param_state.parameter][name] = empty_average(param_state.parameter).copy_(state[name])
@@ -250,7 +239,12 @@ class OneBitOptimizer(torch.optim.Optimizer):
         if len(set(map(id, group["params"]))) < len(group["params"]):
             raise BinsgdmError(f"{self._name}: params: the same parameter twice: must be there once; leave one out")
         self._check_settings(group)
-        check_dtypes(self._name, group["params"])
+        for parameter in group["params"]:
+            if parameter.dtype not in FLOATS:
+                raise BinsgdmError(
+                    f"{self._name}: a parameter of {parameter.dtype}: must be float32, bfloat16 or float16; give "
+                    "others to another optimizer"
+                )
 
     def _check_settings(self, group: dict[str, Any]) -> None:
         for name, (holds, rule) in self.rules(group).items():
@@ -319,27 +313,8 @@ def copy_each(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) 
         torch._foreach_copy_([target for target, _ in some], [source for _, source in some])
 
 
-def check_dtypes(where: str, parameters: Iterable[torch.Tensor]) -> None:
-    """Refuse parameters that no kernel updates.
-
-    Raises:
-        BinsgdmError: one of another type than float32, bfloat16 and float16.
-    """
-    for parameter in parameters:
-        if parameter.dtype not in FLOATS:
-            raise BinsgdmError(
-                f"{where}: a parameter of {parameter.dtype}: must be float32, bfloat16 or float16; give others to "
-                "another optimizer"
-            )
-
-
 def check_gradients(where: str, parameters: Sequence[torch.Tensor]) -> None:
-    """Refuse gradients that cannot be laid out flat.
-
-    Raises:
-        BinsgdmError: a sparse or complex gradient, one of another shape or type, or parameters without values or on
-            different devices.
-    """
+    """Refuse gradients that cannot be laid out flat, and parameters without values or on different devices."""
     pairs = [(parameter, gradient) for parameter in parameters if (gradient := parameter.grad) is not None]
     given, gradients = ([pair[which] for pair in pairs] for which in (0, 1))
     # Looked at in every step, for every parameter: what nearly all are, first.
@@ -360,11 +335,7 @@ def check_gradients(where: str, parameters: Sequence[torch.Tensor]) -> None:
 
 
 def check_gradient(where: str, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
-    """Refuse a gradient that cannot be laid out flat.
-
-    Raises:
-        BinsgdmError: it is sparse or complex, of another shape or type, or of a parameter without values.
-    """
+    """Refuse a gradient that cannot be laid out flat, or is of a parameter without values."""
     if parameter.is_meta:
         raise BinsgdmError(
             f"{where}: a parameter on meta: must have values; give the model some with to_empty() and load_state_dict()"

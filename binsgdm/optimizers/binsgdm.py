@@ -60,6 +60,11 @@ class BinSGDM(OneBitOptimizer):
     Gradients stay local, so `clip_grad_norm_` clips each rank's own; since u is a ratio, clipping only changes how
     steps weigh against each other. Works with gradient accumulation, lr schedulers and `torch.amp.GradScaler`.
 
+    Averages and residuals are each rank's own, so every rank must save and load its own state; a resumed run then goes
+    on bit for bit. Residuals of another rank, number of ranks, topology or bucket_cap_mb are drawn anew, with a
+    warning; so is a warning told of averages of another rank, which fit less well for some steps. Refused are slices of
+    averages of another rank, and a state of the other rounding.
+
     On a GPU the host waits once a step, for the flags that say whether it counts (and for lr, where that is a tensor
     there). So a step cannot be captured in a CUDA graph, and refuses; `torch.compile` leaves it as it is.
 
@@ -139,10 +144,8 @@ class BinSGDM(OneBitOptimizer):
 
         Args:
             session: takes the steps from here on.
-            slices: in words, which part of the averages each rank keeps, if not all.
-
-        Raises:
-            BinsgdmError: the averages were made with other slices.
+            slices: in words, which part of the averages each rank keeps, if not all; refused if the averages that there
+                are were made with others.
         """
         # Before the first step all averages are 0, so any slices fit.
         if self.param_groups[0]["step"]:
@@ -162,11 +165,7 @@ class BinSGDM(OneBitOptimizer):
         self._session = None  # made anew when it is needed
 
     def check_attached(self) -> None:
-        """Refuse a copy that its original's ranks know nothing of, and to go on alone with slices of averages.
-
-        Raises:
-            BinsgdmError: it is one, or has them.
-        """
+        """Refuse a copy that its original's ranks know nothing of, and to go on alone with slices of averages."""
         super().check_attached()
         first = self.param_groups[0]
         if first["step"] and self.member.world_size == 1 and self.member.run is None:
@@ -296,20 +295,6 @@ class BinSGDM(OneBitOptimizer):
         if self.coming_step == 1 and are_whole and is_shaped(self.param_groups[0]) and not self._must_attach:
             _ = self.session
         return super().state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load averages, residuals, step, seed and settings; a resumed run goes on bit for bit.
-
-        Averages and residuals are each rank's own, so every rank must save and load its own state. Residuals of another
-        rank, number of ranks, topology or bucket_cap_mb are drawn anew, with a warning; so is a warning told of
-        averages of another rank, which fit less well for some steps. Slices of averages of another rank are refused.
-
-        Raises:
-            BinsgdmError: a state of another format, or of parameters of other shapes or slices, or of the other
-                rounding, or damaged. Nothing is loaded then, and the ranks that this one is attached to are told, whose
-                next step raises.
-        """
-        super().load_state_dict(state_dict)
 
     def _load(self, state_dict: dict[str, Any]) -> None:
         saved = self._checked_state(state_dict)

@@ -366,7 +366,7 @@ class LocalSGD(LocalStepsOptimizer):
         check_state("LocalSGD: outer state", state, ())
 
 
-class _Exchange:
+class _OuterExchange:
     """An exchange that has begun, beside inner steps on a thread of its own; or one whose mean is known."""
 
     def __init__(self, fragment: Fragment, mean: torch.Tensor | None = None) -> None:
@@ -375,7 +375,7 @@ class _Exchange:
 
     def start(
         self, mean: Callable[[], torch.Tensor], abort: Callable[[str], None], stream: streams.Stream
-    ) -> "_Exchange":
+    ) -> "_OuterExchange":
         """Exchange, and return itself."""
         self._thread = CommunicationThread(
             "binsgdm-outer", self.fragment.outer.device, self._run, lambda _, error: abort(str(error)), stream
@@ -479,7 +479,7 @@ class DiLoCo(LocalStepsOptimizer):
             on_sent=on_sent,
         )
         self._stream: streams.Stream = None
-        self._pending: _Exchange | None = None
+        self._pending: _OuterExchange | None = None
         self.outer = OuterSteps(
             self.parameters,
             settings,
@@ -517,10 +517,10 @@ class DiLoCo(LocalStepsOptimizer):
     def _start(self, fragment: Fragment) -> None:
         bucket, step = fragment.pseudo_gradient(), self.num_steps
         if not self._overlaps:
-            self._pending = _Exchange(fragment, self._mean(fragment, bucket, step))
+            self._pending = _OuterExchange(fragment, self._mean(fragment, bucket, step))
             return
         self._stream = self._stream or streams.of(fragment.outer.device).make()
-        self._pending = _Exchange(fragment).start(
+        self._pending = _OuterExchange(fragment).start(
             lambda: self._mean(fragment, bucket, step), self._transport.abort, self._stream
         )
 
@@ -543,7 +543,7 @@ class DiLoCo(LocalStepsOptimizer):
         self.outer.load_state_dict({name: value for name, value in state.items() if name != "pending"})
         self._pending = pending
 
-    def _loaded(self, pending: Any) -> _Exchange | None:
+    def _loaded(self, pending: Any) -> _OuterExchange | None:
         if pending is None:
             return None
         check_state("DiLoCo: pending exchange of the state", pending, ("fragment", "mean"))
@@ -554,7 +554,7 @@ class DiLoCo(LocalStepsOptimizer):
                 f"{REPAIR}"
             )
         fragment = by_number[pending["fragment"]]
-        return _Exchange(fragment, fragment.of_slice("mean of the state", pending["mean"]))
+        return _OuterExchange(fragment, fragment.of_slice("mean of the state", pending["mean"]))
 
     def close(self) -> None:
         """Wait for an exchange that has begun, and do as `LocalStepsOptimizer.close`."""

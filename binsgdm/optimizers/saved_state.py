@@ -22,30 +22,23 @@ def check_mapping(state_dict: object) -> None:
 
 
 def check_form(state_dict: Mapping[str, Any], sizes: Sequence[int]) -> None:
-    """Refuse what has not the form of a state.
-
-    Args:
-        state_dict: to check.
-        sizes: how many parameters each group of the optimizer has.
-
-    Raises:
-        BinsgdmError: without "state" or "param_groups", or with other groups, or parameters that have no number.
-    """
+    """Refuse what has not the form of the state of an optimizer whose groups have so many parameters each."""
     check_mapping(state_dict)
-    for name, kind, is_one in (("state", "a dictionary", _is_mapping), ("param_groups", "a list", _is_list)):
+    for name in ("state", "param_groups"):
         if name not in state_dict:
             raise BinsgdmError(f"load_state_dict: a state without {name!r}: must have it; {_REPAIR}")
-        if not is_one(state_dict[name]):
-            given = _type(state_dict[name])
-            raise BinsgdmError(f"load_state_dict: {name}: a {given}: must be {kind}; {_REPAIR}")
-    groups = state_dict["param_groups"]
+    states, groups = state_dict["state"], state_dict["param_groups"]
+    if not isinstance(states, Mapping):
+        raise BinsgdmError(f"load_state_dict: state: a {_type(states)}: must be a dictionary; {_REPAIR}")
+    if not _is_list(groups):
+        raise BinsgdmError(f"load_state_dict: param_groups: a {_type(groups)}: must be a list; {_REPAIR}")
     if len(groups) != len(sizes):
         raise BinsgdmError(
             f"load_state_dict: {len(groups)} groups of parameters: the optimizer has {len(sizes)}; make it with the "
             "same groups"
         )
     for number, (group, size) in enumerate(zip(groups, sizes, strict=True)):
-        if not _is_mapping(group) or not _is_list(group.get("params")):
+        if not isinstance(group, Mapping) or not _is_list(group.get("params")):
             raise BinsgdmError(f"load_state_dict: group {number}: must have a list of params; {_REPAIR}")
         if len(group["params"]) != size:
             raise BinsgdmError(
@@ -58,11 +51,7 @@ def check_form(state_dict: Mapping[str, Any], sizes: Sequence[int]) -> None:
 
 
 def check_count(name: str, given: object) -> None:
-    """Refuse what counts no steps.
-
-    Raises:
-        BinsgdmError: it is no whole number from 0 to 2^48.
-    """
+    """Refuse what counts no steps."""
     if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= MOST_STEPS:
         raise BinsgdmError(f"load_state_dict: {name}: {shown(given)}: must be a whole number from 0 to 2^48; {_REPAIR}")
 
@@ -74,15 +63,12 @@ def check_text(name: str, given: object) -> None:
 
 
 def check_averages(number: int, names: Sequence[str], state: object, shape: Sequence[int]) -> None:
-    """Refuse the state of a parameter that has not its averages.
-
-    Raises:
-        BinsgdmError: one is missing, or no tensor of this shape of finite real numbers.
-    """
+    """Refuse the state of a parameter that has not its averages, of its shape."""
     where = f"load_state_dict: parameter {number}"
     if not isinstance(state, Mapping):
         raise BinsgdmError(f"{where}: a {_type(state)}: must be a dictionary of {' and '.join(names)}; {_REPAIR}")
-    found = {name: _shape(state[name]) for name in names if name in state}
+    given = {name: state[name] for name in names if name in state}
+    found = {name: tuple(one.shape) if isinstance(one, torch.Tensor) else _type(one) for name, one in given.items()}
     if found != dict.fromkeys(names, tuple(shape)):
         raise BinsgdmError(f"{where}: {found}: must be {' and '.join(names)} of shape {tuple(shape)}; {_REPAIR}")
     for name in names:
@@ -90,11 +76,7 @@ def check_averages(number: int, names: Sequence[str], state: object, shape: Sequ
 
 
 def check_average(where: str, name: str, given: object, shape: Sequence[int]) -> None:
-    """Refuse what is no average of gradients.
-
-    Raises:
-        BinsgdmError: it is no tensor of this shape of finite real numbers.
-    """
+    """Refuse what is no average of gradients: a tensor of this shape of finite real numbers."""
     if not isinstance(given, torch.Tensor):
         raise BinsgdmError(f"{where}: {name}: a {_type(given)}: must be a tensor of shape {tuple(shape)}; {_REPAIR}")
     if tuple(given.shape) != tuple(shape) or not given.is_floating_point() or given.layout != torch.strided:
@@ -114,9 +96,6 @@ def check_magnitudes(number: int, m: torch.Tensor, b: torch.Tensor, limit: float
         m: average of gradients.
         b: average of magnitudes.
         limit: which |m| / b does not exceed; infinity if nothing is known.
-
-    Raises:
-        BinsgdmError: b is below 0, or |m| / b above the limit.
     """
     where, m, b = f"load_state_dict: parameter {number}", _local(m), _local(b)
     if bool((b < 0).any()):
@@ -132,17 +111,8 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def _is_mapping(value: object) -> bool:
-    return isinstance(value, Mapping)
-
-
 def _is_list(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str)
-
-
-def _shape(value: object) -> object:
-    """Return the shape of a tensor; of anything else its type."""
-    return tuple(value.shape) if isinstance(value, torch.Tensor) else _type(value)
 
 
 def _type(value: object) -> str:

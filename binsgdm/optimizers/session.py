@@ -25,12 +25,8 @@ ONE_BUCKET = MAX_NUMEL  # for a rank alone, which gains nothing from several mes
 class Session:
     """One rank's steps, inside `optimizer.step()`, in lock-step with the others.
 
-    Args:
-        member: this rank, and who carries its messages; by default it is alone.
-        scheme: how the ranks agree on the signs.
-        bucket_elements: parameters of one message.
-
     Attributes:
+        member: this rank, and who carries its messages; by default it is alone.
         starts_in_backward: gradients leave before `optimizer.step()`, which is then too late to change them.
         compared_in: the group whose ranks have the same parameters.
     """
@@ -97,9 +93,6 @@ class Session:
             step: its number, from 1.
             skip: the GradScaler of this rank found gradients that are not finite.
             refused: why this rank cannot take the step; it takes part, so that no other waits for it.
-
-        Raises:
-            BinsgdmError: on all ranks, where one cannot take the step, or ranks differ in what must be alike.
         """
         buckets = self.worker.begin_step(step)
         self.worker.skip_step_if(skip)
@@ -126,9 +119,7 @@ class Session:
     ) -> Generator[Message, torch.Tensor, tuple[bool, Sequence[int]]]:
         """Return whether the step must not count, and which parameters had a gradient on some rank.
 
-        Args:
-            terms: of this rank.
-            moves: whether the step moves parameters, which are compared then where one rank may have changed them.
+        A step that moves parameters compares them where one rank may have changed them.
 
         Raises:
             BinsgdmError: on all ranks, where one cannot take the step, or ranks differ in what must be alike.
@@ -137,33 +128,23 @@ class Session:
         # that decided alone would apply different numbers of steps and drift apart.
         flags = yield AllReduceMax(sent=self._flags(terms, moves=moves))
         stop, *rest = flags.tolist()
-        count = len(self.param_states)
-        has_gradient, settings, state = (
-            rest[:count],
-            rest[count : -consistency.PAIR_BYTES],
-            rest[-consistency.PAIR_BYTES :],
-        )
-        if self.all_that_step.world_size > 1 and (stop == REFUSED or consistency.differ(settings)):
+        has_gradient, pairs = rest[: len(self.param_states)], rest[len(self.param_states) :]
+        settings, state = pairs[: consistency.PAIR_BYTES], pairs[consistency.PAIR_BYTES :]
+        member, device = self.all_that_step, self.worker.device
+        if member.world_size == 1:
+            return bool(stop), has_gradient
+        if stop == REFUSED or consistency.differ(settings):
             self._comparisons.expect()
             # What the host does not read before it must is what it may not have known.
             own = terms.refused or (terms.refusal_of_gpu() if stop == REFUSED else None)
-            yield from replace(terms, refused=own).refuse_together(self.all_that_step, self.worker.device)
-        if self.all_that_step.world_size > 1 and any(state):
-            yield from self._compare(terms.where)
+            yield from replace(terms, refused=own).refuse_together(member, device)
+        if any(state):
+            self._comparisons.expect()
+            named = {f"parameter {number}": one for number, one in enumerate(self.worker.parameters)}
+            group = self.compared_in
+            yield from consistency.check_tensors_alike(terms.where, named, member, device, _REPAIR, group)
+            self._comparisons.compared()
         return bool(stop), has_gradient
-
-    def _compare(self, where: str) -> Protocol:
-        """Compare the parameters of all ranks that have them alike, as all ranks do where one has changed them.
-
-        Raises:
-            BinsgdmError: on all ranks, where ranks differ.
-        """
-        self._comparisons.expect()
-        named = {f"parameter {number}": one for number, one in enumerate(self.worker.parameters)}
-        member, device = self.all_that_step, self.worker.device
-        found = yield from consistency.check_tensors_alike(where, named, member, device, _REPAIR, self.compared_in)
-        self._comparisons.compared()
-        return found
 
     def _terms(self, step: int, facts: Mapping[str, Any], refused: BinsgdmError | None = None) -> Terms:
         return Terms(where=f"BinSGDM: step {step}", groups=self._groups, names=COMMON, facts=facts, refused=refused)
