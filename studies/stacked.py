@@ -231,7 +231,7 @@ class Workers:
             searched = {name: value for name, value in trial.items() if name.startswith("outer_")}
             settings = OuterSettings(inner_steps=inner_steps, seed=seed, **{**searched, **outer})
             self._outer = [
-                OuterSteps(one, settings, rank=rank, world_size=num_workers, ranks_per_worker=1)
+                OuterSteps(one, settings, Member(rank=rank, world_size=num_workers))
                 for rank, one in enumerate(self._parameters)
             ]
 

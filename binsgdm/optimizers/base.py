@@ -171,7 +171,10 @@ class OneBitOptimizer(torch.optim.Optimizer):
 
     def _load(self, state_dict: dict[str, Any]) -> None:
         """Load what the hooks have left, or refuse it and load nothing."""
-        saved = self._checked_state(state_dict)
+        self._take(state_dict, self._checked_state(state_dict))
+
+    def _take(self, state_dict: dict[str, Any], saved: Sequence[Mapping[str, Any]]) -> None:
+        """Load a state that was checked, with its states of the parameters in order."""
         # Hooks are called around this: torch would call those after it with averages of the parameters' dtype.
         hooks = {name: vars(self)[name] for name in _HOOKS}
         vars(self).update({name: OrderedDict() for name in _HOOKS})

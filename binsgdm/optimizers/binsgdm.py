@@ -314,7 +314,7 @@ class BinSGDM(OneBitOptimizer):
                 check_residual(number, name, state[name])
         if self._session is not None:
             self._session.check_residuals(saved, layout)
-        super()._load(state_dict | {"param_groups": groups})
+        self._take(state_dict | {"param_groups": groups}, saved)
         for param_state, state in zip(self.param_states(), saved, strict=True):
             self._take_residuals(param_state.state, state)
         if self._session is not None:

@@ -81,11 +81,11 @@ class KeptResiduals(ResidualViews):
 
 def _views(flat: MomentumResiduals, extents: Mapping[str, tuple[int, int]], numels: Sequence[int]) -> list[View]:
     found = []
-    for name, (first, end) in extents.items():
+    for name, (first, _) in extents.items():
         values, start = getattr(flat, name), 0
         for number, numel in enumerate(numels):
-            low, high = max(start, first) - first, min(start + numel, end) - first
-            found.append(View(number, NAMES[name], values[low:high] if low < high else values[:0]))
+            own = values[max(start - first, 0) : max(start + numel - first, 0)]
+            found.append(View(number, NAMES[name], own))
             start += numel
     return found
 

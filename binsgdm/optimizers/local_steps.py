@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch._compile import _disable_dynamo  # as in binsgdm.optimizers.base
 from torch.amp.grad_scaler import OptState
 
-from binsgdm.comm import GroupName, Protocol, consistency
+from binsgdm.comm import GroupName, Member, Protocol, consistency
 from binsgdm.comm import groups as grouping
 from binsgdm.comm.arguments import check_arguments
 from binsgdm.comm.consistency import Alike
@@ -23,7 +23,7 @@ from binsgdm.comm.messages import refusal
 from binsgdm.comm.replicas import check_same_settings, check_same_tensors, checksum_of, comparable
 from binsgdm.comm.thread import CommunicationThread
 from binsgdm.comm.transport import Sent, Transport
-from binsgdm.compressors.base import REPAIR, GradientBucket, check_choice, check_state, check_whole
+from binsgdm.compressors.base import REPAIR, check_choice, check_state, check_whole
 from binsgdm.errors import BinsgdmError, printable, shown
 from binsgdm.kernels import streams
 from binsgdm.kernels.checks import FLOATS
@@ -366,22 +366,19 @@ class LocalSGD(LocalStepsOptimizer):
         check_state("LocalSGD: outer state", state, ())
 
 
-class _OuterExchange:
+class _PendingMean:
     """An exchange that has begun, beside inner steps on a thread of its own; or one whose mean is known."""
 
     def __init__(self, fragment: Fragment, mean: torch.Tensor | None = None) -> None:
         self.fragment, self._mean = fragment, mean
         self._thread: CommunicationThread[Callable[[], torch.Tensor]] | None = None
 
-    def start(
-        self, mean: Callable[[], torch.Tensor], abort: Callable[[str], None], stream: streams.Stream
-    ) -> "_OuterExchange":
-        """Exchange, and return itself."""
+    def start(self, mean: Callable[[], torch.Tensor], abort: Callable[[str], None], stream: streams.Stream) -> None:
+        """Let it begin beside inner steps."""
         self._thread = CommunicationThread(
             "binsgdm-outer", self.fragment.outer.device, self._run, lambda _, error: abort(str(error)), stream
         )
         self._thread.submit(mean)
-        return self
 
     def _run(self, mean: Callable[[], torch.Tensor]) -> None:
         self._mean = mean()
@@ -466,7 +463,7 @@ class DiLoCo(LocalStepsOptimizer):
                     f"DiLoCo: ranks_per_worker: {ranks_per_worker!r}: has no effect with workers='rank'; give "
                     "workers='node'"
                 )
-            OuterSteps([torch.zeros(1)] * fragments, settings, rank=0, world_size=1, ranks_per_worker=1)
+            OuterSteps([torch.zeros(1)] * fragments, settings, Member())
         except BinsgdmError as error:
             refused = error
         super().__init__(
@@ -479,14 +476,8 @@ class DiLoCo(LocalStepsOptimizer):
             on_sent=on_sent,
         )
         self._stream: streams.Stream = None
-        self._pending: _OuterExchange | None = None
-        self.outer = OuterSteps(
-            self.parameters,
-            settings,
-            rank=self._member.rank,
-            world_size=self._member.world_size,
-            ranks_per_worker=self._member.ranks_per_node,
-        )
+        self._pending: _PendingMean | None = None
+        self.outer = OuterSteps(self.parameters, settings, self._member)
         self._overlaps = settings.overlap_steps > 0
 
     def _after_step(self) -> None:
@@ -516,19 +507,19 @@ class DiLoCo(LocalStepsOptimizer):
 
     def _start(self, fragment: Fragment) -> None:
         bucket, step = fragment.pseudo_gradient(), self.num_steps
+
+        def mean() -> torch.Tensor:
+            found = self._transport.run(self.outer.mean(fragment, bucket, step))
+            # Over NCCL the host reads soon what was carried, and would wait for a rank that is gone for ever.
+            self._transport.wait("the mean of pseudo-gradients")
+            return found
+
         if not self._overlaps:
-            self._pending = _OuterExchange(fragment, self._mean(fragment, bucket, step))
+            self._pending = _PendingMean(fragment, mean())
             return
         self._stream = self._stream or streams.of(fragment.outer.device).make()
-        self._pending = _OuterExchange(fragment).start(
-            lambda: self._mean(fragment, bucket, step), self._transport.abort, self._stream
-        )
-
-    def _mean(self, fragment: Fragment, bucket: GradientBucket, step: int) -> torch.Tensor:
-        mean = self._transport.run(self.outer.mean(fragment, bucket, step))
-        # Over NCCL the host reads soon what was carried, and would wait for a rank that is gone for ever.
-        self._transport.wait("the mean of pseudo-gradients")
-        return mean
+        self._pending = _PendingMean(fragment)
+        self._pending.start(mean, self._transport.abort, self._stream)
 
     def _outer_state(self) -> dict[str, Any]:
         pending = self._pending
@@ -539,22 +530,18 @@ class DiLoCo(LocalStepsOptimizer):
         check_state("DiLoCo: outer state", state, ("fragments", "system", "pending"))
         if self._pending is not None:
             self._pending.mean()  # in which other ranks take part
-        pending = self._loaded(state["pending"])
+        saved, pending = state["pending"], None
+        if saved is not None:
+            check_state("DiLoCo: pending exchange of the state", saved, ("fragment", "mean"))
+            number, count = saved["fragment"], len(self.outer.fragments)
+            if not isinstance(number, int) or number not in range(count):
+                raise BinsgdmError(
+                    f"DiLoCo: a pending exchange of fragment {number!r}: must be below {count}; {REPAIR}"
+                )
+            fragment = self.outer.fragments[number]
+            pending = _PendingMean(fragment, fragment.of_slice("mean of the state", saved["mean"]))
         self.outer.load_state_dict({name: value for name, value in state.items() if name != "pending"})
         self._pending = pending
-
-    def _loaded(self, pending: Any) -> _OuterExchange | None:
-        if pending is None:
-            return None
-        check_state("DiLoCo: pending exchange of the state", pending, ("fragment", "mean"))
-        by_number = {one.number: one for one in self.outer.fragments}
-        if pending["fragment"] not in by_number:
-            raise BinsgdmError(
-                f"DiLoCo: a pending exchange of fragment {pending['fragment']!r}: must be below {len(by_number)}; "
-                f"{REPAIR}"
-            )
-        fragment = by_number[pending["fragment"]]
-        return _OuterExchange(fragment, fragment.of_slice("mean of the state", pending["mean"]))
 
     def close(self) -> None:
         """Wait for an exchange that has begun, and do as `LocalStepsOptimizer.close`."""

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from binsgdm.comm import AllGather, AllReduceSum, Protocol, RankContext
+from binsgdm.comm import AllGather, AllReduceSum, Member, Protocol, RankContext
 from binsgdm.compressors.base import (
     REPAIR,
     Averager,
@@ -190,9 +190,7 @@ class OuterSteps:
     Args:
         parameters: of the model on this rank, which are changed.
         settings: the same on all ranks.
-        rank: this rank.
-        world_size: all ranks.
-        ranks_per_worker: consecutive ranks that train as one worker, and share the outer state.
+        member: this rank; the ranks of a node train as one worker, and share the outer state.
 
     Attributes:
         fragments: with their outer state.
@@ -203,22 +201,12 @@ class OuterSteps:
     tensors that follow each other, of about as many elements, not layers far apart.
     """
 
-    def __init__(
-        self,
-        parameters: Sequence[torch.Tensor],
-        settings: OuterSettings,
-        *,
-        rank: int,
-        world_size: int,
-        ranks_per_worker: int,
-    ) -> None:
+    def __init__(self, parameters: Sequence[torch.Tensor], settings: OuterSettings, member: Member) -> None:
         self._settings = settings
-        self._context = RankContext(
-            rank=rank, world_size=world_size, ranks_per_node=ranks_per_worker, seed=settings.seed, step=0
-        )
+        self._context = context = member.context(seed=settings.seed, step=0)
         pieces = cut([one.numel() for one in parameters], settings.fragments)
         self.fragments = [
-            Fragment(number, [parameters[one] for one in piece], rank % ranks_per_worker, ranks_per_worker)
+            Fragment(number, [parameters[one] for one in piece], context.local_rank, context.ranks_per_node)
             for number, piece in enumerate(pieces)
         ]
         self.system: Averager
@@ -226,8 +214,7 @@ class OuterSteps:
             self.system = _WireMean(WIRE_DTYPES[settings.exchange])
         else:
             name, options = settings.system
-            worker, num_workers = rank // ranks_per_worker, world_size // ranks_per_worker
-            self.system = make(name, rank=worker, world_size=num_workers, **options)
+            self.system = make(name, rank=context.node, world_size=context.num_nodes, **options)
 
     def starting(self, step: int) -> Fragment | None:
         """Return the fragment whose exchange starts after a step, counted from 1; None where none does."""

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
-from binsgdm.comm import run_in_lockstep
+from binsgdm.comm import Member, run_in_lockstep
 from binsgdm.optimizers.outer_steps import OuterSettings, OuterSteps
 from tests.distributed.small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model
 from tests.helpers.launch import heard, of_all, rank_of_gloo
@@ -97,9 +97,7 @@ def control(case: str) -> list[list[torch.Tensor]]:
         OuterSteps(
             list(one.parameters()),
             OuterSettings(**settings, options=options),
-            rank=rank,
-            world_size=WORLD_SIZE,
-            ranks_per_worker=ranks_per_worker,
+            Member(rank=rank, world_size=WORLD_SIZE, ranks_per_node=ranks_per_worker),
         )
         for rank, one in enumerate(models)
     ]

@@ -84,7 +84,7 @@ def outer_steps(
     size = A_NODE if settings.workers == "node" else 1
     workers = [_WorkerSteps(rank // size, device, dtypes) for rank in range(world_size)]
     ends = [
-        OuterSteps(worker.values, settings, rank=rank, world_size=world_size, ranks_per_worker=size)
+        OuterSteps(worker.values, settings, Member(rank=rank, world_size=world_size, ranks_per_node=size))
         for rank, worker in enumerate(workers)
     ]
     means: list[Tensor] = []

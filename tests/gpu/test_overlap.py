@@ -25,7 +25,7 @@ from binsgdm.comm.thread import CommunicationThread
 from binsgdm.compressors.registry import SYSTEMS
 from binsgdm.compressors.residuals import Residuals
 from binsgdm.kernels import streams
-from binsgdm.optimizers.local_steps import _OuterExchange
+from binsgdm.optimizers.local_steps import _PendingMean
 from binsgdm.optimizers.settings import SCHEMES
 from binsgdm.optimizers.worker import Worker
 from tests.gpu import sanitized
@@ -113,9 +113,9 @@ def test_another_update_another_mean_and_another_state_are_found(
         name, apply = "BinSGDM shaped", Worker.apply
         monkeypatch.setattr(Worker, "apply", lambda *given: None if is_called(20) else apply(*given))
     elif what == "a mean":
-        name, mean = "DiLoCo fp32", _OuterExchange.mean
+        name, mean = "DiLoCo fp32", _PendingMean.mean
         # Of an exchange beside inner steps alone: one in the step has no thread.
-        monkeypatch.setattr(_OuterExchange, "mean", lambda one: (one._thread is not None) * 2.0**-20 + mean(one))
+        monkeypatch.setattr(_PendingMean, "mean", lambda one: (one._thread is not None) * 2.0**-20 + mean(one))
     else:
         name, put = "ef_sign_sgd resumed", Residuals.put
         monkeypatch.setattr(Residuals, "put", lambda kept, new: put(kept, {} if is_called(1) else new))

@@ -7,6 +7,7 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
+from binsgdm.comm import Member
 from binsgdm.errors import BinsgdmError
 from binsgdm.optimizers.outer_steps import Fragment, OuterSettings, OuterSteps, cut, write_into
 
@@ -58,7 +59,7 @@ def test_a_share_of_the_workers_own_parameters_stays():
 
 @pytest.mark.parametrize("outer", [torch.zeros(2), torch.zeros(3, dtype=torch.float64), None], ids=str)
 def test_a_state_of_another_form_is_refused(outer):
-    steps = OuterSteps([torch.zeros(3)], OuterSettings(), rank=0, world_size=1, ranks_per_worker=1)
+    steps = OuterSteps([torch.zeros(3)], OuterSettings(), Member())
     state = steps.state_dict()
     state["fragments"][0]["outer"] = outer
     with pytest.raises(BinsgdmError, match="outer of the state"):
