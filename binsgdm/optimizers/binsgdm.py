@@ -21,7 +21,7 @@ from binsgdm.optimizers.base import (
     is_decay,
     is_finite_from_0,
 )
-from binsgdm.optimizers.residuals import NAMES, check_residual
+from binsgdm.optimizers.residuals import NAMES, check_residual, drop
 from binsgdm.optimizers.saved_state import check_magnitudes, check_text
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.settings import (
@@ -247,7 +247,7 @@ class BinSGDM(OneBitOptimizer):
             # But for tensors on a GPU, for which the host would wait.
             self._check_settings({name: 0.0 if is_on_gpu(value) else value for name, value in group.items()})
             _check_alike(group, self.param_groups[0])
-            if self._session is not None and group["rounding"] != self._rounding:
+            if group["rounding"] != self._rounding:
                 raise BinsgdmError(
                     f"BinSGDM: rounding of a group: {group['rounding']!r}: was {self._rounding!r} when the optimizer "
                     "was made, and cannot change; make a new optimizer"
@@ -316,7 +316,9 @@ class BinSGDM(OneBitOptimizer):
             self._session.check_residuals(saved, layout)
         self._take(state_dict | {"param_groups": groups}, saved)
         for param_state, state in zip(self.param_states(), saved, strict=True):
-            self._take_residuals(param_state.state, state)
+            drop([param_state.state], NAMES.values())
+            if is_shaped(self.param_groups[0]):  # as they are: torch casts what it loads
+                param_state.state.update({name: state[name].clone() for name in NAMES.values() if name in state})
         if self._session is not None:
             self._reset_session(self._session)
 
@@ -336,13 +338,6 @@ class BinSGDM(OneBitOptimizer):
                 stacklevel=frames_to_the_user(),
             )
 
-    def _take_residuals(self, own: dict[str, Any], saved: Mapping[str, Any]) -> None:
-        """Put saved residuals into the state of a parameter, as they are: torch casts what it loads."""
-        for name in NAMES.values():
-            own.pop(name, None)
-            if name in saved and is_shaped(self.param_groups[0]):
-                own[name] = saved[name].clone()
-
     def _check_saved_groups(self, groups: Sequence[dict[str, Any]]) -> None:
         """Refuse settings that no state can have, and those of the other rounding."""
         saved, own = shown(groups[0]["rounding"]), shown(self.param_groups[0]["rounding"])
@@ -360,7 +355,7 @@ class BinSGDM(OneBitOptimizer):
                 )
             for name in ("slices", "saved_by", "residual_layout"):
                 check_text(name, group[name])
-            super()._check_group(group | {"params": []})
+            self._check_settings(group)
             _check_alike(group, groups[0])
 
     def _check_group(self, group: dict[str, Any]) -> None:

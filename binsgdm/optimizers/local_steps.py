@@ -57,18 +57,8 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
     Before an exchange all ranks compare, in one message of a few bytes, which step they are at; at the first one, after
     a state was loaded, and at every 16th, outer state and parameters, too. A recording leaves these messages out.
 
-    Args:
-        optimizer: the inner one, with parameters that are equal on all ranks.
-        settings: what all ranks must be given alike.
-        refused: why this rank cannot go on.
-        group: the ranks that exchange; default all.
-        ranks_per_worker: consecutive ranks of them that train as one worker.
-        timeout: of the collectives; a rank that is gone is noticed after it.
-        on_sent: called with every collective that this rank takes part in.
-
-    Raises:
-        BinsgdmError: no optimizer of torch, parameters that cannot be exchanged, or ranks that differ in anything; on
-            all ranks.
+    Its `settings` are what all ranks must be given alike, and `refused` is why this rank cannot go on, which all hear.
+    The other arguments are as `DiLoCo` has them.
     """
 
     # torch's GradScaler then hands over scale and found_inf, and calls step also where gradients are not finite.
@@ -174,12 +164,14 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
 
     def _inner_step(self, closure: Callable[[], Any] | None) -> Any:
         found_inf, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
-        has_infinity, factor = _as_numbers(found_inf, scale)
-        if has_infinity:
+        # Read together: on a GPU the host waits for each read.
+        given = [one.reshape(()).to(torch.float32) for one in (found_inf, scale) if one is not None]
+        read = torch.stack(given).tolist() if given else []
+        if found_inf is not None and read[0]:
             return None
-        if factor is not None and not _is_unscaled(self.inner):
+        if scale is not None and not _is_unscaled(self.inner):
             gradients = [one.grad for one in self.parameters if one.grad is not None]
-            torch._foreach_mul_(gradients, 1.0 / factor)
+            torch._foreach_mul_(gradients, 1.0 / read[-1])
         return self.inner.step() if closure is None else self.inner.step(closure)
 
     @abstractmethod
@@ -578,13 +570,6 @@ def _is_unscaled(inner: torch.optim.Optimizer) -> bool:
             return known is not None and known["stage"] is OptState.UNSCALED
         frame = frame.f_back  # type: ignore[assignment]
     return False
-
-
-def _as_numbers(*given: torch.Tensor | None) -> list[float | None]:
-    """Return tensors of one element as numbers, read together: on a GPU the host waits for each read."""
-    there = [one.reshape(()).to(torch.float32) for one in given if one is not None]
-    read = iter(torch.stack(there).tolist() if there else ())
-    return [None if one is None else next(read) for one in given]
 
 
 def _parameters_of(where: str, optimizer: object) -> list[torch.Tensor]:

@@ -37,11 +37,7 @@ DEFAULT_SHARE = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class OuterSettings:
-    """How DiLoCo exchanges; `binsgdm.DiLoCo` says what each setting means.
-
-    Raises:
-        BinsgdmError: a value out of range, or one that has no effect.
-    """
+    """How DiLoCo exchanges; `binsgdm.DiLoCo` says what each setting means."""
 
     inner_steps: int = 50
     outer_lr: float = 0.7
@@ -135,9 +131,6 @@ class Fragment:
         outer: outer parameters of the slice, flat fp32.
         momentum: of the outer SGD, of the same form.
 
-    Source: Douillard et al., "DiLoCo: distributed low-communication training of language models", 2023, algorithm 1.
-    Differs: the ranks of a worker share the outer state.
-
     Shape:
         outer, momentum: (L,), L elements of a slice, ceil(N / ranks) for N elements; the last slice ends with zeros.
     """
@@ -196,9 +189,10 @@ class OuterSteps:
         fragments: with their outer state.
         system: what averages.
 
-    Source: Douillard et al., 2023, https://arxiv.org/abs/2311.08105; fragments and overlap: Douillard et al.,
-    "Streaming DiLoCo with overlapping communication", 2025, https://arxiv.org/abs/2501.18512. Differs: fragments are
-    tensors that follow each other, of about as many elements, not layers far apart.
+    Source: Douillard et al., "DiLoCo: distributed low-communication training of language models", 2023, algorithm 1,
+    https://arxiv.org/abs/2311.08105; fragments and overlap: Douillard et al., "Streaming DiLoCo with overlapping
+    communication", 2025, https://arxiv.org/abs/2501.18512. Differs: the ranks of a worker share the outer state;
+    fragments are tensors that follow each other, of about as many elements, not layers far apart.
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor], settings: OuterSettings, member: Member) -> None:

@@ -69,26 +69,31 @@ class Quantization:
 
 
 def quantizations(buckets: Sequence[FlatBucket], context: RankContext, scheme: Scheme) -> list[Quantization]:
-    """Return those of an exchange; merging a single vector changes nothing and is none."""
-
-    def of(stream: RandomStream, num_rows: int | None, starts: Sequence[int], parts: int) -> Quantization:
-        numels = tuple(bucket.numel // parts for bucket in buckets)
-        return Quantization(stream=stream, num_rows=num_rows, starts=tuple(starts), numels=numels)
-
-    whole, slices = [bucket.start for bucket in buckets], [slice_start(bucket, context) for bucket in buckets]
-    pieces = [piece_start(bucket, context, is_flat=scheme.topology == "flat") for bucket in buckets]
-    local, world = context.ranks_per_node, context.world_size
-    if scheme.topology == "flat":
-        merged, found = world, [of(RandomStream.LOCAL, None, whole, 1)]
+    """Return those of an exchange, first that of m / b; merging a single vector changes nothing and is none."""
+    local, world, nodes = context.ranks_per_node, context.world_size, context.num_nodes
+    is_flat = scheme.topology == "flat"
+    # By the number of parts that a bucket is cut into: where this rank's begins.
+    starts = {
+        world: [piece_start(bucket, context, is_flat=is_flat) for bucket in buckets],
+        local: [slice_start(bucket, context) for bucket in buckets],
+        1: [bucket.start for bucket in buckets],
+    }
+    rows: list[tuple[RandomStream, int | None, int]] = [(RandomStream.LOCAL, None, local)]
+    if is_flat:
+        rows = [(RandomStream.LOCAL, None, 1)]
     elif scheme.intra_node_dtype == "one_bit":
-        merged, found = context.num_nodes, [of(RandomStream.INTRA_NODE, None, whole, 1)]
-        if local > 1:
-            found.append(of(RandomStream.LOCAL, local, slices, local))
-    else:
-        merged, found = context.num_nodes, [of(RandomStream.LOCAL, None, slices, local)]
-    if merged > 1:
-        found.append(of(RandomStream.MERGE, merged, pieces, world))
-    return found
+        rows = [(RandomStream.INTRA_NODE, None, 1), (RandomStream.LOCAL, local, local)]
+    rows.append((RandomStream.MERGE, world if is_flat else nodes, world))
+    return [
+        Quantization(
+            stream=stream,
+            num_rows=num_rows,
+            starts=tuple(starts[parts]),
+            numels=tuple(bucket.numel // parts for bucket in buckets),
+        )
+        for stream, num_rows, parts in rows
+        if num_rows != 1
+    ]
 
 
 class View(NamedTuple):

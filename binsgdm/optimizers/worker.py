@@ -280,15 +280,15 @@ class Worker:
 
     def _gains(self, bucket: FlatBucket, first: int, end: int) -> list[tuple[float, int, int]]:
         """Return the gains of a stretch, each with first element and end in the flat order."""
-        groups = [self._param_states[segment.index].group for segment in bucket.segments]
-        gains = {id(group): self._gain_of(group) for group in groups}
-        if len(set(gains.values())) == 1:
-            return [(gains[id(groups[0])], first, end)]
+        pieces = self._pieces[bucket.index]
+        gains = [self._gain_of(piece.group) for piece in pieces]
+        if len(set(gains)) == 1:
+            return [(gains[0], first, end)]
         # Parameters with other decays: each up to the next, so that padding has a gain as well.
-        ends = [segment.start for segment in bucket.segments[1:]] + [bucket.start + bucket.numel]
+        ends = [piece.start for piece in pieces[1:]] + [bucket.start + bucket.numel]
         bounds = [
-            (gains[id(group)], max(segment.start, first), min(last, end))
-            for group, segment, last in zip(groups, bucket.segments, ends, strict=True)
+            (gain, max(piece.start, first), min(last, end))
+            for gain, piece, last in zip(gains, pieces, ends, strict=True)
         ]
         return [(gain, lo, hi) for gain, lo, hi in bounds if lo < hi]
 
