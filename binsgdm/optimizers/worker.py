@@ -104,7 +104,12 @@ class Worker:
         self.finite: list[torch.Tensor] = []
         self._taken: dict[int, torch.Tensor] = {}
         self._numbers: dict[tuple[int, str], float] = {}
-        return tuple(filter(self.num_expected_gradients, self.buckets))
+        # What a frozen parameter still holds does not count.
+        return tuple(
+            bucket
+            for bucket in self.buckets
+            if any(self.parameters[segment.index].requires_grad for segment in bucket.segments)
+        )
 
     def refresh(self) -> None:
         """Go on with the tensors that somebody has put into the state, which the flat views here do not see.
@@ -126,11 +131,8 @@ class Worker:
         self._is_skipped = self._is_refused = True
 
     def num_expected_gradients(self, bucket: FlatBucket) -> int:
-        """Return how many gradients of a bucket backward will bring, if it reaches all that it could.
-
-        What a parameter that is frozen still holds does not count.
-        """
-        return sum(self._param_states[segment.index].parameter.requires_grad for segment in bucket.segments)
+        """Return how many gradients of a bucket backward will bring, if it reaches all that it could."""
+        return sum(self.parameters[segment.index].requires_grad for segment in bucket.segments)
 
     def skip_step_if(self, flag: Flag) -> None:
         """Let this step not count if the flag says so; if the host knows, the averages stay from here on."""
@@ -442,12 +444,13 @@ class Batch:
         They are kept where these lie at the same place in every step.
         """
         # TensorColumn hold their memory, so where one begins no other begins as long as they are here.
-        address, views = self._known.get(whole.dtype, (None, TensorColumn(())))
-        if address != whole.data_ptr():
-            sizes = self._bytes if whole.dtype == torch.uint8 else self._elements
-            views = TensorColumn(torch.split(whole, sizes)[1::2])
-            if are_kept:
-                self._known[whole.dtype] = whole.data_ptr(), views
+        known = self._known.get(whole.dtype)
+        if known is not None and known[0] == whole.data_ptr():
+            return known[1]
+        sizes = self._bytes if whole.dtype == torch.uint8 else self._elements
+        views = TensorColumn(torch.split(whole, sizes)[1::2])
+        if are_kept:
+            self._known[whole.dtype] = whole.data_ptr(), views
         return views
 
 
