@@ -53,15 +53,8 @@ def check_alone(where: str) -> None:
 def check_model(
     where: str, model: object, replicated: Sequence[DistributedDataParallel], optimizer: OneBitOptimizer
 ) -> None:
-    """Refuse a model whose gradients DDP would go on averaging beside the optimizer.
-
-    Args:
-        where: begins the message.
-        model: as the user gave it; None if gradients are local anyway.
-        replicated: the DDP modules in it.
-        optimizer: which is to exchange.
-    """
-    if model is None:
+    """Refuse a model, of these DDP modules, whose gradients DDP would go on averaging beside the optimizer."""
+    if model is None:  # gradients are local anyway
         return
     _check_modules(where, model)
     if not replicated:
@@ -92,10 +85,10 @@ def _check_modules(where: str, model: object) -> None:
     for path, module in model.named_modules():
         if getattr(module, "sparse", False) is True:
             raise BinsgdmError(f"{where}: {path}: sparse gradients: must be dense; build it with sparse=False")
-    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
-        raise BinsgdmError(
-            f"{where}: FullyShardedDataParallel (FSDP1) is not supported: use fully_shard and attach_fsdp"
-        )
+        if type(module).__name__ == "FullyShardedDataParallel":
+            raise BinsgdmError(
+                f"{where}: FullyShardedDataParallel (FSDP1) is not supported: use fully_shard and attach_fsdp"
+            )
 
 
 def check_whole(where: str, optimizer: OneBitOptimizer) -> None:
@@ -136,8 +129,6 @@ class Terms:
     """One rank's terms of one step.
 
     Attributes:
-        where: begins the sentence, if the step is refused.
-        groups: of parameters, with their settings.
         names: of the settings of each group that must be alike on all ranks.
         facts: what else must be, by name.
         refused: why this rank cannot take the step.

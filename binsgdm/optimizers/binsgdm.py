@@ -117,7 +117,6 @@ class BinSGDM(OneBitOptimizer):
         self._kernels_name = kernels
         self._session: Session | None = None
         self._states: list[ParamState] = []  # of the session
-        self._rounding = ""  # that residuals were made for, from the first step on
         if kernels is not None and kernels not in KERNELS:
             known = ", ".join(map(repr, KERNELS))
             raise BinsgdmError(f"BinSGDM: kernels: {shown(kernels)}: must be one of {known}, or None for the fastest")
@@ -197,7 +196,7 @@ class BinSGDM(OneBitOptimizer):
         session, refused = self.session, None
         take_momentum(self.param_groups)
         try:
-            self._check_live_settings()
+            self._check_live_settings(session)
             self._check_states()
             self._unscale(found_inf, session)
         except BinsgdmError as error:
@@ -241,16 +240,17 @@ class BinSGDM(OneBitOptimizer):
         elif gradients and scale is not None:
             torch._foreach_mul_(gradients, 1.0 / float(scale))
 
-    def _check_live_settings(self) -> None:
+    def _check_live_settings(self, session: Session) -> None:
         """Refuse what a script has put into a group since the last step and no step can follow."""
+        made_for = "random" if session.worker.residuals is None else "shaped"
         for group in self.param_groups:
             # But for tensors on a GPU, for which the host would wait.
             self._check_settings({name: 0.0 if is_on_gpu(value) else value for name, value in group.items()})
             _check_alike(group, self.param_groups[0])
-            if group["rounding"] != self._rounding:
+            if group["rounding"] != made_for:
                 raise BinsgdmError(
-                    f"BinSGDM: rounding of a group: {group['rounding']!r}: was {self._rounding!r} when the optimizer "
-                    "was made, and cannot change; make a new optimizer"
+                    f"BinSGDM: rounding of a group: {group['rounding']!r}: was {made_for!r} when the optimizer was "
+                    "made, and cannot change; make a new optimizer"
                 )
 
     def _check_states(self) -> None:
@@ -377,7 +377,6 @@ class BinSGDM(OneBitOptimizer):
         context = session.member.context(seed=self.param_groups[0]["seed"], step=self.coming_step)
         self._states = self.param_states()
         session.reset(self._states, context, self.kernels())
-        self._rounding = str(self.param_groups[0]["rounding"])
         if session.member.world_size > 1:
             self._set_all("saved_by", _owner(session.member))
         if is_shaped(self.param_groups[0]):

@@ -116,9 +116,7 @@ def foreign(found: str, here: ResidualOwner) -> BinsgdmError:
 def of_former_version(saved: object, numels: Sequence[int]) -> tuple[str, list[dict[str, torch.Tensor]]]:
     """Return whose residuals of a former version are, and what each parameter's state has of them.
 
-    Args:
-        saved: "worker" and "server", flat, and the fields of a `ResidualOwner`.
-        numels: elements of the parameters.
+    It saved "worker" and "server", flat, and the fields of a `ResidualOwner`.
     """
     names = {*NAMES, *ResidualOwner._fields}
     if not isinstance(saved, Mapping) or set(saved) != names:

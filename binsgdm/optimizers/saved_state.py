@@ -89,13 +89,9 @@ def check_average(where: str, name: str, given: object, shape: Sequence[int]) ->
 
 
 def check_magnitudes(number: int, m: torch.Tensor, b: torch.Tensor, limit: float) -> None:
-    """Refuse averages of gradients and of their magnitudes that cannot be of the same gradients.
+    """Refuse averages of gradients, m, and of their magnitudes, b, that cannot be of the same gradients.
 
-    Args:
-        number: of the parameter.
-        m: average of gradients.
-        b: average of magnitudes.
-        limit: which |m| / b does not exceed; infinity if nothing is known.
+    |m| / b does not exceed the limit of a parameter, which is infinity where nothing is known.
     """
     where, m, b = f"load_state_dict: parameter {number}", _local(m), _local(b)
     if bool((b < 0).any()):

@@ -419,11 +419,7 @@ class Batch:
     Kept from step to step: a model has hundreds of small tensors, and on a GPU a step may take less time than the host
     needs for a few calls for each of them.
 
-    Args:
-        pieces: of one group, in the flat order, none empty.
-        first: first element of the stretch in the flat order.
-        numel: its elements.
-        residual: of the stretch, if rounding keeps what it loses.
+    The pieces are in the flat order, none empty; a residual is that of the stretch, if rounding keeps what it loses.
     """
 
     def __init__(self, pieces: Sequence[_Piece], first: int, numel: int, residual: torch.Tensor | None) -> None:
