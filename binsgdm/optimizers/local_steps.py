@@ -288,13 +288,13 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
         self.num_steps = state_dict["num_steps"]
         self._is_new, self._versions = True, None
 
-    @abstractmethod
     def _outer_state(self) -> dict[str, Any]:
         """Return a copy of what is this wrapper's own."""
+        return {}
 
-    @abstractmethod
     def _load_outer_state(self, state: Mapping[str, Any]) -> None:
         """Take a copy of what `_outer_state` returned."""
+        check_state(f"{self._where}: outer state", state, ())
 
     def close(self) -> None:
         """End the exchange with the other ranks, each of which must call it; parameters stay as they are."""
@@ -350,12 +350,6 @@ class LocalSGD(LocalStepsOptimizer):
         if self.num_steps % self._inner_steps == 0:
             self._check_ranks(event=0)
             self._transport.run(averaged(self.parameters, self._wire_dtype, self._member.world_size))
-
-    def _outer_state(self) -> dict[str, Any]:
-        return {}
-
-    def _load_outer_state(self, state: Mapping[str, Any]) -> None:
-        check_state("LocalSGD: outer state", state, ())
 
 
 class _PendingMean:

@@ -40,7 +40,7 @@ class Worker:
 
     Attributes:
         residuals: if rounding keeps what it loses.
-        finite: of this step, each a bool scalar on the device: some gradients were finite.
+        finite: of this step, each a bool scalar on the device that must hold: some gradients were finite.
     """
 
     def __init__(  # noqa: PLR0913
@@ -151,16 +151,12 @@ class Worker:
     def drop_replaced_gradients(self, bucket: FlatBucket) -> list[torch.Tensor]:
         """Return the taken gradients of a bucket that `parameter.grad` holds no more, for the caller to free."""
         found = [(s.index, taken) for s in bucket.segments if (taken := self._taken.get(s.index)) is not None]
-        replaced = [index for index, taken in found if self._param_states[index].parameter.grad is not taken]
+        replaced = [index for index, taken in found if self.parameters[index].grad is not taken]
         return [self._taken.pop(index) for index in replaced]
 
     def drop_gradients(self) -> None:
         """Let go of the taken gradients: `zero_grad` is to free them."""
         self._taken = {}
-
-    def require(self, flags: Sequence[torch.Tensor]) -> None:
-        """Let this step count only if these hold, each a bool scalar on the device."""
-        self.finite.extend(flags)
 
     def finite_check_flags(self, *, is_refused: bool = False, appended: bytes = b"") -> torch.Tensor:
         """Return this rank's flags of this step; the finite check takes their maximum over all ranks.

@@ -99,7 +99,7 @@ class OverlappedSession(Session):
         signs = self._finish(overlapped_step)
         self.worker.skip_step_if(skip)
         # The host does not wait for backward here: what was found on the device goes into the finite check there.
-        self.worker.require(unchanged)
+        self.worker.finite.extend(unchanged)
         terms = self._terms(step, {_STEP_CALLED: True}, refused)
         has_moved = yield from self.check_and_apply(overlapped_step.buckets, signs, terms)
         if not has_moved and not all(unchanged):
