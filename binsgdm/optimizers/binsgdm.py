@@ -256,7 +256,7 @@ class BinSGDM(OneBitOptimizer):
     def _check_states(self) -> None:
         """Refuse a state that was emptied: steps go on with the averages that were there, which no save would hold."""
         for number, one in enumerate(self._states):
-            if self.state.get(one.parameter) is not one.state:
+            if self.state.get(one.parameter) is not one.state or "m" not in one.state or "b" not in one.state:
                 raise BinsgdmError(
                     f"BinSGDM: parameter {number}: a state that was emptied or replaced: must be as it was made; load "
                     "a state_dict, or make a new optimizer"

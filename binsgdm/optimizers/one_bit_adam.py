@@ -304,7 +304,7 @@ class OneBitAdam(OneBitOptimizer):
     def _load(self, state_dict: dict[str, Any]) -> None:
         given = _with_residuals(state_dict, [one.parameter.numel() for one in self.param_states()])
         saved = self._checked_state(given)
-        super()._load(given)
+        self._take(given, saved)
         self._residuals = None
         self._comparisons.expect()
         for param_state, state in zip(self.param_states(), saved, strict=True):

@@ -212,3 +212,14 @@ def test_an_interrupt_waits_for_the_threads_that_write():
     time.sleep(0.2)
     assert count == len(written), "nothing may be written after the interrupt has come out"
     assert count < 90, "jobs that nobody has taken are dropped"
+
+
+@pytest.mark.parametrize("name", ["m", "b"])
+def test_a_state_without_an_average_is_refused(name: str) -> None:
+    parameter = torch.nn.Parameter(torch.ones(40))
+    optimizer = BinSGDM([parameter], lr=0.1)
+    parameter.grad = torch.ones(40)
+    optimizer.step()
+    del optimizer.state[parameter][name]
+    with pytest.raises(BinsgdmError, match="parameter 0: a state that was emptied or replaced"):
+        optimizer.step()
