@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from binsgdm.bench import choices
 from binsgdm.comm import AllToAll, Member, Message, Protocol, RankContext
-from binsgdm.comm.answers import fake_received, run_as_if_alike
+from binsgdm.comm.messages import fake_received, run_with
 from binsgdm.compressors.base import GradientBucket, numel_of
 from binsgdm.compressors.registry import make
 from binsgdm.optimizers.binsgdm import BinSGDM
@@ -71,7 +71,7 @@ class Messages:
 
     def run(self, ranks_per_node: int, protocol: Protocol) -> torch.Tensor:
         context = RankContext(rank=0, world_size=RANKS, ranks_per_node=ranks_per_node, seed=0, step=1)
-        return run_as_if_alike(protocol, context, self._timed)
+        return run_with(protocol, lambda message: self._timed(message, context))
 
     def _timed(self, message: Message, context: RankContext) -> torch.Tensor:
         start = self.clock()

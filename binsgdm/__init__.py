@@ -15,7 +15,7 @@ help(binsgdm.attach) and so on says more.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from binsgdm.comm.replicas import check_replicas
+    from binsgdm.comm.consistency import check_replicas
     from binsgdm.compressors.registry import SYSTEMS, register
     from binsgdm.errors import BinsgdmError
     from binsgdm.optimizers.binsgdm import BinSGDM
@@ -44,7 +44,7 @@ _HOMES = {
     "attach": "binsgdm.parallel.ddp",
     "attach_fsdp": "binsgdm.parallel.fsdp",
     "attach_one_bit_adam": "binsgdm.parallel.ddp",
-    "check_replicas": "binsgdm.comm.replicas",
+    "check_replicas": "binsgdm.comm.consistency",
     "compress_gradients": "binsgdm.parallel.ddp_hook",
     "compress_replicas": "binsgdm.parallel.compressed_replicas",
     "detach": "binsgdm.parallel.ddp",

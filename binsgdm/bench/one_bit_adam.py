@@ -10,7 +10,7 @@ import torch
 from binsgdm.bench.kernel_bytes import bytes_per_element
 from binsgdm.bench.timing import Stopwatch, Trial, phases
 from binsgdm.comm import RankContext
-from binsgdm.comm.answers import fake_received
+from binsgdm.comm.messages import fake_received
 from binsgdm.optimizers.one_bit_adam import OneBitAdam, finite_check_flags
 from binsgdm.optimizers.one_bit_adam_cpu import CpuPasses, is_used_on
 from binsgdm.optimizers.one_bit_adam_plain import (

@@ -18,7 +18,7 @@ from binsgdm.bench.record import Bench, Label
 from binsgdm.bench.stream_timing import LAUNCH
 from binsgdm.bench.timing import Stopwatch, Trial, interleave, pause_s
 from binsgdm.comm import Protocol, RankContext
-from binsgdm.comm.answers import fake_received
+from binsgdm.comm.messages import fake_received
 from binsgdm.comm.thread import CommunicationThread
 from binsgdm.compressors.base import Averager, Cut, GradientBucket, Shapes
 from binsgdm.compressors.error_feedback import ErrorFeedback, WithoutFeedback

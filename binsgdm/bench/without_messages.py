@@ -11,6 +11,8 @@ import torch.distributed as dist
 from binsgdm.comm import AllGather, AllReduceSum, AllToAll, Message
 from binsgdm.comm.transport import Transport
 
+_COMMUNICATE = Transport._communicate
+
 
 @contextmanager
 def answered_at_once() -> Iterator[None]:
@@ -18,22 +20,21 @@ def answered_at_once() -> Iterator[None]:
 
     What carries messages is replaced here and not in `Transport`, since nobody who trains may come upon such a switch.
     """
-    carry, finite_check = Transport._carry, Transport._all_reduce_max
     answers = _Answers()
 
-    def answer(transport: Transport, message: Message, sent: torch.Tensor) -> torch.Tensor:
-        return answers.to(transport, message, sent)
+    def answer(transport: Transport, message: Message) -> torch.Tensor:
+        return answers.to(transport, message)
 
-    Transport._carry, Transport._all_reduce_max = answer, _own_flags  # type: ignore[method-assign,assignment]
+    Transport._communicate = answer  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
-        Transport._carry, Transport._all_reduce_max = carry, finite_check  # type: ignore[method-assign]
+        Transport._communicate = _COMMUNICATE  # type: ignore[method-assign]
 
 
 def is_answered_at_once() -> bool:
     """Tell whether messages of this process are answered at once; DDP's own go by no transport, and need a hook."""
-    return Transport._all_reduce_max is _own_flags
+    return Transport._communicate is not _COMMUNICATE
 
 
 class _Answers:
@@ -46,8 +47,9 @@ class _Answers:
     def __init__(self) -> None:
         self._scattered: WeakKeyDictionary[Transport, torch.Tensor] = WeakKeyDictionary()
 
-    def to(self, transport: Transport, message: Message, sent: torch.Tensor) -> torch.Tensor:
+    def to(self, transport: Transport, message: Message) -> torch.Tensor:
         """Return the answer to a message of this rank."""
+        sent = message.sent.contiguous()
         group = getattr(transport._groups, message.group)
         size = dist.get_world_size(group)
         is_payload = sent.dtype == torch.uint8 and size > 1
@@ -58,12 +60,8 @@ class _Answers:
             pieces = self._scattered.pop(transport, None)
             if pieces is not None and is_payload and pieces.shape == (size, *sent.shape):
                 return pieces.clone()  # of every piece a payload, as owners send them
-            return sent.unsqueeze(0).expand(size, *sent.shape).contiguous()  # of a group of one no copy, as in `_carry`
+            return sent.unsqueeze(0).expand(size, *sent.shape).contiguous()  # of a group of one no copy, as there
         return sent * size if isinstance(message, AllReduceSum) and size > 1 else sent
-
-
-def _own_flags(_self: Transport, flags: torch.Tensor) -> torch.Tensor:
-    return flags
 
 
 def keep_bucket(

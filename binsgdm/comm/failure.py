@@ -6,9 +6,14 @@ in a collective for as long as its timeout, and then report the timeout in place
 gloo says that a connection closed or that nothing came in time, but not whose fault that is: most ranks whose
 connections close have themselves failed because of another. So a rank whose collective failed signs in at the store,
 and looks who does not: a process of this host that has ended or is stopped is known at once, the others are waited for.
-The first to find out leaves it in the store, so that all say the same. What NCCL carries is watched by `nccl_wait`.
+The first to find out leaves it in the store, so that all say the same.
+
+A collective of NCCL returns when it is enqueued. If a rank is gone, its kernel spins on the GPU: no call fails, and the
+host blocks where it reads a result, until PyTorch's watchdog ends the process. So before the host reads, it polls the
+GPU, the store, in which a rank that refused has left its sentence, and the clock.
 """
 
+import math
 import os
 import re
 import secrets
@@ -16,12 +21,13 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from hashlib import blake2b
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -30,14 +36,21 @@ import torch.distributed as dist
 
 from binsgdm.comm.groups import Groups, store_key, timeout_of
 from binsgdm.errors import BinsgdmError
+from binsgdm.kernels import streams
 
 T = TypeVar("T")
 
 ANSWER_S = 3.0  # for which a store is asked
 ABORT_S = 20.0  # for which NCCL may take to stop its kernels; after it the sentence is told all the same
-LONGEST_MEET_POLL_S = 0.05
 LONGEST_WAIT_S = 10.0  # for ranks that may not have noticed yet, since they compute
 SHORTEST_POLL_S, LONGEST_POLL_S = 0.01, 0.2
+LONGEST_MEET_POLL_S = 0.05
+# Over NCCL a step waits about as long as it takes: the first polls are short, as the GPU idles until the host goes on.
+SHORTEST_GPU_POLL_S, LONGEST_GPU_POLL_S = 20e-6, 5e-3
+LOOK_S = 0.5  # between looks into the store, which all ranks share
+SIGN_IN_S = 5.0  # of waiting, until a rank notes for the others that it waits
+# NCCL has reported an error if it says that it is done and the GPU is not: between the two lie only kernels of ours.
+REPORTED_S = 10.0
 REPAIR = "start all ranks again from their checkpoints"
 _WORDS = {"ended": "gone", "stopped": "stopped"}
 _silent: "weakref.WeakSet[Any]" = weakref.WeakSet()
@@ -96,78 +109,21 @@ def is_kept_by_rank_0() -> bool:
     return type(store).__name__ == "TCPStore" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
 
 
-# A rank that cannot go on
+def named(numbers: Sequence[int]) -> str:
+    """Return ranks in words."""
+    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {list(numbers)}"
 
 
-def abort(groups: Groups, reason: str) -> None:
-    """Tell the others why, and make every collective with this rank fail; the groups cannot be used any more.
-
-    Over gloo connections close when the last reference to a group is gone, so the caller must drop `groups`, and the
-    others fail at once. Over NCCL this rank's kernels stop, and the others find the reason in the store while they wait
-    (`binsgdm.comm.nccl_wait`).
-
-    Args:
-        groups: of this rank; every reference to them is to be dropped after this.
-        reason: one sentence. Only that of the first to abort is kept.
-    """
-    _leave(groups, f"rank {dist.get_rank()} refused: {reason}")
-
-
-def give_up(groups: Groups, sentence: str) -> None:
-    """Do as `abort`, where this rank did not refuse, but waited in vain for others."""
-    _leave(groups, f"rank {dist.get_rank()} gave up: {sentence}")
-
-
-def abort_reason(groups: Groups) -> str | None:
-    """Return the reason of the first rank that aborted, or None if no rank has."""
-    key = _key(groups)
-    try:
-        return ask(lambda store: store.get(key).decode() if store.check([key]) else None)
-    except StoreError:  # it is gone with the rank that had it
-        return None
-
-
-def _leave(groups: Groups, reason: str) -> None:
-    key = _key(groups)
-    # Where the store is gone, so is the rank that had it, and all others are told of that by their own means.
-    with suppress(StoreError):
-        # The first reason is the cause; the ranks that fail because of it abort as well, with less to say.
-        ask(lambda store: store.check([key]) or store.set(key, reason))
-    close(groups)
-
-
-def close(groups: Groups) -> None:
-    """Make every collective with this rank fail, without a reason; see `abort`."""
-    if not groups.uses_nccl:
-        for group in groups.distinct:
-            # gloo fails the other ranks' collectives at once when a connection closes.
-            dist.destroy_process_group(group)
-        return
-    # All at once: to abort one communicator NCCL waits for the GPU, where a kernel of another may spin.
-    threads = [threading.Thread(target=_abort_communicator, args=(one,), daemon=True) for one in groups.distinct]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(ABORT_S)
-
-
-def _abort_communicator(group: dist.ProcessGroup) -> None:
-    """Stop the kernels of a group, which would spin for ever on a rank that is gone."""
-    # Whoever aborts has a sentence to raise, of which an error here would be a consequence.
-    with suppress(RuntimeError):
-        # Of the backend alone: that of a group with gloo beside NCCL need not have an abort.
-        backend: Any = group._get_backend(torch.device("cuda"))
-        backend = getattr(backend, "wrapped_pg", backend)  # with TORCH_DISTRIBUTED_DEBUG=DETAIL
-        # Before PyTorch 2.6 what a backend of NCCL calls shutdown aborts.
-        stop = backend.abort if hasattr(backend, "abort") else backend._shutdown
-        stop()
-
-
-def _key(groups: Groups) -> str:
-    return store_key("refused", groups.all_that_step.group_name)
-
-
-# Ranks that do not come, and ranks that are lost
+def _polls(limit_s: float) -> Iterable[float]:
+    """Yield how much time has passed [s], after pauses that grow, until the limit has."""
+    start, pause_s, waited_s = time.monotonic(), SHORTEST_POLL_S, 0.0
+    while True:
+        yield waited_s
+        if waited_s >= limit_s:
+            return
+        time.sleep(pause_s)
+        pause_s = min(1.5 * pause_s, LONGEST_POLL_S)
+        waited_s = time.monotonic() - start
 
 
 def meet(where: str, group: dist.ProcessGroup | None = None, timeout: timedelta | None = None) -> None:
@@ -211,17 +167,112 @@ def _missing(store: Any, group: dist.ProcessGroup, limit_s: float) -> list[int]:
     return []
 
 
-def named(numbers: Sequence[int]) -> str:
-    """Return ranks in words."""
-    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {list(numbers)}"
+# A rank that cannot go on
+
+
+def abort(groups: Groups, reason: str, how: str = "refused") -> None:
+    """Tell the others why, and make every collective with this rank fail; the groups cannot be used any more.
+
+    Over gloo connections close when the last reference to a group is gone, so the caller must drop `groups`, and the
+    others fail at once. Over NCCL this rank's kernels stop, and the others find the reason in the store while they wait
+    (`Pending`).
+
+    Args:
+        groups: of this rank; every reference to them is to be dropped after this.
+        reason: one sentence. Only that of the first to abort is kept: it is the cause, the others have less to say.
+        how: "gave up" where this rank did not refuse, but waited in vain for others.
+    """
+    # Where the store is gone, so is the rank that had it, and all others are told of that by their own means.
+    with suppress(StoreError):
+        ask(methodcaller("compare_set", _key(groups), "", f"rank {dist.get_rank()} {how}: {reason}"))
+    close(groups)
+
+
+def abort_reason(groups: Groups) -> str | None:
+    """Return the reason of the first rank that aborted, or None if no rank has."""
+    key = _key(groups)
+    try:
+        return ask(lambda store: store.get(key).decode() if store.check([key]) else None)
+    except StoreError:  # it is gone with the rank that had it
+        return None
+
+
+def close(groups: Groups) -> None:
+    """Make every collective with this rank fail, without a reason; see `abort`."""
+    if not groups.uses_nccl:
+        for group in groups.distinct:
+            # gloo fails the other ranks' collectives at once when a connection closes.
+            dist.destroy_process_group(group)
+        return
+    # All at once: to abort one communicator NCCL waits for the GPU, where a kernel of another may spin.
+    threads = [threading.Thread(target=_abort_communicator, args=(one,), daemon=True) for one in groups.distinct]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(ABORT_S)
+
+
+def _abort_communicator(group: dist.ProcessGroup) -> None:
+    """Stop the kernels of a group, which would spin for ever on a rank that is gone."""
+    # Whoever aborts has a sentence to raise, of which an error here would be a consequence.
+    with suppress(RuntimeError):
+        # Of the backend alone: that of a group with gloo beside NCCL need not have an abort.
+        backend: Any = group._get_backend(torch.device("cuda"))
+        backend = getattr(backend, "wrapped_pg", backend)  # with TORCH_DISTRIBUTED_DEBUG=DETAIL
+        # Before PyTorch 2.6 what a backend of NCCL calls shutdown aborts.
+        stop = backend.abort if hasattr(backend, "abort") else backend._shutdown
+        stop()
+
+
+def _key(groups: Groups) -> str:
+    return store_key("refused", groups.all_that_step.group_name)
+
+
+# Ranks that are lost over gloo
 
 
 class Home(NamedTuple):
     """Where a rank lives: its host (0 if unknown), its process, and when that began, in ticks of the host's clock."""
 
-    host: int
-    pid: int
-    start: int
+    host: int = 0
+    pid: int = 0
+    start: int = 0
+
+
+def state_of(home: Home) -> str:
+    """Tell of a process whether it is "running", "stopped" or "ended"; "unknown" on another host."""
+    if home.host == 0 or home.host != _host():
+        return "unknown"
+    found = _stat(home.pid)
+    if found is None or found[1] != home.start or found[0] in "ZX":
+        return "ended"
+    return "stopped" if found[0] in "Tt" else "running"
+
+
+def _home() -> Home:
+    """Return where this process lives."""
+    found = _stat(os.getpid())
+    return Home(_host() if found else 0, os.getpid(), found[1] if found else 0)
+
+
+def _host() -> int:
+    """Return a number of this boot of this host, and of its numbering of processes; 0 where there is no /proc."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+        namespace = bytes(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return 0
+    return int.from_bytes(blake2b(boot + namespace, digest_size=7).digest(), "big")
+
+
+def _stat(pid: int) -> tuple[str, int] | None:
+    """Return the state and the start of a process of this host; None if there is none."""
+    try:
+        # The name of the program stands in parentheses before them, and may hold anything.
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return fields[0], int(fields[19])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,7 +294,7 @@ class Company:
     def sign_in(self) -> None:
         """Note that a collective failed on this rank, so that no other takes this one for lost."""
         with suppress(StoreError):
-            self._ask(lambda store: store.set(self._key(self.rank), "here"))
+            self._ask(methodcaller("set", self._key(self.rank), "here"))
 
     def find(self) -> str:
         """Return who is lost, in a clause such as "rank 2 is gone".
@@ -251,34 +302,33 @@ class Company:
         Every rank that has signed in calls it, and closes its connections before, so that others notice.
         """
         try:
-            found = self._search()
-        except StoreError:
-            return self._search_without_store()
+            clause = self._search(lambda: self._ask(self._look))
+            found: str = self._ask(methodcaller("compare_set", self._key("found"), "", clause)).decode()
+        except StoreError:  # which as a rule is in the process of rank 0
+            had_store = [0] if is_kept_by_rank_0() and 0 in self._others else self._others
+            clause = self._search(lambda: had_store)
+            return clause if self.has_lost_store else f"{clause}, and the store of torch.distributed does not answer"
         if self.rank == 0 and is_kept_by_rank_0():
             with suppress(StoreError):
                 self._let_others_read(found)
         return found
 
-    def _search(self) -> str:
+    def _search(self, look: Callable[[], str | list[int]]) -> str:
+        """Look until another rank has found who is lost, or it can be told from who has not signed in."""
+        clause = ""
         for waited_s in _polls(self.wait_s):
-            found, missing = self._ask(self._look)
-            found = found or self._clause(missing, is_over=waited_s >= self.wait_s)
-            if found:
+            seen = look()
+            clause = seen if isinstance(seen, str) else self._clause(seen, is_over=waited_s >= self.wait_s)
+            if clause:
                 break
-        return self._ask(lambda store: self._publish(store, found))
+        return clause
 
-    def _look(self, store: Any) -> tuple[str, list[int]]:
+    def _look(self, store: Any) -> str | list[int]:
         """Return what another rank has found, or else who has not signed in."""
-        if store.check([f"{self.name}/found"]):
-            return store.get(f"{self.name}/found").decode(), []
-        return "", [rank for rank in self._others if not store.check([self._key(rank)])]
-
-    def _publish(self, store: Any, clause: str) -> str:
-        """Leave what was found for the others; return what the first to find out has left."""
-        if not store.check([f"{self.name}/found"]):
-            store.set(f"{self.name}/found", clause)
-        found: str = store.get(f"{self.name}/found").decode()
-        return found
+        if store.check([self._key("found")]):
+            found: str = store.get(self._key("found")).decode()
+            return found
+        return [rank for rank in self._others if not store.check([self._key(rank)])]
 
     def _clause(self, missing: Sequence[int], *, is_over: bool) -> str:
         """Return who is lost of those that have not signed in; empty where that cannot be told yet."""
@@ -287,38 +337,25 @@ class Company:
         states = {rank: state_of(self.homes[rank]) for rank in missing}
         for state, word in _WORDS.items():
             if ranks := [rank for rank in missing if states[rank] == state]:
-                return f"{_named_with_verb(ranks)} {word} ({_processes(self.homes[rank] for rank in ranks)})"
+                processes = ", ".join(str(self.homes[rank].pid) for rank in ranks)
+                return f"{_with_verb(ranks)} {word} (process{'es' * (len(ranks) > 1)} {processes})"
         # Of a single rank on another host nothing more can be learnt: its connections closed, or it let the time pass.
         if is_over or (len(missing) == 1 and states[missing[0]] == "unknown"):
-            return f"{_named_with_verb(missing)} gone, or did not take this step"
+            return f"{_with_verb(missing)} gone, or did not take this step"
         return ""
-
-    def _search_without_store(self) -> str:
-        """Return who is lost where the store does not answer, which as a rule is in the process of rank 0."""
-        had_store = [0] if is_kept_by_rank_0() and 0 in self._others else []
-        clause = ""
-        for waited_s in _polls(self.wait_s):
-            clause = self._clause(had_store or self._others, is_over=waited_s >= self.wait_s)
-            if clause:
-                break
-        return clause if self.has_lost_store else f"{clause}, and the store of torch.distributed does not answer"
 
     def _let_others_read(self, found: str) -> None:
         """Stay until the others have signed in, and so read: the store ends with this process."""
         lost = {int(number) for number in re.findall(r"\d+", found.partition("(")[0])}
         for waited_s in _polls(self.wait_s):
-            states = {rank: state_of(self.homes[rank]) for rank in self._others if rank not in lost}
-            keys = [self._key(rank) for rank, state in states.items() if state not in _WORDS]
-            if waited_s >= self.wait_s or not keys or ask(partial(_have, keys=keys)):
+            reading = [one for one in self._others if one not in lost and state_of(self.homes[one]) not in _WORDS]
+            keys = [self._key(rank) for rank in reading]
+            if waited_s >= self.wait_s or not keys or ask(methodcaller("check", keys)):
                 break
         time.sleep(LONGEST_POLL_S)  # between a sign-in and the look that follows
 
     def _ask(self, question: Callable[[Any], T]) -> T:
-        """Ask the store, unless it is known to be lost.
-
-        Raises:
-            StoreError: it is.
-        """
+        # One that is known to be lost may be silent for ever.
         if self.has_lost_store:
             raise StoreError
         return ask(question)
@@ -332,117 +369,123 @@ class Company:
     def _others(self) -> list[int]:
         return [rank for rank in self.homes if rank != self.rank]
 
-    def _key(self, rank: int) -> str:
-        return f"{self.name}/{rank}"
+    def _key(self, name: object) -> str:
+        return f"{self.name}/{name}"
 
 
-def _have(store: Any, keys: Sequence[str]) -> bool:
-    return bool(store.check(list(keys)))
+def _with_verb(ranks: Sequence[int]) -> str:
+    return f"{named(ranks)} {'is' if len(ranks) == 1 else 'are'}"
 
 
 def introduce(groups: Groups) -> Company:
-    """Let the ranks of an exchange know each other; all of them call it at the same point, over gloo.
-
-    Raises:
-        RuntimeError: from torch: a rank is gone already.
-    """
+    """Let the ranks of an exchange know each other; all of them call it at the same point, over gloo."""
     group = groups.all_that_step
     mine = torch.tensor([*_home(), secrets.randbits(62)])
     theirs = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
     dist.all_gather(theirs, mine, group=group)
-    rows = [one.tolist() for one in theirs]
-    ranks = dist.get_process_group_ranks(group)
+    *homes, name = zip(*(one.tolist() for one in theirs), strict=True)
+    return _company(groups, f"binsgdm/lost/{name[0]:x}", [Home(*one) for one in zip(*homes, strict=True)])
+
+
+def _company(groups: Groups, name: str, homes: Sequence[Home]) -> Company:
+    ranks = dist.get_process_group_ranks(groups.all_that_step)
     return Company(
-        name=f"binsgdm/lost/{rows[0][-1]:x}",
+        name=name,
         rank=dist.get_rank(),
-        homes={rank: _checked(Home(*row[:-1])) for rank, row in zip(ranks, rows, strict=True)},
-        wait_s=_wait_s(groups),
+        # One of this host only where its process can be seen, which it cannot in every container.
+        homes={rank: one if state_of(one) != "ended" else Home() for rank, one in zip(ranks, homes, strict=True)},
+        wait_s=min(LONGEST_WAIT_S, groups.timeout.total_seconds()),
     )
 
 
-def strangers(groups: Groups) -> Company:
-    """Return the ranks of an exchange where they have not come to know each other."""
-    return Company(
-        name=store_key("lost", groups.all_that_step.group_name),
-        rank=dist.get_rank(),
-        homes={rank: Home(0, 0, 0) for rank in dist.get_process_group_ranks(groups.all_that_step)},
-        wait_s=_wait_s(groups),
-    )
+# Waiting for what NCCL carries
 
 
-def _wait_s(groups: Groups) -> float:
-    return min(LONGEST_WAIT_S, groups.timeout.total_seconds())
+class Pending:
+    """The collectives that one rank has enqueued and that may not be done."""
 
+    def __init__(self) -> None:
+        self._num_waits = 0  # the same on all ranks, whose steps wait at the same points
+        self._works: dict[dist.ProcessGroup, dist.Work] = {}
+        self._device = torch.device("cpu")
 
-def state_of(home: Home) -> str:
-    """Tell of a process whether it is "running", "stopped" or "ended"; "unknown" on another host."""
-    if home.host == 0 or home.host != _host():
-        return "unknown"
-    found = _stat(home.pid)
-    if found is None or found[1] != home.start or found[0] in "ZX":
-        return "ended"
-    return "stopped" if found[0] in "Tt" else "running"
+    def add(self, work: "dist.Work", group: dist.ProcessGroup, device: torch.device) -> None:
+        """Let the current stream wait for a collective; the host goes on."""
+        work.wait()
+        self._works[group] = work  # the last of a group is enough: they are done one after the other
+        self._device = device
 
+    def clear(self) -> None:
+        """Forget all: they were aborted."""
+        self._works.clear()
 
-def _home() -> Home:
-    """Return where this process lives."""
-    found = _stat(os.getpid())
-    return Home(_host() if found else 0, os.getpid(), found[1] if found else 0)
+    def wait(self, groups: Groups) -> None:
+        """Block the host until all are done, and with them what was enqueued on this stream.
 
-
-def _checked(home: Home) -> Home:
-    """Return a home of this host only where its process can be seen, which it cannot in every container."""
-    return home if state_of(home) != "ended" else Home(0, home.pid, home.start)
-
-
-def _host() -> int:
-    """Return a number of this boot of this host, and of its numbering of processes; 0 where there is no /proc."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
-        return int.from_bytes(
-            blake2b(boot + bytes(Path("/proc/self/ns/pid").readlink()), digest_size=7).digest(), "big"
-        )
-    except OSError:
-        return 0
-
-
-def _stat(pid: int) -> tuple[str, int] | None:
-    """Return the state and the start of a process of this host; None if there is none."""
-    try:
-        # The name of the program stands in parentheses before them, and may hold anything.
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return fields[0], int(fields[19])
-
-
-def _polls(limit_s: float) -> Iterable[float]:
-    """Yield how much time has passed [s], after pauses that grow, until the limit has."""
-    start, pause_s, waited_s = time.monotonic(), SHORTEST_POLL_S, 0.0
-    while True:
-        yield waited_s
-        if waited_s >= limit_s:
+        Raises:
+            RuntimeError: another rank refused, or did not come in time, or NCCL failed.
+        """
+        if not self._works:
             return
-        time.sleep(pause_s)
-        pause_s = min(1.5 * pause_s, LONGEST_POLL_S)
-        waited_s = time.monotonic() - start
+        on_device = streams.of(self._device)
+        event = on_device.record(on_device.current())  # None on a CPU
+        self._num_waits += 1
+        start, timeout_s = time.monotonic(), groups.timeout.total_seconds()
+        waited_s, next_look_s = 0.0, min(LOOK_S, timeout_s / 4)
+        sign_in_s, reported_s = min(SIGN_IN_S, timeout_s / 4), math.inf
+        while True:
+            if all(work.is_completed() for work in self._works.values()):
+                if event is None or event.query():
+                    break
+                # A failed collective counts as ended, too, but the GPU does not get beyond it.
+                reported_s = min(reported_s, waited_s)
+            if waited_s >= next_look_s:
+                next_look_s = waited_s + LOOK_S
+                _look_into_store(groups)
+                if waited_s - reported_s > REPORTED_S:
+                    raise RuntimeError("NCCL reported an error; see its log, or set NCCL_DEBUG=WARN")
+                if waited_s >= sign_in_s:
+                    sign_in_s = math.inf
+                    with suppress(StoreError):  # without the store nobody can be named
+                        ask(methodcaller("set", _waits(groups, dist.get_rank()), str(self._num_waits)))
+                if waited_s >= timeout_s:
+                    raise RuntimeError(f"no answer for {timeout_s:g} s" + self._missing_ranks(groups))
+            time.sleep(min(max(waited_s / 50, SHORTEST_GPU_POLL_S), LONGEST_GPU_POLL_S))
+            waited_s = time.monotonic() - start
+        for work in self._works.values():
+            work.wait()  # raises what PyTorch's watchdog has found
+        self._works.clear()
+
+    def _missing_ranks(self, groups: Groups) -> str:
+        """Return which ranks do not wait as often as this one, in words that begin with a comma; empty if unknown."""
+        keys = {rank: _waits(groups, rank) for rank in dist.get_process_group_ranks(groups.all_that_step)}
+        with suppress(StoreError):
+            found = ask(lambda store: {rank: store.get(key) for rank, key in keys.items() if store.check([key])})
+            missing = [rank for rank in keys if int(found.get(rank, 0)) != self._num_waits]
+            if 0 < len(missing) < len(keys):
+                return f", {named(missing)} not among those that wait"
+        return ""
 
 
-def _named_with_verb(ranks: Sequence[int]) -> str:
-    return f"{named(ranks)} {'is' if len(ranks) == 1 else 'are'}"
+def _look_into_store(groups: Groups) -> None:
+    if abort_reason(groups) is not None:
+        raise RuntimeError("another rank has aborted")
+    try:
+        ask(methodcaller("check", ["binsgdm"]))
+    except SilentStoreError:
+        pass  # its process may be stopped for a while only: the clock decides
+    except StoreError:
+        raise RuntimeError("the store of torch.distributed is gone, and with it the process that had it") from None
 
 
-def _processes(homes: Iterable[Home]) -> str:
-    numbers = [str(home.pid) for home in homes]
-    return f"process {numbers[0]}" if len(numbers) == 1 else f"processes {', '.join(numbers)}"
+def _waits(groups: Groups, rank: int) -> str:
+    return store_key("waits", groups.all_that_step.group_name, rank)
 
 
 # Sentences
 
 
-def end_over_gloo(
-    where: str, ended: list[Groups], company: Company | None, what: str, error: RuntimeError
-) -> BinsgdmError:
+def end(where: str, ended: list[Groups], company: Company | None, what: str, error: RuntimeError) -> BinsgdmError:
     """Return which rank refused, or is lost.
 
     Args:
@@ -450,56 +493,31 @@ def end_over_gloo(
         ended: the groups; taken out of the list, since connections close with the last reference.
         company: the ranks, if they have come to know each other.
         what: has failed.
-        error: of torch.
+        error: of torch; over NCCL, or with one rank, it says who is missing, if that is known.
     """
     groups = ended.pop()
-    rank, company = groups.global_rank, company or strangers(groups)
-    company.sign_in()
-    refused = None if company.has_lost_store else abort_reason(groups)
+    rank, shortened = groups.global_rank, told_by(error)
+    if groups.are_connected:
+        if company is None:
+            strangers = [Home()] * dist.get_world_size(groups.all_that_step)
+            company = _company(groups, store_key("lost", groups.all_that_step.group_name), strangers)
+        company.sign_in()
+    refused = None if company is not None and company.has_lost_store else abort_reason(groups)
+    cause = f"{refused} (reported by rank {rank}, which cannot continue)"
+    if company is None:
+        if refused is None:
+            cause = f"{what} failed on rank {rank} ({shortened}): a rank is gone or did not take this step; {REPAIR}"
+        abort(groups, f"{where}: {cause}", "gave up")
+        return BinsgdmError(f"{where}: {cause}")
     traceback.clear_frames(error.__traceback__)  # they hold groups
     close(groups)
     del groups
-    if refused is not None:
-        return BinsgdmError(f"{where}: {_reported(refused, rank)}")
-    return BinsgdmError(
-        f"{where}: {company.find()}, as rank {rank} noticed in {what} ({_shortened(error)}): no rank can go on alone; "
-        f"{REPAIR}"
-    )
-
-
-def end_otherwise(where: str, ended: list[Groups], _: Company | None, what: str, error: RuntimeError) -> BinsgdmError:
-    """Do the same over NCCL, or with one rank; `error` says who is missing, if that is known."""
-    groups = ended.pop()
-    refused, rank = abort_reason(groups), groups.global_rank
-    cause = (
-        _reported(refused, rank)
-        if refused is not None
-        else (f"{what} failed on rank {rank} ({_shortened(error)}): a rank is gone or did not take this step; {REPAIR}")
-    )
-    give_up(groups, f"{where}: {cause}")
+    if refused is None:
+        cause = f"{company.find()}, as rank {rank} noticed in {what} ({shortened}): no rank can go on alone; {REPAIR}"
     return BinsgdmError(f"{where}: {cause}")
 
 
-@contextmanager
-def in_a_sentence(where: str) -> Iterator[None]:
-    """Say that a collective of the user's own group has failed over gloo; nobody knows there whose fault it is."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "gloo" not in str(error):
-            raise
-        raise BinsgdmError(
-            f"{where}: a rank is gone, or did not call it ({_shortened(error)}): every rank must call it; read there "
-            f"why, and {REPAIR}"
-        ) from error
-
-
-def _reported(refused: str, rank: int) -> str:
-    """Return what the rank that aborted has said, for another one."""
-    return f"{refused} (reported by rank {rank}, which cannot continue)"
-
-
-def _shortened(error: RuntimeError) -> str:
+def told_by(error: RuntimeError) -> str:
     """Return what gloo says without its source lines and advice."""
     text = (str(error) or type(error).__name__).splitlines()[0]
     return re.sub(r"^\[\S*gloo\S*\] ", "", text).partition(". This is typically")[0]

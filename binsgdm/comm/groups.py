@@ -40,6 +40,7 @@ class Groups:
         finite_check: the ranks that decide together whether a step counts; None for `world`.
         uses_nccl: NCCL carries what is exchanged.
         timeout: over NCCL, for how long a rank waits for the others before it gives up.
+        is_recorded: one process stands for all ranks, so that nothing can differ.
     """
 
     world: dist.ProcessGroup
@@ -53,6 +54,7 @@ class Groups:
     finite_check: dist.ProcessGroup | None = None
     uses_nccl: bool = False
     timeout: timedelta = NCCL_TIMEOUT
+    is_recorded: bool = False
 
     @property
     def global_rank(self) -> int:
@@ -63,6 +65,11 @@ class Groups:
     def all_that_step(self) -> dist.ProcessGroup:
         """The ranks that step together."""
         return self.finite_check or self.world
+
+    @property
+    def are_connected(self) -> bool:
+        """Tell whether gloo connects this rank to others: over NCCL, no collective fails by itself."""
+        return not self.uses_nccl and dist.get_world_size(self.all_that_step) > 1
 
     @property
     def distinct(self) -> list[dist.ProcessGroup]:
@@ -83,59 +90,62 @@ def make(
         timeout: of their collectives; default that of torch.distributed, over NCCL that of the process group.
         device: of the tensors that will be exchanged, whose communicators are made now; None where nothing may wait.
         group: the ranks that exchange, of which this is one; default all. The other ranks need not call.
-
-    Raises:
-        BinsgdmError: no process group, or none for the device; or a node size that is unknown or does not divide the
-            number of ranks.
     """
     if not dist.is_initialized():
         raise BinsgdmError("torch.distributed: not initialized: call init_process_group first")
-    ranks = ranks_of(group)
-    local = node_size(ranks_per_node, group)
+    ranks, local = ranks_of(group), node_size(ranks_per_node, group)
     if device is not None and len(ranks) > 1:
         check_backend(device, group)
-    over_nccl = "nccl" in dist.get_backend_config(group) if device is None else is_nccl(group, device)
-    is_of_all = is_world(group)
-    made = _made(
-        ranks, local, is_of_all, timeout or (timeout_of(group) if over_nccl else None), over_nccl, [group], device
-    )
-    if device is not None:
-        make_communicators(made, device)
-    return made
+    return _made(ranks, local, [group], timeout, device, is_of_all=is_world(group))
 
 
-def _made(  # noqa: PLR0913, PLR0917
+def _made(  # noqa: PLR0913
     ranks: Sequence[int],
     local: int,
-    is_of_all: bool,
-    timeout: timedelta | None,
-    over_nccl: bool,
     parents: Sequence[dist.ProcessGroup | None],
+    timeout: timedelta | None,
     device: torch.device | None,
+    *,
+    is_of_all: bool,
 ) -> Groups:
     """Make the groups of ranks of which `local` consecutive ones are a node, inside groups that exist."""
+    first = parents[0]
+    over_nccl = "nccl" in dist.get_backend_config(first) if device is None else is_nccl(first, device)
+    if over_nccl:
+        timeout = timeout or min(map(timeout_of, parents))
     limit = timeout + WATCHDOG_GRACE if over_nccl and timeout is not None else timeout
-    nodes = [ranks[first : first + local] for first in range(0, len(ranks), local)]
+    nodes = [ranks[start : start + local] for start in range(0, len(ranks), local)]
     layouts = ([ranks], nodes, [ranks[rail::local] for rail in range(local)])
-    if is_of_all and not _is_restarted():
-        made = [_made_by_all(layout, limit) for layout in layouts]
-    else:
-        name = f"binsgdm/{_agreed_number(parents, device)}"
-        made = [
-            _made_by_members(layout, limit, f"{name}/{number}", parents[0]) for number, layout in enumerate(layouts)
+    # After a restart the store may hold addresses of ranks that are gone, under the names that torch gives groups.
+    if is_of_all and _attempt() == "0":
+        found = [
+            dist.new_subgroups_by_enumeration([list(one) for one in layout], timeout=limit)[0]  # type: ignore[no-untyped-call]
+            for layout in layouts
         ]
-    return Groups(
-        world=made[0],
-        intra_node=made[1],
-        inter_node=made[2],
+    else:
+        # Only the ranks of a group have to call; torch.distributed may have ranks that exchange nothing.
+        found, backend = [], dist.get_backend_config(first)
+        name = f"binsgdm/{_agreed_number(parents, device)}"
+        for number, layout in enumerate(layouts):
+            mine = next(list(one) for one in layout if dist.get_rank() in one)
+            with _named(f"{name}/{number}/{mine[0]}"):
+                found.append(dist.new_group(mine, timeout=limit, backend=backend, use_local_synchronization=True))
+    made = Groups(
+        world=found[0],
+        intra_node=found[1],
+        inter_node=found[2],
         rank=list(ranks).index(dist.get_rank()),
         world_size=len(ranks),
         ranks_per_node=local,
         ranks=tuple(ranks),
-        made=tuple(made),
+        made=tuple(found),
         uses_nccl=over_nccl,
         timeout=timeout or NCCL_TIMEOUT,  # which gloo has no use for
+        is_recorded=RECORDING in dist.get_backend_config(first),
     )
+    if device is not None:
+        make_communicators(made, device)
+    return made
 
 
 def store_key(*parts: object) -> str:
@@ -145,11 +155,6 @@ def store_key(*parts: object) -> str:
 
 def _attempt() -> str:
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-
-
-def _is_restarted() -> bool:
-    """Tell whether the store may hold addresses of ranks that are gone, under the names that torch gives groups."""
-    return _attempt() != "0"
 
 
 def is_world(group: dist.ProcessGroup | None) -> bool:
@@ -162,25 +167,6 @@ def ranks_of(group: dist.ProcessGroup | None) -> list[int]:
     if group is None or is_world(group):
         return list(range(dist.get_world_size()))
     return sorted(dist.get_process_group_ranks(group))
-
-
-def _made_by_all(layout: Sequence[Sequence[int]], limit: timedelta | None) -> dist.ProcessGroup:
-    """Make groups that share out all ranks, and return this rank's; every rank must call it."""
-    mine: dist.ProcessGroup
-    mine, _ = dist.new_subgroups_by_enumeration([list(ranks) for ranks in layout], timeout=limit)  # type: ignore[no-untyped-call]
-    return mine
-
-
-def _made_by_members(
-    layout: Sequence[Sequence[int]], limit: timedelta | None, name: str, group: dist.ProcessGroup | None
-) -> dist.ProcessGroup:
-    """Make this rank's group of those that share out a part of the ranks; only the ranks of that group must call it."""
-    mine = next(list(ranks) for ranks in layout if dist.get_rank() in ranks)
-    with _named(f"{name}/{mine[0]}"):
-        made: dist.ProcessGroup = dist.new_group(
-            mine, timeout=limit, backend=dist.get_backend_config(group), use_local_synchronization=True
-        )
-    return made
 
 
 @contextmanager
@@ -205,23 +191,15 @@ def _named(name: str) -> Iterator[None]:
 
 
 def _agreed_number(groups: Sequence[dist.ProcessGroup | None], device: torch.device | None) -> int:
-    """Return a number that no other call returns, the same on all ranks.
-
-    Args:
-        groups: one that holds all ranks; or the dimensions of a mesh, nodes first.
-        device: of tensors that these groups carry; default what they carry.
-    """
+    """Return a number that no other call returns, alike on all ranks of a group, or of a mesh's two, nodes first."""
     # The first position of each group has it from the group before, and the very first from the store.
-    number = dist.distributed_c10d._get_default_store().add("binsgdm/groups", 1) if _is_first(groups) else 0
+    is_first = all(ranks_in_order(group)[0] == dist.get_rank() for group in groups)
+    number = dist.distributed_c10d._get_default_store().add("binsgdm/groups", 1) if is_first else 0
     on = torch.device("cpu") if "gloo" in backend_of(groups[0], torch.device("cpu")) else device
     found = torch.tensor([number], device=on or torch.device("cuda"))
     for group in groups:
         dist.broadcast(found, src=ranks_in_order(group)[0], group=group)
     return int(found)
-
-
-def _is_first(groups: Sequence[dist.ProcessGroup | None]) -> bool:
-    return all(ranks_in_order(group)[0] == dist.get_rank() for group in groups)
 
 
 def ranks_in_order(group: dist.ProcessGroup | None) -> list[int]:
@@ -238,21 +216,12 @@ def from_mesh(mesh: "DeviceMesh", group: dist.ProcessGroup | None = None, timeou
         mesh: of all ranks or of a part of them; every rank of it must call.
         group: whose ranks it must have; default any.
         timeout: of the collectives; default as of `make`, over NCCL the shorter one of the mesh's groups.
-
-    Raises:
-        BinsgdmError: the mesh is not two-dimensional, not of these ranks, or not numbered node by node.
     """
     check_mesh(mesh, group)
-    device = torch.device(mesh.device_type)
-    parents = mesh.get_group(0), mesh.get_group(1)
+    device, parents = torch.device(mesh.device_type), (mesh.get_group(0), mesh.get_group(1))
     check_backend(device, parents[0])
-    over_nccl = is_nccl(parents[0], device)
-    limit = timeout or (min(map(timeout_of, parents)) if over_nccl else None)
     ranks = mesh.mesh.flatten().tolist()
-    is_of_all = ranks == ranks_of(None)
-    made = _made(ranks, int(mesh.mesh.shape[1]), is_of_all, limit, over_nccl, parents, device)
-    make_communicators(made, device)
-    return made
+    return _made(ranks, int(mesh.mesh.shape[1]), parents, timeout, device, is_of_all=ranks == ranks_of(None))
 
 
 def check_mesh(mesh: "DeviceMesh", group: dist.ProcessGroup | None = None) -> None:
@@ -287,11 +256,7 @@ def is_nccl(group: dist.ProcessGroup | None, device: torch.device) -> bool:
 
 
 def check_backend(device: torch.device, group: dist.ProcessGroup | None = None) -> None:
-    """Refuse tensors that no backend of a process group (default all ranks') carries.
-
-    Raises:
-        BinsgdmError: none does, or gloo, which has no all-to-all on a GPU.
-    """
+    """Refuse tensors that no backend of a group (default all ranks') carries, or gloo on a GPU, without all-to-all."""
     backend = backend_of(group, device)
     if not backend or (backend == "gloo" and device.type == "cuda"):
         raise BinsgdmError(
@@ -334,16 +299,11 @@ def node_size(given: int | None, group: dist.ProcessGroup | None = None, default
         given: if not None, the answer.
         group: default all ranks. Of a part of them, those with equal global rank // LOCAL_WORLD_SIZE are on a node.
         default: where neither `given` nor LOCAL_WORLD_SIZE (of torchrun) is known.
-
-    Raises:
-        BinsgdmError: none of them is known, or it is no number that divides the number of ranks, or the group has
-            unequal numbers of ranks on its nodes.
     """
     ranks = ranks_of(group)
     name = "ranks_per_node" if given is not None else "LOCAL_WORLD_SIZE"
-    text = given if given is not None else os.environ.get("LOCAL_WORLD_SIZE")
-    is_of_all_ranks = given is None and text is not None and len(ranks) < dist.get_world_size()
-    text = default if text is None else text
+    of_all_ranks = os.environ.get("LOCAL_WORLD_SIZE")
+    text = next((one for one in (given, of_all_ranks, default) if one is not None), None)
     if text is None:
         raise BinsgdmError(
             "ranks_per_node: not given and LOCAL_WORLD_SIZE is not set: give it, or launch with torchrun"
@@ -352,20 +312,15 @@ def node_size(given: int | None, group: dist.ProcessGroup | None = None, default
         local = int(text)
     except ValueError:
         local = 0
-    if is_of_all_ranks and local >= 1:
-        return _node_size_in_part(ranks, local)
+    if given is None and of_all_ranks is not None and len(ranks) < dist.get_world_size() and local >= 1:
+        counts = Counter(rank // local for rank in ranks)
+        if len(set(counts.values())) > 1:
+            raise BinsgdmError(
+                f"LOCAL_WORLD_SIZE: {local}: the group's ranks {ranks} are {list(counts.values())} on their nodes: "
+                "must be as many on each; give ranks_per_node=1, or a group with as many ranks of each node"
+            )
+        return next(iter(counts.values()))
     if local < 1 or len(ranks) % local:
         whose = "world" if len(ranks) == dist.get_world_size() else "group"
         raise BinsgdmError(f"{name}: {text!r}: must divide the {whose} size {len(ranks)}; give the ranks of one node")
     return local
-
-
-def _node_size_in_part(ranks: Sequence[int], local: int) -> int:
-    """Return how many of some ranks are on each node, where a node has `local` of all."""
-    counts = Counter(rank // local for rank in ranks)
-    if len(set(counts.values())) > 1:
-        raise BinsgdmError(
-            f"LOCAL_WORLD_SIZE: {local}: the group's ranks {list(ranks)} are {list(counts.values())} on their nodes: "
-            "must be as many on each; give ranks_per_node=1, or a group with as many ranks of each node"
-        )
-    return next(iter(counts.values()))

@@ -7,7 +7,7 @@ on every rank. The caller chooses who sends the messages: `binsgdm.comm.transpor
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -66,18 +66,24 @@ class RankContext:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllToAll:
+class _Collective:
+    # Of nccl-tests, and of simnet's schedules: contract tests compare both sides by it.
+    collective: ClassVar[str]
+    group: GroupName
+    sent: torch.Tensor
+
+
+class AllToAll(_Collective):
     """Send row k of `sent` to position k of the group; row k of the answer is what position k sent to this rank.
 
     The answer is only valid until the next `AllToAll`, which may write to the same memory.
     """
 
-    group: GroupName
-    sent: torch.Tensor
+    collective = "all_to_all"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllGather:
+class AllGather(_Collective):
     """Send `sent` to all ranks of the group; row k of the answer is what position k sent.
 
     Attributes:
@@ -85,21 +91,18 @@ class AllGather:
             a rank that is gone; reading would block it for ever.
     """
 
-    group: GroupName
-    sent: torch.Tensor
+    collective = "all_gather"
     is_read_by_host: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class SendRecv:
+class SendRecv(_Collective):
     """Send `sent` to the next position of the group; the answer is what the previous one sent, of the same shape."""
 
-    group: GroupName
-    sent: torch.Tensor
+    collective = "send_recv"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllReduceSum:
+class AllReduceSum(_Collective):
     """Sum `sent` over the group; the answer is the sum, the same bits on every rank.
 
     `sent` is not changed, unless it `may_overwrite` it: then the sum may be in the same memory.
@@ -108,29 +111,24 @@ class AllReduceSum:
         is_read_by_host: as of `AllGather`.
     """
 
-    group: GroupName
-    sent: torch.Tensor
+    collective = "all_reduce"
     may_overwrite: bool = False
     is_read_by_host: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllReduceMax:
+class AllReduceMax(_Collective):
     """Take the element-wise maximum of `sent` (uint8) over all ranks that step together; the answer is the maximum.
 
     It is the finite check: flags of every rank, before a step counts. `sent` may be overwritten.
     """
 
-    sent: torch.Tensor
+    collective = "finite_check"
     group: GroupName = "world"
 
 
 Message = AllToAll | AllGather | SendRecv | AllReduceSum | AllReduceMax
 Protocol = Generator[Message, torch.Tensor, torch.Tensor]
-
-
-def _does_not() -> bool:
-    return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +140,7 @@ class Member:
         ranks_per_node: ranks of each node; ranks are numbered node by node.
         run: takes a protocol to its end; None for a rank alone, or where another driver runs all ranks.
         ranks: the global ranks that exchange, in the order of positions, where they are not the positions themselves.
-        stands_for_all: tells whether other ranks are only thought to be there, each with what this one has.
+        stands_for_all: other ranks are only thought to be there, each with what this one has.
     """
 
     rank: int = 0
@@ -150,7 +148,7 @@ class Member:
     ranks_per_node: int = 1
     run: Callable[[Protocol], torch.Tensor] | None = None
     ranks: tuple[int, ...] = ()
-    stands_for_all: Callable[[], bool] = _does_not
+    stands_for_all: bool = False
 
     def named(self, position: int) -> int:
         """Return the global rank at a position, as sentences name ranks."""
@@ -164,7 +162,7 @@ class Member:
             raise BinsgdmError(
                 "step: no driver for the messages of several ranks; run step_protocol() of all ranks in lockstep"
             )
-        return _run_alone(protocol)
+        return run_with(protocol, lambda one: one.sent if isinstance(one, AllReduceMax) else _answer(0, [one], 1))
 
     def context(self, *, seed: int, step: int) -> RankContext:
         """Return this rank's context in a step."""
@@ -175,20 +173,28 @@ class Member:
 
 def refusal(error: BinsgdmError) -> Protocol:
     """Refuse as a protocol before its first message, so that its driver tells the other ranks why."""
-    # A generator that yields nothing: the `yield` below makes it one.
     raise error
-    yield
+    yield  # makes it a generator, of nothing
 
 
 def without_messages(result: torch.Tensor) -> Protocol:
     """Return this as a protocol that sends nothing."""
-    # A generator that yields nothing: the `yield` below makes it one.
     return result
-    yield
+    yield  # makes it a generator, of nothing
 
 
-def _run_alone(protocol: Protocol) -> torch.Tensor:
-    """Do as `run_in_lockstep` for one rank, in every step of an optimizer without others."""
+def fake_received(message: Message, context: RankContext) -> torch.Tensor:
+    """Return what a rank receives if all ranks send what it sends, for work that needs no other rank."""
+    size = len(group_members(message.group, context.rank, context.world_size, context.ranks_per_node))
+    if isinstance(message, AllGather):
+        return message.sent.expand(size, *message.sent.shape).clone()
+    if isinstance(message, AllReduceSum):
+        return message.sent.mul_(size) if message.may_overwrite else message.sent * size
+    return message.sent.clone()
+
+
+def run_with(protocol: Protocol, answer_to: Callable[[Message], torch.Tensor]) -> torch.Tensor:
+    """Run a rank's protocol, whose messages a function answers, and return its result."""
     answer: torch.Tensor | None = None
     while True:
         try:
@@ -196,7 +202,12 @@ def _run_alone(protocol: Protocol) -> torch.Tensor:
         except StopIteration as stop:
             result: torch.Tensor = stop.value
             return result
-        answer = message.sent if isinstance(message, AllReduceMax) else _answer(0, [message], 1)
+        answer = answer_to(message)
+
+
+def run_as_if_alike(protocol: Protocol, context: RankContext) -> torch.Tensor:
+    """Run a rank's protocol as if all ranks sent what it sends, and return its result."""
+    return run_with(protocol, lambda message: fake_received(message, context))
 
 
 def run_in_lockstep(
@@ -249,6 +260,7 @@ def _sum(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return total
 
 
+# What each position of a group receives, from what all positions sent.
 _ANSWERS: dict[type, Callable[[Sequence[torch.Tensor], int], torch.Tensor]] = {
     AllToAll: lambda sent, position: torch.stack([one[position] for one in sent]),
     AllGather: lambda sent, _: torch.stack(list(sent)),
@@ -256,7 +268,6 @@ _ANSWERS: dict[type, Callable[[Sequence[torch.Tensor], int], torch.Tensor]] = {
     AllReduceSum: lambda sent, _: _sum(sent),
     AllReduceMax: lambda sent, _: torch.stack(list(sent)).amax(dim=0),
 }
-# What each position of a group receives, from what all positions sent.
 
 
 def group_members(group: GroupName, rank: int, world_size: int, ranks_per_node: int) -> list[int]:

@@ -39,7 +39,7 @@ def hierarchical(  # noqa: PLR0913
             then has one pair of averages, of its mean gradient.
         bucket: where it lies in the flat order.
         context: this rank.
-        kernels: which implementation.
+        kernels: that round and merge.
         quantize: returns the packed signs of this rank's slice of the mean; by default those of Q of the mean. With
             gradients it updates the averages of the slice first.
         residuals: of both quantizations, or of the second where `quantize` is given; changed in place.
@@ -59,15 +59,7 @@ def hierarchical(  # noqa: PLR0913
 def hierarchical_one_bit(
     signs: torch.Tensor, bucket: FlatBucket, context: RankContext, kernels: Kernels, residuals: Residuals = NONE
 ) -> Protocol:
-    """Do as `hierarchical`, with one bit an element inside the node as well.
-
-    Args:
-        signs: this rank's packed signs of u, drawn in the stream `RandomStream.INTRA_NODE`.
-        bucket: as in `hierarchical`.
-        context: as in `hierarchical`.
-        kernels: as in `hierarchical`.
-        residuals: of both merges; changed in place.
-    """
+    """Do as `hierarchical`, with one bit an element inside the node as well: `signs` of u of the stream INTRA_NODE."""
     received = yield AllToAll(group="intra_node", sent=signs.view(context.ranks_per_node, -1))
     merged = _merged(received, slice_start(bucket, context), RandomStream.LOCAL, context, kernels, residuals)
     return (yield from _between_nodes(merged, bucket, context, kernels, residuals))
@@ -76,15 +68,7 @@ def hierarchical_one_bit(
 def flat(
     signs: torch.Tensor, bucket: FlatBucket, context: RankContext, kernels: Kernels, residuals: Residuals = NONE
 ) -> Protocol:
-    """Exchange one bit an element among all ranks.
-
-    Args:
-        signs: this rank's packed signs of u, drawn in the stream `RandomStream.LOCAL`.
-        bucket: as in `hierarchical`.
-        context: as in `hierarchical`.
-        kernels: as in `hierarchical`.
-        residuals: of the merge; changed in place.
-    """
+    """Exchange one bit an element among all ranks: `signs` of u, drawn in the stream LOCAL."""
     # Reduce-scatter and all-gather, but of bits: no all-reduce can add packed signs.
     received = yield AllToAll(group="world", sent=signs.view(context.world_size, -1))
     # Draws are numbered by the element's position in the flat order, so the result does not depend on the cut into

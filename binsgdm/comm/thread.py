@@ -27,8 +27,8 @@ class CommunicationThread(Generic[Item]):
 
     Args:
         name: of the thread.
-        device: of the tensors that are exchanged.
-        run: runs an item.
+        device: of what is exchanged.
+        run: does what an item asks for.
         on_failure: called with the item that failed, and with each item after it, and the error. The other ranks wait
             for this rank until it aborts the exchange.
         stream: its own; a new one if it is not given.
@@ -53,10 +53,10 @@ class CommunicationThread(Generic[Item]):
         self._thread.start()
 
     def submit(self, item: Item, sources: Collection[Stream] = ()) -> None:
-        """Queue an item behind those submitted before; it may use what has been enqueued to its sources so far.
+        """Queue an item behind those submitted before.
 
         Args:
-            item: to run.
+            item: may use what has been enqueued to its sources so far.
             sources: the streams that its tensors were written on; by default the current one.
         """
         sources = sources or (self._streams.current(),)

@@ -3,13 +3,13 @@
 import traceback
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from binsgdm.comm.failure import Company, abort, end_otherwise, end_over_gloo, introduce, meet
-from binsgdm.comm.groups import RECORDING, Groups, release
+from binsgdm.comm.failure import REPAIR, Company, Pending, abort, end, introduce, meet
+from binsgdm.comm.groups import Groups, release
 from binsgdm.comm.messages import (
     AllGather,
     AllReduceMax,
@@ -21,7 +21,6 @@ from binsgdm.comm.messages import (
     Protocol,
     SendRecv,
 )
-from binsgdm.comm.nccl_wait import Pending
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.profiler_stages import stage
 
@@ -30,14 +29,6 @@ T = TypeVar("T")
 # Over gloo, rows of this size and larger travel one at a time: that keeps a wire busier than gloo's collectives do.
 # Shorter rows go by the collectives, which wait less often (decision 6).
 MIN_ROUND_BYTES = 128 * 1024
-
-# Names of nccl-tests, and of simnet's schedules: contract tests compare both sides by them.
-COLLECTIVES: dict[type, str] = {
-    AllToAll: "all_to_all",
-    AllGather: "all_gather",
-    SendRecv: "send_recv",
-    AllReduceSum: "all_reduce",
-}
 
 
 class Sent(NamedTuple):
@@ -69,28 +60,27 @@ class Transport:
         self._on_sent = on_sent
         self._buffer = torch.empty(0, dtype=torch.uint8)
         self._pending = Pending()
-        self._has_failed = False
 
-    def member(self) -> Member:
-        """Return this rank as an optimizer takes it, with messages carried here."""
-        groups = self._groups
+    def member(self, groups: Groups | None = None) -> Member:
+        """Return this rank as an optimizer takes it, with messages carried here.
+
+        Args:
+            groups: among whose ranks, all of which step together; default those of this transport.
+        """
+        groups = groups or self._groups
         return Member(
             rank=groups.rank,
             world_size=groups.world_size,
             ranks_per_node=groups.ranks_per_node,
             run=self.run,
             ranks=groups.ranks,
-            stands_for_all=self.stands_for_all,
+            stands_for_all=groups.is_recorded,
         )
 
     @property
     def is_open(self) -> bool:
         """Tell whether messages can be carried: the exchange was neither ended nor aborted."""
         return self._open_groups is not None
-
-    def stands_for_all(self) -> bool:
-        """Tell whether this process takes the place of all ranks, as in a recording: nothing can differ then."""
-        return dist.get_backend(self.group("world")) == RECORDING
 
     def group(self, name: GroupName) -> dist.ProcessGroup:
         """Return a group, which nobody may keep: its connections close with the last reference."""
@@ -114,9 +104,9 @@ class Transport:
                 if answer is None or not isinstance(error, BinsgdmError):
                     self._abort_for(error)
                 raise
-            kind = type(message)
-            with stage(f"{COLLECTIVES.get(kind, 'finite_check')} {message.group}"):
-                answer = self.guarded(partial(self._communicate, message), f"{kind.__name__} in {message.group}")
+            with stage(f"{message.collective} {message.group}"):
+                what = f"{type(message).__name__} in {message.group}"
+                answer = self.guarded(partial(self._communicate, message), what)
 
     def abort(self, reason: str) -> None:
         """Tell the others why this rank cannot go on, and close its connections; nothing can be carried any more."""
@@ -124,18 +114,13 @@ class Transport:
             abort(groups, reason)
 
     def close(self, where: str) -> None:
-        """End the exchange with the other ranks, each of which must call it; nothing can be carried any more.
-
-        Raises:
-            BinsgdmError: a rank did not come; those that did are free all the same.
-        """
+        """End the exchange with the other ranks, each of which must call it; where one does not, they are free, too."""
         groups = self._open_groups
         if groups is None or not dist.is_initialized():
             return
         try:
             # A rank that goes closes its connections, which another may still need for its last message.
-            if not self._has_failed:
-                meet(where, groups.all_that_step, groups.timeout)
+            meet(where, groups.all_that_step, groups.timeout)
         except BinsgdmError as error:
             del groups
             self.abort(str(error))
@@ -149,41 +134,27 @@ class Transport:
             self.guarded(partial(self._pending.wait, self._open_groups), what)
 
     def guarded(self, collective: Callable[[], T], what: str) -> T:
-        """Call a collective.
+        """Call a collective; where it fails, say why, which may be what the rank has left that aborted.
 
         Raises:
-            BinsgdmError: it failed; with the reason of the rank that aborted, if one did.
             RuntimeError: this rank cannot take part, for want of memory for example; the others are told.
         """
         try:
-            if self._company is None and self._has_company(self._groups):
+            if self._company is None and self._groups.are_connected:
                 self._company = introduce(self._groups)
             return collective()
         except RuntimeError as error:
             if is_own_failure(error):
                 self._abort_for(error)
                 raise
-            self._has_failed = True
-            raise self._end(what, error) from error
-
-    def _end(self, what: str, error: RuntimeError) -> BinsgdmError:
-        """Let go of the groups after a collective has failed, and return why it did."""
-        end = end_over_gloo if self._has_company(self._groups) else end_otherwise
-        # In a list, out of which they are taken: no frame here may hold them, since an open group lets the others wait.
-        return end(self._where, [groups for groups in [self._close()] if groups], self._company, what, error)
-
-    @staticmethod
-    def _has_company(groups: Groups) -> bool:
-        """Tell whether gloo connects this rank to others: over NCCL, no collective fails by itself."""
-        return not groups.uses_nccl and dist.get_world_size(groups.all_that_step) > 1
+            # In a list, out of which they are taken: no frame may hold them, since an open group lets the others wait.
+            ended = [groups for groups in [self._close()] if groups]
+            raise end(self._where, ended, self._company, what, error) from error
 
     @property
     def _groups(self) -> Groups:
         if self._open_groups is None:
-            raise BinsgdmError(
-                f"{self._where}: the exchange was aborted before, and ranks may differ; start all ranks again from "
-                "their checkpoints"
-            )
+            raise BinsgdmError(f"{self._where}: the exchange was aborted before, and ranks may differ; {REPAIR}")
         return self._open_groups
 
     def _close(self) -> Groups | None:
@@ -195,76 +166,64 @@ class Transport:
 
     def _abort_for(self, error: Exception) -> None:
         """Tell the others of an error that they know nothing of, if there are others, and if it is not theirs."""
-        if self._open_groups is None or self._has_failed or dist.get_world_size(self._open_groups.all_that_step) == 1:
+        if self._open_groups is None or dist.get_world_size(self._open_groups.all_that_step) == 1:
             return
         traceback.clear_frames(error.__traceback__)  # they hold groups, whose connections are to close
         self.abort((str(error) or type(error).__name__).splitlines()[0])
 
     def _communicate(self, message: Message) -> torch.Tensor:
-        sent = message.sent.contiguous()
-        if isinstance(message, AllReduceMax):
-            return self._all_reduce_max(sent)
-        answer = self._carry(message, sent)
-        if isinstance(message, AllGather | AllReduceSum) and message.is_read_by_host:
+        answer = message.sent.contiguous()
+        is_check = isinstance(message, AllReduceMax)
+        group = self._groups.all_that_step if is_check else self.group(message.group)
+        if dist.get_world_size(group) == 1:
+            # A group of one sends nothing and is not counted: with one rank a node, nothing is sent inside nodes.
+            answer = answer.unsqueeze(0) if isinstance(message, AllGather) else answer
+        else:
+            # Nor is the finite check, of one byte a parameter.
+            if self._on_sent is not None and not is_check:
+                num_bytes = answer.numel() * answer.element_size()
+                self._on_sent(Sent(message.collective, message.group, num_bytes))
+            answer = self._carry(message, answer, group)
+        if is_check or (isinstance(message, AllGather | AllReduceSum) and message.is_read_by_host):
             self._pending.wait(self._groups)
         return answer
 
-    def _carry(self, message: Message, sent: torch.Tensor) -> torch.Tensor:
-        group = self.group(message.group)
-        if dist.get_world_size(group) == 1:
-            # A group of one sends nothing and is not counted: with one rank a node, nothing is sent inside nodes.
-            return sent.unsqueeze(0) if isinstance(message, AllGather) else sent
-        if self._on_sent is not None:
-            self._on_sent(Sent(COLLECTIVES[type(message)], message.group, sent.numel() * sent.element_size()))
-        if isinstance(message, AllReduceSum) and not message.may_overwrite:
-            sent = sent.clone()
-        return _COMMUNICATE[type(message)](self, sent, group, message.group)
-
-    def _all_reduce_max(self, flags: torch.Tensor) -> torch.Tensor:
-        """Return the maximum over all ranks that step together; `on_sent` does not count it: one byte a parameter."""
-        group = self._groups.all_that_step
-        if dist.get_world_size(group) > 1:
-            self._enqueue(partial(dist.all_reduce, flags, op=dist.ReduceOp.MAX, group=group), flags, group)
-            self._pending.wait(self._groups)  # the host reads the flags
-        return flags
-
-    def _all_reduce(self, sent: torch.Tensor, group: dist.ProcessGroup, _name: GroupName) -> torch.Tensor:
-        self._enqueue(partial(dist.all_reduce, sent, group=group), sent, group)
-        return sent
-
-    def _all_to_all(self, sent: torch.Tensor, group: dist.ProcessGroup, name: GroupName) -> torch.Tensor:
-        received = self._receive_buffer(sent)
-        # Inside a node there is no wire to keep busy, and the collective is as fast.
-        in_rounds = name != "intra_node" and _is_long_row_on_gloo(sent[0], group)
-        if in_rounds:
-            all_to_all_in_rounds(received, sent, group)
+    def _carry(self, message: Message, sent: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+        uses_nccl, size = self._groups.uses_nccl, dist.get_world_size(group)
+        if isinstance(message, SendRecv):
+            if not uses_nccl:
+                return send_recv(sent, group)
+            received, position = torch.empty_like(sent), dist.get_rank(group)
+            to, source = (dist.get_global_rank(group, (position + hop) % size) for hop in (1, -1))
+            # Over NCCL sends and receives wait for each other unless they are one batch.
+            batch = [dist.P2POp(dist.isend, sent, to, group), dist.P2POp(dist.irecv, received, source, group)]
+            self._pending.add(dist.batch_isend_irecv(batch)[-1], group, sent.device)
+            return received
+        if isinstance(message, AllToAll):
+            received = self._receive_buffer(sent)
+            # Inside a node there is no wire to keep busy, and the collective is as fast.
+            if message.group != "intra_node" and _is_long_row_on_gloo(sent[0], group):
+                all_to_all_in_rounds(received, sent, group)
+                return received
+            collective = partial(dist.all_to_all_single, received, sent)
+        elif isinstance(message, AllGather):
+            received = torch.empty((size, *sent.shape), dtype=sent.dtype, device=sent.device)
+            # Inside a node as well: there too gloo's all-gather is slower than the ring (decision 6).
+            if _is_long_row_on_gloo(sent, group):
+                all_gather_in_ring(received, sent, group)
+                return received
+            # all_gather_into_tensor became all_gather_single in PyTorch 2.13.
+            gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+            collective = partial(gather, received.view(-1), sent.reshape(-1))
         else:
-            self._enqueue(partial(all_to_all_by_collective, received, sent, group), sent, group)
+            is_sum = isinstance(message, AllReduceSum)
+            received = sent.clone() if isinstance(message, AllReduceSum) and not message.may_overwrite else sent
+            collective = partial(dist.all_reduce, received, op=dist.ReduceOp.SUM if is_sum else dist.ReduceOp.MAX)
+        # Over NCCL the call returns before it is done.
+        work = collective(group=group, async_op=uses_nccl)
+        if uses_nccl:
+            self._pending.add(work, group, sent.device)
         return received
-
-    def _all_gather(self, sent: torch.Tensor, group: dist.ProcessGroup, _name: GroupName) -> torch.Tensor:
-        gathered = torch.empty((dist.get_world_size(group), *sent.shape), dtype=sent.dtype, device=sent.device)
-        # Inside a node as well: there too gloo's all-gather is slower than the ring (decision 6).
-        in_ring = _is_long_row_on_gloo(sent, group)
-        if in_ring:
-            all_gather_in_ring(gathered, sent, group)
-        else:
-            self._enqueue(partial(all_gather_by_collective, gathered, sent, group), sent, group)
-        return gathered
-
-    def _send_recv(self, sent: torch.Tensor, group: dist.ProcessGroup, _name: GroupName) -> torch.Tensor:
-        if not self._groups.uses_nccl:
-            return send_recv(sent, group)
-        received = torch.empty_like(sent)
-        self._enqueue(partial(_exchange_as_batch, sent, received, group), sent, group)
-        return received
-
-    def _enqueue(self, collective: Callable[..., Any], carried: torch.Tensor, group: dist.ProcessGroup) -> None:
-        """Call a collective, and remember it where the call returns before it is done."""
-        if self._groups.uses_nccl:
-            self._pending.add(collective(async_op=True), group, carried.device)
-        else:
-            collective()
 
     def _receive_buffer(self, sent: torch.Tensor) -> torch.Tensor:
         """Return memory for an all-to-all, kept from one to the next."""
@@ -274,13 +233,6 @@ class Transport:
             self._buffer = torch.empty(num_bytes, dtype=torch.uint8, device=sent.device)
         return self._buffer[:num_bytes].view(sent.dtype).view(sent.shape)
 
-
-_COMMUNICATE: dict[type, Callable[[Transport, torch.Tensor, dist.ProcessGroup, GroupName], torch.Tensor]] = {
-    AllToAll: Transport._all_to_all,
-    AllGather: Transport._all_gather,
-    AllReduceSum: Transport._all_reduce,
-    SendRecv: Transport._send_recv,
-}
 
 _LOCAL_ERRORS = tuple(
     getattr(torch, name) for name in ("OutOfMemoryError", "AcceleratorError") if hasattr(torch, name)
@@ -295,40 +247,12 @@ def is_own_failure(error: RuntimeError) -> bool:
     return isinstance(error, _LOCAL_ERRORS) or any(text in str(error) for text in _LOCAL_TEXTS)
 
 
-def all_to_all_by_collective(
-    received: torch.Tensor, sent: torch.Tensor, group: dist.ProcessGroup, *, async_op: bool = False
-) -> "dist.Work | None":
-    """Do the same as `all_to_all_in_rounds`, in torch's way, on any backend."""
-    work: dist.Work | None = dist.all_to_all_single(received, sent, group=group, async_op=async_op)
-    return work
-
-
-def all_gather_by_collective(
-    gathered: torch.Tensor, sent: torch.Tensor, group: dist.ProcessGroup, *, async_op: bool = False
-) -> "dist.Work | None":
-    """Do the same as `all_gather_in_ring`, on any backend.
-
-    Under either name: all_gather_into_tensor became all_gather_single in PyTorch 2.13.
-    """
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    work: dist.Work | None = gather(gathered.view(-1), sent.reshape(-1), group=group, async_op=async_op)
-    return work
-
-
 def all_to_all_in_rounds(received: torch.Tensor, sent: torch.Tensor, group: dist.ProcessGroup) -> None:
     """Send row k of `sent` to position k and receive its row into row k of `received`, one row at a time.
 
     In round r every rank sends to the r-th rank after it and receives from the r-th before it. As long as ranks keep in
     step, every NIC sends one row and receives one row at a time. No barrier separates the rounds: a rank goes on when
     its own two rows are through.
-
-    Args:
-        received: as `sent`, contiguous; written.
-        sent: one row a rank, contiguous, any dtype.
-        group: gloo; every rank of it calls.
-
-    Raises:
-        RuntimeError: from torch: a rank is gone, or did not take part in time.
     """
     position, size = dist.get_rank(group), dist.get_world_size(group)
     received[position].copy_(sent[position])
@@ -339,16 +263,7 @@ def all_to_all_in_rounds(received: torch.Tensor, sent: torch.Tensor, group: dist
 
 
 def all_gather_in_ring(gathered: torch.Tensor, sent: torch.Tensor, group: dist.ProcessGroup) -> None:
-    """Receive `sent` of position k into row k of `gathered`; in every round each rank passes on what it got last.
-
-    Args:
-        gathered: one row a rank, each as `sent`, contiguous; written.
-        sent: contiguous, any dtype.
-        group: gloo; every rank of it calls.
-
-    Raises:
-        RuntimeError: from torch: a rank is gone, or did not take part in time.
-    """
+    """Receive `sent` of position k into row k of `gathered`; in every round each rank passes on what it got last."""
     position, size = dist.get_rank(group), dist.get_world_size(group)
     gathered[position].copy_(sent)
     # Each row travels once over each link of the ring; all links are busy in every round.
@@ -359,18 +274,7 @@ def all_gather_in_ring(gathered: torch.Tensor, sent: torch.Tensor, group: dist.P
 
 
 def send_recv(sent: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-    """Send to the next position of a group while receiving from the previous, and wait for both.
-
-    Args:
-        sent: any dtype and shape, contiguous, the same on all ranks of the group.
-        group: every rank of it calls.
-
-    Returns:
-        What the previous position sent, a new tensor.
-
-    Raises:
-        RuntimeError: from torch: a rank is gone, or did not take part in time.
-    """
+    """Send to the next position of a group, and return what the previous one has sent, of the same shape."""
     position, size = dist.get_rank(group), dist.get_world_size(group)
     received = torch.empty_like(sent)
     _exchange_rows(sent, (position + 1) % size, received, (position - 1) % size, group)
@@ -389,19 +293,6 @@ def _exchange_rows(sent: torch.Tensor, to: int, received: torch.Tensor, source: 
         if work is None:
             raise AssertionError("this rank is not in the group")
         work.wait()
-
-
-def _exchange_as_batch(
-    sent: torch.Tensor, received: torch.Tensor, group: dist.ProcessGroup, *, async_op: bool
-) -> "dist.Work":
-    """Do the same as `send_recv` over NCCL, whose sends and receives wait for each other unless they are one batch."""
-    assert async_op  # a batch is nothing else
-    position, size = dist.get_rank(group), dist.get_world_size(group)
-    to, source = (dist.get_global_rank(group, (position + hop) % size) for hop in (1, -1))
-    *_, last = dist.batch_isend_irecv(
-        [dist.P2POp(dist.isend, sent, to, group), dist.P2POp(dist.irecv, received, source, group)]
-    )
-    return last
 
 
 def _is_long_row_on_gloo(row: torch.Tensor, group: dist.ProcessGroup) -> bool:

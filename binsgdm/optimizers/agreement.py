@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from binsgdm.comm import Member, Protocol, consistency
-from binsgdm.comm.models import LOCAL, check_hook
-from binsgdm.comm.replicas import check_same_tensors
+from binsgdm.comm.arguments import LOCAL, check_hook
+from binsgdm.comm.consistency import check_same_tensors
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.optimizers.base import OneBitOptimizer
 

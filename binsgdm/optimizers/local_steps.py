@@ -18,9 +18,8 @@ from torch.amp.grad_scaler import OptState
 from binsgdm.comm import GroupName, Member, Protocol, consistency
 from binsgdm.comm import groups as grouping
 from binsgdm.comm.arguments import check_arguments
-from binsgdm.comm.consistency import Alike
+from binsgdm.comm.consistency import Alike, check_same_settings, check_same_tensors, checksum_of, comparable
 from binsgdm.comm.messages import refusal
-from binsgdm.comm.replicas import check_same_settings, check_same_tensors, checksum_of, comparable
 from binsgdm.comm.thread import CommunicationThread
 from binsgdm.comm.transport import Sent, Transport
 from binsgdm.compressors.base import REPAIR, check_choice, check_state, check_whole
@@ -184,7 +183,7 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
         Raises:
             BinsgdmError: on all ranks, where they differ.
         """
-        if self._member.world_size == 1 or self._member.stands_for_all():
+        if self._member.world_size == 1 or self._member.stands_for_all:
             return
         self._transport.run(self._comparison(event))
         self._is_new = False

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from binsgdm.comm import AllReduceMax, GroupName, Member, Message, Protocol, RankContext, consistency
-from binsgdm.comm.answers import run_as_if_alike
 from binsgdm.comm.flat_buckets import FlatBucket
+from binsgdm.comm.messages import run_as_if_alike
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import Kernels, compile_in_turn, select
 from binsgdm.kernels.random import MAX_NUMEL

@@ -11,7 +11,7 @@ replicas = compress_replicas(optimizer, mesh, "byte_grad", topology="scatter_red
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from operator import is_not
 from typing import Any
@@ -20,40 +20,30 @@ import torch
 from torch._compile import _disable_dynamo  # as in binsgdm.optimizers.base
 from torch.distributed.device_mesh import DeviceMesh
 
-from binsgdm.comm import Protocol, RankContext, consistency
+from binsgdm.comm import Protocol, consistency
 from binsgdm.comm.arguments import check_arguments
-from binsgdm.comm.consistency import Alike
+from binsgdm.comm.consistency import Alike, alike, check_same_settings, checksum_of, checksums, comparable
 from binsgdm.comm.groups import Groups
-from binsgdm.comm.replicas import check_same_settings, checksum_of, checksums, comparable
-from binsgdm.comm.transport import Sent, Transport
+from binsgdm.comm.transport import Sent
 from binsgdm.compressors.base import REPAIR, Averager, GradientBucket, Topology, check_state, check_whole
 from binsgdm.compressors.registry import SYSTEMS, canonical, check_options, make
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels import streams
-from binsgdm.kernels.random import Key, RandomStream
 from binsgdm.optimizers.agreement import bucket_elements, plain
 from binsgdm.optimizers.base import OneBitOptimizer
-from binsgdm.parallel import shards
+from binsgdm.parallel.fsdp import (
+    check_placements,
+    copy_first_node,
+    groups_of,
+    let_step_alone,
+    local,
+    of_same_shard,
+    shard_context,
+    transport_between_nodes,
+)
 
 _WHERE = "compress_replicas"
 _ATTRIBUTE = "_binsgdm_replicas"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReplicaContext(RankContext):
-    """A rank among those that hold the same shard; no two shards share draws.
-
-    Attributes:
-        shard: which shard it holds.
-        num_shards: of a copy of the model.
-    """
-
-    shard: int
-    num_shards: int
-
-    def key_of(self, rank: int, stream: RandomStream) -> Key:
-        """Return the key of another rank's draws."""
-        return super().key_of(rank * self.num_shards + self.shard, stream)
 
 
 def compress_replicas(  # noqa: PLR0913
@@ -75,8 +65,9 @@ def compress_replicas(  # noqa: PLR0913
 
     Before each exchange all ranks compare, in one message of a few bytes, step, settings of the optimizer and which
     parameters have gradients; at the first one, at every 256th, and after a state was loaded or parameters were written
-    to, shards, the system's state and the optimizer's, too. A recording leaves these messages out. The optimizer is the
-    only one that may step its parameters, and may get no others.
+    to, shards, the system's state and the optimizer's, too (of writes after every step, such as a clamp, the first 16,
+    then one in 256 and the last). A recording leaves these messages out. The optimizer is the only one that may step
+    its parameters, and may get no others.
 
     Args:
         optimizer: of torch, made after fully_shard, with all its parameters.
@@ -97,44 +88,35 @@ def compress_replicas(  # noqa: PLR0913
             unknown system or option, or ranks that differ in any of it; on all ranks.
     """
     system = canonical(system)
-    refused, groups, end, cap, parameters = None, None, None, 0, []
-    try:
-        groups = shards.groups_of(_WHERE, mesh, timeout)
+    with alike(_WHERE) as given:
+        groups = groups_of(_WHERE, mesh, timeout)
+        given.group = groups.world
         parameters = _parameters_of(optimizer)
+        given.device = next((one.device for one in parameters), None)
         check_arguments(_WHERE, timeout=timeout, on_sent=on_sent)
         check_whole(f"{_WHERE}: seed", seed, low=0, high=2**64 - 1)
         cap = bucket_elements(_WHERE, bucket_cap_mb)
-        shards.check_placements(_WHERE, parameters, groups)
-        end = _made(system, topology, options, groups)
-    except BinsgdmError as error:  # which all ranks are to raise, so that none waits
-        refused = error
-    chosen = {"system": system, "seed": seed, "topology": topology, "bucket_cap_mb": bucket_cap_mb, **options}
-    compared = {**chosen, "optimizer": type(optimizer).__name__, "parameters": [tuple(one.shape) for one in parameters]}
-    if end is not None and SYSTEMS[system].needs_equal_threads:
-        compared["torch.get_num_threads()"] = torch.get_num_threads()
-    device = parameters[0].device if parameters else None
-    check_same_settings(_WHERE, compared, refused, None if groups is None else groups.world, device)
-    if groups is None or end is None:
-        raise AssertionError("check_same_settings raises what this rank refused")
-    shards.copy_first_node(parameters, groups)
+        check_placements(_WHERE, parameters, groups)
+        check_options(system, options)
+        if topology is not None and "hierarchical" in str(topology):
+            raise BinsgdmError(
+                f"{_WHERE}: topology: {shown(topology)}: must not be hierarchical, as FSDP2 averages inside the node; "
+                f"give one of {[one for one in SYSTEMS[system].topologies if 'hierarchical' not in one]}"
+            )
+        nodes = of_same_shard(groups)
+        end = make(system, rank=nodes.rank, world_size=nodes.world_size, ranks_per_node=1, topology=topology, **options)
+        chosen = {"system": system, "seed": seed, "topology": topology, "bucket_cap_mb": bucket_cap_mb, **options}
+        shapes = [tuple(one.shape) for one in parameters]
+        given.settings = {**chosen, "optimizer": type(optimizer).__name__, "parameters": shapes}
+        if SYSTEMS[system].needs_equal_threads:
+            given.settings["torch.get_num_threads()"] = torch.get_num_threads()
+    copy_first_node(parameters, groups)
     kind = SYSTEMS[system]
     saved = {**chosen, "topology": topology or kind.topologies[0], **kind.options, **options}
     exchange = ReplicaExchange(optimizer, parameters, end, groups, cap=cap, settings=saved, on_sent=on_sent)
     setattr(optimizer, _ATTRIBUTE, exchange)
-    shards.let_step_alone(_WHERE, optimizer, groups, lambda one: hasattr(one, _ATTRIBUTE))
+    let_step_alone(_WHERE, optimizer, groups, lambda one: hasattr(one, _ATTRIBUTE))
     return exchange
-
-
-def _made(system: str, topology: Topology | None, options: Mapping[str, Any], groups: Groups) -> Averager:
-    """Return this rank's end of a system among the ranks that hold its shard."""
-    check_options(system, options)
-    if topology is not None and "hierarchical" in str(topology):
-        raise BinsgdmError(
-            f"{_WHERE}: topology: {shown(topology)}: must not be hierarchical, as FSDP2 averages inside the node; "
-            f"give one of {[one for one in SYSTEMS[system].topologies if 'hierarchical' not in one]}"
-        )
-    alike = shards.of_same_shard(groups)
-    return make(system, rank=alike.rank, world_size=alike.world_size, ranks_per_node=1, topology=topology, **options)
 
 
 def _parameters_of(optimizer: object) -> list[torch.Tensor]:
@@ -171,21 +153,34 @@ class ReplicaExchange:
         self.system, self.step = system, 1
         self._parameters, self._cap, self._seed = parameters, cap, settings["seed"]
         self._settings = {name: shown(value) for name, value in settings.items()}
-        self._world, self._position = groups.world, (groups.rank % groups.ranks_per_node, groups.ranks_per_node)
-        self._is_new = True
-        self._left: list[int] = []  # what the last step left: how often shards were written, and the states it keeps
-        self._transport = Transport(shards.of_same_shard(groups), shards.as_inter_node(on_sent), _WHERE)
-        self._member = self._transport.member()
-        self._all_that_step = shards.among_all(groups, self._transport)
+        self._groups = groups
+        self._comparisons = consistency.ComparisonSchedule()
+        self._transport = transport_between_nodes(groups, on_sent, _WHERE)
+        self._member, self._all_that_step = self._transport.member(), self._transport.member(groups)
         self._buckets: list[list[int]] | None = None
         # torch's GradScaler then steps on every rank or says so: alone, each would decide by its own shard.
         optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
         known = weakref.ref(self)
-        optimizer.register_step_pre_hook(
-            lambda stepping, args, given: _before_step(known(), stepping, (*args[1:], *given.values()))
-        )
-        optimizer.register_step_post_hook(lambda stepping, *_: _after_step(known(), stepping))
-        optimizer.register_load_state_dict_post_hook(lambda loading: _after_step(known(), loading, is_new=True))
+
+        # A compiled step would draw, and compare, what the step in which it was compiled drew and compared.
+        @_disable_dynamo
+        def before_step(stepping: torch.optim.Optimizer, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+            if (exchange := known()) is None:
+                raise BinsgdmError(f"{_WHERE}: the exchange is gone; keep what it returned as long as you train")
+            exchange.before_step(stepping, (*args[1:], *given.values()))
+
+        @_disable_dynamo
+        def after_step(stepping: torch.optim.Optimizer, *_: Any) -> None:
+            if (exchange := known()) is not None:
+                exchange._comparisons.note(exchange._written(), len(stepping.state))
+
+        def after_loading(_: torch.optim.Optimizer) -> None:
+            if (exchange := known()) is not None:
+                exchange._comparisons.expect()
+
+        optimizer.register_step_pre_hook(before_step)
+        optimizer.register_step_post_hook(after_step)
+        optimizer.register_load_state_dict_post_hook(after_loading)
 
     def state_dict(self) -> dict[str, Any]:
         """Return step, settings and state of the system; each rank saves its own, between two steps."""
@@ -202,7 +197,8 @@ class ReplicaExchange:
         if state["settings"] != self._settings:
             raise BinsgdmError(f"{_WHERE}: a state of other settings: must be of {self._settings}; {REPAIR}")
         self.system.load_state_dict(state["system"])
-        self.step, self._buckets, self._is_new = state["step"], None, True
+        self.step, self._buckets = state["step"], None
+        self._comparisons.expect()
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         # A copied or unpickled optimizer knows of no exchange.
@@ -217,11 +213,9 @@ class ReplicaExchange:
                 gradients after the exchange, a GradScaler, other parameters, or other gradients than in the first step,
                 or where ranks differ.
         """
-        device = shards.local(self._parameters[0]).device
+        device = local(self._parameters[0]).device
         streams.check_not_captured(_WHERE, device, "each step draws anew, and the host counts them")
         having = [number for number, one in enumerate(self._parameters) if one.grad is not None]
-        # Whoever has written to parameters, or dropped states, on some ranks alone would let replicas differ.
-        self._is_new |= self.left_by(optimizer) != self._left
         self._compare(optimizer, having, self._refusal(optimizer, given, having))
         if self._buckets is None:
             self._begin(having)
@@ -260,11 +254,7 @@ class ReplicaExchange:
         return BinsgdmError(f"{_WHERE}: {why}")
 
     def _compare(self, optimizer: torch.optim.Optimizer, having: Sequence[int], refused: BinsgdmError | None) -> None:
-        """Compare with all ranks what they are about to do.
-
-        Raises:
-            BinsgdmError: on all ranks, where they differ, or one refuses.
-        """
+        """Compare with all ranks what they are about to do; all raise, where they differ or one refuses."""
         settings = {
             f"{name} of group {number}": plain(value)
             for number, group in enumerate(optimizer.param_groups)
@@ -272,29 +262,25 @@ class ReplicaExchange:
             if name != "params"
         }
         facts = {"step": self.step, "gradients of": list(having), **settings}
-        mine = [refused is not None, consistency.number_of(facts), self._is_new]
+        # Whoever has written to parameters, or dropped states, on some ranks alone would let replicas differ.
+        is_due = self._comparisons.is_due(self._written(), len(optimizer.state))
+        mine = [refused is not None, consistency.number_of(facts), is_due]
         seen = [Alike(name="", value=one, group=None) for one in mine]
-        device = shards.local(self._parameters[0]).device
+        device = local(self._parameters[0]).device
         rows = self._transport.run(consistency.check_alike(_WHERE, seen, self._all_that_step, device, "")).tolist()
         if any(row[0] or row[1] != rows[0][1] for row in rows):
-            check_same_settings(_WHERE, facts, refused, self._world)
-        if any(row[2] for row in rows) or self.step % consistency.CHECK_EVERY == 0:
-            self._is_new = True
+            check_same_settings(_WHERE, facts, refused, self._groups.world)
+        if any(row[2] for row in rows):
+            self._comparisons.expect()
             self._transport.run(self._comparison(optimizer))
-            self._is_new = False
+            self._comparisons.compared()
 
-    def left_by(self, optimizer: torch.optim.Optimizer) -> list[int]:
-        """Return what changes where somebody else than a step writes to parameters, or drops states."""
+    def _written(self) -> list[torch.Tensor]:
         # Operations of a DTensor count on it alone, and what is done to its shard on that alone.
-        written = [tensor._version for one in self._parameters for tensor in (one, shards.local(one))]
-        return [len(optimizer.state), *written]
-
-    def after_step(self, optimizer: torch.optim.Optimizer, *, is_new: bool) -> None:
-        """Note what a step, or a state that was loaded, has left."""
-        self._left, self._is_new = self.left_by(optimizer), self._is_new or is_new
+        return [tensor for one in self._parameters for tensor in (one, local(one))]
 
     def _comparison(self, optimizer: torch.optim.Optimizer) -> Protocol:
-        own = [shards.local(one) for one in self._parameters]
+        own = [local(one) for one in self._parameters]
         states = [optimizer.state.get(one, {}) for one in self._parameters]
         kept = {
             (number, name): value
@@ -305,7 +291,7 @@ class ReplicaExchange:
         values = {
             "shards": int(checksum_of(own).item()),
             "state": consistency.number_of(comparable(self.system.common_values())),
-            "state of the optimizer": consistency.number_of(_checksums(kept)),
+            "state of the optimizer": consistency.number_of(checksums(kept)),
         }
         numbers = [Alike(name=name, value=one, group="inter_node", is_checksum=True) for name, one in values.items()]
         repair = "no rank has moved: load on all ranks the model and the state that belong together"
@@ -320,10 +306,10 @@ class ReplicaExchange:
                 self._buckets.append([])
                 num_elements = 0
             self._buckets[-1].append(number)
-            num_elements += shards.local(self._parameters[number]).numel()
+            num_elements += local(self._parameters[number]).numel()
 
     def _average(self, index: int, numbers: Sequence[int]) -> None:
-        gradients = [shards.local(self._parameters[number].grad) for number in numbers]  # type: ignore[arg-type]
+        gradients = [local(self._parameters[number].grad) for number in numbers]  # type: ignore[arg-type]
         bucket = GradientBucket(
             values=torch.cat([one.reshape(-1).to(torch.float32) for one in gradients]),
             parameters=tuple(numbers),
@@ -331,32 +317,7 @@ class ReplicaExchange:
         )
         if not bucket.values.numel():
             return
-        context = self._member.context(seed=self._seed, step=self.step)
-        shard, num_shards = self._position
-        own = ReplicaContext(**vars(replace(context, bucket=index)), shard=shard, num_shards=num_shards)
-        mean = self._transport.run(self.system.mean(bucket, own))
+        context = replace(self._member.context(seed=self._seed, step=self.step), bucket=index)
+        mean = self._transport.run(self.system.mean(bucket, shard_context(context, self._groups)))
         for gradient, part in zip(gradients, torch.split(mean, bucket.numels), strict=True):
             gradient.copy_(part.view(gradient.shape))
-
-
-def _checksums(tensors: Mapping[Any, torch.Tensor]) -> list[Any]:
-    """Return the checksums of tensors, some of which, such as AdamW's step, need not be on the device of the others."""
-    devices = {one.device for one in tensors.values()}
-    return [
-        checksums({name: one for name, one in tensors.items() if one.device == device})
-        for device in sorted(devices, key=str)
-    ]
-
-
-# A compiled step would draw, and compare, what the step in which it was compiled drew and compared.
-@_disable_dynamo
-def _after_step(exchange: ReplicaExchange | None, optimizer: torch.optim.Optimizer, *, is_new: bool = False) -> None:
-    if exchange is not None:
-        exchange.after_step(optimizer, is_new=is_new)
-
-
-@_disable_dynamo
-def _before_step(exchange: ReplicaExchange | None, optimizer: torch.optim.Optimizer, given: Sequence[object]) -> None:
-    if exchange is None:
-        raise BinsgdmError(f"{_WHERE}: the exchange is gone; keep what it returned as long as you train")
-    exchange.before_step(optimizer, given)

@@ -3,19 +3,17 @@
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from binsgdm.comm import groups as grouping
-from binsgdm.comm.arguments import check_arguments
+from binsgdm.comm.arguments import check_arguments, check_group, group_of, replicated_in
+from binsgdm.comm.consistency import alike
 from binsgdm.comm.groups import Groups
-from binsgdm.comm.models import check_group, group_of, replicated_in
-from binsgdm.comm.replicas import check_same_settings
 from binsgdm.comm.transport import Sent, Transport
-from binsgdm.errors import BinsgdmError
 from binsgdm.optimizers.agreement import (
     bucket_elements,
     check_alone,
@@ -35,6 +33,8 @@ from binsgdm.parallel.overlapped import OverlappedSession
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+T = TypeVar("T")
 
 
 def attach(  # noqa: PLR0913
@@ -84,29 +84,20 @@ def attach(  # noqa: PLR0913
     """
     how = {"topology": topology, "intra_node_dtype": intra_node_dtype, "average": average, "overlap": overlap}
     nodes = 1 if topology == "flat" and ranks_per_node is None else ranks_per_node  # which then makes no difference
-    made: tuple[Scheme, int] | None = None
 
-    def check() -> None:
-        nonlocal made
+    def check() -> tuple[Scheme, int]:
         check_optimizer("attach", optimizer, BinSGDM)
         check_arguments(
             "attach", overlap=overlap, ranks_per_node=ranks_per_node, mesh=mesh, timeout=timeout, on_sent=on_sent
         )
         scheme = Scheme(topology=topology, intra_node_dtype=intra_node_dtype, average=average)
-        made = scheme, bucket_elements("attach", bucket_cap_mb)
+        return scheme, bucket_elements("attach", bucket_cap_mb)
 
-    joined = agree(
-        "attach",
-        optimizer,
-        model,
-        check,
-        how | {"bucket_cap_mb": bucket_cap_mb},
-        Where(group=group, mesh=mesh, ranks_per_node=nodes, timeout=timeout),
-    )
-    if joined is None or made is None:
+    settings = {**how, "bucket_cap_mb": bucket_cap_mb}
+    joined = _agree("attach", optimizer, model, check, settings, group, nodes, timeout, mesh)
+    if joined is None:
         return
-    groups, models = joined
-    scheme, elements = made
+    groups, models, (scheme, elements) = joined
     transport = Transport(groups, on_sent, "BinSGDM")
     member = transport.member()
     session = Session(member, scheme, elements)
@@ -149,12 +140,10 @@ def attach_one_bit_adam(  # noqa: PLR0913
         check_optimizer(where, optimizer, OneBitAdam)
         check_arguments(where, ranks_per_node=ranks_per_node, timeout=timeout, on_sent=on_sent)
 
-    joined = agree(
-        where, optimizer, model, check, {}, Where(group=group, ranks_per_node=ranks_per_node, timeout=timeout)
-    )
+    joined = _agree(where, optimizer, model, check, {}, group, ranks_per_node, timeout)
     if joined is None:
         return
-    groups, models = joined
+    groups, models, _ = joined
     transport = Transport(groups, on_sent, "OneBitAdam")
     optimizer.join(transport.member())
     take_over(optimizer, transport, models)
@@ -177,25 +166,16 @@ def detach(optimizer: BinSGDM | OneBitAdam) -> None:
         BinsgdmError: no such optimizer, or a rank that did not call it.
     """
     check_optimizer("detach", optimizer, OneBitOptimizer)
-    former: _Attached | None = vars(optimizer).pop(_ATTACHED, None)
-    if former is None:
+    if not is_attached(optimizer):
         return
     optimizer.leave()
-    average_again(former.models, former.owner)
-    former.transport.close("detach")
+    _let_go(optimizer, "detach")
     if optimizer.param_groups[0]["step"] and isinstance(optimizer, BinSGDM):
         _warn_in_first_step(optimizer)
 
 
-class _Attached(NamedTuple):
-    """What an optimizer that exchanges is connected with."""
-
-    transport: Transport
-    models: list[DistributedDataParallel]
-    owner: OwnParameters
-
-
 _ATTACHED = "_binsgdm_attached"
+"""Attribute of an optimizer that exchanges: its transport, its models, and what it has of them."""
 
 
 def is_attached(optimizer: OneBitOptimizer) -> bool:
@@ -205,14 +185,17 @@ def is_attached(optimizer: OneBitOptimizer) -> bool:
 
 def take_over(optimizer: OneBitOptimizer, transport: Transport, models: list[DistributedDataParallel]) -> None:
     """Keep the optimizer's gradients local, and note what `detach` has to undo."""
-    former: _Attached | None = vars(optimizer).pop(_ATTACHED, None)
-    if former is not None:  # attached anew, with other settings
-        average_again(former.models, former.owner)
-        former.transport.close("attach")
-    parameters = [param_state.parameter for param_state in optimizer.param_states()]
-    owner = OwnParameters(optimizer, parameters, transport.abort)
+    if is_attached(optimizer):  # anew, with other settings
+        _let_go(optimizer, "attach")
+    owner = OwnParameters(optimizer, [one.parameter for one in optimizer.param_states()], transport.abort)
     keep_gradients_local(models, owner)
-    setattr(optimizer, _ATTACHED, _Attached(transport, models, owner))
+    setattr(optimizer, _ATTACHED, (transport, models, owner))
+
+
+def _let_go(optimizer: OneBitOptimizer, where: str) -> None:
+    transport, models, owner = vars(optimizer).pop(_ATTACHED)
+    average_again(models, owner)
+    transport.close(where)
 
 
 def _warn_in_first_step(optimizer: BinSGDM) -> None:
@@ -232,83 +215,53 @@ def _warn_in_first_step(optimizer: BinSGDM) -> None:
     optimizer.register_step_pre_hook(warn)
 
 
-class Where(NamedTuple):
-    """Which ranks are to exchange, and how they lie on nodes, as the user gave it."""
-
-    group: dist.ProcessGroup | None = None
-    mesh: "DeviceMesh | None" = None
-    ranks_per_node: int | None = None
-    timeout: timedelta | None = None
-
-
-def agree(  # noqa: PLR0913, PLR0917
+def _agree(  # noqa: PLR0913, PLR0917
     name: str,
     optimizer: OneBitOptimizer,
     model: torch.nn.Module | None,
-    check: Callable[[], object],
+    check: Callable[[], T],
     settings: dict[str, Any],
-    where: Where,
-) -> tuple[Groups, list[DistributedDataParallel]] | None:
-    """Check on all ranks what they were given, and make their groups.
+    group: dist.ProcessGroup | None,
+    ranks_per_node: int | None,
+    timeout: timedelta | None,
+    mesh: "DeviceMesh | None" = None,
+) -> tuple[Groups, list[DistributedDataParallel], T] | None:
+    """Check on all ranks what they were given, and make their groups; None without a process group.
 
-    Args:
-        name: of the function that the user called.
-        optimizer: which is to exchange.
-        model: as the user gave it.
-        check: refuses other arguments.
-        settings: that must be alike on all ranks, beside those of the optimizer.
-        where: which ranks.
-
-    Returns:
-        The groups, and the DDP modules of the model; None without a process group.
-
-    Raises:
-        BinsgdmError: on all ranks, if one refuses or they differ.
+    What `check` looks at is returned, too, with the DDP modules of the model; `settings` must be alike on all ranks
+    beside those of the optimizer. A mesh takes the place of `ranks_per_node`.
     """
     if not dist.is_available() or not dist.is_initialized():
         check()
         check_alone(name)
         return None
-    models = replicated_in(model)
-    group = group_of(models, where.group)
-    compared, device = dict(settings), None
-    # A rank with an error compares its settings all the same, so that all ranks raise and none waits.
-    refused, groups = None, None
-    try:
-        check()
+    models, groups = replicated_in(model), None
+    with alike(name) as given:
+        given.group = group_of(models, group)
+        checked = check()
         parameters = [param_state.parameter for param_state in optimizer.param_states()]
-        device = parameters[0].device
+        given.device = parameters[0].device
         check_whole(name, optimizer)
-        check_group(name, where.group, models)
+        check_group(name, group, models)
         check_model(name, model, models, optimizer)
         check_gradients(type(optimizer).__name__, parameters)
-        if where.mesh is not None:
-            grouping.check_mesh(where.mesh, group)
-            if group is None and where.mesh.size() < dist.get_world_size():  # only now is there a group to compare in
-                groups = grouping.from_mesh(where.mesh, timeout=where.timeout)
-                group = groups.world
+        given.settings = dict(settings)
+        if mesh is not None:
+            grouping.check_mesh(mesh, given.group)
+            if given.group is None and mesh.size() < dist.get_world_size():  # only now is there a group to compare in
+                groups = grouping.from_mesh(mesh, timeout=timeout)
+                given.group = groups.world
         else:
-            compared["ranks_per_node"] = grouping.node_size(where.ranks_per_node, group)
-        compared |= settings_to_compare(optimizer)
-    except BinsgdmError as error:
-        refused = error
-    check_same_settings(name, compared, refused, group, device)
-    check_same_parameters(name, optimizer, group)
-    if groups is None and where.mesh is not None:
-        groups = grouping.from_mesh(where.mesh, group, where.timeout)
-    return groups or grouping.make(where.ranks_per_node, where.timeout, device, group), models
+            given.settings["ranks_per_node"] = grouping.node_size(ranks_per_node, given.group)
+        given.settings |= settings_to_compare(optimizer)
+    check_same_parameters(name, optimizer, given.group)
+    if groups is None and mesh is not None:
+        groups = grouping.from_mesh(mesh, given.group, timeout)
+    return groups or grouping.make(ranks_per_node, timeout, given.device, given.group), models, checked
 
 
 def join_together(name: str, optimizer: BinSGDM, session: Session, slices: str, groups: Groups) -> None:
-    """Let the optimizer join a session on all ranks, or on none; every rank of the groups must call it.
-
-    Raises:
-        BinsgdmError: on all ranks, where the state of one does not fit.
-    """
-    refused = None
-    try:
+    """Let the optimizer join a session on all ranks, or on none, where the state of one does not fit."""
+    with alike(name) as given:
+        given.group, given.device = groups.all_that_step, optimizer.param_groups[0]["params"][0].device
         optimizer.join(session, slices)
-    except BinsgdmError as error:
-        refused = error
-    device = optimizer.param_groups[0]["params"][0].device
-    check_same_settings(name, {}, refused, groups.all_that_step, device)

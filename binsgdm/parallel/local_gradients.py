@@ -6,9 +6,10 @@ from weakref import ref
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm.comm.models import LOCAL
+from binsgdm.comm.arguments import LOCAL
 from binsgdm.errors import BinsgdmError
 
 _JOINED = (
@@ -18,16 +19,12 @@ _JOINED = (
 
 
 class OwnParameters:
-    """What one optimizer has of DDP models, and whether it still steps.
+    """What one optimizer, which is not kept alive, has of DDP models, and whether it still steps.
 
     Args:
-        optimizer: whose gradients stay local; not kept alive.
+        optimizer: whose gradients stay local.
         parameters: that it has.
         tell: called with a sentence for the other ranks where this one refuses.
-
-    Attributes:
-        name: of the optimizer's class.
-        parameters: that it has.
     """
 
     def __init__(
@@ -64,28 +61,21 @@ class OwnParameters:
                 "to a checkpoint, and call binsgdm.detach(optimizer) on all ranks before another takes over"
             )
             self._tell(sentence)
-            _raise_after_backward(BinsgdmError(sentence))
+            queue: Callable[[Callable[[], None]], None] = torch.autograd.Variable._execution_engine.queue_callback
+
+            def fail() -> None:
+                raise BinsgdmError(sentence)
+
+            # At the end of this backward, when DDP has done its part: a model is of use again after detach. Twice: DDP
+            # queues its own end of backward between the first bucket and the last.
+            queue(lambda: queue(fail))
 
     def _expect_changes(self, *_: Any) -> None:
         self._is_expected = True
 
 
-def _raise_after_backward(error: BinsgdmError) -> None:
-    """Raise at the end of this backward, when DDP has done its part: a model is of use again after detach."""
-    queue: Callable[[Callable[[], None]], None] = torch.autograd.Variable._execution_engine.queue_callback
-
-    def fail() -> None:
-        raise error
-
-    # Twice: DDP queues its own end of backward between the first bucket and the last.
-    queue(lambda: queue(fail))
-
-
 class LocalGradients:
     """Which gradients of a DDP model stay local. A copy of it, as in a copy of the model, knows of none.
-
-    Args:
-        model: in which this is; not kept alive.
 
     Attributes:
         group: among whose ranks DDP averages the others.
@@ -157,11 +147,9 @@ def average_foreign(
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         future.set_result(bucket.buffer())
         return future
-    # Divided before the sum, as DDP does, so that a sum of large gradients does not overflow.
     if not state.own:
-        whole = bucket.buffer().div_(state.group.size())
-        summed = dist.all_reduce(whole, group=state.group, async_op=True).get_future()
-        return summed.then(lambda done: done.value()[0])  # type: ignore[no-any-return]
+        return allreduce_hook(state.group, bucket)
+    # Divided before the sum, as DDP does, so that a sum of large gradients does not overflow.
     flat = torch.cat([gradient.reshape(-1) for gradient in foreign]) / state.group.size()
     done = dist.all_reduce(flat, group=state.group, async_op=True).get_future()
 

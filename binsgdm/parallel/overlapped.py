@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from binsgdm.comm import Member, Protocol, RankContext
+from binsgdm.comm.failure import REPAIR
 from binsgdm.comm.flat_buckets import FlatBucket
 from binsgdm.comm.thread import CommunicationThread
 from binsgdm.errors import BinsgdmError
@@ -37,9 +38,7 @@ class OverlappedSession(Session):
     """All ranks; a bucket's exchange starts when its last gradient is ready and its predecessor's is done.
 
     Args:
-        member: this rank, with messages carried.
-        scheme: how the ranks agree on the signs.
-        bucket_elements: parameters of one message.
+        member, scheme, bucket_elements: as of `Session`.
         is_last_backward: whether no other backward follows before the step.
     """
 
@@ -50,8 +49,8 @@ class OverlappedSession(Session):
     ) -> None:
         super().__init__(member, scheme, bucket_elements)
         self._is_last_backward = is_last_backward
-        self._handles: list[Any] = []
-        self._hooks: dict[int, Any] = {}
+        self._hooks: dict[int, Any] = {}  # by parameter
+        self._look: Any = None
         self._is_broken = self._has_left_out = False
         self._overlapped_step: _OverlappedStep | None = None
 
@@ -60,9 +59,10 @@ class OverlappedSession(Session):
         if self._overlapped_step is not None:
             with suppress(BinsgdmError):  # of an exchange that has failed; nothing follows it here
                 self._finish(self._overlapped_step)
-        for handle in self._handles:
-            handle.remove()
-        self._handles, self._hooks = [], {}
+        for handle in (*self._hooks.values(), self._look):
+            if handle is not None:
+                handle.remove()
+        self._hooks, self._look = {}, None
 
     def reset(self, param_states: Sequence[ParamState], context: RankContext, kernels: Kernels) -> None:
         """Begin, or start over with other state."""
@@ -74,11 +74,14 @@ class OverlappedSession(Session):
             for index, param_state in enumerate(param_states)
             if param_state.parameter.requires_grad and index in self._bucket_of
         }
-        self._handles = [*self._hooks.values()]
         self._was_zeroed = True
-        if len(self._handles) == 1:
-            (alone,) = (one.parameter for one in param_states if one.parameter.requires_grad and one.parameter.numel())
-            self._handles.append(alone.register_hook(self._look_before(alone)))  # type: ignore[no-untyped-call]
+        if len(self._hooks) == 1:
+            alone = param_states[next(iter(self._hooks))].parameter
+
+            def look_before(_: torch.Tensor) -> None:  # backward adds to it
+                self._was_zeroed = _is_zero(alone.grad)
+
+            self._look = alone.register_hook(look_before)
         # One parameter a bucket is enough: clipping and unscaling change all gradients of a model.
         self._watched = {bucket.segments[0].index for bucket in self.worker.buckets if bucket.segments}
         self._seen: dict[int, torch.Tensor] = {}
@@ -88,10 +91,7 @@ class OverlappedSession(Session):
     def step_protocol(self, step: int, *, skip: Flag, refused: BinsgdmError | None = None) -> Protocol:
         """Wait for the exchanges that backward started, start those that it did not, agree, and apply."""
         if self._is_broken:
-            raise BinsgdmError(
-                "BinSGDM: an exchange was interrupted, and ranks may differ; start all ranks again from their "
-                "checkpoints"
-            )
+            raise BinsgdmError(f"BinSGDM: an exchange was interrupted, and ranks may differ; {REPAIR}")
         overlapped_step = self._start_step(step)
         checks = (self._check_gradients, overlapped_step.check_unchanged, self._check_hooks)
         refused = refused or overlapped_step.refused or next(filter(None, map(self._refusal, checks)), None)
@@ -108,7 +108,7 @@ class OverlappedSession(Session):
 
     def _check_hooks(self) -> None:
         """Refuse hooks that may have changed a gradient in backward, after this session's own has sent it."""
-        if self.member.stands_for_all():  # a recording, which takes notes in hooks of its own
+        if self.member.stands_for_all:  # a recording, which takes notes in hooks of its own
             return
         for index, handle in self._hooks.items():
             hooks = self.param_states[index].parameter._post_accumulate_grad_hooks
@@ -175,23 +175,18 @@ class OverlappedSession(Session):
         """Tell whether this backward, of which this is the first gradient, has not added to that of a step before."""
         # The other parameters have what they had before this backward; of the only one a hook has looked before it.
         others = [self.param_states[other].parameter.grad for other in overlapped_step.counted if other != index]
-        if not others:
-            return self._was_zeroed
-        return all(map(_is_zero, others))
-
-    def _look_before(self, parameter: torch.Tensor) -> Callable[[torch.Tensor], None]:
-        """Return the hook that looks at a parameter's gradient before backward adds to it."""
-
-        def hook(_: torch.Tensor) -> None:
-            self._was_zeroed = _is_zero(parameter.grad)
-
-        return hook
+        return all(map(_is_zero, others)) if others else self._was_zeroed
 
     def _leave_out(self, overlapped_step: "_OverlappedStep") -> None:
         """End the exchange of a backward that no step has followed, if that is so on all ranks."""
+
+        def agree() -> Protocol:
+            yield from self.agree(self._terms(overlapped_step.number, {_STEP_CALLED: False}), moves=False)
+            return torch.tensor(False, device="cpu")
+
         self._finish(overlapped_step)
         self._seen = {}
-        self.member.run_protocol(self._agree_to_leave_out(overlapped_step.number))
+        self.member.run_protocol(agree())
         if not self._has_left_out and overlapped_step.refused is None:
             self._has_left_out = True
             warnings.warn(
@@ -199,10 +194,6 @@ class OverlappedSession(Session):
                 "have taken in its gradients; run such a backward in model.no_sync(), or attach with overlap=False",
                 stacklevel=frames_to_the_user(),
             )
-
-    def _agree_to_leave_out(self, step: int) -> Protocol:
-        yield from self.agree(self._terms(step, {_STEP_CALLED: False}), moves=False)
-        return torch.tensor(False, device="cpu")
 
     def _finish(self, overlapped_step: "_OverlappedStep") -> list[torch.Tensor]:
         """Return the signs of every bucket, once they are there."""

@@ -10,11 +10,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 from binsgdm.bench.ranks import Ranks
-from binsgdm.comm.replicas import check_replicas
+from binsgdm.comm.consistency import check_replicas
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.parallel.ddp import attach_one_bit_adam
-from binsgdm.parallel.ddp_hook import compress_gradients
-from binsgdm.parallel.gradient_exchange import GradientExchange
+from binsgdm.parallel.ddp_hook import GradientExchange, compress_gradients
 from studies import stacked
 from studies.stacked import AveragedGradients, systems_of
 from tests.distributed.small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model

@@ -17,7 +17,6 @@ from binsgdm.compressors.base import GradientBucket
 from binsgdm.compressors.registry import make
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.settings import Scheme
-from binsgdm.parallel.compressed_replicas import ReplicaContext
 from binsgdm.parallel.fsdp import ShardContext, attach_fsdp
 from tests.helpers.launch import heard, join, of_all
 
@@ -315,7 +314,7 @@ class _OneShard(Session):
         super().__init__(Member(rank=rank // LOCAL, world_size=NODES), Scheme(topology="flat"), BUCKET_ELEMENTS)
 
     def reset(self, param_states: Any, context: RankContext, kernels: Any) -> None:
-        super().reset(param_states, ShardContext(**vars(context), global_rank=self._rank), kernels)
+        super().reset(param_states, ShardContext(**vars(context), shard=self._rank % LOCAL, num_shards=LOCAL), kernels)
 
 
 def pieces(model: Model, local: int) -> list[torch.Tensor]:
@@ -372,7 +371,7 @@ def _means(ends: list[Any], of_nodes: list[list[Any]], local: int, step: int) ->
                     parameters=tuple(numbers),
                     shapes=shapes,
                 ),
-                ReplicaContext(
+                ShardContext(
                     rank=node, world_size=NODES, ranks_per_node=1, seed=SEED, step=step, bucket=index, shard=local,
                     num_shards=LOCAL,
                 ),

@@ -58,7 +58,9 @@ def test_what_leaves_a_rank_is_two_bits_an_element_of_its_shard_times_n_minus_on
 
 def test_no_two_ranks_share_draws():
     contexts = [
-        sharded.ShardContext(rank=rank // 2, world_size=2, ranks_per_node=1, seed=1, step=2, global_rank=rank)
+        sharded.ShardContext(
+            rank=rank // 2, world_size=2, ranks_per_node=1, seed=1, step=2, shard=rank % 2, num_shards=2
+        )
         for rank in RANKS
     ]
     assert len({context.key(stream) for context in contexts for stream in RandomStream}) == len(RANKS) * len(

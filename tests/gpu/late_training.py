@@ -23,7 +23,7 @@ from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.local_steps import DiLoCo
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.settings import Rounding, Scheme
-from binsgdm.parallel.gradient_exchange import GradientExchange, exchange_bucket
+from binsgdm.parallel.ddp_hook import GradientExchange, exchange_bucket
 from binsgdm.parallel.overlapped import OverlappedSession
 
 Late = Literal["nothing", "backward", "exchange", "update"]

@@ -21,8 +21,7 @@ from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.settings import Scheme
 from binsgdm.parallel.ddp import attach
-from binsgdm.parallel.ddp_hook import compress_gradients
-from binsgdm.parallel.gradient_exchange import GradientExchange, exchange_bucket
+from binsgdm.parallel.ddp_hook import GradientExchange, compress_gradients, exchange_bucket
 from binsgdm.parallel.overlapped import OverlappedSession
 from tests.gpu.lockstep import (
     BUCKET_ELEMENTS,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from binsgdm.bench.ranks import Ranks
-from binsgdm.comm.replicas import check_same_tensors
+from binsgdm.comm.consistency import check_same_tensors
 from binsgdm.errors import BinsgdmError
 from tests.helpers.kernel_samples import same_bits
 

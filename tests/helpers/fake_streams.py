@@ -17,7 +17,7 @@ from binsgdm.comm import groups
 from binsgdm.comm.thread import CommunicationThread
 from binsgdm.compressors.registry import SYSTEMS, make
 from binsgdm.kernels import streams
-from binsgdm.parallel.gradient_exchange import GradientExchange, exchange_bucket
+from binsgdm.parallel.ddp_hook import GradientExchange, exchange_bucket
 from tests.helpers.race_detector import FakeStream, RaceDetector
 
 SYSTEM_CASES: list[tuple[str, dict[str, Any]]] = [

@@ -16,11 +16,11 @@ needs("torch")
 import torch
 from hypothesis import settings
 
+from binsgdm.comm.consistency import checksums
 from binsgdm.comm.groups import Groups
-from binsgdm.comm.replicas import checksums
 from binsgdm.compressors.base import Averager
 from binsgdm.errors import BinsgdmError
-from binsgdm.parallel.gradient_exchange import GradientExchange
+from binsgdm.parallel.ddp_hook import GradientExchange
 from tests.helpers.mutations import damaged_data, places
 from tests.helpers.system_states import FORMS, LOCAL, WORLD_SIZE, alike, ends, means, states
 

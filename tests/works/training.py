@@ -13,8 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 import binsgdm
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.parallel.ddp import attach_one_bit_adam
-from binsgdm.parallel.ddp_hook import compress_gradients
-from binsgdm.parallel.gradient_exchange import GradientExchange
+from binsgdm.parallel.ddp_hook import GradientExchange, compress_gradients
 from tests.works.table import Way
 
 CAP_MB = 0.002

@@ -12,7 +12,7 @@ import torch
 
 from binsgdm.bench import without_messages
 from binsgdm.bench.without_messages import answered_at_once, is_answered_at_once
-from binsgdm.comm import AllGather, AllReduceSum, AllToAll
+from binsgdm.comm import AllGather, AllReduceMax, AllReduceSum, AllToAll
 from binsgdm.comm.transport import Transport
 
 
@@ -36,8 +36,8 @@ def test_a_rank_gets_what_it_would_if_all_sent_the_same(
     sent = torch.tensor([1.0, 2.0])
     with answered_at_once():
         assert is_answered_at_once()
-        got = Transport._carry(transport, kind(group="world", sent=sent), sent)
-        flags = Transport._all_reduce_max(transport, sent)
+        got = Transport._communicate(transport, kind(group="world", sent=sent))
+        flags = Transport._communicate(transport, AllReduceMax(sent=sent))
     assert got.tolist() == answer
     assert flags.tolist() == [1.0, 2.0]
 
@@ -48,17 +48,17 @@ def test_payloads_of_pieces_are_answered_by_payloads_of_the_same_pieces(monkeypa
     rows = torch.tensor([[1, 1], [2, 2], [3, 3]], dtype=torch.uint8)
     transport = fake_transport()
     with answered_at_once():
-        owned = Transport._carry(transport, AllToAll(group="world", sent=rows), rows)
-        means = Transport._carry(transport, AllGather(group="world", sent=owned[0]), owned[0])
-        alike = Transport._carry(transport, AllGather(group="world", sent=owned[0]), owned[0])
+        owned = Transport._communicate(transport, AllToAll(group="world", sent=rows))
+        means = Transport._communicate(transport, AllGather(group="world", sent=owned[0]))
+        alike = Transport._communicate(transport, AllGather(group="world", sent=owned[0]))
     assert owned.tolist() == [[2, 2]] * 3, "rank 1 owns the second piece"
     assert means.tolist() == rows.tolist()
     assert alike.tolist() == [[2, 2]] * 3, "without pieces before it, all send the same"
 
 
 def test_transports_send_again_afterwards_even_if_a_training_failed() -> None:
-    carry, flags = Transport._carry, Transport._all_reduce_max
+    carries = Transport._communicate
     with pytest.raises(RuntimeError), answered_at_once():
         raise RuntimeError
     assert not is_answered_at_once()
-    assert (Transport._carry, Transport._all_reduce_max) == (carry, flags)
+    assert Transport._communicate is carries

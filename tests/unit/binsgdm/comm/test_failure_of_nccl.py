@@ -71,6 +71,6 @@ def test_an_abort_that_hangs_or_fails_does_not_hold_up_the_sentence(store, monke
     def fail() -> None:
         raise RuntimeError("NCCL error")
 
-    failure.give_up(groups_of(backend_with(abort=lambda: done.wait(30)), backend_with(abort=fail)), "too late")
+    failure.abort(groups_of(backend_with(abort=lambda: done.wait(30)), backend_with(abort=fail)), "too late", "gave up")
     assert failure.abort_reason(groups_of(None)) == "rank 2 gave up: too late"
     done.set()

@@ -12,7 +12,7 @@ import torch
 
 from binsgdm.bench import choices
 from binsgdm.comm import RankContext
-from binsgdm.comm.answers import run_as_if_alike
+from binsgdm.comm.messages import run_as_if_alike
 from binsgdm.compressors import levels
 from binsgdm.compressors.base import GradientBucket
 from binsgdm.compressors.registry import make

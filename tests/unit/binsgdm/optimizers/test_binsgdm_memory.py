@@ -12,7 +12,7 @@ needs("torch")
 import torch
 
 from binsgdm.comm import Member, RankContext
-from binsgdm.comm.answers import run_as_if_alike
+from binsgdm.comm.messages import run_as_if_alike
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.session import Session
 

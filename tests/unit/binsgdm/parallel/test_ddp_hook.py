@@ -9,7 +9,7 @@ from tests.helpers.needs import needs
 needs("torch")
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.parallel.regrouping import checked_layout
+from binsgdm.parallel.ddp_hook import checked_layout
 
 
 def test_a_layout_of_all_parameters_of_the_model_is_taken() -> None:

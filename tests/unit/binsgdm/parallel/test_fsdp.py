@@ -8,7 +8,7 @@ from tests.helpers.needs import needs
 needs("torch")
 
 from binsgdm.comm.groups import Groups
-from binsgdm.parallel.shards import of_same_shard
+from binsgdm.parallel.fsdp import of_same_shard
 
 
 def test_ranks_of_the_same_shard_are_one_a_node_and_a_step_counts_on_all_ranks() -> None:

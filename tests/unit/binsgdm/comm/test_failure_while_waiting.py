@@ -12,9 +12,9 @@ needs("torch")
 import torch
 import torch.distributed as dist
 
-from binsgdm.comm import failure, nccl_wait
+from binsgdm.comm import failure
+from binsgdm.comm.failure import Pending
 from binsgdm.comm.groups import Groups, store_key
-from binsgdm.comm.nccl_wait import Pending
 
 
 class Work:
@@ -61,7 +61,7 @@ def waiting(work: Work, event: Event | None, monkeypatch: pytest.MonkeyPatch) ->
     one = Pending()
     one.add(work, "group", torch.device("cuda", 1))  # type: ignore[arg-type]
     of_gpu = type("Streams", (), {"current": lambda _: "stream", "record": lambda *_: event})()
-    monkeypatch.setattr(nccl_wait.streams, "of", lambda _: of_gpu)
+    monkeypatch.setattr(failure.streams, "of", lambda _: of_gpu)
     return one
 
 
@@ -117,6 +117,6 @@ def test_a_store_that_does_not_answer_does_not_hold_the_wait_beyond_its_timeout(
 
 def test_an_error_that_nccl_reported_is_no_end_of_the_work(groups, monkeypatch) -> None:
     """NCCL's collective counts as ended when it has failed; the GPU never gets beyond it."""
-    monkeypatch.setattr(nccl_wait, "REPORTED_S", 0.01)
+    monkeypatch.setattr(failure, "REPORTED_S", 0.01)
     with pytest.raises(RuntimeError, match="NCCL reported an error"):
         waiting(Work(ended=True), Event(looks=10**9), monkeypatch).wait(groups[0])
