@@ -62,7 +62,7 @@ def contestants(numel: int) -> dict[str, Call]:
         **calls,
         USUAL: usual,
         f"merge, {parts}": bench._merge(kernels, NUM_PARTS * numel, NUM_PARTS, device),
-        f"merge_shaped_, {parts}": bench._merge_shaped(kernels, NUM_PARTS * numel, NUM_PARTS, device),
+        f"merge_shaped_, {parts}": bench._merge(kernels, NUM_PARTS * numel, NUM_PARTS, device, shaped=True),
         f"mean_, {parts}": bench._mean(kernels, numel, NUM_PARTS, device),
     }
 

@@ -8,8 +8,7 @@ except ImportError as missing:  # where a GPU is, there may be torch alone
     sys.stderr.write(f"binsgdm: needs click ({missing}): pip install click, or put it on PYTHONPATH\n")
     sys.exit(2)
 
-from binsgdm.bench.command import MISTAKE, measure
-from binsgdm.bench.gpu.command import INTERRUPTED
+from binsgdm.bench.command import INTERRUPTED, MISTAKE, measure
 from binsgdm.errors import BinsgdmError, printable
 
 NAME = "python -m binsgdm"

@@ -4,7 +4,8 @@ import inspect
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -24,7 +25,10 @@ def check_values(system: type[System], options: Mapping[str, Any]) -> None:
 
     Annotations other than plain kinds, their unions and literals allow everything.
     """
-    annotations = _annotations(system)
+    try:
+        annotations = {one.name: one.annotation for one in inspect.signature(system, eval_str=True).parameters.values()}
+    except Exception:  # an annotation may be any text, such as a name that only a type checker sees
+        annotations = {}
     for option, given in options.items():
         if isinstance(given, float) and not math.isfinite(given):
             raise BinsgdmError(f"{system.name}: {option}: {given!r}: must be finite; give a finite number")
@@ -34,26 +38,18 @@ def check_values(system: type[System], options: Mapping[str, Any]) -> None:
             raise BinsgdmError(f"{system.name}: {option}: {given!r}: must be {wanted}; give one")
 
 
-def _annotations(system: type[System]) -> dict[str, Any]:
-    try:
-        parameters = inspect.signature(system, eval_str=True).parameters
-    except Exception:  # an annotation may be any text, such as a name that only a type checker sees
-        return {}
-    return {name: parameter.annotation for name, parameter in parameters.items()}
-
-
 def _kinds(annotation: Any) -> tuple[Any, ...]:
     """Return what a value may be: plain kinds, and literal values; nothing where that is not known."""
-    if annotation is None:
-        return (NoneType,)
-    if get_origin(annotation) is Annotated:
-        return _kinds(get_args(annotation)[0])
-    if get_origin(annotation) is Literal:
-        return get_args(annotation)
-    if get_origin(annotation) in (Union, UnionType):
-        members = [_kinds(member) for member in get_args(annotation)]
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kinds(args[0])
+    if origin is Literal:
+        return args
+    if origin in (Union, UnionType):
+        members = [_kinds(member) for member in args]
         return tuple(kind for member in members for kind in member) if all(members) else ()
-    return (annotation,) if isinstance(annotation, type) and annotation in _WORDS else ()
+    kind = NoneType if annotation is None else annotation
+    return (kind,) if isinstance(kind, type) and kind in _WORDS else ()
 
 
 def _is_one(given: Any, kind: Any) -> bool:
@@ -75,19 +71,15 @@ def names() -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class SystemChoice:
-    """A system with the options that were given.
-
-    Attributes:
-        options: by name, in the order given.
-    """
+    """A system with the options that were given, by name in the order given."""
 
     name: str
-    options: tuple[tuple[str, Option], ...] = ()
+    given: dict[str, Any] = field(hash=False)
 
     @property
-    def given(self) -> dict[str, Any]:
-        """The options as keyword arguments."""
-        return dict(self.options)
+    def _system(self) -> type[System] | None:
+        """Its class; None for 1-bit Adam."""
+        return None if self.name == ONE_BIT_ADAM else SYSTEMS[self.name]
 
     @property
     def whole(self) -> dict[str, Any]:
@@ -95,29 +87,29 @@ class SystemChoice:
 
         A topology is one of them only where it is not the system's own.
         """
-        if self.name == ONE_BIT_ADAM:
+        if self._system is None:
             return {"topology": "flat", **self.given}
-        is_own = self.topology == SYSTEMS[self.name].topologies[0]
+        is_own = self.topology == self._system.topologies[0]
         topology = {} if is_own else {"topology": self.topology}
-        return {**SYSTEMS[self.name].options, **without_topology(self.given), **topology}
+        return {**self._system.options, **without_topology(self.given), **topology}
 
     @property
     def steady(self) -> dict[str, Any]:
         """All options, those with which steps differ set so that all are alike."""
-        return {**self.whole, **({} if self.name == ONE_BIT_ADAM else SYSTEMS[self.name].steady_options)}
+        return {**self.whole, **({} if self._system is None else self._system.steady_options)}
 
     @property
     def topology(self) -> str:
         """The topology that was given, or the system's own."""
-        own = "flat" if self.name == ONE_BIT_ADAM else SYSTEMS[self.name].topologies[0]
+        own = "flat" if self._system is None else self._system.topologies[0]
         return str(self.given.get("topology") or own)
 
     def on(self, ranks_per_node: int) -> "SystemChoice":
         """Return it with the topology that it has by default on nodes of so many ranks, if that is not its own."""
-        if self.name == ONE_BIT_ADAM or self.given.get("topology"):
+        if self._system is None or self.given.get("topology"):
             return self
-        default = SYSTEMS[self.name].default_topology(ranks_per_node)
-        return self if default == self.topology else replace(self, options=(*self.options, ("topology", default)))
+        default = self._system.default_topology(ranks_per_node)
+        return self if default == self.topology else replace(self, given={**self.given, "topology": default})
 
     @property
     def is_hierarchical(self) -> bool:
@@ -130,15 +122,10 @@ class SystemChoice:
         return BETWEEN_NODES.get(self.topology, self.topology) or SYSTEMS[self.name].topologies[0]
 
     @property
-    def is_gathered(self) -> bool:
-        """Whether every rank, or node, decodes the payloads of all."""
-        return self.topology_among_equals == "gather"
-
-    @property
     def is_scatter_reduce(self) -> bool:
         """Whether a compressor's payloads are decoded, added up and encoded again piece by piece."""
-        among = self.topology_among_equals if self.name != ONE_BIT_ADAM else ""
-        return among == "scatter_reduce" and issubclass(SYSTEMS[self.name], CompressorSystem)
+        is_compressor = self._system is not None and issubclass(self._system, CompressorSystem)
+        return is_compressor and self.topology_among_equals == "scatter_reduce"
 
 
 def without_topology(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,12 +155,28 @@ def choice(text: str, where: str) -> SystemChoice:
     given = {key.strip(): _value(value.strip()) for key, _, value in pairs}
     if len(given) < len(pairs):
         raise BinsgdmError(f"{where} {text!r}: an option comes twice; give it once")
-    usual = {} if name == ONE_BIT_ADAM else SYSTEMS[name].usual_options
-    one_of_these = {option for option, default in SYSTEMS[name].options.items() if default is None} if usual else set()
-    if usual and not given.keys() & one_of_these:
-        given = {**usual, **given}
-    _check(name, given, f"{where} {text!r}")
-    return SystemChoice(name=name, options=tuple(given.items()))
+    if name != ONE_BIT_ADAM:
+        usual = SYSTEMS[name].usual_options
+        one_of_these = {option for option, default in SYSTEMS[name].options.items() if default is None}
+        if usual and not given.keys() & one_of_these:
+            given = {**usual, **given}
+    try:
+        _check(name, given)
+    except (BinsgdmError, ValueError) as error:
+        raise BinsgdmError(f"{where} {text!r}: {error}") from error
+    return SystemChoice(name=name, given=given)
+
+
+def _check(name: str, options: dict[str, Any]) -> None:
+    if name == ONE_BIT_ADAM:
+        if set(options) - {"topology"} or options.get("topology", "flat") != "flat":
+            raise BinsgdmError("one_bit_adam is measured with flat topology in its compression stage; drop the options")
+        return
+    own = without_topology(options)
+    check_options(name, own)  # here, too: an option may have the name of an argument of make
+    if SYSTEMS[name] not in BUILT_IN:  # those check their options in sentences of their own
+        check_values(SYSTEMS[name], own)
+    make(name, rank=0, world_size=2, **options)
 
 
 def is_known(name: str) -> bool:
@@ -192,30 +195,9 @@ def text_of(options: Mapping[str, Any]) -> str:
     return " ".join(f"{key}={words[v] if v is None or isinstance(v, bool) else v}" for key, v in options.items())
 
 
-def _check(name: str, options: dict[str, Any], where: str) -> None:
-    if name == ONE_BIT_ADAM:
-        if set(options) - {"topology"} or options.get("topology", "flat") != "flat":
-            raise BinsgdmError(
-                f"{where}: one_bit_adam is measured with flat topology in its compression stage; drop the options"
-            )
-        return
-    try:
-        own = without_topology(options)
-        check_options(name, own)  # here, too: an option may have the name of an argument of make
-        if SYSTEMS[name] not in BUILT_IN:  # those check their options in sentences of their own
-            check_values(SYSTEMS[name], own)
-        make(name, rank=0, world_size=2, **options)
-    except (BinsgdmError, ValueError) as error:
-        raise BinsgdmError(f"{where}: {error}") from error
-
-
 def _value(text: str) -> Option:
-    if text in WORDS:
-        found: Option = WORDS[text]
-        return found
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
+    for read in (WORDS.__getitem__, int, float):
+        with suppress(KeyError, ValueError):
+            found: Option = read(text)
+            return found
     return text

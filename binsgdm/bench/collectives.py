@@ -8,7 +8,6 @@ import torch.distributed as dist
 
 from binsgdm.bench.ranks import Ranks, guarded
 from binsgdm.bench.record import Bench
-from binsgdm.bench.timing import interleave, trial_of
 from binsgdm.comm import AllGather, AllToAll, GroupName, Protocol
 from binsgdm.comm.transport import Transport
 from binsgdm.errors import BinsgdmError
@@ -20,11 +19,7 @@ Kind = tuple[str, GroupName, str]  # collective, group, dtype
 
 
 def measure(
-    bench: Bench,
-    *,
-    min_bytes: int = MIN_BYTES,
-    max_bytes: int = MAX_BYTES,
-    only: tuple[str, ...] = (),
+    bench: Bench, *, min_bytes: int = MIN_BYTES, max_bytes: int = MAX_BYTES, only: tuple[str, ...] = ()
 ) -> None:
     """Add every collective, group, dtype and every second power of two of bytes.
 
@@ -33,8 +28,8 @@ def measure(
 
     Args:
         bench: where to, who takes part, at least two, and when to stop, for each.
-        min_bytes: smallest message.
-        max_bytes: largest message; of the whole array, as nccl-tests counts it.
+        min_bytes: of the whole array, as nccl-tests counts it.
+        max_bytes: likewise.
         only: collectives; default all.
     """
     ranks, stop_rule = bench.ranks, bench.stop_rule
@@ -42,19 +37,16 @@ def measure(
     messages = [2**power for power in range(0, 41, 2) if min_bytes <= 2**power <= max_bytes]
     if not messages:
         raise BinsgdmError(f"--min-size {min_bytes}: no power of four from there to {max_bytes}; lower it")
-    for count, message_bytes in enumerate(messages, 1):
+    for part, message_bytes in bench.each(messages):
         calls = {kind: call(ranks, *kind, message_bytes) for kind in going}
-        trials = {kind: trial_of(function, ranks.device) for kind, (function, _) in calls.items()}
-        found = {kind: [row[0] for row in rows] for kind, rows in interleave(trials, stop_rule, ranks).items()}
-        for kind, values in found.items():
-            collective, group, dtype = kind
+        found = part.times({kind: function for kind, (function, _) in calls.items()})
+        for (collective, group, dtype), values in found.items():
+            size = group_size(ranks, group)
             bench.record.add(
-                "collective", collective, values, group=group, group_size=group_size(ranks, group), dtype=dtype,
-                message_bytes=calls[kind][1], num_groups=ranks.world_size // group_size(ranks, group),
+                "collective", collective, values, group=group, group_size=size, dtype=dtype,
+                message_bytes=calls[collective, group, dtype][1], num_groups=ranks.world_size // size,
             )  # fmt: skip
         going = [kind for kind in going if median(found[kind]) * stop_rule.min_repetitions < stop_rule.max_seconds]
-        bench.progress(count / len(messages))
-        bench.probe()
         if not going:
             break
 
@@ -100,3 +92,13 @@ def call(
         return (yield message)
 
     return lambda: transport.run(protocol()), each * size * item_bytes
+
+
+QUICK_BYTES, CARDS_BYTES = (2**10, 2**14), (MIN_BYTES, 2**28)  # the gradients of BERT-Base in bf16
+
+
+def measure_cards(bench: Bench, *, quick: bool, seconds: float) -> None:
+    """Add NCCL's collectives of all cards, over sizes; `seconds` for all."""
+    least, most = QUICK_BYTES if quick else CARDS_BYTES
+    num_sizes = len(range(least.bit_length(), most.bit_length() + 1, 2))
+    measure(bench.within(seconds / num_sizes / len(kinds(bench.ranks))), min_bytes=least, max_bytes=most)

@@ -1,28 +1,28 @@
 """The command line of `simnet measure` and `python -m binsgdm measure`; torch is imported when a command runs."""
 
+import math
+import os
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from binsgdm.bench.gpu.command import gpu
+from binsgdm.bench.gpu.parts import BUDGET_S, PARTS
 from binsgdm.errors import INSTALL_TORCH, BinsgdmError
-from binsgdm.options import rare
+from binsgdm.options import RareOption
 
 if TYPE_CHECKING:
     from binsgdm.bench.ranks import Ranks
-    from binsgdm.bench.record import Bench, Record
-    from binsgdm.bench.timing import Progress
+    from binsgdm.bench.record import Bench
 
-MISTAKE = 2
-BAR_STEPS = 1000
+FAILED, MISTAKE, INTERRUPTED = 1, 2, 130
 BYTES_PER_S = 1e9 / 8
 Work = Callable[["Bench"], None]
 
@@ -41,45 +41,6 @@ class _Count(click.ParamType[int]):
 
 
 COUNT = _Count()
-_COMMON = (
-    click.option(
-        "-o", "--output", type=click.Path(path_type=Path), default="measurements.json", show_default=True,
-        help="File for the measurements.",
-    ),
-    click.option("--force", is_flag=True, help="Replace an existing file."),
-    click.option(
-        "--device", type=click.Choice(["cpu", "cuda"]),
-        help="Device of every rank.  [default: cuda if each rank has a GPU]",
-    ),
-    rare("--threads", type=click.IntRange(1, 4096), help="Threads of a rank.  [default: torch's]"),
-    rare(
-        "--ranks-per-node", type=click.IntRange(1, 4096), help="Ranks on each node.  [default: LOCAL_WORLD_SIZE]"
-    ),
-    click.option(
-        "--nic-gbit-per-s", type=click.FloatRange(0, min_open=True), help="NIC bandwidth of a node, noted in the file."
-    ),
-    rare(
-        "--nic-latency-ms", type=click.FloatRange(0, min_open=True),
-        help="Latency, one way, that a shaper adds to a node's NIC, noted in the file.",
-    ),
-    rare("--network", default="", help="Description of the network, noted in the file."),
-    rare(
-        "--speed", "with_speed", is_flag=True,
-        help="Time fixed pieces of work, too, now and then: they show how fast a shared machine is meanwhile.",
-    ),
-    rare(
-        "--relative-error", type=click.FloatRange(0, 1, min_open=True), default=0.03, show_default=True,
-        help="Repeat a measurement until the 95 % interval of its median is this narrow.",
-    ),
-    rare(
-        "--max-repetitions", type=click.IntRange(8, 100_000), default=100, show_default=True,
-        help="Largest number of repetitions of a measurement.",
-    ),
-    rare(
-        "--max-seconds", type=click.FloatRange(0, min_open=True), show_default=True,
-        help="Longest time of a measurement [s].",
-    ),
-)  # fmt: skip
 
 
 @click.group(
@@ -93,41 +54,83 @@ def measure() -> None:
     """Run `simnet measure`."""
 
 
-measure.add_command(gpu)
+def _common(max_seconds: float) -> list[click.Parameter]:
+    """Return the options of every command but gpu."""
+    return [
+        click.Option(
+            ["-o", "--output"], type=click.Path(path_type=Path), default="measurements.json", show_default=True,
+            help="File for the measurements.",
+        ),
+        click.Option(["--force"], is_flag=True, help="Replace an existing file."),
+        click.Option(
+            ["--device"], type=click.Choice(["cpu", "cuda"]),
+            help="Device of every rank.  [default: cuda if each rank has a GPU]",
+        ),
+        RareOption(["--threads"], type=click.IntRange(1, 4096), help="Threads of a rank.  [default: torch's]"),
+        RareOption(
+            ["--ranks-per-node"], type=click.IntRange(1, 4096),
+            help="Ranks on each node.  [default: LOCAL_WORLD_SIZE]",
+        ),
+        click.Option(
+            ["--nic-gbit-per-s"], type=click.FloatRange(0, min_open=True),
+            help="NIC bandwidth of a node, noted in the file.",
+        ),
+        RareOption(
+            ["--nic-latency-ms"], type=click.FloatRange(0, min_open=True),
+            help="Latency, one way, that a shaper adds to a node's NIC, noted in the file.",
+        ),
+        RareOption(["--network"], default="", help="Description of the network, noted in the file."),
+        RareOption(
+            ["--speed", "with_speed"], is_flag=True,
+            help="Time fixed pieces of work, too, now and then: they show how fast a shared machine is meanwhile.",
+        ),
+        RareOption(
+            ["--relative-error"], type=click.FloatRange(0, 1, min_open=True), default=0.03, show_default=True,
+            help="Repeat a measurement until the 95 % interval of its median is this narrow.",
+        ),
+        RareOption(
+            ["--max-repetitions"], type=click.IntRange(8, 100_000), default=100, show_default=True,
+            help="Largest number of repetitions of a measurement.",
+        ),
+        RareOption(
+            ["--max-seconds"], type=click.FloatRange(0, min_open=True), default=max_seconds, show_default=True,
+            help="Longest time of a measurement [s].",
+        ),
+    ]  # fmt: skip
 
 
-def _command(
-    name: str, *, about: str, example: str, max_seconds: float
-) -> Callable[[Callable[..., Work]], click.Command]:
+def _command(name: str, *, about: str, example: str, max_seconds: float) -> Callable[[Callable[..., Work]], None]:
     """Return what makes a command of a function that takes the command's own options and returns its work."""
 
-    def decorate(function: Callable[..., Work]) -> click.Command:
-        def callback(**options: Any) -> None:
-            run(function, options)
-
-        for option in reversed(_COMMON):
-            option(callback)
-        callback.__click_params__ += getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
-        made = measure.command(
-            name, help=about, short_help=about.partition("\n")[0], epilog=f"\b\nExample:\n  {example}"
-        )(callback)
-        for param in made.params:
-            if param.name == "max_seconds":
-                param.default = max_seconds
-        return made
+    def decorate(function: Callable[..., Work]) -> None:
+        own: list[click.Parameter] = getattr(function, "__click_params__", [])
+        command = click.Command(
+            name,
+            params=[*reversed(own), *_common(max_seconds)],
+            callback=lambda **options: run(function, options),
+            help=about,
+            short_help=about.partition("\n")[0],
+            epilog=f"\b\nExample:\n  {example}",
+        )
+        measure.add_command(command)
 
     return decorate
 
 
-def run(function: Callable[..., Work], options: dict[str, Any]) -> None:
-    """Measure, write the file, and say what was found."""
+@contextmanager
+def _torch_needed() -> Iterator[None]:
     try:
-        from binsgdm.bench import ranks as joining
-        from binsgdm.bench.record import Bench, Record, write_error
-        from binsgdm.bench.speed import SpeedProbe
-        from binsgdm.bench.timing import StopRule
+        yield
     except ImportError as error:
         raise BinsgdmError(f"measure: needs torch and numpy ({error}): {INSTALL_TORCH}") from error
+
+
+def run(function: Callable[..., Work], options: dict[str, Any]) -> None:
+    """Measure, write the file, and say what was found."""
+    with _torch_needed():
+        from binsgdm.bench.ranks import joined
+        from binsgdm.bench.record import Bench, Record, SpeedProbe, check_writable, shown_progress
+        from binsgdm.bench.timing import StopRule
     start = time.perf_counter()
     output, force = options.pop("output"), options.pop("force")
     stop_rule = StopRule(**{name: options.pop(name) for name in ("relative_error", "max_repetitions", "max_seconds")})
@@ -135,63 +138,44 @@ def run(function: Callable[..., Work], options: dict[str, Any]) -> None:
     network, with_speed = options.pop("network"), options.pop("with_speed")
     layout = {name: options.pop(name) for name in ("device", "ranks_per_node", "threads")}
     work = function(**options)
-    with joining.joined(**layout) as ranks:
-        if refusal := ranks.from_rank_0(lambda: write_error(output, force=force)):
-            _refuse(refusal, ranks)
+    with joined(**layout) as ranks:
+        _on_rank_0(ranks, partial(check_writable, output, force=force))
         if ranks.rank == 0 and ranks.num_nodes > 1 and rate is None:
             # Now, since simnet validate would ask for it when the training is over.
             click.echo(f"note: {ranks.num_nodes} nodes: to predict these times, give --nic-gbit-per-s", err=True)
         nic = {"nic_bytes_per_s": rate and rate * BYTES_PER_S}
         record = Record(ranks, **nic, nic_latency_s=(latency_ms or 0) / 1e3, network=network)
         speed = SpeedProbe(ranks) if with_speed else None
-        with _progress(is_shown=ranks.rank == 0) as progress:
-            bench = Bench(record=record, ranks=ranks, stop_rule=stop_rule, progress=progress)
-            work(replace(bench, probe=speed.sample) if speed else bench)
+        bench = Bench(record=record, ranks=ranks, stop_rule=stop_rule, probe=speed.sample if speed else lambda: None)
+        with shown_progress("measuring") if ranks.rank == 0 else nullcontext(bench.progress) as progress:
+            work(replace(bench, progress=progress))
         if speed:
             speed.add_to(record)
-        if refusal := ranks.from_rank_0(lambda: _written(record, output)):
-            _refuse(refusal, ranks)
-        if ranks.rank == 0:
-            _report(record, stop_rule.relative_error, output, time.perf_counter() - start)
-
-
-def _refuse(refusal: str, ranks: "Ranks") -> NoReturn:
-    """Stop all ranks; rank 0 raises the reason, the others end without a word."""
+        _on_rank_0(ranks, partial(record.write, output))
     if ranks.rank:
-        raise SystemExit(MISTAKE)
-    raise BinsgdmError(refusal)
-
-
-def _written(record: "Record", output: Path) -> str:
-    """Write the file; return why it cannot be written, or an empty string."""
-    try:
-        record.write(output)
-    except BinsgdmError as error:
-        return str(error)
-    return ""
-
-
-def _report(record: "Record", wanted: float, output: Path, elapsed_s: float) -> None:
-    """Print medians, and a line about the file."""
-    click.echo(record.table())
-    samples = sum(len(series["values"]) for series in record.series)
-    missed = record.imprecise(wanted)
-    more = (
-        f"; {missed} did not reach {wanted:.0%}: allow more with --max-seconds, or use an idle machine"
-        if missed
-        else ""
-    )
-    click.echo(f"wrote {output}: {len(record.series)} series, {samples} samples in {elapsed_s:.1f} s{more}", err=True)
-
-
-@contextmanager
-def _progress(*, is_shown: bool) -> Iterator["Progress"]:
-    """Show a bar on stderr, if a person sees it."""
-    if not is_shown or sys.stderr is None or not sys.stderr.isatty():
-        yield lambda _: None
         return
-    with click.progressbar(length=BAR_STEPS, label="measuring", file=sys.stderr) as bar:
-        yield lambda part: bar.update(max(0, round(part * BAR_STEPS) - bar.pos))
+    click.echo(record.table())
+    samples, elapsed_s = sum(len(series["values"]) for series in record.series), time.perf_counter() - start
+    line = f"wrote {output}: {len(record.series)} series, {samples} samples in {elapsed_s:.1f} s"
+    if missed := record.imprecise(wanted := stop_rule.relative_error):
+        line += f"; {missed} did not reach {wanted:.0%}: allow more with --max-seconds, or use an idle machine"
+    click.echo(line, err=True)
+
+
+def _on_rank_0(ranks: "Ranks", work: Callable[[], object]) -> None:
+    """Let rank 0 work for all. A mistake stops all ranks: rank 0 raises it, the others end without a word."""
+
+    def refusal() -> str:
+        try:
+            work()
+        except BinsgdmError as error:
+            return str(error)
+        return ""
+
+    if reason := ranks.from_rank_0(refusal):
+        if ranks.rank:
+            raise SystemExit(MISTAKE)
+        raise BinsgdmError(reason)
 
 
 _MODELS = (
@@ -236,8 +220,7 @@ def _kernels(kernels: tuple[str, ...], systems: tuple[str, ...], **sizes: Any) -
     from binsgdm.bench.kernels import measure as work
     from binsgdm.bench.systems import measure as systems_work
 
-    names = choices.names() if "all" in systems else systems
-    chosen = [choices.choice(text, "--system") for text in names]
+    chosen = [choices.choice(text, "--system") for text in (choices.names() if "all" in systems else systems)]
     sized = {"min_numel": sizes["min_size"], "max_numel": sizes["max_size"]}
 
     def both(bench: "Bench") -> None:
@@ -329,3 +312,111 @@ def _interference(**options: Any) -> Work:
     from binsgdm.bench.interference import measure as work
 
     return partial(work, **options)
+
+
+@measure.command(
+    "gpu",
+    help="Measure one card, or all cards of a node, part by part, each into a file of its own.\n\n"
+    "A part whose file is there is not measured again, so a run that was ended goes on where it was. A part that fails "
+    "does not stop the others; the exit code is then 1. Clocks, power limits and other settings are only read.\n\n"
+    f"Parts: {'; '.join(f'{part.name} ({part.about})' for part in PARTS)}.",
+    short_help="Measure one card, or all cards of a node, part by part.",
+    epilog="\b\nExample:\n  simnet measure gpu -o out/gpu\n  simnet measure gpu --only kernels -o out/gpu",
+)
+@click.option("-o", "--output", type=click.Path(), required=True, help="Folder for the files.")
+@click.option(
+    "--device",
+    type=click.Choice(["cuda", "cpu"]),
+    default="cuda",
+    show_default=True,
+    help="cpu tries the parts where there is no card.",
+)
+@click.option("--quick", is_flag=True, help="Measure the smallest sizes only, to try the command.")
+@click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice([part.name for part in PARTS]),
+    metavar="PART",
+    help="Measure this part, also where its file is there; repeatable.",
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(1, 86_400),
+    default=BUDGET_S,
+    show_default=True,
+    help="Time of all parts [s], shared out among them.",
+)
+@click.option(
+    "--ranks",
+    type=click.IntRange(1, 64),
+    help="Ranks of the parts that need several.  [default: one for each card, on a CPU 1]",
+)
+@click.option("--force", is_flag=True, help="Measure all parts again, also on another card.")  # fmt: skip
+def _gpu(**options: Any) -> None:
+    try:
+        is_good = _measure_card(**options)
+    except KeyboardInterrupt:
+        click.echo("\nmeasure: interrupted; the parts that are done stay: the same command goes on", err=True)
+        sys.exit(INTERRUPTED)
+    if not is_good:
+        sys.exit(FAILED)
+
+
+def _measure_card(  # noqa: PLR0913 - one argument an option
+    *, output: str, device: str, quick: bool, only: tuple[str, ...], budget: float, ranks: int | None, force: bool
+) -> bool:
+    """Look at the card, run the parts, and say what was found; return whether all is good."""
+    start = time.monotonic()
+    folder = _folder(output)
+    if os.environ.get("WORLD_SIZE", "1") not in {"", "0", "1"}:
+        raise BinsgdmError(
+            "measure gpu: WORLD_SIZE: is set: this command starts its own ranks: run it without torchrun"
+        )
+    if math.isnan(budget):  # it lies in every range
+        raise BinsgdmError("--budget nan: must be a number of seconds from 1 on")
+    if force and only:
+        raise BinsgdmError("--force --only: one measures all parts again, the other some of them: give one of the two")
+    with _torch_needed():
+        from binsgdm.bench.gpu import card
+        from binsgdm.bench.gpu.run import CardRun
+    found = card.of_card() if device == "cuda" else card.of_cpu()
+    run = CardRun(folder, found, device=device, quick=quick, starts_anew=force)
+    folder.mkdir(parents=True, exist_ok=True)
+    _introduce(run.content)
+    is_good = run.run(
+        [part for part in PARTS if part.name in only or not only],
+        budget_s=budget,
+        num_ranks=ranks or max(1, found["card"]["num_cards"]),
+        spent_s=time.monotonic() - start,
+        again=only,
+    )
+    click.echo(f"wrote {folder} in {time.monotonic() - start:.0f} s", err=True)
+    return is_good
+
+
+def _folder(output: str) -> Path:
+    """Return a folder that can be written, or made; `Path` would take empty text for the working directory."""
+    folder = Path(output)
+    if not output:
+        raise BinsgdmError("--output '': is empty: name a folder with -o")
+    if folder.exists() and not folder.is_dir():
+        raise BinsgdmError(f"{folder}: is no folder: name a folder with -o")
+    home = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    if not home.is_dir():
+        raise BinsgdmError(f"{folder}: {home}: is no folder: name another with -o")
+    if not os.access(home, os.W_OK | os.X_OK):
+        raise BinsgdmError(f"{folder}: cannot be written: name another folder with -o")
+    return folder
+
+
+def _introduce(content: dict[str, Any]) -> None:
+    """Say what is measured."""
+    card, software = content["card"], content["software"]
+    words = [f"{card['num_cards']} x {card['name']}" if card["num_cards"] > 1 else str(card["name"])]
+    if "free_bytes" in card:
+        free, whole = (card[name] / 2**30 for name in ("free_bytes", "memory_bytes"))
+        words.append(f"compute capability {card['compute_capability']}, {free:.1f} of {whole:.1f} GiB free")
+    known = ("driver", "cuda", "torch", "triton", "nccl")
+    words += [f"{name} {software[name]}" for name in known if software.get(name)]
+    for line in (f"measure: {', '.join(words)}", *(f"note: {note}" for note in content["notes"])):
+        click.echo(line, err=True)

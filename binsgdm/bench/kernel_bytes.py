@@ -1,6 +1,8 @@
-"""The bytes that each measured kernel must read and write at least, per element, with fp32 gradients and parameters."""
+"""The bytes that each measured kernel must move at least, with fp32 gradients and parameters; and which are slow."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any
 
 # Per element of all vectors together, from the number of vectors.
 _OF_VECTORS: dict[str, Callable[[int], float]] = {
@@ -74,3 +76,49 @@ def bytes_per_element(name: str, num_vectors: int = 1) -> float | None:
         encode, _, decode = _OF_SYSTEMS[system]
         return decode * _MERGED[system] + encode / num_vectors
     return _FIXED.get(name)
+
+
+TARGET, TARGET_NUMEL = 1.3, 2**22
+"""From so many elements on, a kernel is meant to take at most so many times its bytes over the bandwidth of a copy."""
+# Kernels of 1-bit Adam in their order, the project's own as those of BinSGDM, whatever they are made with.
+OF_ONE_BIT_ADAM = ("momentum", "compress", "server_mean", "server_residual", "decompress", "adam_update")
+
+
+def slow_notes(series: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the bandwidth of a copy, and each kernel that misses the target, at the size where it does worst.
+
+    The project's own kernels come first, the worst of them before the others; then what plain torch does in systems.
+    """
+    kernels = [one for one in series if one["kind"] == "kernel"]
+    copies = [
+        _FIXED["copy"] * one["labels"]["num_elements"] / median(one["values"])
+        for one in kernels
+        if one["name"] == "copy"
+    ]
+    if not copies:
+        return
+    bandwidth = max(copies)
+    yield f"copy: {bandwidth / 1e9:,.0f} GB/s read and written, the fastest size"
+    ratios: dict[tuple[str, str, int], list[tuple[float, int, float]]] = {}  # with all elements, and the median
+    for one in kernels:
+        name, labels, vectors = one["name"], one["labels"], one["labels"].get("num_vectors", 1)
+        moved, numel = bytes_per_element(name, vectors), labels["num_elements"] * vectors
+        if moved is not None and labels["dtype"] in {"float32", "uint8"} and numel >= TARGET_NUMEL:
+            seconds = median(one["values"])
+            found = (seconds * bandwidth / (moved * numel), numel, seconds)
+            ratios.setdefault((name, labels["kernels"], vectors), []).append(found)
+    worst = {key: max(found) for key, found in ratios.items() if max(found)[0] > TARGET}
+    if ratios and not worst:
+        yield f"no kernel takes more than {TARGET} times its bytes / bandwidth from {TARGET_NUMEL:,} elements on"
+
+    def place(key: tuple[str, str, int]) -> tuple[bool, float]:
+        name, made_with, _ = key
+        return made_with == "torch" and name not in OF_ONE_BIT_ADAM, -worst[key][0]
+
+    for name, made_with, vectors in sorted(worst, key=place):
+        ratio, numel, seconds = worst[name, made_with, vectors]
+        in_vectors = f" in {vectors} vectors" if vectors > 1 else ""
+        yield (
+            f"{name} ({made_with}): {ratio:.2f} times its bytes / bandwidth at {numel:,} elements{in_vectors}: "
+            f"{seconds * 1e6:,.1f} us"
+        )

@@ -1,16 +1,20 @@
-"""Time each step of BinSGDM on one tensor, and the kernels of its baselines, over sizes."""
+"""Time each step of BinSGDM on one tensor, and the kernels of its baselines, over sizes; on a card systems as well."""
 
 import os
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from binsgdm.bench import choices, systems
+from binsgdm.bench.kernel_bytes import slow_notes
 from binsgdm.bench.ranks import Ranks
 from binsgdm.bench.record import Bench
-from binsgdm.bench.stream_timing import LAUNCH, CudaQueue, interleave_on_stream
-from binsgdm.bench.timing import SHARED_S, Call, StopRule, interleave, pause_s, trial_of
+from binsgdm.bench.timing import LAUNCH, SHARED_S, Call, CudaQueue, interleave, interleave_on_stream, pause_s, trial_of
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import NAMES, Kernels, select, zeros
 from binsgdm.kernels.random import Key
@@ -36,26 +40,22 @@ Found = list[tuple[Name, dict[str, str], list[float]]]  # with the label that sa
 
 
 def measure(
-    bench: Bench,
-    *,
-    kernels: tuple[str, ...] = (),
-    dtype: str = "float32",
-    min_numel: int = MIN_NUMEL,
+    bench: Bench, *, kernels: tuple[str, ...] = (), dtype: str = "float32", min_numel: int = MIN_NUMEL,
     max_numel: int | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Add the series of every kernel and every power of two of elements.
 
     All ranks measure at the same time. On a CPU, a tensor that fits into a cache may still lie in it, as far as the
     other trials of its size have left it there. On a GPU the caches are emptied, and launches by the host are no part
-    of a kernel's time (`stream_timing`); for the smallest size, series `launch_NAME` from an idle queue hold them.
+    of a kernel's time (`timing`); for the smallest size, series `launch_NAME` from an idle queue hold them.
 
     Args:
         bench: where to, who takes part, and when to stop, for each.
         kernels: implementations; default all that work on the device.
         dtype: of gradients and parameters.
         min_numel: the smallest size.
-        max_numel: the largest; default what a quarter of the free memory holds, at most 2**27; on a GPU what fits, at
-            most 2**28, with a note if that is less.
+        max_numel: default what a quarter of the free memory holds, at most 2**27; on a GPU what fits, at most 2**28,
+            with a note if that is less.
     """
     ranks, stop_rule = bench.ranks, bench.stop_rule
     implementations = {name: select(name, ranks.device) for name in kernels or available(ranks.device)}
@@ -70,12 +70,16 @@ def measure(
     if ranks.device.type == "cuda" and max_numel is None and numels[-1] < MAX_GPU_NUMEL:
         bench.record.note(f"kernels: more than {numels[-1]:,} elements do not fit into the memory: left out")
     for count, numel in enumerate(numels, 1):
+        chosen = {
+            name: made
+            for name, made in implementations.items()
+            if name != "reference" or kernels or numel <= MAX_REFERENCE_NUMEL
+        }
         try:
             found = _times(
                 # With its tensors gone before those of the next size are made.
-                dict(_kernel_calls(implementations, numel, ranks.device, getattr(torch, dtype), bool(kernels))),
-                stop_rule,
-                ranks,
+                _calls(chosen, numel, ranks.device, getattr(torch, dtype)),
+                replace(bench, stop_rule=stop_rule),
                 pause_s=pause_s(ranks.device) if numel >= MIN_THREADED_NUMEL else 0.0,
                 min_s=min_s,
                 with_launches=count == 1,
@@ -93,20 +97,18 @@ def measure(
         bench.probe()
 
 
-def _times(  # noqa: PLR0913 - one argument a way of timing
-    calls: dict[Name, Call], stop_rule: StopRule, ranks: Ranks, *, pause_s: float, min_s: float, with_launches: bool
-) -> Found:
+def _times(calls: dict[Name, Call], bench: Bench, *, pause_s: float, min_s: float, with_launches: bool) -> Found:
     """Return the times of calls with the label that says what they hold; once more from an idle queue if asked to."""
+    ranks, rule = bench.ranks, bench.stop_rule
     trials = {name: trial_of(call, ranks.device, min_s) for name, call in calls.items()}
     if ranks.device.type != "cuda":
-        rows = interleave(trials, stop_rule, ranks, pause_s=pause_s)
+        rows = interleave(trials, rule, ranks, pause_s=pause_s)
         return [(name, {}, [row[0] for row in of_name]) for name, of_name in rows.items()]
-    on_stream = interleave_on_stream(CudaQueue(ranks.device), calls, stop_rule, ranks)
-    found: Found = [(name, {"timing": one.timing}, one.values) for name, one in on_stream.items()]
+    on_stream = interleave_on_stream(CudaQueue(ranks.device), calls, rule, ranks)
+    found: Found = [(name, {"timing": timing}, values) for name, (timing, values) in on_stream.items()]
     if with_launches:
-        for (name, implementation, vectors), rows_of in interleave(trials, stop_rule, ranks).items():
-            launched = (LAUNCHED + name, implementation, vectors)
-            found.append((launched, {"timing": LAUNCH}, [row[0] for row in rows_of]))
+        for (name, made_with, vectors), launched in interleave(trials, rule, ranks).items():
+            found.append(((LAUNCHED + name, made_with, vectors), {"timing": LAUNCH}, [row[0] for row in launched]))
     return found
 
 
@@ -152,16 +154,14 @@ def free_bytes(ranks: Ranks) -> int:
     return (free[0] if free else whole) // ranks.ranks_on_machine
 
 
-def _kernel_calls(
-    implementations: dict[str, Kernels], numel: int, device: torch.device, dtype: torch.dtype, chosen: bool
-) -> Iterator[tuple[Name, Call]]:
-    """Yield every kernel as a call."""
-    for name, call in _baselines(numel, device).items():
-        yield (name, "torch", 0), call
-    for implementation, kernels in implementations.items():
-        if implementation != "reference" or chosen or numel <= MAX_REFERENCE_NUMEL:
-            for (name, vectors), call in _binsgdm(kernels, numel, device, dtype).items():
-                yield (name, implementation, vectors), call
+def _calls(
+    implementations: dict[str, Kernels], numel: int, device: torch.device, dtype: torch.dtype
+) -> dict[Name, Call]:
+    found: dict[Name, Call] = {(name, "torch", 0): call for name, call in _baselines(numel, device).items()}
+    for made_with, kernels in implementations.items():
+        steps = _binsgdm(kernels, numel, device, dtype)
+        found |= {(name, made_with, vectors): call for (name, vectors), call in steps.items()}
+    return found
 
 
 def _baselines(numel: int, device: torch.device) -> dict[str, Call]:
@@ -201,24 +201,22 @@ def _binsgdm(kernels: Kernels, numel: int, device: torch.device, dtype: torch.dt
     }
     for vectors in NUM_VECTORS:
         calls["merge", vectors] = _merge(kernels, numel, vectors, device)
-        calls["merge_shaped_", vectors] = _merge_shaped(kernels, numel, vectors, device)
+        calls["merge_shaped_", vectors] = _merge(kernels, numel, vectors, device, shaped=True)
         calls["mean_", vectors] = _mean(kernels, numel, vectors, device)
     return calls
 
 
-def _merge(kernels: Kernels, numel: int, vectors: int, device: torch.device) -> Call:
-    """Return a call that merges `vectors` sign vectors, which have `numel` elements together."""
+def _merge(kernels: Kernels, numel: int, vectors: int, device: torch.device, *, shaped: bool = False) -> Call:
+    """Return a call that merges `vectors` sign vectors, which have `numel` elements together.
+
+    A shaped one has a residual of each element of the result.
+    """
     each = numel // vectors
     rows = torch.randint(256, (vectors, -(-each // 8)), dtype=torch.uint8, device=device)
     out = torch.empty_like(rows[0])
-    return lambda: kernels.merge(rows, numel=each, key=DRAWS, start=0, out=out)
-
-
-def _merge_shaped(kernels: Kernels, numel: int, vectors: int, device: torch.device) -> Call:
-    """Return a call that merges as `_merge` does, with a residual of each element of the result."""
-    each = numel // vectors
-    rows = torch.randint(256, (vectors, -(-each // 8)), dtype=torch.uint8, device=device)
-    residual, out = torch.zeros(each, dtype=torch.int16, device=device), torch.empty_like(rows[0])
+    if not shaped:
+        return lambda: kernels.merge(rows, numel=each, key=DRAWS, start=0, out=out)
+    residual = torch.zeros(each, dtype=torch.int16, device=device)
     return lambda: kernels.merge_shaped_(rows, residual, numel=each, out=out)
 
 
@@ -227,3 +225,54 @@ def _mean(kernels: Kernels, numel: int, vectors: int, device: torch.device) -> C
     parts = torch.randn(vectors, numel // vectors, device=device)
     out = torch.empty_like(parts[0])
     return lambda: kernels.mean_(parts, out)
+
+
+CARD_NUMEL, QUICK_NUMEL = 2**16, 2**10
+KERNELS_SHARE = 0.4
+KERNEL_REPETITIONS = 20  # on a GPU they cost next to nothing, and the spread is known better
+# About 29 calls at 13 sizes; most reach the wanted precision long before.
+NUM_KERNEL_SERIES, NUM_SYSTEM_SIZES = 377, 13
+
+
+def measure_card(bench: Bench, *, quick: bool, seconds: float) -> None:
+    """Add the series of `simnet measure kernels --system all`, and a note for every kernel that is slow, before others.
+
+    `quick` is the smallest size only, and one system. Those not begun after `seconds` are left out with a note.
+    """
+    try:
+        _measure_card(bench, quick=quick, end_s=time.monotonic() + seconds)
+    finally:  # also of what there is where the time was up
+        bench.record.notes[:0] = slow_notes(bench.record.series)
+
+
+def _measure_card(bench: Bench, *, quick: bool, end_s: float) -> None:
+    sizes: dict[str, Any] = {"min_numel": QUICK_NUMEL, "max_numel": QUICK_NUMEL} if quick else {"min_numel": CARD_NUMEL}
+    device, seconds = bench.ranks.device, end_s - time.monotonic()
+    # Without Triton the reference runs, and is what a user would get.
+    is_bare = device.type == "cuda" and "triton" not in available(device)
+    with _failure_noted(bench, "kernels"):
+        own = bench.part(0.0, KERNELS_SHARE).within(KERNELS_SHARE * seconds / NUM_KERNEL_SERIES)
+        if not quick:
+            own = replace(own, stop_rule=replace(own.stop_rule, min_repetitions=KERNEL_REPETITIONS))
+        measure(own, kernels=("reference",) if is_bare else (), **sizes)
+    chosen = [choices.choice(name, "system") for name in choices.names()][: 1 if quick else None]
+    for count, (part, system) in enumerate(bench.part(KERNELS_SHARE, 1.0).each(chosen)):
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
+            names = ", ".join(one.name for one in chosen[count:])
+            bench.record.note(f"systems: {names}: no time was left: give more with --budget")
+            break
+        share_s = left_s / (len(chosen) - count) / NUM_SYSTEM_SIZES
+        with _failure_noted(bench, system.name):
+            systems.measure(part.within(share_s), systems=[system], **sizes)
+
+
+@contextmanager
+def _failure_noted(bench: Bench, name: str) -> Iterator[None]:
+    """Let one system that fails cost no other its times: it becomes a check that has failed."""
+    try:
+        yield
+    except RuntimeError as error:
+        bench.record.check(
+            f"{name} runs", passed=False, detail=f"{type(error).__name__}: {' '.join(str(error).split())}"
+        )

@@ -20,21 +20,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """This rank among all.
+    """This rank among all; by default a process alone, without groups.
 
     Attributes:
-        backend: "gloo" or "nccl"; empty for a process alone.
-        groups: None for a process alone.
         ranks_on_machine: ranks that share this machine's cores; several nodes may be one machine, as in the lab.
+        backend: "gloo" or "nccl"; empty for a process alone.
     """
 
-    rank: int
-    world_size: int
-    ranks_per_node: int
-    ranks_on_machine: int
     device: torch.device
-    backend: str
-    groups: Groups | None
+    rank: int = 0
+    world_size: int = 1
+    ranks_per_node: int = 1
+    ranks_on_machine: int = 1
+    backend: str = ""
+    groups: Groups | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -43,8 +42,7 @@ class Ranks:
 
     def barrier(self) -> None:
         """Wait until all ranks are here, and a GPU has no more to do."""
-        # Before the barrier: this GPU's work belongs to the trial before. After it: NCCL's barrier runs on the GPU as
-        # well.
+        # Before the barrier: this GPU's work belongs to the trial before.
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         if self.groups is not None:
@@ -112,34 +110,33 @@ def joined(
     if "RANK" not in os.environ:
         if ranks_per_node not in (None, 1):
             raise BinsgdmError(f"--ranks-per-node {ranks_per_node}: needs several processes; launch them with torchrun")
-        yield Ranks(rank=0, world_size=1, ranks_per_node=1, ranks_on_machine=1, device=chosen, backend="", groups=None)
+        yield Ranks(device=chosen)
         return
     backend = "nccl" if chosen.type == "cuda" else "gloo"
     guarded(lambda: dist.init_process_group(backend))
     try:
-        yield _of_group(chosen, backend, grouping.make(ranks_per_node, device=chosen))
+        groups = grouping.make(ranks_per_node, device=chosen)
+        # A "node" may be a network namespace of this machine, as in the lab; the cores are shared by all ranks of the
+        # machine, whose boot has the same identity in all of them.
+        boot = Path("/proc/sys/kernel/random/boot_id")
+        machine = boot.read_text(encoding="ascii").strip() if boot.exists() else os.uname().nodename
+        machines: list[str] = [""] * groups.world_size
+        guarded(lambda: dist.all_gather_object(machines, machine))
+        yield Ranks(
+            device=chosen,
+            rank=groups.rank,
+            world_size=groups.world_size,
+            ranks_per_node=groups.ranks_per_node,
+            ranks_on_machine=machines.count(machine),
+            backend=backend,
+            groups=groups,
+        )
     except BaseException:
         # NCCL leaves when its kernels are done, some of which may wait for a rank that is gone.
         if backend != "nccl":
             dist.destroy_process_group()
         raise
     dist.destroy_process_group()
-
-
-def _of_group(device: torch.device, backend: str, groups: Groups) -> Ranks:
-    # A "node" may be a network namespace of this machine, as in the lab; the cores are shared by all ranks of the
-    # machine.
-    homes: list[str] = [""] * groups.world_size
-    guarded(lambda: dist.all_gather_object(homes, _machine_id()))
-    return Ranks(
-        rank=groups.rank,
-        world_size=groups.world_size,
-        ranks_per_node=groups.ranks_per_node,
-        ranks_on_machine=homes.count(_machine_id()),
-        device=device,
-        backend=backend,
-        groups=groups,
-    )
 
 
 def _device(name: str | None) -> torch.device:
@@ -156,9 +153,3 @@ def _device(name: str | None) -> torch.device:
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
     return device
-
-
-def _machine_id() -> str:
-    """Return an identity of this machine, the same in all its network namespaces."""
-    path = Path("/proc/sys/kernel/random/boot_id")
-    return path.read_text(encoding="ascii").strip() if path.exists() else os.uname().nodename

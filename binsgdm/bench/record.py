@@ -10,18 +10,21 @@ import shlex
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
+import click
 import torch
 
 from binsgdm.bench.choices import text_of
 from binsgdm.bench.ranks import Ranks
-from binsgdm.bench.timing import Key, Progress, StopRule, Trial, interleave, relative_error
+from binsgdm.bench.timing import SHARED_S, Call, Key, Progress, StopRule, Trial, interleave, relative_error, trial_of
 from binsgdm.errors import BinsgdmError
 from binsgdm.files import write_file
 
@@ -29,6 +32,7 @@ T = TypeVar("T")
 WHAT = "simnet measurements"
 FORMAT = 1
 
+BAR_STEPS = 1000
 # Too many for a person to read.
 UNLISTED = ("gradient_ready", "rank_step", "rank_compute")
 # A mapping holds the options of a system: plain values by name, None for an option that is switched off.
@@ -41,8 +45,17 @@ class Record:
     def __init__(
         self, ranks: Ranks, *, nic_bytes_per_s: float | None = None, nic_latency_s: float = 0.0, network: str = ""
     ) -> None:
-        self._setup = setup(ranks) | {"nic_bytes_per_s": nic_bytes_per_s, "network": network}
-        self._setup |= {"nic_latency_s": nic_latency_s} if nic_latency_s else {}
+        self._setup: dict[str, Any] = {
+            "backend": ranks.backend,
+            "device": ranks.device.type,
+            "num_nodes": ranks.num_nodes,
+            "ranks_per_node": ranks.ranks_per_node,
+            "threads_per_rank": torch.get_num_threads(),
+            "ranks_on_machine": ranks.ranks_on_machine,
+            "nic_bytes_per_s": nic_bytes_per_s,
+            "network": network,
+            **({"nic_latency_s": nic_latency_s} if nic_latency_s else {}),
+        }
         self.series: list[dict[str, Any]] = []
         self.notes: list[str] = []
         self.checks: list[dict[str, Any]] = []
@@ -61,9 +74,11 @@ class Record:
         """Add the outcome of `count` comparisons of one kind, and what the first that failed found."""
         self.checks.append({"name": name, "passed": passed, "count": count, "detail": detail})
 
-    def document(self) -> dict[str, Any]:
-        """Return the file's content."""
-        return {
+    def write(self, path: Path) -> None:
+        """Write the file; a reader sees what was there before, or all of it."""
+        if not (self.series or self.notes or self.checks):
+            raise BinsgdmError("measure: nothing was measured; allow larger sizes or a longer --max-seconds")
+        document = {
             "what": WHAT,
             "format": FORMAT,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -75,12 +90,7 @@ class Record:
             **({"notes": self.notes} if self.notes else {}),
             **({"checks": self.checks} if self.checks else {}),
         }
-
-    def write(self, path: Path) -> None:
-        """Write the file; a reader sees what was there before, or all of it."""
-        if not (self.series or self.notes or self.checks):
-            raise BinsgdmError("measure: nothing was measured; allow larger sizes or a longer --max-seconds")
-        write_file(path, json.dumps(self.document(), allow_nan=False, indent=1) + "\n")
+        write_file(path, json.dumps(document, allow_nan=False, indent=1) + "\n")
 
     def imprecise(self, wanted: float) -> int:
         """Return how many series did not reach a relative error, those of single gradients and ranks left out."""
@@ -103,29 +113,42 @@ class Record:
         return "\n".join(lines)
 
 
-def write_error(path: Path, *, force: bool) -> str:
-    """Say why a file cannot be written, before anything is measured, or return an empty string."""
+def check_writable(path: Path, *, force: bool) -> None:
+    """Refuse a file that cannot be written, before anything is measured."""
     if path.is_dir():
-        return f"{path}: is a directory; name a file with -o"
+        raise BinsgdmError(f"{path}: is a directory; name a file with -o")
     if path.exists() and not force:
-        return f"{path}: exists; add --force to replace it, or name another file with -o"
+        raise BinsgdmError(f"{path}: exists; add --force to replace it, or name another file with -o")
     folder = path.absolute().parent
     if not folder.is_dir():
-        return f"{path}: {str(path.parent)!r}: no such directory; make it, or name another file with -o"
+        raise BinsgdmError(f"{path}: {str(path.parent)!r}: no such directory; make it, or name another file with -o")
     try:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        return f"{path}: cannot be written ({error.strerror}); name another file with -o"
-    return ""
+        raise BinsgdmError(f"{path}: cannot be written ({error.strerror}); name another file with -o") from error
+
+
+@contextmanager
+def shown_progress(label: str) -> Iterator[Progress]:
+    """Show a bar on stderr, if a person sees it."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with click.progressbar(length=BAR_STEPS, label=label, file=sys.stderr) as bar:
+        yield lambda part: bar.update(max(0, round(part * BAR_STEPS) - bar.pos))
 
 
 def hardware() -> dict[str, Any]:
     """Describe this machine."""
-    num_gpus = torch.cuda.device_count()
+    path, num_gpus = Path("/proc/cpuinfo"), torch.cuda.device_count()
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    processors = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    # Those that this process may use.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return {
         "machine": platform.machine(),
-        "processor": _processor(),
-        "cores": num_cores(),
+        "processor": processors[0] if processors else platform.processor(),
+        "cores": cores,
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpu": torch.cuda.get_device_name(0) if num_gpus else "",
         "num_gpus": num_gpus,
@@ -134,32 +157,27 @@ def hardware() -> dict[str, Any]:
 
 def software() -> dict[str, str]:
     """Return versions; empty where there is none."""
-    nccl = torch.cuda.nccl.version() if torch.cuda.is_available() else ""  # type: ignore[no-untyped-call]
-    return {
+    found = {
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "numba": _version("numba"),
-        "nccl": ".".join(map(str, nccl)) if isinstance(nccl, tuple) else str(nccl),
-        "binsgdm": _version("binsgdm"),
+        "numba": "",
+        "nccl": nccl_version() if torch.cuda.is_available() else "",
+        "binsgdm": "",
     }
+    for package in ("numba", "binsgdm"):
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
 
 
-def setup(ranks: Ranks) -> dict[str, Any]:
-    """Describe how the ranks are laid out."""
-    return {
-        "backend": ranks.backend,
-        "device": ranks.device.type,
-        "num_nodes": ranks.num_nodes,
-        "ranks_per_node": ranks.ranks_per_node,
-        "threads_per_rank": torch.get_num_threads(),
-        "ranks_on_machine": ranks.ranks_on_machine,
-    }
-
-
-def num_cores() -> int:
-    """Return the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def nccl_version() -> str:
+    """Return the version of NCCL; empty where there is none."""
+    try:
+        found = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+    except (AttributeError, RuntimeError):
+        return ""
+    return ".".join(map(str, found)) if isinstance(found, tuple) else str(found)
 
 
 def command() -> str:
@@ -167,20 +185,6 @@ def command() -> str:
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     program = f"python -m {spec.name.removesuffix('.__main__')}" if spec else Path(sys.argv[0]).name
     return f"{program} {shlex.join(sys.argv[1:])}"
-
-
-def _processor() -> str:
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,3 +228,48 @@ class Bench:
 
         self.probe()
         return interleave(trials, self.stop_rule, self.ranks, pause_s=pause_s, progress=progress)
+
+    def times(self, calls: Mapping[Key, Call]) -> dict[Key, list[float]]:
+        """Return the times of calls that take turns, each from an idle queue of a GPU [s]."""
+        rows = self.interleave({key: trial_of(call, self.ranks.device) for key, call in calls.items()})
+        return {key: [row[0] for row in of_key] for key, of_key in rows.items()}
+
+
+EVERY_S = 0.5
+"""Least time between two probes: they take some 5 % of a measurement."""
+MATRIX, STREAMED = 256, 2**21
+"""Rows of a square matrix that fits into a core's own cache; elements of a vector that does not."""
+
+
+class SpeedProbe:
+    """Times fixed pieces of work now and then on all ranks at once, which shows how fast a shared machine is meanwhile.
+
+    Work that computes and work that streams memory slow down by different factors, so there is one piece of each.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        left, right, product = (torch.ones(MATRIX, MATRIX, device=ranks.device) for _ in range(3))
+        sums, terms = torch.zeros(STREAMED, device=ranks.device), torch.ones(STREAMED, device=ranks.device)
+        works: dict[str, Callable[[], object]] = {
+            "multiply": lambda: torch.mm(left, right, out=product),
+            "stream": lambda: sums.mul_(0.5).add_(terms, alpha=0.5),
+        }
+        self._ranks = ranks
+        self._trials = {name: trial_of(work, ranks.device, SHARED_S) for name, work in works.items()}
+        self._samples: dict[str, list[float]] = {name: [] for name in works}
+        self._last_s = -EVERY_S
+
+    def sample(self) -> None:
+        """Take a sample unless the last one is recent; all ranks call it at the same places."""
+        # The ranks agree on the time that has passed: each by its own clock, some would wait for the others for ever.
+        if self._ranks.slowest([time.perf_counter() - self._last_s])[0] < EVERY_S:
+            return
+        for name, trial in self._trials.items():
+            self._ranks.barrier()
+            self._samples[name] += self._ranks.slowest(trial())
+        self._last_s = time.perf_counter()
+
+    def add_to(self, record: Record) -> None:
+        """Add what was timed."""
+        for name, values in self._samples.items():
+            record.add("speed", name, values)

@@ -1,31 +1,48 @@
-"""Time what a rank computes for each compressing system: before its first message, between messages, after the last."""
+"""Time what a rank computes for each compressing system: before its first message, between messages, after the last.
+
+Of 1-bit Adam's compression stage every kernel is timed.
+"""
 
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 
-from binsgdm.bench import choices, one_bit_adam
+from binsgdm.bench import choices
 from binsgdm.bench.choices import SystemChoice, without_topology
+from binsgdm.bench.kernel_bytes import OF_ONE_BIT_ADAM, bytes_per_element
+from binsgdm.bench.model import LR
 from binsgdm.bench.ranks import Ranks
-from binsgdm.bench.record import Bench, Label
-from binsgdm.bench.stream_timing import LAUNCH
-from binsgdm.bench.timing import Stopwatch, Trial, interleave, pause_s
+from binsgdm.bench.record import Bench
+from binsgdm.bench.timing import LAUNCH, Stopwatch, Trial, interleave, pause_s
 from binsgdm.comm import Protocol, RankContext
 from binsgdm.comm.messages import fake_received
 from binsgdm.comm.thread import CommunicationThread
-from binsgdm.compressors.base import Averager, Cut, GradientBucket, Shapes
+from binsgdm.compressors.base import Cut, GradientBucket, Shapes
 from binsgdm.compressors.error_feedback import ErrorFeedback, WithoutFeedback
 from binsgdm.compressors.pieces import Pieces
 from binsgdm.compressors.registry import make
 from binsgdm.compressors.scatter_reduce import ScatterReduce
-from binsgdm.optimizers.one_bit_adam_cpu import is_used_on
+from binsgdm.kernels import host_loops
+from binsgdm.optimizers.one_bit_adam import OneBitAdam, finite_check_flags
+from binsgdm.optimizers.one_bit_adam_cpu import CpuPasses, is_used_on
+from binsgdm.optimizers.one_bit_adam_plain import (
+    FlatSlice,
+    MomentumResiduals,
+    PlainPasses,
+    apply_average,
+    decode,
+    encode_and_keep,
+    local_momenta,
+    padded_numel,
+)
 
 CPU = torch.device("cpu")
 MAX_NUMEL, MAX_GPU_NUMEL = 2**24, 2**28
@@ -33,47 +50,36 @@ ASSUMED_SIZE = 4  # ranks (or nodes) whose payloads are decoded where one proces
 MANY_VECTORS = 4  # times as many vectors in a second merge, from which the time of an element of its result follows
 MIN_NUM_SIZES = 3  # enough to fit a launch and a time per element
 PARTS = ("encode", "merge", "decode")
+LEAST_SHARE = 0.01
+"""Of a pass: what a kernel in it takes at least, where the difference of two times leaves nothing of it."""
 
 
-def measure(
-    bench: Bench,
-    *,
-    systems: Sequence[SystemChoice],
-    min_numel: int,
-    max_numel: int | None = None,
-) -> None:
+def measure(bench: Bench, *, systems: Sequence[SystemChoice], min_numel: int, max_numel: int | None = None) -> None:
     """Add the kernels NAME_encode, NAME_merge and NAME_decode of every system at every power of two of elements.
 
-    No message travels: each rank computes as if all ranks had sent what it sends. All ranks measure at the same time.
-    Without `max_numel`, the sizes of a system end early: after `MIN_NUM_SIZES` sizes or more, at the first size whose
-    `min_repetitions` take longer than `max_seconds`.
-
+    No message travels: each rank computes as if all ranks had sent what it sends, and decodes for as many ranks (or
+    nodes, in a hierarchical topology) as measure, or for `ASSUMED_SIZE`. All ranks measure at the same time.
     In a hierarchical topology the kernels are those of the exchange between nodes; what a node does before and after
     it (the mean, pieces cut and joined) is timed with BinSGDM's kernels, which do the same.
 
-    Args:
-        bench: where to, who takes part, and when to stop, for each size; what is exchanged is decoded for as many
-            ranks (or nodes, in a hierarchical topology), or for `ASSUMED_SIZE`.
-        systems: with their options.
-        min_numel: the smallest size.
-        max_numel: the largest; default `MAX_NUMEL`, on a GPU `MAX_GPU_NUMEL`. What does not fit into a GPU's memory is
-            left out with a note.
+    The largest size is by default `MAX_NUMEL`, on a GPU `MAX_GPU_NUMEL`; what does not fit into a GPU's memory is left
+    out with a note. Then the sizes of a system end early: after `MIN_NUM_SIZES` or more, at the first whose
+    `min_repetitions` take longer than `max_seconds`.
     """
-    ranks, stop_rule = bench.ranks, bench.stop_rule
-    systems = [one.on(ranks.ranks_per_node) for one in systems]
-    largest = max_numel or (MAX_GPU_NUMEL if ranks.device.type == "cuda" else MAX_NUMEL)
+    device, is_cuda = bench.ranks.device, bench.ranks.device.type == "cuda"
+    largest = max_numel or (MAX_GPU_NUMEL if is_cuda else MAX_NUMEL)
     numels = [2**power for power in range(1, 40) if min_numel <= 2**power <= largest]
-    timing = {"timing": LAUNCH} if ranks.device.type == "cuda" else {}
-    for count, system in enumerate(systems):
-        sizes = _group_sizes(system, ranks)
+    for of_system, one in bench.each(systems):
+        system = one.on(bench.ranks.ranks_per_node)
+        sizes = _group_sizes(system, bench.ranks)
+        is_compiled = is_used_on(device) if system.name == choices.ONE_BIT_ADAM else host_loops.is_used_on(device)
         options = {key: value for key, value in system.steady.items() if value is not None}
-        made_with = "cpu" if system.name == choices.ONE_BIT_ADAM and is_used_on(ranks.device) else "torch"
-        common: dict[str, Label] = {"dtype": "float32", "kernels": made_with}
+        timing = {"timing": LAUNCH} if is_cuda else {}
         for done, numel in enumerate(numels, 1):
             try:
-                found = {size: _kernels_and_trial(system, numel, size, ranks.device) for size in sizes}
+                found = {size: _kernels_and_trial(system, numel, size, device) for size in sizes}
                 trials = {size: trial for size, (_, trial) in found.items()}
-                rows = interleave(trials, stop_rule, ranks, pause_s=pause_s(ranks.device))
+                rows = interleave(trials, bench.stop_rule, bench.ranks, pause_s=pause_s(device))
                 parts = {size: names for size, (names, _) in found.items()}
                 del trials, found  # with their tensors, before those of the next size are made
             except torch.cuda.OutOfMemoryError:
@@ -83,12 +89,14 @@ def measure(
                 for column, (name, elements) in enumerate(parts[size].items(), 1):
                     times = [row[column] for row in rows[size]]
                     if all(time > 0 for time in times) and (name.endswith("_merge") or size == sizes[0]):
-                        labels = {**common, **elements, **timing, "world_size": size, "options": options}
-                        bench.record.add("kernel", name, times, **labels)
-            bench.progress((count + done / len(numels)) / len(systems))
+                        bench.record.add(
+                            "kernel", name, times, dtype="float32", kernels="cpu" if is_compiled else "torch",
+                            **elements, **timing, world_size=size, options=options,
+                        )  # fmt: skip
+            of_system.progress(done / len(numels))
             bench.probe()
             taken_s = sum(median(row[0] for row in rows[size]) for size in sizes)
-            slow = taken_s * stop_rule.min_repetitions > stop_rule.max_seconds
+            slow = taken_s * bench.stop_rule.min_repetitions > bench.stop_rule.max_seconds
             if slow and max_numel is None and done >= MIN_NUM_SIZES and numel < largest:
                 bench.record.note(f"{system.name}: more than {numel:,} elements take too long: left out")
                 break
@@ -110,53 +118,35 @@ Parts = Mapping[str, Mapping[str, int]]
 
 
 def _kernels_and_trial(system: SystemChoice, numel: int, size: int, device: torch.device) -> tuple[Parts, Trial]:
-    if system.name == choices.ONE_BIT_ADAM:
-        return one_bit_adam.parts(numel, size), one_bit_adam.trial(numel, size, device)
-    shape = _matrix(numel, size if system.is_scatter_reduce else 1)
-    return _parts(system, shape, size), _trial(system, shape, size, device)
+    """Return a trial: all computation, then encode, merge and decode (of 1-bit Adam its kernels).
 
-
-def _matrix(numel: int, num_pieces: int) -> tuple[int, int]:
-    """Return a matrix of about so many elements, whose columns can be cut into so many equal pieces."""
-    rows = 2 ** (int(math.log2(numel)) // 2)
-    return rows, max(1, numel // rows // num_pieces) * num_pieces
-
-
-def _end(system: SystemChoice, size: int, options: Mapping[str, Any]) -> Averager:
-    """Return the first end among `size`: ranks, or nodes where a node averages first."""
-    topology: Any = system.topology_among_equals
-    return make(system.name, rank=0, world_size=size, topology=topology, **options)
-
-
-def _parts(system: SystemChoice, shape: tuple[int, int], size: int) -> Parts:
-    """Return how many elements each kernel works on: those of every payload, where several are decoded."""
-    name, whole = system.name, {"num_elements": math.prod(shape)}
-    merge = decode = whole
-    end = _end(system, size, without_topology(system.given))
-    if isinstance(end, ScatterReduce):
-        piece = math.prod(shape) // size
-        merge = {"num_elements": piece, "num_vectors": size}
-        decode = {"num_elements": size * end.compressor.num_sent(((piece,),))}
-    elif system.is_gathered:
-        decoded = end.compressor.num_sent((shape,)) if isinstance(end, WithoutFeedback | ErrorFeedback) else None
-        decode = {"num_elements": decoded or math.prod(shape), "num_vectors": size}
-    return {f"{name}_encode": whole, f"{name}_merge": merge, f"{name}_decode": decode}
-
-
-def _trial(system: SystemChoice, shape: tuple[int, int], size: int, device: torch.device) -> Trial:
-    """Return a trial: all computation, then encode, merge and decode.
-
-    As in DDP's hook, each exchange has a thread of its own, gradients are first copied out of DDP's bucket, and the
-    result is copied back in the end.
+    The end is the first among `size`: ranks, or nodes where a node averages first. As in DDP's hook, each exchange has
+    a thread of its own, gradients are first copied out of DDP's bucket, and the result is copied back in the end.
     """
+    if system.name == choices.ONE_BIT_ADAM:
+        return one_bit_adam_parts(numel, size), one_bit_adam_trial(numel, size, device)
+    # A matrix of about so many elements, whose columns can be cut into so many equal pieces.
+    rows, num_pieces = 2 ** (int(math.log2(numel)) // 2), size if system.is_scatter_reduce else 1
+    shape = (rows, max(1, numel // rows // num_pieces) * num_pieces)
+    topology: Any = system.topology_among_equals
+    end = make(system.name, rank=0, world_size=size, topology=topology, **without_topology(system.steady))
     gradient = torch.randn(shape, device=device)
-    end = _end(system, size, without_topology(system.steady))
     context = RankContext(rank=0, world_size=size, ranks_per_node=1, seed=1, step=1)
     steps = itertools.count(1)
     watch = Stopwatch(device)
     marks: dict[str, tuple[Any, Any]] = {}
+    is_gathered = system.topology_among_equals == "gather"  # every rank, or node, decodes the payloads of all
+    # How many elements each kernel works on: those of every payload, where several are decoded.
+    whole = {"num_elements": math.prod(shape)}
+    merge = decode = whole
     if isinstance(end, ScatterReduce):
-        end.pieces = partial(_TimedPieces, watch, marks)
+        end.pieces = partial(_timed_pieces, watch, marks)
+        piece = math.prod(shape) // size
+        merge = {"num_elements": piece, "num_vectors": size}
+        decode = {"num_elements": size * end.compressor.num_sent(((piece,),))}
+    elif is_gathered:
+        decoded = end.compressor.num_sent((shape,)) if isinstance(end, WithoutFeedback | ErrorFeedback) else None
+        decode = {"num_elements": decoded or math.prod(shape), "num_vectors": size}
 
     def exchange() -> Protocol:
         values = torch.cat([gradient.reshape(-1)])
@@ -167,38 +157,33 @@ def _trial(system: SystemChoice, shape: tuple[int, int], size: int, device: torc
     def trial() -> Sequence[float]:
         first, *between, last = in_thread(lambda: _compute_seconds(exchange(), context, watch), device)
         middle = sum(between)
-        if system.is_gathered:  # what is done between a gather of lengths and that of payloads
+        if is_gathered:  # what is done between a gather of lengths and that of payloads
             first, middle = first + middle, 0.0
         copied = {name: watch.since(start, [end])[0] for name, (start, end) in marks.items()}
         first, last = first - copied.get("split", 0.0), last - copied.get("join", 0.0)
         return first + middle + last, first, middle, last
 
-    return trial
+    return {f"{system.name}_{part}": of for part, of in zip(PARTS, (whole, merge, decode), strict=True)}, trial
 
 
-class _TimedPieces(Pieces):
-    """Pieces that note begin and end of the last cut and of the last joining: copies, which are no part of a kernel.
+def _timed_pieces(watch: Stopwatch, marks: dict[str, tuple[Any, Any]], shapes: Shapes, count: int, cut: Cut) -> Pieces:
+    """Return pieces that note begin and end of the last cut and of the last joining: copies, no part of a kernel.
 
     They are simulated as kernels of their own, which take what BinSGDM's copies of gradients take.
     """
 
-    def __init__(self, watch: Stopwatch, marks: dict[str, tuple[Any, Any]], shapes: Shapes, count: int, cut: Cut):
-        super().__init__(shapes, count, cut)
-        self._watch, self._marks = watch, marks
+    def timed(name: str, work: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def call(given: Any) -> Any:
+            start = watch.stamp()
+            found = work(given)
+            marks[name] = start, watch.stamp()
+            return found
 
-    def split(self, values: torch.Tensor) -> list[torch.Tensor]:
-        """Return the pieces."""
-        start = self._watch.stamp()
-        found = super().split(values)
-        self._marks["split"] = start, self._watch.stamp()
-        return found
+        return call
 
-    def join(self, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the whole."""
-        start = self._watch.stamp()
-        found = super().join(pieces)
-        self._marks["join"] = start, self._watch.stamp()
-        return found
+    made: Any = Pieces(shapes, count, cut)
+    made.split, made.join = timed("split", made.split), timed("join", made.join)
+    return made  # type: ignore[no-any-return]
 
 
 @torch.no_grad()
@@ -229,3 +214,102 @@ def in_thread(work: Callable[[], list[float]], device: torch.device = CPU) -> li
     thread.submit(None)
     thread.finish()
     return found
+
+
+def one_bit_adam_parts(numel: int, world_size: int) -> Parts:
+    """Return 1-bit Adam's kernels in the order in which they are timed, with the elements that each works on."""
+    whole, chunk = {"num_elements": numel}, {"num_elements": padded_numel(numel, world_size) // world_size}
+    of_each = (whole, whole, chunk | {"num_vectors": world_size}, chunk, whole, whole)
+    return dict(zip(OF_ONE_BIT_ADAM, of_each, strict=True))
+
+
+def one_bit_adam_trial(numel: int, world_size: int, device: torch.device) -> Trial:
+    """Return a trial: all of a step's computation, then its kernels; of one square parameter after a dense step.
+
+    `numel`, of the parameter, is a power of two; chunks of `world_size` ranks are averaged.
+    """
+    rows = 2 ** (int(math.log2(numel)) // 2)
+    parameter = torch.nn.Parameter(torch.randn(rows, numel // rows, device=device))
+    parameter.grad = torch.randn_like(parameter)
+    optimizer = OneBitAdam([parameter], lr=LR, dense_steps=1)
+    optimizer.step()
+    slices = optimizer.slices()
+    context = RankContext(rank=0, world_size=world_size, ranks_per_node=1, seed=0, step=2)
+    residuals = MomentumResiduals.zeros(padded_numel(numel, world_size), context, "flat", device)
+    watch = Stopwatch(device)
+    if is_used_on(device):
+        return _trial_of_passes(slices, residuals, context, watch)
+
+    @torch.no_grad()
+    def step() -> Sequence[float]:
+        marks = [watch.stamp()]
+        passes = PlainPasses(slices, world_size)
+        passes.read_gradients([parameter.grad], None, is_sent=False)
+        finite_check_flags([True], passes.are_small, False, device)
+        momenta, valid = local_momenta(slices, passes.gradient)
+        marks.append(watch.stamp())
+        received = encode_and_keep(momenta, residuals.worker, valid, world_size)
+        marks.append(watch.stamp())
+        mean = decode(received).mean(dim=0)
+        marks.append(watch.stamp())
+        own = valid.view(world_size, -1)[0]
+        row = encode_and_keep(mean.masked_fill_(~own, 0.0), residuals.server, own, 1)
+        marks.append(watch.stamp())
+        gathered = row.expand(world_size, -1).clone()
+        marks.append(watch.stamp())
+        delivered = decode(gathered).view(-1).masked_fill_(~valid, 0.0)
+        marks.append(watch.stamp())
+        apply_average(slices, delivered)
+        marks.append(watch.stamp())
+        found = watch.phases(marks)
+        del found[4]  # copying the gathered rows stands for receiving them, which is no kernel
+        return [sum(found), *found]
+
+    return step
+
+
+def _trial_of_passes(
+    slices: Sequence[FlatSlice], residuals: MomentumResiduals, context: RankContext, watch: Stopwatch
+) -> Trial:
+    """Return a trial of a CPU's compiled passes, each of which does the work of two kernels, and shares its time out.
+
+    The second server kernel is timed by itself, what is left of its pass is the first; others go by the bytes moved.
+    """
+    from binsgdm.kernels import cpu_adam  # which needs numba
+
+    passes, gradients = CpuPasses(slices, context.world_size), [one.parameter.grad for one in slices]
+    mean, residual = torch.randn_like(residuals.server), torch.zeros_like(residuals.server)
+    bits, counts = torch.full((mean.numel() // 8,), 255, dtype=torch.uint8), np.array([mean.numel()])
+
+    @torch.no_grad()
+    def step() -> Sequence[float]:
+        marks = [watch.stamp()]
+        passes.read_gradients(gradients, None, is_sent=False)
+        finite_check_flags([True], passes.are_small, False, mean.device)
+        marks.append(watch.stamp())
+        exchange = passes.compressed_step(slices, residuals, context, "flat")
+        sent = next(exchange).sent
+        marks.append(watch.stamp())
+        row = exchange.send(sent)
+        marks.append(watch.stamp())
+        gathered = fake_received(row, context)
+        marks.append(watch.stamp())
+        with suppress(StopIteration):
+            exchange.send(gathered)
+        marks.append(watch.stamp())
+        cpu_adam.encode_values(mean, residual, bits, counts)
+        marks.append(watch.stamp())
+        gather_s, encode_s, server_s, _, update_s, residual_s = watch.phases(marks)
+        momentum_s, compress_s = _shared_out(encode_s, ("momentum", "compress"))
+        mean_s = max(server_s - residual_s, LEAST_SHARE * server_s)
+        found = [gather_s + momentum_s, compress_s, mean_s, server_s - mean_s]
+        found += _shared_out(update_s, ("decompress", "adam_update"))
+        return [sum(found), *found]
+
+    return step
+
+
+def _shared_out(pass_s: float, kernels: Sequence[str]) -> list[float]:
+    """Return the seconds of each kernel of a pass over the same elements, by the bytes that it moves."""
+    moved = [bytes_per_element(name) or 0.0 for name in kernels]
+    return [pass_s * one / sum(moved) for one in moved]

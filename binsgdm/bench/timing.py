@@ -1,4 +1,10 @@
-"""Repeat trials until their medians are known well enough: trials are interleaved, and the slowest rank counts."""
+"""Repeat trials until their medians are known well enough: trials are interleaved, and the slowest rank counts.
+
+Calls on a GPU's stream are timed with its queue full, so that no launch by the host counts, and from a cold L2 cache.
+A call that is launched to an idle GPU takes as long as the host takes to launch it, which is more than a small kernel
+itself. So the GPU is first held by a kernel that only waits; meanwhile the host enqueues calls between events. Before
+each call the L2 cache is emptied, as the rest of a training step does.
+"""
 
 import math
 import random
@@ -8,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -71,8 +77,7 @@ def interval_of_median(values: Sequence[float]) -> tuple[float, float]:
     count = len(values)
     if count < 6:
         return 0.0, math.inf
-    ordered = sorted(values)
-    outside = _outside(count)
+    ordered, outside = sorted(values), _outside(count)
     return ordered[outside], ordered[count - 1 - outside]
 
 
@@ -131,20 +136,16 @@ class Stopwatch:
         torch.cuda.synchronize(self._device)
         return [first.elapsed_time(stamp) / 1e3 for stamp in stamps]
 
+    def phases(self, marks: Sequence[Any]) -> list[float]:
+        """Return the seconds between each mark and the next; waits for a GPU."""
+        return [self.since(start, [end])[0] for start, end in pairwise(marks)]
 
-def phases(watch: Stopwatch, marks: Sequence[Any]) -> list[float]:
-    """Return the seconds between each mark and the next."""
-    return [watch.since(start, [end])[0] for start, end in pairwise(marks)]
 
-
-def trial_of(call: Callable[[], object], device: torch.device, min_s: float = 0.0) -> Trial:
+def trial_of(call: Call, device: torch.device, min_s: float = 0.0) -> Trial:
     """Return a trial of a call alone; on a GPU from an idle queue, so that it holds the time of its launches.
 
-    Args:
-        call: what to time.
-        device: where it works.
-        min_s: on a CPU, call again and again for so long and take the mean. Ranks that share cores run in turns of
-            a few ms: a call that is shorter than that is alone on its core, as it is not in training.
+    On a CPU it is called again and again for `min_s`, and the mean is taken: ranks that share cores run in turns of a
+    few ms, and a call that is shorter than that is alone on its core, as it is not in training.
     """
     watch = Stopwatch(device)
 
@@ -176,12 +177,8 @@ def repeat_until_known(
 ) -> None:
     """Take samples of several things in turns, of each until the rule is met.
 
-    Args:
-        keys: of the things.
-        take: adds samples of those that are not known well enough, and returns for each all of its times, and the time
-            spent on it [s].
-        stop_rule: when to take no more.
-        progress: called with the part that is done, from 0 to 1.
+    `take` adds samples of those that are not known well enough, and returns for each all of its times, and the time
+    spent on it [s].
     """
     active = list(keys)
     while active:
@@ -200,14 +197,8 @@ def interleave(
 ) -> dict[Key, list[list[float]]]:
     """Repeat trials in turns, in an order that is shuffled for every turn.
 
-    Every rank must call it with the same trials. All ranks stop together, since they see the same times.
-
-    Args:
-        trials: by key; each with tensors of its own.
-        stop_rule: when a trial is repeated no more; the first of the times that it returns decides.
-        ranks: who takes part.
-        pause_s: before each trial.
-        progress: called with the part that is done, from 0 to 1.
+    Every rank must call it with the same trials, each of which has tensors of its own, and a pause before it. All
+    ranks stop together, since they see the same times.
 
     Returns:
         For every key its repetitions, in the order of time, each with the times that its trial returns, those of the
@@ -247,3 +238,151 @@ def interleave(
     warm = [of_turns(list(trials), 1) for _ in range(WARM_UP)][-1]
     repeat_until_known(trials, take, stop_rule, progress)
     return samples
+
+
+KERNEL, LAUNCH = "kernel", "launch"
+"""Labels: times of the GPU alone, or from an idle queue, with the host's launches."""
+FIRST_HOLD_S, LONGEST_HOLD_S = 1e-3, 32e-3
+TRIES = 3  # of the longest hold: the host may have been at something else for once
+PROBE_HOLD_S = 8e-3
+# A queue holds about 1,000 launches, and the host waits where it is full: a call may have a hundred of them.
+GROUP = 8
+SLEEP_CYCLES = 2**22
+WARM_S, WARM_FLUSHES = 0.2, 20
+
+
+class CudaQueue:
+    """The current stream of a GPU, whose clocks have risen from those of an idle one.
+
+    Attributes:
+        flush: enqueues what empties the L2 cache.
+        stamp: enqueues an event, and returns it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.flush = l2_flush(device)
+        self.stamp = Stopwatch(device).stamp
+        self._held = self.stamp()
+        end_s = time.perf_counter() + WARM_S
+        while time.perf_counter() < end_s:
+            for _ in range(WARM_FLUSHES):
+                self.flush()
+            self.wait()
+        start = self.stamp()
+        self._sleep(SLEEP_CYCLES)
+        end = self.stamp()
+        self.wait()
+        self._cycles_per_s = SLEEP_CYCLES / self.seconds(start, end)
+
+    def hold(self, seconds: float) -> None:
+        """Enqueue a wait."""
+        self._sleep(int(seconds * self._cycles_per_s))
+        self._held = self.stamp()
+
+    def is_held(self) -> bool:
+        """Tell whether the last wait has not ended."""
+        return not self._held.query()
+
+    def seconds(self, first: Any, last: Any) -> float:
+        """Return the time between two events."""
+        return float(first.elapsed_time(last)) / 1e3
+
+    def wait(self) -> None:
+        """Wait until the GPU has no more to do."""
+        torch.cuda.synchronize(self._device)
+
+    def _sleep(self, cycles: int) -> None:
+        with torch.cuda.device(self._device):
+            torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+
+
+def interleave_on_stream(
+    queue: CudaQueue, calls: Mapping[Key, Call], stop_rule: StopRule, ranks: Ranks
+) -> dict[Key, tuple[str, list[float]]]:
+    """Repeat calls in turns, as `interleave` does, and time each on the stream.
+
+    Every rank must call it with the same calls; the slowest rank counts.
+
+    Returns:
+        `KERNEL` and the times of each call [s]; or `LAUNCH` for a call that waits for the GPU itself, or that the host
+        cannot launch in time.
+    """
+    timer = _StreamTimer(queue, ranks, calls)
+    repeat_until_known(calls, timer.take, stop_rule)
+    return {key: (timer.timings[key], timer.values[key]) for key in calls}
+
+
+class _StreamTimer(Generic[Key]):
+    """Times calls in groups, in an order that is shuffled for every turn."""
+
+    def __init__(self, queue: CudaQueue, ranks: Ranks, calls: Mapping[Key, Call]) -> None:
+        self._queue, self._ranks, self._calls = queue, ranks, calls
+        self.values: dict[Key, list[float]] = {key: [] for key in calls}
+        self._spent_s = dict.fromkeys(calls, 0.0)  # by repetitions and all that belongs to them
+        self._hold_s = FIRST_HOLD_S
+        self._order = random.Random(0)  # the same on all ranks
+        for call in calls.values():  # compile kernels and allocate memory
+            for _ in range(WARM_UP):
+                call()
+        queue.wait()
+        # A call that waits returns only after the GPU has done what was enqueued before it.
+        self.timings = {
+            key: KERNEL
+            if self._agreed(any(self._queued_times([key], PROBE_HOLD_S)[1] for _ in range(TRIES)))
+            else LAUNCH
+            for key in calls
+        }
+
+    def _agreed(self, is_so: bool) -> bool:
+        """Tell whether it is so on all ranks."""
+        return not any(self._ranks.slowest([float(not is_so)]))
+
+    def take(self, keys: Sequence[Key]) -> dict[Key, tuple[list[float], float]]:
+        """Add a repetition of these calls, and return what is known of them, as `repeat_until_known` asks for it."""
+        start = time.perf_counter()
+        order = self._order.sample(keys, len(keys))
+        queued = [key for key in order if self.timings[key] == KERNEL]
+        groups = [queued[first : first + GROUP] for first in range(0, len(queued), GROUP)]
+        groups += [[key] for key in order if self.timings[key] == LAUNCH]
+        for group in groups:
+            self._ranks.barrier()
+            for key, seconds in zip(group, self._ranks.slowest(self._times(group)), strict=True):
+                self.values[key].append(seconds)
+        # What it costs in time must be equal on all ranks, since they must stop together.
+        (each_s,) = self._ranks.slowest([(time.perf_counter() - start) / len(keys)])
+        for key in keys:
+            self._spent_s[key] += each_s
+        return {key: (self.values[key], self._spent_s[key]) for key in keys}
+
+    def _times(self, group: Sequence[Key]) -> list[float]:
+        """Return the time of each call of a group; of one that the queue cannot hold, with its launches."""
+        tries = 0
+        while self.timings[group[0]] == KERNEL:
+            times, was_held = self._queued_times(group, self._hold_s)
+            if self._agreed(was_held):
+                return times
+            tries += self._hold_s >= LONGEST_HOLD_S
+            self._hold_s = min(2 * self._hold_s, LONGEST_HOLD_S)
+            if tries == TRIES:
+                self._hold_s = FIRST_HOLD_S
+                for key in group:
+                    self.timings[key], self.values[key], self._spent_s[key] = LAUNCH, [], 0.0
+        return [self._queued_times([key], 0.0)[0][0] for key in group]
+
+    def _queued_times(self, group: Sequence[Key], hold_s: float) -> tuple[list[float], bool]:
+        """Return the time of each call, and whether the host was done before the GPU began; no hold: idle."""
+        queue, stamps = self._queue, []
+        queue.wait()
+        if hold_s:
+            queue.hold(hold_s)
+        for key in group:
+            queue.flush()
+            if not hold_s:
+                queue.wait()
+            first = queue.stamp()
+            self._calls[key]()
+            stamps.append((first, queue.stamp()))
+        was_held = queue.is_held()
+        queue.wait()
+        return [queue.seconds(*both) for both in stamps], was_held

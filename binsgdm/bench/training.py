@@ -1,12 +1,14 @@
-"""Time whole steps of real training under a strategy, with their phases."""
+"""Time whole steps of real training under a strategy, with their phases, or without the time of its messages."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from binsgdm.bench import choices
@@ -14,8 +16,9 @@ from binsgdm.bench.choices import SystemChoice
 from binsgdm.bench.model import LR
 from binsgdm.bench.ranks import Ranks, guarded
 from binsgdm.bench.record import Bench, Label
-from binsgdm.bench.timing import WARM_UP, Stopwatch, phases, repeat_until_known
-from binsgdm.bench.without_messages import answered_at_once, is_answered_at_once, keep_bucket
+from binsgdm.bench.timing import WARM_UP, Stopwatch, repeat_until_known
+from binsgdm.comm import AllGather, AllReduceSum, AllToAll, Message
+from binsgdm.comm.transport import Transport
 from binsgdm.compressors.registry import SYSTEMS
 from binsgdm.errors import BinsgdmError
 from binsgdm.optimizers.binsgdm import BinSGDM
@@ -40,10 +43,8 @@ class MeasuredStrategy:
     Attributes:
         kind: "all_reduce" is DistributedDataParallel in fp32 with a fused AdamW, overlapped as it always is, whose
             gradients are views of its buckets; "binsgdm" the bare model with BinSGDM attached; "one_bit_adam" the bare
-            model with 1-bit Adam after its dense stage; any other a system that compresses the gradients of that
-            DistributedDataParallel in its communication hook.
-        scheme: of BinSGDM; None for the others.
-        rounding: of BinSGDM; not of the others.
+            model with 1-bit Adam after its dense stage; any other a system in that DistributedDataParallel's hook.
+        scheme: of BinSGDM, as is the rounding; None for the others.
         overlap: whether messages travel during backward.
         system: with its options; None for the first two.
     """
@@ -63,15 +64,15 @@ class MeasuredStrategy:
         return {"strategy": self.kind, **scheme, "rounding": rounding, **given, "overlap": int(self.overlap)}
 
 
-# Words that may follow "binsgdm:", separated by commas.
+# Words that may follow "binsgdm:", separated by commas: what each sets.
 WORDS: dict[str, dict[str, Any]] = {
     "flat": {"topology": "flat"},
     "bf16": {"intra_node_dtype": "bf16"},
     "one_bit": {"intra_node_dtype": "one_bit"},
     "gradients": {"average": "gradients"},
-    "overlap": {},
-    "random": {},
-    "shaped": {},
+    "overlap": {"overlap": True},
+    "random": {"rounding": "random"},
+    "shaped": {"rounding": "shaped"},
 }
 
 
@@ -102,30 +103,25 @@ def strategy(text: str) -> MeasuredStrategy:
             f"--strategy {text!r}: flat has no format inside a node, bf16 excludes one_bit, and random shaped; "
             "drop one word"
         )
-    scheme = Scheme(**{key: value for word in words for key, value in WORDS[word].items()})
-    rounding: Rounding = "shaped" if "shaped" in words else "random" if "random" in words else DEFAULT_ROUNDING
-    return MeasuredStrategy(kind=kind, scheme=scheme, rounding=rounding, overlap="overlap" in words)
+    given: dict[str, Any] = {"overlap": False} | {key: value for word in words for key, value in WORDS[word].items()}
+    own = {key: given.pop(key) for key in ("overlap", "rounding") if key in given}
+    return MeasuredStrategy(kind=kind, scheme=Scheme(**given), **own)
 
 
 def measure(  # noqa: PLR0913 - one argument an option
-    bench: Bench,
-    *,
-    models: Sequence[str],
-    batch: int,
-    strategies: Sequence[MeasuredStrategy],
-    bucket_cap_mb: float = 25.0,
-    without_messages: bool = False,
-) -> None:
+    bench: Bench, *, models: Sequence[str], batch: int, strategies: Sequence[MeasuredStrategy],
+    bucket_cap_mb: float = 25.0, without_messages: bool = False,
+) -> None:  # fmt: skip
     """Add steps, forwards, backwards and optimizers of every model under every strategy.
 
-    Strategies take turns. A barrier stands before a block of steps; inside a block the steps follow each other as in
-    training.
-    A step's time is that from the end of the step before it to its own end, each on the rank that ends last, so that
-    the times of a block add up to its whole time; the phases are those of the rank that takes longest for each, and
-    may add up to more. Of several ranks every one has series of its own: its steps, and what it computed in each.
+    Strategies take turns, a block of steps each, so that what slows the machine for a while slows all of them. A
+    barrier stands before a block; inside it the steps follow each other as in training. A step's time is that from the
+    end of the step before it to its own end, each on the rank that ends last, so that the times of a block add up to
+    its whole time; the phases are those of the rank that takes longest for each, and may add up to more. Of several
+    ranks every one has series of its own: its steps, and what it computed in each.
 
     Args:
-        bench: where to, who takes part, and when to stop; the time of the step decides.
+        bench: the time of the step decides when to stop.
         models: as `model_sources.build` takes them.
         batch: samples a rank.
         strategies: what to train with, each with a model of its own from the same parameters on; no two alike.
@@ -154,24 +150,14 @@ def add_rows(bench: Bench, kind: str, rows: Sequence["StepRow"], labels: Mapping
 
 
 class StepMarks(NamedTuple):
-    """Moments of a step on this rank, as `Stopwatch.stamp` marks them.
-
-    Attributes:
-        phases: when it began and each of its phases ended.
-        waits: between which two moments it may have waited for other ranks; beside that it computed.
-    """
+    """Moments of a step on this rank: when it began and each phase ended; between which two it may have waited."""
 
     phases: Sequence[Any]
     waits: Sequence[tuple[Any, Any]]
 
 
 class StepRow(NamedTuple):
-    """What a step took.
-
-    Attributes:
-        slowest: its time and its phases, of the slowest rank [s].
-        by_rank: of each rank its own time, and what it computed of that [s].
-    """
+    """What a step took: its time and its phases, of the slowest rank [s]; of each its own time, and its compute [s]."""
 
     slowest: Sequence[float]
     by_rank: Sequence[Sequence[float]]
@@ -235,10 +221,7 @@ def _stamp_after_last_gradient(loss: torch.Tensor, watch: Stopwatch, into: list[
 
 
 def _in_turns(steps: Mapping[MeasuredStrategy, TrainingStep], bench: Bench) -> dict[MeasuredStrategy, list[StepRow]]:
-    """Return for each step of each strategy what it took.
-
-    Strategies take turns, a block each, so that what slows the machine for a while slows all of them.
-    """
+    """Return for each step of each strategy what it took."""
     ranks = bench.ranks
     warm_s = {how: timed_block(step, WARM_UP, ranks)[-1].slowest[0] for how, step in steps.items()}
     counts = {how: max(1, min(MAX_BLOCK, int(BLOCK_S / step_s))) for how, step_s in warm_s.items()}
@@ -264,7 +247,7 @@ def timed_block(step: TrainingStep, count: int, ranks: Ranks) -> list[StepRow]:
     own_ends = watch.since(start, [mark.phases[-1] for mark in marks])
     # A step ends when the last rank ends it: differences of these ends add up to the time of the block.
     ends = ranks.slowest(own_ends)
-    slowest = iter(ranks.slowest([value for mark in marks for value in phases(watch, mark.phases)]))
+    slowest = iter(ranks.slowest([value for mark in marks for value in watch.phases(mark.phases)]))
     rows = [[end - before, *(next(slowest) for _ in PHASES)] for before, end in zip([0.0, *ends], ends, strict=False)]
     own: list[float] = []
     for before, end, mark in zip([0.0, *own_ends], own_ends, marks, strict=False):
@@ -272,3 +255,65 @@ def timed_block(step: TrainingStep, count: int, ranks: Ranks) -> list[StepRow]:
         own += [end - before, end - before - wait_s]
     of_ranks = ranks.of_all(own)
     return [StepRow(row, [one[2 * at : 2 * at + 2] for one in of_ranks]) for at, row in enumerate(rows)]
+
+
+_COMMUNICATE = Transport._communicate
+CARDS_STRATEGIES = ("all_reduce", "binsgdm", "binsgdm:overlap", "one_bit_adam", "qsgd:bits=4")
+CARDS_MODEL, QUICK_MODEL = ("transformer_25m", 64), ("mlp_200k", 2)  # model and samples a rank
+
+
+def measure_cards(bench: Bench, *, quick: bool, seconds: float) -> None:
+    """Add steps over all cards under several strategies; `seconds` for all."""
+    model, batch = QUICK_MODEL if quick else CARDS_MODEL
+    strategies = [strategy(text) for text in CARDS_STRATEGIES]
+    measure(bench.within(seconds / len(strategies)), models=[model], batch=batch, strategies=strategies)
+
+
+@contextmanager
+def answered_at_once() -> Iterator[None]:
+    """Let transports of this process send nothing, and answer as if all ranks had sent the same.
+
+    What is left is a step's own work. All ranks of a training must do so, or those that send would wait.
+
+    What carries messages is replaced here and not in `Transport`, since nobody who trains may come upon such a switch.
+    """
+    scattered: WeakKeyDictionary[Transport, torch.Tensor] = WeakKeyDictionary()
+
+    def answer(transport: Transport, message: Message) -> torch.Tensor:
+        # Without a copy where one can do without: copying is work of the messages, which are measured by themselves.
+        # Payloads, which are bytes, are copied: they are few, and each can only be decoded as the piece of a bucket
+        # that it encodes, since pieces differ in length.
+        sent = message.sent.contiguous()
+        group = getattr(transport._groups, message.group)
+        size = dist.get_world_size(group)
+        is_payload = sent.dtype == torch.uint8 and size > 1
+        if isinstance(message, AllToAll) and is_payload:
+            scattered[transport] = sent
+            return sent[dist.get_rank(group)].expand_as(sent).contiguous()  # all that comes is of this rank's piece
+        if isinstance(message, AllGather):
+            pieces = scattered.pop(transport, None)
+            if pieces is not None and is_payload and pieces.shape == (size, *sent.shape):
+                return pieces.clone()  # of every piece a payload, as owners send them
+            return sent.unsqueeze(0).expand(size, *sent.shape).contiguous()  # of a group of one no copy, as there
+        return sent * size if isinstance(message, AllReduceSum) and size > 1 else sent
+
+    Transport._communicate = answer  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        Transport._communicate = _COMMUNICATE  # type: ignore[method-assign]
+
+
+def is_answered_at_once() -> bool:
+    """Tell whether messages of this process are answered at once; DDP's own go by no transport, and need a hook."""
+    return Transport._communicate is not _COMMUNICATE
+
+
+def keep_bucket(
+    _state: Any,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP looks at name and annotation
+) -> torch.futures.Future[torch.Tensor]:
+    """Hand a bucket of DDP back as it is: a communication hook."""
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future

@@ -245,7 +245,7 @@ def _raise_what_differs(
 
 @dataclass(kw_only=True)
 class Given:
-    """What a public function was given on this rank, while `alike` looks at it.
+    """What a public function was given on this rank, while `agreed` looks at it.
 
     Attributes:
         settings: by name, that must be alike on all ranks; of values that can be pickled and compared.
@@ -259,7 +259,7 @@ class Given:
 
 
 @contextmanager
-def alike(where: str) -> Iterator[Given]:
+def agreed(where: str) -> Iterator[Given]:
     """Look inside at what this rank was given; at the end all ranks go on, or all raise; every one must call it.
 
     Raises:

@@ -66,14 +66,14 @@ class RankContext:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Collective:
+class _GroupMessage:
     # Of nccl-tests, and of simnet's schedules: contract tests compare both sides by it.
     collective: ClassVar[str]
     group: GroupName
     sent: torch.Tensor
 
 
-class AllToAll(_Collective):
+class AllToAll(_GroupMessage):
     """Send row k of `sent` to position k of the group; row k of the answer is what position k sent to this rank.
 
     The answer is only valid until the next `AllToAll`, which may write to the same memory.
@@ -83,7 +83,7 @@ class AllToAll(_Collective):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllGather(_Collective):
+class AllGather(_GroupMessage):
     """Send `sent` to all ranks of the group; row k of the answer is what position k sent.
 
     Attributes:
@@ -95,14 +95,14 @@ class AllGather(_Collective):
     is_read_by_host: bool = False
 
 
-class SendRecv(_Collective):
+class SendRecv(_GroupMessage):
     """Send `sent` to the next position of the group; the answer is what the previous one sent, of the same shape."""
 
     collective = "send_recv"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllReduceSum(_Collective):
+class AllReduceSum(_GroupMessage):
     """Sum `sent` over the group; the answer is the sum, the same bits on every rank.
 
     `sent` is not changed, unless it `may_overwrite` it: then the sum may be in the same memory.
@@ -117,7 +117,7 @@ class AllReduceSum(_Collective):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllReduceMax(_Collective):
+class AllReduceMax(_GroupMessage):
     """Take the element-wise maximum of `sent` (uint8) over all ranks that step together; the answer is the maximum.
 
     It is the finite check: flags of every rank, before a step counts. `sent` may be overwritten.

@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from binsgdm.comm import Protocol, consistency
 from binsgdm.comm.arguments import check_arguments
-from binsgdm.comm.consistency import Alike, alike, check_same_settings, checksum_of, checksums, comparable
+from binsgdm.comm.consistency import Alike, agreed, check_same_settings, checksum_of, checksums, comparable
 from binsgdm.comm.groups import Groups
 from binsgdm.comm.transport import Sent
 from binsgdm.compressors.base import REPAIR, Averager, GradientBucket, Topology, check_state, check_whole
@@ -88,7 +88,7 @@ def compress_replicas(  # noqa: PLR0913
             unknown system or option, or ranks that differ in any of it; on all ranks.
     """
     system = canonical(system)
-    with alike(_WHERE) as given:
+    with agreed(_WHERE) as given:
         groups = groups_of(_WHERE, mesh, timeout)
         given.group = groups.world
         parameters = _parameters_of(optimizer)

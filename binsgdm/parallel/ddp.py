@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from binsgdm.comm import groups as grouping
 from binsgdm.comm.arguments import check_arguments, check_group, group_of, replicated_in
-from binsgdm.comm.consistency import alike
+from binsgdm.comm.consistency import agreed
 from binsgdm.comm.groups import Groups
 from binsgdm.comm.transport import Sent, Transport
 from binsgdm.optimizers.agreement import (
@@ -236,7 +236,7 @@ def _agree(  # noqa: PLR0913, PLR0917
         check_alone(name)
         return None
     models, groups = replicated_in(model), None
-    with alike(name) as given:
+    with agreed(name) as given:
         given.group = group_of(models, group)
         checked = check()
         parameters = [param_state.parameter for param_state in optimizer.param_states()]
@@ -262,6 +262,6 @@ def _agree(  # noqa: PLR0913, PLR0917
 
 def join_together(name: str, optimizer: BinSGDM, session: Session, slices: str, groups: Groups) -> None:
     """Let the optimizer join a session on all ranks, or on none, where the state of one does not fit."""
-    with alike(name) as given:
+    with agreed(name) as given:
         given.group, given.device = groups.all_that_step, optimizer.param_groups[0]["params"][0].device
         optimizer.join(session, slices)

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from binsgdm.comm import GroupName, RankContext, failure
 from binsgdm.comm import groups as grouping
 from binsgdm.comm.arguments import COMPRESSED, check_arguments, check_group, check_hook, group_of, replicated_in
-from binsgdm.comm.consistency import alike, check_same_settings, comparable
+from binsgdm.comm.consistency import agreed, check_same_settings, comparable
 from binsgdm.comm.groups import Groups
 from binsgdm.comm.thread import CommunicationThread
 from binsgdm.comm.transport import Sent, Transport
@@ -93,7 +93,7 @@ def compress_gradients(  # noqa: PLR0913
     models = replicated_in(model)
     members = group_of(models, group)
     ranks = grouping.ranks_of(members)
-    with alike(_WHERE) as given:
+    with agreed(_WHERE) as given:
         given.group = members
         given.device = next((one.device for one in getattr(model, "parameters", tuple)()), None)
         _check_model(model)

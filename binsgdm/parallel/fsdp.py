@@ -25,7 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from binsgdm.comm import Member, Protocol, RankContext
 from binsgdm.comm.arguments import check_arguments
-from binsgdm.comm.consistency import alike
+from binsgdm.comm.consistency import agreed
 from binsgdm.comm.groups import Groups, from_mesh
 from binsgdm.comm.transport import Sent, Transport
 from binsgdm.errors import BinsgdmError, shown
@@ -68,7 +68,7 @@ def attach_fsdp(
         BinsgdmError: a mesh of another form, a parameter that is not sharded over its second dimension and nothing
             else, or, on all ranks alike, ranks that differ in seed, step or parameters.
     """
-    with alike(_WHERE) as given:
+    with agreed(_WHERE) as given:
         groups = groups_of(_WHERE, mesh, timeout)
         given.group = groups.world
         check_optimizer(_WHERE, optimizer, BinSGDM)

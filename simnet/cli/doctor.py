@@ -42,7 +42,7 @@ EXTRAS = (
     ("pyarrow", "18.0", "sweep --format parquet", "pip install 'binsgdm[dask]'"),
 )
 """What some commands need: package, least version, for what, and how to get it."""
-PROBE = "binsgdm.bench.gpu.probe"
+PROBE = "binsgdm.bench.gpu.card"
 PROBE_S = 120.0
 MISSING = "-"
 SHELLS = ("bash", "zsh", "fish")

@@ -22,7 +22,6 @@ from binsgdm.bench import training
 from binsgdm.bench.ranks import Ranks, joined
 from binsgdm.bench.record import Bench, Record
 from binsgdm.bench.timing import StopRule
-from binsgdm.bench.without_messages import answered_at_once
 from binsgdm.recording import isolated_process
 
 MESSAGE_BYTES = 2**21
@@ -176,7 +175,7 @@ def uneven(path: Path) -> None:
 def _train(job: dict[str, Any], ranks: Ranks) -> None:
     """Train a while that does not count, say that it begins, train, and write what steps took."""
     how, cap = training.strategy(job["strategy"]), job["bucket_cap_mb"]
-    with answered_at_once() if job["without_messages"] else nullcontext():
+    with training.answered_at_once() if job["without_messages"] else nullcontext():
         step = training.training_step(job["model"], job["batch"], how, ranks, cap)
         training.timed_block(step, job["warm_up"], ranks)
         if ranks.rank == 0:

@@ -5,10 +5,9 @@ from tests.helpers.needs import needs
 needs("torch")
 
 from binsgdm.bench import kernels
-from binsgdm.bench.gpu.kernels import TARGET, TARGET_NUMEL
 from binsgdm.bench.gpu.parts import PARTS
-from binsgdm.bench.gpu.preflight import Preflight
-from binsgdm.bench.gpu.run import CardFile
+from binsgdm.bench.gpu.run import CardRun
+from binsgdm.bench.kernel_bytes import TARGET, TARGET_NUMEL
 from simnet.calibration import card_folder
 from simnet.calibration import kernels as timed
 from simnet.validation import card_estimates
@@ -30,8 +29,9 @@ def test_a_kernel_is_slow_from_the_same_bound_on() -> None:
 def test_card_json_is_read_as_it_is_written(tmp_path) -> None:
     card = {"name": "NVIDIA H200", "compute_capability": "9.0", "memory_bytes": 150 * 10**9, "num_cards": 2}
     software = {"torch": "2.11.0", "triton": "3.6.0", "cuda": "13.0", "rocm": "", "nccl": "2.28", "driver": "580.1"}
-    found = Preflight(card=card | {"power_limit_w": 700.0, "mig_mode": None}, software=software, notes=("shared",))
-    written = CardFile(tmp_path, found, device="cuda", quick=False)
+    found = {"card": card | {"power_limit_w": 700.0, "mig_mode": None}, "software": software, "is_shared": False}
+    found |= {"other_processes": [], "notes": ["shared"]}
+    written = CardRun(tmp_path, found, device="cuda", quick=False)
     written.set_part("models", status="failed", reason="out of memory", seconds=3.5, before={}, tail="...")
     content = card_samples.training()
     content["hardware"]["gpu"] = card["name"]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from binsgdm.bench.gpu.models import AUTOCAST, autocast, refusal
+from binsgdm.bench.model import AUTOCAST, autocast, refusal
 from binsgdm.errors import BinsgdmError
 from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.binsgdm import BinSGDM

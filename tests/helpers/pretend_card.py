@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from binsgdm.bench import stream_timing
+from binsgdm.bench import timing
 from tests.helpers.pretend_device import PretendDevice, pretended_device
 
 L2_BYTES = 2**10
@@ -50,6 +50,6 @@ def pretended_card(monkeypatch: pytest.MonkeyPatch, free_bytes: int = MEMORY_BYT
         "empty_cache": lambda: None,
     }.items():
         monkeypatch.setattr(torch.cuda, name, made)
-    monkeypatch.setattr(stream_timing, "WARM_S", 0.0)
+    monkeypatch.setattr(timing, "WARM_S", 0.0)
     with pretended_device() as counts:
         yield counts

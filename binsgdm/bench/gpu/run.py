@@ -1,127 +1,142 @@
 """Run the parts one after another: go on where a former run has ended, share out the time, and note what fails.
 
-card.json keeps what a folder was measured on, and how far each part has come.
+A part has processes of its own, since an error of CUDA breaks every later call of the process that had it. card.json
+keeps what a folder was measured on, and how far each part has come.
 """
 
 import fcntl
 import json
 import os
+import select
+import signal
+import socket
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-from binsgdm.bench.gpu import nvidia_smi, processes
-from binsgdm.bench.gpu.parts import BUDGET_S, Part
-from binsgdm.bench.gpu.preflight import Preflight
-from binsgdm.bench.gpu.processes import PartEnd
-from binsgdm.bench.gpu.worker import PartTask
+from binsgdm.bench.gpu import card
+from binsgdm.bench.gpu.card import Facts
+from binsgdm.bench.gpu.parts import BUDGET_S, Part, environments
+from binsgdm.bench.record import WHAT, command, shown_progress
 from binsgdm.errors import BinsgdmError
+from binsgdm.files import write_file
+
+POLL_S = 0.2
+TAIL_LINES = 30
+KILL_S = 5.0  # for the end of a process that was killed: one that waits inside the driver may never come to it
+LOOPBACK_S = 5.0
+NO_LOOPBACK = "127.0.0.1 does not answer, where ranks meet: bring the loopback interface up: ip link set lo up"
+WORKER = (sys.executable, "-m", "binsgdm.bench.gpu.parts")
+
+
+def run_processes(
+    task: Mapping[str, Any],
+    *,
+    num_ranks: int,
+    limit_s: float,
+    progress: Callable[[float], object],
+    worker: Sequence[str] = WORKER,
+) -> tuple[str, str]:
+    """Do a task in processes of its own; return why it failed, or an empty string, and the last lines they printed.
+
+    Args:
+        task: as `parts.main` takes it, without `report_fd`.
+        num_ranks: 0 for a process alone, else ranks that join in a process group.
+        limit_s: after which the processes are killed.
+        progress: called with the part that is done, from 0 to 1, at least once in `POLL_S`.
+        worker: the command that does a task, which is its last argument.
+    """
+    if num_ranks and not _has_loopback():
+        return NO_LOOPBACK, ""
+    reports, write_fd = os.pipe()
+    children: list[subprocess.Popen[bytes]] = []
+    with (
+        os.fdopen(reports, "rb", buffering=0),
+        os.fdopen(write_fd, "wb", buffering=0) as others_end,
+        tempfile.TemporaryFile(mode="w+", errors="replace") as output,
+    ):
+        try:
+            for environment in environments(num_ranks):
+                child = subprocess.Popen(
+                    [*worker, json.dumps({**task, "report_fd": write_fd})], env=environment, stdin=subprocess.PIPE,
+                    stdout=output, stderr=output, pass_fds=[write_fd], start_new_session=True,
+                )  # fmt: skip
+                children.append(child)
+            others_end.close()
+            reason = _watched(children, reports, limit_s, progress)
+        finally:
+            _kill(children)
+        output.seek(0)
+        return reason, "\n".join(output.read().splitlines()[-TAIL_LINES:])
+
+
+def _has_loopback() -> bool:
+    """Tell whether processes of this machine reach each other, without which ranks would wait for their end."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        try:
+            socket.create_connection(server.getsockname(), LOOPBACK_S).close()
+        except OSError:
+            return False
+    return True
+
+
+def _watched(
+    children: Sequence["subprocess.Popen[bytes]"], reports: int, limit_s: float, progress: Callable[[float], object]
+) -> str:
+    """Wait for the end of all processes, of one that fails, or of the time; return what has failed."""
+    deadline = time.monotonic() + limit_s
+    done, failed, unread = 0.0, "", b""
+    while True:
+        # Ask for the ends before the last reports: what a process wrote before its end is then read below.
+        codes = [child.poll() for child in children]
+        while select.select([reports], [], [], 0 if None not in codes else POLL_S)[0]:
+            data = os.read(reports, 65536)
+            if not data:  # all have closed their end, and are about to be gone
+                time.sleep(POLL_S / 4)
+                break
+            *lines, unread = (unread + data).split(b"\n")
+            for line in map(json.loads, lines):
+                done, failed = line.get("done", done), failed or line.get("failed", "")
+        progress(done)
+        for code in filter(None, codes):
+            end = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            failed = failed or end
+        if failed or None not in codes:
+            return failed
+        if time.monotonic() > deadline:
+            return f"was ended after {limit_s:.0f} s at {done:.0%}: it hangs, or is too slow"
+
+
+def _kill(children: Sequence["subprocess.Popen[bytes]"]) -> None:
+    """End the processes with what they have started, and wait for them, as long as that may take."""
+    for child in children:
+        with suppress(ProcessLookupError):  # all have ended
+            os.killpg(child.pid, signal.SIGKILL)
+    deadline = time.monotonic() + KILL_S
+    for child in children:
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(max(0.0, deadline - time.monotonic()))
+        if child.stdin is not None:
+            child.stdin.close()
+
 
 CARD_FILE = "card.json"
 CARD_WHAT = "simnet card"
 CARD_FORMAT = 1
-# What must be equal for a run to go on with what a folder holds.
-SAME = ("device", "quick")
-SAME_CARD = ("name", "compute_capability")
-SAME_SOFTWARE = ("torch", "triton", "driver")
+# What must be equal for a run to go on with what a folder holds: the name, and the table of card.json it is in.
+SAME = {
+    "device": "", "quick": "", "name": "card", "compute_capability": "card", "torch": "software", "triton": "software",
+    "driver": "software",
+}  # fmt: skip
 TWO_DRIVERS = "parts were measured with two versions of the driver"
-
-
-class CardFile:
-    """The content of card.json, written whole after every change.
-
-    Attributes:
-        content: as written.
-    """
-
-    def __init__(self, folder: Path, found: Preflight, *, device: str, quick: bool) -> None:
-        from binsgdm.bench.record import command
-
-        self._path = folder / CARD_FILE
-        self.content: dict[str, Any] = {
-            "what": CARD_WHAT,
-            "format": CARD_FORMAT,
-            "created": _now(),
-            "command": command(),
-            "device": device,
-            "quick": quick,
-            "card": found.card,
-            "software": found.software,
-            "is_shared": found.is_shared,
-            "other_processes": [asdict(process) for process in found.others],
-            "notes": list(found.notes),
-            "parts": {},
-        }
-
-    def go_on_from(self, former: dict[str, Any]) -> None:
-        """Take over the parts of a former run; a note says if its driver was another of the same major version."""
-        drivers = [content["software"].get("driver") or "" for content in (former, self.content)]
-        for names, tables in ((SAME, ()), (SAME_CARD, ("card",)), (SAME_SOFTWARE, ("software",))):
-            before, now = former, self.content
-            for table in tables:
-                before, now = before[table], now[table]
-            for name in names:
-                is_near = name == "driver" and _major(drivers[0]) == _major(drivers[1]) != ""
-                if before.get(name) != now.get(name) and not is_near:
-                    raise BinsgdmError(
-                        f"{self._path}: {name}: was measured with {before.get(name)!r}, and here is {now.get(name)!r}: "
-                        "all parts of a folder are of one card: name another folder with -o, or add --force"
-                    )
-        self.content["notes"] += [note for note in former.get("notes") or () if note.startswith(TWO_DRIVERS)]
-        if drivers[0] != drivers[1]:
-            self.content["notes"].append(f"{TWO_DRIVERS}: {drivers[0]} before, {drivers[1]} from {_now()} on")
-        self.content["created"] = former["created"]
-        self.content["parts"] = former["parts"]
-
-    def set_part(self, name: str, **state: Any) -> None:
-        """Note how far a part is, and write the file."""
-        self.content["parts"][name] = state
-        self.write()
-
-    def write(self) -> None:
-        """Write the file; a reader sees what was there before, or all of it."""
-        from binsgdm.files import write_file
-
-        write_file(self._path, json.dumps(self.content, indent=1) + "\n")
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _major(driver: str) -> str:
-    """Return the major version of a driver; an empty string where it is unknown."""
-    return driver.partition(".")[0]
-
-
-def read_card(folder: Path) -> dict[str, Any] | None:
-    """Return the content of card.json; None where there is none."""
-    path = folder / CARD_FILE
-    if not path.exists():
-        return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        is_known = content["what"] == CARD_WHAT and all(
-            isinstance(content[key], dict) for key in ("card", "software", "parts")
-        )
-        is_known = is_known and "created" in content and isinstance(content["format"], int)
-    except (OSError, ValueError, KeyError, TypeError):
-        is_known = False
-    if not is_known:
-        raise BinsgdmError(f"{path}: is no card.json of simnet measure gpu: name another folder with -o, or remove it")
-    found: dict[str, Any] = content
-    if found["format"] > CARD_FORMAT:
-        raise BinsgdmError(f"{path}: format: {found['format']}: this version reads up to {CARD_FORMAT}: update binsgdm")
-    return found
-
-
 LEAST_S = 5.0  # less is not worth the start of a part
 OVER_S = 20.0  # beyond the budget, until which the last part has ended, whatever hangs
 NO_TIME = "no time was left: the same command goes on, or give more with --budget"
@@ -129,197 +144,199 @@ MAX_SHOWN = 12  # findings of a part
 PARTIAL = ".measure-*"  # what a killed writer may leave
 
 
-class PartLines:
-    """Shows how far the parts are: a line on stderr for each, which on a terminal moves; findings on stdout."""
-
-    def __init__(self) -> None:
-        self._title = ""
-        self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
-
-    def begin(self, part: Part, number: int, count: int, seconds: float) -> None:
-        """Name the part."""
-        self._title = f"[{number}/{count}] {part.name}"
-        click.echo(f"{self._title}: {part.about}, about {seconds:.0f} s", err=True)
-
-    def progress(self, part_done: float, left_s: float) -> None:
-        """Move the line of a terminal."""
-        if self._is_terminal:
-            click.echo(f"\r{self._title} {part_done:4.0%}, {_clock(left_s)} left ", nl=False, err=True)
-
-    def end(self, part: Part, state: dict[str, Any], document: dict[str, Any] | None) -> None:
-        """Say how the part ended, and print its notes and the checks that failed."""
-        start = "\r" if self._is_terminal else ""
-        reason = f": {state['reason']}" if state["reason"] else ""
-        found = f": {_found(document)}" if document and state["status"] == "done" else ""
-        click.echo(f"{start}{self._title} {state['status']} in {state['seconds']:.0f} s{found}{reason}", err=True)
-        lines = list((document or {}).get("notes", ())) if state["status"] == "done" else []
-        failed = failed_checks(document or {})
-        for line in [*(f"{check['name']}: failed: {check['detail']}" for check in failed), *lines][:MAX_SHOWN]:
-            click.echo(f"{part.name}: {line}")
-        if len(failed) + len(lines) > MAX_SHOWN:
-            click.echo(f"{part.name}: {len(failed) + len(lines) - MAX_SHOWN} more in {part.name}.json")
-
-
-def _found(document: dict[str, Any]) -> str:
-    """Return how much a file holds."""
-    series, checks = document["series"], document.get("checks", [])
-    words = [f"{len(series)} series, {sum(len(one['values']) for one in series):,} samples"] if series else []
-    if checks:
-        passed = sum(check["count"] for check in checks if check["passed"])
-        words.append(f"{passed:,} of {sum(check['count'] for check in checks):,} comparisons hold")
-    return ", ".join(words) or "notes only"
-
-
-def _clock(seconds: float) -> str:
-    return f"{max(0, int(seconds)) // 60}:{max(0, int(seconds)) % 60:02d}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartRunner:
-    """Runs parts into a folder.
+class CardRun:
+    """A run into a folder, which goes on where a former one has ended unless it starts anew.
 
     Attributes:
-        folder: for the files; it is there.
-        card_file: where the states of the parts are kept.
-        num_ranks: of parts that run on every card.
-        spent_s: of the budget, before the first part: by the look at the card.
-        again: parts that are measured although their files are there.
-        starts_anew: what the folder holds of parts is removed first.
-        display: what a person sees.
-        run: starts the processes of a part; see `processes.run`.
+        content: of card.json.
     """
 
-    folder: Path
-    card_file: CardFile
-    device: str
-    quick: bool
-    budget_s: float
-    num_ranks: int
-    is_shared: bool = False
-    spent_s: float = 0.0
-    again: frozenset[str] = frozenset()
-    starts_anew: bool = False
-    display: PartLines
-    run: Callable[..., PartEnd] = processes.run
+    def __init__(self, folder: Path, found: Facts, *, device: str, quick: bool, starts_anew: bool = False) -> None:
+        self._folder, self._starts_anew = folder, starts_anew
+        self._title = ""
+        self.content: Facts = {
+            "what": CARD_WHAT,
+            "format": CARD_FORMAT,
+            "created": _now(),
+            "command": command(),
+            "device": device,
+            "quick": quick,
+            **found,
+            "parts": {},
+        }
+        if not starts_anew and (former := read_card(folder)):
+            self._go_on_from(former)
 
-    def run_all(self, parts: Sequence[Part]) -> bool:
-        """Run parts in this order; return whether all are done or were skipped, and every check has passed."""
-        with _locked(self.folder):
-            for left_over in self.folder.glob(PARTIAL):
+    def _go_on_from(self, former: Facts) -> None:
+        """Take over the parts of a former run; a note says if its driver was another of the same major version."""
+        before, now = (str(content["software"].get("driver") or "") for content in (former, self.content))
+        is_near = before.partition(".")[0] == now.partition(".")[0] != ""
+        for name, table in SAME.items():
+            was, this = ((one[table] if table else one).get(name) for one in (former, self.content))
+            if was != this and not (name == "driver" and is_near):
+                raise BinsgdmError(
+                    f"{self._folder / CARD_FILE}: {name}: was measured with {was!r}, and here is {this!r}: "
+                    "all parts of a folder are of one card: name another folder with -o, or add --force"
+                )
+        self.content["notes"] += [note for note in former.get("notes") or () if note.startswith(TWO_DRIVERS)]
+        if before != now:
+            self.content["notes"].append(f"{TWO_DRIVERS}: {before} before, {now} from {_now()} on")
+        self.content |= {"created": former["created"], "parts": former["parts"]}
+
+    def run(
+        self, parts: Sequence[Part], *, budget_s: float, num_ranks: int, spent_s: float = 0.0, again: Sequence[str] = ()
+    ) -> bool:
+        """Run parts in this order; return whether all are done or were skipped, and every check has passed.
+
+        Args:
+            parts: which.
+            budget_s: for all.
+            num_ranks: of parts that run on every card.
+            spent_s: of the budget, before the first part: by the look at the card.
+            again: names of parts that are measured although their files are there.
+        """
+        with _locked(self._folder):
+            for left_over in self._folder.glob(PARTIAL):
                 left_over.unlink(missing_ok=True)
-            self._make_ready(parts)
-            end_s = time.monotonic() + self.budget_s - self.spent_s
-            pending = [part for part in parts if part.name in self.again or not path_of(self.folder, part).exists()]
+            for part in parts:
+                self._make_ready(part, is_again=part.name in again)
+            end_s = time.monotonic() + budget_s - spent_s
+            pending = [part for part in parts if part.name in again or not self._path(part).exists()]
             for number, part in enumerate(pending):
-                seconds = share_s(part, pending[number:], self.budget_s, end_s - time.monotonic())
-                self.display.begin(part, number + 1, len(pending), seconds)
-                state = self._one(part, seconds, end_s)
-                self.display.end(part, state, document(self.folder, part))
-            states = self.card_file.content["parts"]
-            return all(is_good(states.get(part.name, {}), document(self.folder, part)) for part in parts)
+                # Its share of the budget, or of what the parts before it have left.
+                left = sum(other.seconds for other in pending[number:])
+                of_left = (end_s - time.monotonic()) * part.seconds / left
+                seconds = max(LEAST_S, min(budget_s * part.seconds / BUDGET_S, of_left))
+                self._title = f"[{number + 1}/{len(pending)}] {part.name}"
+                click.echo(f"{self._title}: {part.about}, about {seconds:.0f} s", err=True)
+                self._show_end(part, self._one(part, seconds, end_s, num_ranks))
+            return all(map(self._is_good, parts))
 
-    def _make_ready(self, parts: Sequence[Part]) -> None:
-        """Remove files that are measured anew, and refuse damaged ones of parts that count as done.
+    def _path(self, part: Part) -> Path:
+        return self._folder / f"{part.name}.json"
+
+    def _make_ready(self, part: Part, *, is_again: bool) -> None:
+        """Remove a file that is measured anew, and refuse a damaged one of a part that counts as done.
 
         A damaged file of a part that is measured again goes at once: the part may be skipped, and write none.
         """
-        for part in parts:
-            path = path_of(self.folder, part)
-            if self.starts_anew or (part.name in self.again and not is_whole(path)):
-                path.unlink(missing_ok=True)
-            elif path.exists() and not is_whole(path):
-                raise BinsgdmError(
-                    f"{path}: is no measurement file: it may be damaged: add --only {part.name} to measure it again"
-                )
+        path = self._path(part)
+        is_damaged = path.exists() and document(path) is None
+        if self._starts_anew or (is_again and is_damaged):
+            path.unlink(missing_ok=True)
+        elif is_damaged:
+            raise BinsgdmError(
+                f"{path}: is no measurement file: it may be damaged: add --only {part.name} to measure it again"
+            )
 
-    def _one(self, part: Part, seconds: float, end_s: float) -> dict[str, Any]:
+    def _one(self, part: Part, seconds: float, end_s: float, num_ranks: int) -> Facts:
         """Run one part, and note how it ended."""
-        state: dict[str, Any] = {"status": "running", "reason": "", "before": self._readings()}
-        self.card_file.set_part(part.name, **state)
+        path = self._path(part)
+        state: Facts = {"status": "running", "reason": "", "before": self._readings()}
+        self.set_part(part.name, **state)
         start = time.monotonic()
-        most_s = limit_s(seconds, end_s - start)
-        end = PartEnd(status="failed", reason=NO_TIME)
-        if most_s >= LEAST_S:
-            end = self.run(
-                PartTask(
-                    module=part.module, output=str(path_of(self.folder, part)), device=self.device, quick=self.quick,
-                    is_shared=self.is_shared, seconds=seconds, limit_s=most_s, launched=start, report_fd=-1,
-                ),
-                num_ranks=self.num_ranks if part.every_card else 0,
-                limit_s=most_s,
-                progress=lambda done: self.display.progress(done, end_s - time.monotonic()),
-            )  # fmt: skip
-        if end.status == "done" and not path_of(self.folder, part).exists():
-            end = PartEnd(status="failed", reason="ended without a file", tail=end.tail)
-        state |= {"status": end.status, "reason": end.reason, "seconds": round(time.monotonic() - start, 1)}
-        state |= {"after": self._readings()} | ({"tail": end.tail} if end.status == "failed" else {})
-        if end.status != "done" and path_of(self.folder, part).exists():
-            state["reason"] += f"; {part.name}.json is of an earlier run"
-        self.card_file.set_part(part.name, **state)
+        # It stops by itself unless something hangs; however many parts hang, all end within `OVER_S` of the budget.
+        limit_s = min(1.5 * seconds + 30, end_s - start + OVER_S)
+        is_skipped = bool(part.alone) and num_ranks < 2
+        reason, tail = part.alone, ""
+        if not is_skipped and limit_s < LEAST_S:
+            reason = NO_TIME
+        elif not is_skipped:
+            task = {
+                "measure": part.measure, "output": str(path), "device": self.content["device"],
+                "quick": self.content["quick"], "is_shared": self.content["is_shared"], "seconds": seconds,
+                "limit_s": limit_s, "launched": start,
+            }  # fmt: skip
+            ranks = num_ranks if part.every_card else 0
+            with shown_progress(self._title) as progress:
+                reason, tail = run_processes(task, num_ranks=ranks, limit_s=limit_s, progress=progress)
+            if not reason and not path.exists():
+                reason = "ended without a file"
+        status = "skipped" if is_skipped else "failed" if reason else "done"
+        if reason and path.exists():
+            reason += f"; {path.name} is of an earlier run"
+        state |= {"status": status, "reason": reason, "seconds": round(time.monotonic() - start, 1)}
+        state |= {"after": self._readings()} | ({"tail": tail} if status == "failed" else {})
+        self.set_part(part.name, **state)
         return state
 
-    def _readings(self) -> dict[str, nvidia_smi.Value]:
+    def _readings(self) -> dict[str, card.Value]:
         """Return clocks, temperature and power; nothing from the first time on that nobody tells."""
         # A driver that hangs would cost its time-out before and after every part.
-        if self.device != "cuda" or not self.card_file.content.get("has_readings", True):
+        if self.content["device"] != "cuda" or not self.content.get("has_readings", True):
             return {}
-        found = nvidia_smi.readings()
-        self.card_file.content["has_readings"] = bool(found)
+        found = card.readings()
+        self.content["has_readings"] = bool(found)
         return found
 
+    def set_part(self, name: str, **state: Any) -> None:
+        """Note how far a part is, and write card.json; a reader sees what was there before, or all of it."""
+        self.content["parts"][name] = state
+        write_file(self._folder / CARD_FILE, json.dumps(self.content, indent=1) + "\n")
 
-def share_s(part: Part, pending: Sequence[Part], budget_s: float, left_s: float) -> float:
-    """Return the time of a part: its share of the budget, or of what the parts before it have left."""
-    of_budget = budget_s * part.seconds / BUDGET_S
-    of_left = left_s * part.seconds / sum(other.seconds for other in pending)
-    return max(LEAST_S, min(of_budget, of_left))
+    def _is_good(self, part: Part) -> bool:
+        """Tell whether a part is done or was skipped, and no check has failed."""
+        found, status = document(self._path(part)), self.content["parts"].get(part.name, {}).get("status", "done")
+        if found is None:
+            return bool(status == "skipped")
+        return status in {"done", "skipped"} and not _failed(found)
+
+    def _show_end(self, part: Part, state: Facts) -> None:
+        """Say on stderr how the part ended, and on stdout its notes and the checks that failed."""
+        found, words = document(self._path(part)) or {"series": []}, [f"{self._title} {state['status']}"]
+        words[0] += f" in {state['seconds']:.0f} s"
+        lines = [f"{check['name']}: failed: {check['detail']}" for check in _failed(found)]
+        if state["status"] == "done":
+            series, checks = found["series"], found.get("checks", [])
+            held = [f"{len(series)} series, {sum(len(one['values']) for one in series):,} samples"] if series else []
+            if checks:
+                passed = sum(check["count"] for check in checks if check["passed"])
+                held.append(f"{passed:,} of {sum(check['count'] for check in checks):,} comparisons hold")
+            words.append(", ".join(held) or "notes only")
+            lines += found.get("notes", [])
+        words += filter(None, [state["reason"]])
+        click.echo(": ".join(words), err=True)
+        for line in lines[:MAX_SHOWN]:
+            click.echo(f"{part.name}: {line}")
+        if len(lines) > MAX_SHOWN:
+            click.echo(f"{part.name}: {len(lines) - MAX_SHOWN} more in {part.name}.json")
 
 
-def limit_s(seconds: float, left_s: float) -> float:
-    """Return after how long a part that was given `seconds` is ended: it stops by itself unless something hangs.
-
-    However many parts hang, all end within `OVER_S` of the budget, of which `left_s` are left.
-    """
-    return min(1.5 * seconds + 30, left_s + OVER_S)
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def is_good(state: dict[str, Any], document: dict[str, Any] | None) -> bool:
-    """Tell whether a part is done or was skipped, and no check has failed."""
-    if document is None:
-        return state.get("status") == "skipped"
-    return state.get("status", "done") in {"done", "skipped"} and failed_checks(document) == []
+def _failed(found: Facts) -> list[Facts]:
+    return [check for check in found.get("checks", ()) if not check["passed"]]
 
 
-def failed_checks(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the checks of a measurement file that have failed."""
-    return [check for check in document.get("checks", ()) if not check["passed"]]
+def document(path: Path) -> Facts | None:
+    """Return what a measurement file holds, with all that is asked of one here; None where there is none."""
+    found = _read(path, WHAT)
+    lists = (found.get(name, []) for name in ("series", "notes", "checks"))
+    return found if found and all(isinstance(one, list) for one in lists) else None
 
 
-def document(folder: Path, part: Part) -> dict[str, Any] | None:
-    """Return what the file of a part holds; None where there is no such file."""
-    path = path_of(folder, part)
+def read_card(folder: Path) -> Facts | None:
+    """Return the content of card.json; None where there is none."""
+    path = folder / CARD_FILE
     if not path.exists():
         return None
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    found = _read(path, CARD_WHAT)
+    kinds = {"card": dict, "software": dict, "parts": dict, "created": str, "format": int}
+    if not all(isinstance(found.get(name), kind) for name, kind in kinds.items()):
+        raise BinsgdmError(f"{path}: is no card.json of simnet measure gpu: name another folder with -o, or remove it")
+    if found["format"] > CARD_FORMAT:
+        raise BinsgdmError(f"{path}: format: {found['format']}: this version reads up to {CARD_FORMAT}: update binsgdm")
     return found
 
 
-def is_whole(path: Path) -> bool:
-    """Tell whether a file is a measurement file, with all that is asked of one here."""
-    from binsgdm.bench.record import WHAT
-
-    try:
+def _read(path: Path, what: str) -> Facts:
+    """Return the object of this kind in a JSON file; nothing where there is none."""
+    with suppress(OSError, ValueError):
         found = json.loads(path.read_text(encoding="utf-8"))
-        return found["what"] == WHAT and all(
-            isinstance(found.get(name, []), list) for name in ("series", "notes", "checks")
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def path_of(folder: Path, part: Part) -> Path:
-    """Return the file of a part."""
-    return folder / f"{part.name}.json"
+        return found if isinstance(found, dict) and found.get("what") == what else {}
+    return {}
 
 
 @contextmanager

@@ -17,7 +17,7 @@ needs("numba")
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from binsgdm.bench import choices, one_bit_adam, systems, training
+from binsgdm.bench import choices, systems, training
 from binsgdm.bench.choices import choice
 from binsgdm.comm import Member, RankContext
 from binsgdm.compressors.pieces import Pieces
@@ -80,6 +80,12 @@ def test_what_is_gathered_counts_the_payloads_of_all_ranks_and_nothing_else_does
     assert set(counts) == gathered | {"server_mean", "byte_grad_merge"}
     assert counts.pop("byte_grad_merge") == {4, 16}
     assert set.union(*counts.values()) == {systems.ASSUMED_SIZE}
+
+
+def test_compiled_loops_are_told_from_plain_torch(every: MeasurementFile) -> None:
+    made_with = {one.labels["kernels"] for one in every.series if one.labels.get("world_size")}
+    assert made_with == {"cpu"}
+    assert {one.labels["kernels"] for one in every.series if one.name in {"copy", "adamw"}} == {"torch"}
 
 
 def test_options_are_written_as_a_table_of_plain_values(every: MeasurementFile) -> None:
@@ -226,15 +232,15 @@ def test_one_bit_adam_is_timed_doing_what_it_does(world_size: int, monkeypatch: 
             super().__init__(*args, **options)
             made.append(self)
 
-    monkeypatch.setattr(one_bit_adam, "OneBitAdam", Kept)
+    monkeypatch.setattr(systems, "OneBitAdam", Kept)
     torch.manual_seed(1)
-    trial = one_bit_adam.trial(NUMEL, world_size, CPU)
+    trial = systems.one_bit_adam_trial(NUMEL, world_size, CPU)
     whole, *times = trial()
-    assert len(times) == len(one_bit_adam.parts(NUMEL, world_size))
+    assert len(times) == len(systems.one_bit_adam_parts(NUMEL, world_size))
     assert min(times) > 0
     assert whole == pytest.approx(sum(times))
     torch.manual_seed(1)
-    one_bit_adam.trial(NUMEL, world_size, CPU)
+    systems.one_bit_adam_trial(NUMEL, world_size, CPU)
     one, other = made
     context = RankContext(rank=0, world_size=world_size, ranks_per_node=1, seed=0, step=2)
     other.join(Member(rank=0, world_size=world_size, ranks_per_node=1))

@@ -41,7 +41,10 @@ def test_a_steady_thing_stops_at_the_least_repetitions_and_an_unsteady_one_at_th
 
     trials = {"steady": trial("steady", [1e-6]), "unsteady": trial("unsteady", [1e-6, 5e-6, 25e-6])}
     stop_rule = StopRule(relative_error=0.01, min_repetitions=8, max_repetitions=30, max_seconds=1.0)
-    found = interleave(trials, stop_rule, Alone())
+    seen: list[float] = []
+    found = interleave(trials, stop_rule, Alone(), progress=seen.append)
+    assert seen == sorted(seen)
+    assert seen[-1] == 1.0
     assert 8 <= len(found["steady"]) < 14
     assert len(found["unsteady"]) == 30
     assert all(row[1] == 7.0 for rows in found.values() for row in rows)

@@ -10,8 +10,8 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.bench import without_messages
-from binsgdm.bench.without_messages import answered_at_once, is_answered_at_once
+from binsgdm.bench import training
+from binsgdm.bench.training import answered_at_once, is_answered_at_once
 from binsgdm.comm import AllGather, AllReduceMax, AllReduceSum, AllToAll
 from binsgdm.comm.transport import Transport
 
@@ -31,7 +31,7 @@ def fake_transport() -> Any:
 def test_a_rank_gets_what_it_would_if_all_sent_the_same(
     kind: Any, answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(without_messages.dist, "get_world_size", lambda _group: 3)
+    monkeypatch.setattr(training.dist, "get_world_size", lambda _group: 3)
     transport = fake_transport()
     sent = torch.tensor([1.0, 2.0])
     with answered_at_once():
@@ -43,8 +43,8 @@ def test_a_rank_gets_what_it_would_if_all_sent_the_same(
 
 
 def test_payloads_of_pieces_are_answered_by_payloads_of_the_same_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(without_messages.dist, "get_world_size", lambda _group: 3)
-    monkeypatch.setattr(without_messages.dist, "get_rank", lambda _group: 1)
+    monkeypatch.setattr(training.dist, "get_world_size", lambda _group: 3)
+    monkeypatch.setattr(training.dist, "get_rank", lambda _group: 1)
     rows = torch.tensor([[1, 1], [2, 2], [3, 3]], dtype=torch.uint8)
     transport = fake_transport()
     with answered_at_once():

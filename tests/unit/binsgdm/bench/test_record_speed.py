@@ -9,8 +9,8 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.bench import speed
-from binsgdm.bench.speed import SpeedProbe
+from binsgdm.bench import record
+from binsgdm.bench.record import SpeedProbe
 
 
 class SlowerRanks:
@@ -36,8 +36,8 @@ class Kept:
 
 
 def test_samples_are_those_of_the_slowest_rank_and_not_taken_at_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "SHARED_S", 1e-4)
-    monkeypatch.setattr(speed, "EVERY_S", 1e3)
+    monkeypatch.setattr(record, "SHARED_S", 1e-4)
+    monkeypatch.setattr(record, "EVERY_S", 1e3)
     kept, ranks = Kept(), SlowerRanks()
     mine: Any = SpeedProbe(ranks)
     for _ in range(3):

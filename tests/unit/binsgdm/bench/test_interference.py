@@ -5,13 +5,12 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.bench.gpu import interference
-from binsgdm.bench.interference import backwards
+from binsgdm.bench import interference
 from binsgdm.bench.timing import WARM_UP
 
 
 def test_one_rank_measures_backward_beside_copies_at_three_shares_and_says_what_they_stand_for(bench):
-    interference.measure(bench, quick=True, seconds=5.0)
+    interference.measure_cards(bench, quick=True, seconds=5.0)
     found = [(one["name"], one["labels"]["collective"], one["labels"]["share"]) for one in bench.record.series]
     assert found == [
         (name, "copy", share) for share in interference.SHARES for name in ("backward_alone", "backward_beside")
@@ -36,6 +35,6 @@ def test_a_load_runs_before_backward_begins_and_has_ended_before_the_next_forwar
             pass
         now.clear()
 
-    backwards(bench, weight, forward, {"load": load})
+    interference.add_backwards(bench, weight, forward, {"load": load}, {"load": {}})
     assert sorted(seen) == [[]] * (len(seen) // 2) + [["load"]] * (len(seen) // 2)
     assert len(seen) >= 2 * (WARM_UP + 1)

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 
-from binsgdm.bench.gpu import preflight, run
+from binsgdm.bench.gpu import card, run
 from simnet.calibration.measurement_file import read
 from simnet.cli.main import cli
 from tests.helpers.needs import needs
@@ -22,8 +22,8 @@ def test_one_part_is_measured_into_a_folder(tmp_path):
     done = gpu("-o", folder, "--device", "cpu", "--quick", "--only", "interference")
     assert done.exit_code == 0, done.output
     assert {series.kind for series in read(folder / "interference.json").series} == {"interference"}
-    card = json.loads((folder / "card.json").read_text())
-    assert (card["device"], card["quick"], card["parts"]["interference"]["status"]) == ("cpu", True, "done")
+    written = json.loads((folder / "card.json").read_text())
+    assert (written["device"], written["quick"], written["parts"]["interference"]["status"]) == ("cpu", True, "done")
     assert "[1/1] interference done in" in done.stderr
     assert "nothing here is a measurement of a GPU" in done.stderr
 
@@ -40,8 +40,8 @@ def test_one_part_is_measured_into_a_folder(tmp_path):
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(args, said, tmp_path, monkeypatch):
     found = {"versions": {"torch": "2.11", "cuda": "13.0", "rocm": ""}, "cards": [], "error": ""}
-    monkeypatch.setattr(preflight, "probe", lambda: found)
-    monkeypatch.setattr(preflight, "has_device", lambda: False)
+    monkeypatch.setattr(card, "probe", lambda: found)
+    monkeypatch.setattr(card, "has_device", lambda: False)
     monkeypatch.setenv("PATH", str(tmp_path))  # without nvidia-smi
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
@@ -69,12 +69,12 @@ def test_ranks_never_start_ranks(tmp_path, monkeypatch):
     ],
 )
 def test_the_exit_code_says_how_the_parts_ended(ends, code, said, tmp_path, monkeypatch):
-    def run_all(*_: object) -> object:
+    def ended(*_: object, **__: object) -> object:
         if isinstance(ends, BaseException):
             raise ends
         return ends
 
-    monkeypatch.setattr(run.PartRunner, "run_all", run_all)
+    monkeypatch.setattr(run.CardRun, "run", ended)
     done = gpu("-o", tmp_path / "gpu", "--device", "cpu")
     assert done.exit_code == code, done.output
     assert said in done.stderr

@@ -9,7 +9,7 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.bench.gpu import models
+from binsgdm.bench import model as models
 
 
 def one(**changes):
