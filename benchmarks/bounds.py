@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
-from binsgdm.compressors.qsgd import NUQSGD, LevelQuantizer, QSGDInf
+from binsgdm.compressors.quantizers import NUQSGD, LevelQuantizer, QSGDInf
 
 FP32_BITS = 32
 _LONGEST = 20

@@ -8,11 +8,9 @@ from typing import Any, NamedTuple
 import torch
 
 from binsgdm.comm import RankContext, run_in_lockstep
-from binsgdm.compressors.atomo import Atomo, probabilities
-from binsgdm.compressors.base import GradientBucket, Shapes, numel_of
-from binsgdm.compressors.eight_bit import ByteGrad
-from binsgdm.compressors.low_rank import GradZip, PowerSGD
-from binsgdm.compressors.matrices import is_factored, matrix_shape
+from binsgdm.compressors.base import GradientBucket, Shapes, matrix_shape, numel_of
+from binsgdm.compressors.low_rank import Atomo, GradZip, PowerSGD, is_factored, probabilities
+from binsgdm.compressors.quantizers import ByteGrad
 from binsgdm.compressors.signs import OneBitSGD, ScaledSign, TernGrad
 from binsgdm.compressors.sparse import MSTopK, RandomK, TopK
 from binsgdm.kernels.random import Key
@@ -164,7 +162,7 @@ def losses() -> dict[str, Callable[[Gradient], Loss]]:
     rand, unbiased = RandomK(ratio=RATIO), RandomK(ratio=RATIO, unbiased=True)
 
     def kept(gradient: Gradient) -> int:
-        return top.num_kept(gradient.shapes)
+        return top.num_sent(gradient.shapes)
 
     def share(gradient: Gradient) -> float:
         return kept(gradient) / gradient.values.numel()

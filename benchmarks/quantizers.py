@@ -18,7 +18,7 @@ from torch.nn import functional
 from benchmarks import bounds, other_systems
 from benchmarks.other_systems import Gradient, relative_errors
 from binsgdm.compressors.levels import unpack_codes
-from binsgdm.compressors.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
+from binsgdm.compressors.quantizers import NUQSGD, QSGD, LevelQuantizer, QSGDInf
 from binsgdm.kernels.random import Key
 from simnet.report import figure
 from simnet.report.table import Table

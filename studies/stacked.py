@@ -18,9 +18,8 @@ from torch.nn import functional
 
 from binsgdm import BinSGDM
 from binsgdm.comm import Member, Protocol, RankContext, run_in_lockstep
-from binsgdm.compressors.aggregation import Aggregation
-from binsgdm.compressors.base import Averager, Compressor, GradientBucket, Payload, Shapes
-from binsgdm.compressors.error_feedback import ErrorFeedback, WithoutFeedback
+from binsgdm.compressors.base import Averager, GradientBucket, Payload, Shapes
+from binsgdm.compressors.compressor import Aggregation, CompressorAverager, CompressorSystem
 from binsgdm.compressors.registry import SYSTEMS, make
 from binsgdm.compressors.topologies import Hierarchical
 from binsgdm.optimizers.base import OneBitOptimizer
@@ -124,7 +123,7 @@ class DecodedOnce:
         self._mean = torch.empty(0)
 
     def __call__(
-        self, compressor: Compressor, payload: Payload, shapes: Shapes, context: RankContext, own: Tensor | None
+        self, compressor: CompressorSystem, payload: Payload, shapes: Shapes, context: RankContext, own: Tensor | None
     ) -> Protocol:
         protocol = self._aggregate(compressor, payload, shapes, context, own)
         if context.rank == 0:
@@ -154,7 +153,7 @@ def systems_of(name: str, options: dict[str, Any], num_ranks: int, ranks_per_nod
         between = [one.between for one in systems]
         groups = [between[local::ranks_per_node] for local in range(ranks_per_node)]
     for group in groups:
-        if isinstance(group[0], WithoutFeedback | ErrorFeedback):
+        if isinstance(group[0], CompressorAverager):
             aggregate = DecodedOnce(group[0].aggregate)
             for system in group:
                 system.aggregate = aggregate

@@ -10,7 +10,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from binsgdm.compressors.base import System
-from binsgdm.compressors.error_feedback import CompressorSystem
+from binsgdm.compressors.compressor import CompressorSystem
 from binsgdm.compressors.registry import BUILT_IN, SYSTEMS, check_options, make
 from binsgdm.compressors.topologies import BETWEEN_NODES
 from binsgdm.errors import BinsgdmError

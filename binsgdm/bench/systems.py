@@ -26,10 +26,9 @@ from binsgdm.comm import Protocol, RankContext
 from binsgdm.comm.messages import fake_received
 from binsgdm.comm.thread import CommunicationThread
 from binsgdm.compressors.base import Cut, GradientBucket, Shapes
-from binsgdm.compressors.error_feedback import ErrorFeedback, WithoutFeedback
-from binsgdm.compressors.pieces import Pieces
+from binsgdm.compressors.compressor import CompressorAverager
 from binsgdm.compressors.registry import make
-from binsgdm.compressors.scatter_reduce import ScatterReduce
+from binsgdm.compressors.topologies import Pieces, ScatterReduce
 from binsgdm.kernels import host_loops
 from binsgdm.optimizers.one_bit_adam import OneBitAdam, finite_check_flags
 from binsgdm.optimizers.one_bit_adam_cpu import CpuPasses, is_used_on
@@ -145,7 +144,7 @@ def _kernels_and_trial(system: SystemChoice, numel: int, size: int, device: torc
         merge = {"num_elements": piece, "num_vectors": size}
         decode = {"num_elements": size * end.compressor.num_sent(((piece,),))}
     elif is_gathered:
-        decoded = end.compressor.num_sent((shape,)) if isinstance(end, WithoutFeedback | ErrorFeedback) else None
+        decoded = end.compressor.num_sent((shape,)) if isinstance(end, CompressorAverager) else None
         decode = {"num_elements": decoded or math.prod(shape), "num_vectors": size}
 
     def exchange() -> Protocol:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from binsgdm.compressors.base import Payload, ProtocolSystem, Shapes, check_payload, numel_of
-    from binsgdm.compressors.error_feedback import CheckedCompressor, CompressorSystem
+    from binsgdm.compressors.compressor import CheckedCompressor, CompressorSystem
     from binsgdm.kernels.random import Key
 
 __all__ = [
@@ -24,8 +24,8 @@ __all__ = [
 
 # Loaded on first use, since most of them need torch.
 _HOMES = {
-    "CheckedCompressor": "binsgdm.compressors.error_feedback",
-    "CompressorSystem": "binsgdm.compressors.error_feedback",
+    "CheckedCompressor": "binsgdm.compressors.compressor",
+    "CompressorSystem": "binsgdm.compressors.compressor",
     "Key": "binsgdm.kernels.random",
     "Payload": "binsgdm.compressors.base",
     "ProtocolSystem": "binsgdm.compressors.base",

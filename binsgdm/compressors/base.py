@@ -1,27 +1,24 @@
-"""What every compressor and every system is.
+"""What every system is.
 
-A compressor takes one bucket, the flat gradients of some tensors (whose shapes it may use: low rank, columns), to a
-payload and back. A system takes this rank's gradients of a bucket to an estimate of their mean over all ranks, the same
-on every rank, in a protocol with the others (`binsgdm.comm`). Most systems are a compressor, an aggregation
-(`binsgdm.compressors.aggregation`) and, where the compressor is biased, error feedback
-(`binsgdm.compressors.error_feedback`).
+A system takes this rank's gradients of a bucket to an estimate of their mean over all ranks, the same on every rank, in
+a protocol with the others (`binsgdm.comm`). Most systems are a compressor (`binsgdm.compressors.compressor`), under
+error feedback (`binsgdm.compressors.error_feedback`) where it is biased.
 """
 
 import inspect
 import math
 import sys
-import typing
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
+from torch import Tensor
 
 from binsgdm.comm import GroupName, Protocol, RankContext
 from binsgdm.errors import BinsgdmError, listed, shown
 from binsgdm.kernels import streams
-from binsgdm.kernels.random import Key
 
 Shapes = tuple[tuple[int, ...], ...]
 AggregationName = Literal["all_reduce", "all_gather", "all_to_all + all_gather", "ring"]
@@ -41,6 +38,7 @@ _NOT_OFFERED = {
 }
 MAX_RANKS = 2**31 - 1
 REPAIR = "load what state_dict() returned"
+_RANK = ("rank", "world_size")  # arguments of a constructor that are no options of the system
 ParameterId = str | int  # name of a parameter, or its number in the order of the model
 
 
@@ -54,7 +52,7 @@ class GradientBucket:
         shapes: of the tensors, in the same order.
     """
 
-    values: torch.Tensor
+    values: Tensor
     parameters: tuple[ParameterId, ...]
     shapes: Shapes
 
@@ -67,7 +65,7 @@ class GradientBucket:
     @property
     def numels(self) -> list[int]:
         """Elements of each tensor."""
-        return [math.prod(shape) for shape in self.shapes]
+        return numels_of(self.shapes)
 
     def keep(self) -> None:
         """Keep the values' memory until the current stream has read them."""
@@ -79,55 +77,12 @@ class GradientBucket:
 class Payload:
     """What travels for one bucket: flat tensors on the gradient's device, in an order that the compressor knows."""
 
-    tensors: tuple[torch.Tensor, ...]
+    tensors: tuple[Tensor, ...]
 
     @property
     def num_bytes(self) -> int:
         """Bytes on the wire."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
-
-
-class Compressor(typing.Protocol):
-    """A quantizer, sparsifier or factorization.
-
-    Attributes:
-        name: in messages.
-        is_unbiased: the mean of what decompression gives over all draws is what was compressed.
-        uses_common_key: all ranks compress with one key, so that payloads can be added up.
-        cut: along what pieces of a matrix are cut.
-    """
-
-    @property
-    def name(self) -> str:  # noqa: D102
-        ...
-
-    @property
-    def cut(self) -> Cut:  # noqa: D102
-        ...
-
-    @property
-    def is_unbiased(self) -> bool:  # noqa: D102
-        ...
-
-    @property
-    def uses_common_key(self) -> bool:  # noqa: D102
-        ...
-
-    def compress(self, values: torch.Tensor, shapes: Shapes, key: Key) -> Payload:
-        """Compress flat fp32 values of tensors of these shapes; draws come from `key` and nothing else."""
-        ...
-
-    def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> torch.Tensor:
-        """Return flat fp32 values; `key` as it was compressed with (what all ranks draw alike may be drawn again)."""
-        ...
-
-    def num_bytes(self, shapes: Shapes) -> int | None:
-        """Return the exact bytes of a payload; None where they depend on the values."""
-        ...
-
-    def num_sent(self, shapes: Shapes) -> int:
-        """Return of how many elements a payload has something to decode."""
-        ...
 
 
 class Averager(ABC):
@@ -144,11 +99,7 @@ class Averager(ABC):
 
     @abstractmethod
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
-        """Return an estimate of the mean over all ranks, flat fp32, the same on every rank.
-
-        Raises:
-            BinsgdmError: values that the system cannot compress; on all ranks alike, since it is about what all share.
-        """
+        """Return an estimate of the mean over all ranks, flat fp32, the same on every rank; refuse alike on all."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the state for a checkpoint; every rank saves its own. Empty if there is none."""
@@ -160,37 +111,29 @@ class Averager(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take a copy of what `state_dict` returned.
-
-        Raises:
-            BinsgdmError: it is no such state.
-        """
+        """Take a copy of what `state_dict` returned."""
 
 
-class _OptionDefaults:
-    """The options of a system's class and their defaults: what its constructor takes by keyword."""
+class OfClass:
+    """An attribute of a class that follows from its others."""
 
-    def __get__(self, _: object, kind: type) -> dict[str, Any]:
-        # Options are the keywords of the constructor, so that a system states them once.
-        parameters = inspect.signature(kind).parameters.values()
-        return {one.name: one.default for one in parameters if one.name not in RANK}
+    def __init__(self, of: Callable[[Any], Any]) -> None:
+        self._of = of
 
-
-class _Topologies:
-    """The topologies of a system's class, its own first: what it does by itself, and that between nodes."""
-
-    def __get__(self, _: object, kind: type) -> tuple[Topology, ...]:
-        return _OWN_TOPOLOGIES[kind.aggregation], "hierarchical"  # type: ignore[attr-defined]
+    def __get__(self, _: object, kind: type) -> Any:
+        return self._of(kind)
 
 
-RANK = ("rank", "world_size")  # arguments of a constructor that are no options of the system
+def _options_of(kind: type) -> dict[str, Any]:
+    # Options are the keywords of the constructor, so that a system states them once.
+    return {one.name: one.default for one in inspect.signature(kind).parameters.values() if one.name not in _RANK}
 
 
 class System(ABC):
     """A system that averages gradients: its description, and how one rank's end of it is made.
 
     A class of one's own has the description as class attributes, is a `binsgdm.compressors.CompressorSystem` or a
-    `ProtocolSystem`, and becomes known by `binsgdm.SYSTEMS.register`; `binsgdm.compressors.registry` has an example.
+    `ProtocolSystem`, and becomes known by `binsgdm.SYSTEMS.register`; `docs/how-to/extend.md` has an example.
 
     Attributes:
         name: as `compress_gradients`, scenarios and measurements call it.
@@ -216,22 +159,18 @@ class System(ABC):
     wire_format: ClassVar[str]
     aggregation: ClassVar[AggregationName]
     has_feedback: ClassVar[bool] = False
-    topologies: ClassVar[Any] = _Topologies()  # tuple[Topology, ...]
+    topologies: ClassVar[Any] = OfClass(lambda kind: (_OWN_TOPOLOGIES[kind.aggregation], "hierarchical"))
     averages_in_node: ClassVar[bool] = False
     cut: ClassVar[Cut] = "elements"
     needs_equal_threads: ClassVar[bool] = False
-    options: ClassVar[_OptionDefaults] = _OptionDefaults()
+    options: ClassVar[Any] = OfClass(_options_of)  # dict[str, Any]
     usual_options: ClassVar[Mapping[str, Any]] = {}
     steady_options: ClassVar[Mapping[str, Any]] = {}
 
     @classmethod
     @abstractmethod
     def averager(cls, rank: int, world_size: int, options: Mapping[str, Any]) -> Averager:
-        """Return one rank's end, in the system's own topology.
-
-        Raises:
-            BinsgdmError: an option out of range.
-        """
+        """Return one rank's end, in the system's own topology."""
 
     @classmethod
     def default_topology(cls, ranks_per_node: int) -> Topology:
@@ -241,11 +180,7 @@ class System(ABC):
 
     @classmethod
     def check_topology(cls, topology: object, options: Mapping[str, Any]) -> None:  # noqa: ARG003
-        """Refuse a topology that the system cannot have, or not with these options.
-
-        Raises:
-            BinsgdmError: it cannot.
-        """
+        """Refuse a topology that the system cannot have, or not with these options."""
         if not isinstance(topology, str) or topology not in cls.topologies:
             reason = f" ({found})" if isinstance(topology, str) and (found := _NOT_OFFERED.get(topology)) else ""
             raise BinsgdmError(
@@ -264,7 +199,7 @@ class ProtocolSystem(System, Averager):
     def averager(cls, rank: int, world_size: int, options: Mapping[str, Any]) -> Averager:
         """Return one rank's end."""
         taken = inspect.signature(cls).parameters
-        identity = {key: value for key, value in zip(RANK, (rank, world_size), strict=True) if key in taken}
+        identity = {key: value for key, value in zip(_RANK, (rank, world_size), strict=True) if key in taken}
         return cls(**options, **identity)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -282,12 +217,23 @@ def numel_of(shapes: Shapes) -> int:
     return sum(map(math.prod, shapes))
 
 
-def check_values(name: str, values: torch.Tensor, shapes: Shapes) -> None:
-    """Refuse what cannot be compressed.
+def numels_of(shapes: Shapes) -> list[int]:
+    """Return the elements of each of these tensors."""
+    return list(map(math.prod, shapes))
 
-    Raises:
-        BinsgdmError: sparse or complex values, not flat fp32, not as many as the shapes say, or none at all.
+
+def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return rows and columns of a tensor (n, ...) as a matrix (n, -1); a scalar or a 1-d tensor is one column.
+
+    Example:
+        >>> matrix_shape((8, 3, 2, 2)), matrix_shape((5,)), matrix_shape(())
+        ((8, 12), (5, 1), (1, 1))
     """
+    return shape[0] if shape else 1, math.prod(shape[1:])
+
+
+def check_values(name: str, values: Tensor, shapes: Shapes) -> None:
+    """Refuse values that are sparse or complex, not flat fp32, not as many as the shapes say, or none at all."""
     if values.is_sparse or values.is_complex():
         kind = "sparse" if values.is_sparse else "complex"
         raise BinsgdmError(f"{name}: a {kind} gradient: must be dense and real; leave its parameter out")
@@ -306,11 +252,7 @@ def check_shapes(name: str, shapes: Shapes) -> None:
 
 
 def check_payload(name: str, payload: Payload, expected: Sequence[tuple[torch.dtype, int | None]]) -> None:
-    """Refuse a payload of another compressor, version or shape; None allows any length.
-
-    Raises:
-        BinsgdmError: it does not have these tensors.
-    """
+    """Refuse a payload of another compressor, version or shape; None allows any length."""
     found = [(tensor.dtype, tensor.numel()) for tensor in payload.tensors]
     fits = len(found) == len(expected) and all(
         dtype == wanted and (length is None or numel == length)
@@ -356,8 +298,14 @@ def check_state(where: str, state: object, wanted: Collection[str]) -> None:
         raise BinsgdmError(f"{where}: a state of {listed(state)}: must be {sorted(wanted)}; {REPAIR}")
 
 
-def check_stateless(name: str, state: Mapping[str, Any]) -> None:
+def check_stateless(name: str, state: object) -> None:
     """Refuse a state for a system that has none."""
     if not isinstance(state, Mapping) or state:
-        found = f"of {listed(state)}" if isinstance(state, Mapping) else f"that is a {type(state).__name__}"
-        raise BinsgdmError(f"{name}: a state {found}: this system keeps none; load the state into its own system")
+        raise BinsgdmError(
+            f"{name}: a state {found_in(state)}: this system keeps none; load the state into its own system"
+        )
+
+
+def found_in(state: object) -> str:
+    """Return what a sentence says of a state that is refused."""
+    return f"of {listed(state)}" if isinstance(state, Mapping) else f"that is a {type(state).__name__}"

@@ -5,8 +5,8 @@ from typing import Literal, get_args
 import torch
 
 from binsgdm.comm import AllReduceSum, Protocol, RankContext
-from binsgdm.compressors.aggregation import all_reduce_mean
 from binsgdm.compressors.base import GradientBucket, ProtocolSystem, check_choice, check_values
+from binsgdm.compressors.compressor import all_reduce_mean
 
 Dtype = Literal["fp32", "bf16"]
 

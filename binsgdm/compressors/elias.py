@@ -14,28 +14,24 @@ Shape letters: B blocks, S elements of a block, K levels that are not zero, T bi
 import torch
 from torch import Tensor
 
+from binsgdm.compressors.levels import MAX_BLOCK_SIZE
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.bits import pack_signs, packed_numel
 
-# Up to this size one level takes at most 32 + 1 + 13 = 46 bits (distance, sign, magnitude), which a window of 49 holds.
-MAX_BLOCK_SIZE = 2**20
-MAX_LEVEL = 127
-
+# Up to this block size one level takes at most 32 + 1 + 13 = 46 bits (distance, sign, magnitude), which a window of 49
+# holds.
+_MAX_WIDTH = MAX_BLOCK_SIZE.bit_length()
 _MAX_GROUPS = 4  # groups of an omega code: 21, 5, 3 and 2 bits at MAX_BLOCK_SIZE
 _WINDOW_BITS = 56
 _WINDOW_BYTES = _WINDOW_BITS // 8
-_MAX_WIDTH = MAX_BLOCK_SIZE.bit_length()
 _ELEMENTS_AT_ONCE = 2**20
 
 
 def omega(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the omega codes of numbers in [1, 2^32).
+    """Return the omega codes of numbers in [1, 2^32), (K,) int64.
 
     Returns:
         The codes, each the last bits of an int64 with its first bit the most significant, and how many bits each has.
-
-    Shape:
-        numbers: (K,) int64; returned: (K,), (K,) int64.
 
     Source: Elias 1975, the code omega: 0 for 1; otherwise the number in binary before that 0, before it the number's
     bits less one, and so on down to 1.
@@ -57,57 +53,31 @@ def omega(numbers: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def encode(levels: Tensor) -> tuple[Tensor, Tensor]:
-    """Encode signed levels of magnitude up to 127.
+    """Encode signed levels of magnitude up to 127, (B, S) integers, S up to 2^20.
 
     Returns:
-        The bits of every block, and the packed bits of all.
-
-    Shape:
-        levels: (B, S) integers, S up to 2^20; returned: (B,) int32, (P,) uint8.
+        How many bits every block has, (B,) int32, and the packed bits of all, (P,) uint8.
     """
     block, index = levels.nonzero(as_tuple=True)
     kept = levels[block, index].to(torch.int64)
-    gap_words, gap_lengths = omega(_gaps(block, index))
+    # The distance of each level from the one before it, which starts anew in each block, so that blocks decode
+    # independently.
+    previous = torch.full_like(index, -1)
+    previous[1:] = torch.where(block[1:] == block[:-1], index[:-1], -1)
+    gap_words, gap_lengths = omega(index - previous)
     level_words, level_lengths = omega(kept.abs())
     words = (gap_words << 1 | (kept > 0)) << level_lengths | level_words
     lengths = gap_lengths + 1 + level_lengths
     block_bits = torch.zeros(levels.shape[0], dtype=torch.int64, device=levels.device)
-    return block_bits.index_add_(0, block, lengths).to(torch.int32), pack_signs(_bits(words, lengths))
-
-
-def _gaps(block: Tensor, index: Tensor) -> Tensor:
-    """Return the distance of each level that is not zero from the one before it in its block, from -1 for the first.
-
-    Shape:
-        block: (K,), the number of the level's block, ascending; index: (K,), its index in the block; returned: (K,).
-    """
-    # Distances start anew in each block, so that blocks decode independently.
-    previous = torch.full_like(index, -1)
-    previous[1:] = torch.where(block[1:] == block[:-1], index[:-1], -1)
-    return index - previous
-
-
-def _bits(words: Tensor, lengths: Tensor) -> Tensor:
-    """Return the last `lengths` bits of the words, one after the other, as a uint8 each."""
-    ends = lengths.cumsum(0)
-    # For every output bit, how many bits of its word are to its right.
-    left = torch.repeat_interleave(ends, lengths) - 1
+    # The last `lengths` bits of the words, one after the other: for every bit, how many of its word are to its right.
+    left = torch.repeat_interleave(lengths.cumsum(0), lengths) - 1
     left -= torch.arange(left.numel(), device=left.device)
-    return (torch.repeat_interleave(words, lengths) >> left & 1).to(torch.uint8)
+    bits = (torch.repeat_interleave(words, lengths) >> left & 1).to(torch.uint8)
+    return block_bits.index_add_(0, block, lengths).to(torch.int32), pack_signs(bits)
 
 
 def decode(block_bits: Tensor, packed: Tensor, *, block_size: int, max_level: int) -> Tensor:
-    """Undo `encode`.
-
-    Args:
-        block_bits: as `encode` gave.
-        packed: as `encode` gave.
-        block_size: elements of a block, S.
-        max_level: the largest magnitude there can be.
-
-    Shape:
-        block_bits: (B,) int32; packed: (P,) uint8; returned: (B, S) int16.
-    """
+    """Undo `encode`: return (B, S) int16, S = `block_size`; no magnitude above `max_level` is taken."""
     bits = block_bits.to(torch.int64)
     ends = [0, *bits.cumsum(0).tolist()]
     if bool((bits < 0).any()) or packed_numel(ends[-1]) != packed.numel():
@@ -151,12 +121,16 @@ def _symbols(packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Decode at every bit as if a symbol began there: its distance, its signed level, where the next would begin.
 
     Two more entries stand for the end and for what is beyond it, where a symbol leads that is cut off; both lead to
-    themselves.
-
-    Shape:
-        packed: (P,); returned: three of (8 P + 2,) int64.
+    themselves: all three are (8 P + 2,) int64.
     """
-    window = _windows(packed)
+    padded = torch.nn.functional.pad(packed, (0, _WINDOW_BYTES)).to(torch.int64)
+    words = torch.zeros(packed.numel() + 1, dtype=torch.int64, device=packed.device)
+    # The seven bytes from every byte on as one number; shifts by 0 to 7 then give a window from every bit on, of whose
+    # 56 bits at least the first 49 are right, the rest may be zeros.
+    for number in range(_WINDOW_BYTES):
+        words = words << 8 | padded[number : number + words.numel()]
+    skips = torch.arange(8, device=packed.device)
+    window = ((words[:, None] << skips) & 2**_WINDOW_BITS - 1).view(-1)[: 8 * packed.numel() + 1]
     gap, used = _read_omega(window, torch.zeros_like(window))
     positive = _bit(window, used)
     level, used = _read_omega(window, used + 1)
@@ -169,22 +143,6 @@ def _symbols(packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     nothing = torch.zeros_like(beyond)
     signed = level * (2 * positive - 1)
     return torch.cat([gap, nothing]), torch.cat([signed, nothing]), torch.cat([following, beyond])
-
-
-def _windows(packed: Tensor) -> Tensor:
-    """Return a 56-bit window from every bit on; at least its first 49 bits are right, the rest may be zeros.
-
-    Shape:
-        packed: (P,); returned: (8 P + 1,) int64.
-    """
-    padded = torch.nn.functional.pad(packed, (0, _WINDOW_BYTES)).to(torch.int64)
-    words = torch.zeros(packed.numel() + 1, dtype=torch.int64, device=packed.device)
-    # The seven bytes from every byte on as one number; shifts by 0 to 7 then give the window of every bit.
-    for number in range(_WINDOW_BYTES):
-        words = words << 8 | padded[number : number + words.numel()]
-    skips = torch.arange(8, device=packed.device)
-    windows: Tensor = ((words[:, None] << skips) & 2**_WINDOW_BITS - 1).view(-1)
-    return windows[: 8 * packed.numel() + 1]
 
 
 def _read_omega(window: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
@@ -208,11 +166,7 @@ def _bit(window: Tensor, position: Tensor) -> Tensor:
 
 
 def _paths(starts: Tensor, ends: Tensor, following: Tensor, block_size: int) -> Tensor:
-    """Return the positions at which the symbols of each block begin, twice as many in every round.
-
-    Shape:
-        starts, ends: (B,); following: (8 P + 1,); returned: (B, at most S + 1), each row up to its end at least.
-    """
+    """Return the positions at which the symbols of each block begin, (B, at most S + 1), twice as many a round."""
     path, jump = starts[:, None], following
     while path.shape[1] <= block_size and bool((path[:, -1] < ends).any()):
         # With 2^k starts known and `jump` = 2^k symbols ahead, one lookup gives the next 2^k starts.

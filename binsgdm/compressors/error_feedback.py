@@ -1,241 +1,319 @@
-"""Error feedback: what compression lost is kept for each parameter and added to its next gradient."""
+"""What stays on a rank for each parameter: what compression lost (the residual), and its own momentum.
 
-from abc import abstractmethod
+It is kept by parameter, not by bucket, since DDP forms its buckets anew after the first iteration. It differs from rank
+to rank, so each rank saves and loads its own.
+
+A rank's own momentum is compressed in place of its gradients; the optimizer then has none. Where only a part of a
+gradient arrives in a step, momentum that an optimizer makes of what arrived is another than that of the gradients: each
+element misses the steps between two deliveries. Momentum made before compression misses none.
+
+Source of the momentum: Lin, Han, Mao, Wang and Dally, "Deep gradient compression: reducing the communication bandwidth
+for distributed training", ICLR 2018, its momentum correction, momentum factor masking and local gradient clipping; for
+signs, Zheng, Huang and Kwok, "Communication-efficient distributed blockwise momentum SGD with error-feedback", NeurIPS
+2019, and the momentum of Bernstein et al. 2018 (Signum). Differs: no Nesterov; clipping by the norm of a bucket, where
+the authors of the first clip by that of a tensor; what goes on with the mean may be any optimizer without momentum (for
+Adam beta1 = 0), where theirs is SGD.
+
+Shape letters: N elements of a bucket; all flat values here are (N).
+"""
+
+import warnings
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from binsgdm.comm import Protocol, RankContext
-from binsgdm.compressors.aggregation import Aggregation, gather_payloads, key_of
+from binsgdm.comm import RankContext
 from binsgdm.compressors.base import (
-    AggregationName,
+    MAX_RANKS,
+    REPAIR,
     Averager,
-    Compressor,
     GradientBucket,
-    Payload,
-    Shapes,
-    System,
-    Topology,
-    check_payload,
-    check_shapes,
+    ParameterId,
+    check_state,
     check_stateless,
     check_values,
-    numel_of,
+    check_whole,
+    found_in,
+    is_share,
 )
-from binsgdm.compressors.momentum import LocalMomentum, split_state
-from binsgdm.compressors.residuals import Residuals, load_together
-from binsgdm.kernels.profiler_stages import stage
-from binsgdm.kernels.random import Key
+from binsgdm.errors import BinsgdmError, shown
+from binsgdm.kernels import host_loops, streams
+from binsgdm.kernels.functional import all_finite
+
+_STATE_KEYS = {"rank", "world_size", "residuals"}
 
 
-class WithoutFeedback(Averager):
-    """An end without state: every rank's payload is the compressed gradient.
+class Residuals:
+    """What compression lost of each parameter's gradients on this rank.
 
-    Attributes:
-        aggregate: the same; a driver may put another in its place that gives the same mean.
+    Args:
+        rank: this rank.
+        world_size: all ranks; a residual is this rank's share of the mean over as many.
     """
 
-    def __init__(self, compressor: Compressor, aggregate: Aggregation = gather_payloads) -> None:
-        self.compressor = compressor
-        self.aggregate = aggregate
+    def __init__(self, *, rank: int, world_size: int) -> None:
+        if not 0 <= rank < world_size:
+            raise BinsgdmError(f"residuals: rank {rank!r} of {world_size!r}: must be in [0, world size)")
+        self.rank = rank
+        self.world_size = world_size
+        self._by_parameter: dict[ParameterId, Tensor] = {}
 
-    def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
-        """Compress the gradients of a bucket and average over all ranks; see `binsgdm.compressors.base.Averager`."""
-        compressor = at_step(self.compressor, context.step)
-        with stage("encode"):
-            payload = compressor.compress(bucket.values, bucket.shapes, key_of(compressor, context))
-        return (yield from self.aggregate(compressor, payload, bucket.shapes, context, None))
+    def __getitem__(self, parameter: ParameterId) -> Tensor:
+        """Return the residual of one parameter, flat fp32."""
+        return self._by_parameter[parameter]
+
+    def __len__(self) -> int:
+        return len(self._by_parameter)
+
+    def of(self, bucket: GradientBucket) -> Tensor:
+        """Return the residuals of a bucket, flat fp32, not to be changed; zero where there is none."""
+        flat = self._flat(bucket)
+        if flat is not None:
+            return flat
+        device = bucket.values.device
+        pieces = []
+        for parameter, numel in zip(bucket.parameters, bucket.numels, strict=True):
+            residual = self._by_parameter.get(parameter)
+            if residual is not None and residual.numel() != numel:
+                raise BinsgdmError(
+                    f"error feedback: parameter {parameter!r} of {numel} elements: its residual has "
+                    f"{residual.numel()}, and must have as many; call reset() after changing a parameter's shape"
+                )
+            pieces.append(torch.zeros(numel, device=device) if residual is None else residual.to(device))
+        # Those that were loaded were made on another stream than that of the exchange, which reads and then drops them.
+        on_device = streams.of(device)
+        on_device.keep(on_device.current(), *pieces)
+        return torch.cat(pieces)
+
+    def corrected(self, bucket: GradientBucket, context: RankContext, *, decay: float = 1.0) -> Tensor:
+        """Return the gradients of a bucket plus what was lost of them before, times `decay`; neither is changed."""
+        if (context.rank, context.world_size) != (self.rank, self.world_size):
+            raise BinsgdmError(
+                f"residuals: rank {context.rank} of {context.world_size}: must be rank {self.rank} of "
+                f"{self.world_size}; make one system per rank"
+            )
+        check_values("error feedback", bucket.values, bucket.shapes)
+        # In one addition where nothing decays, so that delivered + residual is the gradient to the bit.
+        return torch.add(bucket.values, self.of(bucket), alpha=decay)
+
+    def store(self, lost: Tensor, bucket: GradientBucket, *, mean: Tensor) -> None:
+        """Keep what was lost of a bucket: the corrected gradients less what was delivered of them.
+
+        Where a value was delivered as it is or not at all, delivered + residual equals it to the bit; elsewhere up to
+        the rounding of one subtraction. If any of it or of the mean that all ranks go on with is infinite or NaN (some
+        rank's gradient was not finite), the residuals of the whole bucket stay what they were, on all ranks: such a
+        step is usually skipped, and a NaN would never leave again.
+        """
+        # The mean is the same on all ranks, so all of them keep or drop alike.
+        is_finite = all_finite(lost) & all_finite(mean)
+        if not (host_loops.is_used_on(lost.device) and is_finite):  # on a CPU there is no GPU to wait for
+            # `where` on the device in place of an `if`: no wait for the GPU in the middle of backward.
+            lost = torch.where(is_finite, lost, self.of(bucket))
+        self._by_parameter.update(zip(bucket.parameters, torch.split(lost, bucket.numels), strict=True))
+
+    def _flat(self, bucket: GradientBucket) -> Tensor | None:
+        """Return the residuals of a bucket where they lie one after the other, as `store` leaves them."""
+        pieces = [self._by_parameter.get(parameter) for parameter in bucket.parameters]
+        first = pieces[0] if pieces else None
+        if first is None or first.device != bucket.values.device or not host_loops.is_used_on(first.device):
+            return None
+        memory, place = first.untyped_storage().data_ptr(), first.storage_offset()
+        for piece, numel in zip(pieces, bucket.numels, strict=True):
+            if piece is None or piece.numel() != numel or piece.untyped_storage().data_ptr() != memory:
+                return None
+            if numel and piece.storage_offset() != place:
+                return None
+            place += numel
+        return first.as_strided((bucket.values.numel(),), (1,))
+
+    def reset(self) -> None:
+        """Forget everything: the next gradient of every parameter is compressed as it is."""
+        self._by_parameter.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy for a checkpoint; every rank saves its own, since residuals differ."""
+        residuals = {parameter: residual.clone() for parameter, residual in self._by_parameter.items()}
+        return {"rank": self.rank, "world_size": self.world_size, "residuals": residuals}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take nothing."""
-        check_stateless(self.compressor.name, state)
+        """Take a copy of what `state_dict` returned on the same rank of as many ranks.
+
+        The state of another rank or world size is not taken: residuals start from zero, with a warning. Another rank's
+        residual would be counted twice, and a mean over another number of ranks weighs it otherwise. One step's loss of
+        gradient is forgotten by that, as at the start of training.
+        """
+        self.put(self.read(state))
+
+    def read(self, state: Mapping[str, Any]) -> dict[ParameterId, Tensor]:
+        """Return a copy of the residuals of a state, without taking them; see `load_state_dict`."""
+        check_state("error feedback", state, _STATE_KEYS)
+        check_whole("error feedback: world_size of the state", state["world_size"], low=1, high=MAX_RANKS)
+        check_whole("error feedback: rank of the state", state["rank"], low=0, high=state["world_size"] - 1)
+        residuals = tensors_of(state["residuals"], where="error feedback", what="residual", dim=1)
+        saved, own = (state["rank"], state["world_size"]), (self.rank, self.world_size)
+        if saved != own:
+            warnings.warn(
+                f"error feedback: the state of rank {saved[0]} of {saved[1]} on rank {own[0]} of {own[1]}: residuals "
+                "start from zero; to continue them, load each rank's own state with as many ranks",
+                stacklevel=3,
+            )
+            return {}
+        return residuals
+
+    def put(self, residuals: dict[ParameterId, Tensor]) -> None:
+        """Take these in place of all that there are."""
+        self._by_parameter = residuals
+
+
+class LocalMomentum(Residuals):
+    """One rank's momentum of its own gradients, u = decay u + g, by parameter: what a gradient leaves to later ones.
+
+    Args:
+        decay: of the momentum, in (0, 1); 0 where gradients are only clipped.
+        is_masked: whether an element begins anew once all of it was delivered (momentum factor masking).
+        clip_norm: the norm of the mean gradient from which on gradients are clipped: those of one rank to
+            clip_norm / sqrt(world size), since those of many ranks add up as noise does; None: not at all.
+    """
+
+    def __init__(
+        self, decay: float, *, is_masked: bool = False, clip_norm: float | None = None, rank: int, world_size: int
+    ) -> None:
+        super().__init__(rank=rank, world_size=world_size)
+        self._decay, self._is_masked = decay, is_masked
+        self._largest_norm = None if clip_norm is None else clip_norm / world_size**0.5
+
+    def added(self, bucket: GradientBucket) -> GradientBucket:
+        """Return the bucket with the momenta that its gradients make; neither is changed."""
+        gradients = bucket.values
+        if self._largest_norm is not None:
+            # A norm that is not finite clips nothing (NaN) or all to 0 (infinity), so that such a gradient goes on.
+            norm = torch.linalg.vector_norm(gradients, dtype=torch.float64)
+            factor = (self._largest_norm / norm).clamp(max=1.0).nan_to_num(1.0, posinf=1.0).to(torch.float32)
+            gradients = torch.where(norm.isfinite(), gradients * factor, gradients)
+        return replace(bucket, values=torch.add(gradients, self.of(bucket), alpha=self._decay))
+
+    def store(self, lost: Tensor, bucket: GradientBucket, *, mean: Tensor) -> None:
+        """Keep the momenta of a bucket as `added` returned it; where masked, not of what lost nothing."""
+        values = bucket.values.masked_fill(lost == 0, 0.0) if self._is_masked else bucket.values
+        super().store(values, bucket, mean=mean)
+
+
+def local_momentum(
+    decay: float, *, is_masked: bool = False, clip_norm: float | None = None, rank: int, world_size: int
+) -> LocalMomentum | None:
+    """Return a rank's momentum; None where these settings leave gradients as they are."""
+    if not decay and clip_norm is None:
+        return None
+    return LocalMomentum(decay, is_masked=is_masked, clip_norm=clip_norm, rank=rank, world_size=world_size)
+
+
+def check_momentum(name: str, momentum: object) -> None:
+    """Refuse a decay that is not in [0, 1)."""
+    if not is_share(momentum) or momentum == 1:
+        raise BinsgdmError(f"{name}: momentum: {shown(momentum)}: must be in [0, 1); give 0 for none, or 0.9")
 
 
 class ErrorFeedback(Averager):
-    """An end whose payload is the gradient plus what earlier payloads lost of it.
-
-    Args:
-        compressor: any. A biased one needs this to converge; an unbiased one of large variance may diverge with it,
-            since it loses more than it is given.
-        aggregate: how payloads travel.
-        rank: this rank.
-        world_size: all ranks.
-        momentum: what this rank compresses in place of its gradients; None for the gradients.
+    """An end that goes on with what it keeps of a parameter; one that keeps nothing has no state.
 
     Attributes:
+        compressor: whose end it is; a system that is its own end has none.
         residuals: what was lost, by parameter.
-        aggregate: as given; a driver may put another in its place that gives the same mean.
+        owner_residuals: what was lost of the means of this rank's pieces, where a rank owns some.
+        momentum: what this rank compresses in place of its gradients; None for the gradients.
 
     Source: Karimireddy, Rebjock, Stich and Jaggi, "Error feedback fixes SignSGD and other gradient compression
     schemes", ICML 2019, with any compressor. Differs: p = g + e instead of p = lr g + e, since a bucket knows no
     learning rate (equal while the learning rate is constant; as in Vogels et al. 2019); the residual is in fp32.
     """
 
-    def __init__(
-        self,
-        compressor: Compressor,
-        aggregate: Aggregation = gather_payloads,
-        *,
-        rank: int,
-        world_size: int,
-        momentum: LocalMomentum | None = None,
-    ) -> None:
-        self.compressor = compressor
-        self.residuals = Residuals(rank=rank, world_size=world_size)
-        self.aggregate = aggregate
-        self._momentum = momentum
-
-    def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
-        """Correct, compress, average, keep what the payload lost; see `binsgdm.compressors.base.Averager`."""
-        given = bucket if self._momentum is None else self._momentum.added(bucket)
-        corrected = self.residuals.corrected(given, context)
-        compressor = at_step(self.compressor, context.step)
-        key = key_of(compressor, context)
-        with stage("encode"):
-            payload = compressor.compress(corrected, bucket.shapes, key)
-        # This rank's own payload, as the other ranks will decode it: the difference is what was lost.
-        with stage("decode"):
-            delivered = compressor.decompress(payload, bucket.shapes, key)
-        mean = yield from self.aggregate(compressor, payload, bucket.shapes, context, delivered)
-        lost = corrected.sub_(delivered)
-        self.residuals.store(lost, bucket, mean=mean)
-        if self._momentum is not None:
-            self._momentum.store(given, lost, mean=mean)
-        return mean
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return `Residuals.state_dict`, and the momenta if there are any."""
-        momenta = {} if self._momentum is None else {"momenta": self._momentum.state_dict()}
-        return self.residuals.state_dict() | momenta
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Do `Residuals.load_state_dict`, also for the momenta if there are any."""
-        momenta, rest = split_state(self._momentum, state)
-        load_together([*momenta, (self.residuals, rest)])
-
-
-def at_step(compressor: Compressor, step: int) -> Compressor:
-    """Return what compresses in a step, from 1: a system may begin with larger payloads."""
-    return compressor.at_step(step) if isinstance(compressor, CompressorSystem) else compressor
-
-
-class _CompressorTopologies:
-    """The topologies of a compressor, its own first: all, unless its payloads are added up by an all-reduce."""
-
-    def __get__(self, _: object, kind: type[System]) -> tuple[Topology, ...]:
-        if kind.aggregation == "all_reduce":
-            return "all_reduce", "hierarchical"
-        if kind.aggregation == "all_gather":
-            return "gather", "scatter_reduce", "hierarchical", "hierarchical_scatter_reduce"
-        return "scatter_reduce", "gather", "hierarchical"
-
-
-class CompressorSystem(System):
-    """A system that is a compressor: its payloads are carried to all ranks, under error feedback if it has it.
-
-    Its constructor takes the options by keyword; a frozen dataclass does so by itself.
-
-    Attributes:
-        is_unbiased: as `binsgdm.compressors.base.Compressor`.
-        uses_common_key: as `binsgdm.compressors.base.Compressor`.
-        aggregate: how payloads travel.
-    """
-
-    aggregation: ClassVar[AggregationName] = "all_gather"
-    topologies: ClassVar[Any] = _CompressorTopologies()
-    uses_common_key: ClassVar[bool] = False
-    aggregate: Aggregation = staticmethod(gather_payloads)
+    compressor: Any
+    residuals: Residuals | None = None
+    owner_residuals: Residuals | None = None
+    momentum: LocalMomentum | None = None
 
     @property
-    @abstractmethod
-    def is_unbiased(self) -> bool:
-        """Tell whether the mean over all draws of what decompression gives is what was compressed."""
+    def name(self) -> str:
+        """Of the system, in messages."""
+        return str(self.compressor.name)
 
-    @abstractmethod
-    def compress(self, values: torch.Tensor, shapes: Shapes, key: Key) -> Payload:
-        """Do as `binsgdm.compressors.base.Compressor.compress`."""
+    def with_momentum(self, bucket: GradientBucket) -> GradientBucket:
+        """Return what this rank compresses in place of a bucket."""
+        return bucket if self.momentum is None else self.momentum.added(bucket)
 
-    @abstractmethod
-    def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> torch.Tensor:
-        """Do as `binsgdm.compressors.base.Compressor.decompress`."""
+    def keep(self, lost: Tensor, given: GradientBucket, mean: Tensor) -> None:
+        """Keep what was lost of a bucket `with_momentum`, and its momenta."""
+        for kept in (self.residuals, self.momentum):
+            if kept is not None:
+                kept.store(lost, given, mean=mean)
 
-    @abstractmethod
-    def num_bytes(self, shapes: Shapes) -> int | None:
-        """Do as `binsgdm.compressors.base.Compressor.num_bytes`."""
+    def _kept(self) -> dict[str, Residuals]:
+        """Return all that is kept, by the key under which a state has it; the state itself has the residuals."""
+        kept = {"": self.residuals, "owner": self.owner_residuals, "momenta": self.momentum}
+        return {key: one for key, one in kept.items() if one is not None}
 
-    def num_sent(self, shapes: Shapes) -> int:
-        """Return of how many elements a payload has something to decode: all, unless it leaves some out."""
-        return numel_of(shapes)
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of what is kept, for a checkpoint; every rank saves its own."""
+        state: dict[str, Any] = {}
+        for key, kept in self._kept().items():
+            state |= {key: kept.state_dict()} if key else kept.state_dict()
+        return state
 
-    @classmethod
-    def averager(cls, rank: int, world_size: int, options: Mapping[str, Any]) -> Averager:
-        """Return one rank's end."""
-        compressor = cls(**options)
-        if not compressor.needs_feedback():
-            return WithoutFeedback(compressor, cls.aggregate)
-        momentum = compressor.local_momentum(rank, world_size)
-        return ErrorFeedback(compressor, cls.aggregate, rank=rank, world_size=world_size, momentum=momentum)
-
-    def needs_feedback(self) -> bool:
-        """Tell whether it has error feedback with these options."""
-        return self.has_feedback
-
-    def local_momentum(self, rank: int, world_size: int) -> LocalMomentum | None:  # noqa: ARG002
-        """Return what a rank compresses in place of its gradients under error feedback; None for the gradients."""
-        return None
-
-    def at_step(self, step: int) -> "CompressorSystem":  # noqa: ARG002
-        """Return what compresses in a step, from 1: itself, unless its options say otherwise."""
-        return self
-
-
-# Dtype and number of elements of every tensor of a payload; None where the number depends on the values.
-PayloadSpec = tuple[tuple[torch.dtype, int | None], ...]
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Do `Residuals.load_state_dict` of all that is kept, or of nothing."""
+        kept = self._kept()
+        named = [key for key in kept if key]
+        missing = [key for key in named if not isinstance(state, Mapping) or key not in state]
+        if "owner" in missing:
+            raise BinsgdmError(
+                f"{self.name}: a state {found_in(state)}: must have 'owner'; load the state of topology "
+                "'scatter_reduce'"
+            )
+        if "momenta" in missing:
+            raise BinsgdmError(
+                f"momentum: a state {found_in(state)}: must have momenta; load the state of a system with momentum"
+            )
+        rest = {key: value for key, value in state.items() if key not in named} if named else state
+        if "" not in kept:
+            check_stateless(self.name, rest)
+        read = {}
+        for key, one in kept.items():  # all, before any is taken
+            read[key] = one.read(state[key] if key else rest)
+        for key, one in kept.items():
+            one.put(read[key])
 
 
-class CheckedCompressor(CompressorSystem):
-    """A compressor that states which tensors a payload has, so that values and payloads are checked for it.
+def tensors_of(
+    given: object, *, where: str, what: str, dim: int, must_be_finite: bool = True
+) -> dict[ParameterId, Tensor]:
+    """Return a copy of the tensors of a state, by name or number of a parameter: dense fp32 of `dim` dimensions.
 
-    `payload_spec`, `encode` and `decode` take the place of `compress`, `decompress` and `num_bytes`.
+    Sentences that refuse others begin with `where` and call each tensor a `what`.
     """
+    if not isinstance(given, Mapping):
+        raise BinsgdmError(f"{where}: {what}s that are a {type(given).__name__}: must be a dictionary; {REPAIR}")
+    for parameter, tensor in given.items():
+        if not is_parameter(parameter):
+            raise BinsgdmError(
+                f"{where}: a {what} of parameter {shown(parameter)}: must be of a name or a number; {REPAIR}"
+            )
+        named = f"{where}: parameter {shown(parameter)}: a {what}"
+        if not isinstance(tensor, Tensor):
+            raise BinsgdmError(f"{named} that is a {type(tensor).__name__}: must be a tensor; {REPAIR}")
+        is_dense = tensor.layout == torch.strided and not tensor.is_meta
+        if tensor.dtype != torch.float32 or tensor.dim() != dim or not is_dense:
+            rule = "flat float32" if dim == 1 else f"float32 of {dim} dimensions"
+            raise BinsgdmError(
+                f"{named} that is {tensor.dtype} of shape {tuple(tensor.shape)}: must be {rule}, and dense; {REPAIR}"
+            )
+        if must_be_finite and not bool(tensor.isfinite().all()):
+            raise BinsgdmError(f"{named} with NaN or infinity: must be finite; {REPAIR}")
+    return {parameter: tensor.detach().clone() for parameter, tensor in given.items()}
 
-    @abstractmethod
-    def payload_spec(self, shapes: Shapes) -> PayloadSpec:
-        """Return dtype and elements of every tensor of a payload; None where they depend on the values."""
 
-    @abstractmethod
-    def encode(self, values: torch.Tensor, shapes: Shapes, key: Key) -> tuple[torch.Tensor, ...]:
-        """Return the tensors of a payload; draws come from `key` and nothing else."""
-
-    @abstractmethod
-    def decode(self, tensors: tuple[torch.Tensor, ...], shapes: Shapes, key: Key) -> torch.Tensor:
-        """Return flat fp32 values."""
-
-    def compress(self, values: torch.Tensor, shapes: Shapes, key: Key) -> Payload:
-        """Encode flat fp32 values; see `binsgdm.compressors.base.Compressor`.
-
-        Raises:
-            BinsgdmError: values that are not flat fp32, or of another number than the shapes say, or none.
-        """
-        check_values(self.name, values, shapes)
-        return Payload(tensors=self.encode(values, shapes, key))
-
-    def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> torch.Tensor:
-        """Decode a payload; see `binsgdm.compressors.base.Compressor`.
-
-        Raises:
-            BinsgdmError: a payload of other settings or shapes.
-        """
-        check_shapes(self.name, shapes)
-        check_payload(self.name, payload, self.payload_spec(shapes))
-        return self.decode(payload.tensors, shapes, key)
-
-    def num_bytes(self, shapes: Shapes) -> int | None:
-        """Return the bytes of a payload; None where they depend on the values."""
-        total = 0
-        for dtype, numel in self.payload_spec(shapes):
-            if numel is None:
-                return None
-            total += dtype.itemsize * numel
-        return total
+def is_parameter(given: object) -> bool:
+    """Tell whether something names or numbers a parameter."""
+    return isinstance(given, str) or (isinstance(given, int) and not isinstance(given, bool) and given >= 0)

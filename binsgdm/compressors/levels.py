@@ -6,7 +6,7 @@ there is one. The code of a value is the number of its level.
 What is not finite cannot be quantized and is not hidden: its scale becomes NaN, and so does every value of its block
 or tensor after decompression.
 
-Shape letters: N elements, B blocks, L levels, P bytes.
+Shape letters: N elements, B blocks.
 """
 
 import math
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from binsgdm.kernels import host_loops
-from binsgdm.kernels.bits import pack_signs, packed_numel
+from binsgdm.kernels.bits import pack_signs
 from binsgdm.kernels.host_tensors import constant
 from binsgdm.kernels.random import Key, uniforms
 
@@ -29,7 +29,7 @@ Norm = Literal["l2", "max"]
 
 _FP32_MAX = torch.finfo(torch.float32).max
 _CACHED_NUMEL = 1 << 15
-_TRITS_PER_BYTE = 5
+TRITS_PER_BYTE = 5
 _TRIT_WEIGHTS = (81, 27, 9, 3, 1)
 
 
@@ -64,11 +64,7 @@ def exponential_levels(bits: int, *, with_zero: bool) -> tuple[float, ...]:
 
 
 def block_scales(values: Tensor, *, block_size: int, norm: Norm) -> Tensor:
-    """Return the norm of every block of `block_size` values; the last block may be shorter.
-
-    Shape:
-        values: (N,); returned: (B,) fp32, B = ceil(N / block_size).
-    """
+    """Return the norm of every block of `block_size` values, (B,) fp32; the last block may be shorter."""
     if norm == "max":
         if host_loops.is_used_on(values.device):
             return host_loops.largest(values, block_size)
@@ -101,42 +97,26 @@ def as_scales(scales: Tensor) -> Tensor:
 
 
 def per_element(scales: Tensor, *, block_size: int, numel: int) -> Tensor:
-    """Return the scale of every element from those of the blocks.
-
-    Shape:
-        scales: (B,); returned: (N,).
-    """
+    """Return the scale of every element, (N,), from those of the blocks, (B,)."""
     return scales[:, None].expand(-1, block_size).reshape(-1)[:numel]
 
 
-def fractions(values: Tensor, scales: Tensor) -> Tensor:
-    """Return values / scales in [-1, 1]; 0 where the scale is zero or NaN.
+def round_to_levels(
+    values: Tensor, scales: Tensor, levels: tuple[float, ...], key: Key, *, block_size: int = 1
+) -> Tensor:
+    """Return the number of the level below or above each fraction of a scale, (N,) uint8, whose mean is the fraction.
 
-    Shape:
-        values, scales, returned: (N,).
-    """
-    # The clamp takes off rounding: a value that is its block's norm may divide to just above 1.
-    return (values / scales).nan_to_num(nan=0.0).clamp(-1.0, 1.0)
-
-
-def round_to_levels(ratios: Tensor, levels: tuple[float, ...], key: Key) -> Tensor:
-    """Round each ratio to the level below or above, at random, so that the mean is the ratio.
-
-    The mean of the level is the ratio to within 2^-22; a ratio that is a level stays that level.
-
-    Args:
-        ratios: in [-1, 1].
-        levels: ascending, from -1 to 1.
-        key: what the draws come from; element i takes draw i.
-
-    Returns:
-        The number of the level.
-
-    Shape:
-        ratios: (N,) fp32; returned: (N,) uint8.
+    Of a fraction that is a level it is always that one, of others drawn: element i takes draw i, and the mean is right
+    to within 2^-22.
 
     Source: QSGD, Alistarh et al., NeurIPS 2017, and for any levels NUQSGD, Ramezani-Kebrya et al., JMLR 2021.
     """
+    if host_loops.is_used_on(values.device):
+        return host_loops.round_to_levels(values, scales, block_size, levels, key.unsigned_words())
+    # 0 where the scale is zero or NaN. The clamp takes off rounding: a value that is its block's norm may divide to
+    # just above 1.
+    ratios = (values / per_element(scales, block_size=block_size, numel=values.numel())).nan_to_num(nan=0.0)
+    ratios = ratios.clamp(-1.0, 1.0)
     grid = constant(levels, torch.float32, ratios.device)
     # The first level above each ratio; 1 itself has none and takes the last pair.
     above = torch.searchsorted(grid, ratios, right=True).clamp_(1, len(levels) - 1)
@@ -148,51 +128,21 @@ def round_to_levels(ratios: Tensor, levels: tuple[float, ...], key: Key) -> Tens
     return (above - 1 + (drawn < chance)).to(torch.uint8)
 
 
-def rounded(values: Tensor, scales: Tensor, levels: tuple[float, ...], key: Key, *, block_size: int = 1) -> Tensor:
-    """Do `round_to_levels` of the fractions that values are of their blocks' scales.
-
-    Shape:
-        values: (N,); scales: (B,), B = ceil(N / block_size); returned: (N,) uint8.
-    """
-    if host_loops.is_used_on(values.device):
-        return host_loops.round_to_levels(values, scales, block_size, levels, key.unsigned_words())
-    whole = per_element(scales, block_size=block_size, numel=values.numel())
-    return round_to_levels(fractions(values, whole), levels, key)
-
-
-def scaled(codes: Tensor, levels: tuple[float, ...], num_codes: int, scales: Tensor, *, block_size: int = 1) -> Tensor:
-    """Return `levels_of` codes times their blocks' scales.
-
-    Shape:
-        codes: (N,) uint8; scales: (B,), B = ceil(N / block_size); returned: (N,) fp32.
-    """
+def levels_of(
+    codes: Tensor, levels: tuple[float, ...], num_codes: int, scales: Tensor | None = None, *, block_size: int = 1
+) -> Tensor:
+    """Return the levels, (N,) fp32, of codes below `num_codes`, times their blocks' scales; NaN where there is none."""
+    table = constant(levels + (math.nan,) * (num_codes - len(levels)), torch.float32, codes.device)
     if host_loops.is_used_on(codes.device):
-        return host_loops.levels_times_scales(codes, _table(levels, num_codes, codes.device), scales, block_size)
-    whole = per_element(scales, block_size=block_size, numel=codes.numel())
-    return levels_of(codes, levels, num_codes) * whole
-
-
-def levels_of(codes: Tensor, levels: tuple[float, ...], num_codes: int) -> Tensor:
-    """Return the levels of codes below `num_codes`; NaN for a code that no level has.
-
-    Shape:
-        codes: (N,) uint8; returned: (N,) fp32.
-    """
-    table = _table(levels, num_codes, codes.device)
-    if host_loops.is_used_on(codes.device):
-        return host_loops.levels_times_scales(codes, table, torch.ones(1, device="cpu"), codes.numel())
-    return table[codes.to(torch.int64)]
-
-
-def _table(levels: tuple[float, ...], num_codes: int, device: torch.device) -> Tensor:
-    return constant(levels + (math.nan,) * (num_codes - len(levels)), torch.float32, device)
+        if scales is None:
+            scales, block_size = torch.ones(1, device="cpu"), codes.numel()
+        return host_loops.levels_times_scales(codes, table, scales, block_size)
+    found = table[codes.to(torch.int64)]
+    return found if scales is None else found * per_element(scales, block_size=block_size, numel=codes.numel())
 
 
 def pack_codes(codes: Tensor, bits: int) -> Tensor:
-    """Pack codes below 2^bits one after the other, each with its most significant bit first.
-
-    Shape:
-        codes: (N,) uint8; returned: (P,) uint8, P = ceil(N bits / 8).
+    """Pack codes below 2^bits, uint8, one after the other, each with its most significant bit first.
 
     Example:
         >>> pack_codes(torch.tensor([1, 2, 3], dtype=torch.uint8), 4)
@@ -204,11 +154,7 @@ def pack_codes(codes: Tensor, bits: int) -> Tensor:
 
 
 def unpack_codes(packed: Tensor, bits: int, numel: int) -> Tensor:
-    """Undo `pack_codes`.
-
-    Shape:
-        packed: (P,) uint8; returned: (N,) uint8.
-    """
+    """Undo `pack_codes`."""
     if host_loops.is_used_on(packed.device):
         return host_loops.unpack_codes(packed, bits, numel)
     stream = (packed[:, None] >> _bit_shifts(8, packed) & 1).view(-1)[: numel * bits].view(numel, bits)
@@ -219,16 +165,8 @@ def _bit_shifts(bits: int, like: Tensor) -> Tensor:
     return torch.arange(bits - 1, -1, -1, dtype=torch.uint8, device=like.device)
 
 
-def packed_codes_numel(numel: int, bits: int) -> int:
-    """Return how many bytes `numel` codes of `bits` bits take."""
-    return packed_numel(numel * bits)
-
-
 def pack_trits(codes: Tensor) -> Tensor:
     """Pack codes 0, 1 and 2, five in a byte, as the digits of a number in base 3, the first the most significant.
-
-    Shape:
-        codes: (N,) uint8; returned: (P,) uint8, P = ceil(N / 5).
 
     Example:
         >>> pack_trits(torch.tensor([0, 0, 0, 1, 2, 2], dtype=torch.uint8))
@@ -237,37 +175,28 @@ def pack_trits(codes: Tensor) -> Tensor:
     if host_loops.is_used_on(codes.device):
         return host_loops.pack_trits(codes)
     # 3^5 = 243 of 256 values of a byte: 1.6 bits a trit, against log2(3) = 1.585.
-    digits = in_blocks(codes, _TRITS_PER_BYTE)
+    digits = in_blocks(codes, TRITS_PER_BYTE)
     return (digits * _trit_weights(codes)).sum(dim=1, dtype=torch.uint8)
 
 
 def unpack_trits(packed: Tensor, numel: int) -> Tensor:
-    """Undo `pack_trits`; a byte above 242, which it never writes, gives a code 3.
-
-    Shape:
-        packed: (P,) uint8; returned: (N,) uint8.
-    """
+    """Undo `pack_trits`; a byte above 242, which it never writes, gives a code 3."""
     if host_loops.is_used_on(packed.device):
         return torch.from_numpy(np.take(_trits_of_bytes(), packed.numpy(), axis=0).reshape(-1)[:numel])
-    return _digits(packed)[:numel]
+    return _digits(packed).view(-1)[:numel]
 
 
 @cache
 def _trits_of_bytes() -> NDArray[np.uint8]:
-    """Return the five trits of every byte."""
-    return _digits(torch.arange(256, dtype=torch.uint8, device="cpu")).view(-1, _TRITS_PER_BYTE).numpy()
+    return _digits(torch.arange(256, dtype=torch.uint8, device="cpu")).numpy()
 
 
 def _digits(packed: Tensor) -> Tensor:
+    """Return the five trits of every byte."""
     # Every quotient but the first needs the remainder by 3; the first is not reduced, so that an invalid byte shows as
     # 3.
     digits = packed[:, None] // _trit_weights(packed)
-    return torch.cat([digits[:, :1], digits[:, 1:] % 3], dim=1).view(-1)
-
-
-def packed_trits_numel(numel: int) -> int:
-    """Return how many bytes `numel` trits take."""
-    return -(-numel // _TRITS_PER_BYTE)
+    return torch.cat([digits[:, :1], digits[:, 1:] % 3], dim=1)
 
 
 def _trit_weights(like: Tensor) -> Tensor:

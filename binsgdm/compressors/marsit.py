@@ -20,13 +20,14 @@ Source of residual_decay: Wu, Huang, Huang and Zhang, "Error compensated quantiz
 large-scale distributed optimization", ICML 2018, its decay of the accumulated error.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from binsgdm.comm import AllGather, GroupName, Protocol, RankContext
+from binsgdm.comm import AllGather, GroupName, Protocol, RankContext, SendRecv, group_members
 from binsgdm.comm.flat_buckets import BITS_PER_BYTE
 from binsgdm.compressors.base import (
     GradientBucket,
@@ -37,18 +38,20 @@ from binsgdm.compressors.base import (
     is_number,
     is_share,
 )
-from binsgdm.compressors.momentum import check_momentum, local_momentum, split_state
-from binsgdm.compressors.residuals import Residuals, load_together
-from binsgdm.compressors.rings import Hop, Ring, all_reduce_round_rings
+from binsgdm.compressors.compressor import pad
+from binsgdm.compressors.error_feedback import ErrorFeedback, Residuals, check_momentum, local_momentum
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels.bits import pack_signs, unpack_signs
 from binsgdm.kernels.functional import divided
 from binsgdm.kernels.random import Key, RandomStream, draws
 
+# What came, this rank's own (neither is changed), the group of the ring, for how many of its positions both stand, and
+# the number of their first element.
+Merge = Callable[[Tensor, Tensor, GroupName, int, int], Tensor]
 NUM_DRAW_VALUES = 2**32  # a draw has 32 bits
 
 
-class Marsit(ProtocolSystem):
+class Marsit(ErrorFeedback, ProtocolSystem):
     """Average signs bit by bit round a ring, and keep what that misses until the next full-precision average.
 
     Args:
@@ -56,15 +59,9 @@ class Marsit(ProtocolSystem):
             never.
         scale: what a sign stands for, > 0, in the gradient's units; None for the mean absolute value over all ranks.
         residual_decay: part of the residual that is added to the next gradient, in [0, 1]; 1 is the paper's.
-        momentum: decay of the momentum that each rank sends in place of its gradients, in [0, 1); 0 for none. Then the
-            optimizer shall have none; see `binsgdm.compressors.momentum`.
+        momentum: as `binsgdm.compressors.compressor.CompressorWithMomentum`.
         torus: go round the ranks of a node, then round the nodes, instead of round all ranks in one ring: ranks per
             node + nodes - 2 hops each way instead of world size - 1.
-        rank: this rank.
-        world_size: all ranks.
-
-    Attributes:
-        residuals: what is to be made up for, by parameter.
     """
 
     name = "marsit"
@@ -74,6 +71,7 @@ class Marsit(ProtocolSystem):
     aggregation = "ring"
     has_feedback = True
     steady_options = MappingProxyType({"sync_period": None})
+    residuals: Residuals
 
     def __init__(  # noqa: PLR0913 - options, all by keyword
         self,
@@ -99,9 +97,8 @@ class Marsit(ProtocolSystem):
             )
         check_momentum(self.name, momentum)
         self.residuals = Residuals(rank=rank, world_size=world_size)
-        self._residual_decay = residual_decay
-        self._momentum = local_momentum(momentum, rank=rank, world_size=world_size)
-        self._sync_period, self._scale = sync_period, scale
+        self.momentum = local_momentum(momentum, rank=rank, world_size=world_size)
+        self._sync_period, self._scale, self._residual_decay = sync_period, scale, residual_decay
         self._groups: tuple[GroupName, ...] = ("intra_node", "inter_node") if torus else ("world",)
 
     @classmethod
@@ -115,46 +112,39 @@ class Marsit(ProtocolSystem):
             )
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
-        """Return signs times what they stand for, or the mean; see `binsgdm.compressors.base.Averager`.
-
-        A value that is not finite makes the whole estimate NaN on all ranks.
-        """
+        """Return signs times what they stand for, or the mean; all NaN on all ranks if a value is not finite."""
         check_values(self.name, bucket.values, bucket.shapes)
-        given = bucket if self._momentum is None else self._momentum.added(bucket)
+        given = self.with_momentum(bucket)
         compensated = self.residuals.corrected(given, context, decay=self._residual_decay)
-        mean = yield from self._estimate(compensated, context)
+        is_exact = self._sync_period is not None and context.step % self._sync_period == 0
+        mean = yield from (self._mean_round_rings if is_exact else self._signs)(compensated, context)
         # The average in full precision delivered all of it, the residuals included.
-        is_exact = self.is_full_precision(context.step)
-        lost = compensated.zero_() if is_exact else compensated.sub_(mean)
-        self.residuals.store(lost, bucket, mean=mean)
-        if self._momentum is not None:
-            self._momentum.store(given, lost, mean=mean)
+        self.keep(compensated.zero_() if is_exact else compensated.sub_(mean), given, mean)
         return mean
 
-    def _estimate(self, compensated: torch.Tensor, context: RankContext) -> Protocol:
-        """Return signs times what they stand for, or in a step of full precision the mean."""
-        rings = [Ring.of(group, context) for group in self._groups]
-        if self.is_full_precision(context.step):
-            return (yield from _mean_round_rings(compensated, context, rings))
-        stands_for = yield from self._what_a_sign_stands_for(compensated)
-        packed = yield from merged_signs(_padded(compensated, context) >= 0, context, rings)
-        return unpack_signs(packed, compensated.numel()).mul_(stands_for)
+    def _mean_round_rings(self, values: Tensor, context: RankContext) -> Protocol:
+        """Return the fp32 mean, summed in the order in which each chunk meets the ranks."""
 
-    def is_full_precision(self, step: int) -> bool:
-        """Tell whether this step is one of those without compression: K, 2 K, ..."""
-        return self._sync_period is not None and step % self._sync_period == 0
+        def add(came: Tensor, own: Tensor, *_: object) -> Tensor:
+            return came + own
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return `Residuals.state_dict`, and the momenta if there are any."""
-        momenta = {} if self._momentum is None else {"momenta": self._momentum.state_dict()}
-        return self.residuals.state_dict() | momenta
+        total = yield from all_reduce_round_rings(_padded(values, context), self._groups, context, add)
+        return divided(total[: values.numel()], context.world_size)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Do `Residuals.load_state_dict`, also for the momenta if there are any."""
-        momenta, rest = split_state(self._momentum, state)
-        load_together([*momenta, (self.residuals, rest)])
+    def _signs(self, values: Tensor, context: RankContext) -> Protocol:
+        """Return, per element, the sign of one rank that is drawn uniformly, times what it stands for."""
 
-    def _what_a_sign_stands_for(self, values: torch.Tensor) -> Protocol:
+        def merge(came: Tensor, own: Tensor, group: GroupName, count: int, first: int) -> Tensor:
+            # On a torus a rank merges the same elements in two rings; one stream for both would repeat the draws.
+            key = context.key(RandomStream.INTRA_NODE if group == "intra_node" else RandomStream.MERGE)
+            return merge_signs(came, own, count=count, key=key, start=first * BITS_PER_BYTE)
+
+        stands_for = yield from self._what_a_sign_stands_for(values)
+        own_signs = pack_signs(_padded(values, context) >= 0)
+        packed = yield from all_reduce_round_rings(own_signs, self._groups, context, merge)
+        return unpack_signs(packed, values.numel()).mul_(stands_for)
+
+    def _what_a_sign_stands_for(self, values: Tensor) -> Protocol:
         """Return a scalar, NaN on all ranks if a value of any is not finite."""
         mean = torch.linalg.vector_norm(values, ord=1, dtype=torch.float64) / values.numel()
         # A gather of 4 bytes and not an all-reduce: all ranks average in the same order, to the same bits.
@@ -165,38 +155,46 @@ class Marsit(ProtocolSystem):
         return mean.masked_fill(~mean.isfinite(), torch.nan)
 
 
-def merged_signs(positive: torch.Tensor, context: RankContext, rings: Sequence[Ring]) -> Protocol:
-    """Return the packed sign, per element, of one rank that is drawn uniformly; the same on every rank.
+def all_reduce_round_rings(
+    values: Tensor, groups: Sequence[GroupName], context: RankContext, merge: Merge, first: int = 0
+) -> Protocol:
+    """Reduce-scatter round the ring of each group in turn, each on the last one's chunk; then all-gather back.
 
-    Args:
-        positive: True for this rank's +1; a multiple of 8 x world size.
-        context: this rank.
-        rings: that values go round, in order.
+    One ring of all ranks is the ring all-reduce; the ring of a node and then that between nodes is a 2D torus. In a
+    ring of S positions chunk k starts at position k + 1 and ends, S - 1 hops later and merged over all, at position k.
 
-    Shape:
-        positive: (N,) bool; returned: (N / 8,) uint8.
+    The values are flat, of any dtype, a multiple of the product of the rings' sizes, and not changed; the first of them
+    has the number `first`. Every rank gives the same groups.
+
+    Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009: an
+    all-reduce as a ring reduce-scatter and a ring all-gather, 2 (S - 1) / S of the data out of every rank.
     """
+    if not groups:
+        return values
+    group, *rest = groups
+    members = group_members(group, context.rank, context.world_size, context.ranks_per_node)
+    position, size = members.index(context.rank), len(members)
+    rows = values.view(size, values.numel() // size)
+    # The first hop sends the chunk of the previous position: it needs all other hops to reach its owner, merged at
+    # each.
+    chunk = rows[(position - 1) % size]
+    for hop in range(1, size):
+        index = (position - 1 - hop) % size
+        came = yield SendRecv(group=group, sent=chunk)
+        chunk = merge(came, rows[index], group, hop + 1, first + index * rows.shape[1])
+    whole = torch.empty_like(rows)
+    # The next ring works on this position's chunk only: between nodes travels 1 / ranks_per_node of the data.
+    whole[position] = yield from all_reduce_round_rings(chunk, rest, context, merge, first + position * rows.shape[1])
+    for hop in range(1, size):
+        index = (position - hop) % size
+        whole[index] = yield SendRecv(group=group, sent=whole[(index + 1) % size])
+    return whole.view(-1)
 
-    def merge(came: torch.Tensor, own: torch.Tensor, hop: Hop) -> torch.Tensor:
-        # On a torus a rank merges the same elements in two rings; one stream for both would repeat the draws.
-        key = context.key(RandomStream.INTRA_NODE if hop.ring.group == "intra_node" else RandomStream.MERGE)
-        return merge_signs(came, own, count=hop.number + 1, key=key, start=hop.first * BITS_PER_BYTE)
 
-    return (yield from all_reduce_round_rings(pack_signs(positive), rings, merge))
+def merge_signs(running: Tensor, own: Tensor, *, count: int, key: Key, start: int) -> Tensor:
+    """Return packed signs `running`, of count - 1 ranks, with each bit replaced by that of `own` with chance 1 / count.
 
-
-def merge_signs(running: torch.Tensor, own: torch.Tensor, *, count: int, key: Key, start: int) -> torch.Tensor:
-    """Return `running` with each bit replaced by that of `own` with probability 1 / count.
-
-    Args:
-        running: packed signs that stand for count - 1 ranks; not changed.
-        own: packed signs of one rank more; not changed.
-        count: k of the paper, >= 2.
-        key: of the draws.
-        start: the first element's number in the draws.
-
-    Shape:
-        running, own, returned: (P,) uint8.
+    Neither is changed. The first element takes draw number `start`; count, the paper's k, is at least 2.
     """
     drawn = draws(key, start=start, numel=own.numel() * BITS_PER_BYTE, device=own.device)
     # Flips a bit of `running` where the two differ and the draw replaces it: a select on packed bits.
@@ -208,15 +206,6 @@ def replacing_draws(count: int) -> int:
     return NUM_DRAW_VALUES // count
 
 
-def _mean_round_rings(values: torch.Tensor, context: RankContext, rings: Sequence[Ring]) -> Protocol:
-    """Return the fp32 mean, summed in the order in which each chunk meets the ranks."""
-
-    def add(came: torch.Tensor, own: torch.Tensor, _hop: Hop) -> torch.Tensor:
-        return came + own
-
-    total = yield from all_reduce_round_rings(_padded(values, context), rings, add)
-    return divided(total[: values.numel()], context.world_size)
-
-
-def _padded(values: torch.Tensor, context: RankContext) -> torch.Tensor:
-    return torch.nn.functional.pad(values, (0, -values.numel() % (BITS_PER_BYTE * context.world_size)))
+def _padded(values: Tensor, context: RankContext) -> Tensor:
+    unit = BITS_PER_BYTE * context.world_size
+    return pad(values, -(-values.numel() // unit) * unit)

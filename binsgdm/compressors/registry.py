@@ -1,35 +1,8 @@
 """All systems that average gradients, by name: one list of classes, each with its own description.
 
-A system of one's own, in any file:
-
-    @SYSTEMS.register
-    @dataclass(frozen=True, kw_only=True)
-    class Half(CompressorSystem):
-        name = "half"
-        title = "Half precision"
-        source = "Micikevicius et al., ICLR 2018"
-        wire_format = "gradients in fp16"
-        is_unbiased = False
-        has_feedback = True  # error feedback by parameter
-
-        largest: float = 65504.0  # an option: compress_gradients(model, "half", largest=1.0)
-
-        def compress(self, values, shapes, key):
-            return Payload(tensors=(values.clamp(-self.largest, self.largest).half(),))
-
-        def decompress(self, payload, shapes, key):
-            return payload.tensors[0].float()
-
-        def num_bytes(self, shapes):
-            return 2 * numel_of(shapes)
-
-`compress_gradients`, `simnet measure` and whoever goes through `SYSTEMS` know it from then on, by its name, in this
-process: every rank registers it. A system that is no compressor is a `binsgdm.compressors.ProtocolSystem`, whose
-`mean` yields its messages. A package lets its systems be found without an import by an entry point, whose name is that
-of the system:
-
-    [project.entry-points."binsgdm.systems"]
-    half = "my_package.half:Half"
+A system of one's own is a `CompressorSystem` or a `ProtocolSystem`, made known by `SYSTEMS.register`, in this process:
+every rank registers it. A package lets its systems be found without an import by an entry point of the group
+"binsgdm.systems", whose name is that of the system. `docs/how-to/extend.md` has an example of each.
 """
 
 import difflib
@@ -38,37 +11,25 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
-from binsgdm.compressors import topologies
-from binsgdm.compressors.atomo import Atomo
-from binsgdm.compressors.base import MAX_RANKS, Averager, System, Topology, check_whole
+from binsgdm.compressors.base import MAX_RANKS, Averager, System, Topology, check_choice, check_whole
+from binsgdm.compressors.compressor import CompressorSystem
 from binsgdm.compressors.dense import Dense
-from binsgdm.compressors.eight_bit import ByteGrad
-from binsgdm.compressors.low_rank import GradZip, PowerSGD
+from binsgdm.compressors.low_rank import Atomo, GradZip, PowerSGD
 from binsgdm.compressors.marsit import Marsit
-from binsgdm.compressors.qsgd import NUQSGD, QSGD, QSGDInf
+from binsgdm.compressors.quantizers import NUQSGD, QSGD, ByteGrad, QSGDInf
 from binsgdm.compressors.signs import MajorityVote, OneBitSGD, ScaledSign, TernGrad
 from binsgdm.compressors.sparse import MSTopK, RandomK, TopK
+from binsgdm.compressors.topologies import BETWEEN_NODES, Hierarchical, IntraNodeDtype, ScatterReduce
 from binsgdm.errors import BinsgdmError, shown
 
 ENTRY_POINTS = "binsgdm.systems"  # group in which other packages name their systems
 # Arguments of functions that take a system's options as keywords as well: an option of this name could not be given.
-RESERVED = frozenset(
-    {
-        "model",
-        "system",
-        "seed",
-        "ranks_per_node",
-        "timeout",
-        "on_sent",
-        "name",
-        "options",
-        "topology",
-        "intra_node_dtype",
-    }
-)
-REQUIRED_TEXTS = ("name", "title", "source", "wire_format", "aggregation")
+RESERVED = {
+    "model", "system", "seed", "ranks_per_node", "timeout", "on_sent", "name", "options", "topology",
+    "intra_node_dtype",
+}  # fmt: skip
 
 AnySystem = TypeVar("AnySystem", bound=type[System])
 
@@ -90,9 +51,6 @@ class SystemRegistry(Mapping[str, type[System]]):
         """Make a system known by its name, in this process; a decorator for its class, above that of a dataclass.
 
         A class of the same module and name replaces the former, as in a notebook.
-
-        Raises:
-            BinsgdmError: it does not say what it is, or its name is taken.
         """
         _check(system)
         other = self._systems.get(system.name, system)
@@ -139,19 +97,15 @@ class SystemRegistry(Mapping[str, type[System]]):
             if point.name in self._systems or point.name in self._refused or name not in (None, point.name):
                 continue
             try:
-                self.register(_loaded(point))
+                system = point.load()
+                if (given := getattr(system, "name", None)) != point.name:
+                    raise BinsgdmError(f"its name is {given!r}, and must be that of the entry point")
+                self.register(system)
             except Exception as error:  # whatever another package does, the rest goes on
                 reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
                 self._refused[point.name] = f"system: {point.name!r}: {point.value} cannot be loaded ({reason})"
                 if name is None:  # a caller that asks for one name gets its reason from `refusal`
                     warnings.warn(self._refused[point.name], stacklevel=3)
-
-
-def _loaded(point: metadata.EntryPoint) -> type[System]:
-    system: type[System] = point.load()
-    if getattr(system, "name", None) != point.name:
-        raise BinsgdmError(f"its name is {getattr(system, 'name', None)!r}, and must be that of the entry point")
-    return system
 
 
 def _check(system: object) -> None:
@@ -161,7 +115,7 @@ def _check(system: object) -> None:
             f"register: {system!r}: must be a class of CompressorSystem or ProtocolSystem; see help(binsgdm.register)"
         )
     where = f"register: {system.__qualname__}"
-    for name in REQUIRED_TEXTS:
+    for name in ("name", "title", "source", "wire_format", "aggregation"):
         given = getattr(system, name, None)
         if not isinstance(given, str) or not given:
             raise BinsgdmError(f"{where}: {name}: {given!r}: must be text; set it in the class")
@@ -214,7 +168,7 @@ def make(  # noqa: PLR0913
     world_size: int,
     ranks_per_node: int = 1,
     topology: Topology | None = None,
-    intra_node_dtype: topologies.IntraNodeDtype | None = None,
+    intra_node_dtype: IntraNodeDtype | None = None,
     **options: Any,
 ) -> Averager:
     """Return one rank's end of a system.
@@ -229,9 +183,6 @@ def make(  # noqa: PLR0913
         intra_node_dtype: of what travels inside a node with a hierarchical topology; by default "fp32".
         options: as the system's class takes them; the same on all ranks.
 
-    Raises:
-        BinsgdmError: an unknown system or option, or a value out of range.
-
     Example:
         >>> make("qsgd", rank=0, world_size=4, bits=8).compressor.bits
         8
@@ -241,15 +192,37 @@ def make(  # noqa: PLR0913
     check_whole(f"{name}: world_size", world_size, low=1, high=MAX_RANKS)
     check_whole(f"{name}: rank", rank, low=0, high=world_size - 1)
     check_whole(f"{name}: ranks_per_node", ranks_per_node, low=1)
-    return topologies.averager(
-        SYSTEMS[name],
-        options,
-        rank=rank,
-        world_size=world_size,
-        ranks_per_node=ranks_per_node,
-        topology=topology,
-        intra_node_dtype=intra_node_dtype,
+    system = SYSTEMS[name]
+    topology = system.default_topology(ranks_per_node) if topology is None else topology
+    system.check_topology(topology, options)
+    if topology not in BETWEEN_NODES:
+        if intra_node_dtype is not None:
+            raise BinsgdmError(
+                f"{name}: intra_node_dtype: {shown(intra_node_dtype)}: has no effect with topology "
+                f"{topology!r}; drop one of them"
+            )
+        return _among_equals(system, topology, options, rank, world_size)
+    intra_node_dtype = "fp32" if intra_node_dtype is None else intra_node_dtype
+    check_choice(f"{name}: intra_node_dtype", intra_node_dtype, get_args(IntraNodeDtype))
+    if world_size % ranks_per_node:
+        raise BinsgdmError(
+            f"{name}: ranks_per_node: {shown(ranks_per_node)}: must divide the world size {world_size}; "
+            "give the ranks of one node"
+        )
+    exchange = BETWEEN_NODES[topology] or system.topologies[0]
+    between = _among_equals(system, exchange, options, rank // ranks_per_node, world_size // ranks_per_node)
+    return Hierarchical(
+        between, system.cut, intra_node_dtype, rank=rank, world_size=world_size, ranks_per_node=ranks_per_node
     )
+
+
+def _among_equals(
+    system: type[System], topology: str, options: Mapping[str, Any], rank: int, world_size: int
+) -> Averager:
+    """Return one rank's end in a topology that knows no nodes."""
+    if topology == "scatter_reduce" and issubclass(system, CompressorSystem):
+        return ScatterReduce(system(**options), rank=rank, world_size=world_size)
+    return system.averager(rank, world_size, options)
 
 
 def check_options(name: object, options: Iterable[str]) -> None:

@@ -6,10 +6,9 @@ all that share its scale NaN after decompression; a majority vote has no scale, 
 Shape letters: N elements, M tensors, C columns.
 """
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from math import prod
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -22,14 +21,14 @@ from binsgdm.compressors.base import (
     ProtocolSystem,
     Shapes,
     check_choice,
-    check_stateless,
     check_values,
     is_number,
+    matrix_shape,
     numel_of,
+    numels_of,
 )
-from binsgdm.compressors.error_feedback import CheckedCompressor, PayloadSpec
-from binsgdm.compressors.momentum import LocalMomentum, check_momentum, local_momentum, split_state
-from binsgdm.compressors.residuals import load_together
+from binsgdm.compressors.compressor import CheckedCompressor, CompressorWithMomentum, PayloadSpec, pad
+from binsgdm.compressors.error_feedback import ErrorFeedback, check_momentum, local_momentum
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels import host_loops
 from binsgdm.kernels.bits import pack_signs, packed_numel, unpack_signs
@@ -40,7 +39,7 @@ from binsgdm.kernels.random import Key, RandomStream, draws
 _TERNARY = (-1.0, 0.0, 1.0)
 
 
-class MajorityVote(ProtocolSystem):
+class MajorityVote(ErrorFeedback, ProtocolSystem):
     """signSGD with majority vote: the sign that most ranks have, element by element, the same on every rank.
 
     Each rank sends the packed signs of the k-th chunk to rank k, which counts and sends the winners to all: 2 (n-1) / n
@@ -50,10 +49,7 @@ class MajorityVote(ProtocolSystem):
     all ranks, which a sign could not show.
 
     Args:
-        momentum: decay of the momentum whose signs each rank sends in place of its gradients', in [0, 1); 0 for none.
-            Then the optimizer shall have none; see `binsgdm.compressors.momentum`.
-        rank: this rank.
-        world_size: all ranks.
+        momentum: of what each rank votes, as `CompressorWithMomentum`.
 
     Source: Bernstein, Wang, Azizzadenesheli and Anandkumar, "signSGD: compressed optimisation for non-convex problems",
     ICML 2018, its majority vote; Bernstein, Zhao, Azizzadenesheli and Anandkumar, "signSGD with majority vote is
@@ -69,57 +65,35 @@ class MajorityVote(ProtocolSystem):
 
     def __init__(self, *, momentum: float = 0.0, rank: int = 0, world_size: int = 1) -> None:
         check_momentum(self.name, momentum)
-        self._momentum = local_momentum(momentum, rank=rank, world_size=world_size)
+        self.momentum = local_momentum(momentum, rank=rank, world_size=world_size)
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
         """Return the winning signs as +1 and -1; see `binsgdm.compressors.base.Averager`."""
         check_values(self.name, bucket.values, bucket.shapes)
-        if self._momentum is None:
-            return (yield from _vote(bucket.values, context))
-        given = self._momentum.added(bucket)
-        voted = yield from _vote(given.values, context)
-        self._momentum.store(given, given.values, mean=voted)
+        given, world_size = self.with_momentum(bucket), context.world_size
+        values = given.values
+        chunk = -(-values.numel() // (world_size * BITS_PER_BYTE)) * BITS_PER_BYTE
+        # The same byte in front of every chunk, since each owner has to know it.
+        is_broken = all_finite(values).logical_not().to(torch.uint8).expand(world_size, 1)
+        signs = pack_signs(pad(values, chunk * world_size) >= 0).view(world_size, -1)
+        received = yield AllToAll(group="world", sent=torch.cat([is_broken, signs], dim=1))
+        # Votes of +1 less votes of -1: small integers, exact in fp32.
+        balance = torch.zeros(chunk, device=values.device)
+        for row in received[:, 1:]:
+            balance += unpack_signs(row, chunk)
+        # Drawn for every element, also where there is no tie, so that no draw depends on another element's votes.
+        key = context.key(RandomStream.MERGE)
+        coin = draws(key, start=context.rank * chunk, numel=chunk, device=values.device) >= 2**31
+        winners = pack_signs(torch.where(balance == 0, coin, balance > 0))
+        gathered = yield AllGather(group="world", sent=torch.cat([received[:, 0].amax().view(1), winners]))
+        voted = unpack_signs(gathered[:, 1:].reshape(-1), values.numel())
+        voted.masked_fill_(gathered[:, 0].bool().any(), torch.nan)
+        self.keep(values, given, voted)
         return voted
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the momenta, if there are any."""
-        return {} if self._momentum is None else {"momenta": self._momentum.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take a copy of what `state_dict` returned."""
-        momenta, rest = split_state(self._momentum, state)
-        check_stateless(self.name, rest)
-        load_together(momenta)
-
-
-def _vote(values: Tensor, context: RankContext) -> Protocol:
-    """Return the winning signs as +1 and -1, NaN if a value of any rank is not finite."""
-    chunk = -(-values.numel() // (context.world_size * BITS_PER_BYTE)) * BITS_PER_BYTE
-    padded = torch.nn.functional.pad(values, (0, chunk * context.world_size - values.numel()))
-    # The same byte in front of every chunk, since each owner has to know it.
-    is_broken = all_finite(values).logical_not().to(torch.uint8).expand(context.world_size, 1)
-    signs = pack_signs(padded >= 0).view(context.world_size, -1)
-    received = yield AllToAll(group="world", sent=torch.cat([is_broken, signs], dim=1))
-    winners = _winners(received[:, 1:], chunk, context)
-    gathered = yield AllGather(group="world", sent=torch.cat([received[:, 0].amax().view(1), pack_signs(winners)]))
-    voted = unpack_signs(gathered[:, 1:].reshape(-1), values.numel())
-    return voted.masked_fill_(gathered[:, 0].bool().any(), torch.nan)
-
-
-def _winners(packed: Tensor, chunk: int, context: RankContext) -> Tensor:
-    """Return whether +1 wins, for each element of this rank's chunk."""
-    # Votes of +1 less votes of -1: small integers, exact in fp32.
-    balance = torch.zeros(chunk, device=packed.device)
-    for row in packed:
-        balance += unpack_signs(row, chunk)
-    key = context.key(RandomStream.MERGE)
-    # Drawn for every element, also where there is no tie, so that no draw depends on another element's votes.
-    coin = draws(key, start=context.rank * chunk, numel=chunk, device=packed.device) >= 2**31
-    return torch.where(balance == 0, coin, balance > 0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaledSign(CheckedCompressor):
+class ScaledSign(CompressorWithMomentum):
     """EF-signSGD's compressor: the sign times the mean magnitude.
 
     It is a contraction, not unbiased: ||v - C(v)||^2 = (1 - delta) ||v||^2 for what shares a scale, with
@@ -127,8 +101,6 @@ class ScaledSign(CheckedCompressor):
 
     Attributes:
         scale_per: what shares a scale, "tensor" or "bucket".
-        momentum: decay of the momentum that each rank sends in place of its gradients, in [0, 1); 0 for none. Then the
-            optimizer shall have none; see `binsgdm.compressors.momentum`.
 
     Source: Karimireddy, Rebjock, Stich and Jaggi, "Error feedback fixes signSGD and other gradient compression
     schemes", ICML 2019, its compressor of the sign and the mean magnitude. Differs: the sign of zero is +1.
@@ -146,11 +118,7 @@ class ScaledSign(CheckedCompressor):
 
     def __post_init__(self) -> None:
         check_choice("ef_sign_sgd: scale_per", self.scale_per, ("tensor", "bucket"))
-        check_momentum(self.name, self.momentum)
-
-    def local_momentum(self, rank: int, world_size: int) -> LocalMomentum | None:
-        """Return that of the option."""
-        return local_momentum(self.momentum, rank=rank, world_size=world_size)
+        super().__post_init__()
 
     def payload_spec(self, shapes: Shapes) -> PayloadSpec:
         """Return (M,) or (1,) fp32, then (ceil(N / 8),) uint8."""
@@ -169,21 +137,17 @@ class ScaledSign(CheckedCompressor):
         return _scaled(unpack_signs(signs, numel_of(shapes)), scales, self._sizes(shapes))
 
     def _sizes(self, shapes: Shapes) -> list[int]:
-        return _sizes(shapes) if self.scale_per == "tensor" else [numel_of(shapes)]
+        return numels_of(shapes) if self.scale_per == "tensor" else [numel_of(shapes)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneBitSGD(CheckedCompressor):
+class OneBitSGD(CompressorWithMomentum):
     """1-bit SGD's compressor: one bit an element, and two means for each column of a matrix.
 
     A tensor is the matrix (shape[0], all others), so that a column has shape[0] elements; a vector is one column. What
     is negative becomes the mean of the column's negative values, the rest that of its others. It is a contraction:
     ||v - C(v)||^2 = ||v||^2 - sum of count * mean^2 over the two halves of all columns. Use it under error feedback
     (`binsgdm.compressors.error_feedback`), as the paper does. A matrix with few rows has many means: 64 bits a column.
-
-    Attributes:
-        momentum: decay of the momentum that each rank sends in place of its gradients, in [0, 1); 0 for none. Then the
-            optimizer shall have none; see `binsgdm.compressors.momentum`.
 
     Source: Seide, Fu, Droppo, Li and Yu, "1-bit stochastic gradient descent and its application to data-parallel
     distributed training of speech DNNs", Interspeech 2014 (threshold zero, values per column). Differs:
@@ -200,13 +164,6 @@ class OneBitSGD(CheckedCompressor):
 
     momentum: float = 0.0
 
-    def __post_init__(self) -> None:
-        check_momentum(self.name, self.momentum)
-
-    def local_momentum(self, rank: int, world_size: int) -> LocalMomentum | None:
-        """Return that of the option."""
-        return local_momentum(self.momentum, rank=rank, world_size=world_size)
-
     def payload_spec(self, shapes: Shapes) -> PayloadSpec:
         """Return (2 C,) fp32, of each tensor the means of negative values, then the others; (ceil(N / 8),) uint8."""
         columns = sum(_matrix_shape(shape)[1] for shape in shapes)
@@ -214,17 +171,17 @@ class OneBitSGD(CheckedCompressor):
 
     def encode(self, values: Tensor, shapes: Shapes, key: Key) -> tuple[Tensor, ...]:  # noqa: ARG002
         """Keep signs and the means of columns."""
-        matrices = zip(torch.split(values, _sizes(shapes)), shapes, strict=True)
+        matrices = zip(torch.split(values, numels_of(shapes)), shapes, strict=True)
         means = torch.cat([_column_means(part.view(_matrix_shape(shape))).view(-1) for part, shape in matrices])
         return means, pack_signs(values >= 0)
 
     def decode(self, tensors: tuple[Tensor, ...], shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
-        """Return the mean that each bit selects: of its column's negative values, or of the others."""
+        """Return the mean that each bit selects."""
         means = torch.split(tensors[0], [2 * _matrix_shape(shape)[1] for shape in shapes])
         pairs = [pair.view(2, 1, -1) for pair in means]
         if host_loops.is_used_on(tensors[1].device):
             values = unpack_signs(tensors[1], numel_of(shapes))
-            for part, (below, above), shape in zip(torch.split(values, _sizes(shapes)), pairs, shapes, strict=True):
+            for part, (below, above), shape in zip(torch.split(values, numels_of(shapes)), pairs, shapes, strict=True):
                 matrix = part.view(_matrix_shape(shape))
                 torch.where(matrix > 0, above, below, out=matrix)
             return values
@@ -235,17 +192,11 @@ class OneBitSGD(CheckedCompressor):
 
 def _matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
     """Return rows and columns; none of either for a tensor without elements."""
-    if math.prod(shape) == 0:
-        return 0, 0
-    return (shape[0], math.prod(shape[1:])) if shape else (1, 1)
+    return matrix_shape(shape) if prod(shape) else (0, 0)
 
 
 def _column_means(matrix: Tensor) -> Tensor:
-    """Return the means of the negative values and of the others, 0 for none; both NaN if one is not finite.
-
-    Shape:
-        matrix: (rows, C); returned: (2, C).
-    """
+    """Return the means, (2, C), of a matrix's negative values and of the others, 0 for none; NaN if not finite."""
     is_positive = matrix >= 0
     counts = torch.stack([(~is_positive).sum(dim=0), is_positive.sum(dim=0)])
     wide = matrix.to(torch.float64)
@@ -264,9 +215,6 @@ class TernGrad(CheckedCompressor):
 
     Attributes:
         clip_sigmas: values are clipped to this many standard deviations of their tensor, above 0; None: not at all.
-
-    Raises:
-        BinsgdmError: `clip_sigmas` is not above 0.
 
     Source: Wen, Xu, Yan, Wu, Wang, Chen and Li, "TernGrad: ternary gradients to reduce communication in distributed
     deep learning", NeurIPS 2017, layer-wise ternarizing and gradient clipping with c = 2.5. Differs: the standard
@@ -292,20 +240,20 @@ class TernGrad(CheckedCompressor):
 
     def payload_spec(self, shapes: Shapes) -> PayloadSpec:
         """Return (M,) fp32, then (ceil(N / 5),) uint8."""
-        return (torch.float32, len(shapes)), (torch.uint8, levels.packed_trits_numel(numel_of(shapes)))
+        return (torch.float32, len(shapes)), (torch.uint8, -(-numel_of(shapes) // levels.TRITS_PER_BYTE))
 
     def encode(self, values: Tensor, shapes: Shapes, key: Key) -> tuple[Tensor, ...]:
         """Round to -s, 0 or s."""
-        sizes = _sizes(shapes)
+        sizes = numels_of(shapes)
         scales = torch.stack([self._scale(part) for part in torch.split(values, sizes)])
-        codes = levels.rounded(values, _spread(scales, sizes), _TERNARY, key)
+        codes = levels.round_to_levels(values, _spread(scales, sizes), _TERNARY, key)
         return scales, levels.pack_trits(codes)
 
     def decode(self, tensors: tuple[Tensor, ...], shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
         """Return -s, 0 or s."""
         codes = levels.unpack_trits(tensors[1], numel_of(shapes))
         values = levels.levels_of(codes, _TERNARY, len(_TERNARY) + 1)
-        return _scaled(values, tensors[0], _sizes(shapes))
+        return _scaled(values, tensors[0], numels_of(shapes))
 
     def _scale(self, part: Tensor) -> Tensor:
         """Return the largest magnitude after clipping: fractions of it are limited to [-1, 1], which clips."""
@@ -317,10 +265,6 @@ class TernGrad(CheckedCompressor):
             # A smaller scale is the clipping: fractions above 1 are limited to 1.
             largest = torch.minimum(largest, self.clip_sigmas * sigma)
         return levels.as_scales(largest)
-
-
-def _sizes(shapes: Shapes) -> list[int]:
-    return [math.prod(shape) for shape in shapes]
 
 
 def _scaled(values: Tensor, scales: Tensor, sizes: list[int]) -> Tensor:

@@ -14,20 +14,18 @@ from functools import lru_cache
 from types import MappingProxyType
 
 import torch
+from torch import Tensor
 
 from binsgdm.comm import AllGather, Protocol, RankContext
-from binsgdm.compressors.aggregation import all_reduce_payloads, as_bytes, from_bytes
-from binsgdm.compressors.base import (
-    Compressor,
-    Payload,
-    Shapes,
-    check_choice,
-    check_whole,
-    is_number,
-    numel_of,
+from binsgdm.compressors.base import Payload, Shapes, check_choice, check_whole, is_number, numel_of
+from binsgdm.compressors.compressor import (
+    CompressorSystem,
+    CompressorWithMomentum,
+    PayloadSpec,
+    all_reduce_payloads,
+    as_bytes,
+    from_bytes,
 )
-from binsgdm.compressors.error_feedback import CheckedCompressor, PayloadSpec
-from binsgdm.compressors.momentum import LocalMomentum, check_momentum, local_momentum
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels import host_loops
 from binsgdm.kernels.functional import all_finite, divided
@@ -42,11 +40,7 @@ _FEW_TIMES = 8  # as many as are kept
 
 
 def gather_sparse_payloads(
-    _compressor: Compressor,
-    payload: Payload,
-    shapes: Shapes,
-    context: RankContext,
-    _delivered: torch.Tensor | None = None,
+    _compressor: CompressorSystem, payload: Payload, shapes: Shapes, context: RankContext, _: Tensor | None = None
 ) -> Protocol:
     """Gather every rank's values and indices, add each value at its index, and average, in the order of ranks.
 
@@ -61,22 +55,21 @@ def gather_sparse_payloads(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Sparsifier(CheckedCompressor):
+class _Sparsifier(CompressorWithMomentum):
     """How many values are kept: exactly one of the two is given.
 
     Attributes:
         ratio: of the values of each bucket, in (0, 1]; rounded to the nearest k, at least 1.
         k: values of each bucket, >= 1; all of a bucket that has fewer.
-        momentum: decay of the momentum that each rank sends in place of its gradients, in [0, 1); 0 for none. Then the
-            optimizer shall have none; see `binsgdm.compressors.momentum`.
+        momentum: as `CompressorWithMomentum`.
         masks_momentum: whether an element's momentum begins anew once it was sent.
-        clip_norm: as `binsgdm.compressors.momentum.LocalMomentum`, above 0; None for no clipping.
+        clip_norm: as `binsgdm.compressors.error_feedback.LocalMomentum`, above 0; None for no clipping.
         warmup_steps: steps over which the ratio falls to `ratio` by equal factors: ratio^(t / (warmup_steps + 1)) in
             step t.
 
     Source of momentum, masks_momentum, clip_norm and warmup_steps: Lin et al., "Deep gradient compression", ICLR 2018.
     Differs: the ratio falls from step to step, where theirs falls from epoch to epoch; as
-    `binsgdm.compressors.momentum`.
+    `binsgdm.compressors.error_feedback`.
     """
 
     ratio: float | None = None
@@ -100,10 +93,7 @@ class _Sparsifier(CheckedCompressor):
             raise BinsgdmError(f"{self.name}: ratio: {shown(self.ratio)}: must be above 0 and at most 1, such as 0.01")
         if self.k is not None:
             check_whole(f"{self.name}: k", self.k, low=1)
-        self._check_remedies()
-
-    def _check_remedies(self) -> None:
-        check_momentum(self.name, self.momentum)
+        super().__post_init__()
         check_choice(f"{self.name}: masks_momentum", self.masks_momentum, (True, False))
         if self.clip_norm is not None and not is_number(self.clip_norm, above=0):
             raise BinsgdmError(f"{self.name}: clip_norm: {shown(self.clip_norm)}: must be above 0 and finite, or None")
@@ -113,16 +103,6 @@ class _Sparsifier(CheckedCompressor):
                 f"{self.name}: warmup_steps: {shown(self.warmup_steps)}: needs ratio; give it instead of k"
             )
 
-    def local_momentum(self, rank: int, world_size: int) -> LocalMomentum | None:
-        """Return that of the options."""
-        return local_momentum(
-            self.momentum,
-            is_masked=self.masks_momentum,
-            clip_norm=self.clip_norm,
-            rank=rank,
-            world_size=world_size,
-        )
-
     def at_step(self, step: int) -> "_Sparsifier":
         """Return itself with the ratio of a step of the warm-up; itself after it."""
         if self.ratio is None or not self.warmup_steps or step > self.warmup_steps:
@@ -130,10 +110,6 @@ class _Sparsifier(CheckedCompressor):
         return replace(self, ratio=self.ratio ** (step / (self.warmup_steps + 1)), warmup_steps=0)
 
     def num_sent(self, shapes: Shapes) -> int:
-        """Return k for a bucket of tensors of these shapes."""
-        return self.num_kept(shapes)
-
-    def num_kept(self, shapes: Shapes) -> int:
         """Return k for a bucket of tensors of these shapes."""
         numel = numel_of(shapes)
         if numel > MAX_NUMEL:
@@ -153,21 +129,22 @@ class _Indexed(_Sparsifier):
     aggregate = staticmethod(gather_sparse_payloads)
 
     @abstractmethod
-    def _indices(self, values: torch.Tensor, num_kept: int, key: Key) -> torch.Tensor:
+    def _indices(self, values: Tensor, num_kept: int, key: Key) -> Tensor:
         """Return which values are kept, int64 (K), each once."""
 
     def payload_spec(self, shapes: Shapes) -> PayloadSpec:
         """Return fp32 (K), int32 (K), the indices in ascending order."""
-        return (torch.float32, self.num_kept(shapes)), (INDEX_DTYPE, self.num_kept(shapes))
+        num_kept = self.num_sent(shapes)
+        return (torch.float32, num_kept), (INDEX_DTYPE, num_kept)
 
-    def encode(self, values: torch.Tensor, shapes: Shapes, key: Key) -> tuple[torch.Tensor, ...]:
+    def encode(self, values: Tensor, shapes: Shapes, key: Key) -> tuple[Tensor, ...]:
         """Keep K of the values."""
         # Ascending, whatever order the selection found: the payload does not depend on the device, and memory is read
         # in order.
-        indices = self._indices(values, self.num_kept(shapes), key).sort().values
+        indices = self._indices(values, self.num_sent(shapes), key).sort().values
         return values[indices], indices.to(INDEX_DTYPE)
 
-    def decode(self, tensors: tuple[torch.Tensor, ...], shapes: Shapes, key: Key) -> torch.Tensor:  # noqa: ARG002
+    def decode(self, tensors: tuple[Tensor, ...], shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
         """Return the kept values at their indices, and zeros."""
         kept, indices = tensors
         return _scattered(kept, indices.to(torch.int64), shapes)
@@ -179,19 +156,6 @@ class TopK(_Indexed):
 
     Biased: ||v - C(v)||^2 <= (1 - K / N) ||v||^2, and no other choice of K values has less error.
 
-    Attributes:
-        ratio: values kept of each bucket, in (0, 1]; rounded to the nearest k, at least 1.
-        k: values kept of each bucket, >= 1; all of a bucket that has fewer. Exactly one of the two is given.
-        momentum: decay of the momentum that each rank sends in place of its gradients, in [0, 1); 0 for none. Then the
-            optimizer shall have none; see `binsgdm.compressors.momentum`.
-        masks_momentum: whether an element's momentum begins anew once it was sent.
-        clip_norm: as `binsgdm.compressors.momentum.LocalMomentum`, above 0; None for no clipping.
-        warmup_steps: steps over which the ratio falls to `ratio` by equal factors: ratio^(t / (warmup_steps + 1)) in
-            step t.
-
-    Raises:
-        BinsgdmError: If not exactly one is given, or it is out of range.
-
     Source: Aji and Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017 (its ratio: 0.01;
     error feedback, `ErrorFeedback`, is part of it). Differs: exactly K values by selection, where the paper takes those
     above a threshold estimated on a sample; K is counted over a bucket, neither over a matrix nor
@@ -202,12 +166,12 @@ class TopK(_Indexed):
     title = "Top-k"
     source = "Aji and Heafield, EMNLP 2017"
 
-    def _indices(self, values: torch.Tensor, num_kept: int, key: Key) -> torch.Tensor:  # noqa: ARG002
+    def _indices(self, values: Tensor, num_kept: int, key: Key) -> Tensor:  # noqa: ARG002
         found = _largest(values, num_kept) if host_loops.is_used_on(values.device) else None
         return torch.topk(values.abs(), num_kept, sorted=False).indices if found is None else found
 
 
-def _largest(values: torch.Tensor, num_kept: int) -> torch.Tensor | None:
+def _largest(values: Tensor, num_kept: int) -> Tensor | None:
     """Return which values are largest in magnitude; None where others are as large as the smallest of them, or NaN.
 
     One pass finds the few that are above what a sample says; the rest is done among these.
@@ -236,18 +200,7 @@ class MSTopK(_Indexed):
     largest magnitude (for magnitudes that are normal fp32 numbers). Always exactly K.
 
     Attributes:
-        ratio: values kept of each bucket, in (0, 1]; rounded to the nearest k, at least 1.
-        k: values kept of each bucket, >= 1; all of a bucket that has fewer. Exactly one of the two is given.
-        momentum: decay of the momentum that each rank sends in place of its gradients, in [0, 1); 0 for none. Then the
-            optimizer shall have none; see `binsgdm.compressors.momentum`.
-        masks_momentum: whether an element's momentum begins anew once it was sent.
-        clip_norm: as `binsgdm.compressors.momentum.LocalMomentum`, above 0; None for no clipping.
-        warmup_steps: steps over which the ratio falls to `ratio` by equal factors: ratio^(t / (warmup_steps + 1)) in
-            step t.
         num_samplings: counts over all values, in [1, 31].
-
-    Raises:
-        BinsgdmError: If not exactly one of ratio and k is given, or a setting is out of range.
 
     Source: Shi et al., "Towards scalable distributed training of deep learning on public cloud clusters", MLSys 2021,
     its MSTopK (bisection by a number of samplings). Differs: bisects the bit pattern of |v| between 0 and its maximum,
@@ -267,7 +220,7 @@ class MSTopK(_Indexed):
         super().__post_init__()
         check_whole(f"{self.name}: num_samplings", self.num_samplings, low=1, high=MAGNITUDE_BITS)
 
-    def _indices(self, values: torch.Tensor, num_kept: int, key: Key) -> torch.Tensor:
+    def _indices(self, values: Tensor, num_kept: int, key: Key) -> Tensor:
         if host_loops.is_used_on(values.device):
             found = _between(values, num_kept, self.num_samplings)
             if found is not None:
@@ -278,20 +231,20 @@ class MSTopK(_Indexed):
         between = ((magnitudes > lower) & (magnitudes <= upper)).nonzero().view(-1)
         return self._chosen(above, between, num_kept, key)
 
-    def _chosen(self, above: torch.Tensor, between: torch.Tensor, num_kept: int, key: Key) -> torch.Tensor:
+    def _chosen(self, above: Tensor, between: Tensor, num_kept: int, key: Key) -> Tensor:
         num_missing = num_kept - above.numel()
         # Values between the thresholds are near each other; a run from a random start favours no position of the model.
         start = int(draws(key, start=0, numel=1).item()) % (between.numel() - num_missing + 1)
         return torch.cat([above, between[start : start + num_missing]])
 
 
-def _between(values: torch.Tensor, num_kept: int, num_samplings: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+def _between(values: Tensor, num_kept: int, num_samplings: int) -> tuple[Tensor, Tensor] | None:
     """Return which values are above both of `_thresholds`, and above the first alone; None if these are many.
 
     Only values between the thresholds so far are counted, as soon as they are few.
     """
     lower, upper = -1, 2**MAGNITUDE_BITS - 1
-    few: torch.Tensor | None = None  # magnitudes above what was the lower threshold
+    few: Tensor | None = None  # magnitudes above what was the lower threshold
     for _ in range(num_samplings):
         middle = (lower + upper) // 2
         count = host_loops.count_above(values, middle) if few is None else int((few > middle).sum())
@@ -309,7 +262,7 @@ def _between(values: torch.Tensor, num_kept: int, num_samplings: int) -> tuple[t
     return found[is_above], found[~is_above]
 
 
-def _thresholds(magnitudes: torch.Tensor, num_kept: int, num_samplings: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _thresholds(magnitudes: Tensor, num_kept: int, num_samplings: int) -> tuple[Tensor, Tensor]:
     """Return bit patterns: at least `num_kept` magnitudes are above the first, at most as many above the second.
 
     They stay on the device: nothing waits for a count. Both fit an int32, as which torch compares them.
@@ -334,18 +287,7 @@ class RandomK(_Sparsifier):
     largest fp32 times K / N overflows. Only values travel: 4 K bytes.
 
     Attributes:
-        ratio: values kept of each bucket, in (0, 1]; rounded to the nearest k, at least 1.
-        k: values kept of each bucket, >= 1; all of a bucket that has fewer. Exactly one of the two is given.
-        momentum: decay of the momentum that each rank sends in place of its gradients, in [0, 1); 0 for none. Then the
-            optimizer shall have none; see `binsgdm.compressors.momentum`.
-        masks_momentum: whether an element's momentum begins anew once it was sent.
-        clip_norm: as `binsgdm.compressors.momentum.LocalMomentum`, above 0; None for no clipping.
-        warmup_steps: steps over which the ratio falls to `ratio` by equal factors: ratio^(t / (warmup_steps + 1)) in
-            step t.
         unbiased: times N / K.
-
-    Raises:
-        BinsgdmError: If not exactly one of ratio and k is given, or a setting is out of range.
 
     Source: Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018, its rand_k; unbiased=True: Wangni,
     Wang, Liu and Zhang, "Gradient sparsification for communication-efficient distributed optimization", NeurIPS 2018,
@@ -378,39 +320,28 @@ class RandomK(_Sparsifier):
         """Tell whether it is not unbiased."""
         return not self.unbiased
 
-    def _scale(self, shapes: Shapes) -> float:
-        """Return by what the kept values are multiplied."""
-        return numel_of(shapes) / max(1, self.num_kept(shapes)) if self.unbiased else 1.0
-
     def payload_spec(self, shapes: Shapes) -> PayloadSpec:
         """Return fp32 (K), in the order of the drawn indices."""
-        return ((torch.float32, self.num_kept(shapes)),)
+        return ((torch.float32, self.num_sent(shapes)),)
 
-    def encode(self, values: torch.Tensor, shapes: Shapes, key: Key) -> tuple[torch.Tensor, ...]:
+    def encode(self, values: Tensor, shapes: Shapes, key: Key) -> tuple[Tensor, ...]:
         """Keep the K values that the key draws."""
-        indices = drawn_indices(values.numel(), self.num_kept(shapes), key, values.device)
-        kept = values[indices] * self._scale(shapes)
+        num_kept = self.num_sent(shapes)
+        scale = values.numel() / max(1, num_kept) if self.unbiased else 1.0
+        kept = values[drawn_indices(values.numel(), num_kept, key, values.device)] * scale
         return (kept.masked_fill_(all_finite(values).logical_not(), torch.nan),)
 
-    def decode(self, tensors: tuple[torch.Tensor, ...], shapes: Shapes, key: Key) -> torch.Tensor:
+    def decode(self, tensors: tuple[Tensor, ...], shapes: Shapes, key: Key) -> Tensor:
         """Return the kept values where the same key puts them, and zeros."""
         (kept,) = tensors
         return _scattered(kept, drawn_indices(numel_of(shapes), kept.numel(), key, kept.device), shapes)
 
 
-def drawn_indices(numel: int, num_kept: int, key: Key, device: torch.device) -> torch.Tensor:
+def drawn_indices(numel: int, num_kept: int, key: Key, device: torch.device) -> Tensor:
     """Draw `num_kept` of `numel` indices uniformly without replacement: those of the smallest draws.
 
-    Equal draws (a chance of 2**-32 a pair) go to the lower index, so that every device gives the same indices.
-
-    Args:
-        numel: at most 2**31 - 1.
-        num_kept: at most `numel`.
-        key: as all ranks have it that shall draw alike.
-        device: where the result is.
-
-    Returns:
-        int64 (num_kept), ascending.
+    Equal draws (a chance of 2**-32 a pair) go to the lower index, so that every device gives the same indices, which
+    are int64 and ascend. `numel` is at most 2**31 - 1.
     """
     if host_loops.is_used_on(device) and (found := _drawn_on_host(numel, num_kept, key)) is not None:
         return found
@@ -421,10 +352,10 @@ def drawn_indices(numel: int, num_kept: int, key: Key, device: torch.device) -> 
 
 
 @lru_cache(maxsize=1)
-def _drawn_on_host(numel: int, num_kept: int, key: Key) -> torch.Tensor | None:
+def _drawn_on_host(numel: int, num_kept: int, key: Key) -> Tensor | None:
     # Kept: a step draws the same when it encodes and when it decodes.
     return host_loops.smallest_draws(key.unsigned_words(), numel, num_kept)
 
 
-def _scattered(kept: torch.Tensor, indices: torch.Tensor, shapes: Shapes) -> torch.Tensor:
+def _scattered(kept: Tensor, indices: Tensor, shapes: Shapes) -> Tensor:
     return torch.zeros(numel_of(shapes), device=kept.device).index_copy_(0, indices, kept)

@@ -1,7 +1,7 @@
 """The longest piece of a bucket that is cut tensor by tensor, one piece for each position of a group.
 
-As `binsgdm.compressors.pieces` cuts it: matrices along rows or columns where a system knows matrices, else elements;
-all pieces of a tensor differ by at most one row, column or element, and the first is the longest.
+As `binsgdm.compressors.topologies` cuts it: matrices along rows or columns where a system knows matrices, else
+elements; all pieces of a tensor differ by at most one row, column or element, and the first is the longest.
 """
 
 import math

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from binsgdm.bench import choices, systems
 from binsgdm.comm import AllReduceSum, Protocol, RankContext
 from binsgdm.compressors.base import GradientBucket, ProtocolSystem, System
-from binsgdm.compressors.error_feedback import CompressorSystem
+from binsgdm.compressors.compressor import CompressorSystem
 from binsgdm.compressors.registry import SYSTEMS, make, register, registered
 from binsgdm.errors import BinsgdmError
 from binsgdm.parallel.ddp_hook import compress_gradients
@@ -147,7 +147,7 @@ def test_what_does_not_say_what_it_is_is_refused_in_a_sentence(system: Any, sent
 
 PACKAGE = """
 from binsgdm.compressors.base import ProtocolSystem
-from binsgdm.compressors.aggregation import all_reduce_mean
+from binsgdm.compressors.compressor import all_reduce_mean
 
 print("imported")
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from binsgdm.bench import choices
 from binsgdm.comm import RankContext, run_in_lockstep
-from binsgdm.compressors import atomo, eight_bit, levels, matrices, sparse
+from binsgdm.compressors import levels, low_rank, quantizers, sparse
 from binsgdm.compressors.base import GradientBucket
 from binsgdm.compressors.registry import BUILT_IN, SYSTEMS, make
 from binsgdm.kernels import host_loops
@@ -173,13 +173,13 @@ def no_draws(*_: Any, numel: int, device: Any = "cpu", **__: Any) -> Tensor:
 
 
 PLANTED = [
-    ("byte_grad topology=scatter_reduce", eight_bit, "divided", by_the_reciprocal),
-    ("DiLoCo int8", eight_bit, "divided", by_the_reciprocal),
+    ("byte_grad topology=scatter_reduce", quantizers, "divided", by_the_reciprocal),
+    ("DiLoCo int8", quantizers, "divided", by_the_reciprocal),
     ("qsgd topology=gather", levels, "uniforms", no_uniforms),
     ("ms_top_k ratio=0.01 topology=gather", sparse, "_thresholds", no_thresholds),
     ("random_k ratio=0.01 topology=all_reduce", sparse, "draws", backwards),
-    ("power_sgd topology=all_reduce", matrices, "MIN_INDEPENDENT_PART", 2.0),
-    ("atomo topology=gather", atomo, "draws", no_draws),
+    ("power_sgd topology=all_reduce", low_rank, "MIN_INDEPENDENT_PART", 2.0),
+    ("atomo topology=gather", low_rank, "draws", no_draws),
     ("1-bit Adam flat", one_bit_adam, "freeze", lambda *_: None),
     ("DiLoCo fp32", lockstep, "OUTER", {**lockstep.OUTER, "outer_lr": 0.25}),
     ("local SGD fp32", lockstep, "INNER_LR", 2.0**-5),

@@ -22,8 +22,8 @@ import torch.distributed as dist
 
 from binsgdm.comm import groups
 from binsgdm.comm.thread import CommunicationThread
+from binsgdm.compressors.error_feedback import Residuals
 from binsgdm.compressors.registry import SYSTEMS
-from binsgdm.compressors.residuals import Residuals
 from binsgdm.kernels import streams
 from binsgdm.optimizers.local_steps import _PendingMean
 from binsgdm.optimizers.settings import SCHEMES

@@ -16,8 +16,7 @@ import torch
 from benchmarks import bounds, other_systems
 from benchmarks.other_systems import Gradient, relative_errors
 from benchmarks.quantizers import coded, largest_bound, quantizers
-from binsgdm.compressors.eight_bit import ByteGrad
-from binsgdm.compressors.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
+from binsgdm.compressors.quantizers import NUQSGD, QSGD, ByteGrad, LevelQuantizer, QSGDInf
 from binsgdm.kernels.random import Key
 
 NUMEL = 4096

@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from binsgdm.bench import choices, systems, training
 from binsgdm.bench.choices import choice
 from binsgdm.comm import Member, RankContext
-from binsgdm.compressors.pieces import Pieces
 from binsgdm.compressors.registry import SYSTEMS
+from binsgdm.compressors.topologies import Pieces
 from binsgdm.errors import BinsgdmError
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from simnet.calibration import calibration_file, fit_files, sources

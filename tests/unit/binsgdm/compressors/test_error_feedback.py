@@ -10,10 +10,9 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.compressors.aggregation import all_reduce_payloads, gather_payloads
-from binsgdm.compressors.error_feedback import ErrorFeedback, WithoutFeedback
-from binsgdm.compressors.qsgd import QSGD, QSGDInf
-from binsgdm.compressors.residuals import Residuals
+from binsgdm.compressors.compressor import CompressorAverager, all_reduce_payloads, gather_payloads
+from binsgdm.compressors.error_feedback import Residuals
+from binsgdm.compressors.quantizers import QSGD, QSGDInf
 from binsgdm.compressors.signs import OneBitSGD, ScaledSign, TernGrad
 from binsgdm.compressors.sparse import RandomK, TopK
 from binsgdm.errors import BinsgdmError
@@ -25,17 +24,18 @@ def keep(residuals: Residuals, lost: Any) -> None:
     residuals.store(lost, bucket(torch.zeros(NUMEL)), mean=torch.zeros(NUMEL))
 
 
-def feedbacks(size: int, compressor: Any, aggregate: Any = gather_payloads) -> list[ErrorFeedback]:
-    return [ErrorFeedback(compressor, aggregate, rank=rank, world_size=size) for rank in range(size)]
+def feedbacks(size: int, compressor: Any, aggregate: Any = gather_payloads) -> list[CompressorAverager]:
+    kept = [Residuals(rank=rank, world_size=size) for rank in range(size)]
+    return [CompressorAverager(compressor, aggregate, residuals=one) for one in kept]
 
 
-def residual(feedback: ErrorFeedback) -> Any:
+def residual(feedback: CompressorAverager) -> Any:
     return torch.cat([feedback.residuals[name] for name in NAMES])
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e30])
 def test_what_was_delivered_and_the_residual_are_the_gradient_to_the_bit(scale: float) -> None:
-    feedback, grad = ErrorFeedback(TopK(ratio=0.1), rank=0, world_size=1), normal(NUMEL, 1) * scale
+    (feedback,), grad = feedbacks(1, TopK(ratio=0.1)), normal(NUMEL, 1) * scale
     (delivered,) = means_of([feedback], [grad])
     assert torch.equal(delivered + residual(feedback), grad)
     assert delivered.count_nonzero() == 25
@@ -81,7 +81,7 @@ def test_all_ranks_agree_and_together_lose_what_their_residuals_say(
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_all_ranks_agree_to_the_bit_on_the_mean_of_what_they_sent(compressor: Any, world_size: int) -> None:
     grads = [normal(NUMEL, 30 + rank) * 10.0**rank for rank in range(world_size)]
-    means = means_of([WithoutFeedback(compressor)] * world_size, grads)
+    means = means_of([CompressorAverager(compressor)] * world_size, grads)
     assert all(torch.equal(mean, means[0]) for mean in means)
     keys = [Key(seed=3, step=0, rank=rank) for rank in range(world_size)]
     sent = [
@@ -103,7 +103,7 @@ def test_a_rank_decompresses_its_own_payload_once_and_the_mean_is_the_same_to_th
     ranks[rank].compressor = Counting()
     results = means_of(ranks, grads)
     assert len(calls) == 3
-    assert torch.equal(results[rank], means_of([WithoutFeedback(ScaledSign())] * 3, grads)[0])
+    assert torch.equal(results[rank], means_of([CompressorAverager(ScaledSign())] * 3, grads)[0])
     assert torch.equal(results[rank], results[1])
     key = context().common_key
     delivered = ScaledSign().decompress(ScaledSign().compress(grads[rank], SHAPES, key), SHAPES, key)

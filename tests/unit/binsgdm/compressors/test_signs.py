@@ -10,7 +10,7 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.compressors.base import Compressor
+from binsgdm.compressors.compressor import CheckedCompressor
 from binsgdm.compressors.signs import MajorityVote, OneBitSGD, ScaledSign, TernGrad
 from tests.helpers.gradient_buckets import means_of, normal, there_and_back
 
@@ -27,7 +27,7 @@ def sizes(shapes: Shapes) -> list[int]:
 
 @pytest.mark.parametrize("compressor", EACH)
 @pytest.mark.parametrize("shapes", SHAPES)
-def test_huge_values_stay_finite(compressor: Compressor, shapes: Shapes) -> None:
+def test_huge_values_stay_finite(compressor: CheckedCompressor, shapes: Shapes) -> None:
     numel = sum(sizes(shapes))
     restored = there_and_back(compressor, torch.full((numel,), -1e30), shapes)
     assert torch.allclose(restored, torch.full((numel,), -1e30))

@@ -10,8 +10,7 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.compressors.aggregation import all_reduce_payloads
-from binsgdm.compressors.error_feedback import WithoutFeedback
+from binsgdm.compressors.compressor import CompressorAverager, all_reduce_payloads
 from binsgdm.compressors.sparse import (
     MSTopK,
     RandomK,
@@ -132,7 +131,7 @@ def test_unbiased_random_k_has_the_mean_and_the_variance_of_theory() -> None:
 
 def test_what_has_indices_cannot_be_reduced() -> None:
     with pytest.raises(BinsgdmError, match="use gather_payloads"):
-        next(WithoutFeedback(TopK(k=1), all_reduce_payloads).mean(bucket(normal(4), ((4,),)), context()))
+        next(CompressorAverager(TopK(k=1), all_reduce_payloads).mean(bucket(normal(4), ((4,),)), context()))
 
 
 def test_a_bucket_too_large_for_an_index_is_refused() -> None:

@@ -10,8 +10,8 @@ needs("torch")
 import torch
 
 from binsgdm.comm import AllToAll
-from binsgdm.compressors.pieces import Pieces
 from binsgdm.compressors.registry import SYSTEMS, make
+from binsgdm.compressors.topologies import Pieces
 from binsgdm.errors import BinsgdmError
 from tests.helpers.gradient_buckets import NAMES, NUMEL, SHAPES, bucket, context, means_of, normal
 

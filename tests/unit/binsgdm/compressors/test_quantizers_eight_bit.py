@@ -10,10 +10,8 @@ needs("torch")
 import torch
 
 from binsgdm.comm import AllGather, AllToAll
-from binsgdm.compressors import eight_bit
-from binsgdm.compressors.eight_bit import ByteGrad
+from binsgdm.compressors.quantizers import ByteGrad
 from binsgdm.compressors.registry import make
-from binsgdm.errors import BinsgdmError
 from tests.helpers.gradient_buckets import means_of, normal, there_and_back
 
 DTYPES = ("int8", "fp8_e4m3", "fp8_e5m2")
@@ -78,11 +76,3 @@ def test_by_default_all_ranks_scatter_reduce_and_agree_on_the_mean(dtype: str, w
     # Two roundings, the second of a mean that is the smaller the more ranks there are.
     low, high = {"int8": (2e-3, 2e-2), "fp8_e4m3": (1.5e-2, 6e-2), "fp8_e5m2": (3e-2, 1.2e-1)}[dtype]
     assert low < lost < high
-
-
-def test_a_dtype_that_this_torch_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(eight_bit._TORCH_NAMES, "fp8_e4m3", "float8_missing")
-    with pytest.raises(
-        BinsgdmError, match=r"^byte_grad: dtype: 'fp8_e4m3': torch .* does not have it; give 'int8', or"
-    ):
-        ByteGrad(dtype="fp8_e4m3")

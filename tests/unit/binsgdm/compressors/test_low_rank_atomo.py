@@ -7,8 +7,8 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.compressors.atomo import Atomo, probabilities
 from binsgdm.compressors.base import Payload
+from binsgdm.compressors.low_rank import Atomo, probabilities
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.random import Key
 from tests.helpers.gradient_buckets import KEY, NUMEL, SHAPES, energy, normal, there_and_back, with_spectrum

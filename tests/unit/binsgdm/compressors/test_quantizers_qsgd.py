@@ -10,7 +10,7 @@ needs("torch")
 import torch
 
 from binsgdm.compressors.base import Payload, numel_of
-from binsgdm.compressors.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
+from binsgdm.compressors.quantizers import NUQSGD, QSGD, LevelQuantizer, QSGDInf
 from tests.helpers.gradient_buckets import KEY, normal, there_and_back
 
 EACH = [

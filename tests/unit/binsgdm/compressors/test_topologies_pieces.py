@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binsgdm.compressors.base import numel_of
-from binsgdm.compressors.pieces import Pieces
+from binsgdm.compressors.topologies import Pieces
 
 SHAPES = st.lists(st.lists(st.integers(0, 9), max_size=3).map(tuple), min_size=1, max_size=4).map(tuple)
 CUTS = st.sampled_from(["elements", "rows", "columns"])
@@ -41,5 +41,5 @@ def test_matrices_are_cut_along_rows_or_columns():
     values = torch.arange(12.0)
     assert Pieces(((4, 3),), 2, "rows").split(values)[0].tolist() == [0, 1, 2, 3, 4, 5]
     assert Pieces(((4, 3),), 2, "columns").split(values)[0].tolist() == [0, 1, 3, 4, 6, 7, 9, 10]
-    assert Pieces(((4, 3),), 2, "columns").shapes(1) == ((4, 1),)
-    assert Pieces(((2, 2, 3),), 3, "rows").shapes(0) == ((4,),)  # fewer rows than pieces
+    assert Pieces(((4, 3),), 2, "columns").shapes[1] == ((4, 1),)
+    assert Pieces(((2, 2, 3),), 3, "rows").shapes[0] == ((4,),)  # fewer rows than pieces

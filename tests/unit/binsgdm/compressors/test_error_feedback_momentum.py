@@ -9,7 +9,7 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.compressors.momentum import LocalMomentum
+from binsgdm.compressors.error_feedback import LocalMomentum
 from binsgdm.compressors.registry import make
 from binsgdm.errors import BinsgdmError
 from tests.helpers.gradient_buckets import NUMEL, bucket, means_of
@@ -45,7 +45,7 @@ def test_a_rank_clips_its_gradients_to_its_share_of_the_norm_before_they_join_th
     small, large = torch.tensor([0.6, 0.0]), torch.tensor([30.0, 40.0])
     one = momentum.added(bucket(small, ((2,),)))
     assert torch.equal(one.values, small)
-    momentum.store(one, one.values, mean=small)
+    momentum.store(one.values, one, mean=small)
     torch.testing.assert_close(momentum.added(bucket(large, ((2,),))).values, torch.tensor([0.6 + 0.3, 0.8]))
     for bad in (torch.inf, torch.nan):
         assert not momentum.added(bucket(torch.tensor([bad, 1.0]), ((2,),))).values.isfinite().all()
@@ -63,6 +63,6 @@ def test_a_state_without_momenta_is_refused_and_one_with_them_where_there_is_non
 
 def test_a_warm_up_falls_to_the_ratio_by_equal_factors() -> None:
     ends = team("top_k", ratio=1 / 16, warmup_steps=3)
-    counts = [int(ends[0].compressor.at_step(step).num_kept(((1024,),))) for step in range(1, 6)]
+    counts = [int(ends[0].compressor.at_step(step).num_sent(((1024,),))) for step in range(1, 6)]
     assert counts == [512, 256, 128, 64, 64]
     assert means_of(ends, gradients(1)[:1].expand(2, -1), 2)[0].count_nonzero() == round(NUMEL / 4)
