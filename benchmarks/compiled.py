@@ -25,10 +25,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
-from binsgdm.kernels import triton_kernels, triton_signs, triton_support
-from binsgdm.kernels.bits import packed_numel
+from binsgdm.kernels import select, triton_kernels, triton_support
+from binsgdm.kernels.functional import packed_numel
 from binsgdm.kernels.random import Key
-from binsgdm.kernels.triton_kernels import kernels
 from simnet.report.table import Table
 
 TARGETS = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "gfx942")
@@ -96,16 +95,17 @@ def calls(numel: int, key: Key, start: int) -> dict[str, Callable[[], object]]:
     rows, parts = packed.repeat(2, 1), torch.zeros(2, numel)
     residual = torch.zeros(numel, dtype=torch.int16)
     draws: dict[str, Any] = {"key": key, "start": start, "out": packed}
+    kernels = select("triton", "cuda")
     found: dict[str, Callable[[], object]] = {
         "quantize_pack": lambda: kernels.quantize_pack(u, **draws),
         "merge": lambda: kernels.merge(rows, numel=numel, **draws),
         "merge_shaped": lambda: kernels.merge_shaped_(rows, residual, numel=numel, out=packed),
         "shape_pack": lambda: kernels.shape_pack_(u, residual, gain=2.0, out=packed),
         "mean": lambda: kernels.mean_(parts, u),
-        "thresholds": lambda: triton_signs.write_draws(u, key.words(), start=start),
-        "draws": lambda: triton_signs.write_draws(u.to(torch.int64), key.words(), start=start),
-        "pack": lambda: triton_signs.pack(u > 0, packed),
-        "unpack": lambda: triton_signs.unpack(packed, u),
+        "thresholds": lambda: triton_kernels.write_draws(u, key.words(), start=start),
+        "draws": lambda: triton_kernels.write_draws(u.to(torch.int64), key.words(), start=start),
+        "pack": lambda: triton_kernels.pack(u > 0, packed),
+        "unpack": lambda: triton_kernels.unpack(packed, u),
     }
     for dtype in DTYPES:
         given, text = torch.zeros(numel, dtype=dtype), str(dtype).removeprefix("torch.")
@@ -146,7 +146,7 @@ def _compiling(target: str) -> Iterator[list[Any]]:
         made.append(program.warmup(*arguments, grid=(num_programs,), **constants, **options))
 
     driver.set_active(mock.Mock(get_current_device=lambda: str(gpu), get_current_target=lambda: gpu))
-    with mock.patch.object(triton_kernels, "launch", launch), mock.patch.object(triton_support, "launch", launch):
+    with mock.patch.object(triton_kernels, "launch", launch):
         yield made
 
 

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from binsgdm.compressors.levels import MAX_BLOCK_SIZE
 from binsgdm.errors import BinsgdmError
-from binsgdm.kernels.bits import pack_signs, packed_numel
+from binsgdm.kernels.bits import pack_signs
+from binsgdm.kernels.functional import packed_numel
 
 # Up to this block size one level takes at most 32 + 1 + 13 = 46 bits (distance, sign, magnitude), which a window of 49
 # holds.

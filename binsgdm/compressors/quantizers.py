@@ -22,8 +22,7 @@ from binsgdm.compressors.base import Shapes, check_choice, check_whole, numel_of
 from binsgdm.compressors.compressor import CheckedCompressor, PayloadSpec
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import host_loops
-from binsgdm.kernels.bits import packed_numel
-from binsgdm.kernels.functional import divided
+from binsgdm.kernels.functional import divided, packed_numel
 from binsgdm.kernels.random import Key
 
 Coding = Literal["packed", "elias"]

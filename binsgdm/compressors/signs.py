@@ -31,8 +31,8 @@ from binsgdm.compressors.compressor import CheckedCompressor, CompressorWithMome
 from binsgdm.compressors.error_feedback import ErrorFeedback, check_momentum, local_momentum
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels import host_loops
-from binsgdm.kernels.bits import pack_signs, packed_numel, unpack_signs
-from binsgdm.kernels.functional import all_finite
+from binsgdm.kernels.bits import pack_signs, unpack_signs
+from binsgdm.kernels.functional import all_finite, packed_numel
 from binsgdm.kernels.host_tensors import constant
 from binsgdm.kernels.random import Key, RandomStream, draws
 

@@ -8,7 +8,6 @@ Shape letters: N elements, P = ceil(N / 8) bytes, K vectors.
 
 import os
 import warnings
-from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 
@@ -22,7 +21,7 @@ from binsgdm.kernels.columns import TensorColumn
 from binsgdm.kernels.interface import Kernels
 from binsgdm.kernels.triton_support import ENVIRONMENT_VARIABLE
 
-__all__ = ["ENVIRONMENT_VARIABLE", "NAMES", "Kernels", "TensorColumn", "compile_in_turn", "select", "zeros"]
+__all__ = ["ENVIRONMENT_VARIABLE", "NAMES", "Kernels", "TensorColumn", "select", "zeros"]
 
 NAMES = ("reference", "cpu", "triton")
 _LINE_NUMEL = 16  # fp32 values of a cache line
@@ -65,16 +64,6 @@ def zeros(numel: int, device: torch.device | str = "cpu") -> Tensor:
     return torch.from_numpy(memory[first : first + numel]).zero_()
 
 
-def compile_in_turn(rehearsal: Callable[[], object]) -> None:
-    """Call what uses the CPU's kernels for the first time, so that they are compiled, or loaded if that was done.
-
-    One process of a machine compiles at a time, and the others then load what it has compiled. Local rank 0 logs one
-    line if there is something to compile.
-    """
-    # numba takes a fifth of a second to import, and who uses other kernels may not have it.
-    import_module("binsgdm.kernels.first_use").compile_in_turn(rehearsal)
-
-
 def _fastest(device: torch.device) -> Kernels:
     name = {"cpu": "cpu", "cuda": "triton"}.get(device.type, "reference")
     reason = _obstacle(name, device)
@@ -105,6 +94,6 @@ def _obstacle(name: str, device: torch.device) -> str:
     return ""
 
 
+@cache
 def _load(name: str) -> Kernels:
-    found: Kernels = import_module(f"binsgdm.kernels.{'triton_kernels' if name == 'triton' else name}").kernels
-    return found
+    return Kernels(name, import_module(f"binsgdm.kernels.{'triton_kernels' if name == 'triton' else name}"))

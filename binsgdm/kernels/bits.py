@@ -14,15 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from binsgdm.kernels import host_loops, triton_support
+from binsgdm.kernels.functional import packed_numel
 from binsgdm.kernels.host_tensors import constant
 
 _BYTES_AT_ONCE = 1 << 13
 _SHIFTS = (7, 6, 5, 4, 3, 2, 1, 0)
-
-
-def packed_numel(numel: int) -> int:
-    """Return how many bytes the signs of `numel` elements take."""
-    return -(-numel // 8)
 
 
 def pack_signs(positive: Tensor) -> Tensor:
@@ -62,19 +58,16 @@ def unpack_signs(packed: Tensor, numel: int) -> Tensor:
         triton_signs.unpack(packed.contiguous(), signs)
         return signs
     if host_loops.is_used_on(packed.device):
-        return torch.from_numpy(_signs_of(packed.numpy()).reshape(-1)[:numel])
+        given, table = packed.numpy(), _signs_of_bytes()
+        made = np.empty((given.size, 8), np.float32)
+        # Some at a time: numpy makes a number of 8 bytes of every index. None is out of range, so nothing is clipped.
+        for first in range(0, given.size, _BYTES_AT_ONCE):
+            last = first + _BYTES_AT_ONCE
+            np.take(table, given[first:last], axis=0, out=made[first:last], mode="clip")
+        return torch.from_numpy(made.reshape(-1)[:numel])
     shifts = constant(_SHIFTS, torch.uint8, packed.device)
     bits = (packed[:, None] >> shifts & 1).view(-1)[:numel]
     return bits.to(torch.float32) * 2.0 - 1.0
-
-
-def _signs_of(packed: NDArray[np.uint8]) -> NDArray[np.float32]:
-    signs, table = np.empty((packed.size, 8), np.float32), _signs_of_bytes()
-    # Some at a time: numpy makes a number of 8 bytes of every index. None is out of range, so nothing is clipped.
-    for first in range(0, packed.size, _BYTES_AT_ONCE):
-        last = first + _BYTES_AT_ONCE
-        np.take(table, packed[first:last], axis=0, out=signs[first:last], mode="clip")
-    return signs
 
 
 @cache

@@ -1,25 +1,25 @@
-"""Lists of tensors with what kernels ask of each: sizes, addresses, dtypes.
-
-A model has hundreds of tensors, of which most stay where they are from step to step; asking each of them anew in every
-step would cost as much as the work on a small model.
-"""
+"""Tensors as kernels take them, and what their implementations share."""
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from operator import attrgetter
 
 import torch
 from torch import Tensor
 
-from binsgdm.kernels.bits import packed_numel
+from binsgdm.errors import BinsgdmError
+
+Columns = Sequence["TensorColumn"]
 
 _dtype, _device, _is_cpu = attrgetter("dtype"), attrgetter("device"), attrgetter("is_cpu")
 
 
 class TensorColumn(tuple[Tensor, ...]):
-    """Tensors whose sizes, addresses and dtypes are read once.
+    """Tensors with what kernels ask of each, read once: sizes, addresses, dtypes.
 
-    Whoever keeps one keeps its tensors as they are: none may be resized or get other memory.
+    A model has hundreds of tensors, of which most stay where they are from step to step; asking each of them anew in
+    every step would cost as much as the work on a small model. Whoever keeps a column keeps its tensors as they are:
+    none may be resized or get other memory.
 
     Attributes:
         numels: elements of each tensor.
@@ -50,28 +50,26 @@ class TensorColumn(tuple[Tensor, ...]):
         return tuple(map(Tensor.data_ptr, self))
 
 
-def column(tensors: Sequence[Tensor]) -> TensorColumn:
-    """Return tensors as a column: themselves, if they are one."""
-    return tensors if isinstance(tensors, TensorColumn) else TensorColumn(tensors)
-
-
-@lru_cache(maxsize=256)
-def packed_numels(numels: tuple[int, ...]) -> tuple[int, ...]:
-    """Return how many bytes the signs of each of many tensors take."""
-    return tuple(map(packed_numel, numels))
-
-
-def by_dtype(
-    columns: Sequence[TensorColumn], *others: Sequence[int]
-) -> list[tuple[torch.dtype, Sequence[TensorColumn], Sequence[Sequence[int]]]]:
+def by_dtype(columns: Columns, *others: Sequence[int]) -> list[tuple[torch.dtype, Columns, Sequence[Sequence[int]]]]:
     """Return columns, and numbers that belong to their tensors, cut by the dtype of the first one's tensors."""
     first = columns[0]
     if len(first.dtypes) == 1:
         return [(first[0].dtype, columns, others)]
     dtypes = [tensor.dtype for tensor in first]
-    made: list[tuple[torch.dtype, Sequence[TensorColumn], Sequence[Sequence[int]]]] = []
+    made: list[tuple[torch.dtype, Columns, Sequence[Sequence[int]]]] = []
     for dtype in dict.fromkeys(dtypes):
         chosen = [number for number, its in enumerate(dtypes) if its == dtype]
         some = [TensorColumn(one[n] for n in chosen) for one in columns]
         made.append((dtype, some, [[numbers[n] for n in chosen] for numbers in others]))
     return made
+
+
+def sign_factors(lr: float, weight_decay: float, maximize: bool) -> tuple[float, float]:
+    """Return the factors of a sign and of x, computed in double precision: a kernel rounds each to fp32 once."""
+    return -lr if maximize else lr, 1.0 - lr * weight_decay
+
+
+def check_count(packed_rows: Tensor, most: int, repair: str) -> None:
+    """Check that a kernel, or a residual, can count this many vectors."""
+    if packed_rows.shape[0] > most:
+        raise BinsgdmError(f"packed_rows: {packed_rows.shape[0]} vectors: must be at most {most}; take {repair}")

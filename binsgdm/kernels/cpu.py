@@ -4,6 +4,8 @@ The threads are Python's own, since the loops release the GIL: numba's thread po
 at once, and a backward hook and the main thread may both be here.
 """
 
+# ruff: noqa: D103 - `binsgdm.kernels.interface.Kernels` says what these do
+
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from binsgdm.kernels import numba_kernels
-from binsgdm.kernels.columns import by_dtype
-from binsgdm.kernels.interface import Columns, Decay, Kernels, SignStep
+from binsgdm.kernels.columns import Columns, by_dtype, sign_factors
 from binsgdm.kernels.random import GROUP_NUMEL, Key
 
 # numpy has no bf16, and numba handles neither 16-bit type: the kernels get integers and widen their bits.
@@ -34,59 +35,91 @@ Numbers = tuple[int, ...]
 Jobs = list[tuple[int, int]]
 
 
-class CpuKernels(Kernels):
-    """Compiled loops on several threads."""
-
-    name = "cpu"
-
-    def _update(self, columns: Columns, decay: Decay) -> Tensor:
-        return _true_unless(_on_rows(numba_kernels.update_rows, columns, (32, 32, 32), decay.factors))
-
-    def _update_quantize_pack(
-        self, columns: Columns, starts: Sequence[int], decay: Decay, gain: float, key: Key
-    ) -> Tensor:
-        numbers = decay.factors, gain, key.unsigned_words()
-        loop = numba_kernels.update_quantize_pack_rows
-        return _true_unless(_on_rows(loop, columns, (32, 32, 1), *numbers, starts=starts))
-
-    def _update_shape_pack(self, columns: Columns, decay: Decay, gain: float) -> Tensor:
-        loop = numba_kernels.update_shape_pack_rows
-        return _true_unless(_on_rows(loop, columns, (32, 32, 16, 1), decay.factors, gain))
-
-    def _unpack_apply(self, columns: Columns, step: SignStep) -> None:
-        _on_rows(numba_kernels.unpack_apply_rows, columns, (1,), *step.factors)
-
-    def _quantize_pack(self, u: Tensor, out: Tensor, gain: float, start: int, key: Key) -> None:
-        values, signs, words = as_array(u), as_array(out), key.unsigned_words()
-        on_threads(
-            _pieces(u.numel()),
-            lambda lo, hi: numba_kernels.quantize_pack(values[lo:hi], _bytes(signs, lo, hi), gain, start + lo, words),
-        )
-
-    def _shape_pack(self, u: Tensor, residual: Tensor, out: Tensor, gain: float) -> None:
-        values, left, signs = as_array(u), as_array(residual), as_array(out)
-        on_threads(
-            _pieces(u.numel()),
-            lambda lo, hi: numba_kernels.shape_pack(values[lo:hi], left[lo:hi], _bytes(signs, lo, hi), gain),
-        )
-
-    def _merge(self, rows: Tensor, out: Tensor, numel: int, start: int, key: Key) -> None:
-        many, signs, words = rows.numpy(), as_array(out), key.unsigned_words()
-        on_threads(
-            _pieces(numel), lambda lo, hi: numba_kernels.merge(many, lo, hi, _bytes(signs, lo, hi), start + lo, words)
-        )
-
-    def _merge_shaped(self, rows: Tensor, residual: Tensor, out: Tensor, numel: int) -> None:
-        many, left, signs = rows.numpy(), as_array(residual), as_array(out)
-        on_threads(_pieces(numel), lambda lo, hi: numba_kernels.merge_shaped(many, left, lo, hi, _bytes(signs, lo, hi)))
-
-    def _mean(self, parts: Tensor, out: Tensor) -> None:
-        rows, target = parts.detach().numpy(), as_array(out)
-        on_threads(_pieces(out.numel()), lambda lo, hi: numba_kernels.mean(rows, target, lo, hi))
+def update(columns: Columns, decay: Sequence[float]) -> Tensor:
+    return _true_unless(_on_rows(numba_kernels.update, columns, (32, 32, 32), decay))
 
 
-def _on_rows(
-    loop: Callable[..., object], columns: Columns, bits: Numbers, *numbers: object, starts: Sequence[int] | None = None
+def update_quantize_pack(
+    columns: Columns, starts: Sequence[int], decay: Sequence[float], gain: float, key: Key
+) -> Tensor:
+    numbers = decay, gain, key.unsigned_words()
+    return _true_unless(_on_rows(numba_kernels.update_quantize_pack, columns, (32, 32, 1), *numbers, starts=starts))
+
+
+def update_shape_pack(columns: Columns, decay: Sequence[float], gain: float) -> Tensor:
+    return _true_unless(_on_rows(numba_kernels.update_shape_pack, columns, (32, 32, 16, 1), decay, gain))
+
+
+def unpack_apply(columns: Columns, lr: float, weight_decay: float, maximize: bool) -> None:
+    factors = sign_factors(lr, weight_decay, maximize)
+    _on_rows(numba_kernels.unpack_apply, columns, (1,), *factors, only_read=1)
+
+
+def quantize_pack(columns: Columns, start: int, gain: float, key: Key) -> None:
+    numbers = gain, key.unsigned_words()
+    _on_rows(numba_kernels.quantize_pack, columns, (1,), *numbers, starts=(start,), least_bytes=1)
+
+
+def shape_pack(columns: Columns, gain: float) -> None:
+    _on_rows(numba_kernels.shape_pack, columns, (16, 1), gain, least_bytes=1)
+
+
+def merge(rows: Tensor, out: Tensor, numel: int, start: int, key: Key) -> None:
+    _on_groups(numba_kernels.merge, rows, [out], numel, start, key.unsigned_words())
+
+
+def merge_shaped(rows: Tensor, residual: Tensor, out: Tensor, numel: int) -> None:
+    _on_groups(numba_kernels.merge_shaped, rows, [out, residual], numel)
+
+
+def mean(parts: Tensor, out: Tensor) -> None:
+    rows, target = parts.detach().numpy(), as_array(out)
+    on_threads(_pieces(out.numel()), lambda lo, hi: numba_kernels.mean(rows, target, lo, hi))
+
+
+def _on_groups(
+    loop: Callable[..., object], rows: Tensor, written: Sequence[Tensor], numel: int, start: int = 0, *key: object
+) -> None:
+    """Run a loop over vectors of packed signs, K x P.
+
+    Args:
+        loop: takes whole groups only: the arrays, first element and end, and start and key if there is one.
+        rows: the vectors.
+        written: packed signs, and maybe a residual.
+        numel: of a vector.
+        start: where they start in the order of draws.
+        key: of the draws, if any.
+    """
+    whole = 0 if start % GROUP_NUMEL else numel // GROUP_NUMEL * GROUP_NUMEL
+    arrays, numbers = [rows.numpy(), *map(as_array, written)], (start, *key) if key else ()
+    on_threads(_pieces(whole), lambda lo, hi: loop(*arrays, lo, hi, *numbers))
+    if whole == numel:
+        return
+    # Of no vector that is exchanged: what is left, padded to whole groups.
+    before, after = start % GROUP_NUMEL, -(start + numel) % GROUP_NUMEL
+
+    def padded(given: Tensor) -> Tensor:
+        each = 8 if given.dtype == torch.uint8 else 1
+        return torch.nn.functional.pad(given[..., whole // each :], (before // each, after // each))
+
+    copies = [padded(one.view(-1)) for one in written]
+    _on_groups(loop, padded(rows), copies, before + numel - whole + after, start + whole - before, *key)
+    for one, copied in zip(written, copies, strict=True):
+        each = 8 if one.dtype == torch.uint8 else 1
+        left = one.view(-1)[whole // each :]
+        left.copy_(copied[before // each :][: left.numel()])
+    if numel % 8:
+        written[0].view(-1)[-1] &= 0xFF00 >> numel % 8 & 0xFF  # padding bits must be 0 on all ranks
+
+
+def _on_rows(  # noqa: PLR0913
+    loop: Callable[..., object],
+    columns: Columns,
+    bits: Numbers,
+    *numbers: object,
+    starts: Sequence[int] | None = None,
+    only_read: int = 0,
+    least_bytes: int = _LEAST_BYTES_PER_THREAD,
 ) -> bool:
     """Run a loop over rows of a table of tensors, dtype by dtype of the first column; return whether one said so.
 
@@ -96,11 +129,16 @@ def _on_rows(
         bits: what an element has in each column but the first.
         numbers: what else the loop takes.
         starts: where each tensor starts in the order of draws, if that matters.
+        only_read: the column that does not change.
+        least_bytes: what is worth a thread.
     """
     said_so = False
-    for dtype, some, begins in by_dtype(columns, *(() if starts is None else (starts,))):
-        table, jobs = _table(some, (8 * dtype.itemsize, *bits), *begins)
-        said_so |= on_threads(jobs, partial(_run_rows, loop, table, (carrier(dtype), *numbers)))
+    for dtype, some, (begins,) in by_dtype(columns, starts or (0,) * len(columns[0])):
+        sizes, head = some[0].numels, (8 * dtype.itemsize, *bits, only_read)
+        threads = min(torch.get_num_threads(), max(1, sum(sizes) * sum(head) // (8 * least_bytes)))
+        table, jobs = _table(tuple([one.addresses for one in some]), head, sizes, tuple(begins), threads)
+        run = partial(_run_rows, loop, table, (carrier(dtype), *numbers))
+        said_so |= on_threads(jobs, run)
     return said_so
 
 
@@ -114,44 +152,27 @@ def carrier(dtype: torch.dtype) -> Array:
     return as_array(torch.empty(0, dtype=dtype, device="cpu"))
 
 
-def _table(columns: Columns, bits: Numbers, starts: Sequence[int] | None = None) -> tuple[Array, Jobs]:
-    """Cut tensors into pieces and return a row for each, and which rows make a job.
-
-    Args:
-        columns: tensors of the same numbers of elements.
-        bits: what an element has in each column.
-        starts: where each tensor starts in the order of draws, if that matters.
-
-    Returns:
-        int64 rows of addresses, elements and, if asked for, start; first row and end of every job.
-    """
-    addresses = tuple(one.addresses for one in columns)
-    begins = None if starts is None else tuple(starts)
-    numels = columns[0].numels
-    threads = min(torch.get_num_threads(), max(1, sum(numels) * sum(bits) // (8 * _LEAST_BYTES_PER_THREAD)))
-    return _rows(addresses, bits, numels, begins, threads)
-
-
 @lru_cache(maxsize=_KEPT_TABLES)
-def _rows(
-    addresses: tuple[Numbers, ...], bits: Numbers, numels: Numbers, starts: Numbers | None, threads: int
+def _table(
+    addresses: tuple[Numbers, ...], head: Numbers, numels: Numbers, starts: Numbers, threads: int
 ) -> tuple[Array, Jobs]:
+    """Cut tensors into rows of a table, see `numba_kernels`, and tell which rows make a job."""
     # One table of raw addresses for all tensors: one call into compiled code a thread, in place of one a tensor. A
     # model has hundreds of small tensors, and a Python call costs more than the update of a bias. It is made anew only
     # where something has moved.
-    tensor, lo, sizes, jobs = _pieces_of_all(numels, threads)
-    table = np.empty((sizes.size, len(addresses) + 1 + (starts is not None)), np.int64)
-    for place, (some, its_bits) in enumerate(zip(addresses, bits, strict=True)):
-        table[:, place] = np.array(some, np.int64)[tensor] + lo * its_bits // 8
-    table[:, len(addresses)] = sizes
-    if starts is not None:
-        table[:, -1] = np.array(starts, np.int64)[tensor] + lo
+    tensor, lo, sizes, begins, jobs = _cuts(numels, starts, threads)
+    table = np.zeros((1 + sizes.size, len(addresses) + 2), np.int64)
+    table[0, : len(head)] = head
+    for place, some in enumerate(addresses):
+        table[1:, place] = np.array(some, np.int64)[tensor] + lo * head[place] // 8
+    table[1:, -2] = sizes
+    table[1:, -1] = begins
     return table, jobs
 
 
 @lru_cache(maxsize=_KEPT_TABLES)
-def _pieces_of_all(numels: Numbers, threads: int) -> tuple[Array, Array, Array, Jobs]:
-    """Return of each piece its tensor, first element there and elements, and which pieces make a job."""
+def _cuts(numels: Numbers, starts: Numbers, threads: int) -> tuple[Array, Array, Array, Array, Jobs]:
+    """Return of each row its tensor, first element there, elements and start, and which rows make a job."""
     all_numels = np.array(numels, np.int64)
     total = int(all_numels.sum())
     piece = _piece_numel(total, threads) if threads > 1 else max(1, total)
@@ -159,21 +180,22 @@ def _pieces_of_all(numels: Numbers, threads: int) -> tuple[Array, Array, Array, 
     tensor = np.repeat(np.arange(all_numels.size), counts)
     lo = (np.arange(tensor.size) - np.repeat(counts.cumsum() - counts, counts)) * piece
     sizes = np.minimum(all_numels[tensor] - lo, piece)
-    # A job is a run of pieces with about as many elements as one, so small tensors share a job.
+    # Of each piece, what is before its whole groups, these, and what is behind them.
+    before = np.minimum(sizes, -(np.array(starts, np.int64)[tensor] + lo) % GROUP_NUMEL)
+    behind = (sizes - before) % GROUP_NUMEL
+    lo = np.stack([lo, lo + before, lo + sizes - behind], axis=1).reshape(-1)
+    sizes = np.stack([before, sizes - before - behind, behind], axis=1).reshape(-1)
+    tensor, lo, sizes = (one[sizes > 0] for one in (np.repeat(tensor, 3), lo, sizes))
+    # A job is a run of rows with about as many elements as a piece, so small tensors share a job.
     bounds = np.searchsorted(sizes.cumsum(), np.arange(piece, total + piece, piece))
-    ends = [0, *np.unique(np.minimum(bounds + 1, tensor.size)).tolist()]
-    return tensor, lo, sizes, list(pairwise(ends))
+    ends = [1, *(1 + np.unique(np.minimum(bounds + 1, tensor.size))).tolist()]
+    return tensor, lo, sizes, np.array(starts, np.int64)[tensor] + lo, list(pairwise(ends))
 
 
 def as_array(tensor: Tensor) -> Array:
     """View a contiguous tensor as a 1-D array; bf16 and fp16 as the integers that `numba_kernels` knows them by."""
     flat = tensor.detach().view(-1)
     return flat.view(_CARRIERS.get(tensor.dtype, tensor.dtype)).numpy()
-
-
-def _bytes(packed: Array, lo: int, hi: int) -> Array:
-    """Return the bytes of the signs [lo, hi), lo a multiple of 8."""
-    return packed[lo // 8 : (hi + 7) // 8]
 
 
 @cache
@@ -244,6 +266,3 @@ def _finish(queue: Iterator[tuple[int, int]], futures: Sequence[Future[bool]]) -
 @lru_cache(maxsize=1)
 def _pool(threads: int, pid: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a forked child needs a pool of its own
     return ThreadPoolExecutor(threads, thread_name_prefix="binsgdm")
-
-
-kernels = CpuKernels()

@@ -20,6 +20,11 @@ SCALE = 32767
 MAX_SHAPED_VECTORS = 32767  # whose merge has a residual of at most as much
 
 
+def packed_numel(numel: int) -> int:
+    """Return how many bytes the signs of `numel` elements take."""
+    return -(-numel // 8)
+
+
 def momenta(
     grad: Tensor, m: Tensor, b: Tensor, *, beta: float, beta_b: float | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -27,16 +32,11 @@ def momenta(
 
     m' = beta m + (1 - beta) g and b' = beta_b b + (1 - beta_b) |g|. With one decay, since rounding is monotonic and
     odd, |m| <= b carries over to m' and b' exactly: starting from zeros, |m / b| never exceeds 1.
-
-    Args:
-        grad: Gradient, any floating dtype.
-        m: First momentum, fp32.
-        b: Momentum of the absolute gradient, fp32.
-        beta: Decay of m, in [0, 1); beta and 1 - beta are each rounded to fp32 once.
-        beta_b: Decay of b, likewise; by default that of m.
+    Decays are in [0, 1), that of b by default the one of m; beta and 1 - beta are each rounded to fp32 once. The
+    gradient has any floating dtype, all else is fp32.
 
     Returns:
-        m', b' (fp32) and a mask: False where b' would not be finite, and m and b are returned as they were.
+        m', b' and a mask: False where b' would not be finite, and m and b are returned as they were.
     """
     g = grad.to(torch.float32)
     new_m = m * beta + g * (1.0 - beta)
@@ -51,11 +51,7 @@ def momenta(
 def look_ahead(grad: Tensor, m: Tensor, finite: Tensor, *, beta: float) -> Tensor:
     """Return what the next m would be if the same gradient came again: beta m' + (1 - beta) g, as in Nesterov's form.
 
-    Args:
-        grad: Gradient, any floating dtype.
-        m: The new first momentum m', fp32.
-        finite: Where it is new; elsewhere m is returned as it is.
-        beta: Decay of m.
+    The mask says where m is new; elsewhere it is returned as it is.
     """
     return torch.where(finite, m * beta + grad.to(torch.float32) * (1.0 - beta), m)
 
@@ -83,15 +79,11 @@ def shape(u: Tensor, residual: Tensor, *, gain: float) -> tuple[Tensor, Tensor]:
     """Round clip(gain u) to signs, shaped: what rounding loses is added before the next one.
 
     With k = round(SCALE clip(gain u)), half to even, V = k + residual: the sign is that of V, +1 where V is 0, and the
-    next residual is V - SCALE sign. From k on these are exact integers.
-
-    Args:
-        u: fp32 (N).
-        residual: int16 (N), of at most SCALE.
-        gain: Above 0, rounded to fp32 once.
+    next residual is V - SCALE sign. From k on these are exact integers; residuals (int16) are of at most SCALE. The
+    gain is above 0 and rounded to fp32 once.
 
     Returns:
-        Booleans (N), True for +1, and the next residual, int16 (N), again of at most SCALE.
+        Booleans, True for +1, and the next residual.
     """
     # The product is below 2**15, so that adding and subtracting 1.5 * 2**23, as the compiled kernels do, rounds alike.
     whole = (clip(u, gain=gain) * float(SCALE)).round().to(torch.int32)
@@ -101,15 +93,11 @@ def shape(u: Tensor, residual: Tensor, *, gain: float) -> tuple[Tensor, Tensor]:
 def shape_merge(sums: Tensor, residual: Tensor, *, num_vectors: int) -> tuple[Tensor, Tensor]:
     """Round the means of K signs to signs, shaped, without a division: V = sum + residual.
 
-    The sign is that of V, +1 where V is 0, and the next residual is V - K sign.
-
-    Args:
-        sums: Of K signs, whole numbers (N).
-        residual: int16 (N), of at most K.
-        num_vectors: K, at most MAX_SHAPED_VECTORS.
+    The sign is that of V, +1 where V is 0, and the next residual is V - K sign. Residuals (int16) are of at most K, the
+    number of vectors, which is at most MAX_SHAPED_VECTORS.
 
     Returns:
-        Booleans (N), True for +1, and the next residual, int16 (N), again of at most K.
+        Booleans, True for +1, and the next residual.
     """
     return _split(sums.to(torch.int32) + residual, num_vectors)
 
@@ -142,12 +130,7 @@ def divided(values: Tensor, number: int, *, out: Tensor | None = None) -> Tensor
 def apply_signs(x: Tensor, signs: Tensor, *, lr: float, weight_decay: float, maximize: bool = False) -> Tensor:
     """Return x (1 - lr weight_decay) - lr sign, computed in fp32 and rounded to the dtype of x once.
 
-    Args:
-        x: Parameter, any floating dtype.
-        signs: +1 or -1, fp32.
-        lr: Learning rate, rounded to fp32 once.
-        weight_decay: Decoupled; 1 - lr weight_decay is rounded to fp32 once.
-        maximize: Add lr sign instead.
+    With `maximize`, + lr sign. lr and 1 - lr weight_decay are each rounded to fp32 once.
     """
     decayed = x.to(torch.float32) * (1.0 - lr * weight_decay)
     return (decayed - signs * (-lr if maximize else lr)).to(x.dtype)

@@ -65,27 +65,20 @@ def _run(numel: int, run: Callable[[int, int], object], piece: int = _PIECE_NUME
     on_threads([(lo, min(lo + piece, numel)) for lo in range(0, numel, piece)], run)
 
 
+def fill(name: str, out: Tensor, *given: Any, numel: int | None = None, piece: int = _PIECE_NUMEL) -> Tensor:
+    """Let a loop write a tensor, from what it takes before that; it runs over as many elements, or `numel`."""
+    loop, array = _loop(name), out.numpy()
+    arguments = [_flat(one) if isinstance(one, Tensor) else one for one in given]
+    _run(out.numel() if numel is None else numel, lambda lo, hi: loop(*arguments, array, lo, hi), piece)
+    return out
+
+
 def _flat(tensor: Tensor) -> Any:
     return tensor.detach().contiguous().numpy()
 
 
-# Draws
-
-
-def draws(key: Words, start: int, numel: int) -> Tensor:
-    """Do `binsgdm.kernels.random.draws`."""
-    out, loop = torch.empty(numel, dtype=torch.int64, device="cpu"), _loop("write_draws")
-    array = out.numpy()
-    _run(numel, lambda lo, hi: loop(array, start, key, lo, hi))
-    return out
-
-
-def thresholds(key: Words, start: int, numel: int) -> Tensor:
-    """Do `binsgdm.kernels.random.thresholds`."""
-    out, loop = torch.empty(numel, device="cpu"), _loop("write_thresholds")
-    array = out.numpy()
-    _run(numel, lambda lo, hi: loop(array, start, key, lo, hi))
-    return out
+def _empty(numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.empty(numel, dtype=dtype, device="cpu")
 
 
 def smallest_draws(key: Words, numel: int, count: int) -> Tensor | None:
@@ -105,28 +98,15 @@ def smallest_draws(key: Words, numel: int, count: int) -> Tensor | None:
 
 
 def largest(values: Tensor, block_size: int) -> Tensor:
-    """Return the largest magnitude of every block, NaN where one is not finite.
-
-    Shape:
-        values: (N,); returned: (B,).
-    """
-    out, loop, given = torch.empty(-(-values.numel() // block_size), device="cpu"), _loop("largest"), _flat(values)
-    array = out.numpy()
-    _run(out.numel(), lambda lo, hi: loop(given, block_size, array, lo, hi), max(1, _PIECE_NUMEL // block_size))
-    return out
+    """Return the largest magnitude of every block (B), NaN where one is not finite."""
+    out = _empty(-(-values.numel() // block_size))
+    return fill("largest", out, values, block_size, piece=max(1, _PIECE_NUMEL // block_size))
 
 
 def round_to_levels(values: Tensor, scales: Tensor, block_size: int, levels: tuple[float, ...], key: Words) -> Tensor:
-    """Do `binsgdm.compressors.levels.round_to_levels` of the fractions of scales.
-
-    Shape:
-        values: (N,); scales: (B,); returned: (N,) uint8.
-    """
-    out, loop = torch.empty(values.numel(), dtype=torch.uint8, device="cpu"), _loop("round_to_levels")
-    grid, padded = _tables(levels)
-    given, by, codes = _flat(values), _flat(scales), out.numpy()
-    _run(out.numel(), lambda lo, hi: loop(given, by, block_size, grid, padded, key, codes, lo, hi))
-    return out
+    """Do `binsgdm.compressors.levels.round_to_levels` of the fractions of scales (B): uint8 (N)."""
+    out = _empty(values.numel(), torch.uint8)
+    return fill("round_to_levels", out, values, scales, block_size, *_tables(levels), key)
 
 
 @cache
@@ -139,63 +119,34 @@ def _tables(levels: tuple[float, ...]) -> tuple[Any, Any]:
 
 
 def levels_times_scales(codes: Tensor, table: Tensor, scales: Tensor, block_size: int) -> Tensor:
-    """Return of each code its entry of a table times its scale.
-
-    Shape:
-        codes: (N,) uint8; scales: (B,); returned: (N,).
-    """
-    out, loop = torch.empty(codes.numel(), device="cpu"), _loop("levels_times_scales")
-    given, entries, by, array = _flat(codes), _flat(table), _flat(scales), out.numpy()
-    _run(out.numel(), lambda lo, hi: loop(given, entries, by, block_size, array, lo, hi))
-    return out
+    """Return of each code, uint8 (N), its entry of a table (L) times its scale (B)."""
+    return fill("levels_times_scales", _empty(codes.numel()), codes, table, scales, block_size)
 
 
 def pack_codes(codes: Tensor, bits: int) -> Tensor:
     """Do `binsgdm.compressors.levels.pack_codes`."""
-    out, loop = torch.empty(-(-codes.numel() * bits // 8), dtype=torch.uint8, device="cpu"), _loop("pack_codes")
-    given, array = _flat(codes), out.numpy()
-    _run(codes.numel(), lambda lo, hi: loop(given, bits, array, lo, hi))
-    return out
+    out = _empty(-(-codes.numel() * bits // 8), torch.uint8)
+    return fill("pack_codes", out, codes, bits, numel=codes.numel())
 
 
 def unpack_codes(packed: Tensor, bits: int, numel: int) -> Tensor:
     """Do `binsgdm.compressors.levels.unpack_codes`."""
-    out, loop = torch.empty(numel, dtype=torch.uint8, device="cpu"), _loop("unpack_codes")
-    given, array = _flat(packed), out.numpy()
-    _run(numel, lambda lo, hi: loop(given, bits, array, lo, hi))
-    return out
+    return fill("unpack_codes", _empty(numel, torch.uint8), packed, bits)
 
 
 def pack_trits(codes: Tensor) -> Tensor:
     """Do `binsgdm.compressors.levels.pack_trits`."""
-    out, loop = torch.empty(-(-codes.numel() // 5), dtype=torch.uint8, device="cpu"), _loop("pack_trits")
-    given, array = _flat(codes), out.numpy()
-    _run(codes.numel(), lambda lo, hi: loop(given, array, lo, hi))
-    return out
+    return fill("pack_trits", _empty(-(-codes.numel() // 5), torch.uint8), codes, numel=codes.numel())
 
 
 def bytes_of_scales(values: Tensor, scales: Tensor, block_size: int, largest_byte: int) -> Tensor:
-    """Return values over their scale times the largest byte, rounded half to even; 0 where that is NaN.
-
-    Shape:
-        values: (N,); scales: (B,); returned: (N,) int8.
-    """
-    out, loop = torch.empty(values.numel(), dtype=torch.int8, device="cpu"), _loop("bytes_of_scales")
-    given, by, array = _flat(values), _flat(scales), out.numpy()
-    _run(out.numel(), lambda lo, hi: loop(given, by, block_size, largest_byte, array, lo, hi))
-    return out
+    """Return values over their scale (B) times the largest byte, rounded half to even; 0 where that is NaN."""
+    return fill("bytes_of_scales", _empty(values.numel(), torch.int8), values, scales, block_size, largest_byte)
 
 
 def bytes_times_steps(codes: Tensor, steps: Tensor, block_size: int) -> Tensor:
-    """Return each byte times its step.
-
-    Shape:
-        codes: (N,) int8; steps: (B,); returned: (N,).
-    """
-    out, loop = torch.empty(codes.numel(), device="cpu"), _loop("bytes_times_steps")
-    given, by, array = _flat(codes), _flat(steps), out.numpy()
-    _run(out.numel(), lambda lo, hi: loop(given, by, block_size, array, lo, hi))
-    return out
+    """Return each byte times its step (B)."""
+    return fill("bytes_times_steps", _empty(codes.numel()), codes, steps, block_size)
 
 
 # Selections by magnitude, whose bits without the sign are ordered as the magnitudes

@@ -1,71 +1,51 @@
 """What all kernels offer; arguments are checked here, since compiled loops get bare addresses."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from binsgdm.kernels import checks
-from binsgdm.kernels.columns import TensorColumn, column
-from binsgdm.kernels.functional import MAX_SHAPED_VECTORS
-from binsgdm.kernels.random import Key
+from binsgdm.errors import BinsgdmError
+from binsgdm.kernels.columns import TensorColumn, check_count
+from binsgdm.kernels.functional import MAX_SHAPED_VECTORS, packed_numel
+from binsgdm.kernels.random import MAX_NUMEL, Key
 
-Tensors = Sequence[Tensor]
-Columns = Sequence[TensorColumn]
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+FP32 = (torch.float32,)
+BYTES = (torch.uint8,)
+RESIDUALS = (torch.int16,)
 
-
-class Decay(NamedTuple):
-    """The decays of m and b, and whether u looks ahead."""
-
-    beta: float
-    beta_b: float
-    nesterov: bool
-
-    @property
-    def factors(self) -> tuple[float, float, float, float, float, float]:
-        """What compiled kernels update by: beta, 1 - beta, beta_b, 1 - beta_b, factors of m and g in u."""
-        beta, beta_b = float(self.beta), float(self.beta_b)
-        # What u is made of: 1 m + 0 g is m exactly, so that one compiled loop does both.
-        of_m, of_g = (beta, 1.0 - beta) if self.nesterov else (1.0, 0.0)
-        return beta, 1.0 - beta, beta_b, 1.0 - beta_b, of_m, of_g
+Dtypes = tuple[torch.dtype, ...]
+Tensors = Tensor | Sequence[Tensor]
 
 
-class SignStep(NamedTuple):
-    """How parameters move along signs."""
-
-    lr: float
-    weight_decay: float
-    maximize: bool
-
-    @property
-    def factors(self) -> tuple[float, float]:
-        """The factors of a sign and of x, computed in double precision: a kernel rounds each to fp32 once."""
-        return -self.lr if self.maximize else self.lr, 1.0 - self.lr * self.weight_decay
-
-
-class Kernels(ABC):
-    """The hot loops, for many tensors of one device in one call; one tensor is a list of one.
+class Kernels:
+    """The hot loops, for a tensor or many of one device in one call: then each argument is a list of as many.
 
     Gradients and parameters are fp32, bf16 or fp16; everything else that is not packed is fp32. A trailing underscore
     says that arguments change in place; `out` and `out_u` are always written.
 
-    Attributes:
+    Args:
         name: that `select` knows.
+        loops: the module that does what is checked here. Its decay is beta, 1 - beta, beta_b, 1 - beta_b, and the
+            factors of m and g in u.
     """
 
-    name: str
+    def __init__(self, name: str, loops: Any) -> None:
+        self.name, self._loops = name, loops
 
-    def foreach_update_(  # noqa: PLR0913
+    def update_(  # noqa: PLR0913
         self,
-        grads: Tensors,
-        ms: Tensors,
-        bs: Tensors,
+        grad: Tensors,
+        m: Tensors,
+        b: Tensors,
         *,
         beta: float,
         beta_b: float,
         nesterov: bool = False,
-        outs_u: Tensors,
+        out_u: Tensors,
     ) -> Tensor:
         """Update all momenta, m with the decay beta and b with beta_b, and write u = m / b.
 
@@ -74,142 +54,164 @@ class Kernels(ABC):
         Returns:
             A boolean scalar on the device: False if some element kept its m and b, since its new b would not be finite.
         """
-        given = column(grads), column(ms), column(bs), column(outs_u)
-        checks.columns(*zip(("grad", "m", "b", "out_u"), given, (checks.FLOATS, *[checks.FP32] * 3), strict=True))
-        return self._update(given, Decay(beta, beta_b, nesterov))
+        given = _checked(("grad", grad, FLOATS), ("m", m, FP32), ("b", b, FP32), ("out_u", out_u, FP32))
+        finite: Tensor = self._loops.update(given, _factors(beta, beta_b, nesterov))
+        return finite
 
-    def foreach_update_quantize_pack_(  # noqa: PLR0913
+    def update_quantize_pack_(  # noqa: PLR0913
         self,
-        grads: Tensors,
-        ms: Tensors,
-        bs: Tensors,
+        grad: Tensors,
+        m: Tensors,
+        b: Tensors,
         *,
         beta: float,
         beta_b: float,
         nesterov: bool = False,
         key: Key,
-        starts: Sequence[int],
-        outs: Tensors,
+        start: int | Sequence[int],
+        out: Tensors,
         gain: float = 1.0,
     ) -> Tensor:
-        """Do `foreach_update_` and `quantize_pack` in one pass that never stores u; return what the former returns."""
-        given = column(grads), column(ms), column(bs), column(outs)
-        dtypes = checks.FLOATS, checks.FP32, checks.FP32, checks.BYTES
-        checks.columns(*zip(("grad", "m", "b", "out"), given, dtypes, strict=True))
-        checks.starts(tuple(starts), given[0].numels)
-        return self._update_quantize_pack(given, starts, Decay(beta, beta_b, nesterov), float(gain), key)
+        """Do `update_` and `quantize_pack` in one pass that never stores u; return what the former returns."""
+        given = _checked(("grad", grad, FLOATS), ("m", m, FP32), ("b", b, FP32), ("out", out, BYTES))
+        starts = (start,) if isinstance(start, int) else tuple(start)
+        _check_starts(starts, given[0].numels)
+        decay = _factors(beta, beta_b, nesterov)
+        finite: Tensor = self._loops.update_quantize_pack(given, starts, decay, float(gain), key)
+        return finite
 
-    def foreach_update_shape_pack_(  # noqa: PLR0913
+    def update_shape_pack_(  # noqa: PLR0913
         self,
-        grads: Tensors,
-        ms: Tensors,
-        bs: Tensors,
-        residuals: Tensors,
+        grad: Tensors,
+        m: Tensors,
+        b: Tensors,
+        residual: Tensors,
         *,
         beta: float,
         beta_b: float,
         nesterov: bool = False,
         gain: float,
-        outs: Tensors,
+        out: Tensors,
     ) -> Tensor:
-        """Do `foreach_update_` and `shape_pack_` in one pass that never stores u; return what the former returns."""
-        given = column(grads), column(ms), column(bs), column(residuals), column(outs)
-        dtypes = checks.FLOATS, checks.FP32, checks.FP32, checks.RESIDUALS, checks.BYTES
-        checks.columns(*zip(("grad", "m", "b", "residual", "out"), given, dtypes, strict=True))
-        return self._update_shape_pack(given, Decay(beta, beta_b, nesterov), float(gain))
+        """Do `update_` and `shape_pack_` in one pass that never stores u; return what the former returns."""
+        momenta = ("grad", grad, FLOATS), ("m", m, FP32), ("b", b, FP32)
+        given = _checked(*momenta, ("residual", residual, RESIDUALS), ("out", out, BYTES))
+        finite: Tensor = self._loops.update_shape_pack(given, _factors(beta, beta_b, nesterov), float(gain))
+        return finite
 
-    def foreach_unpack_apply_(
-        self, xs: Tensors, packed: Tensors, *, lr: float, weight_decay: float, maximize: bool = False
+    def unpack_apply_(
+        self, x: Tensors, packed: Tensors, *, lr: float, weight_decay: float, maximize: bool = False
     ) -> None:
         """Do x = x (1 - lr weight_decay) - lr sign; + lr sign to maximize."""
-        given = column(xs), column(packed)
-        checks.columns(("x", given[0], checks.FLOATS), ("packed", given[1], checks.BYTES))
-        self._unpack_apply(given, SignStep(lr, weight_decay, maximize))
+        self._loops.unpack_apply(_checked(("x", x, FLOATS), ("packed", packed, BYTES)), lr, weight_decay, maximize)
 
     def quantize_pack(self, u: Tensor, *, key: Key, start: int, out: Tensor, gain: float = 1.0) -> None:
         """Write Q(gain u) to `out` (P), packed."""
-        checks.tensor("u", u, numel=u.numel(), dtypes=checks.FP32, device=u.device)
-        checks.starts((start,), (u.numel(),))
-        checks.packed("out", out, numel=u.numel(), device=u.device)
-        self._quantize_pack(u, out, float(gain), start, key)
+        given = _checked(("u", u, FP32), ("out", out, BYTES))
+        _check_starts((start,), given[0].numels)
+        self._loops.quantize_pack(given, start, float(gain), key)
 
     def shape_pack_(self, u: Tensor, residual: Tensor, *, gain: float, out: Tensor) -> None:
         """Round clip(gain u) to signs, shaped by the residual (int16, N), which goes on; write them to `out` (P)."""
-        checks.tensor("u", u, numel=u.numel(), dtypes=checks.FP32, device=u.device)
-        checks.residual(residual, numel=u.numel(), device=u.device)
-        checks.packed("out", out, numel=u.numel(), device=u.device)
-        self._shape_pack(u, residual, out, float(gain))
+        given = _checked(("u", u, FP32), ("residual", residual, RESIDUALS), ("out", out, BYTES))
+        self._loops.shape_pack(given, float(gain))
 
     def merge(self, packed_rows: Tensor, *, numel: int, key: Key, start: int, out: Tensor) -> None:
         """Write Q of the mean of K sign vectors (K x P, packed) to `out` (P), packed."""
-        checks.sign_rows(packed_rows, numel=numel, out=out)
-        checks.starts((start,), (numel,))
-        self._merge(packed_rows, out, numel, start, key)
+        _check_rows("packed_rows", packed_rows, "P", packed_numel(numel), BYTES, out)
+        _check_starts((start,), (numel,))
+        self._loops.merge(packed_rows, out, numel, start, key)
 
     def merge_shaped_(self, packed_rows: Tensor, residual: Tensor, *, numel: int, out: Tensor) -> None:
         """Round the mean of K sign vectors (K x P) to signs, shaped by the residual (int16, N), into `out` (P).
 
         K is at most 32767, and the residual at most K.
         """
-        checks.sign_rows(packed_rows, numel=numel, out=out)
-        checks.counted(packed_rows.shape[0], MAX_SHAPED_VECTORS, "rounding='random'")
-        checks.residual(residual, numel=numel, device=packed_rows.device)
-        self._merge_shaped(packed_rows, residual, out, numel)
+        _check_rows("packed_rows", packed_rows, "P", packed_numel(numel), BYTES, out)
+        check_count(packed_rows, MAX_SHAPED_VECTORS, "rounding='random'")
+        _check_tensor("residual", residual, numel, RESIDUALS, packed_rows.device)
+        self._loops.merge_shaped(packed_rows, residual, out, numel)
 
     def mean_(self, parts: Tensor, out: Tensor) -> None:
         """Write the mean of K vectors (K x N) to `out` (N), maybe the first of them: summed in order, divided once."""
-        checks.mean(parts, out)
-        self._mean(parts, out)
+        numel = parts.shape[1] if parts.dim() == 2 else 0
+        _check_rows("parts", parts, "N", numel, FP32, out)
+        self._loops.mean(parts, out)
 
-    # One tensor
 
-    def update_(self, grad: Tensor, m: Tensor, b: Tensor, *, out_u: Tensor, **same: Any) -> Tensor:
-        """Do `foreach_update_` for one tensor."""
-        return self.foreach_update_([grad], [m], [b], outs_u=[out_u], **same)
+def _factors(beta: float, beta_b: float, nesterov: bool) -> tuple[float, ...]:
+    """Return what kernels update by, see `Kernels`; each rounds them to fp32 once."""
+    beta, beta_b = float(beta), float(beta_b)
+    # What u is made of: 1 m + 0 g is m exactly, so that one compiled loop does both.
+    of_m, of_g = (beta, 1.0 - beta) if nesterov else (1.0, 0.0)
+    return beta, 1.0 - beta, beta_b, 1.0 - beta_b, of_m, of_g
 
-    def update_quantize_pack_(
-        self, grad: Tensor, m: Tensor, b: Tensor, *, start: int, out: Tensor, **same: Any
-    ) -> Tensor:
-        """Do `foreach_update_quantize_pack_` for one tensor."""
-        return self.foreach_update_quantize_pack_([grad], [m], [b], starts=[start], outs=[out], **same)
 
-    def update_shape_pack_(
-        self, grad: Tensor, m: Tensor, b: Tensor, residual: Tensor, *, out: Tensor, **same: Any
-    ) -> Tensor:
-        """Do `foreach_update_shape_pack_` for one tensor."""
-        return self.foreach_update_shape_pack_([grad], [m], [b], [residual], outs=[out], **same)
+# Checks
 
-    def unpack_apply_(self, x: Tensor, packed: Tensor, **same: Any) -> None:
-        """Do `foreach_unpack_apply_` for one tensor."""
-        self.foreach_unpack_apply_([x], [packed], **same)
 
-    # What an implementation does, its arguments checked
+def _checked(*named: tuple[str, Tensors, Dtypes]) -> list[TensorColumn]:
+    """Return tensors as columns, the first of which gives the sizes and the one device; bytes hold packed signs."""
+    columns = [_column(tensors) for _, tensors, _ in named]
+    likes = columns[0]
+    if all(_are_alike(column, dtypes, likes) for column, (_, _, dtypes) in zip(columns, named, strict=True)):
+        return columns
+    for row in zip(*columns, strict=True):
+        for (name, _, dtypes), given in zip(named, row, strict=True):
+            numel = packed_numel(row[0].numel()) if dtypes is BYTES else row[0].numel()
+            _check_tensor(name, given, numel, dtypes, row[0].device)
+    for other in likes:
+        if other.device != likes[0].device:
+            raise BinsgdmError(f"{named[0][0]}: on {other.device}: must be on {likes[0].device}, as the first tensor")
+    return columns
 
-    @abstractmethod
-    def _update(self, columns: Columns, decay: Decay) -> Tensor: ...
 
-    @abstractmethod
-    def _update_quantize_pack(
-        self, columns: Columns, starts: Sequence[int], decay: Decay, gain: float, key: Key
-    ) -> Tensor: ...
+def _column(tensors: Tensors) -> TensorColumn:
+    if isinstance(tensors, TensorColumn):
+        return tensors
+    return TensorColumn((tensors,) if isinstance(tensors, Tensor) else tensors)
 
-    @abstractmethod
-    def _update_shape_pack(self, columns: Columns, decay: Decay, gain: float) -> Tensor: ...
 
-    @abstractmethod
-    def _unpack_apply(self, columns: Columns, step: SignStep) -> None: ...
+def _are_alike(given: TensorColumn, dtypes: Dtypes, likes: TensorColumn) -> bool:
+    """Tell whether many tensors are as they must be, all on one device."""
+    return (
+        given.numels == (_packed_numels(likes.numels) if dtypes is BYTES else likes.numels)
+        and given.dtypes.issubset(dtypes)
+        and given.devices == likes.devices
+        and len(given.devices) <= 1
+        and given.is_contiguous
+    )
 
-    @abstractmethod
-    def _quantize_pack(self, u: Tensor, out: Tensor, gain: float, start: int, key: Key) -> None: ...
 
-    @abstractmethod
-    def _shape_pack(self, u: Tensor, residual: Tensor, out: Tensor, gain: float) -> None: ...
+@lru_cache(maxsize=256)
+def _packed_numels(numels: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(packed_numel, numels))
 
-    @abstractmethod
-    def _merge(self, rows: Tensor, out: Tensor, numel: int, start: int, key: Key) -> None: ...
 
-    @abstractmethod
-    def _merge_shaped(self, rows: Tensor, residual: Tensor, out: Tensor, numel: int) -> None: ...
+def _check_tensor(name: str, given: Tensor, numel: int, dtypes: Dtypes, device: torch.device) -> None:
+    """Raise unless a tensor is contiguous and has this size, one of these dtypes, and this device."""
+    if given.numel() != numel:
+        raise BinsgdmError(f"{name}: {given.numel()} elements: must have {numel}")
+    if given.dtype not in dtypes:
+        raise BinsgdmError(f"{name}: {given.dtype}: must be {' or '.join(map(str, dtypes))}")
+    if given.device != device:
+        raise BinsgdmError(f"{name}: on {given.device}: must be on {device}, as the first argument")
+    if not given.is_contiguous():
+        raise BinsgdmError(f"{name}: strides {given.stride()}: must be contiguous; pass a flat copy")
 
-    @abstractmethod
-    def _mean(self, parts: Tensor, out: Tensor) -> None: ...
+
+@lru_cache(maxsize=256)
+def _check_starts(given: tuple[int, ...], numels: tuple[int, ...]) -> None:
+    """Check which draws tensors take."""
+    for start, numel in zip(given, numels, strict=True):
+        # Not a multiple of 8: two segments would write to one byte.
+        if start % 8 or start < 0 or start + numel > MAX_NUMEL:
+            raise BinsgdmError(f"start: {start!r}: must be a multiple of 8 in [0, 2**34 - {numel}]")
+
+
+def _check_rows(name: str, rows: Tensor, letter: str, size: int, dtypes: Dtypes, out: Tensor) -> None:  # noqa: PLR0913, PLR0917
+    """Check vectors, of so many elements each, and where one goes that is made of them."""
+    if rows.dim() != 2 or rows.shape[0] == 0:
+        raise BinsgdmError(f"{name}: shape {tuple(rows.shape)}: must be K x {letter} with K at least 1")
+    _check_tensor(name, rows, rows.shape[0] * size, dtypes, rows.device)
+    _check_tensor("out", out, size, dtypes, rows.device)

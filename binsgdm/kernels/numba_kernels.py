@@ -82,7 +82,11 @@ class _Array:
 
     def signs(self, group: ir.Value) -> ir.Value:
         """Return the address of the packed signs of a group."""
-        return self._build.gep(self._data, [self._build.mul(group, ir.Constant(_I64, GROUP_NUMEL // 8))])
+        return self.byte(self._build.mul(group, ir.Constant(_I64, GROUP_NUMEL // 8)))
+
+    def byte(self, index: ir.Value) -> ir.Value:
+        """Return the address of a byte of packed signs."""
+        return self._build.gep(self._data, [index])
 
     def load(self, group: ir.Value, lane: int) -> ir.Value:
         """Load elements as fp32."""
@@ -125,18 +129,63 @@ def _step(returns: Any) -> Callable[[Callable[..., ir.Value | None]], Any]:
         def define(_context: Any, *given: Any) -> Any:
             return returns(*given), generate
 
-        # numba matches arguments by the names of the function that it is given.
-        define.__signature__ = inspect.signature(write)
-        define.__name__ = write.__name__
-        return intrinsic(define)
+        return _intrinsic(define, write, list(inspect.signature(write).parameters))
 
     return decorate
+
+
+def _groups(*elements: Any) -> Callable[[Callable[..., ir.Value | None]], Any]:
+    """Make a function as `_step` does that runs the instructions for all groups of a row of a table.
+
+    It takes where `_take` wrote to, the number of groups, an array of the dtype that None in `elements` stands for, and
+    what the one takes behind its columns and the group. It returns what that returns, or-ed.
+
+    Args:
+        elements: numba's types of the columns' elements.
+    """
+
+    def decorate(write: Callable[..., ir.Value | None]) -> Any:
+        def generate(context: Any, build: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+            places, columns = build.inttoptr(values[0], _I64.as_pointer()), []
+            for number, fixed in enumerate(elements):
+                element = fixed or signature.args[2].dtype
+                address = build.load(build.gep(places, [ir.Constant(_I64, number)]))
+                pointer = build.inttoptr(address, context.get_value_type(element).as_pointer())
+                columns.append(_Array(build, pointer, element))
+            others = [_argument(context, build, *one) for one in zip(signature.args[3:], values[3:], strict=True)]
+            found = cgutils.alloca_once_value(build, ir.Constant(_I64, 0))
+            with cgutils.for_range(build, values[1]) as loop:
+                if (done := write(build, *columns, loop.index, *others)) is not None:
+                    build.store(build.or_(build.load(found), done), found)
+            return build.load(found)
+
+        def define(_context: Any, *given: Any) -> Any:
+            return types.int64(*given), generate
+
+        names = list(inspect.signature(write).parameters)
+        return _intrinsic(define, write, [names[0], "places", "groups", "like", *names[len(elements) + 2 :]])
+
+    return decorate
+
+
+def _intrinsic(define: Any, write: Callable[..., Any], names: list[str]) -> Any:
+    # numba matches arguments by the names of the function that it is given.
+    define.__signature__ = inspect.Signature(
+        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    )
+    define.__name__ = write.__name__
+    return intrinsic(define)
 
 
 def _argument(context: Any, build: ir.IRBuilder, kind: Any, value: ir.Value) -> Any:
     if isinstance(kind, types.Array):
         return _Array(build, context.make_array(kind)(context, build, value).data, kind.dtype)
-    return list(cgutils.unpack_tuple(build, value)) if isinstance(kind, types.BaseTuple) else value
+    if isinstance(kind, types.BaseTuple):
+        return [
+            _argument(context, build, *one) for one in zip(kind.types, cgutils.unpack_tuple(build, value), strict=True)
+        ]
+    # What Python computes in double precision is rounded once.
+    return build.fptrunc(value, _F32) if kind == types.float64 else value
 
 
 def _load(build: ir.IRBuilder, pointer: ir.Value, element: Any) -> ir.Value:
@@ -209,8 +258,8 @@ def _store(build: ir.IRBuilder, value: ir.Value, pointer: ir.Value, element: Any
     build.store(build.trunc(bits, half), build.bitcast(pointer, half.as_pointer()), align=2)
 
 
-def _thresholds(build: ir.IRBuilder, counter: ir.Value, key: list[ir.Value]) -> list[ir.Value]:
-    """Return two vectors of thresholds: the words of Philox4x32-10 for eight consecutive counters, one after the other.
+def _thresholds(build: ir.IRBuilder, group: ir.Value, key: list[ir.Value]) -> list[ir.Value]:
+    """Return two vectors of thresholds: the words of Philox4x32-10 for a group's eight counters, one after the other.
 
     Each 32-bit word lives in the lower half of a 64-bit lane, where one multiplication gives the 64-bit product. The
     upper half of a lane may hold anything.
@@ -220,6 +269,7 @@ def _thresholds(build: ir.IRBuilder, counter: ir.Value, key: list[ir.Value]) -> 
     k0, k1, *other_words = key
     low_mask, half_bits = _constant(_I64, _LOW32, _COUNTERS), _constant(_I64, 32, _COUNTERS)
     factors = [_constant(_I64, factor, _COUNTERS) for factor in MULTIPLIERS]
+    counter = build.mul(group, ir.Constant(_I64, _COUNTERS))
     lanes = build.add(_splat(build, counter, _COUNTERS), ir.Constant(wide, list(range(_COUNTERS))))
     c0, c1, c2, c3 = lanes, *(_splat(build, word, _COUNTERS) for word in other_words)
     for number in range(ROUNDS):
@@ -246,31 +296,25 @@ def _threshold(build: ir.IRBuilder, draw: ir.Value) -> ir.Value:
     return build.fsub(build.bitcast(bits, _vector(_F32)), _constant(_F32, 3.0))
 
 
-def _reverse_in_bytes(build: ir.IRBuilder, word: ir.Value) -> ir.Value:
-    """Turn lane 0 = least significant bit of each byte into most significant, or back."""
-    # A bit mask has lane 0 in its least significant bit; packed signs have it in the most significant bit of each byte
-    # (`binsgdm.kernels.bits`). Reversing all 32 bits and then the bytes reverses the bits inside each byte.
-    reverse = build.module.declare_intrinsic("llvm.bitreverse", [_I32])
-    return build.bswap(build.call(reverse, [word]))
-
-
 def _store_signs(build: ir.IRBuilder, positive: list[ir.Value], pointer: ir.Value) -> ir.Value:
     """Store the booleans of a group as four bytes; return how many are true."""
     word = ir.Constant(_I32, 0)
     for number, mask in enumerate(positive):
         word = build.or_(word, build.shl(_as_number(build, mask, _I32), ir.Constant(_I32, _LANES * number)))
-    build.store(_reverse_in_bytes(build, word), build.bitcast(pointer, _I32.as_pointer()), align=1)
+    # A mask has lane 0 in its least significant bit; packed signs have it in the most significant bit of each byte
+    # (`binsgdm.kernels.bits`). Reversing all 32 bits and then the bytes reverses the bits inside each byte.
+    reverse = build.module.declare_intrinsic("llvm.bitreverse", [_I32])
+    build.store(build.bswap(build.call(reverse, [word])), build.bitcast(pointer, _I32.as_pointer()), align=1)
     return build.zext(build.ctpop(word), _I64)
 
 
 def _load_signs(build: ir.IRBuilder, pointer: ir.Value) -> list[tuple[int, ir.Value]]:
     """Load four bytes as the booleans of a group; return vectors of them, each with its first lane."""
-    word = _reverse_in_bytes(build, build.load(build.bitcast(pointer, _I32.as_pointer()), align=1))
-    bits, masks = ir.IntType(_LANES), _vector(ir.IntType(1))
-    shifted = [build.lshr(word, ir.Constant(_I32, lane)) for lane in _LANE_STARTS]
-    return [
-        (lane, build.bitcast(build.trunc(one, bits), masks)) for lane, one in zip(_LANE_STARTS, shifted, strict=True)
-    ]
+    word = _splat(build, build.load(build.bitcast(pointer, _I32.as_pointer()), align=1))
+    # Of a byte, the first sign is the most significant bit.
+    places = [ir.Constant(_vector(_I32), [1 << (n ^ 7) for n in range(lane, lane + _LANES)]) for lane in _LANE_STARTS]
+    masks = [build.icmp_signed("!=", build.and_(word, one), _constant(_I32, 0)) for one in places]
+    return list(zip(_LANE_STARTS, masks, strict=True))
 
 
 def _update(
@@ -316,8 +360,8 @@ def _magnitude(build: ir.IRBuilder, values: ir.Value) -> ir.Value:
     return build.bitcast(bits, values.type)
 
 
-@_step(types.int64)
-def _update_32(
+@_groups(None, *[types.float32] * 3)
+def _update_groups(
     build: ir.IRBuilder, grad: _Array, m: _Array, b: _Array, out_u: _Array, group: ir.Value, decay: list[ir.Value]
 ) -> ir.Value:
     us, failed = _update(build, grad, m, b, group, decay)
@@ -326,12 +370,12 @@ def _update_32(
     return failed
 
 
-@_step(types.int64)
-def _update_quantize_pack_32(
+@_groups(None, types.float32, types.float32, types.uint8)
+def _update_quantize_pack_groups(
     build: ir.IRBuilder, grad: _Array, m: _Array, b: _Array, out: _Array, group: ir.Value, decay: list[ir.Value],
-    gain: ir.Value, counter: ir.Value, key: list[ir.Value],
+    gain: ir.Value, first: ir.Value, key: list[ir.Value],
 ) -> ir.Value:  # fmt: skip
-    thresholds = _thresholds(build, counter, key)
+    thresholds = _thresholds(build, build.add(first, group), key)
     us, failed = _update(build, grad, m, b, group, decay)
     gains = _splat(build, gain)
     # No clip: a threshold lies in [-1, 1), so that whatever is beyond compares as the end does.
@@ -340,8 +384,8 @@ def _update_quantize_pack_32(
     return failed
 
 
-@_step(types.int64)
-def _update_shape_pack_32(
+@_groups(None, types.float32, types.float32, types.int16, types.uint8)
+def _update_shape_pack_groups(
     build: ir.IRBuilder, grad: _Array, m: _Array, b: _Array, residual: _Array, out: _Array, group: ir.Value,
     decay: list[ir.Value], gain: ir.Value,
 ) -> ir.Value:  # fmt: skip
@@ -351,8 +395,8 @@ def _update_shape_pack_32(
     return failed
 
 
-@_step(types.void)
-def _shape_pack_32(
+@_groups(types.float32, types.int16, types.uint8)
+def _shape_pack_groups(
     build: ir.IRBuilder, u: _Array, residual: _Array, out: _Array, group: ir.Value, gain: ir.Value
 ) -> None:
     u.prefetch(group)
@@ -391,37 +435,56 @@ def _split(
     return signs
 
 
-@_step(types.void)
-def _quantize_pack_32(
-    build: ir.IRBuilder, u: _Array, out: _Array, group: ir.Value, gain: ir.Value, counter: ir.Value,
-    key: list[ir.Value],
-) -> None:  # fmt: skip
+@_groups(types.float32, types.uint8)
+def _quantize_pack_groups(
+    build: ir.IRBuilder, u: _Array, out: _Array, group: ir.Value, gain: ir.Value, first: ir.Value, key: list[ir.Value]
+) -> None:
     u.prefetch(group)
     gains, positive = _splat(build, gain), []
-    for lane, t in zip(_LANE_STARTS, _thresholds(build, counter, key), strict=True):
+    for lane, t in zip(_LANE_STARTS, _thresholds(build, build.add(first, group), key), strict=True):
         positive.append(build.fcmp_ordered("<", t, build.fmul(u.load(group, lane), gains)))
     _store_signs(build, positive, out.signs(group))
 
 
 @_step(types.void)
-def _count_signs_32(build: ir.IRBuilder, packed: _Array, counts: _Array, group: ir.Value) -> None:
-    """Add to int16 counts how many signs are +1."""
-    for lane, positive in _load_signs(build, packed.signs(group)):
-        pointer = counts.int16s(group, lane)
-        build.store(build.add(build.load(pointer, align=2), build.zext(positive, _vector(_I16))), pointer, align=2)
+def _count_signs_32(build: ir.IRBuilder, rows: _Array, byte: ir.Value, counts: _Array, place: ir.Value) -> None:
+    """Add to the counts of a group which signs from a byte on are +1."""
+    number = _vector(ir.IntType(counts.element.bitwidth))
+    for lane, positive in _load_signs(build, rows.byte(byte)):
+        pointer = build.bitcast(counts.group(place, lane), number.as_pointer())
+        build.store(build.add(build.load(pointer, align=2), build.zext(positive, number)), pointer, align=2)
+
+
+@_step(types.void)
+def _merge_counts_32(
+    build: ir.IRBuilder, counts: _Array, place: ir.Value, out: _Array, group: ir.Value, num_rows: ir.Value,
+    first: ir.Value, key: list[ir.Value],
+) -> None:  # fmt: skip
+    """Write the packed signs of Q of the means of a group, from int32 counts of +1."""
+    divisor, positive = _splat(build, build.sitofp(num_rows, _F32)), []
+    sums = _sums_of_counts(build, counts, place, num_rows)
+    for t, total in zip(_thresholds(build, build.add(first, group), key), sums, strict=True):
+        positive.append(build.fcmp_ordered("<", t, build.fdiv(build.sitofp(total, _vector(_F32)), divisor)))
+    _store_signs(build, positive, out.signs(group))
 
 
 @_step(types.void)
 def _shape_counts_32(
-    build: ir.IRBuilder, counts: _Array, residual: _Array, out: _Array, group: ir.Value, num_vectors: ir.Value
-) -> None:
-    """Write the packed signs of a shaped merge from counts of +1; the number of vectors is an int32."""
-    vectors, sums = _splat(build, num_vectors), []
-    for lane in _LANE_STARTS:
-        ones = build.sext(build.load(counts.int16s(group, lane), align=2), _vector(_I32))
-        # So many +1, all others -1.
-        sums.append(build.sub(build.shl(ones, _constant(_I32, 1)), vectors))
-    _store_signs(build, _split(build, sums, residual, group, vectors), out.signs(group))
+    build: ir.IRBuilder, counts: _Array, place: ir.Value, out: _Array, group: ir.Value, num_rows: ir.Value,
+    residual: _Array,
+) -> None:  # fmt: skip
+    """Write the packed signs of a shaped merge of a group, from int16 counts of +1."""
+    unit = _splat(build, build.trunc(num_rows, _I32))
+    sums = _sums_of_counts(build, counts, place, num_rows)
+    _store_signs(build, _split(build, sums, residual, group, unit), out.signs(group))
+
+
+def _sums_of_counts(build: ir.IRBuilder, counts: _Array, place: ir.Value, num_rows: ir.Value) -> list[ir.Value]:
+    """Return two vectors of int32: so many are +1, all other rows -1."""
+    number, vectors = _vector(ir.IntType(counts.element.bitwidth)), _splat(build, build.trunc(num_rows, _I32))
+    pointers = [build.bitcast(counts.group(place, lane), number.as_pointer()) for lane in _LANE_STARTS]
+    ones = [build.sext(build.load(pointer, align=2), _vector(_I32)) for pointer in pointers]
+    return [build.sub(build.shl(one, _constant(_I32, 1)), vectors) for one in ones]
 
 
 @_step(types.void)
@@ -446,8 +509,10 @@ def _scaled_signs(
         yield lane, build.select(positive, scales, build.fneg(scales))
 
 
-@_step(types.void)
-def _apply_32(build: ir.IRBuilder, x: _Array, packed: _Array, group: ir.Value, lr: ir.Value, decay: ir.Value) -> None:
+@_groups(None, types.uint8)
+def _apply_groups(
+    build: ir.IRBuilder, x: _Array, packed: _Array, group: ir.Value, lr: ir.Value, decay: ir.Value
+) -> None:
     """Do x = x decay - lr sign."""
     x.prefetch(group)
     rate, factor = _splat(build, lr), _splat(build, decay)
@@ -707,7 +772,7 @@ def _apply_group(
         _adam_step(build, new_m, variance, x, group, lane, others)
 
 
-# Loops. Arrays are 1-D and contiguous; the whole groups of 32 run in place, the ragged ends through scratch arrays.
+# Loops. Arrays are contiguous; whole groups of 32 elements run in place, parts of groups through scratch memory.
 # The key is (low and high word of the seed, step, rank, stream).
 
 
@@ -725,28 +790,6 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 
 @compiled
-def _rounded(decay):
-    """Return (beta, 1 - beta, beta_b, 1 - beta_b, factors of m and g in u) in fp32, each rounded once."""
-    beta, rest, beta_b, rest_b, of_m, of_g = decay
-    return (
-        np.float32(beta),
-        np.float32(rest),
-        np.float32(beta_b),
-        np.float32(rest_b),
-        np.float32(of_m),
-        np.float32(of_g),
-    )
-
-
-@compiled
-def _update_groups(grad, m, b, out_u, decay):
-    failed = 0
-    for group in range(grad.size // GROUP_NUMEL):
-        failed |= _update_32(grad, m, b, out_u, group, decay)
-    return failed
-
-
-@compiled
 def _few(values, skip):
     """Return a part of a group as a whole one, zeros before and behind it: a step always does 32 elements."""
     made = np.zeros(GROUP_NUMEL, values.dtype)
@@ -759,140 +802,6 @@ def _few(values, skip):
 def _put_back(few, skip, values):
     for index in range(values.size):
         values[index] = few[skip + index]
-
-
-@compiled
-def update(grad, m, b, out_u, decay):
-    """Update m and b, write u; return 0, or another number if some b was not finite."""
-    factors = _rounded(decay)
-    _, whole = _whole_groups(0, grad.size)
-    failed = _update_groups(grad[:whole], m[:whole], b[:whole], out_u[:whole], factors)
-    if whole < grad.size:
-        few_m, few_b, few_u = _few(m[whole:], 0), _few(b[whole:], 0), _few(out_u[whole:], 0)
-        failed |= _update_groups(_few(grad[whole:], 0), few_m, few_b, few_u, factors)
-        _put_back(few_m, 0, m[whole:])
-        _put_back(few_b, 0, b[whole:])
-        _put_back(few_u, 0, out_u[whole:])
-    return failed
-
-
-@compiled
-def _whole_groups(start, numel):
-    """Return where the whole groups of a segment begin and end; both `numel` if there are none."""
-    first = min(numel, -start % GROUP_NUMEL)
-    return first, first + (numel - first) // GROUP_NUMEL * GROUP_NUMEL
-
-
-@compiled
-def _copy_signs(tail_out, skip, numel, out):
-    """Copy the bytes of `numel` signs, and clear the bits after the last."""
-    for index in range(out.size):
-        out[index] = tail_out[skip // 8 + index]
-    if numel % 8:
-        # Zeros in the scratch arrays draw signs as well; padding bits must be 0 on all ranks.
-        out[out.size - 1] &= np.uint8(0xFF00 >> numel % 8 & 0xFF)
-
-
-@compiled
-def _update_quantize_pack_groups(grad, m, b, out, decay, gain, counter, key):
-    failed = 0
-    for group in range(grad.size // GROUP_NUMEL):
-        failed |= _update_quantize_pack_32(grad, m, b, out, group, decay, gain, counter + group * _COUNTERS, key)
-    return failed
-
-
-@compiled
-def update_quantize_pack(grad, m, b, out, decay, gain, start, key):
-    """Update m and b, write the packed signs; return 0, or another number if some b was not finite."""
-    factors, gain = _rounded(decay), np.float32(gain)
-    # A segment may begin inside a draw group (a slice of a parameter does): the parts of groups at both ends go through
-    # scratch arrays, so an element gets the same draw whatever segment it is in.
-    first, last = _whole_groups(start, grad.size)
-    failed = _update_quantize_pack_groups(
-        grad[first:last],
-        m[first:last],
-        b[first:last],
-        out[first // 8 : last // 8],
-        factors,
-        gain,
-        (start + first) // GROUP_NUMEL * _COUNTERS,
-        key,
-    )
-    for lo, hi in ((0, first), (last, grad.size)):
-        if lo < hi:
-            skip, counter = (start + lo) % GROUP_NUMEL, (start + lo) // GROUP_NUMEL * _COUNTERS
-            few_m, few_b, few_out = _few(m[lo:hi], skip), _few(b[lo:hi], skip), np.zeros(4, np.uint8)
-            few_g = _few(grad[lo:hi], skip)
-            failed |= _update_quantize_pack_groups(few_g, few_m, few_b, few_out, factors, gain, counter, key)
-            _put_back(few_m, skip, m[lo:hi])
-            _put_back(few_b, skip, b[lo:hi])
-            _copy_signs(few_out, skip, hi - lo, out[lo // 8 : (hi + 7) // 8])
-    return failed
-
-
-@compiled
-def _update_shape_pack_groups(grad, m, b, residual, out, decay, gain):
-    failed = 0
-    for group in range(grad.size // GROUP_NUMEL):
-        failed |= _update_shape_pack_32(grad, m, b, residual, out, group, decay, gain)
-    return failed
-
-
-@compiled
-def update_shape_pack(grad, m, b, residual, out, decay, gain):
-    """Update m and b, write the packed signs of m / b, shaped; return not 0 if some b was not finite."""
-    factors, gain = _rounded(decay), np.float32(gain)
-    _, whole = _whole_groups(0, grad.size)
-    failed = _update_shape_pack_groups(
-        grad[:whole], m[:whole], b[:whole], residual[:whole], out[: whole // 8], factors, gain
-    )
-    if whole < grad.size:
-        few_m, few_b, few_e = _few(m[whole:], 0), _few(b[whole:], 0), _few(residual[whole:], 0)
-        few_out = np.zeros(4, np.uint8)
-        failed |= _update_shape_pack_groups(_few(grad[whole:], 0), few_m, few_b, few_e, few_out, factors, gain)
-        _put_back(few_m, 0, m[whole:])
-        _put_back(few_b, 0, b[whole:])
-        _put_back(few_e, 0, residual[whole:])
-        _copy_signs(few_out, 0, grad.size - whole, out[whole // 8 :])
-    return failed
-
-
-@compiled
-def _shape_pack_groups(u, residual, out, gain):
-    for group in range(u.size // GROUP_NUMEL):
-        _shape_pack_32(u, residual, out, group, gain)
-
-
-@compiled
-def shape_pack(u, residual, out, gain):
-    """Write the packed signs of u, shaped."""
-    gain, whole = np.float32(gain), _whole_groups(0, u.size)[1]
-    _shape_pack_groups(u[:whole], residual[:whole], out[: whole // 8], gain)
-    if whole < u.size:
-        few_e, few_out = _few(residual[whole:], 0), np.zeros(4, np.uint8)
-        _shape_pack_groups(_few(u[whole:], 0), few_e, few_out, gain)
-        _put_back(few_e, 0, residual[whole:])
-        _copy_signs(few_out, 0, u.size - whole, out[whole // 8 :])
-
-
-@compiled
-def _quantize_pack_groups(u, out, gain, counter, key):
-    for group in range(u.size // GROUP_NUMEL):
-        _quantize_pack_32(u, out, group, gain, counter + group * _COUNTERS, key)
-
-
-@compiled
-def quantize_pack(u, out, gain, start, key):
-    """Write the packed signs of Q(gain u)."""
-    gain = np.float32(gain)
-    first, last = _whole_groups(start, u.size)
-    counter = (start + first) // GROUP_NUMEL * _COUNTERS
-    _quantize_pack_groups(u[first:last], out[first // 8 : last // 8], gain, counter, key)
-    for lo, hi in ((0, first), (last, u.size)):
-        if lo < hi:
-            skip, few_out = (start + lo) % GROUP_NUMEL, np.zeros(4, np.uint8)
-            _quantize_pack_groups(_few(u[lo:hi], skip), few_out, gain, (start + lo) // GROUP_NUMEL * _COUNTERS, key)
-            _copy_signs(few_out, skip, hi - lo, out[lo // 8 : (hi + 7) // 8])
 
 
 @compiled
@@ -914,65 +823,40 @@ def _set_scaled(signs, total, scale):
 
 
 @compiled
-def merge(packed_rows, lo, hi, out, start, key):
-    """Write to `out` the packed signs of Q of the mean of the signs [lo, hi) of K rows; `start` belongs to lo."""
-    # Row after row would read and write the sums of the whole slice K times; blocks keep them in the L1 cache.
-    mean = np.empty(_BLOCK_NUMEL, np.float32)
-    num_rows = np.float32(packed_rows.shape[0])
+def _count_signs(rows, lo, hi, counts):
+    """Write how many of the signs [lo, hi) of K rows are +1."""
+    for index in range(hi - lo):
+        counts[index] = 0
+    for row in range(rows.shape[0]):
+        for place in range((hi - lo) // GROUP_NUMEL):
+            _count_signs_32(rows, row * rows.shape[1] + lo // 8 + place * (GROUP_NUMEL // 8), counts, place)
+
+
+@compiled
+def merge(rows, out, lo, hi, start, key):
+    """Write the packed signs [lo, hi) of Q of the mean of K sign vectors.
+
+    They are whole groups, of vectors that take the draws from `start` on.
+    """
+    # Row after row would read and write the counts of the whole slice K times; blocks keep them in the L1 cache.
+    counts = np.empty(_BLOCK_NUMEL, np.int32)
     for base in range(lo, hi, _BLOCK_NUMEL):
         end = min(hi, base + _BLOCK_NUMEL)
-        block = mean[: end - base]
-        _set_scaled(packed_rows[0, base // 8 : (end + 7) // 8], block, np.float32(1))
-        for row in range(1, packed_rows.shape[0]):
-            _add_scaled(packed_rows[row, base // 8 : (end + 7) // 8], block, np.float32(1))
-        for index in range(block.size):
-            block[index] /= num_rows
-        quantize_pack(block, out[(base - lo) // 8 : (end - lo + 7) // 8], 1.0, start + base - lo, key)
+        _count_signs(rows, base, end, counts)
+        for group in range(base // GROUP_NUMEL, end // GROUP_NUMEL):
+            place = group - base // GROUP_NUMEL
+            _merge_counts_32(counts, place, out, group, rows.shape[0], start // GROUP_NUMEL, key)
 
 
 @compiled
-def _count_signs(packed, counts):
-    for group in range(counts.size // GROUP_NUMEL):
-        _count_signs_32(packed, counts, group)
-
-
-@compiled
-def _shape_counts(counts, residual, out, num_vectors):
-    for group in range(counts.size // GROUP_NUMEL):
-        _shape_counts_32(counts, residual, out, group, num_vectors)
-
-
-@compiled
-def _merge_shaped_block(packed_rows, first_byte, counts, residual, out):
-    """Do whole groups, in blocks whose counts stay in the L1 cache."""
-    num_vectors = np.int32(packed_rows.shape[0])
-    for lo in range(0, residual.size, _BLOCK_NUMEL):
-        hi = min(residual.size, lo + _BLOCK_NUMEL)
-        block = counts[: hi - lo]
-        for index in range(block.size):
-            block[index] = 0
-        for row in range(packed_rows.shape[0]):
-            _count_signs(packed_rows[row, first_byte + lo // 8 : first_byte + hi // 8], block)
-        _shape_counts(block, residual[lo:hi], out[lo // 8 : hi // 8], num_vectors)
-
-
-@compiled
-def merge_shaped(packed_rows, residual, lo, hi, out):
-    """Write to `out` the packed signs of the mean of the signs [lo, hi) of K rows, shaped; lo is a multiple of 32."""
+def merge_shaped(rows, out, residual, lo, hi):
+    """Write the packed signs [lo, hi) of the mean of K sign vectors, shaped; they are whole groups."""
     counts = np.empty(_BLOCK_NUMEL, np.int16)
-    whole = (hi - lo) // GROUP_NUMEL * GROUP_NUMEL
-    _merge_shaped_block(packed_rows, lo // 8, counts, residual[lo : lo + whole], out[: whole // 8])
-    left = hi - lo - whole
-    if left:
-        few_rows, few_out = np.zeros((packed_rows.shape[0], 4), np.uint8), np.zeros(4, np.uint8)
-        for row in range(packed_rows.shape[0]):
-            for i in range((left + 7) // 8):
-                few_rows[row, i] = packed_rows[row, (lo + whole) // 8 + i]
-        few_e = _few(residual[lo + whole : hi], 0)
-        # Not a literal 0, for which numba would compile the block once more.
-        _merge_shaped_block(few_rows, lo - lo, counts, few_e, few_out)
-        _put_back(few_e, 0, residual[lo + whole : hi])
-        _copy_signs(few_out, 0, left, out[whole // 8 :])
+    for base in range(lo, hi, _BLOCK_NUMEL):
+        end = min(hi, base + _BLOCK_NUMEL)
+        _count_signs(rows, base, end, counts)
+        for group in range(base // GROUP_NUMEL, end // GROUP_NUMEL):
+            _shape_counts_32(counts, group - base // GROUP_NUMEL, out, group, rows.shape[0], residual)
 
 
 @compiled
@@ -993,25 +877,13 @@ def mean(parts, out, lo, hi):
             block[index] /= num_rows
 
 
-@compiled
-def _apply_groups(x, packed, lr, decay):
-    for group in range(x.size // GROUP_NUMEL):
-        _apply_32(x, packed, group, lr, decay)
+# Tables. A row is whole groups of a tensor, or the part of a group at one of its ends: addresses, then elements, then
+# where it starts in the order of draws. Row 0 says how many bits an element has in each column, and then which column
+# is only read. Parts of groups go through scratch memory, with zeros around them: a step always does 32 elements, and
+# an element gets the same draw whatever row it is in.
 
-
-@compiled
-def unpack_apply(x, packed, lr, decay):
-    """Do x = x decay - lr sign."""
-    lr, decay = np.float32(lr), np.float32(decay)
-    _, whole = _whole_groups(0, x.size)
-    _apply_groups(x[:whole], packed, lr, decay)
-    if whole < x.size:
-        few_x = _few(x[whole:], 0)
-        _apply_groups(few_x, _few(packed[whole // 8 :], 0), lr, decay)
-        _put_back(few_x, 0, x[whole:])
-
-
-# Tables. A row is a piece of a tensor: addresses, then elements, then where it starts in the order of draws.
+_SLOT_BYTES = 4 * GROUP_NUMEL
+_MAX_COLUMNS = 5
 
 
 @_step(types.voidptr)
@@ -1020,67 +892,121 @@ def _pointer(build: ir.IRBuilder, address: ir.Value) -> ir.Value:
     return build.inttoptr(address, cgutils.voidptr_t)
 
 
+@_step(types.CPointer(types.int64))
+def _words(build: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    return build.inttoptr(address, _I64.as_pointer())
+
+
+@_step(types.CPointer(types.uint8))
+def _bytes(build: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    return build.inttoptr(address, _I8.as_pointer())
+
+
+@_step(types.void)
+def _copy_bytes(build: ir.IRBuilder, source: ir.Value, target: ir.Value, number: ir.Value) -> None:
+    given, out = (build.inttoptr(address, _I8.as_pointer()) for address in (source, target))
+    cgutils.raw_memcpy(build, out, given, number, 1)
+
+
+@_step(types.int64)
+def _scratch(build: ir.IRBuilder) -> ir.Value:
+    """Return the address of memory that lasts as long as the loop: for addresses, and a slot for each column."""
+    return build.ptrtoint(cgutils.alloca_once(build, _I8, size=(1 + _MAX_COLUMNS) * _SLOT_BYTES), _I64)
+
+
 @compiled
-def update_rows(table, first, last, like, decay):
-    """Do `update` for rows of (grad, m, b, u, elements); gradients have the dtype of `like`."""
-    failed = 0
-    # The rows hold addresses: numba would otherwise unpack and check an array object for each tensor.
-    for grad, m, b, u, numel in table[first:last]:
-        failed |= update(
-            carray(_pointer(grad), (numel,), like.dtype),
-            carray(_pointer(m), (numel,), np.float32),
-            carray(_pointer(b), (numel,), np.float32),
-            carray(_pointer(u), (numel,), np.float32),
-            decay,
-        )
+def _take(table, row, scratch):
+    """Write to the beginning of scratch memory where the columns of a row are; return of how many groups."""
+    places, count = _words(scratch), table.shape[1] - 2
+    numel, skip = table[row, count], table[row, count + 1] % GROUP_NUMEL
+    for column in range(count):
+        places[column] = table[row, column]
+        if numel % GROUP_NUMEL:
+            bits, slot = table[0, column], scratch + (1 + column) * _SLOT_BYTES
+            for index in range(_SLOT_BYTES // 8):
+                _words(slot)[index] = 0
+            _copy_bytes(places[column], slot + skip * bits // 8, (numel * bits + 7) // 8)
+            places[column] = slot
+    return (numel + GROUP_NUMEL - 1) // GROUP_NUMEL
+
+
+@compiled
+def _put(table, row, scratch):
+    """Write what has changed in scratch memory to where it belongs."""
+    count = table.shape[1] - 2
+    numel, skip = table[row, count], table[row, count + 1] % GROUP_NUMEL
+    for column in range(count if numel % GROUP_NUMEL else 0):
+        bits = table[0, column]
+        num_bytes = (numel * bits + 7) // 8
+        few = scratch + (1 + column) * _SLOT_BYTES + skip * bits // 8
+        if bits == 1 and numel % 8:
+            # Zeros in scratch memory draw signs as well; padding bits must be 0 on all ranks.
+            _bytes(few)[num_bytes - 1] &= np.uint8(0xFF00 >> numel % 8 & 0xFF)
+        if column != table[0, count]:
+            _copy_bytes(few, table[row, column], num_bytes)
+
+
+@compiled
+def update(table, first, last, like, decay):
+    """Update m and b and write u, of rows of (grad, m, b, u); gradients have the dtype of `like`.
+
+    Returns:
+        not 0 if some b was not finite; as the other updates.
+    """
+    failed, scratch = 0, _scratch()
+    for row in range(first, last):
+        failed |= _update_groups(scratch, _take(table, row, scratch), like, decay)
+        _put(table, row, scratch)
     return failed
 
 
 @compiled
-def update_quantize_pack_rows(table, first, last, like, decay, gain, key):
-    """Do `update_quantize_pack` for rows of (grad, m, b, out, elements, start)."""
-    failed = 0
-    for grad, m, b, out, numel, start in table[first:last]:
-        failed |= update_quantize_pack(
-            carray(_pointer(grad), (numel,), like.dtype),
-            carray(_pointer(m), (numel,), np.float32),
-            carray(_pointer(b), (numel,), np.float32),
-            carray(_pointer(out), ((numel + 7) // 8,), np.uint8),
-            decay,
-            gain,
-            start,
-            key,
-        )
+def update_quantize_pack(table, first, last, like, decay, gain, key):
+    """Update m and b and write the packed signs of Q(gain m / b), of rows of (grad, m, b, out)."""
+    failed, scratch = 0, _scratch()
+    for row in range(first, last):
+        groups, number = _take(table, row, scratch), table[row, 5] // GROUP_NUMEL
+        failed |= _update_quantize_pack_groups(scratch, groups, like, decay, gain, number, key)
+        _put(table, row, scratch)
     return failed
 
 
 @compiled
-def update_shape_pack_rows(table, first, last, like, decay, gain):
-    """Do `update_shape_pack` for rows of (grad, m, b, residual, out, elements)."""
-    failed = 0
-    for grad, m, b, residual, out, numel in table[first:last]:
-        failed |= update_shape_pack(
-            carray(_pointer(grad), (numel,), like.dtype),
-            carray(_pointer(m), (numel,), np.float32),
-            carray(_pointer(b), (numel,), np.float32),
-            carray(_pointer(residual), (numel,), np.int16),
-            carray(_pointer(out), ((numel + 7) // 8,), np.uint8),
-            decay,
-            gain,
-        )
+def update_shape_pack(table, first, last, like, decay, gain):
+    """Update m and b and write the packed signs of m / b, shaped, of rows of (grad, m, b, residual, out)."""
+    failed, scratch = 0, _scratch()
+    for row in range(first, last):
+        failed |= _update_shape_pack_groups(scratch, _take(table, row, scratch), like, decay, gain)
+        _put(table, row, scratch)
     return failed
 
 
 @compiled
-def unpack_apply_rows(table, first, last, like, lr, decay):
-    """Do `unpack_apply` for rows of (x, packed, elements)."""
-    for x, packed, numel in table[first:last]:
-        unpack_apply(
-            carray(_pointer(x), (numel,), like.dtype),
-            carray(_pointer(packed), ((numel + 7) // 8,), np.uint8),
-            lr,
-            decay,
-        )
+def quantize_pack(table, first, last, like, gain, key):
+    """Write the packed signs of Q(gain u), of rows of (u, out)."""
+    scratch = _scratch()
+    for row in range(first, last):
+        groups, number = _take(table, row, scratch), table[row, 3] // GROUP_NUMEL
+        _quantize_pack_groups(scratch, groups, like, gain, number, key)
+        _put(table, row, scratch)
+
+
+@compiled
+def shape_pack(table, first, last, like, gain):
+    """Write the packed signs of u, shaped, of rows of (u, residual, out)."""
+    scratch = _scratch()
+    for row in range(first, last):
+        _shape_pack_groups(scratch, _take(table, row, scratch), like, gain)
+        _put(table, row, scratch)
+
+
+@compiled
+def unpack_apply(table, first, last, like, lr, decay):
+    """Do x = x decay - lr sign, of rows of (x, packed)."""
+    scratch = _scratch()
+    for row in range(first, last):
+        _apply_groups(scratch, _take(table, row, scratch), like, lr, decay)
+        _put(table, row, scratch)
 
 
 # 1-bit Adam. All parameters are one flat vector, cut into chunks and these into blocks of at most ADAM_BLOCK_NUMEL. A

@@ -50,7 +50,7 @@ def _draw(words, group, key):
 
 
 @compiled
-def write_draws(out, start, key, lo, hi):
+def write_draws(start, key, out, lo, hi):
     """Write int64 draws of the elements from `start` on."""
     words = np.empty(BLOCK_NUMEL + GROUP_NUMEL, np.uint32)
     for base in range(lo, hi, BLOCK_NUMEL):
@@ -62,7 +62,7 @@ def write_draws(out, start, key, lo, hi):
 
 
 @compiled
-def write_thresholds(out, start, key, lo, hi):
+def write_thresholds(start, key, out, lo, hi):
     """Write fp32 thresholds of the elements from `start` on."""
     words = np.empty(BLOCK_NUMEL + GROUP_NUMEL, np.uint32)
     for base in range(lo, hi, BLOCK_NUMEL):

@@ -71,8 +71,9 @@ class Key:
         return self.seed & _LOW, self.seed >> 32, self.step, self.rank, int(self.stream)
 
     def words(self) -> triton_support.Words:
-        """Return what a Triton program takes of a key."""
-        return triton_support.words(self.seed, self.step, self.rank, int(self.stream))
+        """Return what a Triton program takes of a key: signed, since larger ones would be compiled for 64 bits."""
+        low, high, step, rank, stream = ((word ^ 2**31) - 2**31 for word in self.unsigned_words())
+        return low, high, step, rank, stream
 
 
 def philox(counter: tuple[Tensor | int, ...], seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -105,16 +106,10 @@ def draws(key: Key, *, start: int, numel: int, device: torch.device | str = "cpu
     """Return the 32-bit draws of the elements [start, start + numel).
 
     Returns:
-        int64 (N), values in [0, 2**32).
-
-    Raises:
-        BinsgdmError: If an element is outside [0, 2**34).
+        int64 (N), values in [0, 2**32). An element outside [0, 2**34) is refused.
     """
-    _check_range(start, numel)
-    if triton_support.is_used_on(torch.device(device)):
-        return _write_draws(torch.empty(numel, dtype=torch.int64, device=device), key, start)
-    if host_loops.is_used_on(torch.device(device)):
-        return host_loops.draws(key.unsigned_words(), start, numel)
+    if (written := _written(torch.int64, key, start, numel, torch.device(device))) is not None:
+        return written
     first, last = start // GROUP_NUMEL, -(-(start + numel) // GROUP_NUMEL)
     counters = torch.arange(first * _LANES, last * _LANES, dtype=torch.int64, device=device)
     # The element is in the counter's first word, and step, rank and stream fill the other three: 2^32 of each.
@@ -133,12 +128,8 @@ def thresholds(key: Key, *, start: int, numel: int, device: torch.device | str =
     Returns:
         fp32 (N), multiples of 2**-22 in [-1, 1).
     """
-    if triton_support.is_used_on(torch.device(device)):
-        _check_range(start, numel)
-        return _write_draws(torch.empty(numel, dtype=torch.float32, device=device), key, start)
-    if host_loops.is_used_on(torch.device(device)):
-        _check_range(start, numel)
-        return host_loops.thresholds(key.unsigned_words(), start, numel)
+    if (written := _written(torch.float32, key, start, numel, torch.device(device))) is not None:
+        return written
     # 23 bits fit an fp32 mantissa: the threshold below is exact, so every device compares the same number.
     mantissas = draws(key, start=start, numel=numel, device=device) >> 9
     return mantissas.to(torch.float32) * 2.0**-22 - 1.0
@@ -162,14 +153,8 @@ def dither(key: Key, *, start: int, numel: int, limit: int, device: torch.device
 
     Without them all elements of the same u would round alike, and move further together than by draws. A residual of
     `limit` is left out, since a step from it is the step from -limit with the other sign: the rest are a circle on
-    which every step turns, so that they stay uniform.
-
-    Args:
-        key: Of the draws.
-        start: The first element.
-        numel: How many elements (N).
-        limit: What no residual exceeds: `functional.SCALE`, or K for a merge of K signs; at most 32767.
-        device: Where to.
+    which every step turns, so that they stay uniform. The limit, which none exceeds, is `functional.SCALE`, or K for a
+    merge of K signs, and at most 32767.
 
     Returns:
         int16 (N): ((draw >> 9) 2 limit >> 23) - limit.
@@ -190,9 +175,16 @@ def _check_range(start: int, numel: int) -> None:
         raise BinsgdmError(f"draws: elements {start} to {start + numel}: must be in [0, 2**34]")
 
 
-def _write_draws(out: Tensor, key: Key, start: int) -> Tensor:
-    """Fill int64 with draws or fp32 with thresholds, in one pass on the GPU; the bits are those of plain torch."""
-    from binsgdm.kernels import triton_signs
+def _written(dtype: torch.dtype, key: Key, start: int, numel: int, device: torch.device) -> Tensor | None:
+    """Return int64 draws or fp32 thresholds, in one pass over memory; None where plain torch makes the same bits."""
+    _check_range(start, numel)
+    if triton_support.is_used_on(device):
+        from binsgdm.kernels import triton_signs
 
-    triton_signs.write_draws(out, key.words(), start=start)
-    return out
+        out = torch.empty(numel, dtype=dtype, device=device)
+        triton_signs.write_draws(out, key.words(), start=start)
+        return out
+    if host_loops.is_used_on(device):
+        name = "write_draws" if dtype == torch.int64 else "write_thresholds"
+        return host_loops.fill(name, torch.empty(numel, dtype=dtype, device=device), start, key.unsigned_words())
+    return None

@@ -10,6 +10,7 @@ Shape letters: N elements, K vectors.
 """
 
 # mypy: disable-error-code="import-not-found, import-untyped"
+# ruff: noqa: D103 - `binsgdm.kernels.interface.Kernels` says what these do
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -20,85 +21,91 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from binsgdm.kernels import checks, tables, triton_programs, triton_tiles
-from binsgdm.kernels.columns import TensorColumn, by_dtype
+from binsgdm.kernels import tables, triton_programs
+from binsgdm.kernels.columns import Columns, by_dtype, check_count, sign_factors
 from binsgdm.kernels.host_tensors import upload_tensor
-from binsgdm.kernels.interface import Columns, Decay, Kernels, SignStep
 from binsgdm.kernels.random import GROUP_NUMEL, Key
 from binsgdm.kernels.triton_support import FEW_PROGRAMS, launch
 
 _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-_TILE: int = triton_tiles.TILE.value
+_TILE: int = triton_programs.TILE.value
 # A program does more than one tile where that leaves every multiprocessor tens of programs.
 _MANY_TILES, _MOST_TILES = 2**13, 4
 _MERGE_NUMEL = GROUP_NUMEL * triton_programs.MERGE_GROUPS.value
 _ALIGNMENT = 16  # bytes that a thread reads at once
+_NONE = (1.0, 0, 0, 0, 0, 0)  # gain and words of a key of programs that use none
 _MAX_COUNT = 2**16 - 1  # of vectors that `merge` can count
 
 
-class TritonKernels(Kernels):
-    """One launch a dtype for many tensors, one for a vector."""
+def update(columns: Columns, decay: Sequence[float]) -> Tensor:
+    return _launch_update(columns, decay, rounding="none", aligned=4)
 
-    name = "triton"
 
-    def _update(self, columns: Columns, decay: Decay) -> Tensor:
-        finite = _flag(columns[0])
-        numbers = finite.view(torch.uint8), *decay.factors
-        _launch_tables(triton_programs.update, columns, numbers, aligned=4)
-        return finite
+def update_quantize_pack(
+    columns: Columns, starts: Sequence[int], decay: Sequence[float], gain: float, key: Key
+) -> Tensor:
+    numbers = gain, *key.words()
+    given: dict[str, Any] = {"aligned": 3, "starts": starts, "registers": FEW_PROGRAMS}
+    return _launch_update(columns, decay, *numbers, rounding="random", **given)
 
-    def _update_quantize_pack(
-        self, columns: Columns, starts: Sequence[int], decay: Decay, gain: float, key: Key
-    ) -> Tensor:
-        finite = _flag(columns[0])
-        numbers = finite.view(torch.uint8), *decay.factors, gain, *key.words()
-        program = triton_programs.update_quantize_pack
-        _launch_tables(program, columns, numbers, aligned=3, starts=starts, registers=FEW_PROGRAMS)
-        return finite
 
-    def _update_shape_pack(self, columns: Columns, decay: Decay, gain: float) -> Tensor:
-        finite = _flag(columns[0])
-        numbers = finite.view(torch.uint8), *decay.factors, gain
-        _launch_tables(triton_programs.update_shape_pack, columns, numbers, aligned=4)
-        return finite
+def update_shape_pack(columns: Columns, decay: Sequence[float], gain: float) -> Tensor:
+    return _launch_update(columns, decay, gain, rounding="shaped", aligned=4)
 
-    def _unpack_apply(self, columns: Columns, step: SignStep) -> None:
-        for dtype, some, _ in by_dtype(columns):
-            per_thread = _ALIGNMENT // dtype.itemsize
-            _launch_tables(triton_programs.unpack_apply, some, step.factors, aligned=1, per_thread=per_thread)
 
-    def _quantize_pack(self, u: Tensor, out: Tensor, gain: float, start: int, key: Key) -> None:
-        tiles = _tiles_for(u.numel())
-        num_programs = triton.cdiv(start % GROUP_NUMEL + u.numel(), tiles * _TILE)
-        launch(triton_programs.quantize_pack, num_programs, u, out, tiles, start, u.numel(), gain, *key.words())
+def unpack_apply(columns: Columns, lr: float, weight_decay: float, maximize: bool) -> None:
+    factors = sign_factors(lr, weight_decay, maximize)
+    for dtype, some, _ in by_dtype(columns):
+        per_thread = _ALIGNMENT // dtype.itemsize
+        _launch_tables(triton_programs.unpack_apply, some, factors, aligned=1, per_thread=per_thread)
 
-    def _shape_pack(self, u: Tensor, residual: Tensor, out: Tensor, gain: float) -> None:
-        tiles = _tiles_for(u.numel())
-        aligned = not (u.data_ptr() | residual.data_ptr()) % _ALIGNMENT
-        numbers = tiles, u.numel(), int(aligned), gain
-        launch(triton_programs.shape_pack, triton.cdiv(u.numel(), tiles * _TILE), u, residual, out, *numbers)
 
-    def _merge(self, rows: Tensor, out: Tensor, numel: int, start: int, key: Key) -> None:
-        num_vectors, num_bytes = rows.shape
-        checks.counted(num_vectors, _MAX_COUNT, "kernels='reference'")
-        # Words of four bytes: every row, the result and every group of draws begin at one.
-        aligned = not (rows.data_ptr() | out.data_ptr() | num_bytes) % 4 and not start % GROUP_NUMEL
-        limits = _limits(num_vectors, rows.device, tables.stream_of(rows.device))
-        num_programs = triton.cdiv(start % GROUP_NUMEL + numel, _MERGE_NUMEL)
-        arguments = (rows, out, limits, num_vectors, num_bytes, start, numel, int(aligned), *key.words())
-        width = 8 if num_vectors < 2**8 else 16
-        launch(triton_programs.merge, num_programs, *arguments, width=width, registers=FEW_PROGRAMS)
+def quantize_pack(columns: Columns, start: int, gain: float, key: Key) -> None:
+    (u,), (out,) = columns
+    tiles = _tiles_for(u.numel())
+    num_programs = triton.cdiv(start % GROUP_NUMEL + u.numel(), tiles * _TILE)
+    launch(triton_programs.quantize_pack, num_programs, u, out, tiles, start, u.numel(), gain, *key.words())
 
-    def _merge_shaped(self, rows: Tensor, residual: Tensor, out: Tensor, numel: int) -> None:
-        num_vectors, num_bytes = rows.shape
-        aligned = not residual.data_ptr() % _ALIGNMENT
-        numbers = num_vectors, num_bytes, numel, int(aligned)
-        launch(triton_programs.merge_shaped, triton.cdiv(numel, _TILE), residual, rows, out, *numbers)
 
-    def _mean(self, parts: Tensor, out: Tensor) -> None:
-        aligned = not (parts.data_ptr() | out.data_ptr() | parts.shape[1] * parts.itemsize) % _ALIGNMENT
-        num_programs = triton.cdiv(out.numel(), _TILE)
-        launch(triton_programs.mean, num_programs, parts, out, parts.shape[0], out.numel(), int(aligned))
+def shape_pack(columns: Columns, gain: float) -> None:
+    (u,), (residual,), (out,) = columns
+    tiles = _tiles_for(u.numel())
+    aligned = not (u.data_ptr() | residual.data_ptr()) % _ALIGNMENT
+    numbers = tiles, u.numel(), int(aligned), gain
+    launch(triton_programs.shape_pack, triton.cdiv(u.numel(), tiles * _TILE), u, residual, out, *numbers)
+
+
+def merge(rows: Tensor, out: Tensor, numel: int, start: int, key: Key) -> None:
+    num_vectors, num_bytes = rows.shape
+    check_count(rows, _MAX_COUNT, "kernels='reference'")
+    # Words of four bytes: every row, the result and every group of draws begin at one.
+    aligned = not (rows.data_ptr() | out.data_ptr() | num_bytes) % 4 and not start % GROUP_NUMEL
+    limits = _limits(num_vectors, rows.device, tables.stream_of(rows.device))
+    num_programs = triton.cdiv(start % GROUP_NUMEL + numel, _MERGE_NUMEL)
+    arguments = (rows, out, limits, num_vectors, num_bytes, start, numel, int(aligned), *key.words())
+    width = 8 if num_vectors < 2**8 else 16
+    launch(triton_programs.merge, num_programs, *arguments, width=width, registers=FEW_PROGRAMS)
+
+
+def merge_shaped(rows: Tensor, residual: Tensor, out: Tensor, numel: int) -> None:
+    numbers = *rows.shape, numel, int(not residual.data_ptr() % _ALIGNMENT)
+    launch(triton_programs.merge_shaped, triton.cdiv(numel, _TILE), residual, rows, out, *numbers)
+
+
+def mean(parts: Tensor, out: Tensor) -> None:
+    aligned = not (parts.data_ptr() | out.data_ptr() | parts.shape[1] * parts.itemsize) % _ALIGNMENT
+    num_programs = triton.cdiv(out.numel(), _TILE)
+    launch(triton_programs.mean, num_programs, parts, out, parts.shape[0], out.numel(), int(aligned))
+
+
+def _launch_update(columns: Columns, decay: Sequence[float], *numbers: float, **how: Any) -> Tensor:
+    """Launch the update, which gets a gain and a key's words where there is none as well."""
+    # True on the tensors' device, for programs to make False.
+    finite = torch.ones((), dtype=torch.bool, device=columns[0][0].device if columns[0] else "cpu")
+    _launch_tables(
+        triton_programs.update, columns, (finite.view(torch.uint8), *decay, *numbers, *_NONE[len(numbers) :]), **how
+    )
+    return finite
 
 
 def _launch_tables(
@@ -123,11 +130,6 @@ def _tiles_for(numel: int) -> int:
     return max(1, min(_MOST_TILES, numel // _TILE // _MANY_TILES))
 
 
-def _flag(tensors: TensorColumn) -> Tensor:
-    """Return True on the tensors' device, for programs to make False."""
-    return torch.ones((), dtype=torch.bool, device=tensors[0].device if tensors else "cpu")
-
-
 @lru_cache(maxsize=64)
 def _limits(num_vectors: int, device: torch.device, stream: int) -> Tensor:  # noqa: ARG001 - the key of the cache
     """Return how many of the 2**23 thresholds are below the mean of signs, for each number of +1: int32 (K + 1)."""
@@ -137,6 +139,3 @@ def _limits(num_vectors: int, device: torch.device, stream: int) -> Tensor:  # n
     # A threshold is k * 2**-22 - 1 for k from 0 on; fp64 computes the number of those below a mean exactly.
     limits = ((means.double() + 1.0) * 2.0**22).ceil().to(torch.int32)
     return upload_tensor(limits, device)
-
-
-kernels = TritonKernels()

@@ -71,15 +71,5 @@ def options(device: torch.device, registers: int) -> dict[str, Any]:
     return chosen
 
 
-def words(seed: int, step: int, rank: int, stream: int) -> Words:
-    """Return the words of a key of `binsgdm.kernels.random`, as arguments of a program."""
-    # As signed numbers: with larger ones, Triton would compile for 64-bit arguments.
-    return _signed(seed), _signed(seed >> 32), _signed(step), _signed(rank), _signed(stream)
-
-
-def _signed(word: int) -> int:
-    return (word & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
-
-
 def _dotted(numbers: tuple[int, ...]) -> str:
     return ".".join(map(str, numbers))

@@ -19,7 +19,7 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable would impor
 from binsgdm.comm import Member, Protocol, RankContext, refusal
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels import streams, zeros
-from binsgdm.kernels.checks import FLOATS
+from binsgdm.kernels.interface import FLOATS
 from binsgdm.optimizers.saved_state import check_averages, check_count, check_form, check_mapping
 
 Params = Iterable[torch.Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, torch.Tensor]]

@@ -25,7 +25,7 @@ from binsgdm.comm.transport import Sent, Transport
 from binsgdm.compressors.base import REPAIR, check_choice, check_state, check_whole
 from binsgdm.errors import BinsgdmError, printable, shown
 from binsgdm.kernels import streams
-from binsgdm.kernels.checks import FLOATS
+from binsgdm.kernels.interface import FLOATS
 from binsgdm.optimizers.agreement import check_alone
 from binsgdm.optimizers.base import frames_to_the_user
 from binsgdm.optimizers.outer_steps import WIRE_DTYPES, Fragment, OuterSettings, OuterSteps, Workers, averaged

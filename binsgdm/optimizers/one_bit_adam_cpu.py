@@ -273,7 +273,9 @@ def is_used_on(device: torch.device) -> bool:
 @cache
 def compile_for(dtypes: frozenset[torch.dtype]) -> None:
     """Compile all passes for parameters of some dtypes, or load them if that was done; once in a process."""
-    kernels.compile_in_turn(partial(_rehearse, dtypes))
+    from binsgdm.kernels.first_use import compile_in_turn  # which needs numba
+
+    compile_in_turn(partial(_rehearse, dtypes))
 
 
 def _rehearse(dtypes: Iterable[torch.dtype]) -> None:

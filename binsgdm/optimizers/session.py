@@ -11,7 +11,7 @@ from binsgdm.comm import AllReduceMax, GroupName, Member, Message, Protocol, Ran
 from binsgdm.comm.flat_buckets import FlatBucket
 from binsgdm.comm.messages import run_as_if_alike
 from binsgdm.errors import BinsgdmError
-from binsgdm.kernels import Kernels, compile_in_turn, select
+from binsgdm.kernels import Kernels, select
 from binsgdm.kernels.random import MAX_NUMEL
 from binsgdm.optimizers.agreement import BYTES_PER_ELEMENT, MIB, Terms
 from binsgdm.optimizers.base import Flag, ParamState, check_gradients
@@ -216,5 +216,7 @@ def _compile_for(
             kernels=select("cpu"),
         )
         run_as_if_alike(step(worker), context)  # the other ranks send what this one does
+
+    from binsgdm.kernels.first_use import compile_in_turn  # which needs numba
 
     compile_in_turn(rehearse)

@@ -13,8 +13,7 @@ from binsgdm.comm import Protocol, RankContext, flat_buckets, without_messages
 from binsgdm.comm.flat_buckets import BITS_PER_BYTE, FlatBucket
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import Kernels, TensorColumn, zeros
-from binsgdm.kernels.bits import packed_numel
-from binsgdm.kernels.functional import ratio
+from binsgdm.kernels.functional import packed_numel, ratio
 from binsgdm.kernels.host_tensors import upload
 from binsgdm.kernels.profiler_stages import staged
 from binsgdm.kernels.random import RandomStream
@@ -200,7 +199,7 @@ class Worker:
         chosen = tuple(bool(has_gradient[segment.index]) for segment in bucket.segments)
         for batch in self._moved[bucket.index](chosen):
             values = all_in_order(batch.parameters)
-            self._kernels.foreach_unpack_apply_(
+            self._kernels.unpack_apply_(
                 values,
                 batch.views_in(signs, are_kept=self._context.world_size == 1),
                 lr=self._number(batch.group, "lr"),
@@ -301,8 +300,7 @@ class Worker:
             u[piece.start - bucket.start : piece.end - bucket.start] = ratio(piece.m, piece.b)
         for batch, some in self._changing(bucket, gradients):
             given = some, batch.ms, batch.bs
-            finite = self._kernels.foreach_update_(*given, **momenta_of(batch.group), outs_u=batch.views_in(u))
-            self.finite.append(finite)
+            self.finite.append(self._kernels.update_(*given, **momenta_of(batch.group), out_u=batch.views_in(u)))
         return u
 
     @staged("update")
@@ -323,13 +321,13 @@ class Worker:
         outs, gain = batch.views_in(packed), self._gain_of(batch.group)
         given = gradients, batch.ms, batch.bs
         if self.residuals is not None:
-            finite = self._kernels.foreach_update_shape_pack_(
-                *given, batch.residuals, **momenta_of(batch.group), gain=gain, outs=outs
+            finite = self._kernels.update_shape_pack_(
+                *given, batch.residuals, **momenta_of(batch.group), gain=gain, out=outs
             )
         else:
             key = self._context.key(self._rounding.stream)
-            finite = self._kernels.foreach_update_quantize_pack_(
-                *given, **momenta_of(batch.group), key=key, starts=batch.starts, outs=outs, gain=gain
+            finite = self._kernels.update_quantize_pack_(
+                *given, **momenta_of(batch.group), key=key, start=batch.starts, out=outs, gain=gain
             )
         self.finite.append(finite)
 

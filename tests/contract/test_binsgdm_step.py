@@ -12,7 +12,7 @@ needs("torch")
 import torch
 
 from binsgdm.comm import AllGather, AllReduceMax, AllToAll, Member
-from binsgdm.kernels.reference import kernels as reference
+from binsgdm.kernels import select
 from binsgdm.optimizers import worker
 from binsgdm.optimizers.binsgdm import BinSGDM as RealBinSGDM
 from binsgdm.optimizers.session import Session
@@ -30,8 +30,6 @@ from tests.helpers.topologies import cluster
 
 LAYOUTS = [(1, 2), (2, 1), (2, 2), (3, 2), (4, 8)]
 NAMES = {AllGather: "all_gather", AllToAll: "all_to_all"}
-# Position of what a kernel works on, and of several vectors that it combines.
-LISTS = ("foreach_update_", "foreach_update_quantize_pack_", "foreach_update_shape_pack_", "foreach_unpack_apply_")
 EACH = 64  # of each rank, so that nothing is padded
 Trace = list[tuple[Any, ...]]
 
@@ -46,15 +44,14 @@ class RecordedKernels:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(first: Any, *others: Any, **given: Any) -> Any:
-            simulated = name.removeprefix("foreach_")
-            if name in LISTS:
+            if not isinstance(first, torch.Tensor):
                 size = 1, sum(one.numel() for one in first)
             elif "numel" in given:
                 size = first.shape[0], first.shape[0] * given["numel"]
             else:
                 size = first.shape[0] if name == "mean_" else 1, first.numel()
-            self._trace.append((SIMULATED_NAMES.get(simulated, simulated), size[1], size[0]))
-            return getattr(reference, name)(first, *others, **given)
+            self._trace.append((SIMULATED_NAMES.get(name, name), size[1], size[0]))
+            return getattr(select("reference"), name)(first, *others, **given)
 
         return call
 

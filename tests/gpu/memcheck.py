@@ -19,7 +19,7 @@ def main(device_name: str) -> None:
         grad, m, b = state(numel, seed=numel)
         outcomes(kernels, grad.to(dtype), m, b, 8, GuardedMemory(device, offset, guard_numel=0))
     grads, ms, bs = (list(ones) for ones in zip(*[[t.to(device) for t in state(n, n)] for n in NUMELS], strict=True))
-    kernels.foreach_update_(grads, ms, bs, beta=0.9, beta_b=0.9, outs_u=[torch.zeros_like(one) for one in ms])
+    kernels.update_(grads, ms, bs, beta=0.9, beta_b=0.9, out_u=[torch.zeros_like(one) for one in ms])
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

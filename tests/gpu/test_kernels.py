@@ -15,13 +15,13 @@ needs("torch")
 import torch
 
 from binsgdm.kernels import Kernels, bits, functional, random, select
-from binsgdm.kernels.reference import kernels as reference
 from tests.helpers.kernel_samples import (
     DTYPES,
     KEY,
     NOT_FINITE,
     GuardedMemory,
     assert_equal,
+    reference,
     residuals,
     same_bits,
     state,
@@ -77,18 +77,16 @@ def test_kernels_for_many_tensors_have_the_bits_of_the_reference(
         lists = [[[memory.place(given[one]) for given in states] for one in (1, 2)] for _ in range(3)]
         es = [memory.place(residuals(numel, numel, functional.SCALE)) for numel in MANY]
         us = [memory.place(torch.full((numel,), 9.0)) for numel in MANY]
-        full = [torch.full((bits.packed_numel(numel),), 0xFF, dtype=torch.uint8) for numel in MANY]
+        full = [torch.full((functional.packed_numel(numel),), 0xFF, dtype=torch.uint8) for numel in MANY]
         random_signs, shaped_signs = ([memory.place(one) for one in full] for _ in "ab")
         starts = [-(-sum(MANY[:number]) // 8) * 8 + 8 * number for number in range(len(MANY))]
         how: dict[str, Any] = {"beta": 0.95, "beta_b": 0.99, "nesterov": True}
         told = [
-            which.foreach_update_(grads, *lists[0], outs_u=us, **how),
-            which.foreach_update_quantize_pack_(
-                grads, *lists[1], key=KEY, starts=starts, outs=random_signs, gain=2.5, **how
-            ),
-            which.foreach_update_shape_pack_(grads, *lists[2], es, gain=2.5, outs=shaped_signs, **how),
+            which.update_(grads, *lists[0], out_u=us, **how),
+            which.update_quantize_pack_(grads, *lists[1], key=KEY, start=starts, out=random_signs, gain=2.5, **how),
+            which.update_shape_pack_(grads, *lists[2], es, gain=2.5, out=shaped_signs, **how),
         ]
-        which.foreach_unpack_apply_(xs, random_signs, lr=1e-3, weight_decay=0.01)
+        which.unpack_apply_(xs, random_signs, lr=1e-3, weight_decay=0.01)
         momenta = [one for pair in lists for tensors in pair for one in tensors]
         found.append([*told, *momenta, *es, *us, *random_signs, *shaped_signs, *xs, memory.guards_hold()])
     assert all(same_bits(wanted, got) for wanted, got in zip(*found, strict=True))

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from binsgdm.kernels import functional, select
-from binsgdm.kernels.bits import pack_signs, packed_numel, unpack_signs
+from binsgdm.kernels.bits import pack_signs, unpack_signs
+from binsgdm.kernels.functional import packed_numel
 from binsgdm.kernels.random import GROUP_NUMEL, draws
-from binsgdm.kernels.reference import kernels as reference
-from tests.helpers.kernel_samples import KEY, same_bits
+from tests.helpers.kernel_samples import KEY, reference, same_bits
 from tests.helpers.kernel_samples import device as device_name
 
 IS_CARD = device_name() == "cuda"

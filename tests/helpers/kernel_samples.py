@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from binsgdm.kernels import Kernels, functional
-from binsgdm.kernels.bits import packed_numel
+from binsgdm.kernels import Kernels, functional, select
+from binsgdm.kernels.functional import packed_numel
 from binsgdm.kernels.random import Key
-from binsgdm.kernels.reference import kernels as reference
 
+reference = select("reference")
 KEY = Key(seed=2**63 + 5, step=2**31 + 3, rank=7, stream=1)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 AWKWARD = (0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 1e-38, 3e38, -3e38, 6e-8, 65504.0, 65519.0, 65520.0, 1e-30)

@@ -9,7 +9,8 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.kernels.bits import pack_signs, packed_numel, unpack_signs
+from binsgdm.kernels.bits import pack_signs, unpack_signs
+from binsgdm.kernels.functional import packed_numel
 
 
 @given(st.lists(st.booleans(), max_size=3000))

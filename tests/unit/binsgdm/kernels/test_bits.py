@@ -7,7 +7,8 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.kernels.bits import pack_signs, packed_numel, unpack_signs
+from binsgdm.kernels.bits import pack_signs, unpack_signs
+from binsgdm.kernels.functional import packed_numel
 
 
 @pytest.mark.parametrize(("numel", "num_bytes"), [(0, 0), (1, 1), (8, 1), (9, 2), (800, 100)])

@@ -14,7 +14,8 @@ needs("torch", "numba")
 
 from numba.core import event
 
-from binsgdm.kernels import compile_in_turn, first_use, numba_kernels
+from binsgdm.kernels import first_use, numba_kernels
+from binsgdm.kernels.first_use import compile_in_turn
 
 
 @pytest.fixture

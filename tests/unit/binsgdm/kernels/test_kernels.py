@@ -25,9 +25,8 @@ from torch import Tensor
 from binsgdm import kernels as package
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import Kernels, functional, select
-from binsgdm.kernels.bits import packed_numel
+from binsgdm.kernels.functional import packed_numel
 from binsgdm.kernels.random import thresholds
-from binsgdm.kernels.reference import kernels as reference
 from tests.helpers.kernel_samples import (
     DTYPES,
     KEY,
@@ -35,6 +34,7 @@ from tests.helpers.kernel_samples import (
     assert_equal,
     home,
     outcomes,
+    reference,
     residuals,
     same_bits,
     state,
@@ -176,13 +176,11 @@ def test_many_tensors_at_once_give_the_bits_of_one_after_the_other(fast: Kernels
         for grad, pair, start, out in zip(grads, one, starts, signs, strict=True)
     ]
     m, b = ([pair[which] for pair in many] for which in (0, 1))
-    assert fast.foreach_update_quantize_pack_(grads, m, b, starts=starts, outs=all_signs, **where) == all(finite)
-    fast.foreach_update_(
-        grads, *([pair[which] for pair in split] for which in (0, 1)), beta=0.95, beta_b=0.95, outs_u=us
-    )
+    assert fast.update_quantize_pack_(grads, m, b, start=starts, out=all_signs, **where) == all(finite)
+    fast.update_(grads, *([pair[which] for pair in split] for which in (0, 1)), beta=0.95, beta_b=0.95, out_u=us)
     for values, packed in zip(x, signs, strict=True):
         fast.unpack_apply_(values, packed, lr=1e-3, weight_decay=0.1, maximize=True)
-    fast.foreach_unpack_apply_(all_x, all_signs, lr=1e-3, weight_decay=0.1, maximize=True)
+    fast.unpack_apply_(all_x, all_signs, lr=1e-3, weight_decay=0.1, maximize=True)
     for number in range(len(numels)):
         assert torch.equal(signs[number], all_signs[number])
         assert same_bits(x[number], all_x[number])
@@ -197,9 +195,9 @@ def test_one_gradient_of_many_that_is_not_finite_is_told(fast: Kernels) -> None:
     place = home(fast)
     grads = [torch.ones(9, device=place), torch.ones(70, device=place)]
     m, b, us = ([torch.zeros_like(grad) for grad in grads] for _ in range(3))
-    assert fast.foreach_update_(grads, m, b, beta=0.5, beta_b=0.5, outs_u=us)
+    assert fast.update_(grads, m, b, beta=0.5, beta_b=0.5, out_u=us)
     grads[1][69] = torch.inf
-    assert not fast.foreach_update_(grads, m, b, beta=0.5, beta_b=0.5, outs_u=us)
+    assert not fast.update_(grads, m, b, beta=0.5, beta_b=0.5, out_u=us)
 
 
 # Planted errors: what the comparison above would see.
@@ -323,7 +321,7 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("shape_pack_", (FLAT.half(), LEFT), SHAPE, "u: torch.float16: must be torch.float32"),
     ("shape_pack_", (FLAT, LEFT), {"gain": 1.0, "out": SIGNS[:1]}, "out: 1 elements: must have 2"),
     ("update_shape_pack_", (FLAT, FLAT, FLAT, LEFT[:8]), {**SHAPED, "out": SIGNS}, "residual: 8 elements: must have"),
-    ("foreach_update_shape_pack_", (*[[FLAT] * 2] * 3, [LEFT, LEFT.int()]), {**SHAPED, "outs": [SIGNS] * 2},
+    ("update_shape_pack_", (*[[FLAT] * 2] * 3, [LEFT, LEFT.int()]), {**SHAPED, "out": [SIGNS] * 2},
      "residual: torch.int32: must be torch.int16"),
     ("merge_shaped_", (SIGNS, LEFT), {"numel": 16, "out": SIGNS}, r"packed_rows: shape \(2,\): must be K x P"),
     ("merge_shaped_", (SIGNS[None], LEFT[:8]), {"numel": 16, "out": SIGNS}, "residual: 8 elements: must have 16"),

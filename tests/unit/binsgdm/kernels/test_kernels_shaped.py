@@ -15,8 +15,7 @@ from torch import Tensor
 
 from binsgdm.kernels import Kernels, functional, select
 from binsgdm.kernels.bits import packed_numel, unpack_signs
-from binsgdm.kernels.reference import kernels as reference
-from tests.helpers.kernel_samples import DTYPES, home, residuals, same_bits, state
+from tests.helpers.kernel_samples import DTYPES, home, reference, residuals, same_bits, state
 
 pytestmark = pytest.mark.gpu
 
@@ -111,7 +110,7 @@ def test_many_tensors_at_any_place_are_shaped_as_one_after_the_other(fast: Kerne
             finite = [reference.update_shape_pack_(g, m, b, e, out=out, **where) for g, m, b, e, out in given]
             told = torch.stack(finite).all()
         else:
-            told = fast.foreach_update_shape_pack_(grads, ms, bs, own, outs=outs, **where)
+            told = fast.update_shape_pack_(grads, ms, bs, own, out=outs, **where)
         results.append([told, *ms, *bs, *own, *outs])
     assert all(same_bits(*pair) for pair in zip(*results, strict=True))
 

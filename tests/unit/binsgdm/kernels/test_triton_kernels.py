@@ -23,6 +23,7 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import (
     Kernels,
     bits,
+    functional,
     random,
     select,
     tables,
@@ -30,15 +31,13 @@ from binsgdm.kernels import (
     triton_programs,
     triton_signs,
     triton_support,
-    triton_tiles,
 )
-from binsgdm.kernels.reference import kernels as reference
 from binsgdm.kernels.tables import ROW_WORDS
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.session import Session
-from tests.helpers.kernel_samples import DTYPES, KEY, device, same_bits, state
+from tests.helpers.kernel_samples import DTYPES, KEY, device, reference, same_bits, state
 
-TILE, CHUNK = triton_tiles.TILE.value, 4 * triton_tiles.TILE.value
+TILE, CHUNK = triton_programs.TILE.value, 4 * triton_programs.TILE.value
 WHERE: dict[str, Any] = {"beta": 0.95, "beta_b": 0.95, "key": KEY}
 
 pytestmark = pytest.mark.gpu
@@ -67,10 +66,10 @@ def test_chunks_whole_and_cut_give_the_bits_of_the_reference(
         states = [state(numel, seed=numel) for numel in numels]
         grads = [place(grad.to(device(), dtype)) for grad, _, _ in states]
         ms, bs = ([place(given[index].to(device())) for given in states] for index in (1, 2))
-        outs = [torch.zeros(bits.packed_numel(numel), dtype=torch.uint8, device=device()) for numel in numels]
-        told = which.foreach_update_quantize_pack_(grads, ms, bs, starts=starts, outs=outs, **WHERE)
+        outs = [torch.zeros(functional.packed_numel(numel), dtype=torch.uint8, device=device()) for numel in numels]
+        told = which.update_quantize_pack_(grads, ms, bs, start=starts, out=outs, **WHERE)
         xs = [place(grad) for grad in grads]
-        which.foreach_unpack_apply_(xs, outs, lr=1e-3, weight_decay=0.1)
+        which.unpack_apply_(xs, outs, lr=1e-3, weight_decay=0.1)
         results.append([told, *ms, *bs, *outs, *xs])
     assert all(same_bits(wanted, got) for wanted, got in zip(*results, strict=True))
 
@@ -89,7 +88,13 @@ def test_an_element_beyond_2_to_the_31_is_found_and_draws_its_own_threshold(kern
     owners, finite = torch.zeros(1, dtype=torch.int32, device=device()), torch.ones(1, dtype=torch.uint8)
     numbers = (1, finite.to(device()), 0.95, 1.0 - 0.95, 0.95, 1.0 - 0.95, 1.0, 0.0, 1.0, *KEY.words())
     triton_support.launch(
-        triton_programs.update_quantize_pack, 1, row.to(device()), owners, *numbers, dtype=triton_programs.tl.float32
+        triton_programs.update,
+        1,
+        row.to(device()),
+        owners,
+        *numbers,
+        dtype=triton_programs.tl.float32,
+        rounding="random",
     )
     assert all(same_bits(*pair) for pair in ((wanted_m, m), (wanted_b, b), (wanted, out)))
 
@@ -100,10 +105,10 @@ def test_a_table_is_made_once_while_nothing_moves(kernels: Kernels, monkeypatch:
     grads = [torch.ones(40 + number, device=device()) for number in range(3)]
     ms, bs, us = ([torch.zeros_like(grad) for grad in grads] for _ in range(3))
     for _ in range(2):
-        kernels.foreach_update_(grads, ms, bs, beta=0.9, beta_b=0.9, outs_u=us)
+        kernels.update_(grads, ms, bs, beta=0.9, beta_b=0.9, out_u=us)
     assert len(uploads) == 2  # rows, and which chunk is whose
     moved = [grad.clone() for grad in grads]
-    kernels.foreach_update_(moved, ms, bs, beta=0.9, beta_b=0.9, outs_u=us)
+    kernels.update_(moved, ms, bs, beta=0.9, beta_b=0.9, out_u=us)
     assert len(uploads) == 3
 
 
@@ -113,7 +118,7 @@ def test_another_stream_has_a_table_of_its_own(kernels: Kernels, monkeypatch: py
     flat = [torch.zeros(48, device=device()) for _ in range(4)]
     for stream in (1, 2, 1):
         monkeypatch.setattr(tables, "stream_of", lambda _, stream=stream: stream)
-        kernels.foreach_update_(flat[:1], flat[1:2], flat[2:3], beta=0.9, beta_b=0.9, outs_u=flat[3:])
+        kernels.update_(flat[:1], flat[1:2], flat[2:3], beta=0.9, beta_b=0.9, out_u=flat[3:])
     assert len(uploads) == 4
 
 
@@ -122,8 +127,7 @@ def test_a_step_of_hundreds_of_buckets_makes_no_table_anew(rounding: str, monkey
     """Gradients move between two places, as a script's do that sets them to None."""
     uploads: list[Any] = []
     monkeypatch.setattr(tables, "upload_tensor", lambda *given: uploads.append(given) or given[0].to(given[1]))
-    for module in ("kernels.triton_kernels", "kernels.triton_support"):
-        monkeypatch.setattr(f"binsgdm.{module}.launch", lambda *_, **__: None)
+    monkeypatch.setattr(triton_kernels, "launch", lambda *_, **__: None)
     parameters = [torch.nn.Parameter(torch.ones(40, device=device())) for _ in range(400)]
     optimizer = BinSGDM(parameters, kernels="triton", rounding=rounding)
     optimizer.join(Session(bucket_elements=40))
@@ -176,9 +180,9 @@ def test_many_tensors_take_one_launch_a_dtype(kernels: Kernels, monkeypatch: pyt
     monkeypatch.setattr("binsgdm.kernels.triton_kernels.launch", lambda *given, **_: launches.append(given))
     grads = [torch.ones(40, device=device(), dtype=DTYPES[number % 2]) for number in range(6)]
     ms, bs, us = ([torch.zeros(40, device=device()) for _ in grads] for _ in range(3))
-    kernels.foreach_update_(grads, ms, bs, beta=0.9, beta_b=0.9, outs_u=us)
+    kernels.update_(grads, ms, bs, beta=0.9, beta_b=0.9, out_u=us)
     assert len(launches) == 2
-    kernels.foreach_unpack_apply_(us, [torch.zeros(5, dtype=torch.uint8, device=device())] * 6, lr=1, weight_decay=0)
+    kernels.unpack_apply_(us, [torch.zeros(5, dtype=torch.uint8, device=device())] * 6, lr=1, weight_decay=0)
     assert len(launches) == 3
 
 
@@ -189,18 +193,18 @@ def test_a_program_does_more_where_there_are_programs_enough(numel: int, tiles: 
 
 def test_no_tensors_and_empty_ones_are_no_failure(kernels: Kernels) -> None:
     empty = [torch.zeros(0, device=device())]
-    assert kernels.foreach_update_(empty, empty, empty, beta=0.9, beta_b=0.9, outs_u=empty).device == empty[0].device
-    assert kernels.foreach_update_quantize_pack_([], [], [], starts=[], outs=[], **WHERE)
-    kernels.foreach_unpack_apply_([], [], lr=1e-3, weight_decay=0.0)
+    assert kernels.update_(empty, empty, empty, beta=0.9, beta_b=0.9, out_u=empty).device == empty[0].device
+    assert kernels.update_quantize_pack_([], [], [], start=[], out=[], **WHERE)
+    kernels.unpack_apply_([], [], lr=1e-3, weight_decay=0.0)
 
 
 def test_a_wrong_tensor_among_many_is_refused(kernels: Kernels) -> None:
     flat = torch.zeros(16, device=device())
     with pytest.raises(BinsgdmError, match=r"b: 8 elements: must have 16"):
-        kernels.foreach_update_([flat] * 3, [flat] * 3, [flat, flat, flat[:8]], beta=0.9, beta_b=0.9, outs_u=[flat] * 3)
+        kernels.update_([flat] * 3, [flat] * 3, [flat, flat, flat[:8]], beta=0.9, beta_b=0.9, out_u=[flat] * 3)
     both = [flat.cpu(), flat.to("meta")]
     with pytest.raises(BinsgdmError, match=r"grad: on meta: must be on cpu, as the first tensor"):
-        kernels.foreach_update_(both, both, both, beta=0.9, beta_b=0.9, outs_u=both)
+        kernels.update_(both, both, both, beta=0.9, beta_b=0.9, out_u=both)
     rows = torch.zeros(2**16, 1, dtype=torch.uint8, device=device())
     with pytest.raises(BinsgdmError, match="packed_rows: 65536 vectors: must be at most 65535"):
         kernels.merge(rows, numel=8, key=KEY, start=0, out=rows[0])

@@ -87,7 +87,7 @@ def test_a_step_alone_has_one_host_read_on_any_device() -> None:
             assert_one_read_a_step(counts, [bin_sgdm(device=device, kernels=None)], steps=2)
             launches = {name: number for name, number in counts.operations.items() if name.startswith("triton.")}
             if launches:
-                assert launches == {"triton.update_quantize_pack": 1, "triton.unpack_apply": 1}
+                assert launches == {"triton.update": 1, "triton.unpack_apply": 1}
                 assert counts.storages < 10, "flags and tables"
             assert_one_read_a_step(counts, [one_bit_adam(device=device)])
 
