@@ -33,7 +33,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from binsgdm.recording.shipped_models import WITH_GRADIENTS, Definition
+from binsgdm.recording.model_sources import WITH_GRADIENTS, Definition
 
 GRADIENTS_DIR = Path(__file__).resolve().parents[1] / "scenarios" / "workloads" / "gradients"
 FORMAT = 2
@@ -42,7 +42,7 @@ FORMAT = 2
 def describe(definition: Definition) -> dict[str, Any]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    from binsgdm.recording.model_description import without_memory
+    from binsgdm.recording.step_description import without_memory
 
     with sdpa_kernel(SDPBackend.MATH):
         found, _ = without_memory(lambda: definition.build(1, "eager"))

@@ -31,10 +31,10 @@ from torch.utils.checkpoint import checkpoint
 
 import binsgdm
 from binsgdm import kernels
-from binsgdm.recording.model_description import ModelDescription, describe, fake_tensors
 from binsgdm.recording.model_zoo import LlamaSize, Task
 from binsgdm.recording.recording import Recording, RecordingSettings
 from binsgdm.recording.single_process_world import World
+from binsgdm.recording.step_description import ModelDescription, describe, fake_tensors
 from simnet.cluster.hardware import Calibration, Cluster, Link
 from simnet.core.units import Bandwidth, Duration, Size
 from simnet.engine import memory_fit

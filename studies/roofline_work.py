@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from binsgdm.recording.model_description import DTYPES, describe, fake_tensors, in_dtype
 from binsgdm.recording.model_sources import ModelOptions, find
-from binsgdm.recording.model_zoo import Task
+from binsgdm.recording.model_zoo import Task, in_dtype
+from binsgdm.recording.step_description import DTYPES, describe, fake_tensors
 from simnet.core.files import data_path, write_file
 from studies.roofline import ROWS, PublishedTraining, rows
 

@@ -19,9 +19,8 @@ from torch import nn
 from binsgdm.bench.record import Bench, Record
 from binsgdm.bench.timing import WARM_UP, Stopwatch, Trial, trial_of
 from binsgdm.optimizers.binsgdm import BinSGDM
-from binsgdm.recording.model_sources import build
+from binsgdm.recording.model_sources import SHIPPED, Definition, ShippedModel, build, what_is_missing
 from binsgdm.recording.model_zoo import NAMES, SEED, Task
-from binsgdm.recording.shipped_models import SHIPPED, Definition, ShippedModel, what_is_missing
 
 LR = 1e-6  # so small that repeated steps do not change the model
 

@@ -12,13 +12,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
 from binsgdm.errors import INSTALL_TORCH, BinsgdmError, shown
 from binsgdm.options import rare
-from binsgdm.recording import step_file
+from binsgdm.recording import tape
 
 MOST_RANKS = 1_000_000
 SIGNALLED = 128
@@ -93,11 +93,9 @@ class _Counts(click.ParamType[tuple[int, ...]]):
     "--runs-on", type=click.Choice(["gpu", "cpu"]), default="gpu", show_default=True,
     help="Where the step is to run: work of side streams overlaps on a GPU; on a CPU calls wait.",
 )  # fmt: skip
-def record(  # noqa: PLR0913, PLR0917 - one argument an option
-    words: tuple[str, ...], output: Path, force: bool, nodes: tuple[int, ...], ranks_per_node: int, steps: int,
-    warm_up: int, compute: str | None, device: str | None, fake: bool,
-    runs_on: str,
-) -> None:  # fmt: skip
+def record(
+    words: tuple[str, ...], output: Path, force: bool, nodes: tuple[int, ...], ranks_per_node: int, **chosen: Any
+) -> None:
     """Run `simnet record`."""
     if output.exists() and not force:
         raise BinsgdmError(f"{output}: exists: name another file with -o, or replace it with --force")
@@ -111,61 +109,50 @@ def record(  # noqa: PLR0913, PLR0917 - one argument an option
     script = script_of(words)
     if importlib.util.find_spec("torch") is None:
         raise BinsgdmError(f"record: needs torch: {INSTALL_TORCH}")
-    chosen = script | {
-        "steps": steps,
-        "warm_up": warm_up,
-        "runs_on": runs_on,
-        "compute": compute,
-        "device": device,
-        "fake": fake,
-    }
-    ends = []
+    found, statuses = [], []
     for number in nodes:
         click.echo(f"recording as rank 0 of {number} nodes", err=True)
-        ends.append(_recorded({**chosen, "num_nodes": number, "ranks_per_node": ranks_per_node}))
-    found = [one.found for one in ends]
-    step_file.write(output, found, command=" ".join([script["script"], *script["arguments"]]))
-    click.echo(f"{output}: {step_file.summary(found)}")
-    failed = next((one for one in ends if one.status), None)
-    if failed is not None:
+        one, status = _recorded({**script, **chosen, "num_nodes": number, "ranks_per_node": ranks_per_node})
+        found.append(one)
+        statuses.append(status)
+    tape.write(output, found, command=" ".join([script["script"], *script["arguments"]]))
+    click.echo(f"{output}: {tape.summary(found)}")
+    if failed := next(filter(None, statuses), 0):
         click.echo(
-            f"simnet: {script['script']}: {_how_it_ended(failed.status)} after its recorded steps: {output} is "
+            f"simnet: {script['script']}: {_how_it_ended(failed)} after its recorded steps: {output} is "
             "written, this command ends with that status; correct what the script does then",
             err=True,
         )
-        click.get_current_context().exit(failed.status)
+        click.get_current_context().exit(failed)
 
 
-class _End(NamedTuple):
-    """What a process has found, and the status that a shell gives to its end: that of the script."""
+def _recorded(settings: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    """Record in a process of its own, since torch has one world a process.
 
-    found: dict[str, Any]
-    status: int
-
-
-def _recorded(settings: dict[str, Any]) -> _End:
-    """Record in a process of its own, since torch has one world a process."""
-    name = settings["script"]
+    Returns:
+        What the process has found, and the status that a shell gives to its end: that of the script.
+    """
     with tempfile.TemporaryDirectory(prefix="simnet-record-") as folder:
         path, steps = Path(folder) / "found.json", Path(folder) / "steps"
+        asked = settings["warm_up"] + settings["steps"]
         given = json.dumps(settings | {"found": str(path), "steps_done": str(steps)})
         command = [sys.executable, "-m", "binsgdm.recording.isolated_process", given]
-        with _progress(steps, asked=settings["warm_up"] + settings["steps"]):
+        with _progress(steps, asked):
             # What the script prints is not our result.
             output = subprocess.DEVNULL if sys.stderr is None else sys.stderr
             ended = subprocess.run(command, stdout=output, env=_environment(), check=False)
         status = ended.returncode if ended.returncode >= 0 else SIGNALLED - ended.returncode
         if not path.exists():
-            done, asked = _num_steps(steps), settings["warm_up"] + settings["steps"]
+            done = _num_steps(steps)
             why = "before a step was recorded: correct what the script does there"
             if done > settings["warm_up"]:
                 why = f"after {done} of {asked} steps, and takes the recorded ones along: ask for fewer --steps"
             memory = ", or let it need less memory (--fake)" if status == SIGNALLED + signal.SIGKILL else ""
-            raise BinsgdmError(f"{name}: its process {_how_it_ended(status)} {why}{memory}")
+            raise BinsgdmError(f"{settings['script']}: its process {_how_it_ended(status)} {why}{memory}")
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if "mistake" in found:
         raise BinsgdmError(found["mistake"])
-    return _End(found, status)
+    return found, status
 
 
 def _how_it_ended(status: int) -> str:

@@ -25,18 +25,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.nn.utils.stateless import _reparametrize_module
 
-from binsgdm.recording.model_description import as_on_a_gpu, storage_of
+from binsgdm.recording.fake_tensors import as_on_a_gpu, storage_of
 from binsgdm.recording.model_zoo import Task
 from binsgdm.recording.operator_work import is_product
 
 
 class CompiledWork(NamedTuple):
-    """What a compiled step moves and keeps.
+    """What kernels but products, convolutions and attention move, and what is kept for backward but what is given.
 
-    Attributes:
-        forward_bytes: read and written by all kernels of forward but products, convolutions and attention.
-        backward_bytes: the same of backward, with what it computes again.
-        activation_bytes: kept from forward for backward, parameters and inputs apart.
+    Backward moves also what it computes again.
     """
 
     forward_bytes: float
@@ -111,16 +108,13 @@ def _bytes_but_products(graph: GraphModule, mode: FakeTensorMode, *, is_backward
     with V.set_graph_handler(lowering), V.set_fake_mode(mode), V.set_debug_handler(DebugContext()):
         lowering.run(*_inputs(graph))
         lowering._update_scheduler()
-        kernels = [one for one in lowering.scheduler.nodes if not _is_no_kernel_or_product(one.node)]
-        return float(sum(one.get_read_write_buffers_sizes() for one in kernels))
-
-
-def _is_no_kernel_or_product(kernel: Any) -> bool:
-    """Return whether a kernel is a product, or only names one of the results of another; fused ones are neither."""
-    if isinstance(kernel, ir.MultiOutput):
-        return True
-    operator = getattr(kernel, "op_overload", None)
-    return operator is not None and is_product(operator)
+        moved = 0.0
+        for one in lowering.scheduler.nodes:
+            operator = getattr(one.node, "op_overload", None)  # that fused ones have none of
+            # Some only name one of the results of another.
+            if not isinstance(one.node, ir.MultiOutput) and (operator is None or not is_product(operator)):
+                moved += one.get_read_write_buffers_sizes()
+        return moved
 
 
 def _kept_bytes(forward: GraphModule) -> int:

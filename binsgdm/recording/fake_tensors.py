@@ -7,10 +7,10 @@ and its waits.
 import functools
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.compiler import is_dynamo_compiling
 from torch.distributed import fsdp  # noqa: F401 - which has the name, too
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.nn import parallel
+from torch.nn import functional, parallel
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from binsgdm.recording.operator_work import grouped_shape
@@ -186,16 +186,13 @@ def _known(name: str, zero: Callable[[torch.Tensor], Any], places: list[str]) ->
         try:
             return read(self)
         except (DataDependentOutputException, NotImplementedError):
-            _note(sys._getframe(1), places)
+            reader = sys._getframe(1)
+            place = f"{Path(reader.f_code.co_filename).name}:{reader.f_lineno}"
+            if place not in places:
+                places.append(place)
             return zero(self)
 
     return value
-
-
-def _note(reader: FrameType, places: list[str]) -> None:
-    place = f"{Path(reader.f_code.co_filename).name}:{reader.f_lineno}"
-    if place not in places:
-        places.append(place)
 
 
 class GroupedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -203,9 +200,6 @@ class GroupedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     torch's own refuse all but bf16 there, which they compute in every format where there is memory.
     """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Return a tensor of the right shape for a grouped product, and run all else."""
@@ -224,7 +218,7 @@ def fake_tensors() -> Iterator[None]:
     """Make all tensors of a script fake; what it reads of them is zero."""
     with ExitStack() as stack:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        stack.enter_context(GroupedProducts())
+        stack.enter_context(GroupedProducts())  # type: ignore[no-untyped-call]
         stack.enter_context(zeros_for_values())
         for home in (parallel, parallel.distributed):
             stack.enter_context(patch.object(home, "DistributedDataParallel", FakeDdp))
@@ -238,6 +232,37 @@ def fake_tensors() -> Iterator[None]:
             if _TRACES in vars(home):
                 stack.enter_context(patch.object(home, _TRACES, is_dynamo_compiling))
         yield
+
+
+def storage_of(tensor: Tensor) -> int:
+    """Return the number of a tensor's storage, which its views share."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+@contextmanager
+def as_on_a_gpu() -> Iterator[None]:
+    """Fuse attention as a GPU does, and let tensors without memory be copied."""
+    fused = patch.multiple(functional, scaled_dot_product_attention=_with_dropout_inside)
+    with warnings.catch_warnings(), fused:
+        # Who copies a module looks whether its tensors have a place in memory.
+        warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
+        yield
+
+
+_ATTENTION = functional.scaled_dot_product_attention
+
+
+def _with_dropout_inside(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    *settings: Any,
+    **named: Any,
+) -> Tensor:
+    """Return fused attention: a CPU has none with dropout, and a GPU's drops scores without writing them down."""
+    return _ATTENTION(query, key, value, attn_mask, 0.0 * dropout_p, *settings, **named)
 
 
 def _with_new_parameters(self: nn.Module, change: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:

@@ -131,13 +131,8 @@ class _ScriptRun:
 
     def _write(self) -> None:
         """Write the recording, or why there is none, whole or not at all."""
-        recording = self._recording
         try:
-            content: dict[str, Any] = {
-                "source": recording.source(),
-                "recording": recording.document(),
-                "steps": recording.steps(),
-            }
+            content = self._recording.found()
         except BinsgdmError as error:
             content = {"mistake": str(error)}
         partial = self._found.with_suffix(".partial")

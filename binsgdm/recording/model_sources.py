@@ -1,33 +1,35 @@
-"""Find the model that a text names, and build it with a batch: shipped, of a library, or the user's own function."""
+"""Find the model that a text names, and build it with a synthetic batch: shipped, of a library, or the user's function.
 
+Libraries are imported when a model of theirs is asked for. Weights are random: no time depends on them, and nothing is
+downloaded.
+"""
+
+import functools
 import importlib
+import importlib.metadata
 import importlib.util
 import inspect
+import json
+import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from binsgdm.errors import BinsgdmError, shown
-from binsgdm.recording import transformers_models
-from binsgdm.recording.model_zoo import LLAMAS, NAMES, SEED, UNET_ORIGIN, Task, unet_task
-from binsgdm.recording.shipped_models import (
-    COUNTED,
-    SHIPPED,
-    WITH_GRADIENTS,
-    declare_torchvision_operators,
-    what_is_missing,
-)
+from binsgdm.recording.model_zoo import LLAMAS, NAMES, SEED, UNET_ORIGIN, Task, in_dtype, unet_task
 
-LIBRARIES = ("torchvision", "timm", "transformers")
-_FIXED_SIDES = ("vit_", "deit", "beit", "swin", "mixer")
-"""Models of timm that are made for one size of images."""
+LONGEST = 1024
+"""Tokens of a sequence of a config where none are asked for and the model takes more."""
 
 
 class ModelOptions(NamedTuple):
@@ -35,7 +37,7 @@ class ModelOptions(NamedTuple):
 
     Attributes:
         batch: samples.
-        length: tokens of a sequence; None for what the model was made for, at most 1024 of a config.
+        length: tokens of a sequence; None for what the model was made for, at most `LONGEST` of a config.
         side: pixels of a side of an image; None for what the model was made for.
     """
 
@@ -75,15 +77,14 @@ def find(source: str, options: ModelOptions) -> FoundModel:
         options: of the batch.
     """
     home, _, name = source.partition(":")
-    if home not in LIBRARIES and (source.endswith(".json") or Path(source, "config.json").is_file()):
+    libraries = {**_IMAGE_LIBRARIES, "transformers": _of_config}
+    if home not in libraries and (source.endswith(".json") or Path(source, "config.json").is_file()):
         home, name = "transformers", source
-    if home in LIBRARIES and name:
-        _need(home)
-        builders = {"torchvision": _torchvision, "timm": _timm, "transformers": _transformers}
-        return builders[home](name, options)
-    if name:
-        return _own(source, home, name, options)
-    return _shipped(source, options)
+    if not name or home not in libraries:
+        return _own(source, home, name, options) if name else _shipped(source, options)
+    if importlib.util.find_spec(home) is None:
+        raise BinsgdmError(f"{home}: is not installed: pip install {home} (of the version that goes with torch)")
+    return libraries[home](name, options)
 
 
 def build(name: str, batch: int, device: torch.device, dtype: torch.dtype = torch.float32) -> Task:
@@ -95,24 +96,10 @@ def build(name: str, batch: int, device: torch.device, dtype: torch.dtype = torc
             task = found.build()
     except BinsgdmError as error:
         raise BinsgdmError(f"--model {error}") from error
-
-    def cast(given: Tensor) -> Tensor:
-        return given.to(dtype) if dtype != torch.float32 and given.is_floating_point() else given
-
-    keywords = {key: cast(given) for key, given in task.keywords.items()}
-    inputs = tuple(map(cast, task.inputs))
-    return replace(task, module=task.module.to(device, dtype), inputs=inputs, keywords=keywords)
-
-
-def _need(library: str) -> None:
-    if importlib.util.find_spec(library) is None:
-        raise BinsgdmError(f"{library}: is not installed: pip install {library} (of the version that goes with torch)")
+    return in_dtype(replace(task, module=task.module.to(device)), dtype)
 
 
 def _shipped(name: str, options: ModelOptions) -> FoundModel:
-    of_libraries = {one.name: one for one in (*WITH_GRADIENTS, *COUNTED)} | {
-        one.workload: one.definition for one in SHIPPED
-    }
     if name == "unet":
         return FoundModel("U-Net", lambda: unet_task(options.batch, options.side), origin=UNET_ORIGIN, takes=("side",))
     if name in NAMES:
@@ -122,94 +109,37 @@ def _shipped(name: str, options: ModelOptions) -> FoundModel:
         return FoundModel(
             size.title, lambda: size.task(options.batch, options.length), origin=size.source, takes=("length",)
         )
-    if name not in of_libraries:
-        for names, find_it in _image_models():
+    definitions = {one.name: one for one in (*WITH_GRADIENTS, *COUNTED, _SQUAD)}
+    if name in definitions:
+        found = definitions[name]
+        if missing := what_is_missing(found):
+            raise BinsgdmError(f"{name}: needs {found.library}: {missing}")
+        return FoundModel(found.title, lambda: found.build(options.batch), found.library, found.expression)
+    known = [*definitions, *LLAMAS, "unet", *NAMES]
+    for library, find_it in _IMAGE_LIBRARIES.items():
+        if importlib.util.find_spec(library) is not None:
+            names = _names_in(library)
             if name in names:
                 return find_it(name, options)
-        images = [one for names, _ in _image_models() for one in names]
-        known = [*of_libraries, *LLAMAS, "unet", *NAMES, *images]
-        near = get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}" if near else f"such as {', '.join(sorted(known)[:6])}"
-        raise BinsgdmError(
-            f"{shown(name)}: no shipped model ({hint}): write module:function, torchvision:NAME, timm:NAME or the path "
-            "of a config of transformers"
-        )
-    definition = of_libraries[name]
-    if missing := what_is_missing(definition):
-        raise BinsgdmError(f"{name}: needs {definition.library}: {missing}")
-    return FoundModel(
-        definition.title, lambda: definition.build(options.batch), definition.library, definition.expression
+            known += names
+    near = get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}" if near else f"such as {', '.join(sorted(known)[:6])}"
+    raise BinsgdmError(
+        f"{shown(name)}: no shipped model ({hint}): write module:function, torchvision:NAME, timm:NAME or the path "
+        "of a config of transformers"
     )
 
 
-def _image_models() -> Iterator[tuple[list[str], Callable[[str, ModelOptions], FoundModel]]]:
-    """Yield the names of the models of each image library that is installed, and what finds one of them."""
-    for library, home, find_it in (("torchvision", "torchvision.models", _torchvision), ("timm", "timm", _timm)):
-        if importlib.util.find_spec(library) is not None:
-            declare_torchvision_operators()
-            yield importlib.import_module(home).list_models(), find_it
-
-
-def _torchvision(name: str, options: ModelOptions) -> FoundModel:
-    declare_torchvision_operators()
-    models = importlib.import_module("torchvision").models
-    _check_known("torchvision", name, models.list_models())
-
-    side = options.side or _side_of(models, name)
-
-    def build() -> Task:
-        known = inspect.signature(models.get_model_builder(name)).parameters
-        settings: dict[str, Any] = {"weights_backbone": None} if "weights_backbone" in known else {}
-        if options.side and name.startswith("vit_"):
-            settings["image_size"] = side
-        return _of_images(models.get_model(name, weights=None, **settings), options.batch, side)
-
-    return FoundModel(f"{name} (torchvision)", build, "torchvision", takes=("side",))
-
-
-def _side_of(models: Any, name: str) -> int:
-    """Return the pixels of a side of the images that the weights of a model of torchvision were trained with."""
-    transforms = next(iter(models.get_model_weights(name))).transforms
-    crop = getattr(transforms, "keywords", {}).get("crop_size", 224)
-    return int(crop if isinstance(crop, int) else crop[0])
-
-
-def _timm(name: str, options: ModelOptions) -> FoundModel:
-    declare_torchvision_operators()
-    timm = importlib.import_module("timm")
-    _check_known("timm", name, timm.list_models())
-
-    def build() -> Task:
-        settings = {"img_size": options.side} if options.side and name.startswith(_FIXED_SIDES) else {}
-        module = timm.create_model(name, pretrained=False, **settings)
-        return _of_images(module, options.batch, options.side or module.default_cfg["input_size"][-1])
-
-    return FoundModel(f"{name} (timm)", build, "timm", takes=("side",))
-
-
-def _check_known(library: str, name: str, known: list[str]) -> None:
-    if name not in known:
-        near = get_close_matches(name, known, n=1)
-        raise BinsgdmError(
-            f"{library}:{name}: no such model of {library}{f'; did you mean {near[0]!r}' if near else ''}: see its "
-            "list_models()"
-        )
-
-
-def _of_images(module: nn.Module, batch: int, side: int) -> Task:
-    return as_task((module.train(), torch.randn(batch, 3, side, side)))
-
-
-def _transformers(name: str, options: ModelOptions) -> FoundModel:
-    declare_torchvision_operators()
-    title, build, takes, notes = transformers_models.of_config(name, options.batch, options.length, options.side)
-    return FoundModel(title, lambda: as_task(build()), "transformers", takes=takes, notes=notes)
+# The user's own function
 
 
 def _own(source: str, home: str, name: str, options: ModelOptions) -> FoundModel:
     """Return the model of a function of the user, which takes the batch or nothing."""
     function = _function(source, home, name)
-    takes_batch = _takes_batch(function)
+    takes_batch = any(
+        one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+        for one in inspect.signature(function).parameters.values()
+    )
 
     def build() -> Task:
         made = function(options.batch) if takes_batch else function()
@@ -226,38 +156,20 @@ def _function(source: str, home: str, name: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(home)
     except ModuleNotFoundError as error:
-        if error.name not in _with_parents(home):
+        if not f"{home}.".startswith(f"{error.name}."):
             raise  # of the user's own module
         raise BinsgdmError(f"{source}: no module {home!r}: run where it can be imported, or set PYTHONPATH") from error
     finally:
         sys.path.pop(0)
     found = getattr(module, name, None)
     if not callable(found):
-        raise BinsgdmError(f"{source}: {home} has no function {name!r}{_near(name, module)}")
+        functions = {key: one for key, one in vars(module).items() if inspect.isfunction(one)}
+        known = [key for key, one in functions.items() if one.__module__ == module.__name__]
+        hint = f"; it has {', '.join(sorted(known)[:5])}" if known else "; name one that returns (module, inputs)"
+        if near := get_close_matches(name, known, n=1):
+            hint = f"; did you mean {near[0]!r}?"
+        raise BinsgdmError(f"{source}: {home} has no function {name!r}{hint}")
     return found  # type: ignore[no-any-return]
-
-
-def _with_parents(home: str) -> list[str]:
-    parts = home.split(".")
-    return [".".join(parts[: number + 1]) for number in range(len(parts))]
-
-
-def _near(function: str, module: ModuleType) -> str:
-    """Return the function of a module that is meant, or some that it has."""
-    known = [
-        name for name, one in vars(module).items() if inspect.isfunction(one) and one.__module__ == module.__name__
-    ]
-    near = get_close_matches(function, known, n=1)
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    return f"; it has {', '.join(sorted(known)[:5])}" if known else "; name one that returns (module, inputs)"
-
-
-def _takes_batch(function: Callable[..., Any]) -> bool:
-    return any(
-        one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
-        for one in inspect.signature(function).parameters.values()
-    )
 
 
 def as_task(made: Any) -> Task:
@@ -268,8 +180,7 @@ def as_task(made: Any) -> Task:
     parts = made if isinstance(made, tuple) else (made,)
     if not 2 <= len(parts) <= 3 or not isinstance(parts[0], nn.Module):
         raise BinsgdmError(f"returned {type(made).__name__}: must return (module, inputs) or (module, inputs, loss)")
-    module, inputs = parts[:2]
-    loss = parts[2] if len(parts) == 3 else mean_of_output
+    module, inputs, loss = (*parts, mean_of_output)[:3]
     if isinstance(inputs, Mapping):
         return Task(module=module, inputs=(), keywords=dict(inputs), loss=loss)
     return Task(module=module, inputs=inputs if isinstance(inputs, tuple) else (inputs,), loss=loss)
@@ -285,3 +196,382 @@ def mean_of_output(output: Any) -> Tensor:
     if not numbers:
         raise BinsgdmError(f"the module returns {type(output).__name__}, no tensor: return (module, inputs, loss)")
     return torch.stack([one.float().mean() for one in numbers]).sum()
+
+
+# Libraries of images
+
+
+@functools.cache
+def declare_torchvision_operators() -> torch.library.Library | None:
+    """Declare the operators without which torchvision cannot be imported beside a CPU build of torch.
+
+    The wheel on PyPI is built for CUDA. Beside a CPU torch its operators do not load, and the import fails because
+    `torchvision::nms` does not exist; declaring it is enough for models that never call it. transformers imports
+    torchvision wherever it is installed. Cached, since the declaration ends with the returned object.
+    """
+    spec = importlib.util.find_spec("torchvision")
+    if torch.version.cuda is not None or torch.version.hip is not None or spec is None:
+        return None
+    for place in spec.submodule_search_locations or ():
+        for path in Path(place).glob("_C*.so"):
+            with suppress(OSError):
+                torch.ops.load_library(str(path))  # type: ignore[no-untyped-call]
+    if hasattr(torch.ops.torchvision, "nms"):
+        return None
+    library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
+    return library
+
+
+def _imported(library: str) -> Any:
+    """Import a library such that it never asks the network."""
+    if library == "transformers":
+        os.environ["HF_HUB_OFFLINE"] = "1"
+    declare_torchvision_operators()
+    return importlib.import_module(library)
+
+
+def _names_in(library: str) -> list[str]:
+    found = _imported("torchvision").models if library == "torchvision" else _imported(library)
+    return found.list_models()  # type: ignore[no-any-return]
+
+
+def _torchvision(name: str, options: ModelOptions) -> FoundModel:
+    _check_known("torchvision", name)
+    models = _imported("torchvision").models
+    # The images that the weights of the model were trained with.
+    transforms = next(iter(models.get_model_weights(name))).transforms
+    crop = getattr(transforms, "keywords", {}).get("crop_size", 224)
+    side = options.side or int(crop if isinstance(crop, int) else crop[0])
+
+    def build() -> Task:
+        known = inspect.signature(models.get_model_builder(name)).parameters
+        settings: dict[str, Any] = {"weights_backbone": None} if "weights_backbone" in known else {}
+        if options.side and name.startswith("vit_"):
+            settings["image_size"] = side
+        return _of_images(models.get_model(name, weights=None, **settings), options.batch, side)
+
+    return FoundModel(f"{name} (torchvision)", build, "torchvision", takes=("side",))
+
+
+def _timm(name: str, options: ModelOptions) -> FoundModel:
+    _check_known("timm", name)
+    has_fixed_side = name.startswith(("vit_", "deit", "beit", "swin", "mixer"))
+
+    def build() -> Task:
+        settings = {"img_size": options.side} if options.side and has_fixed_side else {}
+        module = _imported("timm").create_model(name, pretrained=False, **settings)
+        return _of_images(module, options.batch, options.side or module.default_cfg["input_size"][-1])
+
+    return FoundModel(f"{name} (timm)", build, "timm", takes=("side",))
+
+
+_IMAGE_LIBRARIES = {"torchvision": _torchvision, "timm": _timm}
+
+
+def _check_known(library: str, name: str) -> None:
+    known = _names_in(library)
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
+        raise BinsgdmError(
+            f"{library}:{name}: no such model of {library}{f'; did you mean {near[0]!r}' if near else ''}: see its "
+            "list_models()"
+        )
+
+
+def _of_images(module: nn.Module, batch: int, side: int) -> Task:
+    return as_task((module.train(), torch.randn(batch, 3, side, side)))
+
+
+# Configs of transformers
+
+HEADS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration", "ForImageClassification")
+"""Ends of the names of classes with a loss, the likeliest first, for a config that names no class."""
+_PAIR = "ForConditionalGeneration"
+"""Of an encoder with a decoder."""
+
+
+def _of_config(name: str, options: ModelOptions) -> FoundModel:
+    """Return the model of `config.json`, of a folder that holds one, or of `LlamaConfig:config.json` without a type."""
+    library = _imported("transformers")
+    given_class, _, place = name.rpartition(":")
+    path = Path(place, "config.json") if Path(place).is_dir() else Path(place)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BinsgdmError(f"{path}: cannot be read as JSON ({error}): give the config.json of a model") from error
+    if not isinstance(data, dict):
+        raise BinsgdmError(f"{path}: a {type(data).__name__}: must be the config.json of a model")
+    kind, architectures = data.pop("model_type", ""), data.pop("architectures", None) or []
+    config_class = _config_class(library, given_class, kind, name)
+    model_class = _model_class(library, architectures[0] if architectures else "", config_class, name)
+
+    def build() -> Task:
+        config = config_class(**data)
+        config.use_cache = False
+        module = model_class(config)
+        module.forward = _of_whole_sequences(module.forward)
+        return as_task((module, _inputs(module, *options)))
+
+    takes = "side" if model_class.main_input_name == "pixel_values" else "length"
+    note = f"{path.name}: quantization_config: weights and products count in --dtype, not as quantized"
+    notes = (note,) if data.get("quantization_config") else ()
+    title = f"{model_class.__name__} of {path.name}"
+    return FoundModel(title, build, "transformers", takes=(takes,), notes=notes)
+
+
+def _of_whole_sequences(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return forward of a model whose samples are whole sequences, which the library cannot read off fake positions.
+
+    It would write down a mask for sequences that are packed into one, and attention would not be causal by itself.
+    """
+    try:
+        masking = importlib.import_module("transformers.masking_utils")
+    except ImportError:  # of another version
+        masking = None
+    if not hasattr(masking, "find_packed_sequence_indices"):
+        return forward
+
+    @functools.wraps(forward)
+    def run(*given: Any, **named: Any) -> Any:
+        with patch.multiple(masking, find_packed_sequence_indices=lambda _: None):
+            return forward(*given, **named)
+
+    return run
+
+
+def _config_class(library: Any, given: str, kind: str, name: str) -> Any:
+    try:
+        return getattr(library, given) if given else type(library.AutoConfig.for_model(kind))
+    except (AttributeError, ValueError) as error:
+        known = [one for one in dir(library) if one.endswith("Config")]
+        near = get_close_matches(given, known, n=1) if given else []
+        hint = f"; did you mean {near[0]!r}" if near else ""
+        raise BinsgdmError(
+            f"{name}: {given or kind or 'no model_type'}: no config class of transformers{hint}: write "
+            "transformers:LlamaConfig:config.json with the class of yours"
+        ) from error
+
+
+def _model_class(library: Any, architecture: str, config_class: Any, name: str) -> Any:
+    """Return the class that a config names, or the likeliest one with a loss."""
+    stem = config_class.__name__.removesuffix("Config")
+    heads = (
+        sorted(HEADS, key=lambda head: head != _PAIR) if getattr(config_class, "is_encoder_decoder", False) else HEADS
+    )
+    for wanted in [architecture] if architecture else [f"{stem}{head}" for head in heads]:
+        if (found := getattr(library, wanted, None)) is not None:
+            return found
+    raise BinsgdmError(
+        f"{name}: {architecture or stem}: no model class of transformers with a loss: name one as architectures in the "
+        "config, or write module:function"
+    )
+
+
+def _inputs(module: Any, batch: int, length: int | None, side: int | None = None) -> dict[str, Tensor]:
+    """Return a batch by what the model calls its main input, with labels for the loss of its head."""
+    config, head = module.config, type(module).__name__
+    if module.main_input_name == "pixel_values":
+        pixels: Any = side or getattr(config, "image_size", 224)
+        sides = (pixels, pixels) if isinstance(pixels, int) else tuple(pixels)
+        images = torch.randn(batch, getattr(config, "num_channels", 3), *sides)
+        labels = {"labels": torch.zeros(batch, dtype=torch.long)} if head.endswith("ImageClassification") else {}
+        return {"pixel_values": images, **labels}
+    others = [kind for kind in ("vision", "audio") if getattr(config, f"{kind}_config", None) is not None]
+    if others:
+        raise BinsgdmError(
+            f"{head}: takes {' and '.join(others)} besides text, which have no batch here; write module:function that "
+            "returns (module, inputs), or give the config of its text model (text_config)"
+        )
+    if module.main_input_name != "input_ids":
+        raise BinsgdmError(
+            f"{head}: takes {module.main_input_name!r}, which has no batch here; write module:function that returns "
+            "(module, inputs)"
+        )
+    longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or LONGEST
+    tokens = torch.randint(config.get_text_config().vocab_size, (batch, length or min(LONGEST, longest)))
+    decoded = {"decoder_input_ids": tokens} if getattr(config, "is_encoder_decoder", False) else {}
+    return {"input_ids": tokens, **decoded, **_labels(head, tokens)}
+
+
+def _labels(head: str, tokens: Tensor) -> dict[str, Tensor]:
+    of_sequence = torch.zeros(tokens.shape[0], dtype=torch.long)
+    if head.endswith("QuestionAnswering"):
+        return {"start_positions": of_sequence, "end_positions": of_sequence}
+    if head.endswith("SequenceClassification"):
+        return {"labels": of_sequence}
+    if head.endswith("ForPreTraining"):
+        return {"labels": tokens, "next_sentence_label": of_sequence} if head.startswith("Bert") else {}
+    return {"labels": tokens} if head.endswith(HEADS) or head.endswith("TokenClassification") else {}
+
+
+# The models behind the shipped workloads, as torchvision and transformers define them
+
+Attention = Literal["sdpa", "eager"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Definition:
+    """A model as its library defines it, and what is sent through it.
+
+    Attributes:
+        name: of the model, and of its workload and its file in scenarios/workloads/gradients where it has one.
+        title: for people.
+        expression: what makes the module.
+        library: where from.
+        input: one sample, in words.
+        make: returns the module; with transformers' attention, fused ("sdpa") or with the whole score matrix ("eager").
+        task: returns the module with a batch of so many samples, on the current default device.
+    """
+
+    name: str
+    title: str
+    expression: str
+    library: str
+    input: str
+    make: Callable[[Attention], nn.Module]
+    task: Callable[[nn.Module, int], Task]
+
+    def build(self, samples: int, attention: Attention = "sdpa") -> Task:
+        """Build the module with a batch, from a fixed seed, on the current default device."""
+        torch.manual_seed(SEED)
+        return self.task(self.make(attention), samples)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShippedModel:
+    """The model of a shipped workload.
+
+    Attributes:
+        workload: its name.
+        definition: of the model.
+        batches: samples a GPU that are measured, the smallest first: those of the workload and its compute rows.
+        is_convolutional: tensor cores are faster with its channels last.
+    """
+
+    workload: str
+    definition: Definition
+    batches: tuple[int, ...]
+    is_convolutional: bool = False
+
+
+def what_is_missing(definition: Definition) -> str:
+    """Return what to install before a model can be built, or an empty string."""
+    if importlib.util.find_spec(definition.library) is not None:
+        return ""
+    if definition.library != "torchvision":
+        return f"pip install {definition.library}"
+    # "==0.26" goes with torch 2.11: each version of either is built for one of the other.
+    major, minor, *_ = importlib.metadata.version("torch").split(".")
+    version = f"==0.{int(minor) + 15}.*" if major == "2" else ""
+    return f"pip install pillow && pip install --no-deps torchvision{version}"
+
+
+def _image_classifier(name: str, title: str) -> Definition:
+    """Return the definition of the torchvision model `name`, with random images and their cross entropy."""
+
+    def task(module: nn.Module, samples: int) -> Task:
+        images, labels = torch.randn(samples, 3, 224, 224), torch.zeros(samples, dtype=torch.long)
+        return Task(module=module, inputs=(images,), loss=lambda output: functional.cross_entropy(output, labels))
+
+    return Definition(
+        name=name,
+        title=title,
+        expression=f"torchvision.models.{name}()",
+        library="torchvision",
+        input="one 224x224 RGB image",
+        make=lambda _attention: getattr(_imported("torchvision").models, name)(),
+        task=task,
+    )
+
+
+def _of_transformers(  # noqa: PLR0913
+    name: str, title: str, family: str, head: str, *, inputs: Callable[[Any, int], Any], sample: str, **sizes: int
+) -> Definition:
+    """Return the definition of a model of transformers with random weights: its family and head make its class."""
+    settings: dict[str, Any] = sizes if family == "Bert" else {**sizes, "use_cache": False}
+
+    def make(attention: Attention) -> nn.Module:
+        transformers = _imported("transformers")
+        config = getattr(transformers, f"{family}Config")(attn_implementation=attention, **settings)
+        module: nn.Module = getattr(transformers, family + head)(config)
+        return module
+
+    shown = ", ".join(f"{key}={value}" for key, value in sizes.items())
+    return Definition(
+        name=name,
+        title=title,
+        expression=f"transformers.{family}{head}({family}Config({shown}))",
+        library="transformers",
+        input=sample,
+        make=make,
+        task=lambda module, samples: as_task((module, inputs(module, samples))),
+    )
+
+
+def _denoising(module: Any, samples: int) -> dict[str, Tensor]:
+    """Return sequences of 512 tokens, in which 15 % were masked, with their 114 targets.
+
+    Source: Raffel et al., Exploring the limits of transfer learning, 2020, section 3.1.4 (spans of 3, inputs of 512).
+    """
+    lengths = {"input_ids": 512, "labels": 114}
+    return {name: torch.randint(module.config.vocab_size, (samples, length)) for name, length in lengths.items()}
+
+
+# The library's head of pre-training predicts every token; recipes that predict only the masked ones (20 of 128) spend
+# less on it.
+_pre_training = partial(
+    _of_transformers, family="Bert", head="ForPreTraining", inputs=partial(_inputs, length=128),
+    sample="one sequence of 128 tokens, all of them predicted",
+)  # fmt: skip
+_BERT = _pre_training("bert_base", "BERT-Base (for pre-training)")
+_BERT_LARGE = _pre_training(
+    "bert_large", "BERT-Large (for pre-training)",
+    hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096,
+)  # fmt: skip
+_SQUAD = _of_transformers(
+    "bert_base_squad", "BERT-Base (for answers to questions)", "Bert", "ForQuestionAnswering",
+    inputs=partial(_inputs, length=384), sample="one sequence of 384 tokens",
+)  # fmt: skip
+_GPT2 = _of_transformers(
+    "gpt2_small", "GPT-2 small", "GPT2", "LMHeadModel",
+    inputs=partial(_inputs, length=1024), sample="one sequence of 1024 tokens",
+)  # fmt: skip
+_T5 = _of_transformers(
+    "t5_large", "T5-Large", "T5", "ForConditionalGeneration",
+    inputs=_denoising, sample="one sequence of 512 tokens, and 114 to be predicted",
+    d_model=1024, d_ff=4096, d_kv=64, num_layers=24, num_decoder_layers=24, num_heads=16, decoder_start_token_id=0,
+)  # fmt: skip
+_RESNET50 = _image_classifier("resnet50", "ResNet-50")
+_VGG16 = _image_classifier("vgg16", "VGG-16")
+_VIT = _image_classifier("vit_b_16", "ViT-B/16")
+
+WITH_GRADIENTS = (
+    _RESNET50,
+    _image_classifier("resnet101", "ResNet-101"),
+    _image_classifier("resnext101_32x8d", "ResNeXt-101 32x8d"),
+    _VGG16,
+    _VIT,
+    _BERT,
+    _BERT_LARGE,
+    _GPT2,
+)
+"""Those whose gradients are in scenarios/workloads/gradients."""
+
+COUNTED = (_image_classifier("vit_l_16", "ViT-L/16"), _T5)
+"""Those of which `simnet model` has made a workload."""
+
+SHIPPED = tuple(
+    ShippedModel(workload=one.name, definition=one, batches=batches, is_convolutional=one in (_RESNET50, _VGG16))
+    for one, batches in (
+        (_BERT, (16, 64, 256)),
+        (_BERT_LARGE, (8, 32, 128)),
+        (_GPT2, (4, 8, 32)),
+        (_RESNET50, (32, 64, 256)),
+        (_VGG16, (16, 64, 256)),
+        (_VIT, (32, 64, 256)),
+        (_SQUAD, (8, 16, 80)),
+    )
+)
+"""One for each workload in scenarios/workloads."""

@@ -4,9 +4,8 @@ The language models have sizes of Llama and Llama 2, and none of their weights.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -18,14 +17,7 @@ SEED = 0
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A model with a batch of synthetic data.
-
-    Attributes:
-        module: the model.
-        inputs: what it is called with.
-        loss: of what it returns, a scalar.
-        keywords: what it is called with by name.
-    """
+    """A model with a batch of synthetic data, that it is called with, and the loss of what it returns, a scalar."""
 
     module: nn.Module
     inputs: tuple[Tensor, ...]
@@ -35,6 +27,34 @@ class Task:
     def loss_of(self, module: nn.Module) -> Tensor:
         """Run forward of the module, or of what wraps it, and return the loss."""
         return self.loss(module(*self.inputs, **self.keywords))
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What of the batch is a tensor: a user's function may return other things, too."""
+        return [one for one in (*self.inputs, *self.keywords.values()) if isinstance(one, Tensor)]
+
+
+def in_dtype(task: Task, dtype: torch.dtype) -> Task:
+    """Return the task with parameters, buffers and inputs of floating point in a dtype; whole numbers stay.
+
+    Parameters are replaced one by one, since `Module.to` cannot do it with fake ones; shared ones stay shared.
+    """
+    made: dict[int, Any] = {}
+
+    def cast(given: Any) -> Any:
+        if not isinstance(given, Tensor) or not given.is_floating_point() or given.dtype == dtype:
+            return given
+        if id(given) not in made:
+            found = given.detach().to(dtype)
+            made[id(given)] = nn.Parameter(found, given.requires_grad) if isinstance(given, nn.Parameter) else found
+        return made[id(given)]
+
+    for module in task.module.modules():
+        for held in (module._parameters, module._buffers):
+            for name, given in held.items():
+                held[name] = cast(given)
+    keywords = {name: cast(given) for name, given in task.keywords.items()}
+    return replace(task, inputs=tuple(map(cast, task.inputs)), keywords=keywords)
 
 
 Builder = Callable[[int], Any]  # from the batch size to (module, inputs, loss) as in `Task`
@@ -125,14 +145,11 @@ class LlamaSize:
     """The size of a model.
 
     Attributes:
-        title: for people.
         width: of the residual stream.
-        layers: blocks.
         heads: of queries.
         key_heads: of keys and values; fewer where queries share them.
         hidden: width of the gated feed-forward layer.
         length: tokens of a sample.
-        vocabulary: tokens in all.
         source: where the size comes from.
     """
 
@@ -224,32 +241,28 @@ class _Llama(nn.Module):
         return self.output(self.norm(hidden))  # type: ignore[no-any-return]
 
 
+_SHEARED = "Xia et al., Sheared LLaMA, 2023, Table 7"
 _LLAMA = "Touvron et al., LLaMA, 2023, Table 2"
 _LLAMA_2 = "Touvron et al., Llama 2, 2023, Table 1; its model's code for the sizes of layers"
-LLAMAS: Mapping[str, LlamaSize] = MappingProxyType(
-    {
-        "llama_1b": LlamaSize(
-            title="Llama-style, 1.3 B", width=2048, layers=24, heads=16, key_heads=16, hidden=5504, length=2048,
-            source="Xia et al., Sheared LLaMA, 2023, Table 7 (1.3 B)",
-        ),
-        "llama_3b": LlamaSize(
-            title="Llama-style, 2.7 B", width=2560, layers=32, heads=20, key_heads=20, hidden=6912, length=2048,
-            source="Xia et al., Sheared LLaMA, 2023, Table 7 (2.7 B)",
-        ),
-        "llama_7b": LlamaSize(
-            title="Llama-style, 7 B", width=4096, layers=32, heads=32, key_heads=32, hidden=11008, length=2048,
-            source=_LLAMA,
-        ),
-        "llama_13b": LlamaSize(
-            title="Llama-style, 13 B", width=5120, layers=40, heads=40, key_heads=40, hidden=13824, length=2048,
-            source=_LLAMA,
-        ),
-        "llama_70b": LlamaSize(
-            title="Llama-style, 70 B", width=8192, layers=80, heads=64, key_heads=8, hidden=28672, length=4096,
-            source=_LLAMA_2,
-        ),
-    }
-)  # fmt: skip
+LLAMAS: Mapping[str, LlamaSize] = {
+    name: LlamaSize(
+        title=f"Llama-style, {title}",
+        width=width,
+        layers=layers,
+        heads=heads,
+        key_heads=key_heads,
+        hidden=hidden,
+        length=length,
+        source=source,
+    )
+    for name, title, width, layers, heads, key_heads, hidden, length, source in (
+        ("llama_1b", "1.3 B", 2048, 24, 16, 16, 5504, 2048, f"{_SHEARED} (1.3 B)"),
+        ("llama_3b", "2.7 B", 2560, 32, 20, 20, 6912, 2048, f"{_SHEARED} (2.7 B)"),
+        ("llama_7b", "7 B", 4096, 32, 32, 32, 11008, 2048, _LLAMA),
+        ("llama_13b", "13 B", 5120, 40, 40, 40, 13824, 2048, _LLAMA),
+        ("llama_70b", "70 B", 8192, 80, 64, 8, 28672, 4096, _LLAMA_2),
+    )
+}
 
 
 UNET_SIDE = 572

@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -16,9 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from binsgdm.recording.operator_work import work_of
-from binsgdm.recording.rank_streams import COMPUTE, NOTHING, Mark
 from binsgdm.recording.recorder import Recorder
-from binsgdm.recording.recording_group import FUNCTIONAL, FunctionalCollectives
+from binsgdm.recording.single_process_world import FUNCTIONAL, FunctionalCollectives
+from binsgdm.recording.tape import COMPUTE, NOTHING, Mark
 
 
 class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -45,45 +45,44 @@ def _is_made_of_others(kind: type) -> bool:
     return kind not in (torch.Tensor, torch.nn.Parameter, FakeTensor) and hasattr(kind, "__torch_dispatch__")
 
 
+@dataclass
 class SideEvent:
     """What a stream has been given when the event is recorded."""
 
-    def __init__(self, recorder: Recorder, *_: Any, **__: Any) -> None:
-        self._recorder, self._mark = recorder, NOTHING
+    recorder: Recorder
+    recorded: Mark = NOTHING
 
     def record(self, stream: "SideStream | None" = None) -> "SideEvent":
         """Take what a stream, or that of this thread, has been given so far."""
-        self._mark = self._recorder.mark() if stream is None else stream.mark()
+        self.recorded = self.recorder.mark() if stream is None else stream.mark()
         return self
 
     def wait(self, stream: "SideStream | None" = None) -> None:
         """Let a stream, or that of this thread, wait."""
-        self._recorder.wait(self._mark, None if stream is None else stream.number)
+        self.recorder.wait(self.recorded, None if stream is None else stream.number)
+
+    synchronize = wait
 
     def query(self) -> bool:
         """Return True: work is done when it is enqueued."""
         return True
 
-    def synchronize(self) -> None:
-        """Let the stream of this thread wait."""
-        self.wait()
 
-
+@dataclass(frozen=True)
 class SideStream:
     """A stream by its number on the tape."""
 
-    def __init__(self, recorder: Recorder, *_: Any, number: int | None = None, **__: Any) -> None:
-        self._recorder = recorder
-        self.number = recorder.tape.add_stream("side stream") if number is None else number
+    recorder: Recorder
+    number: int
 
     def mark(self) -> Mark:
         """Return what it has been given so far."""
-        self._recorder.lap()
-        return self._recorder.tape.mark(self.number)
+        self.recorder.lap()
+        return self.recorder.tape.mark(self.number)
 
     def record_event(self, event: SideEvent | None = None) -> SideEvent:
         """Return an event of what it has been given so far."""
-        return (event or SideEvent(self._recorder)).record(self)
+        return (event or SideEvent(self.recorder)).record(self)
 
     def wait_event(self, event: SideEvent) -> None:
         """Wait for an event."""
@@ -91,35 +90,29 @@ class SideStream:
 
     def wait_stream(self, stream: "SideStream") -> None:
         """Wait for what another stream has been given so far."""
-        self._recorder.wait(stream.mark(), self.number)
+        self.recorder.wait(stream.mark(), self.number)
 
     def synchronize(self) -> None:
         """Let the stream of this thread wait for it."""
-        self._recorder.wait(self.mark())
-
-    def __eq__(self, other: object) -> bool:
-        """Tell whether it is the same stream."""
-        return isinstance(other, SideStream) and other.number == self.number
-
-    def __hash__(self) -> int:
-        """Hash its number."""
-        return hash(self.number)
+        self.recorder.wait(self.mark())
 
 
 @contextmanager
 def in_place_of_stand_ins(recorder: Recorder) -> Iterator[None]:
     """Let `torch.cpu` have streams that are recorded."""
 
-    def current_stream(_device: Any = None) -> SideStream:
-        return SideStream(recorder, number=recorder.stream)
-
     @contextmanager
     def stream(chosen: SideStream | None) -> Iterator[None]:
         with recorder.on_stream(recorder.stream if chosen is None else chosen.number):
             yield
 
-    make_stream, make_event = partial(SideStream, recorder), partial(SideEvent, recorder)
-    with patch.multiple(torch.cpu, Stream=make_stream, Event=make_event, current_stream=current_stream, stream=stream):
+    with patch.multiple(
+        torch.cpu,
+        Stream=lambda *_, **__: SideStream(recorder, recorder.tape.add_stream("side stream")),
+        Event=lambda *_, **__: SideEvent(recorder),
+        current_stream=lambda _device=None: SideStream(recorder, recorder.stream),
+        stream=stream,
+    ):
         yield
 
 
@@ -153,15 +146,10 @@ def noted_cuda_streams(recorder: Recorder) -> Iterator[None]:
         recorder.wait(getattr(self, "recorded_mark", NOTHING))
         synchronize(self)
 
-    recorder.current_side_stream = lambda: (
-        number_of(torch.cuda.current_stream()) or None
-    )  # None for COMPUTE, which is 0
+    recorder.current_side_stream = lambda: number_of(torch.cuda.current_stream()) or None  # None for COMPUTE, 0
     with patch.multiple(event_class, record=noted_record, wait=noted_wait, synchronize=noted_synchronize):
         yield
     recorder.current_side_stream = lambda: None
-
-
-Future = torch.futures.Future
 
 
 def counting(recorder: Recorder) -> AbstractContextManager[object]:
@@ -193,14 +181,7 @@ def noted_threads(recorder: Recorder) -> Iterator[None]:
             join(self, timeout)
         recorder.wait(ended.get(id(self), NOTHING))
 
-    noted = patch.multiple(thread, start=noted_start, run=noted_run, join=noted_join)
-    with noted, _noted_futures(recorder), _untimed_waits(recorder):
-        yield
-
-
-@contextmanager
-def _untimed_waits(recorder: Recorder) -> Iterator[None]:
-    """Let the time that threads wait for events, conditions and queues be no work of theirs."""
+    # The time that threads wait for events, conditions and queues is no work of theirs.
     wait = threading.Condition.wait  # of events, semaphores and `queue.Queue`, too
 
     def untimed_wait(self: threading.Condition, timeout: float | None = None) -> bool:
@@ -212,14 +193,20 @@ def _untimed_waits(recorder: Recorder) -> Iterator[None]:
             with recorder.idle():
                 return super().get(block, timeout)
 
-    with patch.multiple(threading.Condition, wait=untimed_wait), patch.multiple(queue, SimpleQueue=UntimedQueue):
+    with (
+        patch.multiple(thread, start=noted_start, run=noted_run, join=noted_join),
+        patch.multiple(threading.Condition, wait=untimed_wait),
+        patch.multiple(queue, SimpleQueue=UntimedQueue),
+        _noted_futures(recorder),
+    ):
         yield
 
 
 @contextmanager
 def _noted_futures(recorder: Recorder) -> Iterator[None]:
     """Let who waits for a future wait for what its setter had done."""
-    set_result, wait = Future.set_result, Future.wait
+    future = torch.futures.Future
+    set_result, wait = future.set_result, future.wait
 
     def noted_set_result(self: Any, result: object) -> None:
         if not isinstance(getattr(self, "mark", None), frozenset):
@@ -232,5 +219,5 @@ def _noted_futures(recorder: Recorder) -> Iterator[None]:
         recorder.wait(getattr(self, "mark", NOTHING))
         return found
 
-    with patch.multiple(Future, set_result=noted_set_result, wait=noted_wait):
+    with patch.multiple(future, set_result=noted_set_result, wait=noted_wait):
         yield

@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.flop_counter import conv_flop_count, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import conv_flop_count, flop_registry
 
 aten = torch.ops.aten
 _MAKE_ONLY = frozenset(
@@ -24,9 +24,6 @@ class OperatorWork(NamedTuple):
 
     flops: float = 0.0
     num_bytes: float = 0.0
-
-
-_NOTHING = OperatorWork()
 
 
 def causal_share(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
@@ -58,7 +55,7 @@ def work_of(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resul
     if packet in flop_registry:
         return OperatorWork(flops=float(flop_registry[packet](*args, **kwargs, out_val=result)))
     if not _moves_bytes(operator):
-        return _NOTHING
+        return OperatorWork()
     return OperatorWork(num_bytes=float(_bytes_of(args) + _bytes_of(tuple(kwargs.values())) + _bytes_of(result)))
 
 
@@ -100,15 +97,6 @@ def _convolution_backward(
     return sum(asked[:2]) * forward_flops
 
 
-def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """Count attention on a CPU as torch counts it on a GPU: the whole score matrix, also where half of it is masked."""
-    return int(sdpa_flop_count(query.shape, key.shape, value.shape))  # type: ignore[no-untyped-call]
-
-
-def _attention_backward(grad_out: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    return int(sdpa_backward_flop_count(grad_out.shape, query.shape, key.shape, value.shape))  # type: ignore[no-untyped-call]
-
-
 def grouped_shape(first: Any, second: Any, offs: Any = None) -> tuple[int, ...]:
     """Return the shape of grouped products, as those of experts: a group takes some rows, or some of what is summed.
 
@@ -128,21 +116,20 @@ def _grouped_products(first: Any, second: Any, *_: Any, **__: Any) -> int:
     return int(2 * groups * first.shape[-2] * first.shape[-1] * second.shape[-1])
 
 
-def _grouped_backward(given: Any, weight: Any, *_: Any, **__: Any) -> int:
-    """Count backward of grouped products: the gradients of the rows and of the weights each cost what forward did."""
-    return 2 * _grouped_products(given, weight)
-
-
 OTHERS_FLOPS: Mapping[str, Callable[..., int]] = {
     "transformers::grouped_mm_fallback": _grouped_products,
-    "transformers::grouped_mm_fallback_backward": _grouped_backward,
+    # The gradients of the rows and of the weights each cost what forward did.
+    "transformers::grouped_mm_fallback_backward": lambda *given, **_: 2 * _grouped_products(*given),
 }
 """The same of operators of libraries, by name: they may not be there."""
 FLOPS: Mapping[Any, Callable[..., int]] = {
     aten._grouped_mm: _grouped_products,
     aten._scaled_grouped_mm: _grouped_products,
     aten.convolution_backward: _convolution_backward,
-    aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+    # On a CPU as on a GPU: the whole score matrix, also where half of it is masked.
+    aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[aten._scaled_dot_product_flash_attention],
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
+        aten._scaled_dot_product_flash_attention_backward
+    ],
 }
 """What torch's counter counts wrongly, or not."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from binsgdm.recording.rank_streams import COMPUTE, NOTHING, Collective, Mark, Part, Position, Tape
+from binsgdm.recording.tape import COMPUTE, NOTHING, Collective, Computed, Mark, Part, Tape
 
 ComputeForm = Literal["counted", "timed"]
 Device = Literal["cpu", "cuda"]
@@ -39,7 +39,7 @@ class HostClock(Clock):
         self._tape, self._of_thread = tape, threading.local()
 
     def lap(self, stream: int, part: Part, on: Any = None) -> None:  # noqa: ARG002 - a CPU has no streams
-        """Add the time since the last lap of this thread."""
+        """Add it at once."""
         now_s, since_s = time.perf_counter(), getattr(self._of_thread, "since_s", None)
         if since_s is not None:
             self._tape.compute(stream, part, seconds=now_s - since_s)
@@ -56,15 +56,15 @@ class CudaClock(Clock):
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
         self._last: dict[int, Any] = {}
-        self._laps: list[tuple[Position, Any, Any]] = []
+        self._laps: list[tuple[Computed, Any, Any]] = []
         self._record = torch.cuda.Event.record  # the one of torch, whatever is put in its place
 
     def lap(self, stream: int, part: Part, on: Any = None) -> None:
-        """Add what the stream has done since its last event, once that is known."""
+        """Add it once it is known."""
         on = torch.cuda.current_stream() if on is None else on
         before, now = self._last.get(on.cuda_stream), self._event(on)
         if before is not None:
-            self._laps.append((self._tape.open(stream, part), before, now))
+            self._laps.append((self._tape.work(stream, part), before, now))
 
     def skip(self, on: Any = None) -> None:
         """Start anew."""
@@ -73,8 +73,8 @@ class CudaClock(Clock):
     def settle(self) -> None:
         """Read all events."""
         torch.cuda.synchronize()
-        for position, before, now in self._laps:
-            self._tape.add_seconds(position, before.elapsed_time(now) / 1e3)
+        for work, before, now in self._laps:
+            work.seconds += before.elapsed_time(now) / 1e3
         self._laps.clear()
 
     def _event(self, on: Any) -> Any:
@@ -94,11 +94,7 @@ class _OfThread(threading.local):
 
 
 class Recorder:
-    """The state of a recording.
-
-    Args:
-        compute: whether work is counted by `OperatorCounter`, or timed on this machine.
-        device: on which it is timed.
+    """The state of a recording, which counts work by `OperatorCounter`, or times it on this machine's device.
 
     Attributes:
         on_backward: called when a backward pass begins.
@@ -120,8 +116,7 @@ class Recorder:
         self._of_thread = _OfThread()
         self._lock = threading.Lock()
         self._names: dict[str, int] = {}  # streams of other threads
-        self._num_backwards = 0  # of this step
-        self.num_backwards = self.num_optimizer_steps = 0  # of all, whether a step came of them or not
+        self.num_backwards = self.num_optimizer_steps = 0  # whether a step came of them or not
         self._in_optimizer = 0
         self._in_backward = 0
         self._after_backward: Mark = NOTHING
@@ -135,9 +130,7 @@ class Recorder:
     def stream(self) -> int:
         """Stream that this thread enqueues to."""
         own = self._of_thread.stream
-        if own is None:
-            own = self.current_side_stream()
-        if own is not None:
+        if own is not None or (own := self.current_side_stream()) is not None:
             return own
         ident = threading.get_ident()
         # The autograd engine runs backward of a GPU in a thread of its own: it goes on for the thread that called it.
@@ -163,12 +156,6 @@ class Recorder:
             self.lap()
             self._of_thread.stream, self._of_thread.part = before
 
-    @contextmanager
-    def in_part(self, part: Part) -> Iterator[None]:
-        """Count what this thread computes as of a part."""
-        with self.on_stream(self.stream, part):
-            yield
-
     def mark(self) -> Mark:
         """Return what has ended when the stream of this thread has come so far."""
         self.lap()
@@ -177,7 +164,7 @@ class Recorder:
     def place(self) -> Place:
         """Return where this thread is: the same as before if it has computed and sent nothing since."""
         stream = self.stream
-        return stream, self.tape.num_operations(stream), self._of_thread.num_sent
+        return stream, len(self.tape.operations(stream)), self._of_thread.num_sent
 
     def wait(self, mark: Mark, stream: int | None = None) -> None:
         """Let the stream of this thread, or another, wait for a mark."""
@@ -285,7 +272,6 @@ class Recorder:
         finally:
             self.lap()
             self._in_backward -= 1
-            self._num_backwards += 1
             self.num_backwards += 1
             self._wait_as_ddp()
 
@@ -330,15 +316,14 @@ class Recorder:
     @property
     def step_has_ended(self) -> bool:
         """Tell whether an optimizer's step follows a backward pass."""
-        return not self._in_optimizer and self._num_backwards > 0
+        return not self._in_optimizer and self.num_backwards > sum(self.backwards)
 
     def end_step(self) -> None:
         """End a step."""
         self.lap()
         self.tape.end(COMPUTE, "optimizer")
-        self.cuts.append(self.tape.lengths)
-        self.backwards.append(self._num_backwards)
-        self._num_backwards = 0
+        self.cuts.append(self.tape.cut())
+        self.backwards.append(self.num_backwards - sum(self.backwards))
 
 
 def in_graph_task() -> bool:

@@ -10,71 +10,14 @@ from typing import Any, Literal
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.recording import step_file
+from binsgdm.recording import tape
 from binsgdm.recording.fake_tensors import fake_tensors
 from binsgdm.recording.noted_waits import counting, in_place_of_stand_ins, noted_cuda_streams, noted_threads
-from binsgdm.recording.rank_streams import Collective, Period, Recorded, find_period
 from binsgdm.recording.recorder import ComputeForm, Device, Recorder
-from binsgdm.recording.recording_group import ONE_SIDED
-from binsgdm.recording.single_process_world import MeshGroups, World, alone
-
-
-class GradientOrder:
-    """Watches the parameters of optimizers.
-
-    Args:
-        backward_work: gives the work of backward so far, in any unit.
-    """
-
-    def __init__(self, backward_work: Callable[[], float]) -> None:
-        self._backward_work = backward_work
-        self._watched: dict[int, torch.Tensor] = {}
-        self._ready: dict[int, float] = {}  # work at which the gradient of a parameter was ready, in this order
-        self._begin = 0.0
-
-    def watch(self, optimizer: torch.optim.Optimizer) -> None:
-        """Watch what an optimizer updates."""
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if id(parameter) not in self._watched and parameter.requires_grad:
-                    self._watched[id(parameter)] = parameter
-                    parameter.register_post_accumulate_grad_hook(self._note)
-
-    def begin(self) -> None:
-        """Note that a backward pass begins; the last one of a step counts."""
-        self._ready.clear()
-        self._begin = self._backward_work()
-
-    def gradients(self) -> list[dict[str, Any]]:
-        """Return the shape of each gradient and its share of backward, in ready order.
-
-        None are returned where some were never ready, as with FSDP2, which sets gradients by itself.
-        """
-        if self._watched.keys() != self._ready.keys():
-            return []
-        found, before = [], self._begin
-        whole = max(self._ready.values(), default=0.0) - self._begin
-        for number, work in self._ready.items():
-            share = (work - before) / whole if whole > 0 else 1.0
-            found.append({"shape": list(self._watched[number].shape), "backward_share": float(f"{share:.9f}")})
-            before = work
-        return found
-
-    def _note(self, parameter: torch.Tensor) -> None:
-        self._ready.pop(id(parameter), None)  # of a parameter that is used twice the last time counts
-        self._ready[id(parameter)] = self._backward_work()
-
+from binsgdm.recording.single_process_world import ONE_SIDED, World, alone
 
 Runs = Literal["gpu", "cpu"]
 """Where the step is to run: side streams overlap on a GPU; on a CPU a call returns when its work is done."""
-DTYPES = {
-    "float32": "fp32",
-    "float64": "fp64",
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "float8_e4m3fn": "fp8",
-    "float8_e5m2": "fp8",
-}
 
 
 class RecordingIsDone(BaseException):
@@ -128,9 +71,11 @@ class Recording:
     ) -> None:
         self.world, self.recorder, self._settings = world, Recorder(settings.compute, settings.device), settings
         self._after_step, self._before_backward = after_step, before_backward
-        self._groups: MeshGroups | None = None
-        self._gradient_bytes: dict[int, float] = {}
-        self._order = GradientOrder(lambda: self.recorder.backward_work)
+        self._groups: list[dict[str, Any]] = []
+        self._gradient_bytes: dict[int, float] = {}  # by optimizer
+        self._watched: dict[int, torch.Tensor] = {}  # parameters, of which `_ready` has their gradients in order, and
+        self._ready: dict[int, float] = {}  # the work of the recorder at which each was ready
+        self._begin_work = 0.0
         self.recorder.on_backward = self._begin_backward
 
     @contextmanager
@@ -165,64 +110,84 @@ class Recording:
         """Steps since those to warm up."""
         return max(0, len(self.recorder.cuts) - self._settings.warm_up)
 
-    def steps(self) -> dict[str, int]:
-        """Return how many steps were asked for, and how many are recorded."""
-        return {"asked": self._settings.steps, "recorded": self.num_recorded}
-
     def _begin_backward(self) -> None:
         self._before_backward()
         if not self.is_complete:
-            self._order.begin()
-
-    def _early_end(self) -> list[str]:
-        settings, found = self._settings, len(self.recorder.cuts)
-        if not settings.stops_script or self.is_complete:
-            return []
-        return [f"the script ended after {found} steps: {self.num_recorded} of {settings.steps} are recorded"]
-
-    def source(self) -> dict[str, str]:
-        """Return what work was counted or timed with, as the step file holds it."""
-        device = self._settings.device
-        gpu = torch.cuda.get_device_name() if device == "cuda" else ""
-        kind = "fake" if self._settings.fake else device
-        return {"torch": torch.__version__, "device": kind, "gpu": gpu, "compute": self._settings.compute}
+            self._ready.clear()  # the last one of a step counts
+            self._begin_work = self.recorder.backward_work
 
     def _note_gradients(self, optimizer: Any) -> None:
-        if self._settings.compute == "counted":
-            self._order.watch(optimizer)
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        for one in parameters if self._settings.compute == "counted" else ():
+            if id(one) not in self._watched and one.requires_grad:
+                self._watched[id(one)] = one
+                one.register_post_accumulate_grad_hook(self._note_ready)
         gradients = [one.grad for one in parameters if one.grad is not None]
         self._gradient_bytes[id(optimizer)] = float(sum(one.numel() * one.element_size() for one in gradients))
 
+    def _note_ready(self, parameter: torch.Tensor) -> None:
+        self._ready.pop(id(parameter), None)  # of a parameter that is used twice the last time counts
+        self._ready[id(parameter)] = self.recorder.backward_work
+
+    def _gradients(self) -> list[dict[str, Any]]:
+        """Return the shape of each gradient and its share of backward, in ready order.
+
+        None are returned where some were never ready, as with FSDP2, which sets gradients by itself.
+        """
+        if self._watched.keys() != self._ready.keys():
+            return []
+        found, before = [], self._begin_work
+        whole = max(self._ready.values(), default=0.0) - self._begin_work
+        for number, work in self._ready.items():
+            share = (work - before) / whole if whole > 0 else 1.0
+            found.append({"shape": list(self._watched[number].shape), "backward_share": float(f"{share:.9f}")})
+            before = work
+        return found
+
+    def found(self) -> dict[str, Any]:
+        """Return what a step file needs of this world: its "source", its "recording", and how many "steps" it has."""
+        device = self._settings.device
+        gpu = torch.cuda.get_device_name() if device == "cuda" else ""
+        kind = "fake" if self._settings.fake else device
+        return {
+            "source": {"torch": torch.__version__, "device": kind, "gpu": gpu, "compute": self._settings.compute},
+            "recording": self.document(),
+            "steps": {"asked": self._settings.steps, "recorded": self.num_recorded},
+        }
+
     def document(self) -> dict[str, Any]:
         """Return the recording of this world as the step file holds it."""
-        recorder, groups = self.recorder, self._groups
+        recorder, settings = self.recorder, self._settings
         recorder.clock.settle()
-        skipped = self._settings.warm_up
-        if groups is None or len(recorder.cuts) <= skipped:
+        skipped, found = settings.warm_up, len(recorder.cuts)
+        if found <= skipped:
             raise BinsgdmError(self._why_too_few())
-        period = find_period(recorder.tape, recorder.cuts, skipped)
-        if not any(isinstance(one, Collective) for stream in period.streams for one in stream):
+        num_steps, streams, notes = tape.period(recorder.tape, recorder.cuts, skipped)
+        kinds = {one["kind"] for stream in streams for one in stream["operations"]}
+        if kinds <= {"compute"}:
             raise BinsgdmError(
-                f"the script never communicates in {len(recorder.cuts) - skipped} steps: wrap its model (DDP, FSDP2, "
+                f"the script never communicates in {found - skipped} steps: wrap its model (DDP, FSDP2, "
                 "binsgdm.attach), or give more --steps where it communicates seldom"
             )
         for name in ONE_SIDED:
-            if any(isinstance(one, Collective) and one.kind == name for stream in period.streams for one in stream):
+            if name in kinds:
                 raise BinsgdmError(
                     f"{name} in a training step: one rank alone sends or receives all: a recording needs ranks that "
                     "all do the same; measure such a step on the cluster"
                 )
+        if settings.stops_script and not self.is_complete:
+            early = f"the script ended after {found} steps: {self.num_recorded} of {settings.steps} are recorded"
+            notes.insert(0, early)
         return {
             "num_nodes": self.world.num_nodes,
             "ranks_per_node": self.world.ranks_per_node,
-            "num_steps": period.num_steps,
+            "num_steps": num_steps,
             "micro_batches": max(recorder.backwards[-1], 1),
             "gradient_bytes": sum(self._gradient_bytes.values()),
-            "gradients": self._order.gradients(),
-            "groups": [{"name": one.name, "size": one.size, "stride": one.stride} for one in groups.found],
-            "streams": _used_streams(recorder.tape.names, period),
-            "notes": [*self._early_end(), *_notes(period)],
+            "gradients": self._gradients(),
+            "groups": self._groups,
+            "streams": streams,
+            "notes": notes,
         }
 
     def _why_too_few(self) -> str:
@@ -277,42 +242,4 @@ def record(
     recording = Recording(World(num_nodes=num_nodes, ranks_per_node=ranks_per_node), settings or usual_settings())
     with recording.running():
         yield recording
-    found = {"source": recording.source(), "recording": recording.document()}
-    step_file.write(Path(file), [found], command=" ".join(sys.argv))
-
-
-def _notes(period: Period) -> list[str]:
-    notes = []
-    if not period.repeats:
-        notes.append(
-            f"its {period.num_steps} steps do not repeat (sizes or order differ from step to step): all of them stand "
-            "for the training"
-        )
-    if period.num_dropped:
-        notes.append(
-            f"{period.num_dropped} operations wait for some of the steps before, which are taken to have ended: what "
-            "overlaps the next step is simulated as if it did not"
-        )
-    return notes
-
-
-def _used_streams(names: tuple[str, ...], period: Period) -> list[dict[str, Any]]:
-    """Return the streams that hold something, and compute, which is the first."""
-    used = [number for number, stream in enumerate(period.streams) if stream or number == 0]
-    place = {number: index for index, number in enumerate(used)}
-    return [
-        {"name": names[number], "operations": [_operation(one, place) for one in period.streams[number]]}
-        for number in used
-    ]
-
-
-def _operation(one: Recorded, place: dict[int, int]) -> dict[str, Any]:
-    after = [[place[stream], position] for stream, position in sorted(one.after)]
-    waits = {"after": after} if after else {}
-    if isinstance(one, Collective):
-        bucket = {} if one.bucket is None else {"bucket": one.bucket}
-        dtype = DTYPES.get(one.dtype, one.dtype)
-        sent = {"kind": one.kind, "group": one.group, "message_bytes": one.message_bytes, "dtype": dtype}
-        return sent | bucket | waits
-    work = {"flops": one.flops, "bytes": one.num_bytes, "seconds": float(f"{one.seconds:.9f}")}
-    return {"kind": "compute", "part": one.part} | {key: value for key, value in work.items() if value} | waits
+    tape.write(Path(file), [recording.found()], command=" ".join(sys.argv))

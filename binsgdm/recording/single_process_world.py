@@ -1,26 +1,383 @@
-"""Let a script believe that it is rank 0 of a world: its environment, its store, its process groups, its hooks."""
+"""Let a script believe that it is rank 0 of a world: its environment, its store, its process groups, its hooks.
+
+A process group without other ranks notes a collective, and answers as if all ranks sent what this one sends.
+"""
 
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, NoReturn
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optimizers
 
 from binsgdm.comm.groups import RECORDING
 from binsgdm.errors import BinsgdmError
-from binsgdm.recording.fake_tensors import FakeDdp
-from binsgdm.recording.recorder import Recorder, in_graph_task
-from binsgdm.recording.recording_group import RecordingGroup
+from binsgdm.recording.fake_tensors import FakeDdp, storage_of
+from binsgdm.recording.recorder import Place, Recorder, in_graph_task
+from binsgdm.recording.tape import Mark
+
+
+class RecordedFuture(torch.futures.Future):  # type: ignore[type-arg]
+    """A future that has its value; whose stream waits for it waits for a mark.
+
+    Its callbacks run on a stream of their own, as those of NCCL's futures do.
+    """
+
+    def __new__(cls, *_: Any, **__: Any) -> "RecordedFuture":
+        """Make a future of no device."""
+        made: RecordedFuture = super().__new__(cls)
+        return made
+
+    def __init__(self, recorder: Recorder, mark: Mark, callbacks: int) -> None:
+        super().__init__()
+        self._recorder, self.mark, self._callbacks = recorder, mark, callbacks
+
+    def then(self, callback: Callable[[Any], Any]) -> "RecordedFuture":
+        """Run a callback on the stream of callbacks, and return the future of what it returns."""
+        recorder = self._recorder
+        with recorder.on_stream(self._callbacks, "decode"):
+            recorder.wait(self.mark)
+            chained = RecordedFuture(recorder, self.mark, self._callbacks)
+            try:
+                found = callback(self)
+            except Exception as error:
+                chained.set_exception(error)
+            else:
+                chained.mark = recorder.mark()
+                chained.set_result(found)
+        recorder.wait_after_backward(chained.mark)
+        return chained
+
+
+class RecordedWork(dist.Work):
+    """The handle of a collective: its end is the mark, or for half of a hop, until the other half is there, refused."""
+
+    def __init__(
+        self, recorder: Recorder, mark: Mark | Callable[[], NoReturn], callbacks: int, result: list[Tensor]
+    ) -> None:
+        super().__init__()
+        self._recorder, self.mark, self._callbacks, self._result = recorder, mark, callbacks, result
+
+    def wait(self, timeout: object = None) -> bool:  # noqa: ARG002
+        """Let the stream of this thread wait for it."""
+        self._recorder.wait(self._known_mark())
+        return True
+
+    def synchronize(self) -> None:
+        """Let the stream of this thread wait for it."""
+        self.wait()
+
+    block_current_stream = synchronize
+
+    def is_completed(self) -> bool:
+        """Return True."""
+        return True
+
+    is_success = is_completed
+
+    def result(self) -> list[Tensor]:
+        """Return its tensors."""
+        return self._result
+
+    def get_future(self) -> RecordedFuture:
+        """Return its future, for which DDP waits at the end of backward."""
+        found = RecordedFuture(self._recorder, self._known_mark(), self._callbacks)
+        found.set_result(self._result)
+        self._recorder.wait_after_backward(found.mark)
+        return found
+
+    def _known_mark(self) -> Mark:
+        return self.mark if isinstance(self.mark, frozenset) else self.mark()
+
+
+_ProcessGroup: Any = dist.ProcessGroup  # whose overloads, of another API, torch never calls on a group in Python
+
+
+class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
+    """A group as its rank 0 sees it, which is rank 0 of the world."""
+
+    def __init__(self, recorder: Recorder, number: int, size: int, name: str) -> None:
+        super().__init__(0, size)
+        self._recorder, self._number, self._size, self._label = recorder, number, size, name
+        self._callbacks: int | None = None
+        self._half: tuple[tuple[str, int, float, Place], Tensor, RecordedWork] | None = None
+        self._torch_name = ""
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """Return how torch calls the backend."""
+        return RECORDING
+
+    @property
+    def pg_name(self) -> str:
+        """Name under which torch knows the group."""
+        # Torch asks once more when it has forgotten the group.
+        self._torch_name = dist.distributed_c10d._world.pg_names.get(self, self._torch_name)
+        return self._torch_name
+
+    group_name = pg_name
+
+    def _noted(
+        self,
+        kind: str,
+        sent: Sequence[Tensor],
+        result: list[Tensor],
+        answer: Callable[[], object] = lambda: None,
+        num_bytes: float | None = None,
+    ) -> RecordedWork:
+        """Note a collective of as many bytes as are sent, or others, and return its handle; the answer is no work."""
+        num_bytes = _bytes(sent) if num_bytes is None else num_bytes
+        mark = self._recorder.collective(kind, self._number, self._label, sent, num_bytes)
+        with torch.no_grad(), self._recorder.unnoticed():
+            work = self._work(mark, result)
+            answer()
+        self._recorder.forget_time()
+        return work
+
+    def _work(self, mark: Mark | Callable[[], NoReturn], result: list[Tensor]) -> RecordedWork:
+        if self._callbacks is None:
+            self._callbacks = self._recorder.tape.add_stream(f"callbacks {self._label}")
+        return RecordedWork(self._recorder, mark, self._callbacks, result)
+
+    # Reductions: as if all ranks were alike
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> RecordedWork:
+        """Sum tensors in one message."""
+        return self._noted("all_reduce", tensors, tensors, lambda: self._sum(tensors, opts))
+
+    allreduce_coalesced = allreduce
+
+    def reduce(self, tensors: list[Tensor], opts: Any = None) -> RecordedWork:
+        """Sum at one rank."""
+        return self._noted("reduce", tensors, tensors, lambda: self._sum(tensors, opts))
+
+    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> RecordedWork:
+        """Sum, and keep the part of this rank."""
+        given = [one for row in inputs for one in row]
+        self.check_alike([one.numel() for one in given], "reduce_scatter")
+
+        def answer() -> None:
+            _copy([row[0] for row in inputs], outputs)
+            self._sum(outputs, opts)
+
+        return self._noted("reduce_scatter", given, outputs, answer)
+
+    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> RecordedWork:
+        """Sum, and keep the part of this rank."""
+
+        def answer() -> None:
+            _copy([given.reshape(-1)[: output.numel()]], [output])
+            self._sum([output], opts)
+
+        return self._noted("reduce_scatter", [given], [output], answer)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> RecordedWork:
+        """Sum several, and keep the parts of this rank."""
+        return [self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)][-1]
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def _sum(self, tensors: Sequence[Tensor], opts: Any) -> None:
+        if getattr(opts, "reduceOp", dist.ReduceOp.SUM) == dist.ReduceOp.SUM:
+            for tensor in tensors:
+                tensor.mul_(self._size)
+
+    # Copies of what this rank has
+
+    def broadcast(self, tensors: list[Tensor], *_: Any) -> RecordedWork:
+        """Leave tensors as they are: the first rank sends its own, and any other one's are taken to be the same."""
+        return self._noted("broadcast", tensors, tensors)
+
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], *_: Any) -> RecordedWork:
+        """Gather: one list of the ranks' tensors an input."""
+        gathered = [one for row in outputs for one in row]
+        given = [one for one, row in zip(inputs, outputs, strict=True) for _ in row]
+        return self._noted("all_gather", inputs, gathered, lambda: _copy(given, gathered), _bytes(gathered))
+
+    def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], *_: Any) -> RecordedWork:
+        """Gather several: one list of tensors a rank."""
+        return self.allgather([list(row) for row in zip(*outputs, strict=True)], inputs)
+
+    def all_gather_single(self, output: Tensor, given: Tensor, *_: Any) -> RecordedWork:
+        """Gather into one tensor, of which the source may be a part, as FSDP's is."""
+        return self._noted("all_gather", [given], [output], lambda: self._repeat(given, output), _bytes([output]))
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], *_: Any) -> RecordedWork:
+        """Gather several."""
+        return [self.all_gather_single(*pair) for pair in zip(outputs, inputs, strict=True)][-1]
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def _repeat(self, part: Tensor, output: Tensor) -> None:
+        output.view(self._size, -1).copy_(part.reshape(1, -1).clone().expand(self._size, -1))
+
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], *_: Any) -> RecordedWork:
+        """Give rank 0 what this rank has; no step may hold it, since one rank alone receives."""
+        gathered = [one for row in outputs for one in row]
+        answer = partial(_copy, inputs * len(gathered), gathered)
+        return self._noted("gather", inputs, gathered, answer, _bytes(inputs) * self._size)
+
+    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], *_: Any) -> RecordedWork:
+        """Keep the part of this rank; no step may hold it, since one rank alone sends."""
+        parts = [row[0] for row in inputs]
+        answer = partial(_copy, parts, outputs[: len(parts)])
+        return self._noted("scatter", outputs, outputs, answer, _bytes(outputs) * self._size)
+
+    # Exchanges: every rank gets the part of this rank
+
+    def all_to_all_single(
+        self, output: Tensor, given: Tensor, output_sizes: list[int], sizes: list[int], *_: Any
+    ) -> RecordedWork:
+        """Exchange the parts of one tensor."""
+        self.check_alike([*output_sizes, *sizes], "all_to_all")
+        return self._noted(
+            "all_to_all", [given], [output], lambda: self._repeat(given.reshape(self._size, -1)[0], output)
+        )
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], *_: Any) -> RecordedWork:
+        """Exchange tensors."""
+        self.check_alike([one.numel() for one in (*outputs, *inputs)], "all_to_all")
+        return self._noted("all_to_all", inputs, outputs, lambda: _copy([inputs[0].clone()] * len(outputs), outputs))
+
+    # What has no place in a step that all ranks do alike
+
+    def send(self, tensors: list[Tensor], destination: int, tag: int = 0) -> RecordedWork:  # noqa: ARG002
+        """Note a hop, if this rank receives as much from the rank as far before it."""
+        return self._half_of_hop("send", tensors[0], destination % self._size)
+
+    def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> RecordedWork:  # noqa: ARG002
+        """Note a hop, if this rank sends as much to the rank as far after it."""
+        return self._half_of_hop("recv", tensors[0], -source % self._size)
+
+    def recv_anysource(self, *_: Any) -> NoReturn:
+        """Refuse."""
+        self._refuse("recv", "one rank alone receives")
+
+    def _half_of_hop(self, kind: str, tensor: Tensor, distance: int) -> RecordedWork:
+        """Note the second half of a hop that all ranks do alike; the first half waits for it.
+
+        The halves follow each other at once: a stage of a pipeline, which sends now and receives later, is no hop.
+        """
+        half, self._half = self._half, None
+        # The place is that of this thread: others, such as backward, go on meanwhile.
+        wanted = ({"send": "recv", "recv": "send"}[kind], distance, _bytes([tensor]), self._recorder.place())
+        if half is None or half[0] != wanted:
+            self._recorder.mark()  # what is computed from here on is a new operation
+            why = f"one rank alone {'sends' if kind == 'send' else 'receives'}"
+            work = self._work(lambda: self._refuse(kind, why), [tensor])
+            self._half = ((kind, *wanted[1:-1], self._recorder.place()), tensor, work)
+            return work
+        if distance != 1:
+            self._refuse(kind, f"a hop of {distance} ranks: only neighbours are simulated")
+        _, other, first = half
+        sent, received = (tensor, other) if kind == "send" else (other, tensor)
+        work = self._noted("send_recv", [sent], [tensor], lambda: received.copy_(sent))
+        first.mark = work.mark
+        return work
+
+    def barrier(self, *_: Any, **__: Any) -> RecordedWork:
+        """Wait for all ranks."""
+        return self._noted("barrier", [], [])
+
+    def monitored_barrier(self, *_: Any, **__: Any) -> None:
+        """Wait for all ranks."""
+        self.barrier().wait()
+
+    def abort(self) -> None:
+        """Do nothing."""
+
+    shutdown = abort
+
+    def check_alike(self, sizes: Sequence[int], kind: str) -> None:
+        """Refuse parts of several sizes, which other ranks would not have alike."""
+        if len(set(sizes)) > 1:
+            self._refuse(kind, f"parts of {min(sizes)} to {max(sizes)} elements hang on the data")
+
+    def _refuse(self, kind: str, why: str) -> NoReturn:
+        raise BinsgdmError(
+            f"{kind} in group {self._label!r}: {why}: a recording needs ranks that all do the same; measure such a "
+            "step on the cluster"
+        )
+
+
+def _copy(given: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    for one, output in zip(given, outputs, strict=True):
+        output.copy_(one.reshape(output.shape))
+
+
+ONE_SIDED = ("gather", "scatter")
+"""What no step may hold; before the steps, models are handed out so."""
+
+
+def _bytes(tensors: Sequence[Tensor]) -> float:
+    return float(sum(one.numel() * one.element_size() for one in tensors))
+
+
+FUNCTIONAL = ("_c10d_functional", "_dtensor")
+"""Namespaces of the collectives of DTensor, which return what they give."""
+_CALLS: dict[str, Callable[[RecordingGroup, Any, Any], RecordedWork]] = {
+    "all_reduce": lambda group, _, found: group.allreduce([found]),
+    "all_reduce_coalesced": lambda group, _, found: group.allreduce(found),
+    "all_gather_into_tensor": lambda group, given, found: group.all_gather_single(found, given),
+    "all_gather_into_tensor_coalesced": lambda group, given, found: group.all_gather_single_coalesced(found, given),
+    "reduce_scatter_tensor": lambda group, given, found: group.reduce_scatter_single(found, given),
+    "reduce_scatter_tensor_coalesced": lambda group, given, found: group.reduce_scatter_single_coalesced(found, given),
+    "all_to_all_single": lambda group, given, found: group.all_to_all_single(found, given, [], []),
+    "shard_dim_alltoall": lambda group, given, found: group.all_to_all_single(found, given, [], []),
+    "broadcast": lambda group, _, found: group.broadcast([found]),
+}
+"""What a functional collective asks of its group, by its name, for what it is given and what it returns."""
+
+
+class FunctionalCollectives:
+    """Lets collectives of DTensor reach their group where tensors have no memory, since torch asks no group there."""
+
+    def __init__(self) -> None:
+        self._works: dict[int, tuple[Tensor, RecordedWork]] = {}  # by storage, which the tensor keeps alive
+
+    def answer(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return what an operator of `FUNCTIONAL` does with real tensors, and note what it sends and waits for."""
+        name = operator._schema.name.partition("::")[2]
+        if name == "_wrap_tensor_autograd":
+            return AsyncCollectiveTensor(args[0])
+        if name == "wait_tensor":
+            _, work = self._works.pop(storage_of(args[0]), (None, None))
+            if work is not None:
+                work.wait()
+            return args[0]
+        call = _CALLS.get(name.removesuffix("_out").removesuffix("_"))
+        if call is None:
+            raise BinsgdmError(f"--fake: {operator}: is answered with memory alone: record without --fake")
+        named = dict(zip([one.name for one in operator._schema.arguments], args, strict=False)) | dict(kwargs)
+        group = named["group_name"]
+        if isinstance(group, str):
+            group = torch._C._distributed_c10d._resolve_process_group(group)  # type: ignore[arg-type]
+        group.check_alike([*named.get("output_split_sizes", ()), *named.get("input_split_sizes", ())], "all_to_all")
+        found = operator(*args, **kwargs)
+        work = call(group, args[0], found)
+        for one in found if isinstance(found, (list, tuple)) else [found]:
+            self._works[storage_of(one)] = one, work
+        return found
+
 
 _Store: Any = getattr(dist, "Store")  # noqa: B009 - torch has no types for it
 
@@ -39,8 +396,7 @@ class AloneStore(_Store):  # type: ignore[misc]
 
     def get(self, key: str) -> bytes:
         """Return a value that this rank has set."""
-        if key not in self._values:
-            self._refuse(key)
+        self.wait([key])
         return self._values[key]
 
     def add(self, key: str, amount: int) -> int:
@@ -63,7 +419,10 @@ class AloneStore(_Store):  # type: ignore[misc]
         """Refuse keys that are not set."""
         for key in keys:
             if key not in self._values:
-                self._refuse(key)
+                raise BinsgdmError(
+                    f"store.get({key!r}): another rank would set it, and a recording has none: leave out what ranks "
+                    "tell each other through the store"
+                )
 
     def delete_key(self, key: str) -> bool:
         """Forget a key."""
@@ -76,21 +435,10 @@ class AloneStore(_Store):  # type: ignore[misc]
     def set_timeout(self, timeout: timedelta) -> None:
         """Do nothing: nothing waits."""
 
-    def _refuse(self, key: str) -> NoReturn:
-        raise BinsgdmError(
-            f"store.get({key!r}): another rank would set it, and a recording has none: leave out what ranks tell each "
-            "other through the store"
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """A cluster that is not there.
-
-    Attributes:
-        num_nodes: nodes.
-        ranks_per_node: ranks on each.
-    """
+    """A cluster that is not there."""
 
     num_nodes: int
     ranks_per_node: int
@@ -102,15 +450,12 @@ class World:
 
     def environment(self) -> dict[str, str]:
         """Return what torchrun sets for rank 0."""
-        return {
-            "RANK": "0",
-            "LOCAL_RANK": "0",
-            "GROUP_RANK": "0",
-            "ROLE_RANK": "0",
-            "WORLD_SIZE": str(self.size),
+        size, zeros = str(self.size), ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK")
+        return dict.fromkeys(zeros, "0") | {
+            "WORLD_SIZE": size,
             "LOCAL_WORLD_SIZE": str(self.ranks_per_node),
             "GROUP_WORLD_SIZE": str(self.num_nodes),
-            "ROLE_WORLD_SIZE": str(self.size),
+            "ROLE_WORLD_SIZE": size,
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": "1",
             "TORCHELASTIC_RUN_ID": "recording",
@@ -119,57 +464,23 @@ class World:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class MeshGroup:
-    """Ranks of a group: a dimension of a device mesh, whose groups tile the world.
-
-    Attributes:
-        name: torch's description or name of it.
-        size: ranks.
-        stride: distance of neighbours.
-    """
-
-    name: str
-    size: int
-    stride: int
-
-
-@dataclass
-class MeshGroups:
-    """The process groups of a script.
-
-    Attributes:
-        found: by number.
-    """
-
-    world: World
-    recorder: Recorder
-    found: list[MeshGroup] = field(default_factory=list)
-
-    def create(self, options: Any, _: Any) -> RecordingGroup:
-        """Make the group that torch asks for."""
-        ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
-        name = f"group {len(self.found)}" if self.found else "world"
-        self.found.append(_mesh_group(name, ranks, self.world.size))
-        return RecordingGroup(self.recorder, len(self.found) - 1, options.group_rank, options.group_size, name)
-
-
-def _mesh_group(name: str, ranks: Sequence[int], world_size: int) -> MeshGroup:
+def _mesh_group(name: str, ranks: Sequence[int], world_size: int) -> dict[str, Any]:
+    """Describe a dimension of a device mesh, whose groups tile the world: its ranks, and the distance of neighbours."""
     stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
-    is_regular = list(ranks) == list(range(ranks[0], ranks[0] + stride * len(ranks), stride)) if stride > 0 else False
-    if ranks[0] != 0 or not is_regular or world_size % (stride * len(ranks)):
+    is_regular = stride > 0 and list(ranks) == list(range(0, stride * len(ranks), stride))
+    if not is_regular or world_size % (stride * len(ranks)):
         shown = f"{list(ranks[:6])}{'...' if len(ranks) > 6 else ''}"
         raise BinsgdmError(
             f"{name} of ranks {shown} in a world of {world_size}: must be one dimension of a mesh that holds rank 0 "
             "(ranks 0, s, 2 s, ..., whose equals tile the world); measure other groups on the cluster"
         )
-    return MeshGroup(name=name, size=len(ranks), stride=stride)
+    return {"name": name, "size": len(ranks), "stride": stride}
 
 
 @contextmanager
 def alone(
     world: World, recorder: Recorder, on_step_end: Callable[[], None], on_gradients: Callable[[Any], None]
-) -> Iterator[MeshGroups]:
+) -> Iterator[list[dict[str, Any]]]:
     """Let what runs inside be rank 0 of a world.
 
     Args:
@@ -177,25 +488,40 @@ def alone(
         recorder: takes notes.
         on_step_end: called at the end of a step of the first optimizer that follows a backward pass.
         on_gradients: called with every optimizer before its step.
+
+    Yields:
+        The process groups of the script, by number, as the step file holds them.
     """
     if dist.is_initialized():
         raise BinsgdmError("record: the process group exists already: start to record before init_process_group")
-    groups = MeshGroups(world, recorder)
+    groups: list[dict[str, Any]] = []
+
+    def create(options: Any, _: Any) -> RecordingGroup:
+        ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+        name = f"group {len(groups)}" if groups else "world"
+        groups.append(_mesh_group(name, ranks, world.size))
+        return RecordingGroup(recorder, len(groups) - 1, options.group_size, name)
+
     if RECORDING.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(RECORDING, lambda *_: None, extended_api=True, devices=["cpu", "cuda"])
-    plugin = dist.Backend._BackendPlugin(groups.create, True)
+    plugin = dist.Backend._BackendPlugin(create, True)
+    made = {"init_process_group": _init_alone(world), "new_group": _new_group(c10d.new_group)}
+    wrappers: tuple[Any, ...] = (DistributedDataParallel, FakeDdp)
+    replaced: list[tuple[Any, dict[str, Any]]] = [
+        (dist.Backend, {"_plugins": {**dist.Backend._plugins, RECORDING.upper(): plugin}}),
+        (dist, made),
+        (c10d, made),
+        (torch.autograd, {"backward": _noted_backward(recorder, torch.autograd.backward)}),
+        (torch.multiprocessing, {"start_processes": _refuse_processes}),
+        (sys.modules["torch.multiprocessing.spawn"], {"start_processes": _refuse_processes}),
+        *((one, {"register_comm_hook": _noted_hook(recorder, one.register_comm_hook)}) for one in wrappers),
+    ]
     with ExitStack() as stack:
         stack.enter_context(patch.dict(os.environ, world.environment()))
-        stack.enter_context(patch.multiple(dist.Backend, _plugins={**dist.Backend._plugins, RECORDING.upper(): plugin}))
-        init_process_group, new_group = _init_alone(world), _new_group(c10d.new_group)
-        for home in (dist, c10d):
-            stack.enter_context(patch.multiple(home, init_process_group=init_process_group, new_group=new_group))
-        for module in (DistributedDataParallel, FakeDdp):
-            stack.enter_context(_noted_hooks(recorder, module))
-        stack.enter_context(_noted_backward(recorder))
-        stack.enter_context(_noted_optimizers(recorder, on_step_end, on_gradients))
-        for home in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
-            stack.enter_context(patch.multiple(home, start_processes=_refuse_processes))
+        for home, names in replaced:
+            stack.enter_context(patch.multiple(home, **names))
+        for handle in _noted_optimizers(recorder, on_step_end, on_gradients):
+            stack.callback(handle.remove)
         try:
             yield groups
         finally:
@@ -240,29 +566,23 @@ def _new_group(original: Callable[..., Any]) -> Callable[..., Any]:
     return new_group
 
 
-@contextmanager
-def _noted_hooks(recorder: Recorder, module: Any) -> Iterator[None]:
+def _noted_hook(recorder: Recorder, original: Callable[..., None]) -> Callable[..., None]:
     """Note what communication hooks of DDP compute, and wait for their futures at the end of backward."""
-    original = module.register_comm_hook
 
     def register_comm_hook(self: Any, state: object, hook: Callable[[Any, Any], Any]) -> None:
         @functools.wraps(hook)
         def noted(state: object, bucket: Any) -> Any:
-            with recorder.in_part("encode"), recorder.of_bucket(bucket.index()):
+            with recorder.on_stream(recorder.stream, "encode"), recorder.of_bucket(bucket.index()):
                 future = hook(state, bucket)
             recorder.wait_after_backward_for(future)
             return future
 
         original(self, state, noted)
 
-    with patch.multiple(module, register_comm_hook=register_comm_hook):
-        yield
+    return register_comm_hook
 
 
-@contextmanager
-def _noted_backward(recorder: Recorder) -> Iterator[None]:
-    original = torch.autograd.backward
-
+def _noted_backward(recorder: Recorder, original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def backward(*given: Any, **named: Any) -> None:
         if in_graph_task():  # one that checkpoints run inside another
@@ -271,14 +591,12 @@ def _noted_backward(recorder: Recorder) -> Iterator[None]:
         with recorder.backward():
             original(*given, **named)
 
-    with patch.multiple(torch.autograd, backward=backward):
-        yield
+    return backward
 
 
-@contextmanager
 def _noted_optimizers(
     recorder: Recorder, on_step_end: Callable[[], None], on_gradients: Callable[[Any], None]
-) -> Iterator[None]:
+) -> list[Any]:
     running: list[Any] = []
     first: list[Any] = []
 
@@ -297,12 +615,7 @@ def _noted_optimizers(
         if optimizer is first[0] and recorder.step_has_ended:
             on_step_end()
 
-    handles = [
+    return [
         optimizers.register_optimizer_step_pre_hook(before),
         optimizers.register_optimizer_step_post_hook(after),
     ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -1,30 +1,211 @@
-"""A training step of a model that a text names, described as plain data."""
+"""A training step of a model that a text names, described as plain data.
+
+Forward and backward run once, as a rule on tensors without memory: gradients in ready order, FLOPs, bytes, memory.
+"""
 
 import importlib.metadata
 import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint as run_again
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.recording.model_description import (
-    DTYPES,
-    Format,
-    ModelDescription,
-    autocast,
-    describe,
-    fake_tensors,
-    in_dtype,
-    parameter_bytes,
-    repeated_blocks,
-)
+from binsgdm.recording.fake_tensors import GroupedProducts, as_on_a_gpu, storage_of, zeros_for_values
 from binsgdm.recording.model_sources import FoundModel, ModelOptions, find
-from binsgdm.recording.model_zoo import SEED, Task
+from binsgdm.recording.model_zoo import SEED, Task, in_dtype
+from binsgdm.recording.operator_work import OperatorWork, causal_share, work_of
+
+Format = Literal["fp32", "tf32", "bf16", "fp16"]
+DTYPES: dict[str, torch.dtype] = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
+"""Formats of what is kept; "tf32" rounds only the factors of a product."""
+
+
+class ReadyGradient(NamedTuple):
+    """A gradient, in the order in which backward makes them ready; its FLOPs are those since the one before."""
+
+    name: str
+    shape: tuple[int, ...]
+    flops: float
+
+
+class ModelDescription(NamedTuple):
+    """What one micro-batch takes.
+
+    Attributes:
+        gradients: in ready order.
+        forward: FLOPs and bytes of forward.
+        backward: FLOPs and bytes of backward.
+        activation_bytes: kept from forward for backward, parameters and inputs apart.
+        dtype: of the gradients.
+        masked_flops: of scores that a causal mask leaves out, of forward and backward; they are not in the others
+            where `causal` was asked for.
+    """
+
+    gradients: tuple[ReadyGradient, ...]
+    forward: OperatorWork
+    backward: OperatorWork
+    activation_bytes: int
+    dtype: torch.dtype
+    masked_flops: float
+
+
+class _WorkSum(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up what runs below it; of causal attention, if `causal`, what is before the diagonal."""
+
+    def __init__(self, *, causal: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops = self.num_bytes = self.masked_flops = 0.0
+        self._causal = causal
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator and count it."""
+        del types
+        found = func(*args, **(kwargs or {}))
+        work = work_of(func, args, kwargs or {}, found)
+        masked = work.flops and work.flops * (1 - causal_share(func, args, kwargs or {}))
+        self.masked_flops += masked
+        self.flops += work.flops - (masked if self._causal else 0.0)
+        self.num_bytes += work.num_bytes
+        return found
+
+
+def describe(
+    task: Task,
+    *,
+    forward_in: AbstractContextManager[Any] | None = None,
+    checkpoint: bool = False,
+    causal: bool = False,
+) -> ModelDescription:
+    """Run one forward and one backward of a model, whose tensors may be fake.
+
+    Fills the `grad` of every parameter. A parameter that is used several times has one gradient, ready at the last.
+
+    Args:
+        task: the model with its batch.
+        forward_in: context of forward, such as autocast.
+        checkpoint: keep only the inputs of repeated blocks; changes the module.
+        causal: count of causal attention what fused kernels compute, not the whole score matrix.
+    """
+    trained = [(name, one) for name, one in task.module.named_parameters() if one.requires_grad]
+    if not trained:
+        raise BinsgdmError("the model: no parameter requires a gradient: there is nothing to train; return another")
+    work, ready = _WorkSum(causal=causal), dict[str, float]()
+    known = {storage_of(one) for one in (*task.module.parameters(), *task.tensors)}
+    kept: list[Tensor] = []  # alive, so that no other storage has the number of one of them
+
+    def keep(tensor: Tensor) -> Tensor:
+        if storage_of(tensor) not in known:
+            known.add(storage_of(tensor))
+            kept.append(tensor.detach())
+        return tensor
+
+    def note(name: str) -> Callable[[Tensor], None]:
+        return lambda _: ready.update({name: work.flops})
+
+    handles = [one.register_post_accumulate_grad_hook(note(name)) for name, one in trained]  # type: ignore[no-untyped-call]
+    if checkpoint:
+        _checkpoint_blocks(task.module)
+    try:
+        with work, saved_tensors_hooks(keep, lambda tensor: tensor):
+            with forward_in or nullcontext():
+                loss = task.loss_of(task.module)
+            forward = OperatorWork(work.flops, work.num_bytes)
+            activation_bytes = sum(one.untyped_storage().nbytes() for one in kept)
+            _check_loss(loss)
+            loss.backward()  # type: ignore[no-untyped-call]
+    finally:
+        for handle in handles:
+            handle.remove()
+    if missing := [name for name, _ in trained if name not in ready]:
+        raise BinsgdmError(
+            f"the model: {len(missing)} of {len(trained)} parameters get no gradient, such as {missing[0]!r}: use all "
+            "in forward, or set their requires_grad to False"
+        )
+    shapes, before = {name: tuple(one.shape) for name, one in trained}, [forward.flops, *ready.values()]
+    return ModelDescription(
+        gradients=tuple(
+            ReadyGradient(name, shapes[name], flops - earlier)
+            for (name, flops), earlier in zip(ready.items(), before, strict=False)
+        ),
+        forward=forward,
+        backward=OperatorWork(work.flops - forward.flops, work.num_bytes - forward.num_bytes),
+        activation_bytes=activation_bytes,
+        dtype=trained[0][1].dtype,
+        masked_flops=work.masked_flops,
+    )
+
+
+def _check_loss(loss: Any) -> None:
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
+        raise BinsgdmError(
+            "the loss: must be one number that hangs on the parameters; return (module, inputs, loss), where loss "
+            "makes it of the module's output"
+        )
+
+
+def repeated_blocks(module: nn.Module) -> list[nn.Module]:
+    """Return the outermost modules that stand in a list or sequence with others of their class, in order."""
+    members = list(module) if isinstance(module, (nn.ModuleList, nn.Sequential)) else []
+    are_alike = len(members) >= 2 and len({type(one) for one in members}) == 1
+    if are_alike and any(True for _ in members[0].children()):
+        return members
+    return [block for child in module.children() for block in repeated_blocks(child)]
+
+
+def _checkpoint_blocks(module: nn.Module) -> None:
+    """Let each repeated block of a module keep its inputs alone and run again in backward."""
+    blocks = repeated_blocks(module)
+    if not blocks:
+        raise BinsgdmError(
+            "--checkpoint: the model has no list of modules of one class: call torch.utils.checkpoint in its forward"
+        )
+    for block in blocks:
+        block.forward = partial(run_again, block.forward, use_reentrant=False)
+
+
+@contextmanager
+def fake_tensors() -> Iterator[list[str]]:
+    """Make tensors without memory inside, and compute on them as a GPU does.
+
+    Yields:
+        Where a value was read, as of `zeros_for_values`.
+    """
+    no_memory = FakeTensorMode(allow_non_fake_inputs=True)
+    with as_on_a_gpu(), no_memory, GroupedProducts(), zeros_for_values() as places:  # type: ignore[no-untyped-call]
+        yield places
+
+
+def without_memory(build: Callable[[], Task]) -> tuple[ModelDescription, int]:
+    """Build a model on fake tensors and describe it.
+
+    Returns:
+        What it takes, and the bytes of all its parameters, those that are not trained included.
+    """
+    with fake_tensors():
+        task = build()
+        return describe(task), _parameter_bytes(task)
+
+
+def _parameter_bytes(task: Task) -> int:
+    return sum(one.numel() * one.element_size() for one in task.module.parameters())
+
+
+# A step as plain data
 
 DEFAULT_BATCH = 8
 STATE_ELEMENTS = {"adam": 2, "sgd_momentum": 1}
@@ -64,10 +245,19 @@ class StepOptions:
     attention: Literal["causal", "full"] = "causal"
     compiled: bool = False
 
-    @property
-    def kept(self) -> torch.dtype:
-        """The dtype of parameters and gradients."""
-        return torch.float32 if self.autocast else DTYPES[self.number_format]
+    def __post_init__(self) -> None:
+        for name in ("real", "checkpoint"):
+            if self.compiled and getattr(self, name):
+                raise BinsgdmError(
+                    f"--compile, --{name}: must not be given both, since torch.compile is traced without values, and "
+                    "chooses itself what it computes again; drop one"
+                )
+        if self.autocast and DTYPES[self.number_format] == torch.float32:
+            raise BinsgdmError(f"--autocast: no effect with --dtype {self.number_format}; add --dtype bf16, or drop it")
+
+    def forward_in(self) -> AbstractContextManager[Any]:
+        """Return the context in which forward computes: with autocast in 16 bit beside parameters of fp32."""
+        return torch.autocast("cpu", DTYPES[self.number_format]) if self.autocast else nullcontext()
 
 
 def describe_step(source: str, options: StepOptions) -> dict[str, Any]:
@@ -77,49 +267,36 @@ def describe_step(source: str, options: StepOptions) -> dict[str, Any]:
         BinsgdmError: the source names no model, or one that cannot be described so.
         FailedModelError: the model's own code raises.
     """
-    _check_options(options)
     logging.getLogger("torch._subclasses.fake_tensor").disabled = True  # it logs what it raises
-    with _tensors(real=options.real) as places:
+    with nullcontext(list[str]()) if options.real else fake_tensors() as places:
         found = _found(source, options)
-        task = _made(found.build, options, source)
+        task = _made(found, options, source)
         places.clear()  # of values that the model is made of, such as rates of dropout, none changes a shape
         description = _described(task, options, source)
-        again = None if options.checkpoint or options.compiled else _checkpointed(found.build, options, source)
+        again, blocks = (None, 0)
+        if not options.checkpoint and not options.compiled:
+            again, blocks = _checkpointed(found, options, source)
     if options.compiled:
-        description = _compiled(description, found.build, options, source)
-    batch = _own_batch(task, source) if found.has_own_batch else options.batch or DEFAULT_BATCH
-    notes = [*_notes(places), *found.notes, *_left_out(task, description, options, batch)]
+        description = _compiled(description, found, options, source)
+    batch = options.batch or DEFAULT_BATCH
+    if found.has_own_batch:
+        if not task.tensors[0].dim():
+            raise BinsgdmError(f"{source}: its first input is one number: let the function take the batch size")
+        batch = task.tensors[0].shape[0]
     made = _plain(found, task, description, options, batch)
     if again is not None:
         made["memory"]["checkpointed"] = {
-            "activations_per_sample": again.description.activation_bytes / batch,
-            "recomputed": (again.description.backward.flops - description.backward.flops) / description.forward.flops,
-            "blocks": again.blocks,
+            "activations_per_sample": again.activation_bytes / batch,
+            "recomputed": (again.backward.flops - description.backward.flops) / description.forward.flops,
+            "blocks": blocks,
         }
-    return made | {"notes": notes}
-
-
-def _tensors(*, real: bool) -> AbstractContextManager[list[str]]:
-    """Return the context in which tensors are made, and where values that they lack were read."""
-    return nullcontext([]) if real else fake_tensors()
-
-
-def _check_options(options: StepOptions) -> None:
-    for name in ("real", "checkpoint"):
-        if options.compiled and getattr(options, name):
-            raise BinsgdmError(
-                f"--compile, --{name}: must not be given both, since torch.compile is traced without values, and "
-                "chooses itself what it computes again; drop one"
-            )
-    if options.autocast and DTYPES[options.number_format] == torch.float32:
-        raise BinsgdmError(f"--autocast: no effect with --dtype {options.number_format}; add --dtype bf16, or drop it")
+    return made | {"notes": [*_of_values(places), *found.notes, *_left_out(task, description, options, batch)]}
 
 
 def _found(source: str, options: StepOptions) -> FoundModel:
     """Find the model, and refuse options that change nothing of it."""
-    asked = ModelOptions(options.batch or DEFAULT_BATCH, options.length, options.side)
     with _failures_explained(source, "finding the model"):
-        found = find(source, asked)
+        found = find(source, ModelOptions(options.batch or DEFAULT_BATCH, options.length, options.side))
     if found.has_own_batch and options.batch is not None:
         raise BinsgdmError(f"--batch: no effect: {source} takes no batch size; let it take one, or drop the option")
     for name in ("length", "side"):
@@ -128,64 +305,48 @@ def _found(source: str, options: StepOptions) -> FoundModel:
     return found
 
 
-def _own_batch(task: Task, source: str) -> int:
-    """Return the samples of a batch that the user's function has chosen."""
-    first = next(one for one in (*task.inputs, *task.keywords.values()) if isinstance(one, Tensor))
-    if not first.dim():
-        raise BinsgdmError(f"{source}: its first input is one number: let the function take the batch size")
-    return first.shape[0]
-
-
-def _made(build: Callable[[], Task], options: StepOptions, source: str) -> Task:
+def _made(found: FoundModel, options: StepOptions, source: str) -> Task:
     torch.manual_seed(SEED)
     with _failures_explained(source, "making the model"):
-        task = in_dtype(build(), options.kept)
+        task = in_dtype(found.build(), torch.float32 if options.autocast else DTYPES[options.number_format])
         task.module.train()
-    if not any(isinstance(one, Tensor) for one in (*task.inputs, *task.keywords.values())):
+    if not task.tensors:
         raise BinsgdmError(f"{source}: inputs without a tensor: must be a tensor, a tuple of them, or a dict by name")
     return task
 
 
-def _described(task: Task, options: StepOptions, source: str) -> ModelDescription:
-    in_format = autocast(options.number_format, is_on=options.autocast)
+def _described(task: Task, options: StepOptions, source: str, **changes: bool) -> ModelDescription:
+    settings: dict[str, bool] = {"checkpoint": options.checkpoint, "causal": options.attention == "causal"} | changes
     with _failures_explained(source, "a step of the model"):
-        return describe(task, forward_in=in_format, checkpoint=options.checkpoint, causal=options.attention == "causal")
+        return describe(task, forward_in=options.forward_in(), **settings)
 
 
-class _RunAgain(NamedTuple):
-    """A step whose repeated blocks run again in backward."""
+def _checkpointed(found: FoundModel, options: StepOptions, source: str) -> tuple[ModelDescription | None, int]:
+    """Describe the step with its repeated blocks run again in backward, and count these.
 
-    description: ModelDescription
-    blocks: int
-
-
-def _checkpointed(build: Callable[[], Task], options: StepOptions, source: str) -> _RunAgain | None:
-    """Describe the step with activation checkpointing; None of a model without repeated blocks, or without products."""
-    task = _made(build, options, source)
+    None is returned of a model without such blocks, or without products, or that torch's checkpoint does not take.
+    """
+    task = _made(found, options, source)
     blocks = len(repeated_blocks(task.module))
     if not blocks:
-        return None
+        return None, 0
     try:
-        found = _described(task, replace(options, checkpoint=True), source)
-    except BinsgdmError:  # a model whose blocks take what torch's checkpoint does not
-        return None
-    return _RunAgain(found, blocks) if found.forward.flops else None
+        again = _described(task, options, source, checkpoint=True)
+    except BinsgdmError:
+        return None, 0
+    return (again if again.forward.flops else None), blocks
 
 
-def _compiled(
-    plain: ModelDescription, build: Callable[[], Task], options: StepOptions, source: str
-) -> ModelDescription:
+def _compiled(plain: ModelDescription, found: FoundModel, options: StepOptions, source: str) -> ModelDescription:
     """Return a description with what a compiled step moves and keeps."""
     from binsgdm.recording import compiled_work  # which loads torch's compiler: a second
 
-    in_format = autocast(options.number_format, is_on=options.autocast)
     try:
-        work = compiled_work.compiled_work(lambda: _made(build, options, source), in_format)
+        work = compiled_work.compiled_work(lambda: _made(found, options, source), options.forward_in())
     except Exception as error:
-        text = str(error).strip().partition("\n")[0][:200]
         raise BinsgdmError(
-            f"{source}: --compile: the step cannot be traced as one graph ({type(error).__name__}: {text}); count it "
-            "without --compile: its time is then that of a step that is not compiled"
+            f"{source}: --compile: the step cannot be traced as one graph ({type(error).__name__}: "
+            f"{_first_line(error)}); count it without --compile: its time is then that of a step that is not compiled"
         ) from error
     return plain._replace(
         forward=plain.forward._replace(num_bytes=work.forward_bytes),
@@ -204,16 +365,19 @@ def _failures_explained(source: str, what: str) -> Iterator[None]:
             raise
         raise BinsgdmError(f"{source}: {error}") from error.__cause__
     except Exception as error:
-        text = str(error).strip().partition("\n")[0][:200]
         if type(error).__name__ in _NO_VALUES:
             raise FailedModelError(
-                f"{source}: {what} needs values of tensors, and they have shapes alone ({text}); count it with --real, "
-                "which takes the model's memory"
+                f"{source}: {what} needs values of tensors, and they have shapes alone ({_first_line(error)}); count "
+                "it with --real, which takes the model's memory"
             ) from error
         raise FailedModelError(
-            f"{source}: {what} failed with {type(error).__name__}: {text}; correct it, or give "
-            "model and inputs by module:function"
+            f"{source}: {what} failed with {type(error).__name__}: {_first_line(error)}; correct it, or give model and "
+            "inputs by module:function"
         ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:200]
 
 
 def _plain(
@@ -222,11 +386,14 @@ def _plain(
     num_elements = sum(math.prod(one.shape) for one in description.gradients)
     gradient_bytes = num_elements * description.dtype.itemsize
     products = [("forward", description.forward), ("backward", description.backward)]
+    libraries = ["torch", *([found.library] if found.library else [])]
+    versions = [f"{name} {importlib.metadata.version(name).partition('+')[0]}" for name in libraries]
+    of_a_sample = next((one.shape[1:] for one in task.tensors if one.dim() > 1), ())  # "3x224x224"
     return {
         "title": found.title,
         "origin": found.origin,
-        "versions": _versions(found.library),
-        "sample": _sample(task),
+        "versions": ", ".join(versions),
+        "sample": "x".join(map(str, of_a_sample)),
         "batch": batch,
         "dtype": {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(description.dtype, "fp32"),
         "num_elements": num_elements,
@@ -238,7 +405,7 @@ def _plain(
             "precision": options.number_format,
         },
         "memory": {
-            "parameters": parameter_bytes(task),
+            "parameters": _parameter_bytes(task),
             "gradients": gradient_bytes,
             "optimizer": STATE_ELEMENTS[options.optimizer] * gradient_bytes,
             "activations_per_sample": description.activation_bytes / batch,
@@ -246,42 +413,24 @@ def _plain(
     }
 
 
-def _versions(library: str) -> str:
-    """Return the versions of torch and of a library: "torch 2.13.0, timm 1.0.31"."""
-    names = ["torch", *([library] if library else [])]
-    return ", ".join(f"{name} {importlib.metadata.version(name).partition('+')[0]}" for name in names)
-
-
-def _sample(task: Task) -> str:
-    """Return the shape of the first input of one sample: "3x224x224"."""
-    tensors = [one for one in (*task.inputs, *task.keywords.values()) if isinstance(one, Tensor) and one.dim() > 1]
-    return "x".join(map(str, tensors[0].shape[1:])) if tensors else ""
-
-
 def _left_out(task: Task, description: ModelDescription, options: StepOptions, batch: int) -> list[str]:
     """Say what does not count as in a plain training: causal attention, and parameters that are not trained."""
     notes = []
-    if description.masked_flops:
+    if masked := description.masked_flops:
         done = description.forward.flops + description.backward.flops
-        causal, full = (
-            (done, done + description.masked_flops)
-            if options.attention == "causal"
-            else (done - description.masked_flops, done)
-        )
+        causal, full = (done, done + masked) if options.attention == "causal" else (done - masked, done)
         notes.append(
             f"attention is causal: {causal / batch / 1e9:,.4g} GFLOP a sample as fused kernels skip what is masked, "
             f"{full / batch / 1e9:,.4g} with the whole score matrix; counted is --attention {options.attention}"
         )
     frozen = sum(one.numel() for one in task.module.parameters() if not one.requires_grad)
     if frozen:
-        trained = sum(one.numel() for one in task.module.parameters() if one.requires_grad)
-        notes.append(
-            f"{frozen:,} of {frozen + trained:,} elements are frozen: they have no gradients, nothing is sent for them"
-        )
+        whole = sum(one.numel() for one in task.module.parameters())
+        notes.append(f"{frozen:,} of {whole:,} elements are frozen: they have no gradients, nothing is sent for them")
     return notes
 
 
-def _notes(places: list[str]) -> list[str]:
+def _of_values(places: list[str]) -> list[str]:
     """Say that values were read."""
     if not places:
         return []

@@ -11,10 +11,9 @@ from torch import nn
 from binsgdm.errors import BinsgdmError
 from binsgdm.recording import step_description
 from binsgdm.recording.compiled_work import compiled_work
-from binsgdm.recording.model_description import without_memory
 from binsgdm.recording.model_sources import as_task
 from binsgdm.recording.model_zoo import LlamaSize
-from binsgdm.recording.step_description import StepOptions
+from binsgdm.recording.step_description import StepOptions, without_memory
 
 BATCH, WIDTH, OUT = 64, 256, 32
 FLOAT = 4

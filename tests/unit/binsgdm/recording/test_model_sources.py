@@ -9,8 +9,8 @@ from tests.helpers.needs import needs
 needs("torch")
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.recording.model_description import without_memory
 from binsgdm.recording.model_sources import ModelOptions, find
+from binsgdm.recording.step_description import without_memory
 
 
 def test_a_function_may_take_the_batch_or_nothing(tmp_path, monkeypatch):

@@ -10,8 +10,8 @@ needs("torch")
 import torch
 
 from binsgdm.recording.noted_waits import noted_cuda_streams
-from binsgdm.recording.rank_streams import Computed, Position
 from binsgdm.recording.recorder import Recorder
+from binsgdm.recording.tape import Computed
 
 
 class PretendGpu:
@@ -93,8 +93,8 @@ def test_a_stream_that_waits_is_not_charged_for_it(gpu):
     assert seconds(recorder, 0) == [1.0, 2.0, 0.25]
     assert seconds(recorder, 1) == [5.0]
     (work,) = [one for one in recorder.tape.operations(1) if one.seconds]
-    assert Position(0, 0) in work.after
-    assert {one.stream for one in recorder.tape.operations(0)[-1].after} == {1}
+    assert (0, 0) in work.after
+    assert {stream for stream, _ in recorder.tape.operations(0)[-1].after} == {1}
 
 
 def test_what_a_collective_copies_to_answer_is_no_work_of_the_step(gpu):
@@ -110,7 +110,7 @@ def test_what_a_collective_copies_to_answer_is_no_work_of_the_step(gpu):
         recorder.lap()
         recorder.clock.settle()
     assert seconds(recorder, 0) == [1.0, 3.0]
-    assert Position(1, 0) in recorder.tape.operations(0)[-1].after
+    assert (1, 0) in recorder.tape.operations(0)[-1].after
 
 
 def test_torchs_events_are_as_they_were_afterwards(gpu):

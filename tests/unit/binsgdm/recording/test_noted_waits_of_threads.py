@@ -13,8 +13,8 @@ import torch
 
 from binsgdm.recording import recorder as recorders
 from binsgdm.recording.noted_waits import noted_threads
-from binsgdm.recording.rank_streams import COMPUTE, Computed
 from binsgdm.recording.recorder import Recorder
+from binsgdm.recording.tape import COMPUTE, Computed
 
 WAIT_S = 100.0
 

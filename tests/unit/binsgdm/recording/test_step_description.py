@@ -12,10 +12,9 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.recording.model_description import describe, in_dtype, repeated_blocks, without_memory
 from binsgdm.recording.model_sources import ModelOptions, find
-from binsgdm.recording.model_zoo import Task
-from binsgdm.recording.step_description import StepOptions, describe_step
+from binsgdm.recording.model_zoo import Task, in_dtype
+from binsgdm.recording.step_description import StepOptions, describe, describe_step, repeated_blocks, without_memory
 
 BATCH = 8
 

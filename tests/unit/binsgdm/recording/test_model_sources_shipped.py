@@ -10,7 +10,7 @@ from tests.helpers.needs import needs
 
 needs("torch")
 
-from binsgdm.recording.shipped_models import SHIPPED
+from binsgdm.recording.model_sources import SHIPPED
 
 WORKLOADS = Path(__file__).resolve().parents[4] / "scenarios" / "workloads"
 

@@ -11,9 +11,9 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.recording.model_description import ModelDescription, describe, fake_tensors, without_memory
 from binsgdm.recording.model_sources import ModelOptions, as_task, find
 from binsgdm.recording.model_zoo import LLAMAS, LlamaSize, Task, UNet
+from binsgdm.recording.step_description import ModelDescription, describe, fake_tensors, without_memory
 
 SMALL = LlamaSize(
     title="small", width=64, layers=2, heads=4, key_heads=2, hidden=96, length=16, vocabulary=128, source="a test"

@@ -14,8 +14,8 @@ needs("transformers")
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.recording.model_description import without_memory
 from binsgdm.recording.model_sources import ModelOptions, find
+from binsgdm.recording.step_description import without_memory
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48, "vocab_size": 64}
 CONFIGS = {
