@@ -7,6 +7,7 @@ import pytest
 
 from binsgdm.bench.gpu import card
 from binsgdm.errors import BinsgdmError
+from tests.helpers.needs import needs
 
 SMI: dict[str, Any] = {
     "name": "NVIDIA H200", "uuid": "GPU-aa", "driver": "580.95.05", "memory_used_mib": 0.0, "utilization_percent": 0.0,
@@ -63,6 +64,7 @@ def test_every_obstacle_is_one_sentence(said, expected):
 
 
 def test_an_idle_card_is_described_without_a_note():
+    needs("torch")  # which Triton's limits stand behind
     found = card.judged(probed(CARD, CARD), [SMI, SMI], [])
     assert (found["notes"], found["is_shared"], found["card"]["num_cards"]) == ([], False, 2)
     assert (found["card"]["name"], found["card"]["power_limit_w"]) == ("NVIDIA H200", 700.0)
@@ -70,6 +72,7 @@ def test_an_idle_card_is_described_without_a_note():
 
 
 def test_others_on_the_card_are_named():
+    needs("torch")  # which Triton's limits stand behind
     other = {"uuid": "GPU-aa", "pid": 1, "name": "/usr/bin/python3", "memory_mib": 20480.0}
     elsewhere = {"uuid": "GPU-zz", "pid": 2, "name": "x", "memory_mib": 1.0}
     found = card.judged(probed(CARD), [SMI], [other, elsewhere])
@@ -80,6 +83,7 @@ def test_others_on_the_card_are_named():
 
 @pytest.mark.parametrize("use", [{"memory_used_mib": 30000.0}, {"memory_used_mib": None, "utilization_percent": 60.0}])
 def test_a_busy_card_is_seen_where_the_driver_names_no_process(use):
+    needs("torch")  # which Triton's limits stand behind
     found = card.judged(probed(CARD), [SMI | use], [])
     assert found["is_shared"]
     assert "others seem to use the card" in found["notes"][0]
