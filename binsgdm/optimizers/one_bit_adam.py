@@ -4,14 +4,15 @@ import warnings
 from collections.abc import Generator, Mapping, Sequence
 from itertools import accumulate
 from operator import attrgetter, is_
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from binsgdm.comm import AllGather, Member, Message, Protocol, RankContext, consistency
 from binsgdm.errors import BinsgdmError
+from binsgdm.kernels import zeros
 from binsgdm.kernels.host_tensors import upload
-from binsgdm.optimizers import kept_residuals, one_bit_adam_cpu, saved_state
+from binsgdm.optimizers import one_bit_adam_cpu, saved_state
 from binsgdm.optimizers.agreement import Terms
 from binsgdm.optimizers.base import (
     Flag,
@@ -23,18 +24,20 @@ from binsgdm.optimizers.base import (
     is_decay,
     is_finite_from_0,
 )
-from binsgdm.optimizers.kept_residuals import KeptResiduals, ResidualOwner
 from binsgdm.optimizers.one_bit_adam_cpu import CpuPasses
 from binsgdm.optimizers.one_bit_adam_plain import (
     AVERAGES,
     FlatSlice,
+    MomentumResiduals,
     PlainPasses,
     Topology,
     freeze,
     frozen_means,
     is_stable,
+    padded_numel,
     variance_norm,
 )
+from binsgdm.optimizers.residuals import ResidualViews, View, check_flat, drop
 from binsgdm.optimizers.saved_state import check_average, check_count
 
 _STOP, _REFUSED = 1, 2  # flags of a rank: all skip the step; it cannot take it
@@ -302,19 +305,20 @@ class OneBitAdam(OneBitOptimizer):
         super().load_state_dict(state_dict)
 
     def _load(self, state_dict: dict[str, Any]) -> None:
-        given = _with_residuals(state_dict, [one.parameter.numel() for one in self.param_states()])
+        _check_form(state_dict, self.param_groups)
+        begins_anew = "residuals" in state_dict
+        given = _without_residuals(state_dict) if begins_anew else state_dict
         saved = self._checked_state(given)
         self._take(given, saved)
         self._residuals = None
         self._comparisons.expect()
         for param_state, state in zip(self.param_states(), saved, strict=True):
-            param_state.state.setdefault("momentum_scale", 1.0)
-            for name in kept_residuals.NAMES.values():  # torch casts them to the parameter's dtype
+            for name in NAMES.values():  # torch casts them to the parameter's dtype
                 param_state.state.pop(name, None)
                 if name in state:
                     param_state.state[name] = state[name].to(device=self._device, dtype=torch.float32, copy=True)
         has_compressed = self.param_groups[0]["step"] > self.param_groups[0]["dense_end"] > 0
-        if has_compressed and not kept_residuals.have(saved) and "residuals" not in state_dict:
+        if has_compressed and not begins_anew and not _have_residuals(saved):
             warnings.warn(
                 "OneBitAdam: a state of the compression stage without residuals: they begin with 0, and the run goes "
                 "on, but not bit for bit; every rank must save and load its own state",
@@ -322,7 +326,6 @@ class OneBitAdam(OneBitOptimizer):
             )
 
     def _checked_state(self, state_dict: dict[str, Any]) -> list[dict[str, Any]]:
-        _check_form(state_dict, self.param_groups)
         saved = super()._checked_state(state_dict)
         for group in state_dict["param_groups"]:
             self._check_settings(group | {"params": []})
@@ -331,7 +334,7 @@ class OneBitAdam(OneBitOptimizer):
         for number, state in enumerate(saved):
             _check_state(number, state, state_dict["param_groups"][0]["step"])
         if layout := state_dict["param_groups"][0]["residual_layout"]:
-            check_residuals_kept(self._name, layout, saved, kept_residuals.NAMES.values())
+            check_residuals_kept(self._name, layout, saved, NAMES.values())
         return saved
 
     def __getstate__(self) -> dict[str, Any]:
@@ -379,22 +382,22 @@ class OneBitAdam(OneBitOptimizer):
         freeze(self._slices, means[0])
         return means
 
-    def _residuals_here(self) -> KeptResiduals:
+    def _residuals_here(self) -> "KeptResiduals":
         """Return the residuals of this rank, made when first asked for; refuse those of another rank."""
         owner = ResidualOwner.of(self._member, self.param_groups[0]["topology"])
         if self._residuals is not None and self._residuals.are_in_place and self._residuals.owner == owner:
             return self._residuals
         states, numels = [one.state for one in self._slices], [one.parameter.numel() for one in self._slices]
         found = self.param_groups[0]["residual_layout"]
-        if kept_residuals.have(states) and found != owner.text:
-            raise kept_residuals.foreign(found, owner)
+        if _have_residuals(states) and found != owner.text:
+            raise BinsgdmError(f"OneBitAdam: residuals of {found or 'nobody'}: this is {owner.text}: {_OWN_STATE}")
         self._residuals = KeptResiduals(states, numels, owner, self._device)
         self._set_all("residual_layout", owner.text)
         return self._residuals
 
     def _forget_residuals(self) -> None:
         self._residuals = None
-        kept_residuals.drop([one.state for one in self.param_states()])
+        drop([one.state for one in self.param_states()], NAMES.values())
         self._set_all("residual_layout", "")
 
 
@@ -416,30 +419,6 @@ COMMON = (
 """Settings of each group that must be alike on all ranks."""
 _REPAIR = "no rank has moved: load on all ranks the model and the state that belong together"
 _BEGIN = {"dense_end": 0, "variance_norm": 0.0, "residual_layout": ""}
-_FORMER = {"variance_floor": 0.0, "scales_momenta": False, "maximize": False, "num_skipped": 0} | _BEGIN
-"""What a state of a former version, which had none of these settings, stands for."""
-
-
-def _with_residuals(state_dict: dict[str, Any], numels: Sequence[int]) -> dict[str, Any]:
-    """Return a state with residuals where they are kept now; those of former versions lie beside the state."""
-    groups = state_dict.get("param_groups") if isinstance(state_dict, Mapping) else None
-    states = state_dict.get("state") if isinstance(state_dict, Mapping) else None
-    if not isinstance(groups, list) or not all(isinstance(group, Mapping) for group in groups):
-        return state_dict  # which the base refuses
-    groups = [_FORMER | group for group in groups]
-    if not isinstance(states, Mapping) or not all(isinstance(state, Mapping) for state in states.values()):
-        return {**state_dict, "param_groups": groups}
-    states = {number: dict(state) for number, state in states.items()}
-    if "residuals" in state_dict:
-        kept_residuals.drop(list(states.values()))
-        layout = ""
-        if state_dict["residuals"] is not None:
-            layout, theirs = kept_residuals.of_former_version(state_dict["residuals"], numels)
-            numbers = [number for group in groups for number in group.get("params", ())]
-            for number, residuals in zip(numbers, theirs, strict=False):
-                states.setdefault(number, {}).update(residuals)
-        groups = [group | {"residual_layout": layout} for group in groups]
-    return {**state_dict, "state": states, "param_groups": groups}
 
 
 def finite_check_flags(
@@ -481,10 +460,96 @@ def _check_stage(dense_steps: object, topology: object) -> None:
         raise BinsgdmError(f"OneBitAdam: topology: {topology!r}: must be 'flat' or 'hierarchical'")
 
 
+# Residuals, in the state of the parameters.
+
+NAMES = {"worker": "worker_residual", "server": "server_residual"}
+"""Of each residual in the state of a parameter."""
+_OWN_STATE = (
+    'load this rank\'s own state, or begin with residuals of 0: set state_dict["residuals"] = None on all ranks before '
+    "loading"
+)
+
+
+class ResidualOwner(NamedTuple):
+    """A rank and the exchange that residuals belong to; those of any other would be another rank's loss."""
+
+    rank: int
+    world_size: int
+    ranks_per_node: int
+    topology: Topology
+
+    @classmethod
+    def of(cls, member: Member, topology: Topology) -> "ResidualOwner":
+        """Return the owner that a rank is."""
+        return cls(member.rank, member.world_size, member.ranks_per_node, topology)
+
+    @property
+    def text(self) -> str:
+        """In words, by which a state names it."""
+        nodes = "" if self.topology == "flat" else f", {self.ranks_per_node} a node"
+        return f"rank {self.rank} of {self.world_size}, {self.topology}{nodes}"
+
+    def extents(self, numel: int) -> dict[str, tuple[int, int]]:
+        """Return by name the first element and the end of what this rank rounds.
+
+        Example:
+            >>> ResidualOwner(1, 4, 2, "hierarchical").extents(64)
+            {'worker': (32, 64), 'server': (32, 48)}
+        """
+        chunk = numel // self.world_size
+        if self.topology == "flat":
+            return {"worker": (0, numel), "server": (self.rank * chunk, (self.rank + 1) * chunk)}
+        node, local_rank = divmod(self.rank, self.ranks_per_node)
+        slice_numel = numel // self.ranks_per_node
+        first = local_rank * slice_numel
+        server = first + node * chunk
+        return {"worker": (first, first + slice_numel), "server": (server, server + chunk)}
+
+
+class KeptResiduals(ResidualViews):
+    """A rank's residuals; they go on with what the states of the parameters have, and else begin with 0.
+
+    Attributes:
+        owner: whose they are.
+        flat: what the exchange changes in place.
+    """
+
+    def __init__(
+        self, states: Sequence[dict[str, Any]], numels: Sequence[int], owner: ResidualOwner, device: torch.device
+    ) -> None:
+        self.owner = owner
+        extents = owner.extents(padded_numel(sum(numels), owner.world_size))
+        self.flat = MomentumResiduals(**{name: zeros(end - first, device) for name, (first, end) in extents.items()})
+        super().__init__(states, _views(self.flat, extents, numels), NAMES.values())
+        self.check(states)
+        self.take_over()
+
+    def check_given(self, view: View, given: Any) -> None:
+        """Refuse a residual of another form, or that is not finite."""
+        _check_residual(view.number, view.name, given, view.values.numel())
+
+
+def _views(flat: MomentumResiduals, extents: Mapping[str, tuple[int, int]], numels: Sequence[int]) -> list[View]:
+    found = []
+    for name, (first, _) in extents.items():
+        values, start = getattr(flat, name), 0
+        for number, numel in enumerate(numels):
+            own = values[max(start - first, 0) : max(start + numel - first, 0)]
+            found.append(View(number, NAMES[name], own))
+            start += numel
+    return found
+
+
+def _check_residual(number: int, name: str, given: Any, numel: int | None = None) -> None:
+    """Refuse what cannot be a residual of a parameter: no flat fp32 tensor of this size, or not finite."""
+    where = f"OneBitAdam: parameter {number}: {name}"
+    check_flat(where, given, torch.float32, numel, _OWN_STATE)
+    if not given.isfinite().all():
+        raise BinsgdmError(f"{where}: a value that is not finite: must be; {_OWN_STATE}")
+
+
 # Saved states that no run leaves behind are refused.
 
-_NEEDED = ("lr", "betas", "eps", "weight_decay", "dense_steps", "topology", "step", "format")
-"""Settings that every version has in each group."""
 _WHERE = "load_state_dict"
 _RELOAD = "load what state_dict() returned, undamaged"
 
@@ -493,7 +558,7 @@ def _check_form(state_dict: Mapping[str, Any], own: Sequence[Mapping[str, Any]])
     """Refuse what is not built like the state of an optimizer with these groups."""
     saved_state.check_form(state_dict, [len(group["params"]) for group in own])
     for number, group in enumerate(state_dict["param_groups"]):
-        if missing := sorted(set(_NEEDED) - set(group)):
+        if missing := sorted({*COMMON, "residual_layout", "format"} - set(group)):
             raise BinsgdmError(f"{_WHERE}: group {number} without {', '.join(missing)}: must have them; {_RELOAD}")
         if type(group["format"]) is not int:
             raise BinsgdmError(f"{_WHERE}: group {number}: format: {group['format']!r}: must be a number; {_RELOAD}")
@@ -532,11 +597,30 @@ def _check_state(number: int, state: Mapping[str, Any], step: int) -> None:
         check_count(f"{name} of parameter {number}", state.get(name))
         if state[name] > step:
             raise BinsgdmError(f"{where}: {name}: {state[name]}: must be at most the step, {step}; {_RELOAD}")
-    scale = state.get("momentum_scale", 1.0)
+    scale: Any = state.get("momentum_scale")
     if not is_finite_from_0(scale) or not scale > 0:
         raise BinsgdmError(f"{where}: momentum_scale: {scale!r}: must be above 0, and finite; {_RELOAD}")
     if (state["exp_avg_sq"] < 0).any():
         raise BinsgdmError(f"{where}: exp_avg_sq: a value below 0: must be 0 or more; {_RELOAD}")
-    for name in kept_residuals.NAMES.values():
+    for name in NAMES.values():
         if name in state:
-            kept_residuals.check_residual(number, name, state[name])
+            _check_residual(number, name, state[name])
+
+
+def _without_residuals(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state that is to go on with residuals of 0."""
+    if (given := state_dict["residuals"]) is not None:
+        raise BinsgdmError(
+            f"{_WHERE}: residuals of a state: a {type(given).__name__}: must be None, to begin with residuals of 0, or "
+            "left out"
+        )
+    states = {
+        number: {name: value for name, value in state.items() if name not in NAMES.values()}
+        for number, state in state_dict["state"].items()
+    }
+    groups = [group | {"residual_layout": ""} for group in state_dict["param_groups"]]
+    return {**state_dict, "state": states, "param_groups": groups}
+
+
+def _have_residuals(states: Sequence[Mapping[str, Any]]) -> bool:
+    return any(name in state for state in states for name in NAMES.values())

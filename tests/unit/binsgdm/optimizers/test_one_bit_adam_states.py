@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.optimizers.kept_residuals import ResidualOwner
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from tests.helpers.one_bit_adam_teams import DENSE, same, set_gradients, team, tensors, together, train
 
@@ -32,28 +31,6 @@ def heard_in_step(ranks: list[OneBitAdam], number: int) -> list[Any]:
     return together(ranks)
 
 
-@pytest.mark.parametrize("topology", ["flat", "hierarchical"])
-def test_a_state_of_a_former_version_with_residuals_beside_it_goes_on_bit_for_bit(topology: str) -> None:
-    ranks, expected = trained(LAST, topology), trained(LAST, topology)
-    for rank, one in enumerate(ranks):
-        one.load_state_dict(_as_a_former_version_saved(one, rank, topology))
-    for team_of in (ranks, expected):
-        train(team_of, LAST + 1, LAST + 1)
-    assert all(same(tensors(one), tensors(other)) for one, other in zip(ranks, expected, strict=True))
-
-
-def _as_a_former_version_saved(one: OneBitAdam, rank: int, topology: str) -> dict[str, Any]:
-    state = copy.deepcopy(one.state_dict())
-    for group in state["param_groups"]:
-        for name in ("residual_layout", "maximize", "num_skipped"):
-            del group[name]
-    for of_parameter in state["state"].values():
-        del of_parameter["worker_residual"], of_parameter["server_residual"]
-    flat = one._residuals.flat
-    owner = ResidualOwner(rank, 4, 2, topology)._asdict()
-    return state | {"residuals": {"worker": flat.worker.clone(), "server": flat.server.clone(), **owner}}
-
-
 def test_a_compressing_state_that_lost_its_residuals_is_refused_and_goes_on_without_if_asked(recwarn: Any) -> None:
     ranks = trained(LAST)
     state = copy.deepcopy(ranks[0].state_dict())
@@ -61,6 +38,8 @@ def test_a_compressing_state_that_lost_its_residuals_is_refused_and_goes_on_with
         del of_parameter["worker_residual"], of_parameter["server_residual"]
     ranks[0].load_state_dict(state | {"residuals": None})
     assert not recwarn
+    with pytest.raises(BinsgdmError, match="residuals of a state: a dict: must be None"):
+        ranks[0].load_state_dict(state | {"residuals": {}})
     with pytest.raises(BinsgdmError, match="a state of rank 0 of 4, flat without its residuals: must have them; save"):
         ranks[0].load_state_dict(state)
     for group in state["param_groups"]:
