@@ -43,7 +43,7 @@ TASKS: dict[str, tuple[Callable[[], str], Callable[[], nn.Module], str]] = {
     ),
 }
 """Text, network and title of each task: neither text was looked at before."""
-CASES = (("english", 1), ("c", 1), ("english", 4))
+CASES = (("english", 1), ("c", 1), ("english", 4), ("c", 4))
 """Task, and windows of a rank."""
 
 
