@@ -458,23 +458,24 @@ def measure(size: str, names: Sequence[str], how: How) -> Iterator[Cost]:
 
 def measure_hooks(size: str, names: Sequence[str], how: How) -> Iterator[tuple[str, list[float], list[float]]]:
     """Yield of each hook its name, its seconds in each turn, and those of DDP alone."""
-    with tempfile.TemporaryDirectory() as folder:
-        given = str(Path(folder) / "meeting"), size, CLOCKS[how.clock]
-        ranks = [Process(serve_rank, rank, *given) for rank in range(HOOK_RANKS)]
-
-        def turn(system: str, count: int) -> float:
-            for rank in ranks:
-                rank.send((system, count))
-            return max(rank.received() for rank in ranks)
-
-        turn("", 3)
-        for name in names:
-            turn(name, 3)  # compiles, and DDP forms its buckets anew
-            counts = {which: max(1, min(20, int(TURN_S / turn(which, 1)))) for which in (name, "")}
-            turns = [[turn(which, count) for which, count in counts.items()] for _ in range(how.turns)]
+    for name in names:  # ranks of its own: the memory of another system would stand in its way
+        with tempfile.TemporaryDirectory() as folder:
+            given = str(Path(folder) / "meeting"), size, CLOCKS[how.clock]
+            ranks = [Process(serve_rank, rank, *given) for rank in range(HOOK_RANKS)]
+            _turn(ranks, "", 3)
+            _turn(ranks, name, 3)  # compiles, and DDP forms its buckets anew
+            counts = {which: max(1, min(20, int(TURN_S / _turn(ranks, which, 1)))) for which in (name, "")}
+            turns = [[_turn(ranks, which, count) for which, count in counts.items()] for _ in range(how.turns)]
             yield name, [own_s for own_s, _ in turns], [ddp_s for _, ddp_s in turns]
-        for rank in ranks:
-            rank.end()
+            for rank in ranks:
+                rank.end()
+
+
+def _turn(ranks: Sequence[Process], system: str, count: int) -> float:
+    """Return the seconds of a step on the slowest rank."""
+    for rank in ranks:
+        rank.send((system, count))
+    return max(rank.received() for rank in ranks)
 
 
 def header(threads: Sequence[int]) -> list[str]:
