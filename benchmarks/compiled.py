@@ -25,7 +25,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
-from binsgdm.kernels import select, triton_kernels, triton_support
+from binsgdm.kernels import select, triton_kernels, triton_signs, triton_support
 from binsgdm.kernels.functional import packed_numel
 from binsgdm.kernels.random import Key
 from simnet.report.table import Table
@@ -102,10 +102,10 @@ def calls(numel: int, key: Key, start: int) -> dict[str, Callable[[], object]]:
         "merge_shaped": lambda: kernels.merge_shaped_(rows, residual, numel=numel, out=packed),
         "shape_pack": lambda: kernels.shape_pack_(u, residual, gain=2.0, out=packed),
         "mean": lambda: kernels.mean_(parts, u),
-        "thresholds": lambda: triton_kernels.write_draws(u, key.words(), start=start),
-        "draws": lambda: triton_kernels.write_draws(u.to(torch.int64), key.words(), start=start),
-        "pack": lambda: triton_kernels.pack(u > 0, packed),
-        "unpack": lambda: triton_kernels.unpack(packed, u),
+        "thresholds": lambda: triton_signs.write_draws(u, key.words(), start=start),
+        "draws": lambda: triton_signs.write_draws(u.to(torch.int64), key.words(), start=start),
+        "pack": lambda: triton_signs.pack(u > 0, packed),
+        "unpack": lambda: triton_signs.unpack(packed, u),
     }
     for dtype in DTYPES:
         given, text = torch.zeros(numel, dtype=dtype), str(dtype).removeprefix("torch.")
@@ -146,7 +146,7 @@ def _compiling(target: str) -> Iterator[list[Any]]:
         made.append(program.warmup(*arguments, grid=(num_programs,), **constants, **options))
 
     driver.set_active(mock.Mock(get_current_device=lambda: str(gpu), get_current_target=lambda: gpu))
-    with mock.patch.object(triton_kernels, "launch", launch):
+    with mock.patch.object(triton_kernels, "launch", launch), mock.patch.object(triton_support, "launch", launch):
         yield made
 
 

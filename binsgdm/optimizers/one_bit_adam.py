@@ -40,7 +40,7 @@ from binsgdm.optimizers.one_bit_adam_plain import (
 from binsgdm.optimizers.residuals import ResidualViews, View, check_flat, drop
 from binsgdm.optimizers.saved_state import check_average, check_count
 
-_STOP, _REFUSED = 1, 2  # flags of a rank: all skip the step; it cannot take it
+_REFUSED = 2  # flag of a rank that cannot take a step; 1 is that of a step that all ranks skip
 
 
 class OneBitAdam(OneBitOptimizer):
@@ -387,11 +387,11 @@ class OneBitAdam(OneBitOptimizer):
         owner = ResidualOwner.of(self._member, self.param_groups[0]["topology"])
         if self._residuals is not None and self._residuals.are_in_place and self._residuals.owner == owner:
             return self._residuals
-        states, numels = [one.state for one in self._slices], [one.parameter.numel() for one in self._slices]
+        states = [one.state for one in self._slices]
         found = self.param_groups[0]["residual_layout"]
         if _have_residuals(states) and found != owner.text:
             raise BinsgdmError(f"OneBitAdam: residuals of {found or 'nobody'}: this is {owner.text}: {_OWN_STATE}")
-        self._residuals = KeptResiduals(states, numels, owner, self._device)
+        self._residuals = KeptResiduals(states, self._numels, owner, self._device)
         self._set_all("residual_layout", owner.text)
         return self._residuals
 
@@ -435,8 +435,7 @@ def finite_check_flags(
     Returns:
         uint8 (1 + parameters): whether the step must be skipped, then which parameters have a gradient.
     """
-    known = [_STOP for one in (stop is True, are_small is False) if one]
-    flags = upload([max(known, default=0), *has_gradient], torch.uint8, device)
+    flags = upload([stop is True or are_small is False, *has_gradient], torch.uint8, device)
     if isinstance(are_small, torch.Tensor):
         flags[0] |= torch.logical_not(are_small)
     if isinstance(stop, torch.Tensor):

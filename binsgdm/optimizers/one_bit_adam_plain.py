@@ -232,7 +232,11 @@ class PlainPasses:
             scale: that of a GradScaler, by which they are to be divided.
             is_sent: whether they themselves are sent.
         """
-        self.gradient = flat_gradient(self.slices, gradients, self.world_size)
+        flat = torch.zeros(padded_numel(self.slices[-1].end, self.world_size), device=self.slices[0].parameter.device)
+        pairs = [(one, given) for one, given in zip(self.slices, gradients, strict=True) if given is not None]
+        places = [flat[one.start : one.end].view(given.shape) for one, given in pairs]
+        copy_each(places, [given for _, given in pairs])
+        self.gradient = flat
         unscale(self.gradient, self.slices, scale)
         self.are_small = are_small(self.gradient)
 
@@ -254,16 +258,6 @@ class PlainPasses:
         average = yield from one_bit_momentum(momenta, residuals, context, valid, topology)
         apply_average(moving, average)
         return average
-
-
-def flat_gradient(
-    slices: Sequence[FlatSlice], gradients: Sequence[torch.Tensor | None], world_size: int
-) -> torch.Tensor:
-    """Return a copy of all gradients as one flat fp32 tensor, padded for all ranks; zeros where there is none."""
-    flat = torch.zeros(padded_numel(slices[-1].end, world_size), device=slices[0].parameter.device)
-    pairs = [(one, given) for one, given in zip(slices, gradients, strict=True) if given is not None]
-    copy_each([flat[one.start : one.end].view(given.shape) for one, given in pairs], [given for _, given in pairs])
-    return flat
 
 
 def unscale(flat: torch.Tensor, slices: Sequence[FlatSlice], scale: torch.Tensor | None) -> None:

@@ -36,7 +36,7 @@ def assert_sound(found: list[dict[str, Any]], num_kernels: int) -> None:
 
 @pytest.mark.slow
 def test_the_largest_kernels_are_compiled_as_they_should_be(tmp_path: Any) -> None:
-    kernels = ("update_quantize_pack bfloat16", "unpack_apply float32", "mean")
+    kernels = ("update_quantize_pack bfloat16", "unpack_apply float32", "mean", "pack", "draws")
     found = compiled(tmp_path, "--targets", "sm_90", "--kernels", *kernels)
     assert_sound(found, len(kernels))
     assert found[0]["instructions"] < 66  # 55 without a gain, a decay of b of its own and a look ahead

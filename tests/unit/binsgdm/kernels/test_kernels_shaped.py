@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from binsgdm.kernels import Kernels, functional, select
-from binsgdm.kernels.bits import packed_numel, unpack_signs
+from binsgdm.kernels.bits import unpack_signs
+from binsgdm.kernels.functional import packed_numel
 from tests.helpers.kernel_samples import DTYPES, home, reference, residuals, same_bits, state
 
 pytestmark = pytest.mark.gpu
