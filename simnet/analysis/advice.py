@@ -6,13 +6,13 @@ from typing import Literal, get_args
 
 from msgspec import Struct
 
-from simnet.analysis.batches import BatchSettings
 from simnet.analysis.crossing import Range
 from simnet.analysis.training_record import TrainingRecord
 from simnet.analysis.tune import flat_name
 from simnet.analysis.verdict import PAYS, Speedup, Verdict, verdict_of
 from simnet.cluster import gpu_models
 from simnet.core.units import Bandwidth
+from simnet.engine.batch_settings import BatchSettings
 from simnet.engine.scenario import Scenario
 from simnet.strategies import AnyStrategy, choices
 from simnet.strategies.base import Mathematics

@@ -9,10 +9,9 @@ from msgspec.structs import replace
 from simnet.analysis import batches, whatif
 from simnet.analysis.advice import Accumulated, Advice, Bound, RankedSystem
 from simnet.analysis.advise_with_faults import with_faults
-from simnet.analysis.batches import BatchSettings
 from simnet.analysis.convergence import Convergence
 from simnet.analysis.crossing import Range
-from simnet.analysis.references import compared, without_faults
+from simnet.analysis.references import reference_systems, without_faults
 from simnet.analysis.step_cost import costs_of, step_costs
 from simnet.analysis.training_record import TrainingRecord, missed_otherwise, trained_as
 from simnet.analysis.tune import (
@@ -29,6 +28,7 @@ from simnet.analysis.verdict import PAYS, Speedup
 from simnet.analysis.workers import run_where_it_pays
 from simnet.core.errors import SimnetError
 from simnet.engine import intervals
+from simnet.engine.batch_settings import BatchSettings, settings_of
 from simnet.engine.prepared_scenario import is_folded
 from simnet.engine.result import RunResult
 from simnet.engine.scenario import Scenario
@@ -196,14 +196,14 @@ class _Ranking:
         self._baseline_costs = costs_of(self._baseline, self._baseline_in)
 
     def _setting(self, scenario: Scenario) -> _Setting:
-        key = batches.settings_of(scenario)
+        key = settings_of(scenario)
         if key not in self._settings:
             self._settings[key] = _Setting(scenario, self._num_draws)
         return self._settings[key]
 
     def _candidates(self) -> dict[str, Placed]:
         """Return what the baseline is chosen from, as it fits."""
-        known = compared(self._scenario, lambda: self._systems)
+        known = reference_systems(self._scenario, lambda: self._systems)
         found = {name: placed for name, one in known.items() if (placed := self._where_it_fits(one))}
         return found or {name: (self._given, variants) for name, variants in self.dense.items()}
 
@@ -283,7 +283,7 @@ class _Ranking:
             is_dense=is_dense,
             needs_training=needs_training(strategy),
             strategy=strategy,
-            batches=batches.settings_of(setting.scenario),
+            batches=settings_of(setting.scenario),
             iteration_s=step_s,
             speedup=speedup,
             records=tuple(self._records(setting, strategy)) if trains_otherwise else (),

@@ -6,11 +6,11 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from simnet.analysis.advice import Advice, FaultyStep, RankedSystem
-from simnet.analysis.batches import with_settings
 from simnet.analysis.training_record import TrainingRecord
 from simnet.analysis.tune import PLAIN
 from simnet.analysis.verdict import PAYS, Speedup
 from simnet.analysis.workers import run_where_it_pays
+from simnet.engine.batch_settings import with_settings
 from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate

@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from simnet.core.errors import SimnetError
 from simnet.engine import memory_fit
+from simnet.engine.batch_settings import BatchSettings, settings_of, with_settings
 from simnet.engine.scenario import Scenario
 from simnet.strategies import AnyStrategy
 
@@ -14,47 +13,11 @@ CHECKPOINTED = (0.0, 0.5, 1.0)
 """Parts of the repeated blocks that are computed again."""
 
 
-class BatchSettings(NamedTuple):
-    """How one rank goes through its samples of a step.
-
-    Attributes:
-        batch_per_rank: samples of a micro-batch.
-        micro_batches: of a step.
-        checkpointing: part of the repeated blocks whose activations are computed again in backward.
-    """
-
-    batch_per_rank: int
-    micro_batches: int
-    checkpointing: float
-
-    def text(self) -> str:
-        """Return the settings for people: "micro-batch 1 x 8, all blocks checkpointed"."""
-        part = {0.0: "", 1.0: ", all blocks checkpointed"}.get(
-            self.checkpointing, f", {self.checkpointing:.0%} of the blocks checkpointed".replace("%", " %")
-        )
-        return f"micro-batch {self.batch_per_rank} x {self.micro_batches}{part}"
-
-
 class Fitting(NamedTuple):
     """A scenario in which some variants of a system fit the GPU."""
 
     scenario: Scenario
     variants: tuple[AnyStrategy, ...]
-
-
-def settings_of(scenario: Scenario) -> BatchSettings:
-    """Return how a scenario cuts its batch."""
-    workload = scenario.workload
-    return BatchSettings(workload.batch_per_rank, scenario.grad_accumulation, workload.checkpointing)
-
-
-def with_settings(scenario: Scenario, settings: BatchSettings) -> Scenario:
-    """Return a scenario of the same global batch that is cut so."""
-    run = scenario.run
-    if run.global_batch is None:
-        run = replace(run, grad_accumulation=settings.micro_batches)
-    workload = replace(scenario.workload, batch_per_rank=settings.batch_per_rank, checkpointing=settings.checkpointing)
-    return replace(scenario, workload=workload, run=run)
 
 
 def fitting(scenario: Scenario, variants: Iterable[AnyStrategy]) -> tuple[AnyStrategy, ...]:

@@ -3,13 +3,16 @@
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from simnet.analysis import whatif
 from simnet.cluster.hardware import Calibration
 from simnet.core.bounded_types import BYTES_PER_ELEMENT, Dtype
 from simnet.core.errors import SimnetError, did_you_mean
 from simnet.core.registry import tag_of
 from simnet.core.units import Size
-from simnet.engine.scenario import Experiment, load_experiment
+from simnet.engine.axes import Override
+from simnet.engine.scenario import Experiment
 from simnet.strategies import STRATEGIES, AnyStrategy, DenseAllReduce, RecordedStep, choices, step_file
 
 # One system with different options, such as bucket sizes; the fastest stands for the system.
@@ -98,10 +101,16 @@ def _tuned(variants: Iterable[AnyStrategy]) -> Variants:
     return tuple(dict.fromkeys(one for setting in variants for one in choices.variants(setting, BUCKET_CAPS)))
 
 
-def load_with_any_strategy(scenario: str, settings: Mapping[str, object]) -> Experiment:
-    """Return an experiment whose strategy does not matter, so that it need not have one, as others must."""
-    found = load_experiment(scenario, settings)
-    return found if "strategy" in found.resolved else load_experiment(scenario, {"strategy": PLAIN.kind, **settings})
+def names_strategy(experiment: Experiment) -> bool:
+    """Tell whether an experiment says with what it trains."""
+    return "strategy" in experiment.resolved or "strategy" in experiment.swept_keys
+
+
+def with_any_strategy(experiment: Experiment) -> Experiment:
+    """Return an experiment whose strategy does not matter, so that its file need not name one."""
+    if names_strategy(experiment):
+        return experiment
+    return replace(experiment, overrides=(*experiment.overrides, Override(key="strategy", value=PLAIN.kind)))
 
 
 def chosen(names: Iterable[str]) -> tuple[str, ...]:

@@ -352,6 +352,7 @@ def validate_steps(  # noqa: PLR0913, PLR0917 - the options of the command
     Raises:
         SimnetError: no files, no such model, a NIC of unknown bandwidth, or files that the calibration was fitted to.
     """
+    from simnet.analysis.tune import with_any_strategy
     from simnet.calibration.measurement_file import read
     from simnet.engine.scenario import load_experiment
     from simnet.report import measured_steps
@@ -360,7 +361,7 @@ def validate_steps(  # noqa: PLR0913, PLR0917 - the options of the command
     if not paths:
         raise SimnetError("validate: MEASUREMENTS: missing; name files of simnet measure training")
     settings: dict[str, object] = {} if draws is None else {"run.draws": draws}
-    scenario = load_experiment(experiment, {**(fixed or {}), **settings}).at({})
+    scenario = with_any_strategy(load_experiment(experiment, {**(fixed or {}), **settings})).at({})
     as_they_are = [(path, read(path)) for path in paths]
     known = [(path, training_steps.with_nic(whole, nic_bytes_per_s)) for path, whole in as_they_are]
     # Files are recognized as they are, settings with the bandwidth that is now known.

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simnet.analysis.tune import load_with_any_strategy
+from simnet.analysis.tune import with_any_strategy
 from simnet.api import questions
 from simnet.cli import options
 from simnet.cli.output import check_figure, check_file, emit, tell_of_axes
 from simnet.cli.settings import add_draws, read_settings
 from simnet.core.errors import SimnetError
-from simnet.engine.scenario import Scenario
+from simnet.engine.scenario import Scenario, load_experiment
 
 if TYPE_CHECKING:
     from simnet.analysis.advice import Advice
@@ -70,7 +70,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     look_rarely_for_circles()
     fixed = read_settings(settings)
     add_draws(fixed, draws)
-    experiment = load_with_any_strategy(scenario, fixed)
+    experiment = with_any_strategy(load_experiment(scenario, fixed))
     check_file(output)  # which may be none of the files that were read
     check_figure(plot, output, style)
     if plot is not None:

@@ -170,16 +170,19 @@ def _checked(name: str) -> str:
 
 def _checked_experiment(name: str) -> str:
     from simnet.analysis.sweeps import expand
+    from simnet.analysis.tune import names_strategy, with_any_strategy
     from simnet.engine import simulation
 
     experiment = load_experiment(name)
+    without = "" if names_strategy(experiment) else ", without a strategy: what simnet advise would use is taken"
+    experiment = with_any_strategy(experiment)
     if not experiment.swept_keys:
         simulation.check(experiment.at({}))
-        return "experiment"
+        return f"experiment{without}"
     points = expand(experiment)
     for point in points:
         simulation.check(point.scenario)
-    return f"experiment, {len(points)} points"
+    return f"experiment, {len(points)} points{without}"
 
 
 def _find(name: str) -> tuple[str, str]:

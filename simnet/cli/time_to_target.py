@@ -6,12 +6,13 @@ from pathlib import Path
 import click
 
 from simnet.analysis.time_to_target import TimesToTarget
-from simnet.analysis.tune import load_with_any_strategy
+from simnet.analysis.tune import with_any_strategy
 from simnet.api import trainings
 from simnet.cli import completing, options
 from simnet.cli.output import check_figure, check_file, emit, tell_of_axes
 from simnet.cli.settings import add_draws, read_settings, read_values
 from simnet.cli.terminal import progress
+from simnet.engine.scenario import load_experiment
 from simnet.report.time_to_target import time_to_target_object, time_to_target_page
 
 
@@ -80,7 +81,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
         raise click.UsageError("Missing argument 'CURVES...'.", click.get_current_context())
     fixed = read_settings(settings)
     add_draws(fixed, draws)
-    asked = load_with_any_strategy(experiment, fixed)
+    asked = with_any_strategy(load_experiment(experiment, fixed))
     given = trainings.bandwidths(read_values(rates), rates)
     question = trainings.TargetQuestion.of(asked.at({}), curves, given, metric=metric, ranks=ranks, same_task=same_task)
     check_file(output)  # which may be none of the files that were read

@@ -6,7 +6,6 @@ from typing import Any
 
 from simnet.analysis import published_convergence
 from simnet.analysis.advice import Advice, RankedSystem
-from simnet.analysis.batches import settings_of
 from simnet.analysis.crossing import Range
 from simnet.analysis.training_record import TrainingRecord
 from simnet.analysis.tune import systems
@@ -15,6 +14,7 @@ from simnet.analysis.whatif import SLOW_KERNEL_FACTOR
 from simnet.core import files
 from simnet.core.registry import tag_of
 from simnet.core.units import format_bytes, format_seconds
+from simnet.engine.batch_settings import settings_of
 from simnet.engine.memory_fit import repair_in
 from simnet.engine.scenario import to_dict
 from simnet.report.page import Page
