@@ -4,7 +4,7 @@ Example:
     >>> import simnet
     >>> run = simnet.simulate("bert_base_10gbit", {"cluster.num_nodes": 4})
     >>> f"{run.speedup:.1f} times as fast"
-    '10.3 times as fast'
+    '4.3 times as fast'
 """
 
 from importlib import import_module

@@ -1,8 +1,8 @@
-"""The crossover of a strategy and its baseline along one key: a bisection in which each evaluation is a simulation."""
+"""Where a strategy is as fast as tuned DDP along one key: a bisection in which each evaluation is a simulation."""
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -10,7 +10,6 @@ from msgspec import Struct, structs
 
 from simnet.analysis import whatif
 from simnet.analysis.crossing import Number, bisect_by_guesses, midpoint, transitions
-from simnet.analysis.references import references
 from simnet.analysis.verdict import PAYS, Speedup
 from simnet.core.errors import SimnetError
 from simnet.core.units import Quantity
@@ -22,15 +21,20 @@ from simnet.engine.scenario import Experiment, Scenario
 MIN_TOLERANCE, MAX_TOLERANCE = 1e-9, 0.5
 # Values tried first, about evenly spaced on a logarithmic scale: two crossings within one gap go unnoticed.
 PROBES = 9
+NOTHING_TO_COMPARE = (
+    "{}: nothing to compare with: tuned DDP is not known, as on the exact executor or where nothing fits the GPU; name "
+    "a baseline, such as --set baseline=all_reduce"
+)
 NUM_STEPS = PROBES + 1
 """How many steps of its progress a search tells of: its probes, and all that narrows the crossings down."""
 
 
 class Trial(Struct, frozen=True, kw_only=True):
-    """The times of strategy and baseline at one value of the key, and of flat and tuned DDP beside them.
+    """The steps of a strategy and of what it is compared with at one value of the key.
 
     Attributes:
         text: the value as a user writes it.
+        references: what it is compared with; None where that is the baseline of the scenario.
     """
 
     value: Number
@@ -65,13 +69,23 @@ class Crossing(Struct, frozen=True, kw_only=True):
 
 
 class Crossover(Struct, frozen=True, kw_only=True):
-    """What a search found; `trials` are the evenly spaced first ones, in ascending order."""
+    """What a search found.
+
+    Attributes:
+        baseline: what the strategy is compared with: "tuned DDP", or the kind of the scenario's baseline.
+        trials: the evenly spaced first ones, in ascending order.
+        crossings: where the faster side changes.
+        question: what the experiment asks.
+        pays_in: between which values the strategy pays; None for an end beyond the values searched.
+    """
 
     key: str
     strategy: str
     baseline: str
     trials: tuple[Trial, ...]
     crossings: tuple[Crossing, ...]
+    pays_in: tuple[tuple[Number | None, Number | None], ...] = ()
+    question: str = ""
 
 
 def search(  # noqa: PLR0913 - the arguments of one command
@@ -84,19 +98,22 @@ def search(  # noqa: PLR0913 - the arguments of one command
     simulate: Callable[[Scenario], RunResult],
     progress: Callable[[int], object] = lambda _: None,
 ) -> Crossover:
-    """Find the values of a key at which the faster of strategy and baseline changes.
+    """Find the values of a key at which the faster of a strategy and what it is compared with changes.
+
+    That is tuned DDP, tuned anew at each value, as `references` knows it; else the baseline that the scenario names.
 
     Args:
-        experiment: scenario with a baseline.
+        experiment: what is asked about.
         key: dotted key of a number or a quantity.
         start: value at one end, as in a scenario file.
         end: value at the other end.
         tolerance: greatest relative distance of the two values around a crossing; integers are found exactly.
-        simulate: the simulator.
+        simulate: what compares a scenario, such as `references.compared`.
         progress: called with the number of further steps done, of `NUM_STEPS`.
 
     Raises:
-        SimnetError: a wrong tolerance, no baseline, a key that is not a number or has no effect, or two equal ends.
+        SimnetError: a wrong tolerance, nothing to compare with, a key that is not a number or has no effect, or two
+            equal ends.
     """
     if not MIN_TOLERANCE <= tolerance <= MAX_TOLERANCE:
         raise SimnetError(f"--tolerance: {tolerance!r}: must be from {MIN_TOLERANCE:g} to {MAX_TOLERANCE:g}")
@@ -105,47 +122,57 @@ def search(  # noqa: PLR0913 - the arguments of one command
         override = Override(key=key, value=value, origin=origin)
         return experiment.base.with_overrides([*experiment.overrides, override]).converted(Scenario)
 
-    ends = [_number(at(start, "--from"), key, start), _number(at(end, "--to"), key, end)]
-    low, high = sorted(ends)
+    limits = [_number(at(start, "--from"), key, start), _number(at(end, "--to"), key, end)]
+    low, high = sorted(limits)
     if low == high:
         raise SimnetError(f"--from: {start!r}: equals --to; give two values")
 
+    # As advise does: drawing at each value of the search would take a hundred times as long.
+    relative = _relative_interval(simulate(with_default_draws(experiment.at({}))))
+
     @cache
     def trial(value: Number) -> Trial:
-        return _trial(value, with_default_draws(at(value), PROBES), simulate)
+        return _trial(value, simulate(_without_draws(at(value))), relative, simulate)
 
-    @cache
-    def ahead_s(value: Number) -> float:
-        if value in tried:
-            return tried[value].ahead_s
-        result = simulate(_without_draws(at(value)))
-        assert result.baseline is not None
-        return result.baseline.iteration_s - result.result.iteration_s
+    def to_spare(value: Number) -> float:
+        speedup = trial(value).speedup
+        return -PAYS if speedup.unmeasured else speedup.least - PAYS
 
     values = _spaced(low, high)
-    tried: dict[Number, Trial] = {}
     for value in values:
-        tried[value] = trial(value)
+        trial(value)
         progress(1)
-    trials = tuple(tried.values())
+    trials = tuple(map(trial, values))
     if all(_same_times(trial, trials[0]) for trial in trials):
         raise SimnetError(
             f"--break-even: {key}: has no effect here: all {len(trials)} values tried from {trials[0].text} to "
             f"{trials[-1].text} give the same two times; {_reason(at(low), key)}"
         )
-    pairs = transitions(values, lambda value: tried[value].is_faster)
-    found = [bisect_by_guesses(*pair, tolerance, ahead_s) for pair in pairs]
-    crossings = tuple(Crossing(low=trial(below), high=trial(above)) for below, above in found)
+    pairs = transitions(values, lambda value: trial(value).is_faster)
+    around = [bisect_by_guesses(*pair, tolerance, lambda value: trial(value).ahead_s) for pair in pairs]
+    crossings = tuple(Crossing(low=trial(below), high=trial(above)) for below, above in around)
+    turns = transitions(values, lambda value: to_spare(value) > 0)
+    ends: list[Number | None] = [max(bisect_by_guesses(*pair, tolerance, to_spare), key=to_spare) for pair in turns]
+    if to_spare(values[0]) > 0:
+        ends.insert(0, None)
+    ends += [None] if to_spare(values[-1]) > 0 else []
     progress(NUM_STEPS - len(values))
     scenario = at(low)
-    assert scenario.baseline is not None
     return Crossover(
         key=key,
         strategy=scenario.strategy.kind,
-        baseline=scenario.baseline.kind,
+        baseline=_compared_with(scenario, trials),
         trials=trials,
         crossings=crossings,
+        question=scenario.question,
+        pays_in=tuple(zip(ends[::2], ends[1::2], strict=True)),
     )
+
+
+def _relative_interval(result: RunResult) -> tuple[float, float] | None:
+    """Return the 90 % interval of the speedup at the scenario's own values, relative to it; None without one."""
+    ends = result.intervals.get("speedup")
+    return (ends and result.speedup and (ends[0] / result.speedup, ends[1] / result.speedup)) or None
 
 
 def _spaced(low: Number, high: Number) -> list[Number]:
@@ -160,7 +187,7 @@ def _spaced(low: Number, high: Number) -> list[Number]:
     return values
 
 
-def _text(value: Number, digits: int) -> str:
+def text_of(value: Number, digits: int) -> str:
     """Return a value as a user writes it, rounded; an integer as it is."""
     if isinstance(value, int):
         return str(value)
@@ -173,7 +200,7 @@ def _text(value: Number, digits: int) -> str:
 def _rounded_midpoint(low: Number, high: Number) -> Number:
     """Return a value in between that a user would write."""
     between = midpoint(low, high)
-    rounded = between.parse(_text(between, digits=3)) if isinstance(between, Quantity) else between
+    rounded = between.parse(text_of(between, digits=3)) if isinstance(between, Quantity) else between
     return rounded if low < rounded < high else between
 
 
@@ -181,27 +208,42 @@ def _without_draws(scenario: Scenario) -> Scenario:
     return structs.replace(scenario, run=structs.replace(scenario.run, draws=0))
 
 
-def _trial(value: Number, scenario: Scenario, simulate: Callable[[Scenario], RunResult]) -> Trial:
-    result = simulate(scenario)
-    assert result.baseline is not None
-    baseline_s = result.baseline.iteration_s
+def _compared_with(scenario: Scenario, trials: Sequence[Trial]) -> str:
+    """Return what a strategy is compared with: "tuned DDP", or the kind of the scenario's baseline."""
+    titles = {trial.references.strategy.title for trial in trials if trial.references}
+    if titles:
+        return f"tuned {' or '.join(sorted(titles))}"
+    assert scenario.baseline is not None
+    return scenario.baseline.kind
+
+
+def _trial(
+    value: Number,
+    result: RunResult,
+    relative: tuple[float, float] | None,
+    simulate: Callable[[Scenario], RunResult],
+) -> Trial:
+    if result.baseline is None:
+        raise SimnetError(NOTHING_TO_COMPARE.format(result.scenario.name))
+    speedup = speedup_of(result, simulate)
+    interval = relative and (speedup.value * relative[0], speedup.value * relative[1])
     return Trial(
         value=value,
-        text=_text(value, digits=6),
-        iteration_s=result.result.iteration_s,
-        baseline_iteration_s=baseline_s,
-        speedup=speedup_of(result, simulate),
-        references=references([scenario])[0],
+        text=text_of(value, digits=6),
+        iteration_s=result.result.step_s,
+        baseline_iteration_s=result.baseline.step_s,
+        speedup=structs.replace(speedup, interval=interval),
+        references=result.references,
         notes=result.notes,
     )
 
 
 def speedup_of(result: RunResult, simulate: Callable[[Scenario], RunResult]) -> Speedup:
-    """Return the speedup of a run with a baseline, as verdicts judge it: its interval, and what slow kernels change."""
+    """Return the speedup of a run as verdicts judge it: with its interval, and what slow kernels change."""
     assert result.baseline is not None
     scenario = result.scenario
-    baseline_s = result.baseline.iteration_s
-    value, interval = baseline_s / result.result.iteration_s, result.intervals.get("speedup")
+    baseline_s = result.baseline.step_s
+    value, interval = baseline_s / result.result.step_s, result.intervals.get("speedup")
     if value < PAYS:
         # It does not pay however fast the kernels are: the slow ones need no simulation.
         return Speedup(value=value, interval=interval)
@@ -210,7 +252,7 @@ def speedup_of(result: RunResult, simulate: Callable[[Scenario], RunResult]) -> 
     return Speedup(
         value=value,
         interval=interval,
-        if_kernels_slow=baseline_s / slow.iteration_s if slow else None,
+        if_kernels_slow=baseline_s / slow.step_s if slow else None,
         unmeasured=kernels.unmeasured,
     )
 
@@ -247,8 +289,6 @@ def _reason(scenario: Scenario, key: str) -> str:
 
 def _number(scenario: Scenario, key: str, given: object) -> Number:
     """Return the number that a key has in a scenario."""
-    if scenario.baseline is None:
-        raise SimnetError(f"{scenario.name}: baseline: missing; add --set baseline=all_reduce")
     value: Any = scenario
     for name in key.split("."):
         value = _member(value, name)

@@ -171,7 +171,7 @@ class Journal:
             raise SimnetError(f"{self.path}: point {place}: {_DAMAGED}")
         if scenario is not None:
             with suppress(msgspec.DecodeError, ValueError, RecursionError):
-                kept = msgspec.json.decode(result, type=_Unread)
+                kept = schema.decode_quickly(_Unread, result)
                 return RunResult(**{**msgspec.structs.asdict(kept), "scenario": scenario})
         try:
             return schema.decode(RunResult, result, f"{self.path}: point {place}")

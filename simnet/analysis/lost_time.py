@@ -14,7 +14,6 @@ from simnet.core.errors import SimnetError
 from simnet.engine.result import LostTime, LostToFault, RunResult, StepTimes, StrategyResult
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
-from simnet.strategies import AnyStrategy
 
 _LISTS = ("slow_nodes", "faults")
 Progress = Callable[[int], object]
@@ -26,10 +25,10 @@ def check(scenario: Scenario) -> None:
         raise SimnetError(f"{scenario.name}: cluster.faults: []: no fault that time is lost to; add one")
 
 
-def num_runs(scenario: Scenario) -> int:
-    """Return how often `with_lost_time` tells of its progress."""
+def num_runs(scenario: Scenario, *, num_sides: int = 2) -> int:
+    """Return how often `with_lost_time` tells of its progress, of a strategy alone or with what it is compared with."""
     faults = len(scenario.cluster.all_faults)
-    return (faults + (faults > 1)) * (2 if scenario.baseline else 1)
+    return (faults + (faults > 1)) * num_sides
 
 
 def with_lost_time(result: RunResult, progress: Progress = lambda _: None) -> RunResult:
@@ -41,25 +40,24 @@ def with_lost_time(result: RunResult, progress: Progress = lambda _: None) -> Ru
     """
     scenario = result.scenario
     check(scenario)
-    own = replace(result.result, lost_time=_lost(scenario, scenario.strategy, result.result, progress))
-    baseline = result.baseline
-    if baseline is not None and scenario.baseline is not None:
-        baseline = replace(baseline, lost_time=_lost(scenario, scenario.baseline, baseline, progress))
+    own = replace(result.result, lost_time=_lost(scenario, result.result, progress))
+    baseline, compared = result.baseline, result.compared
+    if baseline is not None and compared is not None:
+        baseline = replace(baseline, lost_time=_lost(compared, baseline, progress))
     return replace(result, result=own, baseline=baseline)
 
 
-def _lost(scenario: Scenario, strategy: AnyStrategy, whole: StrategyResult, progress: Progress) -> LostTime:
-    """Return what one strategy loses.
+def _lost(scenario: Scenario, whole: StrategyResult, progress: Progress) -> LostTime:
+    """Return what the strategy of a scenario loses.
 
     Args:
         scenario: with all faults.
-        strategy: that of the scenario or its baseline.
         whole: its result there.
         progress: called with 1 after each simulation.
     """
     fidelity = "exact" if whole.fidelity == "exact" else "grouped"
     run = replace(scenario.run, fidelity=fidelity, iterations=scenario.num_iterations, draws=0)
-    asked = replace(scenario, strategy=strategy, baseline=None, run=run)
+    asked = replace(scenario, baseline=None, run=run)
 
     def lost_to(cluster: Cluster) -> StepTimes:
         found = simulate(replace(asked, cluster=cluster)).result

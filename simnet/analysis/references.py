@@ -1,15 +1,16 @@
-"""The two references of every speedup: flat DDP, with which papers compare, and DDP at its best on the cluster."""
+"""What every speedup is over, tuned DDP; and what stands beside it: flat DDP, with which papers compare."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from simnet.analysis.batches import BatchSettings, fitting, settings_of, that_fit, with_settings
+from simnet.analysis.batches import fitting, that_fit
 from simnet.analysis.tune import PLAIN, Variants, dense_systems, flat_name, needs_training, systems
 from simnet.cluster.hardware import Link
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration
+from simnet.engine.batch_settings import BatchSettings, settings_of, with_settings
 from simnet.engine.result import References, RunResult
 from simnet.engine.scenario import RunSettings, Scenario
 from simnet.engine.simulation import simulate
@@ -25,16 +26,24 @@ def without_faults(scenario: Scenario) -> Scenario:
     return replace(scenario, cluster=cluster, run=replace(scenario.run, iterations=None))
 
 
-def with_references(result: RunResult) -> RunResult:
-    """Return a result with its references; without where they would take the exact executor."""
-    return replace(result, references=references([result.scenario])[0])
+def compared(
+    scenario: Scenario, on_progress: Callable[[], None] | None = None, known: References | None = None
+) -> RunResult:
+    """Simulate a scenario against its references; where there are none, against the baseline that it names.
+
+    Args:
+        scenario: what to simulate.
+        on_progress: as in `simulate`.
+        known: the references, where they are known.
+    """
+    return simulate(scenario, on_progress, references=known or references([scenario])[0])
 
 
 def references(scenarios: Sequence[Scenario]) -> list[References | None]:
     """Return the references of each scenario: those that differ in rates alone are tuned in one pass.
 
     Returns:
-        None where they cannot be predicted, or take the exact executor.
+        None where they cannot be predicted, take the exact executor, or nothing that changes nothing fits the GPU.
     """
     groups: dict[object, list[tuple[Scenario, list[int]]]] = {}
     plain = [_plain(one) for one in scenarios]
@@ -49,7 +58,7 @@ def references(scenarios: Sequence[Scenario]) -> list[References | None]:
     for places in (places for alike in groups.values() for _, places in alike):
         try:
             for place, known in zip(places, _of_group([plain[place] for place in places]), strict=True):
-                found[place] = _with_faults(scenarios[place], known)
+                found[place] = _as_asked(scenarios[place], known)
         except SimnetError:
             continue
     return found
@@ -82,39 +91,41 @@ class _Cut(NamedTuple):
     settings: BatchSettings
 
 
-class _BothReferences(NamedTuple):
-    """What stands for both references, and their steps where all nodes are alike."""
+def _of_group(scenarios: Sequence[Scenario]) -> list[References]:
+    """Return the references of scenarios of one shape, on nodes that are all alike.
 
-    flat: _Cut
-    tuned: _Cut
-    found: References
-
-
-def _of_group(scenarios: Sequence[Scenario]) -> list[_BothReferences]:
-    """Return the references of scenarios of one shape."""
+    Raises:
+        SimnetError: nothing that changes nothing in training fits the GPU.
+    """
     first = scenarios[0]
-    dense = list(dense_systems(first.workload.dtype).values())
-    flats, tuned = _cuts(first, [(PLAIN,)], [(PLAIN,)]), _cuts(first, compared(first, systems).values(), dense)
-    cuts = [*dict.fromkeys([*flats, *tuned])]
-    times = _times_s(scenarios, cuts)
-    found = []
+    flats, tuned = _cuts(first, [(PLAIN,)]), _cuts(first, reference_systems(first, systems).values())
+    if not tuned:
+        raise SimnetError(f"{first.workload.label}: nothing that changes nothing in training fits {first.cluster.gpu}")
+    times = _times_s(scenarios, dict.fromkeys([*flats, *tuned]))
+    made = []
     for lane, scenario in enumerate(scenarios):
-        best = []
-        for chosen in (flats, tuned):
-            one = chosen[first_of_least([times[cut][lane] for cut in chosen])]
-            # Trees over some numbers of nodes are followed rank by rank: too long for all that are tried.
-            there = with_settings(scenario, one.settings)
-            timer = StepTimer(replace(there, run=replace(there.run, fidelity="auto")))
-            best.append((one, timer.of(one.strategy)))
-        (flat, flat_s), (own, tuned_s) = best
-        cut = "" if own.settings == settings_of(scenario) else own.settings.text()
-        named = tuned_name(own.strategy, cut)
-        made = References(flat_s=flat_s, tuned_s=tuned_s, flat=flat_name(first.workload.dtype), tuned=named)
-        found.append(_BothReferences(flat, own, made))
-    return found
+        best = tuned[first_of_least([times[cut][lane] for cut in tuned])]
+        is_as_given = best.settings == settings_of(scenario)
+        made.append(
+            References(
+                strategy=best.strategy,
+                settings=best.settings,
+                tuned=f"tuned {described(best.strategy, '' if is_as_given else best.settings.text())}",
+                tuned_s=_followed_s(scenario, best),
+                flat=flat_name(first.workload.dtype),
+                flat_s=min((_followed_s(scenario, cut) for cut in flats), default=None),
+            )
+        )
+    return made
 
 
-def compared(scenario: Scenario, known: Callable[[], Mapping[str, Variants]]) -> dict[str, Variants]:
+def _followed_s(scenario: Scenario, cut: _Cut) -> float:
+    """Return a step [s]. Some trees are followed rank by rank, which takes too long for all that are tried."""
+    there = with_settings(scenario, cut.settings)
+    return StepTimer(replace(there, run=replace(there.run, fidelity="auto"))).of(cut.strategy)
+
+
+def reference_systems(scenario: Scenario, known: Callable[[], Mapping[str, Variants]]) -> dict[str, Variants]:
     """Return the systems that tuned DDP is chosen from: DDP where it fits as given, else all that train alike."""
     dense = dense_systems(scenario.workload.dtype)
     if any(fitting(scenario, variants) for variants in dense.values()):
@@ -127,15 +138,14 @@ def compared(scenario: Scenario, known: Callable[[], Mapping[str, Variants]]) ->
     return {**dense, **alike}
 
 
-def _cuts(scenario: Scenario, known: Iterable[Variants], otherwise: Iterable[Variants]) -> list[_Cut]:
-    """Return every variant in each cut of the batch in which it fits; where none does, others as they are given."""
-    found = [
-        _Cut(variant, settings_of(one.scenario))
+def _cuts(scenario: Scenario, known: Iterable[Variants]) -> list[_Cut]:
+    """Return every variant in each cut of the batch in which it fits."""
+    return [
+        _Cut(variant, settings_of(fitted.scenario))
         for variants in known
-        for one in that_fit(scenario, variants)
-        for variant in one.variants
+        for fitted in that_fit(scenario, variants)
+        for variant in fitted.variants
     ]
-    return found or [_Cut(one, settings_of(scenario)) for variants in otherwise for one in variants]
 
 
 def _times_s(scenarios: Sequence[Scenario], cuts: Iterable[_Cut]) -> dict[_Cut, list[float]]:
@@ -155,22 +165,30 @@ def _alone(scenario: Scenario) -> Callable[[AnyStrategy], list[float]]:
     return lambda strategy: [timer.of(strategy)]
 
 
-def tuned_name(strategy: AnyStrategy, cut: str = "") -> str:
-    """Return what people call the other reference, with what was tuned: "tuned DDP (bf16, hierarchical)"."""
+def described(strategy: AnyStrategy, cut: str = "") -> str:
+    """Return a strategy with its settings in words: "DDP (bf16, hierarchical)"."""
     casts = (getattr(strategy, key, None) for key in ("wire_dtype", "gather_dtype"))
-    said = [*dict.fromkeys(one for one in casts if one), choices.form(strategy), cut]
-    return f"tuned {strategy.title} ({', '.join(filter(None, said)) or 'its best buckets'})"
+    said = [*dict.fromkeys(cast for cast in casts if cast), choices.form(strategy), cut]
+    return f"{strategy.title} ({', '.join(filter(None, said)) or 'its best buckets'})"
 
 
-def _with_faults(scenario: Scenario, known: _BothReferences) -> References:
-    """Return the references on a cluster as it is: settings are tuned where all nodes are alike."""
-    if not scenario.cluster.all_faults:
-        return known.found
+def _as_asked(scenario: Scenario, known: References) -> References:
+    """Return references with the scenario's own baseline beside them, on the cluster as it is.
+
+    Settings are tuned where all nodes are alike.
+    """
     run = replace(scenario.run, draws=0, steps=None)
-    flat_s, tuned_s = (
-        simulate(
-            replace(with_settings(scenario, one.settings), strategy=one.strategy, baseline=None, run=run)
-        ).result.iteration_s
-        for one in (known.flat, known.tuned)
-    )
-    return replace(known.found, flat_s=flat_s, tuned_s=tuned_s)
+    as_it_is = replace(scenario, baseline=None, run=run)
+
+    def step_s(there: Scenario) -> float:
+        if there.cluster.all_faults:
+            return simulate(there).result.step_s
+        return StepTimer(there).of(there.strategy)
+
+    if scenario.cluster.all_faults:
+        flat_s = None if known.flat_s is None else step_s(replace(as_it_is, strategy=PLAIN))
+        known = replace(known, tuned_s=step_s(known.scenario_of(as_it_is)), flat_s=flat_s)
+    named = scenario.baseline
+    if named is None or named in {known.strategy, PLAIN, scenario.strategy}:
+        return known
+    return replace(known, named=f"the baseline, {described(named)}", named_s=step_s(replace(as_it_is, strategy=named)))

@@ -53,9 +53,9 @@ def run_points(scenarios: Sequence[Scenario]) -> Iterator[Outcome]:
     from simnet.analysis.references import references
     from simnet.engine.simulation import simulate
 
-    for scenario, reference in zip(scenarios, references(scenarios), strict=True):
+    for scenario, known in zip(scenarios, references(scenarios), strict=True):
         try:
-            yield to_json(msgspec.structs.replace(simulate(scenario).without_spans(), references=reference))
+            yield to_json(simulate(scenario, references=known).without_spans())
         except SimnetError as error:
             yield str(error)
 

@@ -29,13 +29,13 @@ class RunAnswer(Answer, RunResult, frozen=True, kw_only=True):
     """What one iteration takes, with what `RunResult` holds.
 
     It prints what `simnet simulate` prints; its data frame has one row; drawn is where the time of a step goes, a bar
-    for the strategy and one for the baseline.
+    for the strategy and one for tuned DDP.
 
     Example:
         >>> import simnet
         >>> run = simnet.simulate("bert_base_10gbit")
         >>> run
-        RunAnswer(bert_base_10gbit: 10.4x (6.22x to 15.2x), binsgdm 76.05 ms a step against all_reduce)
+        RunAnswer(bert_base_10gbit: 4.89x (2.96x to 7.03x), binsgdm 76.05 ms a step against tuned DDP)
         >>> f"{run.result.iteration_s * 1e3:.1f} ms, {run.result.overlap:.0%} of its communication hidden"
         '76.0 ms, 73% of its communication hidden'
     """
@@ -47,7 +47,7 @@ class RunAnswer(Answer, RunResult, frozen=True, kw_only=True):
 
     @property
     def speedup_interval(self) -> Interval | None:
-        """90 % interval of the speedup; None without a baseline or without draws."""
+        """90 % interval of the speedup; None where nothing is compared or drawn."""
         return self.intervals.get("speedup")
 
     def _shown(self) -> Shown:
@@ -68,10 +68,10 @@ class RunAnswer(Answer, RunResult, frozen=True, kw_only=True):
 
     @checked
     def trace(self, path: File, *, iterations: Annotated[int, Meta(ge=1, le=1000)] = 3) -> None:
-        """Write a timeline for ui.perfetto.dev and Holistic Trace Analysis, that of the baseline beside it.
+        """Write a timeline for ui.perfetto.dev and Holistic Trace Analysis, that of tuned DDP beside it.
 
         Args:
-            path: of the file, such as step.json or step.json.gz; the baseline's is step.baseline.json.
+            path: of the file, such as step.json or step.json.gz; tuned DDP's is step.baseline.json.
             iterations: how often the iteration is written, one after the other.
 
         Raises:
@@ -90,7 +90,7 @@ class RunAnswer(Answer, RunResult, frozen=True, kw_only=True):
             systems: alternatives to rank, which takes seconds; by default all, with None none.
 
         Raises:
-            SimnetError: the run has no baseline, plotly is missing, or the file cannot be written.
+            SimnetError: nothing to compare with is known, plotly is missing, or the file cannot be written.
         """
         from simnet.report.contents import of_scenario
 
@@ -112,11 +112,11 @@ class SweepAnswer(Answer, SweepResult, frozen=True, kw_only=True):
         >>> import simnet
         >>> found = simnet.sweep("bert_base_10gbit", {"cluster.num_nodes": [2, 8]}, draws=0)
         >>> [f"{run.num_nodes} nodes: {run.speedup:.1f}x" for run in found]
-        ['2 nodes: 10.2x', '8 nodes: 10.4x']
+        ['2 nodes: 3.1x', '8 nodes: 4.9x']
         >>> found.to_frame().loc[:, ["cluster.num_nodes", "speedup"]].round(1)
            cluster.num_nodes  speedup
-        0                  2     10.2
-        1                  8     10.4
+        0                  2      3.1
+        1                  8      4.9
     """
 
     def __len__(self) -> int:
@@ -158,7 +158,7 @@ class SweepAnswer(Answer, SweepResult, frozen=True, kw_only=True):
         """Write what `simnet report` writes of a sweep: one HTML file of all its points.
 
         Raises:
-            SimnetError: no point has a baseline, plotly is missing, or the file cannot be written.
+            SimnetError: no point is compared with anything, plotly is missing, or the file cannot be written.
         """
         from simnet.report.contents import of_sweep
 
@@ -181,7 +181,7 @@ class CrossoverAnswer(Answer, Crossover, frozen=True, kw_only=True):
         ...     "bert_base_10gbit", over="cluster.inter_node.bandwidth", start="1 Gbit/s", end="400 Gbit/s", draws=0
         ... )
         >>> found  # doctest: +ELLIPSIS
-        CrossoverAnswer(cluster.inter_node.bandwidth: binsgdm is faster than all_reduce up to 247 Gbit/s, ...)
+        CrossoverAnswer(cluster.inter_node.bandwidth: binsgdm is faster than tuned DDP up to 121 Gbit/s, ...)
     """
 
     def _shown(self) -> Shown:

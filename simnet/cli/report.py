@@ -70,8 +70,8 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     jobs: int | None,
 ) -> None:
     """Run `simnet report`."""
+    from simnet.api.questions import experiment_of
     from simnet.core import files
-    from simnet.engine.scenario import load
     from simnet.report.report_page import Origin, check_plotly, report_page
 
     start_s = time.perf_counter()
@@ -85,7 +85,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
             raise SimnetError(f"{source}: results of {what}: -o alone has an effect; drop the other options")
         contents = _of_campaign(Path(source)) if what == CAMPAIGN else _of_sweep(Path(source))
     else:
-        load(source, fixed)
+        experiment_of(source, fixed, None, needs_strategy=False).at({})
         check_file(output)  # again, now that it is known which files the scenario is made of
         contents = _of_scenario(source, fixed, measurements, _names(systems), jobs)
         commands = _commands(source, settings, draws)
@@ -132,11 +132,11 @@ def _of_scenario(
     from simnet.analysis import results_file
     from simnet.analysis.workers import look_rarely_for_circles, num_cores
     from simnet.api.measurements import validate_steps
-    from simnet.engine.scenario import load
+    from simnet.api.questions import experiment_of
     from simnet.report import contents
 
     look_rarely_for_circles()
-    scenario = load(source, fixed)
+    scenario = experiment_of(source, fixed, None, jobs=jobs or num_cores()).at({})
     measured = validate_steps(source, paths, None, None, None, fixed=fixed).comparisons if paths else ()
     known = None if fixed or not source.endswith(".json") else results_file.read_run(Path(source))
     with progress(contents.num_ticks(scenario, systems), "simulating") as tick:
@@ -229,8 +229,8 @@ def plot(  # noqa: PLR0913, PLR0917 - one argument an option
 )
 def explore(scenario: str, settings: tuple[str, ...], port: int, no_browser: bool, static: Path | None) -> None:
     """Run `simnet report --live` and `--static`."""
+    from simnet.api.questions import load
     from simnet.engine.prepared_scenario import is_folded
-    from simnet.engine.scenario import load
     from simnet.report.explorer_knobs import Knobs
 
     base = load(scenario, read_settings(settings))

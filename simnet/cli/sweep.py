@@ -106,7 +106,6 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
 ) -> None:
     """Run `simnet sweep`."""
     from simnet.analysis import sweeps
-    from simnet.engine.scenario import load_experiment
 
     start = time.perf_counter()
     workers = _Workers(jobs, scheduler, dask_local)
@@ -115,7 +114,8 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
         raise SimnetError("--format: 'parquet': needs a directory for its file; add -o DIR")
     fixed, axes = read_axes(settings)
     add_draws(fixed, draws)
-    experiment = load_experiment(scenario, fixed, axes, _listed(point_texts, points_file))
+    listed = _listed(point_texts, points_file)
+    experiment = questions.experiment_of(scenario, fixed, None, axes, listed, jobs=workers.num_processes)
     if form == PARQUET and output is not None:
         done = _stream(experiment, output, workers)
     else:
@@ -291,7 +291,8 @@ def _explain_resume(output: Path | None) -> Iterator[None]:
 
 @options.command(
     "crossover",
-    help="Find the value of KEY between A and B at which strategy and baseline of SCENARIO take the same time.",
+    help="Find the value of KEY between A and B at which the strategy of SCENARIO is as fast as tuned DDP, and where "
+    "it pays.",
     epilog="\b\nExample:\n  simnet sweep bert_base_10gbit --break-even cluster.inter_node.bandwidth "
     "--from '1 Gbit/s' --to '400 Gbit/s'",
 )

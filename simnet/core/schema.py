@@ -84,11 +84,20 @@ def convert(struct: type[T], data: object, where: str) -> T:
         return build(struct, data, where)
 
 
+def decode_quickly(struct: type[T], data: bytes) -> T:
+    """Read JSON that a program wrote.
+
+    Raises:
+        ValueError: it is damaged; the message is msgspec's.
+    """
+    return msgspec.json.decode(data, type=struct, dec_hook=_read_custom)
+
+
 def decode(struct: type[T], data: bytes, where: str) -> T:
     """Read JSON that a program wrote: fast if it is whole, and with the messages of any other file if not."""
     try:
         if _LONG_NUMBER not in data.translate(_AS_ZEROS):
-            return msgspec.json.decode(data, type=struct, dec_hook=_read_custom)
+            return decode_quickly(struct, data)
     except (msgspec.DecodeError, ValueError, RecursionError):
         pass
     return build(struct, parse_json(data, where), where)

@@ -12,7 +12,7 @@ Variables in the Analysis of Output from a Computer Code", Technometrics 21, 197
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Annotated, Any
 
@@ -25,8 +25,9 @@ from simnet.core import files, schema
 from simnet.core.bounded_types import Intervals
 from simnet.core.errors import SimnetError, did_you_mean
 from simnet.core.units import Bandwidth, Duration
+from simnet.engine.batch_settings import settings_of
 from simnet.engine.prepared_scenario import is_folded
-from simnet.engine.result import Influence, RunResult
+from simnet.engine.result import Influence, References, RunResult
 from simnet.engine.scenario import Scenario
 from simnet.engine.step_timer import StepLanes, StepTimer
 from simnet.strategies import Strategy
@@ -321,13 +322,12 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def with_default_draws(scenario: Scenario, num_points: int = 1) -> Scenario:
-    """Return a scenario that gives a speedup with as many draws as are useful, unless it says how many.
+    """Return a scenario that gives intervals with as many draws as are useful, unless it says how many.
 
     None are drawn for an ideal calibration, which is not for decisions, nor where a draw takes long: on the exact
     executor, on very many ranks that are not alike, or at many points with such ranks.
     """
-    is_left = scenario.run.draws is not None or scenario.baseline is None or scenario.calibration.kind == "ideal"
-    if is_left:
+    if scenario.run.draws is not None or scenario.calibration.kind == "ideal":
         return scenario
     if not is_folded(scenario):
         is_quick = scenario.run.fidelity != "exact" and scenario.cluster.world_size <= MOST_DRAWN_RANKS
@@ -363,9 +363,13 @@ def intervals(result: RunResult, *, with_model_error: bool) -> dict[str, tuple[f
     if has_intervals(scenario):
         # One draw serves strategy and baseline: their common errors cancel in the speedup. What varies between
         # iterations changes as one plain iteration does.
-        ratios = _ratios([plain, *drawn_scenarios(plain, scenario.run.draws or 0)])
+        def drawn(side: Scenario) -> list[Scenario]:
+            return [side, *drawn_scenarios(side, scenario.run.draws or 0)]
+
+        ratios = _ratios(plain, result.references, drawn)
     # A strategy against itself is as fast, whatever the model leaves out.
-    of_speedup = 1.0 if scenario.strategy == scenario.baseline else known.speedup
+    compared = result.references.strategy if result.references else scenario.baseline
+    of_speedup = 1.0 if scenario.strategy == compared else known.speedup
     errors = {name: known.time if name.endswith("_s") else of_speedup for name in usual}
     return {
         name: middle_90_percent([value * ratio for ratio in ratios[name]], errors[name] if with_model_error else 1.0)
@@ -378,35 +382,58 @@ def influences(result: RunResult) -> tuple[Influence, ...]:
     scenario = _of_one_iteration(plain_scenario(result.scenario))
     metric = "iteration_s" if result.speedup is None else "speedup"
     usual = metrics_of(result)[metric]
-    asked = [(key, factor) for key, ends in given_intervals(scenario).items() for factor in ends]
+    known = given_intervals(scenario)
+    asked = [(key, factor) for key, ends in known.items() for factor in ends]
     if not asked:
         return ()
-    ratios = iter(_ratios([scenario, *(changed(scenario, {key: factor}) for key, factor in asked)])[metric])
+
+    def at_ends(side: Scenario) -> list[Scenario]:
+        return [side, *(changed(side, {key: factor}) for key, factor in asked)]
+
+    ratios = iter(_ratios(scenario, result.references, at_ends)[metric])
     found = [
         Influence(key=key, interval=ends, values=(usual * next(ratios), usual * next(ratios)))
-        for key, ends in given_intervals(scenario).items()
+        for key, ends in known.items()
     ]
-    known = [one for one in found if one.effect(usual) >= LEAST_EFFECT]
-    return tuple(sorted(known, key=lambda one: one.effect(usual), reverse=True))
+    matter = [influence for influence in found if influence.effect(usual) >= LEAST_EFFECT]
+    return tuple(sorted(matter, key=lambda influence: influence.effect(usual), reverse=True))
 
 
-def _ratios(scenarios: Sequence[Scenario]) -> dict[str, list[float]]:
-    """Return every metric of all scenarios but the first, relative to the first's, whose programs all of them run."""
-    first, steps = scenarios[0], scenarios[0].run.steps
-    base = StepTimer(first)
-    lanes = StepLanes(scenarios, base, in_arrays=False)
-    of_all: dict[str, list[float]] = {}
-    for prefix, strategy in (("", first.strategy), ("baseline_", first.baseline)):
-        if strategy is not None:
-            stage, own = strategy.dense_stage(steps), lanes.iterations_s(strategy)
-            dense = lanes.iterations_s(stage.strategy) if stage else [None] * len(own)
-            of_all[f"{prefix}iteration_s"] = own
-            totals = [total_s(strategy, steps, *one) for one in zip(own, dense, strict=True)]
-            of_all[f"{prefix}total_s"] = [one for one in totals if one is not None]
-    for name, prefix in (("speedup", "iteration_s"), ("end_to_end_speedup", "total_s")):
-        both = zip(of_all.get(f"baseline_{prefix}", []), of_all[prefix], strict=False)
-        of_all[name] = [baseline_s / own_s for baseline_s, own_s in both if own_s]
-    return {name: [one / values[0] for one in values[1:]] for name, values in of_all.items() if values and values[0]}
+def _ratios(
+    scenario: Scenario, references: References | None, varied: Callable[[Scenario], list[Scenario]]
+) -> dict[str, list[float]]:
+    """Return every metric of the variations of a scenario, relative to the first, whose programs all of them run."""
+    steps, of_all = scenario.run.steps, {}
+    lanes = _lanes(varied(scenario))
+    sides = [("", scenario.strategy, lanes)]
+    if references is not None:
+        compared = references.scenario_of(scenario)
+        is_cut_alike = settings_of(compared) == settings_of(scenario)
+        sides.append(("baseline_", compared.strategy, lanes if is_cut_alike else _lanes(varied(compared))))
+    elif scenario.baseline is not None:
+        sides.append(("baseline_", scenario.baseline, lanes))
+    mean_s: dict[str, list[float]] = {}
+    for prefix, strategy, there in sides:
+        stage = strategy.dense_stage(steps)
+        iterations = there.iterations_s(strategy)
+        dense = there.iterations_s(stage.strategy) if stage else [None] * len(iterations)
+        of_all[f"{prefix}iteration_s"] = iterations
+        mean_s[prefix] = there.of(strategy)
+        totals = [total_s(strategy, steps, *stages) for stages in zip(iterations, dense, strict=True)]
+        of_all[f"{prefix}total_s"] = [total for total in totals if total is not None]
+    if "baseline_" in mean_s:
+        for name, both in (
+            ("speedup", (mean_s["baseline_"], mean_s[""])),
+            ("end_to_end_speedup", (of_all["baseline_total_s"], of_all["total_s"])),
+        ):
+            of_all[name] = [baseline_s / own_s for baseline_s, own_s in zip(*both, strict=False) if own_s]
+    return {
+        name: [value / values[0] for value in values[1:]] for name, values in of_all.items() if values and values[0]
+    }
+
+
+def _lanes(scenarios: Sequence[Scenario]) -> StepLanes:
+    return StepLanes(scenarios, StepTimer(scenarios[0]), in_arrays=False)
 
 
 def total_s(strategy: Strategy, steps: int | None, iteration_s: float, dense_s: float | None) -> float | None:

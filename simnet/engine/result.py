@@ -10,11 +10,13 @@ import msgspec
 from msgspec import Meta, Struct
 
 from simnet.cluster.availability import Availability
+from simnet.engine.batch_settings import BatchSettings, with_settings
 from simnet.engine.scenario import Scenario, encode
+from simnet.strategies import AnyStrategy
 from simnet.strategies.program import OperationId
 from simnet.workload.gpu_memory import GpuMemory
 
-FORMAT = 4
+FORMAT = 5
 """Format of results.json; raise it when a field of these structs changes its name or meaning."""
 ROUNDING = 1e-9
 VARIES = 1e-6
@@ -172,6 +174,7 @@ class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
         longest_pause_s: longest time in which the GPU of the slowest rank waits for messages, where steps differ;
             `iteration_s`, `breakdown`, `comm_s` and `nic_bytes_per_node` are then means over a period.
         dense_iteration_s: an iteration of the dense stage.
+        dense_fraction: part of a long training's steps that the dense stage takes, 0 to 1.
         total_s: `run.steps` steps.
         memory: what a GPU holds when that is most; not of a recorded step.
         waits: how long ranks wait for each other, where they are not alike.
@@ -194,6 +197,7 @@ class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
     num_buckets: int
     longest_pause_s: float | None = None
     dense_iteration_s: float | None = None
+    dense_fraction: float = 0.0
     total_s: Positive | None = None
     memory: GpuMemory | None = None
     waits: RankWaits | None = None
@@ -221,6 +225,13 @@ class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
         # The sum of equal numbers is not always their multiple.
         is_one = all(one == first for one in self.iterations_s)
         return first if is_one else sum(self.iterations_s) / len(self.iterations_s)
+
+    @property
+    def step_s(self) -> float:
+        """Mean step of a long training, its dense stage counted by its share of the steps [s]."""
+        if self.dense_iteration_s is None:
+            return self.iteration_s
+        return self.iteration_s + self.dense_fraction * (self.dense_iteration_s - self.iteration_s)
 
     @property
     def num_iterations(self) -> int:
@@ -294,38 +305,53 @@ class Influence(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class References(Struct, frozen=True, kw_only=True, gc=False):
-    """What a step takes with the two references of every speedup.
+    """What every speedup is over, and what stands beside it.
 
     Attributes:
-        flat_s: with DDP's defaults: one ring, gradients in their own precision [s].
-        tuned_s: with DDP at its best here, or where it does not fit the GPU what shards and does [s].
-        flat: what people call the first, such as "flat fp32 DDP".
-        tuned: what people call the other, such as "tuned DDP (bf16, hierarchical)".
+        strategy: the fastest that changes nothing in training and fits the GPU: DDP at its best, or what shards.
+        settings: how the batch is cut for it.
+        tuned: what people call it, such as "tuned DDP (bf16, hierarchical)".
+        tuned_s: its step [s].
+        flat: DDP with its defaults, one ring and gradients in their own precision, such as "flat fp32 DDP".
+        flat_s: its step [s]; None where it does not fit the GPU.
+        named: the scenario's `baseline`; "" without one, or where it is one of the two.
+        named_s: its step [s].
     """
 
-    flat_s: Positive
+    strategy: AnyStrategy
+    settings: BatchSettings
+    tuned: str
     tuned_s: Positive
     flat: str
-    tuned: str
+    flat_s: Positive | None
+    named: str = ""
+    named_s: Positive | None = None
+
+    def scenario_of(self, scenario: Scenario) -> Scenario:
+        """Return a scenario with the strategy that it is compared with as its own, the batch cut for it."""
+        there = with_settings(scenario, self.settings)
+        return msgspec.structs.replace(there, strategy=self.strategy, baseline=None)
 
 
 class RunResult(Struct, frozen=True, kw_only=True, gc=False):
-    """A resolved scenario with what its strategy takes and, if it names a baseline, how that compares.
+    """A resolved scenario with what its strategy takes, and how that compares.
 
     Attributes:
         scenario: all that was simulated; `simnet simulate FILE.json` simulates it again.
         world_size: ranks of all nodes.
         result: what the strategy takes.
-        baseline: what the baseline takes.
-        speedup: iteration of the baseline / of the strategy.
-        end_to_end_speedup: the same of `run.steps` steps, dense stage counted.
+        baseline: what the strategy is compared with takes: the tuned reference; the scenario's baseline where nobody
+            asked for references, or they are not known.
+        speedup: mean step of the baseline / of the strategy, the share of a dense stage counted.
+        end_to_end_speedup: the same of `run.steps` steps.
         gradient_bytes: of one rank, before compression.
         version: version of simnet.
         notes: what a reader must know to trust the numbers.
         intervals: 90 % intervals by name, such as `{"speedup": [3.9, 4.4]}`, if `run.draws` asks for them, with the
             model's own error.
         hangs_on: values that the result is most sensitive to, the first most, where there are intervals.
-        references: what flat and tuned DDP take; not where that would take the exact executor, or was not asked.
+        references: what the speedup is over; None where that would take the exact executor, nothing that changes
+            nothing fits the GPU, or nobody asked.
     """
 
     scenario: Scenario
@@ -347,6 +373,15 @@ class RunResult(Struct, frozen=True, kw_only=True, gc=False):
             raise ValueError(f"world_size: {self.world_size}: must be at least the number of nodes, {self.num_nodes}")
 
     @property
+    def compared(self) -> Scenario | None:
+        """The scenario of what the strategy is compared with, as its strategy; None of nothing."""
+        if self.references is not None:
+            return self.references.scenario_of(self.scenario)
+        if self.scenario.baseline is None:
+            return None
+        return msgspec.structs.replace(self.scenario, strategy=self.scenario.baseline, baseline=None)
+
+    @property
     def num_nodes(self) -> int:
         """Number of nodes."""
         return self.scenario.cluster.num_nodes
@@ -358,13 +393,16 @@ class RunResult(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def speedup_over_flat(self) -> float | None:
-        """Time of a step with flat DDP / with the strategy; None where it is not known."""
-        return None if self.references is None else self.references.flat_s / self.result.iteration_s
+        """Time of a step with flat DDP / with the strategy; None where flat DDP does not fit or is not known."""
+        return self._over(self.references.flat_s if self.references else None)
 
     @property
-    def speedup_over_tuned(self) -> float | None:
-        """Time of a step with tuned DDP / with the strategy; None where it is not known."""
-        return None if self.references is None else self.references.tuned_s / self.result.iteration_s
+    def speedup_over_named(self) -> float | None:
+        """Time of a step with the scenario's baseline / with the strategy; None where it is one of the references."""
+        return self._over(self.references.named_s if self.references else None)
+
+    def _over(self, step_s: float | None) -> float | None:
+        return None if step_s is None else step_s / self.result.step_s
 
     @property
     def nic_gbit_per_s(self) -> float:

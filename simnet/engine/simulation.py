@@ -13,8 +13,9 @@ from simnet.collectives import algorithms
 from simnet.core.registry import tag_of
 from simnet.core.version import VERSION
 from simnet.engine import intervals, memory_fit
+from simnet.engine.batch_settings import settings_of
 from simnet.engine.prepared_scenario import UNEVEN_MATTERS, PreparedScenario
-from simnet.engine.result import RunResult, StrategyResult
+from simnet.engine.result import References, RunResult, StrategyResult
 from simnet.engine.scenario import Scenario
 from simnet.engine.step_timer import SAME_TIME
 from simnet.engine.timeline import Timeline
@@ -22,9 +23,13 @@ from simnet.strategies import Strategy
 
 
 def simulate(
-    scenario: Scenario, on_progress: Callable[[], None] | None = None, *, with_model_error: bool = True
+    scenario: Scenario,
+    on_progress: Callable[[], None] | None = None,
+    *,
+    with_model_error: bool = True,
+    references: References | None = None,
 ) -> RunResult:
-    """Simulate iterations of a scenario's strategy, and of its baseline if it names one.
+    """Simulate iterations of a scenario's strategy, and of what it is compared with, if anything.
 
     An iteration is one of many: DDP's buckets are those from the second iteration on.
 
@@ -32,11 +37,12 @@ def simulate(
         scenario: what to simulate.
         on_progress: called now and then, `num_calls` times in all.
         with_model_error: whether intervals hold the model's own error, not only those of calibration and workload.
+        references: what the strategy is compared with; by default the scenario's baseline.
 
     Raises:
         SimnetError: the parts do not fit together (see the message).
     """
-    whole = _simulate_once(scenario, on_progress)
+    whole = _simulate_once(scenario, on_progress, references)
     if not scenario.run.draws:
         return whole
     found = intervals.intervals(whole, with_model_error=with_model_error)
@@ -48,37 +54,54 @@ def with_influences(result: RunResult) -> RunResult:
     return msgspec.structs.replace(result, hangs_on=intervals.influences(result))
 
 
-def _simulate_once(scenario: Scenario, on_progress: Callable[[], None] | None = None) -> RunResult:
+def _simulate_once(
+    scenario: Scenario, on_progress: Callable[[], None] | None, references: References | None
+) -> RunResult:
     """Simulate without intervals."""
     prepared = PreparedScenario(scenario, on_progress)
     result = _strategy_result(prepared, scenario.strategy)
-    baseline = _strategy_result(prepared, scenario.baseline) if scenario.baseline else None
+    baseline = None
+    if compared := _compared(scenario, references):
+        is_cut_alike = settings_of(compared) == settings_of(scenario)
+        beside = prepared if is_cut_alike else PreparedScenario(compared, on_progress)
+        baseline = _strategy_result(beside, compared.strategy)
     return RunResult(
         scenario=scenario,
         world_size=prepared.topology.world_size,
         result=result,
         baseline=baseline,
-        speedup=baseline.iteration_s / result.iteration_s if baseline else None,
+        speedup=baseline.step_s / result.step_s if baseline else None,
         end_to_end_speedup=_ratio(baseline.total_s, result.total_s) if baseline else None,
         gradient_bytes=prepared.step.gradient_bytes,
         version=VERSION,
         notes=(
-            *_notes(prepared),
+            *_notes(prepared, compared),
             *_notes_of_executor((result, baseline)),
             *_notes_of_windows(scenario, result),
-            *_notes_of_memory(scenario, result, baseline),
+            *_notes_of_memory(scenario, result),
+            *(_notes_of_memory(compared, baseline) if compared and baseline else ()),
         ),
+        references=references,
     )
+
+
+def _compared(scenario: Scenario, references: References | None) -> Scenario | None:
+    """Return the scenario of what a strategy is compared with; None of nothing."""
+    if references is not None:
+        return references.scenario_of(scenario)
+    if scenario.baseline is None:
+        return None
+    return msgspec.structs.replace(scenario, strategy=scenario.baseline, baseline=None)
 
 
 def check(scenario: Scenario) -> None:
     """Check that the parts of a scenario fit together, without running it."""
     prepared = PreparedScenario(scenario)
-    for strategy in _run_strategies(scenario):
+    for strategy in _run_strategies(scenario, _compared(scenario, None)):
         prepared.plan(strategy)
 
 
-def num_calls(scenario: Scenario) -> int:
+def num_calls(scenario: Scenario, references: References | None = None) -> int:
     """Return how often `simulate` tells of its progress: 0 where it takes milliseconds.
 
     The exact executor does so whenever rank 0 has finished a round, the grouped one after each step.
@@ -86,7 +109,7 @@ def num_calls(scenario: Scenario) -> int:
     prepared = PreparedScenario(scenario)
     if prepared.fidelity == "folded":
         return 0
-    plans = [prepared.plan(strategy) for strategy in _run_strategies(scenario)]
+    plans = [prepared.plan(strategy) for strategy in _run_strategies(scenario, _compared(scenario, references))]
     if prepared.fidelity == "exact":
         return sum(prepared.num_rounds(plan) for plan in plans)
     return sum(prepared.num_steps(plan) for plan in plans)
@@ -97,13 +120,11 @@ def kernel_names(scenario: Scenario) -> frozenset[str]:
     return PreparedScenario(scenario).plan(scenario.strategy).program.kernels
 
 
-def _run_strategies(scenario: Scenario) -> Iterator[Strategy]:
-    """Yield every strategy that `simulate` runs: the scenario's own, its baseline, and their dense stages."""
-    for strategy in (scenario.strategy, scenario.baseline):
-        if strategy is not None:
-            yield strategy
-        stage = strategy.dense_stage(scenario.run.steps) if strategy is not None else None
-        if stage is not None:
+def _run_strategies(scenario: Scenario, compared: Scenario | None) -> Iterator[Strategy]:
+    """Yield every strategy that `simulate` runs: the scenario's, what it is compared with, and their dense stages."""
+    for strategy in (scenario.strategy, *([compared.strategy] if compared else [])):
+        yield strategy
+        if stage := strategy.dense_stage(scenario.run.steps):
             yield stage.strategy
 
 
@@ -135,6 +156,7 @@ def _strategy_result(prepared: PreparedScenario, strategy: Strategy) -> Strategy
         num_buckets=program.num_buckets,
         longest_pause_s=timeline.longest_pause_s if program.period > 1 else None,
         dense_iteration_s=dense_s,
+        dense_fraction=strategy.dense_fraction,
         total_s=total_s,
         memory=memory_fit.memory_in(prepared, strategy),
         waits=timeline.waits,
@@ -150,10 +172,11 @@ def _ratio(above: float | None, below: float | None) -> float | None:
     return above / below if above is not None and below else None
 
 
-def _notes(prepared: PreparedScenario) -> tuple[str, ...]:
+def _notes(prepared: PreparedScenario, compared: Scenario | None) -> tuple[str, ...]:
     """Say what a reader must know to trust the numbers."""
     cluster, calibration = prepared.scenario.cluster, prepared.scenario.calibration
-    plans = [prepared.plan(strategy) for strategy in _run_strategies(prepared.scenario)]
+    strategies = [*_run_strategies(prepared.scenario, compared)]
+    plans = [prepared.plan(strategy) for strategy in strategies]
     notes = list(prepared.step.notes)
     if cluster.faults:
         titles = ", ".join(dict.fromkeys(fault.title or tag_of(fault) for fault in cluster.faults))
@@ -166,7 +189,7 @@ def _notes(prepared: PreparedScenario) -> tuple[str, ...]:
         )
     notes += dict.fromkeys(note for plan in plans for note in plan.program.notes)
     notes += _beyond_measured_nodes(cluster.num_nodes, calibration)
-    notes += _beyond_nccl(prepared)
+    notes += _beyond_nccl(prepared, strategies)
     free = sorted({kernel for plan in plans for kernel in plan.without_time(calibration)})
     if free:
         notes.append(
@@ -224,12 +247,10 @@ def _notes_of_windows(scenario: Scenario, result: StrategyResult) -> Iterator[st
     yield from filter(None, (fault.missed_in(sum(result.iterations_s)) for fault in timed))
 
 
-def _notes_of_memory(scenario: Scenario, result: StrategyResult, baseline: StrategyResult | None) -> Iterator[str]:
-    """Say which of the two takes more memory than the GPU has, and what would fit."""
-    for strategy, found in ((scenario.strategy, result), (scenario.baseline, baseline)):
-        memory = found.memory if found else None
-        if strategy is not None and memory is not None and memory.fits is False:
-            yield memory_fit.sentence(scenario, strategy, memory)
+def _notes_of_memory(scenario: Scenario, result: StrategyResult) -> Iterator[str]:
+    """Say that a strategy takes more memory than the GPU has, and what would fit."""
+    if result.memory is not None and result.memory.fits is False:
+        yield memory_fit.sentence(scenario, scenario.strategy, result.memory)
 
 
 def _beyond_measured_nodes(num_nodes: int, calibration: Calibration) -> Iterator[str]:
@@ -244,9 +265,9 @@ def _beyond_measured_nodes(num_nodes: int, calibration: Calibration) -> Iterator
             )
 
 
-def _beyond_nccl(prepared: PreparedScenario) -> Iterator[str]:
+def _beyond_nccl(prepared: PreparedScenario, strategies: Iterable[Strategy]) -> Iterator[str]:
     """Say which all-reduces were chosen that NCCL does not have."""
-    for strategy in _run_strategies(prepared.scenario):
+    for strategy in strategies:
         if getattr(strategy, "algorithm", None) == algorithms.ANY:
             chosen = {one.schedule.algorithm for one in prepared.plan(strategy).program.collectives}
             names = ", ".join(one.name for one in algorithms.every() if one.name in chosen and not one.is_tuned_over)

@@ -9,7 +9,7 @@ from simnet.analysis import convergence, crossover, lost_time, sweeps
 from simnet.analysis.advice import Advice
 from simnet.analysis.advise import advise, check_rankable
 from simnet.analysis.crossover import speedup_of
-from simnet.analysis.references import with_references
+from simnet.analysis.references import compared
 from simnet.analysis.tune import chosen
 from simnet.calibration.comparison import Comparison, coverage, mean_error, worst_error
 from simnet.core.errors import SimnetError
@@ -36,6 +36,8 @@ RATES = ("1 Gbit/s", "5 Gbit/s", "10 Gbit/s", "25 Gbit/s", "50 Gbit/s", "100 Gbi
 """NIC bandwidths around which a scenario is looked at; its own is among them."""
 ENDS = ("0.5 Gbit/s", "800 Gbit/s")
 """Of the search for a crossover."""
+TOLERANCE = 1e-3
+"""Of a crossover, relative: pages show three digits."""
 MOST_NODES = 4
 """Times the scenario's nodes, up to which it is looked at."""
 MOST_PANELS = 6
@@ -71,7 +73,7 @@ class Contents:
         verdict: the answer in one sentence, with its interval.
         judgement: the verdict in a word or two, such as "pays"; "" if there is none.
         advised: what to use here, as `simnet advise` answers; "" if nobody asked.
-        against_references: the same over both references, or the worst point; "" if not known.
+        over_flat: the same over flat DDP, or the worst point; "" if not known.
         sections: in order.
         notes: what a reader must know to trust the numbers.
     """
@@ -80,7 +82,7 @@ class Contents:
     question: str
     verdict: str
     judgement: str
-    against_references: str = ""
+    over_flat: str = ""
     advised: str = ""
     sections: tuple[Section, ...]
     notes: tuple[str, ...] = ()
@@ -106,7 +108,7 @@ def of_scenario(  # noqa: PLR0913 - what a report may hold
     """Return the report on a scenario: its own point, what is around it, and what else could be used.
 
     Args:
-        scenario: with a baseline.
+        scenario: what is asked about.
         tick: called with the number of further simulations done.
         systems: titles or kinds of alternatives to rank, which takes the longest; by default all, with None none.
         measured: measured values with their predictions.
@@ -114,11 +116,11 @@ def of_scenario(  # noqa: PLR0913 - what a report may hold
         known: the result of the scenario's own point, where somebody has it; else it is simulated.
 
     Raises:
-        SimnetError: the parts do not fit together, or there is no baseline.
+        SimnetError: the parts do not fit together, or there is nothing to compare with.
     """
-    if scenario.baseline is None:
-        raise SimnetError(f"{scenario.name}: baseline: missing; add --set baseline=all_reduce")
     result = _own_point(scenario, known, tick)
+    if result.baseline is None:
+        raise SimnetError(crossover.NOTHING_TO_COMPARE.format(scenario.name))
     around = _around(scenario, tick, jobs)
     advice = None if systems is None else _advice(scenario, systems, tick, jobs)
     sections = [
@@ -135,7 +137,7 @@ def of_scenario(  # noqa: PLR0913 - what a report may hold
         verdict=capitalized(_too_large(result) or verdict_sentence(result)),
         judgement="does not fit" if _too_large(result) else speedup_of(result, simulate).verdict,
         advised=f"What to use: {answer(advice)['Answer']}" if advice is not None else "",
-        against_references=capitalized(reference_sentence(result)),
+        over_flat=capitalized(reference_sentence(result)),
         sections=tuple(sections),
         notes=tuple(dict.fromkeys(printable(note) for note in result.notes)),
     )
@@ -153,8 +155,7 @@ def _too_large(result: RunResult) -> str:
 
 def _own_point(scenario: Scenario, known: RunResult | None, tick: Tick) -> RunResult:
     """Return the scenario's result, with what its faults cost."""
-    result = known or with_influences(simulate(with_default_draws(scenario)))
-    result = result if result.references else with_references(result)
+    result = known if known and known.references else with_influences(compared(with_default_draws(scenario)))
     tick(1)
     if not scenario.cluster.all_faults:
         return result
@@ -168,7 +169,7 @@ def of_sweep(sweep: SweepResult, measured: Sequence[Comparison] = ()) -> Content
     """Return the report on the results of a sweep."""
     points = [point for point in sweep.points if point.speedup is not None]
     if not points:
-        raise SimnetError(f"{sweep.name}: no point has a baseline: sweep with --set baseline=all_reduce")
+        raise SimnetError(crossover.NOTHING_TO_COMPARE.format(sweep.name))
     by_panel = list(panels(points).items())
     best = max(points, key=lambda point: point.speedup or 0.0)
     if all(len(mine) == 1 for _, mine in by_panel):
@@ -179,7 +180,7 @@ def of_sweep(sweep: SweepResult, measured: Sequence[Comparison] = ()) -> Content
         question=f"Sweep {sweep.name}, {len(sweep.points)} points." if sweep.question else "",
         verdict=f"At best, {_where(best, many=len(by_panel) > 1)}: {verdict_sentence(best)}",
         judgement="",
-        against_references=_worst_sentence(points, many=len(by_panel) > 1),
+        over_flat=_worst_sentence(points, many=len(by_panel) > 1),
         sections=(
             Section(key="points", title="Over all points", paragraphs=tuple(headlines(sweep))),
             *sections,
@@ -318,7 +319,13 @@ def _crossover_section(result: RunResult, tick: Tick) -> Iterator[Section]:
     experiment = experiment_of(result.scenario)
     try:
         found = crossover.search(
-            experiment, key=BANDWIDTH, start=ENDS[0], end=ENDS[1], simulate=simulate, progress=progress
+            experiment,
+            key=BANDWIDTH,
+            start=ENDS[0],
+            end=ENDS[1],
+            tolerance=TOLERANCE,
+            simulate=compared,
+            progress=progress,
         )
     except SimnetError:  # on one node, say, where no NIC matters
         tick(crossover.NUM_STEPS - sum(done))

@@ -1,20 +1,24 @@
-"""Where two strategies take the same time, for people and for programs."""
+"""Where a strategy is as fast as what it is compared with, for people and for programs."""
 
+import textwrap
 from typing import Any
 
+from simnet.analysis import crossover
+from simnet.analysis.crossing import Number
 from simnet.analysis.crossover import Crossing, Crossover, Trial
 from simnet.core.units import format_seconds
 from simnet.report.page import Page
 from simnet.report.table import Column, Table
-from simnet.report.text import key_text, notes_lines, speedup_text
+from simnet.report.text import WIDTH, key_text, notes_lines, speedup_text
 
 
 def crossover_page(found: Crossover) -> Page:
     """Return what `simnet sweep --break-even` prints."""
     notes = notes_lines([trial.notes for trial in found.trials])
-    known = next((one.references for one in found.trials if one.references), None)
-    over = [f"over flat: over {known.flat}; over tuned: over DDP at its best at each value"] if known else []
-    return Page([*crossover_sentences(found), "", _table(found), *over, *([""] if notes else []), *notes])
+    known = next((trial.references for trial in found.trials if trial.references), None)
+    over = [f"{found.baseline}: tuned anew at each value; over flat: over {known.flat}"] if known else []
+    heading = [*textwrap.wrap(found.question, WIDTH), ""] if found.question else []
+    return Page([*heading, *crossover_sentences(found), "", _table(found), *over, *([""] if notes else []), *notes])
 
 
 def crossover_sentences(found: Crossover) -> list[str]:
@@ -40,13 +44,18 @@ def _rounded(text: str) -> str:
 
 
 def _paying(found: Crossover) -> list[str]:
-    """Say where the strategy pays, which takes more than being faster; the table shows it if there are gaps."""
-    which = [index for index, trial in enumerate(found.trials) if trial.speedup.verdict == "pays"]
-    if not which or len(which) == len(found.trials) or which[-1] - which[0] + 1 != len(which):
-        return []
-    first, last = (found.trials[index].text for index in (which[0], which[-1]))
-    where = f"from {first} to {last}" if first != last else f"at {first}"
-    return [f"{found.key}: of the values tried, {_names(found)[0]} pays {where}."]
+    """Say where the strategy pays, which takes more than being faster."""
+    if not found.pays_in:
+        return [f"{found.key}: {_names(found)[0]} pays at none of the values tried."]
+    return [f"{found.key}: {_names(found)[0]} pays {' and '.join(map(_range_text, found.pays_in))}."]
+
+
+def _range_text(ends: tuple[Number | None, Number | None]) -> str:
+    """Return between which values: "below 43.3 Gbit/s"."""
+    low, high = (None if end is None else _rounded(crossover.text_of(end, digits=6)) for end in ends)
+    if low is None:
+        return "at all values tried" if high is None else f"below {high}"
+    return f"above {low}" if high is None else f"from {low} to {high}"
 
 
 def _no_crossing(found: Crossover) -> str:
@@ -74,13 +83,17 @@ def _table(found: Crossover) -> Table:
         Column(strategy, "right", cell=lambda trial: format_seconds(trial.iteration_s)),
         Column(baseline, "right", cell=lambda trial: format_seconds(trial.baseline_iteration_s)),
         Column("speedup (90 %)", "right", cell=_speedup),
-        Column("over flat", "right", cell=lambda trial: speedup_text(trial.references.flat_s / trial.iteration_s)),
-        Column("over tuned", "right", cell=lambda trial: speedup_text(trial.references.tuned_s / trial.iteration_s)),
+        Column("over flat", "right", cell=_over_flat),
         Column("verdict", "right", cell=lambda trial: trial.speedup.verdict),
     ]
     if not any(trial.references for trial in found.trials):
-        del columns[4:6]
+        del columns[4]
     return Table.of(columns, found.trials)
+
+
+def _over_flat(trial: Trial) -> str:
+    flat_s = trial.references and trial.references.flat_s
+    return speedup_text(flat_s / trial.iteration_s) if flat_s else "does not fit"
 
 
 def _speedup(trial: Trial) -> str:
@@ -94,6 +107,10 @@ def crossover_object(found: Crossover) -> dict[str, Any]:
         "over": found.key,
         "strategy": found.strategy,
         "baseline": found.baseline,
+        "pays_in": [
+            [end if end is None or isinstance(end, int) else crossover.text_of(end, digits=6) for end in ends]
+            for ends in found.pays_in
+        ],
         "crossings": [_crossing_object(crossing) for crossing in found.crossings],
         "notes": list(dict.fromkeys(note for trial in found.trials for note in trial.notes)),
         "trials": [_trial_object(trial) for trial in found.trials],
@@ -117,6 +134,5 @@ def _trial_object(trial: Trial) -> dict[str, object]:
         "speedup": trial.speedup.value,
         "speedup_interval": trial.speedup.interval,
         "flat_iteration_s": trial.references and trial.references.flat_s,
-        "tuned_iteration_s": trial.references and trial.references.tuned_s,
         "verdict": trial.speedup.verdict,
     }

@@ -157,7 +157,7 @@ def _footer(sweep: SweepResult, drawing: Drawing, *, has_intervals: bool) -> str
     shown = sweep.points if has_intervals else ()
     draws = max((point.scenario.run.draws or 0 for point in shown if point.intervals), default=0)
     bands = f" Bands: 90 % intervals over {draws} draws of calibration and model error." if draws else ""
-    references = f" {text}" if drawing.needs_baseline and (text := labels.against_references(sweep.points)) else ""
+    references = f" {text}" if drawing.needs_baseline and (text := labels.against_flat(sweep.points)) else ""
     return f"Simulated by simnet {versions}. Calibration: {calibrations}.{bands}{references}"
 
 

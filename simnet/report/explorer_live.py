@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from simnet.analysis import whatif
-from simnet.analysis.references import with_references
+from simnet.analysis.references import compared
 from simnet.core.errors import SimnetError
 from simnet.engine.intervals import with_default_draws
 from simnet.engine.result import RunResult
@@ -72,14 +72,14 @@ def view(knobs: Knobs, places: Places) -> LiveAnswer:
 def interval_text(knobs: Knobs, places: Places) -> str:
     """Return the 90 % interval of the speedup, and both references, in sentences; it takes longer than a view."""
     try:
-        result = simulate(with_default_draws(knobs.scenario_at(places)))
+        result = compared(with_default_draws(knobs.scenario_at(places)))
     except SimnetError:
         return ""
     ends = result.intervals.get("speedup")
     between = (
         f"90 % interval of {speedup_text(result.speedup)}: {' to '.join(map(speedup_text, ends))}. " if ends else ""
     )
-    said = reference_sentence(with_references(result))
+    said = reference_sentence(result)
     return f"{between}{capitalized(said)}." if said else between.strip()
 
 

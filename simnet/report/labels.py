@@ -78,8 +78,10 @@ def short_key(point: PointResult, key: str) -> str:
 
 
 def names(points: Sequence[RunResult]) -> list[str]:
-    """Return a name for the strategy of these points and, if there is one, another name for the baseline."""
+    """Return a name for the strategy of these points and, if there is one, for what it is compared with."""
     strategy = _only((point.result.strategy for point in points), ROLES[0])
+    if tuned := tuned_title(points):
+        return [strategy, tuned]
     baselines = [point.baseline.strategy for point in points if point.baseline is not None]
     if not baselines:
         return [strategy]
@@ -91,16 +93,25 @@ def names(points: Sequence[RunResult]) -> list[str]:
     return list(next(iter(pairs))) if len(pairs) == 1 else list(ROLES)
 
 
+def tuned_title(points: Sequence[RunResult]) -> str:
+    """Return what people call the tuned references of points: "tuned DDP"; "" where one of them has none."""
+    known = [point.references for point in points if point.references is not None and point.baseline is not None]
+    if not known or len(known) < len(points):
+        return ""
+    return f"tuned {_alternatives(references.strategy.title for references in known)}"
+
+
 def titles(points: Sequence[RunResult]) -> list[str]:
-    """Return what figures call strategy and baseline: "BinSGDM" and "DDP (fp32, ring)".
+    """Return what figures call a strategy and what it is compared with: "BinSGDM" and "tuned DDP".
 
     As `names`, where the points have several strategies or baselines, or where the words would be the same.
     """
     called = names(points)
+    tuned = tuned_title(points)
     pairs = [(point.scenario, (point.scenario.strategy, point.scenario.baseline)) for point in points]
     words = [
         name
-        if name in ROLES
+        if name in {*ROLES, tuned}
         else _joined(_words(scenario, pair[role] or scenario.strategy) for scenario, pair in pairs)
         for role, name in enumerate(called)
     ]
@@ -194,18 +205,16 @@ def context(points: Sequence[PointResult]) -> str:
     return ", ".join(next(iter(texts)) for texts in (workloads, networks) if len(texts) == 1)
 
 
-def against_references(points: Sequence[RunResult]) -> str:
-    """Return the least and the largest speedup over each reference, in a sentence; "" where they are not known."""
+def against_flat(points: Sequence[RunResult]) -> str:
+    """Return the least and the largest speedup over flat DDP, in a sentence; "" where it is not known or does not fit.
+
+    The name of the tuned reference stands beside it, where it is the same at all points.
+    """
+    values = [value for point in points if (value := point.speedup_over_flat) is not None]
     known = [point.references for point in points if point.references is not None]
-    if len(known) < len(points):
+    if len(values) < len(points) or not known:
         return ""
-    tuned = {one.tuned for one in known}
-    sides = (
-        ([point.speedup_over_flat or 0.0 for point in points], known[0].flat),
-        ([point.speedup_over_tuned or 0.0 for point in points], known[0].tuned if len(tuned) == 1 else "tuned DDP"),
-    )
-    texts = [
-        f"{' to '.join(dict.fromkeys(map(speedup_text, (min(values), max(values)))))} over {printable(name)}"
-        for values, name in sides
-    ]
-    return f"Speedups: {', '.join(texts)}."
+    between = " to ".join(dict.fromkeys(map(speedup_text, (min(values), max(values)))))
+    tuned = {references.tuned for references in known}
+    what = f" Compared with {printable(tuned.pop())}." if len(tuned) == 1 else ""
+    return f"Over {printable(known[0].flat)}: {between}.{what}"

@@ -11,7 +11,7 @@ from simnet.engine.result import RunResult, point_result
 from simnet.report import step_charts
 from simnet.report.chart import Chart
 from simnet.report.figure import SCREEN, FigureStyle, Format, current, image, styled
-from simnet.report.labels import against_references, calibration_name, context, varies
+from simnet.report.labels import against_flat, calibration_name, context, varies
 from simnet.report.text import count_text, printable
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def of_run(run: RunResult, name: str) -> "Figure":
     found = OF_ONE_RUN[name]
     title = f"{found.what(run)}: {context([point_result({}, run)])}"
     source = f"Simulated by simnet {printable(run.version)}. Calibration: {calibration_name(run)}."
-    source = f"{source} {against_references([run])}".strip()
+    source = f"{source} {against_flat([run])}".strip()
     panels = {" " * place: chart for place, chart in enumerate(found.charts(run))}
     return figure_of(panels, title=title, footer=source, width_in=current().page_in, shared="y")
 

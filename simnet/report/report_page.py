@@ -50,7 +50,7 @@ def report_page(contents: Contents, origin: Origin) -> str:
         "verdict": clipped(contents.verdict, TEXT_CHARACTERS),
         "judgement": contents.judgement,
         "advised": clipped(contents.advised, TEXT_CHARACTERS),
-        "against_references": clipped(contents.against_references, TEXT_CHARACTERS),
+        "over_flat": clipped(contents.over_flat, TEXT_CHARACTERS),
         "sections": contents.sections,
         "notes": [clipped(note, TEXT_CHARACTERS) for note in contents.notes],
         "origin": origin,

@@ -182,6 +182,7 @@ def _metric_cells(steps: int | None) -> dict[str, Callable[[StrategyResult], str
         "  held up most by": _latest,
         "part of a day that trains": _trained,
         "dense iteration time": lambda result: _optional_seconds(result.dense_iteration_s),
+        "mean step, dense ones counted": _mean_step,
         f"time of {steps:,} steps" if steps else "end-to-end time": lambda result: _optional_seconds(result.total_s),
     }
 
@@ -199,6 +200,10 @@ def _trained(result: StrategyResult) -> str:
     return "" if found is None else f"{percent(found.fraction)} ({percent(found.low)} to {percent(found.high)})"
 
 
+def _mean_step(result: StrategyResult) -> str:
+    return format_seconds(result.step_s) if result.dense_iteration_s is not None and result.dense_fraction else ""
+
+
 def _optional_seconds(seconds: float | None) -> str:
     return "" if seconds is None else format_seconds(seconds)
 
@@ -209,11 +214,11 @@ def verdict(run_result: RunResult) -> Iterator[str]:
     for key, name in zip(("iteration_s", "baseline_iteration_s"), called, strict=False):
         if between := _between(run_result, key, format_seconds):
             yield f"iteration time of {name}{between}"
-    for key, of in (("speedup", "per iteration"), ("end_to_end_speedup", "end to end")):
+    over = f"{called[0]} over {_compared_with(run_result, called)}"
+    for key, of in (("speedup", ""), ("end_to_end_speedup", " end to end")):
         speedup: float | None = getattr(run_result, key)
         if run_result.baseline is not None and speedup is not None:
-            between = _between(run_result, key, speedup_text)
-            yield f"speedup {speedup_text(speedup)}{between} {of}, {' against '.join(called)}"
+            yield f"speedup {speedup_text(speedup)}{_between(run_result, key, speedup_text)}{of}, {over}"
     yield from filter(None, [reference_sentence(run_result)])
     if run_result.hangs_on:
         from simnet.report.influences import sentence  # with the figures, which most runs need not load
@@ -221,17 +226,24 @@ def verdict(run_result: RunResult) -> Iterator[str]:
         yield f"it hangs on: {sentence(run_result)}"
 
 
+def _compared_with(run_result: RunResult, called: list[str]) -> str:
+    """Return what a speedup is over: "tuned DDP (bf16, hierarchical)", or the name of the scenario's baseline."""
+    return run_result.references.tuned if run_result.references else called[-1]
+
+
 def reference_sentence(run_result: RunResult) -> str:
-    """Return the speedup of the strategy as written over both references, with their times; "" without references."""
-    found = run_result.references
-    if found is None:
+    """Return the speedup over flat DDP and the scenario's own baseline, with their steps; "" without references."""
+    known = run_result.references
+    if known is None:
         return ""
-    strategy, flat_s, tuned_s = names([run_result])[0], *map(format_seconds, (found.flat_s, found.tuned_s))
-    over_flat, over_tuned = map(speedup_text, (run_result.speedup_over_flat, run_result.speedup_over_tuned))
-    return (
-        f"as written, {strategy} is {over_flat} over {found.flat} ({flat_s} a step) and "
-        f"{over_tuned} over {found.tuned}, {tuned_s}"
-    )
+    if known.flat_s is None:
+        flat = f"{known.flat} does not fit the GPU, and is compared with nothing"
+    else:
+        flat = f"{speedup_text(run_result.speedup_over_flat)} over {known.flat} ({format_seconds(known.flat_s)} a step)"
+    if known.named_s is None:
+        return flat
+    over_named = speedup_text(run_result.speedup_over_named)
+    return f"{flat}; {over_named} over {known.named} ({format_seconds(known.named_s)} a step)"
 
 
 def _between(run_result: RunResult, name: str, written: Callable[[float], str]) -> str:

@@ -68,7 +68,7 @@ def row(result: RunResult, values: Mapping[str, object] | None = None) -> Row:
         "speedup": result.speedup,
         "end_to_end_speedup": result.end_to_end_speedup,
         "speedup_over_flat": result.speedup_over_flat,
-        "speedup_over_tuned": result.speedup_over_tuned,
+        "speedup_over_named": result.speedup_over_named,
         "flat_iteration_s": result.references and result.references.flat_s,
         "tuned_iteration_s": result.references and result.references.tuned_s,
         "tuned_reference": result.references and result.references.tuned,
@@ -89,7 +89,7 @@ def kinds(swept: Mapping[str, Sequence[object]]) -> dict[str, Kind]:
     names = [
         *("cluster", "workload", "calibration", "num_nodes", "ranks_per_node", "grad_accumulation", "nic_gbit_per_s"),
         *("strategy", "baseline", "world_size", "gradient_bytes", "speedup", "end_to_end_speedup"),
-        *("speedup_over_flat", "speedup_over_tuned", "flat_iteration_s", "tuned_iteration_s", "tuned_reference"),
+        *("speedup_over_flat", "speedup_over_named", "flat_iteration_s", "tuned_iteration_s", "tuned_reference"),
         *(name for prefix in ("", "baseline_") for name in _metrics(prefix, None)),
         *(f"{key}_{end}" for key in INTERVALS for end in _ENDS),
         *("notes", "version"),

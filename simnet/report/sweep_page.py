@@ -28,6 +28,7 @@ from simnet.report.text import (
     hanging,
     nodes_text,
     notes_lines,
+    printable,
     speedup_text,
     throughput_text,
     value_text,
@@ -115,7 +116,11 @@ def _matrices(sweep: SweepResult) -> Iterator[str | Table]:
         yield f"{label}: speedup of {' over '.join(names(points))}, by NIC bandwidth and nodes of {gpus}"
         cells = matrix(points)
         yield _matrix_table(cells, lambda point: speedup_text(point.speedup))
-        yield f"iteration time of {names(points)[-1]}, the baseline:"
+        flat = {point.references.flat for point in points if point.references}
+        if flat and any(point.speedup_over_flat for point in points):
+            yield f"speedup of {names(points)[0]} over {printable(min(flat))}:"
+            yield _matrix_table(cells, lambda point: speedup_text(point.speedup_over_flat))
+        yield f"iteration time of {names(points)[-1]}:"
         yield _matrix_table(cells, _baseline_time)
         if any(map(varies, points)):
             yield "speedup of medians / of 95th percentiles of the iterations:"

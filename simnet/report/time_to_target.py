@@ -63,8 +63,11 @@ def _heading(found: TimesToTarget) -> Iterator[str]:
     for there in found.bandwidths:
         both = there.references
         if both is not None:
-            flat_s, tuned_s = map(format_seconds, (both.flat_s, both.tuned_s))
-            yield f"{there.bandwidth.text()}: a step takes {flat_s} with {both.flat}, {tuned_s} with {both.tuned}"
+            flat = "which does not fit" if both.flat_s is None else format_seconds(both.flat_s)
+            yield (
+                f"{there.bandwidth.text()}: a step takes {format_seconds(both.tuned_s)} with {both.tuned}; with "
+                f"{both.flat}: {flat}"
+            )
 
 
 def _order(found: TimesToTarget) -> list[str]:

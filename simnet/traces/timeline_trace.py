@@ -24,6 +24,7 @@ from simnet.core.files import is_special, write_file
 from simnet.engine.plan import StrategyPlan
 from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.result import RunResult, Span, StrategyResult
+from simnet.engine.scenario import Scenario
 from simnet.engine.timeline import Streams
 from simnet.strategies.program import Communicate, IterationPart, OperationId
 
@@ -398,11 +399,11 @@ def write_trace(run_result: RunResult, path: Path, iterations: int = ITERATIONS)
     Raises:
         SimnetError: the result has no spans, the numbers are out of range, or a file cannot be written.
     """
-    prepared = PreparedScenario(run_result.scenario)
-    files = {path: _bytes(run_result, run_result.result, prepared, path, iterations)}
-    if run_result.baseline is not None and not is_special(path):
+    files = {path: _bytes(run_result, run_result.result, run_result.scenario, path, iterations)}
+    compared = run_result.compared
+    if run_result.baseline is not None and compared is not None and not is_special(path):
         beside = baseline_path(path)
-        files[beside] = _bytes(run_result, run_result.baseline, prepared, beside, iterations)
+        files[beside] = _bytes(run_result, run_result.baseline, compared, beside, iterations)
     for each, data in files.items():
         write_file(each, data)
 
@@ -418,14 +419,11 @@ def baseline_path(path: Path) -> Path:
     return path.with_name(f"{path.name.removesuffix(endings)}.baseline{endings}")
 
 
-def _bytes(
-    run_result: RunResult, result: StrategyResult, prepared: PreparedScenario, path: Path, iterations: int
-) -> bytes:
+def _bytes(run_result: RunResult, result: StrategyResult, scenario: Scenario, path: Path, iterations: int) -> bytes:
     _check(run_result, result, iterations)
     is_baseline = result is run_result.baseline
-    strategy = run_result.scenario.baseline if is_baseline else run_result.scenario.strategy
-    assert strategy is not None
-    plan = prepared.plan(strategy)
+    prepared = PreparedScenario(scenario)
+    plan = prepared.plan(scenario.strategy)
     traced = TraceOfRank(run_result, result, plan, prepared)
     title = f"{result.strategy}{' (baseline)' if is_baseline else ''}, simulated"
     trace = {

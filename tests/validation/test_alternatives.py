@@ -9,10 +9,10 @@ from functools import cache
 import pytest
 from msgspec.structs import replace
 
-from simnet.analysis.tune import dense_systems, load_with_any_strategy, systems
+from simnet.analysis.tune import dense_systems, systems
 from simnet.cli.settings import read_settings
 from simnet.core.units import Duration
-from simnet.engine.scenario import Scenario
+from simnet.engine.scenario import Scenario, load_experiment
 from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StepTimer
 from simnet.strategies import FullShard
@@ -41,7 +41,7 @@ def scenario() -> Scenario:
         "calibration.compute_spread=0",
         "calibration.host_pause=0 s",
     )
-    found = load_with_any_strategy("bert_base_10gbit", read_settings(parts)).at({})
+    found = load_experiment("bert_base_10gbit", read_settings(parts)).at({})
     workload = replace(
         found.workload,
         work=None,

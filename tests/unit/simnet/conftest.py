@@ -1,5 +1,7 @@
 """What tests of sweeps share."""
 
+from typing import Any
+
 import pytest
 
 from simnet.engine import simulation
@@ -13,9 +15,9 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Scenario]:
     seen: list[Scenario] = []
     real = simulation.simulate
 
-    def noted(scenario: Scenario) -> RunResult:
+    def noted(scenario: Scenario, **options: Any) -> RunResult:
         seen.append(scenario)
-        return real(scenario)
+        return real(scenario, **options)
 
     monkeypatch.setattr(simulation, "simulate", noted)
     return seen

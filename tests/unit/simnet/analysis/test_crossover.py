@@ -126,7 +126,7 @@ def test_a_wrong_key_or_end_is_refused(
     ("options", "message"),
     [
         *(({"tolerance": one}, f"--tolerance: {one}: must be from 1e-09 to 0.5") for one in (math.nan, 0.0, 0.6)),
-        ({"changes": {"baseline": None}}, "pod: baseline: missing; add --set baseline=all_reduce"),
+        ({"changes": {"baseline": None}}, "pod: nothing to compare with: tuned DDP is not known"),
     ],
 )
 def test_a_wrong_tolerance_and_a_missing_baseline_are_refused(

@@ -75,8 +75,8 @@ def without_cluster() -> str:
         ("[1, 2]", "no 'format' key"),
         ('{"what": "simnet measurements", "format": 1}', "holds 'simnet measurements', no results of a sweep: name"),
         (
-            changed(format=3),
-            "format 3: written by another version of simnet; this one reads 4; run the sweep again with it",
+            changed(format=4),
+            "format 4: written by another version of simnet; this one reads 5; run the sweep again with it",
         ),
         (changed(format=7), "format 7: written by another version of simnet"),
         (changed(points=[]), "must not be empty"),

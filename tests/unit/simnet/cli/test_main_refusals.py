@@ -212,7 +212,6 @@ OF_REPORTS = [
     ("report directory -o new.html", "results.json"),
     ("report other.json -o new.html", "format"),
     ("report torn.json -o new.html", "torn.json"),
-    ("report alone.toml -o new.html", "baseline: missing"),
     (f"report {BERT} --measured none.json -o new.html", "none.json"),
     (f"report {BERT} --set {NODES}=0 -o new.html", "cluster.num_nodes: 0"),
     (f"report {BERT} -o .", "is a directory"),

@@ -53,7 +53,7 @@ def test_the_json_of_a_run_is_reported_as_it_was_simulated(tmp_path: Path) -> No
     assert run("simulate", BERT, "--draws", "20", "--format", "json", "-o", str(path)).exit_code == 0
     assert run("report", str(path), "--systems", "", "-o", str(tmp_path / "r.html")).exit_code == 0
     written = json.loads(path.read_text(encoding="utf-8"))
-    assert f"{written['speedup']:.1f}x (90 % interval" in (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert f"{written['speedup']:.2f}x (90 % interval" in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
 def test_measured_steps_stand_beside_their_predictions_by_the_scenario_as_it_is_set(tmp_path: Path) -> None:

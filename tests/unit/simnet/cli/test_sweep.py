@@ -39,7 +39,7 @@ class TestFiles:
         out = tmp_path / "out"
         result = run("sweep", file, "-o", out)
         assert result.exit_code == 0
-        assert "speedup of binsgdm over all_reduce" in result.stdout
+        assert "speedup of binsgdm over tuned DDP" in result.stdout
         assert re.fullmatch(rf"6 points in \S+ s; wrote {out}/results.csv and {out}/results.json\n", result.stderr)
         document = json.loads((out / "results.json").read_text())
         assert [point["world_size"] for point in document["points"]] == [8, 16, 32, 8, 16, 32]

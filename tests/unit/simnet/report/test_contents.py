@@ -46,10 +46,10 @@ def test_a_report_answers_what_where_why_what_else_and_on_what_it_rests(report: 
 
 
 @pytest.mark.slow
-def test_beside_the_given_baseline_stand_both_references(report: contents.Contents) -> None:
+def test_the_verdict_is_over_tuned_ddp_with_flat_ddp_beside_it(report: contents.Contents) -> None:
     advice = simnet.advise(BERT, draws=0, systems=["BinSGDM"])
-    assert f"{advice.flat_name} ({format_seconds(advice.plain_iteration_s)} a step)" in report.against_references
-    assert report.against_references.endswith(format_seconds(advice.baseline_system.iteration_s))
+    assert f"{advice.flat_name} ({format_seconds(advice.plain_iteration_s)} a step)" in report.over_flat
+    assert f"{format_seconds(advice.baseline_system.iteration_s)} with tuned DDP" in report.verdict
 
 
 @pytest.mark.slow
@@ -115,10 +115,8 @@ def test_points_that_no_axis_joins_stand_in_one_figure_and_without_a_baseline_th
     (chart,) = section.charts
     assert len(chart.y.ticks) == 6
     points = tuple(structs.replace(point, speedup=None, baseline=None) for point in sweep.points)
-    with refused("no point has a baseline: sweep with --set"):
+    with refused("nothing to compare with: tuned DDP is not known"):
         contents.of_sweep(structs.replace(sweep, points=points))
-    with refused("baseline: missing"):
-        contents.of_scenario(structs.replace(simnet.load(BERT), baseline=None), quiet)
 
 
 def test_measurements_say_their_errors_and_why_they_are_held_out() -> None:

@@ -4,14 +4,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from simnet.analysis.references import compared
 from simnet.engine.result import Influence
 from simnet.engine.scenario import load
-from simnet.engine.simulation import simulate
 from simnet.report import influences
 
 
 def test_a_sentence_names_the_end_that_changes_most() -> None:
-    result = simulate(load("bert_base_10gbit", {"run.draws": 20}))
+    result = compared(load("bert_base_10gbit", {"run.draws": 20}))
 
     def told(key: str, interval: tuple[float, float], values: tuple[float, float], **changes: Any) -> str:
         one = Influence(key=key, interval=interval, values=values)
@@ -19,16 +19,16 @@ def test_a_sentence_names_the_end_that_changes_most() -> None:
 
     links, kernel = "calibration.inter_node.efficiency", "calibration.kernels.{}.time_per_element"
     for key, interval, values, said in (
-        ("calibration.codec_efficiency", (0.25, 4.0), (5.0, 11.0), "if the codec is 4 times slower: 5.00x"),
-        (links, (0.5, 2.0), (10.0, 20.0), "if links between nodes are 2 times faster: 20.0x"),
-        (links, (1.0, 1.04), (10.4, 9.0), "if links between nodes are 1.04 times faster: 9.00x"),
-        ("workload.compute", (1.0, 1.4), (10.4, 7.0), "if compute takes 1.4 times as long: 7.00x"),
-        (kernel.format("compress"), (0.9, 3.0), (10.4, 7.0), "if kernel compress takes 3 times as long: 7.00x"),
-        (kernel.format("\x1b[31mx"), (0.9, 3.0), (10.4, 7.0), "if kernel ?[31mx takes 3 times as long: 7.00x"),
+        ("calibration.codec_efficiency", (0.25, 4.0), (2.0, 6.0), "if the codec is 4 times slower: 2.00x"),
+        (links, (0.5, 2.0), (4.0, 20.0), "if links between nodes are 2 times faster: 20.0x"),
+        (links, (1.0, 1.04), (4.9, 9.0), "if links between nodes are 1.04 times faster: 9.00x"),
+        ("workload.compute", (1.0, 1.4), (4.9, 7.0), "if compute takes 1.4 times as long: 7.00x"),
+        (kernel.format("compress"), (0.9, 3.0), (4.9, 7.0), "if kernel compress takes 3 times as long: 7.00x"),
+        (kernel.format("\x1b[31mx"), (0.9, 3.0), (4.9, 7.0), "if kernel ?[31mx takes 3 times as long: 7.00x"),
         (
             "calibration.libraries.mpi.poll_cost",
             (0.9, 3.0),
-            (10.4, 7.0),
+            (4.9, 7.0),
             "if poll cost of mpi takes 3 times as long: 7.00x",
         ),
     ):
