@@ -1,8 +1,12 @@
-"""Run the commands that pages show and compare what they print: `python docs/shown.py [--write] [PAGES...]`.
+"""Run what pages show and compare what it prints: `python docs/shown.py [--write] [PAGES...]`.
 
-A page is run if it shows output, which is a `text` block right after a `console` block. Its commands run in order, in
-an empty folder in which `scenarios` is that of this checkout. A `toml` or `python` block that begins with a
-comment `# NAME.toml` or `# NAME.py` is that file.
+A page runs in order, in an empty folder in which `scenarios` is that of this checkout:
+
+- A `toml`, `python` or `csv` block that begins with a comment `# NAME.toml` is that file.
+- Commands stand in `console` blocks, in indented lines, and in the text as code that begins with `simnet` and has an
+  argument, but no placeholder such as FILE. Code of commands and options alone names them, and must name known ones.
+- Other `python` blocks between two commands are one script.
+- A `text` block right after a `console` block shows what that prints.
 """
 
 import os
@@ -12,61 +16,159 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
+
+import click
 
 ROOT = Path(__file__).resolve().parents[1]
-NOT_RUN = ("git ", "make ", "python3 -m venv ", ". .venv/", "pip ", "python -m pip ")
-_BLOCK = re.compile(r"^```(console|text|toml|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_FILE = re.compile(r"# (\w+\.(?:toml|py))\n")
+INSTALLS = "installs: .ci/newcomer does so"
+LONG = "takes minutes: python -m studies runs it"
+BROUGHT = "reads what a reader measured or trained"
+FOR_SLURM = "needs other machines"
+SERVES = "serves until it is ended"
+IN_A_LAB = "needs root and minutes: tests/lab"
+NOT_RUN = {
+    "make ": INSTALLS,
+    "python3 -m venv ": INSTALLS,
+    ". .venv/": INSTALLS,
+    "pip ": INSTALLS,
+    "simnet sweep jitter ": LONG,
+    "simnet sweep flapping_nic ": LONG,
+    "simnet advise mine.toml --time-to-target all_reduce=runs/": BROUGHT,
+    "simnet calibrate model.json ": BROUGHT,
+    "simnet measure kernels --system half_precision": "needs the package of the page: examples/plugin is one",
+    "import my_systems": "needs the package of the page: examples/plugin is one",
+    "dask ": SERVES,
+    "simnet sweep speedup --scheduler ": FOR_SLURM,
+    "import simnet\nfrom dask_jobqueue ": FOR_SLURM,
+    "simnet report --live ": SERVES,
+    "ssh ": FOR_SLURM,
+    "simnet lab ": IN_A_LAB,
+    "simnet calibrate links.json kernels.json --in-place ": IN_A_LAB,
+    "import time\n\nfrom simnet.validation.lab ": IN_A_LAB,
+    "import os\nimport torch.distributed ": "is part of a script: tests/distributed/slowed.py runs it",
+}
+"""What is not run, by how its first line begins, and why."""
+_PIECE = re.compile(
+    r"^```(?P<kind>\w+)\n(?P<body>.*?)^```$"
+    r"|^ {4}(?P<line>\S(?:[^\n]*\\\n)*[^\n]*)$"
+    r"|(?<!`)`(?P<code>simnet [^`]+)`(?!`)",
+    re.DOTALL | re.MULTILINE,
+)
+_FILE = re.compile(r"# ([\w-]+\.(?:toml|py|csv))\n")
+_PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b|\.\.\.")
+
+
+class Run(NamedTuple):
+    """A page with the output that its commands print now, and what failed: the reason by command."""
+
+    text: str
+    failures: dict[str, str]
 
 
 def pages() -> list[Path]:
-    """Return the pages that show output."""
+    """Return README, tutorials, how-tos, and other pages that show output."""
     written = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    return [page for page in written if re.search(r"^```\n+```text$", page.read_text(encoding="utf-8"), re.MULTILINE)]
+    rooms = (ROOT, ROOT / "docs/tutorial", ROOT / "docs/how-to")
+    return [
+        page
+        for page in written
+        if page.parent in rooms or re.search(r"^```\n+```text$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
 
 
 def blocks(text: str, kind: str) -> list[str]:
     """Return the blocks of a kind, such as "console", of a page."""
-    return [body for found, body in _BLOCK.findall(text) if found == kind]
+    return [piece["body"] for piece in _PIECE.finditer(text) if piece["kind"] == kind]
 
 
 def commands(block: str) -> list[str]:
-    """Return the commands of a `console` block, without those that install."""
-    lines = re.findall(r"^\$ ((?:.*\\\n)*.*)$", block, re.MULTILINE)
-    return [line for line in lines if not line.startswith(NOT_RUN)]
+    """Return the commands of a `console` block that are run."""
+    return _run(re.findall(r"^\$ ((?:.*\\\n)*.*)$", block, re.MULTILINE))
 
 
 def printed(command: str, folder: Path) -> str:
     """Run a command in a folder and return what it prints.
 
     Raises:
-        ValueError: it fails.
+        ValueError: it fails, or prints a traceback.
     """
-    environment = {**os.environ, "PATH": f"{folder}/.venv/bin:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    programs = f"{folder}/.venv/bin:{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
-        ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        ["bash", "-o", "pipefail", "-c", command],
+        cwd=folder,
+        env={**os.environ, "PATH": programs, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    if done.returncode:
+    if done.returncode or "Traceback (most recent call last)" in done.stderr:
         raise ValueError(f"{command}: ended with {done.returncode}: {done.stderr}")
     return done.stdout
 
 
-def current(text: str, folder: Path) -> str:
-    """Return a page with the output that its commands print now."""
+def run(text: str, folder: Path) -> Run:
+    """Run a page in an empty folder."""
     prepare(folder)
     # `end`: where the copied part of the page ends; `after`: where the last console block ends.
     pieces, end, output, after = [], 0, "", 0
-    for block in _BLOCK.finditer(text):
-        kind, body = block.groups()
-        if kind in ("toml", "python") and (name := _FILE.match(body)):
+    script = ""
+    failures: dict[str, str] = {}
+
+    def attempt(command: str) -> str:
+        try:
+            return printed(command, folder)
+        except ValueError as error:
+            failures[command] = str(error)
+            return ""
+
+    for piece in _PIECE.finditer(text):
+        kind, body, shown = piece["kind"], piece["body"], _commands(piece)
+        if script and shown:
+            attempt(f"python - << 'END'\n{script}END")
+            script = ""
+        if kind == "text" and not text[after : piece.start()].strip():
+            pieces += [text[end : piece.start("body")], output]
+            end = piece.end("body")
+        elif kind in ("toml", "python", "csv") and (name := _FILE.match(body)):
             (folder / name[1]).write_text(body, encoding="utf-8")
-        elif kind == "console":
-            output = "".join(printed(command, folder) for command in commands(body))
-            after = block.end()
-        elif kind == "text" and not text[after : block.start()].strip():
-            pieces += [text[end : block.start(2)], output]
-            end = block.end(2)
-    return "".join([*pieces, text[end:]])
+        elif kind == "python":
+            script += "".join(_run([body]))
+        else:
+            output = "".join(map(attempt, shown))
+            after = piece.end()
+    if script:
+        attempt(f"python - << 'END'\n{script}END")
+    return Run("".join([*pieces, text[end:]]), failures)
+
+
+def _commands(piece: re.Match[str]) -> list[str]:
+    """Return the commands that a piece of a page shows and that are run."""
+    if piece["kind"]:
+        return commands(piece["body"]) if piece["kind"] == "console" else []
+    if piece["line"]:
+        return _run([piece["line"]])
+    code = " ".join(piece["code"].split())
+    return [] if _PLACEHOLDER.search(code) or _names_only(code) else _run([code])
+
+
+def _run(shown: list[str]) -> list[str]:
+    return [body for body in shown if not body.startswith(tuple(NOT_RUN))]
+
+
+def _names_only(code: str) -> bool:
+    """Return whether code is a known command, or one with known options, without any argument."""
+    from simnet.cli.main import cli
+
+    command: click.Command = cli
+    for word in code.split()[1:]:
+        context = click.Context(command)
+        inner = command.get_command(context, word) if isinstance(command, click.Group) else None
+        if inner is None and not any(word in parameter.opts for parameter in command.get_params(context)):
+            return False
+        command = inner or command
+    return True
 
 
 def prepare(folder: Path) -> None:
@@ -79,19 +181,22 @@ def prepare(folder: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the pages whose output is stale, or with --write renew it; return how many were stale."""
-    stale = []
+    """Print what failed and the pages whose output is stale, or with --write renew it; return how many there are."""
+    stale = failed = 0
     for page in [Path(name) for name in arguments if name != "--write"] or pages():
         text = page.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder:
-            renewed = current(text, Path(folder))
+            renewed, failures = run(text, Path(folder))
+        for reason in failures.values():
+            sys.stdout.write(f"{page}: {reason}\n")
+        failed += len(failures)
         if renewed != text:
-            stale.append(page)
+            stale += 1
             sys.stdout.write(f"{page}\n")
             if "--write" in arguments:
                 page.write_text(renewed, encoding="utf-8")
-    return 0 if "--write" in arguments else len(stale)
+    return failed if "--write" in arguments else failed + stale
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(min(main(sys.argv[1:]), 1))
