@@ -2,7 +2,8 @@
 
 A page runs in order, in an empty folder in which `scenarios` is that of this checkout:
 
-- A `toml`, `python` or `csv` block that begins with a comment `# NAME.toml` is that file.
+- A block that begins with a comment `# NAME.toml` (or py, csv) is that file, and so is one of CSV or JSON right after a
+  line of text that ends in `NAME.csv`: with a colon.
 - Commands stand in `console` blocks, in indented lines, and in the text as code that begins with `simnet` and has an
   argument, but no placeholder such as FILE. Code of commands and options alone names them, and must name known ones.
 - Other `python` blocks between two commands are one script.
@@ -56,6 +57,7 @@ _PIECE = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _FILE = re.compile(r"# ([\w-]+\.(?:toml|py|csv))\n")
+_FILE_BEFORE = re.compile(r"`([\w-]+\.(?:csv|json))`:\n\n\Z")
 _PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b|\.\.\.")
 
 
@@ -131,7 +133,7 @@ def run(text: str, folder: Path) -> Run:
         if kind == "text" and not text[after : piece.start()].strip():
             pieces += [text[end : piece.start("body")], output]
             end = piece.end("body")
-        elif kind in ("toml", "python", "csv") and (name := _FILE.match(body)):
+        elif kind and (name := _FILE.match(body) or _FILE_BEFORE.search(text, 0, piece.start())):
             (folder / name[1]).write_text(body, encoding="utf-8")
         elif kind == "python":
             script += "".join(_run([body]))

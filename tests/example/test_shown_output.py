@@ -93,9 +93,14 @@ def test_code_in_the_text_that_only_names_is_not_run(tmp_path: Path) -> None:
     assert shown.run(text, tmp_path).failures == {}
 
 
+def test_a_table_that_the_text_names_is_a_file(tmp_path: Path) -> None:
+    text = "Write `a.csv`, and then `b.csv`:\n\n```csv\nx\n1\n```\n\n    cat b.csv && ! cat a.csv\n"
+    assert shown.run(text, tmp_path).failures == {}
+
+
 def test_scripts_of_a_page_share_names_and_stand_between_its_commands(tmp_path: Path) -> None:
     blocks = [
-        ("python", "# numbers.csv\n1"),
+        ("csv", "# numbers.csv\n1"),
         ("python", "from pathlib import Path"),
         ("python", "Path('made').write_text(Path('numbers.csv').read_text())"),
         ("console", "$ cat made"),
