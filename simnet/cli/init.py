@@ -66,7 +66,7 @@ RDMA_BYTES_PER_S = 200e9 / 8
 @click.option(
     "--strategy",
     shell_complete=completing.names_of("strategies"),
-    help="What is asked about (simnet show strategies).  [default: binsgdm]",
+    help="What is asked about (simnet show strategies).  [default: what simnet advise would use]",
 )
 @options.rare(
     "--calibration",
@@ -88,7 +88,7 @@ def command(file: Path, *, yes: bool, **given: Any) -> None:
     emit(text, file)
     for note in notes:
         tell(f"note: {note}")
-    tell(f"wrote {file}; try: simnet simulate {file}")
+    tell(f"wrote {file}; try: simnet advise {file}")
 
 
 Ask = Callable[[str, Any, str], Any]
@@ -136,7 +136,7 @@ def _answers(given: dict[str, Any], ask: Ask, folder: Path) -> dict[str, Any]:
         "workload": _from(folder, say("workload", "bert_base", "Model (simnet show workloads, or a file)")),
         "batch": say("batch", 32, "Samples of a GPU in a micro-batch"),
         "accumulation": say("accumulation", 1, "Micro-batches of a step"),
-        "strategy": say("strategy", "binsgdm", "Strategy to ask about (simnet show strategies)"),
+        "strategy": given.get("strategy"),
         "calibration": _from(folder, given.get("calibration") or _calibration(gpu, network)),
     }
 
@@ -178,11 +178,11 @@ def _template_values(answers: dict[str, Any], file: Path) -> dict[str, object]:
     rates = sorted({own, *(Bandwidth(own * factor) for factor in (0.25, 0.5, 2.0, 4.0))})
     nodes = sorted({1, 2, answers["nodes"], 2 * answers["nodes"], 4 * answers["nodes"]})
     cluster = f"{answers['nodes']} nodes of {answers['gpus']} {answers['gpu']} at {answers['nic']}"
+    asked = f"Is {answers['strategy']} faster than DDP for" if answers["strategy"] else "What should train"
     return {
         **answers,
         "file": file.name,
-        "question": f"Is {answers['strategy']} faster than DDP for {Path(answers['workload']).stem} on {cluster}?",
-        "baseline": "all_reduce",
+        "question": f"{asked} {Path(answers['workload']).stem} on {cluster}?",
         "nic_latency": LATENCIES[answers["network"]],
         "inside_latency": INSIDE,
         "precision": _precision(answers, file.absolute().parent),
@@ -206,7 +206,7 @@ def _precision(answers: dict[str, Any], folder: Path) -> str:
 
 def _checked(text: str, file: Path) -> tuple[str, ...]:
     """Check that the scenario runs, before it is written, and return how far its calibration is from its cluster."""
-    from simnet.engine.scenario import load
+    from simnet.analysis.tune import load_with_any_strategy
     from simnet.engine.simulation import calibration_notes, check
 
     # Beside the file, whose relative paths start there.
@@ -215,7 +215,7 @@ def _checked(text: str, file: Path) -> tuple[str, ...]:
         draft.write(text)
         draft.flush()
         try:
-            scenario = load(draft.name)
+            scenario = load_with_any_strategy(draft.name, {}).at({})
             check(scenario)
         except SimnetError as error:
             raise SimnetError(str(error).replace(files.label(Path(draft.name)), file.name)) from error

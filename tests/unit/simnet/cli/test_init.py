@@ -1,5 +1,6 @@
 """`simnet init`: what it writes runs, and what it refuses."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -22,3 +23,12 @@ def test_what_is_written_says_how_far_its_calibration_is_from_the_cluster(tmp_pa
     notes = run("init", str(tmp_path / "mine.toml"), *flags).stderr
     assert "note: calibration 'h100_infiniband' is published, not measured on this cluster" in notes
     assert "note: NCCL's costs of calibration 'h100_infiniband' are those of another cluster" in notes
+
+
+def test_a_first_file_names_a_strategy_only_if_asked_and_never_flat_ddp_as_the_baseline(tmp_path: Path) -> None:
+    for name, flags in (("open.toml", ()), ("asked.toml", ("--strategy", "fsdp"))):
+        assert run("init", str(tmp_path / name), "--yes", *flags).exit_code == 0
+    left_open, asked = (tomllib.loads((tmp_path / name).read_text()) for name in ("open.toml", "asked.toml"))
+    assert left_open.keys() & {"strategy", "baseline"} == set()
+    assert asked.keys() - left_open.keys() == {"strategy"}
+    assert asked["strategy"] == "fsdp"
