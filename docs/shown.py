@@ -6,7 +6,7 @@ A page runs in order, in an empty folder in which `scenarios` is that of this ch
   line of text that ends in `NAME.csv`: with a colon.
 - Commands stand in `console` blocks, in indented lines, and in the text as code that begins with `simnet` and has an
   argument, but no placeholder such as FILE. Code of commands and options alone names them, and must name known ones.
-- Other `python` blocks between two commands are one script.
+- Other `python` blocks between two commands are one script; one with a `model` finds a new one, on a rank of gloo.
 - A `text` block right after a `console` block shows what that prints.
 """
 
@@ -50,6 +50,22 @@ NOT_RUN = {
     "import os\nimport torch.distributed ": "is part of a script: tests/distributed/slowed.py runs it",
 }
 """What is not run, by how its first line begins, and why."""
+TRAINING = """
+import os
+import binsgdm
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+os.environ["LOCAL_WORLD_SIZE"] = "1"
+nodes = ranks_per_node = 1
+if not dist.is_initialized():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
+"""
+"""What a script has that a page's lines on its `model` stand in, on one rank."""
 _PIECE = re.compile(
     r"^```(?P<kind>\w+)\n(?P<body>.*?)^```$"
     r"|^ {4}(?P<line>\S(?:[^\n]*\\\n)*[^\n]*)$"
@@ -136,7 +152,7 @@ def run(text: str, folder: Path) -> Run:
         elif kind and (name := _FILE.match(body) or _FILE_BEFORE.search(text, 0, piece.start())):
             (folder / name[1]).write_text(body, encoding="utf-8")
         elif kind == "python":
-            script += "".join(_run([body]))
+            script += "".join(f"{TRAINING if 'model' in body else ''}{block}" for block in _run([body]))
         else:
             output = "".join(map(attempt, shown))
             after = piece.end()
