@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 INSTALLS = "installs: .ci/newcomer does so"
 LONG = "takes minutes: python -m studies runs it"
 BROUGHT = "reads what a reader measured or trained"
-FOR_SLURM = "needs other machines"
+ELSEWHERE = "needs a GPU or other machines"
 SERVES = "serves until it is ended"
 IN_A_LAB = "needs root and minutes: tests/lab"
 NOT_RUN = {
@@ -40,10 +40,17 @@ NOT_RUN = {
     "simnet measure kernels --system half_precision": "needs the package of the page: examples/plugin is one",
     "import my_systems": "needs the package of the page: examples/plugin is one",
     "dask ": SERVES,
-    "simnet sweep speedup --scheduler ": FOR_SLURM,
-    "import simnet\nfrom dask_jobqueue ": FOR_SLURM,
+    "simnet sweep speedup --scheduler ": ELSEWHERE,
+    "import simnet\nfrom dask_jobqueue ": ELSEWHERE,
     "simnet report --live ": SERVES,
-    "ssh ": FOR_SLURM,
+    "ssh ": ELSEWHERE,
+    "./build/all_reduce_perf ": ELSEWHERE,
+    "mpirun ": ELSEWHERE,
+    "HEAD=": ELSEWHERE,
+    "on() ": ELSEWHERE,
+    "on ": ELSEWHERE,
+    "srun ": ELSEWHERE,
+    "simnet measure gpu --card ": ELSEWHERE,
     "simnet lab ": IN_A_LAB,
     "simnet calibrate links.json kernels.json --in-place ": IN_A_LAB,
     "import time\n\nfrom simnet.validation.lab ": IN_A_LAB,

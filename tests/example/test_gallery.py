@@ -49,8 +49,8 @@ def test_the_figures_of_one_run_are_drawn_as_they_are(tmp_path: Path) -> None:
             assert drawn.read_bytes()[gallery.PNG_SIZE] == figure.read_bytes()[gallery.PNG_SIZE]
 
 
-@pytest.mark.parametrize("page", [gallery.PAGE, shown.ROOT / "docs/reference/python.md"], ids=lambda path: path.stem)
-def test_what_a_page_does_in_python_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_reference_does_in_python_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = shown.ROOT / "docs/reference/python.md"
     monkeypatch.setenv("MPLBACKEND", "agg")
     blocks = shown.blocks(page.read_text(encoding="utf-8"), "python")
     assert blocks

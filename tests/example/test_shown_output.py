@@ -10,24 +10,29 @@ from tests.helpers.needs import needs
 
 ROOT = shown.ROOT
 PAGES = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for page in shown.pages()}
-NO_STRATEGY = "strategy: missing"
-FAILS_TODAY: dict[str, dict[str, str]] = {
-    "README.md": {"simnet report ours.toml -o report.html": NO_STRATEGY},
+NO_EXAMPLE = "begins with files that no reader has yet"
+FAIL = {
+    "README.md": "report needs a strategy, which ours.toml leaves to what advise would use",
+    "docs/how-to/calibrate.md": NO_EXAMPLE,
+    "docs/how-to/record.md": NO_EXAMPLE,
 }
-"""Commands of a page that fail as it stands, and what they say: one that fails no more fails the test."""
+"""Pages that do not run as they stand, and why; one that runs again fails until it is taken out here."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.xfail(strict=True, reason=FAIL[name])] if name in FAIL else [])
+        for name in PAGES
+    ],
+)
 def test_a_page_runs_as_written_and_shows_what_its_commands_print(name: str, tmp_path: Path) -> None:
     text = PAGES[name]
-    if re.search(r"simnet (record|model) \S|^import torch|^from binsgdm|binsgdm\.", text, re.MULTILINE):
+    if re.search(r"simnet (?:record|model) \S|import torch|binsgdm\.\w+\(", text):
         needs("torch")
     run = shown.run(text, tmp_path)
-    expected = FAILS_TODAY.get(name, {})
-    surprising = [reason for command, reason in run.failures.items() if expected.get(command, "\0") not in reason]
-    assert surprising == []
-    assert expected.keys() - run.failures.keys() == set(), "runs now: take it out of FAILS_TODAY"
+    assert list(run.failures.values()) == []
     assert run.text == text, f"run: python docs/shown.py --write {name}"
 
 
