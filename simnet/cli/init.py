@@ -206,7 +206,8 @@ def _precision(answers: dict[str, Any], folder: Path) -> str:
 
 def _checked(text: str, file: Path) -> tuple[str, ...]:
     """Check that the scenario runs, before it is written, and return how far its calibration is from its cluster."""
-    from simnet.analysis.tune import load_with_any_strategy
+    from simnet.analysis.tune import with_any_strategy
+    from simnet.engine.scenario import load_experiment
     from simnet.engine.simulation import calibration_notes, check
 
     # Beside the file, whose relative paths start there.
@@ -215,7 +216,7 @@ def _checked(text: str, file: Path) -> tuple[str, ...]:
         draft.write(text)
         draft.flush()
         try:
-            scenario = load_with_any_strategy(draft.name, {}).at({})
+            scenario = with_any_strategy(load_experiment(draft.name)).at({})
             check(scenario)
         except SimnetError as error:
             raise SimnetError(str(error).replace(files.label(Path(draft.name)), file.name)) from error
