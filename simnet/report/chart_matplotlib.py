@@ -37,6 +37,8 @@ PANEL_IN, ROW_IN, ROWS_FRAME_IN = 2.2, 0.36, 0.75
 """Height of a panel; of a row of bars; of the frame of rows."""
 CHARACTER_IN, LEGEND_CHARACTER_IN, LEGEND_HANDLE_IN, LINE_IN = 0.07, 0.058, 0.42, 0.17
 """Of an average character of a title and of a legend, a legend's mark, and a line."""
+AXES_SHARE = 0.6
+"""Of the height of a narrow panel, whose title and scale take the rest."""
 LABEL_CHARACTERS, LEGEND_CHARACTERS, NAME_CHARACTERS, LEAST_CHARACTERS = 38, 60, 26, 20
 """Of a line of the name of a scale, of an entry of a legend, of a line of the name of a row; least of a line."""
 WIDE_COLUMNS, TITLE_SHARE = 2, 0.76
@@ -126,7 +128,7 @@ def figure_of(  # noqa: PLR0913 - one argument an aspect
     characters = int(width_in / columns / CHARACTER_IN * TITLE_SHARE)
     for place, (axes, name, chart) in enumerate(zip(grid, panels, charts, strict=False)):
         draw(axes, chart)
-        _name(axes, chart, characters, int(panel_in / LEGEND_CHARACTER_IN))
+        _name(axes, chart, characters, int(panel_in * (AXES_SHARE if is_narrow else 1) / LEGEND_CHARACTER_IN))
         axes.set_title(
             _wrapped(name, characters, 1 if is_narrow else MAX_LINES), fontweight="normal" if is_narrow else "bold"
         )
