@@ -58,11 +58,11 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
         memory: what a GPU holds in a step; None where that is not known.
         nic_bytes_per_node: sent out of a node in an iteration.
         saved: fraction of a step that goes away if compute, wire, latency or codec takes no time.
-        faster_in: NIC bandwidths at which the system is faster than DDP tuned there.
-        pays_in: NIC bandwidths at which the system pays by the rule of its verdict.
-        curve: (bandwidth, speedup) at the bandwidths tried first; empty on one node.
-        faulty: its step with the faults of the cluster; None where nodes are all alike, for which the bandwidths above
-            hold.
+        faster_in: NIC bandwidths at which the system is faster than DDP tuned there; empty on a cluster with faults.
+        pays_in: NIC bandwidths at which the system pays by the rule of its verdict; on a cluster with faults, of those
+            alone that pay among `Advice.choices`.
+        curve: (bandwidth, speedup) at the bandwidths tried first; empty on one node and on a cluster with faults.
+        faulty: its step with the faults of the cluster; None where nodes are all alike.
     """
 
     name: str
@@ -155,8 +155,8 @@ class Advice(Struct, frozen=True, kw_only=True):
     Attributes:
         baseline: name of the faster dense system.
         plain_iteration_s: time of a step of plain DDP [s].
-        speedup_without_comm: speedup of the baseline if its communication took no time: what saves no work, too, cannot
-            gain more.
+        speedup_without_comm: speedup of the baseline if its communication took no time and links had no faults: what
+            has no reason in `gains_beyond` cannot gain more.
         left_out: systems that cannot be predicted here, with the reason.
         tasks: of the trainings that systems were judged by.
         accumulated: the speedup of the `answer` by number of micro-batches.
@@ -204,6 +204,15 @@ class Advice(Struct, frozen=True, kw_only=True):
         if days is None or self.price_per_gpu_hour is None:
             return None
         return 24 * days * self.scenario.cluster.world_size * self.price_per_gpu_hour
+
+    def gains_beyond(self, row: RankedSystem) -> str:
+        """Return why a system gains more than the baseline would without communication; empty where it does not."""
+        if row.speedup.value <= self.speedup_without_comm:
+            return ""
+        if row.mathematics == "local_steps":
+            return "its steps do not wait for each other"
+        cut, cut_of_baseline = (one.batches[:3] for one in (row, self.baseline_system))
+        return "its optimizer takes less" if cut == cut_of_baseline else "its batch is cut otherwise"
 
     @property
     def flat_name(self) -> str:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from simnet.analysis import batches, whatif
 from simnet.analysis.advice import Accumulated, Advice, Bound, RankedSystem
-from simnet.analysis.advise_with_faults import with_faults
+from simnet.analysis.advise_with_faults import as_run, median_s, with_faults
 from simnet.analysis.convergence import Convergence
 from simnet.analysis.crossing import Range
 from simnet.analysis.references import reference_systems, without_faults
@@ -44,6 +44,10 @@ FREED: dict[Bound, Callable[[Scenario, RunResult], Scenario]] = {
 }
 # The answer is told for this many times the micro-batches, too.
 MORE_ACCUMULATION = 4
+# How often the ends of a range of bandwidths are simulated with faults at most; each round moves them by less.
+LIMIT_ROUNDS = 3
+# Ratio of two bandwidths at which faults change a speedup alike: medians are no surer.
+NEAR = 1.03
 
 
 def advise(  # noqa: PLR0913 - the arguments of one command
@@ -108,8 +112,8 @@ def advise(  # noqa: PLR0913 - the arguments of one command
         price_per_gpu_hour=price_per_gpu_hour,
     )
     if same.cluster != scenario.cluster:
-        advice = with_faults(advice, scenario, jobs, progress)
-    answer = advice.answer
+        advice = ranking.with_limits(with_faults(advice, scenario, jobs, progress))
+    answer = None if advice.iterations else advice.answer
     return replace(advice, accumulated=ranking.accumulated(answer.name)) if answer else advice
 
 
@@ -188,8 +192,7 @@ class _Ranking:
         self._baseline = self._baseline_in.best(self._every_dense, self._baseline_in.cluster_rate).strategy
         self._baseline_s = self._baseline_in.here.of(self._baseline)
         there = self._baseline_in.scenario
-        result = simulate(replace(there, strategy=self._baseline))
-        without_comm = StepTimer(whatif.free_communication(there, result))
+        without_comm = StepTimer(whatif.free_communication(there))
         self.speedup_without_comm = self._baseline_s / without_comm.of(self._baseline)
         self._error = intervals.model_error(scenario.calibration).speedup if num_draws else None
         self._drawn_baseline_s = self._baseline_in.drawn.of(self._baseline)
@@ -331,25 +334,83 @@ class _Ranking:
         found = {task: missed_otherwise(one, strategy) for task, one in untrained.items()}
         return {task: missed for task, missed in found.items() if missed is not None}
 
-    def _pays_in(self, versus: SystemVsBaseline, row: RankedSystem) -> tuple[Range, ...]:
+    def _pays_in(
+        self, versus: SystemVsBaseline, row: RankedSystem, change: Callable[[float], float] = lambda _: 1.0
+    ) -> tuple[Range, ...]:
         """Return the bandwidths at which the system pays by the rule of the verdict.
 
         The intervals, and the steps to a target, are known at the cluster's own bandwidth and taken to be the same in
         proportion elsewhere: drawing at each step of the search would take a hundred times as long.
+
+        Args:
+            versus: the system and the baseline where nodes are alike.
+            row: the system here.
+            change: the factor by which faults change the speedup at a bandwidth.
         """
         here, reached = row.speedup, [found for record in row.records if (found := record.judged)]
-        if here.unmeasured or (row.needs_training and not reached):
+        if here.unmeasured or len(reached) < len(row.records) or (row.needs_training and not reached):
             return ()
-        margin = min((one.interval[0] if one.interval else one.value) / here.value for one in (here, *reached))
+        # Trainings of the workload itself say of a slower step, too, that fewer of them make it pay.
+        judged = reached if here.verdict == "does not pay" and row.verdict == "pays" else [here, *reached]
+        margin = min((one.interval[0] if one.interval else one.value) / here.value for one in judged)
         slow_here = here.if_kernels_slow
-        slow_margin = (
-            min((one.if_kernels_slow or one.value) / slow_here for one in (here, *reached)) if slow_here else 1.0
-        )
+        slow_margin = min((one.if_kernels_slow or one.value) / slow_here for one in judged) if slow_here else 1.0
 
         def excess(versus: SystemVsBaseline, rate: float) -> float:
-            found = margin * versus.speedup(rate) - PAYS
+            found = margin * change(rate) * versus.speedup(rate) - PAYS
             if found <= 0 or slow_here is None:
                 return found  # does not pay, or has no slow kernels: they need no simulation
-            return min(found, slow_margin * versus.slow_speedup(rate) - PAYS)
+            return min(found, slow_margin * change(rate) * versus.slow_speedup(rate) - PAYS)
 
         return versus.ranges(excess, slow=slow_here is not None)
+
+    def with_limits(self, advice: Advice) -> Advice:
+        """Return an advice with faults in which the systems to choose from have the bandwidths at which they pay."""
+        paying = {one.system.name for one in advice.choices if one.system.verdict == "pays"}
+        rows = [self._limited(row, advice.scenario) if row.name in paying else row for row in advice.systems]
+        return replace(advice, systems=tuple(rows))
+
+    def _limited(self, row: RankedSystem, scenario: Scenario) -> RankedSystem:
+        """Return a system with the bandwidths at which it pays on a cluster with faults.
+
+        What faults change of its speedup is simulated at the cluster's bandwidth and at the ends that follow from it,
+        until these stay.
+        """
+        placed = self._where_it_fits(self._systems[row.name])
+        assert placed is not None
+        versus, rates = self._versus(*placed), placed[0].rates
+        here = placed[0].cluster_rate
+        changes: dict[float, float] = {here: row.speedup.value / versus.speedup(here)}
+        for _ in range(LIMIT_ROUNDS):
+            ranges = self._pays_in(versus, row, partial(_between, changes))
+            ends = {end or rates[-place] for range_ in ranges for place, end in enumerate(range_)}
+            new = [end for end in ends if all(max(end, rate) > NEAR * min(end, rate) for rate in changes)]
+            if not new:
+                break
+            try:
+                changes |= {rate: self._change(versus, placed[0], scenario, rate) for rate in new}
+            except (SimnetError, ValueError) as error:
+                return replace(row, notes=(*row.notes, f"the bandwidths at which {row.name} pays: {error}"))
+        return replace(row, pays_in=ranges)
+
+    def _change(self, versus: SystemVsBaseline, setting: _Setting, scenario: Scenario, rate: float) -> float:
+        """Return the speedup with faults at a bandwidth over that without."""
+        there = whatif.at_bandwidth(as_run(scenario), rate)
+        own_s, baseline_s = (
+            median_s(batches.with_settings(replace(there, strategy=tuned.strategy), batches.settings_of(one.scenario)))
+            for tuned, one in ((versus.best(rate), setting), (versus.baseline_best(rate), self._baseline_in))
+        )
+        return baseline_s / own_s / versus.speedup(rate)
+
+
+def _between(changes: Mapping[float, float], rate: float) -> float:
+    """Return the change at a bandwidth between those at which it is known, on logarithmic scales."""
+    known = sorted(changes)
+    high = next((one for one in known if one >= rate), known[-1])
+    low = next((one for one in reversed(known) if one <= rate), known[0])
+    if low == high:
+        return changes[low]
+    if low > high:  # beyond all of them
+        return changes[high if rate > high else low]
+    part = math.log(rate / low) / math.log(high / low)
+    return float(changes[low] * (changes[high] / changes[low]) ** part)

@@ -9,6 +9,7 @@ from simnet.analysis.advice import Advice, FaultyStep, RankedSystem
 from simnet.analysis.training_record import TrainingRecord
 from simnet.analysis.tune import PLAIN
 from simnet.analysis.verdict import PAYS, Speedup
+from simnet.analysis.whatif import free_communication
 from simnet.analysis.workers import run_where_it_pays
 from simnet.engine.batch_settings import with_settings
 from simnet.engine.prepared_scenario import PreparedScenario
@@ -16,9 +17,9 @@ from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StageTimes
 
-DENSE_FORMS = 3
-"""Forms of DDP beside which systems are ranked: in two precisions, and plain."""
-_PLAIN = "plain DDP"
+DENSE_FORMS = 4
+"""Forms of DDP beside which systems are ranked: in two precisions, plain, and without communication."""
+_PLAIN, _WITHOUT_COMM = "plain DDP", "without communication"
 ITERATIONS = 40
 """Iterations of each system where the scenario does not say: its median is sure to a few per cent, its tail less."""
 
@@ -28,11 +29,18 @@ def num_runs(scenario: Scenario, systems: int) -> int:
     return systems + (systems + DENSE_FORMS) if scenario.cluster.all_faults else systems
 
 
+def as_run(scenario: Scenario) -> Scenario:
+    """Return the scenario whose iterations are simulated with each system."""
+    iterations = scenario.run.iterations or min(ITERATIONS, scenario.num_iterations)
+    return replace(scenario, baseline=None, run=replace(scenario.run, iterations=iterations, draws=0, steps=None))
+
+
 def with_faults(advice: Advice, scenario: Scenario, jobs: int, progress: Callable[[int], object]) -> Advice:
     """Return an advice whose systems are ranked by the median of their iterations on the cluster as it is.
 
     Speedups, of steps and to targets, change as the medians do. Steps that are not all alike count as they do without
-    faults: those of a period with their mean, those of a dense stage with their share.
+    faults: those of a period with their mean, those of a dense stage with their share. The bandwidths of rows, which
+    hold without faults, go.
 
     Args:
         advice: on the cluster with nodes that are all alike.
@@ -40,11 +48,10 @@ def with_faults(advice: Advice, scenario: Scenario, jobs: int, progress: Callabl
         jobs: number of processes at most.
         progress: called with 1 whenever a system is done.
     """
-    iterations = scenario.run.iterations or min(ITERATIONS, scenario.num_iterations)
-    run = replace(scenario.run, iterations=iterations, draws=0, steps=None)
-    as_it_is = replace(scenario, baseline=None, run=run)
+    as_it_is = as_run(scenario)
     asked = {row.name: with_settings(replace(as_it_is, strategy=row.strategy), row.batches) for row in advice.systems}
     asked[_PLAIN] = replace(as_it_is, strategy=PLAIN)
+    asked[_WITHOUT_COMM] = free_communication(asked[advice.baseline])
     results = {}
     for name, found in run_where_it_pays(tuple(asked.items()), _simulated, jobs, work_there=_simulated):
         results[name] = found
@@ -55,9 +62,15 @@ def with_faults(advice: Advice, scenario: Scenario, jobs: int, progress: Callabl
         advice,
         scenario=scenario,
         plain_iteration_s=plain_s,
+        speedup_without_comm=baseline.p50_s / results[_WITHOUT_COMM].p50_s,
         systems=tuple(sorted(rows, key=lambda row: row.iteration_s)),
-        iterations=iterations,
+        iterations=as_it_is.run.iterations or 0,
     )
+
+
+def median_s(scenario: Scenario) -> float:
+    """Return the median of the steps of a scenario's strategy, as `with_faults` ranks them [s]."""
+    return _simulated(("", scenario))[1].p50_s
 
 
 class _PeriodTimes(NamedTuple):
@@ -107,6 +120,9 @@ def _as_it_is(row: RankedSystem, found: _PeriodTimes, baseline: _PeriodTimes, pl
         speedup_vs_plain=plain_s / step.p50_s,
         headroom_s=baseline.p50_s / PAYS - step.p50_s,
         longest_pause_s=found.longest_pause_s,
+        faster_in=(),
+        pays_in=(),
+        curve=(),
         faulty=step,
     )
 

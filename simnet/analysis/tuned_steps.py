@@ -131,15 +131,15 @@ class SystemVsBaseline:
     def gain(self, rate: float) -> float:
         """Return speedup - 1: the time saved relative to the system's own; below 0 if the system is slower."""
         own_s = self.best(rate).step_s
-        return (self._baseline_step(rate).step_s - own_s) / own_s
+        return (self.baseline_best(rate).step_s - own_s) / own_s
 
     def speedup(self, rate: float) -> float:
         """Return baseline time / time."""
-        return self._baseline_step(rate).step_s / self.best(rate).step_s
+        return self.baseline_best(rate).step_s / self.best(rate).step_s
 
     def slow_speedup(self, rate: float) -> float:
         """Return the speedup if the system's estimated kernels are at their slowest."""
-        return self._baseline_step(rate).step_s / self._times.best(self.variants, rate, slow=True).step_s
+        return self.baseline_best(rate).step_s / self._times.best(self.variants, rate, slow=True).step_s
 
     def curve(self) -> tuple[tuple[Bandwidth, float], ...]:
         """Return (bandwidth, speedup) at the bandwidths tried first."""
@@ -176,7 +176,7 @@ class SystemVsBaseline:
         fastest = [self.best(rate) for rate in rates]
         if slow:
             fastest += [self._times.best(self.variants, rate, slow=True) for rate in rates]
-        dense = [self._baseline_step(rate) for rate in rates]
+        dense = [self.baseline_best(rate) for rate in rates]
         kept = (tuple(dict.fromkeys(one.strategy for one in side)) for side in (fastest, dense))
         own, baseline = kept
         return SystemVsBaseline(self._times, own, self._baseline_times, baseline)
@@ -185,5 +185,6 @@ class SystemVsBaseline:
         """Return the system's fastest variant at a bandwidth."""
         return self._times.best(self.variants, rate)
 
-    def _baseline_step(self, rate: float) -> TunedStep:
+    def baseline_best(self, rate: float) -> TunedStep:
+        """Return the baseline's fastest variant at a bandwidth."""
         return self._baseline_times.best(self._baseline, rate)

@@ -4,9 +4,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from simnet.cluster.hardware import Calibration
+from simnet.cluster.hardware import Calibration, Fault
 from simnet.cluster.kernel_times import HostCost, KernelTime
 from simnet.core.units import Bandwidth, Duration
+from simnet.engine.prepared_scenario import with_numbers
 from simnet.engine.result import RunResult
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import kernel_names
@@ -18,6 +19,8 @@ SLOW_KERNEL_FACTOR = 170 / 44
 the estimates follow, and 170 ms on the other (arXiv 2102.02888, Fig 5a, one node; docs/explanation/how-it-works.md)."""
 # A part this many times as fast costs nothing next to the others; zero would divide by zero in rates.
 FREE_FACTOR = 1e6
+OF_RANKS = ("compute_factor", "draw_compute", "draw_pauses_s")
+"""What a fault says of ranks; all else that it says is of links."""
 NO_TIME = KernelTime(s_per_element=Duration(0))
 
 
@@ -54,7 +57,7 @@ def at_bandwidth(scenario: Scenario, bytes_per_s: float) -> Scenario:
     return replace(scenario, cluster=replace(scenario.cluster, inter_node=link))
 
 
-def free_wire(scenario: Scenario, _result: RunResult) -> Scenario:
+def free_wire(scenario: Scenario, _result: RunResult | None = None) -> Scenario:
     """Return the scenario in which bytes cost nothing, inside a node and between nodes."""
     cluster, calibration = scenario.cluster, scenario.calibration
     links = {
@@ -65,7 +68,7 @@ def free_wire(scenario: Scenario, _result: RunResult) -> Scenario:
     return replace(scenario, cluster=replace(cluster, **links), calibration=replace(calibration, host=host))
 
 
-def free_latency(scenario: Scenario, _result: RunResult) -> Scenario:
+def free_latency(scenario: Scenario, _result: RunResult | None = None) -> Scenario:
     """Return the scenario in which messages cost their bytes alone."""
     calibration = scenario.calibration
     free = replace(
@@ -81,7 +84,7 @@ def free_latency(scenario: Scenario, _result: RunResult) -> Scenario:
     return replace(scenario, calibration=free, cluster=replace(scenario.cluster, inter_node=near))
 
 
-def free_codec(scenario: Scenario, _result: RunResult) -> Scenario:
+def free_codec(scenario: Scenario, _result: RunResult | None = None) -> Scenario:
     """Return the scenario in which kernels take no time, but those that update the parameters."""
     free = {name: NO_TIME for name, cost in every_kernel().items() if not cost.updates}
     return _with_kernels(scenario, free)
@@ -101,11 +104,18 @@ def free_compute(scenario: Scenario, result: RunResult) -> Scenario:
     return _with_kernels(replace(scenario, workload=workload), updates)
 
 
-def free_communication(scenario: Scenario, result: RunResult) -> Scenario:
-    """Return the scenario in which bytes, messages and kernels cost nothing."""
+def free_communication(scenario: Scenario) -> Scenario:
+    """Return the scenario in which bytes, messages and kernels cost nothing; of faults those of ranks stay."""
+    # In numbers, since a NIC that a fault names would be too far from one that takes no time.
+    cluster = with_numbers(scenario)
+    scenario = replace(scenario, cluster=replace(cluster, faults=tuple(filter(_slows_ranks, cluster.faults))))
     for free in (free_wire, free_latency, free_codec):
-        scenario = free(scenario, result)
+        scenario = free(scenario)
     return scenario
+
+
+def _slows_ranks(fault: Fault) -> bool:
+    return any(getattr(type(fault), name) is not getattr(Fault, name) for name in OF_RANKS)
 
 
 def slow_kernels(scenario: Scenario) -> Scenario:

@@ -42,7 +42,7 @@ class PreparedScenario:
         check_calibration(scenario.calibration)
         step = training_step.resolve(scenario.workload, scenario.cluster, scenario.calibration)
         self.scenario = scenario
-        self._cluster = _with_numbers(scenario)
+        self._cluster = with_numbers(scenario)
         self.topology: Topology = topologies.build(self._cluster, scenario.calibration)
         self._topologies: dict[str, Topology] = {}
         self.step: Step = replace(step, micro_batches=scenario.grad_accumulation)
@@ -192,7 +192,7 @@ class PreparedScenario:
         return plan.program.num_rounds * self.num_periods(plan)
 
 
-def _with_numbers(scenario: Scenario) -> Cluster:
+def with_numbers(scenario: Scenario) -> Cluster:
     """Return the cluster of a scenario whose faults hold numbers in place of names."""
     cluster = scenario.cluster
     if not cluster.faults:

@@ -53,6 +53,9 @@ LABEL_WIDTH = 9
 MAX_LINES = 30
 SPARE = ("Others", "Batches", "Tail", "Runs", "Inputs")
 """What a screen that would be longer leaves out first."""
+OF_CHOICES = (
+    "on a cluster with faults the bandwidths at which a system pays are simulated of the best of each change alone"
+)
 PUBLISHED = (
     "compressing gradients was faster than optimized data-parallel training in 6 of more than 200 set-ups typical of "
     "data centers (Agarwal et al., On the Utility of Gradient Compression in Distributed Training Systems, MLSys 2022, "
@@ -83,6 +86,7 @@ def ranking_page(advice: Advice) -> Page:
     left_out = [line for text in _left_out(advice) for line in hanging("not predicted: ", text)]
     too_large = [line for text in _too_large(advice) for line in hanging("does not fit: ", text)]
     notes = notes_lines([[one for one in row.notes if repair_in(one) is None] for row in advice.systems])
+    notes += hanging("note: ", OF_CHOICES) if advice.iterations else []
     published = hanging("published: ", PUBLISHED + ".")
     return Page([*heading(advice), "", *advice_table(advice).within(WIDTH), *left_out, *too_large, *notes, *published])
 
@@ -233,7 +237,9 @@ def to_use(row: RankedSystem, advice: Advice) -> str:
 
 def _answer(advice: Advice, row: RankedSystem) -> str:
     _, over_tuned, over_flat = _step(row, advice)
-    limit = f"{capitalized(advice.tuned_name)} without communication: {speedup_text(advice.speedup_without_comm)}."
+    beyond = f"; {row.name} gains more: {why}" if (why := advice.gains_beyond(row)) else ""
+    limit = f"{advice.tuned_name} without communication: {speedup_text(advice.speedup_without_comm)}{beyond}."
+    limit = capitalized(limit)
     gain = advice.plain_iteration_s / advice.baseline_system.iteration_s
     tie = ", a tie" if gain < PAYS else ""
     tuning = f"{advice.tuned_name} alone is {speedup_text(gain)} over {advice.flat_name}{tie}"
@@ -367,7 +373,9 @@ def advice_table(advice: Advice) -> Table:
         Column("memory", cell=_memory),
         Column("bound by", cell=lambda row: f"{row.bound} {percent(row.saved[row.bound], '.0')}"),
         Column("NIC bytes", cell=lambda row: format_bytes(row.nic_bytes_per_node)),
-        Column("faster with NICs", cell=lambda row: ranges_text(row.faster_in) if row.curve else "-"),
+        Column("pays with NICs", cell=lambda row: ranges_text(row.pays_in) if row.pays_in else "-")
+        if advice.iterations
+        else Column("faster with NICs", cell=lambda row: ranges_text(row.faster_in) if row.curve else "-"),
         Column("micro-batches", cell=lambda row: f"{row.batches.batch_per_rank} x {row.batches.micro_batches}"),
         Column("recomputed", cell=lambda row: percent(row.batches.checkpointing, ".0")),
         Column("samples/s", cell=lambda row: f"{advice.samples_per_s(row):,.4g}"),

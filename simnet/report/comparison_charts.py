@@ -133,6 +133,8 @@ def advised(advice: Advice) -> Chart:
 def _why_nothing(advice: Advice) -> str:
     if advice.scenario.cluster.num_nodes == 1:
         return "cluster.num_nodes is 1: one node sends nothing over its NIC; set cluster.num_nodes"
+    if advice.iterations:
+        return "cluster.faults: curves over bandwidth are of clusters without faults; drop --plot, or the faults"
     if advice.left_out:
         name, reason = advice.left_out[0]
         return f"nothing but DDP could be predicted: {name}: {reason}"
