@@ -45,7 +45,8 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
         is_dense: it is DDP, which sends gradients without compression.
         needs_training: only trainings say that a model learns as well with it: it changes more than casts to 16 bits.
         strategy: the fastest of the variants tried.
-        batches: how the samples of a step are cut: as given where that fits the GPU, else as is fastest and fits.
+        batches: how the samples of a step are cut: as given where that fits the GPU, else as is fastest and fits; where
+            nothing that was tried fits, as takes the least memory, with the variant that does.
         iteration_s: mean time of a step of a long training, a dense stage counted in by its share; on a cluster with
             faults, the median of its iterations [s].
         speedup: of a step, over the baseline at its best.
@@ -101,6 +102,10 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
         """Whether nothing says that the GPU has too little memory."""
         return self.memory is None or self.memory.fits is not False
 
+    def place(self) -> tuple[bool, float]:
+        """Return what sorts systems: those that fit first, the fastest first."""
+        return not self.may_fit, self.iteration_s
+
     @property
     def verdict(self) -> Verdict:
         """Whether it pays, by the time of its step and by its trainings; of what does not fit the GPU, too."""
@@ -150,7 +155,7 @@ class Accumulated(Struct, frozen=True, kw_only=True):
 
 
 class Advice(Struct, frozen=True, kw_only=True):
-    """All systems, the fastest first.
+    """All systems: those that fit first, the fastest first.
 
     Attributes:
         baseline: name of the faster dense system.

@@ -6,7 +6,7 @@ from functools import cached_property, partial
 
 from msgspec.structs import replace
 
-from simnet.analysis import batches, whatif
+from simnet.analysis import whatif
 from simnet.analysis.advice import Accumulated, Advice, Bound, RankedSystem
 from simnet.analysis.advise_with_faults import as_run, median_s, with_faults
 from simnet.analysis.convergence import Convergence
@@ -27,8 +27,8 @@ from simnet.analysis.tuned_steps import SystemVsBaseline, TunedSteps
 from simnet.analysis.verdict import PAYS, Speedup
 from simnet.analysis.workers import run_where_it_pays
 from simnet.core.errors import SimnetError
-from simnet.engine import intervals
-from simnet.engine.batch_settings import BatchSettings, settings_of
+from simnet.engine import intervals, memory_fit
+from simnet.engine.batch_settings import BatchSettings, settings_of, with_settings
 from simnet.engine.prepared_scenario import is_folded
 from simnet.engine.result import RunResult
 from simnet.engine.scenario import Scenario
@@ -105,7 +105,7 @@ def advise(  # noqa: PLR0913 - the arguments of one command
         baseline=ranking.baseline_name,
         plain_iteration_s=ranking.plain_iteration_s,
         speedup_without_comm=ranking.speedup_without_comm,
-        systems=tuple(sorted(rows, key=lambda row: row.iteration_s)),
+        systems=tuple(sorted(rows, key=RankedSystem.place)),
         left_out=tuple((name, row) for name in names if isinstance(row := found[name], str)),
         tasks=tuple(trainings or {}),
         samples=samples,
@@ -208,23 +208,29 @@ class _Ranking:
         """Return what the baseline is chosen from, as it fits."""
         known = reference_systems(self._scenario, lambda: self._systems)
         found = {name: placed for name, one in known.items() if (placed := self._where_it_fits(one))}
-        return found or {name: (self._given, variants) for name, variants in self.dense.items()}
+        return found or {name: self._least(variants) for name, variants in self.dense.items()}
 
     def _where_it_fits(self, variants: Variants) -> Placed | None:
         """Return the fastest way to cut the batch with which some of the variants fit; None where none does."""
         tried = [
             (self._setting(one.scenario), with_known_kernels(one.variants, self._kernels, one.scenario.calibration))
-            for one in batches.that_fit(self._scenario, variants)
+            for one in memory_fit.that_fit(self._scenario, variants)
         ]
         return tried[0] if len(tried) == 1 else min(tried, key=lambda one: one[0].step_s(one[1]), default=None)
+
+    def _least(self, variants: Variants) -> Placed:
+        """Return what takes the least memory of what was tried, where nothing fits."""
+        found = memory_fit.least(self._scenario, variants)
+        return self._setting(found.scenario), found.variants
 
     def _kernels(self, strategy: AnyStrategy) -> frozenset[str]:
         return self._given.kernels(strategy)
 
     def dense_row(self, name: str) -> RankedSystem:
         """Return DDP in one precision, ranked."""
-        setting, variants = self._where_it_fits(self.dense[name]) or (self._given, self.dense[name])
-        return self._row(name, setting, self._versus(setting, variants), is_dense=True)
+        placed = self._where_it_fits(self.dense[name])
+        setting, variants = placed or self._least(self.dense[name])
+        return self._row(name, setting, self._versus(setting, variants), is_dense=True, fits=placed is not None)
 
     def row_or_reason(self, name: str) -> RankedSystem | str:
         """Return a system, ranked, or the reason why it cannot be predicted."""
@@ -238,7 +244,8 @@ class _Ranking:
         variants = self._systems[name]
         placed = self._where_it_fits(variants)
         if placed is None:
-            return self._row(name, self._given, self._versus(self._given, variants), is_dense=False, fits=False)
+            setting, variants = self._least(variants)
+            return self._row(name, setting, self._versus(setting, variants), is_dense=False, fits=False)
         versus = self._versus(*placed)
         row = self._row(name, placed[0], versus, is_dense=False)
         return replace(
@@ -279,6 +286,8 @@ class _Ranking:
         strategy = setting.here.fastest(versus.variants)
         step_s = setting.here.of(strategy)
         result = simulate(replace(setting.scenario, strategy=strategy))
+        # What would fit is told of the step as it is given, as `simulate` tells it.
+        notes = result.notes if fits else simulate(replace(self._scenario, strategy=strategy)).notes
         trains_otherwise = fits and not is_dense and strategy.mathematics != "same"
         speedup = self._speedup(setting, strategy, step_s, versus) if fits else Speedup(value=self._baseline_s / step_s)
         return RankedSystem(
@@ -299,7 +308,7 @@ class _Ranking:
             saved={
                 bound: 1 - freed_s / step_s for bound, freed_s in zip(FREED, setting.freed.of(strategy), strict=True)
             },
-            notes=result.notes,
+            notes=notes,
         )
 
     def _speedup(self, setting: _Setting, strategy: AnyStrategy, step_s: float, versus: SystemVsBaseline) -> Speedup:
@@ -383,6 +392,7 @@ class _Ranking:
         changes: dict[float, float] = {here: row.speedup.value / versus.speedup(here)}
         for _ in range(LIMIT_ROUNDS):
             ranges = self._pays_in(versus, row, partial(_between, changes))
+            # An open end is that of the bandwidths tried.
             ends = {end or rates[-place] for range_ in ranges for place, end in enumerate(range_)}
             new = [end for end in ends if all(max(end, rate) > NEAR * min(end, rate) for rate in changes)]
             if not new:
@@ -397,7 +407,7 @@ class _Ranking:
         """Return the speedup with faults at a bandwidth over that without."""
         there = whatif.at_bandwidth(as_run(scenario), rate)
         own_s, baseline_s = (
-            median_s(batches.with_settings(replace(there, strategy=tuned.strategy), batches.settings_of(one.scenario)))
+            median_s(with_settings(replace(there, strategy=tuned.strategy), settings_of(one.scenario)))
             for tuned, one in ((versus.best(rate), setting), (versus.baseline_best(rate), self._baseline_in))
         )
         return baseline_s / own_s / versus.speedup(rate)

@@ -63,7 +63,7 @@ def with_faults(advice: Advice, scenario: Scenario, jobs: int, progress: Callabl
         scenario=scenario,
         plain_iteration_s=plain_s,
         speedup_without_comm=baseline.p50_s / results[_WITHOUT_COMM].p50_s,
-        systems=tuple(sorted(rows, key=lambda row: row.iteration_s)),
+        systems=tuple(sorted(rows, key=RankedSystem.place)),
         iterations=as_it_is.run.iterations or 0,
     )
 

@@ -14,12 +14,6 @@ from simnet.engine.batch_settings import settings_of
 from simnet.engine.scenario import Experiment, to_dict
 
 ORIGIN = "strategy that simnet advise would use"
-CUT_KEYS = {
-    "batch_per_rank": "workload.batch_per_rank",
-    "micro_batches": "run.grad_accumulation",
-    "checkpointing": "workload.checkpointing",
-}
-"""Keys of a scenario that hold how its batch is cut, by field of `BatchSettings`."""
 
 
 def with_strategy(experiment: Experiment, jobs: int = 1, progress: Callable[[int], object] = int) -> Experiment:
@@ -46,11 +40,9 @@ def with_strategy(experiment: Experiment, jobs: int = 1, progress: Callable[[int
     advice = advise(scenario, trainings=convergence.shipped(), jobs=jobs, progress=progress)
     chosen = advice.best or advice.baseline_system
     values: dict[str, object] = {"strategy": to_dict(chosen.strategy), "question": _question(experiment, advice)}
-    if chosen.batches != settings_of(scenario):
-        cut = {key: getattr(chosen.batches, field) for field, key in CUT_KEYS.items()}
-        if scenario.run.global_batch is not None:
-            del cut[CUT_KEYS["micro_batches"]]
-        values |= cut
+    values |= chosen.batches.changes(settings_of(scenario))
+    if scenario.run.global_batch is not None:
+        values.pop("run.grad_accumulation", None)
     given = {*experiment.swept_keys, *(override.key for override in experiment.overrides)}
     overrides = (Override(key=key, value=value, origin=ORIGIN) for key, value in values.items() if key not in given)
     return replace(experiment, question=str(values["question"]), overrides=(*experiment.overrides, *overrides))

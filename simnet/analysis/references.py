@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from simnet.analysis.batches import fitting, that_fit
 from simnet.analysis.tune import PLAIN, Variants, dense_systems, flat_name, needs_training, systems
 from simnet.cluster.hardware import Link
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration
 from simnet.engine.batch_settings import BatchSettings, settings_of, with_settings
+from simnet.engine.memory_fit import fits_uncut, that_fit
 from simnet.engine.result import References, RunResult
 from simnet.engine.scenario import RunSettings, Scenario
 from simnet.engine.simulation import simulate
@@ -128,7 +128,7 @@ def _followed_s(scenario: Scenario, cut: _Cut) -> float:
 def reference_systems(scenario: Scenario, known: Callable[[], Mapping[str, Variants]]) -> dict[str, Variants]:
     """Return the systems that tuned DDP is chosen from: DDP where it fits as given, else all that train alike."""
     dense = dense_systems(scenario.workload.dtype)
-    if any(fitting(scenario, variants) for variants in dense.values()):
+    if any(fits_uncut(scenario, variants) for variants in dense.values()):
         return dense
     alike = {
         name: variants

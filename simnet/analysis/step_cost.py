@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 from msgspec import Struct, structs
 
-from simnet.analysis import batches, whatif
+from simnet.analysis import whatif
 from simnet.analysis.tune import trained_variants, with_known_kernels
 from simnet.analysis.tuned_steps import TunedSteps
+from simnet.engine.memory_fit import fitting
 from simnet.engine.step_timer import StageTimes, StepTimer
 from simnet.strategies import AnyStrategy
 
@@ -67,7 +68,7 @@ def step_costs(strategy: AnyStrategy, times: TunedSteps) -> StepCosts:
     """
     here, calibration = times.here, times.scenario.calibration
     tried = trained_variants(strategy, times.scenario.workload.dtype)
-    variants = with_known_kernels(batches.fitting(times.scenario, tried) or tried, here.kernels, calibration)
+    variants = with_known_kernels(fitting(times.scenario, tried) or tried, here.kernels, calibration)
     fastest = here.fastest(variants)
     kernels = whatif.coverage(here.kernels(fastest), calibration)
     found = costs_of(fastest, times)._replace(unmeasured=kernels.unmeasured)

@@ -159,10 +159,16 @@ def _name(row: RankedSystem, advice: Advice) -> str:
 
 def _step(row: RankedSystem, advice: Advice) -> tuple[str, str, str]:
     """Return the step of a system, if it fits, and its speedup over both references."""
-    return _time(row), speedup_text(row.speedup.value) + _interval(row), _over_flat(row, advice)
+    return _time(row), _over_tuned(row), _over_flat(row, advice)
+
+
+def _over_tuned(row: RankedSystem) -> str:
+    return speedup_text(row.speedup.value) + _interval(row) if row.may_fit else "-"
 
 
 def _over_flat(row: RankedSystem, advice: Advice) -> str:
+    if not row.may_fit:
+        return "-"
     return speedup_text(advice.plain_iteration_s / row.iteration_s)
 
 
@@ -230,6 +236,9 @@ def answer(advice: Advice) -> dict[str, str]:
 def to_use(row: RankedSystem, advice: Advice) -> str:
     """Return the calls or flags that give a system, with how its batch is cut."""
     lines = calls(row.strategy)
+    if row.batches.gradient_as_bucket_view:
+        wrapped = "DistributedDataParallel(model"
+        lines = tuple(line.replace(wrapped, f"{wrapped}, gradient_as_bucket_view=True") for line in lines)
     first = ["import binsgdm"] if any("binsgdm." in line for line in lines) else []
     cut = _cut(row, advice).removeprefix(", ")
     return "\n".join([*first, *lines, *([f"# {cut}"] if cut else [])])
@@ -365,7 +374,7 @@ def advice_table(advice: Advice) -> Table:
         Column("changes", cell=lambda row: CHANGES[row.mathematics]),
         Column("step", cell=_time),
         *([Column("p95", cell=_p95)] if advice.iterations else []),
-        Column("over tuned", cell=lambda row: speedup_text(row.speedup.value) + _interval(row)),
+        Column("over tuned", cell=_over_tuned),
         Column("over flat", cell=lambda row: _over_flat(row, advice)),
         Column("verdict", cell=lambda row: verdict_text(row, advice)),
         Column("to target", cell=_to_target),
@@ -376,9 +385,8 @@ def advice_table(advice: Advice) -> Table:
         Column("pays with NICs", cell=lambda row: ranges_text(row.pays_in) if row.pays_in else "-")
         if advice.iterations
         else Column("faster with NICs", cell=lambda row: ranges_text(row.faster_in) if row.curve else "-"),
-        Column("micro-batches", cell=lambda row: f"{row.batches.batch_per_rank} x {row.batches.micro_batches}"),
-        Column("recomputed", cell=lambda row: percent(row.batches.checkpointing, ".0")),
-        Column("samples/s", cell=lambda row: f"{advice.samples_per_s(row):,.4g}"),
+        Column("micro-batch", cell=lambda row: row.batches.text().removeprefix("micro-batch ")),
+        Column("samples/s", cell=lambda row: f"{advice.samples_per_s(row):,.4g}" if row.may_fit else "-"),
         Column("MFU", cell=lambda row: "-" if (mfu := advice.mfu(row)) is None else percent(mfu)),
         *([Column("days", cell=lambda row: f"{advice.days(row):,.4g}")] if advice.samples is not None else []),
         *(

@@ -13,6 +13,10 @@ STATE_COPIES: dict[Optimizer, int] = {"adam": 2, "sgd_momentum": 1}
 """What an optimizer keeps of each element, in the number format of the parameters, as torch's do."""
 UPDATE_COPIES: dict[Optimizer, int] = {"adam": 1, "sgd_momentum": 0}
 """What torch's optimizers over lists of tensors, the default on GPUs, hold of each element while they step."""
+EIGHT_BIT_STATE = 2 * (1 + 4 / 256)
+"""Bytes of AdamW8bit's state of an element: two of 8 bit, each block of 256 with a scale in fp32, as `init_state` of
+`Optimizer2State` makes them in bitsandbytes 0.50; Dettmers et al., 8-bit Optimizers via Block-wise Quantization, ICLR
+2022. Differs: tensors of less than 4096 elements keep a state of fp32 there."""
 RESERVE = 0.06
 """Part of a GPU's memory that no step takes: CUDA's context, NCCL's buffers, fragments between allocations. MindSpeed's
 guide caps torch's allocator at 0.94, so that collectives keep theirs (set_per_process_memory_fraction)."""
@@ -137,8 +141,8 @@ def of_model(workload: Workload, cluster: Cluster, step: Step) -> ModelMemory:
     return ModelMemory(
         parameters=float(given.parameters),
         gradients=float(given.gradients),
-        optimizer=float(given.optimizer),
-        update=update * given.gradients,
+        optimizer=EIGHT_BIT_STATE * step.num_elements if given.adam == "8bit" else float(given.optimizer),
+        update=update * given.gradients if given.adam == "foreach" else 0.0,
         activations=given.kept_per_sample(workload.checkpointing) * step.samples,
         gradient_as_bucket_view=given.gradient_as_bucket_view,
     )

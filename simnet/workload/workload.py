@@ -11,6 +11,7 @@ from simnet.core.bounded_types import MAX_SPREAD, Count, Dtype, Intervals, Kind,
 from simnet.core.units import Duration, Size
 
 Optimizer = Literal["adam", "sgd_momentum"]
+Adam = Literal["foreach", "fused", "8bit"]
 Amount = Annotated[float, Meta(ge=0.0, le=1e24)]
 
 
@@ -141,6 +142,8 @@ class StepMemory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         optimizer: of the optimizer's state.
         activations_per_sample: kept from forward for backward.
         gradient_as_bucket_view: DDP's argument: gradients are views of its buckets; else it holds them twice.
+        adam: how Adam steps: "foreach", torch's default, holds a copy of the gradients meanwhile; "fused" holds none;
+            "8bit", bitsandbytes' AdamW8bit, holds none, and its state, rounded, in place of `optimizer`.
         checkpointed: what activation checkpointing does, for `workload.checkpointing`.
     """
 
@@ -149,6 +152,7 @@ class StepMemory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     optimizer: Size
     activations_per_sample: Size
     gradient_as_bucket_view: bool = False
+    adam: Adam = "foreach"
     checkpointed: Checkpointed | None = None
 
     def kept_per_sample(self, checkpointing: float) -> float:
@@ -220,5 +224,12 @@ class Workload(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True)
             raise ValueError(
                 f"checkpointing: {self.checkpointing:g}: needs memory.checkpointed; count the model with simnet model"
             )
+        if self.memory is not None and self.memory.adam != "foreach" and "adam" not in (self.optimizers or {"adam"}):
+            raise ValueError(f"memory.adam: {self.memory.adam!r}: no effect on {', '.join(self.optimizers)}; drop it")
         if self.gradient_bytes is not None and self.gradient_bytes < 1:
             raise ValueError(f"gradient: {self.gradient_bytes.text()!r}: must be at least 1 B")
+
+    @property
+    def optimizers(self) -> frozenset[Optimizer]:
+        """Those that its work and its compute rows name."""
+        return frozenset([*([self.work.optimizer] if self.work else []), *(row.optimizer for row in self.compute)])

@@ -65,6 +65,12 @@ def test_a_workload_says_what_its_model_takes() -> None:
     found = gpu_memory.of_model(given, ranks, resolve(given, ranks, Calibration()))
     assert (found.parameters, found.gradients, found.optimizer) == (8000, 4000, 9000)
     assert (found.activations, found.update) == (1500, 4000)
+    for adam, state in (("fused", 9000), ("8bit", 2 * 1000 + 2 * 1000 / 256 * 4)):
+        other = replace(given, memory=replace(memory, adam=adam))
+        found = gpu_memory.of_model(other, ranks, resolve(other, ranks, Calibration()))
+        assert (found.optimizer, found.update) == (state, 0)
+    with pytest.raises(ValueError, match="no effect on sgd_momentum; drop it"):
+        replace(given, memory=replace(memory, adam="fused"), work=replace(work, optimizer="sgd_momentum"))
 
 
 def test_it_fits_where_the_gpu_has_as_much() -> None:
