@@ -1,12 +1,15 @@
 """What switches a strategy on in a training script: calls of binsgdm and PyTorch, or flags of the field's frameworks.
 
-Lines of Python that go on from a `model`, a rate `lr` and, where one is named, an `optimizer`.
-tests/contract/test_calls.py runs them, records the step, and finds the simulated one.
+Lines of Python that go on from a `model`, Adam's rate `lr` and, where one is named, an `optimizer`; a comment where
+only another framework has the strategy, or none has. tests/contract/test_calls.py runs the calls, records the step, and
+finds the simulated one; flags it reads as the framework does, and finds the simulated settings.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from simnet.core.bounded_types import BYTES_PER_ELEMENT, Dtype
 from simnet.core.units import Size
 from simnet.strategies.all_reduce import HIERARCHICAL, DenseAllReduce
 from simnet.strategies.base import Strategy
@@ -17,8 +20,13 @@ from simnet.strategies.fsdp import FullShard, HybridShard, ShardedStrategy
 from simnet.strategies.local_steps import DiLoCo, LocalSGD
 from simnet.strategies.one_bit_adam import OneBitAdam
 from simnet.strategies.zero import ShardedUpdate, Zero1
+from simnet.workload.buckets import DDP_BUCKET_BYTES
+from simnet.workload.priced_work import AUTOCAST
+from simnet.workload.workload import Workload
 
 MIB = 2**20
+LR_RATIO = 0.7
+"""lr of BinSGDM / lr of Adam, as docs/evidence/binsgdm.md found it."""
 ONE_BUCKET_MB = 100_000
 """A cap that no model reaches, so that all gradients are one bucket."""
 NOT_OPTIONS = {"topology", "intra_node_dtype", "algorithm", "coded_bits", "warmup_steps", *Strategy.__struct_fields__}
@@ -26,14 +34,47 @@ NOT_OPTIONS = {"topology", "intra_node_dtype", "algorithm", "coded_bits", "warmu
 TORCH_DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
 EXCHANGES = {"byte_grad": "int8", "ef_sign_sgd": "one_bit"}
 """Exchanges of binsgdm.DiLoCo by the system that they compress with."""
+MEGATRON_DTYPES: Mapping[tuple[Dtype, Dtype], str] = {
+    ("fp32", "fp32"): "",
+    ("fp32", "bf16"): "--bf16",
+    ("bf16", "bf16"): "--bf16 --grad-reduce-in-bf16",
+    ("fp16", "fp16"): "--fp16",
+    ("fp32", "fp16"): "--fp16 --accumulate-allreduce-grads-in-fp32",
+}
+"""Flags by the formats in which gradients are reduced and parameters gathered.
+
+Source: Megatron-LM, megatron/training/arguments.py (`validate_args`); megatron-core 0.16.1,
+distributed_data_parallel.py (`grad_dtype`, `bucket_size`).
+"""
+ANY_WORKLOAD = Workload()
+NO_FLAG = "# No flag gives this: "
+"""How a line begins that says what no framework does."""
 
 
-def calls(strategy: Strategy) -> tuple[str, ...]:
-    """Return what switches a strategy on, a line each; nothing of a recorded step or of another package's strategy."""
+def calls(strategy: Strategy, workload: Workload = ANY_WORKLOAD) -> tuple[str, ...]:
+    """Return what switches a strategy on, a line each; nothing of a recorded step or of another package's strategy.
+
+    Args:
+        strategy: as it was simulated.
+        workload: whose gradients have a format, and which may say in which format it computes.
+    """
+    if isinstance(strategy, ShardedUpdate):
+        return tuple(_zero(strategy, workload))
     for kind, made in _CALLS.items():
         if isinstance(strategy, kind):
             return tuple(made(strategy))
     return ()
+
+
+def effort(strategy: Strategy, workload: Workload = ANY_WORKLOAD) -> int:
+    """Return what a strategy asks of a PyTorch script: 0 lines to paste, 1 another framework, 2 what none gives."""
+    first = next(iter(calls(strategy, workload)), "")
+    return 2 if first.startswith(NO_FLAG) else int(first.startswith("#"))
+
+
+def takes_clipping(strategy: Strategy) -> bool:
+    """Tell whether gradients may be clipped, or scaled by a GradScaler, between backward and the optimizer's step."""
+    return not (isinstance(strategy, BinSGDM) and strategy.overlap)
 
 
 def _call(name: str, *given: str, **options: object) -> str:
@@ -69,7 +110,7 @@ def _dense(strategy: DenseAllReduce) -> Iterator[str]:
 def _binsgdm(strategy: BinSGDM) -> Iterator[str]:
     rounding = None if strategy.rounding == "shaped" else strategy.rounding
     yield "model = DistributedDataParallel(model)"
-    yield "optimizer = " + _call("binsgdm.BinSGDM", "model.parameters()", "lr=lr", rounding=rounding)
+    yield "optimizer = " + _call("binsgdm.BinSGDM", "model.parameters()", f"lr={LR_RATIO} * lr", rounding=rounding)
     yield _call(
         "binsgdm.attach",
         "optimizer",
@@ -140,29 +181,79 @@ def _hybrid(strategy: HybridShard) -> Iterator[str]:
     yield from _shards(strategy, "mesh=mesh['local']")
     system, _, options = strategy.replicas.partition(":")
     if system == "binsgdm":
-        yield "optimizer = binsgdm.BinSGDM(model.parameters(), lr=lr)"
+        yield f"optimizer = binsgdm.BinSGDM(model.parameters(), lr={LR_RATIO} * lr)"
         yield _call("binsgdm.attach_fsdp", "optimizer", "mesh", bucket_cap_mb=_cap(strategy))
         return
     given = [f"{key}={value!r}" for key, _, value in (one.partition("=") for one in options.split(",") if one)]
     yield _call("binsgdm.compress_replicas", "optimizer", "mesh", repr(system), *given, bucket_cap_mb=_cap(strategy))
 
 
-def _zero(strategy: ShardedUpdate) -> Iterator[str]:
+def _zero(strategy: ShardedUpdate, workload: Workload) -> Iterator[str]:
+    dtype, precision = workload.dtype, AUTOCAST.get(workload.precision, workload.precision)
+    if workload.work is not None:
+        precision = precision or workload.work.precision
     if isinstance(strategy, Zero1) and strategy.update == "broadcast":
-        yield _ddp(strategy)
-        if strategy.wire_dtype in {"bf16", "fp16"}:
-            yield f"model.register_comm_hook(None, default_hooks.{strategy.wire_dtype}_compress_hook)"
-        whole = strategy.parameters_as_bucket_view or None
-        given = ("model.parameters()", "torch.optim.AdamW", "lr=lr")
-        yield "optimizer = " + _call("ZeroRedundancyOptimizer", *given, parameters_as_bucket_view=whole)
+        yield from _zero_redundancy(strategy, dtype)
         return
-    stage = 1 if isinstance(strategy, Zero1) else 2
-    early = " --overlap-param-gather" if strategy.overlap_param_gather else ""
-    overlap = " --overlap-grad-reduce" if strategy.overlap else ""
-    if stage == 1:
-        yield f"# Megatron-LM: --use-distributed-optimizer{overlap}{early}"
+    reduced, gathered = strategy.wire_dtype or dtype, strategy.gather_dtype or dtype
+    if gathered != "fp32" and precision not in {"", gathered, "fp8"}:
+        yield f"{NO_FLAG}what gathers parameters as {gathered} computes in {gathered}, not in {precision}."
+        return
+    cap = DDP_BUCKET_BYTES if strategy.bucket_cap is None else strategy.bucket_cap
+    bucket = int(cap / BYTES_PER_ELEMENT[dtype])
+    if isinstance(strategy, Zero1):
+        yield _megatron(strategy, (reduced, gathered), precision, bucket)
     else:
-        yield f'# DeepSpeed: "zero_optimization": {{"stage": 2, "overlap_comm": {str(strategy.overlap).lower()}}}'
+        yield _deepspeed(strategy, (reduced, gathered), bucket)
+
+
+def _zero_redundancy(strategy: Zero1, dtype: Dtype) -> Iterator[str]:
+    if (gathered := strategy.gather_dtype or dtype) != dtype:
+        yield f"{NO_FLAG}ZeroRedundancyOptimizer broadcasts {dtype} parameters as they are, not as {gathered}."
+        return
+    yield _ddp(strategy)
+    if strategy.wire_dtype in {"bf16", "fp16"}:
+        yield f"model.register_comm_hook(None, default_hooks.{strategy.wire_dtype}_compress_hook)"
+    whole = strategy.parameters_as_bucket_view or None
+    given = ("model.parameters()", "torch.optim.AdamW", "lr=lr")
+    yield "optimizer = " + _call("ZeroRedundancyOptimizer", *given, parameters_as_bucket_view=whole)
+
+
+def _megatron(strategy: Zero1, dtypes: tuple[Dtype, Dtype], precision: str, bucket: int) -> str:
+    """Return the flags of its distributed optimizer; a bucket is counted in parameters."""
+    reduced, gathered = dtypes
+    if dtypes not in MEGATRON_DTYPES:
+        return f"{NO_FLAG}Megatron-LM does not reduce {reduced} gradients of {gathered} parameters."
+    if gathered == "fp32" and precision not in {"", "fp32", "tf32"}:
+        return f"{NO_FLAG}Megatron-LM that computes in {precision} gathers parameters in 16 bits, not in fp32."
+    if strategy.overlap is (strategy.bucketing == "fused"):
+        return f"{NO_FLAG}Megatron-LM has several buckets with --overlap-grad-reduce, and one without."
+    flags = [MEGATRON_DTYPES[dtypes], "--use-distributed-optimizer"]
+    flags += ["--overlap-grad-reduce", f"--ddp-bucket-size {bucket}"] if strategy.overlap else []
+    flags += ["--overlap-param-gather"] if strategy.overlap_param_gather else []
+    flags += ["--fp8-format hybrid"] if precision == "fp8" else []
+    return f"# Megatron-LM: {' '.join(filter(None, flags))}"
+
+
+def _deepspeed(strategy: ShardedUpdate, dtypes: tuple[Dtype, Dtype], bucket: int) -> str:
+    """Return the configuration of its ZeRO-2; a bucket is counted in elements.
+
+    Source: DeepSpeed, docs/_pages/config-json.md; runtime/engine.py (`communication_data_type`).
+    """
+    reduced, gathered = dtypes
+    if strategy.overlap_param_gather:
+        return f"{NO_FLAG}DeepSpeed's ZeRO-2 gathers parameters after the update, not during forward."
+    if strategy.bucketing == "fused":
+        return f"{NO_FLAG}DeepSpeed's ZeRO-2 reduces buckets as backward fills them, not all gradients after it."
+    config: dict[str, object] = {} if gathered == "fp32" else {gathered: {"enabled": True}}
+    config["communication_data_type"] = reduced
+    config["zero_optimization"] = {
+        "stage": 2,
+        "overlap_comm": strategy.overlap,
+        "reduce_bucket_size": bucket,
+        "allgather_bucket_size": bucket,
+    }
+    return f"# DeepSpeed: {json.dumps(config)}"
 
 
 def _local_sgd(strategy: LocalSGD) -> Iterator[str]:
@@ -196,7 +287,6 @@ _CALLS: dict[type[Strategy], Any] = {
     CompressingStrategy: _compressing,
     HybridShard: _hybrid,
     FullShard: _sharded,
-    ShardedUpdate: _zero,
     LocalSGD: _local_sgd,
     DiLoCo: _diloco,
 }

@@ -1,7 +1,9 @@
 """The call that an advice names gives the step that was simulated: run as it is printed, recorded, and compared."""
 
+import argparse
 import json
 import math
+import shlex
 import warnings
 from pathlib import Path
 from typing import Any
@@ -26,10 +28,12 @@ from simnet.core.units import Size
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
 from simnet.strategies import AnyStrategy, BinSGDM, DenseAllReduce, FullShard, HybridShard, RecordedStep, Strategy
-from simnet.strategies.calls import calls
+from simnet.strategies.calls import LR_RATIO, NO_FLAG, calls, effort, takes_clipping
 from simnet.strategies.compressors import Marsit
 from simnet.strategies.local_steps import DiLoCo, LocalSGD, LocalStepsStrategy
 from simnet.strategies.one_bit_adam import OneBitAdam
+from simnet.strategies.zero import ShardedUpdate, Zero1, Zero2
+from simnet.workload.workload import Workload
 from tests.helpers import contract_steps as steps
 from tests.helpers.contract_steps import Layout
 from tests.helpers.recorded_steps import recorded
@@ -184,3 +188,91 @@ def test_the_call_of_a_hierarchical_all_reduce_takes_the_simulated_time(dtype: A
         for one in (own, {"kind": "recorded", "file": str(tmp_path / "step.json")})
     ]
     assert times[1] == pytest.approx(times[0], rel=0.02)
+
+
+Sharding = tuple[str, str, bool, bool, float]
+"""Format of gradients and of parameters on the wire, overlap with backward and with forward, bytes of a bucket."""
+
+
+def read_by_megatron(flags: str) -> Sharding:
+    """Return what Megatron-LM does with flags: `validate_args`, and `DistributedDataParallel` of megatron-core."""
+    parser = argparse.ArgumentParser(exit_on_error=False, allow_abbrev=False)
+    for name in (
+        "bf16", "fp16", "grad-reduce-in-bf16", "accumulate-allreduce-grads-in-fp32", "use-distributed-optimizer",
+        "overlap-grad-reduce", "overlap-param-gather",
+    ):  # fmt: skip
+        parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--ddp-bucket-size", type=int, default=40_000_000)
+    given = parser.parse_args(shlex.split(flags))
+    assert given.use_distributed_optimizer
+    assert given.overlap_grad_reduce or not given.overlap_param_gather
+    params = "bf16" if given.bf16 else "fp16" if given.fp16 else "fp32"
+    in_fp32 = given.accumulate_allreduce_grads_in_fp32 or (given.bf16 and not given.grad_reduce_in_bf16)
+    bucket = given.ddp_bucket_size if given.overlap_grad_reduce else math.inf
+    return "fp32" if in_fp32 else params, params, given.overlap_grad_reduce, given.overlap_param_gather, bucket
+
+
+def read_by_deepspeed(config: str) -> Sharding:
+    """Return what DeepSpeed does with a configuration: `communication_data_type` of its engine."""
+    given = json.loads(config)
+    params = next((dtype for dtype in ("bf16", "fp16") if given.get(dtype, {}).get("enabled")), "fp32")
+    zero = given["zero_optimization"]
+    assert zero["stage"] == 2
+    assert zero["reduce_bucket_size"] == zero["allgather_bucket_size"]
+    reduced = given.get("communication_data_type") or params
+    return reduced, params, zero.get("overlap_comm", False), False, zero["reduce_bucket_size"]
+
+
+@pytest.mark.parametrize("workload_dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("gathered", [None, "bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("reduced", [None, "bf16", "fp16", "fp32"])
+def test_flags_of_a_framework_are_the_simulated_settings_or_say_that_there_are_none(
+    reduced: Any, gathered: Any, workload_dtype: Any
+) -> None:
+    workload, num_read = Workload(dtype=workload_dtype), 0
+    for variant in (*KNOWN["ZeRO-1"], *KNOWN["ZeRO-2"], Zero2(overlap=False)):
+        strategy = structs.replace(variant, wire_dtype=reduced, gather_dtype=gathered)
+        assert isinstance(strategy, ShardedUpdate)
+        line = calls(strategy, workload)[-1]
+        if effort(strategy, workload) != 1:
+            assert effort(strategy, workload) == (2 if line.startswith(NO_FLAG) else 0)
+            continue
+        framework, _, text = line.removeprefix("# ").partition(": ")
+        read = {"Megatron-LM": read_by_megatron, "DeepSpeed": read_by_deepspeed}[framework](text)
+        cap = {None: 25 * 2**20}.get(strategy.bucket_cap, strategy.bucket_cap)
+        width = {"fp32": 4, "bf16": 2}[workload_dtype]
+        bucket = math.inf if strategy.bucketing == "fused" else cap / width
+        wanted = reduced or workload_dtype, gathered or workload_dtype
+        assert read == (*wanted, strategy.overlap, strategy.overlap_param_gather, bucket)
+        num_read += 1
+    assert num_read
+
+
+IN_BF16 = Workload(precision="bf16")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "workload"),
+    [
+        (Zero1(wire_dtype="bf16", gather_dtype="fp32"), Workload()),
+        (Zero1(wire_dtype="fp16", gather_dtype="bf16"), Workload()),
+        (Zero1(update="broadcast", gather_dtype="bf16"), Workload()),
+        (Zero1(overlap=False), Workload()),
+        (Zero1(), IN_BF16),  # Megatron with fp32 parameters computes in fp32
+        (Zero1(gather_dtype="fp16"), IN_BF16),
+        (Zero2(overlap_param_gather=True), Workload()),
+        (Zero2(bucketing="fused", overlap=False), Workload()),
+    ],
+)
+def test_what_no_flag_gives_is_said_not_to_be_given(strategy: AnyStrategy, workload: Workload) -> None:
+    (line,) = calls(strategy, workload)
+    assert line.startswith(NO_FLAG)
+    assert line.endswith(".")
+    assert effort(strategy, workload) == 2
+
+
+def test_the_call_of_binsgdm_says_its_rate_as_a_part_of_adams_and_whether_gradients_may_be_clipped() -> None:
+    for variant in KNOWN["BinSGDM"]:
+        text = "\n".join(calls(variant))
+        assert f"lr={LR_RATIO} * lr" in text
+        assert takes_clipping(variant) is ("overlap=True" not in text)
