@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from simnet.analysis.crossing import Range
 from simnet.analysis.training_record import TrainingRecord
-from simnet.analysis.tune import flat_name
+from simnet.analysis.tune import TIE, Contender, first_of_ties, flat_name
 from simnet.analysis.verdict import PAYS, Speedup, Verdict, verdict_of
 from simnet.cluster import gpu_models
 from simnet.core.units import Bandwidth
@@ -164,6 +164,7 @@ class Advice(Struct, frozen=True, kw_only=True):
             has no reason in `gains_beyond` cannot gain more.
         left_out: systems that cannot be predicted here, with the reason.
         tasks: of the trainings that systems were judged by.
+        usable: the system to use in a form that has a call and lets gradients be clipped; None if it is in such a form.
         accumulated: the speedup of the `answer` by number of micro-batches.
         iterations: of each system on a cluster with faults; 0 where nodes are all alike.
         samples: of the whole training, for its days and its money; None if nobody asks.
@@ -177,6 +178,7 @@ class Advice(Struct, frozen=True, kw_only=True):
     systems: tuple[RankedSystem, ...]
     left_out: tuple[tuple[str, str], ...]
     tasks: tuple[str, ...] = ()
+    usable: RankedSystem | None = None
     accumulated: tuple[Accumulated, ...] = ()
     iterations: int = 0
     samples: float | None = None
@@ -232,7 +234,11 @@ class Advice(Struct, frozen=True, kw_only=True):
     @property
     def baseline_system(self) -> RankedSystem:
         """The baseline."""
-        return next(row for row in self.systems if row.name == self.baseline)
+        return self.named(self.baseline)
+
+    def named(self, name: str) -> RankedSystem:
+        """Return the system of a name, which must be among those that are ranked."""
+        return next(row for row in self.systems if row.name == name)
 
     @property
     def by_p95(self) -> tuple[RankedSystem, ...]:
@@ -267,7 +273,11 @@ class Advice(Struct, frozen=True, kw_only=True):
         reference = [row for row in rows if row is self.baseline_system or row.is_dense]
         near = [row for row in reference if row.iteration_s < PAYS * rows[0].iteration_s]
         near.sort(key=lambda row: row is not self.baseline_system)
-        return next(iter([*paying, *near, *rows]))
+        return next(iter([*paying, *near]), None) or self._first_of_ties(rows)
+
+    def _first_of_ties(self, rows: Sequence[RankedSystem]) -> RankedSystem:
+        workload = self.scenario.workload
+        return rows[first_of_ties([Contender.of(row.strategy, row.iteration_s, row.memory, workload) for row in rows])]
 
     @property
     def best(self) -> RankedSystem | None:
@@ -276,12 +286,19 @@ class Advice(Struct, frozen=True, kw_only=True):
 
     @property
     def paying(self) -> tuple[RankedSystem, ...]:
-        """The systems that pay, the one to use first, then the fastest first."""
+        """The systems that pay: the one to use, which `tune.first_of_ties` chooses, then the fastest first."""
         pay = self.with_verdict("pays")
         # A step that is faster by less than counts is no reason to prefer what takes longer to a target.
         near = [row for row in pay if row.iteration_s < PAYS * pay[0].iteration_s]
-        first = max(near, key=lambda row: row.to_target, default=None)
+        soonest = max((row.to_target for row in near), default=1.0)
+        sooner = [row for row in near if TIE * row.to_target >= soonest]
+        first = self._first_of_ties(sooner) if sooner else None
         return tuple(sorted(pay, key=lambda row: row is not first))
+
+    @property
+    def used(self) -> RankedSystem:
+        """What to use: the best that pays, else the reference at its best."""
+        return self.best or self.baseline_system
 
     @property
     def answer(self) -> RankedSystem | None:

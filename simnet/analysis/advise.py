@@ -16,8 +16,10 @@ from simnet.analysis.step_cost import costs_of, step_costs
 from simnet.analysis.training_record import TrainingRecord, missed_otherwise, trained_as
 from simnet.analysis.tune import (
     PLAIN,
+    Contender,
     Variants,
     dense_systems,
+    first_of_ties,
     needs_training,
     systems,
     with_known_kernels,
@@ -35,6 +37,7 @@ from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StepLanes, StepTimer
 from simnet.strategies import AnyStrategy
+from simnet.strategies.calls import NO_CALL, effort, takes_clipping
 
 FREED: dict[Bound, Callable[[Scenario, RunResult], Scenario]] = {
     "compute": whatif.free_compute,
@@ -42,6 +45,7 @@ FREED: dict[Bound, Callable[[Scenario, RunResult], Scenario]] = {
     "latency": whatif.free_latency,
     "codec": whatif.free_codec,
 }
+USABLE = "the same, usable"
 # The answer is told for this many times the micro-batches, too.
 MORE_ACCUMULATION = 4
 # How often the ends of a range of bandwidths are simulated with faults at most; each round moves them by less.
@@ -111,8 +115,14 @@ def advise(  # noqa: PLR0913 - the arguments of one command
         samples=samples,
         price_per_gpu_hour=price_per_gpu_hour,
     )
+    alike = advice
     if same.cluster != scenario.cluster:
         advice = ranking.with_limits(with_faults(advice, scenario, jobs, progress))
+    usable = ranking.usable(advice.used)
+    if usable is not None and advice.iterations:
+        both = replace(alike, systems=(alike.baseline_system, replace(usable, name=USABLE)))
+        usable = with_faults(both, scenario, jobs, int).named(USABLE)
+    advice = replace(advice, usable=usable)
     answer = None if advice.iterations else advice.answer
     return replace(advice, accumulated=ranking.accumulated(answer.name)) if answer else advice
 
@@ -155,6 +165,12 @@ class _Setting(TunedSteps):
         """Return the time of a step of the fastest variant [s]."""
         return min(map(self.here.of, variants))
 
+    def contender(self, variants: Variants) -> Contender:
+        """Return the fastest variant as it stands beside other systems."""
+        strategy = self.here.fastest(variants)
+        memory = memory_fit.memory_of(self.scenario, strategy)
+        return Contender.of(strategy, self.here.of(strategy), memory, self.scenario.workload)
+
 
 Placed = tuple[_Setting, Variants]
 """Variants of a system, and how the batch is cut for them."""
@@ -184,12 +200,12 @@ class _Ranking:
         flat = self._where_it_fits((PLAIN,))
         self.plain_iteration_s = (flat[0] if flat else self._given).here.of(PLAIN)
         candidates = self._candidates()
-        steps_s = {name: setting.step_s(variants) for name, (setting, variants) in candidates.items()}
-        self.baseline_name = min(candidates, key=lambda name: steps_s[name])
-        self._baseline_in = candidates[self.baseline_name][0]
+        place = first_of_ties([setting.contender(variants) for setting, variants in candidates.values()])
+        self.baseline_name = list(candidates)[place]
+        self._baseline_in, variants = candidates[self.baseline_name]
+        self._baseline = self._baseline_in.here.fastest(variants)
         alike = [variants for setting, variants in candidates.values() if setting is self._baseline_in]
         self._every_dense = tuple(strategy for variants in alike for strategy in variants)
-        self._baseline = self._baseline_in.best(self._every_dense, self._baseline_in.cluster_rate).strategy
         self._baseline_s = self._baseline_in.here.of(self._baseline)
         there = self._baseline_in.scenario
         without_comm = StepTimer(whatif.free_communication(there))
@@ -254,6 +270,18 @@ class _Ranking:
             pays_in=self._pays_in(versus, row),
             curve=versus.curve(),
         )
+
+    def usable(self, row: RankedSystem) -> RankedSystem | None:
+        """Return a system in a form that has a call and lets gradients be clipped; None if it is in such a form."""
+        workload = self._scenario.workload
+        setting = self._settings[row.batches]
+        variants: Variants = ()
+        if not takes_clipping(row.strategy):
+            variants = (replace(row.strategy, overlap=False),)
+        elif effort(row.strategy, workload) == NO_CALL:
+            fitting = batches.fitting(setting.scenario, self._systems[row.name])
+            variants = tuple(one for one in fitting if effort(one, workload) < NO_CALL)
+        return self._row(row.name, setting, self._versus(setting, variants), is_dense=False) if variants else None
 
     def accumulated(self, name: str) -> tuple[Accumulated, ...]:
         """Return the speedup of a system with one micro-batch a step, with as many as given, and with more.

@@ -221,7 +221,7 @@ class AdviceAnswer(Answer, Advice, frozen=True, kw_only=True):
         """Lines of Python that switch the answer on in a training script; empty where there is no such call."""
         from simnet.strategies.calls import calls
 
-        return calls(self.answer.strategy) if self.answer is not None else ()
+        return calls(self.answer.strategy, self.scenario.workload) if self.answer is not None else ()
 
     def ranking(self) -> Page:
         """Return what `simnet advise --all` prints: every system in place of the answer."""

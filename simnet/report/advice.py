@@ -1,6 +1,6 @@
 """An advice: on one screen, as the whole ranking, and as JSON."""
 
-from collections import Counter
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,14 +9,13 @@ from simnet.analysis.advice import Advice, RankedSystem
 from simnet.analysis.crossing import Range
 from simnet.analysis.training_record import TrainingRecord
 from simnet.analysis.tune import systems
-from simnet.analysis.verdict import NOT_TIMED, PAYS, UNKNOWN
+from simnet.analysis.verdict import NOT_TIMED, PAYS, UNKNOWN, Verdict
 from simnet.analysis.whatif import SLOW_KERNEL_FACTOR
-from simnet.core import files
 from simnet.core.registry import tag_of
 from simnet.core.units import format_bytes, format_seconds
 from simnet.engine.batch_settings import settings_of
 from simnet.engine.memory_fit import repair_in
-from simnet.engine.scenario import to_dict
+from simnet.engine.scenario import Scenario, to_dict
 from simnet.report.page import Page
 from simnet.report.result_page import compute_kind
 from simnet.report.table import Column, Table
@@ -36,9 +35,9 @@ from simnet.report.text import (
     throughput_text,
     workload_title,
 )
-from simnet.strategies import BinSGDM, OneBitAdam, RecordedStep
+from simnet.strategies import RecordedStep
 from simnet.strategies.base import Mathematics
-from simnet.strategies.calls import calls
+from simnet.strategies.calls import calls, takes_clipping
 
 CHANGES: dict[Mathematics, str] = {
     "same": "nothing",
@@ -50,12 +49,13 @@ CHANGES: dict[Mathematics, str] = {
 MAX_NAME = 40
 """Characters of a name that a file brings."""
 LABEL_WIDTH = 9
-MAX_LINES = 30
-SPARE = ("Others", "Batches", "Tail", "Runs", "Inputs")
-"""What a screen that would be longer leaves out first."""
 OF_CHOICES = (
     "on a cluster with faults the bandwidths at which a system pays are simulated of the best of each change alone"
 )
+VERDICTS: dict[Verdict, str] = {"pays": "paying", "does not pay": "not paying"}
+"""What several systems of one verdict are called; all others are in doubt."""
+FIRST = ("Answer", "Doubt")
+"""What stands above the table."""
 PUBLISHED = (
     "compressing gradients was faster than optimized data-parallel training in 6 of more than 200 set-ups typical of "
     "data centers (Agarwal et al., On the Utility of Gradient Compression in Distributed Training Systems, MLSys 2022, "
@@ -64,12 +64,12 @@ PUBLISHED = (
 
 
 def advice_page(advice: Advice) -> Page:
-    """Return the answer on one screen: at most 30 lines of 100 columns."""
-    above: list[str | Table] = [*heading(advice), "", answer_table(advice), *_footnotes(advice), ""]
+    """Return the answer on about one screen: some 30 lines of 100 columns, more where more was asked for."""
     texts = answer(advice)
-    while len(above) + len(advice.choices) + 2 + len(_said_lines(texts)) > MAX_LINES and set(texts) & set(SPARE):
-        texts.pop(next(label for label in SPARE if label in texts))
-    return Page([*above, *_said_lines(texts)])
+    first = {label: texts.pop(label) for label in FIRST if label in texts}
+    *tables, end = answer_table(advice).within(WIDTH)
+    below = [*_footnotes(advice), end, *_said_lines(texts)]
+    return Page([*heading(advice), "", *_said_lines(first), "", *tables, *below])
 
 
 def _said_lines(texts: dict[str, str]) -> list[str]:
@@ -77,7 +77,10 @@ def _said_lines(texts: dict[str, str]) -> list[str]:
     lines = []
     for label, text in texts.items():
         labels = [f"{label + ':':<{LABEL_WIDTH}}", *[" " * LABEL_WIDTH] * text.count("\n")]
-        lines += [line for start, part in zip(labels, text.split("\n"), strict=True) for line in hanging(start, part)]
+        for start, part in zip(labels, text.split("\n"), strict=True):
+            comment = "# " if part.startswith("# ") else ""
+            first, *others = hanging(start + comment, part.removeprefix("# "))
+            lines += [first, *(f"{' ' * LABEL_WIDTH}{comment}{other.lstrip()}" for other in others)]
     return lines
 
 
@@ -118,7 +121,7 @@ def flat_text(advice: Advice) -> str:
 def tuned_text(advice: Advice) -> str:
     """Return the reference at its best: "tuned DDP (bf16, hierarchical: 372.2 ms a step)"."""
     row = advice.baseline_system
-    what = row.label.removeprefix("DDP ") if row.is_dense else row.label.removeprefix(f"{row.strategy.title}, ")
+    what = row.label.removeprefix("DDP" if row.is_dense else row.strategy.title).lstrip(" ,")
     return f"{advice.tuned_name} ({what}{_cut(row, advice)}: {format_seconds(row.iteration_s)} a step)"
 
 
@@ -137,19 +140,14 @@ def answer_table(advice: Advice) -> Table:
     rows = []
     for one in advice.choices:
         row = one.system
-        mark = f" ({marked[row.name]})" if row.name in marked else " <- use" if row is _used(advice) else ""
+        mark = f" ({marked[row.name]})" if row.name in marked else " <- use" if row is advice.used else ""
         pays = ranges_text(row.pays_in) if row.verdict == "pays" and row.pays_in else "-"
         rows.append((CHANGES[one.mathematics], _name(row, advice) + mark, *_step(row, advice), pays))
     tuned = advice.baseline_system
     if tuned.name not in {one.system.name for one in advice.choices}:
-        mark = " <- use" if tuned is _used(advice) else ""
+        mark = " <- use" if tuned is advice.used else ""
         rows.append(("reference", _name(tuned, advice) + mark, *_step(tuned, advice), "-"))
     return Table(columns, rows)
-
-
-def _used(advice: Advice) -> RankedSystem:
-    """Return what to use: the best that pays, else the reference at its best."""
-    return advice.best or advice.baseline_system
 
 
 def _name(row: RankedSystem, advice: Advice) -> str:
@@ -213,20 +211,18 @@ def _why(row: RankedSystem) -> str:
 
 def answer(advice: Advice) -> dict[str, str]:
     """Return what the advice says, a paragraph by label; labels without anything to say are left out."""
-    row, use = advice.answer, _used(advice)
-    if row is None:
-        return {"Answer": "nothing else fits the GPU." if advice.others else "only DDP was asked for."}
-    about = use if row.verdict == "does not pay" else row
+    row, use = advice.answer, advice.used
+    about = use if row is None or row.verdict == "does not pay" else row
     said = {
         "Answer": _answer(advice, row),
+        "Doubt": _doubt(advice, use),
         "Kernels": _kernels(about),
-        "Loss": _loss(advice, about),
+        "Loss": _loss(about),
         "Tail": _tail(advice),
-        "Batches": _batches(advice, row),
-        "Runs": _memory_sentence(use, advice),
-        "Others": _others(advice, row),
-        "Inputs": _inputs(advice),
+        "Batches": _batches(advice),
         "To use": to_use(use, advice),
+        "Runs": f"{_runs(use, advice)} {_inputs(advice)}",
+        "Others": _others(advice, row),
         "Surer": _surer(advice, about),
         "More": f"--all ({len(advice.systems)} systems, their notes), --time-to-target CURVES, --plot FILE",
     }
@@ -235,16 +231,25 @@ def answer(advice: Advice) -> dict[str, str]:
 
 def to_use(row: RankedSystem, advice: Advice) -> str:
     """Return the calls or flags that give a system, with how its batch is cut."""
-    lines = calls(row.strategy)
+    workload, usable = advice.scenario.workload, advice.usable if row is advice.used else None
+    lines = calls(row.strategy, workload)
     if row.batches.gradient_as_bucket_view:
         wrapped = "DistributedDataParallel(model"
         lines = tuple(line.replace(wrapped, f"{wrapped}, gradient_as_bucket_view=True") for line in lines)
     first = ["import binsgdm"] if any("binsgdm." in line for line in lines) else []
-    cut = _cut(row, advice).removeprefix(", ")
-    return "\n".join([*first, *lines, *([f"# {cut}"] if cut else [])])
+    remarks = [_cut(row, advice).removeprefix(", ")]
+    if usable is not None:
+        clips = not takes_clipping(row.strategy)
+        how = "for clipping: overlap=False" if clips else calls(usable.strategy, workload)[-1].removeprefix("# ")
+        remarks.append(f"{how}, {_time(usable)} ({speedup_text(usable.speedup.value)})")
+    remark = "; ".join(filter(None, remarks))
+    return "\n".join([*first, *lines, *([f"# {remark}"] if remark else [])])
 
 
-def _answer(advice: Advice, row: RankedSystem) -> str:
+def _answer(advice: Advice, row: RankedSystem | None) -> str:
+    if row is None:
+        why = "nothing else fits the GPU" if advice.others else "nothing else was asked for"
+        return f"use {advice.tuned_name}{_cut(advice.baseline_system, advice)}: {why}."
     _, over_tuned, over_flat = _step(row, advice)
     beyond = f"; {row.name} gains more: {why}" if (why := advice.gains_beyond(row)) else ""
     limit = f"{advice.tuned_name} without communication: {speedup_text(advice.speedup_without_comm)}{beyond}."
@@ -259,6 +264,24 @@ def _answer(advice: Advice, row: RankedSystem) -> str:
     return f"nothing pays: use {advice.tuned_name}{_cut(advice.baseline_system, advice)}; {tuning}. {best} {limit}"
 
 
+def _doubt(advice: Advice, use: RankedSystem) -> str:
+    """Say what of the answer nobody has measured where it is to be used, and how to settle it."""
+    scenario, speedup = advice.scenario, use.speedup
+    compute, calibration = compute_kind(scenario), scenario.calibration
+    is_here = calibration.kind == "measured" and not _other_hardware(scenario)
+    measured = {
+        "network": is_here or scenario.cluster.num_nodes == 1,
+        "kernels": is_here and speedup.if_kernels_slow is None and not speedup.unmeasured,
+        "compute": compute in {"measured", "given"},
+    }
+    missing = [part for part, is_measured in measured.items() if not is_measured]
+    what = "nothing" if len(missing) == len(measured) else f"no {' or '.join(missing)}" if missing else ""
+    said = [f"{what} measured on your GPUs"] if what else []
+    if use.needs_training and not any(one.is_of_user for one in use.records):
+        said.append("trained small only" if use.records else "not trained here")
+    return f"{'; '.join(said)}. Test it: simnet advise FILE --proof DIR" if said else ""
+
+
 def _kernels(row: RankedSystem) -> str:
     speedup = row.speedup
     if speedup.unmeasured:
@@ -269,7 +292,7 @@ def _kernels(row: RankedSystem) -> str:
     return f"estimated. If they take {SLOW_KERNEL_FACTOR:.2g} times the estimate, as 1-bit Adam's did, {slow}."
 
 
-def _loss(advice: Advice, row: RankedSystem) -> str:
+def _loss(row: RankedSystem) -> str:
     """Say what is known of the loss with a system."""
     if not row.needs_training:
         return "as with DDP: nothing, or no more than a cast to 16 bits, changes."
@@ -281,11 +304,9 @@ def _loss(advice: Advice, row: RankedSystem) -> str:
     reached = sum(one.num_reached for one in row.records)
     runs = sum(one.num_trainings for one in row.records)
     sooner = [one.speedup.value for one in row.records if one.speedup]
-    ends = f", {min(sooner):.2f} to {max(sooner):.2f} times sooner than tuned DDP here" if sooner else ""
-    replaces = " It replaces your optimizer." if isinstance(row.strategy, BinSGDM | OneBitAdam) else ""
+    ends = f"; {min(sooner):.2f} to {max(sooner):.2f}x sooner than DDP" if sooner else ""
     tasks = f"{', '.join(one.task for one in row.records)}"
-    small = " (small; your model is not tested)" if set(advice.tasks) <= set(files.names("convergence")) else ""
-    return f"{row.name} met the target in {reached} of {runs} runs of {tasks}{small}{ends}.{replaces}"
+    return f"{row.name} met {reached} of {runs} targets: {tasks}{ends}."
 
 
 def _tail(advice: Advice) -> str:
@@ -296,72 +317,89 @@ def _tail(advice: Advice) -> str:
     return f"by the 95th percentile {first.label} is first: {format_seconds(first.faulty.p95_s)}."
 
 
-def _batches(advice: Advice, row: RankedSystem) -> str:
-    if len(advice.accumulated) < 2:
+def _batches(advice: Advice) -> str:
+    if len(advice.accumulated) < 2 or advice.answer is None:
         return ""
     given = advice.scenario.grad_accumulation
     found = ", ".join(f"{one.speedup:.2f}x with {one.micro_batches}" for one in advice.accumulated)
-    return f"{row.name} over {advice.tuned_name} by micro-batches per step (as here {given}): {found}."
+    alike = ", without faults" if advice.iterations else ""
+    by = f"by micro-batches per step (as here {given}{alike})"
+    return f"{advice.answer.name} over {advice.tuned_name} {by}: {found}."
 
 
-def _memory_sentence(row: RankedSystem, advice: Advice) -> str:
+def _runs(row: RankedSystem, advice: Advice) -> str:
     """Say what a GPU holds with a system, how fast it is, and what the training takes and costs."""
-    rate, mfu, days, cost = advice.samples_per_s(row), advice.mfu(row), advice.days(row), advice.cost(row)
-    speed = throughput_text(rate) + ("" if mfu is None else f", MFU {percent(mfu)}")
+    mfu, days, cost = advice.mfu(row), advice.days(row), advice.cost(row)
+    said = [throughput_text(advice.samples_per_s(row))]
+    if row.memory is not None:
+        of = f" of {format_bytes(row.memory.gpu_bytes)}" if row.memory.gpu_bytes else " a GPU"
+        unknown = f" without {' and '.join(row.memory.unknown)}" if row.memory.unknown else ""
+        said.insert(0, f"{format_bytes(row.memory.total_bytes)}{of}{unknown}")
+    said += [] if mfu is None else [f"MFU {percent(mfu)}"]
     if days is not None:
         price = f", {cost:,.0f} at {advice.price_per_gpu_hour:g} per GPU hour" if cost is not None else ""
-        speed += f", {days:,.3g} days for {advice.samples:,.3g} samples{price}"
-    memory = row.memory
-    if memory is None:
-        return f"{row.name}: {speed}."
-    unknown = f", not counting {' and '.join(memory.unknown)}" if memory.unknown else ""
-    of = f" of the {format_bytes(memory.gpu_bytes)} of a GPU" if memory.gpu_bytes else " on a GPU"
-    return f"{row.name} takes {format_bytes(memory.total_bytes)}{of}{unknown}{_cut(row, advice)}; {speed}."
+        said.append(f"{advice.samples:,.3g} samples in {days:,.3g} days{price}")
+    return f"{', '.join(said)}."
 
 
-def _others(advice: Advice, row: RankedSystem) -> str:
+def _others(advice: Advice, row: RankedSystem | None) -> str:
     """Say how many other systems have which verdict, and name the first of each."""
     others = [one for one in advice.others if one is not row and one.may_fit]
-    said = []
-    for verdict, count in Counter(one.verdict for one in others).items():
-        first = next(one for one in others if one.verdict == verdict)
-        plural = "pay" if verdict == "pays" else verdict.replace("does not", "do not")
-        said.append(f"{count} {plural} ({first.name} {speedup_text(first.speedup.value)})")
+    groups: dict[str, list[RankedSystem]] = {}
+    for other in others:
+        groups.setdefault(VERDICTS.get(other.verdict, "in doubt"), []).append(other)
+    said = [
+        f"{len(rows)} {verdict} ({rows[0].name} {speedup_text(rows[0].speedup.value)})"
+        for verdict, rows in groups.items()
+    ]
     too_large = sum(not one.may_fit for one in advice.systems)
-    said += [f"{too_large} do not fit"] if too_large else []
-    return f"{'; '.join(said)}." if said else ""
+    said += [f"{too_large} too large"] if too_large else []
+    return f"{', '.join(said)}." if said else ""
 
 
 def _inputs(advice: Advice) -> str:
     scenario = advice.scenario
     name = clipped(part_title(scenario.calibration.name, scenario.name), MAX_NAME)
-    notes = [
-        one for row in (advice.baseline_system, advice.answer) if row for one in row.notes if repair_in(one) is None
-    ]
-    more = "; --all has the notes" if notes else ""
-    return f"network and kernels: {name} ({scenario.calibration.kind}); compute: {compute_kind(scenario)}{more}."
+    other = "".join(f", {one}" for one in _other_hardware(scenario))
+    return f"Network and kernels: {name} ({scenario.calibration.kind}{other}); compute: {compute_kind(scenario)}."
+
+
+def _other_hardware(scenario: Scenario) -> list[str]:
+    """Say in which points a calibration is of other hardware than the cluster's."""
+    calibration, cluster = scenario.calibration, scenario.cluster
+    rate = calibration.inter_node.measured_on
+    pairs = [(calibration.gpu, cluster.gpu), (calibration.network, cluster.network)]
+    if (
+        rate is not None
+        and cluster.num_nodes > 1
+        and not math.isclose(rate, cluster.inter_node.bytes_per_s, rel_tol=0.01)
+    ):
+        pairs.append((rate.text(), cluster.inter_node.bytes_per_s.text()))
+    return [f"of {theirs}, not {ours}" for theirs, ours in pairs if theirs and ours and theirs != ours]
 
 
 def _surer(advice: Advice, row: RankedSystem) -> str:
     scenario = advice.scenario
-    model = ["simnet measure model (compute)"] if compute_kind(scenario) in {"roofline estimate", "derived"} else []
-    network = ["simnet calibrate LOG (of all_reduce_perf) -o my.toml, then --set calibration=my.toml"]
+    model = ["compute: simnet measure model"] if compute_kind(scenario) in {"roofline estimate", "derived"} else []
+    network = ["network: simnet calibrate LOG"]
     network = [] if scenario.calibration.kind == "measured" or scenario.cluster.num_nodes == 1 else network
-    kernels = ["simnet measure gpu (kernels)"] if row.speedup.unmeasured or row.speedup.if_kernels_slow else []
+    kernels = ["kernels: simnet measure gpu"] if row.speedup.unmeasured or row.speedup.if_kernels_slow else []
     compute_first = advice.speedup_without_comm < PAYS
     return "; ".join([*model, *network, *kernels] if compute_first else [*network, *kernels, *model])
 
 
 def ranges_text(ranges: Sequence[Range]) -> str:
-    """Return ranges of bandwidth: "below 62 Gbit/s"."""
-    return " and ".join(map(_range_text, ranges)) or "nowhere tried"
+    """Return ranges of bandwidth: "below 62 Gbit/s", "4.4 to 38.2 and above 345 Gbit/s"."""
+    if not ranges or ranges == ((None, None),):
+        return "at all tried" if ranges else "nowhere tried"
+    return f"{' and '.join(map(_range_text, ranges))} Gbit/s"
 
 
 def _range_text(ends: Range) -> str:
-    low, high = (None if end is None else f"{end / 1.25e8:.3g} Gbit/s" for end in ends)
+    low, high = (None if end is None else f"{end / 1.25e8:.3g}" for end in ends)
     if low is None:
-        return "at all tried" if high is None else f"below {high}"
-    return f"above {low}" if high is None else f"from {low} to {high}"
+        return f"below {high}"
+    return f"above {low}" if high is None else f"{low} to {high}"
 
 
 # ---- the whole ranking
@@ -475,6 +513,7 @@ def to_object(advice: Advice) -> dict[str, Any]:
         "published": PUBLISHED,
         "micro_batches": scenario.grad_accumulation,
         "speedup_by_micro_batches": {str(one.micro_batches): one.speedup for one in advice.accumulated},
+        "usable": _row_object(advice.usable, advice) if advice.usable else None,
         "systems": [_row_object(row, advice) for row in advice.systems],
         "left_out": dict(advice.left_out),
         "notes": list(dict.fromkeys(note for row in advice.systems for note in row.notes)),
@@ -492,7 +531,7 @@ def _row_object(row: RankedSystem, advice: Advice) -> dict[str, object]:
         "mfu": advice.mfu(row),
         "days": advice.days(row),
         "cost": advice.cost(row),
-        "calls": list(calls(row.strategy)),
+        "calls": list(calls(row.strategy, advice.scenario.workload)),
         "iteration_s": row.iteration_s,
         "speedup": row.speedup.value,
         "speedup_interval": row.speedup.interval,

@@ -47,6 +47,8 @@ Source: Megatron-LM, megatron/training/arguments.py (`validate_args`); megatron-
 distributed_data_parallel.py (`grad_dtype`, `bucket_size`).
 """
 ANY_WORKLOAD = Workload()
+PASTED, FLAGS, NO_CALL = range(3)
+"""What a strategy asks of a PyTorch script: lines to paste, another framework, or what none gives."""
 NO_FLAG = "# No flag gives this: "
 """How a line begins that says what no framework does."""
 
@@ -67,9 +69,11 @@ def calls(strategy: Strategy, workload: Workload = ANY_WORKLOAD) -> tuple[str, .
 
 
 def effort(strategy: Strategy, workload: Workload = ANY_WORKLOAD) -> int:
-    """Return what a strategy asks of a PyTorch script: 0 lines to paste, 1 another framework, 2 what none gives."""
+    """Return `PASTED`, `FLAGS` or `NO_CALL`."""
     first = next(iter(calls(strategy, workload)), "")
-    return 2 if first.startswith(NO_FLAG) else int(first.startswith("#"))
+    if first.startswith(NO_FLAG):
+        return NO_CALL
+    return FLAGS if first.startswith("#") else PASTED
 
 
 def takes_clipping(strategy: Strategy) -> bool:

@@ -28,7 +28,7 @@ from simnet.core.units import Size
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
 from simnet.strategies import AnyStrategy, BinSGDM, DenseAllReduce, FullShard, HybridShard, RecordedStep, Strategy
-from simnet.strategies.calls import LR_RATIO, NO_FLAG, calls, effort, takes_clipping
+from simnet.strategies.calls import FLAGS, LR_RATIO, NO_CALL, NO_FLAG, PASTED, calls, effort, takes_clipping
 from simnet.strategies.compressors import Marsit
 from simnet.strategies.local_steps import DiLoCo, LocalSGD, LocalStepsStrategy
 from simnet.strategies.one_bit_adam import OneBitAdam
@@ -234,8 +234,8 @@ def test_flags_of_a_framework_are_the_simulated_settings_or_say_that_there_are_n
         strategy = structs.replace(variant, wire_dtype=reduced, gather_dtype=gathered)
         assert isinstance(strategy, ShardedUpdate)
         line = calls(strategy, workload)[-1]
-        if effort(strategy, workload) != 1:
-            assert effort(strategy, workload) == (2 if line.startswith(NO_FLAG) else 0)
+        if effort(strategy, workload) != FLAGS:
+            assert effort(strategy, workload) == (NO_CALL if line.startswith(NO_FLAG) else PASTED)
             continue
         framework, _, text = line.removeprefix("# ").partition(": ")
         read = {"Megatron-LM": read_by_megatron, "DeepSpeed": read_by_deepspeed}[framework](text)
@@ -268,7 +268,7 @@ def test_what_no_flag_gives_is_said_not_to_be_given(strategy: AnyStrategy, workl
     (line,) = calls(strategy, workload)
     assert line.startswith(NO_FLAG)
     assert line.endswith(".")
-    assert effort(strategy, workload) == 2
+    assert effort(strategy, workload) == NO_CALL
 
 
 def test_the_call_of_binsgdm_says_its_rate_as_a_part_of_adams_and_whether_gradients_may_be_clipped() -> None:

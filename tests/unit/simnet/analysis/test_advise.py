@@ -1,5 +1,6 @@
 """Which system pays on one cluster: rows, verdicts, bounds, crossovers, and what is said of them."""
 
+import math
 import re
 import typing
 
@@ -7,20 +8,23 @@ import pytest
 from msgspec.structs import replace
 
 from simnet.analysis import tuned_steps, whatif, workers
+from simnet.analysis.advice import Advice
 from simnet.analysis.advise import advise
 from simnet.analysis.convergence import shipped
 from simnet.analysis.time_to_target import times_to_target
-from simnet.analysis.tune import chosen, dense_systems, systems
+from simnet.analysis.tune import TIE, Contender, chosen, dense_systems, first_of_ties, systems
 from simnet.analysis.verdict import NO_SOONER, NOT_TIMED, PAYS, UNCERTAIN, UNKNOWN
-from simnet.cluster.hardware import Calibration
+from simnet.cluster.hardware import Calibration, SlowNode
 from simnet.cluster.kernel_times import KernelTime
-from simnet.core.units import Bandwidth, Duration, Size
+from simnet.core.units import Bandwidth, Duration, Size, format_seconds
 from simnet.engine import intervals
-from simnet.engine.scenario import RunSettings
+from simnet.engine.scenario import RunSettings, load_experiment
 from simnet.engine.simulation import simulate
 from simnet.report.advice import advice_page, answer, ranking_page
 from simnet.report.text import speedup_text
-from simnet.workload.workload import Gradient, Workload
+from simnet.strategies import BinSGDM
+from simnet.strategies.calls import FLAGS, NO_CALL, NO_FLAG, PASTED, calls, effort
+from simnet.workload.workload import ComputeTime, Gradient, Workload
 from tests.helpers.advise_samples import FAST_CODEC, GBIT, WORKLOAD, advised, dense_s, least_s, row, scenario
 from tests.helpers.refusals import refused
 
@@ -224,7 +228,7 @@ class TestCertainty:
         assert advice.best is None
         page = " ".join(str(advice_page(advice)).split())
         assert f"(1) {NO_SOONER}: missed it in mnist_5k (1 of 5 runs reached it)" in page
-        assert re.search(r"Marsit met the target in \d+ of 15 runs", answer(advice)["Loss"])
+        assert re.search(r"Marsit met \d+ of 15 targets", answer(advice)["Loss"])
         assert getattr(advised("marsit", "BinSGDM").best, "name", "") == "BinSGDM"
 
     def test_what_nobody_has_trained_never_pays(self) -> None:
@@ -282,3 +286,102 @@ def test_an_advice_and_a_time_to_target_say_the_same_of_a_system() -> None:
             assert record.speedup.value == pytest.approx(found.speedup.value)
             assert record.speedup.interval == pytest.approx(found.speedup.interval)
             assert record.speedup.if_kernels_slow == pytest.approx(found.speedup.if_kernels_slow)
+
+
+class TestTies:
+    def test_of_equal_steps_what_can_be_pasted_wins_then_what_leaves_more_memory(self) -> None:
+        flags, pasted = Contender(1.0, FLAGS, 50.0), Contender(1.02, PASTED, 70.0)
+        assert first_of_ties([flags, pasted]) == 1
+        assert first_of_ties([flags, pasted._replace(step_s=1.04)]) == 0
+        roomy = Contender(1.029, PASTED, 60.0)
+        assert first_of_ties([flags, pasted, roomy]) == 2
+        assert first_of_ties([flags, pasted, roomy._replace(held_bytes=69.0)]) == 1  # no clear difference
+        assert first_of_ties([flags, pasted, roomy._replace(held_bytes=math.inf)]) == 1
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("gbit_per_s", [25, 50, 100])
+    def test_where_ddp_does_not_fit_the_reference_is_one_that_pytorch_has(self, gbit_per_s: int) -> None:
+        given = load_experiment("what_to_use", {"workload": "llama_7b", "strategy": "all_reduce", "run.draws": 0}).at(
+            {}
+        )
+        advice = advise(whatif.at_bandwidth(given, gbit_per_s * GBIT), names=chosen(["zero1", "zero2", "fsdp"]))
+        reference = advice.baseline_system
+        alike = [row for row in advice.systems if not row.needs_training and row.may_fit]
+        assert reference.name.startswith("FSDP")
+        assert reference.iteration_s < TIE * min(row.iteration_s for row in alike)
+        assert reference.speedup.value == 1
+        assert answer(advice)["To use"].endswith(calls(reference.strategy)[-1])
+
+
+class TestUsable:
+    def test_a_call_that_refuses_clipping_comes_with_one_that_does_not_and_its_time(self) -> None:
+        given = scenario()
+        advice = advised("BinSGDM")
+        (row_, usable) = advice.used, advice.usable
+        assert usable is not None
+        assert (row_.strategy.overlap, usable.strategy) == (True, replace(row_.strategy, overlap=False))
+        alone_s = simulate(replace(given, strategy=usable.strategy)).result.iteration_s
+        assert usable.iteration_s == pytest.approx(alone_s)
+        assert f"# for clipping: overlap=False, {format_seconds(alone_s)} (" in answer(advice)["To use"]
+        assert advised("1-bit Adam").usable is None
+
+    @pytest.mark.slow
+    def test_a_form_that_no_flag_gives_comes_with_the_fastest_that_one_does(self) -> None:
+        base = scenario(gbit_per_s=5, ranks_per_node=1, workload=replace(WORKLOAD, dtype="bf16"), draws=0)
+        advice = advise(base, names=["ZeRO-2"])
+        assert advice.used.name == "ZeRO-2"
+        assert effort(advice.used.strategy) == NO_CALL
+        assert advice.usable is not None
+        text = answer(advice)["To use"]
+        assert text.startswith(NO_FLAG)
+        fastest_s = least_s((one for one in SYSTEMS["ZeRO-2"] if effort(one) < NO_CALL), base)
+        assert advice.usable.iteration_s == pytest.approx(fastest_s)
+        assert f"}}, {format_seconds(fastest_s)} (" in text
+
+    def test_on_a_cluster_with_faults_its_time_is_that_with_them(self) -> None:
+        given = scenario()
+        slow = replace(given.cluster, slow_nodes=(SlowNode(node=1, compute_slowdown=3.0),))
+        alike, faulty = (
+            advise(one, names=["BinSGDM"], trainings=shipped()) for one in (given, replace(given, cluster=slow))
+        )
+        assert alike.usable is not None
+        assert faulty.usable is not None
+        assert faulty.usable.iteration_s > 1.5 * alike.usable.iteration_s
+        assert faulty.usable.iteration_s >= faulty.used.iteration_s
+
+
+class TestDoubt:
+    @pytest.mark.parametrize(
+        ("parts", "said"),
+        [
+            ({}, "nothing measured on your GPUs; trained small only. Test it: simnet advise FILE --proof DIR"),
+            ({"kind": "measured", "timed": True}, "no compute measured on your GPUs; trained small only. "),
+            ({"kind": "measured", "timed": True, "gpu": "T4"}, "nothing measured on your GPUs"),
+            ({"kind": "measured"}, "no kernels or compute measured on your GPUs"),
+        ],
+    )
+    def test_the_answer_says_what_was_not_measured_here(self, parts: dict[str, typing.Any], said: str) -> None:
+        advice = of_calibration(**parts)
+        assert answer(advice)["Doubt"].startswith(said)
+
+    def test_of_what_was_measured_and_trained_here_nothing_is_said(self) -> None:
+        advice = of_calibration(kind="measured", timed=True, compute="given", are_of_user=True)
+        assert advice.best is not None
+        assert "Doubt" not in answer(advice)
+
+
+def of_calibration(
+    kind: str = "estimate", *, timed: bool = False, gpu: str = "", compute: str = "derived", are_of_user: bool = False
+) -> Advice:
+    """Return the advice on BinSGDM by a calibration of a kind, whose kernels are timed, and with its compute."""
+    names = [cost.name for cost in BinSGDM.kernels] if timed else []
+    kernels = {name: KernelTime(s_per_element=Duration(1e-12)) for name in names}
+    calibration = replace(FAST_CODEC, kind=kind, gpu=gpu, kernels=kernels)
+    given = scenario(calibration=calibration, draws=0)
+    workload, cluster = given.workload, replace(given.cluster, gpu="A100-80GB")
+    if compute != "given":
+        step = {"step_s": Duration(0.03), "optimizer": "adam", "kind": compute, "source": "a guess"}
+        row_ = ComputeTime(gpu="A100-80GB", precision="bf16", batch=1, **step)
+        workload = replace(workload, forward_s=None, backward_s=None, optimizer_s=None, compute=(row_,))
+    given = replace(given, cluster=cluster, workload=workload)
+    return advise(given, names=["BinSGDM"], trainings=shipped(), are_of_user=are_of_user)
