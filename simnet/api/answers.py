@@ -200,7 +200,7 @@ class AdviceAnswer(Answer, Advice, frozen=True, kw_only=True):
     """What to use, with what `Advice` holds: every system ranked against the fastest that changes nothing.
 
     It prints what `simnet advise` prints; its data frame has one row a system, the fastest first; drawn is the speedup
-    of every system over NIC bandwidth.
+    of at most six systems over NIC bandwidth.
 
     Example:
         >>> import simnet

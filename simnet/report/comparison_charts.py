@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from simnet.validation.outcome import FigureLine, Unit
     from simnet.validation.training_steps import TrainedPoint
 
-MOST_SYSTEMS = 14
+MOST_SYSTEMS, MOST_CURVES = 14, 6
 LOWEST = 0.25
 """Speedup below which a system is out of the question, and is not drawn."""
 LOG_FROM = 5.0
@@ -95,26 +95,18 @@ def ranking(advice: Advice) -> Chart:
     )
 
 
-def baseline_name(advice: Advice) -> str:
-    """Return what an advice compares with, in a few words."""
-    return "DDP" if advice.baseline_system.is_dense else "the fastest that fits and changes nothing"
-
-
 def advised(advice: Advice) -> Chart:
-    """Return the speedup of every system that fits over NIC bandwidth, what to use first."""
+    """Return the speedup of at most six systems that fit over NIC bandwidth, what to use first, with its interval."""
     rows = [row for row in advice.others if row.may_fit]
     if not rows or not any(row.curve for row in rows):
         raise SimnetError(f"--plot: {_why_nothing(advice)}")
-    # What to use comes first, by what may change in training, then the fastest.
-    chosen = [one.system for one in advice.choices if one.system in rows]
-    rows = [*chosen, *(row for row in rows if row not in chosen)]
-    named, others = rows[: len(COLOURS)], rows[len(COLOURS) :]
-    curves = [_of_system(index, row) for index, row in enumerate(named)]
-    curves += [_faint(row, "others" if place == 0 else "") for place, row in enumerate(others)]
-    values = [1.0, 2.0, *(speedup for row in rows for _, speedup in row.curve)]
-    scale = log_scale(
-        f"speedup over {baseline_name(advice)}, tuned", [max(LOWEST, min(values)), max(values)], suffix="x"
-    )
+    # What to use comes first, then the best by what may change in training, then what pays; of these the fastest.
+    best = [one.system for one in advice.choices]
+    rows.sort(key=lambda row: (row is not advice.used, row not in best, row.verdict != "pays"))
+    curves = [_of_system(index, row, has_interval=row is advice.used) for index, row in enumerate(rows[:MOST_CURVES])]
+    values = [1.0, 2.0, *(value for curve in curves for ends in curve.ends for value in ends)]
+    values += [value for curve in curves for value in curve.y if value is not None]
+    scale = log_scale(f"speedup over {advice.tuned_name}", [max(LOWEST, min(values)), max(values)], suffix="x")
     assert scale.ends is not None
     rates = {rate / GBIT: f"{rate / GBIT:g}" for rate, _ in rows[0].curve}
     here = advice.scenario.cluster.inter_node.bytes_per_s / GBIT
@@ -141,16 +133,18 @@ def _why_nothing(advice: Advice) -> str:
     return "nothing fits the GPU but what others are compared with; drop --plot, or give more of --systems"
 
 
-def _of_system(index: int, row: RankedSystem) -> Curve:
-    """Return the curve of a system, broken where its kernels must be measured first."""
+def _of_system(index: int, row: RankedSystem, *, has_interval: bool) -> Curve:
+    """Return the curve of a system, broken where its kernels must be measured first.
+
+    Its interval is known at the cluster's own bandwidth, and taken to be the same in proportion elsewhere.
+    """
     name = row.label + (" (kernels not measured)" if row.speedup.unmeasured else "")
     rates, speedups = [rate / GBIT for rate, _ in row.curve], [speedup for _, speedup in row.curve]
-    return line(index, name, rates, speedups, dash=":" if row.speedup.unmeasured else "-")
-
-
-def _faint(row: RankedSystem, name: str) -> Curve:
-    rates, speedups = [rate / GBIT for rate, _ in row.curve], [speedup for _, speedup in row.curve]
-    return Curve(name=name, x=rates, y=speedups, colour=FAINT, width=0.9)
+    ends: list[tuple[float, float]] = []
+    if has_interval and row.speedup.interval is not None:
+        low, high = (end / row.speedup.value for end in row.speedup.interval)
+        name, ends = f"{name} (90 % interval)", [(low * speedup, high * speedup) for speedup in speedups]
+    return line(index, name, rates, speedups, ends=ends, dash=":" if row.speedup.unmeasured else "-")
 
 
 def predicted_over_measured(

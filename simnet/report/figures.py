@@ -30,7 +30,7 @@ def advice(found: Advice) -> "Figure":
     """Return the speedup of each system over the bandwidth of a NIC."""
     chart = comparison_charts.advised(found)
     where, *_ = heading(found)
-    title = f"{where}; system and {comparison_charts.baseline_name(found)} tuned at each bandwidth"
+    title = f"{where}; all tuned at each bandwidth"
     return figure_of({"": chart}, title=title, panel_in=3.4, width_in=current().page_in)
 
 

@@ -10,8 +10,6 @@ from msgspec.structs import replace
 
 import simnet
 from simnet.analysis.advice import Advice
-from simnet.analysis.tune import systems
-from simnet.analysis.verdict import PAYS
 from simnet.core import files
 from simnet.core.units import format_bytes, format_seconds
 from simnet.report import comparison_charts
@@ -31,20 +29,23 @@ def advice() -> Advice:
 
 
 class TestFigure:
-    def test_it_names_what_to_use_then_the_fastest_and_what_is_to_be_measured(self, advice: Advice) -> None:
-        chart = comparison_charts.advised(advice)
-        lines = {curve.name: curve for curve in chart.curves if curve.name}
-        labels = [*lines, *(guide.name for guide in chart.guides)]
-        chosen_ = [one.system for one in advice.choices if not one.system.is_dense]
-        first = [*chosen_, *(found for found in advice.others if found not in chosen_)]
-        named = [found.label for found in first[:6]]
-        assert [
-            label.removesuffix(MARK) for label in labels if label.removesuffix(MARK).split(", ")[0] in systems()
-        ] == named
-        assert f"{row(advice, 'Top-k 1 %').label}{MARK}" in labels
-        assert {"this cluster", "others", f"predicted {PAYS:g} times as fast or more"} <= set(labels)
-        ((rate, speedup),) = (point for point in first[0].curve if point[0] == GBIT)
-        assert (rate / GBIT, speedup) in zip(lines[labels[0]].x, lines[labels[0]].y, strict=True)
+    def test_it_names_at_most_six_systems_what_to_use_first_and_with_its_interval(self, advice: Advice) -> None:
+        curves = comparison_charts.advised(advice).curves
+        used, names = advice.used, [curve.name.removesuffix(MARK) for curve in curves]
+        choices = {one.system.name for one in advice.choices}
+        paying = {one.name for one in advice.with_verdict("pays")}
+        by_speed = [one for one in advice.others if one is not used]
+        rows = [one for one in by_speed if one.name in choices]
+        rows += [one for one in by_speed if one.name in paying - choices]
+        rows += [one for one in by_speed if one.name not in paying | choices]
+        assert len(rows) >= 6
+        assert names == [f"{used.label} (90 % interval)", *(one.label for one in rows[:5])]
+        assert f"{row(advice, 'Top-k 1 %').label}{MARK}" in {curve.name for curve in curves}
+        ((place, speedup),) = ((at, one) for at, (rate, one) in enumerate(used.curve) if rate == GBIT)
+        assert (curves[0].x[place], curves[0].y[place]) == (1.0, speedup)
+        assert used.speedup.interval is not None
+        assert curves[0].ends[place] == pytest.approx(used.speedup.interval)
+        assert not any(curve.ends for curve in curves[1:])
 
 
 class TestCommand:
