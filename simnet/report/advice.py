@@ -275,8 +275,8 @@ def _doubt(advice: Advice, use: RankedSystem) -> str:
         "compute": compute in {"measured", "given"},
     }
     missing = [part for part, is_measured in measured.items() if not is_measured]
-    what = "nothing" if len(missing) == len(measured) else f"no {' or '.join(missing)}" if missing else ""
-    said = [f"{what} measured on your GPUs"] if what else []
+    all_missing = len(missing) == len(measured)
+    said = ["nothing measured on your GPUs" if all_missing else f"unmeasured: {', '.join(missing)}"] if missing else []
     if use.needs_training and not any(one.is_of_user for one in use.records):
         said.append("trained small only" if use.records else "not trained here")
     return f"{'; '.join(said)}. Test it: simnet advise FILE --proof DIR" if said else ""

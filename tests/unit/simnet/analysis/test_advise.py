@@ -355,9 +355,9 @@ class TestDoubt:
         ("parts", "said"),
         [
             ({}, "nothing measured on your GPUs; trained small only. Test it: simnet advise FILE --proof DIR"),
-            ({"kind": "measured", "timed": True}, "no compute measured on your GPUs; trained small only. "),
+            ({"kind": "measured", "timed": True}, "unmeasured: compute; trained small only. "),
             ({"kind": "measured", "timed": True, "gpu": "T4"}, "nothing measured on your GPUs"),
-            ({"kind": "measured"}, "no kernels or compute measured on your GPUs"),
+            ({"kind": "measured"}, "unmeasured: kernels, compute; trained"),
         ],
     )
     def test_the_answer_says_what_was_not_measured_here(self, parts: dict[str, typing.Any], said: str) -> None:

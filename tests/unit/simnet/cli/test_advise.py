@@ -151,7 +151,7 @@ def traces(advice: Advice) -> Iterator[str]:
         yield "Tail: by the 95th percentile "
     yield from (" ".join(line.removeprefix("# ").split()) for line in calls(used.strategy, scenario.workload))
     if scenario.calibration.kind != "measured" or scenario.cluster.gpu:
-        yield " measured on your GPUs"
+        yield "measured"
     if used.needs_training:
         yield "trained small only"
     if advice.usable is not None:
