@@ -298,6 +298,14 @@ class TestTies:
         assert first_of_ties([flags, pasted, roomy._replace(held_bytes=69.0)]) == 1  # no clear difference
         assert first_of_ties([flags, pasted, roomy._replace(held_bytes=math.inf)]) == 1
 
+    def test_of_systems_that_pay_alike_the_one_with_a_call_is_used(self) -> None:
+        given = scenario(gbit_per_s=10, ranks_per_node=1, workload=replace(WORKLOAD, dtype="bf16"), draws=0)
+        advice = advise(given, names=["ZeRO-1", "ZeRO-2", "FSDP"])
+        fastest = advice.systems[0]
+        assert (fastest.name, effort(fastest.strategy, given.workload)) == ("ZeRO-1", FLAGS)
+        assert (advice.used.name, advice.used.verdict) == ("FSDP", "pays")
+        assert fastest.iteration_s < advice.used.iteration_s < TIE * fastest.iteration_s
+
     @pytest.mark.slow
     @pytest.mark.parametrize("gbit_per_s", [25, 50, 100])
     def test_where_ddp_does_not_fit_the_reference_is_one_that_pytorch_has(self, gbit_per_s: int) -> None:
