@@ -134,7 +134,7 @@ def answer_table(advice: Advice) -> Table:
     """Return the best of each permitted change, and both references."""
     columns = (
         Column("changes"), Column("best"), Column("step", "right"),
-        Column(f"over {advice.tuned_name} (90 %)", "right"), Column("over flat", "right"), Column("pays with NICs"),
+        Column("over tuned (90 %)", "right"), Column("over flat", "right"), Column("pays with NICs"),
     )  # fmt: skip
     marked = {row.name: number for number, (row, _) in enumerate(_doubtful(advice), start=1)}
     rows = []
@@ -343,15 +343,15 @@ def _runs(row: RankedSystem, advice: Advice) -> str:
 
 
 def _others(advice: Advice, row: RankedSystem | None) -> str:
-    """Say how many other systems have which verdict, and name the first of each."""
+    """Say how many other systems have which verdict, and name the first of those that pay or may."""
     others = [one for one in advice.others if one is not row and one.may_fit]
     groups: dict[str, list[RankedSystem]] = {}
     for other in others:
         groups.setdefault(VERDICTS.get(other.verdict, "in doubt"), []).append(other)
-    said = [
-        f"{len(rows)} {verdict} ({rows[0].name} {speedup_text(rows[0].speedup.value)})"
-        for verdict, rows in groups.items()
-    ]
+    said = []
+    for verdict, rows in groups.items():
+        first = f" ({rows[0].name} {speedup_text(rows[0].speedup.value)})" if verdict != "not paying" else ""
+        said.append(f"{len(rows)} {verdict}{first}")
     too_large = sum(not one.may_fit for one in advice.systems)
     said += [f"{too_large} too large"] if too_large else []
     return f"{', '.join(said)}." if said else ""

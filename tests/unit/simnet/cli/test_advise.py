@@ -100,6 +100,18 @@ def test_a_time_to_target_is_written_and_the_axes_of_an_experiment_are_said_not_
     assert "note: this is one point" not in of_one.stderr
 
 
+@pytest.mark.slow
+def test_a_large_model_is_answered_in_32_lines_with_all_that_was_asked() -> None:
+    settings = {"workload": "llama_3b", "cluster.gpu": "H100-80GB", "cluster.inter_node.bandwidth": "50 Gbit/s"}
+    advice = simnet.advise("what_to_use", settings, samples=3e6, price_per_gpu_hour=2.5, draws=20)
+    lines = str(advice.page()).splitlines()
+    assert len(lines) <= 32
+    assert max(map(len, lines)) <= 100
+    text = " ".join(" ".join(lines).replace(" # ", " ").split())
+    for trace in ("lr=0.7 * lr", *traces(advice)):
+        assert trace in text, trace
+
+
 ASKED: list[dict[str, Any]] = [
     {"samples": samples, "price_per_gpu_hour": price, "micro_batches": count, "kind": kind}
     for samples, price in ((None, None), (1e3, None), (3e6, 2.5), (7.5e12, 0.01), (3e9, 1e4))
@@ -144,7 +156,7 @@ def traces(advice: Advice) -> Iterator[str]:
     yield from [] if mfu is None else [f"MFU {100 * mfu:.1f} %"]
     yield f"({scenario.calibration.kind}"
     if scenario.cluster.gpu:
-        yield f"of another GPU, not {scenario.cluster.gpu}"
+        yield f"of {scenario.calibration.gpu}, not {scenario.cluster.gpu}"
     yield from (f"{one.speedup:.2f}x with {one.micro_batches}" for one in advice.accumulated)
     if advice.iterations:
         yield f"medians of {advice.iterations} iterations"
