@@ -279,7 +279,7 @@ class _Ranking:
         if not takes_clipping(row.strategy):
             variants = (replace(row.strategy, overlap=False),)
         elif effort(row.strategy, workload) == NO_CALL:
-            fitting = batches.fitting(setting.scenario, self._systems[row.name])
+            fitting = memory_fit.fitting(setting.scenario, self._systems[row.name])
             variants = tuple(one for one in fitting if effort(one, workload) < NO_CALL)
         return self._row(row.name, setting, self._versus(setting, variants), is_dense=False) if variants else None
 
