@@ -5,17 +5,27 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from simnet.analysis.tune import PLAIN, Variants, dense_systems, flat_name, needs_training, systems
+from simnet.analysis.tune import (
+    PLAIN,
+    Contender,
+    Variants,
+    dense_systems,
+    first_of_ties,
+    flat_name,
+    needs_training,
+    systems,
+)
 from simnet.cluster.hardware import Link
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration
 from simnet.engine.batch_settings import BatchSettings, settings_of, with_settings
-from simnet.engine.memory_fit import fits_uncut, that_fit
+from simnet.engine.memory_fit import fits_uncut, memory_of, that_fit
 from simnet.engine.result import References, RunResult
 from simnet.engine.scenario import RunSettings, Scenario
 from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StepLanes, StepTimer, first_of_least
 from simnet.strategies import AnyStrategy, RecordedStep, choices
+from simnet.workload.gpu_memory import GpuMemory
 
 NO_LINK = Link(bytes_per_s=Bandwidth(1), alpha_s=Duration(0))
 
@@ -98,13 +108,18 @@ def _of_group(scenarios: Sequence[Scenario]) -> list[References]:
         SimnetError: nothing that changes nothing in training fits the GPU.
     """
     first = scenarios[0]
-    flats, tuned = _cuts(first, [(PLAIN,)]), _cuts(first, reference_systems(first, systems).values())
-    if not tuned:
+    flats = _cuts(first, (PLAIN,))
+    by_system = [cuts for variants in reference_systems(first, systems).values() if (cuts := _cuts(first, variants))]
+    if not by_system:
         raise SimnetError(f"{first.workload.label}: nothing that changes nothing in training fits {first.cluster.gpu}")
-    times = _times_s(scenarios, dict.fromkeys([*flats, *tuned]))
+    times = _times_s(scenarios, dict.fromkeys([*flats, *(cut for cuts in by_system for cut in cuts)]))
+    held: dict[_Cut, GpuMemory | None] = {}
     made = []
     for lane, scenario in enumerate(scenarios):
-        best = tuned[first_of_least([times[cut][lane] for cut in tuned])]
+        fastest = [cuts[first_of_least([times[cut][lane] for cut in cuts])] for cuts in by_system]
+        held |= {cut: memory_of(with_settings(first, cut.settings), cut.strategy) for cut in fastest if cut not in held}
+        steps = [Contender.of(cut.strategy, times[cut][lane], held[cut], first.workload) for cut in fastest]
+        best = fastest[first_of_ties(steps)]
         is_as_given = best.settings == settings_of(scenario)
         made.append(
             References(
@@ -138,11 +153,10 @@ def reference_systems(scenario: Scenario, known: Callable[[], Mapping[str, Varia
     return {**dense, **alike}
 
 
-def _cuts(scenario: Scenario, known: Iterable[Variants]) -> list[_Cut]:
-    """Return every variant in each cut of the batch in which it fits."""
+def _cuts(scenario: Scenario, variants: Variants) -> list[_Cut]:
+    """Return the variants of a system in each cut of the batch in which they fit."""
     return [
         _Cut(variant, settings_of(fitted.scenario))
-        for variants in known
         for fitted in that_fit(scenario, variants)
         for variant in fitted.variants
     ]
