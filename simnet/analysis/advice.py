@@ -52,7 +52,7 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
         speedup: of a step, over the baseline at its best.
         records: what trainings say of the system, in the form that it has here.
         missed_otherwise: by task where it was trained, but in no such form: whether it missed the target in all others.
-        speedup_vs_plain: speedup over `tune.PLAIN`.
+        speedup_vs_plain: speedup over `tune.PLAIN`; None where that does not fit the GPU.
         headroom_s: time that a step may gain before the system no longer pays; below 0 if it does not pay [s].
         longest_pause_s: longest time in which a GPU waits in a period of steps that are not all alike [s]; None where
             they are.
@@ -75,7 +75,7 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
     speedup: Speedup
     records: tuple[TrainingRecord, ...] = ()
     missed_otherwise: dict[str, bool] = {}
-    speedup_vs_plain: float
+    speedup_vs_plain: float | None
     headroom_s: float
     longest_pause_s: float | None = None
     memory: GpuMemory | None = None
@@ -159,7 +159,7 @@ class Advice(Struct, frozen=True, kw_only=True):
 
     Attributes:
         baseline: name of the faster dense system.
-        plain_iteration_s: time of a step of plain DDP [s].
+        plain_iteration_s: time of a step of plain DDP [s]; None where it does not fit the GPU.
         speedup_without_comm: speedup of the baseline if its communication took no time and links had no faults: what
             has no reason in `gains_beyond` cannot gain more.
         left_out: systems that cannot be predicted here, with the reason.
@@ -173,7 +173,7 @@ class Advice(Struct, frozen=True, kw_only=True):
 
     scenario: Scenario
     baseline: str
-    plain_iteration_s: float
+    plain_iteration_s: float | None
     speedup_without_comm: float
     systems: tuple[RankedSystem, ...]
     left_out: tuple[tuple[str, str], ...]

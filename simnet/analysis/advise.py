@@ -198,7 +198,7 @@ class _Ranking:
         self._given = self._setting(scenario)
         self.dense: dict[str, Variants] = dense_systems(scenario.workload.dtype)
         flat = self._where_it_fits((PLAIN,))
-        self.plain_iteration_s = (flat[0] if flat else self._given).here.of(PLAIN)
+        self.plain_iteration_s = flat[0].here.of(PLAIN) if flat else None
         candidates = self._candidates()
         place = first_of_ties([setting.contender(variants) for setting, variants in candidates.values()])
         self.baseline_name = list(candidates)[place]
@@ -328,7 +328,7 @@ class _Ranking:
             speedup=speedup,
             records=tuple(self._records(setting, strategy)) if trains_otherwise else (),
             missed_otherwise=self._missed_otherwise(strategy) if trains_otherwise else {},
-            speedup_vs_plain=self.plain_iteration_s / step_s,
+            speedup_vs_plain=self.plain_iteration_s and self.plain_iteration_s / step_s,
             headroom_s=self._baseline_s / PAYS - step_s,
             longest_pause_s=result.result.longest_pause_s,
             memory=result.result.memory,

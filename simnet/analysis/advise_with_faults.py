@@ -50,13 +50,14 @@ def with_faults(advice: Advice, scenario: Scenario, jobs: int, progress: Callabl
     """
     as_it_is = as_run(scenario)
     asked = {row.name: with_settings(replace(as_it_is, strategy=row.strategy), row.batches) for row in advice.systems}
-    asked[_PLAIN] = replace(as_it_is, strategy=PLAIN)
+    if advice.plain_iteration_s is not None:
+        asked[_PLAIN] = replace(as_it_is, strategy=PLAIN)
     asked[_WITHOUT_COMM] = free_communication(asked[advice.baseline])
     results = {}
     for name, found in run_where_it_pays(tuple(asked.items()), _simulated, jobs, work_there=_simulated):
         results[name] = found
         progress(1)
-    baseline, plain_s = results[advice.baseline], results[_PLAIN].p50_s
+    baseline, plain_s = results[advice.baseline], results[_PLAIN].p50_s if _PLAIN in results else None
     rows = [_as_it_is(row, results[row.name], baseline, plain_s) for row in advice.systems]
     return replace(
         advice,
@@ -104,7 +105,9 @@ def _of_periods(scenario: Scenario) -> _PeriodTimes:
     return _PeriodTimes(whole.p50_s, whole.p95_s, result.longest_pause_s)
 
 
-def _as_it_is(row: RankedSystem, found: _PeriodTimes, baseline: _PeriodTimes, plain_s: float) -> RankedSystem:
+def _as_it_is(
+    row: RankedSystem, found: _PeriodTimes, baseline: _PeriodTimes, plain_s: float | None
+) -> RankedSystem:
     step = FaultyStep(
         p50_s=found.p50_s,
         p95_s=found.p95_s,
@@ -117,7 +120,7 @@ def _as_it_is(row: RankedSystem, found: _PeriodTimes, baseline: _PeriodTimes, pl
         iteration_s=step.p50_s,
         speedup=_scaled(row.speedup, change),
         records=tuple(_scaled_record(record, change) for record in row.records),
-        speedup_vs_plain=plain_s / step.p50_s,
+        speedup_vs_plain=plain_s and plain_s / step.p50_s,
         headroom_s=baseline.p50_s / PAYS - step.p50_s,
         longest_pause_s=found.longest_pause_s,
         faster_in=(),

@@ -108,13 +108,15 @@ def heading(advice: Advice) -> list[str]:
     as_it_is = f"With faults: {', '.join(faults)}; medians of {advice.iterations} iterations." if faults else ""
     return [
         *hanging("", f"{workload_title(scenario)} on {where}"),
-        *hanging("", f"Compared with {flat_text(advice)} and {tuned_text(advice)}."),
+        *hanging("", f"Compared with {tuned_text(advice)} and {flat_text(advice)}."),
         *hanging("", as_it_is)[: bool(as_it_is) * 2],
     ]
 
 
 def flat_text(advice: Advice) -> str:
     """Return the reference that papers compare with, with its step."""
+    if advice.plain_iteration_s is None:
+        return f"{advice.flat_name} (which does not fit: nothing is compared with it)"
     return f"{advice.flat_name} (a ring, default buckets: {format_seconds(advice.plain_iteration_s)} a step)"
 
 
@@ -165,7 +167,7 @@ def _over_tuned(row: RankedSystem) -> str:
 
 
 def _over_flat(row: RankedSystem, advice: Advice) -> str:
-    if not row.may_fit:
+    if not row.may_fit or advice.plain_iteration_s is None:
         return "-"
     return speedup_text(advice.plain_iteration_s / row.iteration_s)
 
@@ -254,14 +256,17 @@ def _answer(advice: Advice, row: RankedSystem | None) -> str:
     beyond = f"; {row.name} gains more: {why}" if (why := advice.gains_beyond(row)) else ""
     limit = f"{advice.tuned_name} without communication: {speedup_text(advice.speedup_without_comm)}{beyond}."
     limit = capitalized(limit)
-    gain = advice.plain_iteration_s / advice.baseline_system.iteration_s
-    tie = ", a tie" if gain < PAYS else ""
-    tuning = f"{advice.tuned_name} alone is {speedup_text(gain)} over {advice.flat_name}{tie}"
-    times = f"{over_tuned} over {advice.tuned_name}, {over_flat} over {advice.flat_name}"
+    times, tuning = f"{over_tuned} over {advice.tuned_name}", ""
+    if advice.plain_iteration_s is not None:
+        gain = advice.plain_iteration_s / advice.baseline_system.iteration_s
+        tie = ", a tie" if gain < PAYS else ""
+        times += f", {over_flat} over {advice.flat_name}"
+        tuning = f"{advice.tuned_name} alone is {speedup_text(gain)} over {advice.flat_name}{tie}."
     if row is advice.best:
-        return f"{row.label} pays: {times}. {limit} {capitalized(tuning)}."
+        return f"{row.label} pays: {times}. {limit} {capitalized(tuning)}".rstrip()
     best = f"The best other, {row.label}: {over_tuned.replace(' (', ' over it (')}, {row.verdict}."
-    return f"nothing pays: use {advice.tuned_name}{_cut(advice.baseline_system, advice)}; {tuning}. {best} {limit}"
+    use = f"nothing pays: use {advice.tuned_name}{_cut(advice.baseline_system, advice)}"
+    return f"{use}{'; ' * bool(tuning)}{tuning or '.'} {best} {limit}"
 
 
 def _doubt(advice: Advice, use: RankedSystem) -> str:
