@@ -18,7 +18,7 @@ from simnet.core import files
 from simnet.core.errors import SimnetError, cut, did_you_mean, shown
 from simnet.core.parsing import parse_json
 from simnet.engine.scenario import Scenario
-from simnet.strategies import Strategy
+from simnet.strategies import STRATEGIES, Strategy
 from simnet.strategies.base import strategy_from_text
 
 BETWEEN_RUN = "::"
@@ -51,7 +51,8 @@ class _NamedLog(NamedTuple):
     @property
     def name(self) -> str:
         """The strategy with its options."""
-        return self.reference.system or self.curve.system or DENSE
+        kind, *options = (self.reference.system or self.curve.system or DENSE).split(":", 1)
+        return ":".join([STRATEGIES.tag(kind), *options])
 
 
 class LoggedTrainings(Struct, frozen=True, kw_only=True):

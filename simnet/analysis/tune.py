@@ -154,17 +154,22 @@ def with_any_strategy(experiment: Experiment) -> Experiment:
 
 
 def chosen(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the systems of these names or kinds, such as "PowerSGD rank 4" or "power_sgd"; without any, all."""
+    """Return the systems of these names or kinds, such as "PowerSGD rank 4" or "power_sgd"; without any, all.
+
+    DDP is no such system, since others are compared with it: asked for alone, it leaves none.
+    """
     known = systems()
-    kinds: dict[str, list[str]] = {}
+    kinds: dict[str, list[str]] = {PLAIN.kind: []}
     for system, variants in known.items():
         kinds.setdefault(variants[0].kind, []).append(system)
     found: list[str] = []
-    for name in names:
+    asked = tuple(names)
+    for name in asked:
         if name.partition(":")[0] == tag_of(RecordedStep):
             raise SimnetError(f"--systems: {name!r}: a recorded step is a file; give it by --step FILE")
-        if name not in known and name not in kinds:
+        kind = STRATEGIES.tag(name)
+        if name not in known and kind not in kinds:
             near = did_you_mean(name, [*known, *kinds]) or f" Known: {', '.join(known)}."
             raise SimnetError(f"--systems: {name!r}: unknown system.{near}")
-        found += kinds.get(name, [name])
-    return tuple(dict.fromkeys(found)) or tuple(known)
+        found += kinds.get(kind, [name])
+    return tuple(dict.fromkeys(found)) if asked else tuple(known)

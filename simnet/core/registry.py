@@ -38,10 +38,24 @@ class StructRegistry(Generic[T]):
     """
 
     def __init__(
-        self, noun: str, base: type[T], entry_points: str, check: Callable[[type[T]], None] = lambda _: None
+        self,
+        noun: str,
+        base: type[T],
+        entry_points: str,
+        check: Callable[[type[T]], None] = lambda _: None,
+        also: Mapping[str, str] | None = None,
     ) -> None:
-        """Start with none; `check` refuses what does not go with those that are there, by a SimnetError."""
+        """Start with none.
+
+        Args:
+            noun: as the attribute.
+            base: as the attribute.
+            entry_points: as the attribute.
+            check: refuses what does not go with those that are there, by a SimnetError.
+            also: tags by what the field calls these, in lower case; either is taken, in any case.
+        """
         self._check = check
+        self._also = also or {}
         self.noun = noun
         self.base = base
         self.entry_points = entry_points
@@ -87,8 +101,20 @@ class StructRegistry(Generic[T]):
         field = str(self.base.__struct_config__.tag_field)
         return str(table.get(field, "")) if isinstance(table, Mapping) else ""
 
-    def find(self, tag: str) -> type[T]:
-        """Return the struct of a tag; other packages are asked only for a tag that is not built in."""
+    def with_tag(self, table: object) -> object:
+        """Return a table with the tag in place of another word for it; anything else as it is."""
+        name = self.tag_in(table)
+        if not isinstance(table, Mapping) or self.tag(name) == name:
+            return table
+        return {**table, str(self.base.__struct_config__.tag_field): self.tag(name)}
+
+    def tag(self, name: str) -> str:
+        """Return the tag that a name stands for: the name itself, unless it is another word for a tag."""
+        return name if name in self._known else self._also.get(name.lower(), name)
+
+    def find(self, name: str) -> type[T]:
+        """Return the struct of a name; other packages are asked only for one that is not built in."""
+        tag = self.tag(name)
         if tag not in self._known:
             self._load_foreign()
         if tag in self._broken:

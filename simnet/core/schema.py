@@ -116,8 +116,9 @@ def _read_custom(kind: type, given: object) -> object:
     if issubclass(kind, Quantity | SystemOptions):
         return kind.parse(given)
     assert isinstance(kind, RegistryType)
+    table = kind.registry.with_tag(given)
     try:
-        return msgspec.convert(given, kind.registry.find(kind.registry.tag_in(given)), dec_hook=_read_custom)
+        return msgspec.convert(table, kind.registry.find(kind.registry.tag_in(table)), dec_hook=_read_custom)
     except msgspec.ValidationError as error:
         path, sentence = _contradiction(str(error))
         text = ": ".join(filter(None, (".".join(path), sentence)))
@@ -294,6 +295,7 @@ def _tag(tag_field: str, known: Collection[str], given: object, path: KeyPath) -
 
 def _check_registered(registry: StructRegistry[Any], given: object, path: KeyPath) -> None:
     """Check a table whose tag says which registered struct it is."""
+    given = registry.with_tag(given)
     tag_field = str(registry.base.__struct_config__.tag_field)
     known = {tag_of(struct): struct for struct in registry.built_in()}
     if registry.tag_in(given) not in known:

@@ -226,7 +226,9 @@ def _check_is_distinct(added: type[Strategy]) -> None:
             raise SimnetError(f"{where}: kernels: {cost.name!r}: has another cost in another strategy; rename it")
 
 
-STRATEGIES: StructRegistry[Strategy] = StructRegistry("strategy", Strategy, "simnet.strategies", _check_is_distinct)
+STRATEGIES: StructRegistry[Strategy] = StructRegistry(
+    "strategy", Strategy, "simnet.strategies", _check_is_distinct, also={"ddp": "all_reduce"}
+)
 register = STRATEGIES.register
 if TYPE_CHECKING:
     AnyStrategy = Strategy
@@ -245,7 +247,8 @@ def strategy_from_text(text: str, where: str, own: Iterable[Strategy | None] = (
     Raises:
         SimnetError: the kind or an option is unknown, or does not fit.
     """
-    kind, _, options = text.partition(":")
+    name, _, options = text.partition(":")
+    kind = STRATEGIES.tag(name)
     found = next((one for one in own if one is not None and one.kind == kind and not options), None)
     try:
         return found or schema.build(STRATEGIES.find(kind), _options(options, where), where)

@@ -102,7 +102,7 @@ def test_repetitions_tell_how_steps_differ() -> None:
         ([row(2, strategy="qsgd:bit=4")], "2 x 4: strategy: unknown key 'bit'"),
         ([row(2, strategy="qsgd:bits")], "'bits': write options as key=value"),
         ([row(2, strategy="qsgd:bits=nan")], "2 x 4: strategy: bits: 'nan': write a whole number"),
-        ([row(2, strategy="ddp")], "2 x 4: strategy: 'ddp': unknown strategy"),
+        ([row(2, strategy="dpd")], "2 x 4: strategy: 'dpd': unknown strategy"),
         ([row(2, strategy="all_reduce:algorithm=nccl")], "2 x 4: strategy.algorithm: 'nccl': needs calibration.nccl"),
     ],
 )

@@ -2,10 +2,11 @@
 
 import pytest
 
-from simnet.analysis.tune import dense_systems, systems
+from simnet.analysis.tune import chosen, dense_systems, systems
 from simnet.core.units import Duration
-from simnet.engine.scenario import Scenario
+from simnet.engine.scenario import Scenario, load
 from simnet.engine.simulation import simulate
+from simnet.strategies import DenseAllReduce
 from simnet.strategies.base import strategy_from_text
 from simnet.workload.workload import Gradient, Workload
 from tests.helpers.cli import assert_refused, run
@@ -102,6 +103,15 @@ def test_what_a_strategy_does_to_the_mathematics(text, mathematics):
 def test_what_is_no_strategy_is_refused(text, said):
     with refused(said, start="here: "):
         strategy_from_text(text, "here")
+
+
+@pytest.mark.parametrize("word", ["ddp", "DDP"])
+def test_ddp_is_all_reduce_wherever_a_strategy_is_named(word, tmp_path):
+    assert strategy_from_text(f"{word}:wire_dtype=bf16", "here") == DenseAllReduce(wire_dtype="bf16")
+    named = load(str(write(tmp_path / "pod.toml", pod(strategy=word, baseline={"kind": word, "algorithm": "tree"}))))
+    assert (named.strategy, named.baseline) == (DenseAllReduce(), DenseAllReduce(algorithm="tree"))
+    assert load(str(tmp_path / "pod.toml"), {"strategy.kind": word}).strategy == DenseAllReduce()
+    assert (chosen([word]), chosen([word, "qsgd"])) == ((), chosen(["qsgd"]))
 
 
 @pytest.mark.parametrize(
