@@ -13,6 +13,7 @@ import click
 from simnet.cli import completing, options
 from simnet.cli.output import check_file, emit
 from simnet.cli.terminal import tell
+from simnet.cluster.hardware import full_gpu_name
 from simnet.core import files, templates
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth
@@ -86,6 +87,8 @@ def command(file: Path, *, yes: bool, **given: Any) -> None:
     text = templates.page("init.toml", _template_values(answers, file))
     notes = _checked(text, file)
     emit(text, file)
+    if answers["gpu"] != given.get("gpu", answers["gpu"]):
+        tell(f"note: {given['gpu']!r} is taken as {answers['gpu']}; others: simnet show gpus")
     for note in notes:
         tell(f"note: {note}")
     tell(f"wrote {file}; try: simnet advise {file}")
@@ -119,7 +122,7 @@ def _answers(given: dict[str, Any], ask: Ask, folder: Path) -> dict[str, Any]:
     def say(key: str, default: Any, question: str) -> Any:
         return given[key] if key in given else ask(key, default, question)
 
-    gpu = str(say("gpu", "A100-80GB", "GPU (simnet show gpus)"))
+    gpu = full_gpu_name(str(say("gpu", "A100-80GB", "GPU (simnet show gpus)")))
     rate = _of_gpu(INSIDE_RATES, gpu, PCIE)
     nodes, gpus = say("nodes", 4, "Nodes"), say("gpus", 8, "GPUs of a node")
     nic = _rate("nic", say("nic", "25 Gbit/s", "Bandwidth of a NIC"))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from simnet.cluster.hardware import NamedPart
+from simnet.cluster.hardware import NamedPart, full_gpu_name
 from simnet.core import files, schema
 from simnet.core.bounded_types import Precision
 from simnet.core.errors import SimnetError, did_you_mean
@@ -43,7 +43,7 @@ class GpuModel(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 def find(name: str) -> GpuModel:
     """Return the GPU of a name."""
-    found = known(name)
+    found = known(full_gpu_name(name))
     if found is None:
         known_names = files.names("gpus")
         longer = [one for one in known_names if name and one.lower().startswith(name.lower())]

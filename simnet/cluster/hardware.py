@@ -27,7 +27,14 @@ NCCL_BANDWIDTH = "nccl.inter_node_efficiency"
 LATENCY = "inter_node.latency"
 INLINE = "inline"
 """Name of a part or a scenario that was written without one; people do not see it."""
+USUAL_GPUS = {"a100": "A100-80GB", "h100": "H100-80GB", "v100": "V100-32GB"}
+"""The card of several of one name that is meant by that name alone: the one with NVLink and the most memory."""
 LinkKind = Literal["port_tx", "port_rx", "nic_tx", "nic_rx", "leaf_up", "leaf_down"]
+
+
+def full_gpu_name(name: str) -> str:
+    """Return the name of a GPU as the table of GPUs has it: of "H100", in any case, "H100-80GB"."""
+    return USUAL_GPUS.get(name.lower(), name)
 
 
 class NamedPart(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -232,7 +239,8 @@ class Cluster(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
         intra_node: links between the GPUs of a node, such as NVLink; bandwidth per GPU.
         inter_node: links between nodes; bandwidth per NIC.
         nics_per_node: NICs of a node, which its ranks share.
-        gpu: chooses the rows of `workload.compute` and prices `workload.work`.
+        gpu: chooses the rows of `workload.compute` and prices `workload.work`; "A100", "H100" and "V100" are the cards
+            with NVLink and the most memory.
         network: what the NICs speak; it changes no time, but says how far another cluster's NCCL costs may be off.
         fabric: switches between the nodes; without it the fabric is never the limit.
         slow_nodes: a short way to write faults of kind "slow_node".
@@ -251,6 +259,7 @@ class Cluster(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     faults: tuple[AnyFault, ...] = ()
 
     def __post_init__(self) -> None:
+        structs.force_setattr(self, "gpu", full_gpu_name(self.gpu))
         if self.world_size > MAX_RANKS:
             raise ValueError(f"num_nodes: {self.num_nodes} x {self.ranks_per_node} ranks: at most {MAX_RANKS} ranks")
         for key, faults in (("slow_nodes", self.slow_nodes), ("faults", self.faults)):
@@ -407,6 +416,7 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     fitted_to: tuple[FittedTo, ...] = ()
 
     def __post_init__(self) -> None:
+        structs.force_setattr(self, "gpu", full_gpu_name(self.gpu))
         check_intervals(self.intervals)
         if self.host_pause_s > 1:
             raise ValueError(f"host_pause: {self.host_pause_s.text()!r}: must be at most 1 s; a slow rank is a fault")

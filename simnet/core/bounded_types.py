@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     BoolArray = NDArray[np.bool_]
 
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+Elements = Annotated[int, Meta(ge=1, le=10**13)]
 Shape = Annotated[tuple[Count, ...], Meta(max_length=8)]
 Factor = Annotated[float, Meta(ge=1.0, le=1000.0)]
 Fraction = Annotated[float, Meta(ge=1e-6, le=1.0)]

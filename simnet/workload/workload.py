@@ -3,11 +3,22 @@
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
-from simnet.cluster.hardware import FittedTo, NamedPart
+from simnet.cluster.hardware import FittedTo, NamedPart, full_gpu_name
 from simnet.cluster.network_costs import check_intervals
-from simnet.core.bounded_types import MAX_SPREAD, Count, Dtype, Intervals, Kind, Precision, Shape, Share, Spread
+from simnet.core.bounded_types import (
+    MAX_SPREAD,
+    Count,
+    Dtype,
+    Elements,
+    Intervals,
+    Kind,
+    Precision,
+    Shape,
+    Share,
+    Spread,
+)
 from simnet.core.units import Duration, Size
 
 Optimizer = Literal["adam", "sgd_momentum"]
@@ -74,6 +85,7 @@ class ComputeTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     source: str
 
     def __post_init__(self) -> None:
+        force_setattr(self, "gpu", full_gpu_name(self.gpu))
         if (self.step_s is None) == (self.samples_per_s is None):
             raise ValueError("step: must be given once; give step or samples_per_s")
         if self.interval is not None:

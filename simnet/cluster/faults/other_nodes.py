@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from simnet.cluster.faults.places import check_places, is_nic_of
-from simnet.cluster.hardware import FAULTS, Cluster, Fault, LinkId
+from simnet.cluster.hardware import FAULTS, Cluster, Fault, LinkId, full_gpu_name
 from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth
@@ -39,6 +39,7 @@ class OtherNodes(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     ranks_per_node: Count | None = None
 
     def __post_init__(self) -> None:
+        force_setattr(self, "gpu", full_gpu_name(self.gpu))
         if not self.at_nodes:
             raise ValueError("at_nodes: []: must name at least one node")
         if self.gpu and self.compute_slowdown is not None:

@@ -18,6 +18,12 @@ def test_a_network_that_there_is_not_is_refused_on_a_terminal(tmp_path: Path, mo
     assert result.stderr.endswith("--network: 'rocee': must be one of tcp, roce, infiniband; give one of them\n")
 
 
+def test_the_bare_name_of_a_gpu_is_said_to_be_its_usual_card(tmp_path: Path) -> None:
+    made = run("init", str(tmp_path / "mine.toml"), "--yes", "--gpu", "H100")
+    assert made.stderr.startswith("note: 'H100' is taken as H100-80GB; others: simnet show gpus\n")
+    assert 'gpu = "H100-80GB"' in (tmp_path / "mine.toml").read_text()
+
+
 def test_what_is_written_says_how_far_its_calibration_is_from_the_cluster(tmp_path: Path) -> None:
     flags = ("--yes", "--gpu", "H100-80GB", "--nic", "100 Gbit/s", "--network", "roce")
     notes = run("init", str(tmp_path / "mine.toml"), *flags).stderr

@@ -4,7 +4,10 @@ import pytest
 
 from simnet.calibration.card_folder import card_label
 from simnet.cluster import gpu_models
+from simnet.cluster.faults.other_nodes import OtherNodes
 from simnet.core import files, schema
+from simnet.engine.scenario import load
+from simnet.workload.workload import ComputeTime
 from tests.helpers.refusals import refused
 
 BUILT = {"name": "mine", "memory": "80 GB", "bandwidth": "2 TB/s", "peak_flops": {"fp32": 2e13}}
@@ -62,10 +65,19 @@ def test_a_card_that_names_itself_is_in_the_table_and_an_unknown_one_is_told_its
         "NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA H100 PCIe", "Tesla T4", "NVIDIA B200",
     )  # fmt: skip
     assert all(gpu_models.known(card_label(name)) is not None for name in of_themselves)
-    for name, near in (("H100-80GBs", "'H100-80GB'"), ("h100", "'H100-80GB' or 'H100-PCIe'")):
+    for name, near in (("H100-80GBs", "'H100-80GB'"), ("a100-", "'A100-40GB' or 'A100-80GB' or 'A100-PCIe-80GB'")):
         with refused(start=f"'{name}': unknown GPU. Did you mean {near}?"):
             gpu_models.find(name)
     assert (gpu_models.known(""), gpu_models.known("../gpus/H200.toml")) == (None, None)
+
+
+@pytest.mark.parametrize(("word", "card"), [("H100", "H100-80GB"), ("a100", "A100-80GB"), ("V100", "V100-32GB")])
+def test_the_bare_name_of_a_gpu_is_its_usual_card_everywhere(word: str, card: str) -> None:
+    assert gpu_models.find(word).name == card
+    scenario = load("bert_base_10gbit", {"cluster.gpu": word, "calibration.gpu": word})
+    row = ComputeTime(gpu=word, precision="fp16", batch=1, samples_per_s=1.0, optimizer="adam", source="x")
+    assert {scenario.cluster.gpu, scenario.calibration.gpu, row.gpu} == {card}
+    assert OtherNodes(at_nodes=(1,), gpu=word).gpu == card
 
 
 def test_a_format_that_a_gpu_has_not_is_refused_with_those_that_it_has() -> None:
