@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 import msgspec.inspect as types
 
+from simnet.core import nested_tables
 from simnet.core.errors import NotInstalledError, SimnetError, did_you_mean, shown
 from simnet.core.nested_tables import KeyPath
 from simnet.core.parsing import parse_json
@@ -52,6 +53,14 @@ class FieldError(Exception):
         self.path, self.text, self.culprit = path, text, culprit or path
 
 
+class _WholeNumberError(FieldError):
+    """A whole number that is written as 1.5e9, which msgspec takes for none."""
+
+    def __init__(self, path: KeyPath, given: float) -> None:
+        super().__init__(path, f"{shown(given)}: write a whole number without quotes")
+        self.number = int(given)
+
+
 def build(struct: type[T], data: object, where: str | Origins) -> T:
     """Check plain data against a struct, and return that.
 
@@ -66,14 +75,24 @@ def build(struct: type[T], data: object, where: str | Origins) -> T:
     """
     origins: Origins = {(): where} if isinstance(where, str) else where
     try:
-        check(type_of(struct), data)
-        return msgspec.convert(data, struct, dec_hook=_read_custom)
+        return msgspec.convert(_checked(type_of(struct), data), struct, dec_hook=_read_custom)
     except FieldError as error:
         text, in_data = (_sentence(origins, error.path, text, error.culprit) for text in (error.text, error.in_data))
         raise (NotInstalledError(text, in_data) if error.in_data else SimnetError(text)) from error
     except msgspec.ValidationError as error:
         path, text = _contradiction(str(error))
         raise SimnetError(_sentence(origins, path, text, path)) from error
+
+
+def _checked(info: types.Type, data: object) -> object:
+    """Return data that fit a type, whole numbers as such."""
+    while True:
+        try:
+            check(info, data)
+        except _WholeNumberError as written:
+            data = nested_tables.replaced(data, written.path, written.number, "")
+        else:
+            return data
 
 
 def convert(struct: type[T], data: object, where: str) -> T:
@@ -188,6 +207,8 @@ def _check_leaf(info: types.Type, given: object, path: KeyPath) -> None:
         case types.LiteralType():
             _check_name(given, [str(value) for value in info.values], path)
         case types.IntType():
+            if type(given) is float and given.is_integer():
+                raise _WholeNumberError(path, given)
             _require(type(given) is int, given, "write a whole number without quotes", path)
             _check_range(info, given, "must be a whole number", path)
         case types.FloatType():

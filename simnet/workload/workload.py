@@ -40,7 +40,7 @@ class Gradient(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         name: of the parameter, such as "layers.0.up.weight", by which sharding finds blocks.
     """
 
-    num_elements: Count | None = None
+    num_elements: Elements | None = None
     num_bytes: Size | None = field(name="bytes", default=None)
     shape: Shape | None = None
     count: Count = 1
@@ -215,7 +215,7 @@ class Workload(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True)
     gradients: str | None = None
     tensors: tuple[Gradient, ...] = ()
     gradient_bytes: Size | None = field(name="gradient", default=None)
-    num_elements: Count | None = None
+    num_elements: Elements | None = None
     dtype: Dtype = "fp32"
     forward_s: Duration | None = field(name="forward", default=None)
     backward_s: Duration | None = field(name="backward", default=None)

@@ -88,7 +88,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"cluster.faults": "[{kind=pause}]"}, "a list in brackets as TOML has it: = after keys, text in quotes, every"),
     ({"cluster.faults": {"kind": "slow_rank"}}, "cluster.faults: {'kind': 'slow_rank'}: write a list in brackets"),
     ({"cluster.faults": [{**SLOW, "local_rnk": 1}]}, "unknown key 'local_rnk'. Did you mean 'local_rank'?"),
-    ({"cluster.faults": [{**SLOW, "node": 0.0}]}, "cluster.faults.0.node: 0.0: write a whole number without quotes"),
+    ({"cluster.faults": [{**SLOW, "node": 0.5}]}, "cluster.faults.0.node: 0.5: write a whole number without quotes"),
     ({"cluster.faults": [{**SLOW, "node": True}]}, "cluster.faults.0.node: True: write a whole number without quotes"),
     ({"cluster.faults": [{**SLOW, "compute_slowdown": 1e9}]}, "must be a number of at least 1, at most 1000"),
     ({**FEW, "run.iterations": 0}, "run.iterations: 0: must be a whole number of at least 1"),

@@ -17,7 +17,7 @@ from simnet.core.units import Bandwidth, Duration, Size
 from simnet.engine.raw_scenario import check_part
 from simnet.engine.result import RunResult, to_json
 from simnet.engine.scenario import RunSettings, Scenario, build, load, load_experiment, to_dict
-from simnet.strategies import BinSGDM, DenseAllReduce, OneBitAdam
+from simnet.strategies import BinSGDM, DenseAllReduce, OneBitAdam, PowerSGD
 from simnet.workload.workload import ComputeTime, Gradient, Workload
 from tests.helpers.refusals import refused
 from tests.helpers.report_samples import run_result
@@ -164,6 +164,16 @@ FLAT = {"kind": "binsgdm", "topology": "flat"}
 def test_a_wrong_value_is_refused_in_one_sentence(changes: dict[str, Any], message: str) -> None:
     with refused(message):
         build(pod(workload__batch_per_rank=16, **changes), "x")
+
+
+def test_a_whole_number_may_be_written_with_an_exponent_or_a_point(tmp_path: Path) -> None:
+    file = tmp_path / "pod.toml"
+    file.write_text(write(file, pod()).read_text().replace("110000000", "1.5e9"))
+    changes = {"cluster.num_nodes": 4.0, "strategy": {"kind": "power_sgd", "matrix_rank": 2.0}}
+    scenario = load(str(file), changes)
+    assert (scenario.workload.num_elements, scenario.cluster.num_nodes) == (1_500_000_000, 4)
+    assert scenario.strategy == PowerSGD(matrix_rank=2)
+    assert type(scenario.workload.num_elements) is int
 
 
 def test_a_scenario_without_its_global_batch_keeps_its_accumulation_on_other_ranks() -> None:
