@@ -122,11 +122,22 @@ class LazyGroup(options.CommandGroup):
         except click.exceptions.NoArgsIsHelpError:
             raise
         except click.UsageError as error:
-            path = error.ctx.command_path if error.ctx else ctx.command_path
-            raise Failure(f"{error.format_message()} See: {path} --help") from error
+            at = error.ctx or ctx
+            raise Failure(
+                f"{error.format_message()}{_longer_option(error, at)} See: {at.command_path} --help"
+            ) from error
         except KeyboardInterrupt:
             tell(INTERRUPTION)
             ctx.exit(INTERRUPTED)
+
+
+def _longer_option(error: click.UsageError, ctx: click.Context) -> str:
+    """Return a question for the option that an unknown one is the beginning of, where click has no nearer one."""
+    if not isinstance(error, click.NoSuchOption) or error.possibilities:
+        return ""
+    every = (option for param in ctx.command.get_params(ctx) for option in param.opts)
+    longer = next((option for option in every if option.startswith(error.option_name)), None)
+    return f" Did you mean {longer!r}?" if longer else ""
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
@@ -139,7 +150,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> No
 
 @click.group(
     cls=LazyGroup,
-    help="Simulate distributed training: would 1-bit communication make it faster here, and by how much?\n\n"
+    help="Simulate distributed training: which system trains this model fastest on this cluster, and by how much?\n\n"
     "\b\n  simnet init mine.toml                   your cluster and your model, as a file\n"
     "  simnet advise mine.toml                 which system pays there, if any\n"
     "  simnet report mine.toml -o mine.html    the answer as a page to share",

@@ -17,9 +17,10 @@ NOT_MODELLED = frozenset({
 })  # fmt: skip
 # Names of the field for what has another name here.
 OTHER_NAMES = {
-    "deepspeed": "zero2", "fsdp2": "fsdp", "fully_shard": "fsdp", "fully_sharded": "fsdp", "hybrid_shard": "hsdp",
-    "post_local_sgd": "local_sgd", "zero": "zero1", "zero_1": "zero1", "zero_2": "zero2", "zero3": "fsdp",
-    "zero_3": "fsdp",
+    "deepspeed": "zero2", "fsdp2": "fsdp", "fully_shard": "fsdp", "fully_sharded": "fsdp",
+    "h100_tcp": "a100_tcp_estimate", "h100_tcp_estimate": "a100_tcp_estimate", "hybrid_shard": "hsdp",
+    "post_local_sgd": "local_sgd", "rank": "matrix_rank", "zero": "zero1", "zero_1": "zero1", "zero_2": "zero2",
+    "zero3": "fsdp", "zero_3": "fsdp",
 }  # fmt: skip
 
 NOT_YET = "Not modelled yet, but simnet record takes the collectives of your own script."
@@ -54,18 +55,23 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
         `" Did you mean 'num_nodes'?"`, or a list of the known names if none is near and they are few; before the list
         that it is not modelled, and what to do instead, where the given name is in `NOT_MODELLED`.
     """
-    import difflib  # takes a millisecond, which most runs need not spend
-
     names = sorted(known)
     usual = given.lower().replace("-", "_")
     if OTHER_NAMES.get(usual) in names:
         return f" Did you mean {OTHER_NAMES[usual]!r}?"
     is_known_elsewhere = usual in NOT_MODELLED
-    close = [] if is_known_elsewhere else difflib.get_close_matches(given, names, n=1, cutoff=MISSPELLING_RATIO)
-    if close:
-        return f" Did you mean {close[0]!r}?"
+    near = None if is_known_elsewhere else nearest(given, names)
+    if near is not None:
+        return f" Did you mean {near!r}?"
     not_yet = f" {NOT_YET}" if is_known_elsewhere else ""
     return f"{not_yet} Known: {', '.join(names)}." if 0 < len(names) <= MAX_LISTED_NAMES else not_yet
+
+
+def nearest(given: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a given one is a misspelling of; None if there is none."""
+    import difflib  # takes a millisecond, which most runs need not spend
+
+    return next(iter(difflib.get_close_matches(given, list(known), n=1, cutoff=MISSPELLING_RATIO)), None)
 
 
 def shown(value: object) -> str:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Literal
 
-from simnet.core.errors import SimnetError, did_you_mean, shown
+from simnet.core.errors import SimnetError, did_you_mean, nearest, shown
 from simnet.core.parsing import parse_json, parse_toml
 
 KINDS: dict[str, str] = {
@@ -70,8 +70,8 @@ def names(kind: str) -> tuple[str, ...]:
 
 
 def is_path(name: str) -> bool:
-    """Tell whether a name is meant as the path of a file."""
-    return name.endswith((".toml", ".json")) or "/" in name
+    """Tell whether a name is meant as the path of a file: with a suffix or a slash, which no shipped name has."""
+    return "/" in name or Path(name).suffix != ""
 
 
 def locate(kind: str, name: str, directory: Path = Path()) -> Path:
@@ -85,10 +85,12 @@ def locate(kind: str, name: str, directory: Path = Path()) -> Path:
     if is_path(name):
         _check_file(directory / name, name, kind)
         return directory / name
-    known = names(kind)
+    known, file_name = names(kind), f"{name}{_SUFFIX.get(kind, '.toml')}"
     if name not in known:
-        raise SimnetError(f"{shown(name)}: unknown {KINDS[kind]}.{did_you_mean(name, known)}")
-    return folder(kind) / f"{name}{_SUFFIX.get(kind, '.toml')}"
+        is_there = os.path.isfile(directory / file_name)  # noqa: PTH113 - Path's own fails on a name that is too long
+        hint = f" Did you mean {file_name!r}?" if is_there else did_you_mean(name, known)
+        raise SimnetError(f"{shown(name)}: unknown {KINDS[kind]}.{hint}")
+    return folder(kind) / file_name
 
 
 def _check_file(path: Path, name: str, kind: str) -> None:
@@ -97,11 +99,22 @@ def _check_file(path: Path, name: str, kind: str) -> None:
     try:
         is_file = stat.S_ISREG(path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: a null character
-        raise SimnetError(f"{shown(name)}: no such file; give {wanted}, or one name of: simnet show {kind}") from error
+        otherwise = f"give {wanted}, or one name of: simnet show {kind}"
+        raise _no_such_file(shown(name), path, Path(name), otherwise) from error
     except OSError as error:
         raise SimnetError(f"{shown(name)}: cannot be read: {error.strerror}") from error
     if not is_file:
         raise SimnetError(f"{shown(name)}: not a regular file; give {wanted}")
+
+
+def _no_such_file(where: str, path: Path, written: Path, otherwise: str = "") -> SimnetError:
+    """Return the error of a path without a file: a question for the nearest name of its folder, if one is near."""
+    try:
+        near = nearest(path.name, (file.name for file in path.parent.iterdir()))
+    except (OSError, ValueError):
+        near = None
+    repair = otherwise if near is None else f"did you mean {str(written.with_name(near))!r}?"
+    return SimnetError("; ".join(filter(None, (f"{where}: no such file", repair))))
 
 
 def gradients_path(name: str) -> Path:
@@ -147,6 +160,8 @@ def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
             about = os.fstat(handle)
             _check_readable(path, about, limit)
             data = file.read()
+    except FileNotFoundError as error:
+        raise _no_such_file(label(path), path, path) from error
     except OSError as error:
         raise SimnetError(f"{label(path)}: cannot be read: {error.strerror}") from error
     except ValueError as error:

@@ -45,6 +45,11 @@ def test_a_system_in_front_and_runs_behind_choose_curves() -> None:
     assert [row[0] for row in median_values(found.of("all_reduce", 4))] == [10, 20]
 
 
+def test_a_log_of_ddp_is_one_without_compression() -> None:
+    found = load_logs(["DDP=one.csv", "qsgd=chart.csv::qsgd-0"], scenario()).convergence
+    assert list(found.systems) == ["all_reduce", "qsgd"]
+
+
 def test_samples_become_steps_by_the_batch_of_all_ranks() -> None:
     Path("s.csv").write_text("samples,loss\n2,5\n4,4\n6,3\n8,2\n")
     found = load_logs(["s.csv"], scenario())  # 4 ranks with a sample each
@@ -71,7 +76,7 @@ def test_1_bit_adam_without_dense_steps_is_remarked() -> None:
         ("all_reduce=one.csv::sgd", "one.csv: no run 'sgd' in it. Drop ::"),
         ("long.csv all_reduce=long.csv", "all_reduce: seed 3 on 4 ranks: two trainings"),
         ("all_reduce=one.csv qsgd=runs/lr=0.1", "'train/loss', but 'loss' in one.csv: must be one metric"),
-        ("all_reduce=none.csv", "none.csv: cannot be read"),
+        ("all_reduce=none.csv", "none.csv: no such file"),
     ],
 )
 def test_logs_that_do_not_go_together_are_refused(texts: str, said: str) -> None:

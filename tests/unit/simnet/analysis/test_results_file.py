@@ -68,7 +68,7 @@ def without_cluster() -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "cannot be read: No such file or directory: name the results.json"),
+        (None, "no such file: name the results.json"),
         ("", "is empty; run the sweep again"),
         (changed()[:-100], "not JSON: Expecting"),
         ("\udcff", "not JSON: not UTF-8 text"),

@@ -124,7 +124,7 @@ DAY_NS = 1_790_943_426_000_000_000
         (lambda tmp_path: [tmp_path], ": no .json or .json.gz file in it; give files of simnet measure training, or"),
         (a_file("run.log", "# nThread 1"), "run.log: unknown kind of file; give files of simnet measure training"),
         (a_file("x.json", "{}"), "x.json: unknown kind of file; give files of simnet measure training"),
-        (lambda tmp_path: [tmp_path / "none.json"], "none.json: cannot be read: No such file or directory"),
+        (lambda tmp_path: [tmp_path / "none.json"], "none.json: no such file"),
         (edited(lambda paths: [paths[0], paths[0].parent]), "rank0.json: is given twice; give each file once"),
         (lambda tmp_path: [*traced(tmp_path), measured(tmp_path)], "m.json is a measurement: give one kind of file"),
         (of_rows(lambda _: [training_samples.step(0.1, training_samples.DENSE)]),

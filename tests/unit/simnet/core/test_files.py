@@ -233,3 +233,21 @@ def test_files_are_opened_in_one_place() -> None:
 
 def test_text_becomes_data_in_one_place() -> None:
     assert callers("tomllib.loads", "json.loads", "json.load", "json.decode", "msgspec.convert") <= PARSERS
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda: files.locate("experiments", "mine.tmol"), "'mine.tmol': no such file; did you mean 'mine.toml'?"),
+        (lambda: files.locate("clusters", "./mine.tml"), "'./mine.tml': no such file; did you mean 'mine.toml'?"),
+        (lambda: files.locate("experiments", "mine"), "'mine': unknown experiment. Did you mean 'mine.toml'?"),
+        (lambda: files.read_text(Path("mine.tomll")), "mine.tomll: no such file; did you mean 'mine.toml'?"),
+    ],
+)
+def test_a_misspelt_file_is_told_its_nearest_name(
+    ask: Callable[[], object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text("")
+    with refused(start=message):
+        ask()
