@@ -388,12 +388,15 @@ def _plain(
     products = [("forward", description.forward), ("backward", description.backward)]
     libraries = ["torch", *([found.library] if found.library else [])]
     versions = [f"{name} {importlib.metadata.version(name).partition('+')[0]}" for name in libraries]
-    of_a_sample = next((one.shape[1:] for one in task.tensors if one.dim() > 1), ())  # "3x224x224"
+    first = next((tensor for tensor in task.tensors if tensor.dim() > 1), None)
+    of_a_sample = () if first is None else first.shape[1:]
+    is_text = first is not None and len(of_a_sample) == 1 and not first.is_floating_point()
     return {
         "title": found.title,
         "origin": found.origin,
         "versions": ", ".join(versions),
-        "sample": "x".join(map(str, of_a_sample)),
+        "sample": "x".join(map(str, of_a_sample)),  # "3x224x224"
+        "tokens_per_sample": of_a_sample[0] if is_text else None,
         "batch": batch,
         "dtype": {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(description.dtype, "fp32"),
         "num_elements": num_elements,

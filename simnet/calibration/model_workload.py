@@ -35,6 +35,7 @@ def data_of_count(found: Mapping[str, Any], command: str) -> Data:
         "source": _source(found, command),
         "dtype": found["dtype"],
         "batch_per_rank": found["batch"],
+        **({"tokens_per_sample": found["tokens_per_sample"]} if found["tokens_per_sample"] else {}),
         "tensors": _rows(found["tensors"]),
         "work": work,
         "memory": _memory(found["memory"]),

@@ -33,6 +33,7 @@ from simnet.report.text import (
     printable,
     speedup_text,
     throughput_text,
+    tokens_text,
     workload_title,
 )
 from simnet.strategies import RecordedStep
@@ -334,8 +335,9 @@ def _batches(advice: Advice) -> str:
 
 def _runs(row: RankedSystem, advice: Advice) -> str:
     """Say what a GPU holds with a system, how fast it is, and what the training takes and costs."""
-    mfu, days, cost = advice.mfu(row), advice.days(row), advice.cost(row)
-    said = [throughput_text(advice.samples_per_s(row))]
+    rate, mfu, days, cost = advice.samples_per_s(row), advice.mfu(row), advice.days(row), advice.cost(row)
+    tokens = advice.scenario.workload.tokens_per_sample
+    said = [throughput_text(rate) + (f" ({tokens_text(rate, tokens)})" if tokens else "")]
     if row.memory is not None:
         of = f" of {format_bytes(row.memory.gpu_bytes)}" if row.memory.gpu_bytes else " a GPU"
         unknown = f" without {' and '.join(row.memory.unknown)}" if row.memory.unknown else ""

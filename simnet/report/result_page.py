@@ -11,12 +11,14 @@ from simnet.report.labels import names, sides
 from simnet.report.page import Page
 from simnet.report.table import Column, Table
 from simnet.report.text import (
+    DAY_S,
     WIDTH,
     count_text,
     hanging,
     nodes_text,
     part_title,
     percent,
+    short_text,
     speedup_text,
     throughput_text,
     workload_title,
@@ -144,7 +146,7 @@ def _rows(run_result: RunResult, results: list[StrategyResult]) -> Iterator[tupl
         yield f"  {label}", [_beside_mean(getattr(one.breakdown, key), one) for one in results]
     if any(result.memory for result in results):
         yield "memory of a GPU", [_memory(result) for result in results]
-    for label, cell in _metric_cells(run_result.scenario.run.steps).items():
+    for label, cell in _metric_cells(run_result.scenario).items():
         texts = [cell(result) for result in results]
         if any(texts):
             yield label, [(text, "") for text in texts]
@@ -167,10 +169,13 @@ def _memory(result: StrategyResult) -> Cell:
     return size, percent(memory.total_bytes / memory.gpu_bytes, ".0")
 
 
-def _metric_cells(steps: int | None) -> dict[str, Callable[[StrategyResult], str]]:
+def _metric_cells(scenario: Scenario) -> dict[str, Callable[[StrategyResult], str]]:
     """Return how each line's cells are written; a line whose cells are all empty is left out."""
+    steps, tokens = scenario.run.steps, scenario.workload.tokens_per_sample
     return {
         "throughput": lambda result: throughput_text(result.samples_per_s),
+        "  tokens a second": lambda result: short_text(tokens * result.samples_per_s) if tokens else "",
+        "  tokens a day": lambda result: short_text(tokens * result.samples_per_s * DAY_S) if tokens else "",
         "communication time": lambda result: format_seconds(result.comm_s),
         "  hidden behind compute": lambda result: f"{result.overlap * 100:.1f} %",
         "NIC bytes out of a node": lambda result: format_bytes(result.nic_bytes_per_node),

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from simnet.workload.workload import Workload
 
 WIDTH = 100
+DAY_S = 86_400.0
+SIZES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 MAX_NOTE, GIST_WORDS = 200, 4
 """Characters of a note of many points; first words by which notes are of one kind."""
 IN_FULL = "notes in full: the column 'notes' of simnet sweep --format csv, or simnet simulate at one point"
@@ -51,10 +53,13 @@ def size_title(workload: "Workload") -> str:
         count = training_step.num_elements(workload)
     except SimnetError:  # a file of gradients that is elsewhere, as results are read
         return "unnamed model"
-    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if count >= size:
-            return f"{_three_digits(count / size)} {letter} parameters"
-    return count_text(round(count), "parameter")
+    return f"{short_text(count)} parameters" if count >= SIZES[-1][0] else count_text(round(count), "parameter")
+
+
+def short_text(number: float) -> str:
+    """Return a number of at least 1 with three digits and a letter: "2.70 B", "110 M"."""
+    size, letter = next((one for one in SIZES if number >= one[0]), (1.0, ""))
+    return f"{_three_digits(number / size)} {letter}".rstrip()
 
 
 def _three_digits(number: float) -> str:
@@ -66,6 +71,12 @@ def throughput_text(samples_per_s: float) -> str:
     """Return a throughput: "13,760 samples/s"."""
     number = f"{samples_per_s:,.0f}" if samples_per_s >= 1000 else f"{samples_per_s:.4g}"
     return f"{number} samples/s"
+
+
+def tokens_text(samples_per_s: float, tokens_per_sample: int) -> str:
+    """Return a throughput in tokens: "1.76 M tokens/s, 152 B a day"."""
+    tokens_per_s = samples_per_s * tokens_per_sample
+    return f"{short_text(tokens_per_s)} tokens/s, {short_text(tokens_per_s * DAY_S)} a day"
 
 
 def bandwidth_text(gbit_per_s: float) -> str:

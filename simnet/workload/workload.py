@@ -204,6 +204,7 @@ class Workload(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True)
         precision: number format of the rows of `compute`, by default that of the GPU's first row; replaces that of
             `work`: bytes are then four a value in fp32 and tf32, else two.
         batch_per_rank: samples of a micro-batch.
+        tokens_per_sample: of a language model, for throughput in tokens.
         checkpointing: part of the repeated blocks whose activations are computed again in backward; needs
             `memory.checkpointed`.
         intervals: 90 % intervals of fitted values by key, as factors; "compute" stands for forward and backward
@@ -226,6 +227,7 @@ class Workload(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True)
     memory: StepMemory | None = None
     precision: str = ""
     batch_per_rank: Count = 1
+    tokens_per_sample: Count | None = None
     checkpointing: Share = 0.0
     intervals: Intervals = field(default_factory=dict)
     fitted_to: tuple[FittedTo, ...] = ()

@@ -41,6 +41,11 @@ def test_activations_are_what_a_real_forward_allocates(name):
     assert counted == pytest.approx(allocated_by_forward(name), rel=0.03)
 
 
+@pytest.mark.parametrize(("name", "tokens"), [("transformer_1m", 64), ("cnn_400k", None), ("mlp_200k", None)])
+def test_a_sample_of_a_language_model_has_its_tokens(name, tokens):
+    assert described(name)["tokens_per_sample"] == tokens
+
+
 def test_half_the_bits_take_half_the_memory():
     whole, half = described("mlp_2m")["memory"], described("mlp_2m", number_format="bf16")["memory"]
     for key in ("parameters", "gradients", "optimizer"):

@@ -21,6 +21,7 @@ COUNTED: dict[str, Any] = {
     "origin": "",
     "versions": "torch 2.13.0",
     "sample": "8",
+    "tokens_per_sample": None,
     "batch": 4,
     "dtype": "fp32",
     "num_elements": 84,

@@ -1,6 +1,7 @@
 """`simnet advise`: its table, JSON, figure and command."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -173,3 +174,8 @@ def traces(advice: Advice) -> Iterator[str]:
         for doubt in ("within uncertainty", "kernels not timed", "convergence unknown")
         if doubt in {one.system.verdict for one in advice.choices}
     )
+
+
+def test_the_speed_of_a_language_model_is_told_in_tokens_too() -> None:
+    said = " ".join(helpers.run("advise", "bert_base_10gbit", "--systems", "BinSGDM").stdout.split())
+    assert re.search(r"samples/s \([\d.]+ M tokens/s, \d+ B a day\)", said)

@@ -30,9 +30,9 @@ def alone() -> RunResult:
 
 
 def counted() -> RunResult:
-    """Return a run of counted steps, of which the first are dense, with what is known of its memory."""
+    """Return a run of counted steps of tokens, of which the first are dense, with what is known of its memory."""
     held = {"moment": "backward", "parameters": 30e9, "gradients": 2e9, "optimizer": 8e9}
-    run = run_result()
+    run = changed(run_result(), workload={"tokens_per_sample": 2048})
     assert run.baseline is not None
     own = replace(run.result, total_s=7200.0, dense_iteration_s=0.5, memory=GpuMemory(**held, gpu_bytes=80e9))
     other = replace(run.baseline, memory=GpuMemory(**held, unknown=("activations",)))
