@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable
 
-INSTALL_TORCH = "pip install 'binsgdm[torch]' (for CPUs: --extra-index-url https://download.pytorch.org/whl/cpu)"
+INSTALL_MODELS = "in the checkout: pip install '.[models]'"
+INSTALL_TORCH = (
+    "in the checkout: pip install '.[torch]' (for CPUs: --extra-index-url https://download.pytorch.org/whl/cpu)"
+)
 """Else pip brings gigabytes of CUDA to a machine that has no use for them."""
 _LONGEST = 80
 _LONGEST_NAME, _MOST_NAMES = 30, 6

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from binsgdm.errors import BinsgdmError, shown
+from binsgdm.errors import INSTALL_MODELS, BinsgdmError, shown
 from binsgdm.recording.model_zoo import LLAMAS, NAMES, SEED, UNET_ORIGIN, Task, in_dtype, unet_task
 
 LONGEST = 1024
@@ -83,7 +83,10 @@ def find(source: str, options: ModelOptions) -> FoundModel:
     if not name or home not in libraries:
         return _own(source, home, name, options) if name else _shipped(source, options)
     if importlib.util.find_spec(home) is None:
-        raise BinsgdmError(f"{home}: is not installed: pip install {home} (of the version that goes with torch)")
+        repair = (
+            INSTALL_MODELS if home == "transformers" else f"pip install {home} (of the version that goes with torch)"
+        )
+        raise BinsgdmError(f"{home}: is not installed: {repair}")
     return libraries[home](name, options)
 
 
@@ -461,7 +464,7 @@ def what_is_missing(definition: Definition) -> str:
     if importlib.util.find_spec(definition.library) is not None:
         return ""
     if definition.library != "torchvision":
-        return f"pip install {definition.library}"
+        return INSTALL_MODELS
     # "==0.26" goes with torch 2.11: each version of either is built for one of the other.
     major, minor, *_ = importlib.metadata.version("torch").split(".")
     version = f"==0.{int(minor) + 15}.*" if major == "2" else ""

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from simnet.core import files, schema
-from simnet.core.errors import NotInstalledError, SimnetError, shown
+from simnet.core.errors import NotInstalledError, SimnetError, install, shown
 from simnet.core.parsing import check_plain, parse_json
 from simnet.engine.result import (
     FORMAT,
@@ -242,6 +242,5 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        rule = "a Parquet file needs it; pip install 'binsgdm[dask]'"
-        raise SimnetError(f"{PARQUET}: pyarrow is missing: {rule}") from error
+        raise SimnetError(f"{PARQUET}: pyarrow is missing: a Parquet file needs it; {install('dask')}") from error
     return pyarrow, parquet

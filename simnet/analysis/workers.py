@@ -26,7 +26,7 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from simnet.analysis import code_hash
-from simnet.core.errors import SimnetError
+from simnet.core.errors import SimnetError, install
 from simnet.core.version import VERSION
 
 Task = TypeVar("Task")
@@ -448,7 +448,7 @@ def _distributed(where: str) -> Any:
     try:
         import distributed
     except ImportError as error:
-        raise SimnetError(f"{where}: Dask is missing: it runs the workers; pip install 'binsgdm[dask]'") from error
+        raise SimnetError(f"{where}: Dask is missing: it runs the workers; {install('dask')}") from error
     return distributed
 
 

@@ -20,7 +20,7 @@ from simnet.cli import options
 from simnet.cli.output import check_file, emit
 from simnet.cli.terminal import say
 from simnet.core import version
-from simnet.core.errors import SimnetError
+from simnet.core.errors import SimnetError, install
 from simnet.core.parsing import parse_json
 from simnet.report.page import Page
 from simnet.report.table import Table
@@ -35,11 +35,11 @@ PACKAGES = {
 EXTRAS = (
     ("torch", "2.4", "model, record, measure, the lab, and training with binsgdm", INSTALL_TORCH),
     ("numba", "0.60", "binsgdm's fast kernels on a CPU", INSTALL_TORCH),
-    ("transformers", "4.48", "models of transformers in simnet model and measure", "pip install 'binsgdm[models]'"),
-    ("plotly", "6.0", "report, explore", "pip install 'binsgdm[report]'"),
-    ("dash", "3.0", "explore", "pip install 'binsgdm[explore]'"),
-    ("distributed", "2025.1", "sweep --scheduler and --dask-local", "pip install 'binsgdm[dask]'"),
-    ("pyarrow", "18.0", "sweep --format parquet", "pip install 'binsgdm[dask]'"),
+    ("transformers", "4.48", "models of transformers in simnet model and measure", install("models")),
+    ("plotly", "6.0", "report", install("report")),
+    ("dash", "3.0", "report --live", install("explore")),
+    ("distributed", "2025.1", "sweep --scheduler and --dask-local", install("dask")),
+    ("pyarrow", "18.0", "sweep --format parquet", install("dask")),
 )
 """What some commands need: package, least version, for what, and how to get it."""
 PROBE = "binsgdm.bench.gpu.card"
@@ -96,7 +96,7 @@ def findings() -> Iterator[Finding]:
         asked = meanwhile.submit(lambda: list(_gpu()))  # importing torch takes longer than all else together
         yield from _machine()
         for name, least in PACKAGES.items():
-            yield _package("simulator", name, least, "all commands", "pip install binsgdm")
+            yield _package("simulator", name, least, "all commands", install())
         for name, least, needed_for, repair in EXTRAS:
             yield _package("extras", name, least, needed_for, repair)
         yield _browser()
@@ -154,11 +154,11 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _browser() -> Finding:
     import webbrowser
 
-    needed_for = "explore, where it opens its page itself"
+    needed_for = "report --live, where it opens its page itself"
     try:
         return Finding("extras", "a browser", getattr(webbrowser.get(), "name", "") or "yes", needed_for)
     except webbrowser.Error:
-        return Finding("extras", "a browser", "", needed_for, "explore --no-browser prints an address to open")
+        return Finding("extras", "a browser", "", needed_for, "report --live --no-browser prints an address to open")
 
 
 def _gpu() -> Iterator[Finding]:

@@ -74,6 +74,11 @@ def nearest(given: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(given, list(known), n=1, cutoff=MISSPELLING_RATIO)), None)
 
 
+def install(extra: str = "") -> str:
+    """Return how to install the packages, with an extra of pyproject.toml: they are in no registry yet."""
+    return f"in the checkout: pip install '.[{extra}]'" if extra else "in the checkout: pip install ."
+
+
 def shown(value: object) -> str:
     """Return a value as messages show it: as in Python, cut in the middle where it is long.
 

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from simnet.core import templates
-from simnet.core.errors import SimnetError
+from simnet.core.errors import SimnetError, install
 from simnet.core.schema import decode
 from simnet.report.explorer_knobs import Knobs, places_of
 from simnet.report.explorer_live import interval_text, view
@@ -30,9 +30,8 @@ def make_app(knobs: Knobs) -> Any:
     try:
         import dash
     except ImportError as error:
-        rule = "it serves the page; pip install 'binsgdm[explore]'"
-        raise SimnetError(f"explore: dash is missing: {rule}") from error
-    app = dash.Dash("simnet", title="simnet explore", update_title="", serve_locally=True)
+        raise SimnetError(f"--live: dash is missing: it serves the page; {install('explore')}") from error
+    app = dash.Dash("simnet", title="simnet report --live", update_title="", serve_locally=True)
     app.index_string = app.index_string.replace(
         "{%css%}", f"{{%css%}}<style>{templates.page('explorer.css', {})}</style>"
     )

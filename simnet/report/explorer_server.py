@@ -62,7 +62,7 @@ def guard(server: Any, token: str, port: int) -> None:
     from werkzeug.exceptions import HTTPException
 
     hosts, cookie = {f"{name}:{port}" for name in NAMES}, cookie_of(port)
-    rule = "the address that simnet explore printed holds a token: open that"
+    rule = "the address that simnet report --live printed holds a token: open that"
 
     @server.before_request  # type: ignore[untyped-decorator]
     def check() -> Any:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simnet.core import files, templates, version
-from simnet.core.errors import SimnetError
+from simnet.core.errors import SimnetError, install
 from simnet.report import chart_plotly
 from simnet.report.contents import Contents
 from simnet.report.table import Table
 from simnet.report.text import clipped, printable
 
-_REPAIR = "it draws the figures; pip install 'binsgdm[report]'"
+_REPAIR = f"it draws the figures; {install('report')}"
 TITLE_CHARACTERS, TEXT_CHARACTERS = 200, 2000
 """Of a title, and of any other text of a file: a megabyte of it would hide the answer."""
 

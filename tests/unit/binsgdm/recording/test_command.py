@@ -232,7 +232,7 @@ def test_a_python_without_torch_is_told_how_to_install_it(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("simnet: record: needs torch: pip install")
+    assert done.stderr.startswith("simnet: record: needs torch: in the checkout: pip install '.[torch]'")
 
 
 @pytest.mark.slow

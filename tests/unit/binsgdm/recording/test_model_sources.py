@@ -46,8 +46,15 @@ def test_what_names_no_model_is_refused(source, sentence):
         without_memory(find(source, ModelOptions()).build)
 
 
-@pytest.mark.parametrize("library", ["torchvision", "timm", "transformers"])
-def test_a_library_that_is_missing_is_named(library, monkeypatch):
+@pytest.mark.parametrize(
+    ("library", "repair"),
+    [
+        ("torchvision", "pip install torchvision"),
+        ("timm", "pip install timm"),
+        ("transformers", r"in the checkout: pip install '\.\[models\]'"),
+    ],
+)
+def test_a_library_that_is_missing_is_named(library, repair, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(BinsgdmError, match=f"{library}: is not installed: pip install {library}"):
+    with pytest.raises(BinsgdmError, match=f"{library}: is not installed: {repair}"):
         find(f"{library}:x", ModelOptions())

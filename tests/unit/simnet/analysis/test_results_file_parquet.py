@@ -70,7 +70,7 @@ def test_a_missing_file_and_a_missing_pyarrow_are_told(tmp_path: Path, monkeypat
     with refused("no.parquet: no such file: name the results.parquet of a sweep, or its"):
         results_file.read(tmp_path / "no.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    rule = "pyarrow is missing: a Parquet file needs it; pip install 'binsgdm[dask]'"
+    rule = "pyarrow is missing: a Parquet file needs it; in the checkout: pip install '.[dask]'"
     with refused(start=f"sweep_to_parquet: results.parquet: {rule}"):
         simnet.sweep_to_parquet("speedup", output=tmp_path / "out", progress=False)
     assert not (tmp_path / "out").exists()

@@ -216,7 +216,7 @@ def test_a_scheduler_that_takes_connections_and_says_nothing_is_given_up(monkeyp
 
 def test_without_dask_a_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
-    rule = "Dask is missing: it runs the workers; pip install 'binsgdm[dask]'"
+    rule = "Dask is missing: it runs the workers; in the checkout: pip install '.[dask]'"
     with refused(start=f"--dask-local: {rule}"), workers.dask_local(2):
         pass
     with refused(start=f"--scheduler: {rule}"), workers.dask_scheduler("tcp://127.0.0.1:8786"):
