@@ -21,12 +21,11 @@ if TYPE_CHECKING:
     )
     from simnet.api.measured_answers import CalibrationAnswer, ValidationAnswer
     from simnet.api.measurements import calibrate, validate
-    from simnet.api.questions import advise, crossover, load, simulate, sweep
+    from simnet.api.questions import advise, crossover, fits, load, simulate, sweep
     from simnet.api.sweeping import sweep_to_parquet
     from simnet.api.trainings import time_to_target
     from simnet.core.errors import SimnetError
     from simnet.core.version import VERSION
-    from simnet.engine.memory_fit import fits
     from simnet.engine.scenario import Scenario
     from simnet.report.frame import read_frame
 
@@ -47,7 +46,7 @@ _HOMES = {
     "advise": "simnet.api.questions",
     "calibrate": "simnet.api.measurements",
     "crossover": "simnet.api.questions",
-    "fits": "simnet.engine.memory_fit",
+    "fits": "simnet.api.questions",
     "load": "simnet.api.questions",
     "read_frame": "simnet.report.frame",
     "simulate": "simnet.api.questions",

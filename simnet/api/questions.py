@@ -13,6 +13,7 @@ from simnet.core.errors import SimnetError
 from simnet.engine import scenario as scenarios
 from simnet.engine.axes import point_list
 from simnet.engine.scenario import Experiment, Scenario
+from simnet.strategies import Strategy
 
 if TYPE_CHECKING:  # commands that take their options from here load no more than they use
     from simnet.api.answers import AdviceAnswer, CrossoverAnswer, RunAnswer, SweepAnswer
@@ -289,6 +290,40 @@ def advise(  # noqa: PLR0913 - the options of the command
             progress=advance,
         )
     return as_answer(AdviceAnswer, found)
+
+
+@checked
+def fits(scenario: Asked, strategy: Strategy | str) -> bool | None:
+    """Tell whether a step fits the cluster's GPU under a strategy.
+
+    Args:
+        scenario: gives cluster and workload; its strategies are not used.
+        strategy: itself, or as text: a kind, with options after a colon or without, such as "power_sgd:matrix_rank=4".
+
+    Returns:
+        None where parts are not known, and those that are fit.
+
+    Raises:
+        SimnetError: the cluster names no GPU of the table, or the strategy cannot be in this scenario.
+
+    Example:
+        >>> import simnet
+        >>> large = simnet.load("what_to_use", {"workload.batch_per_rank": 512})
+        >>> simnet.fits("what_to_use", "ddp:wire_dtype=bf16"), simnet.fits(large, "ddp")
+        (True, False)
+    """
+    from simnet.cluster import gpu_models
+    from simnet.engine.memory_fit import memory_of
+    from simnet.strategies.base import strategy_from_text
+
+    resolved = experiment_of(scenario, None, None, needs_strategy=False).at({})
+    named = strategy_from_text(strategy, "strategy") if isinstance(strategy, str) else strategy
+    try:
+        gpu_models.find(resolved.cluster.gpu)
+    except SimnetError as error:
+        raise SimnetError(f"cluster.gpu: {error} Its memory is not known; see simnet show gpus") from error
+    memory = memory_of(resolved, named)
+    return memory.fits if memory is not None else None
 
 
 def experiment_of(  # noqa: PLR0913 - what each question may set

@@ -12,7 +12,6 @@ from simnet import strategies
 from simnet.cluster import gpu_models
 from simnet.cluster import topology as topologies
 from simnet.cluster.topology import Topology
-from simnet.core.arguments import checked
 from simnet.core.errors import SimnetError
 from simnet.core.registry import is_foreign, tag_of
 from simnet.core.units import format_bytes
@@ -102,24 +101,6 @@ def _held(strategy: Strategy, model: ModelMemory, step: Step, topology: Topology
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
         raise SimnetError(f"strategy {strategy.kind!r}: memory: {why}; fix the package that provides it") from error
-
-
-@checked
-def fits(scenario: Scenario, strategy: Strategy) -> bool | None:
-    """Tell whether a step fits the cluster's GPU under a strategy.
-
-    Returns:
-        None where parts are not known, and those that are fit.
-
-    Raises:
-        SimnetError: the cluster names no GPU of the table, or as `memory_of`.
-    """
-    try:
-        gpu_models.find(scenario.cluster.gpu)
-    except SimnetError as error:
-        raise SimnetError(f"cluster.gpu: {error} Its memory is not known; see simnet show gpus") from error
-    memory = memory_of(scenario, strategy)
-    return memory.fits if memory is not None else None
 
 
 def fitting(scenario: Scenario, variants: Iterable[AnyStrategy], step: Step | None = None) -> tuple[AnyStrategy, ...]:

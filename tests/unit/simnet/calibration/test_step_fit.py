@@ -99,7 +99,7 @@ def test_repetitions_tell_how_steps_differ() -> None:
     [
         ([row(2, step_s=0.05)], "2 x 4: a step of 50 ms: is shorter than its compute of 90 ms"),
         ([row(2, step_s=0.1)], "that compute and bytes take at the nominal rate of the NICs"),
-        ([row(2, step_s=1200)], "2 x 4: a step of 1200 s: gives the NICs 0.01% of their rate, which no network has: is"),
+        ([row(2, step_s=1200)], "2 x 4: a step of 1200 s: gives the NICs 0.01% of their rate, which no network has"),
         ([row(2, strategy="qsgd:bit=4")], "2 x 4: strategy: unknown key 'bit'"),
         ([row(2, strategy="qsgd:bits")], "'bits': write options as key=value"),
         ([row(2, strategy="qsgd:bits=nan")], "2 x 4: strategy: bits: 'nan': write a whole number"),

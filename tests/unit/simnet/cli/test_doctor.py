@@ -63,7 +63,8 @@ def test_what_is_missing_or_too_old_has_a_repair(monkeypatch: pytest.MonkeyPatch
         return "5.24.1" if name == "plotly" else known(name)
 
     monkeypatch.setattr(metadata, "version", version)
-    assert found("dash") == doctor.Finding("extras", "dash", "", "report --live", "in the checkout: pip install '.[explore]'")
+    repair = "in the checkout: pip install '.[explore]'"
+    assert found("dash") == doctor.Finding("extras", "dash", "", "report --live", repair)
     assert found("plotly").repair == "needs 6.0 or newer: in the checkout: pip install '.[report]' --upgrade"
     assert found("GPUs").repair == "not looked for, since torch is missing"
     assert "missing or too old: " in run("doctor").stdout

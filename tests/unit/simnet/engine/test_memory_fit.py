@@ -160,7 +160,8 @@ def test_a_change_whose_step_has_no_time_is_not_offered() -> None:
 
 def test_fits_needs_a_gpu_of_the_table() -> None:
     given = scenario("llama_1b", 1)
-    assert memory_fit.fits(given, DenseAllReduce()) is True
+    assert simnet.fits(given, DenseAllReduce()) is True
+    assert simnet.fits(given, "ddp") is simnet.fits("what_to_use", "binsgdm:bucket_cap=5 MiB") is True
     unknown = replace(
         given,
         cluster=replace(given.cluster, gpu="H900"),
@@ -168,7 +169,7 @@ def test_fits_needs_a_gpu_of_the_table() -> None:
     )
     assert memory_fit.memory_of(unknown, DenseAllReduce()).gpu_bytes is None
     with refused(start="fits: cluster.gpu: 'H900': unknown GPU."):
-        memory_fit.fits(unknown, DenseAllReduce())
+        simnet.fits(unknown, DenseAllReduce())
 
 
 def small() -> Scenario:

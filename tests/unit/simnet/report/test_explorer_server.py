@@ -98,7 +98,10 @@ def test_two_servers_in_one_browser_do_not_end_each_other() -> None:
 def test_a_body_has_a_limit_and_a_length() -> None:
     with served() as port:
         status, text, _ = asked(port)
-        assert (status, text.rstrip()) == (403, "the address that simnet report --live printed holds a token: open that")
+        assert (status, text.rstrip()) == (
+            403,
+            "the address that simnet report --live printed holds a token: open that",
+        )
         cookie = own_cookie(port)
         assert asked(port, b"x" * MAX_BODY_BYTES, cookie)[:2] == (200, str(MAX_BODY_BYTES))
         status, text, _ = asked(port, b"x" * (MAX_BODY_BYTES + 1), cookie)
