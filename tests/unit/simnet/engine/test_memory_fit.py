@@ -165,7 +165,7 @@ def test_fits_needs_a_gpu_of_the_table() -> None:
     unknown = replace(
         given,
         cluster=replace(given.cluster, gpu="H900"),
-        workload=replace(given.workload, work=None, forward_s=1.0, backward_s=1.0),
+        workload=replace(given.workload, work=None, forward_s=Duration(1.0), backward_s=Duration(1.0)),
     )
     assert memory_fit.memory_of(unknown, DenseAllReduce()).gpu_bytes is None
     with refused(start="fits: cluster.gpu: 'H900': unknown GPU."):
