@@ -17,7 +17,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Ask": {
         "init": "Write a first scenario of your cluster and model.",
         "advise": "Rank all systems on a cluster, and say whether any pays.",
-        "simulate": "Simulate one scenario: iteration time, breakdown, speedup.",
+        "simulate": "Simulate one scenario: step time, breakdown, speedup.",
         "sweep": "Simulate a grid of scenarios, or find where a strategy pays.",
         "report": "Write an answer: an HTML file, figures, or a page with sliders.",
     },

@@ -69,7 +69,9 @@ LEFT_OUT = ("source", "output", "force", "timed")
     is_flag=True,
     help="Count what is read, written and kept once torch.compile has fused the operators.",
 )
-@options.rare("--real", is_flag=True, help="Compute with values, in this machine's memory, where shapes hang on them.")
+@options.rare(
+    "--real", is_flag=True, help="Compute with values, in this machine's memory, where shapes depend on them."
+)
 @click.option(
     "--measurement",
     "--trace",

@@ -174,7 +174,7 @@ def _commands(source: str, settings: tuple[str, ...], draws: int | None) -> list
 @options.command(
     "plot",
     help="Draw RESULTS, the results.json of a sweep or its directory: speedup, throughput, breakdown, heat map. "
-    "Of one run (simnet simulate --format json), draw where its time goes and what its result hangs on.",
+    "Of one run (simnet simulate --format json), draw where its time goes and what its result is most sensitive to.",
     epilog="\b\nExample:\n  simnet report out/demo --figures out/demo --style paper --format pdf",
 )
 @click.argument("results", type=options.INPUT_PATH)

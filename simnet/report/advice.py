@@ -106,7 +106,7 @@ def heading(advice: Advice) -> list[str]:
     accumulated = f" x {scenario.grad_accumulation}" if scenario.grad_accumulation > 1 else ""
     where = f"{nodes_text(cluster.num_nodes)} x {gpus}, {network}, {batch}{accumulated} (simulated)"
     faults = list(dict.fromkeys(fault.title or tag_of(fault) for fault in cluster.all_faults))
-    as_it_is = f"With faults: {', '.join(faults)}; medians of {advice.iterations} iterations." if faults else ""
+    as_it_is = f"With faults: {', '.join(faults)}; medians of {advice.iterations} steps." if faults else ""
     return [
         *hanging("", f"{workload_title(scenario)} on {where}"),
         *hanging("", f"Compared with {tuned_text(advice)} and {flat_text(advice)}."),

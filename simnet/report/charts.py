@@ -374,7 +374,7 @@ def _stacks(points: Points, scale: Scale, roles: Sequence[str], *, is_of_rows: b
         entries = [Bars(name=f"{first}: {plain(roles[0])}", colour=GREY)]
         entries.append(Bars(name=f"{second}: {plain(roles[1])}", colour=GREY, hatch=BASELINE_HATCH))
         bars = [*bars, *entries] if is_of_rows else [*reversed(entries), *bars]
-    times = Scale(title=f"iteration time [{unit}]", ends=(0, HEADROOM * slowest_s / unit_s))
+    times = Scale(title=f"step time [{unit}]", ends=(0, HEADROOM * slowest_s / unit_s))
     x, y = (times, scale) if is_of_rows else (scale, times)
     return Chart(x=x, y=y, bars=bars, is_of_rows=is_of_rows)
 
@@ -429,7 +429,7 @@ def times_over(points: Points, key: str, *, roles: Sequence[str]) -> Chart:
         for name, results, (marker, dash, colour) in zip(roles, both, LOOKS, strict=False)
     ]
     longest = max(high for curve in curves for _, high in curve.ends)
-    times = Scale(title=f"time of an iteration [{unit}]", ends=(0, HEADROOM * longest))
+    times = Scale(title=f"time of a step [{unit}]", ends=(0, HEADROOM * longest))
     return Chart(x=way.scale(points), y=times, curves=curves)
 
 

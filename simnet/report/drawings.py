@@ -207,7 +207,7 @@ def _tail_drawings(sweep: SweepResult) -> dict[str, Drawing]:
     others = [other for other in sweep.varied if other != key]
     return {
         "iteration_time": Drawing(
-            "Time of an iteration: median, shaded up to the 95th percentile",
+            "Time of a step: median, shaded up to the 95th percentile",
             partial(charts.times_over, key=key),
             (key,),
         ),
@@ -331,9 +331,9 @@ NETWORK_DRAWINGS = {
         needs_nodes=True,
         shared="row",
     ),
-    "breakdown": Drawing("Time of one iteration by part, on the slowest rank", _breakdown, split=_largest_cluster),
+    "breakdown": Drawing("Time of one step by part, on the slowest rank", _breakdown, split=_largest_cluster),
     "breakdown_of_all": Drawing(
-        "Time of one iteration by part, on the slowest rank",
+        "Time of one step by part, on the slowest rank",
         _breakdown,
         needs_nodes=True,
         needs_bandwidth=True,

@@ -12,7 +12,7 @@ NOUNS = {
     "workload.forward": "forward",
     "workload.backward": "backward",
     "workload.optimizer": "the optimizer",
-    "calibration.codec_efficiency": "the codec",
+    "calibration.codec_efficiency": "encode and decode",
     "calibration.memory_bandwidth": "the GPU's memory",
     "calibration.inter_node.efficiency": "links between nodes",
     "calibration.intra_node.efficiency": "links inside nodes",
@@ -37,19 +37,19 @@ NOUNS = {
     "calibration.intra_node.overlap_efficiency": "links inside nodes during compute",
     "calibration.inter_node.overlap_efficiency": "links between nodes during compute",
 }
-PLURAL = ("links", "exchanges")
+PLURAL = ("links", "exchanges", "encode")
 """First words of nouns in the plural."""
 RATES = ("efficiency", "bandwidth", "tree_rate")
 """Ends of keys whose values make things faster the larger they are."""
 
 
 def sentence(result: RunResult) -> str:
-    """Return what a result would be at the ends that change it most: "if the codec is 3.8 times slower: 7.4x"."""
+    """Return what a result is at the ends that change it most: "encode and decode (7.36x if 3.8 times slower)"."""
     middle = usual(result)
     texts = []
     for one in result.hangs_on[:MOST_NAMED]:
         factor, value = max(zip(one.interval, one.values, strict=True), key=lambda end: abs(end[1] / middle - 1))
-        texts.append(f"if {change_text(one.key, factor)}: {value_text(result, value)}")
+        texts.append(f"{noun(one.key)} ({value_text(result, value)} if {factor_text(one.key, factor)})")
     return "; ".join(texts)
 
 

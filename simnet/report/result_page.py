@@ -138,7 +138,7 @@ def _title(name: str) -> str:
 def _rows(run_result: RunResult, results: list[StrategyResult]) -> Iterator[tuple[str, list[Cell]]]:
     """Yield the label of each line and a cell for each strategy."""
     varies = any(result.varies for result in results)
-    yield "mean iteration" if varies else "iteration time", [(format_seconds(one.iteration_s), "") for one in results]
+    yield "mean step" if varies else "step time", [(format_seconds(one.iteration_s), "") for one in results]
     if varies:
         for label, key in PERCENTILES.items():
             yield f"  {label}", [_beside_mean(getattr(one, key), one, "+") for one in results]
@@ -186,7 +186,7 @@ def _metric_cells(scenario: Scenario) -> dict[str, Callable[[StrategyResult], st
         "wait for others (mean rank)": lambda result: _optional_seconds(result.wait_s or None),
         "  held up most by": _latest,
         "part of a day that trains": _trained,
-        "dense iteration time": lambda result: _optional_seconds(result.dense_iteration_s),
+        "dense step time": lambda result: _optional_seconds(result.dense_iteration_s),
         "mean step, dense ones counted": _mean_step,
         f"time of {steps:,} steps" if steps else "end-to-end time": lambda result: _optional_seconds(result.total_s),
     }
@@ -214,11 +214,11 @@ def _optional_seconds(seconds: float | None) -> str:
 
 
 def verdict(run_result: RunResult) -> Iterator[str]:
-    """Yield intervals, speedups, and what they hang on, a sentence each."""
+    """Yield intervals, speedups, and what they are most sensitive to, a sentence each."""
     called = names([run_result])
     for key, name in zip(("iteration_s", "baseline_iteration_s"), called, strict=False):
         if between := _between(run_result, key, format_seconds):
-            yield f"iteration time of {name}{between}"
+            yield f"step time of {name}{between}"
     over = f"{called[0]} over {_compared_with(run_result, called)}"
     for key, of in (("speedup", ""), ("end_to_end_speedup", " end to end")):
         speedup: float | None = getattr(run_result, key)
@@ -228,7 +228,7 @@ def verdict(run_result: RunResult) -> Iterator[str]:
     if run_result.hangs_on:
         from simnet.report.influences import sentence  # with the figures, which most runs need not load
 
-        yield f"it hangs on: {sentence(run_result)}"
+        yield f"most sensitive to: {sentence(run_result)}"
 
 
 def _compared_with(run_result: RunResult, called: list[str]) -> str:

@@ -175,16 +175,16 @@ def distribution(result: RunResult, *, over_median: bool = False) -> Chart:
                 )
             )  # fmt: skip
     times = [float(one or 0.0) for curve in curves for one in curve.x]
-    title = "time of an iteration / its own median" if over_median else f"time of an iteration [{unit}]"
+    title = "time of a step / its own median" if over_median else f"time of a step [{unit}]"
     is_wide = max(times) > LOG_FROM * min(times)
     return Chart(
         key="distribution",
-        title="How iterations differ",
+        title="How steps differ",
         sentence=f"The share of {result.result.num_iterations} iterations that take at most so long; marked are the "
         "median, the 95th and the 99th percentile.",
         x=log_scale(title, times, margin=1.05) if is_wide else Scale(title=title),
         y=Scale(
-            title="iterations not longer [%]",
+            title="steps not longer [%]",
             ticks={_odds(share / 100): str(share) for share in SHARES},
             ends=(_odds(LEAST_SHARE), _odds(1 - LEAST_SHARE)),
         ),

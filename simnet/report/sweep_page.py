@@ -120,10 +120,10 @@ def _matrices(sweep: SweepResult) -> Iterator[str | Table]:
         if flat and any(point.speedup_over_flat for point in points):
             yield f"speedup of {names(points)[0]} over {printable(min(flat))}:"
             yield _matrix_table(cells, lambda point: speedup_text(point.speedup_over_flat))
-        yield f"iteration time of {names(points)[-1]}:"
+        yield f"step time of {names(points)[-1]}:"
         yield _matrix_table(cells, _baseline_time)
         if any(map(varies, points)):
-            yield "speedup of medians / of 95th percentiles of the iterations:"
+            yield "speedup of medians / of 95th percentiles of the steps:"
             yield _matrix_table(cells, _speedups_of_tails)
         yield ""
 
@@ -170,7 +170,7 @@ def _list(sweep: SweepResult) -> Table:
 
 
 _METRICS: dict[str, Callable[[PointResult], str]] = {
-    "iteration": lambda point: format_seconds(point.result.iteration_s),
+    "step": lambda point: format_seconds(point.result.iteration_s),
     "p50": lambda point: format_seconds(point.result.p50_s),
     "p95": lambda point: format_seconds(point.result.p95_s),
     "baseline": _baseline_time,
@@ -198,7 +198,7 @@ def _without_effect(sweep: SweepResult, key: str) -> list[str]:
         if any(getattr(one.result, metric) != getattr(row[0].result, metric) for row in rows.values() for one in row)
     ]
     but = f" but {' and '.join(others)}" if others else ""
-    return hanging("note: ", f"{key} changes nothing{but}: all its values give the same iteration times here")
+    return hanging("note: ", f"{key} changes nothing{but}: all its values give the same step times here")
 
 
 def _same_times(one: PointResult, other: PointResult) -> bool:
@@ -232,7 +232,7 @@ def _fastest(sweep: SweepResult) -> Iterator[str]:
         best, keys = min(sweep.points, key=lambda point: point.result.iteration_s), _named_keys(sweep)
         where = ", ".join([_place(best), *([_swept_text(best, keys)] if keys else [])])
         strategy = names(list(sweep.points))[0]
-        yield f"fastest with {strategy}: {format_seconds(best.result.iteration_s)} per iteration, {where}."
+        yield f"fastest with {strategy}: {format_seconds(best.result.iteration_s)} a step, {where}."
 
 
 def _named_keys(sweep: SweepResult) -> list[str]:

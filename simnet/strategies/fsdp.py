@@ -76,7 +76,7 @@ class ShardedStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fields
     choices: ClassVar[Choices] = Choices(
         topologies=lambda _: [{"reshard_after_forward": frees} for frees in (True, False)],
         bucketings=as_it_is,  # parts are the model's blocks
-        form=lambda self: "freed after forward" if self.reshard_after_forward else "kept after forward",
+        form=lambda self: "resharded after forward" if self.reshard_after_forward else "not resharded",
     )
 
     reshard_after_forward: bool = True

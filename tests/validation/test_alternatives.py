@@ -78,7 +78,7 @@ def test_the_scenario_is_the_one_that_closed_forms_are_about() -> None:
         ("HSDP", BETWEEN_NODES),
         ("ZeRO-1", 2 * OF_ALL_RANKS),
         ("ZeRO-2", 2 * OF_ALL_RANKS),
-        ("FSDP", 2 * OF_ALL_RANKS),  # blocks kept after forward: the fastest where they fit
+        ("FSDP", 2 * OF_ALL_RANKS),  # blocks not resharded after forward: the fastest where they fit
         ("ByteGrad", BETWEEN_NODES / 2),
         ("HSDP + int8", BETWEEN_NODES / 2),
         ("BinSGDM", BETWEEN_NODES / 16),

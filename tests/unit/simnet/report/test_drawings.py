@@ -274,14 +274,14 @@ class TestTails:
     def test_tables_have_both(self) -> None:
         head, *rows = str(sweep_page(sweep_of(varying([1.0, 1.5], OWN, BASELINE)))).splitlines()[2:5]
         assert head.split() == [
-            *(SLOWDOWN, "iteration", "p50", "p95", "baseline", "baseline", "p95", "throughput", "speedup"),
+            *(SLOWDOWN, "step", "p50", "p95", "baseline", "baseline", "p95", "throughput", "speedup"),
         ]  # fmt: skip
         assert "200 ms  200 ms" in rows[0]
         whole = sweep_document(("bert_base",), (10, 100), (2, 8))
         for point in whole["points"]:
             point["result"]["iterations_s"], point["baseline"]["iterations_s"] = OWN, BASELINE
         text = str(sweep_page(sweep_of(whole)))
-        assert "speedup of medians / of 95th percentiles of the iterations:" in text
+        assert "speedup of medians / of 95th percentiles of the steps:" in text
         assert text.count("2.00x / 2.00x") == 4
 
     @pytest.mark.slow

@@ -19,19 +19,19 @@ def test_a_sentence_names_the_end_that_changes_most() -> None:
 
     links, kernel = "calibration.inter_node.efficiency", "calibration.kernels.{}.time_per_element"
     for key, interval, values, said in (
-        ("calibration.codec_efficiency", (0.25, 4.0), (2.0, 6.0), "if the codec is 4 times slower: 2.00x"),
-        (links, (0.5, 2.0), (4.0, 20.0), "if links between nodes are 2 times faster: 20.0x"),
-        (links, (1.0, 1.04), (4.9, 9.0), "if links between nodes are 1.04 times faster: 9.00x"),
-        ("workload.compute", (1.0, 1.4), (4.9, 7.0), "if compute takes 1.4 times as long: 7.00x"),
-        (kernel.format("compress"), (0.9, 3.0), (4.9, 7.0), "if kernel compress takes 3 times as long: 7.00x"),
-        (kernel.format("\x1b[31mx"), (0.9, 3.0), (4.9, 7.0), "if kernel ?[31mx takes 3 times as long: 7.00x"),
+        ("calibration.codec_efficiency", (0.25, 4.0), (2.0, 6.0), "encode and decode (2.00x if 4 times slower)"),
+        (links, (0.5, 2.0), (4.0, 20.0), "links between nodes (20.0x if 2 times faster)"),
+        (links, (1.0, 1.04), (4.9, 9.0), "links between nodes (9.00x if 1.04 times faster)"),
+        ("workload.compute", (1.0, 1.4), (4.9, 7.0), "compute (7.00x if 1.4 times as long)"),
+        (kernel.format("compress"), (0.9, 3.0), (4.9, 7.0), "kernel compress (7.00x if 3 times as long)"),
+        (kernel.format("\x1b[31mx"), (0.9, 3.0), (4.9, 7.0), "kernel ?[31mx (7.00x if 3 times as long)"),
         (
             "calibration.libraries.mpi.poll_cost",
             (0.9, 3.0),
             (4.9, 7.0),
-            "if poll cost of mpi takes 3 times as long: 7.00x",
+            "poll cost of mpi (7.00x if 3 times as long)",
         ),
     ):
         assert told(key, interval, values) == said
     alone = told("workload.compute", (1.0, 2.0), (0.08, 0.15), baseline=None, speedup=None)
-    assert alone == "if compute takes 2 times as long: 150 ms"
+    assert alone == "compute (150 ms if 2 times as long)"

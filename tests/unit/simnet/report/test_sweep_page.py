@@ -105,7 +105,7 @@ OTHER_TIMES = [1.0, 2.0]
 @pytest.mark.parametrize(
     ("changes", "note"),
     [
-        ({}, "changes nothing: all its values give the same iteration times here"),
+        ({}, "changes nothing: all its values give the same step times here"),
         ({"iterations_s": [[0.1], [0.1 * (1 + 1e-12)]]}, "changes nothing: all"),
         ({"samples_per_s": OTHER_TIMES}, "changes nothing but samples/s: all its values give"),
         (
