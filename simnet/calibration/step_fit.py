@@ -35,8 +35,8 @@ from simnet.core.units import format_seconds
 LINKS = {"intra_node": "the links inside a node", "inter_node": "the NICs"}
 FACTORS, EFFICIENCIES, CODEC_EFFICIENCIES = (1e-4, 1e4), (1e-5, 1.0), (1e-4, 1.0)
 """Bounds of factors on compute, and of fractions of the nominal and of the memory bandwidth."""
-LEAST_EFFICIENCY = 0.02
-"""Of a link; below it, a time in milliseconds was given as seconds."""
+LEAST_EFFICIENCY, MOST_STRETCHED = 0.02, 10
+"""Of a link, and of a step over that at the nominal rate: beyond both, a time in milliseconds was given as seconds."""
 ROUNDING = 1e-6
 RUN_SPREAD = 0.05
 """Of a step from one run to the next, 5 % and 95 % points, where a table repeats no setting: rows of one setting in
@@ -214,8 +214,8 @@ class _Fits:
                 "check the unit, the batch and the cluster"
             )
         value = _root(error, EFFICIENCIES)
-        if value < LEAST_EFFICIENCY:
-            row = max(rows, key=lambda row: row.step_s)
+        row = max(rows, key=lambda row: row.step_s / step_s(row, 1.0))
+        if value < LEAST_EFFICIENCY and row.step_s > MOST_STRETCHED * step_s(row, 1.0):
             raise SimnetError(
                 f"{row.where}: a step of {format_seconds(row.step_s)}: gives {LINKS[link]} {value:.2%} of their rate, "
                 f"which no network has: is the time in ms? Then name the column step_ms, else check the cluster"

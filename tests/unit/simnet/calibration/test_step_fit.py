@@ -112,6 +112,12 @@ def test_what_cannot_be_is_refused(rows: list[TimedStep], message: str) -> None:
         fit(rows)
 
 
+def test_a_step_hardly_longer_than_its_compute_is_no_question_of_the_unit() -> None:
+    found = fit([row(1, 1, step_s=0.09), row(1, step_s=0.095)])
+    assert found.intra_node is not None
+    assert found.intra_node.value < step_fit.LEAST_EFFICIENCY
+
+
 def test_a_workload_without_compute_needs_a_step_that_tells_it_and_compute_goes_with_the_batch() -> None:
     bare = replace(TRAINED, workload=Workload(gradients="resnet50"))
     with refused("no compute time: give the workload times"):
