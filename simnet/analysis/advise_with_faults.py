@@ -105,9 +105,7 @@ def _of_periods(scenario: Scenario) -> _PeriodTimes:
     return _PeriodTimes(whole.p50_s, whole.p95_s, result.longest_pause_s)
 
 
-def _as_it_is(
-    row: RankedSystem, found: _PeriodTimes, baseline: _PeriodTimes, plain_s: float | None
-) -> RankedSystem:
+def _as_it_is(row: RankedSystem, found: _PeriodTimes, baseline: _PeriodTimes, plain_s: float | None) -> RankedSystem:
     step = FaultyStep(
         p50_s=found.p50_s,
         p95_s=found.p95_s,
