@@ -138,7 +138,7 @@ def _shipped(name: str, options: ModelOptions) -> FoundModel:
 
 def _own(source: str, home: str, name: str, options: ModelOptions) -> FoundModel:
     """Return the model of a function of the user, which takes the batch or nothing."""
-    function = _function(source, home, name)
+    function = imported_function(source, home, name)
     takes_batch = any(
         one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
         for one in inspect.signature(function).parameters.values()
@@ -154,7 +154,8 @@ def _own(source: str, home: str, name: str, options: ModelOptions) -> FoundModel
     return FoundModel(source, build, has_own_batch=not takes_batch)
 
 
-def _function(source: str, home: str, name: str) -> Callable[..., Any]:
+def imported_function(source: str, home: str, name: str) -> Callable[..., Any]:
+    """Return the function `name` of the module `home`; messages call it `source`."""
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(home)

@@ -223,6 +223,20 @@ class AdviceAnswer(Answer, Advice, frozen=True, kw_only=True):
 
         return calls(self.answer.strategy, self.scenario.workload) if self.answer is not None else ()
 
+    @checked
+    def proof(self, folder: File) -> None:
+        """Write what proves the answer on the cluster: a script for torchrun, a job for Slurm, what is predicted of it.
+
+        Args:
+            folder: write predictions and the script that measures them into this new directory.
+
+        Raises:
+            SimnetError: one rank alone, a system that no Python switches on, or a folder that is not empty.
+        """
+        from simnet.validation import proof
+
+        proof.write(proof.of_advice(self), Path(folder))
+
     def ranking(self) -> Page:
         """Return what `simnet advise --all` prints: every system in place of the answer."""
         from simnet.report.advice import ranking_page

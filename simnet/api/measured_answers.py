@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from simnet.traces.kineto import Trace
     from simnet.validation.coverage import Evidence
     from simnet.validation.outcome import Outcome
+    from simnet.validation.proof_verdict import Verdict
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -94,12 +95,14 @@ class ValidationAnswer(Answer):
         outcomes: published sets, each with the verdict on its bound; none for measurements of one's own.
         evidence: what the intervals of all published sets rest on; None for some sets, or measurements of one's own.
         proof: why own measurements are held out; "" for published sets.
+        verdict: of the folder of a proof, which parts of its scenario were off, and what to set so that they are not.
     """
 
     comparisons: "tuple[Comparison, ...]"
     outcomes: "tuple[Outcome, ...]" = ()
     evidence: "Evidence | None" = None
     proof: str = ""
+    verdict: "Verdict | None" = None
 
     @property
     def mean_error(self) -> float:
@@ -116,7 +119,7 @@ class ValidationAnswer(Answer):
         return worst_error(self.comparisons)
 
     def _shown(self) -> Shown:
-        from simnet.report import answer_line, comparison_charts, measured_steps, validation
+        from simnet.report import answer_line, comparison_charts, measured_steps, proof_page, validation
         from simnet.validation.outcome import SCALE
 
         units = {outcome.unit for outcome in self.outcomes} or {"ms"}
@@ -132,6 +135,8 @@ class ValidationAnswer(Answer):
         def page(found: ValidationAnswer) -> Page:
             if found.outcomes:
                 return validation.validation_page(found.outcomes)
+            if found.verdict is not None:
+                return proof_page.proof_page(found.verdict)
             return measured_steps.steps_page(found.comparisons, [found.proof])  # type: ignore[arg-type]  # points
 
         return Shown(

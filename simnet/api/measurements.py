@@ -1,5 +1,6 @@
 """Questions to measurements: a calibration fitted to them, and predictions beside them."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -290,7 +291,8 @@ def validate(  # noqa: PLR0913 - the options of the command
     """Compare predicted times with measured ones.
 
     Args:
-        experiment: gives workload and calibration of measurements of one's own.
+        experiment: gives workload and calibration of measurements of one's own; or the folder of a proof that was run,
+            into which the calibration that explains it is written.
         measurements: files of simnet measure training; those that the calibration was fitted to are refused.
         published: compare the shipped published measurements instead.
         sets: only these published sets; by default all, with intervals.
@@ -314,6 +316,10 @@ def validate(  # noqa: PLR0913 - the options of the command
     if experiment is None:
         raise SimnetError("validate: no measurements: name an experiment and measurements, or give published=True")
     nic_bytes_per_s = nic_gbit_per_s * 1e9 / 8 if nic_gbit_per_s is not None else None
+    if is_folder(experiment):
+        if _paths(measurements) or model is not None or nic_bytes_per_s is not None or draws is not None:
+            raise SimnetError(f"validate: {experiment}: a proof holds all that it needs; drop the other arguments")
+        return validate_proof(Path(str(experiment)))
     return validate_steps(str(experiment), _paths(measurements), model, draws, nic_bytes_per_s)
 
 
@@ -336,6 +342,25 @@ def validate_published(names: Sequence[str]) -> ValidationAnswer:
         outcomes = coverage.with_intervals(outcomes, evidence)
     comparisons = tuple(one for outcome in outcomes for one in outcome.predictions)
     return ValidationAnswer(comparisons=comparisons, outcomes=tuple(outcomes), evidence=evidence)
+
+
+def is_folder(name: Name) -> bool:
+    """Tell whether a name is that of a folder; one that no file can have is not."""
+    return os.path.isdir(name)  # noqa: PTH112 - which raises nothing
+
+
+def validate_proof(folder: Path) -> ValidationAnswer:
+    """Compare a proof that was run with its predictions, and write the calibration that explains it beside them.
+
+    Raises:
+        SimnetError: its results are missing, not whole, or of another proof.
+    """
+    from simnet.core.files import write_file
+    from simnet.validation.proof_verdict import CALIBRATION, judge
+
+    verdict = judge(folder)
+    write_file(folder / CALIBRATION, verdict.calibration_toml.encode(), inside=folder)
+    return ValidationAnswer(comparisons=verdict.comparisons, verdict=verdict)
 
 
 def validate_steps(  # noqa: PLR0913, PLR0917 - the options of the command

@@ -7,9 +7,11 @@ import click
 
 from simnet.analysis.tune import with_any_strategy
 from simnet.api import questions
+from simnet.api.answers import AdviceAnswer
 from simnet.cli import options
 from simnet.cli.output import check_figure, check_file, emit, tell_of_axes
 from simnet.cli.settings import add_draws, read_settings
+from simnet.cli.terminal import tell
 from simnet.core.errors import SimnetError
 from simnet.engine.scenario import Scenario, load_experiment
 
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     metavar="CURVES",
     help="Find the system that reaches a target in trainings of yours first: simnet advise --time-to-target --help.",
 )
+@options.of(AdviceAnswer.proof, folder={"name": "proof", "metavar": "DIR", "type": options.OUTPUT_PATH})
 @options.form("table", "json")
 @options.OUTPUT
 @click.option("--all", "everything", is_flag=True, help="Print the whole ranking in place of the answer.")
@@ -57,6 +60,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     convergence: tuple[str, ...],
     samples: float | None,
     price_per_gpu_hour: float | None,
+    folder: Path | None,
     form: str,
     output: Path | None,
     everything: bool,
@@ -75,6 +79,10 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     check_figure(plot, output, style)
     if plot is not None:
         _check_nodes(experiment.at({}))
+    if folder is not None:
+        from simnet.validation.proof import check_new
+
+        check_new(folder)
     tell_of_axes(experiment)
     found = options.asked(questions.advise)(
         scenario,
@@ -88,6 +96,9 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     )
     if plot is not None:
         _draw(found, plot, style)
+    if folder is not None:
+        found.proof(folder)
+        tell(f"wrote {folder}; run prove.sbatch there, or prove.py by torchrun, then: simnet validate {folder}")
     emit(found.to_json() if form == "json" else found.ranking() if everything else found.page(), output)
 
 

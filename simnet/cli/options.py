@@ -261,7 +261,7 @@ def _typed(parameter: inspect.Parameter) -> dict[str, Any]:
     if kind in (Names, Files):
         return {"multiple": True, **({"type": INPUT_PATH} if kind is Files else {})}
     given = parameter.default
-    found = {} if given in (None, ()) else {"default": given, "show_default": True}
+    found = {} if given in (None, (), parameter.empty) else {"default": given, "show_default": True}
     if get_origin(kind) in (Union, UnionType):
         kind = next(arm for arm in get_args(kind) if arm is not type(None))
     if get_origin(kind) is Literal:

@@ -27,22 +27,21 @@ PAGE = "validation.md"
     "With EXPERIMENT and MEASUREMENTS: predict the steps of simnet measure training with the workload and the "
     "calibration of EXPERIMENT. Measurements to which the calibration was fitted are refused. The exit code is 1 if "
     "an error is above --mean or --worst, else 0 whatever the errors.\n\n"
-    "With --plan EXPERIMENT: say what must be measured for that, before it is.\n\n"
+    "With DIR of simnet advise --proof, after its script ran: compare its steps with what was predicted, name the part "
+    "that is off, and write DIR/calibration.toml, which explains it.\n\n"
     "With --published: calibrate on some rows of each publication and predict the others, with 90 % intervals where "
     "all sets are compared. The exit code is 1 if a set is worse than its bound.",
-    epilog="\b\nExamples:\n  simnet validate --published --set hkbu_bsp\n  simnet validate --plan mine.toml\n"
+    epilog="\b\nExamples:\n  simnet validate --published --set hkbu_bsp\n  simnet validate proof/\n"
     "  simnet validate mine.toml training.json --draws 200 --mean 10",
 )
-@click.argument("experiment", required=False, shell_complete=completing.names_of("experiments"))
+@click.argument(
+    "experiment", required=False, metavar="[EXPERIMENT|DIR]", shell_complete=completing.names_of("experiments")
+)
 @click.argument("files", nargs=-1, metavar="[MEASUREMENTS]...", type=options.INPUT_PATH)
-@click.option("--plan", is_flag=True, help="Print what must be measured so that EXPERIMENT can be judged.")
 @options.of(
     measurements.validate,
     model={},
-    nic_gbit_per_s={
-        "help": "Bandwidth of all NICs of a node [Gbit/s], where the measurements do not say it.  [default for --plan: "
-        "that of EXPERIMENT]"
-    },
+    nic_gbit_per_s={},
 )
 @click.option(
     "--figure", type=options.OUTPUT_PATH, help="Draw predicted over measured times to this .png, .pdf or .svg file."
@@ -61,7 +60,6 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     context: click.Context,
     experiment: str | None,
     files: tuple[Path, ...],
-    plan: bool,
     model: str | None,
     nic_gbit_per_s: float | None,
     figure: Path | None,
@@ -77,10 +75,6 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     from simnet.calibration.comparison import within
 
     nic_bytes_per_s = nic_gbit_per_s * 1e9 / 8 if nic_gbit_per_s is not None else None
-    if plan:
-        others = {"MEASUREMENTS": files, "--published": published, "--set": names, "-o": output, "--figure": figure}
-        _plan(experiment, nic_bytes_per_s, [name for name, value in others.items() if value])
-        return
     if experiment is None:
         _check_published(figure, nic_bytes_per_s, published=published)
         holds = _published(names, form, output)
@@ -91,7 +85,13 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
             )
         check_file(figure, "--figure")
         check_format(figure)
-        found = measurements.validate_steps(experiment, files, model, draws, nic_bytes_per_s, watched)
+        if measurements.is_folder(experiment):
+            found = options.asked(measurements.validate)(
+                experiment, files, model=model, nic_gbit_per_s=nic_gbit_per_s, draws=draws
+            )
+            tell(f"wrote {Path(experiment, 'calibration.toml')}")
+        else:
+            found = measurements.validate_steps(experiment, files, model, draws, nic_bytes_per_s, watched)
         say(found.page())
         if figure is not None:
             _draw(found.comparisons, figure, experiment)
@@ -120,19 +120,6 @@ def _published(names: tuple[str, ...], form: str, output: Path | None) -> bool:
     if output is not None and found.evidence is not None:
         _write(found.outcomes, found.evidence, output)
     return all(outcome.holds for outcome in found.outcomes)
-
-
-def _plan(experiment: str | None, nic_bytes_per_s: float | None, others: list[str]) -> None:
-    """Print what must be measured."""
-    from simnet.engine.scenario import load_experiment
-    from simnet.report.plan_page import plan_page
-    from simnet.validation import measurement_plan
-
-    if experiment is None or others:
-        raise SimnetError(
-            f"validate: --plan: needs EXPERIMENT alone; drop {', '.join(others) or '--plan, or name one'}"
-        )
-    say(plan_page(measurement_plan.plan(load_experiment(experiment), nic_bytes_per_s), experiment))
 
 
 def _draw(points: "Sequence[Comparison]", path: Path, experiment: str) -> None:

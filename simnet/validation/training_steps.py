@@ -152,7 +152,7 @@ def scenario_of_step(scenario: Scenario, series: Series, setup: Setup) -> Scenar
     elif setup.num_nodes > 1:
         raise SimnetError(
             f"validate: {setup.num_nodes} nodes with NICs of unknown bandwidth: give that of a node with "
-            "--nic-gbit-per-s, as simnet validate --plan says"
+            "--nic-gbit-per-s"
         )
     calibration = scenario.calibration
     if setup.nic_latency_s:

@@ -46,6 +46,7 @@ ROOMS = {
 }  # fmt: skip
 """What an author needs of rooms that load all of theirs; they have more names, which no page uses."""
 EXCEPTIONS = {
+    "binsgdm.bench.proof": "what the script of a proof runs",
     "simnet.cli.main.main": "a script that registers parts of its own, and then is the command `simnet`",
     "simnet.collectives.algorithms": "the list of all-reduces: a module, as `algorithms.register` reads well",
     "simnet.collectives.closed_form": "times of parts of algorithms, from the literature",
