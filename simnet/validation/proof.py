@@ -149,7 +149,7 @@ def of_advice(advice: Advice) -> Proof:
         (RECOMMENDED, last.label, last, last.strategy),
     ]
     step = training_step.resolve(scenario.workload, scenario.cluster, scenario.calibration)
-    tensors = [(one.name, one.shape or (int(one.num_elements),)) for one in step.tensors]
+    tensors = [(tensor.name, tensor.shape or (int(tensor.num_elements),)) for tensor in step.tensors]
     if not tensors:
         whole, rest = divmod(int(step.num_elements), PIECE)
         tensors = [("", (2**11, 2**11))] * whole + [("", (rest,))] * bool(rest)
@@ -157,7 +157,7 @@ def of_advice(advice: Advice) -> Proof:
     work, cluster = scenario.workload.work, scenario.cluster
     return Proof(
         scenario=replace(drawn, baseline=None),
-        runs=tuple(_run(drawn, *one) for one in named if one[0] != RECOMMENDED or answer is not None),
+        runs=tuple(_run(drawn, *training) for training in named if training[0] != RECOMMENDED or answer is not None),
         messages=tuple(_messages(scenario)),
         kernels=_timed_system(drawn, last),
         tensors=tuple(tensors),
@@ -198,9 +198,9 @@ def predicted(run: ProofRun, scenario: Scenario) -> tuple[float, tuple[float, fl
     """Return a run's mean step in a scenario, and its 90 % interval [s]."""
     there = run.scenario(scenario)
     if run.name != ALONE:
-        found = simulate(there)
-        return found.result.iteration_s, found.intervals["iteration_s"]
-    draws_s = [_compute_s(one) for one in intervals.drawn_scenarios(there, there.run.draws or intervals.DRAWS)]
+        simulated = simulate(there)
+        return simulated.result.iteration_s, simulated.intervals["iteration_s"]
+    draws_s = [_compute_s(drawn) for drawn in intervals.drawn_scenarios(there, there.run.draws or intervals.DRAWS)]
     return _compute_s(there), intervals.middle_90_percent(draws_s, intervals.model_error(there.calibration).time)
 
 
@@ -249,7 +249,11 @@ def message_s(scenario: Scenario, message: Message) -> float:
 def _timed_system(scenario: Scenario, row: RankedSystem) -> TimedSystem | None:
     there = replace(with_settings(scenario, row.batches), strategy=row.strategy)
     program = PreparedScenario(there).plan(row.strategy).program
-    sizes = [one.num_elements / one.num_vectors for one in program.operations if isinstance(one, Kernel)]
+    sizes = [
+        operation.num_elements / operation.num_vectors
+        for operation in program.operations
+        if isinstance(operation, Kernel)
+    ]
     try:
         spec = StrategySpec.of_strategy(row.strategy)
     except ValueError:  # it runs by no system of binsgdm alone
@@ -268,11 +272,11 @@ def write(proof: Proof, folder: Path) -> None:
         SimnetError: something is there, or the folder cannot be made.
     """
     cluster = proof.scenario.cluster
-    given = {
+    values = {
         "title": f"{proof.scenario.name!r}", "nodes": cluster.num_nodes, "ranks_per_node": cluster.ranks_per_node,
-        "runs": [{"name": one.name, "title": one.title, "lines": list(script_lines(one))} for one in proof.runs],
+        "runs": [{"name": run.name, "title": run.title, "lines": list(script_lines(run))} for run in proof.runs],
     }  # fmt: skip
-    made = {PROOF: encode(proof)} | {name: templates.page(name, given).encode() for name in (SCRIPT, JOB)}
+    made = {PROOF: encode(proof)} | {name: templates.page(name, values).encode() for name in (SCRIPT, JOB)}
     check_new(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

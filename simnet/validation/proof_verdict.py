@@ -124,10 +124,10 @@ class Verdict:
 
 
 def _at(table: Mapping[str, object], key: str) -> object:
-    found: object = table
+    value: object = table
     for name in key.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
 
 
 def judge(folder: Path) -> Verdict:
@@ -144,14 +144,14 @@ def judge(folder: Path) -> Verdict:
     if f"proof {hashlib.sha256(data).hexdigest()[:32]}" not in whole.notes:
         raise SimnetError(f"{folder / RESULTS}: was measured for another {PROOF}: run {SCRIPT} of this folder again")
     measured = _Measured(proof, whole, folder / RESULTS)
-    compute, start, found = measured.compute(proof.scenario), proof.scenario, []
+    compute, start, parts = measured.compute(proof.scenario), proof.scenario, []
     if measured.is_of_shapes:
         start = compute.change(start)
     else:
-        found.append(compute)
-    found += [*measured.slow_nodes(), *measured.network(start), *measured.kernels(start)]
+        parts.append(compute)
+    parts += [*measured.slow_nodes(), *measured.network(start), *measured.kernels(start)]
     scenario = start
-    for part in found:
+    for part in parts:
         scenario = part.change(scenario)
     calibration, rows = scenario.calibration, provenance.fitted_to([(folder / RESULTS, whole)])
     calibration = replace(
@@ -165,7 +165,7 @@ def judge(folder: Path) -> Verdict:
         proof=proof,
         comparisons=tuple(measured.comparison(run, start if measured.is_of_shapes else None) for run in proof.runs),
         explained_s=tuple(run.step_s(scenario) for run in proof.runs),
-        parts=tuple(sorted((_with_effect(part, start, proof.runs) for part in found), key=lambda part: -part.effect)),
+        parts=tuple(sorted((_with_effect(part, start, proof.runs) for part in parts), key=lambda part: -part.effect)),
         scenario=scenario,
         created=whole.created,
         is_of_shapes=measured.is_of_shapes,
@@ -220,8 +220,8 @@ class _Network(NamedTuple):
 def _reached(link: Link, calibration: Calibration) -> float:
     """Return the largest part of a link's nominal rate that messages reach."""
     efficiency, nccl = getattr(calibration, link).efficiency, calibration.nccl
-    found = [share for _, share in efficiency] if isinstance(efficiency, tuple) else [efficiency]
-    return float(max(*found, (nccl and getattr(nccl, f"{link}_efficiency")) or 0.0))
+    shares = [share for _, share in efficiency] if isinstance(efficiency, tuple) else [efficiency]
+    return float(max(*shares, (nccl and getattr(nccl, f"{link}_efficiency")) or 0.0))
 
 
 def _fitted(scenario: Scenario, link: Link, measured_s: Mapping[Message, float]) -> _Network:
@@ -233,7 +233,7 @@ def _fitted(scenario: Scenario, link: Link, measured_s: Mapping[Message, float])
 
     def times_s(network: _Network) -> Any:
         there = network.change(link, scenario)
-        return np.array([message_s(there, one) for one in measured_s])
+        return np.array([message_s(there, message) for message in measured_s])
 
     network = _Network()
     has_latency = times_s(_Network(latency=2))[0] - times_s(network)[0] > (OFF - 1) * wanted[0] * LEAST
@@ -272,35 +272,41 @@ class _Measured:
                 raise SimnetError(f"{where}: holds {ran}: {SCRIPT} was ended before {run.name!r}: run it again")
             counts = {len(self.of_ranks(run.name).get(rank, ())) for rank in range(setup.world_size)}
             if counts != {run.steps} or len(self._times[run.name, "step"]) != run.steps:
-                given = " or ".join(map(str, sorted(counts)))
+                steps = " or ".join(map(str, sorted(counts)))
                 raise SimnetError(
-                    f"{where}: {run.name}: ranks have {given} steps, not {run.steps} each: run {SCRIPT} again"
+                    f"{where}: {run.name}: ranks have {steps} steps, not {run.steps} each: run {SCRIPT} again"
                 )
-        missing = [one for one in proof.messages if one not in self.messages_s]
+        missing = [message for message in proof.messages if message not in self.messages_s]
         if missing:
             raise SimnetError(f"{where}: {len(missing)} messages are missing: run {SCRIPT} again")
 
     @cached_property
     def _times(self) -> dict[tuple[str, str], tuple[float, ...]]:
-        return {(str(one.labels["run"]), one.name): one.values for one in self.whole.series if "run" in one.labels}
+        return {
+            (str(series.labels["run"]), series.name): series.values
+            for series in self.whole.series
+            if "run" in series.labels
+        }
 
     def of_ranks(self, run: str) -> dict[int, tuple[float, ...]]:
         """Return the steps of each rank [s]."""
-        mine = [one for one in self.whole.series if one.name == "rank_step" and one.labels.get("run") == run]
-        return {one.count("rank"): one.values for one in mine}
+        of_run = [
+            series for series in self.whole.series if series.name == "rank_step" and series.labels.get("run") == run
+        ]
+        return {series.count("rank"): series.values for series in of_run}
 
     @property
     def is_of_shapes(self) -> bool:
         """Whether a synthetic module stood for the model."""
-        return any(one.labels.get("model") == "shapes" for one in self.whole.series)
+        return any(series.labels.get("model") == "shapes" for series in self.whole.series)
 
     @cached_property
     def messages_s(self) -> dict[Message, float]:
         """The median time of each message [s]."""
         return {
-            Message(group=one.labels["group"], message_bytes=one.count("message_bytes")): median(one.values)  # type: ignore[arg-type]
-            for one in self.whole.series
-            if one.kind == "collective"
+            Message(group=series.labels["group"], message_bytes=series.count("message_bytes")): median(series.values)  # type: ignore[arg-type]
+            for series in self.whole.series
+            if series.kind == "collective"
         }
 
     @cached_property
@@ -341,21 +347,21 @@ class _Measured:
         several = scenario.cluster.num_nodes > 1
         links: dict[str, Link] = {"intra_node": "intra_node", "world": "inter_node" if several else "intra_node"}
         for group, link in links.items():
-            asked = [one for one in self.proof.messages if one.group == group]
+            asked = [message for message in self.proof.messages if message.group == group]
             if not asked:
                 continue
-            found = _fitted(scenario, link, {one: self.messages_s[one] for one in asked})
+            network = _fitted(scenario, link, {message: self.messages_s[message] for message in asked})
             where = "network" if link == "inter_node" else "link in a node"
             small, large = asked[0], asked[-1]
             for name, only, factor, message in (
-                ("latency", found._replace(bandwidth=1.0), found.latency, small),
-                ("bandwidth", _Network(bandwidth=found.bandwidth, spread=found.spread), found.bandwidth, large),
+                ("latency", network._replace(bandwidth=1.0), network.latency, small),
+                ("bandwidth", _Network(bandwidth=network.bandwidth, spread=network.spread), network.bandwidth, large),
             ):
                 now_s, then_s = self.messages_s[message], message_s(scenario, message)
                 times = f"{format_bytes(message.message_bytes)}: {format_seconds(now_s)}, not {format_seconds(then_s)}"
-                is_new = name == "latency" and found.launch_s > 0
+                is_new = name == "latency" and network.launch_s > 0
                 text = (
-                    f"{format_seconds(found.launch_s)}, where the scenario has none"
+                    f"{format_seconds(network.launch_s)}, where the scenario has none"
                     if is_new
                     else f"{factor:.3g} times the scenario's"
                 )
@@ -363,24 +369,26 @@ class _Measured:
                     name=f"{where} {name}", text=f"{text} (all-reduce of {times})",
                     factor=now_s / then_s if is_new else factor, change=partial(only.change, link),
                 )  # fmt: skip
-            scenario = found.change(link, scenario)
+            scenario = network.change(link, scenario)
 
     def kernels(self, scenario: Scenario) -> Iterator[Part]:
         """Yield the kernels of the recommended system, if they were timed."""
         if self.proof.kernels is None:
             return
         names, costs = kernel_names(self.proof.runs[-1].scenario(scenario)), every_kernel()
-        timed = [one for one in select_kernels([self.whole]) if one.kernel in names]
-        measured_s = sum(one.median_s for one in timed)
+        timed = [kernel for kernel in select_kernels([self.whole]) if kernel.kernel in names]
+        measured_s = sum(kernel.median_s for kernel in timed)
         calibration = scenario.calibration
-        then_s = sum(costs[one.kernel].seconds(calibration, one.num_elements, one.num_vectors) for one in timed)
+        then_s = sum(
+            costs[kernel.kernel].seconds(calibration, kernel.num_elements, kernel.num_vectors) for kernel in timed
+        )
         if not timed:
             return
         made = {}
-        for name in {one.kernel: None for one in timed}:
-            mine = [one for one in timed if one.kernel == name]
-            each_s = sum(one.median_s for one in mine) / sum(one.num_elements for one in mine)
-            made[name] = KernelTime(s_per_element=Duration(each_s), options=mine[0].options)
+        for name in {kernel.kernel: None for kernel in timed}:
+            of_name = [kernel for kernel in timed if kernel.kernel == name]
+            each_s = sum(kernel.median_s for kernel in of_name) / sum(kernel.num_elements for kernel in of_name)
+            made[name] = KernelTime(s_per_element=Duration(each_s), options=of_name[0].options)
         times = f"({format_seconds(measured_s)}, not {format_seconds(then_s)})"
         factor = measured_s / then_s if then_s else MOST
         text = f"{factor:.3g} times the scenario's {times}" if then_s else f"no time in the scenario {times}"
@@ -406,9 +414,9 @@ def _short(factor: float) -> float:
 
 def _with_slow_node(node: int, factor: float, scenario: Scenario) -> Scenario:
     cluster = scenario.cluster
-    known = next((one for one in cluster.slow_nodes if one.node == node), SlowNode(node=node))
+    known = next((slow for slow in cluster.slow_nodes if slow.node == node), SlowNode(node=node))
     slower = replace(known, compute_slowdown=_short(known.compute_slowdown * factor))
-    others = [one for one in cluster.slow_nodes if one.node != node]
+    others = [slow for slow in cluster.slow_nodes if slow.node != node]
     return replace(scenario, cluster=replace(cluster, slow_nodes=(*others, slower)))
 
 

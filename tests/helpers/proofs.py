@@ -37,9 +37,9 @@ NOISE = 0.03
 def made(folder: Path, settings: dict[str, Any] | None = None, system: str = "terngrad") -> Proof:
     """Write a proof, and beside it the scenario that it is of, pod.json."""
     (folder.parent / "pod.json").write_text(json.dumps(SCENARIO))
-    found = simnet.advise(folder.parent / "pod.json", settings, systems=[system], draws=0)
-    found.proof(folder)
-    return proof.of_advice(found)
+    advice = simnet.advise(folder.parent / "pod.json", settings, systems=[system], draws=0)
+    advice.proof(folder)
+    return proof.of_advice(advice)
 
 
 def results(folder: Path, asked: Proof, real: Scenario, seed: int = 0) -> dict[str, Any]:
@@ -51,15 +51,15 @@ def results(folder: Path, asked: Proof, real: Scenario, seed: int = 0) -> dict[s
         values = [seconds * draws.gauss(1, NOISE) for _ in range(count)]
         series.append({"kind": kind, "name": name, "setup": 0, "unit": "s", "labels": labels, "values": values})
 
-    for one in asked.messages:
-        add("collective", "all_reduce", proof.message_s(real, one), group=one.group, group_size=2, num_groups=1,
-            message_bytes=one.message_bytes, dtype="float32")  # fmt: skip
+    for message in asked.messages:
+        add("collective", "all_reduce", proof.message_s(real, message), group=message.group, group_size=2, num_groups=1,
+            message_bytes=message.message_bytes, dtype="float32")  # fmt: skip
     last = asked.runs[-1]
     program = PreparedScenario(last.scenario(real)).plan(last.strategy).program
-    for one in {one.name: one for one in program.operations if isinstance(one, Kernel)}.values():
-        seconds = every_kernel()[one.name].seconds(real.calibration, one.num_elements, one.num_vectors)
-        add("kernel", one.name, seconds, num_elements=int(one.num_elements / one.num_vectors), dtype="float32",
-            kernels="cpu", num_vectors=one.num_vectors)  # fmt: skip
+    for kernel in {kernel.name: kernel for kernel in program.operations if isinstance(kernel, Kernel)}.values():
+        seconds = every_kernel()[kernel.name].seconds(real.calibration, kernel.num_elements, kernel.num_vectors)
+        add("kernel", kernel.name, seconds, num_elements=int(kernel.num_elements / kernel.num_vectors), dtype="float32",
+            kernels="cpu", num_vectors=kernel.num_vectors)  # fmt: skip
     slowest = max(proof.slowdown(real, node) for node in range(cluster.num_nodes))
     for run in asked.runs:
         kind, step_s = "own_work" if run.name == ALONE else "training", run.step_s(real)

@@ -61,7 +61,7 @@ def test_the_part_that_is_off_is_named_and_explained(planted: str, layout: str, 
     asked = place(tmp_path / "proof", layout)
     answer = measured(tmp_path / "proof", asked, settings, seed=len(planted + layout))
     verdict = answer.verdict
-    assert [one.name for one in verdict.off] == [part]
+    assert [measured_part.name for measured_part in verdict.off] == [part]
     assert verdict.off[0].factor == pytest.approx(factor, rel=0.1)
     for step, explained_s in zip(answer.comparisons, verdict.explained_s, strict=True):
         assert explained_s == pytest.approx(step.measured, rel=0.08)
@@ -112,8 +112,8 @@ class TestWritten:
         asked = place(tmp_path / "proof")
         script = (tmp_path / "proof" / "prove.py").read_text()
         compile(script, "prove.py", "exec")
-        for one in asked.runs[1:]:
-            assert "\n".join(f"    {line}" for line in calls(one.strategy)) in script
+        for training in asked.runs[1:]:
+            assert "\n".join(f"    {line}" for line in calls(training.strategy)) in script
         assert "nodes=2" in (tmp_path / "proof" / "prove.sbatch").read_text()
 
     @pytest.mark.parametrize(
@@ -128,10 +128,10 @@ class TestWritten:
         self, system: str, lines: list[str], tmp_path: Path
     ) -> None:
         asked = made(tmp_path / "proof", system=system)
-        found = list(proof.script_lines(asked.runs[-1]))
-        places = [next(at for at, line in enumerate(found) if line.startswith(start)) for start in lines]
+        script = list(proof.script_lines(asked.runs[-1]))
+        places = [next(at for at, line in enumerate(script) if line.startswith(start)) for start in lines]
         assert places == sorted(places)
-        assert sum(line.startswith("optimizer = torch.") for line in found) == (system != "BinSGDM")
+        assert sum(line.startswith("optimizer = torch.") for line in script) == (system != "BinSGDM")
 
     def test_what_is_there_is_not_touched(self, tmp_path: Path) -> None:
         made(tmp_path / "proof")
@@ -153,7 +153,7 @@ class TestWritten:
 
 def without(name: str) -> Callable[[dict[str, Any]], Any]:
     def change(content: dict[str, Any]) -> None:
-        content["series"] = [one for one in content["series"] if one["labels"].get("run") != name]
+        content["series"] = [series for series in content["series"] if series["labels"].get("run") != name]
 
     return change
 
@@ -207,6 +207,9 @@ def test_the_script_runs_on_ranks_of_gloo(tmp_path: Path) -> None:
     answer = simnet.validate(tmp_path / "proof")
     assert answer.verdict is not None
     assert answer.verdict.is_of_shapes
-    assert {one.name for one in answer.verdict.parts} >= {"link in a node latency", "link in a node bandwidth"}
+    assert {measured_part.name for measured_part in answer.verdict.parts} >= {
+        "link in a node latency",
+        "link in a node bandwidth",
+    }
     rows = (tmp_path / "proof" / "losses.csv").read_text().splitlines()
     assert len(rows) == 1 + 3 * proof.STEPS
