@@ -123,10 +123,7 @@ def _add_training(  # noqa: PLR0913, PLR0917 - what `run` takes
     if ranks.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(ranks.device)
     num_tensors = len(list(task.module.parameters()))
-    module, optimizer = make(task.module)
-    for group in optimizer.param_groups:
-        if "dense_steps" in group:  # 1-bit Adam's first stage falls into the warm-up
-            group["dense_steps"] = 1
+    module, optimizer = _trained(name, make, task.module)
     batches = iter(imported_function(data, *data.split(":", 1))()) if data else None
     losses: list[Tensor] = []
 
@@ -171,6 +168,18 @@ def _add_training(  # noqa: PLR0913, PLR0917 - what `run` takes
         bench.record.add("memory", "peak", peak, unit="B", **named, num_tensors=num_tensors, run=name)
     of_all = ranks.of_all([float(loss) for loss in losses]) if data else []
     return [f"{name},{number},{fmean(values)!r}" for number, values in enumerate(zip(*of_all, strict=True), start=1)]
+
+
+def _trained(name: str, make: Callable[[nn.Module], Trained], model: nn.Module) -> Trained:
+    """Return what a training makes of a model, in the stage that was predicted."""
+    try:
+        module, optimizer = make(model)
+    except (TypeError, ValueError) as error:  # such as a hook of DDP that needs NCCL
+        raise BinsgdmError(f"{name}: {error}: this call does not work here; advise for what is here") from error
+    for group in optimizer.param_groups:
+        if "dense_steps" in group:  # 1-bit Adam's first stage falls into the warm-up
+            group["dense_steps"] = 1
+    return module, optimizer
 
 
 def _of_user(plan: Mapping[str, Any], model: str, batch: int, device: torch.device) -> Task:

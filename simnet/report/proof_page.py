@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 
 from simnet.calibration.comparison import Comparison
-from simnet.core.units import format_seconds
+from simnet.core.units import format_bytes, format_seconds
 from simnet.report.page import Page
 from simnet.report.table import Table
 from simnet.report.text import gpus_text, hanging, nodes_text, percent
@@ -43,6 +43,13 @@ def _parts(verdict: Verdict) -> Iterator[str]:
         yield from hanging(
             "Compute: ", "of matrices of the workload's shapes, taken as measured; set MODEL to judge it"
         )
+    memories = [
+        f"{run.title} {format_bytes(peak)}, predicted {format_bytes(run.memory_bytes)}"
+        for run in verdict.proof.runs
+        if (peak := verdict.memory_bytes.get(run.name)) and run.memory_bytes and not verdict.is_of_shapes
+    ]
+    if memories:
+        yield from hanging("Memory:  ", "; ".join(memories))
     rest = [
         f"{step.label} {step.measured / explained_s:.2f} times what the parts come to"
         for step, explained_s in zip(verdict.comparisons, verdict.explained_s, strict=True)

@@ -65,6 +65,7 @@ class ProofRun(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         period: steps after which all repeats.
         predicted_s: mean step [s].
         interval_s: its 90 % interval.
+        memory_bytes: of a GPU at most; None where a part of it is not known.
     """
 
     name: RunName
@@ -77,6 +78,7 @@ class ProofRun(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     period: Count
     predicted_s: float
     interval_s: tuple[float, float]
+    memory_bytes: float | None = None
 
     def scenario(self, scenario: Scenario) -> Scenario:
         """Return a scenario as it is trained here."""
@@ -191,7 +193,9 @@ def _run(scenario: Scenario, name: RunName, title: str, row: RankedSystem, strat
         period=period, predicted_s=1.0, interval_s=(1.0, 1.0),
     )  # fmt: skip
     predicted_s, interval_s = predicted(asked, scenario)
-    return replace(asked, predicted_s=predicted_s, interval_s=interval_s)
+    memory = simulate(asked.scenario(replace(scenario, run=replace(scenario.run, draws=0)))).result.memory
+    memory_bytes = memory.total_bytes if memory is not None and not memory.unknown else None
+    return replace(asked, predicted_s=predicted_s, interval_s=interval_s, memory_bytes=memory_bytes)
 
 
 def predicted(run: ProofRun, scenario: Scenario) -> tuple[float, tuple[float, float]]:

@@ -92,6 +92,7 @@ class Verdict:
         scenario: with all parts as measured.
         created: when it was measured.
         is_of_shapes: whether a synthetic module stood for the model, whose compute is no prediction.
+        memory_bytes: measured peak of each training on a GPU; none elsewhere.
     """
 
     folder: Path
@@ -102,6 +103,7 @@ class Verdict:
     scenario: Scenario
     created: str
     is_of_shapes: bool
+    memory_bytes: Mapping[str, float]
 
     @property
     def off(self) -> tuple[Part, ...]:
@@ -169,6 +171,9 @@ def judge(folder: Path) -> Verdict:
         scenario=scenario,
         created=whole.created,
         is_of_shapes=measured.is_of_shapes,
+        memory_bytes={
+            str(series.labels["run"]): max(series.values) for series in whole.series if series.kind == "memory"
+        },
     )
 
 

@@ -94,6 +94,18 @@ def test_a_latency_that_the_scenario_has_none_of_is_found(tmp_path: Path) -> Non
     assert verdict.scenario.calibration.collective_launch_s == pytest.approx(0.04, rel=0.1)
 
 
+def test_a_gpus_memory_is_shown_beside_what_was_predicted(tmp_path: Path) -> None:
+    sizes = {"parameters": "4 GB", "gradients": "4 GB", "optimizer": "8 GB", "activations_per_sample": "1 GB"}
+    asked = made(tmp_path / "proof", {"workload.memory": sizes})
+    content = results(tmp_path / "proof", asked, asked.scenario)
+    labels = {"run": "reference", "optimizer": "AdamW", "num_elements": 1, "num_tensors": 1}
+    content["series"].append(
+        {"kind": "memory", "name": "peak", "setup": 0, "unit": "B", "labels": labels, "values": [23e9]}
+    )
+    (tmp_path / "proof" / RESULTS).write_text(json.dumps(content))
+    assert "Memory:  DDP bf16 23 GB, predicted 20.12 GB" in str(simnet.validate(tmp_path / "proof"))
+
+
 def test_compute_of_matrices_in_place_of_the_model_is_not_judged(place: Place, tmp_path: Path) -> None:
     asked = place(tmp_path / "proof")
     content = results(tmp_path / "proof", asked, asked.scenario.replace(**{"workload.compute_factor": 2.0}))
