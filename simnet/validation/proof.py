@@ -135,13 +135,17 @@ class Proof(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def of_advice(advice: Advice) -> Proof:
     """Return what proves an advice: DDP without communication, the tuned reference, and what the advice is about.
 
+    Where the reference is switched on by flags of a framework, the fastest that Python switches on stands for it.
+
     Raises:
         SimnetError: one rank alone, or a call that is no Python.
     """
     scenario, answer = advice.scenario, advice.answer
     if scenario.cluster.world_size < 2:
         raise SimnetError("--proof: one rank sends nothing: set cluster.num_nodes or cluster.ranks_per_node")
-    reference, last = (_check_runs(row) for row in (advice.baseline_system, answer or advice.baseline_system))
+    plain = [row for row in advice.systems if row.mathematics in {"same", "rounding"} and row.may_fit]
+    reference = next((row for row in (advice.baseline_system, *plain) if _is_python(row)), advice.baseline_system)
+    reference, last = (_check_runs(row) for row in (reference, answer or reference))
     drawn = replace(scenario, run=replace(scenario.run, draws=intervals.DRAWS), strategy=last.strategy)
     alone = reference.strategy if _is_sharded(reference.strategy) else _without_hook(reference.strategy)
     what = "The reference" if alone is reference.strategy else "DDP"
@@ -169,10 +173,14 @@ def of_advice(advice: Advice) -> Proof:
     )
 
 
-def _check_runs(row: RankedSystem) -> RankedSystem:
+def _is_python(row: RankedSystem) -> bool:
     lines = calls(row.strategy)
-    if not lines or lines[0].startswith("#"):
-        how = lines[0].lstrip("# ") if lines else "no call is known of it"
+    return bool(lines) and not lines[0].startswith("#")
+
+
+def _check_runs(row: RankedSystem) -> RankedSystem:
+    if not _is_python(row):
+        how = next(iter(calls(row.strategy)), "no call is known of it").lstrip("# ")
         raise SimnetError(f"--proof: {row.label}: is switched on by no Python ({how}); name others with --systems")
     return row
 

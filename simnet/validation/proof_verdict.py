@@ -204,7 +204,7 @@ class _Network(NamedTuple):
         is_above = self.bandwidth * _reached(link, calibration) > 1  # a fraction of the nominal rate cannot say so
         nccl = calibration.nccl
         if is_above:
-            near = replace(near, bytes_per_s=Bandwidth(near.bytes_per_s * self.bandwidth))
+            near = replace(near, bytes_per_s=Bandwidth(_short(near.bytes_per_s * self.bandwidth)))
         launch_s = Duration(calibration.collective_launch_s + self.launch_s)
         calibration = replace(calibration, **{link: here}, collective_launch_s=launch_s)
         factors = {f"{link}.latency": self.latency}
@@ -413,8 +413,9 @@ def _with_compute(factor: float, spread: tuple[float, float], scenario: Scenario
     return replace(scenario, workload=slower)
 
 
-def _short(factor: float) -> float:
-    return float(f"{factor:.4g}")
+def _short(value: float) -> float:
+    """Return a value with four digits, since people read it."""
+    return float(f"{value:.4g}")
 
 
 def _with_slow_node(node: int, factor: float, scenario: Scenario) -> Scenario:

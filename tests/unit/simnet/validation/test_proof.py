@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 import simnet
 from simnet.strategies.calls import calls
@@ -16,7 +17,7 @@ from simnet.validation.proof import Proof
 from simnet.validation.proof_verdict import CALIBRATION, RESULTS
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.needs import needs
-from tests.helpers.proofs import made, results
+from tests.helpers.proofs import SCENARIO, made, results
 
 pytestmark = pytest.mark.slow  # each advises, or fits a network
 LAYOUTS = {"2 nodes": {"cluster.num_nodes": 2}, "2 x 2": {"cluster.ranks_per_node": 2}}
@@ -205,12 +206,17 @@ def test_a_proof_that_has_not_run_says_how_to_run_it(place: Place, tmp_path: Pat
     assert_refused(run("validate", str(tmp_path / "proof"), "--draws", "20"), "drop the other")
 
 
-def test_the_script_runs_on_ranks_of_gloo(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("system", "baseline"), [("terngrad", "DDP bf16"), ("fsdp", "FSDP")])
+def test_the_script_runs_on_ranks_of_gloo(system: str, baseline: str, tmp_path: Path) -> None:
     needs("torch", "numba")
     from tests.helpers.launch import run_script
 
-    one_node = {"cluster.num_nodes": 1, "cluster.ranks_per_node": 2, "workload.tensors": [{"shape": [64, 64]}] * 4}
-    made(tmp_path / "proof", one_node)
+    (tmp_path / "pod.json").write_text(json.dumps(SCENARIO))
+    tensors = [{"shape": [64, 64], "name": f"layers.{layer}.weight"} for layer in range(4)]
+    one_node = {"cluster.num_nodes": 1, "cluster.ranks_per_node": 2, "workload.tensors": tensors}
+    one_node |= {"workload.dtype": "fp32"} if system == "fsdp" else {}
+    advice = simnet.advise(tmp_path / "pod.json", one_node, systems=[system], draws=0)
+    structs.replace(advice, baseline=baseline).proof(tmp_path / "proof")
     (tmp_path / "mine.py").write_text("import torch\ndef data():\n    while True:\n        yield torch.zeros(())\n")
     script = tmp_path / "proof" / "prove.py"
     script.write_text(script.read_text().replace('DATA = ""', 'DATA = "mine:data"'))
