@@ -38,7 +38,7 @@ from simnet.report.text import (
 )
 from simnet.strategies import RecordedStep
 from simnet.strategies.base import Mathematics
-from simnet.strategies.calls import calls, takes_clipping
+from simnet.strategies.calls import calls, takes_clipping, with_bucket_views
 
 CHANGES: dict[Mathematics, str] = {
     "same": "nothing",
@@ -237,8 +237,7 @@ def to_use(row: RankedSystem, advice: Advice) -> str:
     workload, usable = advice.scenario.workload, advice.usable if row is advice.used else None
     lines = calls(row.strategy, workload)
     if row.batches.gradient_as_bucket_view:
-        wrapped = "DistributedDataParallel(model"
-        lines = tuple(line.replace(wrapped, f"{wrapped}, gradient_as_bucket_view=True") for line in lines)
+        lines = with_bucket_views(lines)
     first = ["import binsgdm"] if any("binsgdm." in line for line in lines) else []
     remarks = [_cut(row, advice).removeprefix(", ")]
     if usable is not None:

@@ -6,7 +6,7 @@ finds the simulated one; flags it reads as the framework does, and finds the sim
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from simnet.core.bounded_types import BYTES_PER_ELEMENT, Dtype
@@ -51,6 +51,12 @@ PASTED, FLAGS, NO_CALL = range(3)
 """What a strategy asks of a PyTorch script: lines to paste, another framework, or what none gives."""
 NO_FLAG = "# No flag gives this: "
 """How a line begins that says what no framework does."""
+
+
+def with_bucket_views(lines: Iterable[str]) -> tuple[str, ...]:
+    """Return calls whose gradients are views of DDP's buckets."""
+    wrapped = "DistributedDataParallel(model"
+    return tuple(line.replace(wrapped, f"{wrapped}, gradient_as_bucket_view=True") for line in lines)
 
 
 def calls(strategy: Strategy, workload: Workload = ANY_WORKLOAD) -> tuple[str, ...]:

@@ -15,24 +15,24 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from simnet.analysis.advice import Advice, RankedSystem
-from simnet.analysis.batches import BatchSettings, with_settings
 from simnet.analysis.references import without_faults
 from simnet.core import files, templates
 from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError
 from simnet.core.units import Duration, Size
 from simnet.engine import intervals
+from simnet.engine.batch_settings import BatchSettings, settings_of, with_settings
 from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.scenario import RunSettings, Scenario, encode
 from simnet.engine.simulation import simulate
 from simnet.strategies import AnyStrategy, DenseAllReduce
-from simnet.strategies.calls import calls
+from simnet.strategies.calls import calls, with_bucket_views
 from simnet.strategies.fsdp import ShardedStrategy
 from simnet.strategies.program import Kernel
 from simnet.strategies.zero import ShardedUpdate
 from simnet.validation.lab.strategy_spec import StrategySpec
 from simnet.workload import training_step
-from simnet.workload.workload import Workload
+from simnet.workload.workload import Adam, Workload
 
 PROOF, SCRIPT, JOB = "proof.json", "prove.py", "prove.sbatch"
 ALONE: Literal["alone"] = "alone"
@@ -61,6 +61,8 @@ class ProofRun(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         batch_per_rank: samples of a micro-batch.
         micro_batches: of a step.
         checkpointing: part of the repeated blocks whose activations are computed again.
+        gradient_as_bucket_view: DDP's argument.
+        adam: as in `workload.memory`.
         steps: that are measured.
         period: steps after which all repeats.
         predicted_s: mean step [s].
@@ -74,6 +76,8 @@ class ProofRun(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     batch_per_rank: Count
     micro_batches: Count
     checkpointing: float
+    gradient_as_bucket_view: bool
+    adam: Adam
     steps: Count
     period: Count
     predicted_s: float
@@ -82,7 +86,7 @@ class ProofRun(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def scenario(self, scenario: Scenario) -> Scenario:
         """Return a scenario as it is trained here."""
-        cut = BatchSettings(self.batch_per_rank, self.micro_batches, self.checkpointing)
+        cut = BatchSettings(**{name: getattr(self, name) for name in BatchSettings._fields})
         return replace(with_settings(scenario, cut), strategy=self.strategy, baseline=None)
 
     def step_s(self, scenario: Scenario) -> float:
@@ -151,8 +155,8 @@ def of_advice(advice: Advice) -> Proof:
     what = "The reference" if alone is reference.strategy else "DDP"
     named: list[tuple[RunName, str, RankedSystem, AnyStrategy]] = [
         (ALONE, f"{what} without communication", reference, alone),
-        (REFERENCE, reference.label, reference, reference.strategy),
-        (RECOMMENDED, last.label, last, last.strategy),
+        (REFERENCE, _title(reference, scenario), reference, reference.strategy),
+        (RECOMMENDED, _title(last, scenario), last, last.strategy),
     ]
     step = training_step.resolve(scenario.workload, scenario.cluster, scenario.calibration)
     tensors = [(tensor.name, tensor.shape or (int(tensor.num_elements),)) for tensor in step.tensors]
@@ -171,6 +175,11 @@ def of_advice(advice: Advice) -> Proof:
         rows_per_sample=work.forward_flops / (2 * matrices) if work is not None and matrices else 1.0,
         nic_bytes_per_s=cluster.inter_node.bytes_per_s * cluster.nics_per_node,
     )
+
+
+def _title(row: RankedSystem, scenario: Scenario) -> str:
+    """Return the name of a system, with how its batch is cut where that is not as given: your model has to follow."""
+    return row.label if row.batches == settings_of(scenario) else f"{row.label}, {row.batches.text()}"
 
 
 def _is_python(row: RankedSystem) -> bool:
@@ -311,7 +320,8 @@ def check_new(folder: Path) -> None:
 def script_lines(run: ProofRun) -> Iterator[str]:
     """Yield the call of a run as it is printed, with the optimizer where the call does not make one."""
     has_optimizer = False
-    for line in calls(run.strategy):
+    lines = calls(run.strategy)
+    for line in with_bucket_views(lines) if run.gradient_as_bucket_view else lines:
         if "(optimizer" in line and not has_optimizer:
             yield OPTIMIZER
             has_optimizer = True
