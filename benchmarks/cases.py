@@ -3,7 +3,6 @@
 Trust ratios more than seconds.
 """
 
-import tomllib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -117,7 +116,6 @@ def simulator() -> Groups:
         for how, jobs, clock in (("CPU time of one process", "1", "cpu"), ("wall time of two", "2", "wall"))
     ]
     groups["Searches and pages, CPU time"] = searches()
-    groups["One change in `simnet report --live`: verdict, three figures, command and TOML"] = changes()
     groups["Timelines of 1,000 buckets"] = [timeline(number) for number in (1, 3, 30)]
     groups["`simnet report`, whole process"] = [
         command(f"BERT-Base, {title}", "report", BERT, *more, "-o", "/dev/null")
@@ -174,18 +172,6 @@ def searches() -> list[Case]:
         command("`advise`, 1.35 billion parameters on 128 GPUs", "advise", BERT, *llama),
         command("`validate --published`", "validate", "--published"),
     ]
-
-
-def changes() -> list[Case]:
-    """Return what the page computes for one change of a knob, without the browser."""
-    given: list[tuple[str, Settings]] = [(f"BERT-Base, {nodes} nodes", {NODES: nodes}) for nodes in (8, 64, 512)]
-    llama = {"workload": tomllib.loads(f"workload = {LLAMA}")["workload"], NODES: 16}
-    setup = (
-        "from simnet.report.explorer_knobs import Knobs; from simnet.report.explorer_live import view; "
-        "knobs = Knobs(load('bert_base_10gbit', {!r}), 'bert_base_10gbit'); places = knobs.start"
-    )
-    every = [*given, ("1.35 billion parameters, 16 nodes", llama)]
-    return [program(title, setup.format(settings), "view(knobs, places)", 15) for title, settings in every]
 
 
 def timeline(iterations: int) -> Case:
@@ -329,13 +315,6 @@ points = iter([load("what_to_use", {"workload": "llama_70b", "run.draws": 0,
                for number in range(12)])
 """
 """Scenarios of which none was simulated before, since each has another bandwidth."""
-VIEWS = """
-from dataclasses import replace
-from simnet.report.explorer_knobs import Knobs
-from simnet.report.explorer_live import view
-knobs = Knobs(load("what_to_use", {"workload": "llama_70b"}), "what_to_use")
-view(knobs, knobs.start)
-"""
 
 
 def engine() -> Groups:
@@ -381,15 +360,8 @@ def targets() -> list[Case]:
         tree = {**ONE_ALL_REDUCE, "strategy": {**FUSED, "algorithm": "tree"}, NODES: count}
         setup = f"simulate(load({FLAT_STEP!r}, {ONE_ALL_REDUCE!r}))\ngiven = load({FLAT_STEP!r}, {tree!r})"
         found.append(fresh(f"first price of a tree on {count:,} nodes", setup)._replace(aim=aim))
-    rates = "places = iter([replace(knobs.start, gbit_per_s=float(rate)) for rate in (1, 2, 5, 10, 50, 200, 400, 800)])"
-    another = program("a view of `explore`, another bandwidth", VIEWS + rates, "view(knobs, next(places))", 8)
     doctor = command("`doctor` beyond importing torch, wall time", "doctor", clock="wall", repeat=3, aim="1 s")
-    return [
-        *found,
-        program("a view of `explore` on llama_70b, seen before", VIEWS, "view(knobs, knobs.start)", 5),
-        another._replace(aim="60 ms"),
-        doctor._replace(beyond=Case("import torch", ("-c", "import torch"), "wall", 3)),
-    ]
+    return [*found, doctor._replace(beyond=Case("import torch", ("-c", "import torch"), "wall", 3))]
 
 
 def slow_rank(title: str, ranks: int) -> Case:

@@ -76,10 +76,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 def _explorer() -> str:
     from simnet.engine.scenario import load
-    from simnet.report.explorer_knobs import Knobs
-    from simnet.report.explorer_static_page import static_page
+    from simnet.report.explorer import explorer_page
 
-    return static_page(Knobs(load(EXPLORED), EXPLORED))
+    return explorer_page(load(EXPLORED), EXPLORED)
 
 
 def _linked(files: Any) -> Iterator[tuple[str, Path]]:

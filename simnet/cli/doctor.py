@@ -37,7 +37,6 @@ EXTRAS = (
     ("numba", "0.60", "binsgdm's fast kernels on a CPU", INSTALL_TORCH),
     ("transformers", "4.48", "models of transformers in simnet model and measure", install("models")),
     ("plotly", "6.0", "report", install("report")),
-    ("dash", "3.0", "report --live", install("explore")),
     ("distributed", "2025.1", "sweep --scheduler and --dask-local", install("dask")),
     ("pyarrow", "18.0", "sweep --format parquet", install("dask")),
 )
@@ -99,7 +98,6 @@ def findings() -> Iterator[Finding]:
             yield _package("simulator", name, least, "all commands", install())
         for name, least, needed_for, repair in EXTRAS:
             yield _package("extras", name, least, needed_for, repair)
-        yield _browser()
         lab = list(_lab())
         yield from asked.result()
         yield from lab
@@ -149,16 +147,6 @@ def _numbers(text: str) -> tuple[int, ...]:
 
     leading = re.match(r"\d+(\.\d+)*", text)
     return tuple(int(part) for part in leading[0].split(".")) if leading else ()
-
-
-def _browser() -> Finding:
-    import webbrowser
-
-    needed_for = "report --live, where it opens its page itself"
-    try:
-        return Finding("extras", "a browser", getattr(webbrowser.get(), "name", "") or "yes", needed_for)
-    except webbrowser.Error:
-        return Finding("extras", "a browser", "", needed_for, "report --live --no-browser prints an address to open")
 
 
 def _gpu() -> Iterator[Finding]:

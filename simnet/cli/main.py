@@ -42,7 +42,7 @@ FORMER = {
     "time-to-target": ("time_to_target", "advise --time-to-target CURVES"),
     "race": ("time_to_target", "advise --time-to-target CURVES"),
     "plot": ("report.plot", "report --figures DIR"),
-    "explore": ("report.explore", "report --live, report --static FILE"),
+    "explore": ("report.explore", "report --static FILE"),
     "card": ("measure.card", "measure gpu --card DIRECTORY"),
     "step": ("record.step", "record --from, record --chakra PREFIX"),
     "list": ("show", "show, show KIND"),

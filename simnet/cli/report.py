@@ -1,6 +1,5 @@
-"""`simnet report`: an answer as one HTML file, as figures, or as a page whose knobs turn."""
+"""`simnet report`: an answer as one HTML file, as figures, or as a page with sliders."""
 
-import contextlib
 import shlex
 import time
 from dataclasses import replace
@@ -17,7 +16,6 @@ from simnet.core.errors import SimnetError
 
 if TYPE_CHECKING:
     from simnet.report.contents import Contents
-    from simnet.report.explorer_knobs import Knobs
 
 SWEEP, CAMPAIGN = "a sweep", "a campaign"
 CAMPAIGN_DRAWS = 20
@@ -56,8 +54,12 @@ CAMPAIGN_DRAWS = 20
     metavar="DIR",
     help="Draw RESULTS as figures: simnet report --figures --help.",
 )
-@options.mode("--live", of="report.explore", help="Turn knobs on SCENARIO in a browser: simnet report --live --help.")
-@options.mode("--static", of="report.explore", metavar="FILE", help="Write the page of --live as one file.")
+@options.mode(
+    "--static",
+    of="report.explore",
+    metavar="FILE",
+    help="Write SCENARIO as a page with sliders: simnet report --static --help.",
+)
 @click.option("-o", "--output", required=True, type=options.OUTPUT_PATH, help="Write the page to this file.")
 @options.JOBS
 def command(  # noqa: PLR0913, PLR0917 - one argument an option
@@ -211,72 +213,28 @@ def plot(  # noqa: PLR0913, PLR0917 - one argument an option
 
 @options.command(
     "explore",
-    help="Open a page of this machine on which sliders and pickers change SCENARIO: nodes, bandwidth, batch, codec, "
-    "strategy and what it is compared with.\n\n"
-    "The page is served on loopback alone, to who has the token of its address, until Ctrl-C.",
-    epilog="\b\nExamples:\n  simnet report --live bert_base_10gbit\n"
-    "  simnet report --live mine.toml --port 8050 --no-browser\n"
-    "  simnet report bert_base_10gbit --static page.html",
+    help="Write SCENARIO as one HTML file whose sliders and pickers change nodes, bandwidth, the time of compressing "
+    "kernels, strategy and what it is compared with.\n\n"
+    "Every place is simulated beforehand, so the page needs no network and no server.",
+    epilog="\b\nExample:\n  simnet report bert_base_10gbit --static page.html",
 )
 @click.argument("scenario", default="bert_base_10gbit", shell_complete=completing.names_of("experiments"))
 @options.SET
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port to listen on; 0 takes a free one."
-)
-@click.option("--no-browser", is_flag=True, help="Print the address and open no browser.")
-@click.option(
-    "--static", type=options.OUTPUT_PATH, help="Write the page as one file that needs no server, with fewer places."
-)
-def explore(scenario: str, settings: tuple[str, ...], port: int, no_browser: bool, static: Path | None) -> None:
-    """Run `simnet report --live` and `--static`."""
+@click.option("--static", "output", required=True, type=options.OUTPUT_PATH, help="Write the page to this file.")
+def explore(scenario: str, settings: tuple[str, ...], output: Path) -> None:
+    """Run `simnet report --static`."""
     from simnet.api.questions import load
     from simnet.engine.prepared_scenario import is_folded
-    from simnet.report.explorer_knobs import Knobs
+    from simnet.report.explorer import explorer_page, num_places
 
     base = load(scenario, read_settings(settings))
     if not is_folded(base):
         raise SimnetError(
-            f"{base.name}: does not run on the folded executor: a page must answer at once; drop slow_nodes, faults "
-            "and run.fidelity"
+            f"{base.name}: does not run on the folded executor: a page has thousands of places; drop slow_nodes, "
+            "faults and run.fidelity"
         )
-    knobs = Knobs(base, scenario, settings)
-    if static is not None:
-        _write_static(knobs, static, is_alone=not (port or no_browser))
-        return
-    _serve(knobs, port, opens=not no_browser)
-
-
-def _write_static(knobs: "Knobs", path: Path, *, is_alone: bool) -> None:
-    from simnet.report.explorer_static_page import num_places, static_page
-
-    if not is_alone:
-        raise SimnetError("--static: no server is started: --port and --no-browser change nothing; drop them")
-    check_file(path, "--static")
-    with progress(num_places(knobs), "simulating") as tick:
-        page = static_page(knobs, tick)
-    emit(page, path)
-    tell(f"wrote {path}")
-
-
-def _serve(knobs: "Knobs", port: int, *, opens: bool) -> None:
-    from simnet.report.explorer_app import make_app
-    from simnet.report.explorer_server import HOST, free_socket, guard, new_token, serve
-
-    app = make_app(knobs)
-    with free_socket(port) as listening:
-        number, token = listening.getsockname()[1], new_token()
-        guard(app.server, token, number)
-        address = f"http://{HOST}:{number}/?token={token}"
-        say(f"{address}\nCtrl-C ends it")
-        if opens:
-            _open(address)
-        with contextlib.suppress(KeyboardInterrupt):  # how it is meant to end
-            serve(app, listening)
-
-
-def _open(address: str) -> None:
-    """Open a browser, if there is one."""
-    import webbrowser
-
-    if not webbrowser.open(address):
-        tell("note: no browser was found: open the address yourself")
+    check_file(output, "--static")
+    with progress(num_places(base), "simulating") as tick:
+        page = explorer_page(base, scenario, tick)
+    emit(page, output)
+    tell(f"wrote {output}")

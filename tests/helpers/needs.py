@@ -81,7 +81,6 @@ NEEDS = {
     "sklearn": _module("sklearn", TORCH),
     "mlxtend": _module("mlxtend", TORCH),
     "plotly": _module("plotly", EXTRAS),
-    "dash": _module("dash", EXTRAS),
     "distributed": _module("distributed", EXTRAS),
     "pyarrow": _module("pyarrow", EXTRAS),
     "psutil": _module("psutil", EXTRAS),

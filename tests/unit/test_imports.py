@@ -33,7 +33,7 @@ SIMULATOR = (
     "simnet.engine.recurrence",
 )
 # Of the room of reports these ask: the explorer, and what a report holds.
-ASKING = {"contents", "explorer_live", "explorer_static_page"}
+ASKING = {"contents", "explorer"}
 MACHINE = (
     "os",
     "pathlib",

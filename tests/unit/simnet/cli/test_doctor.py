@@ -58,13 +58,14 @@ def test_what_is_missing_or_too_old_has_a_repair(monkeypatch: pytest.MonkeyPatch
     known = metadata.version
 
     def version(name: str) -> str:
-        if name in ("dash", "torch"):
+        if name in ("pyarrow", "torch"):
             raise metadata.PackageNotFoundError(name)
         return "5.24.1" if name == "plotly" else known(name)
 
     monkeypatch.setattr(metadata, "version", version)
-    repair = "in the checkout: pip install '.[explore]'"
-    assert found("dash") == doctor.Finding("extras", "dash", "", "report --live", repair)
+    assert found("pyarrow") == doctor.Finding(
+        "extras", "pyarrow", "", "sweep --format parquet", "in the checkout: pip install '.[dask]'"
+    )
     assert found("plotly").repair == "needs 6.0 or newer: in the checkout: pip install '.[report]' --upgrade"
     assert found("GPUs").repair == "not looked for, since torch is missing"
     assert "missing or too old: " in run("doctor").stdout
@@ -133,7 +134,7 @@ def test_commands_options_and_modes_are_completed() -> None:
     assert offered("init", "--acc") == ["--accumulation"]  # which --help leaves out
     assert offered("sweep", "x", "--br") == ["--break-even"]
     assert offered("sweep", "x", "--break-even", "cluster.num_nodes", "--t") == ["--to", "--tolerance"]
-    assert offered("report", "x", "--live", "--po") == ["--port"]
+    assert offered("report", "x", "--figures", "out", "--fo") == ["--format"]
 
 
 def test_scenarios_parts_and_keys_are_completed() -> None:

@@ -91,7 +91,7 @@ def pairs() -> Iterator[tuple[str, str]]:
     yield "list clusters", "show clusters"
     yield "check FILE nonesuch", "show --check FILE nonesuch"
     yield "completion bash", "doctor --completion=bash"
-    yield "explore FILE --static OUT.html --port 1", "report FILE --static OUT.html --port 1"
+    yield "explore nonesuch --static OUT.html", "report nonesuch --static OUT.html"
 
 
 class TestFormerNames:
@@ -113,7 +113,7 @@ class TestFormerNames:
             said = [text.replace(str(folder), "") for text in (done.stdout, done.stderr)]
             found.append((done.exit_code, written, said))
         assert found[0] == found[1]
-        assert found[0][0] == (2 if "nonesuch" in former or "--port" in former else 0), found[0]
+        assert found[0][0] == (2 if "nonesuch" in former else 0), found[0]
         assert found[0][1] or "OUT" not in former or found[0][0]
 
     def test_every_former_name_is_tried_and_has_help(self) -> None:

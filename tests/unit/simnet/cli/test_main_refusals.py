@@ -152,8 +152,8 @@ BEFORE_SIMULATING = [
     ("check gradients/bert_base", "checked only with a workload"),
     ("doctor -o no/file", "no"),
     ("doctor --completion tcsh", "'tcsh' is not one of 'bash', 'zsh', 'fish'"),
-    ("report pod.toml --live --static page.html",
-     "--live: has no effect with --static; drop one of the two. See: simnet report --help"),
+    ("report pod.toml --figures out --static page.html",
+     "--figures: has no effect with --static; drop one of the two. See: simnet report --help"),
     *((f"record -o new.json {words}", "'no.py': no such file")
       for words in ("no.py --from x", "-- no.py --chakra x", "--force -- no.py --help")),
     ("init mine.toml", "init: --gpu: missing, and there is no terminal to ask on; give it, or --yes"),
