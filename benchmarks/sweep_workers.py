@@ -1,11 +1,10 @@
-"""`python -m benchmarks.sweep_workers [--only NAME] [--docs docs]`: sweeps on workers of Dask; memory of the client.
+"""`python -m benchmarks.sweep_workers [--docs docs]`: sweeps on workers of Dask beside those of this machine.
 
-With --docs the tables go to docs/evidence/data too, and the figure is drawn.
+With --docs the table goes to docs/evidence/data too.
 """
 
 import argparse
 import platform
-import shutil
 import statistics
 import tempfile
 import time
@@ -15,7 +14,6 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from benchmarks.cases import sets
 from benchmarks.timing import Checkout, command
 from simnet.analysis import sweeps, workers
 from simnet.analysis.sweeps import SweepPoint
@@ -24,12 +22,10 @@ from simnet.core.units import format_seconds
 from simnet.core.version import VERSION
 from simnet.engine.result import RefusedPoint
 from simnet.engine.scenario import load_experiment
-from simnet.report import figure
 from simnet.report.table import Table
 from studies import page
 
 HERE = Path(__file__).resolve().parents[1]
-FIGURE = "sweep_memory.png"
 CHEAP = """
 cluster = "a100_8x8_10gbit"
 calibration = { memory_bandwidth = "1 TB/s" }
@@ -40,8 +36,6 @@ strategy = { kind = "all_reduce", bucketing = "fused", overlap = false }
 JITTER = [{"kind": "compute_jitter", "cv": 0.05}]
 NODES, BANDWIDTH, BERT = "cluster.num_nodes", "cluster.inter_node.bandwidth", "bert_base_10gbit"
 TURNS = 5
-SIZES = {"parquet": (1_000, 10_000, 100_000, 1_000_000), "csv": (1_000, 10_000, 100_000)}
-TITLES = {"parquet": "streamed to Parquet", "csv": "held for CSV and JSON"}
 Cells = tuple[str, ...]
 
 
@@ -127,85 +121,15 @@ def _ratio(times: Sequence[float], others: Sequence[float]) -> str:
     return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
-class Peak(NamedTuple):
-    """What a sweep of so many points took."""
-
-    points: int
-    mib: float
-    wall_s: float
-
-
-def peak(form: str, points: int, folder: Path, checkout: Checkout) -> Peak:
-    """Sweep so many points in a process of its own."""
-    out = folder / "out"
-    shutil.rmtree(out, ignore_errors=True)
-    axes = {
-        NODES: ",".join(map(str, range(1, 11))),
-        BANDWIDTH: ",".join(f"{gbit} Gbit/s" for gbit in range(1, 101)),
-        "workload.batch_per_rank": ",".join(map(str, range(1, points // 1_000 + 1))),
-    }
-    words = ["sweep", cheap_scenario(folder), *sets(axes), "--format", form, "-o", str(out)]
-    timed = checkout.run(command(form, *words, "--jobs", str(workers.num_cores()), clock="wall"))
-    return Peak(points, timed.peak_mib or 0.0, timed.seconds)
-
-
-def memory_rows(folder: Path, checkout: Checkout, figure_path: Path) -> Iterator[Cells]:
-    """Yield the memory of the client by the number of points below the heads, and draw it.
-
-    `simnet sweep` over a cheap scenario (one fused all-reduce): the peak of the client, where results stream to a
-    Parquet file, and where they are held for CSV and JSON, of 100,000 points at most. Of a streamed point it keeps 8
-    bytes; the journal takes 3 kB a point on disk. One run each.
-    """
-    found = {form: [peak(form, points, folder, checkout) for points in sizes] for form, sizes in SIZES.items()}
-    draw_memory(found, figure_path)
-    yield "points", *(f"{title}: peak, time, points/s" for title in TITLES.values())
-    for index, points in enumerate(SIZES["parquet"]):
-        here = [peaks[index] if index < len(peaks) else None for peaks in found.values()]
-        yield (
-            f"{points:,}",
-            *(
-                f"{one.mib:.0f} MiB, {format_seconds(one.wall_s)}, {points / one.wall_s:,.0f}" if one else "refused"
-                for one in here
-            ),
-        )
-
-
-def draw_memory(found: dict[str, list[Peak]], path: Path) -> None:
-    with figure.styled():
-        made = figure.new(figure.COLUMN_IN, 2.4)
-        axes = made.subplots()
-        for (form, peaks), colour, marker in zip(found.items(), (figure.BLUE, figure.VERMILION), "os", strict=True):
-            sizes, mib = [one.points for one in peaks], [one.mib for one in peaks]
-            axes.plot(sizes, mib, color=colour, marker=marker, label=TITLES[form])
-        axes.set(xscale="log", yscale="log", xlabel="points", ylabel="MiB, peak of the client", xlim=(600, 1_600_000))
-        axes.grid(visible=True, which="major", alpha=0.3)
-        axes.set_xticks(SIZES["parquet"], [f"{points:,}" for points in SIZES["parquet"]])
-        axes.xaxis.minorticks_off()
-        figure.log_numbers(axes.yaxis, (1.0, 2.0, 5.0))
-        axes.legend(loc="lower right")
-        figure.write(made, path)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("workers", "memory"), help="one of the two tables")
     parser.add_argument("--docs", type=Path, help="the folder of evidence/")
     given = parser.parse_args()
     print(f"binsgdm {VERSION}, Python {platform.python_version()}, {workers.num_cores()} cores; {time.strftime('%F')}")
     with tempfile.TemporaryDirectory() as compiled, tempfile.TemporaryDirectory() as scratch:
-        checkout = Checkout(HERE, Path(compiled))
-        evidence = given.docs / "evidence" if given.docs else Path(scratch)
-        figure_path, data = evidence / "figures" / FIGURE, evidence / "data"
-        for folder in (figure_path.parent, data):
-            folder.mkdir(exist_ok=True)
-        tables = {
-            "workers": workers_rows(Path(scratch), checkout),
-            "memory": memory_rows(Path(scratch), checkout, figure_path),
-        }
-        for name, rows in tables.items():
-            if given.only in (None, name):
-                heads, *found = _printed(rows)
-                page.write_data({f"benchmarks-{name}": Table(heads, found)}, data)
+        heads, *measured = _printed(workers_rows(Path(scratch), Checkout(HERE, Path(compiled))))
+        if given.docs:
+            page.write_data({"benchmarks-workers": Table(heads, measured)}, given.docs / "evidence" / "data")
 
 
 def _printed(rows: Iterator[Cells]) -> Iterator[Cells]:

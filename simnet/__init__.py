@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from simnet.api.measured_answers import CalibrationAnswer, ValidationAnswer
     from simnet.api.measurements import calibrate, validate
     from simnet.api.questions import advise, crossover, fits, load, simulate, sweep
-    from simnet.api.sweeping import sweep_to_parquet
     from simnet.api.trainings import time_to_target
     from simnet.core.errors import SimnetError
     from simnet.core.version import VERSION
@@ -51,7 +50,6 @@ _HOMES = {
     "read_frame": "simnet.report.frame",
     "simulate": "simnet.api.questions",
     "sweep": "simnet.api.questions",
-    "sweep_to_parquet": "simnet.api.sweeping",
     "time_to_target": "simnet.api.trainings",
     "validate": "simnet.api.measurements",
 }
@@ -76,7 +74,6 @@ __all__ = [
     "read_frame",
     "simulate",
     "sweep",
-    "sweep_to_parquet",
     "time_to_target",
     "validate",
 ]

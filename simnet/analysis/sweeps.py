@@ -22,15 +22,16 @@ from simnet.analysis.workers import Pool, local_pool, rare_looks_for_circles, ru
 from simnet.core import files
 from simnet.core.errors import SimnetError
 from simnet.engine.intervals import with_default_draws
-from simnet.engine.result import PointResult, RefusedPoint, RunResult, SweepResult, SweptAxis, point_result, to_json
+from simnet.engine.result import RefusedPoint, RunResult, SweepResult, SweptAxis, point_result, to_json
 from simnet.engine.scenario import Experiment, Scenario
 
-# Most points of a sweep whose results are held in memory, and of one that is streamed, as to a Parquet file.
-MAX_POINTS, MAX_STREAMED = 100_000, 10_000_000
+# Most points of a sweep that is written as JSON and CSV, of some ten kilobytes a point, and of one in memory alone or
+# written as Parquet.
+MAX_POINTS, MAX_HELD = 100_000, 1_000_000
 # Points of a sweep up to which each gets an interval by default; beyond, it would take minutes.
 MOST_DRAWN = 200
-# Points of a streamed sweep that are in memory at a time, and that this process hands to `run_points` at a time.
-WINDOW, CHUNK = 5_000, 500
+# Points that this process hands to `run_points` at a time.
+CHUNK = 500
 # Time after which this process writes down what it has finished of a chunk.
 PART_S = 0.1
 # A worker's task that would take longer is cut, since an interrupted task is simulated again; one that does take as
@@ -92,46 +93,39 @@ def _input_files(scenario: Scenario) -> Iterator[Path]:
 Point = SweepPoint | RefusedPoint
 
 
-def points_of(experiment: Experiment) -> tuple[Point, ...]:
+def points_of(experiment: Experiment, most: int = MAX_POINTS) -> tuple[Point, ...]:
     """Return every point of an experiment: those listed in their order, each with the grid, the last axis fastest.
 
-    Not all may be refused, and there must be some, but not too many.
+    Not all may be refused, and there must be some, but at most so many.
     """
-    check_size(experiment, MAX_POINTS)
-    points = tuple(each_point(experiment))
+    _check_size(experiment, most)
+    keys = [axis.key for axis in experiment.axes]
+    values = [
+        {**point, **dict(zip(keys, place, strict=True))}
+        for point in (experiment.listed.points() if experiment.listed else ({},))
+        for place in itertools.product(*(axis.values for axis in experiment.axes))
+    ]
+    points = tuple(
+        RefusedPoint(set=plain(at), reason=str(scenario))
+        if isinstance(scenario, SimnetError)
+        else SweepPoint(values=at, scenario=scenario)
+        for at, scenario in zip(values, experiment.each(values), strict=True)
+    )
     check_any(points)
     return points
 
 
-def check_size(experiment: Experiment, most: int) -> int:
-    """Check that there is something to sweep, and not too much of it, and return how many points."""
+def _check_size(experiment: Experiment, most: int) -> None:
+    """Check that there is something to sweep, and not too much of it."""
     if not experiment.swept_keys:
         rule = "nothing to sweep; add a [sweep] table or --set KEY=V1,V2, or use: simnet simulate"
         raise SimnetError(f"{experiment.where}: {rule}")
     num_listed = len(experiment.listed.rows) if experiment.listed else 1
     num_points = num_listed * math.prod(len(axis.values) for axis in experiment.axes)
     if num_points > most:
-        more = f", or {MAX_STREAMED} with --format parquet" if num_points <= MAX_STREAMED else ""
+        more = f", or {MAX_HELD} with --format parquet" if num_points <= MAX_HELD else ""
         rule = f"at most {most}{more}; split it into several sweeps, or drop some values"
         raise SimnetError(f"{experiment.where}: sweep: {num_points} points: {rule}")
-    return num_points
-
-
-def each_values(experiment: Experiment) -> Iterator[dict[str, object]]:
-    """Yield the values of the swept keys at every point, in the order of `points_of`."""
-    keys = [axis.key for axis in experiment.axes]
-    for point in experiment.listed.points() if experiment.listed else ({},):
-        for place in itertools.product(*(axis.values for axis in experiment.axes)):
-            yield {**point, **dict(zip(keys, place, strict=True))}
-
-
-def each_point(experiment: Experiment) -> Iterator[Point]:
-    """Yield every point of an experiment, as `points_of`, one at a time."""
-    for values, scenario in zip(each_values(experiment), experiment.each(each_values(experiment)), strict=True):
-        if isinstance(scenario, SimnetError):
-            yield RefusedPoint(set=plain(values), reason=str(scenario))
-        else:
-            yield SweepPoint(values=values, scenario=scenario)
 
 
 def expand(experiment: Experiment) -> tuple[SweepPoint, ...]:
@@ -175,13 +169,6 @@ def at_text(values: Mapping[str, object]) -> str:
     return ", ".join(f"{key} = {value}" for key, value in values.items())
 
 
-def streamed(experiment: Experiment, journal: Journal) -> "Sweep":
-    """Return a sweep of any number of points, made as they are simulated, with draws as one that is held in memory."""
-    num_points = check_size(experiment, MAX_STREAMED)
-    points: Iterable[Point] = each_point(experiment)
-    return Sweep(with_draws(tuple(points)) if num_points <= MOST_DRAWN else points, num_points, journal, WINDOW)
-
-
 def plain(value: Any) -> Any:
     """Return a value as JSON holds it, a whole number of more than 64 bits as text: only a refused point has such."""
     if isinstance(value, Mapping):
@@ -220,9 +207,9 @@ def run(
         pool: simulates all points, in place of this process and those that it starts.
     """
     with Journal(out_dir) as journal:
-        sweep = Sweep(points, len(points), journal, len(points))
+        sweep = Sweep(points, journal)
         sweep.simulate(jobs, progress, pool)
-        return sweep.results(points)
+        return sweep.results()
 
 
 def collect_results(
@@ -235,29 +222,23 @@ def collect_results(
         version=ran[0][1].version,
         name=experiment.name,
         question=experiment.question,
-        axes=swept_axes(experiment),
+        axes=tuple(SweptAxis(key=axis.key, values=tuple(map(plain, axis.values))) for axis in experiment.axes),
         points=tuple(point_result(values_of(point), result) for point, result in ran),
         refused=tuple(result for result in results if isinstance(result, RefusedPoint)),
     )
-
-
-def swept_axes(experiment: Experiment) -> tuple[SweptAxis, ...]:
-    """Return the axes of an experiment as results hold them."""
-    return tuple(SweptAxis(key=axis.key, values=tuple(map(plain, axis.values))) for axis in experiment.axes)
 
 
 class Sweep:
     """Points that are simulated into a journal, and read from there: of each its place there is in memory.
 
     Attributes:
-        num_points: how many points there are.
-        num_before: how many of them the journal had before.
+        num_before: how many of the points the journal had before.
     """
 
-    def __init__(self, points: Iterable[Point], num_points: int, journal: Journal, window: int) -> None:
-        """Take points, of which a window is in memory at a time; nothing is simulated yet."""
-        self.num_points, self.num_before = num_points, 0
-        self._points, self._journal, self._window = iter(points), journal, window
+    def __init__(self, points: Sequence[Point], journal: Journal) -> None:
+        """Take points; nothing is simulated yet."""
+        self.num_before = 0
+        self._points, self._journal = points, journal
         self._places = array("q")
         self._waiting: dict[str, tuple[SweepPoint, list[int]]] = {}
 
@@ -265,7 +246,8 @@ class Sweep:
         self, jobs: int = 1, progress: Callable[[int], object] = lambda _: None, pool: Pool | None = None
     ) -> None:
         """Simulate all points that the journal does not have; arguments are those of `run`."""
-        queue = _Queue(self._windows(progress), self.num_points)
+        queue = _Queue([point for point in map(self._placed, self._points) if point is not None])
+        progress(sum(place != _NOT_YET for place in self._places))
         parts = _on_pool(pool, queue, None, is_elsewhere=True) if pool else _here_or_in_workers(queue, jobs)
         # Closed at once: else workers would go on for as long as an error is held.
         with closing(parts):
@@ -278,31 +260,14 @@ class Sweep:
                         self._places[number] = place
                 progress(sum(len(numbers) for _, numbers in done))
 
-    def results(self, points: Sequence[Point]) -> list[RunResult | RefusedPoint]:
+    def results(self) -> list[RunResult | RefusedPoint]:
         """Return what every point came to; all must be simulated."""
-        found: list[RunResult | RefusedPoint] = []
-        for point, place in zip(points, self._places, strict=True):
+        results: list[RunResult | RefusedPoint] = []
+        for point, place in zip(self._points, self._places, strict=True):
             # Scenarios of points share parts, those of the journal would not: they would take most of the memory.
             outcome = self._journal.outcome_at(place, point.scenario if isinstance(point, SweepPoint) else None)
-            found.append(RefusedPoint(set=values_of(point), reason=outcome) if isinstance(outcome, str) else outcome)
-        return found
-
-    def each_result(self, values: Iterable[dict[str, object]]) -> Iterator[PointResult | RefusedPoint]:
-        """Yield what every point came to by its values of the swept keys, one at a time; all must be simulated."""
-        for at, place in zip(values, self._places, strict=True):
-            outcome = self._journal.outcome_at(place)
-            if isinstance(outcome, str):
-                yield RefusedPoint(set=plain(at), reason=outcome)
-            else:
-                yield point_result(at, outcome)
-
-    def _windows(self, progress: Callable[[int], object]) -> Iterator[list[SweepPoint]]:
-        """Yield what is to be simulated; points that the journal has are counted on the way, refused ones written."""
-        while window := list(itertools.islice(self._points, self._window)):
-            start = len(self._places)
-            new = [one for one in map(self._placed, window) if one is not None]
-            progress(sum(place != _NOT_YET for place in self._places[start:]))
-            yield new
+            results.append(RefusedPoint(set=values_of(point), reason=outcome) if isinstance(outcome, str) else outcome)
+        return results
 
     def _placed(self, point: Point) -> SweepPoint | None:
         """Note where a point is or will be in the journal, and return it if it is to be simulated."""
@@ -333,35 +298,28 @@ class TaskPart(NamedTuple):
 
 
 class _Queue:
-    """Points that wait to be simulated: in each window those with the smallest clusters first."""
+    """Points that wait to be simulated, those with the smallest clusters first."""
 
-    def __init__(self, windows: Iterable[Sequence[SweepPoint]], num_points: int) -> None:
-        self.num_left = num_points  # at most
-        self._windows = iter(windows)
-        self._window: deque[SweepPoint] = deque()
+    def __init__(self, points: Iterable[SweepPoint]) -> None:
+        self._points = deque(sorted(points, key=_shape))
+
+    def __len__(self) -> int:
+        return len(self._points)
 
     def smallest(self, most: int) -> list[SweepPoint]:
-        """Take points with the smallest clusters of the window; none if there are none left."""
-        return self._taken(most, self._window.popleft)
+        """Take points with the smallest clusters; none if there are none left."""
+        return [self._points.popleft() for _ in range(min(most, len(self)))]
 
     def largest(self, most: int) -> list[SweepPoint]:
-        """Take points with the largest clusters of the window.
+        """Take points with the largest clusters.
 
         They take longest: at the end they would keep one worker busy while the others idle.
         """
-        return self._taken(most, self._window.pop)
+        return [self._points.pop() for _ in range(min(most, len(self)))]
 
     def put_back(self, points: Sequence[SweepPoint]) -> None:
         """Take points back, to be the next largest ones."""
-        self._window.extend(reversed(points))
-        self.num_left += len(points)
-
-    def _taken(self, most: int, take: Callable[[], SweepPoint]) -> list[SweepPoint]:
-        while not self._window and (window := next(self._windows, None)) is not None:
-            self._window.extend(sorted(window, key=_shape))
-        taken = [take() for _ in range(min(most, len(self._window)))]
-        self.num_left -= len(taken)
-        return taken
+        self._points.extend(reversed(points))
 
 
 def _shape(point: SweepPoint) -> tuple[int, int]:
@@ -378,7 +336,7 @@ def _here_or_in_workers(queue: _Queue, jobs: int) -> Generator[TaskPart, None, N
                 done, chunk = chunk[: len(outcomes)], chunk[len(outcomes) :]
                 yield TaskPart([point.key for point in done], outcomes, seconds)
                 taken_s, num_done = taken_s + seconds, num_done + len(done)
-                left_s = (queue.num_left + len(chunk)) * taken_s / num_done
+                left_s = (len(queue) + len(chunk)) * taken_s / num_done
                 if jobs > 1 and taken_s > PROBE_S and left_s > WORKERS_PAY_S:
                     break
             else:
@@ -429,7 +387,7 @@ def _on_pool(
     computing = code_hash.computing()
 
     def next_task() -> tuple[SweepTask, Sequence[SweepPoint]] | None:
-        share = math.ceil(queue.num_left / (TASKS_PER_WORKER * pool.num_slots()))
+        share = math.ceil(len(queue) / (TASKS_PER_WORKER * pool.num_slots()))
         most = 1 if point_s is None else min(int(LONGEST_TASK_S / max(point_s, 1e-6)), share)
         points = queue.largest(max(most, 1))
         task = SweepTask(computing, tuple(one.key for one in points), tuple(one.scenario for one in points))

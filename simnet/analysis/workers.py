@@ -1,4 +1,4 @@
-"""Who works beside this process: processes of this machine, any executor of `concurrent.futures`, workers of Dask."""
+"""Pools of workers beside this process: processes of this machine, or workers of Dask."""
 
 import gc
 import logging
@@ -10,11 +10,13 @@ import re
 import signal
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
     CancelledError,
+    Executor,
     Future,
     ProcessPoolExecutor,
     wait,
@@ -40,8 +42,6 @@ PROBE_S, WORKERS_PAY_S = 0.5, 2.0
 OBJECTS_PER_LOOK = 50_000
 # Tasks in flight for each that is done at a time: one waits beside it, so that no worker waits for its next.
 TASKS_PER_SLOT = 2
-# Tasks that are done at a time by an executor that does not say how many.
-UNKNOWN_SLOTS = 32
 # Time without a result after which a pool is asked whether any can still come.
 CHECK_S = 10.0
 # Of Dask: time within which a scheduler must answer and a first worker be there; in which all workers must say what
@@ -59,44 +59,24 @@ _SAME = "install the same on all workers"
 _RESUMES = "the same sweep resumes from the finished points"
 
 
-class Pool:
-    """Workers behind an executor: `concurrent.futures`, those of mpi4py, parsl or loky, or whatever has `submit`."""
+class Pool(ABC):
+    """Workers that do tasks, each in a process of its own."""
 
-    def __init__(self, executor: Any) -> None:
-        self._executor = executor
-
+    @abstractmethod
     def num_slots(self) -> int:
-        """Return how many tasks are done at a time; it may change, and is a guess where the executor does not say."""
-        known = getattr(self._executor, "_max_workers", None)
-        return known if isinstance(known, int) and known > 0 else UNKNOWN_SLOTS
+        """Return how many tasks are done at a time; it may change."""
 
+    @abstractmethod
     def submit(self, work: Callable[[Any], Any], task: Any) -> "Future[Any]":
         """Have work done with a task."""
-        future = self._executor.submit(work, task)
-        if not isinstance(future, Future):
-            rule = "its submit must return a future of concurrent.futures; give one whose does, or a client of Dask"
-            raise SimnetError(f"executor: {type(self._executor).__name__}: {rule}")
-        return future
 
-    def check(self) -> None:
-        """Check that results can still come, which raises a SimnetError if no worker is left."""
-
+    @abstractmethod
     def explained(self, error: Exception) -> Exception:
         """Return the error of a task as a sentence if it is one of the workers, else as it is."""
-        if not isinstance(error, BrokenExecutor | CancelledError):
-            return error
-        what = "its tasks were cancelled" if isinstance(error, CancelledError) else "a worker died"
-        return SimnetError(f"executor: {what}; start again with another one (a sweep resumes)")
 
-
-def pool_of(executor: object) -> Pool:
-    """Return the workers of an executor: one of `concurrent.futures`, a client of Dask, or anything with `submit`."""
-    if type(executor).__module__.partition(".")[0] == "distributed" and hasattr(executor, "get_versions"):
-        return DaskPool(executor, "executor")
-    if not callable(getattr(executor, "submit", None)):
-        rule = "must have submit(function, *arguments), as concurrent.futures and distributed.Client have"
-        raise SimnetError(f"executor: {type(executor).__name__}: {rule}; give one of them")
-    return Pool(executor)
+    @abstractmethod
+    def check(self) -> None:
+        """Check that results can still come, which raises a SimnetError if no worker is left."""
 
 
 def run_on(
@@ -170,10 +150,20 @@ def num_cores() -> int:
 class LocalPool(Pool):
     """Processes of this machine."""
 
+    def __init__(self, executor: Executor, num_processes: int) -> None:
+        self._executor, self._num_processes = executor, num_processes
+
+    def num_slots(self) -> int:
+        """Return the number of processes."""
+        return self._num_processes
+
     def submit(self, work: Callable[[Any], Any], task: Any) -> "Future[Any]":
         """Hand a task on, which may start a process: Ctrl-C is for this one, which ends the others."""
         with interrupts_held():
-            return super().submit(work, task)
+            return self._executor.submit(work, task)
+
+    def check(self) -> None:
+        """Check nothing: a process that dies ends its task with an error."""
 
     def explained(self, error: Exception) -> Exception:
         """Return a sentence where a process died."""
@@ -194,7 +184,7 @@ def local_pool(jobs: int, prepare: Callable[[], object] = int) -> Iterator[Pool]
     context = multiprocessing.get_context("spawn")
     executor = ProcessPoolExecutor(jobs, context, _start, (prepare,))
     try:
-        yield LocalPool(executor)
+        yield LocalPool(executor, jobs)
     except BaseException:
         executor.shutdown(wait=False, cancel_futures=True)
         for child in set(multiprocessing.active_children()) - set(others):
@@ -297,7 +287,10 @@ class DaskPool(Pool):
 
     def __init__(self, client: Any, where: str) -> None:
         """Take the workers of a client once they are there and checked; `where` is how messages call it."""
-        super().__init__(client.get_executor(pure=False))
+        if not hasattr(client, "get_executor"):
+            rule = "must be a distributed.Client; without one, processes of this machine simulate (jobs)"
+            raise SimnetError(f"{where}: {type(client).__name__}: {rule}")
+        self._executor = client.get_executor(pure=False)
         self._client, self._where = client, where
         self._counted_at_s, self._num_slots = 0.0, 0
         self._seen_at_s = time.monotonic()

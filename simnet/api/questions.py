@@ -132,7 +132,7 @@ def sweep(  # noqa: PLR0913 - the options of the command
     draws: Draws | None = None,
     jobs: Jobs = 1,
     output: File | None = None,
-    executor: Any | None = None,
+    dask_client: Any | None = None,
     progress: Progress = True,
 ) -> "SweepAnswer":
     """Simulate every point of a grid, or of a list of points.
@@ -145,13 +145,13 @@ def sweep(  # noqa: PLR0913 - the options of the command
         draws: as in `simulate`; by default none beyond 200 points.
         jobs: processes at most; more than 1 needs a script with `if __name__ == "__main__"`.
         output: folder of a journal, from which the same sweep goes on after it was stopped.
-        executor: simulates the points in place of processes of this machine: a client of Dask, or whatever has
-            `submit(function, *arguments)` and futures as the executors of `concurrent.futures` have. It is left open.
+        dask_client: a `distributed.Client`, whose workers simulate in place of processes of this machine; it is left
+            open.
         progress: a bar, a function that is called with the number of points done, or nothing.
 
     Raises:
-        SimnetError: there is nothing to sweep, too much of it, or no point holds together; or an executor that cannot
-            be used.
+        SimnetError: there is nothing to sweep, more than a million points, or no point holds together; or workers of
+            Dask that cannot be used.
 
     Example:
         >>> import simnet
@@ -160,32 +160,17 @@ def sweep(  # noqa: PLR0913 - the options of the command
         [('binsgdm', 4.9), ('one_bit_adam', 1.4)]
     """
     from simnet.analysis import sweeps
-    from simnet.analysis.workers import pool_of
+    from simnet.analysis.workers import DaskPool
     from simnet.api.answers import SweepAnswer
 
-    experiment = experiment_to_sweep(scenario, axes, points, settings, draws)
-    asked = sweeps.with_draws(sweeps.points_of(experiment))
+    listed = points and point_list(points, [f"points[{i}]" for i in range(len(points))], "points", Path())
+    experiment = experiment_of(scenario, settings, draws, axes, listed or None)
+    asked = sweeps.with_draws(sweeps.points_of(experiment, sweeps.MAX_HELD))
     sweeps.check_any(asked)
-    pool = None if executor is None else pool_of(executor)
+    pool = None if dask_client is None else DaskPool(dask_client, "dask_client")
     with advancing(progress, len(asked), "simulating") as advance:
         results = sweeps.run(asked, Path(output) if output is not None else None, jobs, advance, pool)
     return as_answer(SweepAnswer, sweeps.collect_results(experiment, asked, results))
-
-
-def experiment_to_sweep(
-    scenario: Asked,
-    axes: Axes | None,
-    points: Sequence[Settings] | None,
-    settings: Settings | None,
-    draws: int | None,
-) -> Experiment:
-    """Return what `sweep` was asked as an experiment.
-
-    Raises:
-        SimnetError: something does not fit.
-    """
-    listed = points and point_list(points, [f"points[{i}]" for i in range(len(points))], "points", Path())
-    return experiment_of(scenario, settings, draws, axes, listed or None)
 
 
 @checked

@@ -27,7 +27,7 @@ RESULTS = ("results.csv", "results.json")
 REFUSED = 1
 """Exit code of --strict where points are refused."""
 PARQUET = "parquet"
-"""The format whose results are never all in memory."""
+"""The format for more points than JSON and CSV take."""
 
 
 @options.command(
@@ -36,8 +36,8 @@ PARQUET = "parquet"
     "A key with several values in --set is swept as well. --point and --points sweep a list of points in place of the "
     "file's [sweep], at every value of --set. A point that does not hold together is skipped: the end of the output, "
     "results.json and the journal say why. The exit code is 0 if any point was simulated, 2 if none was. A sweep that "
-    "was stopped resumes when it is started again with the same -o. --format parquet takes up to ten million points: "
-    "it writes results.parquet in place of results.csv and results.json, and prints its name. --scheduler and "
+    "was stopped resumes when it is started again with the same -o. --format parquet takes up to a million points: it "
+    "writes results.parquet in place of results.csv and results.json, and prints its name. --scheduler and "
     "--dask-local simulate on the workers of a Dask, which may be those of many machines.",
     epilog="\b\nExamples:\n  simnet sweep bert_base_10gbit --set cluster.num_nodes=1,2,4,8 -o out/bert --jobs 2\n"
     "  simnet sweep bert_base_10gbit --set run.global_batch=4096 --set cluster.num_nodes=2,4,8,16\n"
@@ -116,10 +116,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     add_draws(fixed, draws)
     listed = _listed(point_texts, points_file)
     experiment = questions.experiment_of(scenario, fixed, None, axes, listed, jobs=workers.num_processes)
-    if form == PARQUET and output is not None:
-        done = _stream(experiment, output, workers)
-    else:
-        done = _hold(experiment, form, output, workers)
+    done = _simulate(experiment, form, output, workers)
     tell(_summary(done, time.perf_counter() - start))
     if done.lacks_intervals and draws is None:
         tell(f"note: more than {sweeps.MOST_DRAWN} points get no intervals of their own accord; --draws 20 makes them")
@@ -178,14 +175,20 @@ class _Done(NamedTuple):
     files: list[Path]
 
 
-def _hold(experiment: "Experiment", form: str, output: Path | None, workers: _Workers) -> _Done:
+def _simulate(experiment: "Experiment", form: str, output: Path | None, workers: _Workers) -> _Done:
     """Simulate all points, and write and print them once all are there."""
-    from simnet.analysis import sweeps
+    from simnet.analysis import results_file, sweeps
     from simnet.analysis.journal import Journal
+    from simnet.report.sweep_page import refused_lines
 
-    points = sweeps.with_draws(sweeps.points_of(experiment))
+    is_parquet = form == PARQUET
+    if is_parquet:
+        from simnet.report.frame import check_parquet
+
+        check_parquet("--format")
+    points = sweeps.with_draws(sweeps.points_of(experiment, sweeps.MAX_HELD if is_parquet else sweeps.MAX_POINTS))
     sweeps.check_any(points)
-    files = [output / name for name in RESULTS] if output else []
+    files = [output / name for name in ((results_file.PARQUET,) if is_parquet else RESULTS)] if output else []
     for file in files:
         check_replaceable(file, output)
     with (
@@ -194,17 +197,22 @@ def _hold(experiment: "Experiment", form: str, output: Path | None, workers: _Wo
         progress(len(points), "simulating") as advance,
         Journal(output) as journal,
     ):
-        sweep = sweeps.Sweep(points, len(points), journal, len(points))
+        sweep = sweeps.Sweep(points, journal)
         sweep.simulate(workers.num_processes, advance, pool)
-        results = sweep.results(points)
+        results = sweep.results()
     whole = sweeps.collect_results(experiment, points, results)
-    shown = _text(whole, form)  # before anything is written: it may be refused
-    for file in files:
-        kind = file.suffix.removeprefix(".")
-        emit(shown if kind == form else _text(whole, kind), file, output)
-    emit(shown, None)
+    if is_parquet:
+        _write_parquet(whole, files[0], output)
+        say(str(files[0]))
+    else:
+        shown = _text(whole, form)  # before anything is written: it may be refused
+        for file in files:
+            kind = file.suffix.removeprefix(".")
+            emit(shown if kind == form else _text(whole, kind), file, output)
+        emit(shown, None)
     if form != "table":  # whose end has them
-        _tell_refused(whole)
+        for line in refused_lines(whole, str(journal.path)) if is_parquet else refused_lines(whole):
+            tell(line)
     has_baseline = any(point.baseline for point in whole.points)
     return _Done(
         num_points=len(points),
@@ -215,29 +223,13 @@ def _hold(experiment: "Experiment", form: str, output: Path | None, workers: _Wo
     )
 
 
-def _stream(experiment: "Experiment", output: Path, workers: _Workers) -> _Done:
-    """Simulate all points into the journal, write a Parquet file from there, and print its name."""
-    from simnet.analysis import journal, results_file, sweeps
-    from simnet.api.sweeping import stream
-    from simnet.report.sweep_page import refused_text
+def _write_parquet(whole: SweepResult, path: Path, inside: Path | None) -> None:
+    from simnet.core.files import writing
+    from simnet.report.frame import write_parquet
+    from simnet.report.rows import row
 
-    num_points = sweeps.check_size(experiment, sweeps.MAX_STREAMED)
-    results_file.check_parquet()
-    file = output / results_file.PARQUET
-    check_replaceable(file, output)
-    with _explain_resume(output), workers.pool() as pool:
-        done = stream(experiment, output, workers.num_processes, pool, progress)
-    say(str(file))
-    for line in refused_text(done.table.refused, done.table.num_refused, num_points, str(output / journal.NAME)):
-        tell(line)
-    has_baseline = "baseline" in {*experiment.resolved, *experiment.swept_keys}
-    return _Done(
-        num_points=num_points,
-        num_refused=done.table.num_refused,
-        num_before=done.num_before,
-        lacks_intervals=has_baseline and num_points > sweeps.MOST_DRAWN,
-        files=[file],
-    )
+    with writing(path, inside) as file:
+        write_parquet((row(point, point.set) for point in whole.points), file)
 
 
 def _listed(texts: Sequence[str], file: Path | None) -> "PointList | None":
@@ -247,14 +239,6 @@ def _listed(texts: Sequence[str], file: Path | None) -> "PointList | None":
     if file is not None:
         return read_points_file(file)
     return read_points(texts) if texts else None
-
-
-def _tell_refused(whole: SweepResult) -> None:
-    """Say on stderr which points are refused, and why."""
-    from simnet.report.sweep_page import refused_lines
-
-    for line in refused_lines(whole):
-        tell(line)
 
 
 def _summary(done: _Done, elapsed_s: float) -> str:

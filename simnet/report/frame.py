@@ -1,13 +1,15 @@
-"""Rows as a pandas data frame, for notebooks."""
+"""Rows as a pandas data frame, for notebooks, and as a Parquet file of one."""
 
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from simnet.analysis import results_file
+from simnet.core import files
 from simnet.core.arguments import File, checked
 from simnet.core.errors import SimnetError
-from simnet.report.rows import is_interval, row
+from simnet.report.rows import cell, row
 
 if TYPE_CHECKING:
     import pandas
@@ -36,17 +38,33 @@ def read_frame(results: File) -> "pandas.DataFrame":
     """
     path = results_file.file_in(Path(results))
     if results_file.is_parquet(path):
-        return _frame_of_parquet(path)
+        return _read_parquet(path)
     return frame_of(row(point, point.set) for point in results_file.read(path).points)
 
 
-def _frame_of_parquet(path: Path) -> "pandas.DataFrame":
-    """Return the rows of a file without the columns of intervals that no point has."""
-    columns = results_file.read_columns(path)
-    empty = [
-        name
-        for name in columns.column_names
-        if is_interval(name) and not columns[name].length() > columns[name].null_count
-    ]
-    frame: pandas.DataFrame = columns.drop_columns(empty).to_pandas()
-    return frame
+def write_parquet(rows: Iterable[Mapping[str, object]], file: IO[bytes]) -> None:
+    """Write rows as Parquet: a column that holds anything but numbers is text, tables and lists as JSON."""
+    frame = frame_of(rows)
+    for name in frame.columns[frame.dtypes.map(str) == "object"]:
+        frame[name] = [value if value is None else cell(value) for value in frame[name]]
+    frame.to_parquet(file, engine="pyarrow", compression="zstd", index=False)
+
+
+def check_parquet(where: str) -> None:
+    """Check that pandas can write and read Parquet, before anything is computed."""
+    if find_spec("pyarrow") is None:
+        raise SimnetError(f"{where}: pyarrow is missing: a Parquet file needs it; pip install 'binsgdm[dask]'")
+
+
+def _read_parquet(path: Path) -> "pandas.DataFrame":
+    import pandas
+
+    check_parquet(str(path))
+    files.file_stamp(path)  # it counts as read
+    try:
+        return pandas.read_parquet(path, engine="pyarrow")
+    except FileNotFoundError as error:
+        raise SimnetError(f"{path}: no such file: name the results.parquet of a sweep, or its folder") from error
+    except (OSError, ValueError) as error:  # pyarrow's own errors are such
+        first = (str(error).splitlines() or ["no Parquet"])[0]
+        raise SimnetError(f"{path}: the file is damaged ({first}); run the sweep again") from error

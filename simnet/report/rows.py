@@ -1,9 +1,8 @@
 """Results as flat rows with a unit in each column's name: the CSV of a run or a sweep, and the rows of a data frame."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-from simnet.analysis.results_file import Kind
 from simnet.engine.result import Breakdown, RunResult, StrategyResult
 from simnet.report.table import Table
 from simnet.report.text import part_title, workload_title
@@ -32,21 +31,7 @@ METRICS = (
     "trained_fraction",
     "approximation",
 )
-INTERVALS = (
-    "iteration_s",
-    "total_s",
-    "baseline_iteration_s",
-    "baseline_total_s",
-    "speedup",
-    "end_to_end_speedup",
-)
-"""What has an interval, where it was asked for."""
 _ENDS = ("low", "high")
-_TEXT = {
-    "cluster", "workload", "calibration", "strategy", "baseline", "notes", "version", "algorithm", "fidelity",
-    "tuned_reference",
-}  # fmt: skip
-_WHOLE = {"num_nodes", "ranks_per_node", "grad_accumulation", "world_size", "num_buckets", "num_iterations"}
 
 
 def row(result: RunResult, values: Mapping[str, object] | None = None) -> Row:
@@ -77,53 +62,6 @@ def row(result: RunResult, values: Mapping[str, object] | None = None) -> Row:
         **{f"{key}_{end}": ends[i] for key, ends in result.intervals.items() for i, end in enumerate(_ENDS)},
         "notes": "; ".join(result.notes),
         "version": result.version,
-    }
-
-
-def kinds(swept: Mapping[str, Sequence[object]]) -> dict[str, Kind]:
-    """Return what each column of the rows of a sweep holds, in their order; those of intervals are always there.
-
-    Args:
-        swept: the values of each swept key.
-    """
-    names = [
-        *("cluster", "workload", "calibration", "num_nodes", "ranks_per_node", "grad_accumulation", "nic_gbit_per_s"),
-        *("strategy", "baseline", "world_size", "gradient_bytes", "speedup", "end_to_end_speedup"),
-        *("speedup_over_flat", "speedup_over_named", "flat_iteration_s", "tuned_iteration_s", "tuned_reference"),
-        *(name for prefix in ("", "baseline_") for name in _metrics(prefix, None)),
-        *(f"{key}_{end}" for key in INTERVALS for end in _ENDS),
-        *("notes", "version"),
-    ]
-    return {key: _kind_of(values) for key, values in swept.items()} | {name: _kind(name) for name in names}
-
-
-def is_interval(column: str) -> bool:
-    """Return whether a column holds an end of an interval."""
-    name, _, end = column.rpartition("_")
-    return end in _ENDS and name in INTERVALS
-
-
-def _kind(column: str) -> Kind:
-    name = column.removeprefix("baseline_")
-    return "text" if name in _TEXT else "whole" if name in _WHOLE else "number"
-
-
-def _kind_of(values: Sequence[object]) -> Kind:
-    types = {type(value) for value in values}
-    largest = max((abs(value) for value in values if type(value) is int), default=0)
-    if types == {bool}:
-        return "truth"
-    if types == {int} and largest < 2**63:
-        return "whole"
-    return "number" if types <= {int, float} and largest <= 2**53 else "text"
-
-
-def plain(row: Row, kinds: Mapping[str, Kind]) -> Row:
-    """Return a row as a Parquet file holds it: what is no number as text, tables and lists as JSON."""
-    found = {column: row.get(column) for column in kinds}
-    return {
-        column: cell(value) if kinds[column] == "text" and value is not None else value
-        for column, value in found.items()
     }
 
 

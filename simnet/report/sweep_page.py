@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile, zip_longest
 
 from simnet.core.units import format_seconds
-from simnet.engine.result import PointResult, RefusedPoint, SweepResult
+from simnet.engine.result import PointResult, SweepResult
 from simnet.report.labels import (
     BANDWIDTH_KEYS,
     NODES_KEYS,
@@ -52,30 +52,21 @@ def sweep_page(sweep: SweepResult) -> Page:
     return Page([*heading, *tables, *headlines(sweep), *ends])
 
 
-def refused_lines(sweep: SweepResult) -> list[str]:
-    """Return the points that were not simulated, each with the reason; nothing where there is none."""
-    num_refused = len(sweep.refused)
-    return refused_text(
-        sweep.refused, num_refused, len(sweep.points) + num_refused, "'refused' in results.json (-o DIR)"
-    )
-
-
-def refused_text(refused: Sequence[RefusedPoint], num_refused: int, num_points: int, place: str) -> list[str]:
-    """Return refused points, each with the reason; nothing where there is none.
+def refused_lines(sweep: SweepResult, others: str = "'refused' in results.json (-o DIR)") -> list[str]:
+    """Return the points that were not simulated, each with the reason; nothing where there is none.
 
     Args:
-        refused: the first of them at least.
-        num_refused: how many there are.
-        num_points: how many points there are in all.
-        place: where the others stand.
+        sweep: with its refused points.
+        others: where those stand that are too many to be listed.
     """
+    num_refused = len(sweep.refused)
     if not num_refused:
         return []
-    lines = [f"refused: {num_refused} of {num_points} points, which are left out:"]
-    for point in refused[:MAX_REFUSED]:
+    lines = [f"refused: {num_refused} of {len(sweep.points) + num_refused} points, which are left out:"]
+    for point in sweep.refused[:MAX_REFUSED]:
         lines += hanging("  ", f"{_set_text(point.set)}: {point.reason}")
     more = num_refused - MAX_REFUSED
-    return [*lines, *([f"  and {more} more: see {place}"] if more > 0 else [])]
+    return [*lines, *([f"  and {more} more: see {others}"] if more > 0 else [])]
 
 
 def _accumulations(sweep: SweepResult) -> Iterator[str]:

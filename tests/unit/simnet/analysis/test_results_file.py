@@ -1,6 +1,7 @@
 """The results.json of a sweep: what is no such file, or a damaged one, is refused in one sentence."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +94,12 @@ def test_contents_that_are_no_results_are_refused_in_one_sentence(text: str | No
         path.write_bytes(text.encode("utf-8", "surrogateescape"))
     with refused(said, start=path):
         results_file.read(tmp_path)
+
+
+def test_of_two_forms_in_a_folder_the_newer_is_taken(tmp_path: Path) -> None:
+    for name in ("results.json", "results.parquet"):
+        (tmp_path / name).touch()
+    os.utime(tmp_path / "results.json", (1, 1))
+    assert results_file.file_in(tmp_path).name == "results.parquet"
+    os.utime(tmp_path / "results.parquet", (0, 0))
+    assert results_file.file_in(tmp_path).name == "results.json"

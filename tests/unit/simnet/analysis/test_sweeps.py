@@ -149,3 +149,11 @@ def test_the_journal_has_refused_points_once_and_a_resumed_sweep_the_same(
     change(out, "DELETE FROM points WHERE refused IS NOT NULL")  # as a kill may undo it
     assert whole(experiment, out) == first
     assert len(rows(out)) == 4
+
+
+def test_more_points_than_a_file_takes_are_refused_before_any_is_made() -> None:
+    for most, rule in ((100, "at most 100000, or 1000000 with --format parquet"), (1000, "at most 1000000")):
+        axes = {"cluster.num_nodes": [*range(1, 1002)], "workload.batch_per_rank": [*range(1, most + 1)]}
+        experiment = load_experiment("bert_base_10gbit", axes=axes)
+        with refused(f"sweep: {1001 * most} points: {rule}; split it into several sweeps"):
+            points_of(experiment, most * 1000)

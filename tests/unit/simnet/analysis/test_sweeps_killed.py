@@ -16,7 +16,7 @@ import pytest
 
 from simnet.analysis import journal, sweeps
 from simnet.analysis.journal import NAME, Journal
-from simnet.analysis.sweeps import each_values, points_of
+from simnet.analysis.sweeps import points_of
 from simnet.engine.scenario import load_experiment
 from tests.helpers.journals import Row, num_written, rows
 from tests.helpers.scenario_samples import pod, write
@@ -120,10 +120,7 @@ KILLS = 13
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["held", "streamed"])
-def test_kills_at_random_moments_lose_and_double_nothing(
-    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kills_at_random_moments_lose_and_double_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep is killed thirteen times, each time somewhere between two of its points or in the midst of one."""
     monkeypatch.setattr(sweeps, "PART_S", 0)
     monkeypatch.setattr(journal, "COMMIT_S", 0.01)
@@ -133,20 +130,15 @@ def test_kills_at_random_moments_lose_and_double_nothing(
         """Return the results, or simulate until killed."""
         experiment = load_experiment(path)
         with Journal(out) as kept:
-            if form == "streamed":
-                whole = sweeps.streamed(experiment, kept)
-                whole.simulate()
-                return [msgspec.json.encode(one, enc_hook=str) for one in whole.each_result(each_values(experiment))]
-            points = points_of(experiment)
-            held = sweeps.Sweep(points, len(points), kept, len(points))
-            held.simulate()
-            return [msgspec.json.encode(one, enc_hook=str) for one in held.results(points)]
+            whole = sweeps.Sweep(points_of(experiment), kept)
+            whole.simulate()
+            return [msgspec.json.encode(one, enc_hook=str) for one in whole.results()]
 
     expected = sweep(tmp_path / "whole")
     start = time.perf_counter()
     sweep(tmp_path / "timed")
     usual_s = time.perf_counter() - start
-    out, draw = tmp_path / "out", random.Random(f"kills {form}")
+    out, draw = tmp_path / "out", random.Random("kills")
     counts, before = [], set[Row]()
     for _ in range(KILLS):
         process = get_context("fork").Process(target=sweep, args=(out,))

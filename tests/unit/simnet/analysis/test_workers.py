@@ -1,7 +1,7 @@
-"""Tasks on executors of any kind: few wait, results come as they are ready, and what fails is told."""
+"""Tasks on a pool: few wait, results come as they are ready, and what fails is told."""
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,11 @@ import simnet
 from simnet.analysis import code_hash, sweeps, workers
 from simnet.analysis.code_hash import Computing
 from simnet.analysis.sweeps import SweepTask
-from simnet.analysis.workers import Pool, pool_of, run_on
+from simnet.analysis.workers import LocalPool, run_on
 from simnet.core.errors import SimnetError
 from simnet.core.version import VERSION
+from simnet.engine.result import RefusedPoint, RunResult
+from simnet.engine.scenario import load_experiment
 from tests.helpers.journals import rows
 from tests.helpers.refusals import refused
 
@@ -21,10 +23,8 @@ AXES = {"cluster.num_nodes": [2, 4]}
 JITTER = {"cluster.ranks_per_node": 2, "cluster.faults": [{"kind": "compute_jitter", "cv": 0.05}], "run.iterations": 2}
 
 
-class Now:
+class Now(Executor):
     """An executor that does a task when it is given."""
-
-    _max_workers = 0
 
     def __init__(self) -> None:
         self.given: list[Future[Any]] = []
@@ -42,8 +42,6 @@ class Now:
 class Held(Now):
     """An executor that does a task when it is told to."""
 
-    _max_workers = 3
-
     def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Any:
         self.given.append(Future())
         return self.given[-1]
@@ -54,22 +52,27 @@ def expected() -> Any:
     return simnet.sweep("bert_base_10gbit", AXES, settings=JITTER, draws=0, progress=False)
 
 
-@pytest.mark.parametrize("make", [Now, lambda: ThreadPoolExecutor(4)])
-def test_any_executor_gives_what_one_process_gives(make: Callable[[], Any], expected: Any) -> None:
-    found = simnet.sweep("bert_base_10gbit", AXES, settings=JITTER, draws=0, executor=make(), progress=False)
-    assert found.to_json() == expected.to_json()
-    assert any(len(set(run.result.iterations_s)) > 1 for run in found)
+def swept(executor: Executor, num_nodes: list[int], out: Path | None = None) -> list[RunResult | RefusedPoint]:
+    """Return what points come to that an executor simulates, one at a time."""
+    points = sweeps.points_of(load_experiment("bert_base_10gbit", JITTER, {"cluster.num_nodes": num_nodes}))
+    return sweeps.run(points, out, pool=LocalPool(executor, 1))
+
+
+def test_a_pool_gives_what_this_process_gives(expected: Any) -> None:
+    results = swept(Now(), AXES["cluster.num_nodes"])
+    assert [one.result for one in results if isinstance(one, RunResult)] == [run.result for run in expected]
+    assert any(len(set(run.result.iterations_s)) > 1 for run in expected)
 
 
 @pytest.mark.slow
 def test_what_a_worker_hands_back_is_done_by_another_task(monkeypatch: pytest.MonkeyPatch, expected: Any) -> None:
     monkeypatch.setattr(sweeps, "ENOUGH_S", 0)
     monkeypatch.setattr(sweeps, "TASKS_PER_WORKER", 1 / 64)  # tasks of more than the one point that is done
-    executor, axes = Now(), {"cluster.num_nodes": [2, 3, 4, 5, 6, 7]}
-    executor._max_workers = 1  # so that not all points are given before it is known how long one takes
-    found = simnet.sweep("bert_base_10gbit", axes, settings=JITTER, draws=0, executor=executor, progress=False)
-    assert len(found.points) == len(executor.given) == 6
-    assert found.points[0].result == expected.points[0].result
+    executor = Now()
+    results = swept(executor, [2, 3, 4, 5, 6, 7])
+    assert len(results) == len(executor.given) == 6
+    assert isinstance(results[0], RunResult)
+    assert results[0].result == expected.points[0].result
 
 
 def test_what_only_a_worker_refuses_is_told_and_not_kept(tmp_path: Path) -> None:
@@ -80,28 +83,22 @@ def test_what_only_a_worker_refuses_is_told_and_not_kept(tmp_path: Path) -> None
             return future
 
     rule = "refused by a worker, not here; name files by absolute paths, on a disk that all workers share"
-    with refused(start=f"sweep: /data/a.json: no such file: {rule}"):
-        simnet.sweep("bert_base_10gbit", AXES, draws=0, executor=Lacking(), output=tmp_path, progress=False)
+    with refused(start=f"/data/a.json: no such file: {rule}"):
+        swept(Lacking(), [2, 4], tmp_path)
     assert rows(tmp_path) == []
 
 
-def test_what_cannot_take_tasks_or_bring_results_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Own:
-        def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Any:
-            return work
-
-    class Gone(Pool):
+def test_what_is_no_client_of_dask_and_a_pool_without_workers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(LocalPool):
         def check(self) -> None:
             raise SimnetError("no workers")
 
-    with refused(start="executor: list: must have submit(function, *arguments), as concurrent.futures and distributed"):
-        pool_of([1])
-    rule = "its submit must return a future of concurrent.futures; give one whose does, or a client of Dask"
-    with refused(start=f"executor: Own: {rule}"):
-        next(run_on(pool_of(Own()), twice([1]), str))
+    rule = "must be a distributed.Client; without one, processes of this machine simulate (jobs)"
+    with refused(start=f"sweep: dask_client: Now: {rule}"):
+        simnet.sweep("bert_base_10gbit", AXES, draws=0, dask_client=Now(), progress=False)
     monkeypatch.setattr(workers, "CHECK_S", 0.01)
     with refused(start="no workers"):
-        next(run_on(Gone(Held()), twice([1]), str))
+        next(run_on(Gone(Held(), 3), twice([1]), str))
 
 
 def twice(tasks: Iterable[Any]) -> Callable[[], tuple[Any, Any] | None]:
@@ -120,10 +117,10 @@ def test_a_task_that_was_cancelled_before_it_began_is_told(monkeypatch: pytest.M
 
     monkeypatch.setattr(workers, "CHECK_S", 0.01)
     executor = FirstAtOnce()
-    found = run_on(Pool(executor), twice(range(9)), str)
+    found = run_on(LocalPool(executor, 3), twice(range(9)), str)
     next(found)
     executor.given[1].cancel()  # as an executor that is shut down does, without a word to those who wait
-    with refused(start="executor: its tasks were cancelled; start again with another one"):
+    with pytest.raises(CancelledError):
         next(found)
 
 

@@ -36,10 +36,10 @@ def client(dask: DaskProcesses) -> Iterator[Any]:
         yield found
 
 
-def test_a_client_of_dask_is_an_executor_and_is_left_open(dask: DaskProcesses, client: Any) -> None:
+def test_a_client_of_dask_simulates_and_is_left_open(dask: DaskProcesses, client: Any) -> None:
     worker = dask.add_worker()
     try:
-        found = simnet.sweep("bert_base_10gbit", AXES, draws=20, executor=client, progress=False)
+        found = simnet.sweep("bert_base_10gbit", AXES, draws=20, dask_client=client, progress=False)
         assert client.status == "running"
     finally:
         _end(worker, client)
@@ -143,8 +143,8 @@ def test_workers_that_are_not_there_or_do_not_answer_are_refused(
         end.close()
     stub.threads = 0
     start = "start some with: dask worker tcp://10.0.0.1:8786 --nthreads 1"
-    with refused(start=f"executor: tcp://10.0.0.1:8786: no workers after 10 s; {start}"):
-        DaskPool(stub, "executor")
+    with refused(start=f"dask_client: tcp://10.0.0.1:8786: no workers after 10 s; {start}"):
+        DaskPool(stub, "dask_client")
 
 
 def test_workers_may_be_away_for_a_while_but_not_for_good(stub: StubClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from simnet.analysis.journal import NAME
+from simnet.report.frame import read_frame
 from tests.helpers.cli import ROOT, assert_refused, run
 from tests.helpers.journals import rows
 from tests.helpers.needs import needs
+from tests.helpers.refusals import refused
 from tests.helpers.scenario_samples import pod, write
 
 NODES, BATCH = "cluster.num_nodes", "workload.batch_per_rank"
@@ -96,7 +98,7 @@ class TestPoints:
 
 
 class TestParquet:
-    def test_it_is_written_beside_the_csv_its_name_is_printed_and_it_is_drawn(self, file: str, tmp_path: Path) -> None:
+    def test_it_is_written_beside_the_csv_and_its_name_is_printed(self, file: str, tmp_path: Path) -> None:
         needs("pyarrow")
         out = tmp_path / "out"
         run("sweep", file, "-o", out)
@@ -104,9 +106,44 @@ class TestParquet:
         assert done.stdout == f"{out}/results.parquet\n"
         assert ", 6 of them finished before; wrote " in done.stderr
         assert {path.name for path in out.iterdir()} == {"results.csv", "results.json", "results.parquet", NAME}
-        drawn = run("plot", out / "results.parquet", "-o", tmp_path / "figures")
-        assert drawn.exit_code == 0, drawn.output
-        assert any((tmp_path / "figures").iterdir())
+
+    def test_its_rows_are_those_of_the_json(self, tmp_path: Path) -> None:
+        needs("pyarrow")
+        from pandas.testing import assert_frame_equal
+
+        swept = {NODES: [1, 0, 2], "strategy": ["all_reduce", {"kind": "binsgdm", "topology": "flat"}]}
+        scenario, out = write(tmp_path / "pod.toml", pod(run__draws=20, sweep=swept)), tmp_path / "out"
+        for form in ("json", "parquet"):
+            assert run("sweep", scenario, "-o", out, "--format", form).exit_code == 0
+        flat, plain = read_frame(out), read_frame(out / "results.json")
+        plain["strategy"] = [value if isinstance(value, str) else json.dumps(value) for value in plain["strategy"]]
+        assert_frame_equal(flat, plain)
+        assert len(flat) == 4
+
+    def test_it_gives_no_figures_and_says_what_does(self, file: str, tmp_path: Path) -> None:
+        needs("pyarrow")
+        run("sweep", file, "-o", tmp_path, "--format", "parquet")
+        rule = "results.parquet: holds rows alone, for simnet.read_frame; for pages and figures sweep again without"
+        assert_refused(run("plot", tmp_path, "-o", tmp_path), rule)
+
+    def test_a_damaged_file_a_missing_one_and_missing_pyarrow_are_told(
+        self, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        needs("pyarrow")
+        path = tmp_path / "results.parquet"
+        run("sweep", file, "-o", tmp_path, "--format", "parquet")
+        for content in (path.read_bytes()[:-30], b"", b"a,b\n1,2\n"):
+            path.write_bytes(content)
+            with refused(f"{path}: the file is damaged (", "); run the sweep again"):
+                read_frame(path)
+        with refused("no.parquet: no such file: name the results.parquet of a sweep, or its folder"):
+            read_frame(tmp_path / "no.parquet")
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+        with refused("results.parquet: pyarrow is missing: a Parquet file needs it; pip install 'binsgdm[dask]'"):
+            read_frame(path)
+        missing = run("sweep", file, "-o", tmp_path / "out", "--format", "parquet")
+        assert_refused(missing, "--format: pyarrow is missing")
+        assert not (tmp_path / "out").exists()
 
     def test_refused_points_are_told_with_it_too(self, tmp_path: Path) -> None:
         needs("pyarrow")
