@@ -121,10 +121,10 @@ lab-uneven: torch ## four nodes with a slow rank, a slow NIC, traffic of others,
 	$(BIN)/python -m studies run uneven --folder out/lab-uneven
 
 # Finds or installs a torch with CUDA by itself: what .venv has stays as it is.
-gpu: ## test and measure the GPUs of this machine, and write their page: out/gpu, out/gpu-card (GPU_ARGS=--only=kernels)
+gpu: ## test and measure the GPUs of this machine, and calibrate to them: out/gpu, out/gpu-card (GPU_ARGS=--only=kernels)
 	@VENV='$(VENV)' PYTHON='$(PYTHON)' TORCH_GPU='$(TORCH_GPU)' sh .ci/gpu.sh $(GPU_OUT) $(GPU_ARGS)
 
-gpu-commit: $(VENV)/.installed ## calibration, compute rows and page of the GPU measured in out/gpu, into this checkout (GPU_ARGS=--force)
+gpu-commit: $(VENV)/.installed ## calibration, compute rows and samples of the GPU measured in out/gpu, into this checkout (GPU_ARGS=--force)
 	$(BIN)/simnet measure gpu --card $(GPU_OUT) --base a100_tcp_estimate --into . $(GPU_ARGS)
 
 bench: $(VENV)/.installed ## benchmarks: ratios from one run, absolute figures beside

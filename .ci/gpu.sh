@@ -1,12 +1,12 @@
 #!/bin/sh
-# Test and measure the GPUs of this machine into the folder $1, and write their page into $1-card; further arguments are
+# Test and measure the GPUs of this machine into the folder $1, and write their calibration into $1-card; further arguments are
 # those of `simnet measure gpu`. A Python whose torch has CUDA is looked for in $PYTHON, $VENV, $VENV-gpu and on the PATH; where
-# there is none, torch is installed into $VENV-gpu. Nothing else is installed, but for packages that the page needs.
+# there is none, torch is installed into $VENV-gpu. Nothing else is installed, but for packages that calibrating needs.
 set -eu
 
 folder=$1
 shift
-# A folder among the further arguments is the one that is measured into: its page belongs beside it.
+# A folder among the further arguments is the one that is measured into: its calibration belongs beside it.
 named=
 for argument in "$@"; do
     if [ "$named" = next ]; then
@@ -24,7 +24,7 @@ folder=${folder%/}
 has_cuda='import sys, torch; sys.exit(sys.version_info < (3, 11) or not (torch.version.cuda or torch.version.hip))'
 measures='import click, numpy, torch'
 tests='import hypothesis, pytest'
-makes_pages='import click, jinja2, matplotlib, msgspec, numpy, rich, scipy, simpy, tomli_w'
+calibrates='import click, msgspec, numpy, rich, scipy, simpy, tomli_w'
 
 # Without a package index, pip would try each package five times.
 try_pip='-m pip install --quiet --disable-pip-version-check --retries 1 --timeout 15'
@@ -98,7 +98,7 @@ index_answers() {
     return $answer
 }
 
-# Correctness: the tests that a card shows in full. How they ended is the file of the page's part `checks`.
+# Correctness: the tests that a card shows in full. How they ended is the file of the part `checks`.
 test_card() {
     if ! "$python" -c "$tests" >/dev/null 2>&1; then
         say "pytest or hypothesis is missing, so nothing is tested on the card: $python -m pip install pytest hypothesis"
@@ -111,18 +111,18 @@ test_card() {
     code=1
 }
 
-page_needs() {
+calibration_needs() {
     PYTHON="${PYTHON:-}" sh .ci/make_venv.sh "$VENV" >/dev/null &&
         "$VENV/bin/python" $try_pip --editable .
 }
 
 all="${PYTHON:-} $VENV/bin/python $VENV-gpu/bin/python python3 python3.14 python3.13 python3.12 python3.11 python"
-page_options=
+card_options=
 on_cpu=
 case " $* " in
     *" --device cpu "* | *" --device=cpu "*)
         has_cuda='import sys, torch; sys.exit(sys.version_info < (3, 11))'
-        page_options='--accept-cpu '
+        card_options='--accept-cpu '
         on_cpu='CUDA_VISIBLE_DEVICES= TRITON_INTERPRET=1'
         ;;
     *)
@@ -155,13 +155,13 @@ fi
 
 say "$("$python" -c 'import platform, torch; print(f"Python {platform.python_version()}, torch {torch.__version__}")') ($python)"
 mkdir -p "$folder"
-elsewhere="copy $folder to where simnet is installed, and there: simnet measure gpu --card $folder $page_options"
+elsewhere="copy $folder to where simnet is installed, and there: simnet measure gpu --card $folder $card_options"
 elsewhere="$elsewhere--base a100_tcp_estimate -o $folder-card"
-writer=$(first_that "$makes_pages" "$python" $all)
+writer=$(first_that "$calibrates" "$python" $all)
 is_offline=
 if [ -z "$writer" ] && ! index_answers; then
     is_offline=yes
-    say "no page will be written here: packages of simnet are missing, and no package index answers: after this, $elsewhere"
+    say "no calibration will be made here: packages of simnet are missing, and no package index answers: after this, $elsewhere"
 fi
 code=0
 # First: times of kernels that are wrong mislead. Once a folder, as every part.
@@ -172,16 +172,16 @@ case " $* " in
 esac
 measured=0
 "$python" -m binsgdm measure gpu -o "$folder" "$@" || measured=$?
-# 1: a part has failed, and the others have their place on the page.
+# 1: a part has failed, and the others are calibrated to.
 [ "$measured" -le 1 ] || exit "$measured"
 [ "$measured" -eq 0 ] || code=1
 
-if [ -z "$writer" ] && [ -z "$is_offline" ] && page_needs >&2; then
+if [ -z "$writer" ] && [ -z "$is_offline" ] && calibration_needs >&2; then
     writer="$VENV/bin/python"
 fi
 if [ -z "$writer" ]; then
-    say "no page was written here: $elsewhere"
+    say "no calibration was made here: $elsewhere"
     exit "$code"
 fi
-"$writer" -m simnet measure gpu --card "$folder" --base a100_tcp_estimate $page_options -o "$folder-card" || exit
+"$writer" -m simnet measure gpu --card "$folder" --base a100_tcp_estimate $card_options -o "$folder-card" || exit
 exit "$code"

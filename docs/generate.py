@@ -1,4 +1,4 @@
-"""Write the generated pages of docs/reference, and docs/evidence/gpu.md: `python docs/generate.py`.
+"""Write the generated pages of docs/reference: `python docs/generate.py`.
 
 `--check` compares them.
 
@@ -35,7 +35,6 @@ from simnet.core import files, parsing, templates, units
 from simnet.core.bounded_types import Precision
 from simnet.core.registry import tag_of
 from simnet.engine import result, scenario
-from simnet.report import card_page
 from simnet.strategies import step_file
 from simnet.validation.lab import campaign
 from simnet.workload import gpu_memory, roofline, training_step, workload
@@ -43,7 +42,6 @@ from simnet.workload.kernel_cost import KernelCost
 from studies.page import filled
 
 REFERENCE = ROOT / "docs" / "reference"
-EVIDENCE = ROOT / "docs" / "evidence"
 STRUCTS: dict[type[Struct], str] = {
     scenario.RunSettings: "scenario.md#run",
     hardware.Cluster: "cluster.md",
@@ -320,11 +318,6 @@ def python_page() -> str:
     return filled((REFERENCE / "python.md").read_text(encoding="utf-8"), {"systems": systems.every()})
 
 
-def cards_page() -> str:
-    """Return the page of all measured cards."""
-    return card_page.cards_page(card_page.measured_cards(EVIDENCE))
-
-
 def pages() -> dict[Path, Callable[[], str]]:
     """Return what makes each generated page; that of the systems only where torch is installed."""
     names = ("scenario.md", "cluster.md", "files.md")
@@ -332,8 +325,7 @@ def pages() -> dict[Path, Callable[[], str]]:
     made["commands.md"] = commands_page
     if find_spec("torch"):
         made["python.md"] = python_page
-    others = {EVIDENCE / "gpu.md": cards_page}
-    return {REFERENCE / name: make for name, make in made.items()} | others
+    return {REFERENCE / name: make for name, make in made.items()}
 
 
 def is_current(path: Path) -> bool:

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from simnet.calibration import calibration_file, kernels, merged_calibration, provenance
+from simnet.calibration import calibration_file, compute_rows, kernels, merged_calibration, provenance
 from simnet.calibration.card_folder import CardFolder, versions_text
 from simnet.calibration.comparison import mean_error
 from simnet.calibration.fit import FittedPart
 from simnet.core.errors import SimnetError
+from simnet.core.files import read_text
 from simnet.core.units import Bandwidth, Duration
 
 BOUND = 0.1
@@ -81,6 +83,34 @@ def fit(folder: CardFolder, draws: int) -> CardFit:
     if pairs := kernels.select_pairs(folder.measurements):
         parts.append(kernels.fit_slowdown(pairs, draws))
     return CardFit(parts=tuple(parts), left_out=tuple(left_out))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardWorkloads:
+    """Workload files with compute rows of a card.
+
+    Attributes:
+        texts: as TOML, by name.
+        unknown: measured models that are no workload.
+    """
+
+    texts: Mapping[str, str]
+    unknown: tuple[str, ...]
+
+
+def workloads(folder: CardFolder, shipped: Path) -> CardWorkloads:
+    """Return the workload files of a folder `shipped` that get compute rows of the measured models."""
+    passes = compute_rows.measured_passes(folder)
+    paths = {path.stem: path for path in sorted(shipped.glob("*.toml"))}
+    models = dict.fromkeys(measured.model for measured in passes)
+    texts = {
+        model: compute_rows.with_rows(
+            read_text(paths[model]), [row for row in passes if row.model == model], folder, str(paths[model])
+        )
+        for model in models
+        if model in paths
+    }
+    return CardWorkloads(texts=texts, unknown=tuple(model for model in models if model not in paths))
 
 
 def whole(folder: CardFolder, fitted: CardFit, base: str | None) -> dict[str, object]:

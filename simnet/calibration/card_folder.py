@@ -28,7 +28,7 @@ PARTS: dict[str, str] = {
     "links": "collectives between cards",
     "training": "steps of training over all cards",
 }
-"""What each part measures, in the order of the page."""
+"""What each part measures, in the order of measuring."""
 GPU = "cuda"
 CPU_LABEL = "CPU, not a card"
 # Words of a card's name that tell cards of one kind apart from no other: vendor, family, socket, kind of memory.

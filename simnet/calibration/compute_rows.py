@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
 
 import numpy as np
 import tomli_w
@@ -35,7 +34,6 @@ class MeasuredPass:
         batch: samples.
         forward_s: every repetition [s].
         backward_s: every repetition [s].
-        half_ready: share of backward after which half of all elements have their gradients; None if not measured.
         layout: of the tensors, where it is not PyTorch's default: "channels_last".
     """
 
@@ -44,18 +42,12 @@ class MeasuredPass:
     batch: int
     forward_s: Floats
     backward_s: Floats
-    half_ready: float | None = None
     layout: str = ""
 
     @property
     def compute_s(self) -> float:
         """Median of forward and backward together [s]."""
         return float(np.median(self.forward_s + self.backward_s))
-
-    @property
-    def forward_share(self) -> float:
-        """Median of forward / (forward and backward)."""
-        return float(np.median(self.forward_s / (self.forward_s + self.backward_s)))
 
     @property
     def samples_per_s(self) -> float:
@@ -66,7 +58,6 @@ class MeasuredPass:
 def measured_passes(folder: CardFolder) -> list[MeasuredPass]:
     """Return the models that were measured, in the order of the file, each in its fastest layout."""
     forward, backward = (_by_labels(folder.series("models", "model", name)) for name in ("forward", "backward"))
-    ready = _ready(folder.series("models", "model", "gradient_ready"))
     found: dict[tuple[str, str, int], MeasuredPass] = {}
     for labels, values in forward.items():
         others = backward.get(labels)
@@ -83,7 +74,6 @@ def measured_passes(folder: CardFolder) -> list[MeasuredPass]:
             forward_s=values,
             backward_s=others,
             layout=layout,
-            half_ready=half_ready(ready.get(labels, []), float(np.median(others))),
         )
         known = found.setdefault((model, precision, batch), one)
         if one.compute_s < known.compute_s:
@@ -101,33 +91,6 @@ def _case(series: Series) -> Case:
 
 def _by_labels(series: Sequence[Series]) -> dict[Case, Floats]:
     return {_case(one): np.array(one.values, dtype=np.float64) for one in series}
-
-
-def _ready(series: Sequence[Series]) -> dict[Case, list[tuple[float, float]]]:
-    """Return when each gradient was ready [s], and its elements."""
-    found: dict[Case, list[tuple[float, float]]] = {}
-    for one in series:
-        found.setdefault(_case(one), []).append((median(one.values), one.number("num_elements")))
-    return found
-
-
-def half_ready(gradients: Sequence[tuple[float, float]], backward_s: float) -> float | None:
-    """Return the share of backward after which half of the elements are ready; None without gradients.
-
-    Args:
-        gradients: when each was ready since backward began [s], and its elements.
-        backward_s: of the whole backward.
-
-    Example:
-        >>> half_ready([(1.0, 10), (3.0, 30), (4.0, 10)], 4.0)
-        0.75
-    """
-    half, done = sum(elements for _, elements in gradients) / 2, 0.0
-    for at_s, elements in sorted(gradients):
-        done += elements
-        if done >= half:
-            return at_s / backward_s
-    return None
 
 
 def with_rows(text: str, passes: Sequence[MeasuredPass], folder: CardFolder, where: str) -> str:

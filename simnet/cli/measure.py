@@ -13,11 +13,13 @@ from simnet.cli.terminal import say, tell
 from simnet.core.errors import SimnetError
 
 if TYPE_CHECKING:
+    from simnet.calibration.card_calibration import CardFit, CardWorkloads
     from simnet.calibration.card_folder import CardFolder
+    from simnet.report.page import Page
 
-INDEX = PurePosixPath("docs/README.md")
-CARDS = PurePosixPath("docs/evidence/gpu.md")
-WORKLOADS, CLUSTERS = PurePosixPath("scenarios/workloads"), PurePosixPath("scenarios/clusters")
+CALIBRATIONS, WORKLOADS, CLUSTERS, EVIDENCE = map(
+    PurePosixPath, ("scenarios/calibrations", "scenarios/workloads", "scenarios/clusters", "docs/evidence")
+)
 
 command = adopted("binsgdm.bench.command", "measure")
 assert isinstance(command, click.Group)
@@ -26,7 +28,7 @@ command.commands["gpu"].params.append(
         ["--card"],
         of="measure.card",
         metavar="DIRECTORY",
-        help="Make a calibration, compute rows and a page of what is in DIRECTORY: simnet measure gpu --card --help.",
+        help="Make a calibration and compute rows of what is in DIRECTORY: simnet measure gpu --card --help.",
     )
 )
 
@@ -34,45 +36,45 @@ command.commands["gpu"].params.append(
 @options.command(
     "card",
     help="Make of the measurements in DIRECTORY, by simnet measure gpu, a calibration of the card, compute rows of the "
-    "measured workloads, and a page with figures that compares the shipped estimates with what was measured.\n\n"
+    "measured workloads, and an archive of all samples.\n\n"
     "Kernels, copies and backward during communication are fitted as by simnet calibrate. One card shows nothing of "
     "the network: --base takes that, and all else that was not measured, from another calibration with its intervals. "
-    "A part that was not measured is named on the page.",
+    "What was not measured or not fitted is named.",
     epilog="\b\nExample:\n  simnet measure gpu --card out/gpu --base a100_tcp_estimate -o out/gpu-card",
 )
-@click.argument("folder", type=options.INPUT_PATH, metavar="DIRECTORY")
+@click.argument("measured", type=options.INPUT_PATH, metavar="DIRECTORY")
 @options.directory("Write scenarios/ and docs/evidence/ of the card into this directory.")
 @click.option(
     "--into",
     type=options.OUTPUT_PATH,
     metavar="CHECKOUT",
-    help="Put them into a checkout of simnet, and name the page in its docs/README.md and docs/evidence/gpu.md.",
+    help="Put them into a checkout of simnet.",
 )
 @click.option("--base", metavar="NAME", help="Calibration for what was not measured.  [default: neutral values]")
 @click.option("--force", is_flag=True, help="Replace what --into finds of this card.")
 @click.option("--accept-cpu", is_flag=True, help="Take the measurements of a CPU, to try the command.")
 @options.BOOTSTRAP_DRAWS
 def card(  # noqa: PLR0913, PLR0917 - one argument an option
-    folder: Path, output: Path | None, into: Path | None, base: str | None, force: bool, accept_cpu: bool, draws: int
+    measured: Path, output: Path | None, into: Path | None, base: str | None, force: bool, accept_cpu: bool, draws: int
 ) -> None:  # fmt: skip
     """Run `simnet measure gpu --card`."""
-    from simnet.calibration import card_folder
-    from simnet.core.files import watch_inputs
-    from simnet.report import card_page
-    from simnet.validation import card_estimates
+    from simnet.calibration import card_calibration, card_folder
+    from simnet.core.files import data_path, watch_inputs
 
     _check_options(output, into, force=force)
-    given = card_folder.read(folder, accepts_cpu=accept_cpu)
+    folder = card_folder.read(measured, accepts_cpu=accept_cpu)
     if into is not None:
-        _check_checkout(into, given)
-    workloads = into / WORKLOADS if into is not None else None
-    found = card_estimates.evaluate(given, base=base, draws=draws, workloads=workloads)
-    made = card_page.files_of(found)
+        _check_checkout(into, folder)
+    fitted = card_calibration.fit(folder, draws)
+    rows = card_calibration.workloads(folder, into / WORKLOADS if into is not None else data_path("workloads"))
+    made = {EVIDENCE / f"gpu-{folder.stem}.zip": card_folder.archive(folder)}
+    if fitted.parts:
+        made[CALIBRATIONS / f"{folder.stem}.toml"] = card_calibration.text(folder, fitted, base).encode()
     if into is not None:
-        _check_new(into, [path for path in made if path.parts[1] != "workloads"], force=force)
-    indexed = _indexed(into, found.folder, card_page.page_name(found)) if into is not None else {}
-    say(card_page.summary(found))
-    for name in given.failed_checks:
+        _check_new(into, [*made], force=force)
+    made |= {WORKLOADS / f"{name}.toml": text.encode() for name, text in rows.texts.items()}
+    say(_summary(folder, fitted, rows))
+    for name in folder.failed_checks:
         tell(
             f"note: the check {name!r} failed on this card; its times belong into no calibration before it is repaired"
         )
@@ -80,10 +82,31 @@ def card(  # noqa: PLR0913, PLR0917 - one argument an option
         _write(output, made)
     if into is not None:
         with watch_inputs():  # the workloads that were read are the files that get rows
-            _write(into, {**made, **indexed})
-        if INDEX not in indexed:
-            tell(f"add to {into / INDEX}: {card_page.index_line(given)}")
-        _tell_of_results(into, given.label)
+            _write(into, made)
+        _tell_of_results(into, folder.label)
+
+
+def _summary(folder: "CardFolder", fitted: "CardFit", rows: "CardWorkloads") -> "Page":
+    """Return what was measured and fitted, and what was not."""
+    from simnet.calibration.card_folder import PARTS, versions_text
+    from simnet.report.page import Page
+    from simnet.report.text import hanging, printable
+
+    table = fitted.table
+    keys = ("memory_bandwidth", "kernel_launch", "backward_slowdown")
+    values = [f"{key} {table[key]}" for key in keys if key in table]
+    kernels = table.get("kernels")
+    values += [f"{len(kernels)} kernels"] if isinstance(kernels, dict) else []
+    lines = {
+        "fitted: ": [", ".join(values)],
+        "fitted poorly, by mean error: ": [", ".join(fitted.poor)],
+        "compute rows: ": [", ".join(sorted(rows.texts))],
+        "no shipped workload: ": [", ".join(rows.unknown)],
+        "not measured: ": [f"{PARTS[part]}{why and f' ({why})'}" for part, why in folder.missing().items()],
+        "not fitted: ": fitted.left_out,
+    }
+    texts = (line for start, said in lines.items() for text in said if text for line in hanging(start, printable(text)))
+    return Page([f"{folder.label}, {versions_text(folder)}", "", *texts])
 
 
 def _tell_of_results(into: Path, label: str) -> None:
@@ -110,9 +133,8 @@ def _check_options(output: Path | None, into: Path | None, *, force: bool) -> No
 
 def _check_checkout(into: Path, folder: "CardFolder") -> None:
     """Refuse a folder that is no checkout, and measurements that do not belong into one."""
-    for path in (INDEX, WORKLOADS):
-        if not (into / path).exists():
-            raise SimnetError(f"{into}: {str(path)!r}: is missing; name a checkout of simnet with --into, or use -o")
+    if not (into / WORKLOADS).exists():
+        raise SimnetError(f"{into}: {str(WORKLOADS)!r}: is missing; name a checkout of simnet with --into, or use -o")
     if not folder.is_card:
         raise SimnetError(f"--into: {folder.path}: was measured on a CPU, and a checkout holds cards alone; use -o")
 
@@ -121,16 +143,6 @@ def _check_new(into: Path, paths: list[PurePosixPath], *, force: bool) -> None:
     there = [path for path in paths if (into / path).exists()]
     if there and not force:
         raise SimnetError(f"{into / there[0]}: is there; add --force to replace what is there of this card")
-
-
-def _indexed(into: Path, folder: "CardFolder", page: str) -> dict[PurePosixPath, bytes]:
-    """Return the index of the docs, if the page can be named there, and the page of all cards."""
-    from simnet.core.files import read_text
-    from simnet.report import card_page
-
-    index = card_page.with_page(read_text(into / INDEX), folder)
-    cards = card_page.cards_page(card_page.measured_cards((into / CARDS).parent) | {page: folder.label})
-    return {CARDS: cards.encode(), **({INDEX: index.encode()} if index else {})}
 
 
 def _write(folder: Path, made: Mapping[PurePosixPath, bytes]) -> None:
@@ -142,5 +154,4 @@ def _write(folder: Path, made: Mapping[PurePosixPath, bytes]) -> None:
     for path, content in made.items():
         write_file(folder / path, content, inside=folder)
     for path in made:
-        if path.suffix in {".toml", ".md"}:
-            tell(f"wrote {folder / path}")
+        tell(f"wrote {folder / path}")

@@ -17,7 +17,7 @@ def report(name: str, outcome: str, when: str = "call") -> Any:
     return SimpleNamespace(nodeid=f"tests/gpu/test_some_kernels.py::{name}", when=when, **said)
 
 
-def test_each_test_function_is_a_check_that_the_page_of_a_card_shows(tmp_path: Path) -> None:
+def test_each_test_function_is_a_check_of_the_card(tmp_path: Path) -> None:
     checks = Checks(tmp_path / "checks.json")
     for name, outcome, when in (
         ("test_bits_are_equal[a]", "passed", "setup"),

@@ -18,7 +18,7 @@ case "$*" in
     *torch.version.cuda*) [ $kind = cuda ] || [ $kind = bare ] || [ $kind = plain ] ; exit ;;
     "-c "*pytest*) [ $kind = cuda ] ; exit ;;
     *"platform.python_version"*) echo "a Python of the test" ; exit ;;
-    "-c "*matplotlib*) [ $kind = cuda ] || [ $kind = cpu ] ; exit ;;
+    "-c "*simpy*) [ $kind = cuda ] || [ $kind = cpu ] ; exit ;;
     "-c "*) [ $kind = cuda ] || [ $kind = plain ] ; exit ;;
     "-m pytest"*) echo "NAME: ${CUDA_VISIBLE_DEVICES-all cards}: $*" >> LOG ; exit ${TEST_CODE:-0} ;;
     "-m binsgdm measure"*) echo "measures" >&2 ; echo "NAME: $*" >> LOG ; exit ${MEASURE_CODE:-0} ;;
@@ -82,7 +82,7 @@ def test_the_target_hands_over_what_it_is_given() -> None:
     assert "sh .ci/gpu.sh out/gpu --only=kernels" in done.stdout
 
 
-def test_the_first_python_with_cuda_measures_and_writes_the_page(tmp_path):
+def test_the_first_python_with_cuda_measures_and_calibrates(tmp_path):
     machine = Machine(tmp_path, venv="cpu", python3="cpu", python3_12="cuda")
     done = machine.run("--only=kernels")
     assert done.returncode == 0, done.stderr
@@ -141,7 +141,7 @@ def test_a_card_is_tested_once_a_folder_and_not_for_one_part(args, was_tested, e
 
 
 @pytest.mark.parametrize(("code", "expected"), [("1", 2), ("2", 1), ("130", 1)])
-def test_a_part_that_fails_leaves_a_page_and_any_other_end_none(code, expected, tmp_path):
+def test_a_part_that_fails_leaves_a_calibration_and_any_other_end_none(code, expected, tmp_path):
     machine = Machine(tmp_path, python3="cuda")
     assert machine.run(MEASURE_CODE=code).returncode == int(code)
     assert len(machine.done()) == expected
@@ -197,13 +197,11 @@ def test_a_cpu_needs_no_card_and_no_cuda(tmp_path):
     ]  # fmt: skip
 
 
-def test_a_page_is_written_by_another_python_where_that_of_torch_lacks_packages(tmp_path):
+def test_another_python_calibrates_where_that_of_torch_lacks_packages(tmp_path):
     machine = Machine(tmp_path, venv="cpu", python3="cuda")
     # Only the one of .venv has the packages of simnet.
     fake = machine.folder / "bin" / "python3"
-    fake.write_text(
-        fake.read_text().replace('"-c "*matplotlib*) [ $kind = cuda ]', '"-c "*matplotlib*) [ $kind = no ]')
-    )
+    fake.write_text(fake.read_text().replace('"-c "*simpy*) [ $kind = cuda ]', '"-c "*simpy*) [ $kind = no ]'))
     assert machine.run().returncode == 0
     assert machine.done() == [f"python3: {MEASURED}", f"venv: {MADE}"]
 
@@ -214,7 +212,7 @@ CARRIED = f"copy {{0}}/gpu to where simnet is installed, and there: {CARD} {{0}}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("index", [{}, {"INDEX_CODE": "0", "INDEX_S": "60"}], ids=["refuses", "never answers"])
-def test_without_a_network_it_is_said_before_measuring_that_no_page_will_be_written(index, tmp_path):
+def test_without_a_network_it_is_said_before_measuring_that_none_will_calibrate(index, tmp_path):
     machine = Machine(tmp_path, python3="plain")
     # The first `timeout` on the path: a second of waiting shows as much as ten.
     short = machine.add(tmp_path / "bin" / "timeout", "", '#!/bin/sh\nshift\nexec /usr/bin/timeout 1 "$@"\n')
@@ -225,24 +223,24 @@ def test_without_a_network_it_is_said_before_measuring_that_no_page_will_be_writ
     why = "packages of simnet are missing, and no package index answers"
     told = CARRIED.format(tmp_path)
     assert done.stderr.splitlines()[1:] == [
-        f"make gpu: no page will be written here: {why}: after this, {told}",
+        f"make gpu: no calibration will be made here: {why}: after this, {told}",
         f"make gpu: {NO_PYTEST}: python3 -m pip install pytest hypothesis",
         "measures",
-        f"make gpu: no page was written here: {told}",
+        f"make gpu: no calibration was made here: {told}",
     ]
 
 
-def test_with_a_network_what_the_page_needs_is_installed_after_measuring(tmp_path):
+def test_with_a_network_what_calibrating_needs_is_installed_after_measuring(tmp_path):
     machine = Machine(tmp_path, python3="plain")
     done = machine.run(INDEX_CODE="0")
     assert done.returncode == 0, done.stderr
     assert machine.done()[:2] == ["python3: asks", f"python3: {MEASURED}"]
     assert machine.done()[3].startswith("python3: -m venv")
-    assert done.stderr.splitlines()[-1] == f"make gpu: no page was written here: {CARRIED.format(tmp_path)}"
+    assert done.stderr.splitlines()[-1] == f"make gpu: no calibration was made here: {CARRIED.format(tmp_path)}"
 
 
 @pytest.mark.parametrize("words", ["-o {}", "--output {}/", "--output={}", "-o{}"])
-def test_the_page_of_another_folder_lies_beside_it(words, tmp_path):
+def test_the_calibration_of_another_folder_lies_beside_it(words, tmp_path):
     machine = Machine(tmp_path, python3="cuda")
     given = words.format(tmp_path / "a" / "b").split()
     assert machine.run("--quick", *given).returncode == 0

@@ -253,9 +253,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "cut.0.et").write_bytes((chakra_traces.GOLDEN / "pytorch.0.et").read_bytes()[:700])
     gradients = {"tensors": [["a", [1000], 1.0]], "forward_flops_per_sample": 1.0, "backward_flops_per_sample": 2.0}
     (folder / "gradients.json").write_text(json.dumps(gradients))
-    for place in ("docs", "scenarios/workloads"):
-        (folder / "checkout" / place).mkdir(parents=True)
-    (folder / "checkout" / "docs" / "README.md").touch()
+    (folder / "checkout" / "scenarios" / "workloads").mkdir(parents=True)
     step = step_files.write(folder / "step.json", step_files.step(step_files.layout(step_files.ddp())))
     (folder / "misspelt.json").write_text(step.read_text().replace('"all_reduce"', '"all_redcue"'))
     rank_runs.measurement(folder / "m.json", rank_runs.times(ranks=4, steps=40, slow={2: 1.5}))
