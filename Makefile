@@ -81,8 +81,8 @@ torch: $(VENV)/.installed-dev ## add torch, numba, scikit-learn and, if to be ha
 	@$(BIN)/python -c 'import triton' 2>/dev/null || $(INSTALL) --no-deps '$(TRITON)' \
 		|| echo 'Triton cannot be installed here: its kernels will not be tested'
 
-extras: $(VENV)/.installed-dev ## add what reports, Dask, notebooks, the docs site and their tests need, Chromium too if root
-	$(INSTALL) --editable '.[report,dask,docs,notebooks,checks]'
+extras: $(VENV)/.installed-dev ## add what reports, Dask, TensorBoard, notebooks, the docs site and their tests need, Chromium too if root
+	$(INSTALL) --editable '.[report,dask,tensorboard,docs,notebooks,checks]'
 	@# Without what it asks for and does not use here: jupyterlab is 100 MB.
 	@$(BIN)/python -c 'import hta' 2>/dev/null || $(INSTALL) --no-deps 'HolisticTraceAnalysis==0.5.*'
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -qq --no-install-recommends chromium; } >/dev/null 2>&1 \

@@ -4,37 +4,30 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from simnet.analysis import log_rows as rows
 from simnet.analysis.convergence import VERSION, Convergence, TrainedSystem, TrainingCurve
 from simnet.analysis.loss_curve import LoggedCurve
-from simnet.analysis.training_logs import EVENTS, is_folder, is_there, read_curves
+from simnet.analysis.training_logs import EVENTS, TABLES, is_folder, is_there, read_curves
 from simnet.core import files
-from simnet.core.errors import SimnetError, cut, did_you_mean, shown
-from simnet.core.parsing import parse_json
+from simnet.core.errors import SimnetError, cut, shown
 from simnet.engine.scenario import Scenario
 from simnet.strategies import STRATEGIES, Strategy
 from simnet.strategies.base import strategy_from_text
 
-BETWEEN_RUN = "::"
-SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".gz")
 # "SYSTEM=LOG" or "SYSTEM:KEY=VALUE,...=LOG"; no other "=" is meant, and a path may hold some.
 _WITH_SYSTEM = re.compile(r"(\w+(?::\w+=[^,=/]+(?:,\w+=[^,=/]+)*)?)=(.+)", re.DOTALL)
 DENSE = "all_reduce"
 
 
 class LogReference(NamedTuple):
-    """A log as the command line names it: `[SYSTEM=]LOG[::RUN]`; `run` may hold wildcards."""
+    """A log as the command line names it: `[SYSTEM=]LOG`."""
 
-    text: str
     system: str
     path: Path
-    run: str
 
 
 class _NamedLog(NamedTuple):
@@ -64,25 +57,10 @@ class LoggedTrainings(Struct, frozen=True, kw_only=True):
 
 def names_a_log(text: str) -> bool:
     """Tell whether an argument names a log; else it is a shipped name, or the path of a convergence file."""
-    reference = _reference(text)
-    path = reference.path
-    if reference.system or reference.run or is_folder(path):
+    system, path = _reference(text)
+    if system or is_folder(path) or EVENTS in path.name or path.suffix in TABLES:
         return True
-    if path.suffix == ".json":
-        return is_there(path) and not _is_convergence(path)
-    if path.suffix == ".toml" or text in files.names("convergence"):
-        return False
-    return path.suffix in SUFFIXES or EVENTS in path.name or is_there(path)
-
-
-def _is_convergence(path: Path) -> bool:
-    """Tell whether a JSON file is one table, but not one that a trainer writes; neither are JSON lines."""
-    data = files.gunzipped(files.read_bytes(path), path)
-    try:
-        found = parse_json(data, str(path), unique=False)
-    except SimnetError:
-        return not rows.are_json_lines(data)
-    return isinstance(found, dict) and not rows.is_trainer_state(found)
+    return path.suffix not in {".json", ".toml"} and text not in files.names("convergence") and is_there(path)
 
 
 def load_logs(
@@ -102,7 +80,8 @@ def load_logs(
     Raises:
         SimnetError: a log cannot be read, does not hold together, or does not say of which system it is.
     """
-    found = [_NamedLog(reference, curve) for reference in map(_reference, texts) for curve in _of(reference, metric)]
+    references = map(_reference, texts)
+    found = [_NamedLog(log, curve) for log in references for curve in read_curves(log.path, metric)]
     _check_names(found, texts)
     ranks = ranks or scenario.cluster.world_size
     batch = scenario.workload.batch_per_rank * scenario.grad_accumulation * ranks
@@ -136,8 +115,7 @@ def _check_names(found: Sequence[_NamedLog], texts: Sequence[str]) -> None:
     if twice := next((text for text in texts if texts.count(text) > 1), None):
         raise SimnetError(f"{twice}: named twice: a training counts once; drop one")
     nameless = [one for one in found if not one.is_named]
-    num_trained = max(len(texts), len({one.curve.run for one in found}))
-    if nameless and (num_trained > 1 or len(nameless) < len(found)):
+    if nameless and (len(texts) > 1 or len(nameless) < len(found)):
         where, path = nameless[0].curve.where, nameless[0].reference.path
         raise SimnetError(
             f"{where}: one of {len(found)} trainings, without a system: name it in front, such as {DENSE}={path}, or "
@@ -163,24 +141,11 @@ def _curves(found: Sequence[_NamedLog], ranks: int, batch: int) -> tuple[Trainin
 
 
 def _reference(text: str) -> LogReference:
-    rest, _, run = text.partition(BETWEEN_RUN)
-    match = _WITH_SYSTEM.fullmatch(rest)
+    match = _WITH_SYSTEM.fullmatch(text)
     # A file may have a name with "=" in it.
-    if match and not is_there(Path(rest)):
-        return LogReference(text, match[1], Path(match[2]), run)
-    return LogReference(text, "", Path(rest), run)
-
-
-def _of(reference: LogReference, metric: str | None) -> list[LoggedCurve]:
-    """Return the curves of a log, those of the runs that were asked for."""
-    curves = read_curves(reference.path, metric)
-    if not reference.run:
-        return list(curves)
-    chosen = [curve for curve in curves if fnmatchcase(curve.run, reference.run)]
-    if not chosen:
-        known = did_you_mean(reference.run, dict.fromkeys(curve.run for curve in curves if curve.run))
-        raise SimnetError(f"{reference.path}: no run {shown(reference.run)} in it.{known or ' Drop ' + BETWEEN_RUN}")
-    return chosen
+    if match and not is_there(Path(text)):
+        return LogReference(match[1], Path(match[2]))
+    return LogReference("", Path(text))
 
 
 def _system(one: _NamedLog, scenario: Scenario) -> TrainedSystem:

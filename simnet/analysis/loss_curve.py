@@ -27,12 +27,11 @@ class LoggedCurve(Struct, frozen=True, kw_only=True):
     """One training's loss, over steps or samples.
 
     Attributes:
-        where: the file, and the run in it, for messages.
+        where: the file, for messages.
         metric: name of the column or tag; empty where the file has none.
         counted: what the positions are: steps, or samples of all ranks together.
         positions: at which values were logged, ascending, from 1 on.
         values: None from where the training had diverged.
-        run: its name, where the file holds several; else empty.
         system: as the file names it; empty if it does not.
         seed: as the file says; None if it does not.
         ranks: as the file says; None if it does not.
@@ -44,7 +43,6 @@ class LoggedCurve(Struct, frozen=True, kw_only=True):
     counted: Counted
     positions: tuple[int, ...]
     values: tuple[float | None, ...]
-    run: str = ""
     system: str = ""
     seed: int | None = None
     ranks: int | None = None

@@ -41,12 +41,12 @@ def time_to_target(  # noqa: PLR0913 - the options of the command
 
     Args:
         scenario: gives cluster, workload and calibration; its strategies are not used.
-        curves: a shipped name, a convergence file, or logs, each as "[SYSTEM=]LOG[::RUN]".
+        curves: a shipped name, a convergence file, or logs, each as "[SYSTEM=]LOG".
         at: bandwidths of a NIC.
         target: value of the metric to reach; by default that of the curves, if they have one.
         ranks: number of ranks of the trainings to use; by default the largest; of logs, those of the cluster.
         steps: steps of the whole training, to which measured curves are stretched; by default as measured.
-        metric: column or tag of the loss in logs; by default loss, or the only one.
+        metric: column or tag of the loss in logs; by default loss.
         same_task: take the curves for those of the simulated model, though their number of parameters differs or is
             unknown.
         price_per_gpu_hour: what a GPU costs an hour, in any currency: adds the cost up to the target.

@@ -38,6 +38,7 @@ EXTRAS = (
     ("transformers", "4.48", "models of transformers in simnet model and measure", install("models")),
     ("plotly", "6.0", "report", install("report")),
     ("distributed", "2025.1", "sweep --scheduler and --dask-local", install("dask")),
+    ("tensorboard", "2.18", "advise --time-to-target of event files", install("tensorboard")),
     ("pyarrow", "18.0", "sweep --format parquet", install("dask")),
 )
 """What some commands need: package, least version, for what, and how to get it."""

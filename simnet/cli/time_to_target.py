@@ -21,17 +21,16 @@ from simnet.report.time_to_target import time_to_target_object, time_to_target_p
     help="Find the system that reaches a target metric first: the measured steps to the target in the trainings of "
     "CURVES, times the simulated time of a step on the cluster and workload of EXPERIMENT, in hours and money.\n\n"
     "1-bit Adam's dense stage, Marsit's dense steps and DDP's first iteration are counted.\n\n"
-    "CURVES is a shipped name (simnet show convergence), a convergence file, or logs, each as [SYSTEM=]LOG[::RUN]: a "
-    "CSV with step (or samples), loss, and if you like seed and system; an event file of TensorBoard, or its folder; a "
-    "chart or a history that W&B exports (CSV, JSON). SYSTEM is a strategy, such as power_sgd:matrix_rank=4; several "
-    "logs of one are its seeds.",
+    "CURVES is a shipped name (simnet show convergence), a convergence file, or logs, each as [SYSTEM=]LOG: CSV or "
+    "JSON lines with step (or samples), loss, and if you like seed and system; or an event file of TensorBoard, or its "
+    "folder. SYSTEM is a strategy, such as power_sgd:matrix_rank=4; several logs of one are its seeds.",
     epilog="\b\nExamples:\n  simnet advise bert_base_10gbit --time-to-target characters --same-task"
     "\n  simnet advise mine.toml --time-to-target my_trainings.json --target 2.1 --at '25 Gbit/s'"
     "\n  simnet advise mine.toml --time-to-target losses.csv --target 3.1 --same-task --price-per-gpu-hour 2.50"
     "\n  simnet advise mine.toml --time-to-target all_reduce=runs/adam power_sgd=runs/power_sgd --metric eval/loss "
     "--target 3.1 --same-task"
-    "\n  simnet advise mine.toml --time-to-target 'all_reduce=chart.csv::adam-*' 'qsgd:bits=4=chart.csv::qsgd-*' "
-    "--target 3.1 --same-task --plot times.png",
+    "\n  simnet advise mine.toml --time-to-target all_reduce=adam.csv qsgd:bits=4=qsgd.jsonl --target 3.1 --same-task "
+    "--plot times.png",
 )
 @click.argument("experiment", shell_complete=completing.names_of("experiments"))
 @click.argument("curves", nargs=-1, metavar="CURVES...", shell_complete=completing.names_of("convergence"))

@@ -1,7 +1,7 @@
 """The wire format of protobuf: the fields of a message, read and written.
 
-Own code, and not the package protobuf: TensorBoard's event files and Chakra's traces need some twenty fields of two
-schemas that have been stable for years. The package is one more thing to install, says "Error parsing message" where a
+Own code, and not the package protobuf: Chakra's traces need some twenty fields of a schema that has been stable for
+years. The package is one more thing to install, says "Error parsing message" where a
 user must learn which byte of a file is wrong, and passes over what is refused here: a known field of another kind, a
 number of more than 64 bits.
 

@@ -82,6 +82,7 @@ NEEDS = {
     "mlxtend": _module("mlxtend", TORCH),
     "plotly": _module("plotly", EXTRAS),
     "distributed": _module("distributed", EXTRAS),
+    "tensorboard": _module("tensorboard", EXTRAS),
     "pyarrow": _module("pyarrow", EXTRAS),
     "psutil": _module("psutil", EXTRAS),
     "mkdocs": _module("mkdocs", EXTRAS),

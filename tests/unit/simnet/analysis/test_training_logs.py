@@ -1,137 +1,173 @@
-"""Logs of trainings: told by their content, TensorBoard's events, which system a log is of, and what is refused."""
+"""Logs of trainings: tables with named columns, TensorBoard's events, and what is refused."""
 
-import gzip
+import sys
 from pathlib import Path
 
 import pytest
 
-from simnet.analysis import tensorboard_file as event_file
-from simnet.analysis.tensorboard_file import Scalar, parse
+from simnet.analysis.loss_curve import LoggedCurve
 from simnet.analysis.training_logs import read_curves
-from simnet.core.errors import SimnetError
-from tests.helpers.event_files import as_tensor, begin, crc32c, event, framed, losses, message, simple
+from tests.helpers.needs import needs
 from tests.helpers.refusals import refused
 
-
-def write(path: Path, data: bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    return path
+EVENTS = Path(__file__).parents[3] / "golden" / "training_logs" / "adam" / "events.out.tfevents.tensorboard"
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"step,loss\n10,3\n20,2\n",
-        b"\xef\xbb\xbfstep,loss\n10,3\n20,2\n",
-        b'[{"step": 10, "loss": 3}, {"step": 20, "loss": 2}]',
-        b'\n{"step": 10, "loss": 3}\n{"step": 20, "loss": 2}\n',
-        losses(3.0, 2.0),
-        gzip.compress(b"step,loss\n10,3\n20,2\n"),
-    ],
-    ids=["csv", "with a byte order mark", "json", "json lines", "events", "gzip"],
-)
-def test_a_log_is_known_by_its_content(data: bytes, tmp_path: Path) -> None:
-    (curve,) = read_curves(write(tmp_path / "log", data), None)
-    assert curve.values == (3.0, 2.0)
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
-def test_the_folder_of_a_run_is_one_curve_in_the_order_of_time(tmp_path: Path) -> None:
-    run = tmp_path / "λ run"
-    write(run / "events.out.tfevents.9.host", losses(3.0, 2.0, started_s=1.0))
-    write(run / "events.out.tfevents.10.host", losses(1.5, 1.0, first=30, started_s=2.0))
-    write(run / "events.out.tfevents.11.host", begin(3.0) + simple("other", 1, 5.0))
-    (curve,) = read_curves(run, "loss")
-    assert (curve.positions, curve.values, curve.notes) == ((10, 20, 30, 40), (3.0, 2.0, 1.5, 1.0), ())
-
-
-def test_a_resumed_training_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    write(tmp_path / "events.out.tfevents.1", losses(4.0, 3.0, 9.0, 9.0, started_s=1.0))
-    write(tmp_path / "events.out.tfevents.2", losses(2.0, 1.0, first=30, started_s=2.0))
-    (curve,) = read_curves(tmp_path, None)
-    assert (curve.positions, curve.values) == ((10, 20, 30, 40), (4.0, 3.0, 2.0, 1.0))
-    assert "begins again at step 30: 2 values of earlier files" in curve.notes[0]
+def curves(data: str | bytes, name: str = "f.csv", metric: str | None = None) -> tuple[LoggedCurve, ...]:
+    Path(name).write_bytes(data.encode() if isinstance(data, str) else data)
+    return read_curves(Path(name), metric)
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "said"),
+    ("name", "data"),
     [
-        ("x.csv", b"", "x.csv: is empty"),
-        ("x.csv", b"step,loss\n1,\xff\n", "x.csv: not UTF-8 text (byte 12)"),
-        ("x.csv", b"step\0loss", "x.csv: not text"),
-        ("x.parquet", b"PAR1....PAR1", "x.parquet: is parquet, which is not read; save it as CSV"),
-        ("x.gz", b"\x1f\x8b\x08rest", "x.gz: damaged or incomplete gzip"),
-        ("events.out.tfevents.1", b"step,loss\n1,2\n", "no event file of TensorBoard"),
-        ("events.out.tfevents.1", losses(3.0, 2.0)[:-9], "(step 10); copy the file again"),
-        ("events.out.tfevents.1", begin(), "no scalars in it"),
-        (
-            "events.out.tfevents.1",
-            begin() + simple("a", 1, 2.0) + simple("b", 1, 2.0),
-            "several tags may be the loss: choose one with --metric: 'a', 'b'",
-        ),
-        ("events.out.tfevents.1", losses(3.0, float("nan"), 2.0), "'loss' is nan and later a number"),
-        ("events.out.tfevents.1", losses(3.0, 2.0, every=0), "10 steps after 10: must increase"),
+        ("f.csv", "step,loss\n1,2.5\n2,2\n"),
+        ("f.csv", '\ufeff"step", "loss"\r\n"1.0","2.5"\r\n\r\n"2","2"\r\n'),
+        ("f.csv", "step,lr,loss\n0,0.1,9\n1,0.1,2.5\n2,0.1,2\n3,0.1,\n"),  # what was logged before training, and beside
+        ("f.jsonl", '{"step": 1, "loss": 2.5}\n\n{"step": 2, "loss": 2}\n{"step": 3, "loss": null}\n'),
     ],
 )
-def test_what_is_no_log_is_refused_in_a_sentence(name: str, data: bytes, said: str, tmp_path: Path) -> None:
+def test_tables_with_named_columns_are_read(name: str, data: str) -> None:
+    (curve,) = curves(data, name)
+    assert (curve.positions, curve.values) == ((1, 2), (2.5, 2.0))
+
+
+def test_columns_may_name_system_seed_and_ranks() -> None:
+    text = "system,seed,ranks,samples,eval/loss\nadam,0,8,64,3\nadam,1,8,64,4\nqsgd,0,8,64,5\nadam,0,8,128,2\n"
+    found = curves(text, metric="eval/loss")
+    assert [(one.system, one.seed, one.ranks) for one in found] == [("adam", 0, 8), ("adam", 1, 8), ("qsgd", 0, 8)]
+    assert (found[0].positions, found[0].values, found[0].counted) == ((64, 128), (3.0, 2.0), "samples")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "f.csv: no row; name columns in its head, such as step,loss"),
+        ("step,loss\n", "f.csv: no row"),
+        (b"step,loss\n1,\xff\n", "f.csv: not UTF-8 text (byte 12)"),
+        ("Wall time,Step,Value\n1.5,1,2\n", "f.csv: columns 'Wall time', 'Step', 'Value': none is 'step' or 'samples'"),
+        ("step,λ,lr\n1,2,3\n", "f.csv: no column 'loss'; name one with --metric: 'step', 'λ', 'lr'"),
+        ("step,loss,loss\n1,2,3\n", "f.csv: two columns of one name; rename one"),
+        ("step,loss\n1\n", "f.csv:2: 1 cells: the head has 2 columns"),
+        ("step,loss\n1,x\n", "f.csv:2: 'loss': 'x': must be a number"),
+        ("step,loss\n1,٣\n", "must be a number"),
+        ("step,loss\n1,1_0\n", "must be a number"),
+        ("step,loss\n1.5,1\n", "f.csv:2: 'step': '1.5': must be a whole number"),
+        ("step,loss\nnan,1\n", "f.csv:2: 'step': 'nan': must be a whole number"),
+        ("step,loss\n-1,1\n", "f.csv:2: 'step': '-1': must be a whole number"),
+        ("step,loss\n,1\n2,1\n", "f.csv:2: 'step': missing in a row with a loss"),
+        ("step,loss\n1,2\n1,1\n", "f.csv:3: step 1 is there twice, with 2 and 1: must be once"),
+        ("step,loss\n10,2\n30,1\n20,1\n40,1\n", "f.csv:4: 20 steps after 30: must increase"),
+        ("step,loss\n1,2\n2,nan\n3,1\n", "f.csv:3: 'loss' is nan and later a number"),
+        ("step,loss\n1,nan\n2,inf\n", "f.csv: 'loss': no number after step 0"),
+        ("step,loss\n1,1e300\n", "f.csv:2: 1e+300: must be at most 1e+100"),
+        ("step,loss,seed\n1,2,a\n", "f.csv:2: seed: 'a': must be a number"),
+        ("step,loss,ranks\n1,2,0\n", "f.csv:2: ranks: '0': must be a whole number from 1 on"),
+        ('step,loss\n1,"' + "9" * 200_000, "f.csv:2: no CSV"),
+    ],
+)
+def test_a_table_that_does_not_hold_together_is_refused_in_a_sentence(text: str | bytes, said: str) -> None:
     with refused(said):
-        read_curves(write(tmp_path / name, data), None)
-
-
-def test_a_tag_or_a_run_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    tagged = write(tmp_path / "events.out.tfevents.1", losses(3.0, tag="train/loss"))
-    with refused("no tag 'loss'; name one with --metric: 'train/loss'"):
-        read_curves(tagged, "loss")
-    tagged.unlink()
-    with refused("no event file of TensorBoard in it"):
-        read_curves(tmp_path, None)
-    write(tmp_path / "a" / "events.out.tfevents.1", losses(3.0))
-    with refused("holds several runs: 'a'; name the folder of one run"):
-        read_curves(tmp_path, None)
-    with refused("no such file"):
-        read_curves(tmp_path / "none", None)
-
-
-REAL = Path(__file__).parents[3] / "golden" / "training_logs" / "adam" / "events.out.tfevents.tensorboard"
-
-
-def test_checksums_are_those_of_the_definition_and_what_is_no_scalar_is_skipped() -> None:
-    assert crc32c(b"123456789") == 0xE3069283  # of the catalogue of parametrised CRC algorithms
-    told = [event_file.looks_like(data) for data in (losses(1.0), b"step,loss\n1,2\n", b"short")]
-    assert told == [True, False, False]
-    histogram = event(1, message(1, b"weights") + message(5, b"\0" * 30))
-    text = as_tensor("text", 1, 1.0, plugin="text")
-    assert parse(begin() + histogram + text + simple("loss", 1, 2.0), "f").scalars == (Scalar("loss", 1, 2.0),)
-
-
-def test_a_file_of_tensorboards_own_writer_is_read() -> None:
-    found = parse(REAL.read_bytes(), "f")
-    by_tag = {tag: [(one.step, one.value) for one in found.scalars if one.tag == tag] for tag in ("loss", "eval/loss")}
-    assert by_tag["loss"] == [(step, pytest.approx(4 - step / 100, abs=1e-6)) for step in range(10, 201, 10)]
-    assert by_tag["eval/loss"] == [(step, pytest.approx(4.5 - step / 100, abs=1e-6)) for step in range(50, 201, 50)]
-    assert {one.tag for one in found.scalars} == {"loss", "eval/loss", "lr"}
-    assert found.started_s > 1.7e9
+        curves(text)
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("text", "said"),
     [
-        (b"", "f: is empty"),
-        (b"step,loss\n1,2.5\n3,4\n", "f: no event file of TensorBoard"),
-        (begin()[:20], "f: cut short within its first record"),
-        (b"\x18\0\0", "f: cut short within its first record"),
-        (framed(b"\x0a\x03abc"), "f: holds records, but not TensorBoard's events"),
-        (framed(b"\xff"), "f: byte 0: no event of TensorBoard"),
-        (begin() + framed(b"\x2a\x7fab"), "f: byte 40: no event of TensorBoard"),
+        ("[1, 2]\n", "f.jsonl:1: [1, 2]: must be an object, one a step"),
+        ('{"step": 1, "loss": true}\n', "f.jsonl:1: 'loss': True: must be a number"),
+        ('{"step": 1, "loss": [1]}\n', "must be a number"),
+        ('{"step": 1}\n{"step": 2', "f.jsonl:2: "),
     ],
 )
-def test_what_is_no_event_file_is_refused_in_a_sentence(data: bytes, said: str) -> None:
-    with refused(start=said):
-        parse(data, "f")
+def test_lines_that_are_no_steps_are_refused_in_a_sentence(text: str, said: str) -> None:
+    with refused(said):
+        curves(text, "f.jsonl")
 
 
-def test_every_damaged_byte_is_found() -> None:
-    data = losses(3.0, 2.0)
-    for place in range(len(data)):
-        with pytest.raises(SimnetError):
-            parse(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :], "f")
+@pytest.mark.parametrize("name", ["f.parquet", "trainer_state.json", "f.csv.gz", "f"])
+def test_all_else_is_refused_with_what_is_read(name: str) -> None:
+    rule = "of logs are read CSV (.csv) and JSON lines (.jsonl) with 'step' or 'samples' and 'loss', and TensorBoard's"
+    with refused(start=f"{name}: not read; {rule}"):
+        curves("step,loss\n1,2\n", name)
+
+
+ONCE, AGAIN = [0, 10, 20, 30, 40], [20, 30, 40, 50]
+
+
+def logged(steps: list[int]) -> str:
+    """Return a log whose losses tell the order in which they were logged."""
+    return "\n".join(["step,loss", *(f"{step},{5 + 0.01 * number:.2f}" for number, step in enumerate(steps))])
+
+
+def test_of_a_training_that_was_resumed_the_later_life_counts_and_a_note_says_so() -> None:
+    (curve,) = curves(logged([*ONCE, *AGAIN]))
+    assert curve.positions == (10, 20, 30, 40, 50)
+    assert curve.values == pytest.approx((5.01, 5.05, 5.06, 5.07, 5.08))
+    assert curve.notes == (
+        "f.csv: begins again at step 20: 3 values from there on, of before it was resumed, are left out",
+    )
+    (thrice,) = curves(logged([*ONCE, *AGAIN, 30, 40, 50, 60]))
+    assert (thrice.positions, len(thrice.notes)) == ((10, 20, 30, 40, 50, 60), 2)
+    (crashed,) = curves(logged([*ONCE, *AGAIN]).replace("40,5.04", "40,nan"))
+    assert crashed.values[3] == pytest.approx(5.07)
+
+
+@pytest.mark.parametrize("steps", [[*ONCE, *ONCE], [10, 30, 20, 40], [100, 90, 80]])
+def test_rows_of_two_trainings_and_shuffled_ones_are_refused(steps: list[int]) -> None:
+    with refused("must increase; write each training with a seed ", " sort the rows"):
+        curves(logged(steps))
+
+
+class TestEvents:
+    @pytest.mark.parametrize("path", [EVENTS, EVENTS.parent])
+    def test_a_file_and_the_folder_of_a_run_are_one_curve(self, path: Path) -> None:
+        needs("tensorboard")
+        for metric, first, every in (("loss", 10, 10), ("eval/loss", 50, 50)):
+            (curve,) = read_curves(path, metric)
+            level = 4.0 if metric == "loss" else 4.5
+            assert curve.positions == tuple(range(first, 201, every))
+            assert curve.values == pytest.approx([level - step / 100 for step in curve.positions], abs=1e-6)
+
+    def test_a_resumed_run_and_scalars_that_are_tensors_are_read(self) -> None:
+        needs("tensorboard")
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        from tensorboard.util.tensor_util import make_tensor_proto
+
+        scalars = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"))
+        for suffix, first, losses in ((".1", 1, (4.0, 3.0, 9.0)), (".2", 3, (2.0, 1.0))):
+            writer = EventFileWriter("run", filename_suffix=suffix)
+            for step, loss in enumerate(losses, start=first):
+                tensor = make_tensor_proto(loss, dtype="float32")
+                value = Summary.Value(tag="loss", tensor=tensor, metadata=scalars)
+                writer.add_event(Event(step=step, wall_time=10.0 * first + step, summary=Summary(value=[value])))
+            writer.close()
+        (curve,) = read_curves(Path("run"), None)
+        assert (curve.positions, curve.values) == ((1, 2, 3, 4), (4.0, 3.0, 2.0, 1.0))
+        assert curve.notes == ("run: values of steps that were logged again later are left out: 1",)
+
+    def test_what_is_no_event_file_and_a_tag_that_is_not_there_are_refused(self) -> None:
+        needs("tensorboard")
+        with refused("no tag 'x'; name one with --metric: 'loss'"):
+            read_curves(EVENTS, "x")
+        with refused("no tag 'loss'; name one with --metric: none; log it with SummaryWriter.add_scalar"):
+            curves("step,loss\n1,2\n", "events.out.tfevents.1")
+        with refused("cannot be read: no such file"):
+            read_curves(Path("events.out.tfevents.none"), None)
+        Path("runs/a").mkdir(parents=True)
+        with refused("runs: no event file of TensorBoard in it; name the folder of one run"):
+            read_curves(Path("runs"), None)
+
+    def test_without_tensorboard_a_sentence_says_what_to_do(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("tensorboard", "tensorboard.backend.event_processing.event_accumulator"):
+            monkeypatch.setitem(sys.modules, name, None)
+        rule = "it reads event files; pip install 'binsgdm[tensorboard]', or save the curve as CSV"
+        with refused(f"tensorboard is missing: {rule}", start=EVENTS):
+            read_curves(EVENTS, None)

@@ -139,7 +139,7 @@ BEFORE_SIMULATING = [
     (f"{RACE} step.csv", "among other curves: no log of a training"),
     ("time-to-target resnet50_10gbit nothing", "'nothing': unknown convergence."),
     ("time-to-target resnet50_10gbit .", "no event file of TensorBoard in it"),
-    ("time-to-target resnet50_10gbit empty.csv --target 3 --same-task -o out.txt", "empty.csv: is empty"),
+    ("time-to-target resnet50_10gbit empty.csv --target 3 --same-task -o out.txt", "empty.csv: no row; name columns"),
     ("time-to-target nothing characters", "'nothing': unknown experiment."),
     (f"time-to-target {BERT} characters", "110,106,428"),
     (f"time-to-target {BERT} characters", "add --same-task"),
