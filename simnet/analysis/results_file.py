@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from simnet.core import files, schema
-from simnet.core.errors import NotInstalledError, SimnetError, install, shown
+from simnet.core.errors import NotInstalledError, SimnetError, shown
 from simnet.core.parsing import check_plain, parse_json
 from simnet.engine.result import (
     FORMAT,

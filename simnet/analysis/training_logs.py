@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from simnet.analysis.loss_curve import Counted, LoggedCurve, Point, checked, of_last_life
 from simnet.core import files
-from simnet.core.errors import SimnetError, cut, shown
+from simnet.core.errors import SimnetError, cut, install, shown
 from simnet.core.parsing import parse_json
 
 TABLES = (".csv", ".jsonl")
@@ -166,7 +166,7 @@ def _of_events(path: Path, metric: str) -> LoggedCurve:
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     except ImportError as error:
-        rule = "it reads event files; pip install 'binsgdm[tensorboard]', or save the curve as CSV"
+        rule = f"it reads event files; {install('tensorboard')}; or save the curve as CSV"
         raise SimnetError(f"{path}: tensorboard is missing: {rule}") from error
     # 0: all of them are kept.
     events = EventAccumulator(str(path), size_guidance={"scalars": 0, "tensors": 0})

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from simnet.analysis import whatif
+from simnet.analysis.references import references
 from simnet.analysis.tune import systems
 from simnet.core import templates, version
 from simnet.core.errors import SimnetError
@@ -24,7 +25,7 @@ CODECS = (0.5, 1.0, 2.0, 4.0)
 """Factors on the time of kernels that compress."""
 SYSTEMS = ("BinSGDM", "1-bit Adam", "PowerSGD rank 4", "QSGD 4 bit", "int8 all-reduce", "local SGD 8", "FSDP", "ZeRO-1")
 """Beside the scenario's own strategies and DDP: one of each kind."""
-OWN = "{} (as in the scenario)"
+OWN, TUNED = "{} (as in the scenario)", "tuned DDP, or what fits"
 STEP_DIGITS, RATE_DIGITS = 5, 6
 TITLE_CHARACTERS = 200
 
@@ -32,7 +33,7 @@ TITLE_CHARACTERS = 200
 def num_places(base: Scenario) -> int:
     """Return how many steps `explorer_page` simulates."""
     nodes, rates, codecs = _axes(base)
-    return len(nodes) * len(rates) * len(codecs) * len(_strategies(base))
+    return len(nodes) * len(rates) * len(codecs) * (len(_strategies(base)) + 1)
 
 
 def explorer_page(base: Scenario, source: str, tick: Callable[[int], object] = lambda _: None) -> str:
@@ -68,18 +69,18 @@ def _grid(base: Scenario, source: str, tick: Callable[[int], object]) -> dict[st
         title: [[[parts(strategy, count, rate, codec) for codec in codecs] for rate in rates] for count in nodes]
         for title, strategy in strategies.items()
     }
+    steps[TUNED] = _tuned_parts(alone, nodes, rates, codecs, tick)
     if not any(parts for system in steps.values() for row in system for cell in row for parts in cell):
         raise SimnetError(f"{base.name}: no place of the grid holds together")
-    baseline = OWN.format(_baseline(base).title)
-    named = {OWN.format(base.strategy.title), baseline}
+    named = {OWN.format(strategy.title) for strategy in (base.strategy, base.baseline) if strategy is not None}
     return {
         "source": source,
         "parts": [{"title": title, "colour": colour} for title, colour in STEP_PARTS.values()],
         "nodes": nodes,
         "rates": rates,
         "codecs": codecs,
-        "strategies": list(strategies),
-        "baseline": baseline,
+        "strategies": list(steps),
+        "baseline": TUNED,
         "given": {title: _setting(strategy) for title, strategy in strategies.items() if title not in named},
         "codec_efficiency": base.calibration.codec_efficiency,
         "start": {"nodes": nodes.index(base.cluster.num_nodes), "rate": rates.index(_gbit_per_s(base))},
@@ -87,8 +88,26 @@ def _grid(base: Scenario, source: str, tick: Callable[[int], object]) -> dict[st
     }
 
 
-def _baseline(base: Scenario) -> AnyStrategy:
-    return base.baseline or DenseAllReduce()
+def _tuned_parts(
+    base: Scenario, nodes: list[int], rates: list[float], codecs: list[float], tick: Callable[[int], object]
+) -> list[list[list[list[float] | None]]]:
+    """Return the parts of a step of the tuned reference at every place [s]; None where it is not known."""
+
+    def row(count: int) -> list[list[list[float] | None]]:
+        there = [_at(base, base.strategy, count, rate, 1.0) for rate in rates]
+        try:
+            known = references(there)
+        except SimnetError:  # a fabric, say, that has not so many nodes
+            known = [None] * len(rates)
+        tick(len(rates) * len(codecs))
+        parts = [
+            None if made is None else _of(made.scenario_of(scenario))
+            for made, scenario in zip(known, there, strict=True)
+        ]
+        # Kernels that compress are none of its own.
+        return [[seconds] * len(codecs) for seconds in parts]
+
+    return [row(count) for count in nodes]
 
 
 def _strategies(base: Scenario) -> dict[str, AnyStrategy]:
@@ -99,7 +118,8 @@ def _strategies(base: Scenario) -> dict[str, AnyStrategy]:
         "DDP bf16": DenseAllReduce(algorithm="auto", wire_dtype="bf16"),
     }
     offered: dict[str, AnyStrategy] = {OWN.format(base.strategy.title): base.strategy}
-    offered.setdefault(OWN.format(_baseline(base).title), _baseline(base))
+    if base.baseline is not None:
+        offered.setdefault(OWN.format(base.baseline.title), base.baseline)
     return offered | {title: shipped[title] for title in (*SYSTEMS, "DDP", "DDP bf16")}
 
 
@@ -128,10 +148,16 @@ def _at(base: Scenario, strategy: AnyStrategy, nodes: float, gbit_per_s: float, 
 def _parts(base: Scenario, strategy: AnyStrategy, *place: float) -> list[float] | None:
     """Return the parts of a step [s]; None where the scenario does not hold together."""
     try:
-        breakdown = simulate(_at(base, strategy, *place)).result.breakdown
+        return _of(_at(base, strategy, *place))
     except SimnetError:
         return None
-    return [float(f"{getattr(breakdown, key):.{STEP_DIGITS}g}") for key in STEP_PARTS]
+
+
+def _of(scenario: Scenario) -> list[float]:
+    """Return the parts of a step [s], a dense stage counted by its share."""
+    result = simulate(scenario).result
+    breakdown, share = result.breakdown, result.step_s / result.iteration_s
+    return [float(f"{share * getattr(breakdown, key):.{STEP_DIGITS}g}") for key in STEP_PARTS]
 
 
 def _setting(strategy: AnyStrategy) -> str:

@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING
 from simnet.analysis import results_file
 from simnet.core import files
 from simnet.core.arguments import File, checked
-from simnet.core.errors import SimnetError
+from simnet.core.errors import SimnetError, install
 from simnet.report.rows import cell, row
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def write_parquet(rows: Iterable[Mapping[str, object]], file: IO[bytes]) -> None
 def check_parquet(where: str) -> None:
     """Check that pandas can write and read Parquet, before anything is computed."""
     if find_spec("pyarrow") is None:
-        raise SimnetError(f"{where}: pyarrow is missing: a Parquet file needs it; pip install 'binsgdm[dask]'")
+        raise SimnetError(f"{where}: pyarrow is missing: a Parquet file needs it; {install('dask')}")
 
 
 def _read_parquet(path: Path) -> "pandas.DataFrame":

@@ -168,6 +168,6 @@ class TestEvents:
     def test_without_tensorboard_a_sentence_says_what_to_do(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("tensorboard", "tensorboard.backend.event_processing.event_accumulator"):
             monkeypatch.setitem(sys.modules, name, None)
-        rule = "it reads event files; pip install 'binsgdm[tensorboard]', or save the curve as CSV"
+        rule = "it reads event files; in the checkout: pip install '.[tensorboard]'; or save the curve as CSV"
         with refused(f"tensorboard is missing: {rule}", start=EVENTS):
             read_curves(EVENTS, None)

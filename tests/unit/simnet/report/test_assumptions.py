@@ -32,6 +32,6 @@ def test_every_value_with_an_interval_is_named() -> None:
     result = simnet.simulate(BERT, draws=20)
     table = assumptions.uncertain_table(result)
     named = [row[0] for row in table.rows]
-    assert {"the codec", "links between nodes", "compute", "the model itself, of a time"} <= set(named)
+    assert {"encode and decode", "links between nodes", "compute", "the model itself, of a time"} <= set(named)
     assert dict(table.rows)["the GPU's memory"] == "up to 1.3 times slower"  # [0.75, 1]
     assert dict(table.rows)["compute during communication"] == "up to 1.4 times as long"  # [1, 1.4]
