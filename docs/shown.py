@@ -23,7 +23,6 @@ import click
 
 ROOT = Path(__file__).resolve().parents[1]
 INSTALLS = "installs: .ci/newcomer does so"
-LONG = "takes minutes: python -m studies runs it"
 BROUGHT = "reads what a reader measured or trained"
 ELSEWHERE = "needs a GPU or other machines"
 SERVES = "serves until it is ended"
@@ -33,8 +32,6 @@ NOT_RUN = {
     "python3 -m venv ": INSTALLS,
     ". .venv/": INSTALLS,
     "pip ": INSTALLS,
-    "simnet sweep jitter ": LONG,
-    "simnet sweep flapping_nic ": LONG,
     "simnet advise mine.toml --time-to-target all_reduce=runs/": BROUGHT,
     "simnet measure kernels --system half_precision": "needs the package of the page: examples/plugin is one",
     "import my_systems": "needs the package of the page: examples/plugin is one",

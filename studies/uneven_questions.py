@@ -132,7 +132,7 @@ def regions(rows: Sequence[Row]) -> dict[str, str]:
 def _pays_up_to(found: Sequence[Row]) -> str:
     """Return the largest jitter up to which medians are far enough apart, in words."""
     paying = [row.amount for row in found if row.speedup() >= PAYS]
-    return f"up to {max(paying) * 100:.0f} %" if paying else "at none"
+    return f"up to {max(paying) * 100:.0f} %" if paying else "at no jitter tried"
 
 
 def _at(found: Sequence[Row], amount: float) -> Row:

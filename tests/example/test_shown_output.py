@@ -10,22 +10,10 @@ from tests.helpers.needs import needs
 
 ROOT = shown.ROOT
 PAGES = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for page in shown.pages()}
-NO_EXAMPLE = "begins with files that no reader has yet"
-FAIL = {
-    "docs/how-to/calibrate.md": NO_EXAMPLE,
-    "docs/how-to/record.md": NO_EXAMPLE,
-}
-"""Pages that do not run as they stand, and why; one that runs again fails until it is taken out here."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.xfail(strict=True, reason=FAIL[name])] if name in FAIL else [])
-        for name in PAGES
-    ],
-)
+@pytest.mark.parametrize("name", PAGES)
 def test_a_page_runs_as_written_and_shows_what_its_commands_print(name: str, tmp_path: Path) -> None:
     text = PAGES[name]
     if re.search(r"simnet (?:record|model) \S|import torch|binsgdm\.\w+\(", text):

@@ -18,7 +18,7 @@ def test_every_point_of_an_experiment_is_there_once(name: str) -> None:
         wanted *= len(values)
     mine = [(row.nodes, row.gbit_per_s, row.amount) for row in FOUND if row.experiment == name]
     assert len(set(mine)) == len(mine) == wanted
-    assert f"simnet sweep {name} " in PAGE
+    assert f"{name}`" in PAGE
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_what_the_page_says_in_words_holds() -> None:
         own, other = (uneven_questions._lost(slow, healthy, system) for system in ("binsgdm", "ddp"))
         assert own[0] > other[0]
         assert own[1] > other[1]
-        assert (slow.speedup() > 1.5) == (rate < 100)
+        assert (slow.speedup() > 1.4) == (rate < 100)
         found = line(FOUND, "neighbour", rate)
         assert [row.speedup() for row in found] == sorted(row.speedup() for row in found)
     for nodes in (8, 64):
