@@ -14,6 +14,7 @@ from simnet.analysis.tune import chosen
 from simnet.calibration.comparison import Comparison, coverage, mean_error, worst_error
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, format_bytes, format_seconds
+from simnet.engine import memory_fit
 from simnet.engine.intervals import with_default_draws
 from simnet.engine.memory_fit import size_text
 from simnet.engine.result import PointResult, RunResult, SweepResult
@@ -118,7 +119,8 @@ def of_scenario(  # noqa: PLR0913 - what a report may hold
     Raises:
         SimnetError: the parts do not fit together, or there is nothing to compare with.
     """
-    result = _own_point(scenario, known, tick)
+    scenario, change = _that_fits(scenario)
+    result = _own_point(scenario, None if change else known, tick)
     if result.baseline is None:
         raise SimnetError(crossover.NOTHING_TO_COMPARE.format(scenario.name))
     around = _around(scenario, tick, jobs)
@@ -134,13 +136,28 @@ def of_scenario(  # noqa: PLR0913 - what a report may hold
     return Contents(
         title=f"{workload_name(result)} on {nodes_text(result.num_nodes)} at {nics_text(result)}",
         question=scenario.question,
-        verdict=capitalized(_too_large(result) or verdict_sentence(result)),
+        verdict=capitalized(_too_large(result) or f"{change}{verdict_sentence(result)}"),
         judgement="does not fit" if _too_large(result) else speedup_of(result, simulate).verdict,
         advised=f"What to use: {answer(advice)['Answer']}" if advice is not None else "",
         over_flat=capitalized(reference_sentence(result)),
         sections=tuple(sections),
         notes=tuple(dict.fromkeys(printable(note) for note in result.notes)),
     )
+
+
+def _that_fits(scenario: Scenario) -> tuple[Scenario, str]:
+    """Return a scenario in which its strategy fits the GPU, if there is one, and how it was changed for that, in words.
+
+    Charts of what does not fit would answer nobody.
+    """
+    memory = memory_fit.memory_of(scenario, scenario.strategy)
+    if memory is None or memory.gpu_bytes is None or memory.fits is not False:
+        return scenario, ""
+    repair = memory_fit.what_fits(scenario, scenario.strategy)
+    if repair is None or repair.scenario.strategy != scenario.strategy:
+        return scenario, ""
+    sizes = f"{size_text(memory)} of {format_bytes(memory.gpu_bytes)}"
+    return repair.scenario, f"as written it takes {sizes}; here with {repair.text}: "
 
 
 def _too_large(result: RunResult) -> str:

@@ -94,11 +94,12 @@ def names(points: Sequence[RunResult]) -> list[str]:
 
 
 def tuned_title(points: Sequence[RunResult]) -> str:
-    """Return what people call the tuned references of points: "tuned DDP"; "" where one of them has none."""
+    """Return what people call the tuned references of points, such as "tuned DDP"; "" where one of them has none."""
     known = [point.references for point in points if point.references is not None and point.baseline is not None]
     if not known or len(known) < len(points):
         return ""
-    return f"tuned {_alternatives(references.strategy.title for references in known)}"
+    titles_ = {references.strategy.title for references in known}
+    return f"tuned {titles_.pop()}" if len(titles_) == 1 else "the tuned reference"
 
 
 def titles(points: Sequence[RunResult]) -> list[str]:

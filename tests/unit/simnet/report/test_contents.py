@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 
 import pytest
 from msgspec import structs
@@ -129,3 +130,15 @@ def test_measurements_say_their_errors_and_why_they_are_held_out() -> None:
     assert "1 of 2 lie in their 90 % intervals" in found.verdict
     assert found.notes == ("held out: yes",)
     assert dataclasses.asdict(found)["judgement"] == ""
+
+
+@pytest.mark.slow
+def test_what_does_not_fit_as_written_is_shown_as_it_fits() -> None:
+    settings = {"workload": "llama_1b", "workload.batch_per_rank": 16, "run.draws": 0}
+    scenario = simnet.load(BERT, settings)
+    assert not simnet.fits(scenario, "binsgdm")
+    found = contents.of_scenario(scenario, quiet, systems=None)
+    assert re.match(
+        r"As written it takes [\d.]+ GB of 80 GB; here with micro-batch \d+ x \d+, .*: a step takes", found.verdict
+    )
+    assert found.judgement != "does not fit"
