@@ -8,7 +8,7 @@ import simnet
 from simnet.analysis import advise, tune
 from simnet.analysis.defaults import with_strategy
 from simnet.engine.batch_settings import settings_of
-from simnet.engine.scenario import load_experiment
+from simnet.engine.scenario import Scenario, load_experiment
 from tests.helpers.cli import run
 from tests.helpers.refusals import refused
 from tests.helpers.scenario_samples import write
@@ -73,3 +73,31 @@ def test_the_batch_is_cut_as_for_what_advise_would_use(tmp_path: Path) -> None:
     loaded = simnet.load(path)
     assert (settings_of(loaded), loaded.strategy) == (chosen.batches, chosen.strategy)
     assert chosen.batches.text() in loaded.question
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overrides", [{"workload.batch_per_rank": 16}, {"run.grad_accumulation": 8}])
+def test_a_batch_that_was_set_is_cut_and_keeps_its_samples(tmp_path: Path, overrides: dict[str, object]) -> None:
+    large = {**OURS, "workload": {"use": "llama_3b", "batch_per_rank": 2}, "run": {"draws": 0}}
+    path = str(write(tmp_path / "large.toml", large))
+    scenario = load_experiment(path, {"strategy": "fsdp", **overrides}).at({})
+    loaded = simnet.load(path, overrides)
+    assert settings_of(loaded) != settings_of(scenario)
+    assert _samples(loaded) == _samples(scenario)
+
+
+@pytest.mark.slow
+def test_a_batch_that_is_swept_is_not_cut(tmp_path: Path) -> None:
+    large = {**OURS, "workload": {"use": "llama_3b", "batch_per_rank": 16}, "run": {"draws": 0}}
+    path = str(write(tmp_path / "large.toml", large))
+    chosen = simnet.load(path)
+    experiment = with_strategy(load_experiment(path, axes={"workload.batch_per_rank": [2, 4]}))
+    scenarios = [experiment.at({"workload.batch_per_rank": batch}) for batch in (2, 4)]
+    assert chosen.workload.batch_per_rank != 16
+    assert [_samples(scenario) for scenario in scenarios] == [2, 4]
+    assert "micro-batch" not in experiment.question
+    assert "workload.memory.gradient_as_bucket_view = True is taken" in experiment.question
+
+
+def _samples(scenario: Scenario) -> int:
+    return scenario.workload.batch_per_rank * scenario.grad_accumulation
