@@ -1,6 +1,7 @@
 """Draw the table of a sweep: a speedup matrix for each workload, or a list of points, and the headlines."""
 
 import math
+import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile, zip_longest
@@ -22,6 +23,7 @@ from simnet.report.page import Page
 from simnet.report.result_page import reference_sentence
 from simnet.report.table import Column, Table
 from simnet.report.text import (
+    WIDTH,
     bandwidth_text,
     capitalized,
     gpus_text,
@@ -43,7 +45,7 @@ Matrix = dict[tuple[float, int], PointResult]
 
 def sweep_page(sweep: SweepResult) -> Page:
     """Return what `simnet sweep` prints."""
-    heading = [sweep.question, ""] if sweep.question else []
+    heading = [*textwrap.wrap(sweep.question, WIDTH), ""] if sweep.question else []
     tables = _matrices(sweep) if _fits_matrices(sweep) else (_list(sweep), "")
     notes = [*_accumulations(sweep), *(line for key in sweep.varied for line in _without_effect(sweep, key))]
     notes += notes_lines([point.notes for point in sweep.points])
@@ -270,10 +272,13 @@ def _slower_since(points: list[PointResult]) -> dict[str, list[int]]:
     """Return the node counts by the bandwidth from which on every faster network leaves the strategy slower."""
     counts: dict[str, list[int]] = defaultdict(list)
     for num_nodes in sorted({point.num_nodes for point in points}):
-        row = sorted((p for p in points if p.num_nodes == num_nodes), key=lambda p: p.nic_gbit_per_s, reverse=True)
-        tail = list(takewhile(is_slower, row))
+        row: dict[float, bool] = {}
+        for point in points:
+            if point.num_nodes == num_nodes:
+                row[point.nic_gbit_per_s] = row.get(point.nic_gbit_per_s, True) and is_slower(point)
+        tail = list(takewhile(row.get, sorted(row, reverse=True)))
         if tail and len(row) > 1:
             every = len(tail) == len(row)
-            since = "at every bandwidth" if every else f"from {bandwidth_text(tail[-1].nic_gbit_per_s)} on"
+            since = "at every bandwidth" if every else f"from {bandwidth_text(tail[-1])} on"
             counts[since].append(num_nodes)
     return counts

@@ -118,6 +118,25 @@ def test_a_swept_key_without_effect_is_told(changes: dict[str, list[Any]], note:
     assert f"note: run.steps {note}" in page(varied(**changes))
 
 
+def test_a_rate_at_which_one_point_is_not_slower_is_not_called_slower() -> None:
+    alone = page(over([{"strategy": "fsdp"}, {"strategy": "binsgdm"}], [0.5, 3.0]))
+    assert "all points: slower at 1 of 2 points: least 0.50x, strategy = fsdp" in alone
+    document = with_speedups({(10, 8): 0.9, (100, 8): 0.8})
+    points = [
+        {**point, "set": {**point["set"], BATCH: batch}, "speedup": 3.0 if batch == 8 and place == 0 else 0.8}
+        for batch in (1, 2, 4, 8)
+        for place, point in enumerate(document["points"])
+    ]
+    assert "slower at 7 of 8 points: from 100 Gbit/s on, on 8 nodes" in page({**document, "points": points})
+
+
+def test_a_long_question_is_wrapped() -> None:
+    question = "ours.toml names no strategy: BinSGDM, hierarchical is taken. " * 3
+    lines = page({**small(), "question": question}).split("\n")
+    assert lines[0].startswith("ours.toml names")
+    assert max(map(len, lines[: lines.index("")])) <= 100
+
+
 def test_refused_points_are_told_up_to_a_number() -> None:
     for count, more in ((0, 0), (1, 0), (10, 0), (12, 2)):
         document = refused()
