@@ -139,12 +139,15 @@ class Proof(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def of_advice(advice: Advice) -> Proof:
     """Return what proves an advice: DDP without communication, the tuned reference, and what the advice is about.
 
-    Where the reference is switched on by flags of a framework, the fastest that Python switches on stands for it.
+    Where the reference is switched on by flags of a framework, the fastest that Python switches on stands for it; where
+    nothing pays, likewise for the best other.
 
     Raises:
         SimnetError: one rank alone, or a call that is no Python.
     """
     scenario, answer = advice.scenario, advice.answer
+    if advice.best is None:
+        answer = next((row for row in advice.others if row.may_fit and _is_python(row)), answer)
     if scenario.cluster.world_size < 2:
         raise SimnetError("--proof: one rank sends nothing: set cluster.num_nodes or cluster.ranks_per_node")
     plain = [row for row in advice.systems if row.mathematics in {"same", "rounding"} and row.may_fit]

@@ -163,6 +163,13 @@ class TestWritten:
         with pytest.raises(simnet.SimnetError, match=r"is switched on by no Python"):
             made(tmp_path / "proof", system="zero2")
 
+    def test_where_nothing_pays_the_best_other_that_python_switches_on_is_proved(self, tmp_path: Path) -> None:
+        (tmp_path / "pod.json").write_text(json.dumps(SCENARIO))
+        idle = {"cluster.inter_node.bandwidth": "100 GB/s", "cluster.inter_node.latency": "1 us"}
+        advice = simnet.advise(tmp_path / "pod.json", idle, systems=["zero1", "terngrad"], draws=0)
+        assert (advice.best, advice.answer and advice.answer.name) == (None, "ZeRO-1")
+        assert proof.of_advice(advice).runs[-1].title.startswith("TernGrad")
+
 
 def without(name: str) -> Callable[[dict[str, Any]], Any]:
     def change(content: dict[str, Any]) -> None:
